@@ -1,0 +1,32 @@
+# Every option of the build in one place. Developer options are on only when muster is the top-level project.
+set(MUSTER_WITH_MPI AUTO CACHE STRING "Build muster::mpi: AUTO (if found), ON (or fail), OFF")
+set(MUSTER_WITH_NCCL AUTO CACHE STRING "Build muster::nccl: AUTO (if found), ON (or fail), OFF")
+set(MUSTER_WITH_ZLIB AUTO CACHE STRING "Build muster::zlib, which reads .gz: AUTO (if found), ON (or fail), OFF")
+set_property(CACHE MUSTER_WITH_MPI MUSTER_WITH_NCCL MUSTER_WITH_ZLIB PROPERTY STRINGS AUTO ON OFF)
+option(MUSTER_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
+option(MUSTER_BUILD_EXAMPLES "Build the examples" ${PROJECT_IS_TOP_LEVEL})
+option(MUSTER_BUILD_BENCHMARKS "Build the benchmarks" ${PROJECT_IS_TOP_LEVEL})
+option(MUSTER_WERROR "Warnings are errors" OFF)
+option(MUSTER_NATIVE "Examples and benchmarks use every instruction of this machine (-march=native)" ${PROJECT_IS_TOP_LEVEL})
+set(MUSTER_SANITIZE "" CACHE STRING "Sanitizers to build with, as -fsanitize takes them: address,undefined or thread")
+
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES AND PROJECT_IS_TOP_LEVEL)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
+endif()
+
+# Warnings and sanitizers for muster's own code; linked PRIVATE everywhere and never exported.
+add_library(muster_build_flags INTERFACE)
+target_compile_features(muster_build_flags INTERFACE cxx_std_20)
+target_compile_options(muster_build_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wnon-virtual-dtor
+  $<$<BOOL:${MUSTER_WERROR}>:-Werror>
+  # GCC 12 warns of its own std::string (https://gcc.gnu.org/PR105651).
+  $<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict>)
+if(MUSTER_SANITIZE)
+  target_compile_options(muster_build_flags INTERFACE -fsanitize=${MUSTER_SANITIZE} -fno-omit-frame-pointer)
+  target_link_options(muster_build_flags INTERFACE -fsanitize=${MUSTER_SANITIZE})
+endif()
+# Examples, tests and benchmarks may use the machine they are built on; the library itself never does.
+add_library(muster_native_flags INTERFACE)
+if(MUSTER_NATIVE)
+  target_compile_options(muster_native_flags INTERFACE -march=native)
+endif()

@@ -1,0 +1,60 @@
+// Aligned memory with one owner.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <new>
+#include <span>
+#include <type_traits>
+#include <utility>
+
+namespace muster::inline v0 {
+
+/// Every buffer starts on such a boundary: a cache line, and the widest vector register there is.
+inline constexpr std::size_t buffer_alignment = 64;
+
+/// `size` elements of T, zeroed, 64-byte aligned, owned by this object. Moves in O(1), is not copied by accident.
+template <class T>
+class buffer {
+  static_assert(std::is_trivially_copyable_v<T>, "a muster::buffer holds plain values; use std::vector for others");
+
+ public:
+  buffer() = default;
+  explicit buffer(std::size_t size) : data_(allocate(size)), size_(size) {
+    std::uninitialized_value_construct_n(data_.get(), size);
+  }
+  buffer(buffer&& other) noexcept : data_(std::move(other.data_)), size_(std::exchange(other.size_, 0)) {}
+  buffer& operator=(buffer&& other) noexcept {
+    data_ = std::move(other.data_);
+    size_ = std::exchange(other.size_, 0);
+    return *this;
+  }
+
+  [[nodiscard]] T* data() noexcept { return data_.get(); }
+  [[nodiscard]] const T* data() const noexcept { return data_.get(); }
+  [[nodiscard]] std::size_t size() const noexcept { return size_; }
+  [[nodiscard]] bool empty() const noexcept { return size_ == 0; }
+  [[nodiscard]] T* begin() noexcept { return data(); }
+  [[nodiscard]] T* end() noexcept { return data() + size_; }
+  [[nodiscard]] const T* begin() const noexcept { return data(); }
+  [[nodiscard]] const T* end() const noexcept { return data() + size_; }
+  T& operator[](std::size_t i) noexcept { return data()[i]; }
+  const T& operator[](std::size_t i) const noexcept { return data()[i]; }
+  [[nodiscard]] std::span<T> span() noexcept { return {data(), size_}; }
+  [[nodiscard]] std::span<const T> span() const noexcept { return {data(), size_}; }
+
+ private:
+  struct release {
+    void operator()(T* memory) const noexcept { ::operator delete (memory, std::align_val_t{buffer_alignment}); }
+  };
+  static T* allocate(std::size_t size) {
+    if (size == 0) return nullptr;
+    if (size > std::size_t(-1) / sizeof(T)) throw std::bad_array_new_length();
+    return static_cast<T*>(::operator new (size * sizeof(T), std::align_val_t{buffer_alignment}));
+  }
+
+  std::unique_ptr<T, release> data_;
+  std::size_t size_ = 0;
+};
+
+}  // namespace muster::inline v0

@@ -1,0 +1,91 @@
+// The element types that collectives and files speak of, as values.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <string_view>
+#include <type_traits>
+
+#include <muster/core/float16.hpp>
+
+namespace muster::inline v0 {
+
+/// An element type as a value; the numbers are part of messages and files and stay.
+enum class dtype : std::uint8_t {
+  none = 0,
+  boolean = 1,
+  int8 = 2,
+  uint8 = 3,
+  int16 = 4,
+  uint16 = 5,
+  int32 = 6,
+  uint32 = 7,
+  int64 = 8,
+  uint64 = 9,
+  float16 = 10,
+  bfloat16 = 11,
+  float32 = 12,
+  float64 = 13,
+  extended = 14  ///< long double, whatever it is on this platform
+};
+
+/// Types that collectives accept: every arithmetic type, float16 and bfloat16.
+template <class T>
+concept element = std::is_same_v<T, std::remove_cvref_t<T>> &&
+    (std::is_arithmetic_v<T> || std::same_as<T, float16> || std::same_as<T, bfloat16>);
+
+/// The dtype of T; types of the same size and kind (long and long long, char and int8_t) share one.
+template <element T>
+[[nodiscard]] constexpr dtype dtype_of() noexcept {
+  if constexpr (std::same_as<T, bool>) return dtype::boolean;
+  if constexpr (std::same_as<T, float16>) return dtype::float16;
+  if constexpr (std::same_as<T, bfloat16>) return dtype::bfloat16;
+  if constexpr (std::same_as<T, float>) return dtype::float32;
+  if constexpr (std::same_as<T, double>) return dtype::float64;
+  if constexpr (std::same_as<T, long double>) return dtype::extended;
+  if constexpr (std::is_integral_v<T> && !std::same_as<T, bool>) {
+    constexpr int log2_size = sizeof(T) == 1 ? 0 : sizeof(T) == 2 ? 1 : sizeof(T) == 4 ? 2 : 3;
+    return static_cast<dtype>(2 + 2 * log2_size + (std::is_signed_v<T> ? 0 : 1));
+  }
+}
+
+/// "float32", "int8" and so on.
+[[nodiscard]] constexpr std::string_view to_string(dtype type) noexcept {
+  constexpr std::string_view names[] = {"none",    "bool",     "int8",    "uint8",   "int16",
+                                        "uint16",  "int32",    "uint32",  "int64",   "uint64",
+                                        "float16", "bfloat16", "float32", "float64", "extended"};
+  const auto index = static_cast<std::size_t>(type);
+  return index < std::size(names) ? names[index] : std::string_view("unknown");
+}
+
+/// Bytes of one element.
+[[nodiscard]] constexpr std::size_t size_of(dtype type) noexcept {
+  switch (type) {
+    case dtype::none:
+      return 0;
+    case dtype::boolean:
+    case dtype::int8:
+    case dtype::uint8:
+      return 1;
+    case dtype::int16:
+    case dtype::uint16:
+    case dtype::float16:
+    case dtype::bfloat16:
+      return 2;
+    case dtype::int32:
+    case dtype::uint32:
+    case dtype::float32:
+      return 4;
+    case dtype::int64:
+    case dtype::uint64:
+    case dtype::float64:
+      return 8;
+    case dtype::extended:
+      return sizeof(long double);
+  }
+  return 0;
+}
+
+}  // namespace muster::inline v0

@@ -1,0 +1,77 @@
+// The event sink: parts of muster say what they spend time on, and whoever measures listens.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include <muster/core/clock.hpp>
+
+namespace muster::inline v0 {
+
+/// What a span of time was spent on.
+enum class activity : std::uint8_t {
+  communication,  ///< inside a collective, from its start to its end on this rank
+  data_wait       ///< waiting for the loader
+};
+
+/// A finished span of time on the calling thread.
+struct event {
+  activity what;
+  std::string_view name;  ///< "allreduce", "next"; a literal
+  clock::time_point begin;
+  clock::time_point end;
+  std::uint64_t bytes;  ///< payload of this rank
+};
+
+/// Gets the events of the threads it is installed on.
+class event_sink {
+ public:
+  event_sink() = default;
+  event_sink(const event_sink&) = delete;
+  event_sink& operator=(const event_sink&) = delete;
+  virtual ~event_sink() = default;
+  /// Called at the end of each span by the thread that lived it; must be quick and must not throw.
+  virtual void record(const event& event) noexcept = 0;
+};
+
+/// The sink of the calling thread; null when nobody listens, and then nothing is measured.
+[[nodiscard]] inline event_sink*& current_event_sink() noexcept {
+  static thread_local event_sink* sink = nullptr;
+  return sink;
+}
+
+/// Installs a sink on the calling thread for the life of this object and puts the former one back after.
+class scoped_event_sink {
+ public:
+  explicit scoped_event_sink(event_sink& sink) noexcept : former_(current_event_sink()) {
+    current_event_sink() = &sink;
+  }
+  ~scoped_event_sink() { current_event_sink() = former_; }
+  scoped_event_sink(const scoped_event_sink&) = delete;
+  scoped_event_sink& operator=(const scoped_event_sink&) = delete;
+
+ private:
+  event_sink* former_;
+};
+
+/// Measures its own life and tells the thread's sink; costs one branch when nobody listens.
+class scoped_event {
+ public:
+  scoped_event(activity what, std::string_view name, std::uint64_t bytes) noexcept
+      : sink_(current_event_sink()), event_{what, name, {}, {}, bytes} {
+    if (sink_ != nullptr) event_.begin = clock::now();
+  }
+  ~scoped_event() {
+    if (sink_ == nullptr) return;
+    event_.end = clock::now();
+    sink_->record(event_);
+  }
+  scoped_event(const scoped_event&) = delete;
+  scoped_event& operator=(const scoped_event&) = delete;
+
+ private:
+  event_sink* sink_;
+  event event_;
+};
+
+}  // namespace muster::inline v0

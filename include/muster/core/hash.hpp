@@ -1,0 +1,51 @@
+// A 64-bit digest to tell data and states apart; not a cryptographic one.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string_view>
+
+namespace muster::inline v0 {
+
+/// A bijection of 64-bit words in which every input bit moves every output bit (the finaliser of splitmix64, Stafford's
+/// variant 13: https://doi.org/10.1145/2714064.2660195).
+[[nodiscard]] constexpr std::uint64_t mix(std::uint64_t x) noexcept {
+  x ^= x >> 30;
+  x *= 0xbf58476d1ce4e5b9ULL;
+  x ^= x >> 27;
+  x *= 0x94d049bb133111ebULL;
+  return x ^ (x >> 31);
+}
+
+/// Collects bytes and words into a 64-bit digest that depends on their order; the same on every machine of one byte
+/// order. Two different inputs agree with probability 2^-64; whoever wants to can make them agree.
+class digest {
+ public:
+  digest& add(std::uint64_t word) noexcept {
+    state_ = mix(state_ ^ word) + 0x9e3779b97f4a7c15ULL;
+    return *this;
+  }
+
+  digest& add(std::span<const std::byte> bytes) noexcept {
+    add(std::uint64_t{bytes.size()});
+    while (!bytes.empty()) {
+      const std::size_t n = bytes.size() < 8 ? bytes.size() : 8;
+      std::uint64_t word = 0;
+      std::memcpy(&word, bytes.data(), n);
+      add(word);
+      bytes = bytes.subspan(n);
+    }
+    return *this;
+  }
+
+  digest& add(std::string_view text) noexcept { return add(std::as_bytes(std::span(text))); }
+
+  [[nodiscard]] std::uint64_t value() const noexcept { return mix(state_); }
+
+ private:
+  std::uint64_t state_ = 0;
+};
+
+}  // namespace muster::inline v0

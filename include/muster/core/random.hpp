@@ -1,0 +1,52 @@
+// A small random generator whose numbers are the same on every platform, unlike those of <random>'s distributions.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <numbers>
+
+#include <muster/core/hash.hpp>
+
+namespace muster::inline v0 {
+
+/// A counter-based generator: the n-th number is a function of (seed, stream, n) alone, so that two streams never
+/// overlap and any of them can be entered in the middle. Models std::uniform_random_bit_generator.
+class random_stream {
+ public:
+  using result_type = std::uint64_t;
+
+  explicit constexpr random_stream(std::uint64_t seed, std::uint64_t stream = 0) noexcept
+      : key_(mix(seed + 0x9e3779b97f4a7c15ULL) ^ mix(mix(stream + 0xd1b54a32d192ed03ULL))) {}
+
+  static constexpr result_type min() noexcept { return 0; }
+  static constexpr result_type max() noexcept { return ~result_type{0}; }
+  constexpr result_type operator()() noexcept { return mix(key_ + 0x9e3779b97f4a7c15ULL * ++counter_); }
+
+  /// A number in [0, bound), every one equally likely (Lemire 2019, https://doi.org/10.1145/3230636). `bound` > 0.
+  constexpr std::uint64_t below(std::uint64_t bound) noexcept {
+    wide product = wide{(*this)()} * bound;
+    if (static_cast<std::uint64_t>(product) < bound) {
+      const std::uint64_t threshold = (0 - bound) % bound;
+      while (static_cast<std::uint64_t>(product) < threshold) product = wide{(*this)()} * bound;
+    }
+    return static_cast<std::uint64_t>(product >> 64);
+  }
+
+  /// A number in [0, 1), a multiple of 2^-53.
+  constexpr double uniform() noexcept { return static_cast<double>((*this)() >> 11) * 0x1p-53; }
+
+  /// A number of the standard normal distribution (Box-Muller; the second of the pair is not kept, so that the position
+  /// in the stream says everything).
+  double normal() noexcept {
+    const double radius = std::sqrt(-2.0 * std::log(1.0 - uniform()));
+    return radius * std::cos(2.0 * std::numbers::pi * uniform());
+  }
+
+ private:
+  __extension__ using wide = unsigned __int128;
+
+  std::uint64_t key_;
+  std::uint64_t counter_ = 0;
+};
+
+}  // namespace muster::inline v0

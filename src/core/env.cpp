@@ -1,0 +1,158 @@
+#include <muster/core/env.hpp>
+
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+
+#include <muster/core/error.hpp>
+#include <muster/core/log.hpp>
+
+extern char** environ;  // NOLINT: POSIX wants it declared like this
+
+namespace muster::inline v0 {
+namespace {
+
+constexpr std::array<setting_info, static_cast<std::size_t>(setting::count_)> table = {{
+    {setting::transport, "transport", "MUSTER_TRANSPORT", "NAME", "auto",
+     "how ranks talk: auto, self, local (ranks as threads), mpi"},
+    {setting::ranks, "ranks", "MUSTER_RANKS", "N", "1",
+     "ranks as threads of this process, when no launcher started it"},
+    {setting::algorithm, "algorithm", "MUSTER_ALGORITHM", "NAME", "auto",
+     "auto, ring, tree, recursive_doubling, halving_doubling, direct, native; where a collective has it"},
+    {setting::timeout, "timeout", "MUSTER_TIMEOUT", "SECONDS", "30", "deadline of every collective"},
+    {setting::check, "check", "MUSTER_CHECK", "WHEN", "auto",
+     "auto, or full: compare the arguments of all ranks before each native collective too"},
+    {setting::log_level, "log-level", "MUSTER_LOG_LEVEL", "LEVEL", "warning", "debug, info, warning, error, off"},
+    {setting::log_ranks, "log-ranks", "MUSTER_LOG_RANKS", "WHO", "0", "0 or all: which ranks may log"},
+}};
+
+void warn_of_unknown_variables() {
+  std::vector<std::string> known;
+  for (const auto& row : table) known.emplace_back(row.variable);
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text(*entry);
+    const std::string name(text.substr(0, text.find('=')));
+    if (!name.starts_with("MUSTER_") || name.starts_with("MUSTER_TEST_")) continue;
+    bool found = false;
+    for (const auto& variable : known) found = found || variable == name;
+    if (found) continue;
+    const auto meant = closest(name, known);
+    log(log_level::warning,
+        "unknown variable " + name + " is ignored" + (meant ? "; did you mean " + *meant + "?" : ""));
+  }
+}
+
+template <class T>
+std::optional<T> parse(const std::string& text) {
+  T value{};
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (code != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+}  // namespace
+
+const std::array<setting_info, static_cast<std::size_t>(setting::count_)>& setting_table() noexcept { return table; }
+
+std::optional<std::string> environment(const char* name) {
+  const char* value = std::getenv(name);
+  if (value == nullptr || *value == '\0') return std::nullopt;
+  return std::string(value);
+}
+
+settings::settings() {
+  for (std::size_t i = 0; i < table.size(); ++i) {
+    entries_[i].value = table[i].fallback;
+    if (auto value = environment(std::string(table[i].variable).c_str())) {
+      entries_[i] = {std::move(*value), source::variable};
+    }
+  }
+  warn_of_unknown_variables();
+}
+
+settings::settings(int& argc, char** argv) : settings() {
+  int kept = argc > 0 ? 1 : 0;
+  bool ours = true;
+  for (int i = kept; i < argc; ++i) {
+    const std::string_view argument(argv[i]);
+    if (argument == "--") ours = false;
+    const setting_info* row = nullptr;
+    for (const auto& candidate : table) {
+      if (!ours || !argument.starts_with("--")) break;
+      const std::string_view name = argument.substr(2, argument.find('=') - 2);
+      if (name == candidate.name) row = &candidate;
+    }
+    if (row == nullptr) {
+      argv[kept++] = argv[i];
+      continue;
+    }
+    auto& chosen = entries_[static_cast<std::size_t>(row->id)];
+    chosen.from = source::flag;
+    if (const auto equals = argument.find('='); equals != std::string_view::npos) {
+      chosen.value = argument.substr(equals + 1);
+    } else if (i + 1 < argc) {
+      chosen.value = argv[++i];
+    } else {
+      throw configuration_error("--" + std::string(row->name) +
+                                " needs a value (it is the last word of the command line)"
+                                ": write --" +
+                                std::string(row->name) + " " + std::string(row->placeholder));
+    }
+  }
+  argc = kept;
+  argv[argc] = nullptr;
+}
+
+const std::string& settings::value(setting which) const { return at(which).value; }
+bool settings::is_default(setting which) const { return at(which).from == source::fallback; }
+
+std::string settings::origin(setting which) const {
+  const auto& row = table[static_cast<std::size_t>(which)];
+  switch (at(which).from) {
+    case source::flag:
+      return "--" + std::string(row.name);
+    case source::variable:
+      return std::string(row.variable);
+    case source::fallback:
+      break;
+  }
+  return "default";
+}
+
+long settings::integer(setting which, long low, long high) const {
+  const auto number = parse<long>(value(which));
+  if (number && *number >= low && *number <= high) return *number;
+  throw configuration_error(origin(which) + " cannot be '" + value(which) + "' (it is a whole number from " +
+                            std::to_string(low) + " to " + std::to_string(high) + "); give one in that range");
+}
+
+double settings::positive(setting which) const {
+  const auto number = parse<double>(value(which));
+  if (number && std::isfinite(*number) && *number > 0) return *number;
+  throw configuration_error(origin(which) + " cannot be '" + value(which) +
+                            "' (it is a positive number); give one such as " +
+                            std::string(table[static_cast<std::size_t>(which)].fallback));
+}
+
+std::size_t settings::choice(setting which, const std::vector<std::string>& choices) const {
+  std::string list;
+  for (std::size_t i = 0; i < choices.size(); ++i) {
+    if (choices[i] == value(which)) return i;
+    list += (i > 0 ? ", " : "") + choices[i];
+  }
+  const auto meant = closest(value(which), choices);
+  throw configuration_error(origin(which) + " cannot be '" + value(which) + "' (known: " + list + ")" +
+                            (meant ? "; did you mean " + *meant + "?" : "; choose one of these"));
+}
+
+std::string settings_help() {
+  std::string text;
+  for (const auto& row : table) {
+    std::string left = "  --" + std::string(row.name) + " " + std::string(row.placeholder);
+    left.resize(std::max<std::size_t>(left.size() + 1, 26), ' ');
+    text += left + std::string(row.help) + " [" + std::string(row.fallback) + ", " + std::string(row.variable) + "]\n";
+  }
+  return text;
+}
+
+}  // namespace muster::inline v0

@@ -1,0 +1,106 @@
+#include <muster/core/error.hpp>
+
+#include <algorithm>
+#include <cstdio>
+#include <numeric>
+
+namespace muster::inline v0 {
+
+std::string data_location::to_string() const {
+  std::string text = file;
+  if (line != 0) text += ":" + std::to_string(line);
+  if (line != 0 && column != 0) text += ":" + std::to_string(column);
+  return text;
+}
+
+data_error::data_error(data_location where, const std::string& text)
+    : error(error_kind::data, where.to_string() + ": " + text), where_(std::move(where)) {}
+
+peer_failure::peer_failure(std::vector<int> ranks, const std::string& text, int status)
+    : error(error_kind::peer_failure, text), ranks_(std::move(ranks)), status_(status) {}
+
+namespace {
+
+std::string timeout_text(const std::string& operation, std::uint64_t sequence, const std::vector<int>& missing,
+                         double seconds) {
+  char limit[32];
+  std::snprintf(limit, sizeof limit, "%g", seconds);
+  std::string text =
+      operation + ", collective " + std::to_string(sequence) + " of its group, did not finish in " + limit + " s (";
+  text += missing.empty() ? "every rank arrived, none failed" : "not seen in it: rank " + format_ranks(missing);
+  return text + "); look at what those ranks do, or raise --timeout / MUSTER_TIMEOUT";
+}
+
+}  // namespace
+
+timeout_error::timeout_error(std::string operation, std::uint64_t sequence, std::vector<int> missing, double seconds)
+    : error(error_kind::timeout, timeout_text(operation, sequence, missing, seconds)),
+      operation_(std::move(operation)),
+      sequence_(sequence),
+      missing_(std::move(missing)) {}
+
+int exit_status_of(std::exception_ptr failure) noexcept {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const error& known) {
+    return known.exit_status();
+  } catch (...) {
+    return static_cast<int>(error_kind::other);
+  }
+}
+
+std::string describe(std::exception_ptr failure) {
+  std::string text = "unknown exception (not derived from std::exception)";
+  try {
+    std::rethrow_exception(failure);
+  } catch (const std::exception& known) {
+    text = known.what();
+  } catch (...) {  // the text above says it
+  }
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text;
+}
+
+std::string format_ranks(std::vector<int> ranks) {
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  std::vector<std::string> runs;
+  for (std::size_t first = 0; first < ranks.size();) {
+    std::size_t last = first;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    if (last == first + 1) last = first;  // "0 and 1" reads better than "0-1"
+    runs.push_back(std::to_string(ranks[first]) + (last > first ? "-" + std::to_string(ranks[last]) : ""));
+    first = last + 1;
+  }
+  std::string text;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    if (i > 0) text += i + 1 == runs.size() ? " and " : ", ";
+    text += runs[i];
+  }
+  return text;
+}
+
+std::optional<std::string> closest(std::string_view word, const std::vector<std::string>& candidates) {
+  std::optional<std::string> best;
+  std::size_t best_distance = std::max<std::size_t>(2, word.size() / 4) + 1;
+  for (const auto& candidate : candidates) {
+    std::vector<std::size_t> row(candidate.size() + 1);  // Levenshtein distance, one row at a time
+    std::iota(row.begin(), row.end(), std::size_t{0});
+    for (std::size_t i = 1; i <= word.size(); ++i) {
+      std::size_t diagonal = row[0];
+      row[0] = i;
+      for (std::size_t j = 1; j <= candidate.size(); ++j) {
+        const std::size_t substituted = diagonal + (word[i - 1] == candidate[j - 1] ? 0 : 1);
+        diagonal = row[j];
+        row[j] = std::min({row[j] + 1, row[j - 1] + 1, substituted});
+      }
+    }
+    if (row.back() < best_distance) {
+      best_distance = row.back();
+      best = candidate;
+    }
+  }
+  return best;
+}
+
+}  // namespace muster::inline v0

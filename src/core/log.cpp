@@ -1,0 +1,78 @@
+#include <muster/core/log.hpp>
+
+#include <atomic>
+#include <cstdio>
+#include <mutex>
+
+namespace muster::inline v0 {
+namespace {
+
+struct logger {
+  std::mutex mutex;  // the callback runs under it: messages of threads do not mix
+  log_callback callback;
+  std::atomic<log_level> level{log_level::warning};
+  std::atomic<bool> all_ranks{false};
+};
+
+logger& instance() {
+  static logger the_logger;
+  return the_logger;
+}
+
+thread_local int rank_of_thread = -1;
+
+void write_to_stderr(const log_message& message) {
+  std::string line = "muster";
+  if (message.rank >= 0) line += "[" + std::to_string(message.rank) + "]";
+  line.append(" ").append(to_string(message.level)).append(": ").append(message.text).append("\n");
+  std::fwrite(line.data(), 1, line.size(), stderr);  // one write a line, so that lines of processes do not mix either
+}
+
+}  // namespace
+
+std::string_view to_string(log_level level) noexcept {
+  switch (level) {
+    case log_level::debug:
+      return "debug";
+    case log_level::info:
+      return "info";
+    case log_level::warning:
+      return "warning";
+    case log_level::error:
+      return "error";
+    case log_level::off:
+      return "off";
+  }
+  return "unknown";
+}
+
+void set_log_callback(log_callback callback) {
+  const std::lock_guard lock(instance().mutex);
+  instance().callback = std::move(callback);
+}
+
+void set_log_level(log_level level, bool all_ranks) {
+  instance().level = level;
+  instance().all_ranks = all_ranks;
+}
+
+void set_log_rank(int rank) noexcept { rank_of_thread = rank; }
+int log_rank() noexcept { return rank_of_thread; }
+
+void log(log_level level, std::string_view text) noexcept {
+  logger& to = instance();
+  if (level < to.level || level == log_level::off) return;
+  if (rank_of_thread > 0 && level < log_level::error && !to.all_ranks) return;
+  try {
+    const std::lock_guard lock(to.mutex);
+    const log_message message{level, rank_of_thread, text};
+    if (to.callback) {
+      to.callback(message);
+    } else {
+      write_to_stderr(message);
+    }
+  } catch (...) {  // a message that cannot be written must not stop the work it speaks of
+  }
+}
+
+}  // namespace muster::inline v0

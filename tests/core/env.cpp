@@ -1,0 +1,73 @@
+#include <muster/core/env.hpp>
+
+#include <cstdlib>
+#include <muster/core/error.hpp>
+
+#include "catch.hpp"
+
+namespace {
+
+// A command line that owns its words, as main gets it.
+struct command_line {
+  explicit command_line(std::vector<std::string> list) : words(std::move(list)) {
+    for (auto& word : words) pointers.push_back(word.data());
+    argc = static_cast<int>(words.size());
+    pointers.push_back(nullptr);
+  }
+  std::vector<std::string> rest() const { return {pointers.data(), pointers.data() + argc}; }
+
+  std::vector<std::string> words;
+  std::vector<char*> pointers;
+  int argc = 0;
+};
+
+struct scoped_variable {
+  scoped_variable(const char* name, const char* value) : name_(name) { ::setenv(name, value, 1); }
+  ~scoped_variable() { ::unsetenv(name_); }
+  scoped_variable(const scoped_variable&) = delete;
+  scoped_variable& operator=(const scoped_variable&) = delete;
+  const char* name_;
+};
+
+}  // namespace
+
+TEST_CASE("flags are taken out of the command line, in both spellings, and the rest is left") {
+  command_line line({"app", "--epochs", "3", "--ranks", "4", "file", "--timeout=2.5", "--", "--ranks", "9"});
+  const muster::settings settings(line.argc, line.pointers.data());
+  CHECK(settings.integer(muster::setting::ranks, 1, 100) == 4);
+  CHECK(settings.positive(muster::setting::timeout) == 2.5);
+  CHECK(settings.value(muster::setting::transport) == "auto");
+  CHECK(line.rest() == std::vector<std::string>{"app", "--epochs", "3", "file", "--", "--ranks", "9"});
+  CHECK(line.pointers[static_cast<std::size_t>(line.argc)] == nullptr);
+}
+
+TEST_CASE("a flag beats its variable, the variable beats the default, and each says where it came from") {
+  const scoped_variable ranks("MUSTER_RANKS", "2");
+  const scoped_variable transport("MUSTER_TRANSPORT", "local");
+  command_line line({"app", "--ranks", "3"});
+  const muster::settings settings(line.argc, line.pointers.data());
+  CHECK(settings.value(muster::setting::ranks) == "3");
+  CHECK(settings.origin(muster::setting::ranks) == "--ranks");
+  CHECK(settings.value(muster::setting::transport) == "local");
+  CHECK(settings.origin(muster::setting::transport) == "MUSTER_TRANSPORT");
+  CHECK(settings.is_default(muster::setting::check));
+}
+
+TEST_CASE("values that cannot be used are refused by name") {
+  command_line line({"app", "--ranks", "many", "--timeout", "-1", "--check", "ful"});
+  const muster::settings settings(line.argc, line.pointers.data());
+  CHECK_THROWS_WITH(settings.integer(muster::setting::ranks, 1, 8), Catch::Contains("--ranks cannot be 'many'"));
+  CHECK_THROWS_WITH(settings.positive(muster::setting::timeout), Catch::Contains("--timeout cannot be '-1'"));
+  CHECK_THROWS_WITH(settings.choice(muster::setting::check, {"auto", "full"}), Catch::Contains("did you mean full?"));
+
+  command_line cut({"app", "--ranks"});
+  CHECK_THROWS_AS(muster::settings(cut.argc, cut.pointers.data()), muster::configuration_error);
+}
+
+TEST_CASE("the help names every setting with its variable") {
+  const std::string help = muster::settings_help();
+  for (const auto& row : muster::setting_table()) {
+    CHECK(help.find("--" + std::string(row.name)) != std::string::npos);
+    CHECK(help.find(row.variable) != std::string::npos);
+  }
+}
