@@ -1,11 +1,14 @@
 # Every option of the build in one place. Developer options are on only when muster is the top-level project.
 set(MUSTER_WITH_MPI AUTO CACHE STRING "Build muster::mpi: AUTO (if found), ON (or fail), OFF")
-set(MUSTER_WITH_NCCL AUTO CACHE STRING "Build muster::nccl: AUTO (if found), ON (or fail), OFF")
+set(MUSTER_WITH_NCCL AUTO CACHE STRING "Build muster::nccl: AUTO (if found), ON (or fail), OFF; no version has it yet")
 set(MUSTER_WITH_ZLIB AUTO CACHE STRING "Build muster::zlib, which reads .gz: AUTO (if found), ON (or fail), OFF")
 set_property(CACHE MUSTER_WITH_MPI MUSTER_WITH_NCCL MUSTER_WITH_ZLIB PROPERTY STRINGS AUTO ON OFF)
 option(MUSTER_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(MUSTER_BUILD_EXAMPLES "Build the examples" ${PROJECT_IS_TOP_LEVEL})
 option(MUSTER_BUILD_BENCHMARKS "Build the benchmarks" ${PROJECT_IS_TOP_LEVEL})
+option(MUSTER_BUILD_PROGRAMS "Build the programs that are installed: muster-info" ${PROJECT_IS_TOP_LEVEL})
+option(MUSTER_INSTALL "Make the install target" ${PROJECT_IS_TOP_LEVEL})
+option(BUILD_SHARED_LIBS "Build shared libraries" OFF)
 option(MUSTER_WERROR "Warnings are errors" OFF)
 option(MUSTER_NATIVE "Examples and benchmarks use every instruction of this machine (-march=native)" ${PROJECT_IS_TOP_LEVEL})
 set(MUSTER_SANITIZE "" CACHE STRING "Sanitizers to build with, as -fsanitize takes them: address,undefined or thread")
@@ -20,7 +23,9 @@ target_compile_features(muster_build_flags INTERFACE cxx_std_20)
 target_compile_options(muster_build_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wnon-virtual-dtor
   $<$<BOOL:${MUSTER_WERROR}>:-Werror>
   # GCC 12 warns of its own std::string (https://gcc.gnu.org/PR105651).
-  $<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict>)
+  $<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict>
+  # GCC takes a coroutine's own operator new for another's (https://gcc.gnu.org/PR109224).
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-mismatched-new-delete>)
 if(MUSTER_SANITIZE)
   target_compile_options(muster_build_flags INTERFACE -fsanitize=${MUSTER_SANITIZE} -fno-omit-frame-pointer)
   target_link_options(muster_build_flags INTERFACE -fsanitize=${MUSTER_SANITIZE})
