@@ -1,0 +1,77 @@
+# The installed muster: headers, libraries, a CMake package with one export set a component, pkg-config files.
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/muster)
+
+set(without_mpi)
+if(NOT mpi IN_LIST muster_parts)
+  set(without_mpi PATTERN "comm/mpi" EXCLUDE)
+endif()
+install(DIRECTORY include/muster DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.hpp" ${without_mpi})
+
+# find_package(muster COMPONENTS core) must not meet a target that needs MPI: hence a file of targets for each part.
+foreach(part IN LISTS muster_parts)
+  install(TARGETS muster_${part} EXPORT muster-${part}-targets
+    INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+endforeach()
+install(TARGETS muster EXPORT muster-muster-targets)
+foreach(part IN LISTS muster_parts ITEMS muster)
+  install(EXPORT muster-${part}-targets NAMESPACE muster:: DESTINATION ${package_dir})
+endforeach()
+
+set(muster_shared ${BUILD_SHARED_LIBS})
+configure_package_config_file(cmake/muster-config.cmake.in ${PROJECT_BINARY_DIR}/cmake/muster-config.cmake
+  INSTALL_DESTINATION ${package_dir} NO_SET_AND_CHECK_MACRO NO_CHECK_REQUIRED_COMPONENTS_MACRO)
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/cmake/muster-config-version.cmake
+  COMPATIBILITY SameMinorVersion)  # while it is 0.x
+install(FILES
+  ${PROJECT_BINARY_DIR}/cmake/muster-config.cmake
+  ${PROJECT_BINARY_DIR}/cmake/muster-config-version.cmake
+  DESTINATION ${package_dir})
+
+# The .pc files find the prefix from where they lie, however deep the library folder is (lib, lib/x86_64-linux-gnu).
+if(IS_ABSOLUTE ${CMAKE_INSTALL_LIBDIR})
+  set(pc_prefix ${CMAKE_INSTALL_PREFIX})
+else()
+  file(RELATIVE_PATH pc_up /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+  string(REGEX REPLACE "/$" "" pc_up ${pc_up})
+  set(pc_prefix "\${pcfiledir}/${pc_up}")
+endif()
+foreach(dir IN ITEMS LIBDIR INCLUDEDIR)
+  set(pc_${dir} ${CMAKE_INSTALL_${dir}})
+  if(NOT IS_ABSOLUTE ${pc_${dir}})
+    set(pc_${dir} "\${prefix}/${pc_${dir}}")
+  endif()
+endforeach()
+
+# muster_install_pc(<name> <description> REQUIRES ... LIBS ... CFLAGS ...)
+function(muster_install_pc pc_name pc_description)
+  cmake_parse_arguments(PARSE_ARGV 2 pc "" "" "REQUIRES;LIBS;CFLAGS")
+  foreach(list IN ITEMS REQUIRES LIBS CFLAGS)
+    list(JOIN pc_${list} " " pc_${list})
+  endforeach()
+  configure_file(cmake/muster.pc.in ${PROJECT_BINARY_DIR}/cmake/${pc_name}.pc @ONLY)
+  install(FILES ${PROJECT_BINARY_DIR}/cmake/${pc_name}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+endfunction()
+
+# What a static library needs at the end has to be said to whoever links it; a shared one knows it itself.
+muster_install_pc(muster-core "${PROJECT_DESCRIPTION}: the part that needs threads only"
+  LIBS -L\${libdir} -lmuster_core -pthread CFLAGS -I\${includedir} -pthread)
+if(mpi IN_LIST muster_parts)
+  list(TRANSFORM MPI_C_INCLUDE_DIRS PREPEND -I OUTPUT_VARIABLE mpi_includes)
+  list(TRANSFORM MPI_C_COMPILE_DEFINITIONS PREPEND -D OUTPUT_VARIABLE mpi_definitions)
+  muster_install_pc(muster-mpi "muster over MPI" REQUIRES muster-core
+    LIBS -L\${libdir} -lmuster_mpi ${MPI_C_LINK_FLAGS} ${MPI_C_LIBRARIES}
+    CFLAGS -DMUSTER_HAS_MPI=1 ${mpi_definitions} ${mpi_includes} ${MPI_C_COMPILE_OPTIONS})
+endif()
+if(zlib IN_LIST muster_parts)
+  set(zlib_libraries -lmuster_zlib)
+  if(NOT BUILD_SHARED_LIBS)
+    list(APPEND zlib_libraries -lz)
+  endif()
+  muster_install_pc(muster-zlib "Compressed files for muster" REQUIRES muster-core
+    LIBS -L\${libdir} ${zlib_libraries} CFLAGS -DMUSTER_HAS_ZLIB=1)
+endif()
+list(TRANSFORM muster_parts PREPEND muster- OUTPUT_VARIABLE pc_parts)
+muster_install_pc(muster "${PROJECT_DESCRIPTION}" REQUIRES ${pc_parts})

@@ -1,0 +1,26 @@
+# muster_add_mpi_test(<name> <target> RANKS <n> [ARGS <words>...] [TIMEOUT <seconds>] [LABELS <labels>...])
+# A CTest test that starts <target> on <n> ranks with mpirun. Does nothing where muster is built without MPI.
+function(muster_add_mpi_test name target)
+  cmake_parse_arguments(PARSE_ARGV 2 test "" "RANKS;TIMEOUT" "ARGS;LABELS")
+  if(NOT TARGET muster::mpi)
+    return()
+  endif()
+  if(NOT test_TIMEOUT)
+    set(test_TIMEOUT 60)
+  endif()
+  add_test(NAME ${name} COMMAND ${MUSTER_MPIRUN} ${MPIEXEC_NUMPROC_FLAG} ${test_RANKS} $<TARGET_FILE:${target}>
+    ${test_ARGS})
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${test_TIMEOUT} PROCESSORS ${test_RANKS} LABELS "${test_LABELS}"
+    ENVIRONMENT "${MUSTER_MPIRUN_ENVIRONMENT}")
+endfunction()
+
+# MUSTER_MPIRUN is the launcher with what a test needs of it, for tests that write their own command line; they also set
+# MUSTER_MPIRUN_ENVIRONMENT.
+set(MUSTER_MPIRUN ${MPIEXEC_EXECUTABLE})
+set(MUSTER_MPIRUN_ENVIRONMENT)
+if(MPI_C_LIBRARY_VERSION_STRING MATCHES "Open MPI")
+  # More ranks than cores are wanted here; and without --bind-to none the ranks of tests that run at the same time would
+  # all sit on the same first cores.
+  list(APPEND MUSTER_MPIRUN --oversubscribe --bind-to none)
+  set(MUSTER_MPIRUN_ENVIRONMENT OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1)  # containers run as root
+endif()

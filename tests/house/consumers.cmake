@@ -1,0 +1,106 @@
+# Projects that use muster, built from an installed copy of this build (or from its sources) and run.
+include(GNUInstallDirs)
+set(stage ${CMAKE_BINARY_DIR}/tests/stage)  # where it is installed
+set(consumers ${PROJECT_SOURCE_DIR}/tests/consumers)
+set(consumers_build ${CMAKE_BINARY_DIR}/tests/consumers)
+
+# What each consumer is configured with: this build's tools, and its own strict warnings (see consumers/strict.cmake).
+set(consumer_options -G ${CMAKE_GENERATOR} -DCMAKE_CXX_COMPILER=${CMAKE_CXX_COMPILER} -DCMAKE_BUILD_TYPE=Debug)
+if(CMAKE_CXX_COMPILER_LAUNCHER)
+  list(APPEND consumer_options -DCMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER})
+endif()
+set(strict -DCMAKE_PROJECT_INCLUDE=${consumers}/strict.cmake)
+
+add_test(NAME "house: install" COMMAND ${CMAKE_COMMAND} -D build=${CMAKE_BINARY_DIR} -D stage=${stage}
+  -P ${CMAKE_CURRENT_SOURCE_DIR}/install.cmake)
+set_tests_properties("house: install" PROPERTIES TIMEOUT 60 FIXTURES_SETUP stage)
+
+add_test(NAME "house: the package exports no flag of ours" COMMAND ${CMAKE_COMMAND} -D stage=${stage}
+  -D source=${PROJECT_SOURCE_DIR} -P ${CMAKE_CURRENT_SOURCE_DIR}/exported_flags.cmake)
+set_tests_properties("house: the package exports no flag of ours" PROPERTIES TIMEOUT 60 FIXTURES_REQUIRED stage)
+
+# muster_add_consumer(<name> SOURCE <folder> [OPTIONS <for cmake>...] [TARGETS <to build>...] [NEEDS <fixture>])
+# A test that configures and builds the project in <folder>; those that run it require the fixture consumer_<name>.
+function(muster_add_consumer name)
+  cmake_parse_arguments(PARSE_ARGV 1 consumer "" "SOURCE;NEEDS" "OPTIONS;TARGETS")
+  set(test "house: build ${name}")
+  add_test(NAME ${test} COMMAND ${CMAKE_COMMAND} -D "source=${consumer_SOURCE}" -D "build=${consumers_build}/${name}"
+    -D "options=${consumer_options};${consumer_OPTIONS}" -D "targets=${consumer_TARGETS}"
+    -P ${CMAKE_CURRENT_SOURCE_DIR}/build_consumer.cmake)
+  set_tests_properties(${test} PROPERTIES TIMEOUT 300 PROCESSORS 2 FIXTURES_REQUIRED "${consumer_NEEDS}"
+    FIXTURES_SETUP consumer_${name})
+endfunction()
+
+# muster_run_consumer(<name> COMMAND <words>...): runs what was built.
+function(muster_run_consumer name)
+  cmake_parse_arguments(PARSE_ARGV 1 consumer "" "FIXTURE" "COMMAND")
+  set(test "house: run ${name}")
+  add_test(NAME ${test} COMMAND ${consumer_COMMAND})
+  set_tests_properties(${test} PROPERTIES TIMEOUT 60 PROCESSORS 2 FIXTURES_REQUIRED consumer_${consumer_FIXTURE}
+    ENVIRONMENT "${MUSTER_MPIRUN_ENVIRONMENT}")
+endfunction()
+
+set(two_ranks)  # how a consumer is started on two ranks: by mpirun, or as threads
+set(two_threads --ranks 2)
+if(TARGET muster::mpi)
+  set(two_ranks ${MUSTER_MPIRUN} ${MPIEXEC_NUMPROC_FLAG} 2)
+  set(two_threads)
+endif()
+
+muster_add_consumer(find_package SOURCE ${consumers}/find_package NEEDS stage
+  OPTIONS ${strict} -DCMAKE_PREFIX_PATH=${stage})
+muster_run_consumer(find_package FIXTURE find_package
+  COMMAND ${two_ranks} ${consumers_build}/find_package/consumer ${two_threads})
+
+muster_add_consumer(find_package_core SOURCE ${consumers}/find_package_core NEEDS stage
+  OPTIONS ${strict} -DCMAKE_PREFIX_PATH=${stage})
+muster_run_consumer(find_package_core FIXTURE find_package_core
+  COMMAND ${consumers_build}/find_package_core/consumer --ranks 2)
+
+muster_add_consumer(add_subdirectory SOURCE ${consumers}/add_subdirectory
+  OPTIONS -DMUSTER_SOURCE=${PROJECT_SOURCE_DIR} TARGETS consumer)
+muster_run_consumer(add_subdirectory FIXTURE add_subdirectory
+  COMMAND ${two_ranks} ${consumers_build}/add_subdirectory/consumer ${two_threads})
+
+find_program(make_program NAMES gmake make)
+find_program(pkgconfig_program NAMES pkgconf pkg-config)
+if(make_program AND pkgconfig_program)
+  # muster_add_make_consumer(<name> PC <folder of the .pc files> PACKAGE <its name> NEEDS <fixture>)
+  function(muster_add_make_consumer name)
+    cmake_parse_arguments(PARSE_ARGV 1 consumer "" "PC;PACKAGE;NEEDS" "")
+    set(test "house: build ${name}")
+    add_test(NAME ${test} COMMAND ${CMAKE_COMMAND} -E env PKG_CONFIG=${pkgconfig_program}
+      PKG_CONFIG_PATH=${consumer_PC} ${make_program} -B -C ${consumers}/pkg_config OUT=${consumers_build}/${name}
+      CXX=${CMAKE_CXX_COMPILER} PACKAGE=${consumer_PACKAGE})
+    set_tests_properties(${test} PROPERTIES TIMEOUT 120 FIXTURES_REQUIRED ${consumer_NEEDS}
+      FIXTURES_SETUP consumer_${name})
+  endfunction()
+  muster_add_make_consumer(pkg_config PC ${stage}/${CMAKE_INSTALL_LIBDIR}/pkgconfig PACKAGE muster NEEDS stage)
+  muster_run_consumer(pkg_config FIXTURE pkg_config
+    COMMAND ${two_ranks} ${consumers_build}/pkg_config/consumer ${two_threads})
+endif()
+
+# The examples are a project of their own, which builds against an installed muster as any other.
+if(MUSTER_BUILD_EXAMPLES)
+  muster_add_consumer(examples SOURCE ${PROJECT_SOURCE_DIR}/examples NEEDS stage
+    OPTIONS -DCMAKE_PREFIX_PATH=${stage} -DMUSTER_NATIVE=OFF)
+endif()
+
+# muster::core builds and installs where no optional package can be found, also into a library folder as deep as
+# Debian's; there it is used through pkg-config, from another place than it was configured for.
+set(nothing_found -DMUSTER_BUILD_TESTS=OFF -DCMAKE_INSTALL_LIBDIR=lib/x86_64-linux-gnu)
+foreach(package IN ITEMS MPI ZLIB NCCL Eigen3 TBB CLI11 benchmark Catch2)
+  list(APPEND nothing_found -DCMAKE_DISABLE_FIND_PACKAGE_${package}=ON)
+endforeach()
+muster_add_consumer(core_only SOURCE ${PROJECT_SOURCE_DIR} OPTIONS --preset core-only ${nothing_found})
+if(make_program AND pkgconfig_program)
+  set(deep_stage ${consumers_build}/core_only_stage)
+  add_test(NAME "house: install core_only" COMMAND ${CMAKE_COMMAND} -D build=${consumers_build}/core_only
+    -D stage=${deep_stage} -P ${CMAKE_CURRENT_SOURCE_DIR}/install.cmake)
+  set_tests_properties("house: install core_only" PROPERTIES TIMEOUT 60 FIXTURES_REQUIRED consumer_core_only
+    FIXTURES_SETUP core_only_stage)
+  muster_add_make_consumer(pkg_config_core PC ${deep_stage}/lib/x86_64-linux-gnu/pkgconfig PACKAGE muster-core
+    NEEDS core_only_stage)
+  muster_run_consumer(pkg_config_core FIXTURE pkg_config_core
+    COMMAND ${consumers_build}/pkg_config_core/consumer --ranks 2)
+endif()

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Trains logistic regression on two ranks, on data it generates: installs what is missing (Debian), builds, runs.
+if [ $# -gt 0 ]; then
+  printf 'usage: tools/demo.sh\n\nBuilds muster (in build/release) and trains a logistic regression with it on two ranks.\n'
+  [ "$1" = --help ] && exit 0 || exit 2
+fi
+source "$(dirname -- "${BASH_SOURCE[0]}")/setup.sh"
+
+install_missing "${build_packages[@]}"
+exec </dev/null  # nothing below asks anything
+
+build=build/release
+mkdir -p $build
+say "building $build/examples/logistic_regression (a minute or two the first time; log: $build/demo.log)"
+{
+  configure release -DMUSTER_BUILD_EXAMPLES=ON -DMUSTER_BUILD_TESTS=OFF -DMUSTER_BUILD_BENCHMARKS=OFF &&
+    cmake --build $build --parallel "$cores" --target logistic_regression
+} >$build/demo.log 2>&1 || {
+  tail -n 40 $build/demo.log >&2
+  die "the build failed (see above; whole log: $build/demo.log)"
+}
+
+# The launcher of the MPI that was built against; there may be several.
+mpirun=$(sed -n 's/^MPIEXEC_EXECUTABLE:[^=]*=//p' $build/CMakeCache.txt)
+[ -x "$mpirun" ] || die "no mpirun was found (muster was built without MPI); install libopenmpi-dev and openmpi-bin"
+launch=("$mpirun" -n 2)
+if "$mpirun" --version | grep -q 'Open MPI'; then
+  launch+=(--oversubscribe)  # a machine of one core has one slot
+  if [ "$(id -u)" = 0 ]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
+fi
+train=($build/examples/logistic_regression --synthetic epsilon:20000 --epochs 5 --batch 200 --goal accuracy=0.85
+  --json $build/demo.json)
+say "${launch[*]} ${train[*]}"
+"${launch[@]}" "${train[@]}"
+say "the same as JSON: $build/demo.json"

@@ -1,0 +1,66 @@
+# Sourced by demo.sh and test.sh: goes to the root of the repository, gets what is missing from Debian, configures.
+set -euo pipefail
+cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
+script=tools/$(basename -- "$0")
+
+say() { printf '==> %s\n' "$*"; }
+die() {
+  printf '%s: %s\n' "$script" "$*" >&2
+  exit 1
+}
+
+# installed PACKAGE: whether it is there, or for a tool, whether the tool is, wherever it came from.
+installed() {
+  case $1 in
+    g++ | cmake | python3) command -v "$1" >/dev/null && return ;;
+    make) { command -v make || command -v ninja; } >/dev/null && return ;;
+    pkg-config) { command -v pkg-config || command -v pkgconf; } >/dev/null && return ;;
+  esac
+  [ "$(dpkg-query --show --showformat='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
+}
+
+# install_missing PACKAGE...: installs with apt those that are not there, or says what to run. Touches no network when
+# nothing is missing.
+install_missing() {
+  if ! command -v dpkg-query >/dev/null; then
+    say "this is not Debian, so nothing is installed; needed is what Debian calls: $*"
+    return
+  fi
+  local package missing=() as_root=()
+  for package in "$@"; do
+    installed "$package" || missing+=("$package")
+  done
+  [ ${#missing[@]} -gt 0 ] || return 0
+
+  local line="apt-get update && apt-get install -y --no-install-recommends ${missing[*]}"
+  if [ "$(id -u)" != 0 ]; then
+    if command -v sudo >/dev/null && { sudo -n true 2>/dev/null || [ -t 0 ]; }; then
+      as_root=(sudo)
+      say "installing with sudo apt-get: ${missing[*]}"
+    else
+      die "packages are missing and this user cannot install them; as root run: $line"
+    fi
+  else
+    say "installing with apt-get: ${missing[*]}"
+  fi
+  local apt=(env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=120)
+  "${as_root[@]}" "${apt[@]}" update && "${as_root[@]}" "${apt[@]}" install -y --no-install-recommends "${missing[@]}" ||
+    die "apt-get failed (see above); once that is mended run this again, or as root: $line"
+}
+
+# configure PRESET OPTION...: into build/PRESET, with Ninja where there is one and nobody chose otherwise.
+configure() {
+  local preset=$1 cache=build/$1/CMakeCache.txt generator=()
+  shift
+  if [ -f "$cache" ] && ! grep -qxF "CMAKE_HOME_DIRECTORY:INTERNAL=$PWD" "$cache"; then
+    say "build/$preset was configured for another folder: configuring it anew"
+    rm -rf "$cache" "build/$preset/CMakeFiles"
+  fi
+  if [ ! -f "$cache" ] && [ -z "${CMAKE_GENERATOR:-}" ] && command -v ninja >/dev/null; then generator=(-G Ninja); fi
+  cmake --preset "$preset" "${generator[@]}" "$@"
+}
+
+# What compiling any of it needs, and what running on several ranks does.
+build_packages=(g++ cmake make pkg-config libopenmpi-dev openmpi-bin libeigen3-dev libtbb-dev libcli11-dev
+  nlohmann-json3-dev zlib1g-dev)
+cores=$(nproc)

@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# Builds and runs the tests: installs what is missing (Debian), builds, runs CTest.
+usage='usage: tools/test.sh [--full]
+
+Builds muster (in build/release, warnings are errors) and runs every test of CTest but the long ones.
+  --full   also the long ones (soaks, benchmarks as smoke tests), and the tests under AddressSanitizer with
+           UndefinedBehaviorSanitizer (build/asan) and under ThreadSanitizer (build/tsan)
+The last line is "N passed, M failed, K skipped"; the exit status is 0 if nothing failed.'
+full=false
+for argument in "$@"; do
+  case $argument in
+    --full) full=true ;;
+    --help) printf '%s\n' "$usage" && exit 0 ;;
+    *) printf 'tools/test.sh: unknown argument %s\n%s\n' "$argument" "$usage" >&2 && exit 2 ;;
+  esac
+done
+source "$(dirname -- "${BASH_SOURCE[0]}")/setup.sh"
+
+install_missing "${build_packages[@]}" catch2 libbenchmark-dev python3
+exec </dev/null  # nothing below asks anything
+for variable in "${!MUSTER_@}"; do  # the tests choose their own settings; MUSTER_TEST_* says where their data is
+  [[ $variable == MUSTER_TEST_* ]] || unset "$variable"
+done
+
+passed=0 failed=0 skipped=0
+
+# count PATTERN... FILE: lines that match; none is not a failure here.
+count() { grep -c "$@" || true; }
+
+# build_and_test PRESET TEST_PRESET OPTION...
+build_and_test() {
+  local preset=$1 tests=$2 report=$PWD/build/$1/test-report.xml
+  shift 2
+  say "building build/$preset"
+  configure "$preset" -DMUSTER_WERROR=ON -DMUSTER_BUILD_TESTS=ON -DMUSTER_BUILD_EXAMPLES=ON "$@"
+  cmake --build "build/$preset" --parallel "$cores"
+  say "testing build/$preset"
+  rm -f "$report"
+  ctest --preset "$tests" --parallel "$cores" --output-junit "$report" || true  # the report tells what failed
+  [ -s "$report" ] || die "ctest wrote no report (see above)"
+  # A test that could not be run (no such program, a failed fixture) stands in the report as skipped: it has failed.
+  local all good left_out
+  all=$(count '<testcase ' "$report") good=$(count '<testcase .* status="run"' "$report")
+  left_out=$(count -e '<skipped message="SKIP_' -e '<testcase .* status="disabled"' "$report")
+  passed=$((passed + good)) skipped=$((skipped + left_out)) failed=$((failed + all - good - left_out))
+}
+
+if $full; then
+  build_and_test release release-full -DMUSTER_BUILD_BENCHMARKS=ON
+  build_and_test asan asan
+  build_and_test tsan tsan
+else
+  build_and_test release release -DMUSTER_BUILD_BENCHMARKS=ON
+fi
+
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ]
