@@ -118,15 +118,17 @@ totals add_all(const muster::dataset& data, const Sample& sample, std::size_t co
 
 }  // namespace
 
-totals add_gradient(const muster::dataset& data, std::span<const std::uint32_t> samples, std::span<const float> targets,
-                    const model_view& model, float scale, const gradient_view& gradient) {
-  return add_all(data, [&](std::size_t i) -> std::size_t { return samples[i]; }, samples.size(), targets, model, scale,
-                 &gradient);
+totals add_gradient(const muster::dataset& data, std::span<const muster::sample_id> samples,
+                    std::span<const float> targets, const model_view& model, float scale,
+                    const gradient_view& gradient) {
+  return add_all(
+      data, [&](std::size_t i) -> std::size_t { return samples[i]; }, samples.size(), targets, model, scale, &gradient);
 }
 
 totals evaluate(const muster::dataset& data, std::size_t first, std::size_t last, std::span<const float> targets,
                 const model_view& model) {
-  return add_all(data, [&](std::size_t i) { return first + i; }, last - first, targets, model, 0.0f, nullptr);
+  return add_all(
+      data, [&](std::size_t i) { return first + i; }, last - first, targets, model, 0.0f, nullptr);
 }
 
 }  // namespace logistic

@@ -5,6 +5,7 @@
 #include <span>
 
 #include <muster/data/dataset.hpp>
+#include <muster/data/permutation.hpp>
 
 namespace logistic {
 
@@ -38,8 +39,9 @@ struct totals {
 /// Dense rows are taken eight at a time: all their dot products first, while the weights are read once from the nearest
 /// cache, then their part of the gradient, while the rows still are in the second-level cache. So memory is read once,
 /// eight streams at a time, which is what hides its latency when a shuffle jumps about.
-totals add_gradient(const muster::dataset& data, std::span<const std::uint32_t> samples, std::span<const float> targets,
-                    const model_view& model, float scale, const gradient_view& gradient);
+totals add_gradient(const muster::dataset& data, std::span<const muster::sample_id> samples,
+                    std::span<const float> targets, const model_view& model, float scale,
+                    const gradient_view& gradient);
 
 /// The same sums of samples [first, last) without a gradient.
 totals evaluate(const muster::dataset& data, std::size_t first, std::size_t last, std::span<const float> targets,
