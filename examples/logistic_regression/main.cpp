@@ -15,10 +15,10 @@ int main(int argc, char** argv) {
   return muster::run_main(argc, argv, [&](muster::context& context) {
     const auto chosen = logistic::parse_options(argc, argv, context.ranks());
     if (chosen.help) {
-      if (context.process_rank() == 0) std::fputs(logistic::help_text().c_str(), stdout);
+      if (context.launcher().rank == 0) std::fputs(logistic::help_text().c_str(), stdout);
       return;
     }
-    if (context.process_rank() == 0 && !chosen.json.empty()) muster::require_writable(chosen.json);
+    if (context.launcher().rank == 0 && !chosen.json.empty()) muster::require_writable(chosen.json);
     const auto data = logistic::open_problem(chosen);  // ranks that are threads share it
     context.run([&](muster::group& world) { logistic::train(context, world, data, chosen); });
   });
