@@ -79,7 +79,9 @@ std::string one_line(std::string text) {
   return text;
 }
 
-void parse(command_line& line, int argc, char** argv) {
+void parse(command_line& line, char** argv) {
+  int argc = 0;
+  while (argv[argc] != nullptr) ++argc;
   try {
     line.app.parse(argc, argv);
   } catch (const CLI::ExtrasError&) {
@@ -114,9 +116,9 @@ void apply_preset(command_line& line, int ranks) {
 
 }  // namespace
 
-options parse_options(int argc, char** argv, int ranks) {
+options parse_options(char** argv, int ranks) {
   command_line line;
-  parse(line, argc, argv);
+  parse(line, argv);
   auto& o = line.chosen;
   if (o.help) return o;
   if (o.train.empty() && o.synthetic.empty()) {

@@ -148,7 +148,7 @@ class run {
   }
 
   void print_epoch(const muster::epoch_report& report) const {
-    std::printf("%5zu  %10.6f  %10.6f  %8.4f  %8.3f  %10.3g\n", tracker_.epochs().size(), report.metrics.train_loss,
+    std::printf("%5zu  %10.6g  %10.6g  %8.4f  %8.3f  %10.3g\n", tracker_.epochs().size(), report.metrics.train_loss,
                 report.metrics.val_loss, report.metrics.val_accuracy, report.train_seconds,
                 report.samples_per_second());
     std::fflush(stdout);
@@ -163,8 +163,8 @@ class run {
       all.compute_seconds += epoch.compute_seconds;
       all.communication_seconds += epoch.communication_seconds;
     }
-    std::printf("\nobjective      %.6f (mean log-loss + l2 / 2 * |parameters|^2, training set)\n", objective_);
-    std::printf("test loss      %.6f\n", epochs.back().metrics.val_loss);
+    std::printf("\nobjective      %.6g (mean log-loss + l2 / 2 * |parameters|^2, training set)\n", objective_);
+    std::printf("test loss      %.6g\n", epochs.back().metrics.val_loss);
     std::printf("test accuracy  %.4f\n", epochs.back().metrics.val_accuracy);
     std::printf("samples/s      %.3g\n", all.samples_per_second());
     std::printf("batch time     %.3f s, of it computing %.3f s, communicating %.3f s (slowest rank)\n",
