@@ -2,7 +2,7 @@
 """PyTorch's eager loop on the task of bench/logistic_regression.cpp: dense rows of 2,000 features in memory, shuffled,
 batch 100, logistic loss, SGD with L2, one thread. Prints samples per second, one figure a repetition.
 
-    /usr/bin/python3 bench/peers/logistic_regression_torch.py [--rows N] [--repeats N]
+    /usr/bin/python3 bench/peers/logistic_regression_torch.py [--rows N] [--repeats N] [--in-order]
 
 (Debian: apt-get install --no-install-recommends python3-torch libopenblas0-pthread; without OpenBLAS, torch of Debian
 multiplies by the reference BLAS and is several times slower.)
@@ -19,6 +19,7 @@ def main():
     parser.add_argument("--features", type=int, default=2_000)
     parser.add_argument("--batch", type=int, default=100)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--in-order", action="store_true", help="batches are slices: saves torch the copy of each row")
     options = parser.parse_args()
 
     torch.set_num_threads(1)
@@ -31,10 +32,13 @@ def main():
     optimizer = torch.optim.SGD(model.parameters(), lr=200.0, weight_decay=2.5e-6)
 
     for repeat in range(options.repeats + 1):  # the first warms up
-        order = torch.randperm(options.rows)
+        if options.in_order:
+            batches = [slice(first, first + options.batch) for first in range(0, options.rows, options.batch)]
+        else:
+            batches = torch.randperm(options.rows).split(options.batch)
         step = 0
         begin = time.perf_counter()
-        for batch in order.split(options.batch):
+        for batch in batches:
             step += 1
             for group in optimizer.param_groups:
                 group["lr"] = 200.0 / step**0.5
