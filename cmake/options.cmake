@@ -25,7 +25,8 @@ target_compile_options(muster_build_flags INTERFACE -Wall -Wextra -Wpedantic -Ws
   # GCC 12 warns of its own std::string (https://gcc.gnu.org/PR105651).
   $<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict>)
 if(MUSTER_SANITIZE)
-  target_compile_options(muster_build_flags INTERFACE -fsanitize=${MUSTER_SANITIZE} -fno-omit-frame-pointer)
+  target_compile_options(muster_build_flags INTERFACE -fsanitize=${MUSTER_SANITIZE} -fno-omit-frame-pointer
+    -fno-sanitize-recover=all)  # a finding ends the program, so that the test fails
   target_link_options(muster_build_flags INTERFACE -fsanitize=${MUSTER_SANITIZE})
 endif()
 # Examples, tests and benchmarks may use the machine they are built on; the library itself never does.
