@@ -240,9 +240,9 @@ void group_state::tell_all(notice::kind what, int status, std::string_view text)
 void group_state::fail(std::exception_ptr cause, std::optional<int> heard_from) noexcept {
   if (failure_) return;
   failure_ = cause;
-  const bool follows = heard_from.has_value();
+  follows_ = heard_from.has_value();
   // Told before the operations end: a peer should know before it can see this rank stop.
-  tell_all(follows ? notice::kind::acknowledge : notice::kind::abort, exit_status_of(cause), describe(cause));
+  tell_all(follows_ ? notice::kind::acknowledge : notice::kind::abort, exit_status_of(cause), describe(cause));
   while (head_ != nullptr) finish_head(cause);
 }
 

@@ -57,6 +57,8 @@ class group_state {
   void abort(std::string_view reason, int status) noexcept;
   [[nodiscard]] bool failed() const noexcept { return failure_ != nullptr; }
   [[nodiscard]] std::exception_ptr failure() const noexcept { return failure_; }
+  /// Whether the failure is another rank's reason, not one of this rank's own.
+  [[nodiscard]] bool follows() const noexcept { return follows_; }
   /// After a failure: waits until every peer has said how it leaves, or until the deadline.
   const std::vector<std::optional<departure>>& await_departures(clock::time_point until) noexcept;
 
@@ -82,6 +84,7 @@ class group_state {
   operation_state* head_ = nullptr;
   operation_state* tail_ = nullptr;
   std::exception_ptr failure_;
+  bool follows_ = false;
   std::vector<std::optional<departure>> departures_;
 
   // The last calls of this rank and the last known one of each peer, to find out who is missing and who disagrees.

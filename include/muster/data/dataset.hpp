@@ -1,0 +1,110 @@
+// Samples in memory: dense rows or sparse ones (CSR), each with a label.
+#pragma once
+
+#include <cassert>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <muster/core/buffer.hpp>
+
+namespace muster::inline v0 {
+
+/// How the features of a dataset lie in memory.
+enum class layout {
+  automatic,  ///< dense when at least half of the values are given, sparse otherwise: whichever takes less memory
+  dense,
+  sparse
+};
+
+/// What every reader of feature files can be asked for.
+struct read_options {
+  muster::layout layout = muster::layout::automatic;
+  /// The dataset has at least so many features; the columns that a file never names are zero. Lets a test set have the
+  /// width of its training set.
+  std::size_t min_features = 0;
+  /// Threads to read with; 0 means as many as this process may use. The result is the same for any number.
+  int threads = 0;
+};
+
+/// The non-zero features of one sample: `values[k]` belongs to feature `indices[k]`. Indices count from 0 and ascend.
+struct sparse_row {
+  std::span<const std::uint32_t> indices;
+  std::span<const float> values;
+};
+
+namespace detail {
+
+// What a dataset shares between its copies. Dense: `values` are `size` rows of `stride` floats. Sparse: row i has the
+// entries offsets[i] .. offsets[i + 1] of `indices` and `values`.
+struct samples {
+  std::string name;
+  std::size_t size = 0;
+  std::size_t features = 0;
+  std::size_t stride = 0;
+  bool sparse = false;
+  std::uint64_t digest = 0;
+  buffer<float> labels;
+  buffer<float> values;
+  buffer<std::uint64_t> offsets;
+  buffer<std::uint32_t> indices;
+};
+
+}  // namespace detail
+
+/// Samples that never change: a copy shares them (O(1)), and any number of threads may read them at once.
+/// Made by a reader such as read_libsvm(), by synthetic_epsilon(), or by hand with a dataset_builder.
+class dataset {
+ public:
+  /// A dataset without samples.
+  dataset();
+  /// Takes over what a dataset_builder made.
+  explicit dataset(std::shared_ptr<const detail::samples> samples) noexcept : samples_(std::move(samples)) {}
+
+  /// The number of samples.
+  [[nodiscard]] std::size_t size() const noexcept { return samples_->size; }
+  /// The number of features of every sample.
+  [[nodiscard]] std::size_t features() const noexcept { return samples_->features; }
+  /// Which of row() and sparse() is there.
+  [[nodiscard]] bool is_sparse() const noexcept { return samples_->sparse; }
+
+  /// The label of sample `i` < size(), as the file has it: -1 / +1, 0 / 1, a class number or a target of regression.
+  [[nodiscard]] float label(std::size_t i) const noexcept { return labels()[i]; }
+  [[nodiscard]] std::span<const float> labels() const noexcept { return samples_->labels.span(); }
+
+  /// The features() values of sample `i` < size() of a dense dataset. The row starts on a 64-byte boundary, and what
+  /// lies between its end and the next row is zero, so that a kernel may run over stride() floats.
+  [[nodiscard]] std::span<const float> row(std::size_t i) const noexcept {
+    assert(!is_sparse() && i < size());
+    return {samples_->values.data() + i * samples_->stride, samples_->features};
+  }
+  /// Floats from the start of one dense row to that of the next: features() rounded up to a multiple of 16.
+  [[nodiscard]] std::size_t stride() const noexcept { return samples_->stride; }
+
+  /// The features of sample `i` < size() of a sparse dataset.
+  [[nodiscard]] sparse_row sparse(std::size_t i) const noexcept {
+    assert(is_sparse() && i < size());
+    const std::uint64_t first = samples_->offsets[i];
+    const std::uint64_t count = samples_->offsets[i + 1] - first;
+    return {{samples_->indices.data() + first, count}, {samples_->values.data() + first, count}};
+  }
+  /// Values held: size() * features() of a dense dataset, the entries of a sparse one.
+  [[nodiscard]] std::size_t entries() const noexcept {
+    return is_sparse() ? samples_->values.size() : size() * features();
+  }
+
+  /// The distinct labels, ascending. Sorts all of them: O(n log n) at every call.
+  [[nodiscard]] std::vector<float> classes() const;
+  /// A digest of labels, features and layout (not of the name), to tell whether two ranks hold the same data. O(1).
+  [[nodiscard]] std::uint64_t digest() const noexcept { return samples_->digest; }
+  /// What it was made from, for messages: "libsvm:PATH", "epsilon:1000".
+  [[nodiscard]] const std::string& name() const noexcept { return samples_->name; }
+
+ private:
+  std::shared_ptr<const detail::samples> samples_;
+};
+
+}  // namespace muster::inline v0

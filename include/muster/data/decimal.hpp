@@ -1,0 +1,105 @@
+// Decimal text to float at the speed that reading data needs, bit for bit what std::from_chars gives.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <charconv>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <system_error>
+
+namespace muster::inline v0::detail {
+
+[[nodiscard]] inline bool is_digit(char c) noexcept { return static_cast<unsigned char>(c - '0') < 10; }
+
+/// Appends the digits at `first` to `number`, which wraps when there are too many; returns where they end.
+inline const char* append_digits(const char* first, const char* last, std::uint64_t& number) noexcept {
+  if constexpr (std::endian::native == std::endian::little) {
+    while (last - first >=
+           8) {  // eight digits at once (Langdale and Lemire 2019, https://doi.org/10.1007/s00778-019-00578-5)
+      std::uint64_t word;
+      std::memcpy(&word, first, sizeof word);
+      const std::uint64_t above = word + 0x4646464646464646ULL;  // a carry into the upper half: more than '9'
+      word -= 0x3030303030303030ULL;                             // a borrow into the upper half: less than '0'
+      if (((above | word) & 0x8080808080808080ULL) != 0) break;
+      word = word * 10 + (word >> 8);
+      number = number * 100000000 + (((word & 0x000000ff000000ffULL) * 0x000f424000000064ULL +
+                                      ((word >> 16) & 0x000000ff000000ffULL) * 0x0000271000000001ULL) >>
+                                     32);
+      first += 8;
+    }
+  }
+  while (first != last && is_digit(*first)) number = number * 10 + static_cast<std::uint64_t>(*first++ - '0');
+  return first;
+}
+
+/// 10^-57 .. 10^38, each the double nearest to it.
+inline constexpr int least_power = -57;
+inline constexpr std::array<double, 96> powers_of_ten = {
+    1e-57, 1e-56, 1e-55, 1e-54, 1e-53, 1e-52, 1e-51, 1e-50, 1e-49, 1e-48, 1e-47, 1e-46, 1e-45, 1e-44, 1e-43, 1e-42,
+    1e-41, 1e-40, 1e-39, 1e-38, 1e-37, 1e-36, 1e-35, 1e-34, 1e-33, 1e-32, 1e-31, 1e-30, 1e-29, 1e-28, 1e-27, 1e-26,
+    1e-25, 1e-24, 1e-23, 1e-22, 1e-21, 1e-20, 1e-19, 1e-18, 1e-17, 1e-16, 1e-15, 1e-14, 1e-13, 1e-12, 1e-11, 1e-10,
+    1e-9,  1e-8,  1e-7,  1e-6,  1e-5,  1e-4,  1e-3,  1e-2,  1e-1,  1e0,   1e1,   1e2,   1e3,   1e4,   1e5,   1e6,
+    1e7,   1e8,   1e9,   1e10,  1e11,  1e12,  1e13,  1e14,  1e15,  1e16,  1e17,  1e18,  1e19,  1e20,  1e21,  1e22,
+    1e23,  1e24,  1e25,  1e26,  1e27,  1e28,  1e29,  1e30,  1e31,  1e32,  1e33,  1e34,  1e35,  1e36,  1e37,  1e38};
+
+/// parse_float() for the few numbers that its fast path cannot decide; `first` stands behind the sign.
+std::from_chars_result parse_float_exactly(const char* first, const char* last, bool negative, float& value) noexcept;
+
+/// Reads the decimal number at `first` as std::from_chars<float>(first, last, value) does, except that it also takes a
+/// leading '+', refuses "inf" and "nan", and makes a number too small for a float zero of its sign instead of refusing
+/// it. Returns where the number ends and std::errc::invalid_argument if there is none (`ptr` is `first` then) or
+/// std::errc::result_out_of_range if it is too large.
+inline std::from_chars_result parse_float(const char* first, const char* last, float& value) noexcept {
+  const char* p = first;
+  const bool negative = p != last && *p == '-';
+  if (p != last && (*p == '-' || *p == '+')) ++p;
+  const char* const unsigned_part = p;
+
+  std::uint64_t mantissa = 0;
+  p = append_digits(p, last, mantissa);
+  auto digits = p - unsigned_part;
+  std::int64_t exponent = 0;
+  if (p != last && *p == '.') {
+    const char* const point = p;
+    p = append_digits(point + 1, last, mantissa);
+    exponent = point + 1 - p;
+    digits -= exponent;
+    if (digits == 0) return {first, std::errc::invalid_argument};
+  } else if (digits == 0) {
+    return {first, std::errc::invalid_argument};
+  }
+  if (p != last && (*p == 'e' || *p == 'E')) {
+    const char* q = p + 1;
+    const bool smaller = q != last && *q == '-';
+    if (q != last && (*q == '-' || *q == '+')) ++q;
+    std::uint64_t written = 0;
+    const char* const end = append_digits(q, last, written);
+    if (end - q > 4) return parse_float_exactly(unsigned_part, last, negative, value);
+    if (end != q) {  // else the number ends before the 'e'
+      exponent += smaller ? -static_cast<std::int64_t>(written) : static_cast<std::int64_t>(written);
+      p = end;
+    }
+  }
+
+  // An idea of Clinger's (1990, https://doi.org/10.1145/93542.93557) taken further: mantissa * 10^exponent in double
+  // has three roundings, so it is off by at most three units of its last place. Unless the boundary between two floats
+  // (which has the 29 bits that a float lacks at 100..0) is within that reach, both round to the same float.
+  constexpr std::uint64_t reach = 4;
+  if (digits <= 18 && exponent >= least_power && exponent < least_power + static_cast<int>(powers_of_ten.size())) {
+    const double product = static_cast<double>(static_cast<std::int64_t>(mantissa)) *
+                           powers_of_ten[static_cast<std::size_t>(exponent - least_power)];
+    const std::uint64_t tail = std::bit_cast<std::uint64_t>(product) & 0x1fffffffULL;
+    const bool normal = product >= static_cast<double>(std::numeric_limits<float>::min()) &&
+                        product <= static_cast<double>(std::numeric_limits<float>::max());
+    if ((normal && tail - (0x10000000ULL - reach) > 2 * reach) || mantissa == 0) {
+      const auto magnitude = static_cast<float>(product);
+      value = negative ? -magnitude : magnitude;
+      return {p, std::errc()};
+    }
+  }
+  return parse_float_exactly(unsigned_part, last, negative, value);
+}
+
+}  // namespace muster::inline v0::detail

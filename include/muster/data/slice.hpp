@@ -1,0 +1,43 @@
+// Which part of a global batch is whose.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include <muster/core/error.hpp>
+
+namespace muster::inline v0 {
+
+/// One rank's share of every batch: the `rank`-th of `world` parts. Names no group, so that data needs no comm.
+struct slice {
+  int rank = 0;
+  int world = 1;
+
+  friend bool operator==(const slice&, const slice&) = default;
+};
+
+/// The half-open range [first, last).
+struct index_range {
+  std::uint64_t first = 0;
+  std::uint64_t last = 0;
+
+  [[nodiscard]] constexpr std::uint64_t size() const noexcept { return last - first; }
+  friend bool operator==(const index_range&, const index_range&) = default;
+};
+
+/// The part of [0, count) that belongs to `part`: [rank * count / world, (rank + 1) * count / world), rounded down. The
+/// parts of all ranks are disjoint, in the order of the ranks, make up the whole, and differ in size by at most one;
+/// one may be empty. Throws configuration_error unless 0 <= rank < world.
+[[nodiscard]] inline index_range part_of(std::uint64_t count, slice part) {
+  if (part.rank < 0 || part.rank >= part.world) {
+    throw configuration_error("there is no slice " + std::to_string(part.rank) + " of " + std::to_string(part.world) +
+                              " (ranks count from 0 to world - 1); pass the rank and size of one group");
+  }
+  __extension__ using wide = unsigned __int128;
+  const auto boundary = [&](int rank) {
+    return static_cast<std::uint64_t>(wide{count} * static_cast<unsigned>(rank) / static_cast<unsigned>(part.world));
+  };
+  return {boundary(part.rank), boundary(part.rank + 1)};
+}
+
+}  // namespace muster::inline v0

@@ -1,0 +1,56 @@
+// A whole text file as bytes, plain or gzip-compressed.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace muster::inline v0 {
+
+namespace detail {
+
+/// Makes compressed bytes plain; `path` is for its data_error.
+using text_decoder = std::vector<char> (*)(std::string_view compressed, const std::string& path);
+
+/// Sets what reads gzip, null for nothing, and returns what did before. Thread safe.
+text_decoder set_gzip_decoder(text_decoder decoder) noexcept;
+
+/// Makes gzip known, and returns true; defined in muster::zlib.
+bool register_zlib() noexcept;
+
+#ifdef MUSTER_HAS_ZLIB
+// Whoever links muster::zlib gets this definition, so that the variable takes the object file out of the static archive
+// and the decoder is there before main() starts.
+inline const bool zlib_is_registered = register_zlib();
+#endif
+
+}  // namespace detail
+
+/// The bytes of a file. A plain file is mapped into memory and costs nothing until it is read; a pipe is read to its
+/// end; a gzip file, known by its first bytes and not by its name, is decompressed when muster was built with zlib.
+///
+/// The file must not be shortened while it is mapped: reading what is gone ends the process (SIGBUS).
+class text_file {
+ public:
+  /// Throws data_error for a path that is missing, a directory, empty, not readable or not properly compressed.
+  explicit text_file(const std::string& path);
+
+  /// All of it; never empty. Valid as long as this object.
+  [[nodiscard]] std::string_view text() const noexcept {
+    return mapped_ ? std::string_view(mapped_.get(), mapped_.get_deleter().size)
+                   : std::string_view(read_.data(), read_.size());
+  }
+
+ private:
+  struct unmap {
+    std::size_t size;
+    void operator()(const char* memory) const noexcept;
+  };
+
+  std::unique_ptr<const char, unmap> mapped_;
+  std::vector<char> read_;
+};
+
+}  // namespace muster::inline v0

@@ -1,0 +1,131 @@
+#include <muster/data/dataset.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <limits>
+
+#include <muster/core/error.hpp>
+#include <muster/core/hash.hpp>
+#include <muster/data/dataset_builder.hpp>
+#include "parallel.hpp"
+
+namespace muster::inline v0 {
+namespace {
+
+constexpr std::size_t floats_per_line = buffer_alignment / sizeof(float);
+constexpr std::size_t block_bytes = std::size_t{1} << 18;  // part of the digest's definition
+
+// The digest of one block as four chains: one alone would wait for its own multiplications.
+std::uint64_t digest_block(std::span<const std::byte> bytes) {
+  std::array<digest, 4> lanes;
+  const std::size_t words = bytes.size() / (8 * lanes.size());
+  for (std::size_t i = 0; i < words; ++i) {
+    for (std::size_t lane = 0; lane < lanes.size(); ++lane) {
+      std::uint64_t word;
+      std::memcpy(&word, bytes.data() + 8 * (i * lanes.size() + lane), sizeof word);
+      lanes[lane].add(word);
+    }
+  }
+  digest all;
+  for (const digest& lane : lanes) all.add(lane.value());
+  return all.add(bytes.subspan(8 * words * lanes.size())).value();
+}
+
+template <class T>
+void add_blocks(digest& to, std::span<const T> data, int threads) {
+  const auto bytes = std::as_bytes(data);
+  std::vector<std::uint64_t> blocks((bytes.size() + block_bytes - 1) / block_bytes);
+  detail::parallel_for(blocks.size(), threads, [&](std::size_t i) {
+    const std::size_t first = i * block_bytes;
+    blocks[i] = digest_block(bytes.subspan(first, std::min(block_bytes, bytes.size() - first)));
+  });
+  to.add(std::uint64_t{bytes.size()});
+  for (const std::uint64_t block : blocks) to.add(block);
+}
+
+std::uint64_t digest_of(const detail::samples& samples, int threads) {
+  digest all;
+  all.add(std::uint64_t{samples.size}).add(std::uint64_t{samples.features}).add(std::uint64_t{samples.sparse});
+  add_blocks(all, samples.labels.span(), threads);
+  add_blocks(all, samples.values.span(), threads);
+  add_blocks(all, samples.offsets.span(), threads);
+  add_blocks(all, samples.indices.span(), threads);
+  return all.value();
+}
+
+void check_rows(const detail::samples& samples) {
+  const auto offsets = samples.offsets.span();
+  if (offsets.front() != 0 || offsets.back() != samples.values.size() ||
+      !std::is_sorted(offsets.begin(), offsets.end())) {
+    throw configuration_error("the offsets of a sparse dataset do not add up (they ascend from 0 to " +
+                              std::to_string(samples.values.size()) + ", the entries); fill all of offsets()");
+  }
+  for (std::size_t row = 0; row < samples.size; ++row) {
+    for (std::uint64_t k = offsets[row]; k < offsets[row + 1]; ++k) {
+      const bool ascends = k == offsets[row] || samples.indices[k - 1] < samples.indices[k];
+      if (ascends && samples.indices[k] < samples.features) continue;
+      throw configuration_error("feature index " + std::to_string(samples.indices[k]) + " of sample " +
+                                std::to_string(row) + " is out of order or range (they ascend and are below " +
+                                std::to_string(samples.features) + "); sort the entries of each sample");
+    }
+  }
+}
+
+}  // namespace
+
+dataset::dataset() {
+  static const auto none = [] {
+    auto samples = std::make_shared<detail::samples>();
+    samples->name = "none";
+    samples->digest = digest_of(*samples, 1);
+    return samples;
+  }();
+  samples_ = none;
+}
+
+std::vector<float> dataset::classes() const {
+  std::vector<float> found(labels().begin(), labels().end());
+  std::sort(found.begin(), found.end());
+  found.erase(std::unique(found.begin(), found.end()), found.end());
+  return found;
+}
+
+dataset_builder dataset_builder::dense(std::string name, std::size_t rows, std::size_t features) {
+  auto samples = std::make_unique<detail::samples>();
+  samples->name = std::move(name);
+  samples->size = rows;
+  samples->features = features;
+  samples->stride = (features + floats_per_line - 1) / floats_per_line * floats_per_line;
+  if (samples->stride != 0 && rows > std::numeric_limits<std::size_t>::max() / samples->stride) {
+    throw std::bad_array_new_length();
+  }
+  samples->labels = buffer<float>(rows);
+  samples->values = buffer<float>(rows * samples->stride);
+  return dataset_builder(std::move(samples));
+}
+
+dataset_builder dataset_builder::sparse(std::string name, std::size_t rows, std::size_t features, std::size_t entries) {
+  if (features > std::numeric_limits<std::uint32_t>::max()) {
+    throw configuration_error("a sparse dataset cannot have " + std::to_string(features) +
+                              " features (an index has 32 bits); use at most 4294967295");
+  }
+  auto samples = std::make_unique<detail::samples>();
+  samples->name = std::move(name);
+  samples->size = rows;
+  samples->features = features;
+  samples->sparse = true;
+  samples->labels = buffer<float>(rows);
+  samples->values = buffer<float>(entries);
+  samples->offsets = buffer<std::uint64_t>(rows + 1);
+  samples->indices = buffer<std::uint32_t>(entries);
+  return dataset_builder(std::move(samples));
+}
+
+dataset dataset_builder::finish(int threads) {
+  if (samples_->sparse) check_rows(*samples_);
+  samples_->digest = digest_of(*samples_, threads);
+  return dataset(std::shared_ptr<const detail::samples>(std::move(samples_)));
+}
+
+}  // namespace muster::inline v0

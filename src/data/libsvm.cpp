@@ -1,0 +1,312 @@
+#include <muster/data/libsvm.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <new>
+#include <vector>
+
+#include <muster/core/error.hpp>
+#include <muster/data/dataset_builder.hpp>
+#include <muster/data/decimal.hpp>
+#include "parallel.hpp"
+
+// The text is gone over twice. A survey finds what each piece holds (lines, samples, entries, the largest index)
+// without looking at numbers, which runs at the speed of memory; then the result has a place for everything and the
+// pieces are parsed right into it, at the same time. Only the second pass judges: what is wrong may survey wrongly, but
+// then it is found before anything is handed out, and nothing is written outside its place on the way.
+
+namespace muster::inline v0 {
+namespace {
+
+constexpr std::size_t default_piece_bytes = std::size_t{1} << 20;
+constexpr std::uint64_t largest_index = std::numeric_limits<std::uint32_t>::max();
+
+bool is_blank(char c) { return c == ' ' || c == '\t'; }
+
+const char* skip_blanks(const char* p, const char* end) {
+  while (p != end && is_blank(*p)) ++p;
+  return p;
+}
+
+// What a line says: without its newline, a carriage return before that, and a comment.
+struct line_of_text {
+  const char* begin;
+  const char* end;
+
+  bool blank() const { return skip_blanks(begin, end) == end; }
+};
+
+// Takes the first line off `rest`, which is not empty.
+line_of_text take_line(std::string_view& rest) {
+  const char* const begin = rest.data();
+  const auto* newline = static_cast<const char*>(std::memchr(begin, '\n', rest.size()));
+  const char* end = newline != nullptr ? newline : begin + rest.size();
+  rest.remove_prefix(static_cast<std::size_t>(end - begin) + (newline != nullptr ? 1 : 0));
+  if (end != begin && end[-1] == '\r') --end;
+  const auto* comment = static_cast<const char*>(std::memchr(begin, '#', static_cast<std::size_t>(end - begin)));
+  return {begin, comment != nullptr ? comment : end};
+}
+
+struct survey {
+  std::uint64_t lines = 0;
+  std::uint64_t rows = 0;
+  std::uint64_t entries = 0;
+  std::uint64_t largest = 0;  // index, as written
+
+  survey& operator+=(const survey& other) {
+    lines += other.lines;
+    rows += other.rows;
+    entries += other.entries;
+    largest = std::max(largest, other.largest);
+    return *this;
+  }
+};
+
+// Indices ascend, so that the last one of a line is the largest. One that is none counts as 0.
+std::uint64_t last_index(line_of_text line) {
+  const char* p = line.end;
+  while (p != line.begin && p[-1] != ':') --p;
+  if (p == line.begin) return 0;
+  const char* const colon = p - 1;
+  p = colon;
+  while (p != line.begin && detail::is_digit(p[-1])) --p;
+  std::uint64_t index = 0;
+  for (; p != colon && index <= largest_index; ++p) index = index * 10 + static_cast<std::uint64_t>(*p - '0');
+  return index <= largest_index ? index : 0;
+}
+
+survey look_over(std::string_view text) {
+  survey found;
+  while (!text.empty()) {
+    const line_of_text line = take_line(text);
+    ++found.lines;
+    if (line.blank()) continue;
+    ++found.rows;
+    found.entries += static_cast<std::uint64_t>(std::count(line.begin, line.end, ':'));
+    found.largest = std::max(found.largest, last_index(line));
+  }
+  return found;
+}
+
+// Cuts the text behind newlines, into pieces of about the wanted size.
+std::vector<std::string_view> cut(std::string_view text, std::size_t piece_bytes) {
+  std::vector<std::string_view> pieces;
+  while (!text.empty()) {
+    std::size_t size = text.size();
+    if (size > piece_bytes) size = std::min(text.find('\n', piece_bytes - 1), size - 1) + 1;
+    pieces.push_back(text.substr(0, size));
+    text.remove_prefix(size);
+  }
+  return pieces;
+}
+
+// The words of an error about the word that `p` is in or at the start of.
+class complaint {
+ public:
+  complaint(const std::string& file, std::uint64_t number, line_of_text line)
+      : file_(file), number_(number), line_(line) {}
+
+  [[noreturn]] void fail(const char* at, const std::string& text) const {
+    throw data_error({file_, number_, static_cast<std::uint64_t>(at - line_.begin) + 1}, text);
+  }
+
+  // The word that starts at `p`, in quotes, cut if it is long, with escapes for what does not print.
+  std::string quote(const char* p) const {
+    constexpr std::size_t most = 40;
+    std::string quoted = "'";
+    for (const char* const end = end_of_word(p); p != end; ++p) {
+      if (quoted.size() > most) {
+        quoted += "...";
+        break;
+      }
+      constexpr char hex[] = "0123456789abcdef";
+      const auto byte = static_cast<unsigned char>(*p);
+      if (byte > 0x20 && byte < 0x7f) {
+        quoted += *p;
+      } else {
+        quoted.append("\\x").append(1, hex[byte >> 4]).append(1, hex[byte & 15]);
+      }
+    }
+    return quoted + "'";
+  }
+
+  const char* end_of_word(const char* p) const { return std::find_if(p, line_.end, is_blank); }
+
+  [[noreturn]] void bad_label(const char* p) const { bad_number(p, "label " + quote(p), "correct the line"); }
+
+  // Something is wrong with the index of the word at `p`; `previous` is the index before it, or 0.
+  [[noreturn]] void bad_index(const char* p, std::uint64_t previous) const {
+    const std::string word = quote(p);
+    if (std::string_view(p, static_cast<std::size_t>(line_.end - p)).starts_with("qid:")) {
+      fail(p,
+           word + " belongs to ranking data (this reader knows classification and regression); remove the qid words");
+    }
+    const char* const end = std::find_if_not(p, line_.end, detail::is_digit);
+    if (std::find(p, end_of_word(p), ':') == end_of_word(p)) {
+      fail(p, word + " is not a feature (a feature is index:value, without blanks); correct the line");
+    }
+    if (end == p || *end != ':') {
+      fail(p, "bad index in " + word + " (an index is a whole number from 1 on); correct the line");
+    }
+    const char* leading = std::find_if(p, end, [](char c) { return c != '0'; });
+    std::uint64_t index = 0;
+    for (; leading != end && index <= largest_index; ++leading) {
+      index = index * 10 + static_cast<std::uint64_t>(*leading - '0');
+    }
+    if (index > largest_index) {
+      fail(p, "index in " + word + " is too large (at most 4294967295); renumber the features");
+    }
+    if (index == 0) {
+      fail(p, "index 0 in " + word + " (LIBSVM counts features from 1); add 1 to every index of the file");
+    }
+    if (index == previous) {
+      fail(p, "index " + std::to_string(index) + " is there twice, again in " + word +
+                  " (a feature has one value); remove one of them");
+    }
+    fail(p, "index " + std::to_string(index) + " in " + word + " is out of order (it follows " +
+                std::to_string(previous) + ", and indices ascend); sort the features of the line");
+  }
+
+  [[noreturn]] void bad_value(const char* p, std::uint64_t index) const {
+    const std::string of = " of feature " + std::to_string(index);
+    if (p == end_of_word(p)) {
+      fail(p, "no value" + of + " (a feature is index:value, without blanks); correct the line");
+    }
+    bad_number(p, "value " + quote(p) + of, "correct the line");
+  }
+
+ private:
+  [[noreturn]] void bad_number(const char* p, const std::string& what, const std::string& suggestion) const {
+    const char* const end = end_of_word(p);
+    float value = 0;
+    const auto [ptr, code] = detail::parse_float(p, end, value);
+    if (code == std::errc::result_out_of_range && ptr == end) {
+      fail(p, what + " is too large (a float32 reaches 3.4e38); scale it or " + suggestion);
+    }
+    const char* const letters = p + (p != end && (*p == '-' || *p == '+') ? 1 : 0);
+    const auto [behind, known] = std::from_chars(letters, end, value);
+    if (known == std::errc() && behind == end && !std::isfinite(value)) {
+      fail(p, what + " is not finite (training needs finite numbers); remove it or " + suggestion);
+    }
+    fail(p, what + " is not a number (it is a decimal such as -1, 0.25 or 1e-3); " + suggestion);
+  }
+
+  const std::string& file_;
+  std::uint64_t number_;
+  line_of_text line_;
+};
+
+bool ends_word(const char* p, const char* end) { return p == end || is_blank(*p); }
+
+// Parses one line that is not blank; calls store(index from 0, value) for each feature, in order.
+template <class Store>
+void parse_line(line_of_text line, const complaint& complaint, float& label, Store store) {
+  const char* p = skip_blanks(line.begin, line.end);
+  auto [after, code] = detail::parse_float(p, line.end, label);
+  if (code != std::errc() || !ends_word(after, line.end)) complaint.bad_label(p);
+  std::uint64_t previous = 0;
+  while ((p = skip_blanks(after, line.end)) != line.end) {
+    std::uint64_t index = 0;
+    const char* q = p;
+    for (; q != line.end && detail::is_digit(*q) && index <= largest_index; ++q) {
+      index = index * 10 + static_cast<std::uint64_t>(*q - '0');
+    }
+    if (q == line.end || *q != ':' || index <= previous || index > largest_index) complaint.bad_index(p, previous);
+    float value = 0;
+    const auto read = detail::parse_float(++q, line.end, value);
+    if (read.ec != std::errc() || !ends_word(read.ptr, line.end)) complaint.bad_value(q, index);
+    store(static_cast<std::uint32_t>(index - 1), value);
+    after = read.ptr;
+    previous = index;
+  }
+}
+
+// Calls each(line, complaint about it, row) for every sample of a piece that begins at `first`.
+template <class Each>
+void for_each_sample(std::string_view piece, const std::string& file, const survey& first, Each each) {
+  std::uint64_t number = first.lines;
+  std::uint64_t row = first.rows;
+  while (!piece.empty()) {
+    const line_of_text line = take_line(piece);
+    ++number;
+    if (!line.blank()) each(line, complaint(file, number, line), row++);
+  }
+}
+
+void parse_dense(std::string_view piece, const std::string& file, const survey& first, dataset_builder& to) {
+  for_each_sample(piece, file, first, [&](line_of_text line, const complaint& complaint, std::uint64_t row) {
+    const std::span<float> values = to.row(row);
+    parse_line(line, complaint, to.labels()[row], [values](std::uint32_t index, float value) {
+      if (index < values.size()) values[index] = value;  // else a later index of the line is lower, and refused
+    });
+  });
+}
+
+void parse_sparse(std::string_view piece, const std::string& file, const survey& first, dataset_builder& to) {
+  std::uint64_t next = first.entries;
+  for_each_sample(piece, file, first, [&](line_of_text line, const complaint& complaint, std::uint64_t row) {
+    // Each feature has taken a colon that the survey counted, so that `next` stays within its piece.
+    parse_line(line, complaint, to.labels()[row],
+               [&, indices = to.indices(), values = to.values()](std::uint32_t index, float value) {
+                 indices[next] = index;
+                 values[next++] = value;
+               });
+    to.offsets()[row + 1] = next;
+  });
+}
+
+bool mostly_given(const survey& total, std::size_t features) { return features <= 2 * total.entries / total.rows; }
+
+dataset_builder make_builder(std::string name, const std::string& file, const survey& total, std::size_t features,
+                             layout layout) {
+  const bool dense = layout == layout::dense || (layout == layout::automatic && mostly_given(total, features));
+  try {
+    return dense ? dataset_builder::dense(std::move(name), total.rows, features)
+                 : dataset_builder::sparse(std::move(name), total.rows, features, total.entries);
+  } catch (const std::bad_alloc&) {
+    throw data_error({file}, "does not fit into memory (" + std::to_string(total.rows) + " samples of " +
+                                 std::to_string(features) + " features, " + (dense ? "dense" : "sparse") + "); " +
+                                 (dense ? "read it with the sparse layout" : "split it"));
+  }
+}
+
+}  // namespace
+
+dataset detail::parse_libsvm(std::string_view text, const std::string& file, std::string name,
+                             const read_options& options, std::size_t piece_bytes) {
+  const auto pieces = cut(text, piece_bytes);
+  std::vector<survey> firsts(pieces.size());  // what a piece holds, and then what comes before it
+  parallel_for(pieces.size(), options.threads, [&](std::size_t i) { firsts[i] = look_over(pieces[i]); });
+  survey total;
+  for (survey& piece : firsts) {
+    const survey before = total;
+    total += piece;
+    piece = before;
+  }
+  if (total.rows == 0) {
+    throw data_error({file}, "has no samples (blank lines and comments are all there is); check how it was made");
+  }
+  const std::size_t features = std::max<std::size_t>(total.largest, options.min_features);
+
+  dataset_builder builder = make_builder(std::move(name), file, total, features, options.layout);
+  const bool sparse = !builder.offsets().empty();
+  parallel_for(pieces.size(), options.threads,
+               [&](std::size_t i) { (sparse ? parse_sparse : parse_dense)(pieces[i], file, firsts[i], builder); });
+  if (features == 0) {
+    throw data_error({file}, "has no features (every line is a label alone); check how it was made");
+  }
+  return builder.finish(options.threads);
+}
+
+dataset read_libsvm(const std::string& path, const read_options& options) {
+  const text_file file(path);
+  return detail::parse_libsvm(file.text(), path, "libsvm:" + path, options, default_piece_bytes);
+}
+
+dataset parse_libsvm(std::string_view text, const std::string& name, const read_options& options) {
+  return detail::parse_libsvm(text, name, name, options, default_piece_bytes);
+}
+
+}  // namespace muster::inline v0
