@@ -23,7 +23,9 @@ target_compile_features(muster_build_flags INTERFACE cxx_std_20)
 target_compile_options(muster_build_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wnon-virtual-dtor
   $<$<BOOL:${MUSTER_WERROR}>:-Werror>
   # GCC 12 warns of its own std::string (https://gcc.gnu.org/PR105651).
-  $<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict>)
+  $<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict>
+  # GCC takes a coroutine's own operator new for another's (https://gcc.gnu.org/PR109224).
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-mismatched-new-delete>)
 if(MUSTER_SANITIZE)
   target_compile_options(muster_build_flags INTERFACE -fsanitize=${MUSTER_SANITIZE} -fno-omit-frame-pointer)
   target_link_options(muster_build_flags INTERFACE -fsanitize=${MUSTER_SANITIZE})

@@ -28,6 +28,7 @@ constexpr std::array<setting_info, static_cast<std::size_t>(setting::count_)> ta
 
 void warn_of_unknown_variables() {
   std::vector<std::string> known;
+  known.reserve(table.size());
   for (const auto& row : table) known.emplace_back(row.variable);
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view text(*entry);

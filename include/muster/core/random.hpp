@@ -24,12 +24,12 @@ class random_stream {
 
   /// A number in [0, bound), every one equally likely (Lemire 2019, https://doi.org/10.1145/3230636). `bound` > 0.
   constexpr std::uint64_t below(std::uint64_t bound) noexcept {
-    wide product = wide{(*this)()} * bound;
-    if (static_cast<std::uint64_t>(product) < bound) {
+    wide scaled = wide{(*this)()} * bound;
+    if (static_cast<std::uint64_t>(scaled) < bound) {
       const std::uint64_t threshold = (0 - bound) % bound;
-      while (static_cast<std::uint64_t>(product) < threshold) product = wide{(*this)()} * bound;
+      while (static_cast<std::uint64_t>(scaled) < threshold) scaled = wide{(*this)()} * bound;
     }
-    return static_cast<std::uint64_t>(product >> 64);
+    return static_cast<std::uint64_t>(scaled >> 64);
   }
 
   /// A number in [0, 1), a multiple of 2^-53.

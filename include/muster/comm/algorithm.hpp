@@ -1,0 +1,51 @@
+// The names of collectives and of the algorithms they can run by.
+#pragma once
+
+#include <cstdint>
+#include <iterator>
+#include <string_view>
+
+namespace muster::inline v0 {
+
+/// The collectives; part of what ranks compare, so the numbers stay.
+enum class collective : std::uint8_t {
+  none = 0,
+  broadcast = 1,
+  reduce = 2,
+  allreduce = 3,
+  allgather = 4,
+  reduce_scatter = 5,
+  gather = 6,
+  scatter = 7,
+  all_to_all = 8,
+  barrier = 9,
+  finish = 10  ///< the agreement at the end of a run: a rank in it calls nothing more
+};
+
+/// How a collective is done. Not every collective has every algorithm; docs/collectives.md has the table.
+enum class algorithm : std::uint8_t {
+  automatic = 0,           ///< chosen by size, ranks and transport; the same choice at every rank
+  ring = 1,                ///< N-1 steps of 1/N of the data around a ring, twice for allreduce
+  tree = 2,                ///< binomial tree
+  recursive_doubling = 3,  ///< all data at every one of log2 N steps
+  halving_doubling = 4,    ///< reduce-scatter by halving, allgather by doubling (Rabenseifner)
+  direct = 5,              ///< every pair of ranks exchanges what it owes each other
+  native = 6               ///< the transport's own
+};
+
+[[nodiscard]] constexpr std::string_view to_string(collective kind) noexcept {
+  constexpr std::string_view names[] = {"message",    "broadcast",      "reduce", "allreduce",
+                                        "allgather",  "reduce_scatter", "gather", "scatter",
+                                        "all_to_all", "barrier",        "finish"};
+  const auto index = static_cast<std::size_t>(kind);
+  return index < std::size(names) ? names[index] : std::string_view("unknown collective");
+}
+
+[[nodiscard]] constexpr std::string_view to_string(algorithm name) noexcept {
+  constexpr std::string_view names[] = {"auto",   "ring",  "tree", "recursive_doubling", "halving_doubling",
+                                        "direct", "native"};
+  const auto index = static_cast<std::size_t>(name);
+  return index < std::size(names) ? names[index] : std::string_view("unknown algorithm");
+}
+
+}  // namespace muster::inline v0

@@ -1,0 +1,35 @@
+// All-to-all: every rank sends a piece to every other.
+#pragma once
+
+#include <muster/comm/collectives/call.hpp>
+
+namespace muster::inline v0 {
+
+namespace detail {
+template <class In, class Out>
+call all_to_all_call(group& ranks, In& in, Out& out, const options& how) {
+  using T = element_of<In>;
+  static_assert(std::same_as<T, element_of<Out>>, "all_to_all: both buffers hold the same type");
+  const auto n = static_cast<std::size_t>(ranks.size());
+  require_size(collective::all_to_all, "output", std::ranges::size(out), std::ranges::size(in));
+  require_size(collective::all_to_all, "input", std::ranges::size(in), std::ranges::size(in) / n * n);
+  return make_call<T>(collective::all_to_all, input(in), output(out), std::ranges::size(in) / n, how);
+}
+}  // namespace detail
+
+/// Piece r of `out` becomes the piece for this rank in rank r's `in`. Both have the same length at every rank, a
+/// multiple of size(), are cut into size() equal pieces, and do not overlap. Throws mismatch_error, timeout_error,
+/// peer_failure; configuration_error for a wrong size.
+template <element_range In, mutable_element_range Out>
+void all_to_all(group& ranks, In&& in, Out&& out, const options& how = {}) {
+  detail::run(ranks, detail::all_to_all_call(ranks, in, out, how));
+}
+
+/// Starts an all-to-all; the buffers are the call's until the work is done.
+template <element_range In, mutable_element_range Out>
+requires lasting_element_range<In> && lasting_element_range<Out> work all_to_all_async(group& ranks, In&& in, Out&& out,
+                                                                                       const options& how = {}) {
+  return detail::start(ranks, detail::all_to_all_call(ranks, in, out, how));
+}
+
+}  // namespace muster::inline v0

@@ -1,0 +1,54 @@
+// Allreduce: the combination of all ranks' data reaches all.
+#pragma once
+
+#include <muster/comm/collectives/call.hpp>
+
+namespace muster::inline v0 {
+
+namespace detail {
+template <class In, class Out, class Op>
+call allreduce_call(In& in, Out& out, Op op, const options& how) {
+  using T = element_of<In>;
+  static_assert(std::same_as<T, element_of<Out>>, "allreduce: both buffers hold the same type");
+  require_size(collective::allreduce, "output", std::ranges::size(out), std::ranges::size(in));
+  auto made = make_call<T>(collective::allreduce, input(in), output(out), std::ranges::size(in), how);
+  made.reduce = reduction::of<T>(std::move(op));
+  return made;
+}
+}  // namespace detail
+
+/// data[i] becomes op over all ranks' data[i], with the same bits at every rank. The same length at every rank.
+/// Throws mismatch_error, timeout_error, peer_failure; the content of `data` is not defined after an error.
+template <mutable_element_range R, reduction_operation<detail::element_of<R>> Op>
+void allreduce(group& ranks, R&& data, Op op, const options& how = {}) {
+  detail::run(ranks, detail::allreduce_call(data, data, std::move(op), how));
+}
+
+/// The same out of place: `in` is only read, `out` is as long.
+template <element_range In, mutable_element_range Out, reduction_operation<detail::element_of<In>> Op>
+void allreduce(group& ranks, In&& in, Out&& out, Op op, const options& how = {}) {
+  detail::run(ranks, detail::allreduce_call(in, out, std::move(op), how));
+}
+
+/// One number: what op makes of all ranks' values.
+template <element T, reduction_operation<T> Op>
+[[nodiscard]] T allreduce(group& ranks, T value, Op op, const options& how = {}) {
+  const std::span<T> data(&value, 1);
+  detail::run(ranks, detail::allreduce_call(data, data, std::move(op), how));
+  return value;
+}
+
+/// Starts an allreduce in place; `data` is the call's until the work is done.
+template <mutable_element_range R, reduction_operation<detail::element_of<R>> Op>
+requires lasting_element_range<R> work allreduce_async(group& ranks, R&& data, Op op, const options& how = {}) {
+  return detail::start(ranks, detail::allreduce_call(data, data, std::move(op), how));
+}
+
+/// Starts one out of place; both buffers are the call's until the work is done.
+template <element_range In, mutable_element_range Out, reduction_operation<detail::element_of<In>> Op>
+requires lasting_element_range<In> && lasting_element_range<Out> work allreduce_async(group& ranks, In&& in, Out&& out,
+                                                                                      Op op, const options& how = {}) {
+  return detail::start(ranks, detail::allreduce_call(in, out, std::move(op), how));
+}
+
+}  // namespace muster::inline v0

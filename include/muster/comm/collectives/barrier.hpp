@@ -1,0 +1,25 @@
+// Barrier: nobody goes on before all have come.
+#pragma once
+
+#include <muster/comm/collectives/call.hpp>
+
+namespace muster::inline v0 {
+
+namespace detail {
+inline call barrier_call(const options& how) {
+  call made;
+  made.kind = collective::barrier;
+  made.how = how;
+  return made;
+}
+}  // namespace detail
+
+/// Returns when every rank of the group has called it. Throws mismatch_error, timeout_error, peer_failure.
+inline void barrier(group& ranks, const options& how = {}) { detail::run(ranks, detail::barrier_call(how)); }
+
+/// Starts a barrier.
+inline work barrier_async(group& ranks, const options& how = {}) {
+  return detail::start(ranks, detail::barrier_call(how));
+}
+
+}  // namespace muster::inline v0

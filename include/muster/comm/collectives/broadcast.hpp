@@ -1,0 +1,31 @@
+// Broadcast: one rank's data reaches all.
+#pragma once
+
+#include <muster/comm/collectives/call.hpp>
+
+namespace muster::inline v0 {
+
+namespace detail {
+template <class R>
+call broadcast_call(group& ranks, R& data, int root, const options& how) {
+  require_root(ranks, collective::broadcast, root);
+  auto made = make_call<element_of<R>>(collective::broadcast, output(data), output(data), std::ranges::size(data), how);
+  made.root = root;
+  return made;
+}
+}  // namespace detail
+
+/// The root's `data` replaces everybody's. The same number of elements at every rank.
+/// Throws mismatch_error, timeout_error, peer_failure; configuration_error for a root that is no rank.
+template <mutable_element_range R>
+void broadcast(group& ranks, R&& data, int root, const options& how = {}) {
+  detail::run(ranks, detail::broadcast_call(ranks, data, root, how));
+}
+
+/// Starts a broadcast; `data` is the call's until the work is done.
+template <mutable_element_range R>
+requires lasting_element_range<R> work broadcast_async(group& ranks, R&& data, int root, const options& how = {}) {
+  return detail::start(ranks, detail::broadcast_call(ranks, data, root, how));
+}
+
+}  // namespace muster::inline v0

@@ -1,0 +1,39 @@
+// Reduce-scatter: each rank gets one block of the combination.
+#pragma once
+
+#include <muster/comm/block.hpp>
+#include <muster/comm/collectives/call.hpp>
+
+namespace muster::inline v0 {
+
+namespace detail {
+template <class In, class Out, class Op>
+call reduce_scatter_call(group& ranks, In& in, Out& out, Op op, const options& how) {
+  using T = element_of<In>;
+  static_assert(std::same_as<T, element_of<Out>>, "reduce_scatter: both buffers hold the same type");
+  const std::size_t total = std::ranges::size(in);
+  require_size(collective::reduce_scatter, "output", std::ranges::size(out),
+               block_of(total, ranks.rank(), ranks.size()).count);
+  auto made = make_call<T>(collective::reduce_scatter, input(in), output(out), total, how);
+  made.reduce = reduction::of<T>(std::move(op));
+  return made;
+}
+}  // namespace detail
+
+/// `out` becomes this rank's block of op over all ranks' `in`. `in` has the same length n at every rank, is only read
+/// and does not overlap `out`, which has `block_of(n, rank, size).count` elements. The inverse of allgather. Throws
+/// mismatch_error, timeout_error, peer_failure; configuration_error for a wrong size.
+template <element_range In, mutable_element_range Out, reduction_operation<detail::element_of<In>> Op>
+void reduce_scatter(group& ranks, In&& in, Out&& out, Op op, const options& how = {}) {
+  detail::run(ranks, detail::reduce_scatter_call(ranks, in, out, std::move(op), how));
+}
+
+/// Starts a reduce-scatter; the buffers are the call's until the work is done.
+template <element_range In, mutable_element_range Out, reduction_operation<detail::element_of<In>> Op>
+requires lasting_element_range<In> && lasting_element_range<Out> work reduce_scatter_async(group& ranks, In&& in,
+                                                                                           Out&& out, Op op,
+                                                                                           const options& how = {}) {
+  return detail::start(ranks, detail::reduce_scatter_call(ranks, in, out, std::move(op), how));
+}
+
+}  // namespace muster::inline v0

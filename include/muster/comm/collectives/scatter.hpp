@@ -1,0 +1,39 @@
+// Scatter: one rank's data is dealt out to all.
+#pragma once
+
+#include <muster/comm/collectives/call.hpp>
+
+namespace muster::inline v0 {
+
+namespace detail {
+template <class In, class Out>
+call scatter_call(group& ranks, In& in, Out& out, int root, const options& how) {
+  using T = element_of<In>;
+  static_assert(std::same_as<T, element_of<Out>>, "scatter: both buffers hold the same type");
+  require_root(ranks, collective::scatter, root);
+  if (ranks.rank() == root) {
+    require_size(collective::scatter, "input", std::ranges::size(in),
+                 std::ranges::size(out) * static_cast<std::size_t>(ranks.size()));
+  }
+  auto made = make_call<T>(collective::scatter, input(in), output(out), std::ranges::size(out), how);
+  made.root = root;
+  return made;
+}
+}  // namespace detail
+
+/// `out` becomes this rank's piece of the root's `in`. `out` has the same length at every rank; `in`, size() times as
+/// long, is used at the root alone and may be empty elsewhere. The inverse of gather.
+/// Throws mismatch_error, timeout_error, peer_failure; configuration_error for a wrong root or size.
+template <element_range In, mutable_element_range Out>
+void scatter(group& ranks, In&& in, Out&& out, int root, const options& how = {}) {
+  detail::run(ranks, detail::scatter_call(ranks, in, out, root, how));
+}
+
+/// Starts a scatter; the buffers are the call's until the work is done.
+template <element_range In, mutable_element_range Out>
+requires lasting_element_range<In> && lasting_element_range<Out> work scatter_async(group& ranks, In&& in, Out&& out,
+                                                                                    int root, const options& how = {}) {
+  return detail::start(ranks, detail::scatter_call(ranks, in, out, root, how));
+}
+
+}  // namespace muster::inline v0

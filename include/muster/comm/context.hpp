@@ -1,0 +1,112 @@
+// The context: where a program of one or many ranks begins and ends.
+#pragma once
+
+#include <concepts>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <string>
+#include <type_traits>
+
+#include <muster/comm/group.hpp>
+#include <muster/comm/rendezvous/launch_env.hpp>
+#include <muster/core/buffer.hpp>
+#include <muster/core/env.hpp>
+
+namespace muster::inline v0 {
+
+/// Finds out who this process is, connects it to the others, and owns what that takes. One a process at a time.
+///
+/// Which transport: `--transport` or MUSTER_TRANSPORT if given; else mpi under a launcher that speaks it, local
+/// (threads) for `--ranks N` above 1, self for one rank alone.
+class context {
+ public:
+  /// From the environment alone.
+  context();
+  /// Also takes muster's own flags (`settings_help()` lists them) out of the command line: what is left is the
+  /// program's.
+  context(int& argc, char** argv);
+  /// Over a transport that is there already, such as `adopt_mpi(communicator)` of <muster/comm/mpi/adopt.hpp>.
+  explicit context(std::unique_ptr<any_transport> transport);
+  context(const context&) = delete;
+  context& operator=(const context&) = delete;
+  /// Leaves. When an exception is on its way out, the other ranks are told that this one gave up.
+  ~context();
+
+  /// The group of all ranks. With ranks as threads each thread has its own, inside `run` only: elsewhere there is no
+  /// rank to speak for, and this throws configuration_error.
+  [[nodiscard]] group& world();
+  /// How many ranks the world has; can be asked anywhere.
+  [[nodiscard]] int ranks() const noexcept;
+  /// The name of the transport in use: "self", "local", "mpi".
+  [[nodiscard]] std::string transport_name() const;
+  /// What was chosen and why, one line.
+  [[nodiscard]] const std::string& why() const noexcept;
+  [[nodiscard]] const launch_env& launcher() const noexcept;
+  [[nodiscard]] const settings& configuration() const noexcept;
+
+  /// Runs `body` as every rank of this process: once, or on N threads with `--ranks N`, and returns when all are done.
+  /// A body that throws gives up for its rank: the others that wait for it are woken, and when all have ended the
+  /// exception of the lowest rank that had a reason of its own is thrown here.
+  void run(const std::function<void(group& world)>& body);
+
+  /// `n` zeroed elements of T, 64-byte aligned, that groups may register. Thread safe. They are the caller's and must
+  /// not outlive the context.
+  template <class T>
+  [[nodiscard]] buffer<T> allocate(std::size_t n) {
+    return buffer<T>(n);
+  }
+
+  /// How a run ended, agreed among the ranks.
+  struct verdict {
+    int status = 0;        ///< what every rank should exit with
+    bool speaker = false;  ///< whether this rank is the one to say why
+    std::string text;      ///< why, one line; empty after success
+  };
+  /// Collective over processes, once, at the end: tells the others how this process ended (null: well) and learns how
+  /// they did. Waits for ranks that are still at work; never throws. `run_main` calls it.
+  [[nodiscard]] verdict settle(std::exception_ptr failure) noexcept;
+
+ private:
+  struct implementation;
+  std::unique_ptr<implementation> self_;
+};
+
+namespace detail {
+int run_main(int argc, char** argv, const std::function<int(context&)>& body) noexcept;
+}
+
+/// The whole of a well-behaved `main`: makes a context, runs `body(context)` (which returns the exit status, or
+/// nothing), and turns what it throws into one line on stderr, from one rank, and the same exit status at every rank
+/// (`error_kind` lists them).
+template <class Body>
+requires std::invocable<Body&, context&>
+int run_main(int argc, char** argv, Body body) {
+  return detail::run_main(argc, argv, [&](context& made) -> int {
+    if constexpr (std::is_void_v<std::invoke_result_t<Body&, context&>>) {
+      body(made);
+      return 0;
+    } else {
+      return body(made);
+    }
+  });
+}
+
+namespace detail {
+
+/// What makes the transport of all processes of a job; a part of muster that can registers itself here.
+struct process_transport {
+  std::string_view name;
+  std::unique_ptr<any_transport> (*connect)(const settings& configuration);
+};
+/// Returns true, so that it can start an inline variable.
+bool register_process_transport(const process_transport& made) noexcept;
+
+#ifdef MUSTER_HAS_MPI
+// Linking muster::mpi is what puts it into every context: this reference pulls it out of its archive.
+bool link_mpi() noexcept;
+inline const bool mpi_is_linked = link_mpi();
+#endif
+
+}  // namespace detail
+}  // namespace muster::inline v0

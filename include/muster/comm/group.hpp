@@ -1,0 +1,88 @@
+// A group of ranks: what collectives are called on.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include <muster/comm/algorithm.hpp>
+#include <muster/comm/any_transport.hpp>
+#include <muster/core/clock.hpp>
+
+namespace muster::inline v0 {
+
+namespace detail {
+class group_state;
+}
+
+/// How one call is done; the last argument of every collective.
+struct options {
+  /// Which algorithm; `automatic` leaves it to the group's choice.
+  algorithm how = algorithm::automatic;
+  /// Deadline of this call, from when it starts (earlier calls of the group are done); 0 means the group's.
+  seconds timeout{0};
+};
+
+/// What all calls on a group have in common.
+struct group_settings {
+  seconds timeout{30};
+  /// For every collective that has it; the others choose for themselves.
+  algorithm how = algorithm::automatic;
+  /// Compare the arguments of all ranks before each native collective too, at the price of a barrier. The library's own
+  /// algorithms compare them in every message, at no price.
+  bool check_full = false;
+};
+
+/// Ranks that call collectives together: all of them, each the same calls in the same order. A handle: copies are not
+/// made, moves are cheap, and the group lives until the handle and every `work` on it are gone.
+///
+/// Used by one thread at a time. After an error every further call on the group, at every rank, throws the first cause.
+class group {
+ public:
+  /// A group over a transport of one's own; the world of a context comes from `context::world`.
+  explicit group(std::unique_ptr<any_transport> transport, const group_settings& settings = {});
+  group(group&&) noexcept;
+  group& operator=(group&&) noexcept;
+  ~group();
+
+  [[nodiscard]] int rank() const noexcept;
+  [[nodiscard]] int size() const noexcept;
+
+  /// Collective. The ranks that give the same `color` become a group, numbered by `key` and then by their rank here;
+  /// one that gives a negative color gets a group of itself alone. Inherits the settings. When this group fails, so
+  /// does it.
+  [[nodiscard]] group split(int color, int key = 0);
+  /// Collective. The same ranks again with an order of calls of its own, so that two parts of a program do not have to
+  /// agree on one.
+  [[nodiscard]] group duplicate();
+
+  /// How many collectives were started on it: the number the next one gets.
+  [[nodiscard]] std::uint64_t sequence() const noexcept;
+  [[nodiscard]] const group_settings& settings() const noexcept;
+  /// Applies to later calls; the same at every rank.
+  void set_settings(const group_settings& settings);
+  [[nodiscard]] transport_abilities abilities() const;
+  /// What a call would run by: `how` if this collective has it, else what the model of costs says.
+  [[nodiscard]] algorithm chosen(collective kind, std::size_t bytes) const;
+
+  /// Gives up: wakes every rank that waits in this group with a peer_failure that names this rank and the reason, and
+  /// refuses all further calls. `status` is the exit status that goes with it. Does not wait; safe to call twice.
+  void abort(std::string_view reason, int status = 1) noexcept;
+  /// Whether an error has ended this group.
+  [[nodiscard]] bool failed() const noexcept;
+
+  /// The transport, for messages beside collectives (tags above 0).
+  [[nodiscard]] any_transport& transport() noexcept;
+
+  /// For the collectives.
+  [[nodiscard]] const std::shared_ptr<detail::group_state>& state() const noexcept { return state_; }
+
+ private:
+  explicit group(std::shared_ptr<detail::group_state> state) noexcept;
+  [[nodiscard]] group make_subgroup(int color, int key);
+
+  std::shared_ptr<detail::group_state> state_;
+};
+
+}  // namespace muster::inline v0

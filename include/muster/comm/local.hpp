@@ -1,0 +1,91 @@
+// Ranks as threads of one process: every algorithm without a launcher.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include <muster/comm/transport.hpp>
+
+namespace muster::inline v0 {
+
+/// Where the ranks of a local group meet; shared by their transports.
+class local_hub {
+ public:
+  /// `name` is what the transports call themselves: "local", or "self" for a hub of one.
+  explicit local_hub(int size, std::string_view name = "local");
+
+  [[nodiscard]] int size() const noexcept { return static_cast<int>(boxes_.size()); }
+
+ private:
+  friend class local_transport;
+
+  // What has been sent to one rank and not been received. Senders leave a pointer to their request; the receiver copies
+  // straight from the sender's buffer.
+  struct mailbox {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::atomic<std::uint64_t> events{0};  // raised under the mutex by all that may end a wait of this rank
+    request* first = nullptr;
+    request* last = nullptr;
+    std::deque<notice> notices;
+    std::atomic<int> notice_count{0};
+    bool asleep = false;
+  };
+
+  std::shared_ptr<local_hub> child(std::uint64_t id, int size);
+
+  std::string_view name_;
+  std::vector<std::unique_ptr<mailbox>> boxes_;
+  std::mutex children_mutex_;
+  std::map<std::uint64_t, std::weak_ptr<local_hub>> children_;
+};
+
+/// One rank of a local group. Used by the thread that is that rank; the peers' threads reach it through the hub only.
+class local_transport final : public request_owner {
+ public:
+  local_transport(std::shared_ptr<local_hub> hub, int rank) : hub_(std::move(hub)), rank_(rank) {}
+  local_transport(local_transport&&) = delete;
+
+  [[nodiscard]] int rank() const { return rank_; }
+  [[nodiscard]] int size() const { return hub_->size(); }
+  [[nodiscard]] transport_abilities abilities() const;
+  [[nodiscard]] bool crowded() const;
+  void send(request& r);
+  void receive(request& r);
+  bool native(const native_call&, request&) { return false; }
+  bool test(request& r);
+  void cancel(request& r) noexcept override;
+  void notify(int peer, const notice& message);
+  bool poll(notice& message);
+  void pause(clock::time_point until);
+  [[nodiscard]] std::unique_ptr<local_transport> subgroup(std::span<const int> members, std::uint64_t id);
+
+ private:
+  using mailbox = local_hub::mailbox;
+
+  mailbox& box(int rank) { return *hub_->boxes_[static_cast<std::size_t>(rank)]; }
+  static void wake(mailbox& box);
+  void match();
+
+  std::shared_ptr<local_hub> hub_;
+  int rank_;
+  std::uint64_t matched_at_ = 0;     // the mailbox's events when it was last searched
+  std::uint64_t seen_ = 0;           // and when `test` last looked: a pause ends when there are more
+  request* posted_first_ = nullptr;  // receives in the order they were started
+  request* posted_last_ = nullptr;
+};
+
+static_assert(transport<local_transport>);
+
+/// A group of one: the transport of a program that nobody launched.
+[[nodiscard]] inline std::unique_ptr<local_transport> make_self_transport() {
+  return std::make_unique<local_transport>(std::make_shared<local_hub>(1, "self"), 0);
+}
+
+}  // namespace muster::inline v0

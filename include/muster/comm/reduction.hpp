@@ -1,0 +1,157 @@
+// The operations of reducing collectives, and their erased form that algorithms and transports carry around.
+#pragma once
+
+#include <cmath>
+#include <concepts>
+#include <cstddef>
+#include <memory>
+#include <type_traits>
+
+#include <muster/core/dtype.hpp>
+
+namespace muster::inline v0 {
+
+/// An operation as a value; part of what ranks compare, so the numbers stay.
+enum class operation : std::uint8_t { none = 0, sum = 1, product = 2, min = 3, max = 4, mean = 5, user = 6 };
+
+[[nodiscard]] constexpr std::string_view to_string(operation op) noexcept {
+  constexpr std::string_view names[] = {"", "sum", "product", "min", "max", "mean", "user function"};
+  const auto index = static_cast<std::size_t>(op);
+  return index < std::size(names) ? names[index] : std::string_view("unknown operation");
+}
+
+namespace detail {
+
+// Small integers are promoted by arithmetic; the result is brought back. bool adds as "or", multiplies as "and".
+struct plus {
+  template <element T>
+  T operator()(T a, T b) const noexcept {
+    return static_cast<T>(a + b);
+  }
+};
+struct times {
+  template <element T>
+  T operator()(T a, T b) const noexcept {
+    return static_cast<T>(a * b);
+  }
+};
+// A NaN on any rank is a NaN on all: a diverged gradient must not hide behind a minimum.
+struct lesser {
+  template <element T>
+  T operator()(T a, T b) const noexcept {
+    if constexpr (std::is_integral_v<T>) return b < a ? b : a;
+    return (b < a || b != b) ? b : a;
+  }
+};
+struct greater {
+  template <element T>
+  T operator()(T a, T b) const noexcept {
+    if constexpr (std::is_integral_v<T>) return a < b ? b : a;
+    return (a < b || b != b) ? b : a;
+  }
+};
+
+template <operation Code, class Function>
+struct builtin : Function {
+  static constexpr operation code = Code;
+};
+
+}  // namespace detail
+
+/// Adds; for bool it is "or".
+inline constexpr detail::builtin<operation::sum, detail::plus> sum{};
+/// Multiplies; for bool it is "and".
+inline constexpr detail::builtin<operation::product, detail::times> product{};
+/// The smallest; NaN when any rank has NaN.
+inline constexpr detail::builtin<operation::min, detail::lesser> min{};
+/// The largest; NaN when any rank has NaN.
+inline constexpr detail::builtin<operation::max, detail::greater> max{};
+/// The sum divided by the number of ranks; integers divide toward zero.
+inline constexpr detail::builtin<operation::mean, detail::plus> mean{};
+
+/// What a reducing collective accepts beside the five above: a function of two T that gives a T, associative and
+/// commutative in the mathematical sense (rounding may differ). Every rank must pass an equal one; it is called
+/// concurrently by ranks that are threads.
+template <class Op, class T>
+concept reduction_operation = element<T> && std::copy_constructible<Op> && requires(const Op op, T a, T b) {
+  { op(a, b) } -> std::convertible_to<T>;
+};
+
+/// An operation on arrays of one element type, erased: what algorithms and transports apply to bytes.
+class reduction {
+ public:
+  reduction() = default;
+
+  /// The erased form of `op` on T. Allocates only when the function has state.
+  template <element T, reduction_operation<T> Op>
+  static reduction of(Op op) {
+    reduction made;
+    made.type_ = dtype_of<T>();
+    made.element_size_ = sizeof(T);
+    if constexpr (requires { Op::code; })
+      made.code_ = Op::code;
+    else
+      made.code_ = operation::user;
+    if constexpr (!(std::is_empty_v<Op> && std::is_default_constructible_v<Op>))
+      made.state_ = std::make_shared<const Op>(std::move(op));
+    made.combine_ = &combine_elements<T, Op>;
+    if (made.code_ == operation::mean) made.finish_ = &divide_elements<T>;
+    return made;
+  }
+
+  [[nodiscard]] dtype type() const noexcept { return type_; }
+  [[nodiscard]] operation code() const noexcept { return code_; }
+  [[nodiscard]] std::size_t element_size() const noexcept { return element_size_; }
+
+  /// into[i] = op(into[i], incoming[i]), or op(incoming[i], into[i]) when `incoming_first`: two ranks that combine the
+  /// same pair in the same order get the same bits. The arrays do not overlap.
+  void combine(std::byte* into, const std::byte* incoming, std::size_t bytes, bool incoming_first) const {
+    combine_(state_.get(), into, incoming, bytes / element_size_, incoming_first);
+  }
+
+  /// Turns the combination of all ranks into the result; only the mean has something to do.
+  void finish(std::byte* data, std::size_t bytes, int ranks) const {
+    if (finish_ != nullptr) finish_(data, bytes / element_size_, ranks);
+  }
+
+ private:
+  template <class T, class Op>
+  static void combine_elements(const void* state, std::byte* into, const std::byte* incoming, std::size_t count,
+                               bool incoming_first) {
+    T* const __restrict__ to = reinterpret_cast<T*>(into);
+    const T* const __restrict__ from = reinterpret_cast<const T*>(incoming);
+    const auto apply = [&](const Op& op) {
+      if (incoming_first) {
+        for (std::size_t i = 0; i < count; ++i) to[i] = static_cast<T>(op(from[i], to[i]));
+      } else {
+        for (std::size_t i = 0; i < count; ++i) to[i] = static_cast<T>(op(to[i], from[i]));
+      }
+    };
+    if constexpr (std::is_empty_v<Op> && std::is_default_constructible_v<Op>) {
+      apply(Op{});
+    } else {
+      apply(*static_cast<const Op*>(state));
+    }
+  }
+
+  template <class T>
+  static void divide_elements(std::byte* data, std::size_t count, int ranks) {
+    T* const values = reinterpret_cast<T*>(data);
+    // float for the 16-bit types, 64 bits for whole numbers: the number of ranks must fit the type that divides.
+    using wide =
+        std::conditional_t<std::is_floating_point_v<T>, T,
+                           std::conditional_t<!std::is_integral_v<T>, float,
+                                              std::conditional_t<std::is_signed_v<T>, long long, unsigned long long>>>;
+    const auto divisor = static_cast<wide>(ranks);
+    for (std::size_t i = 0; i < count; ++i) values[i] = static_cast<T>(static_cast<wide>(values[i]) / divisor);
+  }
+
+  dtype type_ = dtype::none;
+  operation code_ = operation::none;
+  std::size_t element_size_ = 1;
+  std::shared_ptr<const void> state_;
+  void (*combine_)(const void*, std::byte*, const std::byte*, std::size_t, bool) = nullptr;
+  void (*finish_)(std::byte*, std::size_t, int) = nullptr;
+};
+
+}  // namespace muster::inline v0

@@ -1,0 +1,39 @@
+// Who am I, and who started me: read from what launchers leave in the environment.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace muster::inline v0 {
+
+/// What the launcher says.
+struct launch_env {
+  enum class launcher { none, open_mpi, pmix, pmi, slurm, generic };
+
+  launcher kind = launcher::none;
+  int rank = 0;
+  int size = 1;
+  int local_rank = 0;
+  std::string why;  ///< the variables that told, for `muster-info` and errors: "OMPI_COMM_WORLD_RANK=0, ..."
+
+  /// Whether the launcher's processes can find each other through MPI.
+  [[nodiscard]] bool speaks_mpi() const noexcept { return kind != launcher::none && kind != launcher::generic; }
+};
+
+[[nodiscard]] std::string_view to_string(launch_env::launcher kind) noexcept;
+
+/// Reads a variable; nothing when it is not set.
+using variable_reader = std::function<std::optional<std::string>(const char*)>;
+
+/// Looks, in this order, for Open MPI's mpirun (OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK), PMIx (PMIX_RANK with a size
+/// from PMI or Slurm), PMI (PMI_RANK, PMI_SIZE: MPICH, Intel MPI), a step of srun (SLURM_STEP_ID, SLURM_PROCID,
+/// SLURM_NTASKS, SLURM_LOCALID), and the generic RANK, WORLD_SIZE, LOCAL_RANK; none of them means alone. Throws
+/// configuration_error naming the variable when one is not a number, when a rank lacks its size or the other way round,
+/// or is not below it.
+[[nodiscard]] launch_env detect_launch();
+/// The same from another reader, for tests.
+[[nodiscard]] launch_env detect_launch(const variable_reader& read);
+
+}  // namespace muster::inline v0

@@ -1,0 +1,233 @@
+// The coroutine that a collective is: written as a plain sequence of sends and receives, driven by whoever has time.
+#pragma once
+
+#include <array>
+#include <coroutine>
+#include <cstddef>
+#include <exception>
+#include <memory>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include <muster/comm/collectives/algo/chooser.hpp>
+#include <muster/comm/transport.hpp>
+#include <muster/core/buffer.hpp>
+
+namespace muster::inline v0::detail {
+
+/// Memory of one group for what lives as long as a collective: coroutine frames, operations. Blocks go back to a list
+/// of their size and are used again, so that a collective that ran before allocates nothing. Used by one thread at a
+/// time.
+class frame_pool {
+ public:
+  frame_pool() = default;
+  frame_pool(const frame_pool&) = delete;
+  frame_pool& operator=(const frame_pool&) = delete;
+  ~frame_pool() {
+    for (auto& list : free_) {
+      for (void* block : list) ::operator delete(block);
+    }
+  }
+
+  /// A block that knows its pool, so that `release` needs nothing else.
+  [[nodiscard]] void* take(std::size_t size) {
+    const std::size_t index = (size + header + granule - 1) / granule;
+    void* block = nullptr;
+    if (index < free_.size() && !free_[index].empty()) {
+      block = free_[index].back();
+      free_[index].pop_back();
+    } else {
+      block = ::operator new(index* granule);
+      if (index < free_.size()) free_[index].reserve(free_[index].capacity() + 1);  // so that release cannot throw
+    }
+    ::new (block) tag{this, index};
+    return static_cast<std::byte*>(block) + header;
+  }
+
+  static void release(void* memory) noexcept {
+    void* const block = static_cast<std::byte*>(memory) - header;
+    const tag from = *static_cast<tag*>(block);
+    if (from.index < from.pool->free_.size()) {
+      from.pool->free_[from.index].push_back(block);
+    } else {
+      ::operator delete(block);
+    }
+  }
+
+ private:
+  struct tag {
+    frame_pool* pool;
+    std::size_t index;
+  };
+  static constexpr std::size_t header = 16;
+  static constexpr std::size_t granule = 128;
+  static_assert(sizeof(tag) <= header);
+
+  std::array<std::vector<void*>, 32> free_;
+};
+
+/// What a collective's coroutines share: the transport, the stamp of all their messages, the request they wait for.
+template <class Transport>
+class flow {
+ public:
+  flow(Transport& transport, frame_pool& pool, std::vector<buffer<std::byte>>& scratch, const stamp& mark)
+      : transport_(transport), pool_(pool), scratch_(scratch), mark_(mark) {}
+  flow(const flow&) = delete;
+  flow& operator=(const flow&) = delete;
+
+  [[nodiscard]] int rank() const { return transport_.rank(); }
+  [[nodiscard]] int size() const { return transport_.size(); }
+  [[nodiscard]] frame_pool& pool() noexcept { return pool_; }
+  [[nodiscard]] const stamp& mark() const noexcept { return mark_; }
+
+  void send(request& r, int peer, const std::byte* data, std::size_t bytes) {
+    r.data = const_cast<std::byte*>(data);  // a send only reads it
+    r.bytes = bytes;
+    r.peer = peer;
+    r.mark = mark_;
+    transport_.send(r);
+  }
+
+  void receive(request& r, int peer, std::byte* data, std::size_t bytes) {
+    r.data = data;
+    r.bytes = bytes;
+    r.peer = peer;
+    r.mark = mark_;
+    transport_.receive(r);
+  }
+
+  /// data = data combined with what the peer sends; the value of the lower rank is the left operand.
+  void receive_combine(request& r, int peer, std::byte* data, std::size_t bytes, const reduction& how) {
+    r.combine = &how;
+    r.incoming_first = peer < rank();
+    receive(r, peer, data, bytes);
+  }
+
+  [[nodiscard]] algorithm choose(collective kind, std::size_t bytes) const {
+    return muster::choose(kind, bytes, size(), transport_.abilities().costs);
+  }
+
+  bool native(const native_call& call, request& r) { return transport_.native(call, r); }
+
+  /// Memory for this collective, kept by the group for the next ones: it grows to the largest that was asked for.
+  [[nodiscard]] std::byte* scratch(std::size_t bytes) {
+    if (scratch_used_ == scratch_.size()) scratch_.emplace_back();
+    auto& memory = scratch_[scratch_used_++];
+    if (memory.size() < bytes) memory = buffer<std::byte>(bytes);
+    return memory.data();
+  }
+
+  /// `co_await f.done(r)`: goes on when the request is done.
+  [[nodiscard]] auto done(request& r) noexcept {
+    struct awaiter {
+      flow* f;
+      request* r;
+      bool await_ready() const { return f->transport_.test(*r); }
+      void await_suspend(std::coroutine_handle<> at) noexcept {
+        f->pending_ = r;
+        f->resume_at_ = at;
+      }
+      void await_resume() const noexcept {}
+    };
+    return awaiter{this, &r};
+  }
+
+  // For the driver.
+  void start(std::coroutine_handle<> first) noexcept { resume_at_ = first; }
+  /// Runs on as far as it goes without waiting; true if it went anywhere. Throws what the transport's test throws.
+  bool advance() {
+    bool moved = false;
+    while (resume_at_) {
+      if (pending_ != nullptr && !transport_.test(*pending_)) break;
+      pending_ = nullptr;
+      std::exchange(resume_at_, nullptr).resume();
+      moved = true;
+    }
+    return moved;
+  }
+
+ private:
+  Transport& transport_;
+  frame_pool& pool_;
+  std::vector<buffer<std::byte>>& scratch_;
+  std::size_t scratch_used_ = 0;
+  stamp mark_;
+  request* pending_ = nullptr;
+  std::coroutine_handle<> resume_at_;
+};
+
+/// A coroutine over a flow. It starts when it is awaited or given to `flow::start`; destroying it takes back the
+/// requests it has started.
+class [[nodiscard]] task {
+ public:
+  struct promise_type {
+    std::coroutine_handle<> continuation = std::noop_coroutine();
+    std::exception_ptr failure;
+
+    task get_return_object() noexcept { return task(std::coroutine_handle<promise_type>::from_promise(*this)); }
+    std::suspend_always initial_suspend() const noexcept { return {}; }
+    auto final_suspend() const noexcept {
+      struct awaiter {
+        bool await_ready() const noexcept { return false; }
+        std::coroutine_handle<> await_suspend(std::coroutine_handle<promise_type> self) const noexcept {
+          return self.promise().continuation;
+        }
+        void await_resume() const noexcept {}
+      };
+      return awaiter{};
+    }
+    void return_void() const noexcept {}
+    void unhandled_exception() noexcept { failure = std::current_exception(); }
+
+    // Every coroutine's first parameter is its flow; the frame comes from the pool of its group.
+    template <class Transport, class... Others>
+    static void* operator new(std::size_t size, flow<Transport>& f, const Others&...) {
+      return f.pool().take(size);
+    }
+    static void operator delete(void* frame, std::size_t) noexcept { frame_pool::release(frame); }
+  };
+
+  task() = default;
+  task(task&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  task& operator=(task&& other) noexcept {
+    if (this != &other) {
+      reset();
+      handle_ = std::exchange(other.handle_, nullptr);
+    }
+    return *this;
+  }
+  ~task() { reset(); }
+
+  void reset() noexcept {
+    if (handle_) std::exchange(handle_, nullptr).destroy();
+  }
+
+  [[nodiscard]] std::coroutine_handle<> handle() const noexcept { return handle_; }
+  [[nodiscard]] bool finished() const noexcept { return handle_.done(); }
+  /// What it ended with, if it threw.
+  [[nodiscard]] std::exception_ptr failure() const noexcept { return handle_.promise().failure; }
+
+  /// `co_await subtask;` runs it to its end and throws what it threw.
+  [[nodiscard]] auto operator co_await() const noexcept {
+    struct awaiter {
+      std::coroutine_handle<promise_type> sub;
+      bool await_ready() const noexcept { return false; }
+      std::coroutine_handle<> await_suspend(std::coroutine_handle<> caller) const noexcept {
+        sub.promise().continuation = caller;
+        return sub;
+      }
+      void await_resume() const {
+        if (sub.promise().failure) std::rethrow_exception(sub.promise().failure);
+      }
+    };
+    return awaiter{handle_};
+  }
+
+ private:
+  explicit task(std::coroutine_handle<promise_type> handle) noexcept : handle_(handle) {}
+
+  std::coroutine_handle<promise_type> handle_;
+};
+
+}  // namespace muster::inline v0::detail

@@ -1,0 +1,167 @@
+// The one seam for transports: messages between the ranks of a group, started and tested, never blocking.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include <muster/comm/algorithm.hpp>
+#include <muster/comm/reduction.hpp>
+#include <muster/core/clock.hpp>
+
+namespace muster::inline v0 {
+
+/// Which collective a message belongs to. Every message carries it and the receiver compares: that is how ranks that
+/// disagree find out.
+struct stamp {
+  std::uint64_t sequence = 0;  ///< the how-manieth collective of the group
+  std::uint64_t count = 0;     ///< elements, as the collective counts them
+  std::int32_t root = 0;
+  collective kind = collective::none;
+  dtype type = dtype::none;
+  operation op = operation::none;
+  algorithm how = algorithm::automatic;
+
+  bool operator==(const stamp&) const = default;
+};
+
+/// "allreduce of 1024 float32, sum, by ring": how errors write a stamp.
+[[nodiscard]] std::string describe(const stamp& mark);
+
+/// A short message outside the order of collectives, by which ranks tell each other of trouble.
+struct notice {
+  enum class kind : std::uint8_t {
+    abort = 1,        ///< the sender gave up because of `text`
+    acknowledge = 2,  ///< the sender gave up because somebody else did
+    position = 3      ///< the sender waits, in the collective of `mark`
+  };
+  kind what = kind::position;
+  std::int32_t origin = 0;  ///< rank in the group of the transport it came by
+  std::int32_t status = 0;  ///< the exit status the sender is about to end with
+  stamp mark;
+  char text[456] = {};  ///< one line, cut to fit, zero at its end
+
+  void set_text(std::string_view line) noexcept {
+    const std::size_t n = line.size() < sizeof text - 1 ? line.size() : sizeof text - 1;
+    std::memcpy(text, line.data(), n);
+    text[n] = '\0';
+  }
+};
+
+/// What a message costs: the model behind the choice of an algorithm. Seconds, and seconds a byte.
+struct transport_costs {
+  double latency = 1e-6;
+  double per_byte = 1e-10;
+  double reduce_per_byte = 1e-10;
+};
+
+/// What a transport can do; asked for, never assumed.
+struct transport_abilities {
+  std::string_view name;            ///< "self", "local", "mpi": a literal
+  bool shared_memory = false;       ///< receives read the sender's memory in place
+  bool native_collectives = false;  ///< `native` may say yes
+  bool device_memory = false;       ///< buffers may be on a GPU
+  bool any_source = false;          ///< `request::peer` of a receive may be `any_source`
+  bool detects_death = false;       ///< a dead peer is found out before the deadline
+  bool concurrent_groups = false;   ///< different groups may be used by different threads at the same time
+  transport_costs costs;
+};
+
+/// In `request::peer` of a receive: from whoever sends first. For tagged messages only.
+inline constexpr int any_source = -1;
+
+class request;
+
+/// What a request needs of the transport it was given to: to be taken back.
+class request_owner {
+ public:
+  /// Makes sure that nobody reads or writes the request or its buffer any more; waits for a peer that is just at it.
+  virtual void cancel(request& pending) noexcept = 0;
+
+ protected:
+  ~request_owner() = default;
+};
+
+/// One send, receive or native collective: what is asked for, what came of it, and room for the transport's own
+/// bookkeeping, so that starting one allocates nothing. Lives where it is made (it does not move) and takes itself back
+/// when it is destroyed unfinished. The buffer is the caller's and stays alive and untouched until the request is done.
+class request {
+ public:
+  request() = default;
+  request(const request&) = delete;
+  request& operator=(const request&) = delete;
+  ~request() {
+    if (owner != nullptr) owner->cancel(*this);
+  }
+
+  // What is asked for.
+  std::byte* data = nullptr;  ///< read by a send, written by a receive
+  std::size_t bytes = 0;      ///< of a send; what a receive of a collective must be, and a tagged one may be at most
+  int peer = 0;
+  std::uint32_t tag = 0;  ///< 0 for collectives
+  stamp mark;
+  const reduction* combine = nullptr;  ///< a receive combines with `data` instead of overwriting it
+  bool incoming_first = false;         ///< the order of that combination
+
+  // What came, valid when done.
+  int source = 0;
+  std::size_t received = 0;
+
+  // The transport's. `owner` is set while the transport may touch the request.
+  request_owner* owner = nullptr;
+  request* next = nullptr;
+  int state = 0;
+  alignas(16) std::byte room[96];
+};
+
+/// A collective that is handed to the transport whole.
+struct native_call {
+  const std::byte* in = nullptr;
+  std::byte* out = nullptr;
+  std::size_t count = 0;  ///< elements, as `stamp::count`
+  std::size_t element_size = 1;
+  const reduction* reduce = nullptr;
+  stamp mark;
+};
+
+/// A transport connects the ranks of one group. Messages from one rank to another with one tag arrive in order. An
+/// object is used by one thread at a time and lives where it was made.
+///
+/// `send`, `receive` and `native` start a request whose fields say what; `test` makes progress and says whether a
+/// request is done; a message that does not fit its receive is a mismatch_error there. `notify` and `poll` carry
+/// notices beside the messages; `pause` gives the processor away until something may have happened, at the latest until
+/// the time given; `subgroup` is called by all members at once, with their ranks in the new order and an id that is the
+/// same for all of them and new.
+template <class T>
+concept transport = std::derived_from<T, request_owner> && !std::movable<T> &&
+                    requires(T & t, const T& c, request& r, const native_call& n, const notice& sent, notice& got,
+                             clock::time_point until, std::span<const int> members, std::uint64_t id) {
+  { c.rank() } -> std::same_as<int>;
+  { c.size() } -> std::same_as<int>;
+  { c.abilities() } -> std::same_as<transport_abilities>;
+  { c.crowded() } -> std::same_as<bool>;  // more ranks than cores here: waiting must not spin
+  { t.send(r) } -> std::same_as<void>;
+  { t.receive(r) } -> std::same_as<void>;
+  { t.native(n, r) } -> std::same_as<bool>;  // false: none for this collective, type or operation
+  { t.test(r) } -> std::same_as<bool>;
+  { t.notify(0, sent) } -> std::same_as<void>;
+  { t.poll(got) } -> std::same_as<bool>;
+  { t.pause(until) } -> std::same_as<void>;
+  { t.subgroup(members, id) } -> std::same_as<std::unique_ptr<T>>;
+};
+
+namespace detail {
+
+/// Throws mismatch_error unless a message that says (mark, bytes) is what `wanted` waits for.
+void check_arrival(const request& wanted, int source, const stamp& mark, std::size_t bytes);
+
+/// Puts the bytes that came where the request wants them.
+void deliver(request& wanted, const std::byte* incoming, std::size_t bytes);
+
+}  // namespace detail
+}  // namespace muster::inline v0

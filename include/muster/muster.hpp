@@ -1,0 +1,40 @@
+// muster: distributed training for C++. This header is all of it but the vendors' parts.
+//
+//   #include <muster/muster.hpp>
+//   int main(int argc, char** argv) {
+//     muster::context context(argc, argv);
+//     auto& world = context.world();
+//     std::vector<float> gradient(1 << 20, float(world.rank()));
+//     muster::allreduce(world, std::span(gradient), muster::mean);          // in place
+//     muster::broadcast(world, std::span(gradient), /*root=*/0);
+//     auto work = muster::allreduce_async(world, std::span(gradient), muster::sum);
+//     work.wait();
+//   }
+#pragma once
+
+#include <muster/comm/any_transport.hpp>
+#include <muster/comm/block.hpp>
+#include <muster/comm/collectives/all_to_all.hpp>
+#include <muster/comm/collectives/allgather.hpp>
+#include <muster/comm/collectives/allreduce.hpp>
+#include <muster/comm/collectives/barrier.hpp>
+#include <muster/comm/collectives/broadcast.hpp>
+#include <muster/comm/collectives/gather.hpp>
+#include <muster/comm/collectives/reduce.hpp>
+#include <muster/comm/collectives/reduce_scatter.hpp>
+#include <muster/comm/collectives/scatter.hpp>
+#include <muster/comm/context.hpp>
+#include <muster/comm/group.hpp>
+#include <muster/comm/local.hpp>
+#include <muster/comm/work.hpp>
+#include <muster/core/buffer.hpp>
+#include <muster/core/clock.hpp>
+#include <muster/core/dtype.hpp>
+#include <muster/core/env.hpp>
+#include <muster/core/error.hpp>
+#include <muster/core/events.hpp>
+#include <muster/core/hash.hpp>
+#include <muster/core/log.hpp>
+#include <muster/core/progress.hpp>
+#include <muster/core/random.hpp>
+#include <muster/core/version.hpp>

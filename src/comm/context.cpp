@@ -1,0 +1,332 @@
+#include <muster/comm/context.hpp>
+
+#include <cstdio>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include <muster/comm/collectives/barrier.hpp>
+#include <muster/comm/local.hpp>
+#include <muster/core/error.hpp>
+#include <muster/core/log.hpp>
+
+#include "group_state.hpp"
+
+namespace muster::inline v0 {
+namespace {
+
+// How long a rank that failed listens for the reasons of the others before it ends, and one that did not fail waits for
+// the others to end too. Past these it goes without them: they cannot be helped any more.
+constexpr seconds failure_agreement{1.0};
+constexpr seconds success_agreement{600.0};
+
+std::vector<detail::process_transport>& registered() {
+  static std::vector<detail::process_transport> transports;
+  return transports;
+}
+
+const detail::process_transport* find_registered(std::string_view name) {
+  for (const auto& made : registered()) {
+    if (made.name == name) return &made;
+  }
+  return nullptr;
+}
+
+// The world of the rank that the calling thread is, while it runs a body.
+thread_local group* world_of_thread = nullptr;
+
+enum class kind { self, local, process };
+
+struct choice {
+  kind what = kind::self;
+  std::string name = "self";
+  int threads = 1;
+  std::string why;
+};
+
+[[noreturn]] void refuse(const std::string& text) { throw configuration_error(text); }
+
+choice choose_transport(const settings& configuration, const launch_env& launch) {
+  const std::string& asked = configuration.value(setting::transport);
+  const std::string origin = configuration.origin(setting::transport);
+  const int threads = static_cast<int>(configuration.integer(setting::ranks, 1, 4096));
+  const std::string launched =
+      std::string(to_string(launch.kind)) + " started " + std::to_string(launch.size) + " ranks (" + launch.why + ")";
+  (void)configuration.choice(setting::transport, {"auto", "self", "local", "mpi"});
+
+  if (launch.size > 1 && threads > 1) {
+    refuse(configuration.origin(setting::ranks) + " asks for " + std::to_string(threads) + " ranks as threads and " +
+           launched + " (a job is one or the other); drop one of them");
+  }
+  if (launch.size > 1 && (asked == "self" || asked == "local")) {
+    refuse(origin + " asks for transport " + asked + " and " + launched +
+           " (it does not reach other processes); use auto or mpi");
+  }
+  if (threads > 1 && (asked == "self" || asked == "mpi")) {
+    refuse(configuration.origin(setting::ranks) + " asks for " + std::to_string(threads) + " ranks as threads and " +
+           origin + " for transport " + asked + " (threads talk over local); drop one of them");
+  }
+  const bool wants_mpi = asked == "mpi" || (asked == "auto" && launch.size > 1 && launch.speaks_mpi());
+  if (wants_mpi) {
+    if (find_registered("mpi") == nullptr) {
+      refuse((asked == "mpi" ? origin + " asks for transport mpi" : launched) +
+             " (this program was linked without muster::mpi); link muster::muster from a build with MPI");
+    }
+    return {kind::process, "mpi", 1, asked == "mpi" ? origin + " asks for it" : launched};
+  }
+  if (launch.size > 1) {
+    refuse(launched + " (no transport of this build connects such processes); start it with mpirun, or use --ranks N");
+  }
+  if (threads > 1 || asked == "local") {
+    return {kind::local, "local", threads,
+            threads > 1 ? configuration.origin(setting::ranks) : origin + " asks for it"};
+  }
+  return {kind::self, "self", 1, asked == "self" ? origin + " asks for it" : launch.why};
+}
+
+group_settings settings_for_groups(const settings& configuration) {
+  std::vector<std::string> names;
+  for (int i = 0; i <= static_cast<int>(algorithm::native); ++i)
+    names.emplace_back(to_string(static_cast<algorithm>(i)));
+  return {.timeout = seconds(configuration.positive(setting::timeout)),
+          .how = static_cast<algorithm>(configuration.choice(setting::algorithm, names)),
+          .check_full = configuration.choice(setting::check, {"auto", "full"}) == 1};
+}
+
+void apply_log_settings(const settings& configuration) {
+  const auto level = configuration.choice(setting::log_level, {"debug", "info", "warning", "error", "off"});
+  set_log_level(static_cast<log_level>(level), configuration.choice(setting::log_ranks, {"0", "all"}) == 1);
+}
+
+// Of several ranks that failed, the one whose word counts: the lowest that had a reason of its own, not another's.
+struct outcome {
+  std::exception_ptr thrown;
+  bool first_hand = false;
+};
+
+// Collective: the ranks tell each other how they ended and agree on who speaks and on the status.
+context::verdict settle_world(group& world, std::exception_ptr failure) {
+  context::verdict mine{failure ? exit_status_of(failure) : 0, true, failure ? describe(failure) : ""};
+  if (world.size() == 1) return mine;
+  auto& state = *world.state();
+  if (!failure && !state.failed()) {
+    try {
+      detail::call last;
+      last.kind = collective::finish;
+      last.how.timeout = success_agreement;
+      detail::run(world, std::move(last));
+      mine.speaker = world.rank() == 0;
+      return mine;
+    } catch (const timeout_error&) {
+      log(log_level::warning, "other ranks have not ended their run in 600 s; this one ends without them");
+      return mine;
+    } catch (...) {
+      failure = std::current_exception();
+    }
+  }
+  if (!failure) failure = state.failure();
+  const bool first_hand = !state.follows();
+  if (!state.failed()) state.fail(failure);
+  mine = {exit_status_of(failure), first_hand, describe(failure)};
+  const auto& left = state.await_departures(deadline_after(failure_agreement));
+  for (int rank = world.size() - 1; rank >= 0; --rank) {
+    const auto& other = left[static_cast<std::size_t>(rank)];
+    if (!other || !other->first_hand) continue;
+    if (first_hand && rank > world.rank()) continue;
+    mine = {other->status, false, other->text};
+  }
+  return mine;
+}
+
+}  // namespace
+
+struct context::implementation {
+  explicit implementation(settings from) : configuration(std::move(from)) {}
+
+  void connect() {
+    launch = detect_launch();
+    apply_log_settings(configuration);
+    for_groups = settings_for_groups(configuration);
+    chosen = choose_transport(configuration, launch);
+    if (chosen.what == kind::process) {
+      adopt(find_registered(chosen.name)->connect(configuration));
+      const int size = process_world->size();
+      if (launch.kind != launch_env::launcher::none && size != launch.size) {
+        refuse("the launcher says " + launch.why + " and " + chosen.name + " connects " + std::to_string(size) +
+               " ranks (the program and mpirun are of different MPIs, or the variables are left over); use one MPI");
+      }
+    } else if (chosen.what == kind::self) {
+      adopt(std::make_unique<any_transport>(make_self_transport()));
+    }
+    log(log_level::info, "transport " + chosen.name + " (" + chosen.why + ")");
+  }
+
+  void adopt(std::unique_ptr<any_transport> transport) {
+    process_world.emplace(std::move(transport), for_groups);
+    set_log_rank(process_world->rank());
+  }
+
+  void run_as_process(const std::function<void(group&)>& body) {
+    group* const before = std::exchange(world_of_thread, &*process_world);
+    try {
+      body(*process_world);
+    } catch (...) {
+      world_of_thread = before;
+      const auto failure = std::current_exception();
+      process_world->state()->fail(failure);
+      std::rethrow_exception(failure);
+    }
+    world_of_thread = before;
+  }
+
+  void run_as_threads(const std::function<void(group&)>& body) {
+    const auto hub = std::make_shared<local_hub>(chosen.threads);
+    std::vector<outcome> outcomes(static_cast<std::size_t>(chosen.threads));
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < chosen.threads; ++rank) {
+      threads.emplace_back([&, rank] {
+        set_log_rank(rank);
+        group world(std::make_unique<any_transport>(std::make_unique<local_transport>(hub, rank)), for_groups);
+        world_of_thread = &world;
+        try {
+          body(world);
+        } catch (...) {
+          const bool first_hand = !world.failed() || !world.state()->follows();
+          outcomes[static_cast<std::size_t>(rank)] = {std::current_exception(), first_hand};
+          world.state()->fail(std::current_exception());
+        }
+        world_of_thread = nullptr;
+      });
+    }
+    for (auto& thread : threads) thread.join();
+    std::exception_ptr thrown;
+    for (auto it = outcomes.rbegin(); it != outcomes.rend(); ++it) {
+      if (it->thrown && !thrown) thrown = it->thrown;
+    }
+    for (auto it = outcomes.rbegin(); it != outcomes.rend(); ++it) {
+      if (it->thrown && it->first_hand) thrown = it->thrown;
+    }
+    if (thrown) std::rethrow_exception(thrown);
+  }
+
+  settings configuration;
+  launch_env launch;
+  group_settings for_groups;
+  choice chosen;
+  std::optional<group> process_world;  // none when ranks are threads
+  int exceptions_at_start = std::uncaught_exceptions();
+};
+
+context::context() : self_(std::make_unique<implementation>(settings())) { self_->connect(); }
+
+context::context(int& argc, char** argv) : self_(std::make_unique<implementation>(settings(argc, argv))) {
+  self_->connect();
+}
+
+context::context(std::unique_ptr<any_transport> transport) : self_(std::make_unique<implementation>(settings())) {
+  apply_log_settings(self_->configuration);
+  self_->for_groups = settings_for_groups(self_->configuration);
+  self_->launch = detect_launch();
+  self_->chosen = {kind::process, std::string(transport->abilities().name), 1, "the program brought it"};
+  self_->adopt(std::move(transport));
+}
+
+context::~context() {
+  auto& world = self_->process_world;
+  if (world && std::uncaught_exceptions() > self_->exceptions_at_start) world->abort("an exception ends its program");
+}
+
+group& context::world() {
+  if (world_of_thread != nullptr) return *world_of_thread;
+  if (self_->process_world) return *self_->process_world;
+  throw configuration_error("context.world() outside of context.run (" + std::to_string(self_->chosen.threads) +
+                            " ranks are threads: here there is no rank to speak for); move the work into context.run");
+}
+
+int context::ranks() const noexcept {
+  return self_->process_world ? self_->process_world->size() : self_->chosen.threads;
+}
+
+std::string context::transport_name() const { return self_->chosen.name; }
+const std::string& context::why() const noexcept { return self_->chosen.why; }
+const launch_env& context::launcher() const noexcept { return self_->launch; }
+const settings& context::configuration() const noexcept { return self_->configuration; }
+
+void context::run(const std::function<void(group&)>& body) {
+  if (self_->process_world) {
+    self_->run_as_process(body);
+  } else {
+    self_->run_as_threads(body);
+  }
+}
+
+context::verdict context::settle(std::exception_ptr failure) noexcept {
+  try {
+    if (self_->process_world) return settle_world(*self_->process_world, failure);
+    return {failure ? exit_status_of(failure) : 0, true, failure ? describe(failure) : ""};
+  } catch (...) {
+    return {exit_status_of(std::current_exception()), true, describe(std::current_exception())};
+  }
+}
+
+namespace detail {
+
+bool register_process_transport(const process_transport& made) noexcept {
+  try {
+    registered().push_back(made);
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
+namespace {
+
+void say(const char* program, const std::string& text) {
+  std::string_view name(program == nullptr ? "muster" : program);
+  name.remove_prefix(name.find_last_of('/') + 1);  // npos + 1 is 0
+  const std::string line = std::string(name) + ": error: " + text + "\n";
+  std::fwrite(line.data(), 1, line.size(), stderr);
+}
+
+// A bad flag or variable is found by all ranks before they are connected. They connect for this alone, so that one line
+// says it and not one a rank.
+context::verdict settle_without_context(std::exception_ptr failure) noexcept {
+  try {
+    const launch_env launch = detect_launch();
+    const auto* const mpi = find_registered("mpi");
+    if (launch.size > 1 && launch.speaks_mpi() && mpi != nullptr) {
+      group world(mpi->connect(settings()), {});
+      return settle_world(world, failure);
+    }
+  } catch (...) {  // then each speaks for itself
+  }
+  return {exit_status_of(failure), true, describe(failure)};
+}
+
+}  // namespace
+
+int run_main(int argc, char** argv, const std::function<int(context&)>& body) noexcept {
+  const char* const program = argc > 0 ? argv[0] : nullptr;
+  try {
+    context made(argc, argv);
+    std::exception_ptr failure;
+    int status = 0;
+    try {
+      status = body(made);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    const auto agreed = made.settle(failure);
+    if (!agreed.text.empty() && agreed.speaker) say(program, agreed.text);
+    return agreed.status != 0 ? agreed.status : status;
+  } catch (...) {
+    const auto agreed = settle_without_context(std::current_exception());
+    if (agreed.speaker) say(program, agreed.text);
+    return agreed.status;
+  }
+}
+
+}  // namespace detail
+}  // namespace muster::inline v0

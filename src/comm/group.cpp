@@ -1,0 +1,149 @@
+#include <muster/comm/group.hpp>
+
+#include <algorithm>
+
+#include <muster/comm/collectives/allgather.hpp>
+#include <muster/comm/local.hpp>
+#include <muster/core/events.hpp>
+#include <muster/core/hash.hpp>
+
+#include "group_state.hpp"
+
+namespace muster::inline v0 {
+
+group::group(std::unique_ptr<any_transport> transport, const group_settings& settings)
+    : state_(std::make_shared<detail::group_state>(std::move(transport), settings, nullptr, 0)) {}
+group::group(std::shared_ptr<detail::group_state> state) noexcept : state_(std::move(state)) {}
+group::group(group&&) noexcept = default;
+group& group::operator=(group&&) noexcept = default;
+group::~group() = default;
+
+int group::rank() const noexcept { return state_->transport->rank(); }
+int group::size() const noexcept { return state_->transport->size(); }
+std::uint64_t group::sequence() const noexcept { return state_->sequence; }
+const group_settings& group::settings() const noexcept { return state_->settings; }
+void group::set_settings(const group_settings& settings) { state_->settings = settings; }
+transport_abilities group::abilities() const { return state_->transport->abilities(); }
+any_transport& group::transport() noexcept { return *state_->transport; }
+bool group::failed() const noexcept { return state_->failed(); }
+void group::abort(std::string_view reason, int status) noexcept { state_->abort(reason, status); }
+
+algorithm group::chosen(collective kind, std::size_t bytes) const {
+  return state_->choose_for(kind, bytes, algorithm::automatic);
+}
+
+group group::split(int color, int key) { return make_subgroup(color, key); }
+group group::duplicate() { return make_subgroup(0, rank()); }
+
+group group::make_subgroup(int color, int key) {
+  const std::uint64_t number = sequence();
+  const int mine[2] = {color, key};
+  std::vector<int> all(2 * static_cast<std::size_t>(size()));
+  allgather(*this, mine, all);
+  if (color < 0) return group(std::make_unique<any_transport>(make_self_transport()), settings());
+
+  std::vector<int> members;
+  for (int r = 0; r < size(); ++r) {
+    if (all[2 * static_cast<std::size_t>(r)] == color) members.push_back(r);
+  }
+  const auto key_of = [&](int r) { return all[2 * static_cast<std::size_t>(r) + 1]; };
+  std::stable_sort(members.begin(), members.end(), [&](int a, int b) { return key_of(a) < key_of(b); });
+  const std::uint64_t id = digest().add(state_->id).add(number).add(static_cast<std::uint64_t>(color)).value();
+  return group(std::make_shared<detail::group_state>(state_->transport->subgroup(members, id), settings(), state_, id));
+}
+
+// ---- work ----
+
+namespace detail {
+void operation_release::operator()(operation_state* done) const noexcept {
+  done->~operation_state();
+  frame_pool::release(done);
+}
+}  // namespace detail
+
+work::work(std::shared_ptr<detail::group_state> group,
+           std::unique_ptr<detail::operation_state, detail::operation_release> op)
+    : group_(std::move(group)), operation_(std::move(op)) {}
+work::work(work&&) noexcept = default;
+work& work::operator=(work&& other) noexcept {
+  if (this == &other) return *this;
+  if (operation_) group_->drain(*operation_);
+  operation_ = std::move(other.operation_);  // before the group, in whose pool the old one lives
+  group_ = std::move(other.group_);
+  return *this;
+}
+work::~work() {
+  if (operation_) group_->drain(*operation_);
+}
+
+bool work::test() {
+  if (!operation_) return true;
+  if (!operation_->done) {
+    group_->poll_notices();
+    group_->progress();
+  }
+  if (!operation_->done) return false;
+  wait();
+  return true;
+}
+
+void work::wait() { wait_for(seconds(1e9)); }
+
+bool work::wait_for(seconds limit) {
+  if (!operation_) return true;
+  {
+    const scoped_event measured(activity::communication, to_string(operation_->mark.kind), 0);
+    if (!group_->wait(*operation_, deadline_after(limit))) return false;
+  }
+  const auto failure = operation_->failure;
+  operation_.reset();
+  if (failure) std::rethrow_exception(failure);
+  return true;
+}
+
+// ---- calls ----
+
+namespace detail {
+
+void require_size(collective kind, std::string_view which, std::size_t is, std::size_t must_be) {
+  if (is == must_be) return;
+  throw configuration_error(std::string(to_string(kind)) + ": the " + std::string(which) + " buffer has " +
+                            std::to_string(is) + " elements (the other buffer asks for " + std::to_string(must_be) +
+                            "); give it that size");
+}
+
+void require_root(const group& ranks, collective kind, int root) {
+  if (root >= 0 && root < ranks.size()) return;
+  throw configuration_error(std::string(to_string(kind)) + ": the root cannot be rank " + std::to_string(root) +
+                            " (the group has ranks 0 to " + std::to_string(ranks.size() - 1) + "); choose one of them");
+}
+
+void run(group& ranks, call&& what) {
+  auto& state = *ranks.state();
+  const scoped_event measured(activity::communication, to_string(what.kind), what.count * what.element_size);
+  state.enter();
+  operation_state op(state, std::move(what));
+  state.enqueue(op);
+  state.wait(op, clock::time_point::max());
+  if (op.failure) std::rethrow_exception(op.failure);
+}
+
+work start(group& ranks, call&& what) {
+  auto& state = *ranks.state();
+  state.enter();
+  void* const memory = state.pool.take(sizeof(operation_state));
+  operation_state* op = nullptr;
+  try {
+    op = ::new (memory) operation_state(state, std::move(what));
+  } catch (...) {
+    frame_pool::release(memory);
+    throw;
+  }
+  state.enqueue(*op);
+  work handle(ranks.state(), std::unique_ptr<operation_state, operation_release>(op));
+  state.progress();
+  return handle;
+}
+
+}  // namespace detail
+}  // namespace muster::inline v0

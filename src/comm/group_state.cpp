@@ -1,0 +1,276 @@
+#include "group_state.hpp"
+
+#include <sched.h>
+
+#include <algorithm>
+
+#include <muster/comm/collectives/algo/chooser.hpp>
+
+namespace muster::inline v0::detail {
+namespace {
+
+// Waiting: a few tests back to back catch a peer that is just about to answer, then the processor is offered to others,
+// and then the transport sleeps until something happens. With more ranks than cores the peer we wait for may need this
+// very core, so nothing spins.
+constexpr int spins = 2000;
+constexpr int yields = 64;
+
+// A wait this long is out of the ordinary: the ranks then tell each other where they stand.
+constexpr seconds first_inquiry{0.05};
+constexpr seconds last_inquiry{1.0};
+
+stamp make_stamp(const call& what, std::uint64_t sequence, algorithm how) {
+  stamp mark;
+  mark.sequence = sequence;
+  mark.count = what.count;
+  mark.root = what.root;
+  mark.kind = what.kind;
+  mark.type = what.type;
+  mark.op = what.reduce.code();
+  mark.how = how;
+  return mark;
+}
+
+}  // namespace
+
+operation_state::operation_state(group_state& owner, call&& what_in)
+    : what(std::move(what_in)),
+      mark(make_stamp(what, owner.sequence,
+                      owner.choose_for(what.kind, payload_bytes(what, owner.transport->size()), what.how.how))),
+      steps(*owner.transport, owner.pool, owner.scratch, mark) {
+  const seconds limit = what.how.timeout > seconds(0) ? what.how.timeout : owner.settings.timeout;
+  timeout_seconds = limit.count();
+}
+
+group_state::group_state(std::unique_ptr<any_transport> transport_in, const group_settings& settings_in,
+                         std::shared_ptr<group_state> parent_in, std::uint64_t id_in)
+    : transport(std::move(transport_in)),
+      settings(settings_in),
+      parent(std::move(parent_in)),
+      id(id_in),
+      departures_(static_cast<std::size_t>(transport->size())),
+      reached_(static_cast<std::size_t>(transport->size()), 0) {}
+
+algorithm group_state::choose_for(collective kind, std::size_t bytes, algorithm asked) const {
+  const auto known = algorithms_of(kind);
+  const auto abilities = transport->abilities();
+  const auto has = [&](algorithm how) {
+    return std::find(known.begin(), known.end(), how) != known.end() &&
+           (how != algorithm::native || abilities.native_collectives);
+  };
+  if (asked != algorithm::automatic && !has(asked)) {
+    std::string list;
+    for (const algorithm how : known) {
+      if (has(how)) list += (list.empty() ? "" : ", ") + std::string(to_string(how));
+    }
+    throw configuration_error(std::string(to_string(kind)) + " cannot run by " + std::string(to_string(asked)) +
+                              " (over " + std::string(abilities.name) + " it has: " + list +
+                              "); choose one of these or auto");
+  }
+  if (asked != algorithm::automatic) return asked;
+  if (settings.how != algorithm::automatic && has(settings.how)) return settings.how;
+  return choose(kind, bytes, transport->size(), abilities.costs);
+}
+
+void group_state::enter() {
+  if (!failure_) poll_notices();
+  if (failure_) std::rethrow_exception(failure_);
+}
+
+void group_state::enqueue(operation_state& op) {
+  history_[op.mark.sequence % remembered] = op.mark;
+  ++sequence;
+  (tail_ == nullptr ? head_ : tail_->next) = &op;
+  tail_ = &op;
+}
+
+void group_state::begin(operation_state& op) {
+  op.begun = true;
+  op.deadline = deadline_after(seconds(op.timeout_seconds));
+  op.body = make_task(op.steps, op.what, op.mark.how, settings.check_full);
+  op.steps.start(op.body.handle());
+}
+
+void group_state::finish_head(std::exception_ptr cause) noexcept {
+  operation_state& op = *head_;
+  head_ = op.next;
+  if (head_ == nullptr) tail_ = nullptr;
+  op.body.reset();  // takes back what it has started; from here on nobody touches the buffers
+  op.failure = std::move(cause);
+  op.done = true;
+}
+
+bool group_state::progress() {
+  bool moved = false;
+  while (head_ != nullptr) {
+    try {
+      if (!head_->begun) begin(*head_);
+      moved |= head_->steps.advance();
+      if (!head_->body.finished()) return moved;
+      if (head_->body.failure()) std::rethrow_exception(head_->body.failure());
+    } catch (...) {
+      fail(std::current_exception());
+      return true;
+    }
+    finish_head(nullptr);
+  }
+  return moved;
+}
+
+bool group_state::wait(operation_state& op, clock::time_point limit) {
+  const bool may_spin = !transport->crowded();
+  auto inquiry = clock::time_point::max();
+  seconds pause = first_inquiry;
+  int turn = may_spin ? 0 : spins;
+  for (;;) {
+    if (progress()) turn = may_spin ? 0 : spins;  // where one message came the next may be close
+    if (op.done) return true;
+    if (turn < spins + yields) {
+      if (turn >= spins) sched_yield();
+      ++turn;
+      continue;
+    }
+    poll_notices();
+    if (op.done) return true;
+    const auto now = clock::now();
+    if (now >= limit) return false;
+    if (inquiry == clock::time_point::max()) {
+      pause = std::min(first_inquiry, seconds(head_->timeout_seconds / 4));
+      inquiry = deadline_after(pause);
+    } else if (now >= inquiry) {
+      tell_position(*head_);
+      pause = std::min(pause * 2, last_inquiry);
+      inquiry = deadline_after(pause);
+    }
+    if (now >= head_->deadline) {
+      try {
+        time_out(*head_);
+      } catch (...) {
+        fail(std::current_exception());
+      }
+      return true;
+    }
+    try {
+      transport->pause(std::min({limit, inquiry, head_->deadline}));
+    } catch (...) {
+      fail(std::current_exception());
+      return true;
+    }
+  }
+}
+
+void group_state::drain(operation_state& op) noexcept {
+  try {
+    if (!op.done) wait(op, clock::time_point::max());
+  } catch (...) {
+    fail(std::current_exception());
+  }
+}
+
+void group_state::time_out(const operation_state& op) {
+  std::vector<int> missing;
+  for (int rank = 0; rank < transport->size(); ++rank) {
+    if (rank != transport->rank() && reached_[static_cast<std::size_t>(rank)] < op.mark.sequence + 1)
+      missing.push_back(rank);
+  }
+  throw timeout_error(std::string(to_string(op.mark.kind)), op.mark.sequence, std::move(missing), op.timeout_seconds);
+}
+
+void group_state::poll_notices() {
+  notice message;
+  while (!failure_ && transport->poll(message)) handle(message);
+  if (!failure_ && parent) {
+    parent->poll_notices();
+    if (parent->failed()) fail(parent->failure());
+  }
+}
+
+void group_state::handle(const notice& message) {
+  if (message.what == notice::kind::position) {
+    compare_position(message.origin, message.mark);
+    return;
+  }
+  const bool first_hand = message.what == notice::kind::abort;
+  auto& left = departures_[static_cast<std::size_t>(message.origin)];
+  if (!left) left = departure{message.status, first_hand, message.text};
+  if (failure_ || !first_hand) return;  // whoever follows somebody else is no news: the first cause comes too
+  fail(std::make_exception_ptr(peer_failure(
+           {message.origin},
+           "rank " + std::to_string(message.origin) + " gave up (" + message.text + "); see its own message",
+           message.status)),
+       message.origin);
+}
+
+void group_state::compare_position(int peer, const stamp& theirs) {
+  auto& reached = reached_[static_cast<std::size_t>(peer)];
+  reached = std::max(reached, theirs.sequence + 1);
+  const bool known = theirs.sequence < sequence && sequence - theirs.sequence <= remembered;
+  if (!known) return;
+  const stamp& ours = history_[theirs.sequence % remembered];
+  if (ours == theirs) return;
+  fail(std::make_exception_ptr(mismatch_error("the ranks disagree about collective " + std::to_string(theirs.sequence) +
+                                              " of the group (this rank called " + describe(ours) + "; rank " +
+                                              std::to_string(peer) + " is in " + describe(theirs) +
+                                              "); every rank must make the same calls in the same order")));
+}
+
+void group_state::tell_position(const operation_state& op) {
+  notice message;
+  message.what = notice::kind::position;
+  message.mark = op.mark;
+  for (int peer = 0; peer < transport->size(); ++peer) {
+    if (peer != transport->rank()) transport->notify(peer, message);
+  }
+}
+
+void group_state::tell_all(notice::kind what, int status, std::string_view text) noexcept {
+  notice message;
+  message.what = what;
+  message.status = status;
+  message.set_text(text);
+  for (int peer = 0; peer < transport->size(); ++peer) {
+    if (peer == transport->rank()) continue;
+    try {
+      transport->notify(peer, message);
+    } catch (...) {  // a peer that cannot be told finds out by its deadline
+    }
+  }
+}
+
+void group_state::fail(std::exception_ptr cause, std::optional<int> heard_from) noexcept {
+  if (failure_) return;
+  failure_ = cause;
+  follows_ = heard_from.has_value();
+  // Told before the operations end: a peer should know before it can see this rank stop.
+  tell_all(follows_ ? notice::kind::acknowledge : notice::kind::abort, exit_status_of(cause), describe(cause));
+  while (head_ != nullptr) finish_head(cause);
+}
+
+void group_state::abort(std::string_view reason, int status) noexcept {
+  if (failure_) return;
+  failure_ = std::make_exception_ptr(
+      peer_failure({transport->rank()}, "this rank gave up (" + std::string(reason) + ")", status));
+  tell_all(notice::kind::abort, status, reason);
+  while (head_ != nullptr) finish_head(failure_);
+}
+
+const std::vector<std::optional<departure>>& group_state::await_departures(clock::time_point until) noexcept {
+  const auto all_left = [&] {
+    for (int rank = 0; rank < transport->size(); ++rank) {
+      if (rank != transport->rank() && !departures_[static_cast<std::size_t>(rank)]) return false;
+    }
+    return true;
+  };
+  try {
+    notice message;
+    for (;;) {
+      while (transport->poll(message)) handle(message);
+      if (all_left() || clock::now() >= until) break;
+      transport->pause(until);
+    }
+  } catch (...) {  // a transport that is broken tells us nothing more
+  }
+  return departures_;
+}
+
+}  // namespace muster::inline v0::detail

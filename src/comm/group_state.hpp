@@ -1,0 +1,102 @@
+// What is behind a group: its calls in their order, what it knows of its peers, and the end of it.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <muster/comm/collectives/call.hpp>
+#include <muster/comm/task.hpp>
+
+namespace muster::inline v0::detail {
+
+class group_state;
+
+/// One call on a group from its start to its end.
+class operation_state {
+ public:
+  operation_state(group_state& owner, call&& what);
+  operation_state(const operation_state&) = delete;
+  operation_state& operator=(const operation_state&) = delete;
+
+  call what;
+  stamp mark;
+  flow<any_transport> steps;
+  task body;
+  bool begun = false;
+  bool done = false;
+  std::exception_ptr failure;
+  clock::time_point deadline{};
+  double timeout_seconds = 0;
+  operation_state* next = nullptr;
+};
+
+/// How a peer left the group.
+struct departure {
+  int status = 0;
+  bool first_hand = false;  ///< it had a reason of its own; otherwise it followed somebody else
+  std::string text;
+};
+
+class group_state {
+ public:
+  group_state(std::unique_ptr<any_transport> transport, const group_settings& settings,
+              std::shared_ptr<group_state> parent, std::uint64_t id);
+
+  // Calls, in their order.
+  void enter();
+  void enqueue(operation_state& op);
+  bool progress();
+  bool wait(operation_state& op, clock::time_point limit);
+  void drain(operation_state& op) noexcept;
+
+  // The end.
+  void poll_notices();
+  void fail(std::exception_ptr cause, std::optional<int> heard_from = std::nullopt) noexcept;
+  void abort(std::string_view reason, int status) noexcept;
+  [[nodiscard]] bool failed() const noexcept { return failure_ != nullptr; }
+  [[nodiscard]] std::exception_ptr failure() const noexcept { return failure_; }
+  /// Whether the failure is another rank's reason, not one of this rank's own.
+  [[nodiscard]] bool follows() const noexcept { return follows_; }
+  /// After a failure: waits until every peer has said how it leaves, or until the deadline.
+  const std::vector<std::optional<departure>>& await_departures(clock::time_point until) noexcept;
+
+  [[nodiscard]] algorithm choose_for(collective kind, std::size_t bytes, algorithm asked) const;
+
+  std::unique_ptr<any_transport> transport;
+  group_settings settings;
+  std::shared_ptr<group_state> parent;
+  std::uint64_t id;
+  std::uint64_t sequence = 0;
+  frame_pool pool;
+  std::vector<buffer<std::byte>> scratch;
+
+ private:
+  void begin(operation_state& op);
+  void finish_head(std::exception_ptr failure) noexcept;
+  void handle(const notice& message);
+  void compare_position(int peer, const stamp& theirs);
+  void tell_position(const operation_state& op);
+  void tell_all(notice::kind what, int status, std::string_view text) noexcept;
+  [[noreturn]] void time_out(const operation_state& op);
+
+  operation_state* head_ = nullptr;
+  operation_state* tail_ = nullptr;
+  std::exception_ptr failure_;
+  bool follows_ = false;
+  std::vector<std::optional<departure>> departures_;
+
+  // The last calls of this rank and the last known one of each peer, to find out who is missing and who disagrees.
+  static constexpr std::size_t remembered = 64;
+  std::array<stamp, remembered> history_{};
+  std::vector<std::uint64_t> reached_;  // by peer: it was seen in this collective; 0 nothing yet, else sequence + 1
+};
+
+/// The coroutine that does what `what` says; the buffers are this call's alone from here on.
+task make_task(flow<any_transport>& f, const call& what, algorithm how, bool check_full);
+
+/// Elements times size, of the larger of the two buffers of a call: what the choice of an algorithm goes by.
+std::size_t payload_bytes(const call& what, int ranks);
+
+}  // namespace muster::inline v0::detail

@@ -1,0 +1,41 @@
+// MPI as this process sees it: who initialised it, what it allows, and whether it can still be used.
+#pragma once
+
+#include <mpi.h>
+
+#include <memory>
+#include <string>
+#include <thread>
+
+namespace muster::inline v0::detail {
+
+/// One for all transports; the last one to go ends MPI, if it was muster that began it.
+class mpi_library {
+ public:
+  static std::shared_ptr<mpi_library> acquire();
+  mpi_library(const mpi_library&) = delete;
+  mpi_library& operator=(const mpi_library&) = delete;
+  ~mpi_library();
+
+  /// Throws configuration_error when MPI does not allow a call from this thread.
+  void check_thread() const;
+  [[nodiscard]] bool concurrent() const noexcept { return level_ == MPI_THREAD_MULTIPLE; }
+
+  /// MPI may still write into memory that is not ours any more: from now on nothing gives it a chance to, not even
+  /// MPI_Finalize. Called after a failure that left an operation which MPI can neither finish nor cancel.
+  void abandon() noexcept { abandoned_ = true; }
+  [[nodiscard]] bool abandoned() const noexcept { return abandoned_; }
+
+ private:
+  mpi_library();
+
+  bool ours_ = false;
+  bool abandoned_ = false;
+  int level_ = MPI_THREAD_SINGLE;
+  std::thread::id main_thread_;
+};
+
+/// Throws muster::error with MPI's own text unless `code` is MPI_SUCCESS.
+void check_mpi(int code, const char* call);
+
+}  // namespace muster::inline v0::detail

@@ -1,0 +1,266 @@
+#include "transport.hpp"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <climits>
+#include <ctime>
+
+#include <muster/core/error.hpp>
+
+namespace muster::inline v0::detail {
+namespace {
+
+// MPI tags. Collectives have two of their own and match in order; a tagged message says in its envelope where its
+// payload comes.
+constexpr int notice_tag = 0;
+constexpr int head_tag = 1;
+constexpr int body_tag = 2;
+constexpr int first_tagged = 16;
+constexpr std::uint64_t body_tags = 4096;
+
+// How long a failed operation may take to end by itself before it is left to its fate.
+constexpr seconds last_chance{0.2};
+
+int mpi_head_tag(std::uint32_t tag) { return tag == 0 ? head_tag : first_tagged + 2 * static_cast<int>(tag); }
+
+int checked_count(std::size_t bytes) {
+  if (bytes > static_cast<std::size_t>(INT_MAX)) {
+    throw configuration_error("a message of " + std::to_string(bytes) +
+                              " bytes is too large for MPI (2 GiB less one byte at the most); split the buffer");
+  }
+  return static_cast<int>(bytes);
+}
+
+}  // namespace
+
+mpi_transport::mpi_transport(std::shared_ptr<mpi_library> library, MPI_Comm communicator, bool crowded)
+    : library_(std::move(library)), comm_(communicator), crowded_(crowded) {
+  MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
+  MPI_Comm_rank(comm_, &rank_);
+  MPI_Comm_size(comm_, &size_);
+}
+
+mpi_transport::~mpi_transport() {
+  int finalised = 0;
+  MPI_Finalized(&finalised);
+  if (finalised != 0 || library_->abandoned()) {
+    // What MPI may still read or write stays where it is.
+    for (auto& kept : slots_) (void)kept.release();
+    for (auto& kept : notes_) (void)kept.release();
+    return;
+  }
+  const auto until = deadline_after(last_chance);
+  for (auto& sent : notes_) {
+    int done = 0;
+    while (MPI_Test(&sent->sent, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done == 0 && clock::now() < until)
+      sched_yield();
+    if (done == 0) (void)sent.release();
+  }
+  if (free_slots_.size() != slots_.size()) {
+    for (auto& kept : slots_) (void)kept.release();  // a send that nobody received still reads one of them
+  }
+  MPI_Comm_free(&comm_);
+}
+
+transport_abilities mpi_transport::abilities() const {
+  return {.name = "mpi",
+          .native_collectives = true,
+          .any_source = true,
+          .concurrent_groups = library_->concurrent(),
+          .costs = {.latency = 0.6e-6, .per_byte = 1.6e-10, .reduce_per_byte = 0.6e-10}};
+}
+
+mpi_transport::progress& mpi_transport::begin(request& r, progress::kind what) {
+  library_->check_thread();
+  if (library_->abandoned()) {
+    throw error(error_kind::other,
+                "MPI is not used any more (an earlier failure left an operation that cannot end); end the program");
+  }
+  slot* held = nullptr;
+  if (what != progress::kind::native) {
+    if (free_slots_.empty()) {  // once for the most messages ever under way
+      slots_.push_back(std::make_unique<slot>());
+      free_slots_.reserve(slots_.size());
+      free_slots_.push_back(slots_.back().get());
+    }
+    held = free_slots_.back();
+    free_slots_.pop_back();
+  }
+  r.owner = this;
+  return *::new (r.room) progress{what, MPI_REQUEST_NULL, MPI_REQUEST_NULL, held, nullptr, false};
+}
+
+void mpi_transport::finish(request& r) noexcept {
+  auto& p = of(r);
+  if (p.held != nullptr) free_slots_.push_back(p.held);
+  if (p.landing != nullptr) free_landings_.push_back(p.landing);
+  r.owner = nullptr;
+  idle_ = 0;
+}
+
+void mpi_transport::send(request& r) {
+  const int body_bytes = checked_count(r.bytes);
+  auto& p = begin(r, progress::kind::send);
+  const bool small = r.bytes <= inline_limit;
+  const int tag = r.tag == 0 ? body_tag : first_tagged + 1 + 2 * static_cast<int>(next_body_++ % body_tags);
+  p.held->head() = {r.mark, r.bytes, static_cast<std::uint64_t>(tag)};
+  if (small && r.bytes > 0) std::memcpy(p.held->payload(), r.data, r.bytes);
+  const std::size_t head_bytes = sizeof(envelope) + (small ? r.bytes : 0);
+  check_mpi(
+      MPI_Isend(p.held->bytes, static_cast<int>(head_bytes), MPI_BYTE, r.peer, mpi_head_tag(r.tag), comm_, &p.head),
+      "MPI_Isend");
+  if (!small) check_mpi(MPI_Isend(r.data, body_bytes, MPI_BYTE, r.peer, tag, comm_, &p.body), "MPI_Isend");
+}
+
+std::byte* mpi_transport::take_landing(std::size_t bytes) {
+  for (auto& landing : landings_) {
+    const auto free = std::find(free_landings_.begin(), free_landings_.end(), landing.data());
+    if (free == free_landings_.end()) continue;
+    free_landings_.erase(free);
+    if (landing.size() < bytes) landing.resize(bytes);  // grows to the largest that ever came
+    return landing.data();
+  }
+  landings_.emplace_back(bytes);
+  free_landings_.reserve(landings_.size());
+  return landings_.back().data();
+}
+
+void mpi_transport::post_body(request& r, int source, int tag) {
+  auto& p = of(r);
+  if (r.combine != nullptr) p.landing = take_landing(r.bytes);
+  check_mpi(MPI_Irecv(p.landing != nullptr ? p.landing : r.data, checked_count(r.bytes), MPI_BYTE, source, tag, comm_,
+                      &p.body),
+            "MPI_Irecv");
+}
+
+void mpi_transport::receive(request& r) {
+  auto& p = begin(r, progress::kind::receive);
+  const int from = r.peer == any_source ? MPI_ANY_SOURCE : r.peer;
+  check_mpi(MPI_Irecv(p.held->bytes, static_cast<int>(slot_size), MPI_BYTE, from, mpi_head_tag(r.tag), comm_, &p.head),
+            "MPI_Irecv");
+  if (r.tag == 0 && r.bytes > inline_limit) post_body(r, r.peer, body_tag);
+}
+
+bool mpi_transport::test_receive(request& r) {
+  auto& p = of(r);
+  int done = 0;
+  if (!p.head_done) {
+    MPI_Status status;
+    check_mpi(MPI_Test(&p.head, &done, &status), "MPI_Test");
+    if (done == 0) return false;
+    p.head_done = true;
+    const envelope& head = p.held->head();
+    r.source = status.MPI_SOURCE;
+    r.received = head.bytes;
+    check_arrival(r, r.source, head.mark, head.bytes);
+    if (head.bytes <= inline_limit) {
+      deliver(r, p.held->payload(), head.bytes);
+    } else if (r.tag != 0) {
+      post_body(r, r.source, static_cast<int>(head.body_tag));
+    }
+  }
+  if (r.received > inline_limit) {
+    check_mpi(MPI_Test(&p.body, &done, MPI_STATUS_IGNORE), "MPI_Test");
+    if (done == 0) return false;
+    if (p.landing != nullptr) deliver(r, p.landing, r.received);
+  }
+  return true;
+}
+
+bool mpi_transport::test(request& r) {
+  if (r.owner == nullptr) return true;
+  auto& p = of(r);
+  if (p.what == progress::kind::receive) {
+    if (!test_receive(r)) return false;
+  } else {
+    int done = 0;
+    check_mpi(MPI_Test(&p.head, &done, MPI_STATUS_IGNORE), "MPI_Test");
+    if (done == 0) return false;
+    check_mpi(MPI_Test(&p.body, &done, MPI_STATUS_IGNORE), "MPI_Test");
+    if (done == 0) return false;
+  }
+  finish(r);
+  return true;
+}
+
+void mpi_transport::cancel(request& r) noexcept {
+  auto& p = of(r);
+  r.owner = nullptr;
+  if (library_->abandoned()) return;
+  const bool receiving = p.what == progress::kind::receive;
+  for (MPI_Request* one : {&p.head, &p.body}) {
+    if (receiving && *one != MPI_REQUEST_NULL) MPI_Cancel(one);  // sends and collectives cannot be cancelled
+  }
+  const auto until = deadline_after(last_chance);
+  int heads = 0;
+  int bodies = 0;
+  while (true) {
+    if (heads == 0 && MPI_Test(&p.head, &heads, MPI_STATUS_IGNORE) != MPI_SUCCESS) heads = 1;
+    if (bodies == 0 && MPI_Test(&p.body, &bodies, MPI_STATUS_IGNORE) != MPI_SUCCESS) bodies = 1;
+    if ((heads != 0 && bodies != 0) || clock::now() >= until) break;
+    sched_yield();
+  }
+  if (heads != 0 && bodies != 0) {
+    finish(r);
+    return;
+  }
+  // A send that nobody takes only reads, and nobody asks for it any more; its slot stays taken. Anything else may yet
+  // write into memory that is about to be given back.
+  if (p.what != progress::kind::send) library_->abandon();
+}
+
+void mpi_transport::notify(int peer, const notice& message) {
+  if (library_->abandoned()) return;
+  std::erase_if(notes_, [](const auto& sent) {
+    int done = 0;
+    return MPI_Test(&sent->sent, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done != 0;
+  });
+  auto sent = std::make_unique<note>();  // out of the ordinary: notices are about trouble
+  sent->text = message;
+  sent->text.origin = rank_;
+  check_mpi(MPI_Isend(&sent->text, sizeof(notice), MPI_BYTE, peer, notice_tag, comm_, &sent->sent), "MPI_Isend");
+  notes_.push_back(std::move(sent));
+}
+
+bool mpi_transport::poll(notice& message) {
+  if (library_->abandoned()) return false;
+  int there = 0;
+  MPI_Status status;
+  check_mpi(MPI_Iprobe(MPI_ANY_SOURCE, notice_tag, comm_, &there, &status), "MPI_Iprobe");
+  if (there == 0) return false;
+  check_mpi(MPI_Recv(&message, sizeof message, MPI_BYTE, status.MPI_SOURCE, notice_tag, comm_, MPI_STATUS_IGNORE),
+            "MPI_Recv");
+  return true;
+}
+
+// MPI can only be polled. Giving the processor away is enough for as long as a collective usually takes; a rank that
+// waits for longer than that naps, so that it does not burn a core while a peer computes: at most 100 us later is the
+// price.
+void mpi_transport::pause(clock::time_point) {
+  constexpr int eager_turns = 5000;
+  if (++idle_ < eager_turns) {
+    sched_yield();
+    return;
+  }
+  const timespec nap{0, 100'000};
+  nanosleep(&nap, nullptr);
+}
+
+std::unique_ptr<mpi_transport> mpi_transport::subgroup(std::span<const int> members, std::uint64_t id) {
+  library_->check_thread();
+  MPI_Group all = MPI_GROUP_NULL;
+  MPI_Group some = MPI_GROUP_NULL;
+  MPI_Comm made = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_group(comm_, &all), "MPI_Comm_group");
+  check_mpi(MPI_Group_incl(all, static_cast<int>(members.size()), members.data(), &some), "MPI_Group_incl");
+  // Every member has just been heard from, and members only take part: this does not wait for anybody who is not
+  // coming.
+  const int code = MPI_Comm_create_group(comm_, some, static_cast<int>(id % 32768), &made);
+  MPI_Group_free(&some);
+  MPI_Group_free(&all);
+  check_mpi(code, "MPI_Comm_create_group");
+  return std::make_unique<mpi_transport>(library_, made, crowded_);
+}
+
+}  // namespace muster::inline v0::detail

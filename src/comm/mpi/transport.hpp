@@ -1,0 +1,91 @@
+// Messages over MPI.
+#pragma once
+
+#include <mpi.h>
+
+#include <memory>
+#include <vector>
+
+#include <muster/comm/transport.hpp>
+
+#include "library.hpp"
+
+namespace muster::inline v0::detail {
+
+/// One rank of a communicator. A message is an envelope with the stamp and, if it is small, the payload behind it in
+/// the same MPI message; a larger payload follows in a message of its own, from and to the user's memory without a
+/// copy.
+class mpi_transport final : public request_owner {
+ public:
+  /// Takes the communicator over and frees it in the end.
+  mpi_transport(std::shared_ptr<mpi_library> library, MPI_Comm communicator, bool crowded);
+  mpi_transport(mpi_transport&&) = delete;
+  ~mpi_transport();
+
+  [[nodiscard]] int rank() const { return rank_; }
+  [[nodiscard]] int size() const { return size_; }
+  [[nodiscard]] transport_abilities abilities() const;
+  [[nodiscard]] bool crowded() const { return crowded_; }
+  void send(request& r);
+  void receive(request& r);
+  bool native(const native_call& call, request& r);
+  bool test(request& r);
+  void cancel(request& r) noexcept override;
+  void notify(int peer, const notice& message);
+  bool poll(notice& message);
+  void pause(clock::time_point until);
+  [[nodiscard]] std::unique_ptr<mpi_transport> subgroup(std::span<const int> members, std::uint64_t id);
+
+ private:
+  struct envelope {
+    stamp mark;
+    std::uint64_t bytes;
+    std::uint64_t body_tag;
+  };
+  // What fits MPI's own eager messages over shared memory (4 KiB with Open MPI): beyond, a copy saves nothing.
+  static constexpr std::size_t slot_size = 4032;
+  static constexpr std::size_t inline_limit = slot_size - sizeof(envelope);
+  struct slot {
+    alignas(16) std::byte bytes[slot_size];
+    envelope& head() { return *reinterpret_cast<envelope*>(bytes); }
+    std::byte* payload() { return bytes + sizeof(envelope); }
+  };
+  struct note {
+    MPI_Request sent = MPI_REQUEST_NULL;
+    notice text;
+  };
+  // In request::room.
+  struct progress {
+    enum class kind { send, receive, native } what;
+    MPI_Request head;
+    MPI_Request body;
+    slot* held;
+    std::byte* landing;  // where a large payload that will be combined arrives; null when it goes straight to its place
+    bool head_done;
+  };
+  static_assert(sizeof(progress) <= sizeof(request::room));
+  static progress& of(request& r) { return *reinterpret_cast<progress*>(r.room); }
+
+  progress& begin(request& r, progress::kind what);
+  void post_body(request& r, int source, int tag);
+  bool test_receive(request& r);
+  void finish(request& r) noexcept;
+  [[nodiscard]] std::byte* take_landing(std::size_t bytes);
+
+  std::shared_ptr<mpi_library> library_;
+  MPI_Comm comm_;
+  int rank_ = 0;
+  int size_ = 1;
+  bool crowded_;
+  int idle_ = 0;                 // pauses since something was done
+  std::uint64_t next_body_ = 0;  // so that bodies of tagged messages find their envelopes
+  std::vector<std::unique_ptr<slot>> slots_;
+  std::vector<slot*> free_slots_;
+  std::vector<std::vector<std::byte>> landings_;
+  std::vector<std::byte*> free_landings_;
+  std::vector<std::unique_ptr<note>> notes_;
+};
+
+static_assert(transport<mpi_transport>);
+
+}  // namespace muster::inline v0::detail

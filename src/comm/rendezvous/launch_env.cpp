@@ -1,0 +1,95 @@
+#include <muster/comm/rendezvous/launch_env.hpp>
+
+#include <charconv>
+
+#include <muster/core/env.hpp>
+#include <muster/core/error.hpp>
+
+namespace muster::inline v0 {
+namespace {
+
+// The variables of one launcher. `also` must be there too for its rank to count: a shell inside an allocation has
+// Slurm's rank without being a step of it.
+struct dialect {
+  launch_env::launcher kind;
+  const char* rank;
+  const char* size;
+  const char* local_rank;
+  const char* also;
+};
+
+constexpr dialect dialects[] = {
+    {launch_env::launcher::open_mpi, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+     nullptr},
+    {launch_env::launcher::pmi, "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", nullptr},
+    {launch_env::launcher::slurm, "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_STEP_ID"},
+    {launch_env::launcher::generic, "RANK", "WORLD_SIZE", "LOCAL_RANK", nullptr},
+};
+
+std::optional<int> number(const variable_reader& read, const char* name) {
+  const auto text = read(name);
+  if (!text) return std::nullopt;
+  int value = -1;
+  const auto [end, code] = std::from_chars(text->data(), text->data() + text->size(), value);
+  if (code != std::errc() || end != text->data() + text->size() || value < 0) {
+    throw configuration_error("the launcher's " + std::string(name) + " cannot be '" + *text +
+                              "' (it is a whole number, 0 or more); unset it or start the program by its launcher");
+  }
+  return value;
+}
+
+std::string spelled(const char* name, int value) { return std::string(name) + "=" + std::to_string(value); }
+
+}  // namespace
+
+std::string_view to_string(launch_env::launcher kind) noexcept {
+  switch (kind) {
+    case launch_env::launcher::none:
+      return "none";
+    case launch_env::launcher::open_mpi:
+      return "Open MPI";
+    case launch_env::launcher::pmix:
+      return "PMIx";
+    case launch_env::launcher::pmi:
+      return "PMI";
+    case launch_env::launcher::slurm:
+      return "Slurm";
+    case launch_env::launcher::generic:
+      return "RANK / WORLD_SIZE";
+  }
+  return "unknown";
+}
+
+launch_env detect_launch(const variable_reader& read) {
+  for (const auto& d : dialects) {
+    if (d.also != nullptr && !read(d.also)) continue;
+    const auto rank = number(read, d.rank);
+    const auto size = number(read, d.size);
+    if (!rank && !size) continue;
+    if (!rank || !size) {
+      const char* const there = rank ? d.rank : d.size;
+      const char* const missing = rank ? d.size : d.rank;
+      // A size alone is not this launcher's word: batch scripts and containers set it for others to use.
+      if (!rank && d.kind != launch_env::launcher::open_mpi && d.kind != launch_env::launcher::generic) continue;
+      throw configuration_error(std::string(there) + " is set and " + missing +
+                                " is not (a launcher sets both); set the other one too, or unset it");
+    }
+    if (*size < 1 || *rank >= *size) {
+      throw configuration_error(spelled(d.rank, *rank) + " and " + spelled(d.size, *size) +
+                                " contradict each other (ranks count from 0 and stay below the size); correct them");
+    }
+    launch_env found{d.kind, *rank, *size, 0, spelled(d.rank, *rank) + ", " + spelled(d.size, *size)};
+    found.local_rank = number(read, d.local_rank).value_or(0);
+    if (found.kind == launch_env::launcher::slurm && read("PMIX_RANK")) found.kind = launch_env::launcher::pmix;
+    return found;
+  }
+  launch_env alone;
+  alone.why = "no launcher's variables are set";
+  return alone;
+}
+
+launch_env detect_launch() {
+  return detect_launch([](const char* name) { return environment(name); });
+}
+
+}  // namespace muster::inline v0

@@ -1,0 +1,47 @@
+#include <muster/comm/transport.hpp>
+
+#include <muster/core/error.hpp>
+
+namespace muster::inline v0 {
+
+std::string describe(const stamp& mark) {
+  if (mark.kind == collective::finish) return "the end of its run";
+  std::string text(to_string(mark.kind));
+  if (mark.kind == collective::barrier) return text;
+  text += " of " + std::to_string(mark.count) + " " + std::string(to_string(mark.type));
+  if (mark.op != operation::none) text += ", " + std::string(to_string(mark.op));
+  const bool rooted = mark.kind == collective::broadcast || mark.kind == collective::reduce ||
+                      mark.kind == collective::gather || mark.kind == collective::scatter;
+  if (rooted) text += ", root " + std::to_string(mark.root);
+  return text + ", by " + std::string(to_string(mark.how));
+}
+
+namespace detail {
+
+void check_arrival(const request& wanted, int source, const stamp& mark, std::size_t bytes) {
+  if (wanted.tag != 0) {
+    if (bytes <= wanted.bytes) return;
+    throw mismatch_error("a message of " + std::to_string(bytes) + " bytes from rank " + std::to_string(source) +
+                         " with tag " + std::to_string(wanted.tag) + " does not fit (the receive has room for " +
+                         std::to_string(wanted.bytes) + "); receive into a larger buffer");
+  }
+  if (mark == wanted.mark && bytes == wanted.bytes) return;
+  std::string text = "the ranks disagree about collective " + std::to_string(wanted.mark.sequence) +
+                     " of the group (this rank is in " + describe(wanted.mark) + "; rank " + std::to_string(source) +
+                     " is in ";
+  text += mark == wanted.mark ? "the same with blocks of another size" : describe(mark);
+  if (mark.sequence != wanted.mark.sequence) text += ", its collective " + std::to_string(mark.sequence);
+  throw mismatch_error(text + "); every rank must make the same calls in the same order");
+}
+
+void deliver(request& wanted, const std::byte* incoming, std::size_t bytes) {
+  if (bytes == 0) return;
+  if (wanted.combine != nullptr) {
+    wanted.combine->combine(wanted.data, incoming, bytes, wanted.incoming_first);
+  } else {
+    std::memcpy(wanted.data, incoming, bytes);
+  }
+}
+
+}  // namespace detail
+}  // namespace muster::inline v0

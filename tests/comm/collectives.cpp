@@ -1,0 +1,162 @@
+// All collectives against a sequential oracle, on ranks that are threads.
+#include "catch.hpp"
+#include "comm/oracle.hpp"
+#include "comm/ranks.hpp"
+
+#include <cstdlib>
+#include <iostream>
+
+namespace {
+
+std::uint64_t seed_of_run() {
+  const char* given = std::getenv("MUSTER_TEST_SEED");
+  const std::uint64_t seed = given != nullptr ? std::strtoull(given, nullptr, 10) : 20261121;
+  std::cout << "seed " << seed << " (MUSTER_TEST_SEED sets another)\n";
+  return seed;
+}
+
+}  // namespace
+
+TEST_CASE("every collective equals its oracle: random types, operations, counts, roots and algorithms") {
+  const std::uint64_t seed = seed_of_run();
+  for (int ranks = 1; ranks <= 9; ++ranks) {
+    REQUIRE_NOTHROW(test::run_ranks(ranks, [&](muster::group& world) {
+      muster::random_stream random(seed, static_cast<std::uint64_t>(ranks));
+      muster::random_stream naps(seed, 1000 + static_cast<std::uint64_t>(world.rank()));
+      for (int i = 0; i < 300; ++i) {
+        const auto scenario = test::draw(random, world.size(), 20000);
+        if (naps.below(20) == 0) std::this_thread::yield();
+        test::check(scenario, world);
+      }
+    }));
+  }
+}
+
+TEST_CASE("large buffers equal the oracle by every algorithm of allreduce") {
+  const std::uint64_t seed = seed_of_run();
+  for (const int ranks : {2, 3, 5}) {
+    REQUIRE_NOTHROW(test::run_ranks(ranks, [&](muster::group& world) {
+      for (const auto how : muster::algorithms_of(muster::collective::allreduce)) {
+        if (how == muster::algorithm::native) continue;
+        test::scenario s;
+        s.seed = seed;
+        s.how = how;
+        s.count = (std::size_t{1} << 20) + 7;
+        s.in_place = true;
+        test::check(s, world);
+      }
+    }));
+  }
+}
+
+// Rounding makes a sum depend on its order: whatever the order, it must be the same at every rank.
+TEST_CASE("every rank gets the same bits") {
+  for (const int ranks : {2, 3, 4, 5, 6, 7, 8}) {
+    for (const auto how : muster::algorithms_of(muster::collective::allreduce)) {
+      if (how == muster::algorithm::native) continue;
+      REQUIRE_NOTHROW(test::run_ranks(ranks, [&](muster::group& world) {
+        muster::random_stream random(3, static_cast<std::uint64_t>(world.rank()));
+        std::vector<float> data(1003);
+        for (auto& x : data) x = static_cast<float>(random.normal() * std::exp(4 * random.normal()));
+        data[5] = std::numeric_limits<float>::quiet_NaN();
+        // Not commutative in its bits: which of two equal magnitudes wins depends on the side.
+        const auto odd = [](float a, float b) { return a * 1.25f + b; };
+        auto user = data;
+        muster::allreduce(world, data, muster::mean, {.how = how});
+        muster::allreduce(world, user, odd, {.how = how});
+        data.insert(data.end(), user.begin(), user.end());
+        auto reference = data;
+        muster::broadcast(world, reference, 0);
+        if (std::memcmp(reference.data(), data.data(), data.size() * sizeof(float)) != 0) {
+          throw std::runtime_error("rank " + std::to_string(world.rank()) + " has other bits than rank 0 by " +
+                                   std::string(to_string(how)));
+        }
+      }));
+    }
+  }
+}
+
+TEST_CASE("a NaN on one rank is a NaN in the minimum and the maximum of all") {
+  test::run_ranks(3, [](muster::group& world) {
+    const float mine = world.rank() == 1 ? std::numeric_limits<float>::quiet_NaN() : 1.0f;
+    if (!std::isnan(muster::allreduce(world, mine, muster::min))) throw std::runtime_error("min lost it");
+    if (!std::isnan(muster::allreduce(world, mine, muster::max))) throw std::runtime_error("max lost it");
+  });
+}
+
+TEST_CASE("many works in flight finish in their order") {
+  test::run_ranks(4, [](muster::group& world) {
+    std::vector<std::vector<double>> data;
+    std::vector<muster::work> works;
+    for (std::size_t i = 0; i < 50; ++i) data.emplace_back(100 + i, static_cast<double>(world.rank() + 1));
+    for (auto& buffer : data) works.push_back(muster::allreduce_async(world, buffer, muster::sum));
+    works.back().wait();
+    for (auto& work : works) {
+      if (!work.test()) throw std::runtime_error("an earlier work is not done when a later one is");
+    }
+    for (const auto& buffer : data) {
+      for (const double x : buffer) {
+        if (x != 10.0) throw std::runtime_error("wrong sum");
+      }
+    }
+  });
+}
+
+namespace {
+
+// A transport that counts what goes through it.
+class counting_transport final : public muster::request_owner {
+ public:
+  counting_transport(std::shared_ptr<muster::local_hub> hub, int rank, int& sends, std::size_t& bytes)
+      : inner_(std::move(hub), rank), sends_(sends), bytes_(bytes) {}
+  counting_transport(counting_transport&&) = delete;
+  [[nodiscard]] int rank() const { return inner_.rank(); }
+  [[nodiscard]] int size() const { return inner_.size(); }
+  [[nodiscard]] muster::transport_abilities abilities() const { return inner_.abilities(); }
+  [[nodiscard]] bool crowded() const { return inner_.crowded(); }
+  void send(muster::request& r) {
+    ++sends_;
+    bytes_ += r.bytes;
+    inner_.send(r);
+  }
+  void receive(muster::request& r) { inner_.receive(r); }
+  bool native(const muster::native_call& c, muster::request& r) { return inner_.native(c, r); }
+  bool test(muster::request& r) { return inner_.test(r); }
+  void cancel(muster::request& r) noexcept override { inner_.cancel(r); }
+  void notify(int peer, const muster::notice& n) { inner_.notify(peer, n); }
+  bool poll(muster::notice& n) { return inner_.poll(n); }
+  void pause(muster::clock::time_point until) { inner_.pause(until); }
+  std::unique_ptr<counting_transport> subgroup(std::span<const int>, std::uint64_t) { return nullptr; }
+
+ private:
+  muster::local_transport inner_;
+  int& sends_;
+  std::size_t& bytes_;
+};
+static_assert(muster::transport<counting_transport>);
+
+}  // namespace
+
+TEST_CASE("a ring allreduce is exactly 2(N-1) steps of one block") {
+  for (const int ranks : {2, 3, 4, 7}) {
+    const auto n = static_cast<std::size_t>(ranks);
+    auto hub = std::make_shared<muster::local_hub>(ranks);
+    std::vector<int> sends(n, 0);
+    std::vector<std::size_t> bytes(n, 0);
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < ranks; ++rank) {
+      threads.emplace_back([&, rank] {
+        const auto r = static_cast<std::size_t>(rank);
+        muster::group world(std::make_unique<muster::any_transport>(
+            std::make_unique<counting_transport>(hub, rank, sends[r], bytes[r])));
+        std::vector<float> data(840, 1.0f);
+        muster::allreduce(world, data, muster::sum, {.how = muster::algorithm::ring});
+      });
+    }
+    for (auto& thread : threads) thread.join();
+    for (std::size_t r = 0; r < n; ++r) {
+      CHECK(sends[r] == 2 * (ranks - 1));
+      CHECK(bytes[r] == 2 * (n - 1) * 840 * sizeof(float) / n);
+    }
+  }
+}

@@ -1,0 +1,269 @@
+// Groups: splitting, disagreement, failure, deadlines.
+#include <muster/comm/group.hpp>
+
+#include <atomic>
+#include <thread>
+
+#include <muster/comm/collectives/allgather.hpp>
+#include <muster/comm/collectives/allreduce.hpp>
+#include <muster/comm/collectives/barrier.hpp>
+#include <muster/comm/collectives/broadcast.hpp>
+#include <muster/comm/collectives/gather.hpp>
+#include <muster/core/error.hpp>
+#include <muster/core/random.hpp>
+#include "catch.hpp"
+#include "comm/ranks.hpp"
+
+namespace {
+
+using namespace std::chrono_literals;
+
+void require(bool condition, const char* what) {
+  if (!condition) throw std::runtime_error(what);
+}
+
+std::string text_of(const std::exception_ptr& thrown) { return thrown ? muster::describe(thrown) : ""; }
+
+template <class Error>
+bool is(const std::exception_ptr& thrown) {
+  if (!thrown) return false;
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const Error&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
+}  // namespace
+
+TEST_CASE("split puts the ranks of a color in the order of their keys") {
+  test::run_ranks(7, [](muster::group& world) {
+    const int color = world.rank() % 2;
+    auto part = world.split(color, -world.rank());
+    const int expected_size = color == 0 ? 4 : 3;
+    require(part.size() == expected_size, "size");
+    require(part.rank() == expected_size - 1 - world.rank() / 2, "rank by descending key");
+    const int sum = muster::allreduce(part, world.rank(), muster::sum);
+    require(sum == (color == 0 ? 0 + 2 + 4 + 6 : 1 + 3 + 5), "only members take part");
+    auto again = part.split(0);  // groups of groups
+    require(muster::allreduce(again, 1, muster::sum) == expected_size, "split of a split");
+    auto alone = world.split(-1);
+    require(alone.size() == 1 && alone.rank() == 0, "a negative color is alone");
+    muster::barrier(alone);
+  });
+}
+
+TEST_CASE("a duplicate keeps an order of its own") {
+  test::run_ranks(3, [](muster::group& world) {
+    auto other = world.duplicate();
+    int a = world.rank() == 0 ? 5 : 0;
+    int b = world.rank() == 1 ? 6 : 0;
+    // Ranks start the two in different orders: only possible since the groups are independent.
+    if (world.rank() == 0) {
+      auto first = muster::broadcast_async(world, std::span(&a, 1), 0);
+      muster::broadcast(other, std::span(&b, 1), 1);
+      first.wait();
+    } else {
+      auto first = muster::broadcast_async(other, std::span(&b, 1), 1);
+      muster::broadcast(world, std::span(&a, 1), 0);
+      first.wait();
+    }
+    require(a == 5 && b == 6, "values");
+  });
+}
+
+TEST_CASE("the sequence number counts the collectives") {
+  test::run_ranks(2, [](muster::group& world) {
+    require(world.sequence() == 0, "starts at 0");
+    muster::barrier(world);
+    (void)muster::allreduce(world, 1.0f, muster::sum);
+    require(world.sequence() == 2, "two calls");
+  });
+}
+
+// Every way for ranks to disagree: an error at every rank, and soon, not a hang and not wrong numbers.
+TEST_CASE("ranks that disagree are told, all of them") {
+  struct way {
+    const char* name;
+    std::function<void(muster::group&, std::vector<float>&)> odd;   // what rank 1 calls
+    std::function<void(muster::group&, std::vector<float>&)> even;  // what the others call
+  };
+  const std::vector<way> ways = {
+      {"operation", [](auto& g, auto& v) { muster::allreduce(g, v, muster::sum); },
+       [](auto& g, auto& v) { muster::allreduce(g, v, muster::max); }},
+      {"collective", [](auto& g, auto& v) { muster::broadcast(g, v, 0); },
+       [](auto& g, auto& v) { muster::allreduce(g, v, muster::sum); }},
+      {"count", [](auto& g, auto& v) { muster::allreduce(g, std::span(v).first(7), muster::sum); },
+       [](auto& g, auto& v) { muster::allreduce(g, v, muster::sum); }},
+      {"type",
+       [](auto& g, auto& v) {
+         muster::allreduce(g, std::span(reinterpret_cast<std::int32_t*>(v.data()), v.size()), muster::sum);
+       },
+       [](auto& g, auto& v) { muster::allreduce(g, v, muster::sum); }},
+      {"root", [](auto& g, auto& v) { muster::broadcast(g, v, 1); },
+       [](auto& g, auto& v) { muster::broadcast(g, v, 0); }},
+      // Both wait for each other here: no message ever comes that could be compared.
+      {"root, both waiting", [](auto& g, auto& v) { muster::broadcast(g, v, 0); },
+       [](auto& g, auto& v) { muster::broadcast(g, v, 1); }},
+      {"algorithm", [](auto& g, auto& v) { muster::allreduce(g, v, muster::sum, {.how = muster::algorithm::ring}); },
+       [](auto& g, auto& v) { muster::allreduce(g, v, muster::sum, {.how = muster::algorithm::tree}); }},
+      {"a call more", [](auto& g, auto&) { muster::barrier(g); }, [](auto&, auto&) {}},
+  };
+  for (const int ranks : {2, 3, 5}) {
+    for (const auto& way : ways) {
+      INFO(way.name << ", " << ranks << " ranks");
+      const auto start = muster::clock::now();
+      const auto thrown = test::outcomes(ranks, [&](muster::group& world) {
+        std::vector<float> data(64, 1.0f);
+        (world.rank() == 1 ? way.odd : way.even)(world, data);
+        (void)muster::allreduce(world, 1.0, muster::sum);  // "in this call or its next"
+        muster::barrier(world);
+      });
+      bool named = false;
+      for (const auto& e : thrown) {
+        CHECK(e != nullptr);
+        named = named || is<muster::mismatch_error>(e);
+        CHECK(text_of(e).find("disagree") != std::string::npos);
+      }
+      CHECK(named);
+      CHECK(muster::seconds_since(start) < 15);  // half the deadline: it was not the deadline that ended it
+    }
+  }
+}
+
+TEST_CASE("a rank that never comes is named at the deadline, and the group refuses more with that cause") {
+  std::atomic<int> gave_up{0};
+  const auto thrown = test::outcomes(4, [&](muster::group& world) {
+    if (world.rank() == 2) {  // comes when the others have given up
+      for (int seen = 0; seen < 3; seen = gave_up) gave_up.wait(seen);
+      muster::barrier(world);
+      return;
+    }
+    float x = 1;
+    std::string first;
+    try {
+      muster::allreduce(world, std::span(&x, 1), muster::sum, {.timeout = muster::seconds(0.2)});
+    } catch (const muster::error& cause) {
+      first = cause.what();
+    }
+    ++gave_up;
+    gave_up.notify_all();
+    try {
+      muster::barrier(world);
+    } catch (const muster::error& again) {
+      require(first == again.what(), "the first cause stays");
+      throw;
+    }
+    throw std::runtime_error("the group works on after an error");
+  });
+  bool timed_out = false;
+  for (const auto& e : thrown) {
+    REQUIRE(e);
+    CHECK(text_of(e).find("allreduce, collective 0 of its group, did not finish in 0.2 s (not seen in it: rank 2)") !=
+          std::string::npos);
+    if (!is<muster::timeout_error>(e)) continue;
+    timed_out = true;
+    try {
+      std::rethrow_exception(e);
+    } catch (const muster::timeout_error& late) {
+      CHECK(late.operation() == "allreduce");
+      CHECK(late.sequence() == 0);
+      CHECK(late.missing() == std::vector<int>{2});
+    }
+  }
+  CHECK(timed_out);
+  CHECK(is<muster::peer_failure>(thrown[2]));
+}
+
+TEST_CASE("a rank that gives up wakes all who wait, with its reason and its status, in groups made from it too") {
+  const auto start = muster::clock::now();
+  const auto thrown = test::outcomes(4, [](muster::group& world) {
+    auto half = world.split(world.rank() / 2);
+    if (world.rank() == 3) throw muster::data_error({"train.txt", 7, 2}, "bad number 'x' (not a decimal) correct it");
+    muster::barrier(half);   // rank 2 waits for rank 3, in a group that rank 3 never speaks in again
+    muster::barrier(world);  // ranks 0 and 1 wait here
+  });
+  for (const int rank : {0, 1, 2}) {
+    const auto& e = thrown[static_cast<std::size_t>(rank)];
+    REQUIRE(is<muster::peer_failure>(e));
+    CHECK(text_of(e).find("train.txt:7:2") != std::string::npos);
+    CHECK(muster::exit_status_of(e) == 3);
+    try {
+      std::rethrow_exception(e);
+    } catch (const muster::peer_failure& failure) {
+      CHECK(failure.ranks() == std::vector<int>{3});
+    }
+  }
+  CHECK(muster::seconds_since(start) < 15);
+}
+
+// The buffer of a work that ended in an error is free at once: the address sanitizer sees who still writes to it.
+TEST_CASE("after an error nobody touches the buffers any more") {
+  for (int round = 0; round < 50; ++round) {
+    test::outcomes(4, [&](muster::group& world) {
+      muster::random_stream random(static_cast<std::uint64_t>(round), static_cast<std::uint64_t>(world.rank()));
+      auto data = std::make_unique<std::vector<float>>(20000, 1.0f);
+      try {
+        for (int i = 0; i < 20; ++i) {
+          if (world.rank() == round % 4 && i == round % 20) throw std::runtime_error("planned");
+          auto work = muster::allreduce_async(world, *data, muster::sum);
+          if (random.below(2) == 0) work.wait();
+        }
+      } catch (...) {
+        world.abort("planned");
+      }
+      data.reset();
+    });
+  }
+}
+
+TEST_CASE("a work that is dropped is waited for") {
+  test::run_ranks(3, [](muster::group& world) {
+    std::vector<int> data(10000, 1);
+    { const auto dropped = muster::allreduce_async(world, data, muster::sum); }
+    for (const int x : data) require(x == 3, "the result is there when the work is gone");
+  });
+}
+
+TEST_CASE("wrong sizes and roots are refused before anything is sent") {
+  test::run_ranks(2, [](muster::group& world) {
+    std::vector<float> in(10), out(9);
+    const auto refuses = [](auto&& call) {
+      try {
+        call();
+      } catch (const muster::configuration_error&) {
+        return;
+      }
+      throw std::runtime_error("accepted");
+    };
+    refuses([&] { muster::allreduce(world, in, out, muster::sum); });
+    refuses([&] { muster::allgather(world, in, out); });
+    refuses([&] { muster::broadcast(world, in, 2); });
+    refuses([&] { muster::broadcast(world, in, -1); });
+    refuses([&] { muster::broadcast(world, in, 0, {.how = muster::algorithm::ring}); });
+    refuses([&] { muster::allreduce(world, in, muster::sum, {.how = muster::algorithm::native}); });
+    if (world.rank() == 0) refuses([&] { muster::gather(world, in, out, 0); });
+    require(world.sequence() == 0, "none of them counts");
+    muster::barrier(world);
+  });
+}
+
+TEST_CASE("wait_for says whether it is done and does not fail when it is not") {
+  std::atomic<bool> go{false};
+  test::run_ranks(2, [&](muster::group& world) {
+    if (world.rank() == 1) {
+      go.wait(false);
+      muster::barrier(world);
+      return;
+    }
+    auto work = muster::barrier_async(world);
+    require(!work.wait_for(10ms), "nobody came");
+    require(!work.test(), "nobody came");
+    go = true;
+    go.notify_all();
+    work.wait();
+    require(work.test(), "done stays done");
+  });
+}
