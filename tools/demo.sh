@@ -24,11 +24,11 @@ say "building $build/examples/logistic_regression (a minute or two the first tim
 mpirun=$(sed -n 's/^MPIEXEC_EXECUTABLE:[^=]*=//p' $build/CMakeCache.txt)
 [ -x "$mpirun" ] || die "no mpirun was found (muster was built without MPI); install libopenmpi-dev and openmpi-bin"
 launch=("$mpirun" -n 2)
-if "$mpirun" --version | grep -q 'Open MPI'; then
-  launch+=(--oversubscribe)  # a machine of one core has one slot
-  if [ "$(id -u)" = 0 ]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
-fi
-train=($build/examples/logistic_regression --synthetic epsilon:20000 --epochs 5 --batch 200 --goal accuracy=0.85
+if [ "$(id -u)" = 0 ]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
+case $("$mpirun" --version) in
+  *"Open MPI"*) launch+=(--oversubscribe) ;;  # a machine of one core has one slot
+esac
+train=($build/examples/logistic_regression --synthetic epsilon:20000 --epochs 10 --batch 200 --goal accuracy=0.85
   --json $build/demo.json)
 say "${launch[*]} ${train[*]}"
 "${launch[@]}" "${train[@]}"
