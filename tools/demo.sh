@@ -1,9 +1,13 @@
 #!/usr/bin/env bash
 # Trains logistic regression on two ranks, on data it generates: installs what is missing (Debian), builds, runs.
-if [ $# -gt 0 ]; then
-  printf 'usage: tools/demo.sh\n\nBuilds muster (in build/release) and trains a logistic regression with it on two ranks.\n'
-  [ "$1" = --help ] && exit 0 || exit 2
-fi
+usage='usage: tools/demo.sh
+
+Builds muster (in build/release) and trains a logistic regression with it on two ranks.'
+case $* in
+  "") ;;
+  --help) printf '%s\n' "$usage" && exit 0 ;;
+  *) printf 'tools/demo.sh: unknown argument %s\n%s\n' "$1" "$usage" >&2 && exit 2 ;;
+esac
 source "$(dirname -- "${BASH_SOURCE[0]}")/setup.sh"
 
 install_missing "${build_packages[@]}"
