@@ -13,6 +13,15 @@ namespace muster::inline v0 {
 /// Every buffer starts on such a boundary: a cache line, and the widest vector register there is.
 inline constexpr std::size_t buffer_alignment = 64;
 
+namespace detail {
+
+/// Asks the system to back fresh memory with large pages where that pays (2 MiB ones, from a few of them on): a shuffle
+/// that jumps about in gigabytes of samples otherwise spends a good part of its time on finding small ones. A wish, not
+/// a condition: nothing changes where it is not granted.
+void prefer_large_pages(void* memory, std::size_t bytes) noexcept;
+
+}  // namespace detail
+
 /// `size` elements of T, zeroed, 64-byte aligned, owned by this object. Moves in O(1), is not copied by accident.
 template <class T>
 class buffer {
@@ -50,7 +59,9 @@ class buffer {
   static T* allocate(std::size_t size) {
     if (size == 0) return nullptr;
     if (size > std::size_t(-1) / sizeof(T)) throw std::bad_array_new_length();
-    return static_cast<T*>(::operator new (size * sizeof(T), std::align_val_t{buffer_alignment}));
+    void* const memory = ::operator new (size * sizeof(T), std::align_val_t{buffer_alignment});
+    detail::prefer_large_pages(memory, size * sizeof(T));
+    return static_cast<T*>(memory);
   }
 
   std::unique_ptr<T, release> data_;

@@ -1,0 +1,222 @@
+// A step of logistic regression on dense rows in memory, one rank, beside what the machine can do: Eigen's two-pass
+// matrix-vector products over the same rows and plain reading of memory.
+//
+//   build/release/bench/logistic_regression [--rows=N] [flags of Google Benchmark]
+//
+// Repetitions of all are interleaved, so that a busy moment of the machine hits each alike; after them the ratios of
+// the medians go to stderr (stdout stays what --benchmark_format says).
+#include <benchmark/benchmark.h>
+
+#include <Eigen/Core>
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <muster/comm/collectives/allreduce.hpp>
+#include <muster/comm/context.hpp>
+#include <muster/data/loader.hpp>
+#include <muster/data/synthetic.hpp>
+#include <muster/train/arena.hpp>
+#include <muster/train/schedule.hpp>
+#include <muster/train/sgd.hpp>
+#include <muster/train/tracker.hpp>
+
+#include "kernels.hpp"
+
+namespace {
+
+constexpr std::size_t batch_size = 100;
+constexpr float l2 = 2.5e-6f;
+const muster::schedule schedule = muster::inverse_sqrt_rate{200};
+
+using vector_map = Eigen::Map<Eigen::VectorXf>;
+using const_vector_map = Eigen::Map<const Eigen::VectorXf>;
+
+/// What all measurements share.
+struct setting {
+  explicit setting(std::size_t rows) : data(muster::synthetic_epsilon(rows, 1)) {
+    targets.assign(data.labels().begin(), data.labels().end());
+  }
+  muster::context context;
+  muster::dataset data;
+  std::vector<float> targets;
+};
+
+/// Says how much a benchmark has done: samples, and bytes of rows read.
+void count(benchmark::State& state, const setting& with, std::size_t samples) {
+  const auto done = state.iterations() * static_cast<std::int64_t>(samples);
+  state.SetItemsProcessed(done);
+  state.SetBytesProcessed(done * static_cast<std::int64_t>(with.data.features() * sizeof(float)));
+}
+
+/// All of a step as examples/logistic_regression does it: loader, kernel, allreduce, update, tracker.
+void muster_step(benchmark::State& state, setting& with) {
+  muster::group& world = with.context.world();
+  muster::arena arena(with.context, {{"weight", {with.data.features()}}, {"bias", {}}});
+  muster::sgd optimizer(arena, {.decay = l2});
+  muster::tracker tracker(world);
+  auto loader = with.data | muster::shuffle(1) | muster::batch(batch_size);
+  (void)loader.next({0, 1});  // the order of the first epoch is made here
+  double loss = 0;
+  std::uint64_t step = 0;
+  for (auto _ : state) {
+    auto batches = tracker.batches();
+    const auto next = [&] {
+      auto phase = tracker.phase(muster::phase::batch_load);
+      return loader.next({0, 1});
+    };
+    auto batch = next();
+    if (!batch) {
+      loader.next_epoch();
+      batch = next();
+    }
+    {
+      auto phase = tracker.phase(muster::phase::backward);
+      arena.clear_gradients();
+      loss += logistic::add_gradient(with.data, batch.samples, with.targets,
+                                     {arena.parameter(std::size_t{0}), arena.parameter(1)[0]},
+                                     1.0f / static_cast<float>(batch.global_size),
+                                     {arena.gradient(std::size_t{0}), arena.gradient(1).data()})
+                  .loss;
+    }
+    {
+      auto phase = tracker.phase(muster::phase::aggregate);
+      muster::allreduce(world, arena.gradients(), muster::sum);
+    }
+    {
+      auto phase = tracker.phase(muster::phase::optimizer_step);
+      optimizer.apply(schedule({.step = step++, .epoch = 0}));
+    }
+    loader.commit();
+  }
+  benchmark::DoNotOptimize(loss);
+  count(state, with, batch_size);
+}
+
+/// The yardstick: two passes of Eigen over 100 rows that follow each other in memory, and nothing else but the update.
+void eigen_two_pass(benchmark::State& state, setting& with) {
+  using matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  const auto features = static_cast<Eigen::Index>(with.data.features());
+  const Eigen::OuterStride<> stride(static_cast<Eigen::Index>(with.data.stride()));
+  Eigen::VectorXf weights = Eigen::VectorXf::Zero(features), gradient(features);
+  Eigen::VectorXf factors(batch_size);
+  std::size_t first = 0;
+  std::uint64_t step = 0;
+  for (auto _ : state) {
+    const Eigen::Map<const matrix, 0, Eigen::OuterStride<>> rows(with.data.row(first).data(), batch_size, features,
+                                                                 stride);
+    const const_vector_map signs(with.targets.data() + first, batch_size);
+    factors.noalias() = rows * weights;
+    factors = -signs.array() / (1.0f + (signs.array() * factors.array()).exp()) / float{batch_size};
+    gradient.noalias() = rows.transpose() * factors;
+    weights -= static_cast<float>(schedule({.step = step++, .epoch = 0})) * (gradient + l2 * weights);
+    first = first + 2 * batch_size <= with.data.size() ? first + batch_size : 0;
+  }
+  benchmark::DoNotOptimize(weights.data());
+  count(state, with, batch_size);
+}
+
+/// The same arithmetic on shuffled rows, which no matrix covers: row by row, in two passes.
+void eigen_two_pass_shuffled(benchmark::State& state, setting& with) {
+  const auto features = static_cast<Eigen::Index>(with.data.features());
+  auto loader = with.data | muster::shuffle(1) | muster::batch(batch_size);
+  (void)loader.next({0, 1});
+  Eigen::VectorXf weights = Eigen::VectorXf::Zero(features), gradient(features);
+  std::vector<float> factors(batch_size);
+  std::uint64_t step = 0;
+  for (auto _ : state) {
+    auto batch = loader.next({0, 1});
+    if (!batch) {
+      loader.next_epoch();
+      batch = loader.next({0, 1});
+    }
+    const auto row = [&](std::size_t i) { return const_vector_map(with.data.row(batch.samples[i]).data(), features); };
+    for (std::size_t i = 0; i < batch.samples.size(); ++i) {
+      const float sign = with.targets[batch.samples[i]];
+      factors[i] = -sign / (1.0f + std::exp(sign * row(i).dot(weights))) / static_cast<float>(batch.global_size);
+    }
+    gradient.setZero();
+    for (std::size_t i = 0; i < batch.samples.size(); ++i) gradient.noalias() += factors[i] * row(i);
+    weights -= static_cast<float>(schedule({.step = step++, .epoch = 0})) * (gradient + l2 * weights);
+    loader.commit();
+  }
+  benchmark::DoNotOptimize(weights.data());
+  count(state, with, batch_size);
+}
+
+/// The limit: adding up all rows once, in order.
+void read_memory(benchmark::State& state, setting& with) {
+  const Eigen::Map<const Eigen::ArrayXf> all(with.data.row(0).data(),
+                                             static_cast<Eigen::Index>(with.data.size() * with.data.stride()));
+  for (auto _ : state) benchmark::DoNotOptimize(all.sum());
+  count(state, with, with.data.size());
+}
+
+/// Keeps the medians of what passes through to the reporter of the user's choice.
+class median_keeper final : public benchmark::BenchmarkReporter {
+ public:
+  explicit median_keeper(benchmark::BenchmarkReporter& shown) : shown_(&shown) {}
+  bool ReportContext(const Context& context) override { return shown_->ReportContext(context); }
+  void ReportRuns(const std::vector<Run>& runs) override {
+    for (const auto& run : runs) {
+      if (run.run_type == Run::RT_Aggregate && run.aggregate_name == "median") {
+        medians_[run.run_name.function_name] = run.counters.at("items_per_second");
+      }
+    }
+    shown_->ReportRuns(runs);
+  }
+  void Finalize() override { shown_->Finalize(); }
+
+  void print_ratio(const char* of, const char* to) const {
+    if (!medians_.contains(of) || !medians_.contains(to)) return;
+    std::fprintf(stderr, "%s / %s = %.2f (%.3g and %.3g samples/s)\n", of, to, medians_.at(of) / medians_.at(to),
+                 medians_.at(of), medians_.at(to));
+  }
+
+ private:
+  benchmark::BenchmarkReporter* shown_;  // the library's, which keeps it
+  std::map<std::string, double> medians_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::size_t rows = 50'000;  // 400 MB: no cache holds them
+  std::vector<char*> words{argv, argv + argc};
+  std::erase_if(words, [&](const char* word) {
+    if (std::strncmp(word, "--rows=", 7) != 0) return false;
+    rows = std::max<std::size_t>(batch_size, std::strtoull(word + 7, nullptr, 10));
+    return true;
+  });
+  // Ahead of the user's flags, which win.
+  static char interleaved[] = "--benchmark_enable_random_interleaving=true",
+              repetitions[] = "--benchmark_repetitions=9", aggregates[] = "--benchmark_report_aggregates_only=true",
+              time[] = "--benchmark_min_time=0.1";
+  words.insert(words.begin() + 1, {interleaved, repetitions, aggregates, time});
+  int count_of_words = static_cast<int>(words.size());
+  words.push_back(nullptr);
+  benchmark::Initialize(&count_of_words, words.data());
+  if (benchmark::ReportUnrecognizedArguments(count_of_words, words.data())) return 2;
+
+  setting with(rows);
+  for (const auto& [name, body] : {std::pair{"muster_step", &muster_step}, std::pair{"eigen_two_pass", &eigen_two_pass},
+                                   std::pair{"eigen_two_pass_shuffled", &eigen_two_pass_shuffled}}) {
+    benchmark::RegisterBenchmark(name, [&with, run = body](benchmark::State& state) {
+      run(state, with);
+    })->UseRealTime();
+  }
+  benchmark::RegisterBenchmark("read_memory", [&with](benchmark::State& state) { read_memory(state, with); })
+      ->UseRealTime()
+      ->Unit(benchmark::kMillisecond);
+
+  median_keeper keeper(*benchmark::CreateDefaultDisplayReporter());
+  benchmark::RunSpecifiedBenchmarks(&keeper);
+  keeper.print_ratio("muster_step", "eigen_two_pass");
+  keeper.print_ratio("muster_step", "eigen_two_pass_shuffled");
+  keeper.print_ratio("muster_step", "read_memory");
+}

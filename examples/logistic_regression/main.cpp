@@ -1,0 +1,25 @@
+// L2-regularised logistic regression by synchronous SGD, MLBench's task 2a (docs/logistic-regression.md).
+//
+//   mpirun -n 2 build/release/examples/logistic_regression --train libsvm:a9a --test libsvm:a9a.t --json out.json
+//   build/release/examples/logistic_regression --ranks 2 --synthetic epsilon:20000 --preset mlbench-2a
+#include <cstdio>
+
+#include <muster/core/atomic_file.hpp>
+#include <muster/muster.hpp>
+
+#include "options.hpp"
+#include "problem.hpp"
+#include "training.hpp"
+
+int main(int argc, char** argv) {
+  return muster::run_main(argc, argv, [&](muster::context& context) {
+    const auto chosen = logistic::parse_options(argv, context.ranks());
+    if (chosen.help) {
+      if (context.launcher().rank == 0) std::fputs(logistic::help_text().c_str(), stdout);
+      return;
+    }
+    if (context.launcher().rank == 0 && !chosen.json.empty()) muster::require_writable(chosen.json);
+    const auto data = logistic::open_problem(chosen);  // ranks that are threads share it
+    context.run([&](muster::group& world) { logistic::train(context, world, data, chosen); });
+  });
+}

@@ -1,0 +1,151 @@
+#include "options.hpp"
+
+#include <CLI/CLI.hpp>
+#include <array>
+#include <sstream>
+
+#include <muster/core/env.hpp>
+#include <muster/core/error.hpp>
+#include <muster/train/schedule.hpp>
+
+namespace logistic {
+namespace {
+
+// alpha of alpha / sqrt(t) in MLBench's task 2a, by ranks.
+double mlbench_alpha(int ranks) {
+  constexpr std::array<std::pair<int, double>, 4> table = {{{1, 200}, {2, 400}, {4, 600}, {8, 700}}};
+  for (const auto& [most, alpha] : table) {
+    if (ranks <= most) return alpha;
+  }
+  return 800;
+}
+
+constexpr const char* default_file_schedule = "inverse-sqrt:2";
+constexpr const char* default_synthetic_schedule = "inverse-sqrt:200";
+
+/// The command line and what it may leave open.
+struct command_line {
+  options chosen;
+  std::optional<std::uint64_t> batch_per_rank;
+  std::string goal;
+  std::string preset;
+  CLI::App app{"L2-regularised logistic regression by synchronous SGD: MLBench's task 2a.", "logistic_regression"};
+
+  command_line() {
+    auto& o = chosen;
+    app.set_help_flag();  // --help is printed by rank 0 alone
+    app.add_flag("-h,--help", o.help, "print this and exit");
+    auto* train = app.add_option("--train", o.train, "training set: libsvm:PATH, plain or gzip")->type_name("SPEC");
+    auto* test = app.add_option("--test", o.test, "test set, of the same classes")->type_name("SPEC");
+    app.add_option("--synthetic", o.synthetic,
+                   "instead of files: dense rows of 2,000 features that stand in for the epsilon data set, and a "
+                   "fifth as many to test on")
+        ->type_name("epsilon[:ROWS]")
+        ->excludes(train)
+        ->excludes(test);
+    train->needs(test);
+    test->needs(train);
+    app.add_option("--epochs", o.epochs, "passes over the training set")->capture_default_str();
+    auto* batch = app.add_option("--batch", o.batch, "samples a step, over all ranks")->capture_default_str();
+    app.add_option("--batch-per-rank", batch_per_rank, "samples a step and rank, instead of --batch")->excludes(batch);
+    app.add_option("--schedule", o.schedule,
+                   std::string("learning rate: constant:RATE, inverse-sqrt:ALPHA or "
+                               "step:RATE,epochs=E+E,factor=F,warmup=EPOCHS,scale=S [") +
+                       default_file_schedule + ", or " + default_synthetic_schedule + " with --synthetic]")
+        ->type_name("SPEC");
+    app.add_option("--goal", goal, "report when it is reached: accuracy=0.85, val_loss=0.33 or train_loss=0.33")
+        ->type_name("METRIC=VALUE");
+    app.add_option("--seed", o.seed, "of the order of samples and of synthetic data")->capture_default_str();
+    app.add_option("--l2", o.l2, "the loss has l2 / 2 * |weights and bias|^2 added")->capture_default_str();
+    app.add_option("--momentum", o.momentum, "of SGD")->capture_default_str();
+    app.add_option("--json", o.json, "write the tracker's report there (docs/tracker.md)")->type_name("FILE");
+    app.add_option(
+           "--preset", preset,
+           "mlbench-2a: --batch-per-rank 100 --l2 2.5e-6 --schedule inverse-sqrt:A with A = 200, 400, 600, 700, "
+           "800 for 1, 2, 4, 8, more ranks; flags beside it win")
+        ->type_name("NAME");
+  }
+};
+
+[[noreturn]] void refuse(const std::string& problem, const std::string& suggestion) {
+  throw muster::configuration_error(problem + "; " + suggestion);
+}
+
+std::string one_line(std::string text) {
+  for (char& c : text) {
+    if (c == '\n') c = ' ';
+  }
+  while (text.ends_with(' ')) text.pop_back();
+  return text;
+}
+
+void parse(command_line& line, char** argv) {
+  int argc = 0;
+  while (argv[argc] != nullptr) ++argc;
+  try {
+    line.app.parse(argc, argv);
+  } catch (const CLI::ExtrasError&) {
+    std::vector<std::string> known;
+    for (const auto* option : line.app.get_options()) known.push_back(option->get_name());
+    for (const auto& row : muster::setting_table()) known.push_back("--" + std::string(row.name));
+    const std::string word = line.app.remaining().front();
+    const auto meant = muster::closest(word.substr(0, word.find('=')), known);
+    refuse("unknown argument '" + word + "' (neither a flag of this program nor one of muster)",
+           meant ? "did you mean " + *meant + "?" : "--help lists all");
+  } catch (const CLI::ParseError& error) {
+    refuse("bad command line (" + one_line(error.what()) + ")", "--help lists all flags");
+  }
+}
+
+void apply_preset(command_line& line, int ranks) {
+  if (line.preset.empty()) return;
+  if (line.preset != "mlbench-2a") {
+    const auto meant = muster::closest(line.preset, {"mlbench-2a"});
+    refuse("unknown preset '" + line.preset + "' (known: mlbench-2a)",
+           meant ? "did you mean " + *meant + "?" : "use that or none");
+  }
+  auto& o = line.chosen;
+  if (line.app.count("--batch") == 0 && !line.batch_per_rank) line.batch_per_rank = 100;
+  if (line.app.count("--l2") == 0) o.l2 = 2.5e-6f;
+  if (o.schedule.empty()) {
+    std::ostringstream text;
+    text << "inverse-sqrt:" << mlbench_alpha(ranks);
+    o.schedule = text.str();
+  }
+}
+
+}  // namespace
+
+options parse_options(char** argv, int ranks) {
+  command_line line;
+  parse(line, argv);
+  auto& o = line.chosen;
+  if (o.help) return o;
+  if (o.train.empty() && o.synthetic.empty()) {
+    refuse("nothing to train on (neither --train nor --synthetic is given)",
+           "give --train libsvm:PATH --test libsvm:PATH or --synthetic epsilon");
+  }
+  apply_preset(line, ranks);
+  if (line.batch_per_rank) o.batch = *line.batch_per_rank * static_cast<std::uint64_t>(ranks);
+  if (o.batch == 0) refuse("the batch cannot be 0 (a step needs samples)", "give --batch 1 or more");
+  if (o.epochs == 0) refuse("--epochs cannot be 0 (nothing would be trained)", "give 1 or more");
+  if (o.schedule.empty()) o.schedule = o.synthetic.empty() ? default_file_schedule : default_synthetic_schedule;
+  (void)muster::parse_schedule(o.schedule);
+  if (!line.goal.empty()) o.goal = muster::parse_goal(line.goal);
+  return o;
+}
+
+std::string help_text() {
+  const command_line line;
+  return line.app.help() + "\nFlags of every muster program [default, variable]:\n" + muster::settings_help();
+}
+
+std::string describe(const options& chosen) {
+  std::ostringstream text;
+  text.precision(9);
+  text << "epochs " << chosen.epochs << ", batch " << chosen.batch << ", schedule " << chosen.schedule << ", seed "
+       << chosen.seed << ", l2 " << chosen.l2 << ", momentum " << chosen.momentum;
+  return text.str();
+}
+
+}  // namespace logistic

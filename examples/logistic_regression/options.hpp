@@ -1,0 +1,38 @@
+// What the command line asks for.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include <muster/train/tracker.hpp>
+
+namespace logistic {
+
+struct options {
+  std::string train;      ///< specification of the training set; empty with synthetic data
+  std::string test;       ///< specification of the test set
+  std::string synthetic;  ///< "epsilon" or "epsilon:ROWS"; empty with files
+  std::uint64_t epochs = 10;
+  std::uint64_t batch = 100;  ///< over all ranks
+  std::string schedule;
+  std::optional<muster::goal> goal;
+  std::uint64_t seed = 1;
+  float l2 = 0.0f;
+  float momentum = 0.0f;
+  std::string json;  ///< empty: no report
+  bool help = false;
+};
+
+/// Reads the command line of a job of `ranks` ranks, up to the null pointer that ends it: muster has taken its own
+/// flags out already. Fills in what it leaves open, from the preset if there is one. Throws
+/// muster::configuration_error.
+options parse_options(char** argv, int ranks);
+
+/// What --help prints.
+std::string help_text();
+
+/// The options that decide the numbers of a run in one line, for the report and to compare ranks.
+std::string describe(const options& chosen);
+
+}  // namespace logistic

@@ -1,0 +1,128 @@
+#include "problem.hpp"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstdint>
+#include <sstream>
+
+#include <muster/comm/collectives/allgather.hpp>
+#include <muster/core/error.hpp>
+#include <muster/core/hash.hpp>
+#include <muster/data/open.hpp>
+#include <muster/data/synthetic.hpp>
+
+namespace logistic {
+namespace {
+
+constexpr std::uint64_t default_synthetic_rows = 50'000;
+
+std::string text_of(float label) {
+  std::ostringstream text;
+  text << label;
+  return text.str();
+}
+
+std::string list_of(const std::vector<float>& labels) {
+  std::string text;
+  for (std::size_t i = 0; i < std::min<std::size_t>(labels.size(), 5); ++i) {
+    text += (i > 0 ? ", " : "") + text_of(labels[i]);
+  }
+  return text + (labels.size() > 5 ? ", ..." : "");
+}
+
+/// The two labels of the training set, ascending.
+std::vector<float> two_classes(const muster::dataset& train) {
+  auto classes = train.classes();
+  if (classes.size() == 2) return classes;
+  throw muster::data_error({train.name()}, "cannot be trained on (it has " + std::to_string(classes.size()) +
+                                               " labels, " + list_of(classes) +
+                                               ", and logistic regression tells two apart); give a set of two classes");
+}
+
+std::vector<float> targets_of(const muster::dataset& data, const std::vector<float>& classes,
+                              const std::string& train_name) {
+  std::vector<float> targets(data.size());
+  for (std::size_t i = 0; i < data.size(); ++i) {
+    const float label = data.label(i);
+    if (label != classes[0] && label != classes[1]) {
+      throw muster::data_error({data.name()}, "cannot be tested on (sample " + std::to_string(i + 1) + " has label " +
+                                                  text_of(label) + ", but " + train_name + " has only " +
+                                                  list_of(classes) + "); give sets of the same classes");
+    }
+    targets[i] = label == classes[1] ? 1.0f : -1.0f;
+  }
+  return targets;
+}
+
+problem make_problem(muster::dataset train, muster::dataset test) {
+  const auto classes = two_classes(train);
+  problem made;
+  made.train.targets = targets_of(train, classes, train.name());
+  made.test.targets = targets_of(test, classes, train.name());
+  made.features = std::max(train.features(), test.features());
+  made.train.data = std::move(train);
+  made.test.data = std::move(test);
+  return made;
+}
+
+std::uint64_t rows_of(const std::string& synthetic) {
+  const auto colon = synthetic.find(':');
+  if (synthetic.substr(0, colon) != "epsilon") {
+    throw muster::configuration_error("no synthetic data is named '" + synthetic +
+                                      "' (known: epsilon[:ROWS]); give --synthetic epsilon or epsilon:20000");
+  }
+  if (colon == std::string::npos) return default_synthetic_rows;
+  std::uint64_t rows = 0;
+  const char* const end = synthetic.data() + synthetic.size();
+  const auto [stop, code] = std::from_chars(synthetic.data() + colon + 1, end, rows);
+  if (code == std::errc() && stop == end && rows >= 10 && rows <= 100'000'000) return rows;
+  throw muster::configuration_error("--synthetic cannot be '" + synthetic +
+                                    "' (the rows are a whole number from 10 to 100000000); give such as epsilon:20000");
+}
+
+}  // namespace
+
+problem open_problem(const options& chosen) {
+  if (chosen.synthetic.empty())
+    return make_problem(muster::open_dataset(chosen.train), muster::open_dataset(chosen.test));
+  const std::uint64_t rows = rows_of(chosen.synthetic);
+  return make_problem(muster::synthetic_epsilon(rows, chosen.seed),
+                      muster::synthetic_epsilon(rows / 5, chosen.seed, {.first_row = rows}));
+}
+
+void require_same_everywhere(muster::group& world, const problem& data, const options& chosen) {
+  constexpr std::size_t width = 5;
+  const std::string described = describe(chosen);
+  muster::digest of_options;
+  of_options.add(std::as_bytes(std::span(described)));
+  const std::array<std::uint64_t, width> mine = {data.train.data.digest(), data.train.data.size(),
+                                                 data.test.data.digest(), data.test.data.size(), of_options.value()};
+  std::vector<std::uint64_t> all(width * static_cast<std::size_t>(world.size()));
+  muster::allgather(world, std::span(mine), std::span(all));
+  const auto rank_that_differs = [&](std::size_t column) {
+    int rank = 1;
+    while (rank < world.size() && all[static_cast<std::size_t>(rank) * width + column] == all[column]) ++rank;
+    return rank;
+  };
+  // The same error at every rank, whichever of them is the odd one out.
+  for (const bool train : {true, false}) {
+    const std::size_t column = train ? 0 : 2;
+    const int other = rank_that_differs(column);
+    if (other == world.size()) continue;
+    const auto size_at = [&](int rank) {
+      return std::to_string(all[static_cast<std::size_t>(rank) * width + column + 1]) + " samples";
+    };
+    throw muster::data_error({(train ? data.train : data.test).data.name()},
+                             std::string("the ") + (train ? "training" : "test") +
+                                 " set is not the same at every rank (rank 0 has " + size_at(0) + ", rank " +
+                                 std::to_string(other) + " has " + size_at(other) +
+                                 ", and their contents differ); give all ranks the same file");
+  }
+  if (const int other = rank_that_differs(4); other != world.size()) {
+    throw muster::configuration_error("ranks 0 and " + std::to_string(other) + " were given different options (here: " +
+                                      described + "); give all ranks the same command line");
+  }
+}
+
+}  // namespace logistic

@@ -1,0 +1,205 @@
+#include "training.hpp"
+
+#include <array>
+#include <cmath>
+#include <cstdio>
+
+#include <muster/comm/collectives/allreduce.hpp>
+#include <muster/core/progress.hpp>
+#include <muster/data/loader.hpp>
+#include <muster/train/arena.hpp>
+#include <muster/train/schedule.hpp>
+#include <muster/train/sgd.hpp>
+#include <muster/train/tracker.hpp>
+
+#include "kernels.hpp"
+
+namespace logistic {
+namespace {
+
+constexpr std::size_t weight = 0, bias = 1;  // the tensors of the arena
+
+model_view model_of(muster::arena& arena) { return {arena.parameter(weight), arena.parameter(bias)[0]}; }
+
+/// Sums over all ranks.
+totals over_all_ranks(muster::group& world, const totals& mine) {
+  std::array<double, 2> sums = {mine.loss, static_cast<double>(mine.correct)};
+  muster::allreduce(world, std::span(sums), muster::sum);
+  return {sums[0], static_cast<std::uint64_t>(sums[1])};
+}
+
+/// Loss and hits of the model on all samples of a set, of which this rank goes through its slice.
+totals evaluate_together(muster::group& world, const labelled& set, const model_view& model) {
+  const auto mine = muster::part_of(set.data.size(), {world.rank(), world.size()});
+  return over_all_ranks(world, evaluate(set.data, mine.first, mine.last, set.targets, model));
+}
+
+void require_finite(double loss, std::uint64_t epoch, const options& chosen) {
+  if (std::isfinite(loss)) return;
+  throw muster::configuration_error("the training diverged (in epoch " + std::to_string(epoch + 1) +
+                                    " the loss is not finite any more with schedule " + chosen.schedule +
+                                    "); lower the learning rate");
+}
+
+class run {
+ public:
+  run(muster::context& context, muster::group& world, const problem& data, const options& chosen)
+      : world_(world),
+        data_(data),
+        chosen_(chosen),
+        arena_(context, {{"weight", {data.features}}, {"bias", {}}}),
+        optimizer_(arena_, {.momentum = chosen.momentum, .decay = chosen.l2}),
+        schedule_(muster::parse_schedule(chosen.schedule)),
+        loader_(data.train.data | muster::shuffle(chosen.seed) | muster::batch(chosen.batch)),
+        tracker_(world, {.goal = chosen.goal}),
+        progress_(world.rank() == 0) {}
+
+  void train() {
+    if (world_.rank() == 0) print_header();
+    for (; loader_.epoch() < chosen_.epochs; loader_.next_epoch()) {
+      const totals seen = over_all_ranks(world_, train_epoch());
+      progress_.clear();
+      totals found;
+      {
+        auto phase = tracker_.phase(muster::phase::metrics);
+        found = evaluate_together(world_, data_.test, model_of(arena_));
+      }
+      const double train_size = static_cast<double>(data_.train.data.size());
+      const double test_size = static_cast<double>(data_.test.data.size());
+      const muster::epoch_metrics metrics{.train_loss = seen.loss / train_size,
+                                          .val_loss = found.loss / test_size,
+                                          .val_accuracy = static_cast<double>(found.correct) / test_size};
+      require_finite(metrics.train_loss + metrics.val_loss, loader_.epoch(), chosen_);
+      const auto& report = tracker_.end_epoch(world_, metrics);
+      if (world_.rank() == 0) print_epoch(report);
+    }
+    // What the training minimises, now that it stands still: the mean log-loss and the penalty.
+    const double loss = evaluate_together(world_, data_.train, model_of(arena_)).loss;
+    double squares = 0;
+    for (const float value : arena_.parameters()) squares += double{value} * double{value};
+    objective_ = loss / static_cast<double>(data_.train.data.size()) + 0.5 * double{chosen_.l2} * squares;
+    if (world_.rank() == 0) print_results();
+  }
+
+  void write_report() {
+    if (chosen_.json.empty()) return;
+    char objective[32];
+    std::snprintf(objective, sizeof objective, "%.9g", objective_);
+    tracker_.annotate("objective", objective);
+    tracker_.annotate("options", describe(chosen_));
+    tracker_.annotate("test", data_.test.data.name());
+    tracker_.annotate("train", data_.train.data.name());
+    tracker_.write(chosen_.json);
+  }
+
+ private:
+  totals train_epoch() {
+    totals seen;
+    auto batches = tracker_.batches();
+    while (const auto batch = next_batch()) {
+      {
+        auto phase = tracker_.phase(muster::phase::backward);  // forward and loss are part of the same kernel
+        arena_.clear_gradients();
+        // Divided by the samples of all ranks, so that the sum over the ranks is the mean over the batch however its
+        // samples are spread.
+        seen += add_gradient(data_.train.data, batch.samples, data_.train.targets, model_of(arena_),
+                             1.0f / static_cast<float>(batch.global_size),
+                             {arena_.gradient(weight), arena_.gradient(bias).data()});
+      }
+      {
+        auto phase = tracker_.phase(muster::phase::aggregate);
+        muster::allreduce(world_, arena_.gradients(), muster::sum);
+      }
+      {
+        auto phase = tracker_.phase(muster::phase::optimizer_step);
+        const double epochs_done = static_cast<double>(batch.epoch) +
+                                   static_cast<double>(batch.position) / static_cast<double>(data_.train.data.size());
+        optimizer_.apply(schedule_({.step = steps_, .epoch = epochs_done}));
+      }
+      tracker_.add_samples(batch.samples.size());
+      loader_.commit();
+      ++steps_;
+      if (progress_.active()) show_progress();
+    }
+    return seen;
+  }
+
+  muster::minibatch next_batch() {
+    auto phase = tracker_.phase(muster::phase::batch_load);
+    return loader_.next({world_.rank(), world_.size()});
+  }
+
+  void show_progress() {
+    char line[96];
+    std::snprintf(line, sizeof line, "epoch %llu of %llu, step %llu of %llu",
+                  static_cast<unsigned long long>(loader_.epoch() + 1), static_cast<unsigned long long>(chosen_.epochs),
+                  static_cast<unsigned long long>(loader_.step()),
+                  static_cast<unsigned long long>(loader_.steps_per_epoch()));
+    progress_.update(line);
+  }
+
+  void print_header() const {
+    std::printf("%zu training and %zu test samples of %zu features (%s), %d rank%s (%s)\n%s\n", data_.train.data.size(),
+                data_.test.data.size(), data_.features, data_.train.data.is_sparse() ? "sparse" : "dense",
+                world_.size(), world_.size() == 1 ? "" : "s", std::string(world_.abilities().name).c_str(),
+                describe(chosen_).c_str());
+    std::printf("\nepoch  train loss   test loss  accuracy   seconds   samples/s\n");
+    std::fflush(stdout);
+  }
+
+  void print_epoch(const muster::epoch_report& report) const {
+    std::printf("%5zu  %10.6g  %10.6g  %8.4f  %8.3f  %10.3g\n", tracker_.epochs().size(), report.metrics.train_loss,
+                report.metrics.val_loss, report.metrics.val_accuracy, report.train_seconds,
+                report.samples_per_second());
+    std::fflush(stdout);
+  }
+
+  void print_results() const {
+    const auto& epochs = tracker_.epochs();
+    muster::epoch_report all;
+    for (const auto& epoch : epochs) {
+      all.samples += epoch.samples;
+      all.train_seconds += epoch.train_seconds;
+      all.compute_seconds += epoch.compute_seconds;
+      all.communication_seconds += epoch.communication_seconds;
+    }
+    std::printf("\nobjective      %.6g (mean log-loss + l2 / 2 * |parameters|^2, training set)\n", objective_);
+    std::printf("test loss      %.6g\n", epochs.back().metrics.val_loss);
+    std::printf("test accuracy  %.4f\n", epochs.back().metrics.val_accuracy);
+    std::printf("samples/s      %.3g\n", all.samples_per_second());
+    std::printf("batch time     %.3f s, of it computing %.3f s, communicating %.3f s (slowest rank)\n",
+                all.train_seconds, all.compute_seconds, all.communication_seconds);
+    if (chosen_.goal) {
+      std::printf("time to goal   ");
+      if (const auto reached = tracker_.time_to_goal()) {
+        std::printf("%.3f s (%s %g)\n", *reached, chosen_.goal->metric.c_str(), chosen_.goal->value);
+      } else {
+        std::printf("not reached (%s %g)\n", chosen_.goal->metric.c_str(), chosen_.goal->value);
+      }
+    }
+    std::fflush(stdout);
+  }
+
+  muster::group& world_;
+  const problem& data_;
+  const options& chosen_;
+  muster::arena arena_;
+  muster::sgd optimizer_;
+  muster::schedule schedule_;
+  muster::loader<> loader_;
+  muster::tracker tracker_;
+  muster::progress_line progress_;
+  std::uint64_t steps_ = 0;
+  double objective_ = 0;
+};
+
+}  // namespace
+
+void train(muster::context& context, muster::group& world, const problem& data, const options& chosen) {
+  require_same_everywhere(world, data, chosen);
+  run job(context, world, data, chosen);
+  job.train();
+  job.write_report();
+}
+
+}  // namespace logistic

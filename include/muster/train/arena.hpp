@@ -1,0 +1,84 @@
+// One flat piece of memory for everything a model learns with.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <muster/core/buffer.hpp>
+#include <muster/core/error.hpp>
+
+namespace muster::inline v0 {
+
+/// Name and extents of one tensor; no extents means a single number.
+struct tensor_shape {
+  std::string name;
+  std::vector<std::size_t> extents;
+
+  /// The number of elements, the product of the extents. Throws configuration_error when it does not fit 64 bits.
+  [[nodiscard]] std::size_t size() const;
+};
+
+/// What hands out the memory of an arena: a muster::context, or whatever has the same `allocate<T>(n)`.
+template <class Memory>
+concept arena_memory = requires(Memory& memory, std::size_t size) {
+  { memory.template allocate<float>(size) } -> std::same_as<buffer<float>>;
+};
+
+/// Parameters, gradients and optimizer state of a model, each in one contiguous array, so that one collective reduces
+/// all gradients and one loop updates all parameters.
+///
+/// The tensors lie in the order given, each at a 64-byte boundary. The gaps between them belong to the arrays and hold
+/// zeros: whoever writes through the views below leaves them alone, sums and updates keep them zero. Nothing moves
+/// while the arena lives, so spans stay valid; they dangle after it. Not thread safe; every rank has its own.
+class arena {
+ public:
+  /// Throws configuration_error when two tensors have one name or a name is empty. All values start as zeros.
+  template <arena_memory Memory>
+  arena(Memory& memory, std::vector<tensor_shape> shapes)
+      : arena(std::move(shapes), [&memory](std::size_t size) { return memory.template allocate<float>(size); }) {}
+
+  /// All parameters, gaps included.
+  [[nodiscard]] std::span<float> parameters() noexcept { return parameters_.span(); }
+  [[nodiscard]] std::span<const float> parameters() const noexcept { return parameters_.span(); }
+  /// All gradients, gaps included: what is reduced over the ranks.
+  [[nodiscard]] std::span<float> gradients() noexcept { return gradients_.span(); }
+  [[nodiscard]] std::span<const float> gradients() const noexcept { return gradients_.span(); }
+  /// An array of the optimizer with the layout of the parameters, made of zeros when it is first asked for. `name` is
+  /// what checkpoints call it, "velocity". The memory the arena was made from must still live at that first call.
+  [[nodiscard]] std::span<float> state(const std::string& name);
+
+  /// The tensors, as they were given.
+  [[nodiscard]] const std::vector<tensor_shape>& shapes() const noexcept { return shapes_; }
+  /// Where the tensor of that name is in `shapes()`. Throws configuration_error when there is none; O(tensors).
+  [[nodiscard]] std::size_t index(std::string_view name) const;
+
+  /// One tensor's parameters. Throws configuration_error when `tensor` is not below shapes().size().
+  [[nodiscard]] std::span<float> parameter(std::size_t tensor) { return view(parameters_.span(), tensor); }
+  [[nodiscard]] std::span<float> parameter(std::string_view name) { return parameter(index(name)); }
+  /// One tensor's gradients.
+  [[nodiscard]] std::span<float> gradient(std::size_t tensor) { return view(gradients_.span(), tensor); }
+  [[nodiscard]] std::span<float> gradient(std::string_view name) { return gradient(index(name)); }
+
+  /// Sets all gradients to zero.
+  void clear_gradients() noexcept;
+
+ private:
+  using allocator = std::function<buffer<float>(std::size_t)>;
+  arena(std::vector<tensor_shape> shapes, allocator allocate);
+  [[nodiscard]] std::span<float> view(std::span<float> whole, std::size_t tensor) const;
+
+  std::vector<tensor_shape> shapes_;
+  std::vector<std::size_t> offsets_;  // of each tensor, in elements; one more for the end
+  allocator allocate_;
+  buffer<float> parameters_;
+  buffer<float> gradients_;
+  std::map<std::string, buffer<float>, std::less<>> states_;
+};
+
+}  // namespace muster::inline v0

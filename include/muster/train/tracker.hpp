@@ -1,0 +1,168 @@
+// Where the time of a training goes and how good the model gets, for people and for programs.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <muster/comm/group.hpp>
+#include <muster/core/clock.hpp>
+#include <muster/core/events.hpp>
+
+namespace muster::inline v0 {
+
+/// What a step of training spends its time on.
+enum class phase : std::uint8_t { batch_load, forward, loss, backward, aggregate, optimizer_step, metrics };
+inline constexpr std::size_t phase_count = 7;
+
+/// "batch_load", as reports write it.
+[[nodiscard]] std::string_view to_string(phase which) noexcept;
+
+/// What the training is to reach: a metric and its value. "accuracy" is the val_accuracy of an epoch and must be at
+/// least the value, "val_loss" and "train_loss" must be at most.
+struct goal {
+  std::string metric;
+  double value;
+};
+
+/// Reads "accuracy=0.85". Throws configuration_error saying what is wrong and what is known.
+[[nodiscard]] goal parse_goal(std::string_view text);
+
+/// What a tracker is told at its start.
+struct tracker_options {
+  std::optional<muster::goal> goal;
+};
+
+/// How good the model was after an epoch; NaN for what was not measured.
+struct epoch_metrics {
+  double train_loss = std::numeric_limits<double>::quiet_NaN();
+  double val_loss = std::numeric_limits<double>::quiet_NaN();
+  double val_accuracy = std::numeric_limits<double>::quiet_NaN();  ///< in [0, 1]
+};
+
+/// One epoch of all ranks. Seconds are those of the slowest rank, each figure by itself.
+struct epoch_report {
+  epoch_metrics metrics;
+  std::uint64_t samples = 0;              ///< of all ranks
+  double train_seconds = 0;               ///< on the batch clock: validation is not in it
+  double compute_seconds = 0;             ///< in the phases forward, loss, backward and optimizer_step
+  double communication_seconds = 0;       ///< in collectives while the batch clock ran
+  double data_wait_seconds = 0;           ///< waiting for the loader while the batch clock ran
+  std::uint64_t communication_bytes = 0;  ///< payloads of all ranks in these collectives
+
+  /// samples / train_seconds; 0 when no time passed.
+  [[nodiscard]] double samples_per_second() const noexcept;
+};
+
+/// Times the phases of training on every rank, listens to what the library says of its own work (core/events.hpp), and
+/// reports the whole as JSON (docs/tracker.md).
+///
+///     muster::tracker tracker(world, {.goal = muster::goal{"accuracy", 0.85}});
+///     for (;;) {                                          // an epoch
+///       {
+///         auto batches = tracker.batches();               // the batch clock runs
+///         for (...) {
+///           { auto phase = tracker.phase(muster::phase::forward); ... }
+///           tracker.add_samples(n);
+///         }
+///       }
+///       { auto phase = tracker.phase(muster::phase::metrics); ... }
+///       tracker.end_epoch(world, {.train_loss = ..., .val_loss = ..., .val_accuracy = ...});
+///     }
+///     tracker.write("out.json");
+///
+/// Belongs to the thread that made it: every rank has one, and it is used and destroyed there, for it is that thread's
+/// event sink while it lives. Costs two readings of the clock a phase and allocates nothing between epochs.
+class tracker final : public event_sink {
+ public:
+  /// `world` is asked for its size, rank and transport only. Throws configuration_error for a goal of unknown metric.
+  explicit tracker(const group& world, tracker_options options = {});
+
+  /// Adds the time of its life to one figure of the tracker.
+  class [[nodiscard]] stopwatch {
+   public:
+    stopwatch(const stopwatch&) = delete;
+    stopwatch& operator=(const stopwatch&) = delete;
+    ~stopwatch() {
+      *total_ += seconds_since(begin_);
+      if (running_ != nullptr) *running_ = false;
+    }
+
+   private:
+    friend class tracker;
+    explicit stopwatch(double& total, bool* running = nullptr) noexcept
+        : total_(&total), running_(running), begin_(clock::now()) {
+      if (running_ != nullptr) *running_ = true;
+    }
+    double* total_;
+    bool* running_;
+    clock::time_point begin_;
+  };
+
+  /// Runs the batch clock for the life of the result: everything a step needs, nothing of validation.
+  [[nodiscard]] stopwatch batches() noexcept { return stopwatch(here_.train_seconds, &in_batches_); }
+  /// Counts the life of the result as `which`. Phases do not nest. A program whose kernel does several at once counts
+  /// the kernel as the last of them.
+  [[nodiscard]] stopwatch phase(muster::phase which) noexcept {
+    return stopwatch(here_.phases[static_cast<std::size_t>(which)]);
+  }
+  /// Counts samples that this rank took a step with.
+  void add_samples(std::uint64_t count) noexcept { here_.samples += static_cast<double>(count); }
+
+  /// Collective: ends an epoch, adds up what the ranks measured and returns it. `metrics` are those of all ranks, the
+  /// same at each.
+  const epoch_report& end_epoch(group& world, const epoch_metrics& metrics);
+
+  /// The epochs that ended, in order; the same at every rank.
+  [[nodiscard]] const std::vector<epoch_report>& epochs() const noexcept { return epochs_; }
+  /// On the batch clock, when the first epoch ended that reached the goal; nothing before, or without a goal. The same
+  /// at every rank.
+  [[nodiscard]] std::optional<double> time_to_goal() const noexcept { return time_to_goal_; }
+
+  /// Adds something that the report should say of the run: a seed, a data set. The last text for a key stays.
+  void annotate(const std::string& key, const std::string& text) { annotations_[key] = text; }
+  /// The report; its format is described in docs/tracker.md and only ever gains fields.
+  [[nodiscard]] std::string json() const;
+  /// Writes the report on rank 0, whole or not at all, and does nothing on others. Throws configuration_error when the
+  /// file cannot be written; `require_writable` tells that before the training.
+  void write(const std::string& path) const;
+
+  void record(const event& event) noexcept override;
+
+ private:
+  // What this rank measured since the last epoch ended.
+  struct measured {
+    double train_seconds = 0;
+    double communication_seconds = 0;
+    double data_wait_seconds = 0;
+    double samples = 0;
+    double bytes = 0;
+    std::array<double, phase_count> phases{};
+  };
+  struct phase_seconds {
+    double slowest = 0;
+    double mean = 0;
+  };
+
+  [[nodiscard]] bool reaches_goal(const epoch_metrics& metrics) const noexcept;
+
+  int rank_;
+  int world_size_;
+  std::string transport_;
+  tracker_options options_;
+  measured here_;
+  bool in_batches_ = false;
+  std::array<phase_seconds, phase_count> phases_{};
+  std::vector<epoch_report> epochs_;
+  std::optional<double> time_to_goal_;
+  std::map<std::string, std::string> annotations_;
+  scoped_event_sink installed_{*this};
+};
+
+}  // namespace muster::inline v0

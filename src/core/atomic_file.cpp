@@ -1,0 +1,94 @@
+#include <muster/core/atomic_file.hpp>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include <muster/core/error.hpp>
+
+namespace muster::inline v0 {
+namespace {
+
+[[noreturn]] void fail(const std::string& path, const std::string& why) {
+  throw configuration_error("cannot write '" + path + "' (" + why + "); choose a file in a folder that may be written");
+}
+
+class descriptor {
+ public:
+  descriptor(int fd) noexcept : fd_(fd) {}  // NOLINT: open() hands out an int
+  descriptor(descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  descriptor& operator=(descriptor&&) = delete;
+  ~descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  [[nodiscard]] int get() const noexcept { return fd_; }
+  /// Closes now, because for some file systems only that tells of an error.
+  [[nodiscard]] bool close() noexcept { return ::close(std::exchange(fd_, -1)) == 0; }
+
+ private:
+  int fd_;
+};
+
+/// Whether `path` is a device or a pipe, for which there is nothing to replace.
+bool is_special(const std::string& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) return false;
+  if (S_ISDIR(status.st_mode)) fail(path, "it is a folder");
+  return !S_ISREG(status.st_mode);
+}
+
+/// An empty file of a fresh name beside `path`, with the permissions that any new file gets.
+std::pair<descriptor, std::string> create_beside(const std::string& path) {
+  static std::atomic<unsigned> count{0};  // threads of one process write their own files
+  for (;;) {
+    std::string name = path + "." + std::to_string(::getpid()) + "-" + std::to_string(count++) + ".tmp";
+    descriptor file(::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    if (file.get() >= 0) return {std::move(file), std::move(name)};
+    if (errno != EEXIST) fail(path, std::strerror(errno));  // a killed process with our number may have left one
+  }
+}
+
+bool write_all(int file, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(file, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return false;
+    text.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return true;
+}
+
+}  // namespace
+
+void require_writable(const std::string& path) {
+  if (path.empty()) fail(path, "the name is empty");
+  if (is_special(path)) {
+    if (::access(path.c_str(), W_OK) != 0) fail(path, std::strerror(errno));
+    return;
+  }
+  ::unlink(create_beside(path).second.c_str());
+}
+
+void write_atomically(const std::string& path, std::string_view text) {
+  if (path.empty()) fail(path, "the name is empty");
+  if (is_special(path)) {
+    const descriptor file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+    if (file.get() < 0 || !write_all(file.get(), text)) fail(path, std::strerror(errno));
+    return;
+  }
+  auto [file, name] = create_beside(path);
+  if (write_all(file.get(), text) && ::fsync(file.get()) == 0 && file.close() &&
+      ::rename(name.c_str(), path.c_str()) == 0) {
+    return;
+  }
+  const std::string why = std::strerror(errno);
+  ::unlink(name.c_str());
+  fail(path, why);
+}
+
+}  // namespace muster::inline v0

@@ -1,0 +1,165 @@
+#include <muster/train/tracker.hpp>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <numeric>
+#include <span>
+
+#include <nlohmann/json.hpp>
+
+#include <muster/comm/collectives/allreduce.hpp>
+#include <muster/core/atomic_file.hpp>
+#include <muster/core/error.hpp>
+
+namespace muster::inline v0 {
+namespace {
+
+constexpr std::array<std::string_view, phase_count> phase_names = {"batch_load", "forward",        "loss",   "backward",
+                                                                   "aggregate",  "optimizer_step", "metrics"};
+const std::vector<std::string> goal_metrics{"accuracy", "val_loss", "train_loss"};
+
+void check_metric(const std::string& metric) {
+  if (std::find(goal_metrics.begin(), goal_metrics.end(), metric) != goal_metrics.end()) return;
+  const auto meant = closest(metric, goal_metrics);
+  throw configuration_error("no goal is named '" + metric + "' (known: accuracy, val_loss, train_loss)" +
+                            (meant ? "; did you mean '" + *meant + "'?" : "; write such as accuracy=0.85"));
+}
+
+}  // namespace
+
+std::string_view to_string(phase which) noexcept { return phase_names[static_cast<std::size_t>(which)]; }
+
+goal parse_goal(std::string_view text) {
+  const auto equals = text.find('=');
+  if (equals == std::string_view::npos) {
+    throw configuration_error("goal '" + std::string(text) +
+                              "' cannot be used (it has no '='); write a metric and its value, such as accuracy=0.85");
+  }
+  goal parsed{std::string(text.substr(0, equals)), 0.0};
+  check_metric(parsed.metric);
+  const std::string_view word = text.substr(equals + 1);
+  const auto [end, code] = std::from_chars(word.data(), word.data() + word.size(), parsed.value);
+  if (code != std::errc() || end != word.data() + word.size() || !std::isfinite(parsed.value)) {
+    throw configuration_error("goal '" + std::string(text) + "' cannot be used ('" + std::string(word) +
+                              "' is not a number); write a metric and its value, such as accuracy=0.85");
+  }
+  if (parsed.metric == "accuracy" && !(parsed.value > 0.0 && parsed.value <= 1.0)) {
+    throw configuration_error("goal '" + std::string(text) +
+                              "' cannot be used (an accuracy is a share, above 0 and at most 1); write such as "
+                              "accuracy=0.85");
+  }
+  return parsed;
+}
+
+double epoch_report::samples_per_second() const noexcept {
+  return train_seconds > 0 ? static_cast<double>(samples) / train_seconds : 0.0;
+}
+
+tracker::tracker(const group& world, tracker_options options)
+    : rank_(world.rank()), world_size_(world.size()), transport_(world.abilities().name), options_(std::move(options)) {
+  if (options_.goal) check_metric(options_.goal->metric);
+}
+
+void tracker::record(const event& event) noexcept {
+  if (!in_batches_) return;
+  const double span = seconds(event.end - event.begin).count();
+  switch (event.what) {
+    case activity::communication:
+      here_.communication_seconds += span;
+      here_.bytes += static_cast<double>(event.bytes);
+      break;
+    case activity::data_wait:
+      here_.data_wait_seconds += span;
+      break;
+  }
+}
+
+const epoch_report& tracker::end_epoch(group& world, const epoch_metrics& metrics) {
+  const auto seconds_in = [this](muster::phase which) { return here_.phases[static_cast<std::size_t>(which)]; };
+  std::array<double, 4 + phase_count> slowest = {here_.train_seconds, here_.communication_seconds,
+                                                 here_.data_wait_seconds,
+                                                 seconds_in(phase::forward) + seconds_in(phase::loss) +
+                                                     seconds_in(phase::backward) + seconds_in(phase::optimizer_step)};
+  std::copy(here_.phases.begin(), here_.phases.end(), slowest.begin() + 4);
+  std::array<double, 2 + phase_count> total = {here_.samples, here_.bytes};  // exact below 2^53
+  std::copy(here_.phases.begin(), here_.phases.end(), total.begin() + 2);
+  here_ = {};
+  allreduce(world, std::span(slowest), max);
+  allreduce(world, std::span(total), sum);
+
+  epochs_.push_back({.metrics = metrics,
+                     .samples = static_cast<std::uint64_t>(total[0]),
+                     .train_seconds = slowest[0],
+                     .compute_seconds = slowest[3],
+                     .communication_seconds = slowest[1],
+                     .data_wait_seconds = slowest[2],
+                     .communication_bytes = static_cast<std::uint64_t>(total[1])});
+  for (std::size_t i = 0; i < phase_count; ++i) {
+    phases_[i].slowest += slowest[4 + i];
+    phases_[i].mean += total[2 + i] / world.size();
+  }
+  if (!time_to_goal_ && reaches_goal(metrics)) {
+    time_to_goal_ = 0.0;
+    for (const auto& epoch : epochs_) *time_to_goal_ += epoch.train_seconds;
+  }
+  return epochs_.back();
+}
+
+bool tracker::reaches_goal(const epoch_metrics& metrics) const noexcept {
+  if (!options_.goal) return false;
+  const goal& wanted = *options_.goal;
+  if (wanted.metric == "accuracy") return metrics.val_accuracy >= wanted.value;
+  return (wanted.metric == "val_loss" ? metrics.val_loss : metrics.train_loss) <= wanted.value;
+}
+
+std::string tracker::json() const {
+  using nlohmann::ordered_json;  // NaN becomes null, which is what JSON has for it
+  epoch_report all;
+  ordered_json epochs = ordered_json::array();
+  for (const auto& epoch : epochs_) {
+    epochs.push_back({{"epoch", epochs.size() + 1},
+                      {"train_loss", epoch.metrics.train_loss},
+                      {"val_loss", epoch.metrics.val_loss},
+                      {"val_accuracy", epoch.metrics.val_accuracy},
+                      {"samples", epoch.samples},
+                      {"train_seconds", epoch.train_seconds},
+                      {"samples_per_second", epoch.samples_per_second()},
+                      {"compute_seconds", epoch.compute_seconds},
+                      {"communication_seconds", epoch.communication_seconds},
+                      {"communication_bytes", epoch.communication_bytes},
+                      {"data_wait_seconds", epoch.data_wait_seconds}});
+    all.samples += epoch.samples;
+    all.train_seconds += epoch.train_seconds;
+    all.compute_seconds += epoch.compute_seconds;
+    all.communication_seconds += epoch.communication_seconds;
+    all.communication_bytes += epoch.communication_bytes;
+    all.data_wait_seconds += epoch.data_wait_seconds;
+  }
+  ordered_json phases = ordered_json::object();
+  for (std::size_t i = 0; i < phase_count; ++i) {
+    phases[std::string(phase_names[i])] = {{"max_seconds", phases_[i].slowest}, {"mean_seconds", phases_[i].mean}};
+  }
+  ordered_json report = {{"format", 1}, {"world_size", world_size_}, {"transport", transport_}};
+  report["goal"] =
+      options_.goal ? ordered_json{{"metric", options_.goal->metric}, {"value", options_.goal->value}} : ordered_json();
+  report["time_to_goal_seconds"] = time_to_goal_ ? ordered_json(*time_to_goal_) : ordered_json();
+  report["samples"] = all.samples;
+  report["train_seconds"] = all.train_seconds;
+  report["samples_per_second"] = all.samples_per_second();
+  report["compute_seconds"] = all.compute_seconds;
+  report["communication_seconds"] = all.communication_seconds;
+  report["communication_bytes"] = all.communication_bytes;
+  report["data_wait_seconds"] = all.data_wait_seconds;
+  report["phases"] = std::move(phases);
+  report["epochs"] = std::move(epochs);
+  report["annotations"] = annotations_;
+  // Annotations may hold any bytes, such as those of a file name; what is not UTF-8 is replaced.
+  return report.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+}
+
+void tracker::write(const std::string& path) const {
+  if (rank_ == 0) write_atomically(path, json());
+}
+
+}  // namespace muster::inline v0

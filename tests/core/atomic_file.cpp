@@ -1,0 +1,65 @@
+#include <muster/core/atomic_file.hpp>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include <muster/core/error.hpp>
+
+#include "catch.hpp"
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// A folder that lives as long as the test.
+struct folder {
+  folder() {
+    std::string name = (fs::temp_directory_path() / "muster-test-XXXXXX").string();
+    path = mkdtemp(name.data());
+  }
+  folder(const folder&) = delete;
+  folder& operator=(const folder&) = delete;
+  ~folder() { fs::remove_all(path); }
+  [[nodiscard]] std::size_t entries() const {
+    return static_cast<std::size_t>(std::distance(fs::directory_iterator(path), fs::directory_iterator()));
+  }
+  fs::path path;
+};
+
+std::string read(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+}  // namespace
+
+TEST_CASE("a file is replaced as a whole and nothing is left beside it") {
+  const folder here;
+  const auto file = (here.path / "out.json").string();
+  muster::require_writable(file);
+  CHECK(here.entries() == 0);
+  muster::write_atomically(file, "first, and longer than what follows");
+  muster::write_atomically(file, "second");
+  muster::require_writable(file);
+  CHECK(read(file) == "second");
+  CHECK(here.entries() == 1);
+}
+
+TEST_CASE("a place that cannot be written is refused before and at the writing") {
+  const folder here;
+  for (const auto& path : {(here.path / "none" / "out.json").string(), here.path.string(), std::string()}) {
+    CAPTURE(path);
+    CHECK_THROWS_AS(muster::require_writable(path), muster::configuration_error);
+    CHECK_THROWS_AS(muster::write_atomically(path, "text"), muster::configuration_error);
+  }
+  CHECK(here.entries() == 0);
+}
+
+TEST_CASE("a device is written to and stays one") {
+  muster::require_writable("/dev/null");
+  muster::write_atomically("/dev/null", "text");
+  CHECK(fs::is_character_file("/dev/null"));
+}

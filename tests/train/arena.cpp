@@ -1,0 +1,61 @@
+#include <muster/train/arena.hpp>
+
+#include <cstdint>
+#include <limits>
+#include <numeric>
+
+#include "catch.hpp"
+#include "train/heap.hpp"
+
+TEST_CASE("the views of an arena are aligned, disjoint and inside the whole") {
+  heap memory;
+  muster::arena arena(memory, {{"weight", {3, 7}}, {"empty", {0, 4}}, {"bias", {}}, {"line", {16}}});
+  CHECK(arena.parameters().size() == 32 + 0 + 16 + 16);
+  CHECK(arena.gradients().size() == arena.parameters().size());
+  CHECK(arena.parameter("weight").size() == 21);
+  CHECK(arena.parameter("empty").empty());
+  CHECK(arena.parameter(2).size() == 1);
+  CHECK(arena.gradient("line").size() == 16);
+  CHECK(arena.index("bias") == 2);
+
+  for (std::size_t tensor = 0; tensor < arena.shapes().size(); ++tensor) {
+    for (const auto view : {arena.parameter(tensor), arena.gradient(tensor)}) {
+      CHECK(reinterpret_cast<std::uintptr_t>(view.data()) % 64 == 0);
+      for (float& value : view) value += 1.0f;  // an overlap would be counted twice
+    }
+  }
+  CHECK(std::accumulate(arena.parameters().begin(), arena.parameters().end(), 0.0f) == 21 + 1 + 16);
+  CHECK(std::count(arena.gradients().begin(), arena.gradients().end(), 1.0f) == 21 + 1 + 16);
+  arena.clear_gradients();
+  CHECK(std::count(arena.gradients().begin(), arena.gradients().end(), 0.0f) == 64);
+  CHECK(std::count(arena.parameters().begin(), arena.parameters().end(), 0.0f) == 64 - 38);
+}
+
+TEST_CASE("state of the optimizer is made once, zeroed, with the layout of the parameters") {
+  heap memory;
+  muster::arena arena(memory, {{"w", {5}}});
+  const auto velocity = arena.state("velocity");
+  CHECK(velocity.size() == arena.parameters().size());
+  CHECK(std::count(velocity.begin(), velocity.end(), 0.0f) == 16);
+  velocity[3] = 2.0f;
+  CHECK(arena.state("second moment")[3] == 0.0f);
+  CHECK(arena.state("velocity").data() == velocity.data());
+  CHECK(arena.state("velocity")[3] == 2.0f);
+}
+
+TEST_CASE("an arena refuses shapes and names that cannot be") {
+  heap memory;
+  const auto make = [&](std::vector<muster::tensor_shape> shapes) { muster::arena arena(memory, std::move(shapes)); };
+  CHECK_THROWS_AS(make({{"w", {2}}, {"w", {3}}}), muster::configuration_error);
+  CHECK_THROWS_AS(make({{"", {2}}}), muster::configuration_error);
+  CHECK_THROWS_AS(make({{"w", {std::numeric_limits<std::size_t>::max() / 2, 3}}}), muster::configuration_error);
+
+  muster::arena arena(memory, {{"weight", {2}}});
+  CHECK_THROWS_AS(arena.parameter(1), muster::configuration_error);
+  try {
+    (void)arena.gradient("wieght");
+    FAIL("a name that is not there was found");
+  } catch (const muster::configuration_error& error) {
+    CHECK(std::string(error.what()).find("'weight'") != std::string::npos);
+  }
+}
