@@ -38,3 +38,13 @@
 #include <muster/core/progress.hpp>
 #include <muster/core/random.hpp>
 #include <muster/core/version.hpp>
+#include <muster/data/cursor.hpp>
+#include <muster/data/dataset.hpp>
+#include <muster/data/dataset_builder.hpp>
+#include <muster/data/libsvm.hpp>
+#include <muster/data/loader.hpp>
+#include <muster/data/open.hpp>
+#include <muster/data/permutation.hpp>
+#include <muster/data/slice.hpp>
+#include <muster/data/synthetic.hpp>
+#include <muster/data/text_file.hpp>
