@@ -48,7 +48,6 @@
 #include <muster/data/cursor.hpp>
 #include <muster/data/dataset.hpp>
 #include <muster/data/dataset_builder.hpp>
-#include <muster/data/decimal.hpp>
 #include <muster/data/libsvm.hpp>
 #include <muster/data/loader.hpp>
 #include <muster/data/open.hpp>
