@@ -307,7 +307,7 @@ context::verdict settle_without_context(std::exception_ptr failure) noexcept {
 
 }  // namespace
 
-int run_main(int argc, char** argv, const std::function<int(context&)>& body) noexcept {
+int run_main(int& argc, char** argv, const std::function<int(context&)>& body) noexcept {
   const char* const program = argc > 0 ? argv[0] : nullptr;
   try {
     context made(argc, argv);

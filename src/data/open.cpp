@@ -16,10 +16,10 @@ dataset open_dataset(std::string_view specification, const read_options& options
   const auto colon = specification.find(':');
   const std::string scheme(specification.substr(0, colon));
   if (colon == std::string_view::npos || scheme.empty()) {
-    throw configuration_error(
-        "'" + std::string(specification) +
-        "' does not say what kind of data it is (a source is SCHEME:PATH); write libsvm:" +
-        std::string(specification.substr(scheme.empty() ? specification.find_first_not_of(':') : 0)));
+    const std::string path(specification.substr(colon == 0 ? 1 : 0));
+    throw configuration_error("'" + std::string(specification) +
+                              "' does not say what kind of data it is (a source is SCHEME:PATH); write libsvm:" +
+                              (path.empty() ? "PATH" : path));
   }
   const std::string rest(specification.substr(colon + 1));
   if (rest.empty()) {

@@ -73,15 +73,15 @@ class context {
 };
 
 namespace detail {
-int run_main(int argc, char** argv, const std::function<int(context&)>& body) noexcept;
+int run_main(int& argc, char** argv, const std::function<int(context&)>& body) noexcept;
 }
 
 /// The whole of a well-behaved `main`: makes a context, runs `body(context)` (which returns the exit status, or
 /// nothing), and turns what it throws into one line on stderr, from one rank, and the same exit status at every rank
-/// (`error_kind` lists them).
+/// (`error_kind` lists them). As the context does, it takes muster's flags out of argc and argv.
 template <class Body>
 requires std::invocable<Body&, context&>
-int run_main(int argc, char** argv, Body body) {
+int run_main(int& argc, char** argv, Body body) {
   return detail::run_main(argc, argv, [&](context& made) -> int {
     if constexpr (std::is_void_v<std::invoke_result_t<Body&, context&>>) {
       body(made);

@@ -120,7 +120,13 @@ class request {
 };
 
 /// A collective that is handed to the transport whole.
+///
+/// One that was started cannot be taken back, for a peer that does not come it may never end, and it may write until it
+/// does. So the transport copies what is small into memory of its own, and what is larger begins with a barrier: then
+/// all ranks are known to be there.
 struct native_call {
+  static constexpr std::size_t copied_up_to = 65536;  ///< bytes of the larger buffer
+
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
   std::size_t count = 0;  ///< elements, as `stamp::count`

@@ -30,7 +30,9 @@ std::size_t reduced_here(const call& what, int rank, int ranks) {
 }
 
 task by_native(transport_flow& f, const call& what, bool check_full) {
-  if (check_full) co_await dissemination_barrier(f);  // its messages carry the stamp: ranks that disagree find out
+  const bool large = payload_bytes(what, f.size()) > native_call::copied_up_to;
+  // The messages of the barrier carry the stamp: ranks that disagree find out.
+  if (large || check_full) co_await dissemination_barrier(f);
   native_call handed;
   handed.in = what.in;
   handed.out = what.out;

@@ -1,5 +1,7 @@
 // MPI's own collectives, in their nonblocking form: a blocking one would know no deadline.
+#include <algorithm>
 #include <climits>
+#include <optional>
 
 #include <muster/core/error.hpp>
 
@@ -55,62 +57,113 @@ MPI_Op op_of(operation op, dtype type) {
   }
 }
 
+// A call in MPI's terms.
+struct plan {
+  MPI_Datatype type = MPI_BYTE;
+  MPI_Op op = MPI_OP_NULL;
+  int count = 0;          // in units of `type`, of one rank's piece where there are pieces
+  std::size_t in = 0;     // bytes this rank reads
+  std::size_t out = 0;    // and writes
+  bool in_place = false;  // the input lies where the output comes
+};
+
+bool reduces(collective kind) {
+  return kind == collective::reduce || kind == collective::allreduce || kind == collective::reduce_scatter;
+}
+
+// Nothing when MPI has no such type or operation, or wants arrays that outlive the call (blocks of different sizes).
+std::optional<plan> make_plan(const native_call& call, int rank, int ranks) {
+  const collective kind = call.mark.kind;
+  const auto n = static_cast<std::size_t>(ranks);
+  const bool cut = kind == collective::allgather || kind == collective::reduce_scatter;
+  if (cut && call.count % n != 0) return std::nullopt;
+  plan made;
+  if (reduces(kind)) {
+    made.type = type_of(call.mark.type);
+    made.op = op_of(call.mark.op, call.mark.type);
+    if (made.type == MPI_DATATYPE_NULL || made.op == MPI_OP_NULL) return std::nullopt;
+  }
+  const std::size_t units = call.count * (reduces(kind) ? 1 : call.element_size) / (cut ? n : 1);
+  if (units > static_cast<std::size_t>(INT_MAX)) return std::nullopt;
+  made.count = static_cast<int>(units);
+
+  const std::size_t whole = call.count * call.element_size;
+  const bool at_root = rank == call.mark.root;
+  switch (kind) {
+    case collective::allgather:
+      made.in = whole / n;
+      made.out = whole;
+      break;
+    case collective::reduce_scatter:
+      made.in = whole;
+      made.out = whole / n;
+      break;
+    case collective::gather:
+      made.in = whole;
+      made.out = at_root ? whole * n : 0;
+      break;
+    case collective::scatter:
+      made.in = at_root ? whole * n : 0;
+      made.out = whole;
+      break;
+    case collective::all_to_all:
+      made.in = made.out = whole * n;
+      break;
+    case collective::reduce:
+      made.in = whole;
+      made.out = at_root ? whole : 0;
+      break;
+    default:
+      made.in = made.out = whole;
+  }
+  const bool has_place = kind == collective::allgather || (kind == collective::gather && at_root);
+  const std::size_t place = has_place ? made.in * static_cast<std::size_t>(rank) : 0;
+  made.in_place = made.out > 0 && call.in == call.out + place;
+  return made;
+}
+
+int start(const plan& p, const native_call& call, MPI_Comm comm, MPI_Request* started) {
+  const int root = call.mark.root;
+  const void* const in = p.in_place ? MPI_IN_PLACE : static_cast<const void*>(call.in);
+  switch (call.mark.kind) {
+    case collective::broadcast:
+      return MPI_Ibcast(call.out, p.count, p.type, root, comm, started);
+    case collective::reduce:
+      return MPI_Ireduce(in, call.out, p.count, p.type, p.op, root, comm, started);
+    case collective::allreduce:
+      return MPI_Iallreduce(in, call.out, p.count, p.type, p.op, comm, started);
+    case collective::allgather:
+      return MPI_Iallgather(in, p.count, p.type, call.out, p.count, p.type, comm, started);
+    case collective::reduce_scatter:
+      return MPI_Ireduce_scatter_block(in, call.out, p.count, p.type, p.op, comm, started);
+    case collective::gather:
+      return MPI_Igather(in, p.count, p.type, call.out, p.count, p.type, root, comm, started);
+    case collective::scatter:
+      return MPI_Iscatter(in, p.count, p.type, call.out, p.count, p.type, root, comm, started);
+    case collective::all_to_all:
+      return MPI_Ialltoall(in, p.count, p.type, call.out, p.count, p.type, comm, started);
+    default:
+      return MPI_Ibarrier(comm, started);
+  }
+}
+
 }  // namespace
 
 bool mpi_transport::native(const native_call& call, request& r) {
-  const collective kind = call.mark.kind;
-  const bool reduces =
-      kind == collective::reduce || kind == collective::allreduce || kind == collective::reduce_scatter;
-  const bool cut = kind == collective::allgather || kind == collective::reduce_scatter;
-  const auto n = static_cast<std::size_t>(size_);
-  if (cut && call.count % n != 0) return false;  // the forms for uneven blocks want arrays that outlive the call
-  const MPI_Datatype type = reduces ? type_of(call.mark.type) : MPI_BYTE;
-  const MPI_Op op = reduces ? op_of(call.mark.op, call.mark.type) : MPI_OP_NULL;
-  if (reduces && (type == MPI_DATATYPE_NULL || op == MPI_OP_NULL)) return false;
-  const std::size_t units = call.count * (reduces ? 1 : call.element_size) / (cut ? n : 1);
-  if (units > static_cast<std::size_t>(INT_MAX)) return false;
-
-  const int count = static_cast<int>(units);
-  const int root = call.mark.root;
-  const bool at_root = rank_ == root;
-  const void* const in = call.in == call.out ? MPI_IN_PLACE : static_cast<const void*>(call.in);
-  MPI_Request& started = begin(r, progress::kind::native).head;
-  int code = MPI_SUCCESS;
-  switch (kind) {
-    case collective::broadcast:
-      code = MPI_Ibcast(call.out, count, type, root, comm_, &started);
-      break;
-    case collective::reduce:
-      code = MPI_Ireduce(at_root ? in : call.in, at_root ? call.out : nullptr, count, type, op, root, comm_, &started);
-      break;
-    case collective::allreduce:
-      code = MPI_Iallreduce(in, call.out, count, type, op, comm_, &started);
-      break;
-    case collective::allgather: {
-      const bool in_place = call.in == call.out + static_cast<std::size_t>(rank_) * units;
-      code = MPI_Iallgather(in_place ? MPI_IN_PLACE : call.in, count, type, call.out, count, type, comm_, &started);
-      break;
-    }
-    case collective::reduce_scatter:
-      code = MPI_Ireduce_scatter_block(call.in, call.out, count, type, op, comm_, &started);
-      break;
-    case collective::gather:
-      code = MPI_Igather(call.in, count, type, call.out, count, type, root, comm_, &started);
-      break;
-    case collective::scatter:
-      code = MPI_Iscatter(call.in, count, type, call.out, count, type, root, comm_, &started);
-      break;
-    case collective::all_to_all:
-      code = MPI_Ialltoall(call.in, count, type, call.out, count, type, comm_, &started);
-      break;
-    case collective::barrier:
-      code = MPI_Ibarrier(comm_, &started);
-      break;
-    default:
-      finish(r);
-      return false;
+  const auto planned = make_plan(call, rank_, size_);
+  if (!planned) return false;
+  native_call used = call;
+  auto& p = begin(r, progress::kind::native);
+  if (std::max(planned->in, planned->out) <= native_call::copied_up_to) {
+    p.landing = take_landing(planned->out + planned->in);
+    r.data = call.out;
+    r.bytes = planned->out;
+    used.out = p.landing;
+    std::byte* const in = planned->in_place ? p.landing + (call.in - call.out) : p.landing + planned->out;
+    if (planned->in > 0) std::memcpy(in, call.in, planned->in);
+    used.in = in;
   }
-  check_mpi(code, "a native collective");
+  check_mpi(start(*planned, used, comm_, &p.head), "a native collective");
   return true;
 }
 

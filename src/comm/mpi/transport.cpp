@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <climits>
 #include <ctime>
+#include <deque>
+#include <mutex>
 
 #include <muster/core/error.hpp>
 
@@ -32,6 +34,15 @@ int checked_count(std::size_t bytes) {
   return static_cast<int>(bytes);
 }
 
+// Memory that MPI may touch until the process ends.
+template <class T>
+void keep_for_ever(std::vector<T>& memory) {
+  static std::deque<std::vector<T>> kept;
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  kept.push_back(std::move(memory));
+}
+
 }  // namespace
 
 mpi_transport::mpi_transport(std::shared_ptr<mpi_library> library, MPI_Comm communicator, bool crowded)
@@ -45,9 +56,10 @@ mpi_transport::~mpi_transport() {
   int finalised = 0;
   MPI_Finalized(&finalised);
   if (finalised != 0 || library_->abandoned()) {
-    // What MPI may still read or write stays where it is.
-    for (auto& kept : slots_) (void)kept.release();
-    for (auto& kept : notes_) (void)kept.release();
+    // MPI may still read or write all of it.
+    keep_for_ever(slots_);
+    keep_for_ever(landings_);
+    keep_for_ever(notes_);
     return;
   }
   const auto until = deadline_after(last_chance);
@@ -57,9 +69,9 @@ mpi_transport::~mpi_transport() {
       sched_yield();
     if (done == 0) (void)sent.release();
   }
-  if (free_slots_.size() != slots_.size()) {
-    for (auto& kept : slots_) (void)kept.release();  // a send that nobody received still reads one of them
-  }
+  // What an operation that never ended still uses stays: a send its slot, a native collective its memory.
+  if (free_slots_.size() != slots_.size()) keep_for_ever(slots_);
+  if (free_landings_.size() != landings_.size()) keep_for_ever(landings_);
   MPI_Comm_free(&comm_);
 }
 
@@ -179,6 +191,7 @@ bool mpi_transport::test(request& r) {
     if (done == 0) return false;
     check_mpi(MPI_Test(&p.body, &done, MPI_STATUS_IGNORE), "MPI_Test");
     if (done == 0) return false;
+    if (p.what == progress::kind::native && p.landing != nullptr) std::memcpy(r.data, p.landing, r.bytes);
   }
   finish(r);
   return true;
@@ -205,9 +218,10 @@ void mpi_transport::cancel(request& r) noexcept {
     finish(r);
     return;
   }
-  // A send that nobody takes only reads, and nobody asks for it any more; its slot stays taken. Anything else may yet
-  // write into memory that is about to be given back.
-  if (p.what != progress::kind::send) library_->abandon();
+  // A send that nobody takes only reads, and nobody asks for it any more; its slot stays taken. A native collective in
+  // memory of ours may go on there. Anything else may yet write into memory that is about to be given back.
+  const bool harmless = p.what == progress::kind::send || (p.what == progress::kind::native && p.landing != nullptr);
+  if (!harmless) library_->abandon();
 }
 
 void mpi_transport::notify(int peer, const notice& message) {
@@ -225,9 +239,15 @@ void mpi_transport::notify(int peer, const notice& message) {
 
 bool mpi_transport::poll(notice& message) {
   if (library_->abandoned()) return false;
+  // A probe looks first and makes progress after: a rank that was away from MPI needs some before it sees what came.
+  const auto now = clock::now();
+  int turns = now - last_poll_ > std::chrono::milliseconds(1) ? 4 : 1;
+  last_poll_ = now;
   int there = 0;
   MPI_Status status;
-  check_mpi(MPI_Iprobe(MPI_ANY_SOURCE, notice_tag, comm_, &there, &status), "MPI_Iprobe");
+  while (there == 0 && turns-- > 0) {
+    check_mpi(MPI_Iprobe(MPI_ANY_SOURCE, notice_tag, comm_, &there, &status), "MPI_Iprobe");
+  }
   if (there == 0) return false;
   check_mpi(MPI_Recv(&message, sizeof message, MPI_BYTE, status.MPI_SOURCE, notice_tag, comm_, MPI_STATUS_IGNORE),
             "MPI_Recv");

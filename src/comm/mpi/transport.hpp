@@ -60,7 +60,7 @@ class mpi_transport final : public request_owner {
     MPI_Request head;
     MPI_Request body;
     slot* held;
-    std::byte* landing;  // where a large payload that will be combined arrives; null when it goes straight to its place
+    std::byte* landing;  // muster's memory that MPI uses in place of the user's; null when it uses that
     bool head_done;
   };
   static_assert(sizeof(progress) <= sizeof(request::room));
@@ -77,7 +77,8 @@ class mpi_transport final : public request_owner {
   int rank_ = 0;
   int size_ = 1;
   bool crowded_;
-  int idle_ = 0;                 // pauses since something was done
+  int idle_ = 0;  // pauses since something was done
+  clock::time_point last_poll_{};
   std::uint64_t next_body_ = 0;  // so that bodies of tagged messages find their envelopes
   std::vector<std::unique_ptr<slot>> slots_;
   std::vector<slot*> free_slots_;

@@ -1,0 +1,129 @@
+#include <muster/comm/context.hpp>
+
+#include <atomic>
+#include <map>
+
+#include <muster/comm/collectives/allreduce.hpp>
+#include <muster/comm/collectives/barrier.hpp>
+#include <muster/core/error.hpp>
+#include "catch.hpp"
+
+namespace {
+
+// argc and argv as main gets them.
+struct command_line {
+  explicit command_line(std::vector<std::string> list) : words(std::move(list)) {
+    for (auto& word : words) pointers.push_back(word.data());
+    argc = static_cast<int>(words.size());
+    pointers.push_back(nullptr);
+  }
+  std::vector<std::string> words;
+  std::vector<char*> pointers;
+  int argc = 0;
+  char** argv() { return pointers.data(); }
+};
+
+muster::launch_env detect(const std::map<std::string, std::string>& variables) {
+  return muster::detect_launch([&](const char* name) -> std::optional<std::string> {
+    const auto at = variables.find(name);
+    if (at == variables.end()) return std::nullopt;
+    return at->second;
+  });
+}
+
+}  // namespace
+
+TEST_CASE("alone, the world is one rank over self") {
+  command_line line({"app", "--epochs", "3"});
+  muster::context context(line.argc, line.argv());
+  CHECK(context.world().size() == 1);
+  CHECK(context.transport_name() == "self");
+  CHECK(line.argc == 3);
+  CHECK(muster::allreduce(context.world(), 2.5, muster::mean) == 2.5);
+}
+
+TEST_CASE("--ranks N runs the body as N ranks, each with its own world") {
+  command_line line({"app", "--ranks", "5"});
+  muster::context context(line.argc, line.argv());
+  CHECK(context.ranks() == 5);
+  CHECK(context.transport_name() == "local");
+  CHECK_THROWS_AS(context.world(), muster::configuration_error);
+  std::atomic<int> sum{0};
+  context.run([&](muster::group& world) {
+    if (&context.world() != &world) throw std::runtime_error("the world of a thread is its own");
+    sum += muster::allreduce(world, world.rank(), muster::sum);
+  });
+  CHECK(sum == 5 * 10);
+}
+
+TEST_CASE("the settings reach the groups") {
+  command_line line({"app", "--ranks", "3", "--algorithm", "ring", "--timeout", "7"});
+  muster::context context(line.argc, line.argv());
+  context.run([](muster::group& world) {
+    if (world.settings().timeout != muster::seconds(7)) throw std::runtime_error("timeout");
+    if (world.chosen(muster::collective::allreduce, 4) != muster::algorithm::ring) throw std::runtime_error("ring");
+    if (world.chosen(muster::collective::broadcast, 4) != muster::algorithm::tree)
+      throw std::runtime_error("no ring there");
+  });
+}
+
+TEST_CASE("a body that throws at one rank ends the run at all, with its own reason") {
+  command_line line({"app", "--ranks", "4"});
+  muster::context context(line.argc, line.argv());
+  CHECK_THROWS_WITH(context.run([](muster::group& world) {
+    if (world.rank() == 2) throw muster::data_error({"x.txt", 1, 0}, "empty (no records) give another");
+    muster::barrier(world);
+  }),
+                    "x.txt:1: empty (no records) give another");
+  context.run([](muster::group& world) { muster::barrier(world); });  // and the next run is a new one
+}
+
+TEST_CASE("settings that contradict each other are refused") {
+  const auto refuses = [](std::vector<std::string> words) {
+    command_line line(std::move(words));
+    CHECK_THROWS_AS(muster::context(line.argc, line.argv()), muster::configuration_error);
+  };
+  refuses({"app", "--ranks", "2", "--transport", "self"});
+  refuses({"app", "--ranks", "0"});
+  refuses({"app", "--transport", "pigeon"});
+  refuses({"app", "--algorithm", "rings"});
+  refuses({"app", "--timeout", "0"});
+}
+
+TEST_CASE("the launcher is found by its variables") {
+  using launcher = muster::launch_env::launcher;
+  CHECK(detect({}).kind == launcher::none);
+  const auto open_mpi = detect({{"OMPI_COMM_WORLD_RANK", "2"},
+                                {"OMPI_COMM_WORLD_SIZE", "4"},
+                                {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                                {"RANK", "9"},
+                                {"WORLD_SIZE", "10"}});
+  CHECK(open_mpi.kind == launcher::open_mpi);
+  CHECK(open_mpi.rank == 2);
+  CHECK(open_mpi.size == 4);
+  CHECK(open_mpi.local_rank == 1);
+  CHECK(detect({{"PMI_RANK", "0"}, {"PMI_SIZE", "3"}}).kind == launcher::pmi);
+  CHECK(detect({{"RANK", "1"}, {"WORLD_SIZE", "2"}}).size == 2);
+  CHECK(detect({{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}, {"SLURM_STEP_ID", "0"}}).kind == launcher::slurm);
+  CHECK(detect({{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}, {"SLURM_STEP_ID", "0"}, {"PMIX_RANK", "1"}}).kind ==
+        launcher::pmix);
+  CHECK(detect({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}}).kind == launcher::none);  // a shell inside an allocation
+}
+
+TEST_CASE("a launcher environment that contradicts itself is refused by the variable's name") {
+  const auto refused = [](const std::map<std::string, std::string>& variables) -> std::string {
+    try {
+      detect(variables);
+    } catch (const muster::configuration_error& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  CHECK(refused({{"RANK", "2"}, {"WORLD_SIZE", "2"}}).find("RANK=2 and WORLD_SIZE=2 contradict") != std::string::npos);
+  CHECK(refused({{"RANK", "0"}}).find("WORLD_SIZE is not") != std::string::npos);
+  CHECK(refused({{"OMPI_COMM_WORLD_SIZE", "2"}}).find("OMPI_COMM_WORLD_RANK is not") != std::string::npos);
+  CHECK(refused({{"RANK", "-1"}, {"WORLD_SIZE", "2"}}).find("RANK cannot be '-1'") != std::string::npos);
+  CHECK(refused({{"RANK", "0"}, {"WORLD_SIZE", "two"}}).find("WORLD_SIZE cannot be 'two'") != std::string::npos);
+  CHECK(refused({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "0"}}).find("contradict") !=
+        std::string::npos);
+}

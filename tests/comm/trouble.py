@@ -1,0 +1,43 @@
+#!/usr/bin/env python3
+"""Starts tests/comm/trouble on some ranks and checks its end: one line of error, the same status at every rank, no hang.
+
+usage: trouble.py [--mpirun 'WORDS'] --ranks N --status S --says TEXT -- PROGRAM WORDS...
+Without --mpirun the ranks are threads (--ranks N of the program) and the status is the process's.
+"""
+import argparse
+import shlex
+import subprocess
+import sys
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--mpirun", default="")
+parser.add_argument("--ranks", type=int, required=True)
+parser.add_argument("--status", type=int, required=True)
+parser.add_argument("--says", default="")
+parser.add_argument("program", nargs=argparse.REMAINDER)
+options = parser.parse_args()
+program = options.program[1:] if options.program[:1] == ["--"] else options.program
+
+if options.mpirun:
+    # Each rank's own status, which mpirun itself does not tell: the shell prints it and ends well.
+    wrapped = ["sh", "-c", '"$@"; echo "status=$?"', "rank"] + program
+    command = shlex.split(options.mpirun) + ["-n", str(options.ranks)] + wrapped
+else:
+    command = program + ["--ranks", str(options.ranks)]
+
+run = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+print(run.stdout + run.stderr)
+if options.mpirun:
+    statuses = [int(line.split("=")[1]) for line in run.stdout.splitlines() if line.startswith("status=")]
+else:
+    statuses = [run.returncode] * options.ranks
+errors = [line for line in run.stderr.splitlines() if "error:" in line]
+
+failures = []
+if statuses != [options.status] * options.ranks:
+    failures.append(f"exit statuses {statuses}, expected {options.status} at each of {options.ranks} ranks")
+if len(errors) != (1 if options.status else 0):
+    failures.append(f"{len(errors)} lines of error, expected one")
+if options.status and not any(options.says in line for line in errors):
+    failures.append(f"no line says '{options.says}'")
+sys.exit("\n".join(failures) or 0)
