@@ -36,7 +36,7 @@ std::vector<float> two_classes(const muster::dataset& train) {
   auto classes = train.classes();
   if (classes.size() == 2) return classes;
   throw muster::data_error({train.name()}, "cannot be trained on (it has " + std::to_string(classes.size()) +
-                                               " labels, " + list_of(classes) +
+                                               (classes.size() == 1 ? " label, " : " labels, ") + list_of(classes) +
                                                ", and logistic regression tells two apart); give a set of two classes");
 }
 

@@ -12,6 +12,7 @@
 //   }
 #pragma once
 
+#include <muster/comm/algorithm.hpp>
 #include <muster/comm/any_transport.hpp>
 #include <muster/comm/block.hpp>
 #include <muster/comm/collectives/all_to_all.hpp>
@@ -26,17 +27,23 @@
 #include <muster/comm/context.hpp>
 #include <muster/comm/group.hpp>
 #include <muster/comm/local.hpp>
+#include <muster/comm/reduction.hpp>
+#include <muster/comm/rendezvous/launch_env.hpp>
+#include <muster/comm/transport.hpp>
 #include <muster/comm/work.hpp>
+#include <muster/core/atomic_file.hpp>
 #include <muster/core/buffer.hpp>
 #include <muster/core/clock.hpp>
 #include <muster/core/dtype.hpp>
 #include <muster/core/env.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/events.hpp>
+#include <muster/core/float16.hpp>
 #include <muster/core/hash.hpp>
 #include <muster/core/log.hpp>
 #include <muster/core/progress.hpp>
 #include <muster/core/random.hpp>
+#include <muster/core/update.hpp>
 #include <muster/core/version.hpp>
 #include <muster/data/cursor.hpp>
 #include <muster/data/dataset.hpp>
@@ -48,3 +55,7 @@
 #include <muster/data/slice.hpp>
 #include <muster/data/synthetic.hpp>
 #include <muster/data/text_file.hpp>
+#include <muster/train/arena.hpp>
+#include <muster/train/schedule.hpp>
+#include <muster/train/sgd.hpp>
+#include <muster/train/tracker.hpp>
