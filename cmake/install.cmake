@@ -10,6 +10,14 @@ if(NOT mpi IN_LIST muster_parts)
 endif()
 install(DIRECTORY include/muster DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.hpp" ${without_mpi})
 
+if(TARGET muster_info)
+  if(NOT IS_ABSOLUTE ${CMAKE_INSTALL_LIBDIR} AND NOT IS_ABSOLUTE ${CMAKE_INSTALL_BINDIR})
+    file(RELATIVE_PATH to_libraries /${CMAKE_INSTALL_BINDIR} /${CMAKE_INSTALL_LIBDIR})
+    set_target_properties(muster_info PROPERTIES INSTALL_RPATH "$ORIGIN/${to_libraries}")  # wherever the tree is moved
+  endif()
+  install(TARGETS muster_info DESTINATION ${CMAKE_INSTALL_BINDIR})
+endif()
+
 # find_package(muster COMPONENTS core) must not meet a target that needs MPI: hence a file of targets for each part.
 foreach(part IN LISTS muster_parts)
   install(TARGETS muster_${part} EXPORT muster-${part}-targets
@@ -45,6 +53,13 @@ foreach(dir IN ITEMS LIBDIR INCLUDEDIR)
   endif()
 endforeach()
 
+# What a part has its users define goes into its .pc file too: definitions_of(<variable> <part>).
+function(definitions_of variable part)
+  get_target_property(definitions muster_${part} INTERFACE_COMPILE_DEFINITIONS)
+  list(TRANSFORM definitions PREPEND -D)
+  set(${variable} ${definitions} PARENT_SCOPE)
+endfunction()
+
 # muster_install_pc(<name> <description> REQUIRES ... LIBS ... CFLAGS ...)
 function(muster_install_pc pc_name pc_description)
   cmake_parse_arguments(PARSE_ARGV 2 pc "" "" "REQUIRES;LIBS;CFLAGS")
@@ -61,17 +76,19 @@ muster_install_pc(muster-core "${PROJECT_DESCRIPTION}: the part that needs threa
 if(mpi IN_LIST muster_parts)
   list(TRANSFORM MPI_C_INCLUDE_DIRS PREPEND -I OUTPUT_VARIABLE mpi_includes)
   list(TRANSFORM MPI_C_COMPILE_DEFINITIONS PREPEND -D OUTPUT_VARIABLE mpi_definitions)
+  definitions_of(definitions mpi)
   muster_install_pc(muster-mpi "muster over MPI" REQUIRES muster-core
     LIBS -L\${libdir} -lmuster_mpi ${MPI_C_LINK_FLAGS} ${MPI_C_LIBRARIES}
-    CFLAGS -DMUSTER_HAS_MPI=1 ${mpi_definitions} ${mpi_includes} ${MPI_C_COMPILE_OPTIONS})
+    CFLAGS ${definitions} ${mpi_definitions} ${mpi_includes} ${MPI_C_COMPILE_OPTIONS})
 endif()
 if(zlib IN_LIST muster_parts)
   set(zlib_libraries -lmuster_zlib)
   if(NOT BUILD_SHARED_LIBS)
     list(APPEND zlib_libraries -lz)
   endif()
+  definitions_of(definitions zlib)
   muster_install_pc(muster-zlib "Compressed files for muster" REQUIRES muster-core
-    LIBS -L\${libdir} ${zlib_libraries} CFLAGS -DMUSTER_HAS_ZLIB=1)
+    LIBS -L\${libdir} ${zlib_libraries} CFLAGS ${definitions})
 endif()
 list(TRANSFORM muster_parts PREPEND muster- OUTPUT_VARIABLE pc_parts)
 muster_install_pc(muster "${PROJECT_DESCRIPTION}" REQUIRES ${pc_parts})

@@ -4,6 +4,7 @@ set(MUSTER_WITH_NCCL AUTO CACHE STRING "Build muster::nccl: AUTO (if found), ON 
 set(MUSTER_WITH_ZLIB AUTO CACHE STRING "Build muster::zlib, which reads .gz: AUTO (if found), ON (or fail), OFF")
 set_property(CACHE MUSTER_WITH_MPI MUSTER_WITH_NCCL MUSTER_WITH_ZLIB PROPERTY STRINGS AUTO ON OFF)
 option(MUSTER_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
+option(MUSTER_BUILD_FUZZERS "Build the fuzzers of the readers; needs clang" OFF)
 option(MUSTER_BUILD_EXAMPLES "Build the examples" ${PROJECT_IS_TOP_LEVEL})
 option(MUSTER_BUILD_BENCHMARKS "Build the benchmarks" ${PROJECT_IS_TOP_LEVEL})
 option(MUSTER_BUILD_PROGRAMS "Build the programs that are installed: muster-info" ${PROJECT_IS_TOP_LEVEL})

@@ -1,9 +1,13 @@
 #!/usr/bin/env bash
 # Trains logistic regression on two ranks, on data it generates: installs what is missing (Debian), builds, runs.
-if [ $# -gt 0 ]; then
-  printf 'usage: tools/demo.sh\n\nBuilds muster (in build/release) and trains a logistic regression with it on two ranks.\n'
-  [ "$1" = --help ] && exit 0 || exit 2
-fi
+usage='usage: tools/demo.sh
+
+Builds muster (in build/release) and trains a logistic regression with it on two ranks.'
+case $* in
+  "") ;;
+  --help) printf '%s\n' "$usage" && exit 0 ;;
+  *) printf 'tools/demo.sh: unknown argument %s\n%s\n' "$1" "$usage" >&2 && exit 2 ;;
+esac
 source "$(dirname -- "${BASH_SOURCE[0]}")/setup.sh"
 
 install_missing "${build_packages[@]}"
@@ -24,11 +28,11 @@ say "building $build/examples/logistic_regression (a minute or two the first tim
 mpirun=$(sed -n 's/^MPIEXEC_EXECUTABLE:[^=]*=//p' $build/CMakeCache.txt)
 [ -x "$mpirun" ] || die "no mpirun was found (muster was built without MPI); install libopenmpi-dev and openmpi-bin"
 launch=("$mpirun" -n 2)
-if "$mpirun" --version | grep -q 'Open MPI'; then
-  launch+=(--oversubscribe)  # a machine of one core has one slot
-  if [ "$(id -u)" = 0 ]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
-fi
-train=($build/examples/logistic_regression --synthetic epsilon:20000 --epochs 5 --batch 200 --goal accuracy=0.85
+if [ "$(id -u)" = 0 ]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
+case $("$mpirun" --version) in
+  *"Open MPI"*) launch+=(--oversubscribe) ;;  # a machine of one core has one slot
+esac
+train=($build/examples/logistic_regression --synthetic epsilon:20000 --epochs 10 --batch 200 --goal accuracy=0.85
   --json $build/demo.json)
 say "${launch[*]} ${train[*]}"
 "${launch[@]}" "${train[@]}"

@@ -215,10 +215,16 @@ void parse_line(line_of_text line, const complaint& complaint, float& label, Sto
     }
     if (q == line.end || *q != ':' || index <= previous || index > largest_index) complaint.bad_index(p, previous);
     float value = 0;
-    const auto read = detail::parse_float(++q, line.end, value);
-    if (read.ec != std::errc() || !ends_word(read.ptr, line.end)) complaint.bad_value(q, index);
+    ++q;
+    if (q != line.end && detail::is_digit(*q) && ends_word(q + 1, line.end)) {  // flags and counts: most sparse data
+      value = static_cast<float>(*q - '0');
+      after = q + 1;
+    } else {
+      const auto read = detail::parse_float(q, line.end, value);
+      if (read.ec != std::errc() || !ends_word(read.ptr, line.end)) complaint.bad_value(q, index);
+      after = read.ptr;
+    }
     store(static_cast<std::uint32_t>(index - 1), value);
-    after = read.ptr;
     previous = index;
   }
 }

@@ -3,6 +3,13 @@
 #include "comm/oracle.hpp"
 #include "comm/ranks.hpp"
 
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <muster/comm/collectives/algo/chooser.hpp>
+#include <muster/comm/collectives/allreduce.hpp>
+#include <muster/comm/collectives/broadcast.hpp>
+
 #include <cstdlib>
 #include <iostream>
 

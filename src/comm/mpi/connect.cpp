@@ -39,12 +39,14 @@ std::unique_ptr<any_transport> connect_world(const settings&) {
 
 std::unique_ptr<any_transport> adopt_mpi(MPI_Comm communicator) {
   int initialised = 0;
+  int finalised = 0;
   MPI_Initialized(&initialised);
+  MPI_Finalized(&finalised);
   if (initialised == 0) {
     throw configuration_error(
         "a communicator was given to muster before MPI_Init (MPI is not initialised); initialise it first");
   }
-  if (communicator == MPI_COMM_NULL) {
+  if (finalised == 0 && communicator == MPI_COMM_NULL) {
     throw configuration_error(
         "MPI_COMM_NULL was given to muster (this rank is not in that communicator); call on its members only");
   }

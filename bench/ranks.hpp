@@ -1,0 +1,54 @@
+// What a benchmark of several ranks needs of Google Benchmark: the same rows and iterations at every rank, the slowest
+// rank's time, and one report.
+#pragma once
+
+#include <algorithm>
+#include <span>
+#include <vector>
+
+#include <benchmark/benchmark.h>
+
+#include <muster/muster.hpp>
+
+namespace bench {
+
+/// Says nothing: what all ranks but 0 report to, so that the output of rank 0 stays one valid document.
+class silent_reporter final : public benchmark::BenchmarkReporter {
+ public:
+  bool ReportContext(const Context&) override { return true; }
+  void ReportRuns(const std::vector<Run>&) override {}
+};
+
+/// Runs the registered benchmarks at every rank of the process and reports at rank 0.
+inline void run_registered(int rank) {
+  if (rank == 0) {
+    benchmark::RunSpecifiedBenchmarks();
+  } else {
+    silent_reporter silent;
+    benchmark::RunSpecifiedBenchmarks(&silent);
+  }
+}
+
+/// Seconds of each of `iterations` calls: a collective ends when its slowest rank does, so of each call the slowest
+/// rank's time counts. Collective over `ranks`; the same at every rank.
+template <class Call>
+std::vector<double> slowest_times(muster::group& ranks, int iterations, Call call) {
+  std::vector<double> times(static_cast<std::size_t>(iterations));
+  muster::barrier(ranks);
+  for (double& time : times) {
+    const auto begin = muster::clock::now();
+    call();
+    time = muster::seconds_since(begin);
+  }
+  muster::allreduce(ranks, times, muster::max);
+  return times;
+}
+
+inline double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+}  // namespace bench

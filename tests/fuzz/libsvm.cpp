@@ -1,0 +1,10 @@
+// libFuzzer on the LIBSVM reader: build/<preset>/tests/fuzz/fuzz_libsvm -max_total_time=3600 -max_len=4096 CORPUS
+#include "libsvm.hpp"
+
+#include <cstddef>
+#include <cstdint>
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {  // NOLINT: the name it looks for
+  fuzz::check_libsvm({reinterpret_cast<const char*>(data), size});
+  return 0;
+}
