@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <array>
+#include <optional>
 #include <sstream>
 
 #include <muster/core/env.hpp>

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 
 #include <muster/train/tracker.hpp>
@@ -16,7 +15,7 @@ struct options {
   std::uint64_t epochs = 10;
   std::uint64_t batch = 100;  ///< over all ranks
   std::string schedule;
-  std::optional<muster::goal> goal;
+  muster::goal goal;  ///< without a metric: none
   std::uint64_t seed = 1;
   float l2 = 0.0f;
   float momentum = 0.0f;

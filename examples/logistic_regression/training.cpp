@@ -169,12 +169,12 @@ class run {
     std::printf("samples/s      %.3g\n", all.samples_per_second());
     std::printf("batch time     %.3f s, of it computing %.3f s, communicating %.3f s (slowest rank)\n",
                 all.train_seconds, all.compute_seconds, all.communication_seconds);
-    if (chosen_.goal) {
+    if (!chosen_.goal.metric.empty()) {
       std::printf("time to goal   ");
       if (const auto reached = tracker_.time_to_goal()) {
-        std::printf("%.3f s (%s %g)\n", *reached, chosen_.goal->metric.c_str(), chosen_.goal->value);
+        std::printf("%.3f s (%s %g)\n", *reached, chosen_.goal.metric.c_str(), chosen_.goal.value);
       } else {
-        std::printf("not reached (%s %g)\n", chosen_.goal->metric.c_str(), chosen_.goal->value);
+        std::printf("not reached (%s %g)\n", chosen_.goal.metric.c_str(), chosen_.goal.value);
       }
     }
     std::fflush(stdout);

@@ -58,7 +58,7 @@ double epoch_report::samples_per_second() const noexcept {
 
 tracker::tracker(const group& world, tracker_options options)
     : rank_(world.rank()), world_size_(world.size()), transport_(world.abilities().name), options_(std::move(options)) {
-  if (options_.goal) check_metric(options_.goal->metric);
+  if (!options_.goal.metric.empty()) check_metric(options_.goal.metric);
 }
 
 void tracker::record(const event& event) noexcept {
@@ -107,8 +107,8 @@ const epoch_report& tracker::end_epoch(group& world, const epoch_metrics& metric
 }
 
 bool tracker::reaches_goal(const epoch_metrics& metrics) const noexcept {
-  if (!options_.goal) return false;
-  const goal& wanted = *options_.goal;
+  const goal& wanted = options_.goal;
+  if (wanted.metric.empty()) return false;
   if (wanted.metric == "accuracy") return metrics.val_accuracy >= wanted.value;
   return (wanted.metric == "val_loss" ? metrics.val_loss : metrics.train_loss) <= wanted.value;
 }
@@ -141,8 +141,10 @@ std::string tracker::json() const {
     phases[std::string(phase_names[i])] = {{"max_seconds", phases_[i].slowest}, {"mean_seconds", phases_[i].mean}};
   }
   ordered_json report = {{"format", 1}, {"world_size", world_size_}, {"transport", transport_}};
-  report["goal"] =
-      options_.goal ? ordered_json{{"metric", options_.goal->metric}, {"value", options_.goal->value}} : ordered_json();
+  report["goal"] = nullptr;
+  if (const goal& wanted = options_.goal; !wanted.metric.empty()) {
+    report["goal"] = {{"metric", wanted.metric}, {"value", wanted.value}};
+  }
   report["time_to_goal_seconds"] = time_to_goal_ ? ordered_json(*time_to_goal_) : ordered_json();
   report["samples"] = all.samples;
   report["train_seconds"] = all.train_seconds;

@@ -4,8 +4,12 @@
 #include <limits>
 #include <numeric>
 
+#include <muster/comm/context.hpp>
+
 #include "catch.hpp"
 #include "train/heap.hpp"
+
+static_assert(muster::arena_memory<muster::context>);
 
 TEST_CASE("the views of an arena are aligned, disjoint and inside the whole") {
   heap memory;

@@ -147,6 +147,6 @@ TEST_CASE("a goal that cannot be read is refused with a way out") {
   CHECK_THROWS_AS(muster::parse_goal(text), muster::configuration_error);
   CHECK(muster::parse_goal("accuracy=0.85").value == 0.85);
   test::run_ranks(1, [](muster::group& world) {
-    CHECK_THROWS_AS(muster::tracker(world, {.goal = muster::goal{"top5", 0.5}}), muster::configuration_error);
+    CHECK_THROWS_AS(muster::tracker(world, {.goal = {"top5", 0.5}}), muster::configuration_error);
   });
 }

@@ -27,8 +27,8 @@ inline constexpr std::size_t phase_count = 7;
 /// What the training is to reach: a metric and its value. "accuracy" is the val_accuracy of an epoch and must be at
 /// least the value, "val_loss" and "train_loss" must be at most.
 struct goal {
-  std::string metric;
-  double value;
+  std::string metric;  ///< empty: there is no goal
+  double value = 0.0;
 };
 
 /// Reads "accuracy=0.85". Throws configuration_error saying what is wrong and what is known.
@@ -36,7 +36,7 @@ struct goal {
 
 /// What a tracker is told at its start.
 struct tracker_options {
-  std::optional<muster::goal> goal;
+  muster::goal goal{};
 };
 
 /// How good the model was after an epoch; NaN for what was not measured.
@@ -63,7 +63,7 @@ struct epoch_report {
 /// Times the phases of training on every rank, listens to what the library says of its own work (core/events.hpp), and
 /// reports the whole as JSON (docs/tracker.md).
 ///
-///     muster::tracker tracker(world, {.goal = muster::goal{"accuracy", 0.85}});
+///     muster::tracker tracker(world, {.goal = {"accuracy", 0.85}});
 ///     for (;;) {                                          // an epoch
 ///       {
 ///         auto batches = tracker.batches();               // the batch clock runs

@@ -4,6 +4,7 @@
 CTest runs one class at a time: program.py CLASS, with the program in MUSTER_TEST_PROGRAM, the launcher and its flags in
 MUSTER_TEST_MPIRUN (empty: without MPI) and the root of the sources in MUSTER_TEST_SOURCES.
 """
+import gzip
 import json
 import os
 import pathlib
@@ -80,9 +81,9 @@ class Case(unittest.TestCase):
 class SameLoss(Case):
     """The same global batch and seed give the same training, however many ranks share the work."""
 
-    def check(self, dense, *more):
+    def check(self, dense, *more, test_features=12):
         write_libsvm(self.folder / "train", 203, dense, seed=1)
-        write_libsvm(self.folder / "test", 61, dense, seed=2)
+        write_libsvm(self.folder / "test", 61, dense, seed=2, features=test_features)
         self.check_same_loss(["--train", f"libsvm:{self.folder}/train", "--test", f"libsvm:{self.folder}/test",
                               "--epochs", "4", "--l2", "0.001", *more], at_least=0.8)
 
@@ -91,6 +92,17 @@ class SameLoss(Case):
 
     def test_dense_with_momentum(self):
         self.check(True, "--batch", "25", "--momentum", "0.9", "--schedule", "step:0.1,epochs=2,warmup=1,scale=2")
+
+    def test_a_test_set_with_more_or_fewer_features(self):
+        self.check(False, test_features=14)
+        self.check(True, test_features=10)
+
+    def test_gzip(self):
+        write_libsvm(self.folder / "train", 203, True, seed=1)
+        (self.folder / "train.gz").write_bytes(gzip.compress((self.folder / "train").read_bytes()))
+        plain, packed = (self.report(["--train", f"libsvm:{self.folder / name}", "--test", f"libsvm:{self.folder}/train",
+                                      "--epochs", "2"]) for name in ("train", "train.gz"))
+        self.assertEqual(plain["annotations"]["objective"], packed["annotations"]["objective"])
 
     def test_more_ranks_than_samples_in_a_batch(self):
         self.check(False, "--batch", "2", "--schedule", "constant:0.05")
