@@ -181,7 +181,7 @@ void group_state::poll_notices() {
   while (!failure_ && transport->poll(message)) handle(message);
   if (!failure_ && parent) {
     parent->poll_notices();
-    if (parent->failed()) fail(parent->failure());
+    if (parent->failed()) fail(parent->failure(), true);  // whose members ours are: they hear of it there
   }
 }
 
@@ -198,7 +198,7 @@ void group_state::handle(const notice& message) {
            {message.origin},
            "rank " + std::to_string(message.origin) + " gave up (" + message.text + "); see its own message",
            message.status)),
-       message.origin);
+       true);
 }
 
 void group_state::compare_position(int peer, const stamp& theirs) {
@@ -237,10 +237,10 @@ void group_state::tell_all(notice::kind what, int status, std::string_view text)
   }
 }
 
-void group_state::fail(std::exception_ptr cause, std::optional<int> heard_from) noexcept {
+void group_state::fail(std::exception_ptr cause, bool follows) noexcept {
   if (failure_) return;
   failure_ = cause;
-  follows_ = heard_from.has_value();
+  follows_ = follows;
   // Told before the operations end: a peer should know before it can see this rank stop.
   tell_all(follows_ ? notice::kind::acknowledge : notice::kind::abort, exit_status_of(cause), describe(cause));
   while (head_ != nullptr) finish_head(cause);

@@ -53,7 +53,8 @@ class group_state {
 
   // The end.
   void poll_notices();
-  void fail(std::exception_ptr cause, std::optional<int> heard_from = std::nullopt) noexcept;
+  /// Ends the group. `follows`: another rank's reason, which all members have heard or will hear from that rank.
+  void fail(std::exception_ptr cause, bool follows = false) noexcept;
   void abort(std::string_view reason, int status) noexcept;
   [[nodiscard]] bool failed() const noexcept { return failure_ != nullptr; }
   [[nodiscard]] std::exception_ptr failure() const noexcept { return failure_; }

@@ -42,7 +42,7 @@ TEST_CASE("alone, the world is one rank over self") {
   CHECK(muster::allreduce(context.world(), 2.5, muster::mean) == 2.5);
 }
 
-TEST_CASE("--ranks N runs the body as N ranks, each with its own world") {
+TEST_CASE("with --ranks N a context runs the body as N ranks, each with its own world") {
   command_line line({"app", "--ranks", "5"});
   muster::context context(line.argc, line.argv());
   CHECK(context.ranks() == 5);

@@ -239,7 +239,8 @@ void mpi_transport::notify(int peer, const notice& message) {
 
 bool mpi_transport::poll(notice& message) {
   if (library_->abandoned()) return false;
-  // A probe looks first and makes progress after: a rank that was away from MPI needs some before it sees what came.
+  // A probe looks first and makes progress after: a rank that was away from MPI, or that just found something, needs some
+  // turns before it sees what else came.
   const auto now = clock::now();
   int turns = now - last_poll_ > std::chrono::milliseconds(1) ? 4 : 1;
   last_poll_ = now;
@@ -251,6 +252,7 @@ bool mpi_transport::poll(notice& message) {
   if (there == 0) return false;
   check_mpi(MPI_Recv(&message, sizeof message, MPI_BYTE, status.MPI_SOURCE, notice_tag, comm_, MPI_STATUS_IGNORE),
             "MPI_Recv");
+  last_poll_ = {};
   return true;
 }
 

@@ -105,8 +105,8 @@ TEST_CASE("loss, hits and gradient are those of the definition, for dense and sp
   std::vector<float> gradient(features + 3, 1.0f);  // is added to
   float bias_gradient = 1.0f;
   const float scale = 0.125f;
-  const auto sums = logistic::add_gradient(data, samples, f.targets, {weights, f.bias}, scale,
-                                           {std::span(gradient), &bias_gradient});
+  const auto sums =
+      logistic::add_gradient(data, samples, f.targets, {weights, f.bias}, scale, {std::span(gradient), &bias_gradient});
 
   std::uint64_t correct = 0;
   const double loss = naive_loss(f, samples, f.parameters(), &correct);
