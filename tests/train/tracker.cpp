@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <limits>
+#include <functional>
 
 #include <nlohmann/json.hpp>
 
@@ -29,17 +29,29 @@ void pass_time() {
 
 // What a part of the library says when it has communicated for `span` seconds.
 void say(muster::activity what, double span, std::uint64_t bytes) {
-  REQUIRE(muster::current_event_sink() != nullptr);
   const muster::clock::time_point begin{};
   muster::current_event_sink()->record(
       {what, "test", begin, begin + std::chrono::duration_cast<muster::clock::duration>(muster::seconds(span)), bytes});
+}
+
+// What one rank saw. Ranks are threads here, and only the main thread may check: Catch2 is not thread safe.
+struct seen {
+  std::vector<muster::epoch_report> epochs;
+  std::vector<std::optional<double>> time_to_goal;  // after each epoch
+  std::string json;
+};
+
+std::vector<seen> at_all_ranks(int ranks, const std::function<seen(muster::group&)>& body) {
+  std::vector<seen> all(static_cast<std::size_t>(ranks));
+  test::run_ranks(ranks, [&](muster::group& world) { all[static_cast<std::size_t>(world.rank())] = body(world); });
+  return all;
 }
 
 }  // namespace
 
 TEST_CASE("a tracker adds up what the ranks measured and takes the time of the slowest") {
   const int ranks = GENERATE(1, 3);
-  test::run_ranks(ranks, [&](muster::group& world) {
+  const auto all = at_all_ranks(ranks, [](muster::group& world) {
     muster::tracker tracker(world);
     for (int epoch = 0; epoch < 2; ++epoch) {
       say(muster::activity::communication, 100.0, 1000);  // outside of the batch clock: not part of the training
@@ -53,20 +65,26 @@ TEST_CASE("a tracker adds up what the ranks measured and takes the time of the s
         say(muster::activity::data_wait, 0.25, 16);
         tracker.add_samples(static_cast<std::uint64_t>(10 + world.rank()));
       }
-      const auto& report = tracker.end_epoch(world, {.train_loss = 0.5});
-      const auto count = static_cast<std::uint64_t>(ranks);
-      CHECK(report.samples == 10 * count + count * (count - 1) / 2);
-      CHECK(report.communication_seconds == Approx(ranks));
-      CHECK(report.communication_bytes == 8 * count);
-      CHECK(report.data_wait_seconds == Approx(0.25));
-      CHECK(report.compute_seconds >= 4 * 2e-4);
-      CHECK(report.train_seconds >= 7 * 2e-4);
-      CHECK(report.compute_seconds < report.train_seconds);
-      CHECK(report.samples_per_second() == Approx(static_cast<double>(report.samples) / report.train_seconds));
+      tracker.end_epoch(world, {.train_loss = 0.5});
     }
-    CHECK(tracker.epochs().size() == 2);
-    CHECK_FALSE(tracker.time_to_goal());
-    const auto report = nlohmann::json::parse(tracker.json());
+    return seen{tracker.epochs(), {tracker.time_to_goal()}, tracker.json()};
+  });
+  const auto count = static_cast<std::uint64_t>(ranks);
+  for (const auto& here : all) {
+    REQUIRE(here.epochs.size() == 2);
+    CHECK_FALSE(here.time_to_goal.back());
+    for (const auto& epoch : here.epochs) {
+      CHECK(epoch.samples == 10 * count + count * (count - 1) / 2);
+      CHECK(epoch.communication_seconds == Approx(ranks));
+      CHECK(epoch.communication_bytes == 8 * count);
+      CHECK(epoch.data_wait_seconds == Approx(0.25));
+      CHECK(epoch.compute_seconds >= 4 * 2e-4);
+      CHECK(epoch.train_seconds >= 7 * 2e-4);
+      CHECK(epoch.compute_seconds < epoch.train_seconds);
+      CHECK(epoch.train_seconds == all[0].epochs[static_cast<std::size_t>(&epoch - here.epochs.data())].train_seconds);
+      CHECK(epoch.samples_per_second() == Approx(static_cast<double>(epoch.samples) / epoch.train_seconds));
+    }
+    const auto report = nlohmann::json::parse(here.json);
     CHECK(report["world_size"] == ranks);
     CHECK(report["transport"] == "local");
     CHECK(report["communication_seconds"].get<double>() == Approx(2 * ranks));
@@ -76,7 +94,7 @@ TEST_CASE("a tracker adds up what the ranks measured and takes the time of the s
       CHECK(phase["mean_seconds"].get<double>() >= 2 * 2e-4);
       CHECK(phase["mean_seconds"].get<double>() <= phase["max_seconds"].get<double>() * (1 + 1e-12));
     }
-  });
+  }
 }
 
 TEST_CASE("the goal is reached at the end of the first epoch that meets it, by the same clock at every rank") {
@@ -84,39 +102,49 @@ TEST_CASE("the goal is reached at the end of the first epoch that meets it, by t
       {{"accuracy=0.7", 2}, {"val_loss=0.4", 3}, {"train_loss=0.65", 1}, {"accuracy=0.9", 0}}));
   CAPTURE(text);
   const muster::goal goal = muster::parse_goal(text);
-  std::vector<double> reached(2, -1.0);
-  test::run_ranks(2, [&](muster::group& world) {
+  const auto all = at_all_ranks(2, [&](muster::group& world) {
     muster::tracker tracker(world, {.goal = goal});
     const std::array<muster::epoch_metrics, 4> course = {
         {{0.6, 0.6, 0.5}, {0.7, 0.5, 0.7}, {0.5, 0.4, 0.8}, {0.4, 0.3, 0.6}}};
-    double elapsed = 0;
-    for (std::size_t epoch = 0; epoch < course.size(); ++epoch) {
+    seen here;
+    for (const auto& metrics : course) {
       {
         auto batches = tracker.batches();
         pass_time();
       }
-      elapsed += tracker.end_epoch(world, course[epoch]).train_seconds;
-      CHECK(tracker.time_to_goal().has_value() == (when_reached != 0 && epoch + 1 >= when_reached));
-      if (epoch + 1 == when_reached) CHECK(*tracker.time_to_goal() == Approx(elapsed));
+      tracker.end_epoch(world, metrics);
+      here.time_to_goal.push_back(tracker.time_to_goal());
     }
-    reached[static_cast<std::size_t>(world.rank())] = tracker.time_to_goal().value_or(-1.0);
+    here.epochs = tracker.epochs();
+    return here;
   });
-  CHECK(reached[0] == reached[1]);
+  CHECK(all[0].time_to_goal == all[1].time_to_goal);
+  double elapsed = 0;
+  double elapsed_then = 0;
+  for (std::size_t epoch = 0; epoch < 4; ++epoch) {
+    elapsed += all[0].epochs[epoch].train_seconds;
+    if (epoch + 1 == when_reached) elapsed_then = elapsed;
+    const auto& reached = all[0].time_to_goal[epoch];
+    REQUIRE(reached.has_value() == (when_reached != 0 && epoch + 1 >= when_reached));
+    if (reached) CHECK(*reached == Approx(elapsed_then));
+  }
 }
 
 TEST_CASE("a tracker listens while it lives and leaves the sink as it found it") {
-  test::run_ranks(1, [](muster::group& world) {
-    CHECK(muster::current_event_sink() == nullptr);
+  std::vector<bool> as_expected;
+  test::run_ranks(1, [&](muster::group& world) {
+    as_expected.push_back(muster::current_event_sink() == nullptr);
     {
       muster::tracker outer(world);
       {
         const muster::tracker inner(world);
-        CHECK(muster::current_event_sink() == &inner);
+        as_expected.push_back(muster::current_event_sink() == &inner);
       }
-      CHECK(muster::current_event_sink() == &outer);
+      as_expected.push_back(muster::current_event_sink() == &outer);
     }
-    CHECK(muster::current_event_sink() == nullptr);
+    as_expected.push_back(muster::current_event_sink() == nullptr);
   });
+  CHECK(as_expected == std::vector<bool>(4, true));
 }
 
 TEST_CASE("rank 0 writes the report and what was not measured is null") {
@@ -146,7 +174,6 @@ TEST_CASE("a goal that cannot be read is refused with a way out") {
   CAPTURE(text);
   CHECK_THROWS_AS(muster::parse_goal(text), muster::configuration_error);
   CHECK(muster::parse_goal("accuracy=0.85").value == 0.85);
-  test::run_ranks(1, [](muster::group& world) {
-    CHECK_THROWS_AS(muster::tracker(world, {.goal = {"top5", 0.5}}), muster::configuration_error);
-  });
+  const auto thrown = test::outcomes(1, [](muster::group& world) { muster::tracker(world, {.goal = {"top5", 0.5}}); });
+  CHECK(muster::exit_status_of(thrown[0]) == static_cast<int>(muster::error_kind::configuration));
 }
