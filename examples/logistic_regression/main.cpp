@@ -13,7 +13,7 @@
 
 int main(int argc, char** argv) {
   return muster::run_main(argc, argv, [&](muster::context& context) {
-    const auto chosen = logistic::parse_options(argv, context.ranks());
+    const auto chosen = logistic::parse_options(argc, argv, context.ranks());
     if (chosen.help) {
       if (context.launcher().rank == 0) std::fputs(logistic::help_text().c_str(), stdout);
       return;

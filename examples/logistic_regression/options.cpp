@@ -80,9 +80,7 @@ std::string one_line(std::string text) {
   return text;
 }
 
-void parse(command_line& line, char** argv) {
-  int argc = 0;
-  while (argv[argc] != nullptr) ++argc;
+void parse(command_line& line, int argc, char** argv) {
   try {
     line.app.parse(argc, argv);
   } catch (const CLI::ExtrasError&) {
@@ -117,9 +115,9 @@ void apply_preset(command_line& line, int ranks) {
 
 }  // namespace
 
-options parse_options(char** argv, int ranks) {
+options parse_options(int argc, char** argv, int ranks) {
   command_line line;
-  parse(line, argv);
+  parse(line, argc, argv);
   auto& o = line.chosen;
   if (o.help) return o;
   if (o.train.empty() && o.synthetic.empty()) {

@@ -23,10 +23,9 @@ struct options {
   bool help = false;
 };
 
-/// Reads the command line of a job of `ranks` ranks, up to the null pointer that ends it: muster has taken its own
-/// flags out already. Fills in what it leaves open, from the preset if there is one. Throws
-/// muster::configuration_error.
-options parse_options(char** argv, int ranks);
+/// Reads the command line of a job of `ranks` ranks, from which muster has taken its own flags out already. Fills in
+/// what it leaves open, from the preset if there is one. Throws muster::configuration_error.
+options parse_options(int argc, char** argv, int ranks);
 
 /// What --help prints.
 std::string help_text();

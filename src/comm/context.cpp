@@ -183,7 +183,7 @@ struct context::implementation {
   void run_as_threads(const std::function<void(group&)>& body) {
     const auto hub = std::make_shared<local_hub>(chosen.threads);
     std::vector<outcome> outcomes(static_cast<std::size_t>(chosen.threads));
-    std::vector<std::thread> threads;
+    std::vector<std::jthread> threads;  // join even when not all can be started
     for (int rank = 0; rank < chosen.threads; ++rank) {
       threads.emplace_back([&, rank] {
         set_log_rank(rank);
@@ -199,7 +199,7 @@ struct context::implementation {
         world_of_thread = nullptr;
       });
     }
-    for (auto& thread : threads) thread.join();
+    threads.clear();
     std::exception_ptr thrown;
     for (auto it = outcomes.rbegin(); it != outcomes.rend(); ++it) {
       if (it->thrown && !thrown) thrown = it->thrown;

@@ -118,54 +118,45 @@ bool group_state::progress() {
 }
 
 bool group_state::wait(operation_state& op, clock::time_point limit) {
-  const bool may_spin = !transport->crowded();
-  auto inquiry = clock::time_point::max();
-  seconds pause = first_inquiry;
-  int turn = may_spin ? 0 : spins;
-  for (;;) {
-    if (progress()) turn = may_spin ? 0 : spins;  // where one message came the next may be close
-    if (op.done) return true;
-    if (turn < spins + yields) {
+  const int first_turn = transport->crowded() ? spins : 0;
+  int turn = first_turn;
+  stall stalled;
+  while (!op.done) {
+    if (progress()) {  // where one message came the next may be close
+      turn = first_turn;
+      stalled = {};
+    } else if (turn < spins + yields) {
       if (turn >= spins) sched_yield();
       ++turn;
-      continue;
-    }
-    poll_notices();
-    if (op.done) return true;
-    const auto now = clock::now();
-    if (now >= limit) return false;
-    if (inquiry == clock::time_point::max()) {
-      pause = std::min(first_inquiry, seconds(head_->timeout_seconds / 4));
-      inquiry = deadline_after(pause);
-    } else if (now >= inquiry) {
-      tell_position(*head_);
-      pause = std::min(pause * 2, last_inquiry);
-      inquiry = deadline_after(pause);
-    }
-    if (now >= head_->deadline) {
+    } else {
       try {
-        time_out(*head_);
+        if (!rest(limit, stalled)) return false;
       } catch (...) {
         fail(std::current_exception());
       }
-      return true;
-    }
-    try {
-      transport->pause(std::min({limit, inquiry, head_->deadline}));
-    } catch (...) {
-      fail(std::current_exception());
-      return true;
     }
   }
+  return true;
 }
 
-void group_state::drain(operation_state& op) noexcept {
-  try {
-    if (!op.done) wait(op, clock::time_point::max());
-  } catch (...) {
-    fail(std::current_exception());
+// One turn of a wait that takes longer: news, deadlines, and then sleep. False when the limit is reached.
+bool group_state::rest(clock::time_point limit, stall& stalled) {
+  poll_notices();
+  if (head_ == nullptr) return true;  // a notice has ended all
+  const auto now = clock::now();
+  if (now >= limit) return false;
+  if (now >= head_->deadline) time_out(*head_);
+  if (now >= stalled.inquiry) tell_position(*head_);
+  if (now >= stalled.inquiry || stalled.inquiry == clock::time_point::max()) {
+    stalled.pause = stalled.pause == seconds(0) ? std::min(first_inquiry, seconds(head_->timeout_seconds / 4))
+                                                : std::min(stalled.pause * 2, last_inquiry);
+    stalled.inquiry = deadline_after(stalled.pause);
   }
+  transport->pause(std::min({limit, stalled.inquiry, head_->deadline}));
+  return true;
 }
+
+void group_state::drain(operation_state& op) noexcept { wait(op, clock::time_point::max()); }
 
 void group_state::time_out(const operation_state& op) {
   std::vector<int> missing;
@@ -176,9 +167,13 @@ void group_state::time_out(const operation_state& op) {
   throw timeout_error(std::string(to_string(op.mark.kind)), op.mark.sequence, std::move(missing), op.timeout_seconds);
 }
 
-void group_state::poll_notices() {
-  notice message;
-  while (!failure_ && transport->poll(message)) handle(message);
+void group_state::poll_notices() noexcept {
+  try {
+    notice message;
+    while (!failure_ && transport->poll(message)) handle(message);
+  } catch (...) {
+    fail(std::current_exception());
+  }
   if (!failure_ && parent) {
     parent->poll_notices();
     if (parent->failed()) fail(parent->failure(), true);  // whose members ours are: they hear of it there

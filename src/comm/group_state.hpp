@@ -48,11 +48,12 @@ class group_state {
   void enter();
   void enqueue(operation_state& op);
   bool progress();
+  /// Until it is done (true) or the limit is reached (false). Does not throw what the operation failed with.
   bool wait(operation_state& op, clock::time_point limit);
   void drain(operation_state& op) noexcept;
 
   // The end.
-  void poll_notices();
+  void poll_notices() noexcept;
   /// Ends the group. `follows`: another rank's reason, which all members have heard or will hear from that rank.
   void fail(std::exception_ptr cause, bool follows = false) noexcept;
   void abort(std::string_view reason, int status) noexcept;
@@ -74,6 +75,13 @@ class group_state {
   std::vector<buffer<std::byte>> scratch;
 
  private:
+  // A wait without progress: when the peers are told next where this rank stands, and how long until the time after.
+  struct stall {
+    clock::time_point inquiry = clock::time_point::max();
+    seconds pause{0};
+  };
+
+  bool rest(clock::time_point limit, stall& stalled);
   void begin(operation_state& op);
   void finish_head(std::exception_ptr failure) noexcept;
   void handle(const notice& message);
