@@ -155,7 +155,7 @@ bool mpi_transport::native(const native_call& call, request& r) {
   native_call used = call;
   auto& p = begin(r, progress::kind::native);
   if (std::max(planned->in, planned->out) <= native_call::copied_up_to) {
-    p.landing = take_landing(planned->out + planned->in);
+    p.landing = take_landing(std::max<std::size_t>(planned->out + planned->in, 1));
     r.data = call.out;
     r.bytes = planned->out;
     used.out = p.landing;

@@ -191,7 +191,8 @@ bool mpi_transport::test(request& r) {
     if (done == 0) return false;
     check_mpi(MPI_Test(&p.body, &done, MPI_STATUS_IGNORE), "MPI_Test");
     if (done == 0) return false;
-    if (p.what == progress::kind::native && p.landing != nullptr) std::memcpy(r.data, p.landing, r.bytes);
+    if (p.what == progress::kind::native && p.landing != nullptr && r.bytes > 0)
+      std::memcpy(r.data, p.landing, r.bytes);
   }
   finish(r);
   return true;
@@ -239,8 +240,8 @@ void mpi_transport::notify(int peer, const notice& message) {
 
 bool mpi_transport::poll(notice& message) {
   if (library_->abandoned()) return false;
-  // A probe looks first and makes progress after: a rank that was away from MPI, or that just found something, needs some
-  // turns before it sees what else came.
+  // A probe looks first and makes progress after: a rank that was away from MPI, or that just found something, needs
+  // some turns before it sees what else came.
   const auto now = clock::now();
   int turns = now - last_poll_ > std::chrono::milliseconds(1) ? 4 : 1;
   last_poll_ = now;
