@@ -37,7 +37,7 @@ class mpi_transport final : public request_owner {
   [[nodiscard]] std::unique_ptr<mpi_transport> subgroup(std::span<const int> members, std::uint64_t id);
 
  private:
-  struct envelope {
+  struct alignas(16) envelope {  // so that the payload behind it is aligned for every element
     stamp mark;
     std::uint64_t bytes;
     std::uint64_t body_tag;
