@@ -9,11 +9,13 @@
 namespace muster::inline v0::detail {
 namespace {
 
-// Waiting: a few tests back to back catch a peer that is just about to answer, then the processor is offered to others,
-// and then the transport sleeps until something happens. With more ranks than cores the peer we wait for may need this
-// very core, so nothing spins.
-constexpr int spins = 2000;
-constexpr int yields = 64;
+// Waiting: tests back to back for longer than it takes to wake a thread that sleeps (30 to 60 us on a virtual machine),
+// or two ranks that once slept would keep each other asleep; then the processor is offered to others a few times, and
+// then the transport sleeps until something happens. With more ranks than cores the peer we wait for may need this very
+// core, so nothing spins.
+constexpr std::chrono::microseconds spin_time{150};
+constexpr int spins_by_the_clock = 64;
+constexpr int yields = 16;
 
 // A wait this long is out of the ordinary: the ranks then tell each other where they stand.
 constexpr seconds first_inquiry{0.05};
@@ -117,17 +119,25 @@ bool group_state::progress() {
   return moved;
 }
 
+// One turn of spinning; false when that has lasted long enough. Looks at the clock now and then only.
+bool group_state::stall::spin() {
+  if (++spins % spins_by_the_clock != 0) return true;
+  const auto now = clock::now();
+  if (spins == spins_by_the_clock) spin_until = now + spin_time;
+  return now < spin_until;
+}
+
 bool group_state::wait(operation_state& op, clock::time_point limit) {
-  const int first_turn = transport->crowded() ? spins : 0;
-  int turn = first_turn;
+  const bool may_spin = !transport->crowded();
   stall stalled;
   while (!op.done) {
     if (progress()) {  // where one message came the next may be close
-      turn = first_turn;
       stalled = {};
-    } else if (turn < spins + yields) {
-      if (turn >= spins) sched_yield();
-      ++turn;
+    } else if (may_spin && stalled.spin()) {
+      continue;
+    } else if (stalled.yields < yields) {
+      ++stalled.yields;
+      sched_yield();
     } else {
       try {
         if (!rest(limit, stalled)) return false;

@@ -75,8 +75,14 @@ class group_state {
   std::vector<buffer<std::byte>> scratch;
 
  private:
-  // A wait without progress: when the peers are told next where this rank stands, and how long until the time after.
+  // A wait without progress: how it has passed, when the peers are told next where this rank stands, and how long until
+  // the time after.
   struct stall {
+    [[nodiscard]] bool spin();
+
+    int spins = 0;
+    int yields = 0;
+    clock::time_point spin_until{};
     clock::time_point inquiry = clock::time_point::max();
     seconds pause{0};
   };

@@ -80,7 +80,7 @@ transport_abilities mpi_transport::abilities() const {
           .native_collectives = true,
           .any_source = true,
           .concurrent_groups = library_->concurrent(),
-          .costs = {.latency = 0.6e-6, .per_byte = 1.6e-10, .reduce_per_byte = 0.6e-10}};
+          .costs = {.latency = 3.0e-6, .per_byte = 1.6e-10, .reduce_per_byte = 0.6e-10}};
 }
 
 mpi_transport::progress& mpi_transport::begin(request& r, progress::kind what) {
