@@ -7,21 +7,9 @@
 #include <muster/comm/collectives/barrier.hpp>
 #include <muster/core/error.hpp>
 #include "catch.hpp"
+#include "command_line.hpp"
 
 namespace {
-
-// argc and argv as main gets them.
-struct command_line {
-  explicit command_line(std::vector<std::string> list) : words(std::move(list)) {
-    for (auto& word : words) pointers.push_back(word.data());
-    argc = static_cast<int>(words.size());
-    pointers.push_back(nullptr);
-  }
-  std::vector<std::string> words;
-  std::vector<char*> pointers;
-  int argc = 0;
-  char** argv() { return pointers.data(); }
-};
 
 muster::launch_env detect(const std::map<std::string, std::string>& variables) {
   return muster::detect_launch([&](const char* name) -> std::optional<std::string> {
@@ -34,7 +22,7 @@ muster::launch_env detect(const std::map<std::string, std::string>& variables) {
 }  // namespace
 
 TEST_CASE("alone, the world is one rank over self") {
-  command_line line({"app", "--epochs", "3"});
+  test::command_line line({"app", "--epochs", "3"});
   muster::context context(line.argc, line.argv());
   CHECK(context.world().size() == 1);
   CHECK(context.transport_name() == "self");
@@ -43,7 +31,7 @@ TEST_CASE("alone, the world is one rank over self") {
 }
 
 TEST_CASE("with --ranks N a context runs the body as N ranks, each with its own world") {
-  command_line line({"app", "--ranks", "5"});
+  test::command_line line({"app", "--ranks", "5"});
   muster::context context(line.argc, line.argv());
   CHECK(context.ranks() == 5);
   CHECK(context.transport_name() == "local");
@@ -57,7 +45,7 @@ TEST_CASE("with --ranks N a context runs the body as N ranks, each with its own 
 }
 
 TEST_CASE("the settings reach the groups") {
-  command_line line({"app", "--ranks", "3", "--algorithm", "ring", "--timeout", "7"});
+  test::command_line line({"app", "--ranks", "3", "--algorithm", "ring", "--timeout", "7"});
   muster::context context(line.argc, line.argv());
   context.run([](muster::group& world) {
     if (world.settings().timeout != muster::seconds(7)) throw std::runtime_error("timeout");
@@ -68,7 +56,7 @@ TEST_CASE("the settings reach the groups") {
 }
 
 TEST_CASE("a body that throws at one rank ends the run at all, with its own reason") {
-  command_line line({"app", "--ranks", "4"});
+  test::command_line line({"app", "--ranks", "4"});
   muster::context context(line.argc, line.argv());
   CHECK_THROWS_WITH(context.run([](muster::group& world) {
     if (world.rank() == 2) throw muster::data_error({"x.txt", 1, 0}, "empty (no records) give another");
@@ -80,7 +68,7 @@ TEST_CASE("a body that throws at one rank ends the run at all, with its own reas
 
 TEST_CASE("settings that contradict each other are refused") {
   const auto refuses = [](std::vector<std::string> words) {
-    command_line line(std::move(words));
+    test::command_line line(std::move(words));
     CHECK_THROWS_AS(muster::context(line.argc, line.argv()), muster::configuration_error);
   };
   refuses({"app", "--ranks", "2", "--transport", "self"});

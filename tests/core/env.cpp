@@ -4,22 +4,9 @@
 #include <muster/core/error.hpp>
 
 #include "catch.hpp"
+#include "command_line.hpp"
 
 namespace {
-
-// A command line that owns its words, as main gets it.
-struct command_line {
-  explicit command_line(std::vector<std::string> list) : words(std::move(list)) {
-    for (auto& word : words) pointers.push_back(word.data());
-    argc = static_cast<int>(words.size());
-    pointers.push_back(nullptr);
-  }
-  std::vector<std::string> rest() const { return {pointers.data(), pointers.data() + argc}; }
-
-  std::vector<std::string> words;
-  std::vector<char*> pointers;
-  int argc = 0;
-};
 
 struct scoped_variable {
   scoped_variable(const char* name, const char* value) : name_(name) { ::setenv(name, value, 1); }
@@ -32,8 +19,8 @@ struct scoped_variable {
 }  // namespace
 
 TEST_CASE("flags are taken out of the command line, in both spellings, and the rest is left") {
-  command_line line({"app", "--epochs", "3", "--ranks", "4", "file", "--timeout=2.5", "--", "--ranks", "9"});
-  const muster::settings settings(line.argc, line.pointers.data());
+  test::command_line line({"app", "--epochs", "3", "--ranks", "4", "file", "--timeout=2.5", "--", "--ranks", "9"});
+  const muster::settings settings(line.argc, line.argv());
   CHECK(settings.integer(muster::setting::ranks, 1, 100) == 4);
   CHECK(settings.positive(muster::setting::timeout) == 2.5);
   CHECK(settings.value(muster::setting::transport) == "auto");
@@ -44,8 +31,8 @@ TEST_CASE("flags are taken out of the command line, in both spellings, and the r
 TEST_CASE("a flag beats its variable, the variable beats the default, and each says where it came from") {
   const scoped_variable ranks("MUSTER_RANKS", "2");
   const scoped_variable transport("MUSTER_TRANSPORT", "local");
-  command_line line({"app", "--ranks", "3"});
-  const muster::settings settings(line.argc, line.pointers.data());
+  test::command_line line({"app", "--ranks", "3"});
+  const muster::settings settings(line.argc, line.argv());
   CHECK(settings.value(muster::setting::ranks) == "3");
   CHECK(settings.origin(muster::setting::ranks) == "--ranks");
   CHECK(settings.value(muster::setting::transport) == "local");
@@ -54,14 +41,14 @@ TEST_CASE("a flag beats its variable, the variable beats the default, and each s
 }
 
 TEST_CASE("values that cannot be used are refused by name") {
-  command_line line({"app", "--ranks", "many", "--timeout", "-1", "--check", "ful"});
-  const muster::settings settings(line.argc, line.pointers.data());
-  CHECK_THROWS_WITH(settings.integer(muster::setting::ranks, 1, 8), Catch::Contains("--ranks cannot be 'many'"));
-  CHECK_THROWS_WITH(settings.positive(muster::setting::timeout), Catch::Contains("--timeout cannot be '-1'"));
-  CHECK_THROWS_WITH(settings.choice(muster::setting::check, {"auto", "full"}), Catch::Contains("did you mean full?"));
+  test::command_line line({"app", "--ranks", "many", "--timeout", "-1", "--check", "ful"});
+  const muster::settings settings(line.argc, line.argv());
+  CHECK_THROWS_WITH(settings.integer(muster::setting::ranks, 1, 8), contains("--ranks cannot be 'many'"));
+  CHECK_THROWS_WITH(settings.positive(muster::setting::timeout), contains("--timeout cannot be '-1'"));
+  CHECK_THROWS_WITH(settings.choice(muster::setting::check, {"auto", "full"}), contains("did you mean full?"));
 
-  command_line cut({"app", "--ranks"});
-  CHECK_THROWS_AS(muster::settings(cut.argc, cut.pointers.data()), muster::configuration_error);
+  test::command_line cut({"app", "--ranks"});
+  CHECK_THROWS_AS(muster::settings(cut.argc, cut.argv()), muster::configuration_error);
 }
 
 TEST_CASE("the help names every setting with its variable") {
