@@ -1,7 +1,6 @@
 #include <muster/comm/context.hpp>
 
 #include <cstdio>
-#include <mutex>
 #include <optional>
 #include <thread>
 #include <vector>

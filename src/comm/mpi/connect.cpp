@@ -1,5 +1,4 @@
 // How MPI gets into a context.
-#include <mutex>
 #include <thread>
 
 #include <muster/comm/context.hpp>
