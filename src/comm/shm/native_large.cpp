@@ -223,10 +223,15 @@ void shm_native::fold_round(std::uint64_t round) {
         if (p == me) {
           from = mine.data();
         } else if (pulled_) {
-          const std::uint64_t address = board_.lane(p).offers[turn()].place.in;
-          std::byte* const here = laid_out(me, 0, p);
-          read_private(p, address + static_cast<std::uint64_t>(mine.data() - call_->in), here, bytes);
-          from = here;
+          const offer& theirs = board_.lane(p).offers[turn()];
+          const auto begin = static_cast<std::uint64_t>(mine.data() - call_->in);
+          if ((theirs.flags & offer::registered_in) != 0) {  // while somebody's output is private
+            from = board_.host().at(board_.host_rank(p), theirs.place.in) + begin;
+          } else {
+            std::byte* const here = laid_out(me, 0, p);
+            read_private(p, theirs.place.in + begin, here, bytes);
+            from = here;
+          }
         } else {
           from = laid_out(p, round, me);
         }
