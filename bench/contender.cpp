@@ -1,0 +1,155 @@
+#include "contender.hpp"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <memory>
+#include <stdexcept>
+#include <thread>
+
+#include <muster/comm/collectives/algo/chooser.hpp>
+
+#include "ranks.hpp"
+
+namespace bench {
+
+void workspace::resize(std::size_t bytes) {
+  const auto count = bytes / sizeof(float);
+  const bool threads_here = context_->transport_name() == "local" || context_->world().rank() == 0;
+  of_threads_.clear();
+  of_threads_.resize(threads_here ? static_cast<std::size_t>(context_->ranks()) : 1, std::vector<float>(count));
+  registered_ = {};  // before the next, so that both are not there at once
+  if (context_->transport_name() == "shm") registered_ = context_->allocate<float>(count);
+}
+
+namespace {
+
+muster::collective kind_of(op what) {
+  switch (what) {
+    case op::broadcast:
+      return muster::collective::broadcast;
+    case op::reduce:
+      return muster::collective::reduce;
+    default:
+      return muster::collective::allreduce;
+  }
+}
+
+void call_muster(op what, muster::group& world, std::span<float> data, muster::algorithm how) {
+  switch (what) {
+    case op::allreduce:
+      muster::allreduce(world, data, muster::sum, {.how = how});
+      break;
+    case op::broadcast:
+      muster::broadcast(world, data, 0, {.how = how});
+      break;
+    case op::reduce:
+      muster::reduce(world, data, data, muster::sum, 0, {.how = how});
+      break;
+  }
+}
+
+std::vector<double> time_group(op what, muster::group& world, std::span<float> data, int iterations,
+                               muster::algorithm how) {
+  check_result(what, world.rank(), world.size(), data,
+               [&](std::span<float> all) { call_muster(what, world, all, how); });
+  return slowest_times(what, world, iterations, [&] { call_muster(what, world, data, how); });
+}
+
+// mpirun binds each process to a core of its own; the threads of this one need more than that.
+void use_all_cores() {
+  cpu_set_t all;
+  CPU_ZERO(&all);
+  for (long core = 0; core < std::min<long>(sysconf(_SC_NPROCESSORS_CONF), CPU_SETSIZE); ++core) CPU_SET(core, &all);
+  sched_setaffinity(0, sizeof all, &all);  // of the calling thread; where it is not allowed the numbers are worse
+}
+
+std::vector<double> time_threads(op what, int ranks, workspace& memory, int iterations, muster::algorithm how) {
+  const auto hub = std::make_shared<muster::local_hub>(ranks);
+  std::vector<double> times;
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      use_all_cores();
+      muster::group world(
+          std::make_unique<muster::any_transport>(std::make_unique<muster::local_transport>(hub, rank)));
+      auto mine = time_group(what, world, memory.plain(rank), iterations, how);
+      if (rank == 0) times = std::move(mine);
+    });
+  }
+  threads.clear();  // joins
+  return times;
+}
+
+// Lets the other processes sleep while rank 0's threads work: they would take their cores.
+void wait_asleep(muster::group& world) {
+  auto all_there = muster::barrier_async(world, {.timeout = muster::seconds(600)});
+  while (!all_there.test()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+// What the library chooses, and on request each algorithm by its name.
+std::vector<muster::algorithm> algorithms(op what, bool by_name, bool native) {
+  std::vector<muster::algorithm> list{muster::algorithm::automatic};
+  if (!by_name) return list;
+  for (const auto how : muster::algorithms_of(kind_of(what))) {
+    if (how != muster::algorithm::native || native) list.push_back(how);
+  }
+  return list;
+}
+
+std::string suffix(muster::algorithm how) {
+  return how == muster::algorithm::automatic ? "" : "_" + std::string(to_string(how));
+}
+
+void add_threads(std::vector<contender>& list, op what, muster::context& context, bool by_name) {
+  const int ranks = context.ranks();
+  for (const auto how : algorithms(what, by_name, false)) {
+    list.push_back({what, "muster_local" + suffix(how), ranks, [=, &context](workspace& memory, int iterations) {
+                      if (context.transport_name() == "local")
+                        return time_threads(what, ranks, memory, iterations, how);
+                      std::vector<double> times;
+                      if (context.world().rank() == 0) times = time_threads(what, ranks, memory, iterations, how);
+                      wait_asleep(context.world());
+                      return times;
+                    }});
+  }
+}
+
+void add_group(std::vector<contender>& list, op what, const std::string& who, muster::group& world, bool by_name) {
+  for (const auto how : algorithms(what, by_name, true)) {
+    list.push_back({what, who + suffix(how), world.size(), [=, &world](workspace& memory, int iterations) {
+                      return time_group(what, world, memory.plain(), iterations, how);
+                    }});
+  }
+}
+
+}  // namespace
+
+std::vector<contender> muster_contenders(op what, muster::context& context, muster::group* over_mpi, bool by_name) {
+  std::vector<contender> list;
+  if (context.transport_name() == "shm") {
+    auto& world = context.world();
+    list.push_back({what, "muster_shm_registered", world.size(), [=, &world](workspace& memory, int iterations) {
+                      return time_group(what, world, memory.registered(), iterations, muster::algorithm::automatic);
+                    }});
+    add_group(list, what, "muster_shm", world, by_name);
+  }
+  add_threads(list, what, context, by_name);
+  if (over_mpi == nullptr) return list;
+  add_group(list, what, "muster_mpi", *over_mpi, by_name);
+  if (by_name) {
+    list.push_back({what, "muster_mpi_native_checked", over_mpi->size(), [=](workspace& memory, int iterations) {
+                      const auto before = over_mpi->settings();
+                      auto checked = before;
+                      checked.check_full = true;
+                      over_mpi->set_settings(checked);
+                      auto times = time_group(what, *over_mpi, memory.plain(), iterations, muster::algorithm::native);
+                      over_mpi->set_settings(before);
+                      return times;
+                    }});
+  }
+  return list;
+}
+
+}  // namespace bench
