@@ -57,12 +57,16 @@ std::vector<double> time_group(op what, muster::group& world, std::span<float> d
   return slowest_times(what, world, iterations, [&] { call_muster(what, world, data, how); });
 }
 
-// mpirun binds each process to a core of its own; the threads of this one need more than that.
-void use_all_cores() {
-  cpu_set_t all;
-  CPU_ZERO(&all);
-  for (long core = 0; core < std::min<long>(sysconf(_SC_NPROCESSORS_CONF), CPU_SETSIZE); ++core) CPU_SET(core, &all);
-  sched_setaffinity(0, sizeof all, &all);  // of the calling thread; where it is not allowed the numbers are worse
+// mpirun binds each process to a core of its own, which all its threads inherit. So each thread gets one of its own too
+// (two that spin on one core wait for each other's time slices), or all where there are more threads than cores.
+void use_own_core(int rank, int ranks) {
+  const long cores = std::min<long>(sysconf(_SC_NPROCESSORS_ONLN), CPU_SETSIZE);
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (long core = 0; core < cores; ++core) {
+    if (ranks > cores || core == rank) CPU_SET(core, &set);
+  }
+  sched_setaffinity(0, sizeof set, &set);  // of the calling thread; where it is not allowed the numbers are worse
 }
 
 std::vector<double> time_threads(op what, int ranks, workspace& memory, int iterations, muster::algorithm how) {
@@ -71,7 +75,7 @@ std::vector<double> time_threads(op what, int ranks, workspace& memory, int iter
   std::vector<std::jthread> threads;
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
-      use_all_cores();
+      use_own_core(rank, ranks);
       muster::group world(
           std::make_unique<muster::any_transport>(std::make_unique<muster::local_transport>(hub, rank)));
       auto mine = time_group(what, world, memory.plain(rank), iterations, how);

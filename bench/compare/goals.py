@@ -1,0 +1,98 @@
+"""The goals of the shm transport, and whether measured times meet them."""
+import dataclasses
+import math
+import statistics
+from typing import Optional
+
+KIB, MIB = 1 << 10, 1 << 20
+SMALL, MIDDLE, LARGE = (4, KIB), (64 * KIB, MIB), (16 * MIB, 64 * MIB)
+BANDS = {SMALL: "4 B to 1 KiB", MIDDLE: "64 KiB to 1 MiB", LARGE: "16 to 64 MiB"}
+WHO = {"muster_shm": "private", "muster_shm_registered": "registered"}
+
+# Times faster than the best tuned MPI: (ranks, who) -> a goal for each band.
+ALLREDUCE = {
+    (2, "muster_shm"): {SMALL: 1.7, MIDDLE: 1.7, LARGE: 1.7},
+    (2, "muster_shm_registered"): {SMALL: 1.7, MIDDLE: 6.0, LARGE: 3.0},
+    (4, "muster_shm"): {SMALL: 2.5, MIDDLE: 2.2, LARGE: 2.3},
+    (4, "muster_shm_registered"): {SMALL: 2.5, MIDDLE: 7.0, LARGE: 6.0},
+}
+OF_MEMORY_LIMIT = 0.85  # of the speed at which two processes can read and write twice the bytes: 2 ranks, registered
+ROOTED = 1.5  # broadcast and reduce, times faster than Open MPI, at every size
+
+
+@dataclasses.dataclass
+class Line:
+    """One line of the table; `ratio` is None where something was not measured."""
+    who: str
+    against: str
+    band: str
+    goal: float
+    ratio: Optional[float] = None
+    low: Optional[float] = None
+    high: Optional[float] = None
+    at_default: Optional[float] = None
+
+    @property
+    def verdict(self):
+        return "not measured" if self.ratio is None else "met" if self.ratio >= self.goal else "missed"
+
+
+def judge(results, cores):
+    """The lines for `results`, {ranks: {(op, who, bytes): [seconds of each round]}}."""
+    lines = []
+    for (ranks, who), goals in ALLREDUCE.items():
+        if ranks not in results:
+            continue
+        # With more ranks than cores MPICH spins through its time slices: no peer. Open MPI yields.
+        peers = ["openmpi"] if ranks > cores else ["openmpi", "mpich"]
+        times = results[ranks]
+        label = f"allreduce, {ranks} ranks{f' on {cores} cores' if ranks > cores else ''}, {WHO[who]}"
+        for band, goal in goals.items():
+            sizes = sizes_in(times, "allreduce", band)
+            lines.append(compared(times, "allreduce", who, peers, sizes, Line(label, best(peers), BANDS[band], goal)))
+            if (ranks, who, band) == (2, "muster_shm_registered", LARGE):
+                line = Line(label, "memory limit", BANDS[band], OF_MEMORY_LIMIT)
+                lines.append(fill(line, times, "allreduce", who, ["memory_limit"], sizes))
+    for ranks, times in results.items():
+        for op in ("broadcast", "reduce"):
+            for who, kind in WHO.items():
+                sizes = sizes_in(times, op, (0, math.inf))
+                worst = [compared(times, op, who, ["openmpi"], [size],
+                                  Line(f"{op}, {ranks} ranks, {kind}", best(["openmpi"]), f"{size} B, the worst", ROOTED))
+                         for size in sizes]
+                known = [line for line in worst if line.ratio is not None]
+                lines.append(min(known, key=lambda line: line.ratio) if known else
+                             Line(f"{op}, {ranks} ranks, {kind}", best(["openmpi"]), "every size", ROOTED))
+    return lines
+
+
+def best(peers):
+    return " or ".join(f"{peer}_tuned" for peer in peers)
+
+
+def sizes_in(times, op, band):
+    return sorted({size for of, _, size in times if of == op and band[0] <= size <= band[1]})
+
+
+def compared(times, op, who, peers, sizes, line):
+    fill(line, times, op, who, [f"{peer}_tuned" for peer in peers], sizes)
+    line.at_default = fill(dataclasses.replace(line), times, op, who, peers, sizes).ratio
+    return line
+
+
+def fill(line, times, op, who, peers, sizes):
+    """Of each size the time of the fastest of `peers` over the time of `who`, and over the sizes the geometric mean."""
+    line.ratio = line.low = line.high = None
+    ours = [times.get((op, who, size)) for size in sizes]
+    theirs = [[times[op, peer, size] for peer in peers if (op, peer, size) in times] for size in sizes]
+    if not sizes or not all(ours) or not all(theirs):
+        return line
+    rounds = min(len(some) for some in [*ours, *(one for of_size in theirs for one in of_size)])
+
+    def ratio(figure):
+        return statistics.geometric_mean(min(map(figure, of_size)) / figure(own) for own, of_size in zip(ours, theirs))
+
+    line.ratio = ratio(statistics.median)
+    by_round = [ratio(lambda some, i=i: some[i]) for i in range(rounds)]
+    line.low, line.high = min(by_round), max(by_round)
+    return line
