@@ -71,6 +71,7 @@ algorithm group_state::choose_for(collective kind, std::size_t bytes, algorithm 
   }
   if (asked != algorithm::automatic) return asked;
   if (settings.how != algorithm::automatic && has(settings.how)) return settings.how;
+  if (abilities.native_first) return algorithm::native;
   return choose(kind, bytes, transport->size(), abilities.costs);
 }
 
@@ -193,6 +194,11 @@ void group_state::poll_notices() noexcept {
 void group_state::handle(const notice& message) {
   if (message.what == notice::kind::position) {
     compare_position(message.origin, message.mark);
+    return;
+  }
+  if (message.what == notice::kind::gone) {  // a dead rank says nothing itself: this one speaks
+    departures_[static_cast<std::size_t>(message.origin)] = departure{message.status, false, message.text};
+    fail(std::make_exception_ptr(peer_failure({message.origin}, message.text, message.status)));
     return;
   }
   const bool first_hand = message.what == notice::kind::abort;
