@@ -60,16 +60,16 @@ def main():
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, action="append", help="how many; may be repeated (default: 2 and 4)")
-    parser.add_argument("--rounds", type=int, default=9, help="that count, after one that does not (default: 9)")
+    parser.add_argument("--rounds", type=int, help="that count, after one that does not (default: 9)")
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "release",
                         help="where muster was built (default: build/release)")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="also write all figures there")
     parser.add_argument("--timeout", type=float, default=60, metavar="SECONDS",
                         help="a contender whose turn takes longer is left out (default: 60)")
-    parser.add_argument("--quick", action="store_true", help="three sizes, one round: only to see that it works")
+    parser.add_argument("--quick", action="store_true", help="three sizes and one round: only to see that it works")
     options = parser.parse_args()
-    if options.quick:
-        options.rounds = 1
+    if options.rounds is None:
+        options.rounds = 1 if options.quick else 9
     if options.rounds < 1 or min(options.ranks or [2]) < 2:
         parser.error("there is nothing to compare (--rounds is 1 or more, --ranks 2 or more)")
     options.sizes = QUICK_SIZES if options.quick else SIZES
@@ -121,7 +121,7 @@ def measure(programs, ranks, cores, options, left_out):
                 left_out.append(f"{name}, {ranks} ranks: {failure}")
         for size in options.sizes:
             for op in OPS:
-                progress(f"{ranks} ranks, {op} of {bytes_text(size)}")
+                progress(f"{ranks} ranks, {op} of {goals.bytes_text(size)}")
                 for round_ in range(-1, options.rounds):  # -1 warms up
                     for job in list(jobs):
                         try:
@@ -129,7 +129,7 @@ def measure(programs, ranks, cores, options, left_out):
                                 if round_ >= 0:
                                     results.setdefault((op, who, size), []).append(seconds)
                         except JobFailed as failure:
-                            left_out.append(f"{job.name}, {ranks} ranks: {failure} in {op} of {bytes_text(size)}")
+                            left_out.append(f"{job.name}, {ranks} ranks: {failure} in {op} of {goals.bytes_text(size)}")
                             jobs.remove(job)
                             job.end()
     progress("")
@@ -139,13 +139,6 @@ def measure(programs, ranks, cores, options, left_out):
 def progress(text):
     if sys.stderr.isatty():
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
-
-
-def bytes_text(size):
-    for unit, power in (("MiB", 20), ("KiB", 10)):
-        if size >> power:
-            return f"{size >> power} {unit}"
-    return f"{size} B"
 
 
 def machine_line(cores):

@@ -20,8 +20,8 @@ mpi_session::mpi_session() {
   } catch (const muster::configuration_error&) {
     return;  // the context will say so
   }
-  // As muster's own context does. Any level above MPI_THREAD_SINGLE costs Open MPI 4.1 a quarter of a microsecond a
-  // call; the programs in peers/ show it without.
+  // As muster's own context does. Open MPI 4.1 is slower at small calls with any level above MPI_THREAD_SINGLE: the
+  // programs in peers/ show it without.
   int level = MPI_THREAD_SINGLE;
   MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &level);
   there_ = true;

@@ -28,17 +28,17 @@ inline void call_mpi(op what, int rank, std::span<float> data) {
   }
 }
 
-/// Seconds of each of `iterations` calls at the rank that was slowest in it; the same at every rank.
+/// Seconds of each of `iterations` calls; the same at every rank.
 [[nodiscard]] inline std::vector<double> time_mpi(op what, std::span<float> data, int iterations) {
   int rank = 0;
   int ranks = 1;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
   check_result(what, rank, ranks, data, [&](std::span<float> all) { call_mpi(what, rank, all); });
-  auto times = call_times(
+  auto stamps = call_stamps(
       what, iterations, [] { MPI_Barrier(MPI_COMM_WORLD); }, [&] { call_mpi(what, rank, data); });
-  MPI_Allreduce(MPI_IN_PLACE, times.data(), iterations, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
-  return times;
+  MPI_Allreduce(MPI_IN_PLACE, stamps.data(), static_cast<int>(stamps.size()), MPI_INT64_T, MPI_MAX, MPI_COMM_WORLD);
+  return seconds_of(stamps);
 }
 
 /// "Open MPI v4.1.4": what this MPI calls itself, on one line.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -48,19 +49,35 @@ void check_result(op what, int rank, int ranks, std::span<float> data, Call in_p
   std::fill(data.begin(), data.end(), 0.0f);
 }
 
-/// Seconds of each of `iterations` calls at this rank. An allreduce keeps the ranks together by itself; before every
-/// broadcast and reduce, which do not, they meet at `barrier`: else a root that runs ahead would hide what a call takes
-/// from one end to the other.
+/// Two numbers for each of `iterations` calls at this rank. When of each the largest of all ranks is taken,
+/// `seconds_of` makes times of them: of an allreduce that of its slowest rank; of the others, by which the ranks are
+/// not kept together, what it took from the first rank's call to the last one's return (the clock is the host's), and
+/// they meet at `barrier` before each call. Else a root that runs ahead, or a rank that comes when all is done, would
+/// hide it.
 template <class Barrier, class Call>
-[[nodiscard]] std::vector<double> call_times(op what, int iterations, Barrier barrier, Call call) {
-  using clock = std::chrono::steady_clock;
-  std::vector<double> times(static_cast<std::size_t>(iterations));
+[[nodiscard]] std::vector<std::int64_t> call_stamps(op what, int iterations, Barrier barrier, Call call) {
+  const auto now = [] {
+    const auto since = std::chrono::steady_clock::now().time_since_epoch();
+    return std::int64_t{std::chrono::duration_cast<std::chrono::nanoseconds>(since).count()};
+  };
+  std::vector<std::int64_t> stamps(2 * static_cast<std::size_t>(iterations));
   barrier();
-  for (double& time : times) {
+  for (std::size_t i = 0; i < stamps.size(); i += 2) {
     if (what != op::allreduce) barrier();
-    const auto begin = clock::now();
+    const auto begin = now();
     call();
-    time = std::chrono::duration<double>(clock::now() - begin).count();
+    const auto end = now();
+    stamps[i] = what == op::allreduce ? 0 : -begin;
+    stamps[i + 1] = what == op::allreduce ? end - begin : end;
+  }
+  return stamps;
+}
+
+/// The seconds of each call, from the largest stamps of all ranks.
+[[nodiscard]] inline std::vector<double> seconds_of(std::span<const std::int64_t> largest_stamps) {
+  std::vector<double> times(largest_stamps.size() / 2);
+  for (std::size_t i = 0; i < times.size(); ++i) {
+    times[i] = static_cast<double>(largest_stamps[2 * i] + largest_stamps[2 * i + 1]) * 1e-9;
   }
   return times;
 }

@@ -29,14 +29,13 @@ inline void run_registered(int rank) {
   }
 }
 
-/// Seconds of each of `iterations` calls: a collective ends when its slowest rank does, so of each call the slowest
-/// rank's time counts. Collective over `ranks`; the same at every rank.
+/// Seconds of each of `iterations` calls. Collective over `ranks`; the same at every rank.
 template <class Call>
 std::vector<double> slowest_times(op what, muster::group& ranks, int iterations, Call call) {
-  auto times = call_times(
+  auto stamps = call_stamps(
       what, iterations, [&] { muster::barrier(ranks); }, call);
-  muster::allreduce(ranks, times, muster::max);
-  return times;
+  muster::allreduce(ranks, stamps, muster::max);
+  return seconds_of(stamps);
 }
 
 }  // namespace bench

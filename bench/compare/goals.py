@@ -58,12 +58,19 @@ def judge(results, cores):
             for who, kind in WHO.items():
                 sizes = sizes_in(times, op, (0, math.inf))
                 worst = [compared(times, op, who, ["openmpi"], [size],
-                                  Line(f"{op}, {ranks} ranks, {kind}", best(["openmpi"]), f"{size} B, the worst", ROOTED))
+                                  Line(f"{op}, {ranks} ranks, {kind}", best(["openmpi"]), f"{bytes_text(size)}, the worst", ROOTED))
                          for size in sizes]
                 known = [line for line in worst if line.ratio is not None]
                 lines.append(min(known, key=lambda line: line.ratio) if known else
                              Line(f"{op}, {ranks} ranks, {kind}", best(["openmpi"]), "every size", ROOTED))
     return lines
+
+
+def bytes_text(size):
+    for unit, power in (("MiB", 20), ("KiB", 10)):
+        if size >> power:
+            return f"{size >> power} {unit}"
+    return f"{size} B"
 
 
 def best(peers):

@@ -28,7 +28,7 @@ constexpr std::size_t most_iterations = 300;
 struct meeting {
   alignas(64) std::atomic<int> arrived{0};
   alignas(64) std::atomic<int> meetings{0};
-  std::array<std::array<double, most_iterations>, ranks> times{};
+  std::array<std::array<std::int64_t, 2 * most_iterations>, ranks> stamps{};
 };
 
 [[noreturn]] void fail(const char* what) {
@@ -87,7 +87,7 @@ struct share_of {
   }
 };
 
-/// Seconds of each of `iterations` passes, of the slower process; both call it.
+/// Seconds of each of `iterations` passes; both processes call it.
 std::vector<double> time_passes(meeting& place, int rank, const share_of& mine, int iterations) {
   const auto add = [&] { add_into_both(mine.x.data(), mine.y.data(), mine.x.size()); };
   std::fill(mine.x.begin(), mine.x.end(), 1.0f);
@@ -101,14 +101,14 @@ std::vector<double> time_passes(meeting& place, int rank, const share_of& mine, 
   std::fill(mine.x.begin(), mine.x.end(), 0.0f);
   std::fill(mine.y.begin(), mine.y.end(), 0.0f);
 
-  const auto times = bench::call_times(
+  const auto stamps = bench::call_stamps(
       bench::op::reduce, iterations, [&] { meet(place); }, add);
-  std::copy(times.begin(), times.end(), place.times[static_cast<std::size_t>(rank)].begin());
+  std::copy(stamps.begin(), stamps.end(), place.stamps[static_cast<std::size_t>(rank)].begin());
   meet(place);
-  std::vector<double> slowest(times.size());
-  for (std::size_t i = 0; i < times.size(); ++i) slowest[i] = std::max(place.times[0][i], place.times[1][i]);
-  meet(place);  // before the next times are written
-  return slowest;
+  std::vector<std::int64_t> largest(stamps.size());
+  for (std::size_t i = 0; i < stamps.size(); ++i) largest[i] = std::max(place.stamps[0][i], place.stamps[1][i]);
+  meet(place);  // before the next are written
+  return bench::seconds_of(largest);
 }
 
 void take_turns(bench::turns turns, meeting& place, int rank, float* x, float* y) {
