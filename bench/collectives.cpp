@@ -78,6 +78,7 @@ class table {
     for (int round = -1; round < rounds_; ++round) {  // round -1 warms up
       for (const auto& c : who_->all()) {
         const auto name = bench::row_name(c, bytes);
+        if (bytes > c.up_to) continue;
         if (!std::regex_search(name + library_suffix, wanted)) continue;
         const auto some = c.measure(memory_, round < 0 ? bench::warm_up_for(bytes) : bench::iterations_for(bytes));
         if (round >= 0) times[name].insert(times[name].end(), some.begin(), some.end());
@@ -107,13 +108,14 @@ void report(benchmark::State& state, table& results, const bench::contender& c, 
   const double n = c.ranks;
   const double per_byte = c.what == bench::op::allreduce ? 2 * (n - 1) / n : 1;
   state.counters["bus_GB/s"] = per_byte * static_cast<double>(bytes) / seconds * 1e-9;
-  const auto other = medians.find(bench::row_name({c.what, peer, c.ranks, {}}, bytes));
+  const auto other = medians.find(bench::row_name({c.what, peer, c.ranks, {}, 0}, bytes));
   if (other != medians.end()) state.counters["vs_" + peer] = other->second / seconds;
 }
 
 void register_rows(table& results, const bench::contest& who) {
   for (std::size_t bytes = bench::smallest; bytes <= bench::largest; bytes *= 4) {
     for (const auto& c : who.all()) {
+      if (bytes > c.up_to) continue;
       benchmark::RegisterBenchmark(
           bench::row_name(c, bytes).c_str(),
           [&results, &c, &who, bytes](benchmark::State& state) { report(state, results, c, bytes, who.peer()); })

@@ -7,6 +7,7 @@
 #include <memory>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 
 #include <muster/comm/collectives/algo/chooser.hpp>
 
@@ -86,6 +87,35 @@ std::vector<double> time_threads(op what, int ranks, workspace& memory, int iter
   return times;
 }
 
+// The transport's own allreduce with nothing around it: no deadline, no look for ranks that gave up, no group. What a
+// call of the group takes beyond that is the price of these.
+std::vector<double> time_bare(muster::group& apart, std::uint64_t& sequence, std::span<float> data, int iterations) {
+  auto& transport = apart.transport();
+  const auto reduce = muster::reduction::of<float>(muster::sum);
+  muster::native_call call;
+  call.in = reinterpret_cast<const std::byte*>(data.data());
+  call.out = reinterpret_cast<std::byte*>(data.data());
+  call.count = data.size();
+  call.element_size = sizeof(float);
+  call.reduce = &reduce;
+  call.mark.count = data.size();
+  call.mark.kind = muster::collective::allreduce;
+  call.mark.type = muster::dtype_of<float>();
+  call.mark.op = muster::operation::sum;
+  call.mark.how = muster::algorithm::native;
+  const auto once = [&] {
+    muster::request pending;
+    call.mark.sequence = ++sequence;
+    transport.native(call, pending);
+    while (!transport.test(pending)) {
+    }
+  };
+  check_result(op::allreduce, apart.rank(), apart.size(), data, [&](std::span<float>) { once(); });
+  auto stamps = call_stamps(op::allreduce, iterations, once, once);
+  muster::allreduce(apart, stamps, muster::max);
+  return seconds_of(stamps);
+}
+
 // Lets the other processes sleep while rank 0's threads work: they would take their cores.
 void wait_asleep(muster::group& world) {
   auto all_there = muster::barrier_async(world, {.timeout = muster::seconds(600)});
@@ -138,6 +168,14 @@ std::vector<contender> muster_contenders(op what, muster::context& context, must
                       return time_group(what, world, memory.registered(), iterations, muster::algorithm::automatic);
                     }});
     add_group(list, what, "muster_shm", world, by_name);
+    if (what == op::allreduce && !world.transport().crowded()) {  // it spins
+      const auto apart = std::make_shared<muster::group>(world.duplicate());
+      list.push_back({what, "muster_shm_bare", world.size(),
+                      [=, sequence = std::uint64_t{0}](workspace& memory, int iterations) mutable {
+                        return time_bare(*apart, sequence, memory.plain(), iterations);
+                      },
+                      smallest});
+    }
   }
   add_threads(list, what, context, by_name);
   if (over_mpi == nullptr) return list;

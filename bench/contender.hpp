@@ -39,6 +39,8 @@ struct contender {
   int ranks;
   /// Called at every process alike; gives the seconds of each call, of its slowest rank, at rank 0.
   std::function<std::vector<double>(workspace& memory, int iterations)> measure;
+  /// Takes no part in what is larger.
+  std::size_t up_to = largest;
 };
 
 /// `<op>/<who>/<ranks>/<bytes>`.
@@ -47,6 +49,7 @@ struct contender {
 }
 
 /// muster's own: over shared memory where the context is, ranks as threads, and over `over_mpi` unless that is null.
+/// An allreduce of 4 bytes also at the transport itself (muster_shm_bare), to show what deadlines and checks cost.
 /// With `algorithms` also each algorithm by name, beside what the library chooses.
 [[nodiscard]] std::vector<contender> muster_contenders(op what, muster::context& context, muster::group* over_mpi,
                                                        bool algorithms);

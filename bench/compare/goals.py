@@ -17,6 +17,7 @@ ALLREDUCE = {
     (4, "muster_shm_registered"): {SMALL: 2.5, MIDDLE: 7.0, LARGE: 6.0},
 }
 OF_MEMORY_LIMIT = 0.85  # of the speed at which two processes can read and write twice the bytes: 2 ranks, registered
+OF_BARE_CALL = 0.9  # of the speed of a call of 4 bytes without deadlines, abort checks and type dispatch
 ROOTED = 1.5  # broadcast and reduce, times faster than Open MPI, at every size
 
 
@@ -54,6 +55,9 @@ def judge(results, cores):
                 line = Line(label, "memory limit", BANDS[band], OF_MEMORY_LIMIT)
                 lines.append(fill(line, times, "allreduce", who, ["memory_limit"], sizes))
     for ranks, times in results.items():
+        if ranks <= cores:  # it spins
+            line = Line(f"allreduce, {ranks} ranks, private", "the same without deadlines and checks", "4 B", OF_BARE_CALL)
+            lines.append(fill(line, times, "allreduce", "muster_shm", ["muster_shm_bare"], [4]))
         for op in ("broadcast", "reduce"):
             for who, kind in WHO.items():
                 sizes = sizes_in(times, op, (0, math.inf))

@@ -27,7 +27,7 @@ def line_of(lines, who, band, against=""):
 
 
 measured = times(muster_shm=[1.0, 2.0, 3.0], muster_shm_registered=[1.0, 1.0, 1.0], openmpi_tuned=[8.0, 4.0, 6.0],
-                 mpich_tuned=[3.0, 3.0, 3.0], openmpi=[9.0, 9.0, 9.0], mpich=[7.0, 7.0, 7.0], memory_limit=[0.8] * 3)
+                 mpich_tuned=[3.0, 3.0, 3.0], openmpi=[9.0, 9.0, 9.0], mpich=[7.0, 7.0, 7.0], memory_limit=[0.8] * 3, muster_shm_bare=[1.9] * 3)
 lines = goals.judge({2: measured}, cores=2)
 
 private = line_of(lines, "allreduce, 2 ranks, private", "4 B to 1 KiB")
@@ -38,6 +38,8 @@ registered = line_of(lines, "allreduce, 2 ranks, registered", "16 to 64 MiB", "m
 assert close(registered.ratio, 3.0) and registered.verdict == "met", registered
 limit = line_of(lines, "allreduce, 2 ranks, registered", "16 to 64 MiB", "memory limit")
 assert close(limit.ratio, 0.8) and limit.verdict == "missed", limit
+bare = line_of(lines, "allreduce, 2 ranks, private", "4 B")
+assert close(bare.ratio, 0.95) and bare.verdict == "met", bare
 
 # Broadcast and reduce are against Open MPI alone, and the worst size is the one that counts.
 measured["reduce", "muster_shm", 65536] = [12.0, 12.0, 12.0]
