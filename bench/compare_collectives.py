@@ -6,7 +6,8 @@
 In place, float32, sum, root 0. Every contender is a job of its own; all are started at once, all their ranks sleep, and
 one at a time is told what to measure: in every round of a size each has its turn within a fraction of a second, so a
 machine whose speed drifts is as slow for one as for the other. The time of a call is its slowest rank's; a figure is
-the median over the iterations of a turn, then over the rounds. Ratios are the geometric mean over the sizes of a band.
+the median over the iterations of a turn, then over the rounds. A ratio is the median over the rounds of what it was in
+each, then the geometric mean over the sizes of a band.
 """
 import argparse
 import contextlib
@@ -172,7 +173,7 @@ def microseconds(seconds):
 
 
 def print_goals(lines):
-    print("\nRatios: how many times faster than the best tuned MPI; in brackets the lowest and the highest of the rounds\n")
+    print("\nHow many times faster than the best tuned MPI; in brackets the lowest and the highest of the rounds\n")
     rows = [("who", "against", "sizes", "faster", "rounds", "goal", "", "at default")]
     for line in lines:
         measured = line.ratio is not None

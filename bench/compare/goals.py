@@ -56,17 +56,16 @@ def judge(results, cores):
                 lines.append(fill(line, times, "allreduce", who, ["memory_limit"], sizes))
     for ranks, times in results.items():
         if ranks <= cores:  # it spins
-            line = Line(f"allreduce, {ranks} ranks, private", "the same without deadlines and checks", "4 B", OF_BARE_CALL)
+            line = Line(f"allreduce, {ranks} ranks, private", "the bare transport", "4 B", OF_BARE_CALL)
             lines.append(fill(line, times, "allreduce", "muster_shm", ["muster_shm_bare"], [4]))
         for op in ("broadcast", "reduce"):
             for who, kind in WHO.items():
                 sizes = sizes_in(times, op, (0, math.inf))
-                worst = [compared(times, op, who, ["openmpi"], [size],
-                                  Line(f"{op}, {ranks} ranks, {kind}", best(["openmpi"]), f"{bytes_text(size)}, the worst", ROOTED))
-                         for size in sizes]
-                known = [line for line in worst if line.ratio is not None]
-                lines.append(min(known, key=lambda line: line.ratio) if known else
-                             Line(f"{op}, {ranks} ranks, {kind}", best(["openmpi"]), "every size", ROOTED))
+                line = Line(f"{op}, {ranks} ranks, {kind}", best(["openmpi"]), "every size", ROOTED)
+                each = [compared(times, op, who, ["openmpi"], [size],
+                                 dataclasses.replace(line, band=f"{bytes_text(size)}, the worst")) for size in sizes]
+                known = [one for one in each if one.ratio is not None]
+                lines.append(min(known, key=lambda one: one.ratio, default=line))
     return lines
 
 
@@ -92,18 +91,24 @@ def compared(times, op, who, peers, sizes, line):
 
 
 def fill(line, times, op, who, peers, sizes):
-    """Of each size the time of the fastest of `peers` over the time of `who`, and over the sizes the geometric mean."""
+    """Of each size how many times slower the fastest of `peers` is than `who`, and over the sizes the geometric mean.
+
+    A ratio is of two times of the same round, and of the rounds' ratios it is the median: where the machine changes its
+    speed in between, medians of the times would compare one's good rounds with another's bad ones.
+    """
     line.ratio = line.low = line.high = None
     ours = [times.get((op, who, size)) for size in sizes]
     theirs = [[times[op, peer, size] for peer in peers if (op, peer, size) in times] for size in sizes]
     if not sizes or not all(ours) or not all(theirs):
         return line
-    rounds = min(len(some) for some in [*ours, *(one for of_size in theirs for one in of_size)])
+    ratios = [[[slow / fast for slow, fast in zip(peer, own)] for peer in of_size]
+              for own, of_size in zip(ours, theirs)]
+    rounds = min(len(peer) for of_size in ratios for peer in of_size)
 
-    def ratio(figure):
-        return statistics.geometric_mean(min(map(figure, of_size)) / figure(own) for own, of_size in zip(ours, theirs))
+    def mean(figure):
+        return statistics.geometric_mean(min(map(figure, of_size)) for of_size in ratios)
 
-    line.ratio = ratio(statistics.median)
-    by_round = [ratio(lambda some, i=i: some[i]) for i in range(rounds)]
+    line.ratio = mean(statistics.median)
+    by_round = [mean(lambda peer, i=i: peer[i]) for i in range(rounds)]
     line.low, line.high = min(by_round), max(by_round)
     return line
