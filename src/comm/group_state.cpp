@@ -47,6 +47,7 @@ operation_state::operation_state(group_state& owner, call&& what_in)
 group_state::group_state(std::unique_ptr<any_transport> transport_in, const group_settings& settings_in,
                          std::shared_ptr<group_state> parent_in, std::uint64_t id_in)
     : transport(std::move(transport_in)),
+      abilities(transport->abilities()),
       settings(settings_in),
       parent(std::move(parent_in)),
       id(id_in),
@@ -54,8 +55,9 @@ group_state::group_state(std::unique_ptr<any_transport> transport_in, const grou
       reached_(static_cast<std::size_t>(transport->size()), 0) {}
 
 algorithm group_state::choose_for(collective kind, std::size_t bytes, algorithm asked) const {
+  if (abilities.native_first && asked == algorithm::automatic && settings.how == algorithm::automatic)
+    return algorithm::native;
   const auto known = algorithms_of(kind);
-  const auto abilities = transport->abilities();
   const auto has = [&](algorithm how) {
     return std::find(known.begin(), known.end(), how) != known.end() &&
            (how != algorithm::native || abilities.native_collectives);
@@ -89,15 +91,38 @@ void group_state::enqueue(operation_state& op) {
 
 void group_state::begin(operation_state& op) {
   op.begun = true;
-  op.deadline = deadline_after(seconds(op.timeout_seconds));
-  op.body = make_task(op.steps, op.what, op.mark.how, settings.check_full);
+  algorithm how = op.mark.how;
+  if (how == algorithm::native && abilities.native_first) {
+    if (begin_native(op)) return;
+    // What it leaves to the library it leaves at every rank alike.
+    how = choose(op.what.kind, payload_bytes(op.what, transport->size()), transport->size(), abilities.costs);
+  }
+  op.body = make_task(op.steps, op.what, how, settings.check_full);
   op.steps.start(op.body.handle());
+}
+
+bool group_state::begin_native(operation_state& op) {
+  if (transport->size() == 1) return false;
+  const call& what = op.what;
+  op.handed = {what.in, what.out, what.count, what.element_size, &what.reduce, op.mark};
+  op.is_native = transport->native(op.handed, op.native);
+  return op.is_native;
+}
+
+// True when it is done.
+bool group_state::advance(operation_state& op, bool& moved) {
+  if (op.is_native) return transport->test(op.native);
+  moved |= op.steps.advance();
+  if (!op.body.finished()) return false;
+  if (op.body.failure()) std::rethrow_exception(op.body.failure());
+  return true;
 }
 
 void group_state::finish_head(std::exception_ptr cause) noexcept {
   operation_state& op = *head_;
   head_ = op.next;
   if (head_ == nullptr) tail_ = nullptr;
+  if (op.native.owner != nullptr) op.native.owner->cancel(op.native);
   op.body.reset();  // takes back what it has started; from here on nobody touches the buffers
   op.failure = std::move(cause);
   op.done = true;
@@ -108,9 +133,7 @@ bool group_state::progress() {
   while (head_ != nullptr) {
     try {
       if (!head_->begun) begin(*head_);
-      moved |= head_->steps.advance();
-      if (!head_->body.finished()) return moved;
-      if (head_->body.failure()) std::rethrow_exception(head_->body.failure());
+      if (!advance(*head_, moved)) return moved;
     } catch (...) {
       fail(std::current_exception());
       return true;
@@ -154,6 +177,7 @@ bool group_state::wait(operation_state& op, clock::time_point limit) {
 bool group_state::rest(clock::time_point limit, stall& stalled) {
   poll_notices();
   if (head_ == nullptr) return true;  // a notice has ended all
+  start_clock(*head_);
   const auto now = clock::now();
   if (now >= limit) return false;
   if (now >= head_->deadline) time_out(*head_);
@@ -165,6 +189,21 @@ bool group_state::rest(clock::time_point limit, stall& stalled) {
   }
   transport->pause(std::min({limit, stalled.inquiry, head_->deadline}));
   return true;
+}
+
+void group_state::check_deadline() noexcept {
+  if (head_ == nullptr || !head_->begun) return;
+  start_clock(*head_);
+  if (clock::now() < head_->deadline) return;
+  try {
+    time_out(*head_);
+  } catch (...) {
+    fail(std::current_exception());
+  }
+}
+
+void group_state::start_clock(operation_state& op) {
+  if (op.deadline == clock::time_point::max()) op.deadline = deadline_after(seconds(op.timeout_seconds));
 }
 
 void group_state::drain(operation_state& op) noexcept { wait(op, clock::time_point::max()); }

@@ -79,7 +79,6 @@ class flow {
 
   [[nodiscard]] int rank() const { return transport_.rank(); }
   [[nodiscard]] int size() const { return transport_.size(); }
-  [[nodiscard]] transport_abilities abilities() const { return transport_.abilities(); }
   [[nodiscard]] frame_pool& pool() noexcept { return pool_; }
   [[nodiscard]] const stamp& mark() const noexcept { return mark_; }
 

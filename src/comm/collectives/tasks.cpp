@@ -30,10 +30,9 @@ std::size_t reduced_here(const call& what, int rank, int ranks) {
 }
 
 task by_native(transport_flow& f, const call& what, bool check_full) {
-  const bool takes_care = f.abilities().native_first;  // compares stamps, can be taken back, folds to the end
   const bool large = payload_bytes(what, f.size()) > native_call::copied_up_to;
   // The messages of the barrier carry the stamp: ranks that disagree find out.
-  if (!takes_care && (large || check_full)) co_await dissemination_barrier(f);
+  if (large || check_full) co_await dissemination_barrier(f);
   native_call handed;
   handed.in = what.in;
   handed.out = what.out;
@@ -44,7 +43,6 @@ task by_native(transport_flow& f, const call& what, bool check_full) {
   request r;
   if (f.native(handed, r)) {
     co_await f.done(r);
-    if (takes_care) co_return;
     what.reduce.finish(what.out, reduced_here(what, f.rank(), f.size()) * what.element_size, f.size());
     co_return;
   }

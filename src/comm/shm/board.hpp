@@ -15,12 +15,15 @@
 namespace muster::inline v0::detail {
 
 inline constexpr std::size_t cache_line = 64;
+/// What different ranks write, or one writes while others wait for it, lies this far apart: processors fetch the
+/// neighbours of a line too, and a line that somebody fetched has to be won back before it can be written.
+inline constexpr std::size_t apart = 256;
 inline constexpr std::size_t small_limit = 8192;              // bytes a rank shows the others in one go
 inline constexpr std::size_t staging_bytes = std::size_t{1} << 20;
 
 /// What a rank brings to a collective. The ticket is written last: who sees it sees the rest. What fits lies in the
 /// same cache line and needs no second look.
-struct alignas(cache_line) offer {
+struct alignas(apart) offer {
   static constexpr std::size_t inline_limit = 48;
   enum : std::uint32_t { registered_in = 1, registered_out = 2 };
 
@@ -54,18 +57,18 @@ struct fifo {
 /// The fixed part of a lane. Each line is written by the rank whose lane it is, but for the bell.
 struct lane_head {
   offer offers[2];  // by turns: a rank may be one collective ahead of those who still read
-  alignas(cache_line) stamp marks[2];
+  alignas(apart) stamp marks[2];
   // Steps of a large collective, (ticket << 32) + step: chunks laid out for others, folded, taken from others.
-  alignas(cache_line) std::atomic<std::uint64_t> given;
+  alignas(apart) std::atomic<std::uint64_t> given;
   std::atomic<std::uint64_t> folded;
   std::atomic<std::uint64_t> taken;
-  alignas(cache_line) std::atomic<std::uint64_t> finished;  // the last collective that it needs nothing of any more
+  alignas(apart) std::atomic<std::uint64_t> finished;  // the last collective that it needs nothing of any more
   std::atomic<std::uint64_t> left;     // 0: it is there; else 1 + the collectives it had called when it left
   std::atomic<std::uint32_t> revoked;  // it gave up: its memory is not to be used any more
   std::atomic<std::uint32_t> writing;  // it is writing into the memory of others just now
   std::atomic<std::uint32_t> vote;     // see shm_transport::agree
   std::uint64_t probe;                 // an address in its private memory, for that
-  alignas(cache_line) std::atomic<std::uint32_t> asleep;  // the bell: others clear it and wake the rank
+  alignas(apart) std::atomic<std::uint32_t> asleep;  // the bell: others clear it and wake the rank
   std::atomic<std::uint32_t> news;                        // raised with every notice to it
   std::atomic<std::uint32_t> leavers;                     // ranks that will not touch this lane any more
 };
