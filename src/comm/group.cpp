@@ -25,8 +25,14 @@ const group_settings& group::settings() const noexcept { return state_->settings
 void group::set_settings(const group_settings& settings) { state_->settings = settings; }
 transport_abilities group::abilities() const { return state_->transport->abilities(); }
 any_transport& group::transport() noexcept { return *state_->transport; }
-bool group::failed() const noexcept { return state_->failed(); }
-void group::abort(std::string_view reason, int status) noexcept { state_->abort(reason, status); }
+bool group::failed() const noexcept {
+  const auto held = state_->guard();
+  return state_->failed();
+}
+void group::abort(std::string_view reason, int status) noexcept {
+  const auto held = state_->guard();
+  state_->abort(reason, status);
+}
 
 algorithm group::chosen(collective kind, std::size_t bytes) const {
   return state_->choose_for(kind, bytes, algorithm::automatic);
@@ -67,24 +73,30 @@ work::work(std::shared_ptr<detail::group_state> group,
 work::work(work&&) noexcept = default;
 work& work::operator=(work&& other) noexcept {
   if (this == &other) return *this;
-  if (operation_) group_->drain(*operation_);
-  operation_ = std::move(other.operation_);  // before the group, in whose pool the old one lives
+  end();
+  operation_ = std::move(other.operation_);
   group_ = std::move(other.group_);
   return *this;
 }
-work::~work() {
-  if (operation_) group_->drain(*operation_);
+work::~work() { end(); }
+
+void work::end() noexcept {
+  if (!operation_) return;
+  const auto held = group_->guard();
+  group_->drain(*operation_);
+  operation_.reset();  // into the pool of the group
 }
 
 bool work::test() {
   if (!operation_) return true;
+  const auto held = group_->guard();
   if (!operation_->done) {
     group_->poll_notices();
     group_->progress();
     group_->check_deadline();
   }
   if (!operation_->done) return false;
-  wait();
+  take_result();
   return true;
 }
 
@@ -94,12 +106,17 @@ bool work::wait_for(seconds limit) {
   if (!operation_) return true;
   {
     const scoped_event measured(activity::communication, to_string(operation_->mark.kind), 0);
+    const auto held = group_->guard();
     if (!group_->wait(*operation_, deadline_after(limit))) return false;
+    take_result();
   }
+  return true;
+}
+
+void work::take_result() {
   const auto failure = operation_->failure;
   operation_.reset();
   if (failure) std::rethrow_exception(failure);
-  return true;
 }
 
 // ---- calls ----
@@ -122,6 +139,7 @@ void require_root(const group& ranks, collective kind, int root) {
 void run(group& ranks, call&& what) {
   auto& state = *ranks.state();
   const scoped_event measured(activity::communication, to_string(what.kind), what.count * what.element_size);
+  const auto held = state.guard();
   state.enter();
   if (state.run_at_once(what)) return;
   operation_state op(state, std::move(what));
@@ -132,6 +150,7 @@ void run(group& ranks, call&& what) {
 
 work start(group& ranks, call&& what) {
   auto& state = *ranks.state();
+  const auto held = state.guard();
   state.enter();
   void* const memory = state.pool.take(sizeof(operation_state));
   operation_state* op = nullptr;
@@ -144,6 +163,7 @@ work start(group& ranks, call&& what) {
   state.enqueue(*op);
   work handle(ranks.state(), std::unique_ptr<operation_state, operation_release>(op));
   state.progress();
+  state.hand_to_thread();
   return handle;
 }
 

@@ -61,11 +61,53 @@ group_state::group_state(std::unique_ptr<any_transport> transport_in, const grou
       abilities(transport->abilities()),
       ranks(transport->size()),
       crowded(transport->crowded()),
+      threaded(settings_in.progress_thread && abilities.concurrent_groups && ranks > 1),
       settings(settings_in),
       parent(std::move(parent_in)),
       id(id_in),
       departures_(static_cast<std::size_t>(transport->size())),
       reached_(static_cast<std::size_t>(transport->size()), 0) {}
+
+group_state::~group_state() {
+  if (!driver_.joinable()) return;
+  driver_.request_stop();
+  driver_.join();
+}
+
+// ---- the progress thread ----
+
+void group_state::hand_to_thread() {
+  if (!threaded || head_ == nullptr) return;
+  if (!driver_.joinable()) driver_ = std::jthread([this](const std::stop_token& stop) { drive(stop); });
+  work_there_.notify_one();
+}
+
+// It holds the group only for as long as it moves something: a caller that waits drives by itself, and then this thread
+// stands back. It naps and does not sleep in the transport, which a caller may need in the meantime.
+void group_state::drive(const std::stop_token& stop) {
+  constexpr std::chrono::microseconds nap{50};
+  clock::time_point spin_until{};
+  while (!stop.stop_requested()) {
+    std::unique_lock lock(mutex_, std::try_to_lock);
+    bool moved = false;
+    if (lock.owns_lock()) {
+      if (head_ == nullptr) {
+        work_there_.wait(lock, stop, [this] { return head_ != nullptr; });
+        spin_until = clock::now() + spin_time;
+        continue;
+      }
+      moved = progress();
+      if (!moved) poll_notices();
+      check_deadline();
+      lock.unlock();
+    }
+    const auto now = clock::now();
+    if (moved) spin_until = now + spin_time;
+    if (now >= spin_until) std::this_thread::sleep_for(nap);
+  }
+}
+
+// ---- calls ----
 
 algorithm group_state::choose_for(collective kind, std::size_t bytes, algorithm asked) const {
   if (abilities.native_first && asked == algorithm::automatic && settings.how == algorithm::automatic)
@@ -268,6 +310,9 @@ void group_state::poll_notices() noexcept {
     fail(std::current_exception());
   }
   if (!failure_ && parent) {
+    // Somebody who works on the parent just now polls there, and hears of it.
+    const auto lock = parent->threaded ? std::unique_lock(parent->mutex_, std::try_to_lock) : std::unique_lock<std::mutex>();
+    if (parent->threaded && !lock.owns_lock()) return;
     parent->poll_notices();
     if (parent->failed()) fail(parent->failure(), true);  // whose members ours are: they hear of it there
   }

@@ -2,8 +2,11 @@
 #pragma once
 
 #include <array>
+#include <condition_variable>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <muster/comm/collectives/call.hpp>
@@ -51,6 +54,16 @@ class group_state {
   group_state(std::unique_ptr<any_transport> transport, const group_settings& settings,
               std::shared_ptr<group_state> parent, std::uint64_t id);
 
+  ~group_state();
+
+  /// Held by whoever works on the group, while there is a thread beside the caller's; otherwise nothing. All below is
+  /// called with it.
+  [[nodiscard]] std::unique_lock<std::mutex> guard() {
+    return threaded ? std::unique_lock(mutex_) : std::unique_lock<std::mutex>();
+  }
+  /// Has the progress thread look after the calls that are under way, if there is to be one.
+  void hand_to_thread();
+
   // Calls, in their order.
   void enter();
   /// The short way for what is most common: nothing under way, and a transport that does the whole collective itself.
@@ -82,6 +95,7 @@ class group_state {
   const transport_abilities abilities;
   const int ranks;
   const bool crowded;
+  const bool threaded;
   group_settings settings;
   std::shared_ptr<group_state> parent;
   std::uint64_t id;
@@ -102,6 +116,7 @@ class group_state {
     seconds pause{0};
   };
 
+  void drive(const std::stop_token& stop);
   bool rest(clock::time_point limit, stall& stalled);
   void start_clock(operation_state& op);
   void begin(operation_state& op);
@@ -114,6 +129,10 @@ class group_state {
   void tell_position(const operation_state& op);
   void tell_all(notice::kind what, int status, std::string_view text) noexcept;
   [[noreturn]] void time_out(const operation_state& op);
+
+  std::mutex mutex_;
+  std::condition_variable_any work_there_;
+  std::jthread driver_;
 
   operation_state* head_ = nullptr;
   operation_state* tail_ = nullptr;

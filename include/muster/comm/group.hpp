@@ -32,6 +32,10 @@ struct group_settings {
   /// Compare the arguments of all ranks before each native collective too, at the price of a barrier. The library's own
   /// algorithms compare them in every message, at no price.
   bool check_full = false;
+  /// A thread of the group's own moves `_async` collectives on while this rank computes; it starts with the first of
+  /// them. Operations of one's own then run on that thread. Only over transports with `concurrent_groups`; the transport
+  /// itself is not to be used while collectives are under way then.
+  bool progress_thread = false;
 };
 
 /// Ranks that call collectives together: all of them, each the same calls in the same order. A handle: copies are not

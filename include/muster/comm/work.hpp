@@ -17,7 +17,8 @@ struct operation_release {
 
 /// What an `_async` collective returns. The buffers of the call are its alone until it is done: neither read nor write
 /// them before. Collectives of one group run in the order they were started, any number of them may be under way, and
-/// they make progress whenever this rank tests or waits for any of them or makes another call on the group.
+/// they make progress whenever this rank tests or waits for any of them or makes another call on the group, and by
+/// themselves where the group has a progress thread.
 ///
 /// Used by the thread that uses the group. Destroying one that is not done waits for it, since its buffer may still be
 /// touched; an error then stays in the group, where the next call throws it.
@@ -39,6 +40,9 @@ class [[nodiscard]] work {
   bool wait_for(seconds limit);
 
  private:
+  void end() noexcept;
+  void take_result();
+
   std::shared_ptr<detail::group_state> group_;  // outlives the operation, which lives in its pool
   std::unique_ptr<detail::operation_state, detail::operation_release> operation_;
 };

@@ -78,20 +78,26 @@ void shm_native::make_offer_of_places() {
   mine.marks[turn()] = call_->mark;
   made.flags = 0;
   auto& own = board_.host().own();
-  const std::size_t whole = call_->count * call_->element_size;
-  const collective kind = call_->mark.kind;
-  const std::size_t block = block_of(call_->count, board_.rank(), board_.size()).count * call_->element_size;
-  const std::size_t in_bytes = kind == collective::allgather ? block : whole;
-  const std::size_t out_bytes = kind == collective::reduce_scatter ? block : whole;
   const auto place = [&](const std::byte* data, std::size_t bytes, std::uint32_t flag) -> std::uint64_t {
     if (data == nullptr || !own.holds(data, bytes)) return reinterpret_cast<std::uint64_t>(data);
     made.flags |= flag;
     return own.offset_of(data);
   };
-  made.place.in = place(call_->in, in_bytes, offer::registered_in);
-  made.place.out = place(call_->out, out_bytes, offer::registered_out);
+  made.place.in = place(call_->in, bytes_in(), offer::registered_in);
+  made.place.out = place(call_->out, bytes_out(), offer::registered_out);
   made.ticket.store(ticket_word(ticket_, signature_), std::memory_order_release);
   board_.wake_all();
+}
+
+// What the buffers of this rank hold: all, or its block.
+std::size_t shm_native::bytes_in() const noexcept {
+  if (call_->mark.kind == collective::allgather) return own_block().size();
+  return call_->count * call_->element_size;
+}
+
+std::size_t shm_native::bytes_out() const noexcept {
+  if (call_->mark.kind == collective::reduce_scatter) return own_block().size();
+  return call_->count * call_->element_size;
 }
 
 bool shm_native::offered(int peer) {
@@ -174,9 +180,10 @@ void shm_native::cancel() noexcept {
     while (is_writing() && !board_.host().ended(board_.host_rank(p)) && clock::now() < until) sched_yield();
     stopped = stopped || (is_writing() && !board_.host().ended(board_.host_rank(p)));
   }
-  if (!stopped || call_->out == nullptr) return;
+  auto& own = board_.host().own();
+  if (!stopped || call_->out == nullptr || !own.holds(call_->out, bytes_out())) return;
   // It may go on one day: in memory that this rank does not look at any more.
-  board_.host().own().detach(call_->out, call_->count * call_->element_size);
+  own.detach(call_->out, bytes_out());
 }
 
 // ---- small ----

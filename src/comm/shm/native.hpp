@@ -42,6 +42,9 @@ class shm_native {
 
   // Offers.
   [[nodiscard]] std::size_t turn() const noexcept { return ticket_ % lane_head::turns; }
+  [[nodiscard]] std::size_t bytes_in() const noexcept;
+  [[nodiscard]] std::size_t bytes_out() const noexcept;
+  [[nodiscard]] std::span<std::byte> own_block() const noexcept { return blocks_of(nullptr).at(board_.rank()); }
   [[nodiscard]] bool may_offer();
   void make_offer(const std::byte* small, std::size_t bytes);
   void make_offer_of_places();

@@ -15,7 +15,8 @@ namespace {
 constexpr std::uint64_t depth = 2;                     // rounds in the staging area: one is filled while one is read
 constexpr std::size_t largest_chunk = std::size_t{128} << 10;
 constexpr std::uint64_t broadcast_depth = 8;
-constexpr std::size_t broadcast_chunk = staging_bytes / broadcast_depth;
+constexpr std::size_t largest_broadcast_chunk = staging_bytes / broadcast_depth;
+constexpr std::size_t smallest_broadcast_chunk = 8192;
 constexpr std::size_t direct_chunk = std::size_t{64} << 10;  // between two looks at whether somebody gave up
 
 }  // namespace
@@ -319,6 +320,9 @@ task shm_native::broadcast_chunks(flow_type& f, shm_native& s) {
   const native_call& c = *s.call_;
   const int root = c.mark.root;
   const std::size_t bytes = c.count * c.element_size;
+  // So many pieces that reading overlaps with laying out, and not so many that each is only a message.
+  const std::size_t piece = (bytes / broadcast_depth + 4095) / 4096 * 4096;
+  const std::size_t broadcast_chunk = std::clamp(piece, smallest_broadcast_chunk, largest_broadcast_chunk);
   const std::uint64_t rounds = (bytes + broadcast_chunk - 1) / broadcast_chunk;
   if (f.rank() == root) {
     co_await f.until([&s] { return s.all_finished(s.staging_used_); });
