@@ -86,7 +86,7 @@ choice choose_transport(const settings& configuration, const launch_env& launch)
 
 group_settings settings_for_groups(const settings& configuration) {
   std::vector<std::string> names;
-  for (int i = 0; i <= static_cast<int>(algorithm::native); ++i)
+  for (int i = 0; i <= static_cast<int>(algorithm::chain); ++i)
     names.emplace_back(to_string(static_cast<algorithm>(i)));
   return {.timeout = seconds(configuration.positive(setting::timeout)),
           .how = static_cast<algorithm>(configuration.choice(setting::algorithm, names)),

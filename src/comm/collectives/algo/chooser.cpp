@@ -1,12 +1,15 @@
 #include <muster/comm/collectives/algo/chooser.hpp>
 
+#include <algorithm>
 #include <bit>
+
+#include <muster/comm/collectives/algo/chain.hpp>
 
 namespace muster::inline v0 {
 
 std::span<const algorithm> algorithms_of(collective kind) noexcept {
   using enum algorithm;
-  static constexpr algorithm broadcast[] = {tree, native};
+  static constexpr algorithm broadcast[] = {tree, chain, native};
   static constexpr algorithm reduce[] = {tree, native};
   static constexpr algorithm allreduce[] = {recursive_doubling, halving_doubling, ring, tree, native};
   static constexpr algorithm allgather[] = {recursive_doubling, ring, native};
@@ -78,6 +81,12 @@ double estimate(collective kind, algorithm how, std::size_t bytes, int ranks, co
       // more.
       if (kind == collective::gather || kind == collective::scatter) return rounds * a + share * 2 * b;
       return rounds * (a + all * (b + (kind == collective::reduce ? c : 0.0)));
+    case algorithm::chain: {
+      // Chunks are counted in parts: a model with steps would change its mind at every one of them.
+      const double chunk = std::min(all, static_cast<double>(detail::chain_chunk));
+      const double chunks = std::max(1.0, all / static_cast<double>(detail::chain_chunk));
+      return (n - 2 + chunks) * (a + chunk * b);
+    }
     default:
       return 0.0;
   }
