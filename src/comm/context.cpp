@@ -7,10 +7,12 @@
 
 #include <muster/comm/collectives/barrier.hpp>
 #include <muster/comm/local.hpp>
+#include <muster/comm/profile.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/log.hpp>
 
 #include "group_state.hpp"
+#include "rank_zero.hpp"
 
 namespace muster::inline v0 {
 namespace {
@@ -84,14 +86,30 @@ choice choose_transport(const settings& configuration, const launch_env& launch)
   return {kind::self, "self", 1, asked == "self" ? origin + " asks for it" : launch.why};
 }
 
-group_settings settings_for_groups(const settings& configuration) {
-  std::vector<std::string> names;
-  for (int i = 0; i <= static_cast<int>(algorithm::chain); ++i)
-    names.emplace_back(to_string(static_cast<algorithm>(i)));
-  return {.timeout = seconds(configuration.positive(setting::timeout)),
-          .how = static_cast<algorithm>(configuration.choice(setting::algorithm, names)),
-          .check_full = configuration.choice(setting::check, {"auto", "full"}) == 1};
+// The profile is read where rank 0 is: its word is everyone's, and its file need not be on every host.
+group_settings settings_for_groups(const settings& configuration, int rank) {
+  group_settings made{
+      .timeout = seconds(configuration.positive(setting::timeout)),
+      .how = algorithm_rules::parse(configuration.value(setting::algorithm), configuration.origin(setting::algorithm)),
+      .check_full = configuration.choice(setting::check, {"auto", "full"}) == 1};
+  if (rank == 0 && configuration.value(setting::profile) != "none") {
+    made.profile = std::make_shared<algorithm_profile>(
+        algorithm_profile::load(configuration.value(setting::profile), configuration.origin(setting::profile)));
+  }
+  return made;
 }
+
+// Whether the groups of this world can be as the settings ask; a profile that says nothing about it is a warning.
+void check_for_groups(const group_settings& wanted, const transport_abilities& transport, int ranks) {
+  (void)choices(transport, ranks, wanted.how, wanted.profile.get());
+  const auto* const measured = wanted.profile.get();
+  if (measured == nullptr || ranks == 1 || measured->fits(transport, ranks) || log_rank() > 0) return;
+  log(log_level::warning, "the profile is not used (it is of " + std::to_string(measured->ranks) + " ranks over " +
+                              measured->transport + ", and these are " + std::to_string(ranks) + " over " +
+                              std::string(transport.name) + "); measure them with muster-info --calibrate --save FILE");
+}
+
+transport_abilities local_abilities() { return local_transport(std::make_shared<local_hub>(1), 0).abilities(); }
 
 void apply_log_settings(const settings& configuration) {
   const auto level = configuration.choice(setting::log_level, {"debug", "info", "warning", "error", "off"});
@@ -146,8 +164,9 @@ struct context::implementation {
   void connect() {
     launch = detect_launch();
     apply_log_settings(configuration);
-    for_groups = settings_for_groups(configuration);
+    for_groups = settings_for_groups(configuration, launch.rank);
     chosen = choose_transport(configuration, launch);
+    if (chosen.what == kind::local) check_for_groups(for_groups, local_abilities(), chosen.threads);
     if (chosen.what == kind::process) {
       adopt(find_registered(chosen.name)->connect(configuration));
       const int size = process_world->size();
@@ -162,8 +181,11 @@ struct context::implementation {
   }
 
   void adopt(std::unique_ptr<any_transport> transport) {
-    process_world.emplace(std::move(transport), for_groups);
-    set_log_rank(process_world->rank());
+    auto& world = process_world.emplace(std::move(transport), group_settings{.timeout = for_groups.timeout});
+    set_log_rank(world.rank());
+    for_groups = detail::settings_of_rank_zero(world, for_groups, configuration);
+    check_for_groups(for_groups, world.abilities(), world.size());
+    world.set_settings(for_groups);
   }
 
   void run_as_process(const std::function<void(group&)>& body) {
@@ -225,7 +247,7 @@ context::context(int& argc, char** argv) : self_(std::make_unique<implementation
 
 context::context(std::unique_ptr<any_transport> transport) : self_(std::make_unique<implementation>(settings())) {
   apply_log_settings(self_->configuration);
-  self_->for_groups = settings_for_groups(self_->configuration);
+  self_->for_groups = settings_for_groups(self_->configuration, transport->rank());
   self_->launch = detect_launch();
   self_->chosen = {kind::process, std::string(transport->abilities().name), 1, "the program brought it"};
   self_->adopt(std::move(transport));
@@ -278,6 +300,25 @@ bool register_process_transport(const process_transport& made) noexcept {
   } catch (...) {
     return false;
   }
+}
+
+std::vector<transport_abilities> all_transports() {
+  std::vector<transport_abilities> all{make_self_transport()->abilities(), local_abilities()};
+  for (const auto& made : registered()) all.push_back(made.abilities);
+  return all;
+}
+
+planned_world plan_world(const settings& configuration, const launch_env& launch) {
+  const choice chosen = choose_transport(configuration, launch);
+  planned_world planned;
+  planned.ranks = chosen.what == kind::process ? launch.size : chosen.threads;
+  planned.why = chosen.why;
+  for (const auto& transport : all_transports()) {
+    if (transport.name == chosen.name) planned.transport = transport;
+  }
+  planned.for_groups = settings_for_groups(configuration, 0);
+  check_for_groups(planned.for_groups, planned.transport, planned.ranks);
+  return planned;
 }
 
 namespace {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include <muster/comm/collectives/algo/chooser.hpp>
 #include <muster/comm/collectives/call.hpp>
 #include <muster/comm/task.hpp>
 
@@ -65,8 +66,11 @@ class group_state {
   const std::vector<std::optional<departure>>& await_departures(clock::time_point until) noexcept;
 
   [[nodiscard]] algorithm choose_for(collective kind, std::size_t bytes, algorithm asked) const;
+  /// Other settings, for the calls to come.
+  void configure(const group_settings& next);
 
   std::unique_ptr<any_transport> transport;
+  const transport_abilities abilities;
   group_settings settings;
   std::shared_ptr<group_state> parent;
   std::uint64_t id;
@@ -96,6 +100,7 @@ class group_state {
   void tell_all(notice::kind what, int status, std::string_view text) noexcept;
   [[noreturn]] void time_out(const operation_state& op);
 
+  choices choices_;
   operation_state* head_ = nullptr;
   operation_state* tail_ = nullptr;
   std::exception_ptr failure_;

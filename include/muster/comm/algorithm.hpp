@@ -34,6 +34,17 @@ enum class algorithm : std::uint8_t {
   chain = 7                ///< down a line of ranks in chunks, all links at once
 };
 
+/// What users call.
+inline constexpr collective all_collectives[] = {
+    collective::broadcast, collective::reduce,         collective::allreduce,
+    collective::allgather, collective::reduce_scatter, collective::gather,
+    collective::scatter,   collective::all_to_all,     collective::barrier};
+
+/// All algorithms, `automatic` first.
+inline constexpr algorithm all_algorithms[] = {
+    algorithm::automatic,        algorithm::ring,   algorithm::tree,   algorithm::recursive_doubling,
+    algorithm::halving_doubling, algorithm::direct, algorithm::native, algorithm::chain};
+
 [[nodiscard]] constexpr std::string_view to_string(collective kind) noexcept {
   constexpr std::string_view names[] = {"message",    "broadcast",      "reduce", "allreduce",
                                         "allgather",  "reduce_scatter", "gather", "scatter",

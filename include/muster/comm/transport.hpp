@@ -65,6 +65,7 @@ struct transport_abilities {
   std::string_view name;            ///< "self", "local", "mpi": a literal
   bool shared_memory = false;       ///< receives read the sender's memory in place
   bool native_collectives = false;  ///< `native` may say yes
+  bool native_first = false;        ///< its own collectives compare stamps, can be taken back and beat the library's
   bool device_memory = false;       ///< buffers may be on a GPU
   bool any_source = false;          ///< `request::peer` of a receive may be `any_source`
   bool detects_death = false;       ///< a dead peer is found out before the deadline
@@ -74,6 +75,9 @@ struct transport_abilities {
 
 /// In `request::peer` of a receive: from whoever sends first. For tagged messages only.
 inline constexpr int any_source = -1;
+
+/// The tag of the messages with which a world agrees on its settings. Tags below it are the program's.
+inline constexpr std::uint32_t settings_tag = 16000;
 
 class request;
 
