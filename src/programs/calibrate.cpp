@@ -23,11 +23,12 @@ constexpr collective measured[] = {collective::allreduce, collective::broadcast,
                                    collective::allgather, collective::reduce_scatter, collective::all_to_all};
 constexpr std::size_t smallest = 64;
 constexpr std::size_t largest = std::size_t{16} << 20;
-constexpr std::size_t rounds = 6;
+constexpr std::size_t rounds = 5;
 
-// As many as make some megabytes, so that no size takes long and none is a single call.
-int calls_in_a_round(std::size_t bytes) {
-  return static_cast<int>(std::clamp<std::size_t>((std::size_t{4} << 20) / bytes, 3, 100));
+// As many calls as take some milliseconds: no size takes long, even where ranks wait for a core, and none is one call.
+std::size_t calls_in_a_round(double seconds_a_call) {
+  constexpr double round_time = 4e-3;
+  return static_cast<std::size_t>(std::clamp(round_time / std::max(seconds_a_call, 1e-9), 3.0, 100.0));
 }
 
 // The buffers of all calls, of which each size uses a part.
@@ -74,21 +75,25 @@ std::vector<muster::measured_time> calibrate(muster::context& context, muster::g
     for (std::size_t bytes = smallest; bytes <= largest; bytes *= 4) {
       const std::size_t count = std::max(bytes / sizeof(float) / ranks, std::size_t{1}) * ranks;  // for all_to_all
       std::map<algorithm, std::vector<double>> times;
+      std::map<algorithm, std::size_t> calls;
       const auto known = muster::algorithms_of(kind);
       for (std::size_t round = 0; round <= rounds; ++round) {
         for (std::size_t turn = 0; turn < known.size(); ++turn) {
           const algorithm how = known[(turn + round) % known.size()];  // everybody follows everybody
           if (how == algorithm::native && !with_native) continue;
-          std::vector<double> taken(static_cast<std::size_t>(calls_in_a_round(bytes)));
+          std::vector<double> taken(round == 0 ? 3 : calls[how]);
           for (double& time : taken) {
             muster::barrier(world);  // a root that runs ahead would hide what its call costs the others
             const auto begin = muster::clock::now();
             call_once(world, buffers, kind, count, how);
             time = muster::seconds_since(begin);
           }
-          if (round == 0) continue;  // to warm up
           muster::allreduce(world, taken, muster::max);
-          times[how].insert(times[how].end(), taken.begin(), taken.end());
+          if (round == 0) {  // to warm up, and to see how many are a round
+            calls[how] = calls_in_a_round(median(taken));
+          } else {
+            times[how].insert(times[how].end(), taken.begin(), taken.end());
+          }
         }
       }
       for (const algorithm how : known) {
