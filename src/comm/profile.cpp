@@ -120,7 +120,7 @@ std::vector<choices::row> fastest(collective kind, std::span<const measured_time
   for (const auto& t : times) {
     if (t.kind == kind) by_size[t.bytes][t.how] = t.seconds;
   }
-  constexpr double noise = 0.97;
+  constexpr double noise = 0.95;
   std::vector<choices::row> made;
   std::size_t before = 0;
   for (const auto& [bytes, candidates] : by_size) {

@@ -51,7 +51,7 @@ struct measured_time {
 [[nodiscard]] transport_costs fit_costs(std::span<const measured_time> times, int ranks);
 
 /// The profile those times make. Between two sizes that were measured the choice changes at their geometric mean. It
-/// begins with the first of `algorithms_of` and changes only to one that is faster by more than 3 %, for less is noise.
+/// begins with the first of `algorithms_of` and changes only to one that is faster by more than 5 %, for less is noise.
 [[nodiscard]] algorithm_profile make_profile(const transport_abilities& transport, int ranks,
                                              std::span<const measured_time> times);
 
