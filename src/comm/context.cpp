@@ -13,6 +13,7 @@
 
 #include "group_state.hpp"
 #include "rank_zero.hpp"
+#include "shm/connect.hpp"
 
 namespace muster::inline v0 {
 namespace {
@@ -54,7 +55,7 @@ choice choose_transport(const settings& configuration, const launch_env& launch)
   const int threads = static_cast<int>(configuration.integer(setting::ranks, 1, 4096));
   const std::string launched =
       std::string(to_string(launch.kind)) + " started " + std::to_string(launch.size) + " ranks (" + launch.why + ")";
-  (void)configuration.choice(setting::transport, {"auto", "self", "local", "mpi"});
+  (void)configuration.choice(setting::transport, {"auto", "self", "local", "shm", "mpi"});
 
   if (launch.size > 1 && threads > 1) {
     refuse(configuration.origin(setting::ranks) + " asks for " + std::to_string(threads) + " ranks as threads and " +
@@ -62,11 +63,18 @@ choice choose_transport(const settings& configuration, const launch_env& launch)
   }
   if (launch.size > 1 && (asked == "self" || asked == "local")) {
     refuse(origin + " asks for transport " + asked + " and " + launched +
-           " (it does not reach other processes); use auto or mpi");
+           " (it does not reach other processes); use auto, shm or mpi");
   }
-  if (threads > 1 && (asked == "self" || asked == "mpi")) {
+  if (threads > 1 && (asked == "self" || asked == "shm" || asked == "mpi")) {
     refuse(configuration.origin(setting::ranks) + " asks for " + std::to_string(threads) + " ranks as threads and " +
            origin + " for transport " + asked + " (threads talk over local); drop one of them");
+  }
+  if (asked == "shm" && launch.local_size > 0 && !launch.on_one_host()) {
+    refuse(origin + " asks for transport shm and " + launched + ", " + std::to_string(launch.local_size) +
+           " of them on this host (it does not reach others); use auto or mpi");
+  }
+  if (asked == "shm" || (asked == "auto" && launch.size > 1 && launch.on_one_host())) {
+    return {kind::process, "shm", 1, asked == "shm" ? origin + " asks for it" : launched + ", all on this host"};
   }
   const bool wants_mpi = asked == "mpi" || (asked == "auto" && launch.size > 1 && launch.speaks_mpi());
   if (wants_mpi) {
@@ -77,13 +85,21 @@ choice choose_transport(const settings& configuration, const launch_env& launch)
     return {kind::process, "mpi", 1, asked == "mpi" ? origin + " asks for it" : launched};
   }
   if (launch.size > 1) {
-    refuse(launched + " (no transport of this build connects such processes); start it with mpirun, or use --ranks N");
+    refuse(launched +
+           " (on how many hosts it does not say; --transport shm if it is one); start it with mpirun, or use "
+           "--ranks N");
   }
   if (threads > 1 || asked == "local") {
     return {kind::local, "local", threads,
             threads > 1 ? configuration.origin(setting::ranks) : origin + " asks for it"};
   }
   return {kind::self, "self", 1, asked == "self" ? origin + " asks for it" : launch.why};
+}
+
+std::unique_ptr<any_transport> connect_processes(const std::string& name, const settings& configuration,
+                                                 const launch_env& launch) {
+  if (name == "shm") return detail::connect_shm(configuration, launch);
+  return find_registered(name)->connect(configuration);
 }
 
 // The profile is read where rank 0 is: its word is everyone's, and its file need not be on every host.
@@ -168,7 +184,7 @@ struct context::implementation {
     chosen = choose_transport(configuration, launch);
     if (chosen.what == kind::local) check_for_groups(for_groups, local_abilities(), chosen.threads);
     if (chosen.what == kind::process) {
-      adopt(find_registered(chosen.name)->connect(configuration));
+      adopt(connect_processes(chosen.name, configuration, launch));
       const int size = process_world->size();
       if (launch.kind != launch_env::launcher::none && size != launch.size) {
         refuse("the launcher says " + launch.why + " and " + chosen.name + " connects " + std::to_string(size) +
@@ -270,6 +286,9 @@ int context::ranks() const noexcept {
 }
 
 std::string context::transport_name() const { return self_->chosen.name; }
+std::pmr::memory_resource* context::memory() const noexcept {
+  return self_->process_world ? self_->process_world->transport().memory() : nullptr;
+}
 const std::string& context::why() const noexcept { return self_->chosen.why; }
 const launch_env& context::launcher() const noexcept { return self_->launch; }
 const settings& context::configuration() const noexcept { return self_->configuration; }
@@ -303,7 +322,7 @@ bool register_process_transport(const process_transport& made) noexcept {
 }
 
 std::vector<transport_abilities> all_transports() {
-  std::vector<transport_abilities> all{make_self_transport()->abilities(), local_abilities()};
+  std::vector<transport_abilities> all{make_self_transport()->abilities(), local_abilities(), shm_abilities};
   for (const auto& made : registered()) all.push_back(made.abilities);
   return all;
 }
@@ -335,9 +354,9 @@ void say(const char* program, const std::string& text) {
 context::verdict settle_without_context(std::exception_ptr failure) noexcept {
   try {
     const launch_env launch = detect_launch();
-    const auto* const mpi = find_registered("mpi");
-    if (launch.size > 1 && launch.speaks_mpi() && mpi != nullptr) {
-      group world(mpi->connect(settings()), {});
+    const bool has_mpi = launch.speaks_mpi() && find_registered("mpi") != nullptr;
+    if (launch.size > 1 && (launch.on_one_host() || has_mpi)) {
+      group world(connect_processes(launch.on_one_host() ? "shm" : "mpi", settings(), launch), {});
       return settle_world(world, failure);
     }
   } catch (...) {  // then each speaks for itself

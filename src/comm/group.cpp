@@ -81,6 +81,7 @@ bool work::test() {
   if (!operation_->done) {
     group_->poll_notices();
     group_->progress();
+    group_->check_deadline();
   }
   if (!operation_->done) return false;
   wait();

@@ -89,15 +89,38 @@ void group_state::enqueue(operation_state& op) {
 
 void group_state::begin(operation_state& op) {
   op.begun = true;
-  op.deadline = deadline_after(seconds(op.timeout_seconds));
-  op.body = make_task(op.steps, op.what, op.mark.how, settings.check_full);
+  algorithm how = op.mark.how;
+  if (how == algorithm::native && abilities.native_first) {
+    if (begin_native(op)) return;
+    // What it leaves to the library it leaves at every rank alike.
+    how = choose(op.what.kind, payload_bytes(op.what, transport->size()), transport->size(), abilities.costs);
+  }
+  op.body = make_task(op.steps, op.what, how, settings.check_full);
   op.steps.start(op.body.handle());
+}
+
+bool group_state::begin_native(operation_state& op) {
+  if (transport->size() == 1) return false;
+  const call& what = op.what;
+  op.handed = {what.in, what.out, what.count, what.element_size, &what.reduce, op.mark};
+  op.is_native = transport->native(op.handed, op.native);
+  return op.is_native;
+}
+
+// True when it is done.
+bool group_state::advance(operation_state& op, bool& moved) {
+  if (op.is_native) return transport->test(op.native);
+  moved |= op.steps.advance();
+  if (!op.body.finished()) return false;
+  if (op.body.failure()) std::rethrow_exception(op.body.failure());
+  return true;
 }
 
 void group_state::finish_head(std::exception_ptr cause) noexcept {
   operation_state& op = *head_;
   head_ = op.next;
   if (head_ == nullptr) tail_ = nullptr;
+  if (op.native.owner != nullptr) op.native.owner->cancel(op.native);
   op.body.reset();  // takes back what it has started; from here on nobody touches the buffers
   op.failure = std::move(cause);
   op.done = true;
@@ -108,9 +131,7 @@ bool group_state::progress() {
   while (head_ != nullptr) {
     try {
       if (!head_->begun) begin(*head_);
-      moved |= head_->steps.advance();
-      if (!head_->body.finished()) return moved;
-      if (head_->body.failure()) std::rethrow_exception(head_->body.failure());
+      if (!advance(*head_, moved)) return moved;
     } catch (...) {
       fail(std::current_exception());
       return true;
@@ -154,6 +175,7 @@ bool group_state::wait(operation_state& op, clock::time_point limit) {
 bool group_state::rest(clock::time_point limit, stall& stalled) {
   poll_notices();
   if (head_ == nullptr) return true;  // a notice has ended all
+  start_clock(*head_);
   const auto now = clock::now();
   if (now >= limit) return false;
   if (now >= head_->deadline) time_out(*head_);
@@ -165,6 +187,21 @@ bool group_state::rest(clock::time_point limit, stall& stalled) {
   }
   transport->pause(std::min({limit, stalled.inquiry, head_->deadline}));
   return true;
+}
+
+void group_state::check_deadline() noexcept {
+  if (head_ == nullptr || !head_->begun) return;
+  start_clock(*head_);
+  if (clock::now() < head_->deadline) return;
+  try {
+    time_out(*head_);
+  } catch (...) {
+    fail(std::current_exception());
+  }
+}
+
+void group_state::start_clock(operation_state& op) {
+  if (op.deadline == clock::time_point::max()) op.deadline = deadline_after(seconds(op.timeout_seconds));
 }
 
 void group_state::drain(operation_state& op) noexcept { wait(op, clock::time_point::max()); }
@@ -194,6 +231,11 @@ void group_state::poll_notices() noexcept {
 void group_state::handle(const notice& message) {
   if (message.what == notice::kind::position) {
     compare_position(message.origin, message.mark);
+    return;
+  }
+  if (message.what == notice::kind::gone) {  // a dead rank says nothing itself: this one speaks
+    departures_[static_cast<std::size_t>(message.origin)] = departure{message.status, false, message.text};
+    fail(std::make_exception_ptr(peer_failure({message.origin}, message.text, message.status)));
     return;
   }
   const bool first_hand = message.what == notice::kind::abort;

@@ -25,10 +25,15 @@ class operation_state {
   stamp mark;
   flow<any_transport> steps;
   task body;
+  // A collective that the transport does with all that belongs to it needs no coroutine.
+  native_call handed;
+  request native;
+  bool is_native = false;
   bool begun = false;
   bool done = false;
   std::exception_ptr failure;
-  clock::time_point deadline{};
+  // From its first wait on: what is done at once does not ask for the time.
+  clock::time_point deadline = clock::time_point::max();
   double timeout_seconds = 0;
   operation_state* next = nullptr;
 };
@@ -52,6 +57,8 @@ class group_state {
   /// Until it is done (true) or the limit is reached (false). Does not throw what the operation failed with.
   bool wait(operation_state& op, clock::time_point limit);
   void drain(operation_state& op) noexcept;
+  /// Fails the group when its first call is past its deadline: for those who only ever test.
+  void check_deadline() noexcept;
 
   // The end.
   void poll_notices() noexcept;
@@ -92,7 +99,10 @@ class group_state {
   };
 
   bool rest(clock::time_point limit, stall& stalled);
+  void start_clock(operation_state& op);
   void begin(operation_state& op);
+  bool begin_native(operation_state& op);
+  bool advance(operation_state& op, bool& moved);
   void finish_head(std::exception_ptr failure) noexcept;
   void handle(const notice& message);
   void compare_position(int peer, const stamp& theirs);

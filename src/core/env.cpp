@@ -14,9 +14,11 @@ namespace {
 
 constexpr std::array<setting_info, static_cast<std::size_t>(setting::count_)> table = {{
     {setting::transport, "transport", "MUSTER_TRANSPORT", "NAME", "auto",
-     "how ranks talk: auto, self, local (ranks as threads), mpi"},
+     "how ranks talk: auto, self, local (ranks as threads), shm (processes of one host), mpi"},
     {setting::ranks, "ranks", "MUSTER_RANKS", "N", "1",
      "ranks as threads of this process, when no launcher started it"},
+    {setting::job, "job", "MUSTER_JOB", "NAME", "auto",
+     "under which the processes of a host find each other; auto: what the launcher calls this start"},
     {setting::algorithm, "algorithm", "MUSTER_ALGORITHM", "RULES", "auto",
      "auto, ring, tree, chain, recursive_doubling, halving_doubling, direct, native, where a collective has it; or "
      "collective:low-high:algorithm, ..."},
@@ -25,6 +27,11 @@ constexpr std::array<setting_info, static_cast<std::size_t>(setting::count_)> ta
     {setting::timeout, "timeout", "MUSTER_TIMEOUT", "SECONDS", "30", "deadline of every collective"},
     {setting::check, "check", "MUSTER_CHECK", "WHEN", "auto",
      "auto, or full: compare the arguments of all ranks before each native collective too"},
+    {setting::progress, "progress", "MUSTER_PROGRESS", "WHEN", "auto",
+     "a thread that moves asynchronous collectives on: on, off, auto (on where cores are left over)"},
+    {setting::cma, "cma", "MUSTER_CMA", "WHEN", "auto",
+     "shm: read private memory of other ranks through the system: on, off, auto (where that is faster)"},
+    {setting::pin, "pin", "MUSTER_PIN", "WHEN", "off", "on or off: bind each rank of a host to a core of its own"},
     {setting::log_level, "log-level", "MUSTER_LOG_LEVEL", "LEVEL", "warning", "debug, info, warning, error, off"},
     {setting::log_ranks, "log-ranks", "MUSTER_LOG_RANKS", "WHO", "0", "0 or all: which ranks may log"},
 }};

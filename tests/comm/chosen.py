@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""chosen.py --mpirun 'WORDS' PROGRAM: every rank of a world does as rank 0's variables say, whatever its own say.
+"""chosen.py --mpirun 'WORDS' --transport NAME PROGRAM: every rank of a world does as rank 0's variables say, whatever its own say.
 
 Each case starts one rank with each of the given environments (as app contexts of one mpirun) and looks at what the
 ranks chose, at what the log says, and at how they end.
@@ -14,6 +14,7 @@ import tempfile
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--mpirun", required=True)
+parser.add_argument("--transport", choices=["mpi", "shm"], required=True)
 parser.add_argument("program")
 options = parser.parse_args()
 folder = tempfile.TemporaryDirectory()
@@ -43,7 +44,7 @@ def statuses(done):
 
 def agree(expected, *environments):
     """All ranks chose `expected`, and the collectives count from 0."""
-    done = run(*environments)
+    done = run(*({"MUSTER_TRANSPORT": options.transport, **variables} for variables in environments))
     lines = sorted(re.findall(r"^rank \d+: .*$", done.stdout, re.M))
     assert lines == [f"rank {r}: first collective 0, {expected}" for r in range(len(environments))], lines
     assert statuses(done) == [0] * len(environments), done
@@ -58,25 +59,25 @@ def end(says, *environments):
     assert len(errors) == 1 and says in errors[0], errors
 
 
+other = {"mpi": "tree", "shm": "native"}[options.transport]  # what a broadcast runs by that has no ring
 rules = "allreduce:0-1k:tree,allreduce:1k-inf:ring,broadcast:chain"
-agree("allreduce ring and ring, broadcast tree", {"MUSTER_ALGORITHM": "ring"}, {"MUSTER_ALGORITHM": "tree"})
+agree(f"allreduce ring and ring, broadcast {other}", {"MUSTER_ALGORITHM": "ring"}, {"MUSTER_ALGORITHM": "tree"})
 agree("allreduce tree and tree, broadcast tree", {"MUSTER_ALGORITHM": "tree"}, {"MUSTER_ALGORITHM": "ring"}, {})
-loud = {"MUSTER_LOG_LEVEL": "info", "MUSTER_LOG_RANKS": "all"}
-log = agree("allreduce tree and ring, broadcast chain", {"MUSTER_ALGORITHM": rules}, {}, {"MUSTER_ALGORITHM": "tree", **loud})
+log = agree("allreduce tree and ring, broadcast chain", {"MUSTER_ALGORITHM": rules}, {},
+            {"MUSTER_ALGORITHM": "tree", "MUSTER_LOG_LEVEL": "info", "MUSTER_LOG_RANKS": "all"})
 assert log.count("is ignored") == 1 and f"MUSTER_ALGORITHM 'tree' is ignored (rank 0 has '{rules}'" in log, log
 
 # A profile: of rank 0 alone, and longer than what any transport sends at once; the others need not have the file.
 constants = {"latency": 1e-6, "per_byte": 1e-10, "reduce_per_byte": 1e-10}
 steps = [[n, "tree"] for n in range(1, 2000, 4)]
 choices = {"allreduce": [*steps, [None, "halving_doubling"]], "broadcast": [[None, "chain"]]}
-profile = file("two.json", json.dumps({"transport": "mpi", "ranks": 2, "constants": constants, "choices": choices}))
-mpi = {"MUSTER_TRANSPORT": "mpi", "MUSTER_PROFILE": profile}
-measured = "allreduce tree and halving_doubling, broadcast chain"
-log = agree(measured, mpi, {"MUSTER_TRANSPORT": "mpi", "MUSTER_PROFILE": "/nowhere.json"})
+measured = {"transport": options.transport, "ranks": 2, "constants": constants, "choices": choices}
+profile = {"MUSTER_PROFILE": file("two.json", json.dumps(measured))}
+log = agree("allreduce tree and halving_doubling, broadcast chain", profile, {"MUSTER_PROFILE": "/nowhere.json"})
 assert "warning" not in log, log
-model = agree("allreduce ring and ring, broadcast tree", {**mpi, "MUSTER_ALGORITHM": "allreduce:ring"},
-              {"MUSTER_TRANSPORT": "mpi"}, {"MUSTER_TRANSPORT": "mpi", "MUSTER_PROFILE": profile})
-assert model.count("the profile is not used (it is of 2 ranks over mpi, and these are 3 over mpi)") == 1, model
+log = agree(f"allreduce ring and ring, broadcast {other}", {**profile, "MUSTER_ALGORITHM": "allreduce:ring"}, {}, profile)
+unfit = f"the profile is not used (it is of 2 ranks over {options.transport}, and these are 3 over {options.transport})"
+assert log.count(unfit) == 1, log
 
 # What cannot be used ends all ranks alike, wherever it stands.
 end("no algorithm is named 'rimg'", {"MUSTER_ALGORITHM": "rimg"}, {}, {})
@@ -84,5 +85,5 @@ end("no algorithm is named 'rimg'", {}, {"MUSTER_ALGORITHM": "rimg"}, {})
 end("no algorithm is named 'rimg'", *[{"MUSTER_ALGORITHM": "rimg"}] * 2)
 broken = file("broken.json", '{"transport": "mpi", "ranks": 2')
 end(f"MUSTER_PROFILE: '{broken}' is not a profile (parse error at line 1", {"MUSTER_PROFILE": broken}, {})
-end("(the file cannot be read)", {"MUSTER_PROFILE": "/nowhere.json"}, {"MUSTER_PROFILE": profile})
+end("(the file cannot be read)", {"MUSTER_PROFILE": "/nowhere.json"}, profile)
 print("all as expected")

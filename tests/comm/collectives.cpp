@@ -143,6 +143,7 @@ class counting_transport final : public muster::request_owner {
   [[nodiscard]] int rank() const { return inner_.rank(); }
   [[nodiscard]] int size() const { return inner_.size(); }
   [[nodiscard]] muster::transport_abilities abilities() const { return inner_.abilities(); }
+  [[nodiscard]] std::pmr::memory_resource* memory() const { return inner_.memory(); }
   [[nodiscard]] bool crowded() const { return inner_.crowded(); }
   void send(muster::request& r) {
     ++sends_;

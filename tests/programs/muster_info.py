@@ -39,7 +39,7 @@ assert launched["name"] == "Open MPI" and launched["size"] == 4 and "OMPI_COMM_W
 assert run(OMPI_COMM_WORLD_RANK="1", OMPI_COMM_WORLD_SIZE="4").stdout == ""
 
 # The transports have constants; what the world would choose follows the rules, and nobody is connected for it.
-for name in ["self", "local", *(part for part in alone["build"]["parts"] if part == "mpi")]:
+for name in ["self", "local", "shm", *(part for part in alone["build"]["parts"] if part == "mpi")]:
     assert alone["transports"][name]["latency"] > 0, alone["transports"]
 assert alone["world"] == {"transport": "self", "ranks": 1, "why": alone["launcher"]["why"], "choices": {}}, alone["world"]
 rules = "allreduce:0-4k:recursive_doubling,allreduce:4k-inf:ring,barrier:auto"

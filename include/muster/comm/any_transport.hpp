@@ -19,6 +19,7 @@ class any_transport final : public request_owner {
   [[nodiscard]] int rank() const { return self_->rank(); }
   [[nodiscard]] int size() const { return self_->size(); }
   [[nodiscard]] transport_abilities abilities() const { return self_->abilities(); }
+  [[nodiscard]] std::pmr::memory_resource* memory() const { return self_->memory(); }
   [[nodiscard]] bool crowded() const { return self_->crowded(); }
   void send(request& r) { self_->send(r); }
   void receive(request& r) { self_->receive(r); }
@@ -41,6 +42,7 @@ class any_transport final : public request_owner {
     virtual int rank() const = 0;
     virtual int size() const = 0;
     virtual transport_abilities abilities() const = 0;
+    virtual std::pmr::memory_resource* memory() const = 0;
     virtual bool crowded() const = 0;
     virtual void send(request& r) = 0;
     virtual void receive(request& r) = 0;
@@ -59,6 +61,7 @@ class any_transport final : public request_owner {
     int rank() const override { return std::as_const(*inner).rank(); }
     int size() const override { return std::as_const(*inner).size(); }
     transport_abilities abilities() const override { return std::as_const(*inner).abilities(); }
+    std::pmr::memory_resource* memory() const override { return std::as_const(*inner).memory(); }
     bool crowded() const override { return std::as_const(*inner).crowded(); }
     void send(request& r) override { inner->send(r); }
     void receive(request& r) override { inner->receive(r); }

@@ -51,12 +51,15 @@ class context {
   /// exception of the lowest rank that had a reason of its own is thrown here.
   void run(const std::function<void(group& world)>& body);
 
-  /// `n` zeroed elements of T, 64-byte aligned, that groups may register. Thread safe. They are the caller's and must
-  /// not outlive the context.
+  /// `n` zeroed elements of T, 64-byte aligned, in memory that the ranks of this host reach without a copy where the
+  /// transport can do that (shm): collectives on it are several times as fast. Thread safe. They are the caller's and
+  /// must not outlive the context.
   template <class T>
   [[nodiscard]] buffer<T> allocate(std::size_t n) {
-    return buffer<T>(n);
+    return buffer<T>(n, memory());
   }
+  /// Where that memory comes from, for std::pmr containers; null when any memory is as good.
+  [[nodiscard]] std::pmr::memory_resource* memory() const noexcept;
 
   /// How a run ended, agreed among the ranks.
   struct verdict {

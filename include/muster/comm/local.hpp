@@ -55,6 +55,7 @@ class local_transport final : public request_owner {
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int size() const { return hub_->size(); }
   [[nodiscard]] transport_abilities abilities() const;
+  [[nodiscard]] std::pmr::memory_resource* memory() const { return nullptr; }  // threads reach all
   [[nodiscard]] bool crowded() const;
   void send(request& r);
   void receive(request& r);

@@ -3,8 +3,11 @@
 
 #include <cmath>
 #include <concepts>
+#include <algorithm>
 #include <cstddef>
+#include <cstring>
 #include <memory>
+#include <span>
 #include <type_traits>
 
 #include <muster/core/dtype.hpp>
@@ -95,6 +98,7 @@ class reduction {
     if constexpr (!(std::is_empty_v<Op> && std::is_default_constructible_v<Op>))
       made.state_ = std::make_shared<const Op>(std::move(op));
     made.combine_ = &combine_elements<T, Op>;
+    made.fold_ = &fold_elements<T, Op>;
     if (made.code_ == operation::mean) made.finish_ = &divide_elements<T>;
     return made;
   }
@@ -107,6 +111,12 @@ class reduction {
   /// same pair in the same order get the same bits. The arrays do not overlap.
   void combine(std::byte* into, const std::byte* incoming, std::size_t bytes, bool incoming_first) const {
     combine_(state_.get(), into, incoming, bytes / element_size_, incoming_first);
+  }
+
+  /// Every out[k][i] becomes ((in[0][i] op in[1][i]) op in[2][i]) ..., finished: what ranks that see each other's
+  /// memory do in one pass. One input at least. An output may be an input; otherwise nothing overlaps.
+  void fold(std::span<std::byte* const> out, std::span<const std::byte* const> in, std::size_t bytes) const {
+    fold_(state_.get(), out, in, bytes / element_size_, finish_);
   }
 
   /// Turns the combination of all ranks into the result; only the mean has something to do.
@@ -134,6 +144,42 @@ class reduction {
     }
   }
 
+  // By pieces that stay in the first cache: all inputs of a piece are read before an output of it is written.
+  template <class T, class Op>
+  static void fold_elements(const void* state, std::span<std::byte* const> out, std::span<const std::byte* const> in,
+                            std::size_t count, void (*finish)(std::byte*, std::size_t, int)) {
+    constexpr std::size_t piece = 4096 / sizeof(T);
+    alignas(64) T folded[piece];
+    for (std::size_t done = 0; done < count; done += piece) {
+      const std::size_t n = std::min(piece, count - done);
+      const auto* const first = in[0] + done * sizeof(T);
+      if (in.size() == 1) {
+        std::memcpy(folded, first, n * sizeof(T));
+      } else {
+        combine_into<T, Op>(state, folded, first, in[1] + done * sizeof(T), n);
+      }
+      for (std::size_t k = 2; k < in.size(); ++k)
+        combine_elements<T, Op>(state, reinterpret_cast<std::byte*>(folded), in[k] + done * sizeof(T), n, false);
+      if (finish != nullptr) finish(reinterpret_cast<std::byte*>(folded), n, static_cast<int>(in.size()));
+      for (std::byte* const to : out) std::memcpy(to + done * sizeof(T), folded, n * sizeof(T));
+    }
+  }
+
+  template <class T, class Op>
+  static void combine_into(const void* state, T* __restrict__ to, const std::byte* left, const std::byte* right,
+                           std::size_t count) {
+    const T* const __restrict__ a = reinterpret_cast<const T*>(left);
+    const T* const __restrict__ b = reinterpret_cast<const T*>(right);
+    const auto apply = [&](const Op& op) {
+      for (std::size_t i = 0; i < count; ++i) to[i] = static_cast<T>(op(a[i], b[i]));
+    };
+    if constexpr (std::is_empty_v<Op> && std::is_default_constructible_v<Op>) {
+      apply(Op{});
+    } else {
+      apply(*static_cast<const Op*>(state));
+    }
+  }
+
   template <class T>
   static void divide_elements(std::byte* data, std::size_t count, int ranks) {
     T* const values = reinterpret_cast<T*>(data);
@@ -151,6 +197,8 @@ class reduction {
   std::size_t element_size_ = 1;
   std::shared_ptr<const void> state_;
   void (*combine_)(const void*, std::byte*, const std::byte*, std::size_t, bool) = nullptr;
+  void (*fold_)(const void*, std::span<std::byte* const>, std::span<const std::byte* const>, std::size_t,
+                void (*)(std::byte*, std::size_t, int)) = nullptr;
   void (*finish_)(std::byte*, std::size_t, int) = nullptr;
 };
 

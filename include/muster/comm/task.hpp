@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <concepts>
 #include <coroutine>
 #include <cstddef>
 #include <exception>
@@ -67,7 +68,7 @@ class frame_pool {
   std::array<std::vector<void*>, 32> free_;
 };
 
-/// What a collective's coroutines share: the transport, the stamp of all their messages, the request they wait for.
+/// What a collective's coroutines share: the transport, the stamp of all their messages, what they wait for.
 template <class Transport>
 class flow {
  public:
@@ -118,29 +119,36 @@ class flow {
     return memory.data();
   }
 
-  /// `co_await f.done(r)`: goes on when the request is done.
-  [[nodiscard]] auto done(request& r) noexcept {
+  /// `co_await f.until(ready)`: goes on when `ready()` is true. It is asked again and again and does not wait.
+  template <std::predicate<> Ready>
+  [[nodiscard]] auto until(Ready ready) noexcept {
     struct awaiter {
       flow* f;
-      request* r;
-      bool await_ready() const { return f->transport_.test(*r); }
+      Ready ready;
+      bool await_ready() { return ready(); }
       void await_suspend(std::coroutine_handle<> at) noexcept {
-        f->pending_ = r;
+        f->awaited_ = this;
+        f->is_ready_ = [](void* self) { return static_cast<awaiter*>(self)->ready(); };
         f->resume_at_ = at;
       }
       void await_resume() const noexcept {}
     };
-    return awaiter{this, &r};
+    return awaiter{this, std::move(ready)};
+  }
+
+  /// `co_await f.done(r)`: goes on when the request is done.
+  [[nodiscard]] auto done(request& r) noexcept {
+    return until([this, &r] { return transport_.test(r); });
   }
 
   // For the driver.
   void start(std::coroutine_handle<> first) noexcept { resume_at_ = first; }
-  /// Runs on as far as it goes without waiting; true if it went anywhere. Throws what the transport's test throws.
+  /// Runs on as far as it goes without waiting; true if it went anywhere. Throws what a condition throws.
   bool advance() {
     bool moved = false;
     while (resume_at_) {
-      if (pending_ != nullptr && !transport_.test(*pending_)) break;
-      pending_ = nullptr;
+      if (awaited_ != nullptr && !is_ready_(awaited_)) break;
+      awaited_ = nullptr;
       std::exchange(resume_at_, nullptr).resume();
       moved = true;
     }
@@ -153,7 +161,8 @@ class flow {
   std::vector<buffer<std::byte>>& scratch_;
   std::size_t scratch_used_ = 0;
   stamp mark_;
-  request* pending_ = nullptr;
+  void* awaited_ = nullptr;
+  bool (*is_ready_)(void*) = nullptr;
   std::coroutine_handle<> resume_at_;
 };
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <memory_resource>
 #include <span>
 #include <string>
 #include <string_view>
@@ -38,7 +39,8 @@ struct notice {
   enum class kind : std::uint8_t {
     abort = 1,        ///< the sender gave up because of `text`
     acknowledge = 2,  ///< the sender gave up because somebody else did
-    position = 3      ///< the sender waits, in the collective of `mark`
+    position = 3,     ///< the sender waits, in the collective of `mark`
+    gone = 4          ///< the transport's own word: the rank `origin` has ended, which `text` explains
   };
   kind what = kind::position;
   std::int32_t origin = 0;  ///< rank in the group of the transport it came by
@@ -125,7 +127,7 @@ class request {
 
 /// A collective that is handed to the transport whole.
 ///
-/// One that was started cannot be taken back, for a peer that does not come it may never end, and it may write until it
+/// Without `native_first`, one that was started cannot be taken back, for a peer that does not come it may never end, and it may write until it
 /// does. So the transport copies what is small into memory of its own, and what is larger begins with a barrier: then
 /// all ranks are known to be there.
 struct native_call {
@@ -142,11 +144,12 @@ struct native_call {
 /// A transport connects the ranks of one group. Messages from one rank to another with one tag arrive in order. An
 /// object is used by one thread at a time and lives where it was made.
 ///
-/// `send`, `receive` and `native` start a request whose fields say what; `test` makes progress and says whether a
+/// `send`, `receive` and `native` (whose call lives until the request is done) start a request whose fields say what; `test` makes progress and says whether a
 /// request is done; a message that does not fit its receive is a mismatch_error there. `notify` and `poll` carry
 /// notices beside the messages; `pause` gives the processor away until something may have happened, at the latest until
 /// the time given; `subgroup` is called by all members at once, with their ranks in the new order and an id that is the
-/// same for all of them and new.
+/// same for all of them and new. `memory` is where buffers come from that peers can reach without a copy; null when no
+/// memory is better than any other.
 template <class T>
 concept transport = std::derived_from<T, request_owner> && !std::movable<T> &&
                     requires(T & t, const T& c, request& r, const native_call& n, const notice& sent, notice& got,
@@ -154,6 +157,7 @@ concept transport = std::derived_from<T, request_owner> && !std::movable<T> &&
   { c.rank() } -> std::same_as<int>;
   { c.size() } -> std::same_as<int>;
   { c.abilities() } -> std::same_as<transport_abilities>;
+  { c.memory() } -> std::same_as<std::pmr::memory_resource*>;
   { c.crowded() } -> std::same_as<bool>;  // more ranks than cores here: waiting must not spin
   { t.send(r) } -> std::same_as<void>;
   { t.receive(r) } -> std::same_as<void>;

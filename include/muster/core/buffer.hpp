@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <memory_resource>
 #include <new>
 #include <span>
 #include <type_traits>
@@ -29,7 +30,9 @@ class buffer {
 
  public:
   buffer() = default;
-  explicit buffer(std::size_t size) : data_(allocate(size)), size_(size) {
+  /// From the free store, or from `source`, which must outlive the buffer.
+  explicit buffer(std::size_t size, std::pmr::memory_resource* source = nullptr)
+      : data_(allocate(size, source), release{source, size}), size_(size) {
     std::uninitialized_value_construct_n(data_.get(), size);
   }
   buffer(buffer&& other) noexcept : data_(std::move(other.data_)), size_(std::exchange(other.size_, 0)) {}
@@ -54,11 +57,19 @@ class buffer {
 
  private:
   struct release {
-    void operator()(T* memory) const noexcept { ::operator delete (memory, std::align_val_t{buffer_alignment}); }
+    std::pmr::memory_resource* source = nullptr;
+    std::size_t size = 0;
+    void operator()(T* memory) const noexcept {
+      if (source != nullptr)
+        source->deallocate(memory, size * sizeof(T), buffer_alignment);
+      else
+        ::operator delete (memory, std::align_val_t{buffer_alignment});
+    }
   };
-  static T* allocate(std::size_t size) {
+  static T* allocate(std::size_t size, std::pmr::memory_resource* source) {
     if (size == 0) return nullptr;
     if (size > std::size_t(-1) / sizeof(T)) throw std::bad_array_new_length();
+    if (source != nullptr) return static_cast<T*>(source->allocate(size * sizeof(T), buffer_alignment));
     void* const memory = ::operator new (size * sizeof(T), std::align_val_t{buffer_alignment});
     detail::prefer_large_pages(memory, size * sizeof(T));
     return static_cast<T*>(memory);

@@ -10,7 +10,21 @@
 namespace muster::inline v0 {
 
 /// The settings, in the order of the table and of `--help`.
-enum class setting : int { transport, ranks, algorithm, profile, timeout, check, log_level, log_ranks, count_ };
+enum class setting : int {
+  transport,
+  ranks,
+  job,
+  algorithm,
+  profile,
+  timeout,
+  check,
+  progress,
+  cma,
+  pin,
+  log_level,
+  log_ranks,
+  count_
+};
 
 /// One row of the table.
 struct setting_info {

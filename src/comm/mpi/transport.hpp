@@ -32,6 +32,7 @@ class mpi_transport final : public request_owner {
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int size() const { return size_; }
   [[nodiscard]] transport_abilities abilities() const;
+  [[nodiscard]] std::pmr::memory_resource* memory() const { return nullptr; }
   [[nodiscard]] bool crowded() const { return crowded_; }
   void send(request& r);
   void receive(request& r);

@@ -1,5 +1,8 @@
 #include <muster/comm/rendezvous/launch_env.hpp>
 
+#include <unistd.h>
+
+#include <array>
 #include <charconv>
 
 #include <muster/core/env.hpp>
@@ -15,15 +18,19 @@ struct dialect {
   const char* rank;
   const char* size;
   const char* local_rank;
+  const char* local_size;
   const char* also;
+  std::array<const char*, 2> job;  // the variables that tell one start from another, together
 };
 
 constexpr dialect dialects[] = {
     {launch_env::launcher::open_mpi, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-     nullptr},
-    {launch_env::launcher::pmi, "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", nullptr},
-    {launch_env::launcher::slurm, "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_STEP_ID"},
-    {launch_env::launcher::generic, "RANK", "WORLD_SIZE", "LOCAL_RANK", nullptr},
+     "OMPI_COMM_WORLD_LOCAL_SIZE", nullptr, {"OMPI_MCA_ess_base_jobid", "PMIX_NAMESPACE"}},
+    {launch_env::launcher::pmi, "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", nullptr, {"PMI_JOBID", "PMI_KVSNAME"}},
+    {launch_env::launcher::slurm, "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", nullptr,
+     "SLURM_STEP_ID", {"SLURM_JOB_ID", "SLURM_STEP_ID"}},
+    {launch_env::launcher::generic, "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", nullptr,
+     {"MASTER_ADDR", "MASTER_PORT"}},
 };
 
 std::optional<int> number(const variable_reader& read, const char* name) {
@@ -36,6 +43,15 @@ std::optional<int> number(const variable_reader& read, const char* name) {
                               "' (it is a whole number, 0 or more); unset it or start the program by its launcher");
   }
   return value;
+}
+
+// What tells this start from others on the host. A launcher that gives nothing is at least the parent of its ranks.
+std::string job_of(const dialect& d, const variable_reader& read) {
+  std::string name;
+  for (const char* const variable : d.job) {
+    if (const auto value = read(variable)) name += (name.empty() ? "" : ".") + *value;
+  }
+  return name.empty() ? "child-of-" + std::to_string(::getppid()) : name;
 }
 
 std::string spelled(const char* name, int value) { return std::string(name) + "=" + std::to_string(value); }
@@ -78,8 +94,15 @@ launch_env detect_launch(const variable_reader& read) {
       throw configuration_error(spelled(d.rank, *rank) + " and " + spelled(d.size, *size) +
                                 " contradict each other (ranks count from 0 and stay below the size); correct them");
     }
-    launch_env found{d.kind, *rank, *size, 0, spelled(d.rank, *rank) + ", " + spelled(d.size, *size)};
+    launch_env found;
+    found.kind = d.kind;
+    found.rank = *rank;
+    found.size = *size;
     found.local_rank = number(read, d.local_rank).value_or(0);
+    if (d.local_size != nullptr) found.local_size = number(read, d.local_size).value_or(0);
+    if (d.kind == launch_env::launcher::slurm && read("SLURM_STEP_NUM_NODES") == "1") found.local_size = *size;
+    found.job = job_of(d, read);
+    found.why = spelled(d.rank, *rank) + ", " + spelled(d.size, *size);
     if (found.kind == launch_env::launcher::slurm && read("PMIX_RANK")) found.kind = launch_env::launcher::pmix;
     return found;
   }

@@ -16,8 +16,12 @@ struct launch_env {
   int rank = 0;
   int size = 1;
   int local_rank = 0;
+  int local_size = 0;  ///< ranks on this host; 0 where the launcher does not say
+  std::string job;     ///< what all processes of this start have in common and no other start has
   std::string why;  ///< the variables that told, for `muster-info` and errors: "OMPI_COMM_WORLD_RANK=0, ..."
 
+  /// Whether all ranks are on this host, as far as the launcher says.
+  [[nodiscard]] bool on_one_host() const noexcept { return local_size == size; }
   /// Whether the launcher's processes can find each other through MPI.
   [[nodiscard]] bool speaks_mpi() const noexcept { return kind != launcher::none && kind != launcher::generic; }
 };

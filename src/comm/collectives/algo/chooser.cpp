@@ -117,11 +117,6 @@ using table = std::vector<choices::row>;
 // Beyond this the model's choice does not change any more; as a double it is exact.
 constexpr std::size_t largest_modelled = std::size_t{1} << 48;
 
-bool has(collective kind, algorithm how) {
-  const auto known = algorithms_of(kind);
-  return std::find(known.begin(), known.end(), how) != known.end();
-}
-
 void append(table& to, std::size_t below, algorithm how) {
   if (!to.empty() && to.back().how == how) {
     to.back().below = below;
@@ -198,7 +193,7 @@ choices::choices(const transport_abilities& transport, int ranks, const algorith
     table base;
     if (rows != nullptr) {
       base = *rows;
-    } else if (transport.native_first && with_native && has(kind, algorithm::native)) {
+    } else if (transport.native_first && with_native) {
       base = {{algorithm_rules::no_limit, algorithm::native}};
     } else {
       base = modelled(kind, ranks, measured != nullptr ? measured->costs : transport.costs);

@@ -1,0 +1,145 @@
+// What the ranks of one group share: a lane each, in the memory of the rank whose lane it is.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include <muster/comm/transport.hpp>
+
+#include "host.hpp"
+
+namespace muster::inline v0::detail {
+
+inline constexpr std::size_t cache_line = 64;
+/// What different ranks write, or one writes while others wait for it, lies this far apart: processors fetch the
+/// neighbours of a line too, and a line that somebody fetched has to be won back before it can be written.
+inline constexpr std::size_t apart = 256;
+inline constexpr std::size_t small_limit = 8192;              // bytes a rank shows the others in one go
+inline constexpr std::size_t staging_bytes = std::size_t{1} << 20;
+
+/// What a rank brings to a collective. The ticket is written last: who sees it sees the rest. What fits lies in the
+/// same cache line and needs no second look.
+struct alignas(apart) offer {
+  static constexpr std::size_t inline_limit = 48;
+  enum : std::uint32_t { registered_in = 1, registered_out = 2 };
+
+  std::atomic<std::uint64_t> ticket;  // the how-manieth native collective of the group, from 1
+  std::uint32_t signature;            // of the stamp, which is in lane_head::marks in full
+  std::uint32_t flags;
+  union {
+    alignas(16) std::byte bytes[inline_limit];
+    struct {
+      std::uint64_t in;   // where the buffers are: in the rank's shared memory if registered, else in its own
+      std::uint64_t out;
+    } place;
+  };
+};
+
+/// Notices from one rank to another.
+struct post {
+  static constexpr std::uint64_t room = 8;
+  alignas(cache_line) std::atomic<std::uint64_t> written;
+  alignas(cache_line) std::atomic<std::uint64_t> read;
+  alignas(cache_line) notice ring[room];
+};
+
+/// Messages from one rank to another: a ring of bytes.
+struct fifo {
+  alignas(cache_line) std::atomic<std::uint64_t> head;  // bytes ever written
+  alignas(cache_line) std::atomic<std::uint64_t> tail;  // bytes ever read
+  [[nodiscard]] std::byte* bytes() noexcept { return reinterpret_cast<std::byte*>(this + 1); }
+};
+
+/// The fixed part of a lane. Each line is written by the rank whose lane it is, but for the bell.
+struct lane_head {
+  offer offers[2];  // by turns: a rank may be one collective ahead of those who still read
+  alignas(apart) stamp marks[2];
+  // Steps of a large collective, (ticket << 32) + step: chunks laid out for others, folded, taken from others.
+  alignas(apart) std::atomic<std::uint64_t> given;
+  std::atomic<std::uint64_t> folded;
+  std::atomic<std::uint64_t> taken;
+  alignas(apart) std::atomic<std::uint64_t> finished;  // the last collective that it needs nothing of any more
+  std::atomic<std::uint64_t> left;     // 0: it is there; else 1 + the collectives it had called when it left
+  std::atomic<std::uint32_t> revoked;  // it gave up: its memory is not to be used any more
+  std::atomic<std::uint32_t> writing;  // it is writing into the memory of others just now
+  std::atomic<std::uint32_t> vote;     // see shm_transport::agree
+  std::uint64_t probe;                 // an address in its private memory, for that
+  alignas(apart) std::atomic<std::uint32_t> asleep;  // the bell: others clear it and wake the rank
+  std::atomic<std::uint32_t> news;                        // raised with every notice to it
+  std::atomic<std::uint32_t> leavers;                     // ranks that will not touch this lane any more
+};
+
+/// Where things lie in a lane of a group of `ranks`, the same in all of them.
+struct lane_layout {
+  explicit lane_layout(int ranks) noexcept;
+  std::size_t small, staging, posts, fifos, fifo_stride, fifo_bytes, total;
+};
+
+/// The lanes of a group, as one rank sees them. Used by one thread at a time.
+class shm_board {
+ public:
+  /// `members` are ranks of the host, `lanes` where their lanes begin, both in the order of the group.
+  shm_board(std::shared_ptr<shm_host> host, std::vector<int> members, int rank, std::span<const std::uint64_t> lanes);
+  shm_board(const shm_board&) = delete;
+  shm_board& operator=(const shm_board&) = delete;
+  ~shm_board();
+
+  [[nodiscard]] int rank() const noexcept { return rank_; }
+  [[nodiscard]] int size() const noexcept { return static_cast<int>(lanes_.size()); }
+  [[nodiscard]] shm_host& host() noexcept { return *host_; }
+  [[nodiscard]] const shm_host& host() const noexcept { return *host_; }
+  [[nodiscard]] const std::shared_ptr<shm_host>& shared_host() const noexcept { return host_; }
+  [[nodiscard]] int host_rank(int rank) const noexcept { return members_[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] const lane_layout& layout() const noexcept { return layout_; }
+
+  [[nodiscard]] lane_head& lane(int rank) noexcept { return *reinterpret_cast<lane_head*>(start(rank)); }
+  [[nodiscard]] lane_head& mine() noexcept { return *mine_; }
+  /// The payload of an offer that does not fit its line.
+  [[nodiscard]] std::byte* small(int rank, std::uint64_t ticket) noexcept {
+    return start(rank) + layout_.small + (ticket & 1) * small_limit;
+  }
+  [[nodiscard]] std::byte* staging(int rank) noexcept { return start(rank) + layout_.staging; }
+  [[nodiscard]] post& posts(int from, int to) noexcept {
+    return reinterpret_cast<post*>(start(from) + layout_.posts)[to];
+  }
+  [[nodiscard]] fifo& messages(int from, int to) noexcept {
+    return *reinterpret_cast<fifo*>(start(from) + layout_.fifos + static_cast<std::size_t>(to) * layout_.fifo_stride);
+  }
+
+  /// After something was written that a peer may wait for: wakes it if it sleeps.
+  void wake(int rank) noexcept;
+  void wake_all() noexcept;
+
+  /// Whether this process may rely on `shm_host::agreement::asymmetric`.
+  [[nodiscard]] static bool can_be_asymmetric() noexcept;
+
+  /// Sleep in two steps, so that nothing is missed in between. The first call only announces it: the caller looks once
+  /// more at what it waits for. A second call without news sleeps until somebody wakes this rank, or until the time.
+  void doze(clock::time_point until);
+
+  /// A peer that has ended, or that left without ever calling collective `sequence`; -1 for none. Each is found once.
+  /// A system call a peer.
+  [[nodiscard]] int find_gone(std::uint64_t sequence);
+  /// Says at the end that this rank called so many collectives.
+  void leave(std::uint64_t called) noexcept;
+
+  /// Memory for a rank's lane in a new group: its offset in that rank's memory.
+  [[nodiscard]] static std::uint64_t allocate_lane(segment& memory, int ranks);
+
+ private:
+  [[nodiscard]] std::byte* start(int rank) const noexcept { return lanes_[static_cast<std::size_t>(rank)]; }
+
+  std::shared_ptr<shm_host> host_;
+  std::vector<int> members_;
+  int rank_;
+  lane_layout layout_;
+  std::vector<std::byte*> lanes_;
+  lane_head* mine_;
+  std::vector<bool> found_gone_;
+};
+
+}  // namespace muster::inline v0::detail

@@ -1,0 +1,53 @@
+#include "connect.hpp"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <muster/core/log.hpp>
+
+#include "transport.hpp"
+
+namespace muster::inline v0::detail {
+namespace {
+
+// Binds the calling thread, and all it starts, to the core of that number among those it may run on.
+void pin_to_core(int number) {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
+  int left = number % CPU_COUNT(&allowed);
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (!CPU_ISSET(cpu, &allowed) || left-- > 0) continue;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    if (::sched_setaffinity(0, sizeof one, &one) != 0) log(log_level::warning, "this rank could not be bound to a core");
+    return;
+  }
+}
+
+std::string meeting_place(const settings& configuration, const launch_env& launch) {
+  const auto& asked = configuration.value(setting::job);
+  const std::string job = asked != "auto" ? asked : launch.job.empty() ? std::to_string(::getpid()) : launch.job;
+  return "muster." + std::to_string(::getuid()) + "." + job;
+}
+
+}  // namespace
+
+std::unique_ptr<any_transport> connect_shm(const settings& configuration, const launch_env& launch) {
+  const auto pulls = configuration.choice(setting::cma, {"auto", "on", "off"});
+  if (configuration.choice(setting::pin, {"off", "on"}) == 1) pin_to_core(launch.local_rank);
+  const seconds timeout(configuration.positive(setting::timeout));
+  auto own = std::make_unique<segment>(reserve_for(launch.size));
+  // The first that is taken of every rank's memory: at its beginning, as all know.
+  const std::vector<std::uint64_t> lanes(static_cast<std::size_t>(launch.size),
+                                         shm_board::allocate_lane(*own, launch.size));
+  auto host = meet(meeting_place(configuration, launch), launch.rank, launch.size, std::move(own), timeout);
+  std::vector<int> all(static_cast<std::size_t>(launch.size));
+  for (int r = 0; r < launch.size; ++r) all[static_cast<std::size_t>(r)] = r;
+  auto made = std::make_unique<shm_transport>(std::move(host), std::move(all), launch.rank, lanes);
+  made->agree(static_cast<cma_wish>(pulls), deadline_after(timeout));
+  return std::make_unique<any_transport>(std::move(made));
+}
+
+}  // namespace muster::inline v0::detail

@@ -1,0 +1,24 @@
+// How shared memory gets into a context.
+#pragma once
+
+#include <memory>
+
+#include <muster/comm/any_transport.hpp>
+#include <muster/comm/rendezvous/launch_env.hpp>
+#include <muster/core/env.hpp>
+
+namespace muster::inline v0::detail {
+
+/// What shared memory can do, before it is known whether this system tells of a peer's death.
+inline constexpr transport_abilities shm_abilities{
+    .name = "shm",
+    .native_collectives = true,
+    .native_first = true,
+    .any_source = true,
+    .concurrent_groups = true,
+    .costs = {.latency = 0.5e-6, .per_byte = 1.0e-10, .reduce_per_byte = 0.5e-10}};
+
+/// Connects the ranks that the launcher started, which must all be on this host. Collective; throws what `meet` throws.
+[[nodiscard]] std::unique_ptr<any_transport> connect_shm(const settings& configuration, const launch_env& launch);
+
+}  // namespace muster::inline v0::detail

@@ -1,0 +1,44 @@
+#include "host.hpp"
+
+#include <poll.h>
+#include <sys/sysinfo.h>
+
+#include <algorithm>
+
+namespace muster::inline v0::detail {
+
+shm_host::shm_host(int rank, std::unique_ptr<segment> own, std::vector<peer> peers, bool crowded)
+    : rank_(rank), own_(std::move(own)), peers_(std::move(peers)), crowded_(crowded) {
+  for (int r = 0; r < size(); ++r) sees_death_ = sees_death_ && (r == rank || peers_[static_cast<std::size_t>(r)].life);
+}
+
+bool shm_host::ended(int rank) const noexcept {
+  const auto& life = peers_[static_cast<std::size_t>(rank)].life;
+  pollfd watched{life.get(), POLLIN, 0};
+  return life && ::poll(&watched, 1, 0) == 1 && (watched.revents & POLLIN) != 0;
+}
+
+void shm_host::retire(const retired& what) {
+  const std::lock_guard lock(mutex_);
+  retired_.push_back(what);
+}
+
+void shm_host::reclaim() {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(retired_, [&](const retired& one) {
+    if (one.leavers->load(std::memory_order_acquire) != one.users) return false;
+    own_->deallocate(one.memory, one.bytes);
+    return true;
+  });
+}
+
+std::size_t reserve_for(int ranks) noexcept {
+  struct sysinfo machine {};
+  std::size_t memory = std::size_t{16} << 30;
+  if (::sysinfo(&machine) == 0) memory = machine.totalram * machine.mem_unit;
+  constexpr std::size_t addresses = std::size_t{32} << 40;  // a quarter of what a process has
+  constexpr std::size_t page = std::size_t{2} << 20;
+  return std::min(memory * 2, addresses / static_cast<std::size_t>(ranks)) / page * page;
+}
+
+}  // namespace muster::inline v0::detail

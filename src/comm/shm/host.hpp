@@ -1,0 +1,85 @@
+// The ranks of a job that share a host: their memory, mapped, and a way to see that one of them is dead.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <muster/core/clock.hpp>
+
+#include "segment.hpp"
+
+namespace muster::inline v0::detail {
+
+/// What every rank of the host has of every other. Made once a process by `meet`, shared by all its groups.
+class shm_host {
+ public:
+  struct peer {
+    mapping memory;       // of others; this rank's is `own`
+    descriptor life;      // a pidfd, readable when the process has ended; none where the system has no such thing
+    pid_t process = 0;
+  };
+
+  shm_host(int rank, std::unique_ptr<segment> own, std::vector<peer> peers, bool crowded);
+
+  [[nodiscard]] int rank() const noexcept { return rank_; }
+  [[nodiscard]] int size() const noexcept { return static_cast<int>(peers_.size()); }
+  /// More ranks than cores that they may run on.
+  [[nodiscard]] bool crowded() const noexcept { return crowded_; }
+  /// Whether every rank's death would be seen.
+  [[nodiscard]] bool sees_death() const noexcept { return sees_death_; }
+  [[nodiscard]] segment& own() noexcept { return *own_; }
+  [[nodiscard]] const segment& own() const noexcept { return *own_; }
+  [[nodiscard]] pid_t process(int rank) const noexcept { return peers_[static_cast<std::size_t>(rank)].process; }
+  /// Where byte `offset` of that rank's memory lies in this process.
+  [[nodiscard]] std::byte* at(int rank, std::uint64_t offset) const noexcept {
+    return rank == rank_ ? own_->memory().at(offset) : peers_[static_cast<std::size_t>(rank)].memory.at(offset);
+  }
+  /// Whether that rank's process has ended; one system call.
+  [[nodiscard]] bool ended(int rank) const noexcept;
+
+  /// What the ranks agreed on when they had met.
+  struct agreement {
+    bool pulls = false;       // the system reads others' private memory for us, faster than they lay it out
+    bool asymmetric = false;  // sleepers make the others' writes visible; otherwise each writer does
+  };
+  void agree(const agreement& on) noexcept { agreed_ = on; }
+  [[nodiscard]] const agreement& agreed() const noexcept { return agreed_; }
+
+  /// Memory of `own` that can be given back when `users` ranks have raised the count in it.
+  struct retired {
+    std::byte* memory;
+    std::size_t bytes;
+    std::atomic<std::uint32_t>* leavers;
+    std::uint32_t users;
+  };
+  void retire(const retired& what);
+  /// Gives back what nobody uses any more. What a dead rank still held goes with the process.
+  void reclaim();
+
+ private:
+  int rank_;
+  std::unique_ptr<segment> own_;
+  std::vector<peer> peers_;
+  bool crowded_;
+  bool sees_death_ = true;
+  agreement agreed_;
+  std::mutex mutex_;
+  std::vector<retired> retired_;
+};
+
+/// How much address space each rank's memory gets in each process: enough for all memory there is, and for all ranks
+/// to fit.
+[[nodiscard]] std::size_t reserve_for(int ranks) noexcept;
+
+/// Collective over the `size` processes that use the same `name`: they exchange their memory over a Unix socket of that
+/// name, which lives in no file system. Strangers (another user's, another program's) are turned away. Throws
+/// timeout_error naming the ranks that did not come, peer_failure when one dies on the way.
+[[nodiscard]] std::shared_ptr<shm_host> meet(const std::string& name, int rank, int size, std::unique_ptr<segment> own,
+                                             seconds timeout);
+
+}  // namespace muster::inline v0::detail

@@ -1,0 +1,290 @@
+// How the ranks of a host find each other: rank 0 listens, the others bring their memory, everybody gets everybody's.
+#include <poll.h>
+#include <sched.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <thread>
+
+#include <muster/core/error.hpp>
+
+#include "host.hpp"
+
+namespace muster::inline v0::detail {
+namespace {
+
+constexpr std::uint64_t magic = 0x6d75737465720001;  // "muster", and the version of all that lies in shared memory
+constexpr std::size_t cpu_words = 16;                // 1024 processors
+
+// What a rank says of itself; its memory and its pidfd travel beside it.
+struct introduction {
+  std::uint64_t protocol = magic;
+  std::int32_t rank = 0;
+  std::int32_t size = 0;
+  std::int32_t process = 0;
+  std::int32_t has_life = 0;
+  std::array<std::uint64_t, cpu_words> cpus{};
+};
+
+struct guest {
+  introduction said;
+  descriptor memory;
+  descriptor life;
+};
+
+[[noreturn]] void fail(const std::string& what) {
+  throw error(error_kind::other, "the ranks of this host cannot meet (" + what + ": " + std::strerror(errno) +
+                                     "); use another transport");
+}
+
+sockaddr_un address_of(const std::string& name, socklen_t& length) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const std::size_t n = std::min(name.size(), sizeof address.sun_path - 1);
+  std::memcpy(address.sun_path + 1, name.data(), n);  // behind a zero: a name outside of the file system
+  length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + n);
+  return address;
+}
+
+descriptor open_socket() {
+  descriptor made(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  if (!made) fail("socket");
+  return made;
+}
+
+introduction introduce(int rank, int size, bool has_life) {
+  introduction mine;
+  mine.rank = rank;
+  mine.size = size;
+  mine.process = ::getpid();
+  mine.has_life = has_life ? 1 : 0;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (::sched_getaffinity(0, sizeof set, &set) == 0) {
+    for (std::size_t cpu = 0; cpu < 64 * cpu_words; ++cpu) {
+      if (CPU_ISSET(cpu, &set)) mine.cpus[cpu / 64] |= std::uint64_t{1} << (cpu % 64);
+    }
+  }
+  return mine;
+}
+
+bool send_introduction(int to, const introduction& said, int memory, int life) {
+  iovec bytes{const_cast<introduction*>(&said), sizeof said};
+  alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
+  const std::size_t count = said.has_life != 0 ? 2 : 1;
+  msghdr message{};
+  message.msg_iov = &bytes;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = CMSG_SPACE(count * sizeof(int));
+  cmsghdr* const rights = CMSG_FIRSTHDR(&message);
+  rights->cmsg_level = SOL_SOCKET;
+  rights->cmsg_type = SCM_RIGHTS;
+  rights->cmsg_len = CMSG_LEN(count * sizeof(int));
+  const int files[2] = {memory, life};
+  std::memcpy(CMSG_DATA(rights), files, count * sizeof(int));
+  return ::sendmsg(to, &message, MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof said);
+}
+
+// False when the other side is gone or is no rank of muster.
+bool receive_introduction(int from, guest& came) {
+  iovec bytes{&came.said, sizeof came.said};
+  alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &bytes;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  const ssize_t got = ::recvmsg(from, &message, MSG_CMSG_CLOEXEC);
+  descriptor files[2];
+  const cmsghdr* const rights = got >= 0 ? CMSG_FIRSTHDR(&message) : nullptr;
+  if (rights != nullptr && rights->cmsg_level == SOL_SOCKET && rights->cmsg_type == SCM_RIGHTS) {
+    const std::size_t count = std::min<std::size_t>((rights->cmsg_len - CMSG_LEN(0)) / sizeof(int), 2);
+    for (std::size_t i = 0; i < count; ++i) {
+      int number = -1;
+      std::memcpy(&number, CMSG_DATA(rights) + i * sizeof(int), sizeof number);
+      files[i] = descriptor(number);
+    }
+  }
+  if (got != static_cast<ssize_t>(sizeof came.said) || came.said.protocol != magic || !files[0]) return false;
+  came.memory = std::move(files[0]);
+  came.life = std::move(files[1]);
+  return true;
+}
+
+bool wait_readable(int file, clock::time_point until) {
+  pollfd watched{file, POLLIN, 0};
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - clock::now()).count();
+  return ::poll(&watched, 1, static_cast<int>(std::max<long long>(left, 0))) == 1;
+}
+
+bool is_same_user(int connection) {
+  ucred who{};
+  socklen_t length = sizeof who;
+  return ::getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &who, &length) == 0 && who.uid == ::getuid();
+}
+
+// What rank 0 does: a connection is nobody until it has said a rank.
+class reception {
+ public:
+  reception(const std::string& name, int size, seconds timeout)
+      : size_(size), timeout_(timeout), connections_(static_cast<std::size_t>(size)), guests_(connections_.size()) {
+    door_ = open_socket();
+    socklen_t length = 0;
+    const sockaddr_un address = address_of(name, length);
+    if (::bind(door_.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
+      if (errno == EADDRINUSE) {
+        throw configuration_error("the ranks of this host cannot meet at '" + name +
+                                  "' (another job meets there); give each job a MUSTER_JOB of its own");
+      }
+      fail("bind");
+    }
+    if (::listen(door_.get(), 128) != 0) fail("listen");
+  }
+
+  std::vector<guest> receive_all(clock::time_point until) {
+    for (int missing = size_ - 1; missing > 0;) {
+      std::vector<pollfd> watched{{door_.get(), POLLIN, 0}};
+      for (const auto& one : lobby_) watched.push_back({one.get(), POLLIN, 0});
+      for (const auto& one : connections_) {
+        if (one) watched.push_back({one.get(), POLLIN, 0});  // one that has introduced itself says nothing more
+      }
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - clock::now()).count();
+      if (left <= 0) throw timeout_error("meeting", 0, who_is_missing(), timeout_.count());
+      if (::poll(watched.data(), watched.size(), static_cast<int>(std::min<long long>(left, 1000))) <= 0) continue;
+      for (std::size_t i = 1; i < watched.size(); ++i) {
+        if (watched[i].revents == 0) continue;
+        if (i > lobby_.size()) lose(watched[i].fd);
+        if (greet(lobby_[i - 1])) --missing;
+      }
+      std::erase_if(lobby_, [](const descriptor& one) { return !one; });
+      if (watched[0].revents != 0) {
+        descriptor came(::accept4(door_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+        if (came && is_same_user(came.get())) lobby_.push_back(std::move(came));
+      }
+    }
+    return std::move(guests_);
+  }
+
+  [[nodiscard]] int connection(int rank) const { return connections_[static_cast<std::size_t>(rank)].get(); }
+
+ private:
+  bool greet(descriptor& stranger) {
+    descriptor here = std::move(stranger);
+    guest came;
+    if (!receive_introduction(here.get(), came)) return false;
+    const int rank = came.said.rank;
+    if (came.said.size != size_ || rank < 1 || rank >= size_ || connections_[static_cast<std::size_t>(rank)]) {
+      throw configuration_error("rank " + std::to_string(rank) + " of " + std::to_string(came.said.size) +
+                                " came to a meeting of " + std::to_string(size_) +
+                                " (two jobs meet under one name, or a rank was started twice); give each job a "
+                                "MUSTER_JOB of its own");
+    }
+    connections_[static_cast<std::size_t>(rank)] = std::move(here);
+    guests_[static_cast<std::size_t>(rank)] = std::move(came);
+    return true;
+  }
+
+  [[noreturn]] void lose(int connection) const {
+    for (int rank = 1; rank < size_; ++rank) {
+      if (this->connection(rank) == connection)
+        throw peer_failure({rank}, "rank " + std::to_string(rank) + " ended before all ranks had met");
+    }
+    fail("a connection");
+  }
+
+  [[nodiscard]] std::vector<int> who_is_missing() const {
+    std::vector<int> missing;
+    for (int rank = 1; rank < size_; ++rank) {
+      if (!connections_[static_cast<std::size_t>(rank)]) missing.push_back(rank);
+    }
+    return missing;
+  }
+
+  int size_;
+  seconds timeout_;
+  descriptor door_;
+  std::vector<descriptor> lobby_;  // connected, and not yet known
+  std::vector<descriptor> connections_;
+  std::vector<guest> guests_;
+};
+
+descriptor reach_rank_0(const std::string& name, clock::time_point until, seconds timeout) {
+  socklen_t length = 0;
+  const sockaddr_un address = address_of(name, length);
+  auto nap = std::chrono::microseconds(100);
+  for (;;) {
+    descriptor here = open_socket();
+    if (::connect(here.get(), reinterpret_cast<const sockaddr*>(&address), length) == 0) {
+      if (is_same_user(here.get())) return here;
+    } else if (errno != ECONNREFUSED && errno != ENOENT && errno != EAGAIN && errno != EINTR) {
+      fail("connect");
+    }
+    if (clock::now() >= until) throw timeout_error("meeting", 0, {0}, timeout.count());
+    std::this_thread::sleep_for(nap);
+    nap = std::min(nap * 2, std::chrono::microseconds(10000));
+  }
+}
+
+std::vector<guest> meet_at_rank_0(const std::string& name, const introduction& mine, const segment& own, int life,
+                                  clock::time_point until, seconds timeout) {
+  reception here(name, mine.size, timeout);
+  auto guests = here.receive_all(until);
+  for (int to = 1; to < mine.size; ++to) {
+    bool told = send_introduction(here.connection(to), mine, own.memory().file(), life);
+    for (int of = 1; of < mine.size; ++of) {
+      const auto& other = guests[static_cast<std::size_t>(of)];
+      if (of != to)
+        told = told && send_introduction(here.connection(to), other.said, other.memory.get(), other.life.get());
+    }
+    if (!told) throw peer_failure({to}, "rank " + std::to_string(to) + " ended before all ranks had met");
+  }
+  return guests;
+}
+
+std::vector<guest> meet_as_guest(const std::string& name, const introduction& mine, const segment& own, int life,
+                                 clock::time_point until, seconds timeout) {
+  const descriptor to = reach_rank_0(name, until, timeout);
+  if (!send_introduction(to.get(), mine, own.memory().file(), life)) fail("send");
+  std::vector<guest> guests(static_cast<std::size_t>(mine.size));
+  for (int i = 1; i < mine.size; ++i) {
+    if (!wait_readable(to.get(), until)) throw timeout_error("meeting", 0, {}, timeout.count());
+    guest came;
+    if (!receive_introduction(to.get(), came))
+      throw peer_failure({0}, "rank 0 gave up before all ranks had met; see its own message");
+    guests[static_cast<std::size_t>(came.said.rank)] = std::move(came);
+  }
+  return guests;
+}
+
+}  // namespace
+
+std::shared_ptr<shm_host> meet(const std::string& name, int rank, int size, std::unique_ptr<segment> own,
+                               seconds timeout) {
+  const auto until = deadline_after(timeout);
+  const descriptor life(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));  // none before Linux 5.3
+  const introduction mine = introduce(rank, size, static_cast<bool>(life));
+  auto guests = rank == 0 ? meet_at_rank_0(name, mine, *own, life.get(), until, timeout)
+                          : meet_as_guest(name, mine, *own, life.get(), until, timeout);
+
+  auto cpus = mine.cpus;
+  std::vector<shm_host::peer> peers(guests.size());
+  const std::size_t reserve = own->memory().reserve();
+  for (std::size_t r = 0; r < guests.size(); ++r) {
+    if (static_cast<int>(r) == rank) continue;
+    for (std::size_t i = 0; i < cpu_words; ++i) cpus[i] |= guests[r].said.cpus[i];
+    peers[r].memory = mapping(std::move(guests[r].memory), reserve);
+    peers[r].life = std::move(guests[r].life);
+    peers[r].process = guests[r].said.process;
+  }
+  int cores = 0;
+  for (const auto word : cpus) cores += __builtin_popcountll(word);
+  return std::make_shared<shm_host>(rank, std::move(own), std::move(peers), size > std::max(cores, 1));
+}
+
+}  // namespace muster::inline v0::detail

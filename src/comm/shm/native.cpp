@@ -1,0 +1,268 @@
+// What all native collectives have in common, and the small ones.
+#include "native.hpp"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include <muster/core/error.hpp>
+
+namespace muster::inline v0::detail {
+namespace {
+
+// How long a failed rank waits for a peer that writes into its memory just now. One that takes longer was stopped, and
+// is left with the memory.
+constexpr seconds patience{1.0};
+
+std::uint32_t signature_of(const stamp& mark) noexcept {
+  const auto small = static_cast<std::uint64_t>(static_cast<std::uint32_t>(mark.root)) << 32 |
+                     static_cast<std::uint64_t>(mark.kind) << 24 | static_cast<std::uint64_t>(mark.type) << 16 |
+                     static_cast<std::uint64_t>(mark.op) << 8 | static_cast<std::uint64_t>(mark.how);
+  const std::uint64_t mixed =
+      (mark.sequence * 0x9e3779b97f4a7c15u ^ mark.count) * 0xbf58476d1ce4e5b9u ^ small * 0x94d049bb133111ebu;
+  return static_cast<std::uint32_t>(mixed ^ mixed >> 32);
+}
+
+}  // namespace
+
+// ---- offers ----
+
+bool shm_native::all_finished(std::uint64_t ticket) {
+  if (all_finished_ >= ticket) return true;
+  std::uint64_t least = ticket_;
+  for (int p = 0; p < board_.size(); ++p) {
+    if (p != board_.rank()) least = std::min(least, board_.lane(p).finished.load(std::memory_order_acquire));
+  }
+  all_finished_ = least;
+  return least >= ticket;
+}
+
+// The place of this offer was that of the last but one.
+bool shm_native::may_offer() { return ticket_ <= 2 || all_finished(ticket_ - 2); }
+
+void shm_native::make_offer(const std::byte* small, std::size_t bytes) {
+  auto& mine = board_.mine();
+  offer& made = mine.offers[ticket_ & 1];
+  mine.marks[ticket_ & 1] = call_->mark;
+  made.signature = signature_;
+  made.flags = 0;
+  if (bytes > 0) std::memcpy(bytes <= offer::inline_limit ? made.bytes : board_.small(board_.rank(), ticket_), small, bytes);
+  made.ticket.store(ticket_, std::memory_order_release);
+  board_.wake_all();
+}
+
+void shm_native::make_offer_of_places() {
+  auto& mine = board_.mine();
+  offer& made = mine.offers[ticket_ & 1];
+  mine.marks[ticket_ & 1] = call_->mark;
+  made.signature = signature_;
+  made.flags = 0;
+  auto& own = board_.host().own();
+  const std::size_t whole = call_->count * call_->element_size;
+  const collective kind = call_->mark.kind;
+  const std::size_t block = block_of(call_->count, board_.rank(), board_.size()).count * call_->element_size;
+  const std::size_t in_bytes = kind == collective::allgather ? block : whole;
+  const std::size_t out_bytes = kind == collective::reduce_scatter ? block : whole;
+  const auto place = [&](const std::byte* data, std::size_t bytes, std::uint32_t flag) -> std::uint64_t {
+    if (data == nullptr || !own.holds(data, bytes)) return reinterpret_cast<std::uint64_t>(data);
+    made.flags |= flag;
+    return own.offset_of(data);
+  };
+  made.place.in = place(call_->in, in_bytes, offer::registered_in);
+  made.place.out = place(call_->out, out_bytes, offer::registered_out);
+  made.ticket.store(ticket_, std::memory_order_release);
+  board_.wake_all();
+}
+
+bool shm_native::offered(int peer) {
+  const offer& theirs = board_.lane(peer).offers[ticket_ & 1];
+  if (theirs.ticket.load(std::memory_order_acquire) < ticket_) return false;
+  if (theirs.signature != signature_) disagree(peer);
+  return true;
+}
+
+bool shm_native::all_offered() {
+  for (; next_peer_ < board_.size(); ++next_peer_) {
+    if (next_peer_ != board_.rank() && !offered(next_peer_)) return false;
+  }
+  all_finished_ = std::max(all_finished_, ticket_ - 1);  // whoever is in this one has finished the one before
+  return true;
+}
+
+void shm_native::disagree(int peer) {
+  request wanted;
+  wanted.mark = call_->mark;
+  check_arrival(wanted, peer, board_.lane(peer).marks[ticket_ & 1], 0);
+  throw mismatch_error("the ranks disagree about collective " + std::to_string(call_->mark.sequence) +
+                       " of the group (rank " + std::to_string(peer) +
+                       " offers something else); every rank must make the same calls in the same order");
+}
+
+void shm_native::finish() noexcept {
+  board_.mine().finished.store(ticket_, std::memory_order_release);
+  board_.wake_all();
+}
+
+// ---- requests ----
+
+bool shm_native::start(const native_call& call, request& r) {
+  call_ = &call;
+  plan_ = plan_small();
+  const collective kind = call.mark.kind;
+  if (!plan_.fits && (kind == collective::gather || kind == collective::scatter || kind == collective::all_to_all))
+    return false;
+  ++ticket_;
+  signature_ = signature_of(call.mark);
+  next_peer_ = 0;
+  has_offered_ = false;
+  if (!plan_.fits) {
+    steps_.emplace(board_, pool_, no_scratch_, call.mark);
+    body_ = kind == collective::broadcast ? broadcast(*steps_, *this) : exchange(*steps_, *this);
+    steps_->start(body_.handle());
+  }
+  (void)r;
+  return true;
+}
+
+bool shm_native::test(request& r) {
+  if (r.owner == nullptr) return true;
+  if (plan_.fits) {
+    if (!advance_small()) return false;
+  } else {
+    steps_->advance();
+    if (!body_.finished()) return false;
+    const auto failure = body_.failure();
+    body_.reset();
+    if (failure) std::rethrow_exception(failure);
+  }
+  r.owner = nullptr;
+  return true;
+}
+
+void shm_native::cancel() noexcept {
+  body_.reset();
+  board_.mine().revoked.store(1, std::memory_order_seq_cst);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  const auto until = deadline_after(patience);
+  bool stopped = false;
+  for (int p = 0; p < board_.size(); ++p) {
+    if (p == board_.rank()) continue;
+    const auto is_writing = [&] { return board_.lane(p).writing.load(std::memory_order_acquire) != 0; };
+    while (is_writing() && !board_.host().ended(board_.host_rank(p)) && clock::now() < until) sched_yield();
+    stopped = stopped || (is_writing() && !board_.host().ended(board_.host_rank(p)));
+  }
+  if (!stopped || call_->out == nullptr) return;
+  // It may go on one day: in memory that this rank does not look at any more.
+  board_.host().own().detach(call_->out, call_->count * call_->element_size);
+}
+
+// ---- small ----
+
+shm_native::small_plan shm_native::plan_small() const {
+  const native_call& c = *call_;
+  const std::size_t bytes = c.count * c.element_size;
+  const bool at_root = board_.rank() == c.mark.root;
+  small_plan made;
+  switch (c.mark.kind) {
+    case collective::broadcast:
+      made = {bytes, at_root, false, !at_root, bytes <= small_limit};
+      break;
+    case collective::reduce:
+    case collective::gather:
+      made = {bytes, !at_root, at_root, false, bytes <= small_limit};
+      break;
+    case collective::scatter:
+      made = {bytes * size(), at_root, false, !at_root, bytes * size() <= small_limit};
+      break;
+    case collective::allgather: {
+      const std::size_t most = block_of(c.count, board_.size() - 1, board_.size()).count * c.element_size;
+      const std::size_t own = block_of(c.count, board_.rank(), board_.size()).count * c.element_size;
+      made = {own, true, true, false, most <= small_limit};
+      break;
+    }
+    case collective::all_to_all:
+      made = {bytes * size(), true, true, false, bytes * size() <= small_limit};
+      break;
+    case collective::barrier:
+    case collective::finish:
+      made = {0, true, true, false, true};
+      break;
+    default:  // allreduce, reduce_scatter
+      made = {bytes, true, true, false, bytes <= small_limit};
+  }
+  return made;
+}
+
+bool shm_native::advance_small() {
+  if (!has_offered_) {
+    if (plan_.offers) {
+      if (!may_offer()) return false;
+      make_offer(call_->in, plan_.offered);
+    }
+    has_offered_ = true;
+  }
+  if (plan_.awaits_all && !all_offered()) return false;
+  if (plan_.awaits_root && !offered(call_->mark.root)) return false;
+  complete_small();
+  finish();
+  return true;
+}
+
+const std::byte* shm_native::small_payload(int peer) {
+  if (peer == board_.rank()) return call_->in;
+  const offer& theirs = board_.lane(peer).offers[ticket_ & 1];
+  std::size_t bytes = plan_.offered;
+  if (call_->mark.kind == collective::allgather)
+    bytes = block_of(call_->count, peer, board_.size()).count * call_->element_size;
+  return bytes <= offer::inline_limit ? theirs.bytes : board_.small(peer, ticket_);
+}
+
+void shm_native::complete_small() {
+  const native_call& c = *call_;
+  const int n = board_.size();
+  const int me = board_.rank();
+  const std::size_t bytes = c.count * c.element_size;
+  const auto copy = [](std::byte* to, const std::byte* from, std::size_t size) {
+    if (size > 0 && to != from) std::memcpy(to, from, size);
+  };
+  const auto fold = [&](std::size_t offset, std::size_t size) {
+    if (size == 0) return;
+    for (int p = 0; p < n; ++p) peers_in_[static_cast<std::size_t>(p)] = small_payload(p) + offset;
+    std::byte* const out[] = {c.out};
+    c.reduce->fold(out, peers_in_, size);
+  };
+  switch (c.mark.kind) {
+    case collective::allreduce:
+      return fold(0, bytes);
+    case collective::reduce:
+      if (me == c.mark.root) fold(0, bytes);
+      return;
+    case collective::reduce_scatter: {
+      const block own = block_of(c.count, me, n);
+      return fold(own.first * c.element_size, own.count * c.element_size);
+    }
+    case collective::broadcast:
+      return copy(c.out, me == c.mark.root ? c.in : small_payload(c.mark.root), bytes);
+    case collective::scatter:
+      return copy(c.out, small_payload(c.mark.root) + static_cast<std::size_t>(me) * bytes, bytes);
+    case collective::gather:
+      if (me != c.mark.root) return;
+      for (int p = 0; p < n; ++p) copy(c.out + static_cast<std::size_t>(p) * bytes, small_payload(p), bytes);
+      return;
+    case collective::allgather:
+      for (int p = 0; p < n; ++p) {
+        const block part = block_of(c.count, p, n);
+        copy(c.out + part.first * c.element_size, small_payload(p), part.count * c.element_size);
+      }
+      return;
+    case collective::all_to_all:
+      for (int p = 0; p < n; ++p)
+        copy(c.out + static_cast<std::size_t>(p) * bytes, small_payload(p) + static_cast<std::size_t>(me) * bytes, bytes);
+      return;
+    default:
+      return;
+  }
+}
+
+}  // namespace muster::inline v0::detail

@@ -1,0 +1,115 @@
+// Collectives of ranks that see each other's memory.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include <muster/comm/collectives/algo/blocks.hpp>
+#include <muster/comm/task.hpp>
+
+#include "board.hpp"
+
+namespace muster::inline v0::detail {
+
+/// One native collective at a time, in one of four ways:
+///
+/// - small: every rank offers its data in its lane and does for itself what is to be done with all offers;
+/// - direct: all buffers lie in shared memory; rank r folds block r of all inputs and writes the result to whoever gets
+///   it, with no copy between and two synchronisations;
+/// - staged: private buffers, in rounds of chunks through the ranks' staging areas: lay out for each other rank its
+///   block, fold the own block of all, take the folded blocks of the others;
+/// - pulled: the same, but inputs are read out of the other processes by the system, where that was found faster.
+///
+/// All fold in the order of ranks, so the bits are the same whichever way it goes. Nobody writes into the private
+/// memory of another; into shared memory a rank writes under `lane_head::writing`, and a rank that fails first revokes
+/// its memory and then waits until nobody is at it.
+class shm_native {
+ public:
+  explicit shm_native(shm_board& board) : board_(board), peers_in_(size()), peers_out_(size()) {}
+
+  /// False for what it does not do, which the library's own algorithms over messages then do. `call` lives until the
+  /// request is done.
+  bool start(const native_call& call, request& r);
+  bool test(request& r);
+  /// Takes the collective back and ends all native collectives of this rank in this group.
+  void cancel() noexcept;
+
+ private:
+  using flow_type = flow<shm_board>;
+
+  [[nodiscard]] std::size_t size() const noexcept { return static_cast<std::size_t>(board_.size()); }
+
+  // Offers.
+  [[nodiscard]] bool may_offer();
+  void make_offer(const std::byte* small, std::size_t bytes);
+  void make_offer_of_places();
+  [[nodiscard]] bool offered(int peer);
+  [[nodiscard]] bool all_offered();
+  [[nodiscard]] bool all_finished(std::uint64_t ticket);
+  [[noreturn]] void disagree(int peer);
+  void finish() noexcept;
+
+  // Small ones.
+  struct small_plan {
+    std::size_t offered = 0;  // bytes this rank offers
+    bool offers = true;
+    bool awaits_all = true;  // else the root alone, or nobody
+    bool awaits_root = false;
+    bool fits = false;
+  };
+  [[nodiscard]] small_plan plan_small() const;
+  [[nodiscard]] bool advance_small();
+  [[nodiscard]] const std::byte* small_payload(int peer);
+  void complete_small();
+
+  // Large ones.
+  [[nodiscard]] std::uint64_t step(std::uint64_t number) const noexcept { return (ticket_ << 32) + number; }
+  [[nodiscard]] bool all_at(std::atomic<std::uint64_t> lane_head::*counter, std::uint64_t number);
+  void reach(std::atomic<std::uint64_t>& counter, std::uint64_t number) noexcept;
+  [[nodiscard]] bool takes(int rank, int block) const noexcept;
+  [[nodiscard]] bool others_take() const noexcept;
+  [[nodiscard]] bool is_direct();
+  [[nodiscard]] std::size_t chunk_bytes() const noexcept;
+  [[nodiscard]] std::byte* laid_out(int by, std::uint64_t round, int block) noexcept;
+  [[nodiscard]] std::byte* folded_chunk(int by, std::uint64_t round) noexcept;
+  class visit;
+  [[nodiscard]] bool write_to_others(std::span<std::byte* const> to, std::size_t done, std::size_t bytes);
+  [[nodiscard]] bool somebody_revoked() noexcept;
+  void read_private(int peer, std::uint64_t address, std::byte* to, std::size_t bytes);
+  [[nodiscard]] blocks blocks_of(const std::byte* data) const noexcept;
+  [[nodiscard]] std::span<std::byte> chunk_of(const std::byte* data, int block, std::uint64_t round) const noexcept;
+
+  void lay_out_round(std::uint64_t round);
+  void fold_round(std::uint64_t round);
+  [[nodiscard]] std::span<std::byte> own_result(std::uint64_t round) const noexcept;
+  void take_round(std::uint64_t round);
+
+  static task exchange(flow_type& f, shm_native& s);
+  static task exchange_direct(flow_type& f, shm_native& s);
+  static task exchange_chunks(flow_type& f, shm_native& s);
+  static task broadcast(flow_type& f, shm_native& s);
+  static task broadcast_chunks(flow_type& f, shm_native& s);
+
+  shm_board& board_;
+  // The collective under way.
+  const native_call* call_ = nullptr;
+  std::uint64_t ticket_ = 0;
+  std::uint32_t signature_ = 0;
+  small_plan plan_;
+  bool has_offered_ = false;
+  int next_peer_ = 0;  // those before it have offered
+  bool pulled_ = false;
+
+  // What is known of the others, so that their lanes need not be asked.
+  std::uint64_t all_finished_ = 0;  // every rank has finished this collective
+  std::uint64_t staging_used_ = 0;  // the last collective in which others read this rank's staging area
+
+  frame_pool pool_;
+  std::vector<buffer<std::byte>> no_scratch_;
+  std::optional<flow_type> steps_;
+  task body_;
+  std::vector<const std::byte*> peers_in_;
+  std::vector<std::byte*> peers_out_;
+};
+
+}  // namespace muster::inline v0::detail

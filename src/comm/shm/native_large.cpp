@@ -1,0 +1,341 @@
+// The native collectives on more data than one offer holds.
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include <muster/core/error.hpp>
+
+#include "native.hpp"
+
+namespace muster::inline v0::detail {
+namespace {
+
+constexpr std::uint64_t depth = 2;                     // rounds in the staging area: one is filled while one is read
+constexpr std::size_t largest_chunk = std::size_t{128} << 10;
+constexpr std::uint64_t broadcast_depth = 8;
+constexpr std::size_t broadcast_chunk = staging_bytes / broadcast_depth;
+constexpr std::size_t direct_chunk = std::size_t{64} << 10;  // between two looks at whether somebody gave up
+
+}  // namespace
+
+// ---- what the steps are made of ----
+
+bool shm_native::all_at(std::atomic<std::uint64_t> lane_head::*counter, std::uint64_t number) {
+  const std::uint64_t wanted = step(number);
+  for (; next_peer_ < board_.size(); ++next_peer_) {
+    if (next_peer_ == board_.rank()) continue;
+    if ((board_.lane(next_peer_).*counter).load(std::memory_order_acquire) < wanted) return false;
+  }
+  next_peer_ = 0;
+  return true;
+}
+
+void shm_native::reach(std::atomic<std::uint64_t>& counter, std::uint64_t number) noexcept {
+  counter.store(step(number), std::memory_order_release);
+  board_.wake_all();
+}
+
+bool shm_native::takes(int rank, int block) const noexcept {
+  switch (call_->mark.kind) {
+    case collective::reduce:
+      return rank == call_->mark.root;
+    case collective::reduce_scatter:
+      return rank == block;
+    default:
+      return true;
+  }
+}
+
+// Whether another rank gets the block that this one folds.
+bool shm_native::others_take() const noexcept {
+  const collective kind = call_->mark.kind;
+  return kind == collective::reduce ? board_.rank() != call_->mark.root : kind != collective::reduce_scatter;
+}
+
+bool shm_native::is_direct() {
+  const auto flags = [&](int rank) { return board_.lane(rank).offers[ticket_ & 1].flags; };
+  for (int p = 0; p < board_.size(); ++p) {
+    const bool in_matters = call_->mark.kind != collective::allgather;
+    const bool out_matters = call_->mark.kind != collective::reduce_scatter && takes(p, p);
+    if (in_matters && (flags(p) & offer::registered_in) == 0) return false;
+    if (out_matters && (flags(p) & offer::registered_out) == 0) return false;
+  }
+  return true;
+}
+
+std::size_t shm_native::chunk_bytes() const noexcept {
+  return std::min(largest_chunk, staging_bytes / (depth * (size() + 1)) / 4096 * 4096);
+}
+
+std::byte* shm_native::laid_out(int by, std::uint64_t round, int block) noexcept {
+  const std::size_t place = (round % depth) * (size() + 1) + static_cast<std::size_t>(block);
+  return board_.staging(by) + place * chunk_bytes();
+}
+
+std::byte* shm_native::folded_chunk(int by, std::uint64_t round) noexcept { return laid_out(by, round, board_.size()); }
+
+blocks shm_native::blocks_of(const std::byte* data) const noexcept {
+  return {const_cast<std::byte*>(data), call_->count, call_->element_size, board_.size()};
+}
+
+std::span<std::byte> shm_native::chunk_of(const std::byte* data, int block, std::uint64_t round) const noexcept {
+  const auto whole = blocks_of(data).at(block);
+  const std::size_t begin = std::min<std::size_t>(round * chunk_bytes(), whole.size());
+  return whole.subspan(begin, std::min(chunk_bytes(), whole.size() - begin));
+}
+
+// Announces that this rank is about to write into the memory of others, as long as it lives. Not of one that has given
+// up: there it may be in use for something else.
+class shm_native::visit {
+ public:
+  explicit visit(shm_native& guest) noexcept : writing_(guest.board_.mine().writing) {
+    writing_.store(1, std::memory_order_seq_cst);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    welcome_ = !guest.somebody_revoked();
+  }
+  visit(const visit&) = delete;
+  visit& operator=(const visit&) = delete;
+  ~visit() { writing_.store(0, std::memory_order_release); }
+  explicit operator bool() const noexcept { return welcome_; }
+
+ private:
+  std::atomic<std::uint32_t>& writing_;
+  bool welcome_;
+};
+
+bool shm_native::somebody_revoked() noexcept {
+  for (int p = 0; p < board_.size(); ++p) {
+    if (p != board_.rank() && board_.lane(p).revoked.load(std::memory_order_seq_cst) != 0) return true;
+  }
+  return false;
+}
+
+void shm_native::read_private(int peer, std::uint64_t address, std::byte* to, std::size_t bytes) {
+  while (bytes > 0) {
+    const iovec here{to, bytes};
+    const iovec there{reinterpret_cast<void*>(address), bytes};
+    const ssize_t got = ::process_vm_readv(board_.host().process(board_.host_rank(peer)), &here, 1, &there, 1, 0);
+    if (got <= 0) {
+      throw peer_failure({peer}, "rank " + std::to_string(peer) + " cannot be read any more (" +
+                                     std::strerror(got == 0 ? EFAULT : errno) + "); see its own message");
+    }
+    to += got;
+    address += static_cast<std::uint64_t>(got);
+    bytes -= static_cast<std::size_t>(got);
+  }
+}
+
+// ---- allreduce, reduce, reduce_scatter, allgather ----
+
+task shm_native::exchange(flow_type& f, shm_native& s) {
+  co_await f.until([&s] { return s.may_offer(); });
+  s.make_offer_of_places();
+  co_await f.until([&s] { return s.all_offered(); });
+  s.next_peer_ = 0;
+  if (s.is_direct()) {
+    co_await exchange_direct(f, s);
+  } else {
+    s.pulled_ = s.board_.host().agreed().pulls && s.call_->mark.kind != collective::allgather;
+    co_await exchange_chunks(f, s);
+  }
+  s.finish();
+}
+
+bool shm_native::write_to_others(std::span<std::byte* const> to, std::size_t done, std::size_t bytes) {
+  const visit here(*this);
+  if (!here) return false;
+  if (call_->mark.kind != collective::allgather) {
+    call_->reduce->fold(to, peers_in_, bytes);
+    return true;
+  }
+  const std::byte* const from = call_->in + done;
+  for (std::byte* const out : to) {
+    if (out != from) std::memcpy(out, from, bytes);
+  }
+  return true;
+}
+
+task shm_native::exchange_direct(flow_type& f, shm_native& s) {
+  const native_call& c = *s.call_;
+  const int n = f.size();
+  const int me = f.rank();
+  const auto mine = s.blocks_of(nullptr).at(me);
+  const auto offset = static_cast<std::size_t>(mine.data() - static_cast<std::byte*>(nullptr));
+  const bool folds = c.mark.kind != collective::allgather;
+  for (std::size_t done = 0; done < mine.size(); done += direct_chunk) {
+    const std::size_t bytes = std::min(direct_chunk, mine.size() - done);
+    std::size_t outs = 0;
+    for (int p = 0; p < n; ++p) {
+      const auto& place = s.board_.lane(p).offers[s.ticket_ & 1].place;
+      const int on_host = s.board_.host_rank(p);
+      if (folds) s.peers_in_[static_cast<std::size_t>(p)] = s.board_.host().at(on_host, place.in) + offset + done;
+      if (!s.takes(p, me)) continue;
+      std::byte* const out = c.mark.kind == collective::reduce_scatter
+                                 ? c.out + done
+                                 : s.board_.host().at(on_host, place.out) + offset + done;
+      s.peers_out_[outs++] = out;
+    }
+    if (!s.write_to_others({s.peers_out_.data(), outs}, done, bytes))
+      co_await f.until([] { return false; });  // the notice is on its way
+  }
+  s.reach(s.board_.mine().folded, 1);
+  co_await f.until([&s] { return s.all_at(&lane_head::folded, 1); });
+}
+
+void shm_native::lay_out_round(std::uint64_t round) {
+  for (int p = 0; p < board_.size(); ++p) {
+    if (p == board_.rank()) continue;
+    const auto part = chunk_of(call_->in, p, round);
+    if (!part.empty()) std::memcpy(laid_out(board_.rank(), round, p), part.data(), part.size());
+  }
+  reach(board_.mine().given, round + 1);
+}
+
+// Where this rank itself wants the block that it folds: empty if it does not.
+std::span<std::byte> shm_native::own_result(std::uint64_t round) const noexcept {
+  const int me = board_.rank();
+  if (!takes(me, me)) return {};
+  if (call_->mark.kind != collective::reduce_scatter) return chunk_of(call_->out, me, round);
+  const auto part = chunk_of(nullptr, me, round);
+  return {call_->out + round * chunk_bytes(), part.size()};
+}
+
+void shm_native::fold_round(std::uint64_t round) {
+  const int me = board_.rank();
+  const std::size_t bytes = chunk_of(nullptr, me, round).size();
+  std::byte* out[2];
+  std::size_t outs = 0;
+  const auto own = own_result(round);
+  if (!own.empty()) out[outs++] = own.data();
+  if (others_take()) out[outs++] = folded_chunk(me, round);
+  if (bytes > 0 && outs > 0) {
+    if (call_->mark.kind == collective::allgather) {
+      const std::byte* const from = call_->in + round * chunk_bytes();
+      for (std::size_t k = 0; k < outs; ++k) {
+        if (out[k] != from) std::memcpy(out[k], from, bytes);
+      }
+    } else {
+      const auto mine = chunk_of(call_->in, me, round);
+      for (int p = 0; p < board_.size(); ++p) {
+        auto& from = peers_in_[static_cast<std::size_t>(p)];
+        if (p == me) {
+          from = mine.data();
+        } else if (pulled_) {
+          const std::uint64_t address = board_.lane(p).offers[ticket_ & 1].place.in;
+          std::byte* const here = laid_out(me, 0, p);
+          read_private(p, address + static_cast<std::uint64_t>(mine.data() - call_->in), here, bytes);
+          from = here;
+        } else {
+          from = laid_out(p, round, me);
+        }
+      }
+      call_->reduce->fold({out, outs}, peers_in_, bytes);
+    }
+  }
+}
+
+void shm_native::take_round(std::uint64_t round) {
+  for (int p = 0; p < board_.size(); ++p) {
+    if (p == board_.rank() || !takes(board_.rank(), p)) continue;
+    const auto part = chunk_of(call_->out, p, round);
+    if (!part.empty()) std::memcpy(part.data(), folded_chunk(p, round), part.size());
+  }
+  reach(board_.mine().taken, round + 1);
+}
+
+task shm_native::exchange_chunks(flow_type& f, shm_native& s) {
+  const collective kind = s.call_->mark.kind;
+  const bool lays_out = kind != collective::allgather && !s.pulled_;
+  const bool folds = kind != collective::allgather;
+  const bool takes = s.takes(f.rank(), (f.rank() + 1) % f.size());  // the folded blocks of others
+  const std::size_t largest = s.blocks_of(nullptr).at(f.size() - 1).size();
+  const std::uint64_t rounds = (largest + s.chunk_bytes() - 1) / s.chunk_bytes();
+
+  co_await f.until([&s] { return s.all_finished(s.staging_used_); });
+  s.staging_used_ = s.ticket_;
+  if (lays_out) s.lay_out_round(0);
+  for (std::uint64_t round = 0; round < rounds; ++round) {
+    if (lays_out && round + 1 < rounds) {
+      // What was laid out `depth` rounds before has been folded.
+      if (round + 1 >= depth)
+        co_await f.until([&s, round] { return s.all_at(&lane_head::folded, round + 2 - depth); });
+      s.lay_out_round(round + 1);
+    }
+    if (lays_out) co_await f.until([&s, round] { return s.all_at(&lane_head::given, round + 1); });
+    if (s.others_take() && round >= depth)
+      co_await f.until([&s, round] { return s.all_at(&lane_head::taken, round + 1 - depth); });
+    s.fold_round(round);
+    if (s.pulled_ && s.somebody_revoked()) co_await f.until([] { return false; });  // it may have read anything
+    s.reach(s.board_.mine().folded, round + 1);
+    if (takes) co_await f.until([&s, round] { return s.all_at(&lane_head::folded, round + 1); });
+    s.take_round(round);
+  }
+  // What the system read for others out of this rank's memory it has read now.
+  if (folds && s.pulled_) co_await f.until([&s, rounds] { return s.all_at(&lane_head::folded, rounds); });
+}
+
+// ---- broadcast ----
+
+task shm_native::broadcast(flow_type& f, shm_native& s) {
+  const native_call& c = *s.call_;
+  const int root = c.mark.root;
+  const std::size_t bytes = c.count * c.element_size;
+  const bool at_root = f.rank() == root;
+  if (at_root) {
+    co_await f.until([&s] { return s.may_offer(); });
+    s.make_offer_of_places();
+  } else {
+    co_await f.until([&s, root] { return s.offered(root); });
+  }
+  const offer& from = s.board_.lane(root).offers[s.ticket_ & 1];
+  const bool registered = (from.flags & offer::registered_in) != 0;
+  if (!registered && !s.board_.host().agreed().pulls) {
+    co_await broadcast_chunks(f, s);
+    s.finish();
+    co_return;
+  }
+  if (at_root) {
+    s.finish();
+    co_await f.until([&s] { return s.all_finished(s.ticket_); });
+    co_return;
+  }
+  if (registered) {
+    std::memcpy(c.out, s.board_.host().at(s.board_.host_rank(root), from.place.in), bytes);
+  } else {
+    s.read_private(root, from.place.in, c.out, bytes);
+  }
+  if (s.board_.lane(root).revoked.load(std::memory_order_seq_cst) != 0) co_await f.until([] { return false; });
+  s.finish();
+}
+
+task shm_native::broadcast_chunks(flow_type& f, shm_native& s) {
+  const native_call& c = *s.call_;
+  const int root = c.mark.root;
+  const std::size_t bytes = c.count * c.element_size;
+  const std::uint64_t rounds = (bytes + broadcast_chunk - 1) / broadcast_chunk;
+  if (f.rank() == root) {
+    co_await f.until([&s] { return s.all_finished(s.staging_used_); });
+    s.staging_used_ = s.ticket_;
+  }
+  for (std::uint64_t round = 0; round < rounds; ++round) {
+    const std::size_t begin = round * broadcast_chunk;
+    const std::size_t n = std::min(broadcast_chunk, bytes - begin);
+    std::byte* const chunk = s.board_.staging(root) + round % broadcast_depth * broadcast_chunk;
+    if (f.rank() == root) {
+      if (round >= broadcast_depth)
+        co_await f.until([&s, round] { return s.all_at(&lane_head::taken, round + 1 - broadcast_depth); });
+      std::memcpy(chunk, c.in + begin, n);
+      s.reach(s.board_.mine().given, round + 1);
+    } else {
+      co_await f.until([&s, root, round] {
+        return s.board_.lane(root).given.load(std::memory_order_acquire) >= s.step(round + 1);
+      });
+      std::memcpy(c.out + begin, chunk, n);
+      s.reach(s.board_.mine().taken, round + 1);
+    }
+  }
+}
+
+}  // namespace muster::inline v0::detail

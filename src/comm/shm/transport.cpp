@@ -1,0 +1,158 @@
+#include "transport.hpp"
+
+#include <sched.h>
+
+#include <muster/core/error.hpp>
+
+#include "connect.hpp"
+
+namespace muster::inline v0::detail {
+namespace {
+
+// A rank that waits looks after its peers this often: so soon is a death seen.
+constexpr std::chrono::milliseconds between_looks{10};
+
+// Members tell each other of a new group under this tag, which no user's message has.
+constexpr std::uint32_t group_tag = 0xffffffff;
+constexpr seconds group_timeout{30};
+
+}  // namespace
+
+shm_transport::shm_transport(std::shared_ptr<shm_host> host, std::vector<int> members, int rank,
+                             std::span<const std::uint64_t> lanes)
+    : board_(std::move(host), std::move(members), rank, lanes),
+      messages_(board_),
+      native_(board_),
+      memory_(&board_.host().own()) {}
+
+shm_transport::~shm_transport() { board_.leave(called_); }
+
+transport_abilities shm_transport::abilities() const {
+  auto made = shm_abilities;
+  made.detects_death = board_.host().sees_death();
+  return made;
+}
+
+bool shm_transport::native(const native_call& call, request& r) {
+  called(call.mark);
+  if (!native_.start(call, r)) return false;
+  r.owner = this;
+  r.state = native_state;
+  return true;
+}
+
+void shm_transport::cancel(request& r) noexcept {
+  if (r.state == native_state) {
+    r.owner = nullptr;
+    native_.cancel();
+  } else {
+    messages_.cancel(r);
+  }
+}
+
+void shm_transport::notify(int peer, const notice& message) {
+  post& to = board_.posts(rank(), peer);
+  const std::uint64_t written = to.written.load(std::memory_order_relaxed);
+  const std::uint64_t unread = written - to.read.load(std::memory_order_acquire);
+  // A position is news for a moment only; the last place is kept for how this rank ends.
+  if (unread >= post::room || (unread + 1 >= post::room && message.what == notice::kind::position)) return;
+  notice& slot = to.ring[written % post::room];
+  slot = message;
+  slot.origin = rank();
+  to.written.store(written + 1, std::memory_order_release);
+  board_.lane(peer).news.fetch_add(1, std::memory_order_release);
+  board_.wake(peer);
+}
+
+bool shm_transport::read_posts(notice& message) {
+  for (int from = 0; from < size(); ++from) {
+    post& in = board_.posts(from, rank());
+    const std::uint64_t read = in.read.load(std::memory_order_relaxed);
+    if (in.written.load(std::memory_order_acquire) == read) continue;
+    message = in.ring[read % post::room];
+    message.origin = from;  // whatever it says
+    message.text[sizeof message.text - 1] = '\0';
+    in.read.store(read + 1, std::memory_order_release);
+    return true;
+  }
+  return false;
+}
+
+void shm_transport::tell_gone(int peer, notice& message) const {
+  message = {};
+  message.what = notice::kind::gone;
+  message.origin = peer;
+  message.status = static_cast<int>(error_kind::peer_failure);
+  const auto process = std::to_string(board_.host().process(board_.host_rank(peer)));
+  message.set_text("rank " + std::to_string(peer) + " is gone (its process " + process +
+                   " ended and did not finish what this group does); see what its launcher says of it");
+}
+
+bool shm_transport::poll(notice& message) {
+  const std::uint32_t news = board_.mine().news.load(std::memory_order_acquire);
+  if (news == news_ && suspect_ < 0) return false;
+  // Where one rank speaks of trouble another may be dead, and that is the better word.
+  if (suspect_ < 0) suspect_ = board_.find_gone(called_ == 0 ? 0 : called_ - 1);
+  if (suspect_ >= 0) {
+    tell_gone(std::exchange(suspect_, -1), message);
+    return true;
+  }
+  if (read_posts(message)) return true;
+  news_ = news;
+  return false;
+}
+
+void shm_transport::pause(clock::time_point until) {
+  board_.doze(until);
+  const auto now = clock::now();
+  if (suspect_ >= 0 || now < next_look_) return;
+  next_look_ = now + between_looks;
+  suspect_ = board_.find_gone(called_ == 0 ? 0 : called_ - 1);
+}
+
+std::unique_ptr<shm_transport> shm_transport::subgroup(std::span<const int> members, std::uint64_t) {
+  const auto n = members.size();
+  std::vector<std::uint64_t> lanes(n);
+  std::vector<int> on_host(n);
+  std::size_t me = n;
+  for (std::size_t i = 0; i < n; ++i) {
+    on_host[i] = board_.host_rank(members[i]);
+    if (members[i] == rank()) me = i;
+  }
+  if (me == n) {
+    throw configuration_error("rank " + std::to_string(rank()) +
+                              " is not a member of the group it asks for (programming error)");
+  }
+  board_.host().reclaim();
+  lanes[me] = shm_board::allocate_lane(board_.host().own(), static_cast<int>(n));
+  const std::uint64_t mine = lanes[me];
+  std::vector<request> sent(n);
+  std::vector<request> got(n);
+  for (std::size_t i = 0; i < n; ++i) {
+    if (i == me) continue;
+    for (request* r : {&sent[i], &got[i]}) {
+      r->peer = members[i];
+      r->tag = group_tag;
+      r->bytes = sizeof mine;
+    }
+    sent[i].data = reinterpret_cast<std::byte*>(const_cast<std::uint64_t*>(&mine));
+    got[i].data = reinterpret_cast<std::byte*>(&lanes[i]);
+    send(sent[i]);
+    receive(got[i]);
+  }
+  const auto until = deadline_after(group_timeout);
+  for (std::size_t i = 0; i < n; ++i) {
+    while (i != me && !(test(sent[i]) && test(got[i]))) {
+      if (clock::now() >= until) throw timeout_error("split", called_, {members[i]}, group_timeout.count());
+      pause(until);
+      if (suspect_ >= 0) {
+        notice word;
+        tell_gone(suspect_, word);
+        throw peer_failure({suspect_}, word.text);
+      }
+    }
+  }
+  return std::make_unique<shm_transport>(board_.shared_host(), std::move(on_host), static_cast<int>(me), lanes);
+}
+
+}  // namespace muster::inline v0::detail

@@ -1,0 +1,63 @@
+// Ranks on one host as processes, over memory that they share.
+#pragma once
+
+#include <muster/comm/transport.hpp>
+
+#include "board.hpp"
+#include "messages.hpp"
+#include "native.hpp"
+
+namespace muster::inline v0::detail {
+
+/// Whether the system should read the private memory of other ranks (process_vm_readv, "cross memory attach").
+enum class cma_wish { where_faster, wherever_allowed, never };
+
+/// One rank of a group whose members are processes of one host.
+class shm_transport final : public request_owner {
+ public:
+  shm_transport(std::shared_ptr<shm_host> host, std::vector<int> members, int rank,
+                std::span<const std::uint64_t> lanes);
+  shm_transport(shm_transport&&) = delete;
+  ~shm_transport();
+
+  [[nodiscard]] int rank() const { return board_.rank(); }
+  [[nodiscard]] int size() const { return board_.size(); }
+  [[nodiscard]] transport_abilities abilities() const;
+  [[nodiscard]] std::pmr::memory_resource* memory() const { return memory_; }
+  [[nodiscard]] bool crowded() const { return board_.host().crowded(); }
+  void send(request& r) { called(r.mark), messages_.send(r, *this); }
+  void receive(request& r) { called(r.mark), messages_.receive(r, *this); }
+  bool native(const native_call& call, request& r);
+  bool test(request& r) { return r.state == native_state ? native_.test(r) : messages_.test(r); }
+  void cancel(request& r) noexcept override;
+  void notify(int peer, const notice& message);
+  bool poll(notice& message);
+  void pause(clock::time_point until);
+  [[nodiscard]] std::unique_ptr<shm_transport> subgroup(std::span<const int> members, std::uint64_t id);
+
+  /// Collective, once, for the world: the ranks find out together what the system allows them and what is faster.
+  void agree(cma_wish wish, clock::time_point until);
+
+ private:
+  // In request::state, where shm_messages keeps 0 to 2.
+  static constexpr int native_state = 16;
+
+  void called(const stamp& mark) noexcept {
+    if (mark.kind != collective::none && mark.sequence >= called_) called_ = mark.sequence + 1;
+  }
+  bool read_posts(notice& message);
+  void tell_gone(int peer, notice& message) const;
+
+  shm_board board_;
+  shm_messages messages_;
+  shm_native native_;
+  std::pmr::memory_resource* memory_;
+  std::uint64_t called_ = 0;  // collectives of the group that this rank has begun
+  std::uint32_t news_ = 0;    // the count of notices when all had been read
+  int suspect_ = -1;        // seen to have ended; told at the next poll, when all it left behind has been read
+  clock::time_point next_look_{};
+};
+
+static_assert(transport<shm_transport>);
+
+}  // namespace muster::inline v0::detail
