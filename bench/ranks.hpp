@@ -2,13 +2,13 @@
 // rank's time, and one report.
 #pragma once
 
-#include <algorithm>
-#include <span>
 #include <vector>
 
 #include <benchmark/benchmark.h>
 
 #include <muster/muster.hpp>
+
+#include "protocol.hpp"
 
 namespace bench {
 
@@ -29,26 +29,13 @@ inline void run_registered(int rank) {
   }
 }
 
-/// Seconds of each of `iterations` calls: a collective ends when its slowest rank does, so of each call the slowest
-/// rank's time counts. Collective over `ranks`; the same at every rank.
+/// Seconds of each of `iterations` calls. Collective over `ranks`; the same at every rank.
 template <class Call>
-std::vector<double> slowest_times(muster::group& ranks, int iterations, Call call) {
-  std::vector<double> times(static_cast<std::size_t>(iterations));
-  muster::barrier(ranks);
-  for (double& time : times) {
-    const auto begin = muster::clock::now();
-    call();
-    time = muster::seconds_since(begin);
-  }
-  muster::allreduce(ranks, times, muster::max);
-  return times;
-}
-
-inline double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
+std::vector<double> slowest_times(op what, muster::group& ranks, int iterations, Call call) {
+  auto stamps = call_stamps(
+      what, iterations, [&] { muster::barrier(ranks); }, call);
+  muster::allreduce(ranks, stamps, muster::max);
+  return seconds_of(stamps);
 }
 
 }  // namespace bench

@@ -123,6 +123,7 @@ void run(group& ranks, call&& what) {
   auto& state = *ranks.state();
   const scoped_event measured(activity::communication, to_string(what.kind), what.count * what.element_size);
   state.enter();
+  if (state.run_at_once(what)) return;
   operation_state op(state, std::move(what));
   state.enqueue(op);
   state.wait(op, clock::time_point::max());

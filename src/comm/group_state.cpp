@@ -16,6 +16,7 @@ namespace {
 constexpr std::chrono::microseconds spin_time{150};
 constexpr int spins_by_the_clock = 64;
 constexpr int yields = 16;
+constexpr int quick_turns = 256;  // before a call is made into one that can wait
 
 // A wait this long is out of the ordinary: the ranks then tell each other where they stand.
 constexpr seconds first_inquiry{0.05};
@@ -44,10 +45,22 @@ operation_state::operation_state(group_state& owner, call&& what_in)
   timeout_seconds = limit.count();
 }
 
+operation_state::operation_state(group_state& owner, call&& what_in, const stamp& mark_in, request& begun_in)
+    : what(std::move(what_in)),
+      mark(mark_in),
+      steps(*owner.transport, owner.pool, owner.scratch, mark),
+      native(&begun_in),
+      begun(true) {
+  const seconds limit = what.how.timeout > seconds(0) ? what.how.timeout : owner.settings.timeout;
+  timeout_seconds = limit.count();
+}
+
 group_state::group_state(std::unique_ptr<any_transport> transport_in, const group_settings& settings_in,
                          std::shared_ptr<group_state> parent_in, std::uint64_t id_in)
     : transport(std::move(transport_in)),
       abilities(transport->abilities()),
+      ranks(transport->size()),
+      crowded(transport->crowded()),
       settings(settings_in),
       parent(std::move(parent_in)),
       id(id_in),
@@ -76,13 +89,42 @@ algorithm group_state::choose_for(collective kind, std::size_t bytes, algorithm 
 }
 
 void group_state::enter() {
-  if (!failure_) poll_notices();
+  // A transport whose collectives never get far ahead needs no look at the notices in between: who waits looks.
+  if (!failure_ && !abilities.native_first) poll_notices();
   if (failure_) std::rethrow_exception(failure_);
+}
+
+bool group_state::run_at_once(const call& what) {
+  if (head_ != nullptr || !abilities.native_first || ranks == 1) return false;
+  if (choose_for(what.kind, payload_bytes(what, ranks), what.how.how) != algorithm::native) return false;
+  const stamp mark = make_stamp(what, sequence, algorithm::native);
+  const native_call handed{what.in, what.out, what.count, what.element_size, &what.reduce, mark};
+  request r;
+  try {
+    if (!transport->native(handed, r)) return false;
+    history_[sequence % remembered] = mark;
+    ++sequence;
+    for (int turns = crowded ? 1 : quick_turns; turns > 0; --turns) {
+      if (r.owner == nullptr || transport->test(r)) return true;
+    }
+  } catch (...) {
+    fail(std::current_exception());
+    throw;
+  }
+  operation_state op(*this, call(what), mark, r);  // a copy: the transport works by the original
+  append(op);
+  wait(op, clock::time_point::max());
+  if (op.failure) std::rethrow_exception(op.failure);
+  return true;
 }
 
 void group_state::enqueue(operation_state& op) {
   history_[op.mark.sequence % remembered] = op.mark;
   ++sequence;
+  append(op);
+}
+
+void group_state::append(operation_state& op) noexcept {
   (tail_ == nullptr ? head_ : tail_->next) = &op;
   tail_ = &op;
 }
@@ -103,13 +145,14 @@ bool group_state::begin_native(operation_state& op) {
   if (transport->size() == 1) return false;
   const call& what = op.what;
   op.handed = {what.in, what.out, what.count, what.element_size, &what.reduce, op.mark};
-  op.is_native = transport->native(op.handed, op.native);
-  return op.is_native;
+  if (!transport->native(op.handed, op.own_request)) return false;
+  op.native = &op.own_request;
+  return true;
 }
 
 // True when it is done.
 bool group_state::advance(operation_state& op, bool& moved) {
-  if (op.is_native) return transport->test(op.native);
+  if (op.native != nullptr) return transport->test(*op.native);
   moved |= op.steps.advance();
   if (!op.body.finished()) return false;
   if (op.body.failure()) std::rethrow_exception(op.body.failure());
@@ -120,7 +163,7 @@ void group_state::finish_head(std::exception_ptr cause) noexcept {
   operation_state& op = *head_;
   head_ = op.next;
   if (head_ == nullptr) tail_ = nullptr;
-  if (op.native.owner != nullptr) op.native.owner->cancel(op.native);
+  if (op.native != nullptr && op.native->owner != nullptr) op.native->owner->cancel(*op.native);
   op.body.reset();  // takes back what it has started; from here on nobody touches the buffers
   op.failure = std::move(cause);
   op.done = true;
@@ -150,7 +193,7 @@ bool group_state::stall::spin() {
 }
 
 bool group_state::wait(operation_state& op, clock::time_point limit) {
-  const bool may_spin = !transport->crowded();
+  const bool may_spin = !crowded;
   stall stalled;
   while (!op.done) {
     if (progress()) {  // where one message came the next may be close

@@ -18,6 +18,8 @@ class group_state;
 class operation_state {
  public:
   operation_state(group_state& owner, call&& what);
+  /// One that the transport has begun already; the request stays where it is.
+  operation_state(group_state& owner, call&& what, const stamp& mark, request& begun);
   operation_state(const operation_state&) = delete;
   operation_state& operator=(const operation_state&) = delete;
 
@@ -27,8 +29,8 @@ class operation_state {
   task body;
   // A collective that the transport does with all that belongs to it needs no coroutine.
   native_call handed;
-  request native;
-  bool is_native = false;
+  request own_request;
+  request* native = nullptr;  // own_request or another's; null when a coroutine does it
   bool begun = false;
   bool done = false;
   std::exception_ptr failure;
@@ -52,6 +54,9 @@ class group_state {
 
   // Calls, in their order.
   void enter();
+  /// The short way for what is most common: nothing under way, and a transport that does the whole collective itself.
+  /// False when it is not so; then nothing has happened.
+  bool run_at_once(const call& what);
   void enqueue(operation_state& op);
   bool progress();
   /// Until it is done (true) or the limit is reached (false). Does not throw what the operation failed with.
@@ -78,6 +83,8 @@ class group_state {
 
   std::unique_ptr<any_transport> transport;
   const transport_abilities abilities;
+  const int ranks;
+  const bool crowded;
   group_settings settings;
   std::shared_ptr<group_state> parent;
   std::uint64_t id;
@@ -102,6 +109,7 @@ class group_state {
   void start_clock(operation_state& op);
   void begin(operation_state& op);
   bool begin_native(operation_state& op);
+  void append(operation_state& op) noexcept;
   bool advance(operation_state& op, bool& moved);
   void finish_head(std::exception_ptr failure) noexcept;
   void handle(const notice& message);

@@ -34,7 +34,7 @@ lane_layout::lane_layout(int ranks) noexcept {
   fifo_bytes = n <= 8 ? 131072 : n <= 32 ? 65536 : 16384;
   fifo_stride = sizeof(fifo) + fifo_bytes;
   small = round_up(sizeof(lane_head), 4096);
-  staging = small + 2 * small_limit;
+  staging = small + lane_head::turns * small_limit;
   posts = staging + staging_bytes;
   fifos = round_up(posts + n * sizeof(post), 4096);
   total = round_up(fifos + n * fifo_stride, 4096);
@@ -58,6 +58,9 @@ shm_board::shm_board(std::shared_ptr<shm_host> host, std::vector<int> members, i
       found_gone_(members_.size(), false) {
   for (std::size_t r = 0; r < members_.size(); ++r) lanes_.push_back(host_->at(members_[r], lanes[r]));
   mine_ = &lane(rank);
+  for (int r = 0; r < size(); ++r) {
+    if (r != rank) bells_.push_back(&lane(r).asleep);
+  }
 }
 
 shm_board::~shm_board() {
@@ -68,22 +71,9 @@ shm_board::~shm_board() {
 
 bool shm_board::can_be_asymmetric() noexcept { return register_membarrier(); }
 
-void shm_board::wake(int rank) noexcept {
-  if (!host_->agreed().asymmetric) std::atomic_thread_fence(std::memory_order_seq_cst);
-  auto& bell = lane(rank).asleep;
-  if (bell.load(std::memory_order_relaxed) == 0) return;
+void shm_board::ring(std::atomic<std::uint32_t>& bell) noexcept {
   if (bell.exchange(0, std::memory_order_acq_rel) != 0)
     (void)::syscall(SYS_futex, &bell, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
-}
-
-void shm_board::wake_all() noexcept {
-  if (!host_->agreed().asymmetric) std::atomic_thread_fence(std::memory_order_seq_cst);
-  for (int r = 0; r < size(); ++r) {
-    auto& bell = lane(r).asleep;
-    if (bell.load(std::memory_order_relaxed) == 0 || r == rank_) continue;
-    if (bell.exchange(0, std::memory_order_acq_rel) != 0)
-      (void)::syscall(SYS_futex, &bell, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
-  }
 }
 
 void shm_board::doze(clock::time_point until) {

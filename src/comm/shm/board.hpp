@@ -27,8 +27,7 @@ struct alignas(apart) offer {
   static constexpr std::size_t inline_limit = 48;
   enum : std::uint32_t { registered_in = 1, registered_out = 2 };
 
-  std::atomic<std::uint64_t> ticket;  // the how-manieth native collective of the group, from 1
-  std::uint32_t signature;            // of the stamp, which is in lane_head::marks in full
+  std::atomic<std::uint64_t> ticket;  // see `ticket_word`
   std::uint32_t flags;
   union {
     alignas(16) std::byte bytes[inline_limit];
@@ -38,6 +37,12 @@ struct alignas(apart) offer {
     } place;
   };
 };
+
+/// One word says which collective an offer is for (the low half of its number among the native ones of the group, from
+/// 1) and with which arguments (a signature of the stamp, which is in lane_head::marks in full).
+constexpr std::uint64_t ticket_word(std::uint64_t number, std::uint32_t signature) noexcept {
+  return number << 32 | signature;
+}
 
 /// Notices from one rank to another.
 struct post {
@@ -56,8 +61,10 @@ struct fifo {
 
 /// The fixed part of a lane. Each line is written by the rank whose lane it is, but for the bell.
 struct lane_head {
-  offer offers[2];  // by turns: a rank may be one collective ahead of those who still read
-  alignas(apart) stamp marks[2];
+  // By turns: a rank may be so many collectives ahead of those who still read, as the root of broadcasts is.
+  static constexpr std::uint64_t turns = 8;
+  offer offers[turns];
+  alignas(apart) stamp marks[turns];
   // Steps of a large collective, (ticket << 32) + step: chunks laid out for others, folded, taken from others.
   alignas(apart) std::atomic<std::uint64_t> given;
   std::atomic<std::uint64_t> folded;
@@ -100,7 +107,7 @@ class shm_board {
   [[nodiscard]] lane_head& mine() noexcept { return *mine_; }
   /// The payload of an offer that does not fit its line.
   [[nodiscard]] std::byte* small(int rank, std::uint64_t ticket) noexcept {
-    return start(rank) + layout_.small + (ticket & 1) * small_limit;
+    return start(rank) + layout_.small + ticket % lane_head::turns * small_limit;
   }
   [[nodiscard]] std::byte* staging(int rank) noexcept { return start(rank) + layout_.staging; }
   [[nodiscard]] post& posts(int from, int to) noexcept {
@@ -111,8 +118,16 @@ class shm_board {
   }
 
   /// After something was written that a peer may wait for: wakes it if it sleeps.
-  void wake(int rank) noexcept;
-  void wake_all() noexcept;
+  void wake(int rank) noexcept {
+    make_visible();
+    if (auto& bell = lane(rank).asleep; bell.load(std::memory_order_relaxed) != 0) ring(bell);
+  }
+  void wake_all() noexcept {
+    make_visible();
+    for (auto* const bell : bells_) {
+      if (bell->load(std::memory_order_relaxed) != 0) ring(*bell);
+    }
+  }
 
   /// Whether this process may rely on `shm_host::agreement::asymmetric`.
   [[nodiscard]] static bool can_be_asymmetric() noexcept;
@@ -132,6 +147,10 @@ class shm_board {
 
  private:
   [[nodiscard]] std::byte* start(int rank) const noexcept { return lanes_[static_cast<std::size_t>(rank)]; }
+  void make_visible() const noexcept {
+    if (!host_->agreed().asymmetric) std::atomic_thread_fence(std::memory_order_seq_cst);
+  }
+  static void ring(std::atomic<std::uint32_t>& bell) noexcept;
 
   std::shared_ptr<shm_host> host_;
   std::vector<int> members_;
@@ -139,6 +158,7 @@ class shm_board {
   lane_layout layout_;
   std::vector<std::byte*> lanes_;
   lane_head* mine_;
+  std::vector<std::atomic<std::uint32_t>*> bells_;  // of the others
   std::vector<bool> found_gone_;
 };
 

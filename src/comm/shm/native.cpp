@@ -24,6 +24,27 @@ std::uint32_t signature_of(const stamp& mark) noexcept {
   return static_cast<std::uint32_t>(mixed ^ mixed >> 32);
 }
 
+template <class Word>
+void copy_ends(std::byte* to, const std::byte* from, std::size_t bytes) {
+  Word first;
+  Word last;
+  std::memcpy(&first, from, sizeof first);
+  std::memcpy(&last, from + bytes - sizeof last, sizeof last);
+  std::memcpy(to, &first, sizeof first);
+  std::memcpy(to + bytes - sizeof last, &last, sizeof last);
+}
+
+// What fits a register or two is not worth a call.
+void copy(std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (bytes > 16 || bytes < 4) {
+    std::memcpy(to, from, bytes);
+  } else if (bytes >= 8) {
+    copy_ends<std::uint64_t>(to, from, bytes);
+  } else {
+    copy_ends<std::uint32_t>(to, from, bytes);
+  }
+}
+
 }  // namespace
 
 // ---- offers ----
@@ -38,25 +59,23 @@ bool shm_native::all_finished(std::uint64_t ticket) {
   return least >= ticket;
 }
 
-// The place of this offer was that of the last but one.
-bool shm_native::may_offer() { return ticket_ <= 2 || all_finished(ticket_ - 2); }
+// The place of this offer was that of an earlier one.
+bool shm_native::may_offer() { return ticket_ <= lane_head::turns || all_finished(ticket_ - lane_head::turns); }
 
 void shm_native::make_offer(const std::byte* small, std::size_t bytes) {
   auto& mine = board_.mine();
-  offer& made = mine.offers[ticket_ & 1];
-  mine.marks[ticket_ & 1] = call_->mark;
-  made.signature = signature_;
-  made.flags = 0;
-  if (bytes > 0) std::memcpy(bytes <= offer::inline_limit ? made.bytes : board_.small(board_.rank(), ticket_), small, bytes);
-  made.ticket.store(ticket_, std::memory_order_release);
+  offer& made = mine.offers[turn()];
+  mine.marks[turn()] = call_->mark;
+  if (bytes > 0)
+    copy(bytes <= offer::inline_limit ? made.bytes : board_.small(board_.rank(), ticket_), small, bytes);
+  made.ticket.store(ticket_word(ticket_, signature_), std::memory_order_release);
   board_.wake_all();
 }
 
 void shm_native::make_offer_of_places() {
   auto& mine = board_.mine();
-  offer& made = mine.offers[ticket_ & 1];
-  mine.marks[ticket_ & 1] = call_->mark;
-  made.signature = signature_;
+  offer& made = mine.offers[turn()];
+  mine.marks[turn()] = call_->mark;
   made.flags = 0;
   auto& own = board_.host().own();
   const std::size_t whole = call_->count * call_->element_size;
@@ -71,15 +90,20 @@ void shm_native::make_offer_of_places() {
   };
   made.place.in = place(call_->in, in_bytes, offer::registered_in);
   made.place.out = place(call_->out, out_bytes, offer::registered_out);
-  made.ticket.store(ticket_, std::memory_order_release);
+  made.ticket.store(ticket_word(ticket_, signature_), std::memory_order_release);
   board_.wake_all();
 }
 
 bool shm_native::offered(int peer) {
-  const offer& theirs = board_.lane(peer).offers[ticket_ & 1];
-  if (theirs.ticket.load(std::memory_order_acquire) < ticket_) return false;
-  if (theirs.signature != signature_) disagree(peer);
-  return true;
+  const offer& theirs = board_.lane(peer).offers[turn()];
+  const std::uint64_t word = theirs.ticket.load(std::memory_order_acquire);
+  if (word == ticket_word(ticket_, signature_)) {
+    // A peer that is ahead has made the next one too: let it come while we work on this one.
+    __builtin_prefetch(&board_.lane(peer).offers[(ticket_ + 1) % lane_head::turns]);
+    return true;
+  }
+  if (static_cast<std::uint32_t>(word >> 32) == static_cast<std::uint32_t>(ticket_)) disagree(peer);
+  return false;
 }
 
 bool shm_native::all_offered() {
@@ -93,7 +117,7 @@ bool shm_native::all_offered() {
 void shm_native::disagree(int peer) {
   request wanted;
   wanted.mark = call_->mark;
-  check_arrival(wanted, peer, board_.lane(peer).marks[ticket_ & 1], 0);
+  check_arrival(wanted, peer, board_.lane(peer).marks[turn()], 0);
   throw mismatch_error("the ranks disagree about collective " + std::to_string(call_->mark.sequence) +
                        " of the group (rank " + std::to_string(peer) +
                        " offers something else); every rank must make the same calls in the same order");
@@ -106,23 +130,21 @@ void shm_native::finish() noexcept {
 
 // ---- requests ----
 
-bool shm_native::start(const native_call& call, request& r) {
+shm_native::begun shm_native::start(const native_call& call) {
   call_ = &call;
   plan_ = plan_small();
   const collective kind = call.mark.kind;
   if (!plan_.fits && (kind == collective::gather || kind == collective::scatter || kind == collective::all_to_all))
-    return false;
+    return begun::no;
   ++ticket_;
   signature_ = signature_of(call.mark);
   next_peer_ = 0;
   has_offered_ = false;
-  if (!plan_.fits) {
-    steps_.emplace(board_, pool_, no_scratch_, call.mark);
-    body_ = kind == collective::broadcast ? broadcast(*steps_, *this) : exchange(*steps_, *this);
-    steps_->start(body_.handle());
-  }
-  (void)r;
-  return true;
+  if (plan_.fits) return advance_small() ? begun::done : begun::yes;
+  steps_.emplace(board_, pool_, no_scratch_, call.mark);
+  body_ = kind == collective::broadcast ? broadcast(*steps_, *this) : exchange(*steps_, *this);
+  steps_->start(body_.handle());
+  return begun::yes;
 }
 
 bool shm_native::test(request& r) {
@@ -211,7 +233,7 @@ bool shm_native::advance_small() {
 
 const std::byte* shm_native::small_payload(int peer) {
   if (peer == board_.rank()) return call_->in;
-  const offer& theirs = board_.lane(peer).offers[ticket_ & 1];
+  const offer& theirs = board_.lane(peer).offers[turn()];
   std::size_t bytes = plan_.offered;
   if (call_->mark.kind == collective::allgather)
     bytes = block_of(call_->count, peer, board_.size()).count * call_->element_size;
@@ -223,8 +245,8 @@ void shm_native::complete_small() {
   const int n = board_.size();
   const int me = board_.rank();
   const std::size_t bytes = c.count * c.element_size;
-  const auto copy = [](std::byte* to, const std::byte* from, std::size_t size) {
-    if (size > 0 && to != from) std::memcpy(to, from, size);
+  const auto move = [](std::byte* to, const std::byte* from, std::size_t size) {
+    if (size > 0 && to != from) copy(to, from, size);
   };
   const auto fold = [&](std::size_t offset, std::size_t size) {
     if (size == 0) return;
@@ -243,22 +265,22 @@ void shm_native::complete_small() {
       return fold(own.first * c.element_size, own.count * c.element_size);
     }
     case collective::broadcast:
-      return copy(c.out, me == c.mark.root ? c.in : small_payload(c.mark.root), bytes);
+      return move(c.out, me == c.mark.root ? c.in : small_payload(c.mark.root), bytes);
     case collective::scatter:
-      return copy(c.out, small_payload(c.mark.root) + static_cast<std::size_t>(me) * bytes, bytes);
+      return move(c.out, small_payload(c.mark.root) + static_cast<std::size_t>(me) * bytes, bytes);
     case collective::gather:
       if (me != c.mark.root) return;
-      for (int p = 0; p < n; ++p) copy(c.out + static_cast<std::size_t>(p) * bytes, small_payload(p), bytes);
+      for (int p = 0; p < n; ++p) move(c.out + static_cast<std::size_t>(p) * bytes, small_payload(p), bytes);
       return;
     case collective::allgather:
       for (int p = 0; p < n; ++p) {
         const block part = block_of(c.count, p, n);
-        copy(c.out + part.first * c.element_size, small_payload(p), part.count * c.element_size);
+        move(c.out + part.first * c.element_size, small_payload(p), part.count * c.element_size);
       }
       return;
     case collective::all_to_all:
       for (int p = 0; p < n; ++p)
-        copy(c.out + static_cast<std::size_t>(p) * bytes, small_payload(p) + static_cast<std::size_t>(me) * bytes, bytes);
+        move(c.out + static_cast<std::size_t>(p) * bytes, small_payload(p) + static_cast<std::size_t>(me) * bytes, bytes);
       return;
     default:
       return;

@@ -27,9 +27,10 @@ class shm_native {
  public:
   explicit shm_native(shm_board& board) : board_(board), peers_in_(size()), peers_out_(size()) {}
 
-  /// False for what it does not do, which the library's own algorithms over messages then do. `call` lives until the
-  /// request is done.
-  bool start(const native_call& call, request& r);
+  enum class begun { no, yes, done };
+  /// No for what it does not do, which the library's own algorithms over messages then do. `call` lives until it is
+  /// done.
+  begun start(const native_call& call);
   bool test(request& r);
   /// Takes the collective back and ends all native collectives of this rank in this group.
   void cancel() noexcept;
@@ -40,6 +41,7 @@ class shm_native {
   [[nodiscard]] std::size_t size() const noexcept { return static_cast<std::size_t>(board_.size()); }
 
   // Offers.
+  [[nodiscard]] std::size_t turn() const noexcept { return ticket_ % lane_head::turns; }
   [[nodiscard]] bool may_offer();
   void make_offer(const std::byte* small, std::size_t bytes);
   void make_offer_of_places();

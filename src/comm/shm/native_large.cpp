@@ -15,7 +15,8 @@ namespace {
 constexpr std::uint64_t depth = 2;                     // rounds in the staging area: one is filled while one is read
 constexpr std::size_t largest_chunk = std::size_t{128} << 10;
 constexpr std::uint64_t broadcast_depth = 8;
-constexpr std::size_t broadcast_chunk = staging_bytes / broadcast_depth;
+constexpr std::size_t largest_broadcast_chunk = staging_bytes / broadcast_depth;
+constexpr std::size_t smallest_broadcast_chunk = 8192;
 constexpr std::size_t direct_chunk = std::size_t{64} << 10;  // between two looks at whether somebody gave up
 
 }  // namespace
@@ -55,7 +56,7 @@ bool shm_native::others_take() const noexcept {
 }
 
 bool shm_native::is_direct() {
-  const auto flags = [&](int rank) { return board_.lane(rank).offers[ticket_ & 1].flags; };
+  const auto flags = [&](int rank) { return board_.lane(rank).offers[turn()].flags; };
   for (int p = 0; p < board_.size(); ++p) {
     const bool in_matters = call_->mark.kind != collective::allgather;
     const bool out_matters = call_->mark.kind != collective::reduce_scatter && takes(p, p);
@@ -168,7 +169,7 @@ task shm_native::exchange_direct(flow_type& f, shm_native& s) {
     const std::size_t bytes = std::min(direct_chunk, mine.size() - done);
     std::size_t outs = 0;
     for (int p = 0; p < n; ++p) {
-      const auto& place = s.board_.lane(p).offers[s.ticket_ & 1].place;
+      const auto& place = s.board_.lane(p).offers[s.turn()].place;
       const int on_host = s.board_.host_rank(p);
       if (folds) s.peers_in_[static_cast<std::size_t>(p)] = s.board_.host().at(on_host, place.in) + offset + done;
       if (!s.takes(p, me)) continue;
@@ -223,7 +224,7 @@ void shm_native::fold_round(std::uint64_t round) {
         if (p == me) {
           from = mine.data();
         } else if (pulled_) {
-          const std::uint64_t address = board_.lane(p).offers[ticket_ & 1].place.in;
+          const std::uint64_t address = board_.lane(p).offers[turn()].place.in;
           std::byte* const here = laid_out(me, 0, p);
           read_private(p, address + static_cast<std::uint64_t>(mine.data() - call_->in), here, bytes);
           from = here;
@@ -289,7 +290,7 @@ task shm_native::broadcast(flow_type& f, shm_native& s) {
   } else {
     co_await f.until([&s, root] { return s.offered(root); });
   }
-  const offer& from = s.board_.lane(root).offers[s.ticket_ & 1];
+  const offer& from = s.board_.lane(root).offers[s.turn()];
   const bool registered = (from.flags & offer::registered_in) != 0;
   if (!registered && !s.board_.host().agreed().pulls) {
     co_await broadcast_chunks(f, s);
@@ -314,6 +315,9 @@ task shm_native::broadcast_chunks(flow_type& f, shm_native& s) {
   const native_call& c = *s.call_;
   const int root = c.mark.root;
   const std::size_t bytes = c.count * c.element_size;
+  // So many pieces that reading overlaps with laying out, and not so many that each is only a message.
+  const std::size_t piece = (bytes / broadcast_depth + 4095) / 4096 * 4096;
+  const std::size_t broadcast_chunk = std::clamp(piece, smallest_broadcast_chunk, largest_broadcast_chunk);
   const std::uint64_t rounds = (bytes + broadcast_chunk - 1) / broadcast_chunk;
   if (f.rank() == root) {
     co_await f.until([&s] { return s.all_finished(s.staging_used_); });

@@ -35,10 +35,11 @@ transport_abilities shm_transport::abilities() const {
 
 bool shm_transport::native(const native_call& call, request& r) {
   called(call.mark);
-  if (!native_.start(call, r)) return false;
-  r.owner = this;
   r.state = native_state;
-  return true;
+  r.owner = this;  // before it begins: what throws there is taken back like the rest
+  const auto begun = native_.start(call);
+  if (begun != shm_native::begun::yes) r.owner = nullptr;
+  return begun != shm_native::begun::no;
 }
 
 void shm_transport::cancel(request& r) noexcept {

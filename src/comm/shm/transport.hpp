@@ -45,6 +45,9 @@ class shm_transport final : public request_owner {
   void called(const stamp& mark) noexcept {
     if (mark.kind != collective::none && mark.sequence >= called_) called_ = mark.sequence + 1;
   }
+  std::uint32_t vote(std::uint32_t mine, std::uint32_t round, clock::time_point until);
+  double time_exchange(bool pulls, std::vector<float>& data, clock::time_point until);
+  [[noreturn]] static void refuse_gone(int peer);
   bool read_posts(notice& message);
   void tell_gone(int peer, notice& message) const;
 

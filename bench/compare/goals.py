@@ -1,0 +1,114 @@
+"""The goals of the shm transport, and whether measured times meet them."""
+import dataclasses
+import math
+import statistics
+from typing import Optional
+
+KIB, MIB = 1 << 10, 1 << 20
+SMALL, MIDDLE, LARGE = (4, KIB), (64 * KIB, MIB), (16 * MIB, 64 * MIB)
+BANDS = {SMALL: "4 B to 1 KiB", MIDDLE: "64 KiB to 1 MiB", LARGE: "16 to 64 MiB"}
+WHO = {"muster_shm": "private", "muster_shm_registered": "registered"}
+
+# Times faster than the best tuned MPI: (ranks, who) -> a goal for each band.
+ALLREDUCE = {
+    (2, "muster_shm"): {SMALL: 1.7, MIDDLE: 1.7, LARGE: 1.7},
+    (2, "muster_shm_registered"): {SMALL: 1.7, MIDDLE: 6.0, LARGE: 3.0},
+    (4, "muster_shm"): {SMALL: 2.5, MIDDLE: 2.2, LARGE: 2.3},
+    (4, "muster_shm_registered"): {SMALL: 2.5, MIDDLE: 7.0, LARGE: 6.0},
+}
+OF_MEMORY_LIMIT = 0.85  # of the speed at which two processes can read and write twice the bytes: 2 ranks, registered
+OF_BARE_CALL = 0.9  # of the speed of a call of 4 bytes without deadlines, abort checks and type dispatch
+ROOTED = 1.5  # broadcast and reduce, times faster than Open MPI, at every size
+
+
+@dataclasses.dataclass
+class Line:
+    """One line of the table; `ratio` is None where something was not measured."""
+    who: str
+    against: str
+    band: str
+    goal: float
+    ratio: Optional[float] = None
+    low: Optional[float] = None
+    high: Optional[float] = None
+    at_default: Optional[float] = None
+
+    @property
+    def verdict(self):
+        return "not measured" if self.ratio is None else "met" if self.ratio >= self.goal else "missed"
+
+
+def judge(results, cores):
+    """The lines for `results`, {ranks: {(op, who, bytes): [seconds of each round]}}."""
+    lines = []
+    for (ranks, who), goals in ALLREDUCE.items():
+        if ranks not in results:
+            continue
+        # With more ranks than cores MPICH spins through its time slices: no peer. Open MPI yields.
+        peers = ["openmpi"] if ranks > cores else ["openmpi", "mpich"]
+        times = results[ranks]
+        label = f"allreduce, {ranks} ranks{f' on {cores} cores' if ranks > cores else ''}, {WHO[who]}"
+        for band, goal in goals.items():
+            sizes = sizes_in(times, "allreduce", band)
+            lines.append(compared(times, "allreduce", who, peers, sizes, Line(label, best(peers), BANDS[band], goal)))
+            if (ranks, who, band) == (2, "muster_shm_registered", LARGE):
+                line = Line(label, "memory limit", BANDS[band], OF_MEMORY_LIMIT)
+                lines.append(fill(line, times, "allreduce", who, ["memory_limit"], sizes))
+    for ranks, times in results.items():
+        if ranks <= cores:  # it spins
+            line = Line(f"allreduce, {ranks} ranks, private", "the bare transport", "4 B", OF_BARE_CALL)
+            lines.append(fill(line, times, "allreduce", "muster_shm", ["muster_shm_bare"], [4]))
+        for op in ("broadcast", "reduce"):
+            for who, kind in WHO.items():
+                sizes = sizes_in(times, op, (0, math.inf))
+                line = Line(f"{op}, {ranks} ranks, {kind}", best(["openmpi"]), "every size", ROOTED)
+                each = [compared(times, op, who, ["openmpi"], [size],
+                                 dataclasses.replace(line, band=f"{bytes_text(size)}, the worst")) for size in sizes]
+                known = [one for one in each if one.ratio is not None]
+                lines.append(min(known, key=lambda one: one.ratio, default=line))
+    return lines
+
+
+def bytes_text(size):
+    for unit, power in (("MiB", 20), ("KiB", 10)):
+        if size >> power:
+            return f"{size >> power} {unit}"
+    return f"{size} B"
+
+
+def best(peers):
+    return " or ".join(f"{peer}_tuned" for peer in peers)
+
+
+def sizes_in(times, op, band):
+    return sorted({size for of, _, size in times if of == op and band[0] <= size <= band[1]})
+
+
+def compared(times, op, who, peers, sizes, line):
+    fill(line, times, op, who, [f"{peer}_tuned" for peer in peers], sizes)
+    line.at_default = fill(dataclasses.replace(line), times, op, who, peers, sizes).ratio
+    return line
+
+
+def fill(line, times, op, who, peers, sizes):
+    """Of each size how many times slower the fastest of `peers` is than `who`, and over the sizes the geometric mean.
+
+    A ratio is of two times of the same round, and of the rounds' ratios it is the median: where the machine changes its
+    speed in between, medians of the times would compare one's good rounds with another's bad ones.
+    """
+    line.ratio = line.low = line.high = None
+    ours = [times.get((op, who, size)) for size in sizes]
+    theirs = [[times[op, peer, size] for peer in peers if (op, peer, size) in times] for size in sizes]
+    if not sizes or not all(ours) or not all(theirs):
+        return line
+    ratios = [[[slow / fast for slow, fast in zip(peer, own)] for peer in of_size]
+              for own, of_size in zip(ours, theirs)]
+    rounds = min(len(peer) for of_size in ratios for peer in of_size)
+
+    def mean(figure):
+        return statistics.geometric_mean(min(map(figure, of_size)) for of_size in ratios)
+
+    line.ratio = mean(statistics.median)
+    by_round = [mean(lambda peer, i=i: peer[i]) for i in range(rounds)]
+    line.low, line.high = min(by_round), max(by_round)
+    return line

@@ -1,0 +1,105 @@
+"""A job of several ranks that sleeps until it is told what to measure (bench/turns.hpp is its side of it)."""
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import tempfile
+import threading
+
+START_TIMEOUT = 60  # seconds; mpirun on a busy machine takes some
+
+
+class JobFailed(Exception):
+    """Says why, on one line."""
+
+
+class Job:
+    libraries = set()  # what all jobs so far were made of
+
+    def __init__(self, name, called, command, folder, ranks, timeout):
+        self.name = name
+        self._called = called
+        self._timeout = timeout
+        folder = folder / name
+        folder.mkdir()
+        self._pipes = []
+        for rank in range(ranks):
+            os.mkfifo(folder / str(rank))
+            # For reading too: then opening does not wait for the rank, and a rank that dies does not kill us.
+            self._pipes.append(os.open(folder / str(rank), os.O_RDWR))
+        environment = dict(os.environ)
+        if os.geteuid() == 0:
+            environment.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+        self._errors = tempfile.TemporaryFile("w+")
+        try:
+            self._process = subprocess.Popen([*command, f"--turns={folder}"], stdin=subprocess.DEVNULL,
+                                             stdout=subprocess.PIPE, stderr=self._errors, text=True, env=environment,
+                                             start_new_session=True)
+        except OSError as failure:
+            raise JobFailed(f"{failure.filename}: {failure.strerror}") from None
+        self._lines = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+        try:
+            ready = self._next_line(START_TIMEOUT)
+        except JobFailed:
+            self.end()
+            raise
+        self._who = [who for who in ready["ready"] if called or who.startswith(("muster", "memory"))]
+        if ready["library"]:
+            Job.libraries.add(ready["library"])
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.end()
+
+    def take_turn(self, op, size):
+        """Yields (who, median seconds) for each contender of the job, one after the other."""
+        for who in self._who:
+            if op != "allreduce" and who in ("memory_limit", "muster_shm_bare"):
+                continue
+            if size != 4 and who == "muster_shm_bare":
+                continue
+            for pipe in self._pipes:
+                os.write(pipe, f"{op} {who} {size}\n".encode())
+            answer = self._next_line(self._timeout)
+            yield self._called or who, answer["median_seconds"]
+
+    def end(self):
+        """Its ranks come to the end of their pipes and leave; those that do not are ended."""
+        for pipe in self._pipes:
+            os.close(pipe)
+        self._pipes = []
+        for ask in (lambda: None, lambda: self._process.send_signal(signal.SIGTERM),
+                    lambda: os.killpg(self._process.pid, signal.SIGKILL)):
+            with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
+                ask()
+                self._process.wait(10)
+                break
+        self._errors.close()
+
+    def _read(self):
+        for line in self._process.stdout:
+            self._lines.put(line)
+        self._lines.put(None)
+
+    def _next_line(self, timeout):
+        try:
+            line = self._lines.get(timeout=timeout)
+        except queue.Empty:
+            raise JobFailed(f"no answer within {timeout:g} s") from None
+        if line is None:
+            raise JobFailed(f"it ended with status {self._process.wait()}: {self._last_error()}")
+        try:
+            return json.loads(line)
+        except json.JSONDecodeError:
+            raise JobFailed(f"it said {line.strip()!r}") from None
+
+    def _last_error(self):
+        self._errors.seek(0)
+        lines = [line.strip() for line in self._errors if line.strip(" -\n")]
+        told = [line for line in lines if "error" in line.lower()]
+        return (told or lines or ["it said nothing"])[0]

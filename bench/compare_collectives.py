@@ -1,0 +1,193 @@
+#!/usr/bin/env python3
+"""Who is how much faster: muster's collectives beside Open MPI's and MPICH's, at default and tuned.
+
+    bench/compare_collectives.py [--ranks 2] [--ranks 4] [--rounds 9] [--build build/release] [--json FILE]
+
+In place, float32, sum, root 0. Every contender is a job of its own; all are started at once, all their ranks sleep, and
+one at a time is told what to measure: in every round of a size each has its turn within a fraction of a second, so a
+machine whose speed drifts is as slow for one as for the other. The time of a call is its slowest rank's; a figure is
+the median over the iterations of a turn, then over the rounds. A ratio is the median over the rounds of what it was in
+each, then the geometric mean over the sizes of a band.
+"""
+import argparse
+import contextlib
+import json
+import math
+import os
+import pathlib
+import platform
+import statistics
+import sys
+import tempfile
+
+from compare import goals
+from compare.jobs import Job, JobFailed
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+OPS = ("allreduce", "broadcast", "reduce")
+SIZES = [4 << 2 * i for i in range(13)]  # 4 B to 64 MiB
+QUICK_SIZES = [4, 65536, 1 << 20]
+
+# Both MPIs allocate in a call, and give back after it; told to glibc this keeps the pages. The peers at their best.
+TUNING = ("GLIBC_TUNABLES", "glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=8589934592:"
+          "glibc.malloc.top_pad=268435456")
+
+
+def main():
+    options = parse_arguments()
+    programs = load_programs(options.build)
+    cores = len(os.sched_getaffinity(0))
+    print(machine_line(cores), flush=True)
+    results, left_out = {}, []
+    for ranks in options.ranks or [2, 4]:
+        results[ranks] = measure(programs, ranks, cores, options, left_out)
+        for op in OPS:
+            print_medians(op, ranks, results[ranks], options.sizes)
+    print(f"\nLibraries: {'; '.join(sorted(Job.libraries)) or 'none'}")
+    for line in left_out:
+        print(f"Left out: {line}")
+    lines = goals.judge(results, cores)
+    print_goals(lines)
+    if options.json:
+        options.json.write_text(json.dumps(
+            {"machine": machine_line(cores), "libraries": sorted(Job.libraries), "rounds": options.rounds,
+             "tuning": "=".join(TUNING), "left_out": left_out, "goals": [vars(line) for line in lines],
+             "medians_per_round": [{"ranks": ranks, "op": op, "who": who, "bytes": size, "seconds": seconds}
+                                   for ranks, all_of in results.items()
+                                   for (op, who, size), seconds in all_of.items()]}, indent=1) + "\n")
+    return 0 if all(any(who.startswith("muster") for _, who, _ in times) for times in results.values()) else 1
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, action="append", help="how many; may be repeated (default: 2 and 4)")
+    parser.add_argument("--rounds", type=int, help="that count, after one that does not (default: 9)")
+    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "release",
+                        help="where muster was built (default: build/release)")
+    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="also write all figures there")
+    parser.add_argument("--timeout", type=float, default=60, metavar="SECONDS",
+                        help="a contender whose turn takes longer is left out (default: 60)")
+    parser.add_argument("--quick", action="store_true", help="three sizes and one round: only to see that it works")
+    options = parser.parse_args()
+    if options.rounds is None:
+        options.rounds = 1 if options.quick else 9
+    if options.rounds < 1 or min(options.ranks or [2]) < 2:
+        parser.error("there is nothing to compare (--rounds is 1 or more, --ranks 2 or more)")
+    options.sizes = QUICK_SIZES if options.quick else SIZES
+    return options
+
+
+def load_programs(build):
+    try:
+        return json.loads((build / "bench" / "peers" / "contenders.json").read_text())
+    except FileNotFoundError as missing:
+        sys.exit(f"compare_collectives.py: error: {missing.filename} is not there (no benchmarks were configured in "
+                 f"{build}); run cmake --preset release && cmake --build --preset release")
+
+
+def contenders(programs, ranks, cores):
+    """Each job, and by what name each of its contenders goes in the table (None: as it calls itself)."""
+    crowded = ranks > cores
+    pin = {"openmpi": ["--oversubscribe", "--bind-to", "none"] if crowded else ["--bind-to", "core:if-supported"],
+           "mpich": [] if crowded else ["-bind-to", "core"]}
+    tune = {"openmpi": ["-x", "=".join(TUNING)], "mpich": ["-genv", *TUNING]}
+    muster = programs["muster"]
+    if "launcher" in muster:
+        flags = pin["openmpi"] if muster.get("mpi") == "openmpi" else []
+        yield "muster", None, [muster["launcher"], *flags, "-n", str(ranks), muster["program"]]
+    else:
+        yield "muster", None, [muster["program"], "--ranks", str(ranks)]
+    for mpi in ("openmpi", "mpich"):
+        for name, flags in ((f"{mpi}_tuned", tune[mpi]), (mpi, [])):
+            peer = programs.get(mpi)
+            yield name, name, peer and [peer["launcher"], *pin[mpi], *flags, "-n", str(ranks), peer["program"]]
+    if ranks == 2:
+        yield "memory_limit", None, [programs["memory_limit"]["program"]]
+
+
+def measure(programs, ranks, cores, options, left_out):
+    """{(op, who, bytes): [median seconds of each round]}; says in `left_out` who is missing and why."""
+    results = {}
+    with contextlib.ExitStack() as stack:
+        folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="muster_bench_")))
+        jobs = []
+        for name, called, command in contenders(programs, ranks, cores):
+            try:
+                if command is None:
+                    raise JobFailed("it is not installed, or was not when muster was configured")
+                if ranks > cores and name.startswith("mpich"):
+                    raise JobFailed("more ranks than cores, and it spins through its time slices: milliseconds a call")
+                jobs.append(stack.enter_context(Job(name, called, command, folder, ranks, options.timeout)))
+            except JobFailed as failure:
+                left_out.append(f"{name}, {ranks} ranks: {failure}")
+        for size in options.sizes:
+            for op in OPS:
+                progress(f"{ranks} ranks, {op} of {goals.bytes_text(size)}")
+                for round_ in range(-1, options.rounds):  # -1 warms up
+                    for job in list(jobs):
+                        try:
+                            for who, seconds in job.take_turn(op, size):
+                                if round_ >= 0:
+                                    results.setdefault((op, who, size), []).append(seconds)
+                        except JobFailed as failure:
+                            left_out.append(f"{job.name}, {ranks} ranks: {failure} in {op} of {goals.bytes_text(size)}")
+                            jobs.remove(job)
+                            job.end()
+    progress("")
+    return results
+
+
+def progress(text):
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+
+def machine_line(cores):
+    model = platform.machine()
+    with contextlib.suppress(OSError):
+        for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                model = line.split(":", 1)[1].strip()
+                break
+    return f"Machine: {model}, {cores} cores, Linux {platform.release()}, load {os.getloadavg()[0]:.1f} at the start"
+
+
+def print_medians(op, ranks, results, sizes):
+    names = list(dict.fromkeys(who for of, who, _ in results if of == op))
+    if not names:
+        return
+    print(f"\n{op}, {ranks} ranks, microseconds\n")
+    widths = [max(len(name), 8) for name in names]
+    print("     bytes", *(f"{name:>{width}}" for name, width in zip(names, widths)), sep="  ")
+    for size in sizes:
+        row = [results.get((op, name, size)) for name in names]
+        cells = [f"{microseconds(statistics.median(times)) if times else '-':>{width}}"
+                 for times, width in zip(row, widths)]
+        print(f"{size:>10}", *cells, sep="  ")
+    sys.stdout.flush()
+
+
+def microseconds(seconds):
+    value = seconds * 1e6
+    return f"{value:,.{max(0, 2 - int(math.floor(math.log10(value))))}f}" if value > 0 else "0"
+
+
+def print_goals(lines):
+    print("\nHow many times faster than the best tuned MPI; in brackets the lowest and the highest of the rounds\n")
+    rows = [("who", "against", "sizes", "faster", "rounds", "goal", "", "at default")]
+    for line in lines:
+        measured = line.ratio is not None
+        rows.append((line.who, line.against, line.band, f"{line.ratio:.2f}" if measured else "-",
+                     f"[{line.low:.2f} .. {line.high:.2f}]" if measured else "", f"{line.goal:.2f}", line.verdict,
+                     f"{line.at_default:.2f}" if line.at_default else ""))
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    colours = {"met": "\033[32m", "missed": "\033[31m"} if sys.stdout.isatty() else {}
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths)]
+        if row[6] in colours:
+            cells[6] = f"{colours[row[6]]}{cells[6]}\033[m"
+        print("  ".join(cells).rstrip())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

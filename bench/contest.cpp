@@ -1,0 +1,64 @@
+#include "contest.hpp"
+
+#include <iterator>
+#include <utility>
+
+#ifdef MUSTER_HAS_MPI
+#include <muster/comm/mpi/adopt.hpp>
+
+#include "plain_mpi.hpp"
+#endif
+
+namespace bench {
+
+#ifdef MUSTER_HAS_MPI
+
+mpi_session::mpi_session() {
+  try {
+    const auto launched = muster::detect_launch();
+    if (launched.size < 2 || !launched.speaks_mpi()) return;
+  } catch (const muster::configuration_error&) {
+    return;  // the context will say so
+  }
+  // As muster's own context does. Open MPI 4.1 is slower at small calls with any level above MPI_THREAD_SINGLE: the
+  // programs in peers/ show it without.
+  int level = MPI_THREAD_SINGLE;
+  MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &level);
+  there_ = true;
+}
+
+void mpi_session::end(int status) const {
+  if (there_ && (status == 0 || status == static_cast<int>(muster::error_kind::configuration))) MPI_Finalize();
+}
+
+contest::contest(muster::context& context, const mpi_session& mpi, bool algorithms) {
+  if (mpi.there()) {
+    over_mpi_ = std::make_unique<muster::group>(muster::adopt_mpi(MPI_COMM_WORLD), context.world().settings());
+    library_ = mpi_library();
+    if (library_.starts_with("Open MPI")) peer_ = "openmpi";
+    if (library_.starts_with("MPICH")) peer_ = "mpich";
+  }
+  for (const auto what : all_ops) {
+    auto some = muster_contenders(what, context, over_mpi_.get(), algorithms);
+    std::move(some.begin(), some.end(), std::back_inserter(all_));
+    if (!over_mpi_) continue;
+    all_.push_back({what, peer_, over_mpi_->size(),
+                    [what](workspace& memory, int iterations) { return time_mpi(what, memory.plain(), iterations); }});
+  }
+}
+
+#else
+
+mpi_session::mpi_session() = default;
+void mpi_session::end(int) const {}
+
+contest::contest(muster::context& context, const mpi_session&, bool algorithms) {
+  for (const auto what : all_ops) {
+    auto some = muster_contenders(what, context, nullptr, algorithms);
+    std::move(some.begin(), some.end(), std::back_inserter(all_));
+  }
+}
+
+#endif
+
+}  // namespace bench

@@ -1,0 +1,54 @@
+// The collectives of MPI itself under the protocol: in the process of muster's benchmark, and in the peers' own.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include <mpi.h>
+
+#include "protocol.hpp"
+
+namespace bench {
+
+/// One collective over all of MPI_COMM_WORLD, in place, float32, sum, root 0.
+inline void call_mpi(op what, int rank, std::span<float> data) {
+  const int count = static_cast<int>(data.size());
+  switch (what) {
+    case op::allreduce:
+      MPI_Allreduce(MPI_IN_PLACE, data.data(), count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+      break;
+    case op::broadcast:
+      MPI_Bcast(data.data(), count, MPI_FLOAT, 0, MPI_COMM_WORLD);
+      break;
+    case op::reduce:
+      MPI_Reduce(rank == 0 ? MPI_IN_PLACE : data.data(), rank == 0 ? data.data() : nullptr, count, MPI_FLOAT, MPI_SUM,
+                 0, MPI_COMM_WORLD);
+      break;
+  }
+}
+
+/// Seconds of each of `iterations` calls; the same at every rank.
+[[nodiscard]] inline std::vector<double> time_mpi(op what, std::span<float> data, int iterations) {
+  int rank = 0;
+  int ranks = 1;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  check_result(what, rank, ranks, data, [&](std::span<float> all) { call_mpi(what, rank, all); });
+  auto stamps = call_stamps(
+      what, iterations, [] { MPI_Barrier(MPI_COMM_WORLD); }, [&] { call_mpi(what, rank, data); });
+  MPI_Allreduce(MPI_IN_PLACE, stamps.data(), static_cast<int>(stamps.size()), MPI_INT64_T, MPI_MAX, MPI_COMM_WORLD);
+  return seconds_of(stamps);
+}
+
+/// "Open MPI v4.1.4": what this MPI calls itself, on one line.
+[[nodiscard]] inline std::string mpi_library() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
+  int length = 0;
+  MPI_Get_library_version(text, &length);
+  std::string all(text, static_cast<std::size_t>(length));
+  std::replace(all.begin(), all.end(), '\t', ' ');
+  return all.substr(0, all.find_first_of(",\n"));
+}
+
+}  // namespace bench

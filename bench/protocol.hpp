@@ -1,0 +1,92 @@
+// How a collective is timed: the same for muster and for each of its peers, so it is here once. Knows neither.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace bench {
+
+enum class op { allreduce, broadcast, reduce };
+
+inline constexpr op all_ops[] = {op::allreduce, op::broadcast, op::reduce};
+
+[[nodiscard]] constexpr std::string_view to_string(op what) noexcept {
+  constexpr std::string_view names[] = {"allreduce", "broadcast", "reduce"};
+  return names[static_cast<std::size_t>(what)];
+}
+
+inline constexpr std::size_t smallest = 4;
+inline constexpr std::size_t largest = std::size_t{64} << 20;
+
+/// How often a call of that size is repeated in a round.
+[[nodiscard]] inline int iterations_for(std::size_t bytes) {
+  return static_cast<int>(std::clamp<std::size_t>((std::size_t{64} << 20) / bytes, 5, 300));
+}
+
+/// How often before the first round, untimed.
+[[nodiscard]] inline int warm_up_for(std::size_t bytes) { return std::min(10, iterations_for(bytes)); }
+
+/// Calls `in_place(data)` once with numbers that tell whether it works, and leaves zeros behind: these stay what they
+/// are however often they are summed. It also makes sure that every page of `data` is there before a clock runs.
+/// Throws std::runtime_error for a wrong result: a time of it means nothing.
+template <class Call>
+void check_result(op what, int rank, int ranks, std::span<float> data, Call in_place) {
+  const bool root = rank == 0;
+  std::fill(data.begin(), data.end(), what == op::broadcast && !root ? 0.0f : 1.0f);
+  in_place(data);
+  const bool summed = what == op::allreduce || (what == op::reduce && root);
+  const float expected = summed ? static_cast<float>(ranks) : 1.0f;
+  if (!std::all_of(data.begin(), data.end(), [=](float x) { return x == expected; })) {
+    throw std::runtime_error("a wrong result of " + std::string(to_string(what)) + " (its times would mean nothing)");
+  }
+  std::fill(data.begin(), data.end(), 0.0f);
+}
+
+/// Two numbers for each of `iterations` calls at this rank. When of each the largest of all ranks is taken,
+/// `seconds_of` makes times of them: of an allreduce that of its slowest rank; of the others, by which the ranks are
+/// not kept together, what it took from the first rank's call to the last one's return (the clock is the host's), and
+/// they meet at `barrier` before each call. Else a root that runs ahead, or a rank that comes when all is done, would
+/// hide it.
+template <class Barrier, class Call>
+[[nodiscard]] std::vector<std::int64_t> call_stamps(op what, int iterations, Barrier barrier, Call call) {
+  const auto now = [] {
+    const auto since = std::chrono::steady_clock::now().time_since_epoch();
+    return std::int64_t{std::chrono::duration_cast<std::chrono::nanoseconds>(since).count()};
+  };
+  std::vector<std::int64_t> stamps(2 * static_cast<std::size_t>(iterations));
+  barrier();
+  for (std::size_t i = 0; i < stamps.size(); i += 2) {
+    if (what != op::allreduce) barrier();
+    const auto begin = now();
+    call();
+    const auto end = now();
+    stamps[i] = what == op::allreduce ? 0 : -begin;
+    stamps[i + 1] = what == op::allreduce ? end - begin : end;
+  }
+  return stamps;
+}
+
+/// The seconds of each call, from the largest stamps of all ranks.
+[[nodiscard]] inline std::vector<double> seconds_of(std::span<const std::int64_t> largest_stamps) {
+  std::vector<double> times(largest_stamps.size() / 2);
+  for (std::size_t i = 0; i < times.size(); ++i) {
+    times[i] = static_cast<double>(largest_stamps[2 * i] + largest_stamps[2 * i + 1]) * 1e-9;
+  }
+  return times;
+}
+
+[[nodiscard]] inline double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+}  // namespace bench

@@ -1,0 +1,107 @@
+// Programs that take turns: several jobs, of different MPIs, are started at once, all their ranks sleep, and one of
+// them at a time is told what to measure. So contenders that cannot share a process still meet the same seconds of a
+// machine whose speed drifts. bench/compare_collectives.py is who tells them.
+#pragma once
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <optional>
+#include <span>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "protocol.hpp"
+
+namespace bench {
+
+/// What to measure next.
+struct turn {
+  op what = op::allreduce;
+  std::string who;
+  std::size_t bytes = 0;
+};
+
+/// The turns of one rank. Either lines "allreduce muster_shm 1024" of the named pipe `<folder>/<rank>`, which a rank
+/// can wait for without a cycle spent, unlike a message of an MPI; or a list.
+class turns {
+ public:
+  turns(const std::string& folder, int rank) : pipe_(folder + "/" + std::to_string(rank)) {
+    if (!pipe_) throw std::runtime_error("cannot open " + folder + "/" + std::to_string(rank));
+  }
+  /// Of these collectives, of every size on the command line (of all sizes if there is none).
+  turns(int argc, char** argv, std::span<const op> ops) {
+    std::vector<std::size_t> sizes;
+    for (int i = 1; i < argc; ++i) {
+      char* end = nullptr;
+      sizes.push_back(std::strtoull(argv[i], &end, 10));
+      if (*end != '\0') throw std::runtime_error(std::string(argv[i]) + " is no number of bytes");
+    }
+    if (sizes.empty()) {
+      for (std::size_t bytes = smallest; bytes <= largest; bytes *= 4) sizes.push_back(bytes);
+    }
+    for (auto bytes = sizes.rbegin(); bytes != sizes.rend(); ++bytes) {
+      for (auto what = ops.rbegin(); what != ops.rend(); ++what) list_.push_back({*what, "", *bytes});
+    }
+    for (const auto& each : list_) check(each);
+  }
+
+  /// Waits, asleep; nothing when there are no more.
+  [[nodiscard]] std::optional<turn> next() {
+    if (!list_.empty()) {
+      auto first = std::move(list_.back());
+      list_.pop_back();
+      return first;
+    }
+    std::string line;
+    if (!pipe_.is_open() || !std::getline(pipe_, line)) return std::nullopt;
+    std::istringstream words(line);
+    std::string what;
+    turn told;
+    words >> what >> told.who >> told.bytes;
+    const auto known = std::find_if(std::begin(all_ops), std::end(all_ops), [&](op o) { return to_string(o) == what; });
+    if (!words || known == std::end(all_ops)) throw std::runtime_error("cannot make sense of the turn '" + line + "'");
+    told.what = *known;
+    check(told);
+    return told;
+  }
+
+ private:
+  static void check(const turn& asked) {
+    if (asked.bytes < smallest || asked.bytes > largest || asked.bytes % sizeof(float) != 0) {
+      throw std::runtime_error(std::to_string(asked.bytes) +
+                               " bytes cannot be measured (they are a multiple of 4 from " + std::to_string(smallest) +
+                               " to " + std::to_string(largest) + ")");
+    }
+  }
+
+  std::ifstream pipe_;
+  std::vector<turn> list_;  // the first at the end
+};
+
+/// The first line of JSON of a job, at its rank 0: who can be measured, and what it is made of.
+inline void say_ready(std::span<const std::string> who, std::string_view library) {
+  std::string names;
+  for (const auto& name : who) names += (names.empty() ? "\"" : ", \"") + name + "\"";
+  std::printf("{\"ready\": [%s], \"library\": \"%.*s\"}\n", names.c_str(), static_cast<int>(library.size()),
+              library.data());
+  std::fflush(stdout);
+}
+
+/// A line of JSON for a turn that was taken, at rank 0.
+inline void answer(const turn& taken, const std::vector<double>& times) {
+  std::printf("{\"op\": \"%s\", \"who\": \"%s\", \"bytes\": %zu, \"median_seconds\": %.9g}\n",
+              std::string(to_string(taken.what)).c_str(), taken.who.c_str(), taken.bytes, median(times));
+  std::fflush(stdout);
+}
+
+/// FOLDER of `--turns=FOLDER` if that is all there is on the command line.
+[[nodiscard]] inline std::optional<std::string> folder_of_turns(int argc, char** argv) {
+  constexpr std::string_view flag = "--turns=";
+  if (argc != 2 || !std::string_view(argv[1]).starts_with(flag)) return std::nullopt;
+  return std::string(argv[1] + flag.size());
+}
+
+}  // namespace bench

@@ -1,0 +1,62 @@
+#!/usr/bin/env python3
+"""The table of goals says of known times what is true of them."""
+import math
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
+from compare import goals  # noqa: E402
+
+SIZES = [4 << 2 * i for i in range(13)]
+
+
+def times(**seconds):
+    """The same times at every size and for every collective."""
+    return {(op, who, size): rounds for op in ("allreduce", "broadcast", "reduce") for who, rounds in seconds.items()
+            for size in SIZES}
+
+
+def close(a, b):
+    return math.isclose(a, b, rel_tol=1e-9)
+
+
+def line_of(lines, who, band, against=""):
+    found = [line for line in lines if line.who == who and line.band == band and against in line.against]
+    assert len(found) == 1, f"{len(found)} lines for {who}, {band}"
+    return found[0]
+
+
+measured = times(muster_shm=[1.0, 2.0, 3.0], muster_shm_registered=[1.0, 1.0, 1.0], openmpi_tuned=[8.0, 4.0, 6.0],
+                 mpich_tuned=[3.0, 3.0, 3.0], openmpi=[9.0, 9.0, 9.0], mpich=[7.0, 7.0, 7.0], memory_limit=[0.8] * 3,
+                 muster_shm_bare=[0.95, 1.9, 2.85])
+lines = goals.judge({2: measured}, cores=2)
+
+private = line_of(lines, "allreduce, 2 ranks, private", "4 B to 1 KiB")
+assert close(private.ratio, 1.5), private  # 3 / 2, MPICH's, the better one
+assert close(private.low, 1.0) and close(private.high, 3.0), private
+assert close(private.at_default, 3.5) and private.verdict == "missed", private
+registered = line_of(lines, "allreduce, 2 ranks, registered", "16 to 64 MiB", "mpich")
+assert close(registered.ratio, 3.0) and registered.verdict == "met", registered
+limit = line_of(lines, "allreduce, 2 ranks, registered", "16 to 64 MiB", "memory limit")
+assert close(limit.ratio, 0.8) and limit.verdict == "missed", limit
+bare = line_of(lines, "allreduce, 2 ranks, private", "4 B")
+assert close(bare.ratio, 0.95) and bare.verdict == "met", bare
+
+# Broadcast and reduce are against Open MPI alone, and the worst size is the one that counts.
+measured["reduce", "muster_shm", 65536] = [12.0, 12.0, 12.0]
+lines = goals.judge({2: measured}, cores=2)
+worst = line_of(lines, "reduce, 2 ranks, private", "64 KiB, the worst")
+assert close(worst.ratio, 0.5) and worst.verdict == "missed", worst
+assert [line.verdict for line in lines if line.who == "broadcast, 2 ranks, private"] == ["met"]
+
+# A band is the geometric mean of its sizes.
+measured["allreduce", "muster_shm_registered", 64 << 20] = [0.25] * 3
+mean = line_of(goals.judge({2: measured}, 2), "allreduce, 2 ranks, registered", "16 to 64 MiB", "mpich")
+assert close(mean.ratio, 6.0), mean  # of 3 and 12
+
+# With more ranks than cores MPICH is no peer; what was not measured is neither met nor missed.
+crowded = line_of(goals.judge({4: measured}, cores=2), "allreduce, 4 ranks on 2 cores, private", "64 KiB to 1 MiB")
+assert close(crowded.ratio, 2.0) and crowded.against == "openmpi_tuned", crowded
+nobody = goals.judge({2: times(openmpi_tuned=[1.0])}, cores=2)
+assert nobody and all(line.verdict == "not measured" for line in nobody)
+print(f"{len(lines)} lines")
