@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include <muster/comm/collectives/algo/chooser.hpp>
 #include <muster/comm/collectives/call.hpp>
 #include <muster/comm/task.hpp>
 
@@ -90,6 +91,8 @@ class group_state {
   const std::vector<std::optional<departure>>& await_departures(clock::time_point until) noexcept;
 
   [[nodiscard]] algorithm choose_for(collective kind, std::size_t bytes, algorithm asked) const;
+  /// Other settings, for the calls to come.
+  void configure(const group_settings& next);
 
   std::unique_ptr<any_transport> transport;
   const transport_abilities abilities;
@@ -134,6 +137,7 @@ class group_state {
   std::condition_variable_any work_there_;
   std::jthread driver_;
 
+  choices choices_;
   operation_state* head_ = nullptr;
   operation_state* tail_ = nullptr;
   std::exception_ptr failure_;
