@@ -61,7 +61,7 @@ group_state::group_state(std::unique_ptr<any_transport> transport_in, const grou
       abilities(transport->abilities()),
       ranks(transport->size()),
       crowded(transport->crowded()),
-      threaded(settings_in.progress_thread && abilities.concurrent_groups && ranks > 1),
+      threaded(may_be_threaded(settings_in)),
       settings(settings_in),
       parent(std::move(parent_in)),
       id(id_in),
@@ -110,9 +110,14 @@ void group_state::drive(const std::stop_token& stop) {
 
 // ---- calls ----
 
+bool group_state::may_be_threaded(const group_settings& asked) const noexcept {
+  return asked.progress_thread && abilities.concurrent_groups && ranks > 1;
+}
+
 void group_state::configure(const group_settings& next) {
   choices made(abilities, transport->size(), next.how, next.profile.get());
   settings = next;
+  threaded = threaded || may_be_threaded(next);
   choices_ = std::move(made);
 }
 

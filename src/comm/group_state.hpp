@@ -98,7 +98,7 @@ class group_state {
   const transport_abilities abilities;
   const int ranks;
   const bool crowded;
-  const bool threaded;
+  bool threaded;  // once there is such a thread it stays
   group_settings settings;
   std::shared_ptr<group_state> parent;
   std::uint64_t id;
@@ -119,6 +119,7 @@ class group_state {
     seconds pause{0};
   };
 
+  [[nodiscard]] bool may_be_threaded(const group_settings& asked) const noexcept;
   void drive(const std::stop_token& stop);
   bool rest(clock::time_point limit, stall& stalled);
   void start_clock(operation_state& op);
