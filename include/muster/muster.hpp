@@ -13,6 +13,7 @@
 #pragma once
 
 #include <muster/comm/algorithm.hpp>
+#include <muster/comm/algorithm_rules.hpp>
 #include <muster/comm/any_transport.hpp>
 #include <muster/comm/block.hpp>
 #include <muster/comm/collectives/all_to_all.hpp>
@@ -27,6 +28,7 @@
 #include <muster/comm/context.hpp>
 #include <muster/comm/group.hpp>
 #include <muster/comm/local.hpp>
+#include <muster/comm/profile.hpp>
 #include <muster/comm/reduction.hpp>
 #include <muster/comm/rendezvous/launch_env.hpp>
 #include <muster/comm/transport.hpp>

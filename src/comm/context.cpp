@@ -7,10 +7,12 @@
 
 #include <muster/comm/collectives/barrier.hpp>
 #include <muster/comm/local.hpp>
+#include <muster/comm/profile.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/log.hpp>
 
 #include "group_state.hpp"
+#include "rank_zero.hpp"
 #include "shm/connect.hpp"
 
 namespace muster::inline v0 {
@@ -83,8 +85,9 @@ choice choose_transport(const settings& configuration, const launch_env& launch)
     return {kind::process, "mpi", 1, asked == "mpi" ? origin + " asks for it" : launched};
   }
   if (launch.size > 1) {
-    refuse(launched + " (on how many hosts it does not say; --transport shm if it is one); start it with mpirun, or use "
-                      "--ranks N");
+    refuse(launched +
+           " (on how many hosts it does not say; --transport shm if it is one); start it with mpirun, or use "
+           "--ranks N");
   }
   if (threads > 1 || asked == "local") {
     return {kind::local, "local", threads,
@@ -99,14 +102,36 @@ std::unique_ptr<any_transport> connect_processes(const std::string& name, const 
   return find_registered(name)->connect(configuration);
 }
 
-group_settings settings_for_groups(const settings& configuration) {
-  std::vector<std::string> names;
-  for (int i = 0; i <= static_cast<int>(algorithm::native); ++i)
-    names.emplace_back(to_string(static_cast<algorithm>(i)));
-  return {.timeout = seconds(configuration.positive(setting::timeout)),
-          .how = static_cast<algorithm>(configuration.choice(setting::algorithm, names)),
-          .check_full = configuration.choice(setting::check, {"auto", "full"}) == 1};
+// The profile is read where rank 0 is: its word is everyone's, and its file need not be on every host.
+group_settings settings_for_groups(const settings& configuration, int rank) {
+  group_settings made{
+      .timeout = seconds(configuration.positive(setting::timeout)),
+      .how = algorithm_rules::parse(configuration.value(setting::algorithm), configuration.origin(setting::algorithm)),
+      .check_full = configuration.choice(setting::check, {"auto", "full"}) == 1};
+  if (rank == 0 && configuration.value(setting::profile) != "none") {
+    made.profile = std::make_shared<algorithm_profile>(
+        algorithm_profile::load(configuration.value(setting::profile), configuration.origin(setting::profile)));
+  }
+  return made;
 }
+
+// A thread beside the caller's pays where there is a core for it: not where the ranks of the host need all of them.
+bool wants_progress_thread(const settings& configuration, int ranks_here) {
+  const auto asked = configuration.choice(setting::progress, {"auto", "on", "off"});
+  return asked == 1 || (asked == 0 && 2 * static_cast<unsigned>(ranks_here) <= std::thread::hardware_concurrency());
+}
+
+// Whether the groups of this world can be as the settings ask; a profile that says nothing about it is a warning.
+void check_for_groups(const group_settings& wanted, const transport_abilities& transport, int ranks) {
+  (void)choices(transport, ranks, wanted.how, wanted.profile.get());
+  const auto* const measured = wanted.profile.get();
+  if (measured == nullptr || ranks == 1 || measured->fits(transport, ranks) || log_rank() > 0) return;
+  log(log_level::warning, "the profile is not used (it is of " + std::to_string(measured->ranks) + " ranks over " +
+                              measured->transport + ", and these are " + std::to_string(ranks) + " over " +
+                              std::string(transport.name) + "); measure them with muster-info --calibrate --save FILE");
+}
+
+transport_abilities local_abilities() { return local_transport(std::make_shared<local_hub>(1), 0).abilities(); }
 
 void apply_log_settings(const settings& configuration) {
   const auto level = configuration.choice(setting::log_level, {"debug", "info", "warning", "error", "off"});
@@ -139,6 +164,7 @@ context::verdict settle_world(group& world, std::exception_ptr failure) {
       failure = std::current_exception();
     }
   }
+  const auto held = state.guard();
   if (!failure) failure = state.failure();
   const bool first_hand = !state.follows();
   if (!state.failed()) state.fail(failure);
@@ -161,8 +187,11 @@ struct context::implementation {
   void connect() {
     launch = detect_launch();
     apply_log_settings(configuration);
-    for_groups = settings_for_groups(configuration);
+    for_groups = settings_for_groups(configuration, launch.rank);
     chosen = choose_transport(configuration, launch);
+    for_groups.progress_thread =
+        wants_progress_thread(configuration, std::max({launch.local_size, chosen.threads, 1}));
+    if (chosen.what == kind::local) check_for_groups(for_groups, local_abilities(), chosen.threads);
     if (chosen.what == kind::process) {
       adopt(connect_processes(chosen.name, configuration, launch));
       const int size = process_world->size();
@@ -177,8 +206,11 @@ struct context::implementation {
   }
 
   void adopt(std::unique_ptr<any_transport> transport) {
-    process_world.emplace(std::move(transport), for_groups);
-    set_log_rank(process_world->rank());
+    auto& world = process_world.emplace(std::move(transport), group_settings{.timeout = for_groups.timeout});
+    set_log_rank(world.rank());
+    for_groups = detail::settings_of_rank_zero(world, for_groups, configuration);
+    check_for_groups(for_groups, world.abilities(), world.size());
+    world.set_settings(for_groups);
   }
 
   void run_as_process(const std::function<void(group&)>& body) {
@@ -188,6 +220,7 @@ struct context::implementation {
     } catch (...) {
       world_of_thread = before;
       const auto failure = std::current_exception();
+      const auto held = process_world->state()->guard();
       process_world->state()->fail(failure);
       std::rethrow_exception(failure);
     }
@@ -208,6 +241,7 @@ struct context::implementation {
         } catch (...) {
           const bool first_hand = !world.failed() || !world.state()->follows();
           outcomes[static_cast<std::size_t>(rank)] = {std::current_exception(), first_hand};
+          const auto held = world.state()->guard();
           world.state()->fail(std::current_exception());
         }
         world_of_thread = nullptr;
@@ -240,8 +274,10 @@ context::context(int& argc, char** argv) : self_(std::make_unique<implementation
 
 context::context(std::unique_ptr<any_transport> transport) : self_(std::make_unique<implementation>(settings())) {
   apply_log_settings(self_->configuration);
-  self_->for_groups = settings_for_groups(self_->configuration);
+  self_->for_groups = settings_for_groups(self_->configuration, transport->rank());
   self_->launch = detect_launch();
+  self_->for_groups.progress_thread =
+      wants_progress_thread(self_->configuration, std::max(self_->launch.local_size, 1));
   self_->chosen = {kind::process, std::string(transport->abilities().name), 1, "the program brought it"};
   self_->adopt(std::move(transport));
 }
@@ -298,6 +334,25 @@ bool register_process_transport(const process_transport& made) noexcept {
   }
 }
 
+std::vector<transport_abilities> all_transports() {
+  std::vector<transport_abilities> all{make_self_transport()->abilities(), local_abilities(), shm_abilities};
+  for (const auto& made : registered()) all.push_back(made.abilities);
+  return all;
+}
+
+planned_world plan_world(const settings& configuration, const launch_env& launch) {
+  const choice chosen = choose_transport(configuration, launch);
+  planned_world planned;
+  planned.ranks = chosen.what == kind::process ? launch.size : chosen.threads;
+  planned.why = chosen.why;
+  for (const auto& transport : all_transports()) {
+    if (transport.name == chosen.name) planned.transport = transport;
+  }
+  planned.for_groups = settings_for_groups(configuration, 0);
+  check_for_groups(planned.for_groups, planned.transport, planned.ranks);
+  return planned;
+}
+
 namespace {
 
 void say(const char* program, const std::string& text) {
@@ -307,14 +362,24 @@ void say(const char* program, const std::string& text) {
   std::fwrite(line.data(), 1, line.size(), stderr);
 }
 
+// As far as it can be told when something else on the command line is wrong: ranks that are in order meet over it.
+std::string transport_asked_for(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word(argv[i]);
+    if (word.starts_with("--transport=")) return std::string(word.substr(word.find('=') + 1));
+    if (word == "--transport" && i + 1 < argc) return argv[i + 1];
+  }
+  return environment("MUSTER_TRANSPORT").value_or("auto");
+}
+
 // A bad flag or variable is found by all ranks before they are connected. They connect for this alone, so that one line
 // says it and not one a rank.
-context::verdict settle_without_context(std::exception_ptr failure) noexcept {
+context::verdict settle_without_context(std::exception_ptr failure, const std::string& transport) noexcept {
   try {
     const launch_env launch = detect_launch();
-    const bool has_mpi = launch.speaks_mpi() && find_registered("mpi") != nullptr;
-    if (launch.size > 1 && (launch.on_one_host() || has_mpi)) {
-      group world(connect_processes(launch.on_one_host() ? "shm" : "mpi", settings(), launch), {});
+    const bool by_shm = transport == "shm" || (transport != "mpi" && launch.on_one_host());
+    if (launch.size > 1 && (by_shm || (launch.speaks_mpi() && find_registered("mpi") != nullptr))) {
+      group world(connect_processes(by_shm ? "shm" : "mpi", settings(), launch), {});
       return settle_world(world, failure);
     }
   } catch (...) {  // then each speaks for itself
@@ -326,6 +391,7 @@ context::verdict settle_without_context(std::exception_ptr failure) noexcept {
 
 int run_main(int& argc, char** argv, const std::function<int(context&)>& body) noexcept {
   const char* const program = argc > 0 ? argv[0] : nullptr;
+  const std::string transport = transport_asked_for(argc, argv);
   try {
     context made(argc, argv);
     std::exception_ptr failure;
@@ -339,7 +405,7 @@ int run_main(int& argc, char** argv, const std::function<int(context&)>& body) n
     if (!agreed.text.empty() && agreed.speaker) say(program, agreed.text);
     return agreed.status != 0 ? agreed.status : status;
   } catch (...) {
-    const auto agreed = settle_without_context(std::current_exception());
+    const auto agreed = settle_without_context(std::current_exception(), transport);
     if (agreed.speaker) say(program, agreed.text);
     return agreed.status;
   }

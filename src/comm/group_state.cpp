@@ -61,10 +61,11 @@ group_state::group_state(std::unique_ptr<any_transport> transport_in, const grou
       abilities(transport->abilities()),
       ranks(transport->size()),
       crowded(transport->crowded()),
-      threaded(settings_in.progress_thread && abilities.concurrent_groups && ranks > 1),
+      threaded(may_be_threaded(settings_in)),
       settings(settings_in),
       parent(std::move(parent_in)),
       id(id_in),
+      choices_(abilities, transport->size(), settings.how, settings.profile.get()),
       departures_(static_cast<std::size_t>(transport->size())),
       reached_(static_cast<std::size_t>(transport->size()), 0) {}
 
@@ -109,27 +110,29 @@ void group_state::drive(const std::stop_token& stop) {
 
 // ---- calls ----
 
+bool group_state::may_be_threaded(const group_settings& asked) const noexcept {
+  return asked.progress_thread && abilities.concurrent_groups && ranks > 1;
+}
+
+void group_state::configure(const group_settings& next) {
+  choices made(abilities, transport->size(), next.how, next.profile.get());
+  settings = next;
+  threaded = threaded || may_be_threaded(next);
+  choices_ = std::move(made);
+}
+
 algorithm group_state::choose_for(collective kind, std::size_t bytes, algorithm asked) const {
-  if (abilities.native_first && asked == algorithm::automatic && settings.how == algorithm::automatic)
-    return algorithm::native;
+  if (asked == algorithm::automatic) return choices_.at(kind, bytes);
+  const auto has = [&](algorithm how) { return how != algorithm::native || abilities.native_collectives; };
   const auto known = algorithms_of(kind);
-  const auto has = [&](algorithm how) {
-    return std::find(known.begin(), known.end(), how) != known.end() &&
-           (how != algorithm::native || abilities.native_collectives);
-  };
-  if (asked != algorithm::automatic && !has(asked)) {
-    std::string list;
-    for (const algorithm how : known) {
-      if (has(how)) list += (list.empty() ? "" : ", ") + std::string(to_string(how));
-    }
-    throw configuration_error(std::string(to_string(kind)) + " cannot run by " + std::string(to_string(asked)) +
-                              " (over " + std::string(abilities.name) + " it has: " + list +
-                              "); choose one of these or auto");
+  if (has(asked) && std::find(known.begin(), known.end(), asked) != known.end()) return asked;
+  std::string list;
+  for (const algorithm how : known) {
+    if (has(how)) list += (list.empty() ? "" : ", ") + std::string(to_string(how));
   }
-  if (asked != algorithm::automatic) return asked;
-  if (settings.how != algorithm::automatic && has(settings.how)) return settings.how;
-  if (abilities.native_first) return algorithm::native;
-  return choose(kind, bytes, transport->size(), abilities.costs);
+  throw configuration_error(std::string(to_string(kind)) + " cannot run by " + std::string(to_string(asked)) +
+                            " (over " + std::string(abilities.name) + " it has: " + list +
+                            "); choose one of these or auto");
 }
 
 void group_state::enter() {
@@ -324,7 +327,8 @@ void group_state::handle(const notice& message) {
     return;
   }
   if (message.what == notice::kind::gone) {  // a dead rank says nothing itself: this one speaks
-    departures_[static_cast<std::size_t>(message.origin)] = departure{message.status, false, message.text};
+    auto& left = departures_[static_cast<std::size_t>(message.origin)];
+    if (!left) left = departure{message.status, false, message.text};
     fail(std::make_exception_ptr(peer_failure({message.origin}, message.text, message.status)));
     return;
   }

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include <muster/comm/collectives/algo/chooser.hpp>
 #include <muster/comm/collectives/call.hpp>
 #include <muster/comm/task.hpp>
 
@@ -90,12 +91,14 @@ class group_state {
   const std::vector<std::optional<departure>>& await_departures(clock::time_point until) noexcept;
 
   [[nodiscard]] algorithm choose_for(collective kind, std::size_t bytes, algorithm asked) const;
+  /// Other settings, for the calls to come.
+  void configure(const group_settings& next);
 
   std::unique_ptr<any_transport> transport;
   const transport_abilities abilities;
   const int ranks;
   const bool crowded;
-  const bool threaded;
+  bool threaded;  // once there is such a thread it stays
   group_settings settings;
   std::shared_ptr<group_state> parent;
   std::uint64_t id;
@@ -116,6 +119,7 @@ class group_state {
     seconds pause{0};
   };
 
+  [[nodiscard]] bool may_be_threaded(const group_settings& asked) const noexcept;
   void drive(const std::stop_token& stop);
   bool rest(clock::time_point limit, stall& stalled);
   void start_clock(operation_state& op);
@@ -134,6 +138,7 @@ class group_state {
   std::condition_variable_any work_there_;
   std::jthread driver_;
 
+  choices choices_;
   operation_state* head_ = nullptr;
   operation_state* tail_ = nullptr;
   std::exception_ptr failure_;

@@ -19,8 +19,11 @@ constexpr std::array<setting_info, static_cast<std::size_t>(setting::count_)> ta
      "ranks as threads of this process, when no launcher started it"},
     {setting::job, "job", "MUSTER_JOB", "NAME", "auto",
      "under which the processes of a host find each other; auto: what the launcher calls this start"},
-    {setting::algorithm, "algorithm", "MUSTER_ALGORITHM", "NAME", "auto",
-     "auto, ring, tree, recursive_doubling, halving_doubling, direct, native; where a collective has it"},
+    {setting::algorithm, "algorithm", "MUSTER_ALGORITHM", "RULES", "auto",
+     "auto, ring, tree, chain, recursive_doubling, halving_doubling, direct, native, where a collective has it; or "
+     "collective:low-high:algorithm, ..."},
+    {setting::profile, "profile", "MUSTER_PROFILE", "FILE", "none",
+     "choose by what muster-info --calibrate --save FILE measured"},
     {setting::timeout, "timeout", "MUSTER_TIMEOUT", "SECONDS", "30", "deadline of every collective"},
     {setting::check, "check", "MUSTER_CHECK", "WHEN", "auto",
      "auto, or full: compare the arguments of all ranks before each native collective too"},

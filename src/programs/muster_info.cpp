@@ -1,5 +1,6 @@
-// muster-info: what this muster was built with, which launcher it finds, and the settings with where each comes from.
-// It reads and prints; it starts nothing and connects to nobody.
+// muster-info: what this muster was built with, which launcher it finds, what it would choose, and the settings with
+// where each comes from. It reads and prints and connects to nobody, unless it is asked to measure.
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <string>
@@ -11,25 +12,34 @@
 #include <mpi.h>
 #endif
 
+#include <muster/comm/context.hpp>
+#include <muster/comm/profile.hpp>
 #include <muster/comm/rendezvous/launch_env.hpp>
+#include <muster/core/atomic_file.hpp>
 #include <muster/core/env.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/version.hpp>
 
+#include "calibrate.hpp"
+#include "print.hpp"
+
 namespace {
 
-using json = nlohmann::ordered_json;
-
 constexpr const char* usage =
-    "usage: muster-info [--json] [flags of muster]\n\n"
-    "Prints the version, what was built in, the launcher found, and the settings with where each comes from.\n"
-    "  --json    the same as one JSON object\n"
-    "  --help    this\n\n"
+    "usage: muster-info [--json] [--calibrate [--save FILE]] [flags of muster]\n\n"
+    "Prints the version, what was built in, the launcher found, the transports with their costs, which algorithm the\n"
+    "launched world (or --ranks N) would choose at which size, and the settings with where each comes from.\n"
+    "  --calibrate    under mpirun or with --ranks N: measures all algorithms in this world and prints a profile\n"
+    "  --save FILE    also writes the profile, for --profile FILE / MUSTER_PROFILE\n"
+    "  --json         the same as one JSON object\n"
+    "  --help         this\n\n"
     "flags of muster, shown as a program would take them:\n";
 
 struct arguments {
   bool as_json = false;
   bool help = false;
+  bool calibrate = false;
+  std::string save;
 };
 
 arguments parse(int argc, char** argv) {
@@ -40,14 +50,27 @@ arguments parse(int argc, char** argv) {
       chosen.as_json = true;
     } else if (word == "--help" || word == "-h") {
       chosen.help = true;
+    } else if (word == "--calibrate") {
+      chosen.calibrate = true;
+    } else if (word.starts_with("--save=")) {
+      chosen.save = word.substr(7);
+    } else if (word == "--save") {
+      if (i + 1 == argc) {
+        throw muster::configuration_error(
+            "--save needs a value (it is the last word of the command line): write --save FILE");
+      }
+      chosen.save = argv[++i];
     } else {
-      std::vector<std::string> known = {"--json", "--help"};
+      std::vector<std::string> known = {"--json", "--calibrate", "--save", "--help"};
       for (const auto& row : muster::setting_table()) known.push_back("--" + std::string(row.name));
       const auto meant = muster::closest(word.substr(0, word.find('=')), known);
       throw muster::configuration_error("unknown argument '" + word +
                                         "' (neither a flag of muster-info nor a setting); " +
                                         (meant ? "did you mean " + *meant + "?" : "--help lists all"));
     }
+  }
+  if (!chosen.save.empty() && !chosen.calibrate) {
+    throw muster::configuration_error("--save has nothing to save (nothing is measured); add --calibrate");
   }
   return chosen;
 }
@@ -113,11 +136,48 @@ json describe_settings(const muster::settings& settings) {
   return all;
 }
 
+json describe_transports() {
+  json all = json::object();
+  for (const auto& transport : muster::detail::all_transports()) {
+    auto& entry = all[std::string(transport.name)] = describe_costs(transport.costs);
+    entry["native_collectives"] = transport.native_collectives;
+    entry["native_first"] = transport.native_first;
+  }
+  return all;
+}
+
+/// What a program started like this one would get; the reason where it would be refused.
+json describe_world(const muster::settings& settings, const muster::launch_env& launch) {
+  try {
+    const auto planned = muster::detail::plan_world(settings, launch);
+    json world = {{"transport", planned.transport.name}, {"ranks", planned.ranks}, {"why", planned.why}};
+    world["choices"] = json::object();
+    if (planned.ranks == 1) return world;  // nobody to talk to
+    const auto& wanted = planned.for_groups;
+    const muster::choices chosen(planned.transport, planned.ranks, wanted.how, wanted.profile.get());
+    for (const auto kind : muster::all_collectives) {
+      world["choices"][std::string(to_string(kind))] = describe_choices(chosen.rows(kind));
+    }
+    return world;
+  } catch (const muster::configuration_error& refused) {
+    return {{"error", refused.what()}};
+  }
+}
+
+void print_world(const json& world) {
+  if (world.contains("error")) {
+    std::printf("world       none: %s\n", text(world["error"]).c_str());
+    return;
+  }
+  std::printf("world       %s, %d rank%s (%s)\n", text(world["transport"]).c_str(), world["ranks"].get<int>(),
+              world["ranks"] == 1 ? "" : "s", text(world["why"]).c_str());
+  print_choices(world["choices"]);
+}
+
 void print(const json& report) {
   const auto& build = report["build"];
   std::string parts;
   for (const auto& part : build["parts"]) parts += (parts.empty() ? "" : ", ") + part.get<std::string>();
-  const auto text = [](const json& value) { return value.get<std::string>(); };
   std::printf("muster %s (%s, %s)\n", text(build["version"]).c_str(), text(build["compiler"]).c_str(),
               text(build["build_type"]).c_str());
   std::printf("built with  %s\n", parts.c_str());
@@ -125,33 +185,67 @@ void print(const json& report) {
   const auto& launch = report["launcher"];
   std::printf("launcher    %s (%s): rank %d of %d\n", text(launch["name"]).c_str(), text(launch["why"]).c_str(),
               launch["rank"].get<int>(), launch["size"].get<int>());
+  std::printf("transports\n");
+  for (const auto& [name, transport] : report["transports"].items()) print_costs("  ", name, transport);
+  print_world(report["world"]);
   std::printf("settings\n");
   for (const auto& [name, setting] : report["settings"].items()) {
     std::printf("  %-12s%-12s%s\n", name.c_str(), text(setting["value"]).c_str(), text(setting["origin"]).c_str());
   }
 }
 
+int describe_all(int argc, char** argv) {
+  const muster::settings settings(argc, argv);
+  const auto chosen = parse(argc, argv);
+  if (chosen.help) {
+    std::printf("%s%s", usage, muster::settings_help().c_str());
+    return 0;
+  }
+  const auto launch = muster::detect_launch();
+  if (launch.rank != 0) return 0;  // under a launcher one of the ranks says it
+  const json report = {{"build", describe_build()},
+                       {"launcher", describe_launcher(launch)},
+                       {"transports", describe_transports()},
+                       {"world", describe_world(settings, launch)},
+                       {"settings", describe_settings(settings)}};
+  if (chosen.as_json) {
+    std::printf("%s\n", report.dump(2, ' ', false, json::error_handler_t::replace).c_str());
+  } else {
+    print(report);
+  }
+  return 0;
+}
+
+void measure(muster::context& context, const arguments& chosen) {
+  if (context.ranks() == 1) {
+    throw muster::configuration_error(
+        "--calibrate has nothing to measure (one rank talks to nobody); start it with mpirun, or add --ranks N");
+  }
+  context.run([&](muster::group& world) {
+    if (world.rank() == 0 && !chosen.save.empty()) muster::require_writable(chosen.save);
+    const auto times = calibrate(context, world);
+    if (world.rank() != 0) return;
+    const auto profile = muster::make_profile(world.abilities(), world.size(), times);
+    if (!chosen.save.empty()) muster::write_atomically(chosen.save, profile.to_json());
+    if (chosen.as_json) {
+      std::printf("%s", profile.to_json().c_str());
+    } else {
+      print_measured(profile, times);
+      if (!chosen.save.empty()) std::printf("saved; use it with --profile %s\n", chosen.save.c_str());
+    }
+  });
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  // Whether it connects has to be known before anything else is read.
+  const auto has = [&](std::string_view word) { return std::find(argv + 1, argv + argc, word) != argv + argc; };
+  if (has("--calibrate") && !has("--help") && !has("-h")) {
+    return muster::run_main(argc, argv, [&](muster::context& context) { measure(context, parse(argc, argv)); });
+  }
   try {
-    const muster::settings settings(argc, argv);
-    const auto chosen = parse(argc, argv);
-    if (chosen.help) {
-      std::printf("%s%s", usage, muster::settings_help().c_str());
-      return 0;
-    }
-    const auto launch = muster::detect_launch();
-    if (launch.rank != 0) return 0;  // under a launcher one of the ranks says it
-    const json report = {{"build", describe_build()},
-                         {"launcher", describe_launcher(launch)},
-                         {"settings", describe_settings(settings)}};
-    if (chosen.as_json) {
-      std::printf("%s\n", report.dump(2, ' ', false, json::error_handler_t::replace).c_str());
-    } else {
-      print(report);
-    }
-    return 0;
+    return describe_all(argc, argv);
   } catch (...) {
     std::fprintf(stderr, "muster-info: %s\n", muster::describe(std::current_exception()).c_str());
     return muster::exit_status_of(std::current_exception());

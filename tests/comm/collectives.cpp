@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <muster/comm/collectives/algo/chain.hpp>
 #include <muster/comm/collectives/algo/chooser.hpp>
 #include <muster/comm/collectives/allreduce.hpp>
 #include <muster/comm/collectives/broadcast.hpp>
@@ -59,6 +60,28 @@ TEST_CASE("large buffers equal the oracle by every algorithm of allreduce") {
         }
       }));
     }
+  }
+}
+
+TEST_CASE("a chain passes on every chunk, whole or not") {
+  const std::uint64_t seed = seed_of_run();
+  constexpr std::size_t chunk = muster::detail::chain_chunk;
+  for (const int ranks : {2, 3, 6}) {
+    REQUIRE_NOTHROW(test::run_ranks(ranks, [&](muster::group& world) {
+      for (const std::size_t bytes :
+           {chunk - 1, chunk, chunk + 1, 2 * chunk, 2 * chunk + 1, 3 * chunk, 7 * chunk + 5}) {
+        for (int root = 0; root < world.size(); ++root) {
+          test::scenario s;
+          s.seed = seed + bytes;
+          s.kind = muster::collective::broadcast;
+          s.how = muster::algorithm::chain;
+          s.type = muster::dtype::uint8;
+          s.count = bytes;
+          s.root = root;
+          test::check(s, world);
+        }
+      }
+    }));
   }
 }
 
@@ -152,26 +175,57 @@ static_assert(muster::transport<counting_transport>);
 
 }  // namespace
 
-TEST_CASE("a ring allreduce is exactly 2(N-1) steps of one block") {
-  for (const int ranks : {2, 3, 4, 7}) {
-    const auto n = static_cast<std::size_t>(ranks);
+namespace {
+
+// What each rank sends while all of them run the body.
+struct traffic {
+  traffic(int ranks, const std::function<void(muster::group&)>& body)
+      : sends(static_cast<std::size_t>(ranks), 0), bytes(sends.size(), 0) {
     auto hub = std::make_shared<muster::local_hub>(ranks);
-    std::vector<int> sends(n, 0);
-    std::vector<std::size_t> bytes(n, 0);
     std::vector<std::thread> threads;
     for (int rank = 0; rank < ranks; ++rank) {
       threads.emplace_back([&, rank] {
         const auto r = static_cast<std::size_t>(rank);
         muster::group world(std::make_unique<muster::any_transport>(
             std::make_unique<counting_transport>(hub, rank, sends[r], bytes[r])));
-        std::vector<float> data(840, 1.0f);
-        muster::allreduce(world, data, muster::sum, {.how = muster::algorithm::ring});
+        body(world);
       });
     }
     for (auto& thread : threads) thread.join();
+  }
+
+  std::vector<int> sends;
+  std::vector<std::size_t> bytes;
+};
+
+}  // namespace
+
+TEST_CASE("a ring allreduce is exactly 2(N-1) steps of one block") {
+  for (const int ranks : {2, 3, 4, 7}) {
+    const auto n = static_cast<std::size_t>(ranks);
+    const traffic seen(ranks, [](muster::group& world) {
+      std::vector<float> data(840, 1.0f);
+      muster::allreduce(world, data, muster::sum, {.how = muster::algorithm::ring});
+    });
     for (std::size_t r = 0; r < n; ++r) {
-      CHECK(sends[r] == 2 * (ranks - 1));
-      CHECK(bytes[r] == 2 * (n - 1) * 840 * sizeof(float) / n);
+      CHECK(seen.sends[r] == 2 * (ranks - 1));
+      CHECK(seen.bytes[r] == 2 * (n - 1) * 840 * sizeof(float) / n);
+    }
+  }
+}
+
+TEST_CASE("a chain broadcast sends every byte over every link once, in chunks") {
+  for (const int ranks : {2, 3, 5}) {
+    constexpr std::size_t all = 5 * muster::detail::chain_chunk + 100;
+    const int root = 1;
+    const traffic seen(ranks, [](muster::group& world) {
+      std::vector<std::uint8_t> data(all, 1);
+      muster::broadcast(world, data, root, {.how = muster::algorithm::chain});
+    });
+    for (int rank = 0; rank < ranks; ++rank) {
+      const bool last = (rank + 1) % ranks == root;
+      CHECK(seen.sends[static_cast<std::size_t>(rank)] == (last ? 0 : 6));
+      CHECK(seen.bytes[static_cast<std::size_t>(rank)] == (last ? 0 : all));
     }
   }
 }

@@ -101,11 +101,10 @@ class Rank:
 def left_behind(job, pids):
     """What a job could leave where it has a name."""
     found = [line.split()[-1] for line in open("/proc/net/unix", encoding="ascii", errors="replace") if job in line]
-    marks = [job, "muster"] + [f"{pid}" for pid in pids]
     for place in ("/dev/shm", "/tmp"):
         if os.path.isdir(place):
             found += [f"{place}/{name}" for name in os.listdir(place)
-                      if name not in before[place] and any(mark in re.split(r"[._-]", name) for mark in marks)]
+                      if name not in before[place] and (job in name or set(re.split(r"[._-]", name)) & pids)]
     return found
 
 
@@ -251,7 +250,7 @@ for number in range(options.first, options.first + options.rounds):
 
     try:
         acts[options.what](draw, ranks, start)
-        left = left_behind(job, [rank.pid for rank in crew])
+        left = left_behind(job, {str(rank.pid) for rank in crew})
         if left:
             raise Failure(f"left behind: {left}")
     except Failure as failure:

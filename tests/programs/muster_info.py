@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 
 program, manual = sys.argv[1:]
 # Whatever started the tests must not be taken for the launcher here.
@@ -13,7 +14,7 @@ LAUNCHERS = re.compile("^(OMPI_|PMIX_|PMI_|SLURM_|RANK$|WORLD_SIZE$|LOCAL_RANK$|
 
 def run(*arguments, **variables):
     clean = {name: value for name, value in os.environ.items() if not LAUNCHERS.match(name)}
-    return subprocess.run([program, *arguments], env={**clean, **variables}, capture_output=True, text=True, timeout=30)
+    return subprocess.run([program, *arguments], env={**clean, **variables}, capture_output=True, text=True, timeout=150)
 
 
 def report(*arguments, **variables):
@@ -37,6 +38,24 @@ launched = report(OMPI_COMM_WORLD_RANK="0", OMPI_COMM_WORLD_SIZE="4")["launcher"
 assert launched["name"] == "Open MPI" and launched["size"] == 4 and "OMPI_COMM_WORLD_SIZE" in launched["why"], launched
 assert run(OMPI_COMM_WORLD_RANK="1", OMPI_COMM_WORLD_SIZE="4").stdout == ""
 
+# The transports have constants; what the world would choose follows the rules, and nobody is connected for it.
+for name in ["self", "local", "shm", *(part for part in alone["build"]["parts"] if part == "mpi")]:
+    assert alone["transports"][name]["latency"] > 0, alone["transports"]
+assert alone["world"] == {"transport": "self", "ranks": 1, "why": alone["launcher"]["why"], "choices": {}}, alone["world"]
+rules = "allreduce:0-4k:recursive_doubling,allreduce:4k-inf:ring,barrier:auto"
+world = report("--ranks", "5", "--algorithm", rules)["world"]
+assert world["transport"] == "local" and world["ranks"] == 5, world
+assert world["choices"]["allreduce"] == [[4096, "recursive_doubling"], [None, "ring"]], world
+assert set(world["choices"]) == {"broadcast", "reduce", "allreduce", "allgather", "reduce_scatter", "gather", "scatter",
+                                 "all_to_all", "barrier"}, world
+assert "up to 4.0 KiB recursive_doubling, above ring" in run("--ranks", "5", "--algorithm", rules).stdout
+if "mpi" in alone["build"]["parts"]:
+    world = report(OMPI_COMM_WORLD_RANK="0", OMPI_COMM_WORLD_SIZE="4", MUSTER_TRANSPORT="mpi")["world"]
+    assert world["transport"] == "mpi" and world["ranks"] == 4 and world["choices"]["all_to_all"], world
+refused = report("--ranks", "2", "--algorithm", "allreduce:chain")
+assert "allreduce:chain" in refused["world"]["error"] and refused["settings"]["ranks"]["value"] == "2", refused
+assert "allreduce:chain" in run("--ranks", "2", "--algorithm", "allreduce:chain").stdout
+
 # The text holds what the JSON holds.
 text = run().stdout
 for word in [alone["build"]["version"], *alone["build"]["parts"], alone["launcher"]["why"], *alone["settings"]]:
@@ -48,9 +67,31 @@ for arguments, variables, expected in [
     (["--ranks"], {}, "--ranks needs a value"),
     ([], {"OMPI_COMM_WORLD_RANK": "4", "OMPI_COMM_WORLD_SIZE": "4"}, "OMPI_COMM_WORLD_RANK=4"),
     ([], {"RANK": "0"}, "WORLD_SIZE"),
+    (["--save"], {}, "--save needs a value"),
+    (["--save", "x.json"], {}, "add --calibrate"),
+    (["--calibrate"], {}, "one rank talks to nobody"),
+    (["--calibrate", "--ranks", "2", "--sav", "x.json"], {}, "did you mean --save?"),
+    (["--calibrate", "--ranks", "2", "--save", "/nowhere/x.json"], {}, "/nowhere"),
 ]:
     done = run(*arguments, **variables)
     assert done.returncode == 2 and expected in done.stderr and done.stderr.count("\n") == 1, (done, expected)
+
+# What is measured is saved, printed, and then chosen by; by a world of another size it is not.
+with tempfile.TemporaryDirectory() as folder:
+    path = os.path.join(folder, "two.json")
+    measured = run("--calibrate", "--ranks", "2", "--json", "--save", path)
+    assert measured.returncode == 0, measured
+    profile = json.loads(measured.stdout)
+    assert profile == json.load(open(path)), "what is saved is not what is printed"
+    assert profile["transport"] == "local" and profile["ranks"] == 2, profile
+    assert profile["muster"] == alone["build"]["version"], profile
+    assert all(value >= 0 for value in profile["constants"].values()) and profile["constants"]["latency"] > 0, profile
+    assert set(profile["choices"]) == {"allreduce", "broadcast", "reduce", "allgather", "reduce_scatter", "all_to_all"}
+    world = report("--ranks", "2", "--profile", path)["world"]
+    assert profile["choices"].items() <= world["choices"].items(), (profile, world)
+    other = run("--json", "--ranks", "3", MUSTER_PROFILE=path)
+    assert other.returncode == 0 and "the profile is not used" in other.stderr, other
+    assert json.loads(other.stdout)["world"]["choices"] == report("--ranks", "3")["world"]["choices"], other
 
 # The manual's table is the program's.
 rows = set(re.findall(r"^\| `--([a-z-]+) [A-Z]+` \| `(MUSTER_[A-Z_]+)` \| `([^`]*)` \|", open(manual).read(), re.M))

@@ -30,8 +30,20 @@ enum class algorithm : std::uint8_t {
   recursive_doubling = 3,  ///< all data at every one of log2 N steps
   halving_doubling = 4,    ///< reduce-scatter by halving, allgather by doubling (Rabenseifner)
   direct = 5,              ///< every pair of ranks exchanges what it owes each other
-  native = 6               ///< the transport's own
+  native = 6,              ///< the transport's own
+  chain = 7                ///< down a line of ranks in chunks, all links at once
 };
+
+/// What users call.
+inline constexpr collective all_collectives[] = {
+    collective::broadcast, collective::reduce,         collective::allreduce,
+    collective::allgather, collective::reduce_scatter, collective::gather,
+    collective::scatter,   collective::all_to_all,     collective::barrier};
+
+/// All algorithms, `automatic` first.
+inline constexpr algorithm all_algorithms[] = {
+    algorithm::automatic,        algorithm::ring,   algorithm::tree,   algorithm::recursive_doubling,
+    algorithm::halving_doubling, algorithm::direct, algorithm::native, algorithm::chain};
 
 [[nodiscard]] constexpr std::string_view to_string(collective kind) noexcept {
   constexpr std::string_view names[] = {"message",    "broadcast",      "reduce", "allreduce",
@@ -42,8 +54,8 @@ enum class algorithm : std::uint8_t {
 }
 
 [[nodiscard]] constexpr std::string_view to_string(algorithm name) noexcept {
-  constexpr std::string_view names[] = {"auto",   "ring",  "tree", "recursive_doubling", "halving_doubling",
-                                        "direct", "native"};
+  constexpr std::string_view names[] = {"auto",   "ring",   "tree", "recursive_doubling", "halving_doubling",
+                                        "direct", "native", "chain"};
   const auto index = static_cast<std::size_t>(name);
   return index < std::size(names) ? names[index] : std::string_view("unknown algorithm");
 }

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 #include <muster/comm/group.hpp>
 #include <muster/comm/rendezvous/launch_env.hpp>
@@ -101,9 +102,22 @@ namespace detail {
 struct process_transport {
   std::string_view name;
   std::unique_ptr<any_transport> (*connect)(const settings& configuration);
+  transport_abilities abilities{};  ///< as they are before anybody is connected, for `muster-info`
 };
 /// Returns true, so that it can start an inline variable.
 bool register_process_transport(const process_transport& made) noexcept;
+
+/// Every transport of this build, connected to nobody.
+[[nodiscard]] std::vector<transport_abilities> all_transports();
+
+/// What a context with these settings would be, connected to nobody. Throws what making one would throw before.
+struct planned_world {
+  transport_abilities transport;
+  int ranks = 1;
+  std::string why;
+  group_settings for_groups;
+};
+[[nodiscard]] planned_world plan_world(const settings& configuration, const launch_env& launch);
 
 #ifdef MUSTER_HAS_MPI
 // Linking muster::mpi is what puts it into every context: this reference pulls it out of its archive.

@@ -7,10 +7,13 @@
 #include <string_view>
 
 #include <muster/comm/algorithm.hpp>
+#include <muster/comm/algorithm_rules.hpp>
 #include <muster/comm/any_transport.hpp>
 #include <muster/core/clock.hpp>
 
 namespace muster::inline v0 {
+
+struct algorithm_profile;
 
 namespace detail {
 class group_state;
@@ -27,8 +30,8 @@ struct options {
 /// What all calls on a group have in common.
 struct group_settings {
   seconds timeout{30};
-  /// For every collective that has it; the others choose for themselves.
-  algorithm how = algorithm::automatic;
+  /// What runs by what; one algorithm is for every collective that has it. Where no rule speaks, the group chooses.
+  algorithm_rules how{};
   /// Compare the arguments of all ranks before each native collective too, at the price of a barrier. The library's own
   /// algorithms compare them in every message, at no price.
   bool check_full = false;
@@ -36,6 +39,9 @@ struct group_settings {
   /// them. Operations of one's own then run on that thread. Only over transports with `concurrent_groups`; the transport
   /// itself is not to be used while collectives are under way then.
   bool progress_thread = false;
+  /// What was measured for this transport and number of ranks, to choose by; where it does not fit, or is null, the
+  /// group goes by the constants of the transport.
+  std::shared_ptr<const algorithm_profile> profile{};
 };
 
 /// Ranks that call collectives together: all of them, each the same calls in the same order. A handle: copies are not
@@ -44,7 +50,8 @@ struct group_settings {
 /// Used by one thread at a time. After an error every further call on the group, at every rank, throws the first cause.
 class group {
  public:
-  /// A group over a transport of one's own; the world of a context comes from `context::world`.
+  /// A group over a transport of one's own; the world of a context comes from `context::world`. Throws
+  /// configuration_error when the settings ask for native and the transport has none.
   explicit group(std::unique_ptr<any_transport> transport, const group_settings& settings = {});
   group(group&&) noexcept;
   group& operator=(group&&) noexcept;
@@ -64,10 +71,10 @@ class group {
   /// How many collectives were started on it: the number the next one gets.
   [[nodiscard]] std::uint64_t sequence() const noexcept;
   [[nodiscard]] const group_settings& settings() const noexcept;
-  /// Applies to later calls; the same at every rank.
+  /// Applies to later calls; the same at every rank. Throws as the constructor does, and then changes nothing.
   void set_settings(const group_settings& settings);
   [[nodiscard]] transport_abilities abilities() const;
-  /// What a call would run by: `how` if this collective has it, else what the model of costs says.
+  /// What a call over so many bytes (of the whole buffer) would run by.
   [[nodiscard]] algorithm chosen(collective kind, std::size_t bytes) const;
 
   /// Gives up: wakes every rank that waits in this group with a peer_failure that names this rank and the reason, and

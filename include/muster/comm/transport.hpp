@@ -78,6 +78,9 @@ struct transport_abilities {
 /// In `request::peer` of a receive: from whoever sends first. For tagged messages only.
 inline constexpr int any_source = -1;
 
+/// The tag of the messages with which a world agrees on its settings. Tags below it are the program's.
+inline constexpr std::uint32_t settings_tag = 16000;
+
 class request;
 
 /// What a request needs of the transport it was given to: to be taken back.

@@ -15,6 +15,7 @@ enum class setting : int {
   ranks,
   job,
   algorithm,
+  profile,
   timeout,
   check,
   progress,

@@ -1,4 +1,5 @@
 // Every collective by every algorithm it has, over any transport.
+#include <muster/comm/collectives/algo/chain.hpp>
 #include <muster/comm/collectives/algo/direct.hpp>
 #include <muster/comm/collectives/algo/halving_doubling.hpp>
 #include <muster/comm/collectives/algo/recursive_doubling.hpp>
@@ -115,6 +116,7 @@ task make_task(transport_flow& f, const call& what, algorithm how, bool check_fu
   const std::size_t bytes = what.count * what.element_size;
   switch (what.kind) {
     case collective::broadcast:
+      if (how == algorithm::chain) return chain_broadcast(f, what.out, bytes, what.root);
       return tree_broadcast(f, what.out, bytes, what.root);
     case collective::reduce:
       return by_reduce(f, what);

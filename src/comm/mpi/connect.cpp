@@ -55,7 +55,7 @@ std::unique_ptr<any_transport> adopt_mpi(MPI_Comm communicator) {
 namespace detail {
 
 bool link_mpi() noexcept {
-  static const bool done = register_process_transport({"mpi", &connect_world});
+  static const bool done = register_process_transport({"mpi", &connect_world, mpi_abilities});
   return done;
 }
 

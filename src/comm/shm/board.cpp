@@ -96,6 +96,9 @@ int shm_board::find_gone(std::uint64_t sequence) {
   for (int r = 0; r < size(); ++r) {
     const auto index = static_cast<std::size_t>(r);
     if (r == rank_ || found_gone_[index]) continue;
+    const post& last_words = posts(r, rank_);
+    if (last_words.written.load(std::memory_order_acquire) != last_words.read.load(std::memory_order_relaxed))
+      continue;  // it said itself how it ended, and that is the better word
     const auto left = lane(r).left.load(std::memory_order_acquire);
     const bool gone = left != 0 ? left - 1 <= sequence : host_->ended(host_rank(r));
     if (!gone) continue;

@@ -9,6 +9,15 @@
 
 namespace muster::inline v0::detail {
 
+/// What shared memory can do, before it is known whether this system tells of a peer's death.
+inline constexpr transport_abilities shm_abilities{
+    .name = "shm",
+    .native_collectives = true,
+    .native_first = true,
+    .any_source = true,
+    .concurrent_groups = true,
+    .costs = {.latency = 0.5e-6, .per_byte = 1.0e-10, .reduce_per_byte = 0.5e-10}};
+
 /// Connects the ranks that the launcher started, which must all be on this host. Collective; throws what `meet` throws.
 [[nodiscard]] std::unique_ptr<any_transport> connect_shm(const settings& configuration, const launch_env& launch);
 

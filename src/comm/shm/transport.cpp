@@ -6,6 +6,8 @@
 
 #include <muster/core/error.hpp>
 
+#include "connect.hpp"
+
 namespace muster::inline v0::detail {
 namespace {
 
@@ -31,13 +33,9 @@ shm_transport::shm_transport(std::shared_ptr<shm_host> host, std::vector<int> me
 shm_transport::~shm_transport() { board_.leave(called_); }
 
 transport_abilities shm_transport::abilities() const {
-  return {.name = "shm",
-          .native_collectives = true,
-          .native_first = true,
-          .any_source = true,
-          .detects_death = board_.host().sees_death(),
-          .concurrent_groups = true,
-          .costs = {.latency = 0.5e-6, .per_byte = 1.0e-10, .reduce_per_byte = 0.5e-10}};
+  auto made = shm_abilities;
+  made.detects_death = board_.host().sees_death();
+  return made;
 }
 
 bool shm_transport::native(const native_call& call, request& r) {

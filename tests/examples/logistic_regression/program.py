@@ -35,8 +35,8 @@ def write_libsvm(path, samples, dense, seed, labels=("-1", "+1"), features=12):
 
 def launch(ranks, kind):
     """The words before and after the program that make it run on so many ranks."""
-    if kind == "mpi":
-        return [*MPIRUN, "-n", str(ranks)], []
+    if kind in ("mpi", "shm"):
+        return [*MPIRUN, "-n", str(ranks)], ["--transport", kind]
     return [], ["--ranks", str(ranks)] if ranks > 1 else []
 
 
@@ -53,7 +53,7 @@ class Case(unittest.TestCase):
         self.folder = pathlib.Path(folder.name)
 
     def kinds(self):
-        return ["local", "mpi"] if MPIRUN else ["local"]
+        return ["local", "mpi", "shm"] if MPIRUN else ["local"]
 
     def report(self, arguments, ranks=1, kind="local"):
         path = self.folder / f"{kind}-{ranks}.json"

@@ -1,12 +1,17 @@
 #include <muster/comm/collectives/algo/chooser.hpp>
 
+#include <algorithm>
 #include <bit>
+
+#include <muster/comm/collectives/algo/chain.hpp>
+#include <muster/comm/profile.hpp>
+#include <muster/core/error.hpp>
 
 namespace muster::inline v0 {
 
 std::span<const algorithm> algorithms_of(collective kind) noexcept {
   using enum algorithm;
-  static constexpr algorithm broadcast[] = {tree, native};
+  static constexpr algorithm broadcast[] = {tree, chain, native};
   static constexpr algorithm reduce[] = {tree, native};
   static constexpr algorithm allreduce[] = {recursive_doubling, halving_doubling, ring, tree, native};
   static constexpr algorithm allgather[] = {recursive_doubling, ring, native};
@@ -78,6 +83,12 @@ double estimate(collective kind, algorithm how, std::size_t bytes, int ranks, co
       // more.
       if (kind == collective::gather || kind == collective::scatter) return rounds * a + share * 2 * b;
       return rounds * (a + all * (b + (kind == collective::reduce ? c : 0.0)));
+    case algorithm::chain: {
+      // Chunks are counted in parts: a model with steps would change its mind at every one of them.
+      const double chunk = std::min(all, static_cast<double>(detail::chain_chunk));
+      const double chunks = std::max(1.0, all / static_cast<double>(detail::chain_chunk));
+      return (n - 2 + chunks) * (a + chunk * b);
+    }
     default:
       return 0.0;
   }
@@ -95,6 +106,100 @@ algorithm choose(collective kind, std::size_t bytes, int ranks, const transport_
     }
   }
   return best;
+}
+
+// ---- choices ----
+
+namespace {
+
+using table = std::vector<choices::row>;
+
+// Beyond this the model's choice does not change any more; as a double it is exact.
+constexpr std::size_t largest_modelled = std::size_t{1} << 48;
+
+void append(table& to, std::size_t below, algorithm how) {
+  if (!to.empty() && to.back().how == how) {
+    to.back().below = below;
+  } else {
+    to.push_back({below, how});
+  }
+}
+
+// Under the model time grows along a straight line for each algorithm, so each is the cheapest in one interval at most:
+// where both ends choose alike, so does all between.
+template <class Choose>
+void bisect(table& to, std::size_t low, std::size_t high, const Choose& chosen_at) {
+  if (chosen_at(low) == chosen_at(high)) return append(to, high, chosen_at(low));
+  if (high - low == 1) return append(to, high, chosen_at(low));
+  const std::size_t middle = low + (high - low) / 2;
+  bisect(to, low, middle, chosen_at);
+  bisect(to, middle, high, chosen_at);
+}
+
+table modelled(collective kind, int ranks, const transport_costs& costs) {
+  const auto chosen_at = [&](std::size_t bytes) { return choose(kind, bytes, ranks, costs); };
+  table made;
+  bisect(made, 0, largest_modelled, chosen_at);
+  append(made, algorithm_rules::no_limit, chosen_at(largest_modelled));
+  return made;
+}
+
+algorithm look_up(const table& rows, std::size_t bytes) {
+  const auto found = std::find_if(rows.begin(), rows.end(), [&](const auto& row) { return bytes < row.below; });
+  return found == rows.end() ? rows.back().how : found->how;
+}
+
+// The table cut at the ends of all rules, and each piece as the rules have it.
+table with_rules(const table& base, collective kind, const algorithm_rules& rules, bool with_native) {
+  std::vector<std::size_t> ends;
+  for (const auto& row : base) ends.push_back(row.below);
+  for (const auto& rule : rules.rules()) {
+    if (rule.low > 0) ends.push_back(rule.low);
+    ends.push_back(rule.high);
+  }
+  std::sort(ends.begin(), ends.end());
+  table made;
+  std::size_t begin = 0;
+  for (const std::size_t end : ends) {
+    const algorithm asked = rules.at(kind, begin);
+    const bool granted = asked != algorithm::automatic && (asked != algorithm::native || with_native);
+    if (end > begin) append(made, end, granted ? asked : look_up(base, begin));
+    begin = end;
+  }
+  return made;
+}
+
+[[noreturn]] void refuse_native(const std::string& who, const transport_abilities& transport) {
+  throw configuration_error(who + " asks for native (transport " + std::string(transport.name) +
+                            " has no collectives of its own); choose another algorithm, or another transport");
+}
+
+}  // namespace
+
+choices::choices(const transport_abilities& transport, int ranks, const algorithm_rules& rules,
+                 const algorithm_profile* measured) {
+  const bool with_native = transport.native_collectives;
+  if (measured != nullptr && !measured->fits(transport, ranks)) measured = nullptr;
+  if (!with_native && ranks > 1) {
+    for (const auto& rule : rules.rules()) {
+      if (rule.how == algorithm::native) refuse_native("the algorithm rule '" + to_string(rule) + "'", transport);
+    }
+    if (measured != nullptr && measured->has(algorithm::native)) refuse_native("the profile", transport);
+  }
+  tables_.fill({row{}});
+  for (std::size_t i = 1; i < tables_.size(); ++i) {
+    const auto kind = static_cast<collective>(i);
+    const auto* const rows = measured != nullptr ? measured->rows(kind) : nullptr;
+    table base;
+    if (rows != nullptr) {
+      base = *rows;
+    } else if (transport.native_first && with_native) {
+      base = {{algorithm_rules::no_limit, algorithm::native}};
+    } else {
+      base = modelled(kind, ranks, measured != nullptr ? measured->costs : transport.costs);
+    }
+    tables_[i] = with_rules(base, kind, rules, with_native);
+  }
 }
 
 }  // namespace muster::inline v0

@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""chosen.py --mpirun 'WORDS' --transport NAME PROGRAM: every rank of a world does as rank 0's variables say, whatever its own say.
+
+Each case starts one rank with each of the given environments (as app contexts of one mpirun) and looks at what the
+ranks chose, at what the log says, and at how they end.
+"""
+import argparse
+import json
+import os
+import re
+import shlex
+import subprocess
+import tempfile
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--mpirun", required=True)
+parser.add_argument("--transport", choices=["mpi", "shm"], required=True)
+parser.add_argument("program")
+options = parser.parse_args()
+folder = tempfile.TemporaryDirectory()
+
+
+def file(name, text):
+    path = os.path.join(folder.name, name)
+    with open(path, "w") as out:
+        out.write(text)
+    return path
+
+
+def run(*environments):
+    command = shlex.split(options.mpirun)
+    for variables in environments:
+        words = ["env", *(f"{name}={value}" for name, value in variables.items()), options.program]
+        command += ["-n", "1", "sh", "-c", '"$@"; echo "status=$?"', "rank", *words, ":"]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
+    done = subprocess.run(command[:-1], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, env=clean)
+    print(done.stdout + done.stderr)
+    return done
+
+
+def statuses(done):
+    return [int(found) for found in re.findall(r"status=(\d+)", done.stdout)]
+
+
+def agree(expected, *environments):
+    """All ranks chose `expected`, and the collectives count from 0."""
+    done = run(*({"MUSTER_TRANSPORT": options.transport, **variables} for variables in environments))
+    lines = sorted(re.findall(r"^rank \d+: .*$", done.stdout, re.M))
+    assert lines == [f"rank {r}: first collective 0, {expected}" for r in range(len(environments))], lines
+    assert statuses(done) == [0] * len(environments), done
+    return done.stderr
+
+
+def end(says, *environments):
+    """All ranks end as with a wrong setting, and one line says which; nobody waits for a deadline."""
+    done = run(*({"MUSTER_TIMEOUT": "1000", **variables} for variables in environments))
+    errors = [line for line in done.stderr.splitlines() if "error:" in line]
+    assert statuses(done) == [2] * len(environments), done
+    assert len(errors) == 1 and says in errors[0], errors
+
+
+other = {"mpi": "tree", "shm": "native"}[options.transport]  # what a broadcast runs by that has no ring
+rules = "allreduce:0-1k:tree,allreduce:1k-inf:ring,broadcast:chain"
+agree(f"allreduce ring and ring, broadcast {other}", {"MUSTER_ALGORITHM": "ring"}, {"MUSTER_ALGORITHM": "tree"})
+agree("allreduce tree and tree, broadcast tree", {"MUSTER_ALGORITHM": "tree"}, {"MUSTER_ALGORITHM": "ring"}, {})
+log = agree("allreduce tree and ring, broadcast chain", {"MUSTER_ALGORITHM": rules}, {},
+            {"MUSTER_ALGORITHM": "tree", "MUSTER_LOG_LEVEL": "info", "MUSTER_LOG_RANKS": "all"})
+assert log.count("is ignored") == 1 and f"MUSTER_ALGORITHM 'tree' is ignored (rank 0 has '{rules}'" in log, log
+
+# A profile: of rank 0 alone, and longer than what any transport sends at once; the others need not have the file.
+constants = {"latency": 1e-6, "per_byte": 1e-10, "reduce_per_byte": 1e-10}
+steps = [[n, "tree"] for n in range(1, 2000, 4)]
+choices = {"allreduce": [*steps, [None, "halving_doubling"]], "broadcast": [[None, "chain"]]}
+measured = {"transport": options.transport, "ranks": 2, "constants": constants, "choices": choices}
+profile = {"MUSTER_PROFILE": file("two.json", json.dumps(measured))}
+log = agree("allreduce tree and halving_doubling, broadcast chain", profile, {"MUSTER_PROFILE": "/nowhere.json"})
+assert "warning" not in log, log
+log = agree(f"allreduce ring and ring, broadcast {other}", {**profile, "MUSTER_ALGORITHM": "allreduce:ring"}, {}, profile)
+unfit = f"the profile is not used (it is of 2 ranks over {options.transport}, and these are 3 over {options.transport})"
+assert log.count(unfit) == 1, log
+
+# What cannot be used ends all ranks alike, wherever it stands.
+end("no algorithm is named 'rimg'", {"MUSTER_ALGORITHM": "rimg"}, {}, {})
+end("no algorithm is named 'rimg'", {}, {"MUSTER_ALGORITHM": "rimg"}, {})
+end("no algorithm is named 'rimg'", *[{"MUSTER_ALGORITHM": "rimg"}] * 2)
+broken = file("broken.json", '{"transport": "mpi", "ranks": 2')
+end(f"MUSTER_PROFILE: '{broken}' is not a profile (parse error at line 1", {"MUSTER_PROFILE": broken}, {})
+end("(the file cannot be read)", {"MUSTER_PROFILE": "/nowhere.json"}, profile)
+print("all as expected")
