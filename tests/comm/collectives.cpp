@@ -42,6 +42,32 @@ TEST_CASE("every collective equals its oracle over shm where the system reads pr
   compare_with_oracle(test::fabric::shm_that_pulls, 4500);
 }
 
+// The root of a broadcast and the leaves of a reduction wait for nobody: how far they get ahead is for the transport to
+// bound.
+TEST_CASE("what a rank has sent stays until the slowest has it") {
+  const auto over = GENERATE(test::fabric::local, test::fabric::shm, test::fabric::shm_that_pulls);
+  using muster::collective;
+  for (const int ranks : {2, 3, 5}) {
+    require_all_right(test::outcomes(over, ranks, [&](muster::group& world) {
+      muster::random_stream random(20261121, static_cast<std::uint64_t>(ranks));
+      for (int burst = 0; burst < 40; ++burst) {
+        constexpr collective kinds[] = {collective::broadcast, collective::reduce, collective::scatter,
+                                        collective::gather};
+        test::scenario s;
+        s.kind = kinds[random.below(std::size(kinds))];
+        s.root = static_cast<int>(random.below(static_cast<std::uint64_t>(ranks)));
+        const std::uint64_t largest = random.below(8) == 0 ? 20000 : random.below(2) == 0 ? 300 : 12;
+        for (int i = 0; i < 40; ++i) {
+          s.seed = random();
+          s.count = 1 + random.below(largest);
+          s.naps = random.below(10) == 0;
+          test::check(s, world);
+        }
+      }
+    }));
+  }
+}
+
 TEST_CASE("large buffers equal the oracle by every algorithm of allreduce") {
   const auto over = GENERATE(test::fabric::local, test::fabric::shm, test::fabric::shm_that_pulls);
   const bool has_native = over != test::fabric::local;
