@@ -191,6 +191,12 @@ TEST_CASE("a rank that gives up wakes all who wait, with its reason and its stat
   const auto over = both_fabrics();
   const auto start = muster::clock::now();
   const auto thrown = test::outcomes(over, 4, [](muster::group& world) {
+    struct slow_end {  // an exception ends the groups made from the world before the world hears of it
+      bool here;
+      ~slow_end() {
+        if (here) std::this_thread::sleep_for(20ms);
+      }
+    } const end{world.rank() == 3};
     auto half = world.split(world.rank() / 2);
     if (world.rank() == 3) throw muster::data_error({"train.txt", 7, 2}, "bad number 'x' (not a decimal) correct it");
     muster::barrier(half);   // rank 2 waits for rank 3, in a group that rank 3 never speaks in again
@@ -206,6 +212,22 @@ TEST_CASE("a rank that gives up wakes all who wait, with its reason and its stat
     } catch (const muster::peer_failure& failure) {
       CHECK(failure.ranks() == std::vector<int>{3});
     }
+  }
+  CHECK(muster::seconds_since(start) < 15);
+}
+
+TEST_CASE("a rank that leaves while others need it is named to them, and not by their deadline") {
+  const auto start = muster::clock::now();
+  const auto thrown = test::outcomes(test::fabric::shm, 3, [](muster::group& world) {
+    auto twin = world.duplicate();
+    muster::barrier(world);
+    if (world.rank() == 1) return;
+    muster::barrier(world.rank() == 0 ? world : twin);
+  });
+  CHECK(thrown[1] == nullptr);
+  for (const std::size_t rank : {0u, 2u}) {
+    REQUIRE(is<muster::peer_failure>(thrown[rank]));
+    CHECK(text_of(thrown[rank]).find("rank 1 is gone") != std::string::npos);
   }
   CHECK(muster::seconds_since(start) < 15);
 }

@@ -1,10 +1,11 @@
 // Calls random collectives one after the other and looks at every result, until time is up or something breaks: then it
 // says what and when. tests/comm/survivors.py starts it and does things to its ranks.
 //
-// usage: test_survivors SECONDS [stay | leave RANK | abort RANK]
+// usage: test_survivors SECONDS [stay | leave RANK | abort RANK | quit RANK]
 //   stay   after an error, waits for a line of input and says whether anybody wrote into its memory in the meantime
 //   leave  that rank returns from main at a random moment, as if it had nothing more to do
 //   abort  that rank gives up at a random moment
+//   quit   the same, and its process has ended when the others look up again
 #include <muster/muster.hpp>
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 #include <iostream>
 #include <optional>
 #include <string>
+#include <thread>
 
 namespace {
 
@@ -35,6 +37,7 @@ struct plan {
   bool stays = false;
   int leaver = -1;
   int quitter = -1;
+  bool ends_at_once = false;
 };
 
 class drill {
@@ -200,15 +203,19 @@ bool run(muster::context& context, const plan& what, std::uint64_t seed) {
   drill work(context, seed);
   const auto begin = muster::clock::now();
   muster::random_stream own(seed, 1000 + static_cast<std::uint64_t>(world.rank()));
-  std::uint64_t rounds_left = own.below(50);
+  std::uint64_t rounds_left = own.below(what.ends_at_once ? 8 : 50);
   muster::barrier(world);
   say("ready");
   try {
     while (work.round(muster::seconds_since(begin) > what.seconds)) {
+      if (what.ends_at_once && world.rank() != what.quitter) std::this_thread::sleep_for(std::chrono::milliseconds(30));
       if (rounds_left-- > 0) continue;
       rounds_left = ~std::uint64_t{0};
       if (world.rank() == what.leaver) return true;
-      if (world.rank() == what.quitter) world.abort("had enough", 9);
+      if (world.rank() == what.quitter) {
+        world.abort("had enough", 9);
+        if (what.ends_at_once) std::_Exit(9);
+      }
     }
   } catch (const muster::error& failure) {
     report(failure);
@@ -236,7 +243,8 @@ int main(int argc, char** argv) {
     if (argc > 1) read.seconds = std::strtod(argv[1], nullptr);
     read.stays = mode == "stay";
     if (argc > 3 && mode == "leave") read.leaver = std::atoi(argv[3]);
-    if (argc > 3 && mode == "abort") read.quitter = std::atoi(argv[3]);
+    if (argc > 3 && (mode == "abort" || mode == "quit")) read.quitter = std::atoi(argv[3]);
+    read.ends_at_once = mode == "quit";
     return read;
   };
   if (argc > 2 && std::string(argv[2]) == "leave") {  // without run_main, which would wait for the others

@@ -8,7 +8,7 @@ usage: survivors.py WHAT --program PATH --rounds N [--seed S] [--first I]
   stop    SIGSTOP of a rank past the deadline: the others end with a timeout that names it; let go, it ends too, and has
           not written into the memory of the others after their error
   leave   a rank returns from main while others need it: they end with a peer_failure that names it
-  abort   a rank gives up: all end with its reason and its status
+  abort   a rank gives up, and may end at once: all end with its reason and its status
 A failure names its round: --first I --rounds 1 with the same seed repeats that one.
 """
 import argparse
@@ -113,7 +113,7 @@ delays = []      # seconds from the kill to the error
 second_hand = 0  # errors that name a survivor which tells of the killed one
 
 
-def check_memory_of(rank):
+def check_results_of(rank):
     if any(line.startswith("wrong") for line in rank.lines):
         raise Failure(f"rank {rank.rank}: {rank.lines}")
 
@@ -134,12 +134,12 @@ def kill(draw, ranks, start):
         time.sleep(apart)
     for victim in victims:
         victim.end()
-        check_memory_of(victim)
+        check_results_of(victim)
     for rank in crew:
         if rank in victims:
             continue
         status = rank.end()
-        check_memory_of(rank)
+        check_results_of(rank)
         if status != 4:
             raise Failure(f"rank {rank.rank} ends with {status}, not 4: {rank.lines} {rank.errors}")
         moment, _, named, text = rank.error()
@@ -163,7 +163,7 @@ def pause(draw, ranks, start):
     done = set()
     for rank in crew:
         status = rank.end()
-        check_memory_of(rank)
+        check_results_of(rank)
         if status != 0:
             raise Failure(f"rank {rank.rank} ends with {status}: {rank.lines} {rank.errors}")
         done.add(rank.expect("done"))
@@ -199,7 +199,7 @@ def stop(draw, ranks, start):
         rank.process.stdin.write(b"\n")
     for rank in crew:
         status = rank.end()
-        check_memory_of(rank)
+        check_results_of(rank)
         if status != 5:
             raise Failure(f"rank {rank.rank} ends with {status}, not 5: {rank.lines} {rank.errors}")
         if rank is not victim and "kept" not in rank.lines:
@@ -211,7 +211,7 @@ def leave(draw, ranks, start):
     crew = start(["60", "leave", str(leaver)], [])
     for rank in crew:
         status = rank.end()
-        check_memory_of(rank)
+        check_results_of(rank)
         if rank.rank == leaver:
             if status != 0:
                 raise Failure(f"rank {rank.rank}, which leaves, ends with {status}: {rank.lines} {rank.errors}")
@@ -223,10 +223,13 @@ def leave(draw, ranks, start):
 
 def give_up(draw, ranks, start):
     quitter = draw.randrange(ranks)
-    crew = start(["60", "abort", str(quitter)], [])
+    how = draw.choice(["abort", "quit"])
+    crew = start(["60", how, str(quitter)], [])
     for rank in crew:
         status = rank.end()
-        check_memory_of(rank)
+        check_results_of(rank)
+        if how == "quit" and rank.rank == quitter:
+            continue
         _, said, named, text = rank.error()
         if status != 9 or said != 9 or named != [quitter] or "had enough" not in text:
             raise Failure(f"rank {rank.rank} ends with {status}, not 9 for rank {quitter}: {text}")
