@@ -1,10 +1,16 @@
 #include "comm/oracle.hpp"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <iterator>
+#include <span>
 #include <sstream>
 #include <stdexcept>
+#include <thread>
 #include <vector>
 
 #include <muster/comm/collectives/algo/chooser.hpp>
@@ -20,15 +26,30 @@
 #include <muster/core/buffer.hpp>
 
 namespace test {
+namespace {
+
+std::string bits(std::uint32_t which, int ranks) {
+  if (which == 0) return "private";
+  if (which == (1u << ranks) - 1) return "registered";
+  std::vector<int> list;
+  for (int r = 0; r < ranks; ++r) {
+    if ((which >> r & 1) != 0) list.push_back(r);
+  }
+  return "registered at " + muster::format_ranks(list);
+}
+
+}  // namespace
+
 std::string scenario::describe(int ranks) const {
   std::ostringstream text;
-  text << "seed " << seed << ": " << to_string(kind) << " by " << to_string(how) << ", " << ranks << " ranks, " << count
-       << ' ' << to_string(type) << ' ' << to_string(op) << ", root " << root << (in_place ? ", in place" : "")
-       << (async ? ", async" : "") << ", off by " << misaligned;
+  text << to_string(kind) << " by " << to_string(how) << ", " << ranks << " ranks, " << count << ' ' << to_string(type)
+       << ' ' << to_string(op) << ", root " << root << (in_place ? ", in place" : "") << (async ? ", async" : "")
+       << ", off by " << misaligned << ", input " << bits(registered_in, ranks) << ", output "
+       << bits(registered_out, ranks) << ", values of seed " << seed;
   return text.str();
 }
 
-scenario draw(muster::random_stream& random, int ranks, std::size_t largest) {
+scenario draw(muster::random_stream& random, int ranks, const choices& from) {
   using muster::collective;
   scenario s;
   s.seed = random();
@@ -39,13 +60,20 @@ scenario draw(muster::random_stream& random, int ranks, std::size_t largest) {
   if (random.below(3) == 0) s.kind = collective::allreduce;
   std::vector<muster::algorithm> hows{muster::algorithm::automatic};
   for (const auto how : muster::algorithms_of(s.kind)) {
-    if (how != muster::algorithm::native) hows.push_back(how);
+    if (how != muster::algorithm::native || from.native) hows.push_back(how);
   }
   s.how = hows[random.below(hows.size())];
+  if (from.native && random.below(3) == 0) s.how = muster::algorithm::automatic;
   s.type = static_cast<muster::dtype>(1 + random.below(14));
   s.op = static_cast<muster::operation>(1 + random.below(6));
   if (s.type == muster::dtype::boolean && s.op == muster::operation::mean) s.op = muster::operation::sum;
-  constexpr std::size_t primes[] = {2, 3, 5, 7, 11, 13, 127, 1009};
+
+  const auto n = static_cast<std::size_t>(ranks);
+  const bool one_each =
+      s.kind == collective::gather || s.kind == collective::scatter || s.kind == collective::all_to_all;
+  const std::size_t largest =
+      (random.below(300) == 0 ? from.rare_bytes : from.usual_bytes) / muster::size_of(s.type) / (one_each ? n : 1);
+  constexpr std::size_t primes[] = {2, 3, 5, 7, 11, 13, 127, 1009, 8191};
   switch (random.below(6)) {
     case 0:
       s.count = random.below(3);
@@ -54,10 +82,10 @@ scenario draw(muster::random_stream& random, int ranks, std::size_t largest) {
       s.count = primes[random.below(std::size(primes))];
       break;
     case 2:
-      s.count = static_cast<std::size_t>(ranks) * random.below(40);
+      s.count = n * random.below(40);
       break;
     case 3:
-      s.count = static_cast<std::size_t>(ranks) * random.below(40) + 1;
+      s.count = n * random.below(40) + 1;
       break;
     case 4:
       s.count = random.below(300);
@@ -66,19 +94,45 @@ scenario draw(muster::random_stream& random, int ranks, std::size_t largest) {
       s.count = static_cast<std::size_t>(std::exp(random.uniform() * std::log(static_cast<double>(largest))));
       break;
   }
-  s.root = static_cast<int>(random.below(static_cast<std::uint64_t>(ranks)));
+  if (largest > from.usual_bytes) s.count = largest - random.below(largest / 2);
+  s.root = static_cast<int>(random.below(n));
   s.in_place = random.below(2) == 0;
   s.async = random.below(3) == 0;
-  s.misaligned = static_cast<int>(random.below(3));
+  s.misaligned = static_cast<int>(random.below(4));
+  const std::uint32_t all = (1u << ranks) - 1;
+  const auto some = static_cast<std::uint32_t>(random());
+  switch (random.below(8)) {
+    case 0:
+    case 1:
+      break;
+    case 2:  // the one in and the other out of it
+      (random.below(2) == 0 ? s.registered_in : s.registered_out) = all;
+      break;
+    case 3:  // at some ranks
+      s.registered_in = some & all;
+      s.registered_out = some >> 16 & all;
+      break;
+    default:
+      s.registered_in = s.registered_out = all;
+  }
+  s.naps = random.below(16) == 0;
   return s;
 }
 
 namespace {
 
+/// The values repeat after a prime number of elements, so that large buffers are made and compared at the speed of
+/// memory, and what lands at a wrong place is still another value: no block or chunk is a multiple of it.
+std::size_t period_of(const scenario& s) {
+  constexpr std::size_t primes[] = {251, 509, 1021, 2039};
+  return primes[s.seed % std::size(primes)];
+}
+
 /// The input of rank r at index i: small whole numbers, so that sums and products over nine ranks are exact in every
 /// type whatever the order; then any difference from the oracle is a fault and not rounding.
 template <class T>
-T value_at(const scenario& s, int rank, std::size_t i) {
+T value_at(const scenario& s, int rank, std::size_t index) {
+  const std::size_t i = index % period_of(s);
   const std::uint64_t word = muster::mix(s.seed ^ muster::mix(static_cast<std::uint64_t>(rank) * 0x9e37u + i));
   if (s.op == muster::operation::product)
     return static_cast<T>(static_cast<float>(1 + word % 2 * (i % 3 == 0 ? 1 : 0)));
@@ -137,164 +191,324 @@ void with_operation(muster::operation op, Function function) {
 }
 
 template <class T>
-class checker {
+class checker final : public open_case {
  public:
-  checker(const scenario& s, muster::group& world) : s_(s), world_(world), n_(world.size()), me_(world.rank()) {}
-
-  void run() {
+  checker(const scenario& s, muster::group& world) : s_(s), world_(world), n_(world.size()), me_(world.rank()) {
     const std::size_t all = s_.count * static_cast<std::size_t>(n_);
-    const muster::options how{.how = s_.how};
+    const auto mine = muster::block_of(s_.count, me_, n_);
+    const bool here = me_ == s_.root;
     switch (s_.kind) {
-      case muster::collective::broadcast: {
-        auto data = filled(me_, s_.count);
-        finish(s_.async, muster::broadcast_async(world_, view(data), s_.root, how));
-        return expect(view(data), [&](std::size_t i) { return value_at<T>(s_, s_.root, i); });
-      }
-      case muster::collective::reduce: {
-        auto in = filled(me_, s_.count);
-        const bool here = me_ == s_.root;
-        muster::buffer<T> out(here ? s_.count + offset() : offset());
-        with_operation(s_.op, [&](auto op) {
-          if (here && s_.in_place) {
-            finish(s_.async, muster::reduce_async(world_, view(in), view(in), op, s_.root, how));
-          } else {
-            finish(s_.async, muster::reduce_async(world_, view(in), view(out), op, s_.root, how));
-          }
-        });
-        if (here)
-          return expect(s_.in_place ? view(in) : view(out), [&](std::size_t i) { return combined<T>(s_, n_, i); });
-        return expect(view(in), [&](std::size_t i) { return value_at<T>(s_, me_, i); });
-      }
-      case muster::collective::allreduce: {
-        auto in = filled(me_, s_.count);
-        muster::buffer<T> out(s_.count + offset());
-        with_operation(s_.op, [&](auto op) {
-          if (s_.in_place) return finish(s_.async, muster::allreduce_async(world_, view(in), op, how));
-          return finish(s_.async, muster::allreduce_async(world_, view(in), view(out), op, how));
-        });
-        return expect(s_.in_place ? view(in) : view(out), [&](std::size_t i) { return combined<T>(s_, n_, i); });
-      }
-      case muster::collective::allgather: {
-        const auto mine = muster::block_of(s_.count, me_, n_);
-        auto in = filled(me_, mine.count);
-        muster::buffer<T> out(s_.count + offset());
-        if (s_.in_place) {
-          std::copy(view(in).begin(), view(in).end(), view(out).begin() + static_cast<std::ptrdiff_t>(mine.first));
-          finish(s_.async, muster::allgather_async(world_, view(out).subspan(mine.first, mine.count), view(out), how));
-        } else {
-          finish(s_.async, muster::allgather_async(world_, view(in), view(out), how));
-        }
-        return expect(view(out), [&](std::size_t i) {
-          int r = 0;
-          while (i >= muster::block_of(s_.count, r, n_).first + muster::block_of(s_.count, r, n_).count) ++r;
-          return value_at<T>(s_, r, i - muster::block_of(s_.count, r, n_).first);
-        });
-      }
-      case muster::collective::reduce_scatter: {
-        const auto mine = muster::block_of(s_.count, me_, n_);
-        auto in = filled(me_, s_.count);
-        muster::buffer<T> out(mine.count + offset());
-        with_operation(s_.op, [&](auto op) {
-          finish(s_.async, muster::reduce_scatter_async(world_, view(in), view(out), op, how));
-        });
-        expect(view(in), [&](std::size_t i) { return value_at<T>(s_, me_, i); });
-        return expect(view(out), [&](std::size_t i) { return combined<T>(s_, n_, mine.first + i); });
-      }
-      case muster::collective::gather: {
-        auto in = filled(me_, s_.count);
-        muster::buffer<T> out((me_ == s_.root ? all : 0) + offset());
-        finish(s_.async, muster::gather_async(world_, view(in), view(out), s_.root, how));
-        return expect(view(out),
-                      [&](std::size_t i) { return value_at<T>(s_, static_cast<int>(i / s_.count), i % s_.count); });
-      }
-      case muster::collective::scatter: {
-        auto in = filled(s_.root, me_ == s_.root ? all : 0);
-        muster::buffer<T> out(s_.count + offset());
-        finish(s_.async, muster::scatter_async(world_, view(in), view(out), s_.root, how));
-        return expect(view(out), [&](std::size_t i) {
-          return value_at<T>(s_, s_.root, static_cast<std::size_t>(me_) * s_.count + i);
-        });
-      }
-      case muster::collective::all_to_all: {
-        auto in = filled(me_, all);
-        muster::buffer<T> out(all + offset());
-        finish(s_.async, muster::all_to_all_async(world_, view(in), view(out), how));
-        return expect(view(out), [&](std::size_t i) {
-          return value_at<T>(s_, static_cast<int>(i / s_.count),
-                             static_cast<std::size_t>(me_) * s_.count + i % s_.count);
-        });
-      }
+      case muster::collective::broadcast:
+        fill(in_, s_.count, s_.registered_in, me_);
+        break;
+      case muster::collective::reduce:
+      case muster::collective::allreduce:
+      case muster::collective::reduce_scatter:
+        fill(in_, s_.count, s_.registered_in, me_);
+        make(out_,
+             s_.kind == muster::collective::reduce_scatter    ? mine.count
+             : s_.kind == muster::collective::reduce && !here ? 0
+                                                              : s_.count,
+             s_.registered_out);
+        break;
+      case muster::collective::allgather:
+        fill(in_, mine.count, s_.registered_in, me_);
+        make(out_, s_.count, s_.registered_out);
+        if (s_.in_place) std::copy(in().begin(), in().end(), out().begin() + static_cast<std::ptrdiff_t>(mine.first));
+        break;
+      case muster::collective::gather:
+        fill(in_, s_.count, s_.registered_in, me_);
+        make(out_, here ? all : 0, s_.registered_out);
+        break;
+      case muster::collective::scatter:
+        fill(in_, here ? all : 0, s_.registered_in, s_.root);
+        make(out_, s_.count, s_.registered_out);
+        break;
+      case muster::collective::all_to_all:
+        fill(in_, all, s_.registered_in, me_);
+        make(out_, all, s_.registered_out);
+        break;
       default:
-        finish(s_.async, muster::barrier_async(world_, how));
+        break;
     }
+  }
+
+  void start() {
+    using muster::collective;
+    const muster::options how{.how = s_.how};
+    const auto whole_in = in();
+    const auto whole_out = out();
+    const auto mine = muster::block_of(s_.count, me_, n_);
+    switch (s_.kind) {
+      case collective::broadcast:
+        return go(muster::detail::broadcast_call(world_, whole_in, s_.root, how));
+      case collective::reduce:
+        return with_operation(s_.op, [&](auto op) {
+          go(muster::detail::reduce_call(world_, whole_in, is_in_place() ? whole_in : whole_out, op, s_.root, how));
+        });
+      case collective::allreduce:
+        return with_operation(s_.op, [&](auto op) {
+          go(muster::detail::allreduce_call(whole_in, is_in_place() ? whole_in : whole_out, op, how));
+        });
+      case collective::allgather: {
+        const auto block = s_.in_place ? whole_out.subspan(mine.first, mine.count) : whole_in;
+        return go(muster::detail::allgather_call(world_, block, whole_out, how));
+      }
+      case collective::reduce_scatter:
+        return with_operation(
+            s_.op, [&](auto op) { go(muster::detail::reduce_scatter_call(world_, whole_in, whole_out, op, how)); });
+      case collective::gather:
+        return go(muster::detail::gather_call(world_, whole_in, whole_out, s_.root, how));
+      case collective::scatter:
+        return go(muster::detail::scatter_call(world_, whole_in, whole_out, s_.root, how));
+      case collective::all_to_all:
+        return go(muster::detail::all_to_all_call(world_, whole_in, whole_out, how));
+      default:
+        return go(muster::detail::barrier_call(how));
+    }
+  }
+
+  void end() override {
+    if (s_.seed % 2 == 0) {
+      while (!work_.wait_for(muster::seconds(0.001))) {
+      }
+    } else if (s_.seed % 3 == 0) {
+      while (!work_.test()) std::this_thread::yield();
+    }
+    work_.wait();
+    expect_results();
+    const bool in_is_result = s_.kind == muster::collective::broadcast || is_in_place();
+    const int whose = s_.kind == muster::collective::scatter ? s_.root : me_;
+    if (!in_is_result) expect(in(), "the input", [&](std::size_t i) { return value_at<T>(s_, whose, i); });
+    expect_frame(in_, "the input");
+    expect_frame(out_, "the output");
   }
 
  private:
-  [[nodiscard]] std::size_t offset() const { return static_cast<std::size_t>(s_.misaligned); }
-  std::span<T> view(muster::buffer<T>& v) const { return v.span().subspan(offset()); }
-  muster::buffer<T> filled(int rank, std::size_t count) const {
-    muster::buffer<T> v(count + offset());  // not a vector: that of bool is no array
-    for (std::size_t i = 0; i < count; ++i) view(v)[i] = value_at<T>(s_, rank, i);
-    return v;
+  [[nodiscard]] bool is_in_place() const {
+    const bool has_result =
+        s_.kind == muster::collective::allreduce || (s_.kind == muster::collective::reduce && me_ == s_.root);
+    return s_.in_place && has_result;
   }
-  static void finish(bool by_testing, muster::work work) {
-    if (by_testing) {
-      while (!work.wait_for(muster::seconds(0.001))) {
-      }
-    }
-    work.wait();
-  }
-  template <class Oracle>
-  void expect(std::span<const T> got, Oracle oracle) const {
-    for (std::size_t i = 0; i < got.size(); ++i) {
-      const T wanted = oracle(i);
-      if (got[i] == wanted) continue;
-      std::ostringstream text;
-      text << "rank " << me_ << ", element " << i << ": " << static_cast<long double>(got[i]) << " instead of "
-           << static_cast<long double>(wanted) << " in " << s_.describe(n_);
-      throw std::runtime_error(text.str());
+
+  void expect_results() const {
+    using muster::collective;
+    const auto mine = muster::block_of(s_.count, me_, n_);
+    const auto value_of = [&](int rank, std::size_t first) {
+      return [this, rank, first](std::size_t i) { return value_at<T>(s_, rank, first + i); };
+    };
+    switch (s_.kind) {
+      case collective::broadcast:
+        return expect(in(), "the data", value_of(s_.root, 0));
+      case collective::reduce:
+      case collective::allreduce:
+        if (s_.kind == collective::reduce && me_ != s_.root) return;
+        return expect(is_in_place() ? in() : out(), "the result",
+                      [&](std::size_t i) { return combined<T>(s_, n_, i); });
+      case collective::reduce_scatter:
+        return expect(out(), "the block", [&](std::size_t i) { return combined<T>(s_, n_, mine.first + i); });
+      case collective::allgather:
+        for (int r = 0; r < n_; ++r) {
+          const auto block = muster::block_of(s_.count, r, n_);
+          expect(out().subspan(block.first, block.count), "a block", value_of(r, 0));
+        }
+        return;
+      case collective::gather:
+        if (me_ != s_.root) return;
+        for (int r = 0; r < n_; ++r)
+          expect(out().subspan(static_cast<std::size_t>(r) * s_.count, s_.count), "a part", value_of(r, 0));
+        return;
+      case collective::scatter:
+        return expect(out(), "the part", value_of(s_.root, static_cast<std::size_t>(me_) * s_.count));
+      case collective::all_to_all:
+        for (int r = 0; r < n_; ++r) {
+          expect(out().subspan(static_cast<std::size_t>(r) * s_.count, s_.count), "a part",
+                 value_of(r, static_cast<std::size_t>(me_) * s_.count));
+        }
+        return;
+      default:
+        return;
     }
   }
 
-  const scenario& s_;
+  // A buffer in a frame: some elements before it, one behind it, that nobody is to write.
+  [[nodiscard]] std::size_t before() const { return static_cast<std::size_t>(s_.misaligned); }
+  [[nodiscard]] std::span<T> inside(muster::buffer<T>& framed) const {
+    return framed.empty() ? std::span<T>() : framed.span().subspan(before(), framed.size() - before() - 1);
+  }
+  [[nodiscard]] std::span<const T> inside(const muster::buffer<T>& framed) const {
+    return framed.empty() ? std::span<const T>() : framed.span().subspan(before(), framed.size() - before() - 1);
+  }
+  [[nodiscard]] std::span<T> in() { return inside(in_); }
+  [[nodiscard]] std::span<T> out() { return inside(out_); }
+  [[nodiscard]] std::span<const T> in() const { return inside(in_); }
+  [[nodiscard]] std::span<const T> out() const { return inside(out_); }
+
+  static T frame() { return static_cast<T>(9.0f); }
+  void make(muster::buffer<T>& made, std::size_t count, std::uint32_t registered) {
+    auto* const source = (registered >> me_ & 1) != 0 ? world_.transport().memory() : nullptr;
+    made = muster::buffer<T>(before() + count + 1, source);  // not a vector: that of bool is no array
+    std::fill(made.begin(), made.begin() + before(), frame());
+    made[made.size() - 1] = frame();
+  }
+  void fill(muster::buffer<T>& made, std::size_t count, std::uint32_t registered, int rank) {
+    make(made, count, registered);
+    const std::size_t period = std::min(count, period_of(s_));
+    T* const data = made.data() + before();
+    for (std::size_t i = 0; i < period; ++i) data[i] = value_at<T>(s_, rank, i);
+    for (std::size_t i = period; i < count; i += period) std::copy_n(data, std::min(period, count - i), data + i);
+  }
+
+  void go(muster::detail::call&& what) {
+    if (s_.async) {
+      work_ = muster::detail::start(world_, std::move(what));
+    } else {
+      muster::detail::run(world_, std::move(what));
+    }
+  }
+
+  template <class Oracle>
+  void expect(std::span<const T> got, const char* what, Oracle oracle) const {
+    const std::size_t period = std::min(got.size(), period_of(s_));
+    muster::buffer<T> wanted(period);
+    for (std::size_t i = 0; i < period; ++i) wanted[i] = oracle(i);
+    for (std::size_t i = 0; i < got.size(); i += period) {
+      const std::size_t n = std::min(period, got.size() - i);
+      // Bytes first, which is fast; numbers may be equal all the same (a long double has bytes that are no part of it).
+      if (std::memcmp(&got[i], wanted.data(), n * sizeof(T)) == 0) continue;
+      for (std::size_t k = 0; k < n; ++k) {
+        if (got[i + k] != wanted[k]) complain(what, i + k, got[i + k], wanted[k]);
+      }
+    }
+  }
+  void expect_frame(const muster::buffer<T>& framed, const char* what) const {
+    if (framed.empty()) return;
+    const auto expect_at = [&](std::size_t i) {
+      if (framed[i] != frame()) complain((std::string("the memory around ") + what).c_str(), i, framed[i], frame());
+    };
+    for (std::size_t i = 0; i < before(); ++i) expect_at(i);
+    expect_at(framed.size() - 1);
+  }
+  [[noreturn]] void complain(const char* what, std::size_t i, T got, T wanted) const {
+    std::ostringstream text;
+    text << "rank " << me_ << ", element " << i << " of " << what << ": " << static_cast<long double>(got)
+         << " instead of " << static_cast<long double>(wanted);
+    throw std::runtime_error(text.str());
+  }
+
+  const scenario s_;
   muster::group& world_;
   int n_;
   int me_;
+  muster::buffer<T> in_;
+  muster::buffer<T> out_;
+  muster::work work_;  // before the buffers are gone
 };
+
+template <class T>
+std::unique_ptr<open_case> begin_as(const scenario& s, muster::group& world) {
+  auto made = std::make_unique<checker<T>>(s, world);
+  if (s.naps) {
+    muster::random_stream naps(s.seed, static_cast<std::uint64_t>(world.rank()));
+    if (naps.below(3) == 0) std::this_thread::yield();
+    if (naps.below(3) == 0) std::this_thread::sleep_for(std::chrono::microseconds(naps.below(200)));
+  }
+  made->start();
+  return made;
+}
 
 }  // namespace
 
-void check(const scenario& s, muster::group& world) {
+std::unique_ptr<open_case> begin(const scenario& s, muster::group& world) {
   switch (s.type) {
     case muster::dtype::boolean:
-      return checker<bool>(s, world).run();
+      return begin_as<bool>(s, world);
     case muster::dtype::int8:
-      return checker<std::int8_t>(s, world).run();
+      return begin_as<std::int8_t>(s, world);
     case muster::dtype::uint8:
-      return checker<std::uint8_t>(s, world).run();
+      return begin_as<std::uint8_t>(s, world);
     case muster::dtype::int16:
-      return checker<std::int16_t>(s, world).run();
+      return begin_as<std::int16_t>(s, world);
     case muster::dtype::uint16:
-      return checker<std::uint16_t>(s, world).run();
+      return begin_as<std::uint16_t>(s, world);
     case muster::dtype::int32:
-      return checker<std::int32_t>(s, world).run();
+      return begin_as<std::int32_t>(s, world);
     case muster::dtype::uint32:
-      return checker<std::uint32_t>(s, world).run();
+      return begin_as<std::uint32_t>(s, world);
     case muster::dtype::int64:
-      return checker<std::int64_t>(s, world).run();
+      return begin_as<std::int64_t>(s, world);
     case muster::dtype::uint64:
-      return checker<std::uint64_t>(s, world).run();
+      return begin_as<std::uint64_t>(s, world);
     case muster::dtype::float16:
-      return checker<muster::float16>(s, world).run();
+      return begin_as<muster::float16>(s, world);
     case muster::dtype::bfloat16:
-      return checker<muster::bfloat16>(s, world).run();
+      return begin_as<muster::bfloat16>(s, world);
     case muster::dtype::float64:
-      return checker<double>(s, world).run();
+      return begin_as<double>(s, world);
     case muster::dtype::extended:
-      return checker<long double>(s, world).run();
+      return begin_as<long double>(s, world);
     default:
-      return checker<float>(s, world).run();
+      return begin_as<float>(s, world);
   }
+}
+
+void check(const scenario& s, muster::group& world) { begin(s, world)->end(); }
+
+// ---- many cases ----
+
+namespace {
+
+std::uint64_t number(const char* variable, std::uint64_t fallback) {
+  const char* const text = std::getenv(variable);
+  return text != nullptr && *text != '\0' ? std::strtoull(text, nullptr, 10) : fallback;
+}
+
+constexpr std::size_t most_open = 5;
+
+}  // namespace
+
+case_list cases_of_run(std::uint64_t count, std::uint64_t shares) {
+  case_list made;
+  made.seed = number("MUSTER_TEST_SEED", made.seed);
+  made.count = (number("MUSTER_TEST_CASES", count) + shares - 1) / shares;
+  if (std::getenv("MUSTER_TEST_CASE") != nullptr) made = {made.seed, number("MUSTER_TEST_CASE", 0), 1};
+  return made;
+}
+
+void check_cases(const case_list& cases, muster::group& world) {
+  const int ranks = world.size();
+  const auto abilities = world.abilities();
+  const choices from{.native = abilities.native_collectives};
+  struct open {
+    std::uint64_t index;
+    scenario what;
+    std::unique_ptr<open_case> pending;
+  };
+  std::deque<open> pending;
+  // Ranks may wait for what is under way whenever they like.
+  muster::random_stream patience(cases.seed, 1000 + static_cast<std::uint64_t>(world.rank()));
+  const auto attempt = [&](std::uint64_t index, const scenario& what, auto&& act) {
+    try {
+      act();
+    } catch (const std::exception& failure) {
+      const auto seed = "MUSTER_TEST_SEED=" + std::to_string(cases.seed);
+      throw std::runtime_error(std::string(failure.what()) + "; case " + std::to_string(index) + " over " +
+                               std::string(abilities.name) + ": " + what.describe(ranks) + "; " + seed +
+                               " MUSTER_TEST_CASE=" + std::to_string(index) + " runs it alone");
+    }
+  };
+  const auto end_oldest = [&] {
+    const auto oldest = std::move(pending.front());
+    pending.pop_front();
+    attempt(oldest.index, oldest.what, [&] { oldest.pending->end(); });
+  };
+  for (std::uint64_t index = cases.first; index < cases.first + cases.count; ++index) {
+    muster::random_stream random(cases.seed, static_cast<std::uint64_t>(ranks) << 48 | index);
+    const scenario what = draw(random, ranks, from);
+    attempt(index, what, [&] { pending.push_back({index, what, begin(what, world)}); });
+    while (!pending.empty() && (!what.async || pending.size() > most_open || patience.below(2) == 0)) end_oldest();
+  }
+  while (!pending.empty()) end_oldest();
 }
 
 }  // namespace test

@@ -157,7 +157,8 @@ void shm_native::disagree(int peer) {
   check_arrival(wanted, peer, board_.lane(peer).marks[turn()], 0);
   throw mismatch_error("the ranks disagree about collective " + std::to_string(call_->mark.sequence) +
                        " of the group (rank " + std::to_string(peer) +
-                       " offers something else); every rank must make the same calls in the same order");
+                       " is in the same, but called something else before); every rank must make the same calls in "
+                       "the same order");
 }
 
 void shm_native::finish() noexcept {
@@ -174,7 +175,8 @@ shm_native::begun shm_native::start(const native_call& call) {
   if (!plan_.fits && (kind == collective::gather || kind == collective::scatter || kind == collective::all_to_all))
     return begun::no;
   ++ticket_;
-  signature_ = signature_of(call.mark);
+  // With all before it: a root of one broadcast does not look at whoever takes itself for its root.
+  signature_ = signature_of(call.mark) + 31 * signature_;
   next_peer_ = 0;
   has_offered_ = false;
   way_ = {};

@@ -87,12 +87,12 @@ class shm_native {
   class visit;
   [[nodiscard]] bool write_to_others(std::span<std::byte* const> to, std::size_t done, std::size_t bytes);
   [[nodiscard]] bool somebody_revoked() noexcept;
-  void read_private(int peer, std::uint64_t address, std::byte* to, std::size_t bytes);
+  [[nodiscard]] bool read_private(int peer, std::uint64_t address, std::byte* to, std::size_t bytes);
   [[nodiscard]] blocks blocks_of(const std::byte* data) const noexcept;
   [[nodiscard]] std::span<std::byte> chunk_of(const std::byte* data, int block, std::uint64_t round) const noexcept;
 
   void lay_out_round(std::uint64_t round);
-  void fold_round(std::uint64_t round);
+  [[nodiscard]] bool fold_round(std::uint64_t round);
   [[nodiscard]] std::span<std::byte> own_result(std::uint64_t round) const noexcept;
   void take_round(std::uint64_t round);
 

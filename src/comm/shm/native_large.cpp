@@ -13,7 +13,7 @@
 namespace muster::inline v0::detail {
 namespace {
 
-constexpr std::uint64_t depth = 2;                     // rounds in the staging area: one is filled while one is read
+constexpr std::uint64_t depth = 2;  // rounds in the staging area: one is filled while one is read
 constexpr std::size_t largest_chunk = std::size_t{128} << 10;
 constexpr std::uint64_t broadcast_depth = 8;
 constexpr std::size_t largest_broadcast_chunk = staging_bytes / broadcast_depth;
@@ -114,19 +114,22 @@ bool shm_native::somebody_revoked() noexcept {
   return false;
 }
 
-void shm_native::read_private(int peer, std::uint64_t address, std::byte* to, std::size_t bytes) {
+// False when the memory or its process is gone: that rank has given up, and the notice is on its way.
+bool shm_native::read_private(int peer, std::uint64_t address, std::byte* to, std::size_t bytes) {
   while (bytes > 0) {
     const iovec here{to, bytes};
     const iovec there{reinterpret_cast<void*>(address), bytes};
     const ssize_t got = ::process_vm_readv(board_.host().process(board_.host_rank(peer)), &here, 1, &there, 1, 0);
     if (got <= 0) {
-      throw peer_failure({peer}, "rank " + std::to_string(peer) + " cannot be read any more (" +
-                                     std::strerror(got == 0 ? EFAULT : errno) + "); see its own message");
+      if (got == 0 || errno == EFAULT || errno == ESRCH) return false;
+      throw peer_failure({peer}, "rank " + std::to_string(peer) + " cannot be read any more (" + std::strerror(errno) +
+                                     "); try --cma off");
     }
     to += got;
     address += static_cast<std::uint64_t>(got);
     bytes -= static_cast<std::size_t>(got);
   }
+  return true;
 }
 
 void shm_native::learn_way() {
@@ -210,7 +213,8 @@ std::span<std::byte> shm_native::own_result(std::uint64_t round) const noexcept 
   return {call_->out + round * chunk_bytes(), part.size()};
 }
 
-void shm_native::fold_round(std::uint64_t round) {
+// False when an input could not be read.
+bool shm_native::fold_round(std::uint64_t round) {
   const int me = board_.rank();
   const std::size_t bytes = chunk_of(nullptr, me, round).size();
   std::byte* out[2];
@@ -231,10 +235,15 @@ void shm_native::fold_round(std::uint64_t round) {
         if (p == me) {
           from = mine.data();
         } else if (pulled_) {
-          const std::uint64_t address = board_.lane(p).offers[turn()].place.in;
-          std::byte* const here = laid_out(me, 0, p);
-          read_private(p, address + static_cast<std::uint64_t>(mine.data() - call_->in), here, bytes);
-          from = here;
+          const offer& theirs = board_.lane(p).offers[turn()];
+          const auto begin = static_cast<std::uint64_t>(mine.data() - call_->in);
+          if ((theirs.flags & offer::registered_in) != 0) {  // while somebody's output is private
+            from = board_.host().at(board_.host_rank(p), theirs.place.in) + begin;
+          } else {
+            std::byte* const here = laid_out(me, 0, p);
+            if (!read_private(p, theirs.place.in + begin, here, bytes)) return false;
+            from = here;
+          }
         } else {
           from = laid_out(p, round, me);
         }
@@ -242,6 +251,7 @@ void shm_native::fold_round(std::uint64_t round) {
       call_->reduce->fold({out, outs}, peers_in_, bytes);
     }
   }
+  return true;
 }
 
 void shm_native::take_round(std::uint64_t round) {
@@ -267,15 +277,14 @@ task shm_native::exchange_chunks(flow_type& f, shm_native& s) {
   for (std::uint64_t round = 0; round < rounds; ++round) {
     if (lays_out && round + 1 < rounds) {
       // What was laid out `depth` rounds before has been folded.
-      if (round + 1 >= depth)
-        co_await f.until([&s, round] { return s.all_at(&lane_head::folded, round + 2 - depth); });
+      if (round + 1 >= depth) co_await f.until([&s, round] { return s.all_at(&lane_head::folded, round + 2 - depth); });
       s.lay_out_round(round + 1);
     }
     if (lays_out) co_await f.until([&s, round] { return s.all_at(&lane_head::given, round + 1); });
     if (s.others_take() && round >= depth)
       co_await f.until([&s, round] { return s.all_at(&lane_head::taken, round + 1 - depth); });
-    s.fold_round(round);
-    if (s.pulled_ && s.somebody_revoked()) co_await f.until([] { return false; });  // it may have read anything
+    // What was read of one that has given up may be anything.
+    if (!s.fold_round(round) || (s.pulled_ && s.somebody_revoked())) co_await f.until([] { return false; });
     s.reach(s.board_.mine().folded, round + 1);
     if (takes) co_await f.until([&s, round] { return s.all_at(&lane_head::folded, round + 1); });
     s.take_round(round);
@@ -317,8 +326,8 @@ task shm_native::broadcast(flow_type& f, shm_native& s) {
   }
   if (registered) {
     copy_bytes(c.out, s.board_.host().at(s.board_.host_rank(root), from.place.in), bytes);
-  } else {
-    s.read_private(root, from.place.in, c.out, bytes);
+  } else if (!s.read_private(root, from.place.in, c.out, bytes)) {
+    co_await f.until([] { return false; });
   }
   if (s.board_.lane(root).revoked.load(std::memory_order_seq_cst) != 0) co_await f.until([] { return false; });
   s.finish();
@@ -346,9 +355,8 @@ task shm_native::broadcast_chunks(flow_type& f, shm_native& s) {
       copy_bytes(chunk, c.in + begin, n);
       s.reach(s.board_.mine().given, round + 1);
     } else {
-      co_await f.until([&s, root, round] {
-        return s.board_.lane(root).given.load(std::memory_order_acquire) >= s.step(round + 1);
-      });
+      co_await f.until(
+          [&s, root, round] { return s.board_.lane(root).given.load(std::memory_order_acquire) >= s.step(round + 1); });
       copy_bytes(c.out + begin, chunk, n);
       s.reach(s.board_.mine().taken, round + 1);
     }

@@ -13,9 +13,9 @@
 namespace muster::inline v0::detail {
 namespace {
 
-constexpr std::size_t granule = 4096;                       // what allocations are rounded to: nobody shares a page
-constexpr std::size_t growth = std::size_t{1} << 20;        // what the file grows by at least
-constexpr std::size_t returned_from = std::size_t{1} << 20; // free runs this long give their pages back
+constexpr std::size_t granule = 4096;                        // what allocations are rounded to: nobody shares a page
+constexpr std::size_t growth = std::size_t{1} << 20;         // what the file grows by at least
+constexpr std::size_t returned_from = std::size_t{1} << 20;  // free runs this long give their pages back
 
 constexpr std::size_t round_up(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
 
@@ -55,7 +55,14 @@ mapping& mapping::operator=(mapping&& other) noexcept {
 }
 
 mapping::~mapping() {
-  if (base_ != nullptr) ::munmap(base_, reserve_);
+  if (file_) ::munmap(base_, reserve_);  // an alias has no file
+}
+
+mapping mapping::alias() const noexcept {
+  mapping same;
+  same.base_ = base_;
+  same.reserve_ = reserve_;
+  return same;
 }
 
 segment::segment(std::size_t reserve) : memory_(make_file(), reserve) {}

@@ -23,6 +23,8 @@ class mapping {
   mapping(mapping&& other) noexcept;
   mapping& operator=(mapping&& other) noexcept;
   ~mapping();
+  /// The same addresses once more, for ranks that are threads of one process; this one must outlive it.
+  [[nodiscard]] mapping alias() const noexcept;
 
   [[nodiscard]] std::byte* at(std::uint64_t offset) const noexcept { return base_ + offset; }
   [[nodiscard]] std::size_t reserve() const noexcept { return reserve_; }

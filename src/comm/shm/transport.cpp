@@ -2,6 +2,8 @@
 
 #include <sched.h>
 
+#include <algorithm>
+
 #include <muster/core/error.hpp>
 
 #include "connect.hpp"
@@ -11,6 +13,9 @@ namespace {
 
 // A rank that waits looks after its peers this often: so soon is a death seen.
 constexpr std::chrono::milliseconds between_looks{10};
+
+// So long a rank that left a group without a reason may take to give one in the group that it was made from.
+constexpr std::chrono::milliseconds for_last_words{50};
 
 // Members tell each other of a new group under this tag, which no user's message has.
 constexpr std::uint32_t group_tag = 0xffffffff;
@@ -89,11 +94,36 @@ void shm_transport::tell_gone(int peer, notice& message) const {
                    " ended and did not finish what this group does); see what its launcher says of it");
 }
 
+// Whether that rank's last words, read or not, were why it gives up.
+bool shm_transport::has_said_why(int peer) {
+  const post& in = board_.posts(peer, rank());
+  const std::uint64_t written = in.written.load(std::memory_order_acquire);
+  return written > 0 && in.ring[(written - 1) % post::room].what != notice::kind::position;
+}
+
+// A peer that ended without a word. One that left word is no news of this transport's: the reason is in the notice. One
+// that lives may have left because of an exception on its way out, which ends this group before the one that will say so.
+int shm_transport::find_silent_end() {
+  const auto now = clock::now();
+  for (;;) {
+    const int gone = board_.find_gone(called_ == 0 ? 0 : called_ - 1);
+    if (gone < 0) break;
+    leavers_.push_back({gone, board_.host().ended(board_.host_rank(gone)) ? now : now + for_last_words});
+  }
+  const auto silent = std::find_if(leavers_.begin(), leavers_.end(), [&](const leaver& one) {
+    return now >= one.until && !has_said_why(one.rank);
+  });
+  if (silent == leavers_.end()) return -1;
+  const int rank = silent->rank;
+  leavers_.erase(silent);
+  return rank;
+}
+
 bool shm_transport::poll(notice& message) {
   const std::uint32_t news = board_.mine().news.load(std::memory_order_acquire);
   if (news == news_ && suspect_ < 0) return false;
   // Where one rank speaks of trouble another may be dead, and that is the better word.
-  if (suspect_ < 0) suspect_ = board_.find_gone(called_ == 0 ? 0 : called_ - 1);
+  if (suspect_ < 0) suspect_ = find_silent_end();
   if (suspect_ >= 0) {
     tell_gone(std::exchange(suspect_, -1), message);
     return true;
@@ -108,7 +138,7 @@ void shm_transport::pause(clock::time_point until) {
   const auto now = clock::now();
   if (suspect_ >= 0 || now < next_look_) return;
   next_look_ = now + between_looks;
-  suspect_ = board_.find_gone(called_ == 0 ? 0 : called_ - 1);
+  suspect_ = find_silent_end();
 }
 
 std::unique_ptr<shm_transport> shm_transport::subgroup(std::span<const int> members, std::uint64_t) {

@@ -51,6 +51,8 @@ class shm_transport final : public request_owner {
   [[noreturn]] static void refuse_gone(int peer);
   bool read_posts(notice& message);
   void tell_gone(int peer, notice& message) const;
+  [[nodiscard]] bool has_said_why(int peer);
+  [[nodiscard]] int find_silent_end();
 
   shm_board board_;
   shm_messages messages_;
@@ -59,6 +61,11 @@ class shm_transport final : public request_owner {
   std::uint64_t called_ = 0;  // collectives of the group that this rank has begun
   std::uint32_t news_ = 0;    // the count of notices when all had been read
   int suspect_ = -1;        // seen to have ended; told at the next poll, when all it left behind has been read
+  struct leaver {
+    int rank;
+    clock::time_point until;
+  };
+  std::vector<leaver> leavers_;  // gone, and may have a word to say yet
   clock::time_point next_look_{};
 };
 

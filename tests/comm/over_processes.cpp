@@ -1,4 +1,5 @@
-// The oracle test over MPI: started by mpirun, every rank draws the same cases. First word: how many; second: the seed.
+// The oracle test over transports between processes: started by a launcher, every rank draws the same cases. The first
+// word says how many.
 #include <muster/muster.hpp>
 
 #include <cstdio>
@@ -10,15 +11,6 @@ namespace {
 
 void require(bool condition, const char* what) {
   if (!condition) throw std::runtime_error(what);
-}
-
-void check_cases(muster::group& world, int cases, std::uint64_t seed) {
-  muster::random_stream random(seed, static_cast<std::uint64_t>(world.size()));
-  for (int i = 0; i < cases; ++i) {
-    auto scenario = test::draw(random, world.size(), i % 50 == 0 ? 1000000 : 20000);
-    if (random.below(4) == 0) scenario.how = muster::algorithm::native;
-    test::check(scenario, world);
-  }
 }
 
 void check_groups(muster::group& world) {
@@ -71,14 +63,14 @@ void check_any_source(muster::group& world) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  return muster::run_main(argc, argv, [](muster::context& context) {
+  return muster::run_main(argc, argv, [&](muster::context& context) {
     auto& world = context.world();
-    const char* cases = std::getenv("MUSTER_TEST_CASES");
-    const char* seed_text = std::getenv("MUSTER_TEST_SEED");
-    const std::uint64_t seed = seed_text != nullptr ? std::strtoull(seed_text, nullptr, 10) : 20261121;
-    if (world.rank() == 0)
-      std::printf("seed %llu over %s\n", static_cast<unsigned long long>(seed), context.transport_name().c_str());
-    check_cases(world, cases != nullptr ? std::atoi(cases) : 300, seed);
+    const auto cases = test::cases_of_run(argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 300);
+    if (world.rank() == 0) {
+      std::printf("seed %llu, %llu cases over %s\n", static_cast<unsigned long long>(cases.seed),
+                  static_cast<unsigned long long>(cases.count), context.transport_name().c_str());
+    }
+    test::check_cases(cases, world);
     check_groups(world);
     check_any_source(world);
   });

@@ -1,0 +1,267 @@
+#!/usr/bin/env python3
+"""Starts tests/comm/survivors on some ranks over shm, does something to some of them, and looks at how the others fare.
+
+usage: survivors.py WHAT --program PATH --rounds N [--seed S] [--first I]
+  kill    SIGKILL of one or more ranks at a random moment: every other rank ends by itself, soon, with a peer_failure
+          that names a killed one, and no wrong result was seen; nothing is left of any of them
+  pause   SIGSTOP of a rank for 300 ms: nothing happens
+  stop    SIGSTOP of a rank past the deadline: the others end with a timeout that names it; let go, it ends too, and has
+          not written into the memory of the others after their error
+  leave   a rank returns from main while others need it: they end with a peer_failure that names it
+  abort   a rank gives up: all end with its reason and its status
+A failure names its round: --first I --rounds 1 with the same seed repeats that one.
+"""
+import argparse
+import os
+import random
+import re
+import select
+import signal
+import statistics
+import subprocess
+import sys
+import time
+
+DEADLINE = 30.0  # of what takes milliseconds: the machine may be busy
+
+parser = argparse.ArgumentParser()
+parser.add_argument("what", choices=["kill", "pause", "stop", "leave", "abort"])
+parser.add_argument("--rounds", type=int, default=100)
+parser.add_argument("--first", type=int, default=0)
+parser.add_argument("--seed", type=int, default=int(os.environ.get("MUSTER_TEST_SEED", "20261121")))
+parser.add_argument("--program", required=True)
+options = parser.parse_args()
+
+
+class Failure(Exception):
+    pass
+
+
+class Rank:
+    """One process, its lines as they come."""
+
+    def __init__(self, job, rank, ranks, seed, words):
+        environment = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_RANK=str(rank),
+                           LOCAL_WORLD_SIZE=str(ranks), MUSTER_JOB=job, MUSTER_TEST_SEED=str(seed))
+        self.rank = rank
+        self.process = subprocess.Popen([options.program] + words, env=environment, stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
+        self.pid = self.process.pid
+        self.text = b""
+        self.lines = []
+        self.open = True
+
+    def read(self, until):
+        """Takes what there is, waiting for it until then."""
+        ready, _, _ = select.select([self.process.stdout], [], [], max(0.0, until - time.monotonic()))
+        if not ready:
+            raise Failure(f"rank {self.rank} neither ends nor says anything more (so far: {self.lines})")
+        data = os.read(self.process.stdout.fileno(), 65536)
+        self.open = bool(data)
+        self.text += data
+        *whole, self.text = self.text.split(b"\n")
+        self.lines += [line.decode() for line in whole]
+
+    def expect(self, word):
+        """The first line that begins with this word."""
+        until = time.monotonic() + DEADLINE
+        while True:
+            for line in self.lines:
+                if line.split(" ")[0] == word:
+                    return line
+            if not self.open:
+                raise Failure(f"rank {self.rank} ended without '{word}' ({self.lines}, {self.end()})")
+            self.read(until)
+
+    def end(self):
+        """Its exit status, when all it said has been read."""
+        until = time.monotonic() + DEADLINE
+        while self.open:
+            self.read(until)
+        try:
+            status = self.process.wait(max(0.1, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            raise Failure(f"rank {self.rank} does not end") from None
+        self.errors = self.process.stderr.read().decode()
+        return status
+
+    def close(self):
+        self.process.kill()
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+            stream.close()
+
+    def error(self):
+        """(nanoseconds, status, ranks named, text) of its line of error."""
+        line = self.expect("error")
+        _, when, status, named, text = line.split(" ", 4)
+        return int(when), int(status), [int(r) for r in named.split(",") if r != "-"], text
+
+
+def left_behind(job, pids):
+    """What a job could leave where it has a name."""
+    found = [line.split()[-1] for line in open("/proc/net/unix", encoding="ascii", errors="replace") if job in line]
+    for place in ("/dev/shm", "/tmp"):
+        if os.path.isdir(place):
+            found += [f"{place}/{name}" for name in os.listdir(place)
+                      if name not in before[place] and (job in name or set(re.split(r"[._-]", name)) & pids)]
+    return found
+
+
+before = {place: set(os.listdir(place)) if os.path.isdir(place) else set() for place in ("/dev/shm", "/tmp")}
+delays = []      # seconds from the kill to the error
+second_hand = 0  # errors that name a survivor which tells of the killed one
+
+
+def check_memory_of(rank):
+    if any(line.startswith("wrong") for line in rank.lines):
+        raise Failure(f"rank {rank.rank}: {rank.lines}")
+
+
+def kill(draw, ranks, start):
+    global second_hand
+    crew = start(["60"], ["--cma", draw.choice(["auto", "on", "off"]), "--progress", draw.choice(["auto", "on"])])
+    for rank in crew:
+        rank.expect("ready")
+    count = ranks if draw.random() < 0.1 else draw.randint(1, ranks - 1) if draw.random() < 0.3 else 1
+    victims = draw.sample(crew, count)
+    # Any scale of time is as likely as any other: 10 microseconds to 20 milliseconds.
+    time.sleep(1e-5 * 2000 ** draw.random())
+    apart = draw.choice([0, 0, 0.0003, 0.003])
+    when = time.monotonic_ns()
+    for victim in victims:
+        victim.process.kill()
+        time.sleep(apart)
+    for victim in victims:
+        victim.end()
+        check_memory_of(victim)
+    for rank in crew:
+        if rank in victims:
+            continue
+        status = rank.end()
+        check_memory_of(rank)
+        if status != 4:
+            raise Failure(f"rank {rank.rank} ends with {status}, not 4: {rank.lines} {rank.errors}")
+        moment, _, named, text = rank.error()
+        delays.append((moment - when) * 1e-9)
+        if not set(named) & {victim.rank for victim in victims}:
+            second_hand += 1
+            # In a group made from the world ranks have other numbers; the process is the same.
+            if not any(f"process {victim.pid} " in text for victim in victims):
+                raise Failure(f"rank {rank.rank} names no killed rank: {text}")
+
+
+def pause(draw, ranks, start):
+    crew = start([str(0.6 + draw.random() * 0.3)], ["--cma", draw.choice(["on", "off"])])
+    for rank in crew:
+        rank.expect("ready")
+    victim = draw.choice(crew)
+    time.sleep(1e-5 * 20000 ** draw.random())
+    os.kill(victim.pid, signal.SIGSTOP)
+    time.sleep(0.3)
+    os.kill(victim.pid, signal.SIGCONT)
+    done = set()
+    for rank in crew:
+        status = rank.end()
+        check_memory_of(rank)
+        if status != 0:
+            raise Failure(f"rank {rank.rank} ends with {status}: {rank.lines} {rank.errors}")
+        done.add(rank.expect("done"))
+    if len(done) != 1:
+        raise Failure(f"the ranks did not do the same: {done}")
+
+
+def stop(draw, ranks, start):
+    crew = start(["60", "stay"], ["--timeout", "0.5", "--cma", draw.choice(["on", "off"])])
+    for rank in crew:
+        rank.expect("ready")
+    victim = draw.choice(crew)
+    time.sleep(1e-5 * 20000 ** draw.random())
+    os.kill(victim.pid, signal.SIGSTOP)
+    others = [rank for rank in crew if rank is not victim]
+    named_it = False
+    for rank in others:
+        _, status, named, text = rank.error()
+        if status != 5:
+            raise Failure(f"rank {rank.rank} fails with {status}, not 5: {text}")
+        named_it = named_it or (victim.rank in named and "did not finish in 0.5 s" in text)
+    if not named_it:
+        raise Failure(f"nobody names rank {victim.rank}: {[rank.lines for rank in others]}")
+    for rank in others:
+        rank.expect("waits")
+    os.kill(victim.pid, signal.SIGCONT)
+    _, status, _, text = victim.error()
+    if status != 5:
+        raise Failure(f"the stopped rank {victim.rank} fails with {status}, not 5: {text}")
+    victim.expect("waits")
+    time.sleep(0.1)
+    for rank in crew:
+        rank.process.stdin.write(b"\n")
+    for rank in crew:
+        status = rank.end()
+        check_memory_of(rank)
+        if status != 5:
+            raise Failure(f"rank {rank.rank} ends with {status}, not 5: {rank.lines} {rank.errors}")
+        if rank is not victim and "kept" not in rank.lines:
+            raise Failure(f"somebody wrote into the memory of rank {rank.rank} after its error: {rank.lines}")
+
+
+def leave(draw, ranks, start):
+    leaver = draw.randrange(ranks)
+    crew = start(["60", "leave", str(leaver)], [])
+    for rank in crew:
+        status = rank.end()
+        check_memory_of(rank)
+        if rank.rank == leaver:
+            if status != 0:
+                raise Failure(f"rank {rank.rank}, which leaves, ends with {status}: {rank.lines} {rank.errors}")
+            continue
+        _, said, named, text = rank.error()
+        if status != 4 or said != 4 or (leaver not in named and f"process {crew[leaver].pid} " not in text):
+            raise Failure(f"rank {rank.rank} ends with {status}, not 4 for rank {leaver}: {text}")
+
+
+def give_up(draw, ranks, start):
+    quitter = draw.randrange(ranks)
+    crew = start(["60", "abort", str(quitter)], [])
+    for rank in crew:
+        status = rank.end()
+        check_memory_of(rank)
+        _, said, named, text = rank.error()
+        if status != 9 or said != 9 or named != [quitter] or "had enough" not in text:
+            raise Failure(f"rank {rank.rank} ends with {status}, not 9 for rank {quitter}: {text}")
+
+
+acts = {"kill": kill, "pause": pause, "stop": stop, "leave": leave, "abort": give_up}
+print(f"seed {options.seed}, rounds {options.first} to {options.first + options.rounds - 1}")
+begin = time.monotonic()
+for number in range(options.first, options.first + options.rounds):
+    draw = random.Random(f"{options.seed}.{number}")
+    ranks = draw.randint(2, 5)
+    job = f"survivors-{os.getpid()}-{number}"
+    crew = []
+
+    seed = draw.getrandbits(32)
+
+    def start(words, flags):
+        for rank in range(ranks):
+            crew.append(Rank(job, rank, ranks, seed, words + ["--transport", "shm"] + flags))
+        return crew
+
+    try:
+        acts[options.what](draw, ranks, start)
+        left = left_behind(job, {str(rank.pid) for rank in crew})
+        if left:
+            raise Failure(f"left behind: {left}")
+    except Failure as failure:
+        sys.exit(f"round {number} ({ranks} ranks): {failure}\n"
+                 f"again: survivors.py {options.what} --program {options.program} --seed {options.seed} --first {number} --rounds 1")
+    finally:
+        for rank in crew:
+            rank.close()
+if delays:
+    delays.sort()
+    print(f"{len(delays)} survivors; from the kill to the error: median {statistics.median(delays) * 1e3:.2f} ms, "
+          f"9 of 10 below {delays[len(delays) * 9 // 10] * 1e3:.2f} ms, at most {delays[-1] * 1e3:.2f} ms; "
+          f"{second_hand} in another numbering or at second hand")
+print(f"{options.rounds} rounds in {time.monotonic() - begin:.1f} s")
