@@ -12,7 +12,7 @@ namespace {
 // Waiting: tests back to back for longer than it takes to wake a thread that sleeps (30 to 60 us on a virtual machine),
 // or two ranks that once slept would keep each other asleep; then the processor is offered to others a few times, and
 // then the transport sleeps until something happens. With more ranks than cores the peer we wait for may need this very
-// core, so nothing spins.
+// core: then each turn offers it.
 constexpr std::chrono::microseconds spin_time{150};
 constexpr int spins_by_the_clock = 64;
 constexpr int yields = 16;
@@ -151,8 +151,9 @@ bool group_state::run_at_once(const call& what) {
     if (!transport->native(handed, r)) return false;
     history_[sequence % remembered] = mark;
     ++sequence;
-    for (int turns = crowded ? 1 : quick_turns; turns > 0; --turns) {
+    for (int turns = quick_turns; turns > 0; --turns) {
       if (r.owner == nullptr || transport->test(r)) return true;
+      if (crowded && transport->must_yield()) sched_yield();
     }
   } catch (...) {
     fail(std::current_exception());
@@ -240,13 +241,12 @@ bool group_state::stall::spin() {
 }
 
 bool group_state::wait(operation_state& op, clock::time_point limit) {
-  const bool may_spin = !crowded;
   stall stalled;
   while (!op.done) {
     if (progress()) {  // where one message came the next may be close
       stalled = {};
-    } else if (may_spin && stalled.spin()) {
-      continue;
+    } else if (stalled.spin()) {
+      if (crowded && transport->must_yield()) sched_yield();
     } else if (stalled.yields < yields) {
       ++stalled.yields;
       sched_yield();

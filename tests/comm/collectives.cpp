@@ -178,6 +178,7 @@ class counting_transport final : public muster::request_owner {
   [[nodiscard]] muster::transport_abilities abilities() const { return inner_.abilities(); }
   [[nodiscard]] std::pmr::memory_resource* memory() const { return inner_.memory(); }
   [[nodiscard]] bool crowded() const { return inner_.crowded(); }
+  [[nodiscard]] bool must_yield() const { return inner_.must_yield(); }
   void send(muster::request& r) {
     ++sends_;
     bytes_ += r.bytes;

@@ -21,6 +21,7 @@ class any_transport final : public request_owner {
   [[nodiscard]] transport_abilities abilities() const { return self_->abilities(); }
   [[nodiscard]] std::pmr::memory_resource* memory() const { return self_->memory(); }
   [[nodiscard]] bool crowded() const { return self_->crowded(); }
+  [[nodiscard]] bool must_yield() const { return self_->must_yield(); }
   void send(request& r) { self_->send(r); }
   void receive(request& r) { self_->receive(r); }
   bool native(const native_call& call, request& r) { return self_->native(call, r); }
@@ -44,6 +45,7 @@ class any_transport final : public request_owner {
     virtual transport_abilities abilities() const = 0;
     virtual std::pmr::memory_resource* memory() const = 0;
     virtual bool crowded() const = 0;
+    virtual bool must_yield() const = 0;
     virtual void send(request& r) = 0;
     virtual void receive(request& r) = 0;
     virtual bool native(const native_call& call, request& r) = 0;
@@ -63,6 +65,7 @@ class any_transport final : public request_owner {
     transport_abilities abilities() const override { return std::as_const(*inner).abilities(); }
     std::pmr::memory_resource* memory() const override { return std::as_const(*inner).memory(); }
     bool crowded() const override { return std::as_const(*inner).crowded(); }
+    bool must_yield() const override { return std::as_const(*inner).must_yield(); }
     void send(request& r) override { inner->send(r); }
     void receive(request& r) override { inner->receive(r); }
     bool native(const native_call& call, request& r) override { return inner->native(call, r); }

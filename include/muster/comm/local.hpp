@@ -57,6 +57,7 @@ class local_transport final : public request_owner {
   [[nodiscard]] transport_abilities abilities() const;
   [[nodiscard]] std::pmr::memory_resource* memory() const { return nullptr; }  // threads reach all
   [[nodiscard]] bool crowded() const;
+  [[nodiscard]] bool must_yield() const { return crowded(); }
   void send(request& r);
   void receive(request& r);
   bool native(const native_call&, request&) { return false; }

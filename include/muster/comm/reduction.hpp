@@ -148,7 +148,7 @@ class reduction {
   template <class T, class Op>
   static void fold_elements(const void* state, std::span<std::byte* const> out, std::span<const std::byte* const> in,
                             std::size_t count, void (*finish)(std::byte*, std::size_t, int)) {
-    constexpr std::size_t piece = 4096 / sizeof(T);
+    constexpr std::size_t piece = 2048 / sizeof(T);
     alignas(64) T folded[piece];
     for (std::size_t done = 0; done < count; done += piece) {
       const std::size_t n = std::min(piece, count - done);

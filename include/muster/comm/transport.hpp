@@ -158,7 +158,8 @@ concept transport = std::derived_from<T, request_owner> && !std::movable<T> &&
   { c.size() } -> std::same_as<int>;
   { c.abilities() } -> std::same_as<transport_abilities>;
   { c.memory() } -> std::same_as<std::pmr::memory_resource*>;
-  { c.crowded() } -> std::same_as<bool>;  // more ranks than cores here: waiting must not spin
+  { c.crowded() } -> std::same_as<bool>;     // more ranks than cores here
+  { c.must_yield() } -> std::same_as<bool>;  // crowded, and who is waited for may need this very core: do not spin
   { t.send(r) } -> std::same_as<void>;
   { t.receive(r) } -> std::same_as<void>;
   { t.native(n, r) } -> std::same_as<bool>;  // false: none for this collective, type or operation

@@ -34,6 +34,7 @@ class mpi_transport final : public request_owner {
   [[nodiscard]] transport_abilities abilities() const;
   [[nodiscard]] std::pmr::memory_resource* memory() const { return nullptr; }
   [[nodiscard]] bool crowded() const { return crowded_; }
+  [[nodiscard]] bool must_yield() const { return crowded_; }
   void send(request& r);
   void receive(request& r);
   bool native(const native_call& call, request& r);

@@ -25,7 +25,7 @@ inline constexpr std::size_t staging_bytes = std::size_t{1} << 20;
 /// same cache line and needs no second look.
 struct alignas(apart) offer {
   static constexpr std::size_t inline_limit = 48;
-  enum : std::uint32_t { registered_in = 1, registered_out = 2 };
+  enum : std::uint32_t { registered_in = 1, registered_out = 2, pulls = 4 };  // the last as one rank's word for all
 
   std::atomic<std::uint64_t> ticket;  // see `ticket_word`
   std::uint32_t flags;
@@ -73,6 +73,7 @@ struct lane_head {
   std::atomic<std::uint64_t> left;     // 0: it is there; else 1 + the collectives it had called when it left
   std::atomic<std::uint32_t> revoked;  // it gave up: its memory is not to be used any more
   std::atomic<std::uint32_t> writing;  // it is writing into the memory of others just now
+  std::atomic<std::uint32_t> core;     // where it ran when it came last, if there are more ranks than cores
   std::atomic<std::uint32_t> vote;     // see shm_transport::agree
   std::uint64_t probe;                 // an address in its private memory, for that
   alignas(apart) std::atomic<std::uint32_t> asleep;  // the bell: others clear it and wake the rank
@@ -104,6 +105,7 @@ class shm_board {
   [[nodiscard]] const lane_layout& layout() const noexcept { return layout_; }
 
   [[nodiscard]] lane_head& lane(int rank) noexcept { return *reinterpret_cast<lane_head*>(start(rank)); }
+  [[nodiscard]] const lane_head& lane(int rank) const noexcept { return *reinterpret_cast<lane_head*>(start(rank)); }
   [[nodiscard]] lane_head& mine() noexcept { return *mine_; }
   /// The payload of an offer that does not fit its line.
   [[nodiscard]] std::byte* small(int rank, std::uint64_t ticket) noexcept {

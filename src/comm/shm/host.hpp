@@ -44,7 +44,8 @@ class shm_host {
 
   /// What the ranks agreed on when they had met.
   struct agreement {
-    bool pulls = false;       // the system reads others' private memory for us, faster than they lay it out
+    bool may_pull = false;    // the system reads others' private memory for us
+    bool must_pull = false;   // and is always to
     bool asymmetric = false;  // sleepers make the others' writes visible; otherwise each writer does
   };
   void agree(const agreement& on) noexcept { agreed_ = on; }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "copy.hpp"
+
 namespace muster::inline v0::detail {
 namespace {
 
@@ -56,7 +58,7 @@ bool shm_messages::push(int peer, const std::byte* data, std::uint64_t bytes, st
   while (moved < bytes && room > 0) {
     const std::uint64_t at = head % size;
     const std::uint64_t n = std::min({bytes - moved, size - at, room});
-    std::memcpy(ring.bytes() + at, data + moved, n);
+    copy_bytes(ring.bytes() + at, data + moved, n);
     moved += n;
     const std::uint64_t used = moved == bytes ? padded(n) : n;  // all but the last piece of a message are whole lines
     head += used;
@@ -172,7 +174,7 @@ void shm_messages::take(int peer, incoming& in) {
       if (r.combine != nullptr) {
         r.combine->combine(r.data + in.moved, from, n, r.incoming_first);
       } else {
-        std::memcpy(r.data + in.moved, from, n);
+        copy_bytes(r.data + in.moved, from, n);
       }
     } else if (in.aside != nullptr) {
       std::memcpy(in.aside->bytes.data() + in.moved, from, n);

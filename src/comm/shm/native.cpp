@@ -8,6 +8,8 @@
 
 #include <muster/core/error.hpp>
 
+#include "copy.hpp"
+
 namespace muster::inline v0::detail {
 namespace {
 
@@ -37,7 +39,7 @@ void copy_ends(std::byte* to, const std::byte* from, std::size_t bytes) {
 // What fits a register or two is not worth a call.
 void copy(std::byte* to, const std::byte* from, std::size_t bytes) {
   if (bytes > 16 || bytes < 4) {
-    std::memcpy(to, from, bytes);
+    copy_bytes(to, from, bytes);
   } else if (bytes >= 8) {
     copy_ends<std::uint64_t>(to, from, bytes);
   } else {
@@ -62,9 +64,31 @@ bool shm_native::all_finished(std::uint64_t ticket) {
 // The place of this offer was that of an earlier one.
 bool shm_native::may_offer() { return ticket_ <= lane_head::turns || all_finished(ticket_ - lane_head::turns); }
 
+void shm_native::say_where() noexcept {
+  if (!board_.host().crowded()) return;
+  const auto core = static_cast<std::uint32_t>(::sched_getcpu());
+  if (auto& said = board_.mine().core; said.load(std::memory_order_relaxed) != core)
+    said.store(core, std::memory_order_relaxed);
+}
+
+bool shm_native::waits_for_this_core() const {
+  if (call_ == nullptr) return true;
+  const auto here = static_cast<std::uint32_t>(::sched_getcpu());
+  for (int p = 0; p < board_.size(); ++p) {
+    const lane_head& lane = board_.lane(p);
+    if (p == board_.rank() || lane.core.load(std::memory_order_relaxed) != here) continue;
+    if (has_offered_ && plan_.awaits_root && p != call_->mark.root) continue;
+    const auto number = static_cast<std::uint32_t>(lane.offers[turn()].ticket.load(std::memory_order_relaxed) >> 32);
+    const bool is_small_and_there = plan_.fits && number == static_cast<std::uint32_t>(ticket_);
+    if (!is_small_and_there) return true;
+  }
+  return false;
+}
+
 void shm_native::make_offer(const std::byte* small, std::size_t bytes) {
   auto& mine = board_.mine();
   offer& made = mine.offers[turn()];
+  say_where();
   mine.marks[turn()] = call_->mark;
   if (bytes > 0)
     copy(bytes <= offer::inline_limit ? made.bytes : board_.small(board_.rank(), ticket_), small, bytes);
@@ -72,9 +96,10 @@ void shm_native::make_offer(const std::byte* small, std::size_t bytes) {
   board_.wake_all();
 }
 
-void shm_native::make_offer_of_places() {
+void shm_native::make_offer_of_places(int chooser) {
   auto& mine = board_.mine();
   offer& made = mine.offers[turn()];
+  say_where();
   mine.marks[turn()] = call_->mark;
   made.flags = 0;
   auto& own = board_.host().own();
@@ -85,6 +110,12 @@ void shm_native::make_offer_of_places() {
   };
   made.place.in = place(call_->in, bytes_in(), offer::registered_in);
   made.place.out = place(call_->out, bytes_out(), offer::registered_out);
+  if (chooser == board_.rank() && board_.host().agreed().may_pull) {
+    way_ = board_.host().agreed().must_pull ? way_chooser::decision{true, false}
+                                            : ways_.choose(call_->count * call_->element_size);
+    if (way_.pulls) made.flags |= offer::pulls;
+    if (way_.measured) began_ = clock::now();
+  }
   made.ticket.store(ticket_word(ticket_, signature_), std::memory_order_release);
   board_.wake_all();
 }
@@ -148,6 +179,7 @@ shm_native::begun shm_native::start(const native_call& call) {
   signature_ = signature_of(call.mark) + 31 * signature_;
   next_peer_ = 0;
   has_offered_ = false;
+  way_ = {};
   if (plan_.fits) return advance_small() ? begun::done : begun::yes;
   steps_.emplace(board_, pool_, no_scratch_, call.mark);
   body_ = kind == collective::broadcast ? broadcast(*steps_, *this) : exchange(*steps_, *this);

@@ -8,6 +8,7 @@
 #include <muster/comm/task.hpp>
 
 #include "board.hpp"
+#include "way.hpp"
 
 namespace muster::inline v0::detail {
 
@@ -18,7 +19,8 @@ namespace muster::inline v0::detail {
 ///   it, with no copy between and two synchronisations;
 /// - staged: private buffers, in rounds of chunks through the ranks' staging areas: lay out for each other rank its
 ///   block, fold the own block of all, take the folded blocks of the others;
-/// - pulled: the same, but inputs are read out of the other processes by the system, where that was found faster.
+/// - pulled: the same, but inputs are read out of the other processes by the system. Rank 0 (of a broadcast the root)
+///   says which of the two it is, by what it finds faster.
 ///
 /// All fold in the order of ranks, so the bits are the same whichever way it goes. Nobody writes into the private
 /// memory of another; into shared memory a rank writes under `lane_head::writing`, and a rank that fails first revokes
@@ -32,6 +34,9 @@ class shm_native {
   /// done.
   begun start(const native_call& call);
   bool test(request& r);
+  /// Whether a rank that has not come yet was last seen on the core that this one runs on: it comes when this one goes.
+  /// All others come by themselves, soon. True when no collective is under way.
+  [[nodiscard]] bool waits_for_this_core() const;
   /// Takes the collective back and ends all native collectives of this rank in this group.
   void cancel() noexcept;
 
@@ -46,8 +51,9 @@ class shm_native {
   [[nodiscard]] std::size_t bytes_out() const noexcept;
   [[nodiscard]] std::span<std::byte> own_block() const noexcept { return blocks_of(nullptr).at(board_.rank()); }
   [[nodiscard]] bool may_offer();
+  void say_where() noexcept;
   void make_offer(const std::byte* small, std::size_t bytes);
-  void make_offer_of_places();
+  void make_offer_of_places(int chooser);
   [[nodiscard]] bool offered(int peer);
   [[nodiscard]] bool all_offered();
   [[nodiscard]] bool all_finished(std::uint64_t ticket);
@@ -73,6 +79,7 @@ class shm_native {
   void reach(std::atomic<std::uint64_t>& counter, std::uint64_t number) noexcept;
   [[nodiscard]] bool takes(int rank, int block) const noexcept;
   [[nodiscard]] bool others_take() const noexcept;
+  void learn_way();
   [[nodiscard]] bool is_direct();
   [[nodiscard]] std::size_t chunk_bytes() const noexcept;
   [[nodiscard]] std::byte* laid_out(int by, std::uint64_t round, int block) noexcept;
@@ -104,6 +111,9 @@ class shm_native {
   bool has_offered_ = false;
   int next_peer_ = 0;  // those before it have offered
   bool pulled_ = false;
+  way_chooser ways_;
+  way_chooser::decision way_;  // of this rank, if it is the one that chooses
+  clock::time_point began_{};
 
   // What is known of the others, so that their lanes need not be asked.
   std::uint64_t all_finished_ = 0;  // every rank has finished this collective

@@ -7,6 +7,7 @@
 
 #include <muster/core/error.hpp>
 
+#include "copy.hpp"
 #include "native.hpp"
 
 namespace muster::inline v0::detail {
@@ -131,18 +132,24 @@ bool shm_native::read_private(int peer, std::uint64_t address, std::byte* to, st
   return true;
 }
 
+void shm_native::learn_way() {
+  if (way_.measured) ways_.learn(call_->count * call_->element_size, way_.pulls, seconds_since(began_));
+}
+
 // ---- allreduce, reduce, reduce_scatter, allgather ----
 
 task shm_native::exchange(flow_type& f, shm_native& s) {
   co_await f.until([&s] { return s.may_offer(); });
-  s.make_offer_of_places();
+  s.make_offer_of_places(0);
   co_await f.until([&s] { return s.all_offered(); });
   s.next_peer_ = 0;
   if (s.is_direct()) {
     co_await exchange_direct(f, s);
   } else {
-    s.pulled_ = s.board_.host().agreed().pulls && s.call_->mark.kind != collective::allgather;
+    const bool pulls = (s.board_.lane(0).offers[s.turn()].flags & offer::pulls) != 0;
+    s.pulled_ = pulls && s.call_->mark.kind != collective::allgather;
     co_await exchange_chunks(f, s);
+    s.learn_way();
   }
   s.finish();
 }
@@ -156,7 +163,7 @@ bool shm_native::write_to_others(std::span<std::byte* const> to, std::size_t don
   }
   const std::byte* const from = call_->in + done;
   for (std::byte* const out : to) {
-    if (out != from) std::memcpy(out, from, bytes);
+    if (out != from) copy_bytes(out, from, bytes);
   }
   return true;
 }
@@ -192,7 +199,7 @@ void shm_native::lay_out_round(std::uint64_t round) {
   for (int p = 0; p < board_.size(); ++p) {
     if (p == board_.rank()) continue;
     const auto part = chunk_of(call_->in, p, round);
-    if (!part.empty()) std::memcpy(laid_out(board_.rank(), round, p), part.data(), part.size());
+    if (!part.empty()) copy_bytes(laid_out(board_.rank(), round, p), part.data(), part.size());
   }
   reach(board_.mine().given, round + 1);
 }
@@ -219,7 +226,7 @@ bool shm_native::fold_round(std::uint64_t round) {
     if (call_->mark.kind == collective::allgather) {
       const std::byte* const from = call_->in + round * chunk_bytes();
       for (std::size_t k = 0; k < outs; ++k) {
-        if (out[k] != from) std::memcpy(out[k], from, bytes);
+        if (out[k] != from) copy_bytes(out[k], from, bytes);
       }
     } else {
       const auto mine = chunk_of(call_->in, me, round);
@@ -251,7 +258,7 @@ void shm_native::take_round(std::uint64_t round) {
   for (int p = 0; p < board_.size(); ++p) {
     if (p == board_.rank() || !takes(board_.rank(), p)) continue;
     const auto part = chunk_of(call_->out, p, round);
-    if (!part.empty()) std::memcpy(part.data(), folded_chunk(p, round), part.size());
+    if (!part.empty()) copy_bytes(part.data(), folded_chunk(p, round), part.size());
   }
   reach(board_.mine().taken, round + 1);
 }
@@ -295,24 +302,30 @@ task shm_native::broadcast(flow_type& f, shm_native& s) {
   const bool at_root = f.rank() == root;
   if (at_root) {
     co_await f.until([&s] { return s.may_offer(); });
-    s.make_offer_of_places();
+    s.make_offer_of_places(root);
   } else {
     co_await f.until([&s, root] { return s.offered(root); });
   }
   const offer& from = s.board_.lane(root).offers[s.turn()];
   const bool registered = (from.flags & offer::registered_in) != 0;
-  if (!registered && !s.board_.host().agreed().pulls) {
+  const bool pulls = (from.flags & offer::pulls) != 0;
+  if (!registered && !pulls) {
     co_await broadcast_chunks(f, s);
     s.finish();
+    if (s.way_.measured) {  // until all have it, as when they pull
+      co_await f.until([&s] { return s.all_finished(s.ticket_); });
+      s.learn_way();
+    }
     co_return;
   }
   if (at_root) {
     s.finish();
     co_await f.until([&s] { return s.all_finished(s.ticket_); });
+    if (!registered) s.learn_way();
     co_return;
   }
   if (registered) {
-    std::memcpy(c.out, s.board_.host().at(s.board_.host_rank(root), from.place.in), bytes);
+    copy_bytes(c.out, s.board_.host().at(s.board_.host_rank(root), from.place.in), bytes);
   } else if (!s.read_private(root, from.place.in, c.out, bytes)) {
     co_await f.until([] { return false; });
   }
@@ -339,12 +352,12 @@ task shm_native::broadcast_chunks(flow_type& f, shm_native& s) {
     if (f.rank() == root) {
       if (round >= broadcast_depth)
         co_await f.until([&s, round] { return s.all_at(&lane_head::taken, round + 1 - broadcast_depth); });
-      std::memcpy(chunk, c.in + begin, n);
+      copy_bytes(chunk, c.in + begin, n);
       s.reach(s.board_.mine().given, round + 1);
     } else {
       co_await f.until(
           [&s, root, round] { return s.board_.lane(root).given.load(std::memory_order_acquire) >= s.step(round + 1); });
-      std::memcpy(c.out + begin, chunk, n);
+      copy_bytes(c.out + begin, chunk, n);
       s.reach(s.board_.mine().taken, round + 1);
     }
   }

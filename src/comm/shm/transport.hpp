@@ -9,7 +9,8 @@
 
 namespace muster::inline v0::detail {
 
-/// Whether the system should read the private memory of other ranks (process_vm_readv, "cross memory attach").
+/// Whether the system should read the private memory of other ranks (process_vm_readv, "cross memory attach"); the same
+/// at every rank.
 enum class cma_wish { where_faster, wherever_allowed, never };
 
 /// One rank of a group whose members are processes of one host.
@@ -25,6 +26,7 @@ class shm_transport final : public request_owner {
   [[nodiscard]] transport_abilities abilities() const;
   [[nodiscard]] std::pmr::memory_resource* memory() const { return memory_; }
   [[nodiscard]] bool crowded() const { return board_.host().crowded(); }
+  [[nodiscard]] bool must_yield() const { return crowded() && native_.waits_for_this_core(); }
   void send(request& r) { called(r.mark), messages_.send(r, *this); }
   void receive(request& r) { called(r.mark), messages_.receive(r, *this); }
   bool native(const native_call& call, request& r);
@@ -35,7 +37,7 @@ class shm_transport final : public request_owner {
   void pause(clock::time_point until);
   [[nodiscard]] std::unique_ptr<shm_transport> subgroup(std::span<const int> members, std::uint64_t id);
 
-  /// Collective, once, for the world: the ranks find out together what the system allows them and what is faster.
+  /// Collective, once, for the world: the ranks find out together what the system allows them.
   void agree(cma_wish wish, clock::time_point until);
 
  private:
@@ -46,7 +48,6 @@ class shm_transport final : public request_owner {
     if (mark.kind != collective::none && mark.sequence >= called_) called_ = mark.sequence + 1;
   }
   std::uint32_t vote(std::uint32_t mine, std::uint32_t round, clock::time_point until);
-  double time_exchange(bool pulls, std::vector<float>& data, clock::time_point until);
   [[noreturn]] static void refuse_gone(int peer);
   bool read_posts(notice& message);
   void tell_gone(int peer, notice& message) const;
