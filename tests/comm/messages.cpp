@@ -244,7 +244,8 @@ TEST_CASE("any traffic arrives: random sizes, tags, sources and orders") {
     std::vector<std::uint64_t> next(static_cast<std::size_t>(world.size()), 0);
     std::deque<parcel> sending;
     std::uint64_t received = 0;
-    while (received < each * static_cast<std::uint64_t>(world.size()) || !sending.empty()) {
+    const auto all_begun = [&] { return std::all_of(next.begin(), next.end(), [&](auto n) { return n == each; }); };
+    while (received < each * static_cast<std::uint64_t>(world.size()) || !sending.empty() || !all_begun()) {
       const int peer = static_cast<int>(random.below(static_cast<std::uint64_t>(world.size())));
       auto& number = next[static_cast<std::size_t>(peer)];
       if (number < each && sending.size() < 30) {
