@@ -110,9 +110,10 @@ void shm_native::make_offer_of_places(int chooser) {
   };
   made.place.in = place(call_->in, bytes_in(), offer::registered_in);
   made.place.out = place(call_->out, bytes_out(), offer::registered_out);
-  if (chooser == board_.rank() && board_.host().agreed().may_pull) {
+  const bool is_private = (made.flags & offer::registered_in) == 0 || (made.flags & offer::registered_out) == 0;
+  if (is_private && chooser == board_.rank() && board_.host().agreed().may_pull) {
     way_ = board_.host().agreed().must_pull ? way_chooser::decision{true, false}
-                                            : ways_.choose(call_->count * call_->element_size);
+                                            : ways_.choose(call_->mark.kind, call_->count * call_->element_size);
     if (way_.pulls) made.flags |= offer::pulls;
     if (way_.measured) began_ = clock::now();
   }
