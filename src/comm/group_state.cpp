@@ -232,12 +232,15 @@ bool group_state::progress() {
   return moved;
 }
 
-// One turn of spinning; false when that has lasted long enough. Looks at the clock now and then only.
-bool group_state::stall::spin() {
-  if (++spins % spins_by_the_clock != 0) return true;
+// One turn of spinning; false when that has lasted long enough. Looks at the clock now and then only, or each time where
+// a turn may give the core away for long.
+bool group_state::stall::spin(bool crowded) {
+  if (spun) return false;
+  if (++spins % spins_by_the_clock != 0 && !crowded) return true;
   const auto now = clock::now();
-  if (spins == spins_by_the_clock) spin_until = now + spin_time;
-  return now < spin_until;
+  if (spin_until == clock::time_point{}) spin_until = now + spin_time;
+  spun = now >= spin_until;
+  return !spun;
 }
 
 bool group_state::wait(operation_state& op, clock::time_point limit) {
@@ -245,7 +248,7 @@ bool group_state::wait(operation_state& op, clock::time_point limit) {
   while (!op.done) {
     if (progress()) {  // where one message came the next may be close
       stalled = {};
-    } else if (stalled.spin()) {
+    } else if (stalled.spin(crowded)) {
       if (crowded && transport->must_yield()) sched_yield();
     } else if (stalled.yields < yields) {
       ++stalled.yields;

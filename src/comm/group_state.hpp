@@ -110,8 +110,9 @@ class group_state {
   // A wait without progress: how it has passed, when the peers are told next where this rank stands, and how long until
   // the time after.
   struct stall {
-    [[nodiscard]] bool spin();
+    [[nodiscard]] bool spin(bool crowded);
 
+    bool spun = false;  // long enough
     int spins = 0;
     int yields = 0;
     clock::time_point spin_until{};

@@ -9,7 +9,8 @@
 namespace muster::inline v0::detail {
 namespace {
 
-constexpr std::size_t left_to_memcpy = 2048;  // it goes by vectors up to here
+constexpr std::size_t left_to_memcpy = 2048;              // it goes by vectors up to here
+constexpr std::size_t past_the_cache = std::size_t{8} << 20;  // a good part of what cores share of the last cache
 
 #ifdef __x86_64__
 
@@ -30,26 +31,53 @@ __attribute__((target("avx2"))) void copy_strides(std::byte* to, const std::byte
   }
 }
 
+// `to` at a boundary of a vector.
+__attribute__((target("avx2"))) void stream_strides(std::byte* to, const std::byte* from,
+                                                    std::size_t strides) noexcept {
+  for (; strides > 0; --strides, to += stride, from += stride) {
+    const auto* const in = reinterpret_cast<const __m256i*>(from);
+    auto* const out = reinterpret_cast<__m256i*>(to);
+    _mm256_stream_si256(out, _mm256_loadu_si256(in));
+    _mm256_stream_si256(out + 1, _mm256_loadu_si256(in + 1));
+    _mm256_stream_si256(out + 2, _mm256_loadu_si256(in + 2));
+    _mm256_stream_si256(out + 3, _mm256_loadu_si256(in + 3));
+  }
+  _mm_sfence();  // before anything that says it is there
+}
+
+using strides_copy = void (*)(std::byte*, const std::byte*, std::size_t);
+
+bool has_vectors() noexcept {
+  static const bool there = __builtin_cpu_supports("avx2") != 0;
+  return there;
+}
+
+// The first piece up to a boundary of the target, so that no store is split.
+void copy_by(strides_copy copy, std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
+  const std::size_t before = (32 - reinterpret_cast<std::size_t>(to) % 32) % 32;
+  std::memcpy(to, from, before);
+  const std::size_t strides = (bytes - before) / stride;
+  copy(to + before, from + before, strides);
+  const std::size_t done = before + strides * stride;
+  std::memcpy(to + done, from + done, bytes - done);
+}
+
 #endif
 
 }  // namespace
 
 void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
 #ifdef __x86_64__
-  static const bool has_vectors = __builtin_cpu_supports("avx2") != 0;
-  if (bytes > left_to_memcpy && has_vectors) {
-    // The first piece up to a boundary of the target, so that no store is split.
-    const std::size_t before = (32 - reinterpret_cast<std::size_t>(to) % 32) % 32;
-    std::memcpy(to, from, before);
-    const std::size_t strides = (bytes - before) / stride;
-    copy_strides(to + before, from + before, strides);
-    const std::size_t done = before + strides * stride;
-    to += done;
-    from += done;
-    bytes -= done;
-  }
+  if (bytes > left_to_memcpy && has_vectors()) return copy_by(&copy_strides, to, from, bytes);
 #endif
   std::memcpy(to, from, bytes);
+}
+
+void copy_out(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
+#ifdef __x86_64__
+  if (bytes >= past_the_cache && has_vectors()) return copy_by(&stream_strides, to, from, bytes);
+#endif
+  copy_bytes(to, from, bytes);
 }
 
 }  // namespace muster::inline v0::detail

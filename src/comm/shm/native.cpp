@@ -77,7 +77,9 @@ bool shm_native::waits_for_this_core() const {
   for (int p = 0; p < board_.size(); ++p) {
     const lane_head& lane = board_.lane(p);
     if (p == board_.rank() || lane.core.load(std::memory_order_relaxed) != here) continue;
-    if (has_offered_ && plan_.awaits_root && p != call_->mark.root) continue;
+    // One that waits for the same root as this rank has no use for the core, unless it is behind.
+    const bool is_behind = lane.finished.load(std::memory_order_relaxed) + 1 < ticket_;
+    if (has_offered_ && plan_.awaits_root && p != call_->mark.root && !is_behind) continue;
     const auto number = static_cast<std::uint32_t>(lane.offers[turn()].ticket.load(std::memory_order_relaxed) >> 32);
     const bool is_small_and_there = plan_.fits && number == static_cast<std::uint32_t>(ticket_);
     if (!is_small_and_there) return true;
@@ -110,9 +112,10 @@ void shm_native::make_offer_of_places(int chooser) {
   };
   made.place.in = place(call_->in, bytes_in(), offer::registered_in);
   made.place.out = place(call_->out, bytes_out(), offer::registered_out);
-  if (chooser == board_.rank() && board_.host().agreed().may_pull) {
+  const bool is_private = (made.flags & offer::registered_in) == 0 || (made.flags & offer::registered_out) == 0;
+  if (is_private && chooser == board_.rank() && board_.host().agreed().may_pull) {
     way_ = board_.host().agreed().must_pull ? way_chooser::decision{true, false}
-                                            : ways_.choose(call_->count * call_->element_size);
+                                            : ways_.choose(call_->mark.kind, call_->count * call_->element_size);
     if (way_.pulls) made.flags |= offer::pulls;
     if (way_.measured) began_ = clock::now();
   }

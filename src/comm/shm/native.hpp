@@ -93,6 +93,7 @@ class shm_native {
 
   void lay_out_round(std::uint64_t round);
   [[nodiscard]] bool fold_round(std::uint64_t round);
+  [[nodiscard]] const std::byte* find_input(int p, std::uint64_t round, std::size_t bytes);
   [[nodiscard]] std::span<std::byte> own_result(std::uint64_t round) const noexcept;
   void take_round(std::uint64_t round);
 

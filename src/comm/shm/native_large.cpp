@@ -133,7 +133,8 @@ bool shm_native::read_private(int peer, std::uint64_t address, std::byte* to, st
 }
 
 void shm_native::learn_way() {
-  if (way_.measured) ways_.learn(call_->count * call_->element_size, way_.pulls, seconds_since(began_));
+  if (!way_.measured) return;
+  ways_.learn(call_->mark.kind, call_->count * call_->element_size, way_.pulls, seconds_since(began_));
 }
 
 // ---- allreduce, reduce, reduce_scatter, allgather ----
@@ -222,36 +223,35 @@ bool shm_native::fold_round(std::uint64_t round) {
   const auto own = own_result(round);
   if (!own.empty()) out[outs++] = own.data();
   if (others_take()) out[outs++] = folded_chunk(me, round);
-  if (bytes > 0 && outs > 0) {
-    if (call_->mark.kind == collective::allgather) {
-      const std::byte* const from = call_->in + round * chunk_bytes();
-      for (std::size_t k = 0; k < outs; ++k) {
-        if (out[k] != from) copy_bytes(out[k], from, bytes);
-      }
-    } else {
-      const auto mine = chunk_of(call_->in, me, round);
-      for (int p = 0; p < board_.size(); ++p) {
-        auto& from = peers_in_[static_cast<std::size_t>(p)];
-        if (p == me) {
-          from = mine.data();
-        } else if (pulled_) {
-          const offer& theirs = board_.lane(p).offers[turn()];
-          const auto begin = static_cast<std::uint64_t>(mine.data() - call_->in);
-          if ((theirs.flags & offer::registered_in) != 0) {  // while somebody's output is private
-            from = board_.host().at(board_.host_rank(p), theirs.place.in) + begin;
-          } else {
-            std::byte* const here = laid_out(me, 0, p);
-            if (!read_private(p, theirs.place.in + begin, here, bytes)) return false;
-            from = here;
-          }
-        } else {
-          from = laid_out(p, round, me);
-        }
-      }
-      call_->reduce->fold({out, outs}, peers_in_, bytes);
+  if (bytes == 0 || outs == 0) return true;
+  if (call_->mark.kind == collective::allgather) {
+    const std::byte* const from = call_->in + round * chunk_bytes();
+    for (std::size_t k = 0; k < outs; ++k) {
+      if (out[k] != from) copy_bytes(out[k], from, bytes);
     }
+    return true;
   }
+  for (int p = 0; p < board_.size(); ++p) {
+    auto& from = peers_in_[static_cast<std::size_t>(p)];
+    from = find_input(p, round, bytes);
+    if (from == nullptr) return false;
+  }
+  call_->reduce->fold({out, outs}, peers_in_, bytes);
   return true;
+}
+
+// Where this rank reads rank p's input for the block that it folds; null when that cannot be read any more.
+const std::byte* shm_native::find_input(int p, std::uint64_t round, std::size_t bytes) {
+  const int me = board_.rank();
+  const auto mine = chunk_of(call_->in, me, round);
+  if (p == me) return mine.data();
+  if (!pulled_) return laid_out(p, round, me);
+  const offer& theirs = board_.lane(p).offers[turn()];
+  const auto begin = static_cast<std::uint64_t>(mine.data() - call_->in);
+  if ((theirs.flags & offer::registered_in) != 0)  // while somebody's output is private
+    return board_.host().at(board_.host_rank(p), theirs.place.in) + begin;
+  std::byte* const here = laid_out(me, 0, p);
+  return read_private(p, theirs.place.in + begin, here, bytes) ? here : nullptr;
 }
 
 void shm_native::take_round(std::uint64_t round) {
@@ -325,7 +325,7 @@ task shm_native::broadcast(flow_type& f, shm_native& s) {
     co_return;
   }
   if (registered) {
-    copy_bytes(c.out, s.board_.host().at(s.board_.host_rank(root), from.place.in), bytes);
+    copy_out(c.out, s.board_.host().at(s.board_.host_rank(root), from.place.in), bytes);
   } else if (!s.read_private(root, from.place.in, c.out, bytes)) {
     co_await f.until([] { return false; });
   }
