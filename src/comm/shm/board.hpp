@@ -19,22 +19,23 @@ inline constexpr std::size_t cache_line = 64;
 /// neighbours of a line too, and a line that somebody fetched has to be won back before it can be written.
 inline constexpr std::size_t apart = 256;
 inline constexpr std::size_t small_limit = 8192;              // bytes a rank shows the others in one go
-inline constexpr std::size_t staging_bytes = std::size_t{1} << 20;
+inline constexpr std::size_t staging_bytes = std::size_t{2} << 20;
 
 /// What a rank brings to a collective. The ticket is written last: who sees it sees the rest. What fits lies in the
 /// same cache line and needs no second look.
 struct alignas(apart) offer {
   static constexpr std::size_t inline_limit = 48;
+  struct places {  // of the buffers: in the rank's shared memory if registered, else in its own
+    std::uint64_t in;
+    std::uint64_t out;
+  };
   enum : std::uint32_t { registered_in = 1, registered_out = 2, pulls = 4 };  // the last as one rank's word for all
 
   std::atomic<std::uint64_t> ticket;  // see `ticket_word`
   std::uint32_t flags;
   union {
     alignas(16) std::byte bytes[inline_limit];
-    struct {
-      std::uint64_t in;   // where the buffers are: in the rank's shared memory if registered, else in its own
-      std::uint64_t out;
-    } place;
+    places place;
   };
 };
 

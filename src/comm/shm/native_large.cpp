@@ -14,7 +14,7 @@ namespace muster::inline v0::detail {
 namespace {
 
 constexpr std::uint64_t depth = 2;  // rounds in the staging area: one is filled while one is read
-constexpr std::size_t largest_chunk = std::size_t{128} << 10;
+constexpr std::size_t largest_chunk = std::size_t{256} << 10;
 constexpr std::uint64_t broadcast_depth = 8;
 constexpr std::size_t largest_broadcast_chunk = staging_bytes / broadcast_depth;
 constexpr std::size_t smallest_broadcast_chunk = 8192;
