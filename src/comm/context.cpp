@@ -189,8 +189,7 @@ struct context::implementation {
     apply_log_settings(configuration);
     for_groups = settings_for_groups(configuration, launch.rank);
     chosen = choose_transport(configuration, launch);
-    for_groups.progress_thread =
-        wants_progress_thread(configuration, std::max({launch.local_size, chosen.threads, 1}));
+    for_groups.progress_thread = wants_progress_thread(configuration, std::max({launch.local_size, chosen.threads, 1}));
     if (chosen.what == kind::local) check_for_groups(for_groups, local_abilities(), chosen.threads);
     if (chosen.what == kind::process) {
       adopt(connect_processes(chosen.name, configuration, launch));

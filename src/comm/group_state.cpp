@@ -232,8 +232,8 @@ bool group_state::progress() {
   return moved;
 }
 
-// One turn of spinning; false when that has lasted long enough. Looks at the clock now and then only, or each time where
-// a turn may give the core away for long.
+// One turn of spinning; false when that has lasted long enough. Looks at the clock now and then only, or each time
+// where a turn may give the core away for long.
 bool group_state::stall::spin(bool crowded) {
   if (spun) return false;
   if (++spins % spins_by_the_clock != 0 && !crowded) return true;
@@ -317,7 +317,8 @@ void group_state::poll_notices() noexcept {
   }
   if (!failure_ && parent) {
     // Somebody who works on the parent just now polls there, and hears of it.
-    const auto lock = parent->threaded ? std::unique_lock(parent->mutex_, std::try_to_lock) : std::unique_lock<std::mutex>();
+    const auto lock =
+        parent->threaded ? std::unique_lock(parent->mutex_, std::try_to_lock) : std::unique_lock<std::mutex>();
     if (parent->threaded && !lock.owns_lock()) return;
     parent->poll_notices();
     if (parent->failed()) fail(parent->failure(), true);  // whose members ours are: they hear of it there

@@ -36,8 +36,8 @@ struct group_settings {
   /// algorithms compare them in every message, at no price.
   bool check_full = false;
   /// A thread of the group's own moves `_async` collectives on while this rank computes; it starts with the first of
-  /// them. Operations of one's own then run on that thread. Only over transports with `concurrent_groups`; the transport
-  /// itself is not to be used while collectives are under way then.
+  /// them. Operations of one's own then run on that thread. Only over transports with `concurrent_groups`; the
+  /// transport itself is not to be used while collectives are under way then.
   bool progress_thread = false;
   /// What was measured for this transport and number of ranks, to choose by; where it does not fit, or is null, the
   /// group goes by the constants of the transport.

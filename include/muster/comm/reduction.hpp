@@ -1,9 +1,9 @@
 // The operations of reducing collectives, and their erased form that algorithms and transports carry around.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <concepts>
-#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <memory>

@@ -127,9 +127,9 @@ class request {
 
 /// A collective that is handed to the transport whole.
 ///
-/// Without `native_first`, one that was started cannot be taken back, for a peer that does not come it may never end, and it may write until it
-/// does. So the transport copies what is small into memory of its own, and what is larger begins with a barrier: then
-/// all ranks are known to be there.
+/// Without `native_first`, one that was started cannot be taken back, for a peer that does not come it may never end,
+/// and it may write until it does. So the transport copies what is small into memory of its own, and what is larger
+/// begins with a barrier: then all ranks are known to be there.
 struct native_call {
   static constexpr std::size_t copied_up_to = 65536;  ///< bytes of the larger buffer
 
@@ -144,12 +144,12 @@ struct native_call {
 /// A transport connects the ranks of one group. Messages from one rank to another with one tag arrive in order. An
 /// object is used by one thread at a time and lives where it was made.
 ///
-/// `send`, `receive` and `native` (whose call lives until the request is done) start a request whose fields say what; `test` makes progress and says whether a
-/// request is done; a message that does not fit its receive is a mismatch_error there. `notify` and `poll` carry
-/// notices beside the messages; `pause` gives the processor away until something may have happened, at the latest until
-/// the time given; `subgroup` is called by all members at once, with their ranks in the new order and an id that is the
-/// same for all of them and new. `memory` is where buffers come from that peers can reach without a copy; null when no
-/// memory is better than any other.
+/// `send`, `receive` and `native` (whose call lives until the request is done) start a request whose fields say what;
+/// `test` makes progress and says whether a request is done; a message that does not fit its receive is a
+/// mismatch_error there. `notify` and `poll` carry notices beside the messages; `pause` gives the processor away until
+/// something may have happened, at the latest until the time given; `subgroup` is called by all members at once, with
+/// their ranks in the new order and an id that is the same for all of them and new. `memory` is where buffers come from
+/// that peers can reach without a copy; null when no memory is better than any other.
 template <class T>
 concept transport = std::derived_from<T, request_owner> && !std::movable<T> &&
                     requires(T & t, const T& c, request& r, const native_call& n, const notice& sent, notice& got,

@@ -18,7 +18,7 @@ inline constexpr std::size_t cache_line = 64;
 /// What different ranks write, or one writes while others wait for it, lies this far apart: processors fetch the
 /// neighbours of a line too, and a line that somebody fetched has to be won back before it can be written.
 inline constexpr std::size_t apart = 256;
-inline constexpr std::size_t small_limit = 8192;              // bytes a rank shows the others in one go
+inline constexpr std::size_t small_limit = 8192;  // bytes a rank shows the others in one go
 inline constexpr std::size_t staging_bytes = std::size_t{2} << 20;
 
 /// What a rank brings to a collective. The ticket is written last: who sees it sees the rest. What fits lies in the
@@ -78,8 +78,8 @@ struct lane_head {
   std::atomic<std::uint32_t> vote;     // see shm_transport::agree
   std::uint64_t probe;                 // an address in its private memory, for that
   alignas(apart) std::atomic<std::uint32_t> asleep;  // the bell: others clear it and wake the rank
-  std::atomic<std::uint32_t> news;                        // raised with every notice to it
-  std::atomic<std::uint32_t> leavers;                     // ranks that will not touch this lane any more
+  std::atomic<std::uint32_t> news;                   // raised with every notice to it
+  std::atomic<std::uint32_t> leavers;                // ranks that will not touch this lane any more
 };
 
 /// Where things lie in a lane of a group of `ranks`, the same in all of them.

@@ -21,7 +21,8 @@ void pin_to_core(int number) {
     cpu_set_t one;
     CPU_ZERO(&one);
     CPU_SET(cpu, &one);
-    if (::sched_setaffinity(0, sizeof one, &one) != 0) log(log_level::warning, "this rank could not be bound to a core");
+    if (::sched_setaffinity(0, sizeof one, &one) != 0)
+      log(log_level::warning, "this rank could not be bound to a core");
     return;
   }
 }

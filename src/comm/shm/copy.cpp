@@ -9,7 +9,7 @@
 namespace muster::inline v0::detail {
 namespace {
 
-constexpr std::size_t left_to_memcpy = 2048;              // it goes by vectors up to here
+constexpr std::size_t left_to_memcpy = 2048;                  // it goes by vectors up to here
 constexpr std::size_t past_the_cache = std::size_t{8} << 20;  // a good part of what cores share of the last cache
 
 #ifdef __x86_64__

@@ -19,8 +19,8 @@ namespace muster::inline v0::detail {
 class shm_host {
  public:
   struct peer {
-    mapping memory;       // of others; this rank's is `own`
-    descriptor life;      // a pidfd, readable when the process has ended; none where the system has no such thing
+    mapping memory;   // of others; this rank's is `own`
+    descriptor life;  // a pidfd, readable when the process has ended; none where the system has no such thing
     pid_t process = 0;
   };
 

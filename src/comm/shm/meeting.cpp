@@ -38,8 +38,8 @@ struct guest {
 };
 
 [[noreturn]] void fail(const std::string& what) {
-  throw error(error_kind::other, "the ranks of this host cannot meet (" + what + ": " + std::strerror(errno) +
-                                     "); use another transport");
+  throw error(error_kind::other,
+              "the ranks of this host cannot meet (" + what + ": " + std::strerror(errno) + "); use another transport");
 }
 
 sockaddr_un address_of(const std::string& name, socklen_t& length) {

@@ -107,9 +107,8 @@ void shm_messages::receive(request& r, request_owner& owner) {
 
 // Whether a message that was put aside is what `r` waits for; one that is still coming may be.
 bool shm_messages::take_stray(request& r) {
-  const auto found = std::find_if(strays_.begin(), strays_.end(), [&](const stray& s) {
-    return s.complete && wants(r, s.source, s.head.tag);
-  });
+  const auto found = std::find_if(strays_.begin(), strays_.end(),
+                                  [&](const stray& s) { return s.complete && wants(r, s.source, s.head.tag); });
   if (found == strays_.end()) return false;
   const stray came = std::move(*found);
   strays_.erase(found);

@@ -92,8 +92,7 @@ void shm_native::make_offer(const std::byte* small, std::size_t bytes) {
   offer& made = mine.offers[turn()];
   say_where();
   mine.marks[turn()] = call_->mark;
-  if (bytes > 0)
-    copy(bytes <= offer::inline_limit ? made.bytes : board_.small(board_.rank(), ticket_), small, bytes);
+  if (bytes > 0) copy(bytes <= offer::inline_limit ? made.bytes : board_.small(board_.rank(), ticket_), small, bytes);
   made.ticket.store(ticket_word(ticket_, signature_), std::memory_order_release);
   board_.wake_all();
 }
@@ -324,7 +323,8 @@ void shm_native::complete_small() {
       return;
     case collective::all_to_all:
       for (int p = 0; p < n; ++p)
-        move(c.out + static_cast<std::size_t>(p) * bytes, small_payload(p) + static_cast<std::size_t>(me) * bytes, bytes);
+        move(c.out + static_cast<std::size_t>(p) * bytes, small_payload(p) + static_cast<std::size_t>(me) * bytes,
+             bytes);
       return;
     default:
       return;

@@ -102,7 +102,8 @@ bool shm_transport::has_said_why(int peer) {
 }
 
 // A peer that ended without a word. One that left word is no news of this transport's: the reason is in the notice. One
-// that lives may have left because of an exception on its way out, which ends this group before the one that will say so.
+// that lives may have left because of an exception on its way out, which ends this group before the one that will say
+// so.
 int shm_transport::find_silent_end() {
   const auto now = clock::now();
   for (;;) {
@@ -110,9 +111,8 @@ int shm_transport::find_silent_end() {
     if (gone < 0) break;
     leavers_.push_back({gone, board_.host().ended(board_.host_rank(gone)) ? now : now + for_last_words});
   }
-  const auto silent = std::find_if(leavers_.begin(), leavers_.end(), [&](const leaver& one) {
-    return now >= one.until && !has_said_why(one.rank);
-  });
+  const auto silent = std::find_if(leavers_.begin(), leavers_.end(),
+                                   [&](const leaver& one) { return now >= one.until && !has_said_why(one.rank); });
   if (silent == leavers_.end()) return -1;
   const int rank = silent->rank;
   leavers_.erase(silent);

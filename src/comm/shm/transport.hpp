@@ -60,7 +60,7 @@ class shm_transport final : public request_owner {
   std::pmr::memory_resource* memory_;
   std::uint64_t called_ = 0;  // collectives of the group that this rank has begun
   std::uint32_t news_ = 0;    // the count of notices when all had been read
-  int suspect_ = -1;        // seen to have ended; told at the next poll, when all it left behind has been read
+  int suspect_ = -1;          // seen to have ended; told at the next poll, when all it left behind has been read
   struct leaver {
     int rank;
     clock::time_point until;

@@ -12,9 +12,9 @@
 namespace muster::inline v0::detail {
 
 /// Chooses between two ways that give the same bits: `laid_out` (the owner copies into shared memory, others read
-/// there) and `pulled` (the system reads the owner's memory). Which is faster is a matter of the collective, its size and of whether
-/// the ranks share a cache, which on a virtual machine changes as it runs: a difference of three times in either
-/// direction has been seen. One rank chooses and all follow, so that nothing has to be agreed on.
+/// there) and `pulled` (the system reads the owner's memory). Which is faster is a matter of the collective, its size
+/// and of whether the ranks share a cache, which on a virtual machine changes as it runs: a difference of three times
+/// in either direction has been seen. One rank chooses and all follow, so that nothing has to be agreed on.
 class way_chooser {
  public:
   struct decision {
