@@ -6,6 +6,8 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <numeric>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <thread>
@@ -15,14 +17,18 @@
 #include <muster/comm/local.hpp>
 #include <muster/core/error.hpp>
 #include "comm/shm/transport.hpp"
+#ifdef MUSTER_HAS_TCP
+#include "comm/tcp/transport.hpp"
+#endif
 
 namespace test {
 
-/// What the ranks are connected by. Over shared memory private buffers are laid out in it, or read by the system.
-enum class fabric { local, shm, shm_that_pulls };
+/// What the ranks are connected by. Over shared memory private buffers are laid out in it, or read by the system; over
+/// tcp each rank has connections of its own, on the loopback.
+enum class fabric { local, shm, shm_that_pulls, tcp };
 
 inline std::ostream& operator<<(std::ostream& out, fabric over) {
-  constexpr const char* names[] = {"local", "shm", "shm that pulls"};
+  constexpr const char* names[] = {"local", "shm", "shm that pulls", "tcp"};
   return out << names[static_cast<int>(over)];
 }
 
@@ -48,6 +54,50 @@ inline std::vector<std::shared_ptr<muster::detail::shm_host>> make_hosts(int ran
   return hosts;
 }
 
+/// Every kind of fabric that this build has, but for ways of one.
+inline std::vector<fabric> fabrics() {
+#ifdef MUSTER_HAS_TCP
+  return {fabric::local, fabric::shm, fabric::tcp};
+#else
+  return {fabric::local, fabric::shm};
+#endif
+}
+
+#ifdef MUSTER_HAS_TCP
+/// Ranks as threads, each with sockets of its own, as if they were processes. What a rendezvous does is done here:
+/// each gets the cards of all.
+class tcp_job {
+ public:
+  explicit tcp_job(int ranks, const muster::detail::tcp_plan& plan = busy_plan()) : plan_(plan) {
+    for (int rank = 0; rank < ranks; ++rank) {
+      doors_.push_back(std::make_unique<muster::detail::tcp_doors>("lo", "the test"));
+      cards_.push_back(doors_.back()->card());
+    }
+  }
+  /// Of tests on a machine that is busy: a thread may have to wait for its turn for long.
+  static muster::detail::tcp_plan busy_plan() {
+    muster::detail::tcp_plan plan;
+    plan.missed = 100;
+    return plan;
+  }
+  /// Once by each rank.
+  std::unique_ptr<muster::detail::tcp_transport> connect(int rank, std::string_view token = "of the test") {
+    auto mesh =
+        muster::detail::make_mesh(plan_, rank, cards_, std::move(*doors_[static_cast<std::size_t>(rank)]), token);
+    if (!plan_.lazy) mesh->await_all(muster::deadline_after(plan_.patience));
+    std::vector<int> all(cards_.size());
+    std::iota(all.begin(), all.end(), 0);
+    return std::make_unique<muster::detail::tcp_transport>(std::move(mesh), std::move(all), rank, 0);
+  }
+  [[nodiscard]] const std::vector<std::string>& cards() const noexcept { return cards_; }
+
+ private:
+  muster::detail::tcp_plan plan_;
+  std::vector<std::unique_ptr<muster::detail::tcp_doors>> doors_;
+  std::vector<std::string> cards_;
+};
+#endif
+
 /// What each rank threw; null where it did not.
 inline std::vector<std::exception_ptr> outcomes(fabric over, int ranks, const std::function<void(muster::group&)>& body,
                                                 const muster::group_settings& settings = {}) {
@@ -57,7 +107,11 @@ inline std::vector<std::exception_ptr> outcomes(fabric over, int ranks, const st
   std::vector<std::shared_ptr<shm::shm_host>> hosts;
   std::vector<std::uint64_t> lanes;
   std::vector<int> all;
-  if (over != fabric::local) {
+#ifdef MUSTER_HAS_TCP
+  std::optional<tcp_job> job;
+  if (over == fabric::tcp) job.emplace(ranks);
+#endif
+  if (over == fabric::shm || over == fabric::shm_that_pulls) {
     hosts = make_hosts(ranks);
     for (const auto& host : hosts) {
       lanes.push_back(shm::shm_board::allocate_lane(host->own(), ranks));
@@ -67,6 +121,9 @@ inline std::vector<std::exception_ptr> outcomes(fabric over, int ranks, const st
   const auto connect = [&](int rank) {
     if (over == fabric::local)
       return std::make_unique<muster::any_transport>(std::make_unique<muster::local_transport>(hub, rank));
+#ifdef MUSTER_HAS_TCP
+    if (over == fabric::tcp) return std::make_unique<muster::any_transport>(job->connect(rank));
+#endif
     auto made = std::make_unique<shm::shm_transport>(hosts[static_cast<std::size_t>(rank)], all, rank, lanes);
     made->agree(over == fabric::shm_that_pulls ? shm::cma_wish::wherever_allowed : shm::cma_wish::never,
                 muster::deadline_after(muster::seconds(30)));
