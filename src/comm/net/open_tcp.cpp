@@ -68,7 +68,7 @@ std::string random_text() {
 // What rank 0 tells the others: "at ADDRESSES TOKEN", or "error TEXT". A token that was given is not told.
 std::optional<any_store> open_pmix(const settings& configuration, const launch_env& launch, clock::time_point until,
                                    std::string& why_not) {
-  const auto session = detail::pmix_session::open(why_not);
+  auto* const session = detail::pmix_session::open(why_not);
   if (!session) return std::nullopt;
   if (session->rank() != launch.rank) {
     why_not =

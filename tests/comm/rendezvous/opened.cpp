@@ -1,5 +1,7 @@
-// Opens the store of its job as settings and launcher say, meets the others in it, and says what came of it on one line.
-// With --before or --after also initialises MPI, as a program that uses it beside muster would.
+// Opens the store of its job as settings and launcher say, meets the others in it, and says what came of it on one
+// line.
+//   --before, --after   also initialises MPI, as a program that uses it beside muster would
+//   --twice             opens it a second time; over TCP at a fixed port that would want a barrier between
 #include <cstdio>
 #include <string>
 #include <string_view>
@@ -16,12 +18,13 @@ int main(int argc, char** argv) {
   const muster::settings configuration(argc, argv);
   const muster::launch_env launch = muster::detect_launch();
   const std::string_view when = argc > 1 ? argv[1] : "";
+  const int rounds = argc > 1 && std::string_view(argv[argc - 1]) == "--twice" ? 2 : 1;
   int status = 0;
 #ifdef MUSTER_HAS_MPI
   if (when == "--before") MPI_Init(&argc, &argv);
 #endif
   try {
-    for (int round = 0; round < 2; ++round) {
+    for (int round = 0; round < rounds; ++round) {
       auto store = muster::open_store(configuration, launch);
       const auto until = muster::deadline_after(muster::seconds(configuration.positive(muster::setting::timeout)));
       const std::string token = muster::job_token(store, configuration, launch, until);
@@ -31,7 +34,7 @@ int main(int argc, char** argv) {
         if (words.at(static_cast<std::size_t>(rank)) != "rank " + std::to_string(rank) + " with " + token) status = 9;
       }
       const std::string where = store.where().substr(0, store.where().find(':'));
-      if (launch.rank == 0 && round == 1) std::printf("%d ranks met by %s\n", launch.size, where.c_str());
+      if (launch.rank == 0 && round == 0) std::printf("%d ranks met by %s\n", launch.size, where.c_str());
     }
   } catch (const muster::error& failed) {
     std::fprintf(stderr, "rank %d: %s\n", launch.rank, failed.what());
