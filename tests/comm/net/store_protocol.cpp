@@ -94,9 +94,11 @@ TEST_CASE("a frame is believed up to the limit, and found as soon as it is whole
   for (const std::size_t part : {std::size_t{0}, std::size_t{3}, std::size_t{4}, std::size_t{500}, bytes.size() - 1}) {
     CHECK(first_frame(std::string_view(bytes).substr(0, part)).what == store_frame::state::part);
   }
-  const auto frame = first_frame(bytes + "more");
+  const std::size_t whole = bytes.size();
+  bytes += "more";
+  const auto frame = first_frame(bytes);
   REQUIRE(frame.what == store_frame::state::whole);
-  CHECK(frame.bytes == bytes.size());
+  CHECK(frame.bytes == whole);
   const auto read = parse_request(frame.body);
   REQUIRE(read);
   CHECK((read->id == 7 && read->number == 8 && read->lease == 9));
