@@ -325,7 +325,7 @@ task shm_native::broadcast(flow_type& f, shm_native& s) {
     co_return;
   }
   if (registered) {
-    copy_out(c.out, s.board_.host().at(s.board_.host_rank(root), from.place.in), bytes);
+    copy_out(c.out, s.board_.host().at(s.board_.host_rank(root), from.place.in), bytes, bytes);
   } else if (!s.read_private(root, from.place.in, c.out, bytes)) {
     co_await f.until([] { return false; });
   }
@@ -357,7 +357,7 @@ task shm_native::broadcast_chunks(flow_type& f, shm_native& s) {
     } else {
       co_await f.until(
           [&s, root, round] { return s.board_.lane(root).given.load(std::memory_order_acquire) >= s.step(round + 1); });
-      copy_bytes(c.out + begin, chunk, n);
+      copy_out(c.out + begin, chunk, n, bytes);
       s.reach(s.board_.mine().taken, round + 1);
     }
   }
