@@ -148,8 +148,8 @@ bool group_state::run_at_once(const call& what) {
   if (head_ != nullptr || !abilities.native_first || ranks == 1) return false;
   if (choose_for(what.kind, payload_bytes(what, ranks), what.how.how) != algorithm::native) return false;
   // In place and copied late: a processor waits to read as a whole what it has just written in parts.
-  const native_call handed{what.in,           what.out,     what.count,
-                           what.element_size, &what.reduce, make_stamp(what, sequence, algorithm::native)};
+  const native_call handed{what.kind,  what.root,         what.in,      what.out,
+                           what.count, what.element_size, &what.reduce, make_stamp(what, sequence, algorithm::native)};
   request r;
   try {
     if (!transport->native(handed, r)) return false;
@@ -196,7 +196,7 @@ void group_state::begin(operation_state& op) {
 bool group_state::begin_native(operation_state& op) {
   if (transport->size() == 1) return false;
   const call& what = op.what;
-  op.handed = {what.in, what.out, what.count, what.element_size, &what.reduce, op.mark};
+  op.handed = {what.kind, what.root, what.in, what.out, what.count, what.element_size, &what.reduce, op.mark};
   if (!transport->native(op.handed, op.own_request)) return false;
   op.native = &op.own_request;
   return true;

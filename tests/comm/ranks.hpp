@@ -14,15 +14,17 @@
 #include <muster/comm/group.hpp>
 #include <muster/comm/local.hpp>
 #include <muster/core/error.hpp>
+#include "comm/hierarchical/transport.hpp"
 #include "comm/shm/transport.hpp"
 
 namespace test {
 
 /// What the ranks are connected by. Over shared memory private buffers are laid out in it, or read by the system.
-enum class fabric { local, shm, shm_that_pulls };
+/// Hierarchical: as if they were on several hosts, see `host_of`, with the local transport between these.
+enum class fabric { local, shm, shm_that_pulls, hierarchical };
 
 inline std::ostream& operator<<(std::ostream& out, fabric over) {
-  constexpr const char* names[] = {"local", "shm", "shm that pulls"};
+  constexpr const char* names[] = {"local", "shm", "shm that pulls", "hierarchical"};
   return out << names[static_cast<int>(over)];
 }
 
@@ -48,37 +50,84 @@ inline std::vector<std::shared_ptr<muster::detail::shm_host>> make_hosts(int ran
   return hosts;
 }
 
+/// Hosts of one to four ranks, interleaved; two ranks share none, and from eight ranks on each has at least two.
+inline std::vector<std::uint64_t> host_of(int ranks) {
+  constexpr std::uint64_t hosts[] = {0, 1, 0, 0, 2, 1, 0, 2, 1};
+  std::vector<std::uint64_t> of;
+  for (int r = 0; r < ranks; ++r) of.push_back(hosts[static_cast<std::size_t>(r) % std::size(hosts)]);
+  return of;
+}
+
+/// Shared memory among ranks that are threads.
+class shared_memory {
+ public:
+  explicit shared_memory(int ranks) : hosts_(make_hosts(ranks)) {
+    for (const auto& host : hosts_) {
+      lanes_.push_back(muster::detail::shm_board::allocate_lane(host->own(), ranks));
+      all_.push_back(host->rank());
+    }
+  }
+
+  /// Collective.
+  [[nodiscard]] std::unique_ptr<muster::detail::shm_transport> connect(int rank, muster::detail::cma_wish wish) const {
+    auto made =
+        std::make_unique<muster::detail::shm_transport>(hosts_[static_cast<std::size_t>(rank)], all_, rank, lanes_);
+    made->agree(wish, muster::deadline_after(muster::seconds(30)));
+    return made;
+  }
+
+ private:
+  std::vector<std::shared_ptr<muster::detail::shm_host>> hosts_;
+  std::vector<std::uint64_t> lanes_;
+  std::vector<int> all_;
+};
+
+/// Connects ranks that are threads, over any fabric. Outlives the transports.
+class connections {
+ public:
+  connections(fabric over, int ranks)
+      : over_(over), hub_(std::make_shared<muster::local_hub>(ranks)), map_(host_of(ranks)) {
+    if (over == fabric::shm || over == fabric::shm_that_pulls) hosts_.push_back(std::make_unique<shared_memory>(ranks));
+    if (over != fabric::hierarchical) return;
+    for (const auto& members : map_.hosts)
+      hosts_.push_back(std::make_unique<shared_memory>(static_cast<int>(members.size())));
+  }
+
+  /// Collective.
+  [[nodiscard]] std::unique_ptr<muster::any_transport> connect(int rank) const {
+    using muster::detail::cma_wish;
+    auto local = std::make_unique<muster::local_transport>(hub_, rank);
+    if (over_ == fabric::local) return std::make_unique<muster::any_transport>(std::move(local));
+    if (over_ != fabric::hierarchical) {
+      const auto wish = over_ == fabric::shm ? cma_wish::never : cma_wish::wherever_allowed;
+      return std::make_unique<muster::any_transport>(hosts_.front()->connect(rank, wish));
+    }
+    const auto index = static_cast<std::size_t>(rank);
+    const auto& here = hosts_[static_cast<std::size_t>(map_.host_of[index])];
+    auto within = map_.neighbours(rank).size() > 1 ? here->connect(map_.place_of[index], cma_wish::never) : nullptr;
+    return std::make_unique<muster::any_transport>(std::make_unique<muster::detail::hierarchical_transport>(
+        std::make_unique<muster::any_transport>(std::move(local)), std::move(within), map_));
+  }
+
+ private:
+  fabric over_;
+  std::shared_ptr<muster::local_hub> hub_;
+  muster::detail::host_map map_;
+  std::vector<std::unique_ptr<shared_memory>> hosts_;
+};
+
 /// What each rank threw; null where it did not.
 inline std::vector<std::exception_ptr> outcomes(fabric over, int ranks, const std::function<void(muster::group&)>& body,
                                                 const muster::group_settings& settings = {}) {
-  namespace shm = muster::detail;
   const auto n = static_cast<std::size_t>(ranks);
-  const auto hub = std::make_shared<muster::local_hub>(ranks);
-  std::vector<std::shared_ptr<shm::shm_host>> hosts;
-  std::vector<std::uint64_t> lanes;
-  std::vector<int> all;
-  if (over != fabric::local) {
-    hosts = make_hosts(ranks);
-    for (const auto& host : hosts) {
-      lanes.push_back(shm::shm_board::allocate_lane(host->own(), ranks));
-      all.push_back(host->rank());
-    }
-  }
-  const auto connect = [&](int rank) {
-    if (over == fabric::local)
-      return std::make_unique<muster::any_transport>(std::make_unique<muster::local_transport>(hub, rank));
-    auto made = std::make_unique<shm::shm_transport>(hosts[static_cast<std::size_t>(rank)], all, rank, lanes);
-    made->agree(over == fabric::shm_that_pulls ? shm::cma_wish::wherever_allowed : shm::cma_wish::never,
-                muster::deadline_after(muster::seconds(30)));
-    return std::make_unique<muster::any_transport>(std::move(made));
-  };
+  const connections all(over, ranks);
   std::vector<std::exception_ptr> thrown(n);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
       auto& failure = thrown[static_cast<std::size_t>(rank)];
       try {
-        muster::group world(connect(rank), settings);
+        muster::group world(all.connect(rank), settings);
         try {
           body(world);
         } catch (...) {
