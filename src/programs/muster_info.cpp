@@ -108,6 +108,14 @@ constexpr bool has_zlib() {
 #endif
 }
 
+constexpr bool has_tcp() {
+#ifdef MUSTER_HAS_TCP
+  return true;
+#else
+  return false;
+#endif
+}
+
 json describe_build() {
   json build = {{"version", version()}, {"compiler", compiler()}, {"build_type", MUSTER_BUILD_TYPE}};
   build["parts"] = {"core"};
@@ -116,6 +124,7 @@ json describe_build() {
     build["mpi_library"] = library;
   }
   if (has_zlib()) build["parts"].push_back("zlib");
+  if (has_tcp()) build["parts"].push_back("tcp");
   return build;
 }
 

@@ -44,6 +44,9 @@ TEST_CASE("every collective equals its oracle over shm", "[oracle]") { compare_w
 TEST_CASE("every collective equals its oracle over shm where the system reads private memory", "[oracle]") {
   compare_with_oracle(test::fabric::shm_that_pulls, 4500);
 }
+#ifdef MUSTER_HAS_TCP
+TEST_CASE("every collective equals its oracle over tcp", "[oracle]") { compare_with_oracle(test::fabric::tcp, 4500); }
+#endif
 
 // The root of a broadcast and the leaves of a reduction wait for nobody: how far they get ahead is for the transport to
 // bound.

@@ -6,6 +6,8 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <numeric>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <thread>
@@ -16,16 +18,29 @@
 #include <muster/core/error.hpp>
 #include "comm/hierarchical/transport.hpp"
 #include "comm/shm/transport.hpp"
+#ifdef MUSTER_HAS_TCP
+#include "comm/tcp/transport.hpp"
+#endif
 
 namespace test {
 
-/// What the ranks are connected by. Over shared memory private buffers are laid out in it, or read by the system.
-/// Hierarchical: as if they were on several hosts, see `host_of`, with the local transport between these.
-enum class fabric { local, shm, shm_that_pulls, hierarchical };
+/// What the ranks are connected by. Over shared memory private buffers are laid out in it, or read by the system; over
+/// tcp each rank has connections of its own, on the loopback. Hierarchical: as if they were on several hosts, see
+/// `host_of`, with the local transport or tcp between these.
+enum class fabric { local, shm, shm_that_pulls, tcp, hierarchical, hierarchical_over_tcp };
 
 inline std::ostream& operator<<(std::ostream& out, fabric over) {
-  constexpr const char* names[] = {"local", "shm", "shm that pulls", "hierarchical"};
+  constexpr const char* names[] = {"local", "shm", "shm that pulls", "tcp", "hierarchical", "hierarchical over tcp"};
   return out << names[static_cast<int>(over)];
+}
+
+/// Every kind of fabric that this build has, but for ways of one.
+inline std::vector<fabric> fabrics() {
+#ifdef MUSTER_HAS_TCP
+  return {fabric::local, fabric::shm, fabric::hierarchical, fabric::tcp};
+#else
+  return {fabric::local, fabric::shm, fabric::hierarchical};
+#endif
 }
 
 /// The ranks of a host, as threads: all see the one mapping of each rank's memory, so that a race between two of them
@@ -82,45 +97,98 @@ class shared_memory {
   std::vector<int> all_;
 };
 
+#ifdef MUSTER_HAS_TCP
+/// Ranks as threads, each with sockets of its own, as if they were processes. What a rendezvous does is done here:
+/// each gets the cards of all.
+class tcp_job {
+ public:
+  explicit tcp_job(int ranks, const muster::detail::tcp_plan& plan = busy_plan()) : plan_(plan) {
+    for (int rank = 0; rank < ranks; ++rank) {
+      doors_.push_back(std::make_unique<muster::detail::tcp_doors>("lo", "the test"));
+      cards_.push_back(doors_.back()->card());
+    }
+  }
+  /// Of tests on a machine that is busy: a thread may have to wait for its turn for long.
+  static muster::detail::tcp_plan busy_plan() {
+    muster::detail::tcp_plan plan;
+    plan.missed = 100;
+    return plan;
+  }
+  /// Once by each rank.
+  std::unique_ptr<muster::detail::tcp_transport> connect(int rank, std::string_view token = "of the test") {
+    auto mesh =
+        muster::detail::make_mesh(plan_, rank, cards_, std::move(*doors_[static_cast<std::size_t>(rank)]), token);
+    if (!plan_.lazy) mesh->await_all(muster::deadline_after(plan_.patience));
+    std::vector<int> all(cards_.size());
+    std::iota(all.begin(), all.end(), 0);
+    return std::make_unique<muster::detail::tcp_transport>(std::move(mesh), std::move(all), rank, 0);
+  }
+  [[nodiscard]] const std::vector<std::string>& cards() const noexcept { return cards_; }
+
+ private:
+  muster::detail::tcp_plan plan_;
+  std::vector<std::unique_ptr<muster::detail::tcp_doors>> doors_;
+  std::vector<std::string> cards_;
+};
+#endif
+
 /// Connects ranks that are threads, over any fabric. Outlives the transports.
 class connections {
  public:
   connections(fabric over, int ranks)
       : over_(over), hub_(std::make_shared<muster::local_hub>(ranks)), map_(host_of(ranks)) {
     if (over == fabric::shm || over == fabric::shm_that_pulls) hosts_.push_back(std::make_unique<shared_memory>(ranks));
-    if (over != fabric::hierarchical) return;
+#ifdef MUSTER_HAS_TCP
+    if (over == fabric::tcp || over == fabric::hierarchical_over_tcp) job_.emplace(ranks);
+#endif
+    if (!is_hierarchical()) return;
     for (const auto& members : map_.hosts)
       hosts_.push_back(std::make_unique<shared_memory>(static_cast<int>(members.size())));
   }
 
   /// Collective.
-  [[nodiscard]] std::unique_ptr<muster::any_transport> connect(int rank) const {
+  [[nodiscard]] std::unique_ptr<muster::any_transport> connect(int rank) {
     using muster::detail::cma_wish;
-    auto local = std::make_unique<muster::local_transport>(hub_, rank);
-    if (over_ == fabric::local) return std::make_unique<muster::any_transport>(std::move(local));
-    if (over_ != fabric::hierarchical) {
-      const auto wish = over_ == fabric::shm ? cma_wish::never : cma_wish::wherever_allowed;
-      return std::make_unique<muster::any_transport>(hosts_.front()->connect(rank, wish));
-    }
+    if (over_ == fabric::shm) return erased(hosts_.front()->connect(rank, cma_wish::never));
+    if (over_ == fabric::shm_that_pulls) return erased(hosts_.front()->connect(rank, cma_wish::wherever_allowed));
+    auto flat = connect_flat(rank);
+    if (!is_hierarchical()) return flat;
     const auto index = static_cast<std::size_t>(rank);
     const auto& here = hosts_[static_cast<std::size_t>(map_.host_of[index])];
     auto within = map_.neighbours(rank).size() > 1 ? here->connect(map_.place_of[index], cma_wish::never) : nullptr;
-    return std::make_unique<muster::any_transport>(std::make_unique<muster::detail::hierarchical_transport>(
-        std::make_unique<muster::any_transport>(std::move(local)), std::move(within), map_));
+    return erased(
+        std::make_unique<muster::detail::hierarchical_transport>(std::move(flat), std::move(within), map_));
   }
 
  private:
+  [[nodiscard]] bool is_hierarchical() const {
+    return over_ == fabric::hierarchical || over_ == fabric::hierarchical_over_tcp;
+  }
+  [[nodiscard]] std::unique_ptr<muster::any_transport> connect_flat(int rank) {
+#ifdef MUSTER_HAS_TCP
+    if (job_) return erased(job_->connect(rank));
+#endif
+    return erased(std::make_unique<muster::local_transport>(hub_, rank));
+  }
+  template <class Transport>
+  [[nodiscard]] static std::unique_ptr<muster::any_transport> erased(std::unique_ptr<Transport> made) {
+    return std::make_unique<muster::any_transport>(std::move(made));
+  }
+
   fabric over_;
   std::shared_ptr<muster::local_hub> hub_;
   muster::detail::host_map map_;
   std::vector<std::unique_ptr<shared_memory>> hosts_;
+#ifdef MUSTER_HAS_TCP
+  std::optional<tcp_job> job_;
+#endif
 };
 
 /// What each rank threw; null where it did not.
 inline std::vector<std::exception_ptr> outcomes(fabric over, int ranks, const std::function<void(muster::group&)>& body,
                                                 const muster::group_settings& settings = {}) {
   const auto n = static_cast<std::size_t>(ranks);
-  const connections all(over, ranks);
+  connections all(over, ranks);
   std::vector<std::exception_ptr> thrown(n);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank) {

@@ -1,0 +1,45 @@
+// How TCP gets into a context.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <muster/comm/any_transport.hpp>
+
+#include "mesh.hpp"
+
+namespace muster::inline v0::detail {
+
+inline constexpr transport_abilities tcp_abilities{
+    .name = "tcp",
+    .any_source = true,
+    .detects_death = true,
+    .concurrent_groups = true,
+    .costs = {.latency = 5e-6, .per_byte = 3.5e-10, .reduce_per_byte = 0.5e-10}};
+
+/// Where a rank waits for the others, before they know of it.
+class tcp_doors {
+ public:
+  /// `chosen`: as `own_addresses` takes it. Every address gets a port of its own, except that "auto" listens at all.
+  tcp_doors(std::string_view chosen, const std::string& origin);
+
+  /// What the others are to know of this rank, in one line each. With bytes that nobody could foresee, so that the
+  /// secret of all cards together is a new one for every start.
+  [[nodiscard]] const std::string& card() const noexcept { return card_; }
+  [[nodiscard]] std::vector<tcp_socket> take() noexcept { return std::move(sockets_); }
+
+ private:
+  std::vector<tcp_socket> sockets_;
+  std::string card_;
+};
+
+/// Reads a card; throws error naming the rank when it is none.
+[[nodiscard]] tcp_peer read_card(const std::string& card, int rank);
+
+/// The connections of a process, from the cards of all and the token of the job (which may be empty: then who can read
+/// the cards is of the job).
+[[nodiscard]] std::shared_ptr<tcp_mesh> make_mesh(const tcp_plan& plan, int rank, const std::vector<std::string>& cards,
+                                                  tcp_doors doors, std::string_view token);
+
+}  // namespace muster::inline v0::detail

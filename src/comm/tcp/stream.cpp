@@ -1,0 +1,123 @@
+#include "stream.hpp"
+
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+
+#include "crc32c.hpp"
+
+namespace muster::inline v0::detail {
+namespace {
+
+bool would_block(int code) { return code == EAGAIN || code == EWOULDBLOCK || code == EINTR; }
+
+std::string text_of(int code) {
+  if (code == ECONNRESET || code == EPIPE) return "its connection was reset";
+  if (code == ETIMEDOUT) return "its host does not answer";
+  return "its connection broke: " + std::generic_category().message(code);
+}
+
+}  // namespace
+
+tcp_stream::tcp_stream(tcp_socket socket, int index, std::size_t window)
+    : next_in(static_cast<std::uint64_t>(index)), socket_(std::move(socket)), window_(window), buffer_(window + 256) {}
+
+// ---- out ----
+
+std::uint64_t tcp_stream::push(std::size_t& budget) {
+  std::uint64_t moved = 0;
+  while (busy_ && budget > 0) {
+    iovec pieces[3];
+    std::size_t count = 0;
+    std::uint64_t asked = 0;
+    const auto add = [&](const std::byte* data, std::uint64_t bytes) {
+      pieces[count++] = {const_cast<std::byte*>(data), static_cast<std::size_t>(bytes)};
+      asked += bytes;
+    };
+    if (out_.sent < frame_bytes) add(out_.head.data() + out_.sent, frame_bytes - out_.sent);
+    const std::uint64_t at = out_.sent > frame_bytes ? std::min(out_.sent - frame_bytes, out_.bytes) : 0;
+    const std::uint64_t piece = std::min<std::uint64_t>(out_.bytes - at, budget);
+    if (piece > 0) add(out_.data + at, piece);
+    if (out_.checked) {
+      if (at + piece > out_.summed) {
+        out_.sum = crc32c({out_.data + out_.summed, static_cast<std::size_t>(at + piece - out_.summed)}, out_.sum);
+        out_.summed = at + piece;
+      }
+      if (at + piece == out_.bytes) {
+        std::memcpy(trailer_, &out_.sum, 4);
+        const std::uint64_t behind = frame_bytes + out_.bytes;
+        const std::uint64_t gone = out_.sent > behind ? out_.sent - behind : 0;
+        add(trailer_ + gone, 4 - gone);
+      }
+    }
+    msghdr message{};
+    message.msg_iov = pieces;
+    message.msg_iovlen = count;
+    const ssize_t n = ::sendmsg(socket_.file(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (n < 0) {
+      if (would_block(errno)) return moved;
+      throw stream_broken{text_of(errno)};
+    }
+    out_.sent += static_cast<std::uint64_t>(n);
+    const std::uint64_t now_at = out_.sent > frame_bytes ? std::min(out_.sent - frame_bytes, out_.bytes) : 0;
+    moved += now_at - at;
+    budget -= std::min<std::size_t>(static_cast<std::size_t>(n), budget);
+    if (out_.sent == out_.length()) busy_ = false;
+    if (static_cast<std::uint64_t>(n) < asked) return moved;  // the system has no more room
+  }
+  return moved;
+}
+
+// ---- in ----
+
+std::size_t tcp_stream::receive(std::span<iovec> pieces) {
+  msghdr message{};
+  message.msg_iov = pieces.data();
+  message.msg_iovlen = pieces.size();
+  const ssize_t n = ::recvmsg(socket_.file(), &message, MSG_DONTWAIT);
+  if (n > 0) return static_cast<std::size_t>(n);
+  if (n < 0) {
+    if (would_block(errno)) return 0;
+    throw stream_broken{text_of(errno)};
+  }
+  if (goodbye && empty() && !in_payload) return 0;
+  throw stream_broken{in_payload || !empty() ? "its connection ended in the middle of a message"
+                                             : "its connection ended"};
+}
+
+bool tcp_stream::peek(frame& head) {
+  if (end_ - begin_ < frame_bytes) return false;
+  const frame_fault fault = decode(std::span<const std::byte, frame_bytes>(buffer_.data() + begin_, frame_bytes), head);
+  if (fault != frame_fault::none)
+    throw stream_broken{"it sent what is no frame of muster: " + std::string(to_string(fault))};
+  return true;
+}
+
+std::size_t tcp_stream::read(std::uint64_t most, bool aligned) {
+  if (begin_ == end_) {
+    begin_ = end_ = aligned ? first + frame_bytes : first;
+  } else if (aligned || buffer_.size() - end_ < frame_bytes) {
+    const std::size_t place = aligned ? first + frame_bytes : first;
+    std::memmove(buffer_.data() + place, buffer_.data() + begin_, end_ - begin_);
+    end_ = place + (end_ - begin_);
+    begin_ = place;
+  }
+  iovec piece{buffer_.data() + end_, static_cast<std::size_t>(std::min<std::uint64_t>(most, buffer_.size() - end_))};
+  const std::size_t n = receive({&piece, 1});
+  end_ += n;
+  return n;
+}
+
+std::size_t tcp_stream::read_to(std::span<std::byte> place, bool whole) {
+  constexpr std::size_t a_little = 4096;
+  begin_ = end_ = first;
+  iovec pieces[2] = {{place.data(), place.size()},
+                     {buffer_.data() + first, std::min(a_little, buffer_.size() - first)}};
+  const std::size_t n = receive({pieces, whole ? std::size_t{2} : std::size_t{1}});
+  if (n > place.size()) end_ += n - place.size();
+  return n;
+}
+
+}  // namespace muster::inline v0::detail
