@@ -55,7 +55,7 @@ choice choose_transport(const settings& configuration, const launch_env& launch)
   const int threads = static_cast<int>(configuration.integer(setting::ranks, 1, 4096));
   const std::string launched =
       std::string(to_string(launch.kind)) + " started " + std::to_string(launch.size) + " ranks (" + launch.why + ")";
-  (void)configuration.choice(setting::transport, {"auto", "self", "local", "shm", "mpi"});
+  (void)configuration.choice(setting::transport, {"auto", "self", "local", "shm", "mpi", "tcp"});
 
   if (launch.size > 1 && threads > 1) {
     refuse(configuration.origin(setting::ranks) + " asks for " + std::to_string(threads) + " ranks as threads and " +
@@ -63,31 +63,40 @@ choice choose_transport(const settings& configuration, const launch_env& launch)
   }
   if (launch.size > 1 && (asked == "self" || asked == "local")) {
     refuse(origin + " asks for transport " + asked + " and " + launched +
-           " (it does not reach other processes); use auto, shm or mpi");
+           " (it does not reach other processes); use auto, shm, mpi or tcp");
   }
-  if (threads > 1 && (asked == "self" || asked == "shm" || asked == "mpi")) {
+  if (threads > 1 && (asked != "auto" && asked != "local")) {
     refuse(configuration.origin(setting::ranks) + " asks for " + std::to_string(threads) + " ranks as threads and " +
            origin + " for transport " + asked + " (threads talk over local); drop one of them");
   }
   if (asked == "shm" && launch.local_size > 0 && !launch.on_one_host()) {
     refuse(origin + " asks for transport shm and " + launched + ", " + std::to_string(launch.local_size) +
-           " of them on this host (it does not reach others); use auto or mpi");
+           " of them on this host (it does not reach others); use auto, mpi or tcp");
   }
   if (asked == "shm" || (asked == "auto" && launch.size > 1 && launch.on_one_host())) {
     return {kind::process, "shm", 1, asked == "shm" ? origin + " asks for it" : launched + ", all on this host"};
   }
-  const bool wants_mpi = asked == "mpi" || (asked == "auto" && launch.size > 1 && launch.speaks_mpi());
-  if (wants_mpi) {
+  const bool has_tcp = find_registered("tcp") != nullptr;
+  const bool may_be_mpi = launch.speaks_mpi() && (find_registered("mpi") != nullptr || !has_tcp);
+  if (asked == "mpi" || (asked == "auto" && launch.size > 1 && may_be_mpi)) {
     if (find_registered("mpi") == nullptr) {
       refuse((asked == "mpi" ? origin + " asks for transport mpi" : launched) +
              " (this program was linked without muster::mpi); link muster::muster from a build with MPI");
     }
     return {kind::process, "mpi", 1, asked == "mpi" ? origin + " asks for it" : launched};
   }
+  if (asked == "tcp" && !has_tcp) {
+    refuse(origin +
+           " asks for transport tcp (this program was linked without muster::tcp); link muster::muster from a build "
+           "with OpenSSL");
+  }
+  if (asked == "tcp" || (launch.size > 1 && has_tcp)) {
+    return {kind::process, "tcp", 1, asked == "tcp" ? origin + " asks for it" : launched};
+  }
   if (launch.size > 1) {
     refuse(launched +
-           " (on how many hosts it does not say; --transport shm if it is one); start it with mpirun, or use "
-           "--ranks N");
+           " (on how many hosts it does not say, and this program was linked without muster::tcp); --transport shm if it "
+           "is one, mpirun, or --ranks N");
   }
   if (threads > 1 || asked == "local") {
     return {kind::local, "local", threads,
@@ -379,9 +388,17 @@ context::verdict settle_without_context(std::exception_ptr failure, const std::s
   if (!is_early) return {exit_status_of(failure), true, describe(failure)};
   try {
     const launch_env launch = detect_launch();
-    const bool by_shm = transport == "shm" || (transport != "mpi" && launch.on_one_host());
-    if (launch.size > 1 && (by_shm || (launch.speaks_mpi() && find_registered("mpi") != nullptr))) {
-      group world(connect_processes(by_shm ? "shm" : "mpi", settings(), launch), {});
+    const auto has = [](std::string_view name) { return find_registered(name) != nullptr; };
+    std::string by;
+    if (transport == "shm" || (transport != "mpi" && transport != "tcp" && launch.on_one_host())) {
+      by = "shm";
+    } else if (transport != "tcp" && launch.speaks_mpi() && has("mpi")) {
+      by = "mpi";
+    } else if (has("tcp")) {
+      by = "tcp";
+    }
+    if (launch.size > 1 && !by.empty()) {
+      group world(connect_processes(by, settings(), launch), {});
       return settle_world(world, failure);
     }
   } catch (...) {  // then each speaks for itself

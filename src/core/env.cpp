@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::array<setting_info, static_cast<std::size_t>(setting::count_)> table = {{
     {setting::transport, "transport", "MUSTER_TRANSPORT", "NAME", "auto",
-     "how ranks talk: auto, self, local (ranks as threads), shm (processes of one host), mpi"},
+     "how ranks talk: auto, self, local (ranks as threads), shm (processes of one host), mpi, tcp"},
     {setting::ranks, "ranks", "MUSTER_RANKS", "N", "1",
      "ranks as threads of this process, when no launcher started it"},
     {setting::job, "job", "MUSTER_JOB", "NAME", "auto",
@@ -25,6 +25,16 @@ constexpr std::array<setting_info, static_cast<std::size_t>(setting::count_)> ta
      "by which ranks know each other; a flag shows in ps, a variable does not; auto: drawn at the start"},
     {setting::host, "host", "MUSTER_HOST", "NAME", "auto",
      "ranks of one name count as on one host; auto: what the system says"},
+    {setting::interface, "interface", "MUSTER_INTERFACE", "NAMES", "auto",
+     "tcp: where this rank is reached, by interfaces, subnets or addresses: eth0,10.0.0.0/8; auto: at all"},
+    {setting::connections, "connections", "MUSTER_CONNECTIONS", "WHEN", "all",
+     "tcp: all, before the first collective; or lazy, each when it is first needed"},
+    {setting::streams, "streams", "MUSTER_STREAMS", "N", "1", "tcp: connections for data between two ranks"},
+    {setting::heartbeat, "heartbeat", "MUSTER_HEARTBEAT", "SECONDS", "0.1", "tcp: from one sign of life to the next"},
+    {setting::missed_beats, "missed-beats", "MUSTER_MISSED_BEATS", "N", "5",
+     "tcp: signs of life that fail to come before a rank counts as lost"},
+    {setting::checksum, "checksum", "MUSTER_CHECKSUM", "WHEN", "off",
+     "tcp: on or off: a checksum of all data, where that of the network is not enough"},
     {setting::algorithm, "algorithm", "MUSTER_ALGORITHM", "RULES", "auto",
      "auto, ring, tree, chain, recursive_doubling, halving_doubling, direct, native, where a collective has it; or "
      "collective:low-high:algorithm, ..."},

@@ -6,8 +6,12 @@
 #include <array>
 #include <charconv>
 #include <fstream>
+#include <numeric>
 #include <sstream>
 
+#include <muster/comm/context.hpp>
+#include <muster/comm/rendezvous/exchange.hpp>
+#include <muster/comm/rendezvous/open_store.hpp>
 #include <muster/core/error.hpp>
 
 #include "transport.hpp"
@@ -111,6 +115,49 @@ std::shared_ptr<tcp_mesh> make_mesh(const tcp_plan& plan, int rank, const std::v
     peers.push_back(read_card(cards[i], static_cast<int>(i)));
   }
   return std::make_shared<tcp_mesh>(plan, rank, std::move(peers), doors.take(), job_secret(parts));
+}
+
+tcp_plan plan_of(const settings& configuration) {
+  tcp_plan plan;
+  plan.streams = static_cast<int>(configuration.integer(setting::streams, 1, 64));
+  plan.lazy = configuration.choice(setting::connections, {"all", "lazy"}) == 1;
+  plan.beat = seconds(configuration.positive(setting::heartbeat));
+  plan.missed = static_cast<int>(configuration.integer(setting::missed_beats, 2, 1000000));
+  plan.patience = seconds(configuration.positive(setting::timeout));
+  plan.limits.checksum = configuration.choice(setting::checksum, {"off", "on"}) == 1;
+  return plan;
+}
+
+std::unique_ptr<any_transport> connect_tcp(const settings& configuration, const launch_env& launch) {
+  const tcp_plan plan = plan_of(configuration);
+  const auto until = deadline_after(plan.patience);
+  tcp_doors doors(configuration.value(setting::interface), configuration.origin(setting::interface));
+  std::vector<std::string> cards{doors.card()};
+  std::string token;
+  if (launch.size > 1) {
+    any_store store = open_store(configuration, launch);
+    token = job_token(store, configuration, launch, until);
+    cards = exchange(store, "tcp/", launch.rank, launch.size, doors.card(), until);
+  }
+  auto mesh = make_mesh(plan, launch.rank, cards, std::move(doors), token);
+  if (!plan.lazy) mesh->await_all(until);
+  std::vector<int> all(cards.size());
+  std::iota(all.begin(), all.end(), 0);
+  return std::make_unique<any_transport>(
+      std::make_unique<tcp_transport>(std::move(mesh), std::move(all), launch.rank, 0));
+}
+
+namespace {
+
+std::unique_ptr<any_transport> connect_world(const settings& configuration) {
+  return connect_tcp(configuration, detect_launch());
+}
+
+}  // namespace
+
+bool link_tcp() noexcept {
+  static const bool done = register_process_transport({"tcp", &connect_world, tcp_abilities});
+  return done;
 }
 
 }  // namespace muster::inline v0::detail

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include <muster/comm/any_transport.hpp>
+#include <muster/comm/rendezvous/launch_env.hpp>
+#include <muster/core/env.hpp>
 
 #include "mesh.hpp"
 
@@ -41,5 +43,12 @@ class tcp_doors {
 /// the cards is of the job).
 [[nodiscard]] std::shared_ptr<tcp_mesh> make_mesh(const tcp_plan& plan, int rank, const std::vector<std::string>& cards,
                                                   tcp_doors doors, std::string_view token);
+
+/// What the settings say of it.
+[[nodiscard]] tcp_plan plan_of(const settings& configuration);
+
+/// Connects the ranks that the launcher started: they find each other by `open_store`. Collective; throws what that and
+/// `tcp_mesh::await_all` throw.
+[[nodiscard]] std::unique_ptr<any_transport> connect_tcp(const settings& configuration, const launch_env& launch);
 
 }  // namespace muster::inline v0::detail

@@ -1,7 +1,5 @@
 #include "link.hpp"
 
-#include <sys/ioctl.h>
-
 #include <algorithm>
 #include <cstring>
 
@@ -113,10 +111,7 @@ bool tcp_link::wants_out() const noexcept {
 }
 
 bool tcp_link::has_unsent() const noexcept {
-  return std::any_of(streams_.begin(), streams_.end(), [](const auto& s) {
-    int bytes = 0;
-    return ::ioctl(s->file(), TIOCOUTQ, &bytes) == 0 && bytes > 0;
-  });
+  return std::any_of(streams_.begin(), streams_.end(), [](const auto& s) { return has_unsent_bytes(s->file()); });
 }
 
 // ---- sending: frames ----

@@ -1,5 +1,8 @@
 #include "stream.hpp"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -23,6 +26,14 @@ std::string text_of(int code) {
 
 tcp_stream::tcp_stream(tcp_socket socket, int index, std::size_t window)
     : next_in(static_cast<std::uint64_t>(index)), socket_(std::move(socket)), window_(window), buffer_(window + 256) {}
+
+bool has_unsent_bytes(int file) noexcept {
+  tcp_info state{};
+  socklen_t length = sizeof state;
+  int bytes = 0;
+  return ::getsockopt(file, IPPROTO_TCP, TCP_INFO, &state, &length) == 0 && state.tcpi_state != TCP_CLOSE &&
+         ::ioctl(file, TIOCOUTQ, &bytes) == 0 && bytes > 0;
+}
 
 // ---- out ----
 

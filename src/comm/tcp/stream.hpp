@@ -25,6 +25,9 @@ struct outgoing_frame {
   [[nodiscard]] std::uint64_t length() const noexcept { return frame_bytes + bytes + (checked ? 4 : 0); }
 };
 
+/// Whether the system has bytes of the socket that the other side's has not taken and still may.
+[[nodiscard]] bool has_unsent_bytes(int file) noexcept;
+
 /// What a stream met that it cannot go on after; the text says what was seen.
 struct stream_broken {
   std::string what;

@@ -2,7 +2,6 @@
 
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/ioctl.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -106,8 +105,7 @@ void tcp_watch::say_goodbye(clock::time_point until) {
     return std::all_of(lines_.begin(), lines_.end(), [&](line& one) {
       if (!one.socket) return true;
       flush(one);
-      int unsent = 0;
-      return one.out.empty() && (::ioctl(one.socket.file(), TIOCOUTQ, &unsent) != 0 || unsent == 0);
+      return one.out.empty() && !has_unsent_bytes(one.socket.file());
     });
   };
   while (!all_written() && clock::now() < until) std::this_thread::sleep_for(std::chrono::microseconds(200));
