@@ -77,6 +77,8 @@ task make_allreduce(transport_flow& f, const call& what, algorithm how) {
       return ring_allreduce(f, {what.out, what.count, what.element_size, f.size()}, what.reduce);
     case algorithm::tree:
       return tree_allreduce(f, what.out, bytes, what.reduce);
+    case algorithm::direct:
+      return direct_allreduce(f, {what.out, what.count, what.element_size, f.size()}, what.reduce);
     case algorithm::halving_doubling:
       return halving_doubling_allreduce(f, what.out, what.count, what.reduce);
     default:

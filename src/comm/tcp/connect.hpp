@@ -18,7 +18,7 @@ inline constexpr transport_abilities tcp_abilities{
     .any_source = true,
     .detects_death = true,
     .concurrent_groups = true,
-    .costs = {.latency = 5e-6, .per_byte = 3.5e-10, .reduce_per_byte = 0.5e-10}};
+    .costs = {.latency = 5e-6, .per_byte = 3.5e-10, .reduce_per_byte = 0.5e-10, .next_message = 0.25}};
 
 /// Where a rank waits for the others, before they know of it.
 class tcp_doors {

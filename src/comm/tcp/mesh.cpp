@@ -3,7 +3,6 @@
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <time.h>
-#include <cstdlib>
 
 #include <algorithm>
 #include <bit>
@@ -43,11 +42,7 @@ bool more_ranks_than_cores(const std::vector<tcp_peer>& peers, int rank) {
 
 tcp_mesh::tcp_mesh(const tcp_plan& plan, int rank, std::vector<tcp_peer> peers, std::vector<tcp_socket> doors,
                    const job_secret& secret)
-    : plan_([&] {
-        auto p = plan;
-        if (const char* t = std::getenv("MUSTER_TEST_WIN")) p.limits.window = (std::size_t)atol(t);
-        return p;
-      }()),
+    : plan_(plan),
       rank_(rank),
       crowded_(more_ranks_than_cores(peers, rank)),
       inbox_(static_cast<int>(peers.size())),
@@ -164,8 +159,7 @@ void tcp_mesh::send(tcp_channel& group, request& r) {
   const int peer = group.world_rank(r.peer);
   if (peer == rank_) {
     inbox_.deliver_own(group, r);
-    r.state = tcp_progress::done;
-    r.owner = nullptr;
+    end(r);
     return;
   }
   link(peer).send(r);
