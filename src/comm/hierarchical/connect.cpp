@@ -36,11 +36,8 @@ std::vector<std::uint64_t> hosts_of_all(any_transport& transport, std::uint64_t 
   hosts[static_cast<std::size_t>(transport.rank())] = mine;
   frame_pool pool;
   std::vector<buffer<std::byte>> scratch;
-  stamp mark;
-  mark.kind = collective::allgather;
-  mark.count = hosts.size();
-  mark.type = dtype::uint64;
-  flow<any_transport> f(transport, pool, scratch, mark);
+  // No collective of the group that is to be: its stamp is none.
+  flow<any_transport> f(transport, pool, scratch, stamp());
   const blocks parts{reinterpret_cast<std::byte*>(hosts.data()), hosts.size(), sizeof hosts[0], transport.size()};
   run(transport, f, recursive_doubling_allgather(f, parts), timeout);
   return hosts;
