@@ -19,13 +19,19 @@ std::string token_of(const settings& configuration) {
   return asked == "auto" ? std::string() : asked;
 }
 
-// How this very host reaches a port at which it listens on all addresses: also where its loopback is down.
-std::string own_list(std::uint16_t port, bool with_loopback) {
-  std::string list = with_loopback ? "127.0.0.1:" + std::to_string(port) : "";
-  for (const auto& one : detail::own_addresses("auto", "auto")) {
+// Under which addresses the others may reach a port of this host.
+std::string own_list(std::uint16_t port, const settings& configuration) {
+  std::string list;
+  for (const auto& one :
+       detail::own_addresses(configuration.value(setting::interface), configuration.origin(setting::interface))) {
     list += (list.empty() ? "" : ",") + one.with_port(port).to_string();
   }
   return list;
+}
+
+// How this very host reaches a port at which it listens on all addresses, also where its loopback is down.
+std::string from_here(std::uint16_t port, const settings& configuration) {
+  return "127.0.0.1:" + std::to_string(port) + "," + own_list(port, configuration);
 }
 
 // Rank 0 serves at what the user named, if that is here and free.
@@ -49,7 +55,7 @@ any_store open_tcp(std::string_view where, const std::string& origin, const sett
   std::unique_ptr<store_server> server;
   if (launch.rank == 0) server = serve_at(place, token);
   std::string reached(where);
-  if (server && server->address().find("::]") != std::string::npos) reached = own_list(place.port, true);
+  if (server && server->address() != reached) reached = from_here(place.port, configuration);
   return any_store(std::make_unique<tcp_store>(reached, token, until, std::move(server)));
 }
 
@@ -68,7 +74,7 @@ std::string random_text() {
 // What rank 0 tells the others: "at ADDRESSES TOKEN", or "error TEXT". A token that was given is not told.
 std::optional<any_store> open_pmix(const settings& configuration, const launch_env& launch, clock::time_point until,
                                    std::string& why_not) {
-  const auto session = detail::pmix_session::open(why_not);
+  auto* const session = detail::pmix_session::open(why_not);
   if (!session) return std::nullopt;
   if (session->rank() != launch.rank) {
     why_not =
@@ -83,7 +89,7 @@ std::optional<any_store> open_pmix(const settings& configuration, const launch_e
     if (draws) token = random_text();
     try {
       server = std::make_unique<store_server>(":0", token);
-      told = "at " + own_list(server->port(), false) + " " + (draws ? token : std::string());
+      told = "at " + own_list(server->port(), configuration) + " " + (draws ? token : std::string());
     } catch (const configuration_error& failed) {
       told = "error " + std::string(failed.what());
     }
@@ -95,7 +101,7 @@ std::optional<any_store> open_pmix(const settings& configuration, const launch_e
   const auto end = std::min(rest.find(' '), rest.size());
   if (end + 1 < rest.size()) token = rest.substr(end + 1);
   std::string reached = rest.substr(0, end);
-  if (server) reached = "127.0.0.1:" + std::to_string(server->port()) + "," + reached;
+  if (server) reached = from_here(server->port(), configuration);
   return any_store(std::make_unique<tcp_store>(reached, token, until, std::move(server)));
 }
 

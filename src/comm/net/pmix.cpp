@@ -6,6 +6,7 @@
 
 #include <condition_variable>
 #include <cstring>
+#include <memory>
 #include <mutex>
 #include <optional>
 
@@ -142,7 +143,11 @@ class real_session final : public pmix_session {
 
 }  // namespace
 
-std::shared_ptr<pmix_session> pmix_session::open(std::string& why_not) {
+pmix_session* pmix_session::open(std::string& why_not) {
+  // Ended when the process ends, not before: an MPI that begins after an end finds PMIx in a state it cannot use. Not
+  // at all would not do either: mpirun takes that for a crash.
+  static std::unique_ptr<pmix_session> opened;
+  if (opened) return opened.get();
   const library* const functions = library::load(why_not);
   if (functions == nullptr) return nullptr;
   pmix_proc_t self{};
@@ -151,7 +156,8 @@ std::shared_ptr<pmix_session> pmix_session::open(std::string& why_not) {
     why_not = std::string("PMIx_Init: ") + functions->explain(status);
     return nullptr;
   }
-  return std::make_shared<real_session>(*functions, self);
+  opened = std::make_unique<real_session>(*functions, self);
+  return opened.get();
 }
 
 }  // namespace muster::inline v0::detail
@@ -160,7 +166,7 @@ std::shared_ptr<pmix_session> pmix_session::open(std::string& why_not) {
 
 namespace muster::inline v0::detail {
 
-std::shared_ptr<pmix_session> pmix_session::open(std::string& why_not) {
+pmix_session* pmix_session::open(std::string& why_not) {
   why_not = "this muster was built without PMIx; Debian has it in libpmix-dev";
   return nullptr;
 }

@@ -1,7 +1,6 @@
 // What the launcher's PMIx carries between the ranks: one text, from rank 0 to all.
 #pragma once
 
-#include <memory>
 #include <string>
 
 #include <muster/core/clock.hpp>
@@ -12,8 +11,8 @@ namespace muster::inline v0::detail {
 /// Works beside an MPI of the same process that uses it too, before, after and during.
 class pmix_session {
  public:
-  /// Null, and why, when there is none to be had.
-  [[nodiscard]] static std::shared_ptr<pmix_session> open(std::string& why_not);
+  /// The one of this process; null, and why, when there is none to be had. One thread at a time.
+  [[nodiscard]] static pmix_session* open(std::string& why_not);
 
   pmix_session(const pmix_session&) = delete;
   pmix_session& operator=(const pmix_session&) = delete;
