@@ -1,5 +1,6 @@
 // The part of the watch that makes connections.
 #include <poll.h>
+#include <cstdlib>
 
 #include <algorithm>
 
@@ -201,6 +202,10 @@ void tcp_watch::complete(int peer) {
     flush(of);
   }
   std::vector<tcp_socket> streams;
+  if (const char* t = std::getenv("MUSTER_TEST_BUF"))
+    for (auto& x : with.ready) {
+      if (x) x.set_buffers(atoi(t), atoi(t));
+    }
   for (std::size_t i = 1; i < with.ready.size(); ++i) streams.push_back(std::move(with.ready[i]));
   with.ready.clear();
   mesh_.attach(peer, std::move(streams));

@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <time.h>
+#include <cstdlib>
 
 #include <algorithm>
 #include <bit>
@@ -42,7 +43,11 @@ bool more_ranks_than_cores(const std::vector<tcp_peer>& peers, int rank) {
 
 tcp_mesh::tcp_mesh(const tcp_plan& plan, int rank, std::vector<tcp_peer> peers, std::vector<tcp_socket> doors,
                    const job_secret& secret)
-    : plan_(plan),
+    : plan_([&] {
+        auto p = plan;
+        if (const char* t = std::getenv("MUSTER_TEST_WIN")) p.limits.window = (std::size_t)atol(t);
+        return p;
+      }()),
       rank_(rank),
       crowded_(more_ranks_than_cores(peers, rank)),
       inbox_(static_cast<int>(peers.size())),
@@ -130,7 +135,7 @@ void tcp_mesh::close(tcp_channel& group) noexcept {
   frame word;
   word.kind = frame_kind::leave;
   word.generation = group.generation();
-  word.number = group.called;
+  word.set_number(group.called);
   {
     const std::lock_guard lock(mutex_);
     for (auto& one : links_) one->forget(group.generation());
@@ -172,7 +177,7 @@ void tcp_mesh::receive(tcp_channel& group, request& r) {
   begin(group, r, true);
   if (tcp_inbox::stray* const announced = inbox_.post(r); announced != nullptr) {
     tcp_link& from = link(announced->source);
-    from.clear(announced->head.number, r);
+    from.clear(announced->head.number(), r);
     inbox_.release(*announced);
     pump(from);
   }
