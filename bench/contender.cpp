@@ -93,6 +93,7 @@ std::vector<double> time_bare(muster::group& apart, std::uint64_t& sequence, std
   auto& transport = apart.transport();
   const auto reduce = muster::reduction::of<float>(muster::sum);
   muster::native_call call;
+  call.kind = muster::collective::allreduce;
   call.in = reinterpret_cast<const std::byte*>(data.data());
   call.out = reinterpret_cast<std::byte*>(data.data());
   call.count = data.size();

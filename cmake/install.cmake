@@ -4,11 +4,13 @@ include(CMakePackageConfigHelpers)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/muster)
 
-set(without_mpi)
-if(NOT mpi IN_LIST muster_parts)
-  set(without_mpi PATTERN "comm/mpi" EXCLUDE)
-endif()
-install(DIRECTORY include/muster DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.hpp" ${without_mpi})
+set(left_out)  # the headers of parts that are not there
+foreach(part IN ITEMS mpi tcp)
+  if(NOT part IN_LIST muster_parts)
+    list(APPEND left_out PATTERN "comm/${part}" EXCLUDE)
+  endif()
+endforeach()
+install(DIRECTORY include/muster DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.hpp" ${left_out})
 
 if(TARGET muster_info)
   if(NOT IS_ABSOLUTE ${CMAKE_INSTALL_LIBDIR} AND NOT IS_ABSOLUTE ${CMAKE_INSTALL_BINDIR})
@@ -93,7 +95,7 @@ endif()
 if(tcp IN_LIST muster_parts)
   set(tcp_libraries -lmuster_tcp)
   if(NOT BUILD_SHARED_LIBS)
-    list(APPEND tcp_libraries -lcrypto)
+    list(APPEND tcp_libraries -lcrypto ${CMAKE_DL_LIBS})
   endif()
   definitions_of(definitions tcp)
   muster_install_pc(muster-tcp "muster over TCP" REQUIRES muster-core

@@ -35,6 +35,16 @@ if(MUSTER_HAVE_MPI)
 endif()
 muster_find_part(ZLIB zlib1g-dev ZLIB)
 muster_find_part(TCP libssl-dev OpenSSL COMPONENTS Crypto)  # for the challenges by which ranks prove who they are
+set(MUSTER_PMIX_INCLUDE_DIRS)
+if(MUSTER_HAVE_TCP)
+  find_package(PkgConfig QUIET)
+  if(PKG_CONFIG_FOUND)
+    pkg_check_modules(MUSTER_PMIX QUIET pmix)
+  endif()
+  if(NOT MUSTER_PMIX_INCLUDE_DIRS)
+    message(STATUS "muster::tcp is built without PMIx (it was not found); Debian has it in libpmix-dev")
+  endif()
+endif()
 
 # NCCL: this version has no transport over it, so there is no target yet; ON says so instead of building something else.
 string(TOUPPER "${MUSTER_WITH_NCCL}" muster_with)

@@ -20,9 +20,21 @@ namespace {
 // What the holder of a lease has of it; its file is touched by the heart.
 struct held_lease {
   held_lease(detail::descriptor opened, seconds lives) : file(std::move(opened)), ttl(lives) {}
+
+  // Touches the file; false when the others have counted the lease as ended, and removed it.
+  bool touch() {
+    const auto now = clock::now();
+    struct stat status {};
+    const bool there = ::futimens(file.get(), nullptr) == 0 && ::fstat(file.get(), &status) == 0 && status.st_nlink > 0;
+    if (there) good_until = now + lifetime();
+    return there;
+  }
+  [[nodiscard]] clock::duration lifetime() const { return std::chrono::duration_cast<clock::duration>(ttl); }
+
   detail::descriptor file;
   seconds ttl;
   std::atomic<bool> held = true;
+  std::atomic<clock::time_point> good_until{};
 };
 
 // Sleeps until something in the folder may have changed. Where the system tells (inotify) that is a hint alone, because
@@ -113,10 +125,7 @@ struct file_store::implementation {
     while (!stopping) {
       seconds shortest(60);
       for (const auto& [id, lease] : leases) {
-        struct stat status {};
-        const bool there = ::futimens(lease->file.get(), nullptr) == 0 && ::fstat(lease->file.get(), &status) == 0 &&
-                           status.st_nlink > 0;
-        if (!there) lease->held = false;  // the others have counted it as gone
+        if (!lease->touch()) lease->held = false;
         shortest = std::min(shortest, lease->ttl);
       }
       woken.wait_until(held, deadline_after(shortest / 4));
@@ -207,7 +216,7 @@ store_lease file_store::lease(seconds ttl, clock::time_point until) {
       open->end(id_, *lease_);
     }
     [[nodiscard]] std::uint64_t id() const noexcept override { return id_; }
-    [[nodiscard]] bool held() const noexcept override { return lease_->held; }
+    [[nodiscard]] bool held() const noexcept override { return lease_->held && clock::now() < lease_->good_until.load(); }
 
    private:
     std::weak_ptr<implementation> store_;
@@ -217,8 +226,10 @@ store_lease file_store::lease(seconds ttl, clock::time_point until) {
 
   detail::check_store_ttl(ttl, where());
   auto right = self_->lock("lease", {}, until);
+  const auto begun = clock::now();
   auto [id, file] = self_->folder.grant(right, ttl);
   auto made = std::make_shared<held_lease>(std::move(file), ttl);
+  made->good_until = begun + made->lifetime();
   const std::lock_guard held(self_->mutex);
   self_->leases.emplace(id, made);
   if (!self_->heart.joinable()) self_->heart = std::thread([store = self_.get()] { store->beat(); });

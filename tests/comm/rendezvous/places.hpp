@@ -11,7 +11,7 @@
 #include <muster/comm/rendezvous/file_store.hpp>
 #include <muster/comm/rendezvous/store.hpp>
 
-#ifdef MUSTER_HAS_TCP_STORE
+#ifdef MUSTER_HAS_TCP
 #include <muster/comm/tcp/store.hpp>
 #endif
 
@@ -27,7 +27,7 @@ inline auto soon() { return deadline_after(seconds(60)); }
 /// A store from the words that `place::words` gives: "file FOLDER" or "tcp ADDRESS TOKEN".
 inline any_store open(const std::vector<std::string>& words) {
   if (words.at(0) == "file") return any_store(std::make_unique<muster::file_store>(words.at(1), soon()));
-#ifdef MUSTER_HAS_TCP_STORE
+#ifdef MUSTER_HAS_TCP
   if (words.at(0) == "tcp") {
     return any_store(std::make_unique<muster::tcp_store>(words.at(1), words.at(2), soon()));
   }
@@ -43,7 +43,7 @@ struct place {
       folder = mkdtemp(name.data());
       words = {"file", (folder / "store").string()};
     }
-#ifdef MUSTER_HAS_TCP_STORE
+#ifdef MUSTER_HAS_TCP
     if (kind == "tcp") {
       server = std::make_unique<muster::store_server>("127.0.0.1:0", "a secret");
       words = {"tcp", server->address(), "a secret"};
@@ -59,13 +59,13 @@ struct place {
 
   std::vector<std::string> words;
   std::filesystem::path folder;
-#ifdef MUSTER_HAS_TCP_STORE
+#ifdef MUSTER_HAS_TCP
   std::unique_ptr<muster::store_server> server;
 #endif
 };
 
 inline std::vector<std::string> kinds() {
-#ifdef MUSTER_HAS_TCP_STORE
+#ifdef MUSTER_HAS_TCP
   return {"file", "tcp"};
 #else
   return {"file"};

@@ -2,6 +2,7 @@
 //   add KEY N          adds 1 to the number under the key, N times
 //   hold KEY TTL       leaves "held" under the key, on a lease, and waits
 //   churn KEY          writes to the key and takes leases as fast as it goes, for ever
+//   serve              serves the store that "tcp WHERE TOKEN" names, and waits
 //   meet PREFIX R SIZE exchanges "word R" as rank R, and checks what it gets
 #include <unistd.h>
 
@@ -18,6 +19,12 @@ int main(int argc, char** argv) try {
   const std::vector<std::string> words(argv + 1, argv + argc);
   const auto split = std::find(words.begin(), words.end(), "--");
   const std::vector<std::string> what(split + 1, words.end());
+#ifdef MUSTER_HAS_TCP
+  if (what.at(0) == "serve") {
+    const muster::store_server server(words.at(1), words.at(2));
+    for (;;) ::pause();
+  }
+#endif
   auto store = places::open({words.begin(), split});
   const auto until = places::soon();
   if (what.at(0) == "add") {

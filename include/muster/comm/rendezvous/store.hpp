@@ -63,8 +63,8 @@ class store_lease {
 
   /// What `compare_and_swap` takes; 0 for none.
   [[nodiscard]] std::uint64_t id() const noexcept { return holder_ ? holder_->id() : 0; }
-  /// Whether it had not ended when this process last heard of it: false is the truth, true may be out of date by a
-  /// time-to-live.
+  /// Whether nobody can have counted it as ended yet: it is less than its time-to-live since it was last kept alive. So
+  /// false may be caution, where the store is slow to answer.
   [[nodiscard]] bool held() const noexcept { return holder_ && holder_->held(); }
   /// Ends it now.
   void end() noexcept { holder_.reset(); }
