@@ -14,7 +14,10 @@ namespace {
 
 constexpr std::array<setting_info, static_cast<std::size_t>(setting::count_)> table = {{
     {setting::transport, "transport", "MUSTER_TRANSPORT", "NAME", "auto",
-     "how ranks talk: auto, self, local (ranks as threads), shm (processes of one host), mpi, tcp"},
+     "how ranks talk: auto, self, local (ranks as threads), shm (processes of one host), mpi, tcp, hierarchical (shm "
+     "within a host)"},
+    {setting::between, "between", "MUSTER_BETWEEN", "NAME", "auto",
+     "hierarchical: what joins the hosts: mpi, tcp, auto (mpi where the launcher speaks it)"},
     {setting::ranks, "ranks", "MUSTER_RANKS", "N", "1",
      "ranks as threads of this process, when no launcher started it"},
     {setting::job, "job", "MUSTER_JOB", "NAME", "auto",

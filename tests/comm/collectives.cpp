@@ -40,6 +40,11 @@ TEST_CASE("every collective equals its oracle over local", "[oracle]") {
 TEST_CASE("every collective equals its oracle over hosts", "[oracle]") {
   compare_with_oracle(test::fabric::hierarchical, 4500);
 }
+#ifdef MUSTER_HAS_TCP
+TEST_CASE("every collective equals its oracle over hosts joined by tcp", "[oracle]") {
+  compare_with_oracle(test::fabric::hierarchical_over_tcp, 1500);
+}
+#endif
 TEST_CASE("every collective equals its oracle over shm", "[oracle]") { compare_with_oracle(test::fabric::shm, 9000); }
 TEST_CASE("every collective equals its oracle over shm where the system reads private memory", "[oracle]") {
   compare_with_oracle(test::fabric::shm_that_pulls, 4500);
@@ -51,8 +56,7 @@ TEST_CASE("every collective equals its oracle over tcp", "[oracle]") { compare_w
 // The root of a broadcast and the leaves of a reduction wait for nobody: how far they get ahead is for the transport to
 // bound.
 TEST_CASE("what a rank has sent stays until the slowest has it") {
-  const auto over =
-      GENERATE(test::fabric::local, test::fabric::shm, test::fabric::shm_that_pulls, test::fabric::hierarchical);
+  const auto over = GENERATE(from_range(test::every_fabric()));
   using muster::collective;
   for (const int ranks : {2, 3, 5}) {
     require_all_right(test::outcomes(over, ranks, [&](muster::group& world) {
@@ -76,8 +80,7 @@ TEST_CASE("what a rank has sent stays until the slowest has it") {
 }
 
 TEST_CASE("large buffers equal the oracle by every algorithm of allreduce") {
-  const auto over =
-      GENERATE(test::fabric::local, test::fabric::shm, test::fabric::shm_that_pulls, test::fabric::hierarchical);
+  const auto over = GENERATE(from_range(test::every_fabric()));
   for (const int ranks : {2, 3, 5}) {
     for (const std::uint32_t registered : {0u, 0xffu}) {
       require_all_right(test::outcomes(over, ranks, [&](muster::group& world) {
@@ -97,7 +100,7 @@ TEST_CASE("large buffers equal the oracle by every algorithm of allreduce") {
 }
 
 TEST_CASE("a chain passes on every chunk, whole or not") {
-  const auto over = GENERATE(test::fabric::local, test::fabric::shm);
+  const auto over = GENERATE(from_range(test::fabrics()));
   constexpr std::size_t chunk = muster::detail::chain_chunk;
   for (const int ranks : {2, 3, 6}) {
     REQUIRE_NOTHROW(test::run_ranks(over, ranks, [&](muster::group& world) {
@@ -120,8 +123,7 @@ TEST_CASE("a chain passes on every chunk, whole or not") {
 
 // Rounding makes a sum depend on its order: whatever the order, it must be the same at every rank.
 TEST_CASE("every rank gets the same bits") {
-  const auto over =
-      GENERATE(test::fabric::local, test::fabric::shm, test::fabric::shm_that_pulls, test::fabric::hierarchical);
+  const auto over = GENERATE(from_range(test::every_fabric()));
   for (const int ranks : {2, 3, 4, 5, 6, 7, 8}) {
     for (const auto how : muster::algorithms_of(muster::collective::allreduce)) {
       REQUIRE_NOTHROW(test::run_ranks(over, ranks, [&](muster::group& world) {
@@ -148,34 +150,29 @@ TEST_CASE("every rank gets the same bits") {
 }
 
 TEST_CASE("a NaN on one rank is a NaN in the minimum and the maximum of all") {
-  test::run_ranks(GENERATE(test::fabric::local, test::fabric::shm, test::fabric::hierarchical), 3,
-                  [](muster::group& world) {
-                    const float mine = world.rank() == 1 ? std::numeric_limits<float>::quiet_NaN() : 1.0f;
-                    if (!std::isnan(muster::allreduce(world, mine, muster::min)))
-                      throw std::runtime_error("min lost it");
-                    if (!std::isnan(muster::allreduce(world, mine, muster::max)))
-                      throw std::runtime_error("max lost it");
-                  });
+  test::run_ranks(GENERATE(from_range(test::fabrics())), 3, [](muster::group& world) {
+    const float mine = world.rank() == 1 ? std::numeric_limits<float>::quiet_NaN() : 1.0f;
+    if (!std::isnan(muster::allreduce(world, mine, muster::min))) throw std::runtime_error("min lost it");
+    if (!std::isnan(muster::allreduce(world, mine, muster::max))) throw std::runtime_error("max lost it");
+  });
 }
 
 TEST_CASE("many works in flight finish in their order") {
-  test::run_ranks(GENERATE(test::fabric::local, test::fabric::shm, test::fabric::hierarchical), 4,
-                  [](muster::group& world) {
-                    std::vector<std::vector<double>> data;
-                    std::vector<muster::work> works;
-                    for (std::size_t i = 0; i < 50; ++i)
-                      data.emplace_back(100 + i, static_cast<double>(world.rank() + 1));
-                    for (auto& buffer : data) works.push_back(muster::allreduce_async(world, buffer, muster::sum));
-                    works.back().wait();
-                    for (auto& work : works) {
-                      if (!work.test()) throw std::runtime_error("an earlier work is not done when a later one is");
-                    }
-                    for (const auto& buffer : data) {
-                      for (const double x : buffer) {
-                        if (x != 10.0) throw std::runtime_error("wrong sum");
-                      }
-                    }
-                  });
+  test::run_ranks(GENERATE(from_range(test::fabrics())), 4, [](muster::group& world) {
+    std::vector<std::vector<double>> data;
+    std::vector<muster::work> works;
+    for (std::size_t i = 0; i < 50; ++i) data.emplace_back(100 + i, static_cast<double>(world.rank() + 1));
+    for (auto& buffer : data) works.push_back(muster::allreduce_async(world, buffer, muster::sum));
+    works.back().wait();
+    for (auto& work : works) {
+      if (!work.test()) throw std::runtime_error("an earlier work is not done when a later one is");
+    }
+    for (const auto& buffer : data) {
+      for (const double x : buffer) {
+        if (x != 10.0) throw std::runtime_error("wrong sum");
+      }
+    }
+  });
 }
 
 namespace {

@@ -43,6 +43,16 @@ inline std::vector<fabric> fabrics() {
 #endif
 }
 
+/// Those too.
+inline std::vector<fabric> every_fabric() {
+  auto all = fabrics();
+  all.push_back(fabric::shm_that_pulls);
+#ifdef MUSTER_HAS_TCP
+  all.push_back(fabric::hierarchical_over_tcp);
+#endif
+  return all;
+}
+
 /// The ranks of a host, as threads: all see the one mapping of each rank's memory, so that a race between two of them
 /// is one on an address, which ThreadSanitizer sees. They outlive the transports over them.
 inline std::vector<std::shared_ptr<muster::detail::shm_host>> make_hosts(int ranks) {
@@ -156,8 +166,7 @@ class connections {
     const auto index = static_cast<std::size_t>(rank);
     const auto& here = hosts_[static_cast<std::size_t>(map_.host_of[index])];
     auto within = map_.neighbours(rank).size() > 1 ? here->connect(map_.place_of[index], cma_wish::never) : nullptr;
-    return erased(
-        std::make_unique<muster::detail::hierarchical_transport>(std::move(flat), std::move(within), map_));
+    return erased(std::make_unique<muster::detail::hierarchical_transport>(std::move(flat), std::move(within), map_));
   }
 
  private:

@@ -12,6 +12,7 @@ namespace muster::inline v0 {
 /// The settings, in the order of the table and of `--help`.
 enum class setting : int {
   transport,
+  between,
   ranks,
   job,
   rendezvous,

@@ -7,6 +7,8 @@
 #include <muster/comm/collectives/algo/chain.hpp>
 #include <muster/core/error.hpp>
 
+#include "connect.hpp"
+
 namespace muster::inline v0::detail {
 namespace {
 
@@ -35,15 +37,14 @@ hierarchical_transport::hierarchical_transport(std::unique_ptr<any_transport> be
 }
 
 transport_abilities hierarchical_transport::abilities() const {
+  if (!hosts_.all_alone()) return hierarchical_abilities(between_->abilities());
   auto made = between_->abilities();
   made.name = "hierarchical";
-  made.shared_memory = false;
-  made.native_collectives = made.native_first = !hosts_.all_alone();
   return made;
 }
 
 bool hierarchical_transport::native(const native_call& call, request& r) {
-  if (hosts_.all_alone()) return false;
+  if (hosts_.all_alone()) return between_->native(call, r);
   if (hosts_.one_host()) return within_->native(call, r);
   if (!has_two_levels(call.kind)) return false;
   const int me = rank();

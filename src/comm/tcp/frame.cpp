@@ -8,12 +8,16 @@
 namespace muster::inline v0::detail {
 namespace {
 
-constexpr std::uint32_t magic = 0x74736d7e;  // "~mst"
+constexpr std::uint16_t magic = 0x6d7e;  // "~m"
 constexpr std::uint8_t version = 1;
 
-// magic 4, version 1, kind 1, flags 1, 0, tag 4, stamp's root 4, generation 8, sequence 8, bytes 8, total 8, number 8,
-// stamp's sequence 8, count 8, kind, type, op, how 4, checksum 4
-constexpr std::size_t checksum_at = frame_bytes - 4;
+// magic 2, version 1, kind 1, tag 4, checksum 4, sequence 4, generation 8, bytes 6, lead 1, flags 1, total 8, stamp:
+// sequence 8, count 8, root 4, kind, type, op, how 4
+constexpr std::size_t checksum_at = 8;
+constexpr int lead_shift = 48;
+constexpr int flags_shift = 56;
+constexpr std::uint64_t bytes_mask = (std::uint64_t{1} << lead_shift) - 1;
+static_assert(largest_message <= bytes_mask);
 
 // All machines that muster builds for are little-endian; frames of two that were not would not even share the magic.
 template <class T>
@@ -76,55 +80,57 @@ frame_header encode(const frame& what) noexcept {
   at = put(at, magic);
   at = put(at, version);
   at = put(at, what.kind);
-  at = put(at, what.flags);
-  at = put(at, std::uint8_t{0});
   at = put(at, what.tag);
-  at = put(at, what.mark.root);
-  at = put(at, what.generation);
+  at = put(at, std::uint32_t{0});
   at = put(at, what.sequence);
-  at = put(at, what.bytes);
+  at = put(at, what.generation);
+  at = put(at, what.bytes | std::uint64_t{what.lead} << lead_shift | std::uint64_t{what.flags} << flags_shift);
   at = put(at, what.total);
-  at = put(at, what.number);
   at = put(at, what.mark.sequence);
   at = put(at, what.mark.count);
+  at = put(at, what.mark.root);
   at = put(at, what.mark.kind);
   at = put(at, what.mark.type);
   at = put(at, what.mark.op);
-  at = put(at, what.mark.how);
-  put(at, crc32c(std::span(made).first(checksum_at)));
+  put(at, what.mark.how);
+  put(made.data() + checksum_at, crc32c(made));  // of the header with a zero in its place
   return made;
 }
 
 frame_fault decode(std::span<const std::byte, frame_bytes> header, frame& into) noexcept {
-  std::uint32_t its_magic = 0;
+  std::uint16_t its_magic = 0;
   std::uint8_t its_version = 0;
-  std::uint8_t zero = 0;
   std::uint32_t checksum = 0;
+  std::uint64_t word = 0;
   const std::byte* at = take(header.data(), its_magic);
   if (its_magic != magic) return frame_fault::magic;
   at = take(at, its_version);
   if (its_version != version) return frame_fault::version;
   at = take(at, into.kind);
-  at = take(at, into.flags);
-  at = take(at, zero);
   at = take(at, into.tag);
-  at = take(at, into.mark.root);
-  at = take(at, into.generation);
+  at = take(at, checksum);
   at = take(at, into.sequence);
-  at = take(at, into.bytes);
+  at = take(at, into.generation);
+  at = take(at, word);
   at = take(at, into.total);
-  at = take(at, into.number);
   at = take(at, into.mark.sequence);
   at = take(at, into.mark.count);
+  at = take(at, into.mark.root);
   at = take(at, into.mark.kind);
   at = take(at, into.mark.type);
   at = take(at, into.mark.op);
-  at = take(at, into.mark.how);
-  take(at, checksum);
-  if (checksum != crc32c(header.first(checksum_at))) return frame_fault::checksum;
+  take(at, into.mark.how);
+  into.bytes = word & bytes_mask;
+  into.lead = static_cast<std::uint8_t>(word >> lead_shift);
+  into.flags = static_cast<std::uint8_t>(word >> flags_shift);
+  frame_header summed;
+  std::copy(header.begin(), header.end(), summed.begin());
+  put(summed.data() + checksum_at, std::uint32_t{0});
+  if (checksum != crc32c(summed)) return frame_fault::checksum;
   if (!is_known(into.kind)) return frame_fault::kind;
-  if ((into.flags & ~frame::has_checksum) != 0 || zero != 0) return frame_fault::flags;
-  if (!lengths_fit(into)) return frame_fault::length;
+  if ((into.flags & ~frame::has_checksum) != 0) return frame_fault::flags;
+  if (into.lead >= frame_bytes || (into.bytes == 0 && (into.lead != 0 || into.flags != 0)) || !lengths_fit(into))
+    return frame_fault::length;
   return frame_fault::none;
 }
 

@@ -86,8 +86,7 @@ void tcp_link::adopt(request& r) {
 }
 
 void tcp_link::finish_send(request& r) noexcept {
-  r.state = tcp_progress::done;
-  r.owner = nullptr;
+  end(r);
   tcp_channel* const group = progress_of(r).channel;
   if (group != nullptr) {
     ++group->finished;
@@ -117,15 +116,9 @@ bool tcp_link::has_unsent() const noexcept {
 // ---- sending: frames ----
 
 void tcp_link::begin_frame(tcp_stream& stream, frame head, request* of, std::uint64_t offset) {
-  head.sequence = next_out_++;
-  outgoing_frame& out = stream.outgoing();
-  out = {};
-  out.checked = limits_.checksum && head.bytes > 0;
-  if (out.checked) head.flags |= frame::has_checksum;
-  out.head = encode(head);
-  out.bytes = head.bytes;
-  out.of = of;
-  if (of != nullptr) out.data = of->data + offset;
+  head.sequence = static_cast<std::uint32_t>(next_out_++);
+  if (limits_.checksum && head.bytes > 0) head.flags |= frame::has_checksum;
+  stream.outgoing().set(head, of, of != nullptr ? of->data + offset : nullptr);
   stream.start();
 }
 
@@ -148,7 +141,8 @@ bool tcp_link::next_frame(tcp_stream& stream) {
   r.state = tcp_progress::moving;
   if (asks) {
     head.kind = frame_kind::announce;
-    head.number = p.number = next_number_++;
+    p.number = next_number_++;
+    head.set_number(p.number);
     uncleared_.emplace(p.number, &r);
     unlink(out_first_, out_last_, r);
     begin_frame(stream, head, nullptr, 0);
@@ -157,7 +151,7 @@ bool tcp_link::next_frame(tcp_stream& stream) {
   head.bytes = r.bytes - p.moved;
   if (p.announces) {
     head.kind = frame_kind::body;
-    head.number = p.number;
+    head.set_number(p.number);
   } else if (streams_.size() > 1 && r.bytes > limits_.part) {
     const std::uint64_t share = (r.bytes / streams_.size() + 63) / 64 * 64;
     head.bytes = std::min<std::uint64_t>(head.bytes, std::max<std::uint64_t>(share, limits_.part));

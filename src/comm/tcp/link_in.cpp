@@ -8,6 +8,9 @@
 namespace muster::inline v0::detail {
 namespace {
 
+// Read ahead of what may be a large message, whose place is elsewhere.
+constexpr std::size_t a_little = 8192;
+
 constexpr std::size_t most_announced = std::size_t{1} << 20;
 
 // Combines elements that lie anywhere: they are read where their type may lie.
@@ -76,11 +79,11 @@ bool tcp_link::pump_in(tcp_stream& stream) {
         take_payload(stream, {place, placed});
       } else {
         asked = std::min(asked, stream.window());
-        n = stream.read(asked, stream.to.to != nullptr);
+        n = stream.read(asked + (asked == stream.left ? stream.foot : 0));
       }
     } else {
-      asked = stream.combined_last ? stream.window() + frame_bytes : 8192;
-      n = stream.read(asked, false);
+      asked = stream.combined_last ? stream.window() + 2 * frame_bytes : a_little;
+      n = stream.read(asked);
     }
     if (n == 0) return moved;
     moved = true;
@@ -103,16 +106,16 @@ void tcp_link::take_payload(tcp_stream& stream, std::span<const std::byte> bytes
   stream.left -= bytes.size();
 }
 
-// All of the payload is here. False when its checksum is not.
+// All of the payload is here. False when its foot is not.
 bool tcp_link::end_payload(tcp_stream& stream) {
+  const auto foot = stream.here(stream.foot);
+  if (foot.size() < stream.foot) return false;
   if (stream.checked) {
-    const auto trailer = stream.here(4);
-    if (trailer.size() < 4) return false;
     std::uint32_t sum = 0;
-    std::memcpy(&sum, trailer.data(), 4);
+    std::memcpy(&sum, foot.data(), sizeof sum);
     if (sum != stream.sum) throw stream_broken{"the checksum of a payload is wrong"};
-    stream.consume(4);
   }
+  stream.consume(stream.foot);
   stream.in_payload = false;
   // What is put aside counts until it is taken.
   if (stream.eager && stream.to.aside == nullptr) inbox_.taken_of(peer_) += stream.payload;
@@ -126,8 +129,8 @@ bool tcp_link::begin_payload(tcp_stream& stream) {
   stream.held = false;
   frame head;
   if (!stream.peek(head)) return false;
-  if (head.sequence != stream.next_in) throw stream_broken{"its frames are out of order"};
-  if (head.sequence != next_in_) {
+  if (head.sequence != static_cast<std::uint32_t>(stream.next_in)) throw stream_broken{"its frames are out of order"};
+  if (stream.next_in != next_in_) {
     stream.held = true;
     return false;
   }
@@ -142,7 +145,7 @@ bool tcp_link::begin_payload(tcp_stream& stream) {
       }
       break;
     case frame_kind::body: {
-      const auto found = cleared_.find(head.number);
+      const auto found = cleared_.find(head.number());
       if (found == cleared_.end()) throw stream_broken{"it sent a message that it was not asked for"};
       stream.to.to = found->second;
       cleared_.erase(found);
@@ -155,9 +158,9 @@ bool tcp_link::begin_payload(tcp_stream& stream) {
       handle_clear(head);
       break;
     case frame_kind::credit:
-      if (head.number > limits_.credit - std::min<std::uint64_t>(credit_, limits_.credit))
+      if (head.number() > limits_.credit - std::min<std::uint64_t>(credit_, limits_.credit))
         throw stream_broken{"it gives more credit than it was asked for"};
-      credit_ += head.number;
+      credit_ += head.number();
       break;
     case frame_kind::goodbye:
       stream.goodbye = true;
@@ -165,11 +168,12 @@ bool tcp_link::begin_payload(tcp_stream& stream) {
     default:
       throw stream_broken{"it sent a frame of control among data"};
   }
-  stream.skip_header();
+  stream.consume(frame_bytes + head.lead);
   stream.next_in += streams_.size();
   ++next_in_;
   stream.left = stream.payload = head.bytes;
   stream.checked = (head.flags & frame::has_checksum) != 0;
+  stream.foot = foot_of(head);
   stream.sum = 0;
   stream.in_payload = true;
   stream.combined_last = stream.to.to != nullptr && stream.to.to->combine != nullptr;
@@ -204,19 +208,19 @@ bool tcp_link::begin_message(tcp_stream& stream, const frame& head) {
 
 void tcp_link::handle_announce(const frame& head) {
   if (cleared_.size() >= most_announced) throw stream_broken{"it announces messages without end"};
-  if (request* const r = inbox_.announce(peer_, head); r != nullptr) clear(head.number, *r);
+  if (request* const r = inbox_.announce(peer_, head); r != nullptr) clear(head.number(), *r);
 }
 
 void tcp_link::clear(std::uint64_t number, request& r) {
   cleared_[number] = &r;
   frame word;
   word.kind = frame_kind::clear;
-  word.number = number;
+  word.set_number(number);
   urgent_.push_back(word);
 }
 
 void tcp_link::handle_clear(const frame& head) {
-  const auto found = uncleared_.find(head.number);
+  const auto found = uncleared_.find(head.number());
   if (found == uncleared_.end()) throw stream_broken{"it asks for a message that was not announced"};
   request& r = *found->second;
   uncleared_.erase(found);
@@ -229,7 +233,7 @@ void tcp_link::repay() {
   if (taken < limits_.credit / 4) return;
   frame word;
   word.kind = frame_kind::credit;
-  word.number = taken;
+  word.set_number(taken);
   urgent_.push_back(word);
   taken = 0;
 }

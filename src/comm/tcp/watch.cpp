@@ -273,10 +273,10 @@ void tcp_watch::hear(int peer, const frame& head, std::span<const std::byte> pay
       return mesh_.hear_notice(peer, head, message);
     }
     case frame_kind::leave:
-      return mesh_.hear_leave(peer, head.generation, head.number);
+      return mesh_.hear_leave(peer, head.generation, head.number());
     case frame_kind::suspect:
-      if (head.number >= lines_.size() || static_cast<int>(head.number) == rank_) return;
-      return mesh_.lose(static_cast<int>(head.number),
+      if (head.number() >= lines_.size() || static_cast<int>(head.number()) == rank_) return;
+      return mesh_.lose(static_cast<int>(head.number()),
                         std::string(reinterpret_cast<const char*>(payload.data()), payload.size()), peer);
     case frame_kind::goodbye:
       line_of(peer).goodbye = true;
@@ -298,7 +298,7 @@ void tcp_watch::lose(int peer, const std::string& why) {
   abandon(peer, stage::failed);
   frame word;
   word.kind = frame_kind::suspect;
-  word.number = static_cast<std::uint64_t>(peer);
+  word.set_number(static_cast<std::uint64_t>(peer));
   const std::string_view text = std::string_view(why).substr(0, 300);
   for (std::size_t other = 0; other < lines_.size(); ++other) {
     if (static_cast<int>(other) != peer && lines_[other].socket)
