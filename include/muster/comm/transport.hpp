@@ -60,6 +60,7 @@ struct transport_costs {
   double latency = 1e-6;
   double per_byte = 1e-10;
   double reduce_per_byte = 1e-10;
+  double next_message = 1;  ///< what each of several messages to several peers at once adds, in latencies
 };
 
 /// What a transport can do; asked for, never assumed.

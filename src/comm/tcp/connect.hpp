@@ -13,12 +13,18 @@
 
 namespace muster::inline v0::detail {
 
+/// As it is with a core for every rank. Constants of the loopback of a small virtual machine; a network is slower, in
+/// latency and bandwidth alike.
 inline constexpr transport_abilities tcp_abilities{
     .name = "tcp",
     .any_source = true,
     .detects_death = true,
     .concurrent_groups = true,
-    .costs = {.latency = 5e-6, .per_byte = 3.5e-10, .reduce_per_byte = 0.5e-10}};
+    .costs = {.latency = 5e-6, .per_byte = 4e-10, .reduce_per_byte = 1.5e-10, .next_message = 0.25}};
+
+/// Where ranks share cores, each message costs one of them its time: nothing overlaps.
+inline constexpr transport_costs tcp_costs_when_crowded{
+    .latency = 10e-6, .per_byte = 4e-10, .reduce_per_byte = 1.5e-10, .next_message = 1};
 
 /// Where a rank waits for the others, before they know of it.
 class tcp_doors {

@@ -88,8 +88,7 @@ bool tcp_inbox::accept(request& r, int source, const frame& head) noexcept {
 void tcp_inbox::forget(request& r) noexcept {
   tcp_channel& group = *progress_of(r).channel;
   --(r.peer == any_source ? awaited_from_any_ : awaited_[static_cast<std::size_t>(group.world_rank(r.peer))]);
-  r.state = tcp_progress::done;
-  r.owner = nullptr;
+  end(r);
 }
 
 void tcp_inbox::finish(request& r) noexcept {

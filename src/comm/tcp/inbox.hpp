@@ -77,6 +77,12 @@ struct tcp_progress {
 static_assert(sizeof(tcp_progress) <= sizeof(request::room));
 inline tcp_progress& progress_of(request& r) { return *reinterpret_cast<tcp_progress*>(r.room); }
 
+/// It is done, or taken back: nobody here touches it any more. Who waits may look without a lock.
+inline void end(request& r) noexcept {
+  r.state = tcp_progress::done;
+  std::atomic_ref<request_owner*>(r.owner).store(nullptr, std::memory_order_release);
+}
+
 /// Appends to a list of requests.
 void append(request*& first, request*& last, request& r) noexcept;
 /// Takes it out; false when it is not in.

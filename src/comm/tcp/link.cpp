@@ -86,8 +86,7 @@ void tcp_link::adopt(request& r) {
 }
 
 void tcp_link::finish_send(request& r) noexcept {
-  r.state = tcp_progress::done;
-  r.owner = nullptr;
+  end(r);
   tcp_channel* const group = progress_of(r).channel;
   if (group != nullptr) {
     ++group->finished;

@@ -3,7 +3,6 @@
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <time.h>
-#include <cstdlib>
 
 #include <algorithm>
 #include <bit>
@@ -23,9 +22,8 @@ constexpr seconds for_goodbye{2.0};
 constexpr std::size_t most_early = 1024;
 constexpr std::uint32_t most_positions = 64;
 
-// On this host, of those that any rank of it may run on.
-bool more_ranks_than_cores(const std::vector<tcp_peer>& peers, int rank) {
-  const auto& here = peers[static_cast<std::size_t>(rank)].host;
+// On the host of that name, of the cores that any rank there may run on.
+bool more_ranks_than_cores(const std::vector<tcp_peer>& peers, const std::string& here) {
   std::vector<std::uint64_t> cores;
   int ranks = 0;
   for (const auto& one : peers) {
@@ -43,13 +41,11 @@ bool more_ranks_than_cores(const std::vector<tcp_peer>& peers, int rank) {
 
 tcp_mesh::tcp_mesh(const tcp_plan& plan, int rank, std::vector<tcp_peer> peers, std::vector<tcp_socket> doors,
                    const job_secret& secret)
-    : plan_([&] {
-        auto p = plan;
-        if (const char* t = std::getenv("MUSTER_TEST_WIN")) p.limits.window = (std::size_t)atol(t);
-        return p;
-      }()),
+    : plan_(plan),
       rank_(rank),
-      crowded_(more_ranks_than_cores(peers, rank)),
+      crowded_(more_ranks_than_cores(peers, peers[static_cast<std::size_t>(rank)].host)),
+      somewhere_crowded_(std::any_of(peers.begin(), peers.end(),
+                                     [&](const tcp_peer& one) { return more_ranks_than_cores(peers, one.host); })),
       inbox_(static_cast<int>(peers.size())),
       links_([&] {
         std::vector<std::unique_ptr<tcp_link>> made;
@@ -164,8 +160,7 @@ void tcp_mesh::send(tcp_channel& group, request& r) {
   const int peer = group.world_rank(r.peer);
   if (peer == rank_) {
     inbox_.deliver_own(group, r);
-    r.state = tcp_progress::done;
-    r.owner = nullptr;
+    end(r);
     return;
   }
   link(peer).send(r);

@@ -20,7 +20,11 @@ class tcp_transport final : public request_owner {
 
   [[nodiscard]] int rank() const { return group_.rank(); }
   [[nodiscard]] int size() const { return group_.size(); }
-  [[nodiscard]] transport_abilities abilities() const { return tcp_abilities; }
+  [[nodiscard]] transport_abilities abilities() const {
+    auto made = tcp_abilities;
+    if (mesh_->somewhere_crowded()) made.costs = tcp_costs_when_crowded;  // the same at every rank
+    return made;
+  }
   [[nodiscard]] std::pmr::memory_resource* memory() const { return nullptr; }
   [[nodiscard]] bool crowded() const { return mesh_->crowded(); }
   [[nodiscard]] bool must_yield() const { return mesh_->crowded(); }

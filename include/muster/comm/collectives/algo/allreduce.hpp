@@ -1,6 +1,7 @@
 // Allreduce by any of the algorithms that are made of messages.
 #pragma once
 
+#include <muster/comm/collectives/algo/direct.hpp>
 #include <muster/comm/collectives/algo/halving_doubling.hpp>
 #include <muster/comm/collectives/algo/recursive_doubling.hpp>
 #include <muster/comm/collectives/algo/ring.hpp>
@@ -16,6 +17,8 @@ task allreduce_by(flow<Transport>& f, algorithm how, std::byte* data, std::size_
       return ring_allreduce(f, {data, count, reduce.element_size(), f.size()}, reduce);
     case algorithm::tree:
       return tree_allreduce(f, data, count * reduce.element_size(), reduce);
+    case algorithm::direct:
+      return direct_allreduce(f, {data, count, reduce.element_size(), f.size()}, reduce);
     case algorithm::halving_doubling:
       return halving_doubling_allreduce(f, data, count, reduce);
     default:
