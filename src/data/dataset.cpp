@@ -1,47 +1,22 @@
 #include <muster/data/dataset.hpp>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <limits>
 
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>
 #include <muster/data/dataset_builder.hpp>
-#include "parallel.hpp"
+#include "content_digest.hpp"
 
 namespace muster::inline v0 {
 namespace {
 
 constexpr std::size_t floats_per_line = buffer_alignment / sizeof(float);
-constexpr std::size_t block_bytes = std::size_t{1} << 18;  // part of the digest's definition
-
-// The digest of one block as four chains: one alone would wait for its own multiplications.
-std::uint64_t digest_block(std::span<const std::byte> bytes) {
-  std::array<digest, 4> lanes;
-  const std::size_t words = bytes.size() / (8 * lanes.size());
-  for (std::size_t i = 0; i < words; ++i) {
-    for (std::size_t lane = 0; lane < lanes.size(); ++lane) {
-      std::uint64_t word;
-      std::memcpy(&word, bytes.data() + 8 * (i * lanes.size() + lane), sizeof word);
-      lanes[lane].add(word);
-    }
-  }
-  digest all;
-  for (const digest& lane : lanes) all.add(lane.value());
-  return all.add(bytes.subspan(8 * words * lanes.size())).value();
-}
 
 template <class T>
 void add_blocks(digest& to, std::span<const T> data, int threads) {
-  const auto bytes = std::as_bytes(data);
-  std::vector<std::uint64_t> blocks((bytes.size() + block_bytes - 1) / block_bytes);
-  detail::parallel_for(blocks.size(), threads, [&](std::size_t i) {
-    const std::size_t first = i * block_bytes;
-    blocks[i] = digest_block(bytes.subspan(first, std::min(block_bytes, bytes.size() - first)));
-  });
-  to.add(std::uint64_t{bytes.size()});
-  for (const std::uint64_t block : blocks) to.add(block);
+  detail::add_content(to, std::as_bytes(data), threads);
 }
 
 std::uint64_t digest_of(const detail::samples& samples, int threads) {
