@@ -35,22 +35,29 @@ record_schema schema_of(const detail::samples& samples) {
   return {record_form::fixed, {{"features", dtype::float32, {samples.features}}}, 0, {"label"}};
 }
 
-void check_rows(const detail::samples& samples) {
+void check_row(const detail::samples& samples, std::size_t row) {
+  const auto offsets = samples.offsets.span();
+  for (std::uint64_t k = offsets[row]; k < offsets[row + 1]; ++k) {
+    const bool ascends = k == offsets[row] || samples.indices[k - 1] < samples.indices[k];
+    if (ascends && samples.indices[k] < samples.features) continue;
+    throw configuration_error("feature index " + std::to_string(samples.indices[k]) + " of sample " +
+                              std::to_string(row) + " is out of order or range (they ascend and are below " +
+                              std::to_string(samples.features) + "); sort the entries of each sample");
+  }
+}
+
+void check_rows(const detail::samples& samples, int threads) {
   const auto offsets = samples.offsets.span();
   if (offsets.front() != 0 || offsets.back() != samples.values.size() ||
       !std::is_sorted(offsets.begin(), offsets.end())) {
     throw configuration_error("the offsets of a sparse dataset do not add up (they ascend from 0 to " +
                               std::to_string(samples.values.size()) + ", the entries); fill all of offsets()");
   }
-  for (std::size_t row = 0; row < samples.size; ++row) {
-    for (std::uint64_t k = offsets[row]; k < offsets[row + 1]; ++k) {
-      const bool ascends = k == offsets[row] || samples.indices[k - 1] < samples.indices[k];
-      if (ascends && samples.indices[k] < samples.features) continue;
-      throw configuration_error("feature index " + std::to_string(samples.indices[k]) + " of sample " +
-                                std::to_string(row) + " is out of order or range (they ascend and are below " +
-                                std::to_string(samples.features) + "); sort the entries of each sample");
-    }
-  }
+  constexpr std::size_t rows_of_task = 1 << 14;
+  detail::parallel_for((samples.size + rows_of_task - 1) / rows_of_task, threads, [&](std::size_t task) {
+    const std::size_t end = std::min(samples.size, (task + 1) * rows_of_task);
+    for (std::size_t row = task * rows_of_task; row < end; ++row) check_row(samples, row);
+  });
 }
 
 }  // namespace
@@ -154,7 +161,7 @@ dataset_builder dataset_builder::sparse(std::string name, std::size_t rows, std:
 }
 
 dataset dataset_builder::finish(int threads) {
-  if (samples_->sparse) check_rows(*samples_);
+  if (samples_->sparse) check_rows(*samples_, threads);
   samples_->schema = schema_of(*samples_);
   samples_->digest = digest_of(*samples_, threads);
   return dataset(std::shared_ptr<const detail::samples>(std::move(samples_)));
