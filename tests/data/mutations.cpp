@@ -132,7 +132,8 @@ TEST_CASE("no bytes make the readers of IDX, NPY, TFRecord and manifests crash, 
   CHECK(tfrecord.accepted > 100);  // payloads are looked at when they are read
   CHECK(tfrecord.rejected > 1000);
   const temporary_folder folder;
-  for (std::uint64_t k = 0; k < 3; ++k) muster::append_to_manifest(folder / "", {"file", k, k, k});
+  for (std::uint64_t k = 0; k < 3; ++k)
+    muster::append_to_manifest(folder / "", std::vector<muster::manifest_entry>{{"file", k, k, k}});
   const auto manifest = try_mutations(fuzz::check_manifest, {content_of(folder / "MANIFEST")}, {"\n", " "}, 3000);
   CHECK(manifest.accepted > 10);
   CHECK(manifest.rejected > 1000);
