@@ -127,11 +127,11 @@ csv_field take_field(const table_plan& plan, const std::string& file, const csv_
   if (p != row.end && *p == '"') {
     field.quoted = true;
     const char* const open = p++;
-    for (;; ++p) {
+    while (true) {
       p = std::find(p, row.end, '"');
       if (p == row.end) fail(file, row, open, "a quote is not closed (the file ends before it is); close it");
       if (p + 1 == row.end || p[1] != '"') break;
-      ++p;
+      p += 2;
     }
     field.content = {open + 1, static_cast<std::size_t>(p - open - 1)};
     field.end = plan.skip_blanks(p + 1, row.end);

@@ -7,6 +7,7 @@
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>
 #include "content_digest.hpp"
+#include "prefetch_memory.hpp"
 
 namespace muster::inline v0 {
 namespace {
@@ -146,7 +147,10 @@ void fixed_records::read(std::span<const sample_id> ids, const record_rows& rows
     const std::size_t size = state_->record_bytes;
     const std::size_t stride = rows.stride != 0 ? rows.stride : size;
     std::byte* to = rows.bytes.data();
-    for (std::size_t k = 0; k < ids.size(); ++k, to += stride) std::memcpy(to, state_->records[ids[k]], size);
+    for (std::size_t k = 0; k < ids.size(); ++k, to += stride) {
+      if (k + 1 < ids.size() && ids[k + 1] != ids[k] + 1) detail::prefetch_memory(state_->records[ids[k + 1]], size);
+      std::memcpy(to, state_->records[ids[k]], size);
+    }
   }
   if (!rows.labels.empty()) {
     const std::size_t count = state_->labels.size();

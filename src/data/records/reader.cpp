@@ -9,6 +9,7 @@
 #include <muster/core/error.hpp>
 #include <muster/data/records/manifest.hpp>
 #include "../parallel.hpp"
+#include "../prefetch_memory.hpp"
 #include "block_cache.hpp"
 #include "layout.hpp"
 
@@ -105,11 +106,16 @@ struct record_files::state {
       if (result.block == nullptr) return result;
       result.data = result.block->data() + place.begin;
     }
-    if (options.checks == record_checks::every_read &&
-        shard.crc_of(record, {result.data, result.size}) != shard.crcs[record]) {
-      result.data = nullptr;
-    }
     return result;
+  }
+  // Whether these are the bytes of the record.
+  bool right(const format::shard& shard, std::uint64_t record, std::span<const std::byte> bytes) const {
+    return options.checks == record_checks::never || shard.crc_of(record, bytes) == shard.crcs[record];
+  }
+  void prefetch(sample_id id) const noexcept {
+    const auto& at = shard_of(id);
+    const auto place = at.shard->place(id - at.first, 0);
+    detail::prefetch_memory(at.shard->payload.data() + place.begin, place.size);
   }
 
   format::raw_block decompress(const format::shard& shard, std::size_t block) const {
@@ -167,11 +173,12 @@ void record_files::read(std::span<const sample_id> ids, const record_rows& rows,
     const std::uint64_t record = ids[k] - at.first;
     bool usable = true;
     if (!rows.bytes.empty()) {
+      if (!state_->compressed && k + 1 < ids.size() && ids[k + 1] != ids[k] + 1) state_->prefetch(ids[k + 1]);
       const state::found found = state_->find(at, record);
-      usable = found.data != nullptr;
-      if (usable) {
-        if (found.size != 0) std::memcpy(to, found.data, found.size);
-      } else {
+      // Compared once it is copied: then it is in the cache, and the copy is what was checked.
+      if (found.data != nullptr && found.size != 0) std::memcpy(to, found.data, found.size);
+      usable = found.data != nullptr && state_->right(*at.shard, record, {to, found.size});
+      if (!usable) {
         const bad_record told = state::tell(at, record);
         if (bad == nullptr) throw data_error(told.where, told.problem);
         bad->push_back(told);
@@ -190,7 +197,7 @@ void record_files::read(std::span<const sample_id> ids, const record_rows& rows,
 std::span<const std::byte> record_files::view(sample_id id) const {
   const auto& at = state_->shard_of(id);
   const state::found found = state_->find(at, id - at.first);
-  if (found.data == nullptr) {
+  if (found.data == nullptr || !state_->right(*at.shard, id - at.first, {found.data, found.size})) {
     const bad_record told = state::tell(at, id - at.first);
     throw data_error(told.where, told.problem);
   }
