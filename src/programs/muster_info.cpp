@@ -100,12 +100,18 @@ std::string mpi_library() {
 #endif
 }
 
-constexpr bool has_zlib() {
+std::vector<std::string> optional_parts() {
+  std::vector<std::string> parts;
 #ifdef MUSTER_HAS_ZLIB
-  return true;
-#else
-  return false;
+  parts.emplace_back("zlib");
 #endif
+#ifdef MUSTER_HAS_ZSTD
+  parts.emplace_back("zstd");
+#endif
+#ifdef MUSTER_HAS_POSTGRES
+  parts.emplace_back("postgres");
+#endif
+  return parts;
 }
 
 json describe_build() {
@@ -115,7 +121,7 @@ json describe_build() {
     build["parts"].push_back("mpi");
     build["mpi_library"] = library;
   }
-  if (has_zlib()) build["parts"].push_back("zlib");
+  for (const auto& part : optional_parts()) build["parts"].push_back(part);
   return build;
 }
 
