@@ -40,6 +40,7 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/cmake/muster-config-versi
 install(FILES
   ${PROJECT_BINARY_DIR}/cmake/muster-config.cmake
   ${PROJECT_BINARY_DIR}/cmake/muster-config-version.cmake
+  cmake/FindLIBPQ.cmake
   cmake/FindZSTD.cmake
   DESTINATION ${package_dir})
 
@@ -103,6 +104,15 @@ if(zstd IN_LIST muster_parts)
   definitions_of(definitions zstd)
   muster_install_pc(muster-zstd "Zstandard for muster" REQUIRES muster-core
     LIBS -L\${libdir} ${zstd_libraries} CFLAGS ${definitions})
+endif()
+if(postgres IN_LIST muster_parts)
+  set(postgres_libraries -lmuster_postgres)
+  if(NOT BUILD_SHARED_LIBS)
+    list(APPEND postgres_libraries -lpq)
+  endif()
+  definitions_of(definitions postgres)
+  muster_install_pc(muster-postgres "PostgreSQL as a source for muster" REQUIRES muster-core
+    LIBS -L\${libdir} ${postgres_libraries} CFLAGS ${definitions})
 endif()
 list(TRANSFORM muster_parts PREPEND muster- OUTPUT_VARIABLE pc_parts)
 muster_install_pc(muster "${PROJECT_DESCRIPTION}" REQUIRES ${pc_parts})

@@ -1,4 +1,4 @@
-# Which optional parts are built: sets MUSTER_HAVE_MPI, _ZLIB and _ZSTD from MUSTER_WITH_* and what is installed.
+# Which optional parts are built: sets MUSTER_HAVE_MPI, _ZLIB, _ZSTD and _LIBPQ from MUSTER_WITH_* and what is installed.
 
 # muster_find_part(<PART> <Debian package> <arguments of find_package>...)
 # A macro, so that what find_package sets reaches the caller.
@@ -34,6 +34,7 @@ endif()
 muster_find_part(ZLIB zlib1g-dev ZLIB)
 list(APPEND CMAKE_MODULE_PATH ${PROJECT_SOURCE_DIR}/cmake)
 muster_find_part(ZSTD libzstd-dev ZSTD)
+muster_find_part(LIBPQ libpq-dev LIBPQ)
 
 # NCCL: this version has no transport over it, so there is no target yet; ON says so instead of building something else.
 string(TOUPPER "${MUSTER_WITH_NCCL}" muster_with)

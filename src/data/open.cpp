@@ -1,5 +1,7 @@
 #include <muster/data/open.hpp>
 
+#include <algorithm>
+#include <atomic>
 #include <charconv>
 #include <limits>
 #include <optional>
@@ -22,6 +24,8 @@ namespace muster::inline v0 {
 namespace {
 
 using detail::source_options;
+
+constinit std::atomic<detail::query_reader> reader_of_queries{nullptr};
 
 // Samples in memory, or records that are read when they are wanted.
 using opened_source = std::variant<dataset, any_record_source>;
@@ -65,6 +69,11 @@ std::vector<std::string> words_of(std::string_view text) {
   return words;
 }
 
+missing_values missing_of(source_options& from) {
+  return from.choice("missing", missing_values::fail,
+                     {{"fail", missing_values::fail}, {"zero", missing_values::zero}, {"nan", missing_values::nan}});
+}
+
 opened_source open_csv(source_options& from, const read_options& given) {
   csv_options csv;
   csv.delimiter = delimiter_of(from);
@@ -73,9 +82,7 @@ opened_source open_csv(source_options& from, const read_options& given) {
                   {{"automatic", csv_header::automatic}, {"1", csv_header::present}, {"0", csv_header::absent}});
   csv.label = from.take("label").value_or("");
   csv.ignore = words_of(from.take("ignore").value_or(""));
-  csv.missing =
-      from.choice("missing", missing_values::fail,
-                  {{"fail", missing_values::fail}, {"zero", missing_values::zero}, {"nan", missing_values::nan}});
+  csv.missing = missing_of(from);
   const read_options options = with_text_options(from, given);
   from.finish();
   return read_csv(from.path(), csv, options);
@@ -178,6 +185,25 @@ opened_source open_record_files(source_options& from, const read_options& option
   return any_record_source(record_files(from.path(), chosen));
 }
 
+opened_source open_query(source_options& from, const read_options& given) {
+  const std::string query = from.take("query").value_or("");
+  const std::string label = from.take("label").value_or("");
+  const auto ignore = words_of(from.take("ignore").value_or(""));
+  const auto missing = missing_of(from);
+  const read_options options = with_text_options(from, given);
+  from.finish();
+  if (query.empty()) {
+    throw configuration_error("'" + from.text() + "' has no query (a database has many tables); add ?query=SELECT...");
+  }
+  const detail::query_reader read = reader_of_queries;
+  if (read == nullptr) {
+    throw configuration_error(
+        "postgres: cannot be read (this program was built without muster's postgres component); "
+        "link muster::postgres");
+  }
+  return read(from.path(), query, label, ignore, missing, options);
+}
+
 struct known_source {
   source_info info;
   opened_source (*open)(source_options& from, const read_options& options);
@@ -205,6 +231,10 @@ const std::vector<known_source>& known_sources() {
       {{"tfrecord", "PATH[,PATH...]", "compressed=0|1&check=1|0", "payloads of TFRecord files, as bytes"},
        open_tfrecord_files},
       {{"records", "PATH", "check=1|0", "muster's own format: a file, or a folder with a manifest"}, open_record_files},
+      {{"postgres", "CONNECTION",
+        "query=SELECT...&label=COLUMN&ignore=COLUMN,COLUMN&missing=fail|zero|nan&features=N&bad=fail|keep",
+        "rows of a PostgreSQL query; a connection is \"host=db dbname=training\" or \"postgresql://db/training\""},
+       open_query},
   };
   return table;
 }
@@ -224,6 +254,8 @@ opened_source open_any(std::string_view specification, const read_options& optio
 }
 
 }  // namespace
+
+void detail::set_query_reader(query_reader reader) noexcept { reader_of_queries = reader; }
 
 const std::vector<source_info>& source_table() {
   static const std::vector<source_info> table = [] {

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include <muster/data/csv.hpp>  // missing_values
 #include <muster/data/dataset.hpp>
 #include <muster/data/record_source.hpp>
 #include <muster/data/text_file.hpp>  // also so that a program with muster::zlib reads .gz
@@ -30,5 +31,24 @@ struct source_info {
 
 /// The same as samples in memory: what is text or a query anyway, and anything else through load().
 [[nodiscard]] dataset open_dataset(std::string_view specification, const read_options& options = {});
+
+namespace detail {
+
+/// Reads the rows of a query: (connection, query, label, ignored columns, missing values, options).
+using query_reader = dataset (*)(const std::string&, const std::string&, const std::string&,
+                                 const std::vector<std::string>&, missing_values, const read_options&);
+
+/// Sets what opens "postgres:". Thread safe.
+void set_query_reader(query_reader reader) noexcept;
+
+/// Makes "postgres:" known, and returns true; defined in muster::postgres.
+bool register_postgres() noexcept;
+
+#ifdef MUSTER_HAS_POSTGRES
+// As for muster::zlib: the variable takes the object file out of the static archive.
+inline const bool postgres_is_registered = register_postgres();
+#endif
+
+}  // namespace detail
 
 }  // namespace muster::inline v0
