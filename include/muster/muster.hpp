@@ -47,9 +47,13 @@
 #include <muster/core/random.hpp>
 #include <muster/core/update.hpp>
 #include <muster/core/version.hpp>
+#include <muster/data/block_window.hpp>
 #include <muster/data/cursor.hpp>
 #include <muster/data/dataset.hpp>
 #include <muster/data/dataset_builder.hpp>
+#include <muster/data/epoch_order.hpp>
+#include <muster/data/epoch_plan.hpp>
+#include <muster/data/feistel.hpp>
 #include <muster/data/libsvm.hpp>
 #include <muster/data/loader.hpp>
 #include <muster/data/open.hpp>
