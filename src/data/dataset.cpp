@@ -47,11 +47,17 @@ void add_blocks(digest& to, std::span<const T> data, int threads) {
 std::uint64_t digest_of(const detail::samples& samples, int threads) {
   digest all;
   all.add(std::uint64_t{samples.size}).add(std::uint64_t{samples.features}).add(std::uint64_t{samples.sparse});
+  for (const bad_record& bad : samples.bad) all.add(bad.id);
   add_blocks(all, samples.labels.span(), threads);
   add_blocks(all, samples.values.span(), threads);
   add_blocks(all, samples.offsets.span(), threads);
   add_blocks(all, samples.indices.span(), threads);
   return all.value();
+}
+
+record_schema schema_of(const detail::samples& samples) {
+  if (samples.sparse) return {record_form::sparse, {}, samples.features, {"label"}};
+  return {record_form::fixed, {{"features", dtype::float32, {samples.features}}}, 0, {"label"}};
 }
 
 void check_rows(const detail::samples& samples) {
@@ -78,6 +84,7 @@ dataset::dataset() {
   static const auto none = [] {
     auto samples = std::make_shared<detail::samples>();
     samples->name = "none";
+    samples->schema = schema_of(*samples);
     samples->digest = digest_of(*samples, 1);
     return samples;
   }();
@@ -89,6 +96,55 @@ std::vector<float> dataset::classes() const {
   std::sort(found.begin(), found.end());
   found.erase(std::unique(found.begin(), found.end()), found.end());
   return found;
+}
+
+const bad_record* dataset::find_bad(sample_id id) const noexcept {
+  const std::vector<bad_record>& bad = samples_->bad;
+  const auto found = std::lower_bound(bad.begin(), bad.end(), id,
+                                      [](const bad_record& record, sample_id wanted) { return record.id < wanted; });
+  return found != bad.end() && found->id == id ? &*found : nullptr;
+}
+
+void dataset::sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const noexcept {
+  for (std::size_t k = 0; k < ids.size(); ++k) {
+    out[k] = is_sparse() ? sizeof(sparse_entry) * (samples_->offsets[ids[k] + 1] - samples_->offsets[ids[k]])
+                         : sizeof(float) * features();
+  }
+}
+
+void dataset::read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad) const {
+  if (!samples_->bad.empty()) {
+    for (const sample_id id : ids) {
+      const bad_record* const found = find_bad(id);
+      if (found == nullptr) continue;
+      if (bad == nullptr) throw data_error(found->where, found->problem);
+      bad->push_back(*found);
+    }
+  }
+  std::byte* to = rows.bytes.data();
+  for (std::size_t k = 0; k < ids.size(); ++k) {
+    if (!rows.labels.empty()) rows.labels[k] = label(ids[k]);
+    if (rows.bytes.empty()) continue;
+    if (is_sparse()) {
+      const sparse_row row = sparse(ids[k]);
+      for (std::size_t j = 0; j < row.indices.size(); ++j) {
+        const sparse_entry entry{row.indices[j], row.values[j]};
+        std::memcpy(to, &entry, sizeof entry);
+        to += sizeof entry;
+      }
+    } else {
+      const auto bytes = std::as_bytes(row(ids[k]));
+      std::memcpy(to, bytes.data(), bytes.size());
+      to += rows.stride != 0 ? rows.stride : bytes.size();
+    }
+  }
+}
+
+std::span<const std::byte> dataset::view(sample_id id) const {
+  if (!samples_->bad.empty()) {
+    if (const bad_record* const found = find_bad(id); found != nullptr) throw data_error(found->where, found->problem);
+  }
+  return std::as_bytes(row(id));
 }
 
 dataset_builder dataset_builder::dense(std::string name, std::size_t rows, std::size_t features) {
@@ -124,6 +180,7 @@ dataset_builder dataset_builder::sparse(std::string name, std::size_t rows, std:
 
 dataset dataset_builder::finish(int threads) {
   if (samples_->sparse) check_rows(*samples_);
+  samples_->schema = schema_of(*samples_);
   samples_->digest = digest_of(*samples_, threads);
   return dataset(std::shared_ptr<const detail::samples>(std::move(samples_)));
 }
