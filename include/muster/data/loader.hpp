@@ -137,6 +137,14 @@ struct batch {
   explicit constexpr batch(std::uint64_t value, batch_options asked = {}) noexcept : size(value), options(asked) {}
 };
 
+namespace detail {
+
+/// Sources whose loader deals out ids alone: what is in the samples is in memory, or nobody knows.
+template <class Source>
+concept deals_ids = sample_source<Source> && (!record_source<Source> || std::same_as<Source, dataset>);
+
+}  // namespace detail
+
 /// A source with an order, to be followed by a batch.
 template <sample_source Source>
 struct shuffled_source {
@@ -149,12 +157,12 @@ template <sample_source Source>
   return {std::move(source), step};
 }
 
-template <sample_source Source>
+template <detail::deals_ids Source>
 [[nodiscard]] loader<Source> operator|(Source source, batch step) {
   return {std::move(source), std::nullopt, step.size, {}, step.options};
 }
 
-template <sample_source Source>
+template <detail::deals_ids Source>
 [[nodiscard]] loader<Source> operator|(shuffled_source<Source> from, batch step) {
   return {std::move(from.source), from.step.seed, step.size, from.step.options, step.options};
 }
