@@ -161,14 +161,14 @@ TEST_CASE("what is in a record does not depend on threads, ranks, prefetching or
   CHECK(reference.at({0, 5}) != reference.at({1, 5}));  // another chance in another epoch
   for (const int world : {1, 3, 7}) {
     for (const int threads : {0, 1, 2, 5}) {
-      CHECK(run(with(3, threads, threads % 2 == 0), world) == reference);
+      CHECK((run(with(3, threads, threads % 2 == 0), world) == reference));
     }
   }
   const auto cached = [] {
     return small(211) | muster::shuffle(9) | muster::batch(32) | muster::map(negative) | muster::cache(muster::in_memory) |
            muster::augment(noise) | muster::prefetch(2);
   };
-  CHECK(run(cached, 2) == reference);
+  CHECK((run(cached, 2) == reference));
 }
 
 TEST_CASE("exactly once, whatever the worlds, the order, the batch, the threads and the bad records") {
@@ -263,7 +263,7 @@ TEST_CASE("going on from a cursor gives the same bytes as never having stopped")
       auto resumed = make(order);
       resumed.open(loader.cursor());
       REQUIRE(digest_of(resumed.next({})) == digest_of(loader.next({})));
-      REQUIRE(records_of_batch(resumed, 3) == records_of_batch(loader, 2));
+      REQUIRE((records_of_batch(resumed, 3) == records_of_batch(loader, 2)));
       loader.commit();
     }
     CHECK_THROWS_WITH((small(397) | muster::batch(30)).open(loader.cursor()), contains("the order is"));

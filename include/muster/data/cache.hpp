@@ -44,7 +44,7 @@ template <class Inner>
 class cache_step {
  public:
   static constexpr std::size_t depth = Inner::depth + 1;
-  static constexpr bool is_random = Inner::is_random;
+  static constexpr std::size_t randoms = Inner::randoms;
 
   cache_step(Inner inner, cache_options options) : inner_(std::move(inner)), options_(std::move(options)) { look(); }
 

@@ -187,7 +187,7 @@ template <detail::loads_records Loader, record_augmentation G>
 
 template <detail::loads_records Loader>
 [[nodiscard]] auto operator|(Loader loader, cache step) {
-  static_assert(!detail::chain_of<Loader>::is_random,
+  static_assert(detail::chain_of<Loader>::randoms == 0,
                 "a cache cannot follow augment(): it would give every epoch the chance of the first one. "
                 "Write ... | cache(...) | augment(...)");
   return detail::as_record_loader(std::move(loader)).with([&](auto chain) {

@@ -77,7 +77,7 @@ concept record_chain = requires(const T& chain, const chain_request& request, st
                                 std::span<std::span<const std::byte>> views, std::span<std::uint64_t> sizes,
                                 chain_scratch& scratch) {
   { T::depth } -> std::convertible_to<std::size_t>;
-  { T::is_random } -> std::convertible_to<bool>;  // whether a record is another one in another epoch
+  { T::randoms } -> std::convertible_to<std::size_t>;  // steps that are left to chance: another record in another epoch
   { chain.schema() } -> std::convertible_to<const record_schema&>;
   { chain.version() } -> std::convertible_to<std::uint64_t>;  // of what is done to the source's records; 0: unknown
   chain.sizes(request.ids, sizes);
@@ -91,9 +91,11 @@ template <record_source Source>
 class source_step {
  public:
   static constexpr std::size_t depth = 0;
-  static constexpr bool is_random = false;
+  static constexpr std::size_t randoms = 0;
 
-  explicit source_step(Source source) : source_(std::move(source)) {}
+  // Of nothing that converts to a source: any_record_source would otherwise ask whether this step is one.
+  template <std::same_as<Source> Given>
+  explicit source_step(Given source) : source_(std::move(source)) {}
 
   [[nodiscard]] const Source& source() const noexcept { return source_; }
   void replace(Source source) { source_ = std::move(source); }
@@ -163,7 +165,7 @@ template <class Inner, class F, bool Random>
 class transform_step {
  public:
   static constexpr std::size_t depth = Inner::depth + 1;
-  static constexpr bool is_random = Random || Inner::is_random;
+  static constexpr std::size_t randoms = Inner::randoms + (Random ? 1 : 0);
 
   transform_step(Inner inner, F f) : inner_(std::move(inner)), f_(std::move(f)) { look(); }
 
@@ -239,7 +241,8 @@ class transform_step {
     const sample_id id = request.ids[k];
     try {
       if constexpr (Random) {
-        constexpr std::uint64_t purpose = 0x6175676d656e7400ULL + depth;  // no other use of the seed meets these numbers
+        // No other use of the seed meets these numbers, and a step that is not random changes nothing of them.
+        constexpr std::uint64_t purpose = 0x6175676d656e7400ULL + randoms;
         random_stream random(mix(request.seed ^ purpose) + request.epoch, id);
         f_(from, to, random);
       } else {

@@ -24,7 +24,7 @@ namespace muster::inline v0 {
 /// - operator()(from, to): writes all of `to`. Both are aligned for their elements. Called by several threads at once. A data_error says that the record is bad, and is treated as if the source had said so;
 ///   any other exception ends the step, with the record named.
 template <class F>
-concept record_transform = std::copyable<F> && requires(F& own, const F& f, const record_schema& in,
+concept record_transform = std::copy_constructible<F> && requires(F& own, const F& f, const record_schema& in,
                                                         std::span<const std::byte> from, std::span<std::byte> to) {
   { own.output(in) } -> std::same_as<record_schema>;
   { f.version() } -> std::convertible_to<std::uint64_t>;
@@ -34,7 +34,7 @@ concept record_transform = std::copyable<F> && requires(F& own, const F& f, cons
 /// The same with chance: `random` is a stream of its own for each (seed, epoch, sample), so that what comes out does not
 /// depend on threads or ranks.
 template <class G>
-concept record_augmentation = std::copyable<G> && requires(G& own, const G& g, const record_schema& in,
+concept record_augmentation = std::copy_constructible<G> && requires(G& own, const G& g, const record_schema& in,
                                                            std::span<const std::byte> from, std::span<std::byte> to,
                                                            random_stream& random) {
   { own.output(in) } -> std::same_as<record_schema>;
