@@ -11,8 +11,8 @@
 #include <immintrin.h>
 #endif
 
-// A product and a sum are two roundings everywhere (no fused multiplication: see CMakeLists.txt), so that a value has the
-// same bits whatever computes it.
+// A value is byte * scale + shift, rounded once: by a fused multiplication where there is one, else in double, in which
+// the product is exact and so is the sum of numbers that are not more than 2^20 apart. The bits are the same everywhere.
 
 namespace muster::inline v0 {
 namespace detail {
@@ -58,35 +58,32 @@ struct window_block {
   __m128i move;
 };
 
-__attribute__((target("avx2"))) std::size_t cut_blocks(int width, const image_choice& choice,
+__attribute__((target("avx2,fma"))) std::size_t cut_blocks(int width, const image_choice& choice,
                                                        window_block* blocks) noexcept {
+  const __m128i straight = _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  const __m128i mirrored = _mm_setr_epi8(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
   std::size_t count = 0;
   for (int x = 0;; x += block) {
     const int begin = std::min(x, width - block);  // the last one goes over some pixels again
     const int first = choice.right + (choice.flip ? width - block - begin : begin);
     const int from = std::clamp(first, 0, width - block);
-    alignas(16) std::array<std::int8_t, block> move;
-    for (int i = 0; i < block; ++i) {
-      const int at = (choice.flip ? block - 1 - i : i) + first - from;
-      move[static_cast<std::size_t>(i)] = static_cast<std::int8_t>(at >= 0 && at < block ? at : -1);
-    }
-    blocks[count++] = {static_cast<std::size_t>(begin), static_cast<std::size_t>(from),
-                       _mm_load_si128(reinterpret_cast<const __m128i*>(move.data()))};
+    // What comes from before the vector has a negative place, which a shuffle makes 0; so must what comes from behind.
+    const auto away = static_cast<std::int8_t>(std::clamp(first - from, -block, block));
+    const __m128i moved = _mm_add_epi8(choice.flip ? mirrored : straight, _mm_set1_epi8(away));
+    const __m128i beyond = _mm_cmpgt_epi8(moved, _mm_set1_epi8(block - 1));
+    blocks[count++] = {static_cast<std::size_t>(begin), static_cast<std::size_t>(from), _mm_or_si128(moved, beyond)};
     if (begin + block >= width) return count;
   }
 }
 
-__attribute__((target("avx2"), always_inline)) inline void store_values(float* to, __m128i bytes, __m256 scale_low,
-                                                                        __m256 shift_low, __m256 scale_high,
-                                                                        __m256 shift_high) noexcept {
-  const __m256 low = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes));
-  const __m256 high = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_unpackhi_epi64(bytes, bytes)));
-  _mm256_storeu_ps(to, _mm256_add_ps(_mm256_mul_ps(low, scale_low), shift_low));
-  _mm256_storeu_ps(to + 8, _mm256_add_ps(_mm256_mul_ps(high, scale_high), shift_high));
+__attribute__((target("avx2,fma"), always_inline)) inline void store_values(float* to, const std::uint8_t* bytes,
+                                                                            __m256 scale, __m256 shift) noexcept {
+  const __m128i eight = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(bytes));
+  _mm256_storeu_ps(to, _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(eight)), scale, shift));
 }
 
 /// Planes to planes, also grey images.
-__attribute__((target("avx2"))) void convert_planes(const image_shape& shape, const std::array<float, 3>& scale,
+__attribute__((target("avx2,fma"))) void convert_planes(const image_shape& shape, const std::array<float, 3>& scale,
                                                     const std::array<float, 3>& shift, const image_choice& choice,
                                                     const std::uint8_t* from, float* to) noexcept {
   std::array<window_block, most_blocks> blocks;
@@ -103,80 +100,109 @@ __attribute__((target("avx2"))) void convert_planes(const image_shape& shape, co
       for (std::size_t b = 0; b < count; ++b) {
         const __m128i loaded = _mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes + blocks[b].from));
         const __m128i moved = inside ? _mm_shuffle_epi8(loaded, blocks[b].move) : _mm_setzero_si128();
-        store_values(to + blocks[b].to, moved, scales, shifts, scales, shifts);
+        alignas(16) std::uint8_t cut[block];
+        _mm_store_si128(reinterpret_cast<__m128i*>(cut), moved);
+        store_values(to + blocks[b].to, cut, scales, shifts);
+        store_values(to + blocks[b].to + 8, cut + 8, scales, shifts);
       }
     }
   }
 }
 
+/// Byte k of the 48 that 16 pixels of three channels have is of pixel k / 3 and channel k % 3: where each vector of them
+/// takes bytes of a channel from, and where it takes none.
+constexpr auto spread = [] {
+  std::array<std::array<std::array<std::int8_t, block>, 3>, 3> places{};
+  for (std::size_t k = 0; k < 3 * block; ++k) {
+    for (std::size_t channel = 0; channel < 3; ++channel) {
+      places[k / block][channel][k % block] = k % 3 == channel ? static_cast<std::int8_t>(k / 3) : std::int8_t{-1};
+    }
+  }
+  return places;
+}();
+
+__attribute__((target("avx2,fma"), always_inline)) inline __m256i load_two(const std::uint8_t* low,
+                                                                          const std::uint8_t* high) noexcept {
+  return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(low))),
+                                 _mm_loadu_si128(reinterpret_cast<const __m128i*>(high)), 1);
+}
+
 /// Three planes to pixels.
-__attribute__((target("avx2"))) void convert_to_pixels(const image_shape& shape, const std::array<float, 3>& scale,
+__attribute__((target("avx2,fma"))) void convert_to_pixels(const image_shape& shape, const std::array<float, 3>& scale,
                                                        const std::array<float, 3>& shift, const image_choice& choice,
                                                        const std::uint8_t* from, float* to) noexcept {
-  // Byte k of the 48 that 16 pixels have is of channel k % 3 and pixel k / 3.
-  alignas(16) std::array<std::array<std::array<std::int8_t, block>, 3>, 3> spread;
-  alignas(32) std::array<std::array<float, 8>, 3> scales;
-  alignas(32) std::array<std::array<float, 8>, 3> shifts;
-  for (std::size_t part = 0; part < 3; ++part) {
-    for (std::size_t channel = 0; channel < 3; ++channel) {
-      for (std::size_t i = 0; i < block; ++i) {
-        const std::size_t k = part * block + i;
-        spread[part][channel][i] = k % 3 == channel ? static_cast<std::int8_t>(k / 3) : std::int8_t{-1};
-      }
-    }
-    for (std::size_t i = 0; i < 8; ++i) {
-      scales[part][i] = scale[(part * 8 + i) % 3];
-      shifts[part][i] = shift[(part * 8 + i) % 3];
-    }
+  std::array<window_block, most_blocks + 1> blocks;
+  std::size_t count = cut_blocks(static_cast<int>(shape.width), choice, blocks.data());
+  if (count % 2 != 0) {  // two at a time
+    blocks[count] = blocks[count - 1];
+    ++count;
   }
-  std::array<window_block, most_blocks> blocks;
-  const std::size_t count = cut_blocks(static_cast<int>(shape.width), choice, blocks.data());
   // Moving and spreading are one shuffle: of places that stay zero in either, the highest bit is set.
-  __m128i moves[most_blocks][3][3];
-  for (std::size_t n = 0; n < count; ++n) {
+  __m256i moves[(most_blocks + 1) / 2][3][3];
+  for (std::size_t n = 0; n < count; n += 2) {
+    const __m256i move = _mm256_set_m128i(blocks[n + 1].move, blocks[n].move);
     for (std::size_t part = 0; part < 3; ++part) {
       for (std::size_t channel = 0; channel < 3; ++channel) {
-        const __m128i places = _mm_load_si128(reinterpret_cast<const __m128i*>(spread[part][channel].data()));
-        const __m128i composed = _mm_shuffle_epi8(blocks[n].move, places);
-        moves[n][part][channel] = _mm_or_si128(composed, _mm_and_si128(places, _mm_set1_epi8(-128)));
+        const __m256i places = _mm256_broadcastsi128_si256(
+            _mm_loadu_si128(reinterpret_cast<const __m128i*>(spread[part][channel].data())));
+        moves[n / 2][part][channel] = _mm256_or_si256(_mm256_shuffle_epi8(move, places),
+                                                      _mm256_and_si256(places, _mm256_set1_epi8(-128)));
       }
     }
   }
-  const __m256 a = _mm256_load_ps(scales[0].data());
-  const __m256 b = _mm256_load_ps(scales[1].data());
-  const __m256 c = _mm256_load_ps(scales[2].data());
-  const __m256 d = _mm256_load_ps(shifts[0].data());
-  const __m256 e = _mm256_load_ps(shifts[1].data());
-  const __m256 f = _mm256_load_ps(shifts[2].data());
+  const auto [s0, s1, s2] = scale;
+  const auto [t0, t1, t2] = shift;
+  const __m256 a = _mm256_setr_ps(s0, s1, s2, s0, s1, s2, s0, s1);
+  const __m256 b = _mm256_setr_ps(s2, s0, s1, s2, s0, s1, s2, s0);
+  const __m256 c = _mm256_setr_ps(s1, s2, s0, s1, s2, s0, s1, s2);
+  const __m256 d = _mm256_setr_ps(t0, t1, t2, t0, t1, t2, t0, t1);
+  const __m256 e = _mm256_setr_ps(t2, t0, t1, t2, t0, t1, t2, t0);
+  const __m256 f = _mm256_setr_ps(t1, t2, t0, t1, t2, t0, t1, t2);
+  static constexpr std::array<std::uint8_t, 3 * block * most_blocks> zeros{};
+  alignas(32) std::array<std::uint8_t, 3 * block * most_blocks> mixed;
   const std::size_t plane = shape.height * shape.width;
   const int height = static_cast<int>(shape.height);
-  for (int y = 0; y < height; ++y, to += 3 * shape.width) {
+  const std::size_t width = shape.width;
+  const std::size_t values_of_row = 3 * width;
+  for (int y = 0; y < height; ++y, to += values_of_row) {
     const int row = y + choice.down;
     const bool inside = row >= 0 && row < height;
-    const std::uint8_t* const bytes = from + static_cast<std::size_t>(inside ? row : 0) * shape.width;
-    for (std::size_t n = 0; n < count; ++n) {
-      __m128i mixed[3] = {_mm_setzero_si128(), _mm_setzero_si128(), _mm_setzero_si128()};
-      if (inside) {
-        const std::uint8_t* const place = bytes + blocks[n].from;
-        const __m128i red = _mm_loadu_si128(reinterpret_cast<const __m128i*>(place));
-        const __m128i green = _mm_loadu_si128(reinterpret_cast<const __m128i*>(place + plane));
-        const __m128i blue = _mm_loadu_si128(reinterpret_cast<const __m128i*>(place + 2 * plane));
-        for (std::size_t part = 0; part < 3; ++part) {
-          mixed[part] = _mm_or_si128(_mm_or_si128(_mm_shuffle_epi8(red, moves[n][part][0]),
-                                                  _mm_shuffle_epi8(green, moves[n][part][1])),
-                                     _mm_shuffle_epi8(blue, moves[n][part][2]));
-        }
+    const std::uint8_t* const bytes = from + static_cast<std::size_t>(inside ? row : 0) * width;
+    // By way of memory: to widen what is loaded takes no shuffle of its own.
+    for (std::size_t n = 0; inside && n < count; n += 2) {
+      const auto& move = moves[n / 2];
+      const std::uint8_t* const left = bytes + blocks[n].from;
+      const std::uint8_t* const right = bytes + blocks[n + 1].from;
+      const __m256i red = load_two(left, right);
+      const __m256i green = load_two(left + plane, right + plane);
+      const __m256i blue = load_two(left + 2 * plane, right + 2 * plane);
+      for (std::size_t part = 0; part < 3; ++part) {
+        const __m256i pixels = _mm256_or_si256(
+            _mm256_or_si256(_mm256_shuffle_epi8(red, move[part][0]), _mm256_shuffle_epi8(green, move[part][1])),
+            _mm256_shuffle_epi8(blue, move[part][2]));
+        std::uint8_t* const first = mixed.data() + 3 * blocks[n].to + part * block;
+        std::uint8_t* const second = mixed.data() + 3 * blocks[n + 1].to + part * block;
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(first), _mm256_castsi256_si128(pixels));
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(second), _mm256_extracti128_si256(pixels, 1));
       }
-      float* const pixels = to + 3 * blocks[n].to;
-      store_values(pixels, mixed[0], a, d, b, e);
-      store_values(pixels + 16, mixed[1], c, f, a, d);
-      store_values(pixels + 32, mixed[2], b, e, c, f);
     }
+    const std::uint8_t* const values = inside ? mixed.data() : zeros.data();
+    std::size_t at = 0;
+    for (; at + 24 <= values_of_row; at += 24) {
+      store_values(to + at, values + at, a, d);
+      store_values(to + at + 8, values + at + 8, b, e);
+      store_values(to + at + 16, values + at + 16, c, f);
+    }
+    if (at == values_of_row) continue;
+    at = values_of_row - 24;  // some of them again
+    store_values(to + at, values + at, a, d);
+    store_values(to + at + 8, values + at + 8, b, e);
+    store_values(to + at + 16, values + at + 16, c, f);
   }
 }
 
 bool has_vectors() noexcept {
-  static const bool there = __builtin_cpu_supports("avx2") != 0;
+  static const bool there = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
   return there;
 }
 
@@ -203,7 +229,8 @@ void convert_image_plainly(const image_shape& shape, image_layout output, const 
         const int at = choice.right + (choice.flip ? width - 1 - x : x);
         const std::uint8_t byte =
             inside && at >= 0 && at < width ? bytes[static_cast<std::size_t>(at) * in.pixel_step] : std::uint8_t{0};
-        *row = static_cast<float>(byte) * scale[channel] + shift[channel];
+        *row = static_cast<float>(static_cast<double>(byte) * static_cast<double>(scale[channel]) +
+                                  static_cast<double>(shift[channel]));
       }
     }
   }

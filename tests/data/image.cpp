@@ -1,5 +1,7 @@
 #include <muster/data/image.hpp>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -72,9 +74,9 @@ TEST_CASE("every value of a converted image is what the definition says, by vect
         for (std::size_t x = 0; x < width; ++x) {
           const int row = static_cast<int>(y), column = static_cast<int>(x);
           const int mirrored = choice.flip ? static_cast<int>(width) - 1 - column : column;
-          const volatile float product =
-              static_cast<float>(from.at(static_cast<int>(c), row + choice.down, mirrored + choice.right)) * scale[c];
-          float expected = product + shift[c];
+          float expected = std::fma(
+              static_cast<float>(from.at(static_cast<int>(c), row + choice.down, mirrored + choice.right)), scale[c],
+              shift[c]);
           if (row >= choice.top && row < choice.bottom && column >= choice.left && column < choice.end) expected = 0;
           const float value = plain[out == muster::image_layout::hwc ? (y * width + x) * channels + c
                                                                      : (c * height + y) * width + x];
