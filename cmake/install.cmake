@@ -36,6 +36,7 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/cmake/muster-config-versi
 install(FILES
   ${PROJECT_BINARY_DIR}/cmake/muster-config.cmake
   ${PROJECT_BINARY_DIR}/cmake/muster-config-version.cmake
+  cmake/FindZSTD.cmake
   DESTINATION ${package_dir})
 
 # The .pc files find the prefix from where they lie, however deep the library folder is (lib, lib/x86_64-linux-gnu).
@@ -89,6 +90,15 @@ if(zlib IN_LIST muster_parts)
   definitions_of(definitions zlib)
   muster_install_pc(muster-zlib "Compressed files for muster" REQUIRES muster-core
     LIBS -L\${libdir} ${zlib_libraries} CFLAGS ${definitions})
+endif()
+if(zstd IN_LIST muster_parts)
+  set(zstd_libraries -lmuster_zstd)
+  if(NOT BUILD_SHARED_LIBS)
+    list(APPEND zstd_libraries -lzstd)
+  endif()
+  definitions_of(definitions zstd)
+  muster_install_pc(muster-zstd "Zstandard for muster" REQUIRES muster-core
+    LIBS -L\${libdir} ${zstd_libraries} CFLAGS ${definitions})
 endif()
 list(TRANSFORM muster_parts PREPEND muster- OUTPUT_VARIABLE pc_parts)
 muster_install_pc(muster "${PROJECT_DESCRIPTION}" REQUIRES ${pc_parts})

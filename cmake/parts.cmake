@@ -1,4 +1,4 @@
-# Which optional parts are built: sets MUSTER_HAVE_MPI and MUSTER_HAVE_ZLIB from MUSTER_WITH_* and what is installed.
+# Which optional parts are built: sets MUSTER_HAVE_MPI, _ZLIB and _ZSTD from MUSTER_WITH_* and what is installed.
 
 # muster_find_part(<PART> <Debian package> <arguments of find_package>...)
 # A macro, so that what find_package sets reaches the caller.
@@ -32,11 +32,12 @@ if(MUSTER_HAVE_MPI)
   message(STATUS "muster::mpi uses ${muster_mpi_version}")
 endif()
 muster_find_part(ZLIB zlib1g-dev ZLIB)
+list(APPEND CMAKE_MODULE_PATH ${PROJECT_SOURCE_DIR}/cmake)
+muster_find_part(ZSTD libzstd-dev ZSTD)
 
 # NCCL: this version has no transport over it, so there is no target yet; ON says so instead of building something else.
 string(TOUPPER "${MUSTER_WITH_NCCL}" muster_with)
 if(muster_with STREQUAL "AUTO")
-  list(APPEND CMAKE_MODULE_PATH ${PROJECT_SOURCE_DIR}/cmake)
   find_package(NCCL QUIET)
   if(NCCL_FOUND)
     message(STATUS "NCCL ${NCCL_VERSION} is here, but this version of muster has no NCCL transport yet")

@@ -54,14 +54,6 @@ std::pair<descriptor, std::string> create_beside(const std::string& path) {
   }
 }
 
-/// Makes the folder of `path` remember what was renamed in it; a file system that cannot is none of our business.
-void flush_folder(const std::string& path) {
-  const auto slash = path.rfind('/');
-  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
-  const descriptor opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (opened.get() >= 0) ::fsync(opened.get());
-}
-
 bool write_all(int file, std::string_view text) {
   while (!text.empty()) {
     const ssize_t written = ::write(file, text.data(), text.size());
@@ -73,6 +65,16 @@ bool write_all(int file, std::string_view text) {
 }
 
 }  // namespace
+
+void detail::flush_folder(const std::string& path) noexcept {
+  try {
+    const auto slash = path.rfind('/');
+    const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+    const descriptor opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (opened.get() >= 0) ::fsync(opened.get());
+  } catch (...) {  // no memory for the name: the file is there all the same
+  }
+}
 
 void require_writable(const std::string& path) {
   if (path.empty()) fail(path, "the name is empty");
@@ -93,7 +95,7 @@ void write_atomically(const std::string& path, std::string_view text) {
   auto [file, name] = create_beside(path);
   if (write_all(file.get(), text) && ::fsync(file.get()) == 0 && file.close() &&
       ::rename(name.c_str(), path.c_str()) == 0) {
-    flush_folder(path);
+    detail::flush_folder(path);
     return;
   }
   const std::string why = std::strerror(errno);
@@ -147,7 +149,7 @@ void atomic_file::commit() {
   if (::close(std::exchange(file_, -1)) != 0) give_up();  // for some file systems only that tells of an error
   if (::rename(name_.c_str(), path_.c_str()) != 0) give_up();
   name_.clear();
-  flush_folder(path_);
+  detail::flush_folder(path_);
 }
 
 }  // namespace muster::inline v0

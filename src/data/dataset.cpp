@@ -1,47 +1,22 @@
 #include <muster/data/dataset.hpp>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <limits>
 
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>
 #include <muster/data/dataset_builder.hpp>
-#include "parallel.hpp"
+#include "content_digest.hpp"
 
 namespace muster::inline v0 {
 namespace {
 
 constexpr std::size_t floats_per_line = buffer_alignment / sizeof(float);
-constexpr std::size_t block_bytes = std::size_t{1} << 18;  // part of the digest's definition
-
-// The digest of one block as four chains: one alone would wait for its own multiplications.
-std::uint64_t digest_block(std::span<const std::byte> bytes) {
-  std::array<digest, 4> lanes;
-  const std::size_t words = bytes.size() / (8 * lanes.size());
-  for (std::size_t i = 0; i < words; ++i) {
-    for (std::size_t lane = 0; lane < lanes.size(); ++lane) {
-      std::uint64_t word;
-      std::memcpy(&word, bytes.data() + 8 * (i * lanes.size() + lane), sizeof word);
-      lanes[lane].add(word);
-    }
-  }
-  digest all;
-  for (const digest& lane : lanes) all.add(lane.value());
-  return all.add(bytes.subspan(8 * words * lanes.size())).value();
-}
 
 template <class T>
 void add_blocks(digest& to, std::span<const T> data, int threads) {
-  const auto bytes = std::as_bytes(data);
-  std::vector<std::uint64_t> blocks((bytes.size() + block_bytes - 1) / block_bytes);
-  detail::parallel_for(blocks.size(), threads, [&](std::size_t i) {
-    const std::size_t first = i * block_bytes;
-    blocks[i] = digest_block(bytes.subspan(first, std::min(block_bytes, bytes.size() - first)));
-  });
-  to.add(std::uint64_t{bytes.size()});
-  for (const std::uint64_t block : blocks) to.add(block);
+  detail::add_content(to, std::as_bytes(data), threads);
 }
 
 std::uint64_t digest_of(const detail::samples& samples, int threads) {
@@ -60,22 +35,29 @@ record_schema schema_of(const detail::samples& samples) {
   return {record_form::fixed, {{"features", dtype::float32, {samples.features}}}, 0, {"label"}};
 }
 
-void check_rows(const detail::samples& samples) {
+void check_row(const detail::samples& samples, std::size_t row) {
+  const auto offsets = samples.offsets.span();
+  for (std::uint64_t k = offsets[row]; k < offsets[row + 1]; ++k) {
+    const bool ascends = k == offsets[row] || samples.indices[k - 1] < samples.indices[k];
+    if (ascends && samples.indices[k] < samples.features) continue;
+    throw configuration_error("feature index " + std::to_string(samples.indices[k]) + " of sample " +
+                              std::to_string(row) + " is out of order or range (they ascend and are below " +
+                              std::to_string(samples.features) + "); sort the entries of each sample");
+  }
+}
+
+void check_rows(const detail::samples& samples, int threads) {
   const auto offsets = samples.offsets.span();
   if (offsets.front() != 0 || offsets.back() != samples.values.size() ||
       !std::is_sorted(offsets.begin(), offsets.end())) {
     throw configuration_error("the offsets of a sparse dataset do not add up (they ascend from 0 to " +
                               std::to_string(samples.values.size()) + ", the entries); fill all of offsets()");
   }
-  for (std::size_t row = 0; row < samples.size; ++row) {
-    for (std::uint64_t k = offsets[row]; k < offsets[row + 1]; ++k) {
-      const bool ascends = k == offsets[row] || samples.indices[k - 1] < samples.indices[k];
-      if (ascends && samples.indices[k] < samples.features) continue;
-      throw configuration_error("feature index " + std::to_string(samples.indices[k]) + " of sample " +
-                                std::to_string(row) + " is out of order or range (they ascend and are below " +
-                                std::to_string(samples.features) + "); sort the entries of each sample");
-    }
-  }
+  constexpr std::size_t rows_of_task = 1 << 14;
+  detail::parallel_for((samples.size + rows_of_task - 1) / rows_of_task, threads, [&](std::size_t task) {
+    const std::size_t end = std::min(samples.size, (task + 1) * rows_of_task);
+    for (std::size_t row = task * rows_of_task; row < end; ++row) check_row(samples, row);
+  });
 }
 
 }  // namespace
@@ -179,7 +161,7 @@ dataset_builder dataset_builder::sparse(std::string name, std::size_t rows, std:
 }
 
 dataset dataset_builder::finish(int threads) {
-  if (samples_->sparse) check_rows(*samples_);
+  if (samples_->sparse) check_rows(*samples_, threads);
   samples_->schema = schema_of(*samples_);
   samples_->digest = digest_of(*samples_, threads);
   return dataset(std::shared_ptr<const detail::samples>(std::move(samples_)));

@@ -11,6 +11,7 @@
 #include <muster/data/dataset_builder.hpp>
 #include <muster/data/decimal.hpp>
 #include "parallel.hpp"
+#include "scan.hpp"
 
 // The text is gone over twice. A survey finds what each piece holds (lines, samples, entries, the largest index)
 // without looking at numbers, which runs at the speed of memory; then the result has a place for everything and the
@@ -38,13 +39,17 @@ struct line_of_text {
   bool blank() const { return skip_blanks(begin, end) == end; }
 };
 
+// Most files have no comments, and are not searched for them line by line.
+bool has_comments(std::string_view text) { return std::memchr(text.data(), '#', text.size()) != nullptr; }
+
 // Takes the first line off `rest`, which is not empty.
-line_of_text take_line(std::string_view& rest) {
+line_of_text take_line(std::string_view& rest, bool comments) {
   const char* const begin = rest.data();
   const auto* newline = static_cast<const char*>(std::memchr(begin, '\n', rest.size()));
   const char* end = newline != nullptr ? newline : begin + rest.size();
   rest.remove_prefix(static_cast<std::size_t>(end - begin) + (newline != nullptr ? 1 : 0));
   if (end != begin && end[-1] == '\r') --end;
+  if (!comments) return {begin, end};
   const auto* comment = static_cast<const char*>(std::memchr(begin, '#', static_cast<std::size_t>(end - begin)));
   return {begin, comment != nullptr ? comment : end};
 }
@@ -79,12 +84,14 @@ std::uint64_t last_index(line_of_text line) {
 
 survey look_over(std::string_view text) {
   survey found;
+  const bool comments = has_comments(text);
+  if (!comments) found.entries = detail::count_byte(text, ':');
   while (!text.empty()) {
-    const line_of_text line = take_line(text);
+    const line_of_text line = take_line(text, comments);
     ++found.lines;
     if (line.blank()) continue;
     ++found.rows;
-    found.entries += static_cast<std::uint64_t>(std::count(line.begin, line.end, ':'));
+    if (comments) found.entries += static_cast<std::uint64_t>(std::count(line.begin, line.end, ':'));
     found.largest = std::max(found.largest, last_index(line));
   }
   return found;
@@ -208,6 +215,7 @@ void parse_line(line_of_text line, const complaint& complaint, float& label, Sto
   if (code != std::errc() || !ends_word(after, line.end)) complaint.bad_label(p);
   std::uint64_t previous = 0;
   while ((p = skip_blanks(after, line.end)) != line.end) {
+    // Digit by digit: the next index mostly has as many as the last one, which is guessed right.
     std::uint64_t index = 0;
     const char* q = p;
     for (; q != line.end && detail::is_digit(*q) && index <= largest_index; ++q) {
@@ -234,8 +242,9 @@ template <class Each>
 void for_each_sample(std::string_view piece, const std::string& file, const survey& first, Each each) {
   std::uint64_t number = first.lines;
   std::uint64_t row = first.rows;
+  const bool comments = has_comments(piece);
   while (!piece.empty()) {
-    const line_of_text line = take_line(piece);
+    const line_of_text line = take_line(piece, comments);
     ++number;
     if (!line.blank()) each(line, complaint(file, number, line), row++);
   }

@@ -23,7 +23,7 @@
 #include <muster/data/pipeline.hpp>
 #include "catch.hpp"
 #include "files.hpp"
-#include "records.hpp"
+#include "test_records.hpp"
 
 namespace {
 

@@ -17,7 +17,7 @@
 #include <muster/data/image.hpp>
 #include "catch.hpp"
 #include "files.hpp"
-#include "records.hpp"
+#include "test_records.hpp"
 
 namespace {
 

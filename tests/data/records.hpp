@@ -1,84 +1,96 @@
-// A source of records in memory that tests can spoil and watch.
+// What must hold for every record_source, whatever it reads: the naive view of its records against all ways to read.
 #pragma once
 
-#include <atomic>
+#include <algorithm>
+#include <cstddef>
 #include <cstring>
-#include <memory>
-#include <set>
+#include <functional>
 #include <span>
-#include <string>
 #include <vector>
 
-#include <muster/core/hash.hpp>
+#include <muster/core/random.hpp>
 #include <muster/data/record_source.hpp>
+#include "catch.hpp"
 
-/// Records of 3 x 32 x 32 bytes (or another shape) that are functions of their id, with a label that is the id. Those in
-/// `bad` cannot be used. Counts what is read. Not mapped, or mapped when asked to.
-class test_records {
- public:
-  struct options {
-    std::uint64_t size = 100;
-    std::vector<std::uint64_t> shape = {3, 32, 32};
-    bool mapped = false;
-    std::set<muster::sample_id> bad = {};
-    std::uint64_t version = 0;
-  };
-  explicit test_records(options chosen) : state_(std::make_shared<state>(std::move(chosen))) {}
-
-  std::string_view name() const { return "test"; }
-  std::uint64_t size() const { return state_->chosen.size; }
-  std::uint64_t digest() const { return 77 + size() + (state_->chosen.version << 32); }
-  const muster::record_schema& schema() const { return state_->schema; }
-  void sizes(std::span<const muster::sample_id> ids, std::span<std::uint64_t> out) const {
-    for (std::size_t k = 0; k < ids.size(); ++k) out[k] = state_->schema.record_bytes();
-  }
-  void read(std::span<const muster::sample_id> ids, const muster::record_rows& rows,
-            std::vector<muster::bad_record>* bad = nullptr) const {
-    for (std::size_t k = 0; k < ids.size(); ++k) {
-      const bool is_bad = state_->chosen.bad.contains(ids[k]);
-      if (is_bad && bad == nullptr) throw muster::data_error(place(ids[k]), "is spoilt");
-      if (is_bad) bad->push_back({ids[k], place(ids[k]), "is spoilt"});
-      if (!rows.labels.empty()) rows.labels[k] = is_bad ? 0 : static_cast<float>(ids[k]);
-      if (rows.bytes.empty()) continue;
-      ++state_->reads;
-      const auto& bytes = state_->bytes[ids[k]];
-      std::byte* const to = rows.bytes.data() + k * (rows.stride != 0 ? rows.stride : bytes.size());
-      if (is_bad) {
-        std::memset(to, 0, bytes.size());
-      } else {
-        std::memcpy(to, bytes.data(), bytes.size());
-      }
-    }
-  }
-  bool mapped() const { return state_->chosen.mapped; }
-  std::span<const std::byte> view(muster::sample_id id) const {
-    if (state_->chosen.bad.contains(id)) throw muster::data_error(place(id), "is spoilt");
-    ++state_->reads;
-    return state_->bytes[id];
-  }
-
-  std::uint64_t reads() const { return state_->reads; }
-
- private:
-  struct state {
-    explicit state(options asked) : chosen(std::move(asked)) {
-      schema.fields = {{"image", muster::dtype::uint8, chosen.shape}};
-      schema.labels = {"label"};
-      bytes.resize(chosen.size);
-      for (std::uint64_t id = 0; id < chosen.size; ++id) {
-        bytes[id].resize(schema.record_bytes());
-        for (std::size_t i = 0; i < bytes[id].size(); ++i) {
-          bytes[id][i] = static_cast<std::byte>(muster::mix(id * 65536 + i / 8) >> (i % 8 * 8) & 0xff);
-        }
-      }
-    }
-    options chosen;
-    muster::record_schema schema;
-    std::vector<std::vector<std::byte>> bytes;
-    std::atomic<std::uint64_t> reads{0};
-  };
-  static muster::data_location place(muster::sample_id id) { return {"test", id + 1}; }
-
-  std::shared_ptr<state> state_;
+/// One record as it should be.
+struct expected_record {
+  std::vector<std::byte> bytes;
+  std::vector<float> labels;
+  bool bad = false;
 };
-static_assert(muster::mapped_record_source<test_records>);
+
+/// Bytes from any values.
+template <class T>
+std::vector<std::byte> bytes_of(std::span<const T> values) {
+  const auto bytes = std::as_bytes(values);
+  return {bytes.begin(), bytes.end()};
+}
+
+/// Reads batches of random ids in every way and compares.
+inline void check_source(const muster::any_record_source& source, const std::vector<expected_record>& expected,
+                         std::uint64_t seed) {
+  CAPTURE(std::string(source.name()), seed);
+  REQUIRE(source.size() == expected.size());
+  const std::size_t labels = source.schema().labels.size();
+  const bool fixed = source.schema().form == muster::record_form::fixed;
+  const std::size_t record_bytes = source.schema().record_bytes();
+  muster::random_stream random(seed);
+  for (int round = 0; round < 30; ++round) {
+    std::vector<muster::sample_id> ids(round == 0 ? expected.size() : random.below(2 * expected.size() + 1));
+    for (std::size_t k = 0; k < ids.size(); ++k) ids[k] = round == 0 ? k : random.below(expected.size());
+    std::vector<std::uint64_t> sizes(ids.size());
+    source.sizes(ids, sizes);
+    const std::size_t stride = fixed && round % 2 == 1 ? record_bytes + random.below(9) : 0;
+    std::vector<std::size_t> offsets;
+    std::size_t end = 0;
+    for (std::size_t k = 0; k < ids.size(); ++k) {
+      REQUIRE(sizes[k] == expected[ids[k]].bytes.size());
+      offsets.push_back(end);
+      end += stride != 0 ? stride : sizes[k];
+    }
+    std::vector<std::byte> bytes(end + 1, std::byte{0x5a});
+    std::vector<float> got(ids.size() * labels + 1, -77);
+    std::vector<muster::bad_record> bad;
+    source.read(ids, {{bytes.data(), end}, stride, {got.data(), got.size() - 1}}, &bad);
+    CHECK(bytes.back() == std::byte{0x5a});
+    CHECK(got.back() == -77);
+    std::vector<muster::sample_id> expected_bad;
+    for (std::size_t k = 0; k < ids.size(); ++k) {
+      const expected_record& record = expected[ids[k]];
+      if (record.bad) expected_bad.push_back(ids[k]);
+      REQUIRE(std::equal(record.bytes.begin(), record.bytes.end(), bytes.begin() + std::ptrdiff_t(offsets[k])));
+      for (std::size_t j = 0; j < labels; ++j) REQUIRE(got[k * labels + j] == record.labels[j]);
+      for (std::size_t at = sizes[k]; stride != 0 && at < stride; ++at) {
+        REQUIRE(bytes[offsets[k] + at] == std::byte{0x5a});  // what lies between records is not ours
+      }
+    }
+    std::vector<muster::sample_id> found;
+    for (const auto& record : bad) {
+      found.push_back(record.id);
+      CHECK_FALSE(record.where.file.empty());
+      CHECK((record.where.line != 0 || record.where.offset));
+      CHECK_FALSE(record.problem.empty());
+    }
+    REQUIRE(found == expected_bad);
+    if (!expected_bad.empty()) {
+      CHECK_THROWS_AS(source.read(ids, {{bytes.data(), end}, stride, {}}), muster::data_error);
+    }
+
+    std::vector<float> alone(ids.size() * labels);
+    source.read(ids, {{}, 0, alone}, &bad);
+    CHECK(std::equal(alone.begin(), alone.end(), got.begin()));
+    if (!source.mapped()) continue;
+    std::vector<std::span<const std::byte>> views(ids.size());
+    bad.clear();
+    source.views(ids, views, &bad);
+    CHECK(bad.size() == expected_bad.size());
+    for (std::size_t k = 0; k < ids.size(); ++k) {
+      const expected_record& record = expected[ids[k]];
+      if (record.bad) {
+        REQUIRE(views[k].empty());
+      } else {
+        REQUIRE(std::ranges::equal(views[k], record.bytes));
+      }
+    }
+  }
+}

@@ -57,4 +57,12 @@ class atomic_file {
   std::uint64_t size_ = 0;
 };
 
+namespace detail {
+
+/// Makes the folder of `path` remember, across a crash of the machine, that the file was made or renamed. Does nothing
+/// where the file system cannot.
+void flush_folder(const std::string& path) noexcept;
+
+}  // namespace detail
+
 }  // namespace muster::inline v0
