@@ -62,6 +62,7 @@
 #include <muster/data/open.hpp>
 #include <muster/data/permutation.hpp>
 #include <muster/data/pipeline.hpp>
+#include <muster/data/placement.hpp>
 #include <muster/data/record_batch.hpp>
 #include <muster/data/record_cache.hpp>
 #include <muster/data/record_chain.hpp>

@@ -145,11 +145,14 @@ template <loads_records Loader>
 template <class Loader>
 using chain_of = typename decltype(as_record_loader(std::declval<Loader>()))::chain_type;
 
-/// A source that says it: `bool cold() const`, for records that are not in memory and not all going to be.
+/// Whether records are too many to count on them being in memory: as the source says (`bool cold() const`), else if they
+/// take more than 4 GiB. The same on every machine, whatever its memory.
 template <class Source>
 [[nodiscard]] bool is_cold(const Source& source) {
   if constexpr (requires { { source.cold() } -> std::same_as<bool>; }) return source.cold();
-  return false;
+  constexpr std::uint64_t warm = std::uint64_t{4} << 30;
+  const std::uint64_t record = source.schema().record_bytes();
+  return record != 0 && source.size() > warm / record;
 }
 
 }  // namespace detail
