@@ -71,6 +71,7 @@
 #include <muster/data/synthetic.hpp>
 #include <muster/data/text_file.hpp>
 #include <muster/train/arena.hpp>
+#include <muster/train/scatter_records.hpp>
 #include <muster/train/schedule.hpp>
 #include <muster/train/sgd.hpp>
 #include <muster/train/tracker.hpp>

@@ -101,6 +101,21 @@ struct any_loader::engine {
     slot.settled = true;
   }
 
+  /// Tells the thread's sink what the cache did since the last time.
+  void tell_of_cache() noexcept {
+    event_sink* const sink = current_event_sink();
+    if (sink == nullptr) return;
+    const cache_statistics now = producer->cache();
+    const auto at = clock::now();
+    if (const auto bytes = now.hit_bytes - told_of_cache.hit_bytes; bytes != 0) {
+      sink->record({activity::cache_hit, "cache", at, at, bytes});
+    }
+    if (const auto bytes = now.miss_bytes - told_of_cache.miss_bytes; bytes != 0) {
+      sink->record({activity::cache_miss, "cache", at, at, bytes});
+    }
+    told_of_cache = now;
+  }
+
   std::unique_ptr<detail::record_producer> producer;
   epoch_plan plan;
   settings chosen;
@@ -157,6 +172,7 @@ record_batch any_loader::next(slice part) {
     drop();  // so that the next call tries again
     throw;
   }
+  e.tell_of_cache();
   detail::batch_slot& slot = e.ring[0];
   batch.samples = slot.ids;
   batch.global_size = count;

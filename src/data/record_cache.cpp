@@ -42,6 +42,11 @@ struct record_cache::state {
     if (!options.folder.empty()) disk = disk_cache::open(options, identity, places);
   }
 
+  void count_hit(std::size_t size) noexcept {
+    hits.fetch_add(1, std::memory_order_relaxed);
+    hit_bytes.fetch_add(size, std::memory_order_relaxed);
+  }
+
   void keep_in_memory(sample_id id, std::span<const std::byte> record, std::span<const float> labels) {
     if (whole && whole->put(id, record, labels)) bytes += record.size() + labels.size_bytes();
     if (bounded) {
@@ -57,7 +62,7 @@ struct record_cache::state {
   std::optional<whole_memory_cache> whole;
   std::optional<bounded_memory_cache> bounded;
   std::unique_ptr<disk_cache> disk;
-  std::atomic<std::uint64_t> hits{0}, misses{0}, bytes{0}, evictions{0};
+  std::atomic<std::uint64_t> hits{0}, misses{0}, hit_bytes{0}, miss_bytes{0}, bytes{0}, evictions{0};
 };
 
 record_cache::record_cache(cache_options options, cache_identity identity) {
@@ -80,14 +85,14 @@ std::span<const std::byte> record_cache::view(sample_id id, std::span<float> lab
   if (state_->whole) found = state_->whole->view(id, labels);
   // Memory over a disk is asked to be filled by get().
   if (found.data() == nullptr && state_->disk && state_->options.memory == 0) found = state_->disk->view(id, labels);
-  if (found.data() != nullptr) state_->hits.fetch_add(1, std::memory_order_relaxed);
+  if (found.data() != nullptr) state_->count_hit(found.size());
   return found;
 }
 
 bool record_cache::get(sample_id id, std::span<std::byte> to, std::span<float> labels) {
   state& s = *state_;
   const auto hit = [&] {
-    s.hits.fetch_add(1, std::memory_order_relaxed);
+    s.count_hit(to.size());
     return true;
   };
   if (s.whole) {
@@ -108,12 +113,14 @@ bool record_cache::get(sample_id id, std::span<std::byte> to, std::span<float> l
 void record_cache::put(sample_id id, std::span<const std::byte> record, std::span<const float> labels) {
   state& s = *state_;
   s.misses.fetch_add(1, std::memory_order_relaxed);
+  s.miss_bytes.fetch_add(record.size(), std::memory_order_relaxed);
   s.keep_in_memory(id, record, labels);
   if (s.disk && s.disk->put(id, record, labels)) s.bytes += record.size() + labels.size_bytes();
 }
 
 cache_statistics record_cache::statistics() const noexcept {
-  return {state_->hits, state_->misses, state_->bytes, state_->evictions};
+  const state& s = *state_;
+  return {s.hits, s.misses, s.hit_bytes, s.miss_bytes, s.bytes, s.evictions};
 }
 
 }  // namespace muster::inline v0::detail

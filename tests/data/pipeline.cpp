@@ -446,6 +446,21 @@ TEST_CASE("waiting for data is an event of the thread that waits") {
   while (loader.next({})) loader.commit();
   CHECK(heard.waits == 5);
   CHECK(heard.bytes == 50 * 16);
+
+  struct cache_sink final : muster::event_sink {
+    void record(const muster::event& event) noexcept override {
+      if (event.what == muster::activity::cache_hit) hits += event.bytes;
+      if (event.what == muster::activity::cache_miss) misses += event.bytes;
+    }
+    std::uint64_t hits = 0, misses = 0;
+  } told;
+  const muster::scoped_event_sink also(told);
+  auto cached = small(50) | muster::batch(10) | muster::cache(muster::in_memory);
+  for (; cached.epoch() < 3; cached.next_epoch()) {
+    while (cached.next({})) cached.commit();
+  }
+  CHECK(told.misses == 50 * 16);
+  CHECK(told.hits == 2 * 50 * 16);
 }
 
 TEST_CASE("a loader is chosen at run time, and one that is thrown away early ends its threads") {

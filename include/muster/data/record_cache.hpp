@@ -31,6 +31,8 @@ struct cache_options {
 struct cache_statistics {
   std::uint64_t hits = 0;       ///< records that were there
   std::uint64_t misses = 0;     ///< records that had to be made
+  std::uint64_t hit_bytes = 0;  ///< of the hits
+  std::uint64_t miss_bytes = 0; ///< of the misses
   std::uint64_t bytes = 0;      ///< of records that this process keeps in memory and put on disk
   std::uint64_t evictions = 0;  ///< records that left memory for want of it
 };
