@@ -1,7 +1,8 @@
 // What a loader of records costs beside the memory it moves: the goals of docs/benchmarks.md, one line each.
 //   build/release/bench/data_loader [--rounds N] [--only WORD] [--folder PATH]
 //
-// Contenders of a row take turns, so that a machine whose speed drifts drifts for all; a row is the median of its rounds.
+// Contenders of a row take turns, so that a machine whose speed drifts drifts for all; a row is the median of its
+// rounds.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -28,9 +29,7 @@
 
 namespace {
 
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 // Fixed records of bytes one behind another, in memory or in a mapped file: what CIFAR's files are.
 class plain_records {
@@ -110,7 +109,8 @@ class copier {
  public:
   copier(std::size_t samples, std::size_t batch, std::size_t record, int threads)
       : batch_(batch), bytes_(batch * record), batches_(samples / batch / static_cast<std::size_t>(threads)) {
-    for (int i = 0; i < threads; ++i) places_.push_back({muster::buffer<std::byte>(bytes_), muster::buffer<std::byte>(ring * bytes_)});
+    for (int i = 0; i < threads; ++i)
+      places_.push_back({muster::buffer<std::byte>(bytes_), muster::buffer<std::byte>(ring * bytes_)});
   }
   lap operator()() {
     std::vector<std::jthread> others;
@@ -171,17 +171,20 @@ void verdict(const char* what, double value, double goal) {
 void images() {
   if (!is_wanted("images")) return;
   constexpr std::size_t count = 50'000, record = 3 * 32 * 32, batch = 128, made = record * sizeof(float);
-  std::printf("images: %zu of 3x32x32 uint8 to float32, shuffled batches of %zu with crop, flip, normalise\n", count, batch);
+  std::printf("images: %zu of 3x32x32 uint8 to float32, shuffled batches of %zu with crop, flip, normalise\n", count,
+              batch);
   const plain_records data(random_bytes(count * (record + 1) + 64), count, record + 1, {3, 32, 32});
   const auto pipeline = [&] {
     return data | muster::shuffle(1) | muster::batch(batch) | muster::augment(muster::crop_flip);
   };
   auto one = pipeline();
   auto two = pipeline() | muster::prefetch({.batches = 4, .threads = 1});
-  const auto rates = measure({{"muster, one thread", [&] { return run_epoch(one); }},
-                                        {"memcpy of the output, one thread", [c = std::make_shared<copier>(count, batch, made, 1)] { return (*c)(); }},
-                                        {"muster, two threads", [&] { return run_epoch(two); }},
-                                        {"memcpy of the output, two threads", [c = std::make_shared<copier>(count, batch, made, 2)] { return (*c)(); }}});
+  const auto rates = measure(
+      {{"muster, one thread", [&] { return run_epoch(one); }},
+       {"memcpy of the output, one thread", [c = std::make_shared<copier>(count, batch, made, 1)] { return (*c)(); }},
+       {"muster, two threads", [&] { return run_epoch(two); }},
+       {"memcpy of the output, two threads",
+        [c = std::make_shared<copier>(count, batch, made, 2)] { return (*c)(); }}});
   verdict("one thread / memcpy", rates[0] / rates[1], 0.90);
   verdict("two threads / one thread", rates[2] / rates[0], 1.8);
   verdict("two threads / 30,000 (PyTorch's best)", rates[2] / 30000, 18);
@@ -202,20 +205,22 @@ std::shared_ptr<const std::byte> mapped_file(const std::string& path, std::size_
   void* const memory = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file, 0);
   ::close(file);
   ::unlink(path.c_str());
-  return {static_cast<const std::byte*>(memory), [size](const std::byte* p) { ::munmap(const_cast<std::byte*>(p), size); }};
+  return {static_cast<const std::byte*>(memory),
+          [size](const std::byte* p) { ::munmap(const_cast<std::byte*>(p), size); }};
 }
 
 void mapped(const std::string& folder, std::size_t record, std::size_t count, double global_goal, double block_goal) {
   const std::string row = "mapped-" + std::to_string(record);
   if (!is_wanted(row)) return;
-  std::printf("%s: %zu records of %zu bytes from a mapped file in the page cache, batches of 128\n", row.c_str(), count, record);
+  std::printf("%s: %zu records of %zu bytes from a mapped file in the page cache, batches of 128\n", row.c_str(), count,
+              record);
   const plain_records data(mapped_file(folder + "/muster-bench-records", count * record), count, record, {record});
   auto sequential = data | muster::batch(128);
   auto global = data | muster::shuffle(1, {.order = muster::sample_order::shuffled}) | muster::batch(128);
   auto blocks = data | muster::shuffle(1, {.order = muster::sample_order::block_window}) | muster::batch(128);
   const auto rates = measure({{"in file order", [&] { return run_epoch(sequential); }},
-                                   {"global shuffle", [&] { return run_epoch(global); }},
-                                   {"block shuffle", [&] { return run_epoch(blocks); }}});
+                              {"global shuffle", [&] { return run_epoch(global); }},
+                              {"block shuffle", [&] { return run_epoch(blocks); }}});
   verdict("global shuffle / file order", rates[1] / rates[0], global_goal);
   verdict("block shuffle / file order", rates[2] / rates[0], block_goal);
 }
@@ -225,7 +230,8 @@ void resume() {
   constexpr std::size_t count = 1'000'000;
   std::printf("resume: time to the first batch of 128 of %zu records, at half an epoch and at its start\n", count);
   const plain_records data(random_bytes(count * 64), count, 64, {64});
-  for (const auto order : {muster::sample_order::shuffled, muster::sample_order::feistel, muster::sample_order::block_window}) {
+  for (const auto order :
+       {muster::sample_order::shuffled, muster::sample_order::feistel, muster::sample_order::block_window}) {
     const auto first_batch = [&](std::uint64_t position) {
       auto loader = data | muster::shuffle(1, {.order = order}) | muster::batch(128) | muster::prefetch(2);
       muster::cursor at = loader.cursor();
@@ -237,15 +243,16 @@ void resume() {
     };
     const std::string name(to_string(order));
     const auto rates = measure({{name + ", start", [&] { return first_batch(0); }},
-                                          {name + ", half", [&] { return first_batch(count / 256 * 128); }}});
-      verdict("start / half (1 / 1.1 or more)", rates[1] / rates[0], 1 / 1.1);
+                                {name + ", half", [&] { return first_batch(count / 256 * 128); }}});
+    verdict("start / half (1 / 1.1 or more)", rates[1] / rates[0], 1 / 1.1);
   }
 }
 
 void caches(const std::string& folder) {
   if (!is_wanted("cache")) return;
   constexpr std::size_t count = 20'000, record = 12288, batch = 128;
-  std::printf("cache: second epoch, %zu records of %zu bytes, shuffled batches of %zu, one thread\n", count, record, batch);
+  std::printf("cache: second epoch, %zu records of %zu bytes, shuffled batches of %zu, one thread\n", count, record,
+              batch);
   const auto bytes = random_bytes(count * record);
   const plain_records data(bytes, count, record, {record});
   auto memory = data | muster::shuffle(1) | muster::batch(batch) | muster::cache(muster::in_memory);
@@ -263,8 +270,8 @@ void caches(const std::string& folder) {
     }
     return lap{static_cast<double>(count), now() - begin};
   };
-  const auto rates = measure({{"cache in memory", [&] { return run_epoch(memory); }},
-                                              {"memcpy in the same order", copy}});
+  const auto rates =
+      measure({{"cache in memory", [&] { return run_epoch(memory); }}, {"memcpy in the same order", copy}});
   verdict("cache / memcpy", rates[0] / rates[1], 0.95);
 
   const std::string where = folder + "/muster-bench-cache";
@@ -275,7 +282,7 @@ void caches(const std::string& folder) {
     const plain_records same(mapped_file(folder + "/muster-bench-records", count * record), count, record, {record});
     auto file = same | muster::batch(batch);
     const auto disk_rates = measure({{"cache on disk, in its order", [&] { return run_epoch(disk); }},
-                                                   {"sequential read of a mapped file", [&] { return run_epoch(file); }}});
+                                     {"sequential read of a mapped file", [&] { return run_epoch(file); }}});
     verdict("cache / sequential read", disk_rates[0] / disk_rates[1], 0.95);
   }
   std::filesystem::remove_all(where);

@@ -52,7 +52,8 @@ struct any_loader::engine {
         plan(start),
         chosen(std::move(asked)),
         log(chosen.bad),
-        ring(*producer, chosen.bad.policy != bad_record_policy::fail, chosen.prefetch.batches > 0 ? chosen.prefetch.threads : 0) {}
+        ring(*producer, chosen.bad.policy != bad_record_policy::fail,
+             chosen.prefetch.batches > 0 ? chosen.prefetch.threads : 0) {}
 
   [[nodiscard]] static bool is_at(const detail::batch_slot& slot, const muster::cursor& where, slice part) noexcept {
     return slot.part == part && slot.where == where;
@@ -78,7 +79,8 @@ struct any_loader::engine {
       told = true;
       muster::log(log_level::warning, "nothing is prefetched (a batch takes " + std::to_string(one) +
                                           " bytes and prefetch_options::bytes is " +
-                                          std::to_string(chosen.prefetch.bytes) + "); raise it or make batches smaller");
+                                          std::to_string(chosen.prefetch.bytes) +
+                                          "); raise it or make batches smaller");
     }
     while (ring.size() <= most) {
       const muster::cursor next = epoch_plan::after(ring[ring.size() - 1].where);

@@ -104,11 +104,12 @@ void batch_ring::run_piece(std::unique_lock<std::mutex>& lock, batch_slot& slot,
     const std::size_t record = slot.offsets.empty() ? slot.used / slot.ids.size() : 0;
     const std::size_t begin = slot.offsets.empty() ? first * record : slot.offsets[first];
     const std::size_t end = slot.offsets.empty() ? (first + count) * record : slot.offsets[first + count];
-    const chain_request request{.ids = std::span(slot.ids).subspan(first, count),
-                                .seed = slot.where.seed,
-                                .epoch = slot.where.epoch,
-                                .labels = slot.labels.span().subspan(first * slot.label_width, count * slot.label_width),
-                                .bad = keeps_bad_ ? &bad : nullptr};
+    const chain_request request{
+        .ids = std::span(slot.ids).subspan(first, count),
+        .seed = slot.where.seed,
+        .epoch = slot.where.epoch,
+        .labels = slot.labels.span().subspan(first * slot.label_width, count * slot.label_width),
+        .bad = keeps_bad_ ? &bad : nullptr};
     producer_.read(request, slot.bytes.span().subspan(begin, end - begin), scratch);
   } catch (...) {
     failure = std::current_exception();

@@ -141,8 +141,16 @@ std::string disk_cache::path(const char* suffix) const {
 }
 
 std::vector<std::byte> disk_cache::header(std::int64_t made) const {
-  header_fields fields{header_magic,  format,                  identity_.key,          identity_.size, shape_.kept,
-                       identity_.record_bytes, identity_.label_width, shape_.size, made,            0};
+  header_fields fields{header_magic,
+                       format,
+                       identity_.key,
+                       identity_.size,
+                       shape_.kept,
+                       identity_.record_bytes,
+                       identity_.label_width,
+                       shape_.size,
+                       made,
+                       0};
   fields.check = check_of(fields);
   const auto bytes = std::as_bytes(std::span(&fields, 1));
   return {bytes.begin(), bytes.end()};
@@ -203,7 +211,7 @@ void disk_cache::open_unfinished() {
     if (!has_header(file_)) {
       struct stat status {};
       if (::fstat(file_, &status) == 0 && status.st_size != 0) {  // of another shape, too old, or never begun
-        ::unlink(name.c_str());  // whoever still fills it keeps it to himself
+        ::unlink(name.c_str());                                   // whoever still fills it keeps it to himself
         ::close(std::exchange(file_, -1));
         continue;
       }

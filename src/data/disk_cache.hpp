@@ -19,11 +19,11 @@ namespace muster::inline v0::detail {
 ///
 ///     header | a word for each record | records, each on a 64-byte boundary | footer
 ///
-/// A word is 0 for a record that is not there, else its checksum and a mark that depends on its id. It is written behind
-/// its record. The file grows up as KEY.part, which any number of processes fill together, and is renamed to KEY.cache
-/// when every word is there, everything was flushed to the disk, and a footer says so. Whoever reads a record the first
-/// time compares its checksum, so that a machine that stopped in between costs only what it had not yet written.
-/// All of the room is reserved before the first record comes: a full disk is met there and nowhere else.
+/// A word is 0 for a record that is not there, else its checksum and a mark that depends on its id. It is written
+/// behind its record. The file grows up as KEY.part, which any number of processes fill together, and is renamed to
+/// KEY.cache when every word is there, everything was flushed to the disk, and a footer says so. Whoever reads a record
+/// the first time compares its checksum, so that a machine that stopped in between costs only what it had not yet
+/// written. All of the room is reserved before the first record comes: a full disk is met there and nowhere else.
 class disk_cache {
  public:
   /// Null, with a warning, where nothing can be kept. `places` outlives the result.

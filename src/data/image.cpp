@@ -12,7 +12,8 @@
 #endif
 
 // A value is byte * scale + shift, rounded once: by a fused multiplication where there is one, else in double, in which
-// the product is exact and so is the sum of numbers that are not more than 2^20 apart. The bits are the same everywhere.
+// the product is exact and so is the sum of numbers that are not more than 2^20 apart. The bits are the same
+// everywhere.
 
 namespace muster::inline v0 {
 namespace detail {
@@ -50,8 +51,8 @@ void erase(const image_shape& shape, image_layout output, const image_choice& ch
 constexpr int block = 16;  // pixels of one vector
 constexpr std::size_t most_blocks = 32;
 
-/// Bytes of a vector's places in a row of `width` bytes, of which those outside are zero: where to load from, and how to
-/// move what was loaded.
+/// Bytes of a vector's places in a row of `width` bytes, of which those outside are zero: where to load from, and how
+/// to move what was loaded.
 struct window_block {
   std::size_t to;    // first pixel written
   std::size_t from;  // first byte loaded
@@ -59,7 +60,7 @@ struct window_block {
 };
 
 __attribute__((target("avx2,fma"))) std::size_t cut_blocks(int width, const image_choice& choice,
-                                                       window_block* blocks) noexcept {
+                                                           window_block* blocks) noexcept {
   const __m128i straight = _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
   const __m128i mirrored = _mm_setr_epi8(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
   std::size_t count = 0;
@@ -84,8 +85,8 @@ __attribute__((target("avx2,fma"), always_inline)) inline void store_values(floa
 
 /// Planes to planes, also grey images.
 __attribute__((target("avx2,fma"))) void convert_planes(const image_shape& shape, const std::array<float, 3>& scale,
-                                                    const std::array<float, 3>& shift, const image_choice& choice,
-                                                    const std::uint8_t* from, float* to) noexcept {
+                                                        const std::array<float, 3>& shift, const image_choice& choice,
+                                                        const std::uint8_t* from, float* to) noexcept {
   std::array<window_block, most_blocks> blocks;
   const std::size_t count = cut_blocks(static_cast<int>(shape.width), choice, blocks.data());
   const int height = static_cast<int>(shape.height);
@@ -109,8 +110,8 @@ __attribute__((target("avx2,fma"))) void convert_planes(const image_shape& shape
   }
 }
 
-/// Byte k of the 48 that 16 pixels of three channels have is of pixel k / 3 and channel k % 3: where each vector of them
-/// takes bytes of a channel from, and where it takes none.
+/// Byte k of the 48 that 16 pixels of three channels have is of pixel k / 3 and channel k % 3: where each vector of
+/// them takes bytes of a channel from, and where it takes none.
 constexpr auto spread = [] {
   std::array<std::array<std::array<std::int8_t, block>, 3>, 3> places{};
   for (std::size_t k = 0; k < 3 * block; ++k) {
@@ -122,15 +123,16 @@ constexpr auto spread = [] {
 }();
 
 __attribute__((target("avx2,fma"), always_inline)) inline __m256i load_two(const std::uint8_t* low,
-                                                                          const std::uint8_t* high) noexcept {
+                                                                           const std::uint8_t* high) noexcept {
   return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(low))),
                                  _mm_loadu_si128(reinterpret_cast<const __m128i*>(high)), 1);
 }
 
 /// Three planes to pixels.
 __attribute__((target("avx2,fma"))) void convert_to_pixels(const image_shape& shape, const std::array<float, 3>& scale,
-                                                       const std::array<float, 3>& shift, const image_choice& choice,
-                                                       const std::uint8_t* from, float* to) noexcept {
+                                                           const std::array<float, 3>& shift,
+                                                           const image_choice& choice, const std::uint8_t* from,
+                                                           float* to) noexcept {
   std::array<window_block, most_blocks + 1> blocks;
   std::size_t count = cut_blocks(static_cast<int>(shape.width), choice, blocks.data());
   if (count % 2 != 0) {  // two at a time
@@ -145,8 +147,8 @@ __attribute__((target("avx2,fma"))) void convert_to_pixels(const image_shape& sh
       for (std::size_t channel = 0; channel < 3; ++channel) {
         const __m256i places = _mm256_broadcastsi128_si256(
             _mm_loadu_si128(reinterpret_cast<const __m128i*>(spread[part][channel].data())));
-        moves[n / 2][part][channel] = _mm256_or_si256(_mm256_shuffle_epi8(move, places),
-                                                      _mm256_and_si256(places, _mm256_set1_epi8(-128)));
+        moves[n / 2][part][channel] =
+            _mm256_or_si256(_mm256_shuffle_epi8(move, places), _mm256_and_si256(places, _mm256_set1_epi8(-128)));
       }
     }
   }
@@ -256,8 +258,9 @@ void convert_image(const image_shape& shape, image_layout output, const std::arr
 
 record_schema image_converter::output(const record_schema& in) {
   const auto refuse = [&] {
-    throw configuration_error("cannot take records of " + to_string(in) + " for images (they have one field of uint8, " +
-                              "{height, width} with 1 or 3 channels before or behind); choose another source or function");
+    throw configuration_error(
+        "cannot take records of " + to_string(in) + " for images (they have one field of uint8, " +
+        "{height, width} with 1 or 3 channels before or behind); choose another source or function");
   };
   if (in.form != record_form::fixed || in.fields.size() != 1 || in.fields[0].type != dtype::uint8) refuse();
   const auto& extents = in.fields[0].shape;

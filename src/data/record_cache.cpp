@@ -8,6 +8,7 @@
 
 #include <muster/core/error.hpp>
 #include <muster/core/log.hpp>
+#include <muster/data/record_chain.hpp>
 
 #include "disk_cache.hpp"
 #include "memory_cache.hpp"
@@ -87,6 +88,10 @@ std::span<const std::byte> record_cache::view(sample_id id, std::span<float> lab
   if (found.data() == nullptr && state_->disk && state_->options.memory == 0) found = state_->disk->view(id, labels);
   if (found.data() != nullptr) state_->count_hit(found.size());
   return found;
+}
+
+void record_cache::fetch_ahead(sample_id id) const noexcept {
+  if (state_->whole) detail::fetch_ahead(state_->whole->view(id, {}));
 }
 
 bool record_cache::get(sample_id id, std::span<std::byte> to, std::span<float> labels) {

@@ -38,11 +38,13 @@ std::span<const std::byte> record_shard::view(sample_id id) const noexcept {
 void record_shard::sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const noexcept {
   for (std::size_t k = 0; k < ids.size(); ++k) out[k] = state_->lengths[ids[k]];
 }
-void record_shard::read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>*) const noexcept {
+void record_shard::read(std::span<const sample_id> ids, const record_rows& rows,
+                        std::vector<bad_record>*) const noexcept {
   const std::size_t width = state_->schema.labels.size();
   std::byte* to = rows.bytes.data();
   for (std::size_t k = 0; k < ids.size(); ++k) {
-    if (!rows.labels.empty()) std::copy_n(state_->labels.data() + ids[k] * width, width, rows.labels.data() + k * width);
+    if (!rows.labels.empty())
+      std::copy_n(state_->labels.data() + ids[k] * width, width, rows.labels.data() + k * width);
     if (rows.bytes.empty()) continue;
     const auto from = view(ids[k]);
     if (!from.empty()) std::memcpy(to, from.data(), from.size());
@@ -154,8 +156,8 @@ class root_side {
 
 /// The error that a rank throws for the root's.
 [[noreturn]] void fail_with_root(int root) {
-  throw data_error({"scatter_records"}, "rank " + std::to_string(root) +
-                                            " could not go on (its own error says why); see there");
+  throw data_error({"scatter_records"},
+                   "rank " + std::to_string(root) + " could not go on (its own error says why); see there");
 }
 
 std::span<std::uint8_t> octets(std::span<std::byte> bytes) {
@@ -253,8 +255,9 @@ record_shard scatter_records(group& ranks, const any_record_source* source, int 
   std::uint64_t most = 0;
   for (std::size_t rank = 0; rank < size; ++rank) most = std::max(most, extents[3 * rank + 2]);
 
-  detail::shard_receiver receiver(text.substr(told.schema), detail::records::schema_from_json(text.substr(0, told.schema), "scatter_records", 0),
-                          told.digest, here);
+  detail::shard_receiver receiver(text.substr(told.schema),
+                                  detail::records::schema_from_json(text.substr(0, told.schema), "scatter_records", 0),
+                                  told.digest, here);
   // A piece ends with a byte that says whether the root could fill it.
   std::vector<std::byte> pieces(is_root ? size * (piece + 1) : 0);
   std::vector<std::byte> filled(is_root ? size * piece : 0);

@@ -28,7 +28,8 @@
 namespace {
 
 const auto negative = muster::each<std::uint8_t, std::uint8_t>(
-    {3000}, [](std::span<const std::uint8_t> in, std::span<std::uint8_t> out) {
+    {3000},
+    [](std::span<const std::uint8_t> in, std::span<std::uint8_t> out) {
       for (std::size_t i = 0; i < out.size(); ++i) out[i] = static_cast<std::uint8_t>(255 - in[i % in.size()]);
     },
     1);
@@ -66,9 +67,7 @@ std::size_t files_in(const std::string& folder, const std::string& extension) {
   return count;
 }
 
-std::string the_file(const std::string& folder) {
-  return std::filesystem::directory_iterator(folder)->path().string();
-}
+std::string the_file(const std::string& folder) { return std::filesystem::directory_iterator(folder)->path().string(); }
 
 void damage(const std::string& path, std::uint64_t at) {
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
@@ -194,7 +193,8 @@ TEST_CASE("other data, another function and an old cache are made anew") {
   CHECK(wrong_records(expired, data) == 0);
   CHECK(expired.cache().hits == 0);
 
-  const auto unversioned = muster::each<std::uint8_t, float>({1}, [](std::span<const std::uint8_t>, std::span<float>) {});
+  const auto unversioned =
+      muster::each<std::uint8_t, float>({1}, [](std::span<const std::uint8_t>, std::span<float>) {});
   CHECK_THROWS_WITH(data | muster::batch(10) | muster::map(unversioned) | muster::cache(where), contains("version 0"));
   CHECK_NOTHROW(data | muster::batch(10) | muster::map(unversioned) | muster::cache(muster::in_memory));
   CHECK_THROWS_WITH(data | muster::batch(10) | muster::cache(muster::cache_options{}), contains("keeps nothing"));
@@ -240,7 +240,8 @@ TEST_CASE("the ranks of a host fill one cache together") {
   for (int rank = 0; rank < 3; ++rank) {
     ranks.emplace_back([&, rank] {
       auto loader = cached(data, {.folder = where}, 1);
-      for (int epoch = 0; epoch < 4; ++epoch) wrong[static_cast<std::size_t>(rank)] += wrong_records(loader, data, {rank, 3});
+      for (int epoch = 0; epoch < 4; ++epoch)
+        wrong[static_cast<std::size_t>(rank)] += wrong_records(loader, data, {rank, 3});
       told[static_cast<std::size_t>(rank)] = loader.cache();
     });
   }
@@ -248,8 +249,8 @@ TEST_CASE("the ranks of a host fill one cache together") {
   CHECK(wrong == std::vector<std::size_t>(3));
   CHECK(files_in(where, ".cache") == 1);
   CHECK(files_in(where, ".part") == 0);
-  // Each record is made in the first epoch, by the rank it belongs to then: later ones find it. Ranks that are far apart
-  // may make some twice.
+  // Each record is made in the first epoch, by the rank it belongs to then: later ones find it. Ranks that are far
+  // apart may make some twice.
   std::uint64_t made = 0;
   for (const auto& one : told) made += one.misses;
   CHECK(made >= 301);

@@ -18,7 +18,8 @@ struct image {
   int at(int channel, int y, int x) const {
     const auto [channels, height, width, layout] = shape;
     if (y < 0 || x < 0 || y >= static_cast<int>(height) || x >= static_cast<int>(width)) return 0;
-    const auto c = static_cast<std::size_t>(channel), row = static_cast<std::size_t>(y), column = static_cast<std::size_t>(x);
+    const auto c = static_cast<std::size_t>(channel), row = static_cast<std::size_t>(y),
+               column = static_cast<std::size_t>(x);
     const std::size_t place = layout == muster::image_layout::hwc ? (row * width + column) * channels + c
                                                                   : (c * height + row) * width + column;
     return static_cast<int>(bytes[place]);
@@ -61,7 +62,8 @@ TEST_CASE("every value of a converted image is what the definition says, by vect
       choice.left = static_cast<int>(random.below(width));
       choice.end = choice.left + static_cast<int>(random.below(width - static_cast<std::size_t>(choice.left) + 1));
     }
-    CAPTURE(channels, height, width, static_cast<int>(in), static_cast<int>(out), choice.down, choice.right, choice.flip);
+    CAPTURE(channels, height, width, static_cast<int>(in), static_cast<int>(out), choice.down, choice.right,
+            choice.flip);
     std::vector<float> plain(channels * height * width + 1, -99.0f);
     std::vector<float> fast(plain.size(), -99.0f);
     muster::detail::convert_image_plainly(from.shape, out, scale, shift, choice, from.bytes.data(), plain.data());
@@ -74,12 +76,12 @@ TEST_CASE("every value of a converted image is what the definition says, by vect
         for (std::size_t x = 0; x < width; ++x) {
           const int row = static_cast<int>(y), column = static_cast<int>(x);
           const int mirrored = choice.flip ? static_cast<int>(width) - 1 - column : column;
-          float expected = std::fma(
-              static_cast<float>(from.at(static_cast<int>(c), row + choice.down, mirrored + choice.right)), scale[c],
-              shift[c]);
+          float expected =
+              std::fma(static_cast<float>(from.at(static_cast<int>(c), row + choice.down, mirrored + choice.right)),
+                       scale[c], shift[c]);
           if (row >= choice.top && row < choice.bottom && column >= choice.left && column < choice.end) expected = 0;
-          const float value = plain[out == muster::image_layout::hwc ? (y * width + x) * channels + c
-                                                                     : (c * height + y) * width + x];
+          const float value =
+              plain[out == muster::image_layout::hwc ? (y * width + x) * channels + c : (c * height + y) * width + x];
           wrong += value == expected ? 0 : 1;
         }
       }

@@ -58,7 +58,8 @@ std::map<muster::sample_id, std::uint64_t> records_of_batch(Loader& loader, int 
 }
 
 const auto negative = muster::each<std::uint8_t, std::uint8_t>(
-    {16}, [](std::span<const std::uint8_t> in, std::span<std::uint8_t> out) {
+    {16},
+    [](std::span<const std::uint8_t> in, std::span<std::uint8_t> out) {
       for (std::size_t i = 0; i < out.size(); ++i) out[i] = static_cast<std::uint8_t>(255 - in[i]);
     },
     1);
@@ -78,9 +79,11 @@ test_records small(std::uint64_t size, bool mapped = false, std::set<muster::sam
 
 TEST_CASE("the pipeline of the manual reads as it should and gives aligned tensors") {
   test_records data({.size = 300, .mapped = true});
-  auto loader = data | muster::shuffle(1) | muster::batch(128) | muster::augment(muster::crop_flip) | muster::prefetch(4);
-  CHECK(to_string(loader.schema()) == to_string(muster::record_schema{
-                                          muster::record_form::fixed, {{"image", muster::dtype::float32, {32, 32, 3}}}, 0, {"label"}}));
+  auto loader =
+      data | muster::shuffle(1) | muster::batch(128) | muster::augment(muster::crop_flip) | muster::prefetch(4);
+  CHECK(to_string(loader.schema()) ==
+        to_string(muster::record_schema{
+            muster::record_form::fixed, {{"image", muster::dtype::float32, {32, 32, 3}}}, 0, {"label"}}));
   std::size_t samples = 0;
   while (auto batch = loader.next({0, 1})) {
     CHECK(reinterpret_cast<std::uintptr_t>(batch.bytes.data()) % muster::buffer_alignment == 0);
@@ -165,8 +168,8 @@ TEST_CASE("what is in a record does not depend on threads, ranks, prefetching or
     }
   }
   const auto cached = [] {
-    return small(211) | muster::shuffle(9) | muster::batch(32) | muster::map(negative) | muster::cache(muster::in_memory) |
-           muster::augment(noise) | muster::prefetch(2);
+    return small(211) | muster::shuffle(9) | muster::batch(32) | muster::map(negative) |
+           muster::cache(muster::in_memory) | muster::augment(noise) | muster::prefetch(2);
   };
   CHECK((run(cached, 2) == reference));
 }
@@ -194,9 +197,11 @@ TEST_CASE("exactly once, whatever the worlds, the order, the batch, the threads 
     const auto make = [&]() -> muster::any_loader {
       muster::bad_record_options policy{.policy = muster::bad_record_policy::skip};
       if (quarantine) policy = {.policy = muster::bad_record_policy::quarantine, .file = folder / "bad.jsonl"};
-      auto ordered = small(count, mapped, bad) |
-                     muster::shuffle(seed, {.order = order, .block = 1 + seed % 20, .window = 1 + static_cast<std::uint32_t>(seed % 5)}) |
-                     muster::batch(size) | muster::on_bad_records(policy);
+      auto ordered =
+          small(count, mapped, bad) |
+          muster::shuffle(
+              seed, {.order = order, .block = 1 + seed % 20, .window = 1 + static_cast<std::uint32_t>(seed % 5)}) |
+          muster::batch(size) | muster::on_bad_records(policy);
       const muster::prefetch made_ahead({.batches = ahead, .threads = threads});
       if (cached) {
         return std::move(ordered) | muster::cache(muster::in_memory) | muster::augment(noise) | made_ahead;
@@ -256,7 +261,8 @@ TEST_CASE("going on from a cursor gives the same bytes as never having stopped")
     return small(397) | muster::shuffle(3, {.order = order, .block = 25, .window = 4}) | muster::batch(30) |
            muster::augment(noise) | muster::prefetch(2);
   };
-  for (const auto order : {muster::sample_order::shuffled, muster::sample_order::feistel, muster::sample_order::block_window}) {
+  for (const auto order :
+       {muster::sample_order::shuffled, muster::sample_order::feistel, muster::sample_order::block_window}) {
     auto loader = make(order);
     for (int step = 0; step < 32; ++step) {  // through three epochs
       if (!loader.next({})) loader.next_epoch();
@@ -299,7 +305,8 @@ TEST_CASE("asking again without a commit gives the same memory, and a commit the
 }
 
 TEST_CASE("the steady state uses the same few buffers") {
-  auto loader = small(1000) | muster::shuffle(1) | muster::batch(10) | muster::augment(noise) | muster::prefetch({.batches = 3, .threads = 1});
+  auto loader = small(1000) | muster::shuffle(1) | muster::batch(10) | muster::augment(noise) |
+                muster::prefetch({.batches = 3, .threads = 1});
   std::set<const std::byte*> buffers;
   for (; loader.epoch() < 3; loader.next_epoch()) {
     while (auto batch = loader.next({})) {
@@ -465,8 +472,11 @@ TEST_CASE("waiting for data is an event of the thread that waits") {
 
 TEST_CASE("a loader is chosen at run time, and one that is thrown away early ends its threads") {
   for (int i = 0; i < 50; ++i) {
-    muster::any_loader loader = i % 2 == 0 ? muster::any_loader(small(200) | muster::shuffle(1) | muster::batch(16) | muster::prefetch({.batches = 4, .threads = 2}))
-                                           : muster::any_loader(muster::any_record_source(small(200, true)) | muster::batch(16) | muster::prefetch(1));
+    muster::any_loader loader =
+        i % 2 == 0
+            ? muster::any_loader(small(200) | muster::shuffle(1) | muster::batch(16) |
+                                 muster::prefetch({.batches = 4, .threads = 2}))
+            : muster::any_loader(muster::any_record_source(small(200, true)) | muster::batch(16) | muster::prefetch(1));
     for (int step = 0; step < i % 5; ++step) {
       (void)loader.next({});
       loader.commit();

@@ -12,8 +12,8 @@
 #include <muster/core/hash.hpp>
 #include <muster/data/record_source.hpp>
 
-/// Records of 3 x 32 x 32 bytes (or another shape) that are functions of their id, with a label that is the id. Those in
-/// `bad` cannot be used. Counts what is read. Not mapped, or mapped when asked to.
+/// Records of 3 x 32 x 32 bytes (or another shape) that are functions of their id, with a label that is the id. Those
+/// in `bad` cannot be used. Counts what is read. Not mapped, or mapped when asked to.
 class test_records {
  public:
   struct options {

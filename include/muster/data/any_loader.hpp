@@ -41,8 +41,8 @@ struct record_producer {
 
 }  // namespace detail
 
-/// Deals a source's records out in global batches, epoch after epoch: what `source | shuffle(seed) | batch(global) | ...`
-/// makes, whatever the source and the steps are, for programs that choose them at run time.
+/// Deals a source's records out in global batches, epoch after epoch: what `source | shuffle(seed) | batch(global) |
+/// ...` makes, whatever the source and the steps are, for programs that choose them at run time.
 ///
 ///     muster::any_loader loader = cifar10(dir) | shuffle(seed) | batch(256) | augment(crop_flip) | prefetch(4);
 ///     for (; loader.epoch() < epochs; loader.next_epoch()) {
@@ -69,9 +69,10 @@ class any_loader {
   void open(const muster::cursor& there);
 
   /// The part of the batch at the cursor that `part` gets; false at the end of the epoch. Does not move the cursor: a
-  /// step that failed asks again, perhaps with another slice. Waits until the part is made, which is the event data_wait.
-  /// Throws configuration_error unless 0 <= rank < world; what the source, map() and augment() throw, with the record
-  /// named; data_error for a bad record that the policy does not allow. After an exception it may be called again.
+  /// step that failed asks again, perhaps with another slice. Waits until the part is made, which is the event
+  /// data_wait. Throws configuration_error unless 0 <= rank < world; what the source, map() and augment() throw, with
+  /// the record named; data_error for a bad record that the policy does not allow. After an exception it may be called
+  /// again.
   [[nodiscard]] record_batch next(slice part);
 
   /// Moves the cursor past its batch: the step has used it. Throws configuration_error at the end of an epoch.

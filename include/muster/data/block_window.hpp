@@ -11,10 +11,10 @@
 
 namespace muster::inline v0 {
 
-/// An order of the ids 0 .. size - 1 in which `block` neighbours stay near each other: the blocks come in shuffled order,
-/// and the samples of each `window` consecutive ones of these are shuffled together. So whoever reads an epoch reads
-/// `window` blocks at a time, each from its start to its end, and no other. Stored nowhere: constant memory, and any
-/// position is entered in O(1).
+/// An order of the ids 0 .. size - 1 in which `block` neighbours stay near each other: the blocks come in shuffled
+/// order, and the samples of each `window` consecutive ones of these are shuffled together. So whoever reads an epoch
+/// reads `window` blocks at a time, each from its start to its end, and no other. Stored nowhere: constant memory, and
+/// any position is entered in O(1).
 ///
 /// Two samples of one block are never farther apart than window * block positions; larger windows mix better and hold
 /// more of the file in memory at a time.
@@ -22,8 +22,8 @@ class block_window_permutation {
  public:
   /// The order of no samples.
   block_window_permutation() = default;
-  /// `block` samples a block, of which the last may have fewer, `window` blocks a window. Throws configuration_error when
-  /// one of them is 0, or for more than 2^63 samples. O(1).
+  /// `block` samples a block, of which the last may have fewer, `window` blocks a window. Throws configuration_error
+  /// when one of them is 0, or for more than 2^63 samples. O(1).
   block_window_permutation(std::uint64_t seed, std::uint64_t epoch, std::uint64_t size, std::uint64_t block,
                            std::uint64_t window)
       : seed_(seed), epoch_(epoch), size_(size) {

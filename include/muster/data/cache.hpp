@@ -27,9 +27,10 @@ inline constexpr in_memory_t in_memory{};
 /// A step of a pipeline: records are made by the steps before it once, and kept. Behind map() it keeps what that made,
 /// else the records as they were read. It does not compile behind augment().
 ///
-/// On disk a cache is a file for each source, steps and version of both, shared by the ranks of a host. It is made under
-/// a temporary name and becomes valid when all of it is on the disk; each record has a checksum. Whoever is killed at
-/// any moment leaves nothing that is taken for more than it is: what was kept of an unfinished one is used again.
+/// On disk a cache is a file for each source, steps and version of both, shared by the ranks of a host. It is made
+/// under a temporary name and becomes valid when all of it is on the disk; each record has a checksum. Whoever is
+/// killed at any moment leaves nothing that is taken for more than it is: what was kept of an unfinished one is used
+/// again.
 struct cache {
   cache_options options;
   explicit cache(in_memory_t) : options{.memory = std::numeric_limits<std::size_t>::max()} {}
@@ -72,6 +73,7 @@ class cache_step {
     std::size_t begin = 0;
     for (std::size_t k = 0; k < request.ids.size(); ++k) {
       const std::size_t size = fixed != 0 ? fixed : sizes[k];
+      if (k + 1 < request.ids.size()) cache_->fetch_ahead(request.ids[k + 1]);
       if (!cache_->get(request.ids[k], bytes.subspan(begin, size), request.labels_of(k, 1))) mine.places.push_back(k);
       begin += size;
     }

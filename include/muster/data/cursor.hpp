@@ -26,15 +26,15 @@ struct cursor {
 
   std::uint32_t version = current_version;
   sample_order order = sample_order::sequential;
-  std::uint64_t dataset = 0;   ///< digest
-  std::uint64_t size = 0;      ///< samples of an epoch
-  std::uint64_t seed = 0;      ///< 0 in sequential order
-  std::uint64_t block = 0;     ///< samples of a block; 0 but in block_window order
-  std::uint32_t window = 0;    ///< blocks of a window; 0 but in block_window order
-  std::uint32_t drop_last = 0; ///< 1: a last batch that is not full is left out
-  std::uint64_t batch = 0;     ///< global batch size
-  std::uint64_t epoch = 0;     ///< from 0
-  std::uint64_t position = 0;  ///< samples of the epoch that committed steps have used
+  std::uint64_t dataset = 0;    ///< digest
+  std::uint64_t size = 0;       ///< samples of an epoch
+  std::uint64_t seed = 0;       ///< 0 in sequential order
+  std::uint64_t block = 0;      ///< samples of a block; 0 but in block_window order
+  std::uint32_t window = 0;     ///< blocks of a window; 0 but in block_window order
+  std::uint32_t drop_last = 0;  ///< 1: a last batch that is not full is left out
+  std::uint64_t batch = 0;      ///< global batch size
+  std::uint64_t epoch = 0;      ///< from 0
+  std::uint64_t position = 0;   ///< samples of the epoch that committed steps have used
 
   friend bool operator==(const cursor&, const cursor&) = default;
 };
@@ -44,8 +44,8 @@ static_assert(std::has_unique_object_representations_v<cursor>, "a cursor has no
 
 namespace detail {
 
-/// What of two cursors' rows of epochs differs ("the seed is 1 there and 2 here, ..."); empty when `there` is a place in
-/// the row that `here` is in.
+/// What of two cursors' rows of epochs differs ("the seed is 1 there and 2 here, ..."); empty when `there` is a place
+/// in the row that `here` is in.
 [[nodiscard]] std::string difference(const cursor& there, const cursor& here);
 
 }  // namespace detail

@@ -12,11 +12,11 @@
 
 namespace muster::inline v0 {
 
-/// An order of the ids 0 .. size - 1 that is computed, not stored: some bytes for any size up to 2^63, and any position is
-/// entered in O(1). A Feistel network (Luby and Rackoff 1988, https://doi.org/10.1137/0217022) over the least power of
-/// two that holds the size, walked along its cycle until it meets an id that is there (Black and Rogaway 2002,
-/// https://doi.org/10.1007/3-540-45760-7_9), which takes less than two tries on average. Pseudorandom: the tests find no
-/// bias, but it reaches 2^64 of the size! orders and not all of them. The same on every platform.
+/// An order of the ids 0 .. size - 1 that is computed, not stored: some bytes for any size up to 2^63, and any position
+/// is entered in O(1). A Feistel network (Luby and Rackoff 1988, https://doi.org/10.1137/0217022) over the least power
+/// of two that holds the size, walked along its cycle until it meets an id that is there (Black and Rogaway 2002,
+/// https://doi.org/10.1007/3-540-45760-7_9), which takes less than two tries on average. Pseudorandom: the tests find
+/// no bias, but it reaches 2^64 of the size! orders and not all of them. The same on every platform.
 class feistel_permutation {
  public:
   /// The order of no samples.

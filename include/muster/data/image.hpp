@@ -114,6 +114,6 @@ static_assert(record_augmentation<image_augmentation>);
 /// The usual for CIFAR (He et al. 2015, https://arxiv.org/abs/1512.03385): a crop of the image padded by four, a flip,
 /// and CIFAR-10's mean and deviation.
 inline constexpr image_augmentation crop_flip({.pad = 4, .flip = true},
-                                          {.mean = cifar10_mean, .deviation = cifar10_deviation});
+                                              {.mean = cifar10_mean, .deviation = cifar10_deviation});
 
 }  // namespace muster::inline v0

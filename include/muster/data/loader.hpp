@@ -141,7 +141,7 @@ namespace detail {
 
 /// Sources whose loader deals out ids alone: what is in the samples is in memory, or nobody knows.
 template <class Source>
-concept deals_ids = sample_source<Source> && (!record_source<Source> || std::same_as<Source, dataset>);
+concept deals_ids = sample_source<Source> &&(!record_source<Source> || std::same_as<Source, dataset>);
 
 }  // namespace detail
 

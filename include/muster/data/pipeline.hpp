@@ -84,8 +84,8 @@ class record_loader : public any_loader {
   [[nodiscard]] const source_type& source() const noexcept { return model().chain.source(); }
 
   using any_loader::next_epoch;
-  /// Goes to the start of the next epoch with a source that has grown: an epoch keeps the samples it began with, and the
-  /// next one has all. What was made ahead of it is dropped.
+  /// Goes to the start of the next epoch with a source that has grown: an epoch keeps the samples it began with, and
+  /// the next one has all. What was made ahead of it is dropped.
   void next_epoch(source_type grown) {
     drop();
     const std::uint64_t size = grown.size();
@@ -113,9 +113,7 @@ class record_loader : public any_loader {
  private:
   using model_type = detail::chain_producer<Chain>;
   [[nodiscard]] model_type& model() noexcept { return static_cast<model_type&>(producer()); }
-  [[nodiscard]] const model_type& model() const noexcept {
-    return const_cast<record_loader*>(this)->model();
-  }
+  [[nodiscard]] const model_type& model() const noexcept { return const_cast<record_loader*>(this)->model(); }
 };
 
 namespace detail {
@@ -145,11 +143,14 @@ template <loads_records Loader>
 template <class Loader>
 using chain_of = typename decltype(as_record_loader(std::declval<Loader>()))::chain_type;
 
-/// Whether records are too many to count on them being in memory: as the source says (`bool cold() const`), else if they
-/// take more than 4 GiB. The same on every machine, whatever its memory.
+/// Whether records are too many to count on them being in memory: as the source says (`bool cold() const`), else if
+/// they take more than 4 GiB. The same on every machine, whatever its memory.
 template <class Source>
 [[nodiscard]] bool is_cold(const Source& source) {
-  if constexpr (requires { { source.cold() } -> std::same_as<bool>; }) return source.cold();
+  if constexpr (requires {
+                  { source.cold() } -> std::same_as<bool>;
+                })
+    return source.cold();
   constexpr std::uint64_t warm = std::uint64_t{4} << 30;
   const std::uint64_t record = source.schema().record_bytes();
   return record != 0 && source.size() > warm / record;
@@ -159,18 +160,18 @@ template <class Source>
 
 /// source | batch: records, unless it is a `dataset`, whose loader deals out ids until another step wants its records.
 template <record_source Source>
-requires(!std::same_as<Source, dataset>)
-[[nodiscard]] record_loader<detail::source_step<Source>> operator|(Source source, batch step) {
+requires(!std::same_as<Source, dataset>) [[nodiscard]] record_loader<detail::source_step<Source>> operator|(
+    Source source, batch step) {
   const auto start = detail::start_of(source.digest(), source.size(), std::nullopt, {}, step.size, step.options);
   return {detail::source_step<Source>(std::move(source)), start};
 }
 
 template <record_source Source>
-requires(!std::same_as<Source, dataset>)
-[[nodiscard]] record_loader<detail::source_step<Source>> operator|(shuffled_source<Source> from, batch step) {
-  const auto start = detail::start_of(from.source.digest(), from.source.size(), from.step.seed, from.step.options,
-                                      step.size, step.options, from.source.schema().record_bytes(),
-                                      detail::is_cold(from.source));
+requires(!std::same_as<Source, dataset>) [[nodiscard]] record_loader<detail::source_step<Source>> operator|(
+    shuffled_source<Source> from, batch step) {
+  const auto start =
+      detail::start_of(from.source.digest(), from.source.size(), from.step.seed, from.step.options, step.size,
+                       step.options, from.source.schema().record_bytes(), detail::is_cold(from.source));
   return {detail::source_step<Source>(std::move(from.source)), start};
 }
 
@@ -200,7 +201,9 @@ template <detail::loads_records Loader>
 
 template <detail::loads_records Loader>
 [[nodiscard]] auto operator|(Loader loader, prefetch step) {
-  return detail::as_record_loader(std::move(loader)).with_settings([&](auto& chosen) { chosen.prefetch = step.options; });
+  return detail::as_record_loader(std::move(loader)).with_settings([&](auto& chosen) {
+    chosen.prefetch = step.options;
+  });
 }
 
 template <detail::loads_records Loader>

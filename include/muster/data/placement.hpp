@@ -34,8 +34,8 @@ struct placement_options {
 /// within `slack`, as far as parts can be cut so, and growing data or another machine moves few parts.
 class placement {
  public:
-  /// Of parts with so many records each, over `machines`. O(parts * machines) for hash, else O(parts + machines). Throws
-  /// configuration_error for no machine, or weights that cannot be.
+  /// Of parts with so many records each, over `machines`. O(parts * machines) for hash, else O(parts + machines).
+  /// Throws configuration_error for no machine, or weights that cannot be.
   placement(std::span<const std::uint64_t> parts, std::size_t machines, placement_options options = {});
 
   /// The machine that has part `i`, below machines().

@@ -21,14 +21,14 @@ namespace muster::inline v0 {
 /// behind another without gaps and begin on a 64-byte boundary, so that the whole is a row-major tensor of
 /// samples.size() x shape and an Eigen::Map over it copies nothing.
 ///
-/// `global_size` counts what the step was dealt. Records that a policy leaves out are not in `samples` any more, here or
-/// at another rank, so that with such a policy the true count of a step is the sum of samples.size() over the ranks.
+/// `global_size` counts what the step was dealt. Records that a policy leaves out are not in `samples` any more, here
+/// or at another rank, so that with such a policy the true count of a step is the sum of samples.size() over the ranks.
 struct record_batch : minibatch {
-  std::span<const float> labels;              ///< schema->labels.size() of each sample
-  std::span<const std::byte> bytes;           ///< of all samples
-  std::span<const std::uint64_t> offsets;     ///< where each record begins in `bytes`, and the end; empty if all are fixed
-  const record_schema* schema = nullptr;      ///< what the pipeline makes
-  std::uint64_t left_out = 0;                 ///< bad records of this part
+  std::span<const float> labels;           ///< schema->labels.size() of each sample
+  std::span<const std::byte> bytes;        ///< of all samples
+  std::span<const std::uint64_t> offsets;  ///< where each record begins in `bytes`, and the end; empty if all are fixed
+  const record_schema* schema = nullptr;   ///< what the pipeline makes
+  std::uint64_t left_out = 0;              ///< bad records of this part
 
   /// All elements of all samples, for records of one field. Throws mismatch_error if they are not of type T.
   template <element T>

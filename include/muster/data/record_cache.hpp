@@ -29,24 +29,24 @@ struct cache_options {
 
 /// What a cache did so far, in this process.
 struct cache_statistics {
-  std::uint64_t hits = 0;       ///< records that were there
-  std::uint64_t misses = 0;     ///< records that had to be made
-  std::uint64_t hit_bytes = 0;  ///< of the hits
-  std::uint64_t miss_bytes = 0; ///< of the misses
-  std::uint64_t bytes = 0;      ///< of records that this process keeps in memory and put on disk
-  std::uint64_t evictions = 0;  ///< records that left memory for want of it
+  std::uint64_t hits = 0;        ///< records that were there
+  std::uint64_t misses = 0;      ///< records that had to be made
+  std::uint64_t hit_bytes = 0;   ///< of the hits
+  std::uint64_t miss_bytes = 0;  ///< of the misses
+  std::uint64_t bytes = 0;       ///< of records that this process keeps in memory and put on disk
+  std::uint64_t evictions = 0;   ///< records that left memory for want of it
 };
 
 namespace detail {
 
 /// Whose records a cache keeps. Two of equal key and sizes are taken for the same.
 struct cache_identity {
-  std::string name;               ///< for messages
-  std::uint64_t key = 0;          ///< of source, steps and schema
-  bool versioned = true;          ///< whether the steps say when they change
-  std::uint64_t size = 0;         ///< records
-  std::size_t record_bytes = 0;   ///< 0: they differ
-  std::size_t label_width = 0;    ///< floats beside each
+  std::string name;              ///< for messages
+  std::uint64_t key = 0;         ///< of source, steps and schema
+  bool versioned = true;         ///< whether the steps say when they change
+  std::uint64_t size = 0;        ///< records
+  std::size_t record_bytes = 0;  ///< 0: they differ
+  std::size_t label_width = 0;   ///< floats beside each
   /// Writes the sizes of all records; only called when they differ.
   std::function<void(std::span<std::uint64_t>)> sizes = {};
 };
@@ -64,6 +64,8 @@ class record_cache {
   /// Where record `id` lies if it is here and stays while this object does; else null, which says nothing: get() may
   /// have it. Writes its labels.
   [[nodiscard]] std::span<const std::byte> view(sample_id id, std::span<float> labels) const noexcept;
+  /// Asks the processor for a record that get() will want next.
+  void fetch_ahead(sample_id id) const noexcept;
   /// Copies record `id` and its labels if it is here.
   [[nodiscard]] bool get(sample_id id, std::span<std::byte> to, std::span<float> labels);
   /// Keeps a record that was not here.

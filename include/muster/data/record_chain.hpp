@@ -57,7 +57,7 @@ struct chain_request {
   std::span<const sample_id> ids;
   std::uint64_t seed = 0;
   std::uint64_t epoch = 0;
-  std::span<float> labels;               ///< to fill; empty: none
+  std::span<float> labels;                 ///< to fill; empty: none
   std::vector<bad_record>* bad = nullptr;  ///< null: a bad record is a data_error
 
   [[nodiscard]] bool is_bad(sample_id id) const noexcept {
@@ -81,8 +81,8 @@ concept record_chain = requires(const T& chain, const chain_request& request, st
   { chain.schema() } -> std::convertible_to<const record_schema&>;
   { chain.version() } -> std::convertible_to<std::uint64_t>;  // of what is done to the source's records; 0: unknown
   chain.sizes(request.ids, sizes);
-  chain.read(request, bytes, scratch);    // one behind another; bad ones take room too
-  chain.views(request, views, scratch);   // where they lie; null for bad ones; good until the scratch is used again
+  chain.read(request, bytes, scratch);   // one behind another; bad ones take room too
+  chain.views(request, views, scratch);  // where they lie; null for bad ones; good until the scratch is used again
   chain.source();
 };
 
@@ -110,12 +110,21 @@ class source_step {
   [[nodiscard]] std::uint64_t version() const noexcept { return 1; }
   void sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const { source_.sizes(ids, out); }
 
-  void read(const chain_request& request, std::span<std::byte> bytes, chain_scratch&) const {
-    source_.read(request.ids, {bytes, schema().record_bytes(), request.labels}, request.bad);
+  void read(const chain_request& request, std::span<std::byte> bytes, chain_scratch& scratch) const {
+    const std::size_t record = schema().record_bytes();
+    if (!mapped() || record == 0) return source_.read(request.ids, {bytes, record, request.labels}, request.bad);
+    // Where records lie is known before they are copied: the next one is on its way meanwhile.
+    auto& mine = scratch[depth];
+    mine.views.resize(request.ids.size());
+    views_of_memory(request, mine.views);
+    for (std::size_t k = 0; k < request.ids.size(); ++k) {
+      if (k + 1 < request.ids.size()) fetch_ahead(mine.views[k + 1]);
+      if (mine.views[k].data() != nullptr) std::memcpy(bytes.data() + k * record, mine.views[k].data(), record);
+    }
   }
 
   void views(const chain_request& request, std::span<std::span<const std::byte>> out, chain_scratch& scratch) const {
-    if (mapped()) return views_of_memory(request, out, scratch);
+    if (mapped()) return views_of_memory(request, out);
     auto& mine = scratch[depth];
     mine.sizes.resize(request.ids.size());
     source_.sizes(request.ids, mine.sizes);
@@ -132,9 +141,9 @@ class source_step {
   }
 
  private:
-  static constexpr bool views_by_batch = requires(const Source& s, std::span<const sample_id> ids,
-                                                  std::span<std::span<const std::byte>> out,
-                                                  std::vector<bad_record>* bad) {
+  static constexpr bool views_by_batch =
+      requires(const Source& s, std::span<const sample_id> ids, std::span<std::span<const std::byte>> out,
+               std::vector<bad_record>* bad) {
     s.views(ids, out, bad);
   };
 
@@ -143,8 +152,7 @@ class source_step {
     return false;
   }
 
-  void views_of_memory(const chain_request& request, std::span<std::span<const std::byte>> out,
-                       chain_scratch& scratch) const {
+  void views_of_memory(const chain_request& request, std::span<std::span<const std::byte>> out) const {
     if constexpr (views_by_batch) {
       source_.views(request.ids, out, request.bad);
     } else if constexpr (mapped_record_source<Source>) {
@@ -161,7 +169,6 @@ class source_step {
     if (request.labels.empty()) return;
     std::vector<bad_record> known;  // they were told just now
     source_.read(request.ids, {{}, 0, request.labels}, request.bad == nullptr ? nullptr : &known);
-    (void)scratch;
   }
 
   Source source_;
@@ -192,9 +199,8 @@ class transform_step {
       return before == 0 || own == 0 ? 0 : digest().add(before).add(own).add(to_string(schema_)).value();
     }
   }
-  [[nodiscard]] auto statistics() const requires requires(const Inner& inner) { inner.statistics(); } {
-    return inner_.statistics();
-  }
+  [[nodiscard]] auto statistics() const requires requires(const Inner& inner) { inner.statistics(); }
+  { return inner_.statistics(); }
   void sizes(std::span<const sample_id>, std::span<std::uint64_t> out) const {
     std::fill(out.begin(), out.end(), record_bytes_);
   }
@@ -261,8 +267,8 @@ class transform_step {
       request.bad->push_back({id, error.where(), error.problem()});
     } catch (const std::exception& error) {
       std::throw_with_nested(data_error({std::string(inner_.source().name())},
-                                        "record " + std::to_string(id) + " made " + std::string(name) +
-                                            "() fail (" + error.what() + "); mend the function or the record"));
+                                        "record " + std::to_string(id) + " made " + std::string(name) + "() fail (" +
+                                            error.what() + "); mend the function or the record"));
     }
   }
 

@@ -28,7 +28,8 @@ class record_shard {
   [[nodiscard]] std::uint64_t digest() const noexcept;
   [[nodiscard]] const record_schema& schema() const noexcept;
   void sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const noexcept;
-  void read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad = nullptr) const noexcept;
+  void read(std::span<const sample_id> ids, const record_rows& rows,
+            std::vector<bad_record>* bad = nullptr) const noexcept;
   [[nodiscard]] bool mapped() const noexcept { return true; }
   [[nodiscard]] std::span<const std::byte> view(sample_id id) const noexcept;
 
