@@ -11,11 +11,15 @@ endif()
 install(DIRECTORY include/muster DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.hpp" ${without_mpi})
 
 if(TARGET muster_info)
+  set(programs muster_info)
+  if(TARGET muster_data)
+    list(APPEND programs muster_data)
+  endif()
   if(NOT IS_ABSOLUTE ${CMAKE_INSTALL_LIBDIR} AND NOT IS_ABSOLUTE ${CMAKE_INSTALL_BINDIR})
     file(RELATIVE_PATH to_libraries /${CMAKE_INSTALL_BINDIR} /${CMAKE_INSTALL_LIBDIR})
-    set_target_properties(muster_info PROPERTIES INSTALL_RPATH "$ORIGIN/${to_libraries}")  # wherever the tree is moved
+    set_target_properties(${programs} PROPERTIES INSTALL_RPATH "$ORIGIN/${to_libraries}")  # wherever the tree is moved
   endif()
-  install(TARGETS muster_info DESTINATION ${CMAKE_INSTALL_BINDIR})
+  install(TARGETS ${programs} DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
 
 # find_package(muster COMPONENTS core) must not meet a target that needs MPI: hence a file of targets for each part.

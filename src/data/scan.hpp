@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 namespace muster::inline v0::detail {
 
@@ -28,6 +29,18 @@ inline std::uint64_t count_byte(std::string_view text, char byte) noexcept {
     left -= rounds * lanes;
   }
   return count + static_cast<std::uint64_t>(std::count(p, p + left, byte));
+}
+
+/// Cuts the text behind newlines, into pieces of about the wanted size.
+inline std::vector<std::string_view> cut_lines(std::string_view text, std::size_t piece_bytes) {
+  std::vector<std::string_view> pieces;
+  while (!text.empty()) {
+    std::size_t size = text.size();
+    if (size > piece_bytes) size = std::min(text.find('\n', piece_bytes - 1), size - 1) + 1;
+    pieces.push_back(text.substr(0, size));
+    text.remove_prefix(size);
+  }
+  return pieces;
 }
 
 }  // namespace muster::inline v0::detail

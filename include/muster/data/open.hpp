@@ -1,4 +1,4 @@
-// Datasets by name, as command lines give them: "libsvm:PATH".
+// Data by name, as command lines give it: "libsvm:PATH", "csv:PATH?label=0", "cifar10:FOLDER".
 #pragma once
 
 #include <string>
@@ -6,22 +6,29 @@
 #include <vector>
 
 #include <muster/data/dataset.hpp>
+#include <muster/data/record_source.hpp>
 #include <muster/data/text_file.hpp>  // also so that a program with muster::zlib reads .gz
 
 namespace muster::inline v0 {
 
-/// One kind of source that open_dataset() knows.
+/// One kind of source that open_source() and open_dataset() know.
 struct source_info {
   std::string_view scheme;       ///< "libsvm"
   std::string_view placeholder;  ///< what follows the colon: "PATH"
+  std::string_view options;      ///< what may follow a question mark: "features=N&layout=dense|sparse"
   std::string_view help;
 };
 
 /// All of them, for `--help`.
 [[nodiscard]] const std::vector<source_info>& source_table();
 
-/// Opens "SCHEME:REST". Throws configuration_error for a specification that is none or whose scheme is unknown, and
-/// what the source itself throws.
+/// Opens "SCHEME:PATH" or "SCHEME:PATH?OPTION=VALUE&OPTION=VALUE", as the table says. What follows the last '?' is
+/// options if there is a '=' in it, and part of the path otherwise; in values, %26 is an ampersand and so on. Options
+/// win over `options`. Throws configuration_error for a specification that is none, an unknown scheme or an option that
+/// it does not have, and what the source itself throws.
+[[nodiscard]] any_record_source open_source(std::string_view specification, const read_options& options = {});
+
+/// The same as samples in memory: what is text or a query anyway, and anything else through load().
 [[nodiscard]] dataset open_dataset(std::string_view specification, const read_options& options = {});
 
 }  // namespace muster::inline v0

@@ -18,8 +18,9 @@
 #include <muster/core/crc32c.hpp>
 #include <muster/core/error.hpp>
 
-// A line is "CRC FILE RECORDS BYTES DIGEST", the first one "CRC muster-records VERSION": words with one blank between
-// them, CRC being the CRC32C of what follows its blank, and it and DIGEST in hexadecimal.
+// A line is "CRC FILE RECORDS BYTES DIGEST MORE", the first one "CRC muster-records VERSION": words with one blank
+// between them, CRC being the CRC32C of what follows its blank, it and DIGEST in hexadecimal, and MORE the lines that
+// follow in the same group.
 
 namespace muster::inline v0 {
 namespace {
@@ -110,17 +111,25 @@ std::string path_of(const std::string& folder) {
   return (std::filesystem::path(folder) / std::string(manifest_name)).string();
 }
 
-}  // namespace
-
-std::vector<manifest_entry> parse_manifest(std::string_view text, const std::string& path) {
+// What a text says, and how long it is up to the end of its last whole group.
+struct manifest_content {
   std::vector<manifest_entry> entries;
+  std::size_t bytes = 0;
+};
+
+manifest_content parse(std::string_view text, const std::string& path) {
+  manifest_content content;
+  std::size_t whole_entries = 0;
   std::uint64_t number_of_line = 0;
+  std::size_t at = 0;
   const auto fail = [&](const std::string& problem) {
     throw data_error({path, number_of_line, 1}, problem + "; restore the manifest from a copy");
   };
-  for (auto newline = text.find('\n'); newline != std::string_view::npos; newline = text.find('\n')) {
-    std::string_view line = text.substr(0, newline);
-    text.remove_prefix(newline + 1);
+  for (std::uint64_t more = 0;;) {
+    const auto newline = text.find('\n', at);
+    if (newline == std::string_view::npos) break;
+    std::string_view line = text.substr(at, newline - at);
+    at = newline + 1;
     ++number_of_line;
     std::uint32_t crc = 0;
     const std::string_view crc_word = take_word(line);
@@ -129,16 +138,29 @@ std::vector<manifest_entry> parse_manifest(std::string_view text, const std::str
     }
     if (number_of_line == 1) {
       if (line != heading) fail("the line is not the heading of a manifest that this version knows");
+      content.bytes = at;
       continue;
     }
     manifest_entry entry;
     entry.file = take_word(line);
+    const std::uint64_t expected = more != 0 ? more - 1 : 0;
     const bool read = number(take_word(line), entry.records) && number(take_word(line), entry.bytes) &&
-                      number(take_word(line), entry.digest, 16) && line.empty();
+                      number(take_word(line), entry.digest, 16) && number(take_word(line), more) && line.empty();
     if (!read || !usable_name(entry.file)) fail("the line is no entry of a manifest");
-    entries.push_back(std::move(entry));
+    if (content.entries.size() != whole_entries && more != expected) fail("the line does not follow the one before");
+    content.entries.push_back(std::move(entry));
+    if (more != 0) continue;
+    whole_entries = content.entries.size();
+    content.bytes = at;
   }
-  return entries;
+  content.entries.resize(whole_entries);
+  return content;
+}
+
+}  // namespace
+
+std::vector<manifest_entry> parse_manifest(std::string_view text, const std::string& path) {
+  return parse(text, path).entries;
 }
 
 std::vector<manifest_entry> read_manifest(const std::string& folder) {
@@ -152,21 +174,24 @@ std::vector<manifest_entry> read_manifest(const std::string& folder) {
   return entries;
 }
 
-void append_to_manifest(const std::string& folder, const manifest_entry& entry) {
-  if (!usable_name(entry.file) || entry.file.find_first_of(" \n") != std::string::npos) {
+void append_to_manifest(const std::string& folder, std::span<const manifest_entry> entries) {
+  for (const manifest_entry& entry : entries) {
+    if (usable_name(entry.file) && entry.file.find_first_of(" \n") == std::string::npos) continue;
     throw configuration_error("'" + entry.file +
                               "' cannot be a file of a manifest (its name begins with a dot, or has a blank or a "
                               "slash); choose another name");
   }
-  const manifest_file file(path_of(folder));
-  const std::string text = file.read();
-  (void)parse_manifest(text, path_of(folder));
-  const std::size_t whole = text.rfind('\n') == std::string::npos ? 0 : text.rfind('\n') + 1;
+  const std::string path = path_of(folder);
+  const manifest_file file(path);
+  const std::size_t whole = parse(file.read(), path).bytes;
   std::string added = whole == 0 ? with_crc(std::string(heading)) : "";
-  added += with_crc(entry.file + ' ' + std::to_string(entry.records) + ' ' + std::to_string(entry.bytes) + ' ' +
-                    hex(entry.digest, 16));
+  for (std::size_t k = 0; k < entries.size(); ++k) {
+    const manifest_entry& entry = entries[k];
+    added += with_crc(entry.file + ' ' + std::to_string(entry.records) + ' ' + std::to_string(entry.bytes) + ' ' +
+                      hex(entry.digest, 16) + ' ' + std::to_string(entries.size() - k - 1));
+  }
   file.replace_tail(whole, added);
-  if (whole == 0) detail::flush_folder(path_of(folder));
+  if (whole == 0) detail::flush_folder(path);
 }
 
 }  // namespace muster::inline v0

@@ -183,27 +183,45 @@ struct record_set_writer::state {
     std::snprintf(name, sizeof name, "records-%08x%08x.muster", random(), random());
     return name;
   }
+  state(std::string where, record_schema what, const record_file_options& chosen, std::uint64_t bytes)
+      : folder(std::move(where)), schema(std::move(what)), options(chosen), file_bytes(bytes) {}
+  ~state() {
+    std::error_code ignored;
+    for (const manifest_entry& entry : pending) std::filesystem::remove(path_of(entry.file), ignored);
+  }
+  state(const state&) = delete;
+  state& operator=(const state&) = delete;
+
+  std::string path_of(const std::string& file) const { return (std::filesystem::path(folder) / file).string(); }
+
   void append(std::span<const std::byte> record, std::span<const float> labels) {
-    if (writer && writer->bytes() >= file_bytes) commit();
+    if (writer && writer->bytes() >= file_bytes) next_file();
     if (!writer) {
       name = fresh_name();
-      writer.emplace((std::filesystem::path(folder) / name).string(), schema, options);
+      writer.emplace(path_of(name), schema, options);
     }
     writer->append(record, labels);
   }
-  void commit() {
+  void next_file() {
     if (!writer) return;
     const record_file_summary summary = writer->commit();
     writer.reset();
-    append_to_manifest(folder, {name, summary.records, summary.bytes, summary.digest});
+    pending.push_back({name, summary.records, summary.bytes, summary.digest});
+  }
+  void commit() {
+    next_file();
+    if (!pending.empty()) append_to_manifest(folder, pending);
+    committed = std::exchange(pending, {});
   }
 
   std::string folder;
   record_schema schema;
   record_file_options options;
   std::uint64_t file_bytes;
-  std::string name{};
-  std::optional<record_file_writer> writer{};
+  std::string name;
+  std::optional<record_file_writer> writer;
+  std::vector<manifest_entry> pending;    // files that are whole, and not yet in the manifest
+  std::vector<manifest_entry> committed;  // by the last commit()
 };
 
 record_set_writer::record_set_writer(std::string folder, record_schema schema, const record_file_options& options,
@@ -227,7 +245,7 @@ record_set_writer::record_set_writer(std::string folder, record_schema schema, c
       }
     }
   }
-  state_ = std::make_unique<state>(state{std::move(folder), std::move(schema), options, file_bytes});
+  state_ = std::make_unique<state>(std::move(folder), std::move(schema), options, file_bytes);
 }
 record_set_writer::~record_set_writer() = default;
 record_set_writer::record_set_writer(record_set_writer&&) noexcept = default;
@@ -235,6 +253,8 @@ record_set_writer::record_set_writer(record_set_writer&&) noexcept = default;
 void record_set_writer::append(std::span<const std::byte> record, std::span<const float> labels) {
   state_->append(record, labels);
 }
+void record_set_writer::next_file() { state_->next_file(); }
 void record_set_writer::commit() { state_->commit(); }
+const std::vector<manifest_entry>& record_set_writer::committed() const noexcept { return state_->committed; }
 
 }  // namespace muster::inline v0

@@ -6,8 +6,10 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include <muster/data/record_schema.hpp>
+#include <muster/data/records/manifest.hpp>
 
 namespace muster::inline v0 {
 
@@ -60,8 +62,10 @@ class record_file_writer {
   std::unique_ptr<state> state_;
 };
 
-/// Adds records to a folder of files with a manifest, which it makes if there is none. A file enters the manifest when
-/// it is full (or at commit()), and only then can readers see it; several writers may add to one folder at once.
+/// Adds records to a folder of files with a manifest, which it makes if there is none. Readers see nothing of what is
+/// appended before commit(), and all of it afterwards: a writer that is killed at any moment leaves no part of it in
+/// the manifest (but perhaps files that no manifest names, which may be deleted). Several writers may add to one folder
+/// at once.
 class record_set_writer {
  public:
   /// A new file is begun after about `file_bytes` bytes of records. Throws data_error when the folder has records of
@@ -74,8 +78,12 @@ class record_set_writer {
 
   /// As of record_file_writer.
   void append(std::span<const std::byte> record, std::span<const float> labels);
-  /// Puts what was appended since the last file into the manifest. Without it, that is lost.
+  /// What follows goes into another file.
+  void next_file();
+  /// Puts all that was appended since the last commit() into the manifest. Without it, that is lost.
   void commit();
+  /// The files of the last commit().
+  [[nodiscard]] const std::vector<manifest_entry>& committed() const noexcept;
 
  private:
   struct state;
