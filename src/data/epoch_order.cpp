@@ -51,7 +51,7 @@ void epoch_order::fill(std::uint64_t first, std::span<sample_id> ids) const noex
       for (sample_id& id : ids) id = exact_[first++];
       break;
     case sample_order::feistel:
-      for (sample_id& id : ids) id = feistel_[first++];
+      feistel_.fill(first, ids);
       break;
     case sample_order::block_window:
       blocks_.fill(first, ids);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -49,34 +50,52 @@ class block_window_permutation {
 
   /// The sample at `position` < size() of the epoch.
   [[nodiscard]] sample_id operator[](std::uint64_t position) const noexcept {
-    return window_at(position).sample(*this, position);
+    const one_window window = window_at(position);
+    const place at = window.place_of(*this, window.order[position - window.first]);
+    return blocks_[window.number * window_ + at.block] * block_ + at.sample;
   }
 
   /// The samples at [first, first + ids.size()), for less than one by one: a window is looked up once.
   void fill(std::uint64_t first, std::span<sample_id> ids) const noexcept {
-    std::size_t done = 0;
-    while (done < ids.size()) {
-      const one_window window = window_at(first + done);
-      const std::size_t end = std::min<std::uint64_t>(ids.size(), window.first + window.order.size() - first);
-      for (; done < end; ++done) ids[done] = window.sample(*this, first + done);
+    while (!ids.empty()) {
+      const one_window window = window_at(first);
+      const std::uint64_t left = window.first + window.order.size() - first;
+      const auto part = ids.first(std::min<std::uint64_t>(ids.size(), left));
+      window.order.fill(first - window.first, part);
+      // The blocks of the window, when more samples are asked for than it has of them.
+      std::array<sample_id, 64> blocks;
+      const bool few = window_ <= blocks.size() && window_ <= part.size();
+      if (few) {
+        const std::uint64_t known = std::min(window_, blocks_.size() - window.number * window_);
+        blocks_.fill(window.number * window_, std::span(blocks).first(known));
+      }
+      for (sample_id& id : part) {
+        const place at = window.place_of(*this, id);
+        id = (few ? blocks[at.block] : blocks_[window.number * window_ + at.block]) * block_ + at.sample;
+      }
+      first += part.size();
+      ids = ids.subspan(part.size());
     }
   }
 
  private:
+  struct place {
+    std::uint64_t block;  // of the window
+    std::uint64_t sample;
+  };
   struct one_window {
     std::uint64_t number;
     std::uint64_t first;  // position
     feistel_permutation order;
 
-    [[nodiscard]] sample_id sample(const block_window_permutation& all, std::uint64_t position) const noexcept {
-      std::uint64_t at = order[position - first];  // in the window's blocks one behind the other
-      const std::uint64_t first_place = number * all.window_;
+    /// Where sample `at` of the window is, when its blocks lie one behind another.
+    [[nodiscard]] place place_of(const block_window_permutation& all, std::uint64_t at) const noexcept {
       // Behind a block that is short, everything is nearer by what it lacks.
       if (number == all.short_window_) {
-        const std::uint64_t end_of_short = (all.short_place_ - first_place + 1) * all.block_ - all.missing_;
+        const std::uint64_t end_of_short = (all.short_place_ - number * all.window_ + 1) * all.block_ - all.missing_;
         if (at >= end_of_short) at += all.missing_;
       }
-      return all.blocks_[first_place + at / all.block_] * all.block_ + at % all.block_;
+      return {at / all.block_, at % all.block_};
     }
   };
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include <muster/core/error.hpp>
@@ -41,17 +42,18 @@ class feistel_permutation {
 
   /// The sample at `position` < size() of the epoch.
   [[nodiscard]] sample_id operator[](std::uint64_t position) const noexcept {
-    std::uint64_t at = position;
-    do {
-      std::uint64_t low = at & low_mask_;
-      std::uint64_t high = at >> low_bits_;
-      for (std::uint64_t round = 0; round < rounds; round += 2) {
-        high ^= mix(low + round_key(round)) & high_mask_;
-        low ^= mix(high + round_key(round + 1)) & low_mask_;
-      }
-      at = high << low_bits_ | low;
-    } while (at >= size_);
+    std::uint64_t at = encipher(position);
+    while (at >= size_) at = encipher(at);
     return at;
+  }
+
+  /// The samples at the positions [first, first + ids.size()), for less than one by one.
+  void fill(std::uint64_t first, std::span<sample_id> ids) const noexcept {
+    // Ciphers of several positions overlap as long as nothing depends on what comes out.
+    for (sample_id& id : ids) id = encipher(first++);
+    for (sample_id& id : ids) {
+      while (id >= size_) id = encipher(id);
+    }
   }
 
   /// The position of sample `id` < size(): what undoes operator[].
@@ -72,6 +74,15 @@ class feistel_permutation {
  private:
   static constexpr std::uint64_t rounds = 6;  // four are enough in theory, with more bits than small data has
 
+  [[nodiscard]] std::uint64_t encipher(std::uint64_t at) const noexcept {
+    std::uint64_t low = at & low_mask_;
+    std::uint64_t high = at >> low_bits_;
+    for (std::uint64_t round = 0; round < rounds; round += 2) {
+      high ^= mix(low + round_key(round)) & high_mask_;
+      low ^= mix(high + round_key(round + 1)) & low_mask_;
+    }
+    return high << low_bits_ | low;
+  }
   [[nodiscard]] std::uint64_t round_key(std::uint64_t round) const noexcept {
     return key_ + 0x9e3779b97f4a7c15ULL * (round + 1);
   }
