@@ -1,5 +1,5 @@
 // What a loader of records costs beside the memory it moves: the goals of docs/benchmarks.md, one line each.
-//   build/release/bench/data_loader [--rounds N] [--only WORD] [--folder PATH]
+//   build/release/bench/data_loader [--rounds N] [--only WORD] [--folder PATH] [--benchmark_format=json]
 //
 // Contenders of a row take turns, so that a machine whose speed drifts drifts for all; a row is the median of its
 // rounds.
@@ -147,6 +147,23 @@ struct contender {
 std::string only;
 int rounds = 9;
 
+bool as_json = false;
+std::string json_of_rates, json_of_goals;
+
+// What people read; programs get JSON at the end.
+template <class... Values>
+void say(const char* format, Values... values) {
+  if (as_json) return;
+  std::printf(format, values...);
+  std::fflush(stdout);
+}
+
+void note(std::string& list, const std::string& name, const char* what, double value) {
+  char text[64];
+  std::snprintf(text, sizeof text, "\"%s\": %.6g}", what, value);
+  list += (list.empty() ? "" : ",\n    ") + ("{\"name\": \"" + name + "\", ") + text;
+}
+
 bool is_wanted(const std::string& row) { return only.empty() || row.find(only) != std::string::npos; }
 
 // Runs contenders in turns; returns their medians.
@@ -158,21 +175,21 @@ std::vector<double> measure(std::vector<contender> contenders) {
   std::vector<double> medians;
   for (const auto& one : contenders) {
     medians.push_back(one.median());
-    std::printf("  %-44s %12.4g /s\n", one.name.c_str(), medians.back());
+    say("  %-44s %12.4g /s\n", one.name.c_str(), medians.back());
+    note(json_of_rates, one.name, "items_per_second", medians.back());
   }
   return medians;
 }
 
 void verdict(const char* what, double value, double goal) {
-  std::printf("  %-44s %12.3f    goal %.2f %s\n", what, value, goal, value >= goal ? "met" : "MISSED");
-  std::fflush(stdout);
+  say("  %-44s %12.3f    goal %.2f %s\n", what, value, goal, value >= goal ? "met" : "MISSED");
+  note(json_of_goals, what, "ratio", value);
 }
 
 void images() {
   if (!is_wanted("images")) return;
   constexpr std::size_t count = 50'000, record = 3 * 32 * 32, batch = 128, made = record * sizeof(float);
-  std::printf("images: %zu of 3x32x32 uint8 to float32, shuffled batches of %zu with crop, flip, normalise\n", count,
-              batch);
+  say("images: %zu of 3x32x32 uint8 to float32, shuffled batches of %zu with crop, flip, normalise\n", count, batch);
   const plain_records data(random_bytes(count * (record + 1) + 64), count, record + 1, {3, 32, 32});
   const auto pipeline = [&] {
     return data | muster::shuffle(1) | muster::batch(batch) | muster::augment(muster::crop_flip);
@@ -212,8 +229,8 @@ std::shared_ptr<const std::byte> mapped_file(const std::string& path, std::size_
 void mapped(const std::string& folder, std::size_t record, std::size_t count, double global_goal, double block_goal) {
   const std::string row = "mapped-" + std::to_string(record);
   if (!is_wanted(row)) return;
-  std::printf("%s: %zu records of %zu bytes from a mapped file in the page cache, batches of 128\n", row.c_str(), count,
-              record);
+  say("%s: %zu records of %zu bytes from a mapped file in the page cache, batches of 128\n", row.c_str(), count,
+      record);
   const plain_records data(mapped_file(folder + "/muster-bench-records", count * record), count, record, {record});
   auto sequential = data | muster::batch(128);
   auto global = data | muster::shuffle(1, {.order = muster::sample_order::shuffled}) | muster::batch(128);
@@ -228,7 +245,7 @@ void mapped(const std::string& folder, std::size_t record, std::size_t count, do
 void resume() {
   if (!is_wanted("resume")) return;
   constexpr std::size_t count = 1'000'000;
-  std::printf("resume: time to the first batch of 128 of %zu records, at half an epoch and at its start\n", count);
+  say("resume: time to the first batch of 128 of %zu records, at half an epoch and at its start\n", count);
   const plain_records data(random_bytes(count * 64), count, 64, {64});
   for (const auto order :
        {muster::sample_order::shuffled, muster::sample_order::feistel, muster::sample_order::block_window}) {
@@ -251,8 +268,7 @@ void resume() {
 void caches(const std::string& folder) {
   if (!is_wanted("cache")) return;
   constexpr std::size_t count = 20'000, record = 12288, batch = 128;
-  std::printf("cache: second epoch, %zu records of %zu bytes, shuffled batches of %zu, one thread\n", count, record,
-              batch);
+  say("cache: second epoch, %zu records of %zu bytes, shuffled batches of %zu, one thread\n", count, record, batch);
   const auto bytes = random_bytes(count * record);
   const plain_records data(bytes, count, record, {record});
   auto memory = data | muster::shuffle(1) | muster::batch(batch) | muster::cache(muster::in_memory);
@@ -292,16 +308,31 @@ void caches(const std::string& folder) {
 
 int main(int argc, char** argv) {
   std::string folder = std::filesystem::temp_directory_path().string();
-  for (int i = 1; i + 1 < argc; i += 2) {
+  for (int i = 1; i < argc; ++i) {
     const std::string_view flag = argv[i];
-    if (flag == "--rounds") rounds = std::max(1, std::atoi(argv[i + 1]));
-    if (flag == "--only") only = argv[i + 1];
-    if (flag == "--folder") folder = argv[i + 1];
+    const char* const value = i + 1 < argc ? argv[i + 1] : "";
+    if (flag == "--benchmark_format=json") {
+      as_json = true;
+    } else if (flag.starts_with("--benchmark_min_time=")) {
+      rounds = 1;  // as short as can be
+    } else if (flag == "--rounds" || flag == "--only" || flag == "--folder") {
+      if (flag == "--rounds") rounds = std::max(1, std::atoi(value));
+      if (flag == "--only") only = value;
+      if (flag == "--folder") folder = value;
+      ++i;
+    } else {
+      std::fprintf(stderr, "unknown argument '%s'; see the top of bench/data_loader.cpp\n", argv[i]);
+      return 2;
+    }
   }
   images();
   mapped(folder, 3072, 100'000, 0.60, 0.70);
   mapped(folder, 16384, 20'000, 0.95, 0.95);
   resume();
   caches(folder);
+  if (as_json) {
+    std::printf("{\n  \"benchmarks\": [\n    %s\n  ],\n  \"ratios\": [\n    %s\n  ]\n}\n", json_of_rates.c_str(),
+                json_of_goals.c_str());
+  }
   return 0;
 }

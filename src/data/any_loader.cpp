@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 #include <utility>
 
 #include <muster/core/events.hpp>
@@ -97,7 +98,12 @@ struct any_loader::engine {
         const auto place = [&](sample_id id) { return std::find(slot.ids.begin(), slot.ids.end(), id); };
         return place(a.id) < place(b.id);
       });
-      log.note(producer->name(), slot.bad);
+      try {
+        log.note(producer->name(), slot.bad);
+      } catch (...) {
+        refused = std::current_exception();
+        throw;
+      }
       leave_out_bad(slot);
     }
     slot.settled = true;
@@ -124,6 +130,7 @@ struct any_loader::engine {
   bad_record_log log;
   detail::batch_ring ring;
   cache_statistics told_of_cache;
+  std::exception_ptr refused;  // more bad records than may be: that does not pass by asking again
   bool told = false;
 };
 
@@ -161,6 +168,7 @@ record_batch any_loader::next(slice part) {
   batch.position = at.position;
   if (count == 0) return batch;  // what was made ahead is of the next epoch and stays
 
+  if (e.refused) std::rethrow_exception(e.refused);
   const scoped_event event(activity::data_wait, "next", mine.size() * schema().record_bytes());
   std::size_t before = 0;
   while (before < e.ring.size() && !engine::is_at(e.ring[before], at, part)) ++before;

@@ -279,7 +279,7 @@ TEST_CASE("caches of a folder that is over its budget go, the least recently use
   auto loader = cached(data, {.folder = where, .disk = 3 * one});
   CHECK(wrong_records(loader, data) == 0);
   CHECK(files_in(where, ".cache") == 3);
-  for (const std::uint64_t version : {0, 2, 1}) {
+  for (const std::uint64_t version : {0u, 2u, 1u}) {
     auto kept = data_of(50, version);
     auto again = cached(kept, {.folder = where, .disk = 5 * one});
     CHECK(wrong_records(again, kept) == 0);

@@ -402,6 +402,7 @@ TEST_CASE("bad records are left out up to the limit, and counted once") {
         while (strict.next({})) strict.commit();
       }(),
       muster::data_error);
+  CHECK_THROWS_AS(strict.next({}), muster::data_error);
   // A map may find records bad, too.
   auto picky = muster::each<std::uint8_t, float>({1}, [](std::span<const std::uint8_t> in, std::span<float> out) {
     if (in[0] % 16 == 0) throw muster::data_error({"test"}, "is too dark");

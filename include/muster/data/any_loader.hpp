@@ -72,7 +72,7 @@ class any_loader {
   /// step that failed asks again, perhaps with another slice. Waits until the part is made, which is the event
   /// data_wait. Throws configuration_error unless 0 <= rank < world; what the source, map() and augment() throw, with
   /// the record named; data_error for a bad record that the policy does not allow. After an exception it may be called
-  /// again.
+  /// again, and tries again; but more bad records than the limit stay an error.
   [[nodiscard]] record_batch next(slice part);
 
   /// Moves the cursor past its batch: the step has used it. Throws configuration_error at the end of an epoch.
