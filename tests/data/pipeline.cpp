@@ -2,6 +2,7 @@
 #include <muster/data/pipeline.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -71,6 +72,14 @@ const auto noise = muster::each<std::uint8_t, float>(
       }
     });
 
+// So wide that a batch is made in pieces.
+const auto wide_noise = muster::each<std::uint8_t, float>(
+    {4096}, [](std::span<const std::uint8_t> in, std::span<float> out, muster::random_stream& random) {
+      for (std::size_t i = 0; i < out.size(); ++i) {
+        out[i] = static_cast<float>(in[i % in.size()]) + static_cast<float>(random.uniform()) / 2;
+      }
+    });
+
 test_records small(std::uint64_t size, bool mapped = false, std::set<muster::sample_id> bad = {}) {
   return test_records({.size = size, .shape = {16}, .mapped = mapped, .bad = std::move(bad)});
 }
@@ -94,6 +103,27 @@ TEST_CASE("the pipeline of the manual reads as it should and gives aligned tenso
   }
   CHECK(samples == 300);
   CHECK(loader.steps_per_epoch() == 3);
+}
+
+TEST_CASE("images of a batch are made in pieces by any number of threads, each as if it were alone") {
+  const test_records data({.size = 300, .mapped = true});
+  auto alone = muster::crop_flip;
+  (void)alone.output(data.schema());
+  std::vector<std::byte> expected(32 * 32 * 3 * sizeof(float));
+  for (const int threads : {0, 1, 3}) {
+    auto loader = data | muster::shuffle(8) | muster::batch(128) | muster::augment(muster::crop_flip) |
+                  muster::prefetch({.batches = 3, .threads = threads});
+    for (; loader.epoch() < 2; loader.next_epoch()) {
+      while (const auto batch = loader.next({1, 2})) {
+        for (std::size_t i = 0; i < batch.samples.size(); ++i) {
+          muster::random_stream random(muster::mix(8 ^ 0x6175676d656e7401ULL) + loader.epoch(), batch.samples[i]);
+          alone(data.view(batch.samples[i]), expected, random);
+          REQUIRE(std::equal(expected.begin(), expected.end(), batch.record(i).begin()));
+        }
+        loader.commit();
+      }
+    }
+  }
 }
 
 TEST_CASE("without further steps a pipeline gives the records as they are, mapped or not") {
@@ -194,6 +224,8 @@ TEST_CASE("exactly once, whatever the worlds, the order, the batch, the threads 
     const std::size_t ahead = random.below(4);
     const int threads = static_cast<int>(random.below(3));
     const bool cached = random.below(3) == 0;
+    const bool wide = random.below(4) == 0;
+    const test_records data = small(count, mapped, bad);
     const auto make = [&]() -> muster::any_loader {
       muster::bad_record_options policy{.policy = muster::bad_record_policy::skip};
       if (quarantine) policy = {.policy = muster::bad_record_policy::quarantine, .file = folder / "bad.jsonl"};
@@ -203,10 +235,12 @@ TEST_CASE("exactly once, whatever the worlds, the order, the batch, the threads 
               seed, {.order = order, .block = 1 + seed % 20, .window = 1 + static_cast<std::uint32_t>(seed % 5)}) |
           muster::batch(size) | muster::on_bad_records(policy);
       const muster::prefetch made_ahead({.batches = ahead, .threads = threads});
-      if (cached) {
-        return std::move(ordered) | muster::cache(muster::in_memory) | muster::augment(noise) | made_ahead;
+      if (cached && wide) {
+        return std::move(ordered) | muster::cache(muster::in_memory) | muster::augment(wide_noise) | made_ahead;
       }
-      return std::move(ordered) | muster::map(negative) | muster::augment(noise) | made_ahead;
+      if (cached) return std::move(ordered) | muster::cache(muster::in_memory) | muster::augment(noise) | made_ahead;
+      if (wide) return std::move(ordered) | muster::augment(wide_noise) | made_ahead;
+      return std::move(ordered) | muster::augment(noise) | made_ahead;
     };
     auto loader = make();
     constexpr int worlds[] = {1, 3, 2, 5};
@@ -238,8 +272,13 @@ TEST_CASE("exactly once, whatever the worlds, the order, the batch, the threads 
           REQUIRE((global == 0 || global == batch.global_size));
           global = batch.global_size;
           for (std::size_t i = 0; i < batch.samples.size(); ++i) {
-            REQUIRE(batch.labels[i] == static_cast<float>(batch.samples[i]));
-            used.push_back(batch.samples[i]);
+            const auto id = batch.samples[i];
+            const auto record = batch.record(i);
+            float last;
+            std::memcpy(&last, record.data() + record.size() - sizeof last, sizeof last);
+            REQUIRE(batch.labels[i] == static_cast<float>(id));
+            REQUIRE(std::floor(last) == static_cast<float>(static_cast<int>(data.view(id).back())));
+            used.push_back(id);
           }
           of_step += batch.samples.size();
           left_out += batch.left_out;
