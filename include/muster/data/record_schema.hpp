@@ -32,9 +32,9 @@ struct record_field {
 
   /// The product of the shape.
   [[nodiscard]] std::uint64_t elements() const noexcept {
-    std::uint64_t product = 1;
-    for (const std::uint64_t extent : shape) product *= extent;
-    return product;
+    std::uint64_t all = 1;
+    for (const std::uint64_t extent : shape) all *= extent;
+    return all;
   }
   [[nodiscard]] std::uint64_t bytes() const noexcept { return elements() * size_of(type); }
 
@@ -51,9 +51,9 @@ struct record_schema {
 
   /// Bytes of every record if they are fixed, else 0.
   [[nodiscard]] std::uint64_t record_bytes() const noexcept {
-    std::uint64_t sum = 0;
-    for (const record_field& field : fields) sum += field.bytes();
-    return sum;
+    std::uint64_t all = 0;
+    for (const record_field& field : fields) all += field.bytes();
+    return all;
   }
 
   friend bool operator==(const record_schema&, const record_schema&) = default;
