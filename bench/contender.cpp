@@ -93,6 +93,7 @@ std::vector<double> time_bare(muster::group& apart, std::uint64_t& sequence, std
   auto& transport = apart.transport();
   const auto reduce = muster::reduction::of<float>(muster::sum);
   muster::native_call call;
+  call.kind = muster::collective::allreduce;
   call.in = reinterpret_cast<const std::byte*>(data.data());
   call.out = reinterpret_cast<std::byte*>(data.data());
   call.count = data.size();
@@ -177,6 +178,7 @@ std::vector<contender> muster_contenders(op what, muster::context& context, must
                       smallest});
     }
   }
+  if (context.transport_name() == "tcp") add_group(list, what, "muster_tcp", context.world(), by_name);
   add_threads(list, what, context, by_name);
   if (over_mpi == nullptr) return list;
   add_group(list, what, "muster_mpi", *over_mpi, by_name);

@@ -4,7 +4,9 @@ set(MUSTER_WITH_NCCL AUTO CACHE STRING "Build muster::nccl: AUTO (if found), ON 
 set(MUSTER_WITH_ZLIB AUTO CACHE STRING "Build muster::zlib, which reads .gz: AUTO (if found), ON (or fail), OFF")
 set(MUSTER_WITH_ZSTD AUTO CACHE STRING "Build muster::zstd, which reads .zst and compressed records: AUTO, ON, OFF")
 set(MUSTER_WITH_LIBPQ AUTO CACHE STRING "Build muster::postgres, which reads from PostgreSQL: AUTO, ON, OFF")
-set_property(CACHE MUSTER_WITH_MPI MUSTER_WITH_NCCL MUSTER_WITH_ZLIB MUSTER_WITH_ZSTD MUSTER_WITH_LIBPQ PROPERTY STRINGS AUTO ON OFF)
+set(MUSTER_WITH_TCP AUTO CACHE STRING "Build muster::tcp: AUTO (if OpenSSL is found), ON (or fail), OFF")
+set_property(CACHE MUSTER_WITH_MPI MUSTER_WITH_NCCL MUSTER_WITH_ZLIB MUSTER_WITH_ZSTD MUSTER_WITH_LIBPQ
+  MUSTER_WITH_TCP PROPERTY STRINGS AUTO ON OFF)
 option(MUSTER_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(MUSTER_BUILD_FUZZERS "Build the fuzzers of the readers; needs clang" OFF)
 option(MUSTER_BUILD_EXAMPLES "Build the examples" ${PROJECT_IS_TOP_LEVEL})

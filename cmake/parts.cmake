@@ -1,4 +1,5 @@
-# Which optional parts are built: sets MUSTER_HAVE_MPI, _ZLIB, _ZSTD and _LIBPQ from MUSTER_WITH_* and what is installed.
+# Which optional parts are built: sets MUSTER_HAVE_MPI, _ZLIB, _ZSTD, _LIBPQ and _TCP from MUSTER_WITH_* and what is
+# installed.
 
 # muster_find_part(<PART> <Debian package> <arguments of find_package>...)
 # A macro, so that what find_package sets reaches the caller.
@@ -9,13 +10,15 @@ macro(muster_find_part part debian)
     message(FATAL_ERROR "MUSTER_WITH_${part} cannot be '${MUSTER_WITH_${part}}' (it is AUTO, ON or OFF)")
   endif()
   if(muster_with STREQUAL "AUTO" OR muster_with)
+    set(muster_arguments ${ARGN})
+    list(GET muster_arguments 0 muster_package)
     find_package(${ARGN} QUIET)
-    if(${part}_FOUND)
+    if(${muster_package}_FOUND)
       set(MUSTER_HAVE_${part} TRUE)
     elseif(muster_with STREQUAL "AUTO")
-      message(STATUS "muster is built without ${part} (it was not found); Debian has it in ${debian}")
+      message(STATUS "muster is built without ${part} (${muster_package} was not found); Debian has it in ${debian}")
     else()
-      message(FATAL_ERROR "MUSTER_WITH_${part} is ${MUSTER_WITH_${part}} but ${part} was not found; install it "
+      message(FATAL_ERROR "MUSTER_WITH_${part} is ${MUSTER_WITH_${part}} but ${muster_package} was not found; install it "
         "(Debian: apt-get install ${debian}) or build without it (-DMUSTER_WITH_${part}=OFF)")
     endif()
   endif()
@@ -35,6 +38,17 @@ muster_find_part(ZLIB zlib1g-dev ZLIB)
 list(APPEND CMAKE_MODULE_PATH ${PROJECT_SOURCE_DIR}/cmake)
 muster_find_part(ZSTD libzstd-dev ZSTD)
 muster_find_part(LIBPQ libpq-dev LIBPQ)
+muster_find_part(TCP libssl-dev OpenSSL COMPONENTS Crypto)  # for the challenges by which ranks prove who they are
+set(MUSTER_PMIX_INCLUDE_DIRS)
+if(MUSTER_HAVE_TCP)
+  find_package(PkgConfig QUIET)
+  if(PKG_CONFIG_FOUND)
+    pkg_check_modules(MUSTER_PMIX QUIET pmix)
+  endif()
+  if(NOT MUSTER_PMIX_INCLUDE_DIRS)
+    message(STATUS "muster::tcp is built without PMIx (it was not found); Debian has it in libpmix-dev")
+  endif()
+endif()
 
 # NCCL: this version has no transport over it, so there is no target yet; ON says so instead of building something else.
 string(TOUPPER "${MUSTER_WITH_NCCL}" muster_with)

@@ -30,7 +30,12 @@
 #include <muster/comm/local.hpp>
 #include <muster/comm/profile.hpp>
 #include <muster/comm/reduction.hpp>
+#include <muster/comm/rendezvous/exchange.hpp>
+#include <muster/comm/rendezvous/file_store.hpp>
+#include <muster/comm/rendezvous/host_identity.hpp>
 #include <muster/comm/rendezvous/launch_env.hpp>
+#include <muster/comm/rendezvous/open_store.hpp>
+#include <muster/comm/rendezvous/store.hpp>
 #include <muster/comm/transport.hpp>
 #include <muster/comm/work.hpp>
 #include <muster/core/atomic_file.hpp>

@@ -12,8 +12,10 @@
 #include <muster/core/log.hpp>
 
 #include "group_state.hpp"
+#include "hierarchical/connect.hpp"
 #include "rank_zero.hpp"
 #include "shm/connect.hpp"
+#include "transport_choice.hpp"
 
 namespace muster::inline v0 {
 namespace {
@@ -23,84 +25,10 @@ namespace {
 constexpr seconds failure_agreement{1.0};
 constexpr seconds success_agreement{600.0};
 
-std::vector<detail::process_transport>& registered() {
-  static std::vector<detail::process_transport> transports;
-  return transports;
-}
-
-const detail::process_transport* find_registered(std::string_view name) {
-  for (const auto& made : registered()) {
-    if (made.name == name) return &made;
-  }
-  return nullptr;
-}
-
 // The world of the rank that the calling thread is, while it runs a body.
 thread_local group* world_of_thread = nullptr;
 
-enum class kind { self, local, process };
-
-struct choice {
-  kind what = kind::self;
-  std::string name = "self";
-  int threads = 1;
-  std::string why;
-};
-
 [[noreturn]] void refuse(const std::string& text) { throw configuration_error(text); }
-
-choice choose_transport(const settings& configuration, const launch_env& launch) {
-  const std::string& asked = configuration.value(setting::transport);
-  const std::string origin = configuration.origin(setting::transport);
-  const int threads = static_cast<int>(configuration.integer(setting::ranks, 1, 4096));
-  const std::string launched =
-      std::string(to_string(launch.kind)) + " started " + std::to_string(launch.size) + " ranks (" + launch.why + ")";
-  (void)configuration.choice(setting::transport, {"auto", "self", "local", "shm", "mpi"});
-
-  if (launch.size > 1 && threads > 1) {
-    refuse(configuration.origin(setting::ranks) + " asks for " + std::to_string(threads) + " ranks as threads and " +
-           launched + " (a job is one or the other); drop one of them");
-  }
-  if (launch.size > 1 && (asked == "self" || asked == "local")) {
-    refuse(origin + " asks for transport " + asked + " and " + launched +
-           " (it does not reach other processes); use auto, shm or mpi");
-  }
-  if (threads > 1 && (asked == "self" || asked == "shm" || asked == "mpi")) {
-    refuse(configuration.origin(setting::ranks) + " asks for " + std::to_string(threads) + " ranks as threads and " +
-           origin + " for transport " + asked + " (threads talk over local); drop one of them");
-  }
-  if (asked == "shm" && launch.local_size > 0 && !launch.on_one_host()) {
-    refuse(origin + " asks for transport shm and " + launched + ", " + std::to_string(launch.local_size) +
-           " of them on this host (it does not reach others); use auto or mpi");
-  }
-  if (asked == "shm" || (asked == "auto" && launch.size > 1 && launch.on_one_host())) {
-    return {kind::process, "shm", 1, asked == "shm" ? origin + " asks for it" : launched + ", all on this host"};
-  }
-  const bool wants_mpi = asked == "mpi" || (asked == "auto" && launch.size > 1 && launch.speaks_mpi());
-  if (wants_mpi) {
-    if (find_registered("mpi") == nullptr) {
-      refuse((asked == "mpi" ? origin + " asks for transport mpi" : launched) +
-             " (this program was linked without muster::mpi); link muster::muster from a build with MPI");
-    }
-    return {kind::process, "mpi", 1, asked == "mpi" ? origin + " asks for it" : launched};
-  }
-  if (launch.size > 1) {
-    refuse(launched +
-           " (on how many hosts it does not say; --transport shm if it is one); start it with mpirun, or use "
-           "--ranks N");
-  }
-  if (threads > 1 || asked == "local") {
-    return {kind::local, "local", threads,
-            threads > 1 ? configuration.origin(setting::ranks) : origin + " asks for it"};
-  }
-  return {kind::self, "self", 1, asked == "self" ? origin + " asks for it" : launch.why};
-}
-
-std::unique_ptr<any_transport> connect_processes(const std::string& name, const settings& configuration,
-                                                 const launch_env& launch) {
-  if (name == "shm") return detail::connect_shm(configuration, launch);
-  return find_registered(name)->connect(configuration);
-}
 
 // The profile is read where rank 0 is: its word is everyone's, and its file need not be on every host.
 group_settings settings_for_groups(const settings& configuration, int rank) {
@@ -188,17 +116,17 @@ struct context::implementation {
     launch = detect_launch();
     apply_log_settings(configuration);
     for_groups = settings_for_groups(configuration, launch.rank);
-    chosen = choose_transport(configuration, launch);
+    chosen = detail::choose_transport(configuration, launch);
     for_groups.progress_thread = wants_progress_thread(configuration, std::max({launch.local_size, chosen.threads, 1}));
-    if (chosen.what == kind::local) check_for_groups(for_groups, local_abilities(), chosen.threads);
-    if (chosen.what == kind::process) {
-      adopt(connect_processes(chosen.name, configuration, launch));
+    if (chosen.what == detail::transport_kind::local) check_for_groups(for_groups, local_abilities(), chosen.threads);
+    if (chosen.what == detail::transport_kind::process) {
+      adopt(detail::connect_processes(chosen, configuration, launch));
       const int size = process_world->size();
       if (launch.kind != launch_env::launcher::none && size != launch.size) {
         refuse("the launcher says " + launch.why + " and " + chosen.name + " connects " + std::to_string(size) +
                " ranks (the program and mpirun are of different MPIs, or the variables are left over); use one MPI");
       }
-    } else if (chosen.what == kind::self) {
+    } else if (chosen.what == detail::transport_kind::self) {
       adopt(std::make_unique<any_transport>(make_self_transport()));
     }
     log(log_level::info, "transport " + chosen.name + " (" + chosen.why + ")");
@@ -260,7 +188,7 @@ struct context::implementation {
   settings configuration;
   launch_env launch;
   group_settings for_groups;
-  choice chosen;
+  detail::transport_choice chosen;
   std::optional<group> process_world;  // none when ranks are threads
   int exceptions_at_start = std::uncaught_exceptions();
 };
@@ -277,7 +205,8 @@ context::context(std::unique_ptr<any_transport> transport) : self_(std::make_uni
   self_->launch = detect_launch();
   self_->for_groups.progress_thread =
       wants_progress_thread(self_->configuration, std::max(self_->launch.local_size, 1));
-  self_->chosen = {kind::process, std::string(transport->abilities().name), 1, "the program brought it"};
+  self_->chosen = {
+      detail::transport_kind::process, std::string(transport->abilities().name), {}, 1, "the program brought it"};
   self_->adopt(std::move(transport));
 }
 
@@ -324,28 +253,20 @@ context::verdict context::settle(std::exception_ptr failure) noexcept {
 
 namespace detail {
 
-bool register_process_transport(const process_transport& made) noexcept {
-  try {
-    registered().push_back(made);
-    return true;
-  } catch (...) {
-    return false;
-  }
-}
-
 std::vector<transport_abilities> all_transports() {
   std::vector<transport_abilities> all{make_self_transport()->abilities(), local_abilities(), shm_abilities};
-  for (const auto& made : registered()) all.push_back(made.abilities);
+  for (const auto& made : registered_transports()) all.push_back(made.abilities);
   return all;
 }
 
 planned_world plan_world(const settings& configuration, const launch_env& launch) {
-  const choice chosen = choose_transport(configuration, launch);
+  const transport_choice chosen = choose_transport(configuration, launch);
   planned_world planned;
-  planned.ranks = chosen.what == kind::process ? launch.size : chosen.threads;
+  planned.ranks = chosen.what == detail::transport_kind::process ? launch.size : chosen.threads;
   planned.why = chosen.why;
   for (const auto& transport : all_transports()) {
     if (transport.name == chosen.name) planned.transport = transport;
+    if (transport.name == chosen.between) planned.transport = hierarchical_abilities(transport);
   }
   planned.for_groups = settings_for_groups(configuration, 0);
   check_for_groups(planned.for_groups, planned.transport, planned.ranks);
@@ -379,9 +300,15 @@ context::verdict settle_without_context(std::exception_ptr failure, const std::s
   if (!is_early) return {exit_status_of(failure), true, describe(failure)};
   try {
     const launch_env launch = detect_launch();
-    const bool by_shm = transport == "shm" || (transport != "mpi" && launch.on_one_host());
-    if (launch.size > 1 && (by_shm || (launch.speaks_mpi() && find_registered("mpi") != nullptr))) {
-      group world(connect_processes(by_shm ? "shm" : "mpi", settings(), launch), {});
+    const settings from_environment;
+    transport_choice chosen;
+    try {
+      chosen = choose_transport(from_environment, launch, transport);
+    } catch (const configuration_error&) {  // perhaps what is wrong is just that
+      chosen = choose_transport(from_environment, launch, "auto");
+    }
+    if (launch.size > 1) {
+      group world(connect_processes(chosen, from_environment, launch), {});
       return settle_world(world, failure);
     }
   } catch (...) {  // then each speaks for itself

@@ -122,7 +122,10 @@ void group_state::configure(const group_settings& next) {
 }
 
 algorithm group_state::choose_for(collective kind, std::size_t bytes, algorithm asked) const {
-  if (asked == algorithm::automatic) return choices_.at(kind, bytes);
+  return asked == algorithm::automatic ? choices_.at(kind, bytes) : check_for(kind, asked);
+}
+
+algorithm group_state::check_for(collective kind, algorithm asked) const {
   const auto has = [&](algorithm how) { return how != algorithm::native || abilities.native_collectives; };
   const auto known = algorithms_of(kind);
   if (has(asked) && std::find(known.begin(), known.end(), asked) != known.end()) return asked;
@@ -144,12 +147,13 @@ void group_state::enter() {
 bool group_state::run_at_once(const call& what) {
   if (head_ != nullptr || !abilities.native_first || ranks == 1) return false;
   if (choose_for(what.kind, payload_bytes(what, ranks), what.how.how) != algorithm::native) return false;
-  const stamp mark = make_stamp(what, sequence, algorithm::native);
-  const native_call handed{what.in, what.out, what.count, what.element_size, &what.reduce, mark};
+  // In place and copied late: a processor waits to read as a whole what it has just written in parts.
+  const native_call handed{what.kind,  what.root,         what.in,      what.out,
+                           what.count, what.element_size, &what.reduce, make_stamp(what, sequence, algorithm::native)};
   request r;
   try {
     if (!transport->native(handed, r)) return false;
-    history_[sequence % remembered] = mark;
+    history_[sequence % remembered] = handed.mark;
     ++sequence;
     for (int turns = quick_turns; turns > 0; --turns) {
       if (r.owner == nullptr || transport->test(r)) return true;
@@ -159,7 +163,7 @@ bool group_state::run_at_once(const call& what) {
     fail(std::current_exception());
     throw;
   }
-  operation_state op(*this, call(what), mark, r);  // a copy: the transport works by the original
+  operation_state op(*this, call(what), handed.mark, r);  // a copy: the transport works by the original
   append(op);
   wait(op, clock::time_point::max());
   if (op.failure) std::rethrow_exception(op.failure);
@@ -192,7 +196,7 @@ void group_state::begin(operation_state& op) {
 bool group_state::begin_native(operation_state& op) {
   if (transport->size() == 1) return false;
   const call& what = op.what;
-  op.handed = {what.in, what.out, what.count, what.element_size, &what.reduce, op.mark};
+  op.handed = {what.kind, what.root, what.in, what.out, what.count, what.element_size, &what.reduce, op.mark};
   if (!transport->native(op.handed, op.own_request)) return false;
   op.native = &op.own_request;
   return true;

@@ -120,6 +120,8 @@ class group_state {
     seconds pause{0};
   };
 
+  /// The algorithm that was asked for; throws configuration_error where the collective does not have it here.
+  [[nodiscard]] algorithm check_for(collective kind, algorithm asked) const;
   [[nodiscard]] bool may_be_threaded(const group_settings& asked) const noexcept;
   void drive(const std::stop_token& stop);
   bool rest(clock::time_point limit, stall& stalled);

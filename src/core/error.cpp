@@ -42,6 +42,9 @@ timeout_error::timeout_error(std::string operation, std::uint64_t sequence, std:
       sequence_(sequence),
       missing_(std::move(missing)) {}
 
+timeout_error::timeout_error(std::string operation, std::vector<int> missing, const std::string& text)
+    : error(error_kind::timeout, text), operation_(std::move(operation)), sequence_(0), missing_(std::move(missing)) {}
+
 int exit_status_of(std::exception_ptr failure) noexcept {
   try {
     std::rethrow_exception(failure);

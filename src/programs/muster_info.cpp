@@ -111,6 +111,9 @@ std::vector<std::string> optional_parts() {
 #ifdef MUSTER_HAS_POSTGRES
   parts.emplace_back("postgres");
 #endif
+#ifdef MUSTER_HAS_TCP
+  parts.emplace_back("tcp");
+#endif
   return parts;
 }
 
@@ -136,8 +139,10 @@ json describe_launcher(const muster::launch_env& launch) {
 json describe_settings(const muster::settings& settings) {
   json all = json::object();
   for (const auto& row : muster::setting_table()) {
+    // Reports are sent around; the token is not for those who read them.
+    const bool is_secret = row.id == muster::setting::token && !settings.is_default(row.id);
     all[std::string(row.name)] = {
-        {"value", settings.value(row.id)}, {"origin", settings.origin(row.id)}, {"variable", row.variable}};
+        {"value", is_secret ? "(secret)" : settings.value(row.id)}, {"origin", settings.origin(row.id)}, {"variable", row.variable}};
   }
   return all;
 }

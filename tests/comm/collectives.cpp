@@ -37,15 +37,26 @@ void compare_with_oracle(test::fabric over, std::uint64_t cases) {
 TEST_CASE("every collective equals its oracle over local", "[oracle]") {
   compare_with_oracle(test::fabric::local, 9000);
 }
+TEST_CASE("every collective equals its oracle over hosts", "[oracle]") {
+  compare_with_oracle(test::fabric::hierarchical, 4500);
+}
+#ifdef MUSTER_HAS_TCP
+TEST_CASE("every collective equals its oracle over hosts joined by tcp", "[oracle]") {
+  compare_with_oracle(test::fabric::hierarchical_over_tcp, 1500);
+}
+#endif
 TEST_CASE("every collective equals its oracle over shm", "[oracle]") { compare_with_oracle(test::fabric::shm, 9000); }
 TEST_CASE("every collective equals its oracle over shm where the system reads private memory", "[oracle]") {
   compare_with_oracle(test::fabric::shm_that_pulls, 4500);
 }
+#ifdef MUSTER_HAS_TCP
+TEST_CASE("every collective equals its oracle over tcp", "[oracle]") { compare_with_oracle(test::fabric::tcp, 4500); }
+#endif
 
 // The root of a broadcast and the leaves of a reduction wait for nobody: how far they get ahead is for the transport to
 // bound.
 TEST_CASE("what a rank has sent stays until the slowest has it") {
-  const auto over = GENERATE(test::fabric::local, test::fabric::shm, test::fabric::shm_that_pulls);
+  const auto over = GENERATE(from_range(test::every_fabric()));
   using muster::collective;
   for (const int ranks : {2, 3, 5}) {
     require_all_right(test::outcomes(over, ranks, [&](muster::group& world) {
@@ -69,13 +80,12 @@ TEST_CASE("what a rank has sent stays until the slowest has it") {
 }
 
 TEST_CASE("large buffers equal the oracle by every algorithm of allreduce") {
-  const auto over = GENERATE(test::fabric::local, test::fabric::shm, test::fabric::shm_that_pulls);
-  const bool has_native = over != test::fabric::local;
+  const auto over = GENERATE(from_range(test::every_fabric()));
   for (const int ranks : {2, 3, 5}) {
     for (const std::uint32_t registered : {0u, 0xffu}) {
       require_all_right(test::outcomes(over, ranks, [&](muster::group& world) {
         for (const auto how : muster::algorithms_of(muster::collective::allreduce)) {
-          if (how == muster::algorithm::native && !has_native) continue;
+          if (how == muster::algorithm::native && !world.abilities().native_collectives) continue;
           test::scenario s;
           s.seed = 20261121;
           s.how = how;
@@ -90,7 +100,7 @@ TEST_CASE("large buffers equal the oracle by every algorithm of allreduce") {
 }
 
 TEST_CASE("a chain passes on every chunk, whole or not") {
-  const auto over = GENERATE(test::fabric::local, test::fabric::shm);
+  const auto over = GENERATE(from_range(test::fabrics()));
   constexpr std::size_t chunk = muster::detail::chain_chunk;
   for (const int ranks : {2, 3, 6}) {
     REQUIRE_NOTHROW(test::run_ranks(over, ranks, [&](muster::group& world) {
@@ -113,11 +123,11 @@ TEST_CASE("a chain passes on every chunk, whole or not") {
 
 // Rounding makes a sum depend on its order: whatever the order, it must be the same at every rank.
 TEST_CASE("every rank gets the same bits") {
-  const auto over = GENERATE(test::fabric::local, test::fabric::shm, test::fabric::shm_that_pulls);
+  const auto over = GENERATE(from_range(test::every_fabric()));
   for (const int ranks : {2, 3, 4, 5, 6, 7, 8}) {
     for (const auto how : muster::algorithms_of(muster::collective::allreduce)) {
-      if (how == muster::algorithm::native && over == test::fabric::local) continue;
       REQUIRE_NOTHROW(test::run_ranks(over, ranks, [&](muster::group& world) {
+        if (how == muster::algorithm::native && !world.abilities().native_collectives) return;
         muster::random_stream random(3, static_cast<std::uint64_t>(world.rank()));
         std::vector<float> data(1003);
         for (auto& x : data) x = static_cast<float>(random.normal() * std::exp(4 * random.normal()));
@@ -140,7 +150,7 @@ TEST_CASE("every rank gets the same bits") {
 }
 
 TEST_CASE("a NaN on one rank is a NaN in the minimum and the maximum of all") {
-  test::run_ranks(GENERATE(test::fabric::local, test::fabric::shm), 3, [](muster::group& world) {
+  test::run_ranks(GENERATE(from_range(test::fabrics())), 3, [](muster::group& world) {
     const float mine = world.rank() == 1 ? std::numeric_limits<float>::quiet_NaN() : 1.0f;
     if (!std::isnan(muster::allreduce(world, mine, muster::min))) throw std::runtime_error("min lost it");
     if (!std::isnan(muster::allreduce(world, mine, muster::max))) throw std::runtime_error("max lost it");
@@ -148,7 +158,7 @@ TEST_CASE("a NaN on one rank is a NaN in the minimum and the maximum of all") {
 }
 
 TEST_CASE("many works in flight finish in their order") {
-  test::run_ranks(GENERATE(test::fabric::local, test::fabric::shm), 4, [](muster::group& world) {
+  test::run_ranks(GENERATE(from_range(test::fabrics())), 4, [](muster::group& world) {
     std::vector<std::vector<double>> data;
     std::vector<muster::work> works;
     for (std::size_t i = 0; i < 50; ++i) data.emplace_back(100 + i, static_cast<double>(world.rank() + 1));

@@ -18,7 +18,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-test::fabric both_fabrics() { return GENERATE(test::fabric::local, test::fabric::shm); }
+test::fabric any_fabric() { return GENERATE(from_range(test::fabrics())); }
 
 void require(bool condition, const char* what) {
   if (!condition) throw std::runtime_error(what);
@@ -41,7 +41,7 @@ bool is(const std::exception_ptr& thrown) {
 }  // namespace
 
 TEST_CASE("split puts the ranks of a color in the order of their keys") {
-  const auto over = both_fabrics();
+  const auto over = any_fabric();
   test::run_ranks(over, 7, [](muster::group& world) {
     const int color = world.rank() % 2;
     auto part = world.split(color, -world.rank());
@@ -59,7 +59,7 @@ TEST_CASE("split puts the ranks of a color in the order of their keys") {
 }
 
 TEST_CASE("a duplicate keeps an order of its own") {
-  const auto over = both_fabrics();
+  const auto over = any_fabric();
   test::run_ranks(over, 3, [](muster::group& world) {
     auto other = world.duplicate();
     int a = world.rank() == 0 ? 5 : 0;
@@ -79,7 +79,7 @@ TEST_CASE("a duplicate keeps an order of its own") {
 }
 
 TEST_CASE("the sequence number counts the collectives") {
-  const auto over = both_fabrics();
+  const auto over = any_fabric();
   test::run_ranks(over, 2, [](muster::group& world) {
     require(world.sequence() == 0, "starts at 0");
     muster::barrier(world);
@@ -90,7 +90,7 @@ TEST_CASE("the sequence number counts the collectives") {
 
 // Every way for ranks to disagree: an error at every rank, and soon, not a hang and not wrong numbers.
 TEST_CASE("ranks that disagree are told, all of them") {
-  const auto over = both_fabrics();
+  const auto over = any_fabric();
   struct way {
     const char* name;
     std::function<void(muster::group&, std::vector<float>&)> odd;   // what rank 1 calls
@@ -140,7 +140,7 @@ TEST_CASE("ranks that disagree are told, all of them") {
 }
 
 TEST_CASE("a rank that never comes is named at the deadline, and the group refuses more with that cause") {
-  const auto over = both_fabrics();
+  const auto over = any_fabric();
   std::atomic<int> gave_up{0};
   const auto thrown = test::outcomes(over, 4, [&](muster::group& world) {
     if (world.rank() == 2) {  // comes when the others have given up
@@ -188,7 +188,7 @@ TEST_CASE("a rank that never comes is named at the deadline, and the group refus
 }
 
 TEST_CASE("a rank that gives up wakes all who wait, with its reason and its status, in groups made from it too") {
-  const auto over = both_fabrics();
+  const auto over = any_fabric();
   const auto start = muster::clock::now();
   const auto thrown = test::outcomes(over, 4, [](muster::group& world) {
     struct slow_end {  // an exception ends the groups made from the world before the world hears of it
@@ -234,7 +234,7 @@ TEST_CASE("a rank that leaves while others need it is named to them, and not by 
 
 // The buffer of a work that ended in an error is free at once: the address sanitizer sees who still writes to it.
 TEST_CASE("after an error nobody touches the buffers any more") {
-  const auto over = both_fabrics();
+  const auto over = any_fabric();
   for (int round = 0; round < 50; ++round) {
     test::outcomes(over, 4, [&](muster::group& world) {
       muster::random_stream random(static_cast<std::uint64_t>(round), static_cast<std::uint64_t>(world.rank()));
@@ -254,7 +254,7 @@ TEST_CASE("after an error nobody touches the buffers any more") {
 }
 
 TEST_CASE("a work that is dropped is waited for") {
-  const auto over = both_fabrics();
+  const auto over = any_fabric();
   test::run_ranks(over, 3, [](muster::group& world) {
     std::vector<int> data(10000, 1);
     { const auto dropped = muster::allreduce_async(world, data, muster::sum); }
@@ -263,7 +263,7 @@ TEST_CASE("a work that is dropped is waited for") {
 }
 
 TEST_CASE("wrong sizes and roots are refused before anything is sent") {
-  const auto over = both_fabrics();
+  const auto over = any_fabric();
   test::run_ranks(over, 2, [over](muster::group& world) {
     std::vector<float> in(10), out(9);
     const auto refuses = [](auto&& call) {
@@ -288,7 +288,7 @@ TEST_CASE("wrong sizes and roots are refused before anything is sent") {
 }
 
 TEST_CASE("wait_for says whether it is done and does not fail when it is not") {
-  const auto over = both_fabrics();
+  const auto over = any_fabric();
   std::atomic<bool> go{false};
   test::run_ranks(over, 2, [&](muster::group& world) {
     if (world.rank() == 1) {

@@ -19,7 +19,7 @@ void require(bool condition, const char* what) {
   if (!condition) throw std::runtime_error(what);
 }
 
-test::fabric both_fabrics() { return GENERATE(test::fabric::local, test::fabric::shm); }
+test::fabric any_fabric() { return GENERATE(from_range(test::fabrics())); }
 
 std::uint8_t byte_at(std::uint64_t message, std::size_t i) {
   return static_cast<std::uint8_t>(muster::mix(message * 0x9e3779b9u + i / 8) >> 8 * (i % 8));
@@ -64,7 +64,7 @@ void run(test::fabric over, int ranks, const std::function<void(muster::group&, 
 }  // namespace
 
 TEST_CASE("messages with one tag keep their order, whatever their size") {
-  run(both_fabrics(), 2, [](muster::group& world, muster::any_transport& over) {
+  run(any_fabric(), 2, [](muster::group& world, muster::any_transport& over) {
     const std::size_t sizes[] = {0, 1, 63, 64, 65, 5000, 131072 - 64, 131072, 131073, 1000000, 3};
     if (world.rank() == 0) {
       std::deque<parcel> sent;
@@ -85,7 +85,7 @@ TEST_CASE("messages with one tag keep their order, whatever their size") {
 
 // The one that is waited for lies behind others in the ring.
 TEST_CASE("a message can be received before one that was sent before it") {
-  run(both_fabrics(), 2, [](muster::group& world, muster::any_transport& over) {
+  run(any_fabric(), 2, [](muster::group& world, muster::any_transport& over) {
     const std::vector<std::pair<std::uint32_t, std::size_t>> sent = {{1, 10}, {2, 300000}, {3, 0}, {4, 70000}, {5, 64}};
     if (world.rank() == 0) {
       std::deque<parcel> all;
@@ -104,7 +104,7 @@ TEST_CASE("a message can be received before one that was sent before it") {
 }
 
 TEST_CASE("from any source comes one from each, in the order of each") {
-  run(both_fabrics(), 4, [](muster::group& world, muster::any_transport& over) {
+  run(any_fabric(), 4, [](muster::group& world, muster::any_transport& over) {
     constexpr std::uint64_t each = 20;
     const auto size_of = [](std::uint64_t message) { return static_cast<std::size_t>(muster::mix(message) % 9000); };
     if (world.rank() != 0) {
@@ -130,7 +130,7 @@ TEST_CASE("from any source comes one from each, in the order of each") {
 }
 
 TEST_CASE("one that does not fit its receive is a mismatch there") {
-  const auto over = both_fabrics();
+  const auto over = any_fabric();
   const auto thrown = test::outcomes(over, 2, [](muster::group& world) {
     auto& transport = world.transport();
     parcel one(3, world.rank() == 0 ? 100 : 99);
@@ -143,7 +143,7 @@ TEST_CASE("one that does not fit its receive is a mismatch there") {
 }
 
 TEST_CASE("a receive that is taken back leaves the messages behind it whole") {
-  const auto over = both_fabrics();
+  const auto over = any_fabric();
   for (int tests_before = 0; tests_before < 4; ++tests_before) {  // the more, the further it has come
     run(over, 2, [&](muster::group& world, muster::any_transport& transport) {
       constexpr std::size_t large = 700000;  // several rings
@@ -218,7 +218,7 @@ TEST_CASE("a send that is taken back ends for its receiver, and those behind it 
 
 // Everybody sends to everybody, receives in another order, partly from anybody, takes some receives back.
 TEST_CASE("any traffic arrives: random sizes, tags, sources and orders") {
-  const auto over = both_fabrics();
+  const auto over = any_fabric();
   const int ranks = GENERATE(1, 2, 3, 5);
   constexpr std::uint64_t each = 60;  // from every rank to every rank
   constexpr std::uint32_t tags = 4;

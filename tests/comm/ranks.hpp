@@ -6,6 +6,8 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <numeric>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <thread>
@@ -14,16 +16,41 @@
 #include <muster/comm/group.hpp>
 #include <muster/comm/local.hpp>
 #include <muster/core/error.hpp>
+#include "comm/hierarchical/transport.hpp"
 #include "comm/shm/transport.hpp"
+#ifdef MUSTER_HAS_TCP
+#include "comm/tcp/transport.hpp"
+#endif
 
 namespace test {
 
-/// What the ranks are connected by. Over shared memory private buffers are laid out in it, or read by the system.
-enum class fabric { local, shm, shm_that_pulls };
+/// What the ranks are connected by. Over shared memory private buffers are laid out in it, or read by the system; over
+/// tcp each rank has connections of its own, on the loopback. Hierarchical: as if they were on several hosts, see
+/// `host_of`, with the local transport or tcp between these.
+enum class fabric { local, shm, shm_that_pulls, tcp, hierarchical, hierarchical_over_tcp };
 
 inline std::ostream& operator<<(std::ostream& out, fabric over) {
-  constexpr const char* names[] = {"local", "shm", "shm that pulls"};
+  constexpr const char* names[] = {"local", "shm", "shm that pulls", "tcp", "hierarchical", "hierarchical over tcp"};
   return out << names[static_cast<int>(over)];
+}
+
+/// Every kind of fabric that this build has, but for ways of one.
+inline std::vector<fabric> fabrics() {
+#ifdef MUSTER_HAS_TCP
+  return {fabric::local, fabric::shm, fabric::hierarchical, fabric::tcp};
+#else
+  return {fabric::local, fabric::shm, fabric::hierarchical};
+#endif
+}
+
+/// Those too.
+inline std::vector<fabric> every_fabric() {
+  auto all = fabrics();
+  all.push_back(fabric::shm_that_pulls);
+#ifdef MUSTER_HAS_TCP
+  all.push_back(fabric::hierarchical_over_tcp);
+#endif
+  return all;
 }
 
 /// The ranks of a host, as threads: all see the one mapping of each rank's memory, so that a race between two of them
@@ -48,37 +75,136 @@ inline std::vector<std::shared_ptr<muster::detail::shm_host>> make_hosts(int ran
   return hosts;
 }
 
+/// Hosts of one to four ranks, interleaved; two ranks share none, and from eight ranks on each has at least two.
+inline std::vector<std::uint64_t> host_of(int ranks) {
+  constexpr std::uint64_t hosts[] = {0, 1, 0, 0, 2, 1, 0, 2, 1};
+  std::vector<std::uint64_t> of;
+  for (int r = 0; r < ranks; ++r) of.push_back(hosts[static_cast<std::size_t>(r) % std::size(hosts)]);
+  return of;
+}
+
+/// Shared memory among ranks that are threads.
+class shared_memory {
+ public:
+  explicit shared_memory(int ranks) : hosts_(make_hosts(ranks)) {
+    for (const auto& host : hosts_) {
+      lanes_.push_back(muster::detail::shm_board::allocate_lane(host->own(), ranks));
+      all_.push_back(host->rank());
+    }
+  }
+
+  /// Collective.
+  [[nodiscard]] std::unique_ptr<muster::detail::shm_transport> connect(int rank, muster::detail::cma_wish wish) const {
+    auto made =
+        std::make_unique<muster::detail::shm_transport>(hosts_[static_cast<std::size_t>(rank)], all_, rank, lanes_);
+    made->agree(wish, muster::deadline_after(muster::seconds(30)));
+    return made;
+  }
+
+ private:
+  std::vector<std::shared_ptr<muster::detail::shm_host>> hosts_;
+  std::vector<std::uint64_t> lanes_;
+  std::vector<int> all_;
+};
+
+#ifdef MUSTER_HAS_TCP
+/// Ranks as threads, each with sockets of its own, as if they were processes. What a rendezvous does is done here:
+/// each gets the cards of all.
+class tcp_job {
+ public:
+  explicit tcp_job(int ranks, const muster::detail::tcp_plan& plan = busy_plan()) : plan_(plan) {
+    for (int rank = 0; rank < ranks; ++rank) {
+      doors_.push_back(std::make_unique<muster::detail::tcp_doors>("lo", "the test"));
+      cards_.push_back(doors_.back()->card());
+    }
+  }
+  /// Of tests on a machine that is busy: a thread may have to wait for its turn for long.
+  static muster::detail::tcp_plan busy_plan() {
+    muster::detail::tcp_plan plan;
+    plan.missed = 100;
+    return plan;
+  }
+  /// Once by each rank.
+  std::unique_ptr<muster::detail::tcp_transport> connect(int rank, std::string_view token = "of the test") {
+    auto mesh =
+        muster::detail::make_mesh(plan_, rank, cards_, std::move(*doors_[static_cast<std::size_t>(rank)]), token);
+    if (!plan_.lazy) mesh->await_all(muster::deadline_after(plan_.patience));
+    std::vector<int> all(cards_.size());
+    std::iota(all.begin(), all.end(), 0);
+    return std::make_unique<muster::detail::tcp_transport>(std::move(mesh), std::move(all), rank, 0);
+  }
+  [[nodiscard]] const std::vector<std::string>& cards() const noexcept { return cards_; }
+
+ private:
+  muster::detail::tcp_plan plan_;
+  std::vector<std::unique_ptr<muster::detail::tcp_doors>> doors_;
+  std::vector<std::string> cards_;
+};
+#endif
+
+/// Connects ranks that are threads, over any fabric. Outlives the transports.
+class connections {
+ public:
+  connections(fabric over, int ranks)
+      : over_(over), hub_(std::make_shared<muster::local_hub>(ranks)), map_(host_of(ranks)) {
+    if (over == fabric::shm || over == fabric::shm_that_pulls) hosts_.push_back(std::make_unique<shared_memory>(ranks));
+#ifdef MUSTER_HAS_TCP
+    if (over == fabric::tcp || over == fabric::hierarchical_over_tcp) job_.emplace(ranks);
+#endif
+    if (!is_hierarchical()) return;
+    for (const auto& members : map_.hosts)
+      hosts_.push_back(std::make_unique<shared_memory>(static_cast<int>(members.size())));
+  }
+
+  /// Collective.
+  [[nodiscard]] std::unique_ptr<muster::any_transport> connect(int rank) {
+    using muster::detail::cma_wish;
+    if (over_ == fabric::shm) return erased(hosts_.front()->connect(rank, cma_wish::never));
+    if (over_ == fabric::shm_that_pulls) return erased(hosts_.front()->connect(rank, cma_wish::wherever_allowed));
+    auto flat = connect_flat(rank);
+    if (!is_hierarchical()) return flat;
+    const auto index = static_cast<std::size_t>(rank);
+    const auto& here = hosts_[static_cast<std::size_t>(map_.host_of[index])];
+    auto within = map_.neighbours(rank).size() > 1 ? here->connect(map_.place_of[index], cma_wish::never) : nullptr;
+    return erased(std::make_unique<muster::detail::hierarchical_transport>(std::move(flat), std::move(within), map_));
+  }
+
+ private:
+  [[nodiscard]] bool is_hierarchical() const {
+    return over_ == fabric::hierarchical || over_ == fabric::hierarchical_over_tcp;
+  }
+  [[nodiscard]] std::unique_ptr<muster::any_transport> connect_flat(int rank) {
+#ifdef MUSTER_HAS_TCP
+    if (job_) return erased(job_->connect(rank));
+#endif
+    return erased(std::make_unique<muster::local_transport>(hub_, rank));
+  }
+  template <class Transport>
+  [[nodiscard]] static std::unique_ptr<muster::any_transport> erased(std::unique_ptr<Transport> made) {
+    return std::make_unique<muster::any_transport>(std::move(made));
+  }
+
+  fabric over_;
+  std::shared_ptr<muster::local_hub> hub_;
+  muster::detail::host_map map_;
+  std::vector<std::unique_ptr<shared_memory>> hosts_;
+#ifdef MUSTER_HAS_TCP
+  std::optional<tcp_job> job_;
+#endif
+};
+
 /// What each rank threw; null where it did not.
 inline std::vector<std::exception_ptr> outcomes(fabric over, int ranks, const std::function<void(muster::group&)>& body,
                                                 const muster::group_settings& settings = {}) {
-  namespace shm = muster::detail;
   const auto n = static_cast<std::size_t>(ranks);
-  const auto hub = std::make_shared<muster::local_hub>(ranks);
-  std::vector<std::shared_ptr<shm::shm_host>> hosts;
-  std::vector<std::uint64_t> lanes;
-  std::vector<int> all;
-  if (over != fabric::local) {
-    hosts = make_hosts(ranks);
-    for (const auto& host : hosts) {
-      lanes.push_back(shm::shm_board::allocate_lane(host->own(), ranks));
-      all.push_back(host->rank());
-    }
-  }
-  const auto connect = [&](int rank) {
-    if (over == fabric::local)
-      return std::make_unique<muster::any_transport>(std::make_unique<muster::local_transport>(hub, rank));
-    auto made = std::make_unique<shm::shm_transport>(hosts[static_cast<std::size_t>(rank)], all, rank, lanes);
-    made->agree(over == fabric::shm_that_pulls ? shm::cma_wish::wherever_allowed : shm::cma_wish::never,
-                muster::deadline_after(muster::seconds(30)));
-    return std::make_unique<muster::any_transport>(std::move(made));
-  };
+  connections all(over, ranks);
   std::vector<std::exception_ptr> thrown(n);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
       auto& failure = thrown[static_cast<std::size_t>(rank)];
       try {
-        muster::group world(connect(rank), settings);
+        muster::group world(all.connect(rank), settings);
         try {
           body(world);
         } catch (...) {

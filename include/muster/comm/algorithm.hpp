@@ -45,19 +45,25 @@ inline constexpr algorithm all_algorithms[] = {
     algorithm::automatic,        algorithm::ring,   algorithm::tree,   algorithm::recursive_doubling,
     algorithm::halving_doubling, algorithm::direct, algorithm::native, algorithm::chain};
 
+namespace detail {
+// Not inside of the functions: each call would build its table anew.
+inline constexpr std::string_view collective_names[] = {"message",    "broadcast",      "reduce", "allreduce",
+                                                        "allgather",  "reduce_scatter", "gather", "scatter",
+                                                        "all_to_all", "barrier",        "finish"};
+inline constexpr std::string_view algorithm_names[] = {
+    "auto", "ring", "tree", "recursive_doubling", "halving_doubling", "direct", "native", "chain"};
+}  // namespace detail
+
 [[nodiscard]] constexpr std::string_view to_string(collective kind) noexcept {
-  constexpr std::string_view names[] = {"message",    "broadcast",      "reduce", "allreduce",
-                                        "allgather",  "reduce_scatter", "gather", "scatter",
-                                        "all_to_all", "barrier",        "finish"};
   const auto index = static_cast<std::size_t>(kind);
-  return index < std::size(names) ? names[index] : std::string_view("unknown collective");
+  return index < std::size(detail::collective_names) ? detail::collective_names[index]
+                                                     : std::string_view("unknown collective");
 }
 
 [[nodiscard]] constexpr std::string_view to_string(algorithm name) noexcept {
-  constexpr std::string_view names[] = {"auto",   "ring",   "tree", "recursive_doubling", "halving_doubling",
-                                        "direct", "native", "chain"};
   const auto index = static_cast<std::size_t>(name);
-  return index < std::size(names) ? names[index] : std::string_view("unknown algorithm");
+  return index < std::size(detail::algorithm_names) ? detail::algorithm_names[index]
+                                                    : std::string_view("unknown algorithm");
 }
 
 }  // namespace muster::inline v0

@@ -18,8 +18,9 @@ namespace muster::inline v0 {
 
 /// Finds out who this process is, connects it to the others, and owns what that takes. One a process at a time.
 ///
-/// Which transport: `--transport` or MUSTER_TRANSPORT if given; else mpi under a launcher that speaks it, local
-/// (threads) for `--ranks N` above 1, self for one rank alone.
+/// Which transport: `--transport` or MUSTER_TRANSPORT if given; else shm where the launcher says that all ranks are on
+/// one host, mpi under a launcher that speaks it if muster::mpi is linked, tcp under any other; local (threads) for
+/// `--ranks N` above 1; self for one rank alone.
 class context {
  public:
   /// From the environment alone.
@@ -123,6 +124,10 @@ struct planned_world {
 // Linking muster::mpi is what puts it into every context: this reference pulls it out of its archive.
 bool link_mpi() noexcept;
 inline const bool mpi_is_linked = link_mpi();
+#endif
+#ifdef MUSTER_HAS_TCP
+bool link_tcp() noexcept;
+inline const bool tcp_is_linked = link_tcp();
 #endif
 
 }  // namespace detail

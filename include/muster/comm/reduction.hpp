@@ -119,6 +119,13 @@ class reduction {
     fold_(state_.get(), out, in, bytes / element_size_, finish_);
   }
 
+  /// The same without the finish, for a combination in several steps.
+  [[nodiscard]] reduction unfinished() const {
+    reduction made = *this;
+    made.finish_ = nullptr;
+    return made;
+  }
+
   /// Turns the combination of all ranks into the result; only the mean has something to do.
   void finish(std::byte* data, std::size_t bytes, int ranks) const {
     if (finish_ != nullptr) finish_(data, bytes / element_size_, ranks);

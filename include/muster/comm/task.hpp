@@ -105,6 +105,9 @@ class flow {
     receive(r, peer, data, bytes);
   }
 
+  /// Makes progress; true when the request is done.
+  bool test(request& r) { return transport_.test(r); }
+
   [[nodiscard]] algorithm choose(collective kind, std::size_t bytes) const {
     return muster::choose(kind, bytes, size(), transport_.abilities().costs);
   }

@@ -60,6 +60,7 @@ struct transport_costs {
   double latency = 1e-6;
   double per_byte = 1e-10;
   double reduce_per_byte = 1e-10;
+  double next_message = 1;  ///< what each of several messages to several peers at once adds, in latencies
 };
 
 /// What a transport can do; asked for, never assumed.
@@ -133,12 +134,14 @@ class request {
 struct native_call {
   static constexpr std::size_t copied_up_to = 65536;  ///< bytes of the larger buffer
 
+  collective kind = collective::none;  ///< what is to be done here: perhaps a step only of what `mark` says
+  int root = 0;
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
   std::size_t count = 0;  ///< elements, as `stamp::count`
   std::size_t element_size = 1;
   const reduction* reduce = nullptr;
-  stamp mark;
+  stamp mark;  ///< what the program called, for ranks to compare
 };
 
 /// A transport connects the ranks of one group. Messages from one rank to another with one tag arrive in order. An

@@ -12,8 +12,18 @@ namespace muster::inline v0 {
 /// The settings, in the order of the table and of `--help`.
 enum class setting : int {
   transport,
+  between,
   ranks,
   job,
+  rendezvous,
+  token,
+  host,
+  interface,
+  connections,
+  streams,
+  heartbeat,
+  missed_beats,
+  checksum,
   algorithm,
   profile,
   timeout,

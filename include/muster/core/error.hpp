@@ -94,6 +94,8 @@ class timeout_error : public error {
   /// `sequence` counts the collectives of the group from 0; `missing` are the ranks of the group that were not seen in
   /// this call (empty when all arrived and one of them is merely slow to finish).
   timeout_error(std::string operation, std::uint64_t sequence, std::vector<int> missing, double seconds);
+  /// One outside of collectives, in words of its own.
+  timeout_error(std::string operation, std::vector<int> missing, const std::string& text);
 
   [[nodiscard]] const std::string& operation() const noexcept { return operation_; }
   [[nodiscard]] std::uint64_t sequence() const noexcept { return sequence_; }

@@ -1,10 +1,7 @@
 // Every collective by every algorithm it has, over any transport.
+#include <muster/comm/collectives/algo/allreduce.hpp>
 #include <muster/comm/collectives/algo/chain.hpp>
 #include <muster/comm/collectives/algo/direct.hpp>
-#include <muster/comm/collectives/algo/halving_doubling.hpp>
-#include <muster/comm/collectives/algo/recursive_doubling.hpp>
-#include <muster/comm/collectives/algo/ring.hpp>
-#include <muster/comm/collectives/algo/tree.hpp>
 
 #include "../group_state.hpp"
 
@@ -35,6 +32,8 @@ task by_native(transport_flow& f, const call& what, bool check_full) {
   // The messages of the barrier carry the stamp: ranks that disagree find out.
   if (large || check_full) co_await dissemination_barrier(f);
   native_call handed;
+  handed.kind = what.kind;
+  handed.root = what.root;
   handed.in = what.in;
   handed.out = what.out;
   handed.count = what.count;
@@ -72,16 +71,7 @@ task by_ring_reduce_scatter(transport_flow& f, const call& what) {
 task make_allreduce(transport_flow& f, const call& what, algorithm how) {
   const std::size_t bytes = what.count * what.element_size;
   if (bytes > 0 && what.in != what.out) std::memcpy(what.out, what.in, bytes);
-  switch (how) {
-    case algorithm::ring:
-      return ring_allreduce(f, {what.out, what.count, what.element_size, f.size()}, what.reduce);
-    case algorithm::tree:
-      return tree_allreduce(f, what.out, bytes, what.reduce);
-    case algorithm::halving_doubling:
-      return halving_doubling_allreduce(f, what.out, what.count, what.reduce);
-    default:
-      return recursive_doubling_allreduce(f, what.out, bytes, what.reduce);
-  }
+  return allreduce_by(f, how, what.out, what.count, what.reduce);
 }
 
 task make_allgather(transport_flow& f, const call& what, algorithm how) {

@@ -73,7 +73,7 @@ bool reduces(collective kind) {
 
 // Nothing when MPI has no such type or operation, or wants arrays that outlive the call (blocks of different sizes).
 std::optional<plan> make_plan(const native_call& call, int rank, int ranks) {
-  const collective kind = call.mark.kind;
+  const collective kind = call.kind;
   const auto n = static_cast<std::size_t>(ranks);
   const bool cut = kind == collective::allgather || kind == collective::reduce_scatter;
   if (cut && call.count % n != 0) return std::nullopt;
@@ -88,7 +88,7 @@ std::optional<plan> make_plan(const native_call& call, int rank, int ranks) {
   made.count = static_cast<int>(units);
 
   const std::size_t whole = call.count * call.element_size;
-  const bool at_root = rank == call.mark.root;
+  const bool at_root = rank == call.root;
   switch (kind) {
     case collective::allgather:
       made.in = whole / n;
@@ -123,9 +123,9 @@ std::optional<plan> make_plan(const native_call& call, int rank, int ranks) {
 }
 
 int start(const plan& p, const native_call& call, MPI_Comm comm, MPI_Request* started) {
-  const int root = call.mark.root;
+  const int root = call.root;
   const void* const in = p.in_place ? MPI_IN_PLACE : static_cast<const void*>(call.in);
-  switch (call.mark.kind) {
+  switch (call.kind) {
     case collective::broadcast:
       return MPI_Ibcast(call.out, p.count, p.type, root, comm, started);
     case collective::reduce:

@@ -56,7 +56,10 @@ shm_board::shm_board(std::shared_ptr<shm_host> host, std::vector<int> members, i
       rank_(rank),
       layout_(static_cast<int>(members_.size())),
       found_gone_(members_.size(), false) {
-  for (std::size_t r = 0; r < members_.size(); ++r) lanes_.push_back(host_->at(members_[r], lanes[r]));
+  for (std::size_t r = 0; r < members_.size(); ++r) {
+    lanes_.push_back(host_->at(members_[r], lanes[r]));
+    names_.push_back(static_cast<int>(r));
+  }
   mine_ = &lane(rank);
   for (int r = 0; r < size(); ++r) {
     if (r != rank) bells_.push_back(&lane(r).asleep);

@@ -103,6 +103,10 @@ class shm_board {
   [[nodiscard]] const shm_host& host() const noexcept { return *host_; }
   [[nodiscard]] const std::shared_ptr<shm_host>& shared_host() const noexcept { return host_; }
   [[nodiscard]] int host_rank(int rank) const noexcept { return members_[static_cast<std::size_t>(rank)]; }
+  /// How errors and notices call that rank: another name where the group is a part of one whose ranks are counted
+  /// otherwise.
+  [[nodiscard]] int name_of(int rank) const noexcept { return names_[static_cast<std::size_t>(rank)]; }
+  void name(std::vector<int> names) noexcept { names_ = std::move(names); }
   [[nodiscard]] const lane_layout& layout() const noexcept { return layout_; }
 
   [[nodiscard]] lane_head& lane(int rank) noexcept { return *reinterpret_cast<lane_head*>(start(rank)); }
@@ -157,6 +161,7 @@ class shm_board {
 
   std::shared_ptr<shm_host> host_;
   std::vector<int> members_;
+  std::vector<int> names_;
   int rank_;
   lane_layout layout_;
   std::vector<std::byte*> lanes_;

@@ -3,9 +3,9 @@
 #include <sched.h>
 #include <unistd.h>
 
-#include <muster/core/log.hpp>
+#include <numeric>
 
-#include "transport.hpp"
+#include <muster/core/log.hpp>
 
 namespace muster::inline v0::detail {
 namespace {
@@ -35,20 +35,24 @@ std::string meeting_place(const settings& configuration, const launch_env& launc
 
 }  // namespace
 
-std::unique_ptr<any_transport> connect_shm(const settings& configuration, const launch_env& launch) {
+std::unique_ptr<shm_transport> connect_host(const settings& configuration, const launch_env& launch, int rank, int size,
+                                            std::string_view suffix) {
   const auto pulls = configuration.choice(setting::cma, {"auto", "on", "off"});
-  if (configuration.choice(setting::pin, {"off", "on"}) == 1) pin_to_core(launch.local_rank);
+  if (configuration.choice(setting::pin, {"off", "on"}) == 1) pin_to_core(rank);
   const seconds timeout(configuration.positive(setting::timeout));
-  auto own = std::make_unique<segment>(reserve_for(launch.size));
+  auto own = std::make_unique<segment>(reserve_for(size));
   // The first that is taken of every rank's memory: at its beginning, as all know.
-  const std::vector<std::uint64_t> lanes(static_cast<std::size_t>(launch.size),
-                                         shm_board::allocate_lane(*own, launch.size));
-  auto host = meet(meeting_place(configuration, launch), launch.rank, launch.size, std::move(own), timeout);
-  std::vector<int> all(static_cast<std::size_t>(launch.size));
-  for (int r = 0; r < launch.size; ++r) all[static_cast<std::size_t>(r)] = r;
-  auto made = std::make_unique<shm_transport>(std::move(host), std::move(all), launch.rank, lanes);
+  const std::vector<std::uint64_t> lanes(static_cast<std::size_t>(size), shm_board::allocate_lane(*own, size));
+  auto host = meet(meeting_place(configuration, launch) + std::string(suffix), rank, size, std::move(own), timeout);
+  std::vector<int> all(static_cast<std::size_t>(size));
+  std::iota(all.begin(), all.end(), 0);
+  auto made = std::make_unique<shm_transport>(std::move(host), std::move(all), rank, lanes);
   made->agree(static_cast<cma_wish>(pulls), deadline_after(timeout));
-  return std::make_unique<any_transport>(std::move(made));
+  return made;
+}
+
+std::unique_ptr<any_transport> connect_shm(const settings& configuration, const launch_env& launch) {
+  return std::make_unique<any_transport>(connect_host(configuration, launch, launch.rank, launch.size));
 }
 
 }  // namespace muster::inline v0::detail

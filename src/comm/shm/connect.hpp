@@ -2,10 +2,13 @@
 #pragma once
 
 #include <memory>
+#include <string_view>
 
 #include <muster/comm/any_transport.hpp>
 #include <muster/comm/rendezvous/launch_env.hpp>
 #include <muster/core/env.hpp>
+
+#include "transport.hpp"
 
 namespace muster::inline v0::detail {
 
@@ -17,6 +20,11 @@ inline constexpr transport_abilities shm_abilities{
     .any_source = true,
     .concurrent_groups = true,
     .costs = {.latency = 0.5e-6, .per_byte = 1.0e-10, .reduce_per_byte = 0.5e-10}};
+
+/// Connects `size` ranks of this host, which all call it. `suffix` tells them from others of the same job on the same
+/// system. Collective; throws what `meet` throws.
+[[nodiscard]] std::unique_ptr<shm_transport> connect_host(const settings& configuration, const launch_env& launch,
+                                                          int rank, int size, std::string_view suffix = {});
 
 /// Connects the ranks that the launcher started, which must all be on this host. Collective; throws what `meet` throws.
 [[nodiscard]] std::unique_ptr<any_transport> connect_shm(const settings& configuration, const launch_env& launch);

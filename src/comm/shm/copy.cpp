@@ -73,9 +73,9 @@ void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) noexcep
   std::memcpy(to, from, bytes);
 }
 
-void copy_out(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
+void copy_out(std::byte* to, const std::byte* from, std::size_t bytes, std::size_t whole) noexcept {
 #ifdef __x86_64__
-  if (bytes >= past_the_cache && has_vectors()) return copy_by(&stream_strides, to, from, bytes);
+  if (whole >= past_the_cache && bytes >= stride && has_vectors()) return copy_by(&stream_strides, to, from, bytes);
 #endif
   copy_bytes(to, from, bytes);
 }

@@ -10,8 +10,8 @@ namespace muster::inline v0::detail {
 /// lie at the same place, as buffers of an allocator do. https://sourceware.org/bugzilla/show_bug.cgi?id=30994
 void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) noexcept;
 
-/// The same for what replaces a buffer that was not read before: more than a cache holds goes past it, which spares the
-/// memory one of three movements.
-void copy_out(std::byte* to, const std::byte* from, std::size_t bytes) noexcept;
+/// The same for a piece of what replaces a buffer of `whole` bytes that was not read before: more than a cache holds
+/// goes past it, which spares the memory one of three movements.
+void copy_out(std::byte* to, const std::byte* from, std::size_t bytes, std::size_t whole) noexcept;
 
 }  // namespace muster::inline v0::detail

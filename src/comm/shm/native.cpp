@@ -79,7 +79,7 @@ bool shm_native::waits_for_this_core() const {
     if (p == board_.rank() || lane.core.load(std::memory_order_relaxed) != here) continue;
     // One that waits for the same root as this rank has no use for the core, unless it is behind.
     const bool is_behind = lane.finished.load(std::memory_order_relaxed) + 1 < ticket_;
-    if (has_offered_ && plan_.awaits_root && p != call_->mark.root && !is_behind) continue;
+    if (has_offered_ && plan_.awaits_root && p != call_->root && !is_behind) continue;
     const auto number = static_cast<std::uint32_t>(lane.offers[turn()].ticket.load(std::memory_order_relaxed) >> 32);
     const bool is_small_and_there = plan_.fits && number == static_cast<std::uint32_t>(ticket_);
     if (!is_small_and_there) return true;
@@ -114,7 +114,7 @@ void shm_native::make_offer_of_places(int chooser) {
   const bool is_private = (made.flags & offer::registered_in) == 0 || (made.flags & offer::registered_out) == 0;
   if (is_private && chooser == board_.rank() && board_.host().agreed().may_pull) {
     way_ = board_.host().agreed().must_pull ? way_chooser::decision{true, false}
-                                            : ways_.choose(call_->mark.kind, call_->count * call_->element_size);
+                                            : ways_.choose(call_->kind, call_->count * call_->element_size);
     if (way_.pulls) made.flags |= offer::pulls;
     if (way_.measured) began_ = clock::now();
   }
@@ -124,12 +124,12 @@ void shm_native::make_offer_of_places(int chooser) {
 
 // What the buffers of this rank hold: all, or its block.
 std::size_t shm_native::bytes_in() const noexcept {
-  if (call_->mark.kind == collective::allgather) return own_block().size();
+  if (call_->kind == collective::allgather) return own_block().size();
   return call_->count * call_->element_size;
 }
 
 std::size_t shm_native::bytes_out() const noexcept {
-  if (call_->mark.kind == collective::reduce_scatter) return own_block().size();
+  if (call_->kind == collective::reduce_scatter) return own_block().size();
   return call_->count * call_->element_size;
 }
 
@@ -156,9 +156,9 @@ bool shm_native::all_offered() {
 void shm_native::disagree(int peer) {
   request wanted;
   wanted.mark = call_->mark;
-  check_arrival(wanted, peer, board_.lane(peer).marks[turn()], 0);
+  check_arrival(wanted, board_.name_of(peer), board_.lane(peer).marks[turn()], 0);
   throw mismatch_error("the ranks disagree about collective " + std::to_string(call_->mark.sequence) +
-                       " of the group (rank " + std::to_string(peer) +
+                       " of the group (rank " + std::to_string(board_.name_of(peer)) +
                        " is in the same, but called something else before); every rank must make the same calls in "
                        "the same order");
 }
@@ -173,7 +173,7 @@ void shm_native::finish() noexcept {
 shm_native::begun shm_native::start(const native_call& call) {
   call_ = &call;
   plan_ = plan_small();
-  const collective kind = call.mark.kind;
+  const collective kind = call.kind;
   if (!plan_.fits && (kind == collective::gather || kind == collective::scatter || kind == collective::all_to_all))
     return begun::no;
   ++ticket_;
@@ -227,9 +227,9 @@ void shm_native::cancel() noexcept {
 shm_native::small_plan shm_native::plan_small() const {
   const native_call& c = *call_;
   const std::size_t bytes = c.count * c.element_size;
-  const bool at_root = board_.rank() == c.mark.root;
+  const bool at_root = board_.rank() == c.root;
   small_plan made;
-  switch (c.mark.kind) {
+  switch (c.kind) {
     case collective::broadcast:
       made = {bytes, at_root, false, !at_root, bytes <= small_limit};
       break;
@@ -268,7 +268,7 @@ bool shm_native::advance_small() {
     has_offered_ = true;
   }
   if (plan_.awaits_all && !all_offered()) return false;
-  if (plan_.awaits_root && !offered(call_->mark.root)) return false;
+  if (plan_.awaits_root && !offered(call_->root)) return false;
   complete_small();
   finish();
   return true;
@@ -278,7 +278,7 @@ const std::byte* shm_native::small_payload(int peer) {
   if (peer == board_.rank()) return call_->in;
   const offer& theirs = board_.lane(peer).offers[turn()];
   std::size_t bytes = plan_.offered;
-  if (call_->mark.kind == collective::allgather)
+  if (call_->kind == collective::allgather)
     bytes = block_of(call_->count, peer, board_.size()).count * call_->element_size;
   return bytes <= offer::inline_limit ? theirs.bytes : board_.small(peer, ticket_);
 }
@@ -297,22 +297,22 @@ void shm_native::complete_small() {
     std::byte* const out[] = {c.out};
     c.reduce->fold(out, peers_in_, size);
   };
-  switch (c.mark.kind) {
+  switch (c.kind) {
     case collective::allreduce:
       return fold(0, bytes);
     case collective::reduce:
-      if (me == c.mark.root) fold(0, bytes);
+      if (me == c.root) fold(0, bytes);
       return;
     case collective::reduce_scatter: {
       const block own = block_of(c.count, me, n);
       return fold(own.first * c.element_size, own.count * c.element_size);
     }
     case collective::broadcast:
-      return move(c.out, me == c.mark.root ? c.in : small_payload(c.mark.root), bytes);
+      return move(c.out, me == c.root ? c.in : small_payload(c.root), bytes);
     case collective::scatter:
-      return move(c.out, small_payload(c.mark.root) + static_cast<std::size_t>(me) * bytes, bytes);
+      return move(c.out, small_payload(c.root) + static_cast<std::size_t>(me) * bytes, bytes);
     case collective::gather:
-      if (me != c.mark.root) return;
+      if (me != c.root) return;
       for (int p = 0; p < n; ++p) move(c.out + static_cast<std::size_t>(p) * bytes, small_payload(p), bytes);
       return;
     case collective::allgather:

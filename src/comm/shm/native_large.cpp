@@ -40,9 +40,9 @@ void shm_native::reach(std::atomic<std::uint64_t>& counter, std::uint64_t number
 }
 
 bool shm_native::takes(int rank, int block) const noexcept {
-  switch (call_->mark.kind) {
+  switch (call_->kind) {
     case collective::reduce:
-      return rank == call_->mark.root;
+      return rank == call_->root;
     case collective::reduce_scatter:
       return rank == block;
     default:
@@ -52,15 +52,15 @@ bool shm_native::takes(int rank, int block) const noexcept {
 
 // Whether another rank gets the block that this one folds.
 bool shm_native::others_take() const noexcept {
-  const collective kind = call_->mark.kind;
-  return kind == collective::reduce ? board_.rank() != call_->mark.root : kind != collective::reduce_scatter;
+  const collective kind = call_->kind;
+  return kind == collective::reduce ? board_.rank() != call_->root : kind != collective::reduce_scatter;
 }
 
 bool shm_native::is_direct() {
   const auto flags = [&](int rank) { return board_.lane(rank).offers[turn()].flags; };
   for (int p = 0; p < board_.size(); ++p) {
-    const bool in_matters = call_->mark.kind != collective::allgather;
-    const bool out_matters = call_->mark.kind != collective::reduce_scatter && takes(p, p);
+    const bool in_matters = call_->kind != collective::allgather;
+    const bool out_matters = call_->kind != collective::reduce_scatter && takes(p, p);
     if (in_matters && (flags(p) & offer::registered_in) == 0) return false;
     if (out_matters && (flags(p) & offer::registered_out) == 0) return false;
   }
@@ -122,8 +122,9 @@ bool shm_native::read_private(int peer, std::uint64_t address, std::byte* to, st
     const ssize_t got = ::process_vm_readv(board_.host().process(board_.host_rank(peer)), &here, 1, &there, 1, 0);
     if (got <= 0) {
       if (got == 0 || errno == EFAULT || errno == ESRCH) return false;
-      throw peer_failure({peer}, "rank " + std::to_string(peer) + " cannot be read any more (" + std::strerror(errno) +
-                                     "); try --cma off");
+      throw peer_failure({board_.name_of(peer)}, "rank " + std::to_string(board_.name_of(peer)) +
+                                                     " cannot be read any more (" + std::strerror(errno) +
+                                                     "); try --cma off");
     }
     to += got;
     address += static_cast<std::uint64_t>(got);
@@ -134,7 +135,7 @@ bool shm_native::read_private(int peer, std::uint64_t address, std::byte* to, st
 
 void shm_native::learn_way() {
   if (!way_.measured) return;
-  ways_.learn(call_->mark.kind, call_->count * call_->element_size, way_.pulls, seconds_since(began_));
+  ways_.learn(call_->kind, call_->count * call_->element_size, way_.pulls, seconds_since(began_));
 }
 
 // ---- allreduce, reduce, reduce_scatter, allgather ----
@@ -148,7 +149,7 @@ task shm_native::exchange(flow_type& f, shm_native& s) {
     co_await exchange_direct(f, s);
   } else {
     const bool pulls = (s.board_.lane(0).offers[s.turn()].flags & offer::pulls) != 0;
-    s.pulled_ = pulls && s.call_->mark.kind != collective::allgather;
+    s.pulled_ = pulls && s.call_->kind != collective::allgather;
     co_await exchange_chunks(f, s);
     s.learn_way();
   }
@@ -158,7 +159,7 @@ task shm_native::exchange(flow_type& f, shm_native& s) {
 bool shm_native::write_to_others(std::span<std::byte* const> to, std::size_t done, std::size_t bytes) {
   const visit here(*this);
   if (!here) return false;
-  if (call_->mark.kind != collective::allgather) {
+  if (call_->kind != collective::allgather) {
     call_->reduce->fold(to, peers_in_, bytes);
     return true;
   }
@@ -175,7 +176,7 @@ task shm_native::exchange_direct(flow_type& f, shm_native& s) {
   const int me = f.rank();
   const auto mine = s.blocks_of(nullptr).at(me);
   const auto offset = static_cast<std::size_t>(mine.data() - static_cast<std::byte*>(nullptr));
-  const bool folds = c.mark.kind != collective::allgather;
+  const bool folds = c.kind != collective::allgather;
   for (std::size_t done = 0; done < mine.size(); done += direct_chunk) {
     const std::size_t bytes = std::min(direct_chunk, mine.size() - done);
     std::size_t outs = 0;
@@ -184,9 +185,8 @@ task shm_native::exchange_direct(flow_type& f, shm_native& s) {
       const int on_host = s.board_.host_rank(p);
       if (folds) s.peers_in_[static_cast<std::size_t>(p)] = s.board_.host().at(on_host, place.in) + offset + done;
       if (!s.takes(p, me)) continue;
-      std::byte* const out = c.mark.kind == collective::reduce_scatter
-                                 ? c.out + done
-                                 : s.board_.host().at(on_host, place.out) + offset + done;
+      std::byte* const out =
+          c.kind == collective::reduce_scatter ? c.out + done : s.board_.host().at(on_host, place.out) + offset + done;
       s.peers_out_[outs++] = out;
     }
     if (!s.write_to_others({s.peers_out_.data(), outs}, done, bytes))
@@ -209,7 +209,7 @@ void shm_native::lay_out_round(std::uint64_t round) {
 std::span<std::byte> shm_native::own_result(std::uint64_t round) const noexcept {
   const int me = board_.rank();
   if (!takes(me, me)) return {};
-  if (call_->mark.kind != collective::reduce_scatter) return chunk_of(call_->out, me, round);
+  if (call_->kind != collective::reduce_scatter) return chunk_of(call_->out, me, round);
   const auto part = chunk_of(nullptr, me, round);
   return {call_->out + round * chunk_bytes(), part.size()};
 }
@@ -224,7 +224,7 @@ bool shm_native::fold_round(std::uint64_t round) {
   if (!own.empty()) out[outs++] = own.data();
   if (others_take()) out[outs++] = folded_chunk(me, round);
   if (bytes == 0 || outs == 0) return true;
-  if (call_->mark.kind == collective::allgather) {
+  if (call_->kind == collective::allgather) {
     const std::byte* const from = call_->in + round * chunk_bytes();
     for (std::size_t k = 0; k < outs; ++k) {
       if (out[k] != from) copy_bytes(out[k], from, bytes);
@@ -264,7 +264,7 @@ void shm_native::take_round(std::uint64_t round) {
 }
 
 task shm_native::exchange_chunks(flow_type& f, shm_native& s) {
-  const collective kind = s.call_->mark.kind;
+  const collective kind = s.call_->kind;
   const bool lays_out = kind != collective::allgather && !s.pulled_;
   const bool folds = kind != collective::allgather;
   const bool takes = s.takes(f.rank(), (f.rank() + 1) % f.size());  // the folded blocks of others
@@ -297,7 +297,7 @@ task shm_native::exchange_chunks(flow_type& f, shm_native& s) {
 
 task shm_native::broadcast(flow_type& f, shm_native& s) {
   const native_call& c = *s.call_;
-  const int root = c.mark.root;
+  const int root = c.root;
   const std::size_t bytes = c.count * c.element_size;
   const bool at_root = f.rank() == root;
   if (at_root) {
@@ -325,7 +325,7 @@ task shm_native::broadcast(flow_type& f, shm_native& s) {
     co_return;
   }
   if (registered) {
-    copy_out(c.out, s.board_.host().at(s.board_.host_rank(root), from.place.in), bytes);
+    copy_out(c.out, s.board_.host().at(s.board_.host_rank(root), from.place.in), bytes, bytes);
   } else if (!s.read_private(root, from.place.in, c.out, bytes)) {
     co_await f.until([] { return false; });
   }
@@ -335,7 +335,7 @@ task shm_native::broadcast(flow_type& f, shm_native& s) {
 
 task shm_native::broadcast_chunks(flow_type& f, shm_native& s) {
   const native_call& c = *s.call_;
-  const int root = c.mark.root;
+  const int root = c.root;
   const std::size_t bytes = c.count * c.element_size;
   // So many pieces that reading overlaps with laying out, and not so many that each is only a message.
   const std::size_t piece = (bytes / broadcast_depth + 4095) / 4096 * 4096;
@@ -357,7 +357,7 @@ task shm_native::broadcast_chunks(flow_type& f, shm_native& s) {
     } else {
       co_await f.until(
           [&s, root, round] { return s.board_.lane(root).given.load(std::memory_order_acquire) >= s.step(round + 1); });
-      copy_bytes(c.out + begin, chunk, n);
+      copy_out(c.out + begin, chunk, n, bytes);
       s.reach(s.board_.mine().taken, round + 1);
     }
   }

@@ -90,7 +90,7 @@ void shm_transport::tell_gone(int peer, notice& message) const {
   message.origin = peer;
   message.status = static_cast<int>(error_kind::peer_failure);
   const auto process = std::to_string(board_.host().process(board_.host_rank(peer)));
-  message.set_text("rank " + std::to_string(peer) + " is gone (its process " + process +
+  message.set_text("rank " + std::to_string(board_.name_of(peer)) + " is gone (its process " + process +
                    " ended and did not finish what this group does); see what its launcher says of it");
 }
 
@@ -135,6 +135,10 @@ bool shm_transport::poll(notice& message) {
 
 void shm_transport::pause(clock::time_point until) {
   board_.doze(until);
+  look_after_peers();
+}
+
+void shm_transport::look_after_peers() {
   const auto now = clock::now();
   if (suspect_ >= 0 || now < next_look_) return;
   next_look_ = now + between_looks;
@@ -174,12 +178,12 @@ std::unique_ptr<shm_transport> shm_transport::subgroup(std::span<const int> memb
   const auto until = deadline_after(group_timeout);
   for (std::size_t i = 0; i < n; ++i) {
     while (i != me && !(test(sent[i]) && test(got[i]))) {
-      if (clock::now() >= until) throw timeout_error("split", called_, {members[i]}, group_timeout.count());
+      if (clock::now() >= until) throw timeout_error("split", called_, {board_.name_of(members[i])}, group_timeout.count());
       pause(until);
       if (suspect_ >= 0) {
         notice word;
         tell_gone(suspect_, word);
-        throw peer_failure({suspect_}, word.text);
+        throw peer_failure({board_.name_of(suspect_)}, word.text);
       }
     }
   }

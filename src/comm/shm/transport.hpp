@@ -35,6 +35,10 @@ class shm_transport final : public request_owner {
   void notify(int peer, const notice& message);
   bool poll(notice& message);
   void pause(clock::time_point until);
+  /// What a rank does now and then while it waits: sees whether a peer has ended, for `poll` to tell.
+  void look_after_peers();
+  /// See shm_board::name.
+  void name(std::vector<int> names) noexcept { board_.name(std::move(names)); }
   [[nodiscard]] std::unique_ptr<shm_transport> subgroup(std::span<const int> members, std::uint64_t id);
 
   /// Collective, once, for the world: the ranks find out together what the system allows them.

@@ -11,9 +11,8 @@ call allreduce_call(In& in, Out& out, Op op, const options& how) {
   using T = element_of<In>;
   static_assert(std::same_as<T, element_of<Out>>, "allreduce: both buffers hold the same type");
   require_size(collective::allreduce, "output", std::ranges::size(out), std::ranges::size(in));
-  auto made = make_call<T>(collective::allreduce, input(in), output(out), std::ranges::size(in), how);
-  made.reduce = reduction::of<T>(std::move(op));
-  return made;
+  return make_call<T>(collective::allreduce, input(in), output(out), std::ranges::size(in), how, 0,
+                      reduction::of<T>(std::move(op)));
 }
 }  // namespace detail
 

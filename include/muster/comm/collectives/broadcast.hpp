@@ -9,9 +9,8 @@ namespace detail {
 template <class R>
 call broadcast_call(group& ranks, R& data, int root, const options& how) {
   require_root(ranks, collective::broadcast, root);
-  auto made = make_call<element_of<R>>(collective::broadcast, output(data), output(data), std::ranges::size(data), how);
-  made.root = root;
-  return made;
+  return make_call<element_of<R>>(collective::broadcast, output(data), output(data), std::ranges::size(data), how,
+                                  root);
 }
 }  // namespace detail
 

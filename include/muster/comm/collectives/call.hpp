@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <type_traits>
+#include <utility>
 
 #include <muster/comm/group.hpp>
 #include <muster/comm/reduction.hpp>
@@ -37,6 +38,20 @@ using element_of = std::remove_cv_t<std::ranges::range_value_t<R>>;
 
 /// One call of a collective: everything but its types' names.
 struct call {
+  call() = default;
+  // Not an aggregate: that would be cleared as a whole first, a tenth of the shortest call.
+  call(collective what, const std::byte* from, std::byte* to, std::size_t elements, std::size_t size, dtype element,
+       int from_or_to, reduction by, const options& asked)
+      : kind(what),
+        in(from),
+        out(to),
+        count(elements),
+        element_size(size),
+        type(element),
+        root(from_or_to),
+        reduce(std::move(by)),
+        how(asked) {}
+
   collective kind = collective::none;
   const std::byte* in = nullptr;
   std::byte* out = nullptr;  ///< equal to `in` for a call in place
@@ -59,16 +74,9 @@ std::byte* output(R&& range) {
 }
 
 template <element T>
-call make_call(collective kind, const std::byte* in, std::byte* out, std::size_t count, const options& how) {
-  call made;
-  made.kind = kind;
-  made.in = in;
-  made.out = out;
-  made.count = count;
-  made.element_size = sizeof(T);
-  made.type = dtype_of<T>();
-  made.how = how;
-  return made;
+call make_call(collective kind, const std::byte* in, std::byte* out, std::size_t count, const options& how,
+               int root = 0, reduction reduce = {}) {
+  return call(kind, in, out, count, sizeof(T), dtype_of<T>(), root, std::move(reduce), how);
 }
 
 /// Throws configuration_error unless the buffer has the size that goes with the other.

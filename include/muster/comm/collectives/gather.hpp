@@ -15,9 +15,7 @@ call gather_call(group& ranks, In& in, Out& out, int root, const options& how) {
     require_size(collective::gather, "output", std::ranges::size(out),
                  std::ranges::size(in) * static_cast<std::size_t>(ranks.size()));
   }
-  auto made = make_call<T>(collective::gather, input(in), output(out), std::ranges::size(in), how);
-  made.root = root;
-  return made;
+  return make_call<T>(collective::gather, input(in), output(out), std::ranges::size(in), how, root);
 }
 }  // namespace detail
 

@@ -12,10 +12,8 @@ call reduce_call(group& ranks, In& in, Out& out, Op op, int root, const options&
   static_assert(std::same_as<T, element_of<Out>>, "reduce: both buffers hold the same type");
   require_root(ranks, collective::reduce, root);
   if (ranks.rank() == root) require_size(collective::reduce, "output", std::ranges::size(out), std::ranges::size(in));
-  auto made = make_call<T>(collective::reduce, input(in), output(out), std::ranges::size(in), how);
-  made.root = root;
-  made.reduce = reduction::of<T>(std::move(op));
-  return made;
+  return make_call<T>(collective::reduce, input(in), output(out), std::ranges::size(in), how, root,
+                      reduction::of<T>(std::move(op)));
 }
 }  // namespace detail
 

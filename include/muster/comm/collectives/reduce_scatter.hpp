@@ -14,9 +14,8 @@ call reduce_scatter_call(group& ranks, In& in, Out& out, Op op, const options& h
   const std::size_t total = std::ranges::size(in);
   require_size(collective::reduce_scatter, "output", std::ranges::size(out),
                block_of(total, ranks.rank(), ranks.size()).count);
-  auto made = make_call<T>(collective::reduce_scatter, input(in), output(out), total, how);
-  made.reduce = reduction::of<T>(std::move(op));
-  return made;
+  return make_call<T>(collective::reduce_scatter, input(in), output(out), total, how, 0,
+                      reduction::of<T>(std::move(op)));
 }
 }  // namespace detail
 

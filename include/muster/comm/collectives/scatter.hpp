@@ -15,9 +15,7 @@ call scatter_call(group& ranks, In& in, Out& out, int root, const options& how) 
     require_size(collective::scatter, "input", std::ranges::size(in),
                  std::ranges::size(out) * static_cast<std::size_t>(ranks.size()));
   }
-  auto made = make_call<T>(collective::scatter, input(in), output(out), std::ranges::size(out), how);
-  made.root = root;
-  return made;
+  return make_call<T>(collective::scatter, input(in), output(out), std::ranges::size(out), how, root);
 }
 }  // namespace detail
 

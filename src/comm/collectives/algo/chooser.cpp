@@ -13,7 +13,7 @@ std::span<const algorithm> algorithms_of(collective kind) noexcept {
   using enum algorithm;
   static constexpr algorithm broadcast[] = {tree, chain, native};
   static constexpr algorithm reduce[] = {tree, native};
-  static constexpr algorithm allreduce[] = {recursive_doubling, halving_doubling, ring, tree, native};
+  static constexpr algorithm allreduce[] = {recursive_doubling, halving_doubling, ring, direct, tree, native};
   static constexpr algorithm allgather[] = {recursive_doubling, ring, native};
   static constexpr algorithm reduce_scatter[] = {direct, ring, native};
   static constexpr algorithm rooted[] = {tree, direct, native};
@@ -65,6 +65,8 @@ double estimate(collective kind, algorithm how, std::size_t bytes, int ranks, co
         return fold + 2 * halvings * a + share * (2 * b + c);
       case algorithm::ring:
         return 2 * (n - 1) * a + share * (2 * b + c);
+      case algorithm::direct:  // twice a message to everyone, all of them under way at once
+        return 2 * (1 + (n - 2) * costs.next_message) * a + share * (2 * b + c);
       case algorithm::tree:
         return rounds * (2 * a + all * (2 * b + c));
       default:
@@ -196,7 +198,9 @@ choices::choices(const transport_abilities& transport, int ranks, const algorith
     } else if (transport.native_first && with_native) {
       base = {{algorithm_rules::no_limit, algorithm::native}};
     } else {
-      base = modelled(kind, ranks, measured != nullptr ? measured->costs : transport.costs);
+      auto costs = measured != nullptr ? measured->costs : transport.costs;
+      costs.next_message = transport.costs.next_message;
+      base = modelled(kind, ranks, costs);
     }
     tables_[i] = with_rules(base, kind, rules, with_native);
   }

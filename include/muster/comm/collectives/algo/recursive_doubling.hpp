@@ -1,9 +1,49 @@
 // Recursive doubling: at step k ranks 2^k apart exchange all they have. The fewest rounds, for what is small.
 #pragma once
 
+#include <algorithm>
+
 #include <muster/comm/collectives/algo/fold.hpp>
+#include <muster/comm/collectives/algo/requests.hpp>
 
 namespace muster::inline v0::detail {
+
+/// Bytes of a piece in which two partners exchange all they have: some of them fit a second-level cache. A constant,
+/// because both have to agree on it.
+inline constexpr std::size_t exchange_piece = 131072;
+
+/// This rank and its partner combine what they have, each into its own: in pieces, two under way at a time. A piece is
+/// combined where it lies as soon as it has been sent from there, and else put aside until then.
+template <class Transport>
+task exchange_combine(flow<Transport>& f, int partner, std::byte* data, std::size_t bytes, const reduction& how) {
+  const std::size_t count = std::max<std::size_t>((bytes + exchange_piece - 1) / exchange_piece, 1);
+  const auto size_of = [bytes](std::size_t k) { return std::min(exchange_piece, bytes - k * exchange_piece); };
+  std::byte* const aside = f.scratch(2 * std::min(bytes, exchange_piece));
+  request sending[2];
+  request receiving[2];
+  bool in_place[2] = {};
+  for (std::size_t k = 0; k <= count; ++k) {
+    if (k < count) {
+      std::byte* const here = data + k * exchange_piece;
+      request& in = receiving[k % 2];
+      f.send(sending[k % 2], partner, here, size_of(k));
+      in_place[k % 2] = is_over(sending[k % 2]);
+      if (in_place[k % 2]) {
+        f.receive_combine(in, partner, here, size_of(k), how);
+      } else {
+        in.combine = nullptr;
+        f.receive(in, partner, aside + k % 2 * exchange_piece, size_of(k));
+      }
+    }
+    if (k == 0) continue;
+    const std::size_t last = (k - 1) % 2;
+    co_await f.done(receiving[last]);
+    co_await f.done(sending[last]);
+    if (!in_place[last]) {
+      how.combine(data + (k - 1) * exchange_piece, aside + last * exchange_piece, size_of(k - 1), partner < f.rank());
+    }
+  }
+}
 
 /// log2 N rounds of the whole buffer. Partners combine in the order of their ranks, so both get the same bits, and by
 /// induction all ranks do.
@@ -12,18 +52,8 @@ task recursive_doubling_allreduce(flow<Transport>& f, std::byte* data, std::size
   const folding fold(f.rank(), f.size());
   if (fold.lends() || fold.borrows()) co_await fold_in(f, fold, data, bytes, how);
   if (!fold.lends()) {
-    // The partner reads what we combine into at the same time: each round sends a copy.
-    std::byte* const sent = f.scratch(bytes);
-    for (int distance = 1; distance < fold.power; distance *= 2) {
-      const int partner = fold.rank_of(fold.number() ^ distance);
-      if (bytes > 0) std::memcpy(sent, data, bytes);
-      request receiving;
-      request sending;
-      f.send(sending, partner, sent, bytes);
-      f.receive_combine(receiving, partner, data, bytes, how);
-      co_await f.done(receiving);
-      co_await f.done(sending);
-    }
+    for (int distance = 1; distance < fold.power; distance *= 2)
+      co_await exchange_combine(f, fold.rank_of(fold.number() ^ distance), data, bytes, how);
     how.finish(data, bytes, f.size());
   }
   if (fold.lends() || fold.borrows()) co_await fold_out(f, fold, data, bytes);

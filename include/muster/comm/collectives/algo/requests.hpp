@@ -1,0 +1,39 @@
+// Several requests of one collective at a time.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+
+#include <muster/comm/task.hpp>
+
+namespace muster::inline v0::detail {
+
+/// So many requests in memory of the group, taken back when they go.
+class requests {
+ public:
+  requests(frame_pool& pool, std::size_t count)
+      : first_(static_cast<request*>(pool.take(count * sizeof(request)))), count_(count) {
+    std::uninitialized_default_construct_n(first_, count);
+  }
+  requests(const requests&) = delete;
+  requests& operator=(const requests&) = delete;
+  ~requests() {
+    std::destroy_n(first_, count_);
+    frame_pool::release(first_);
+  }
+  request& operator[](std::size_t i) noexcept { return first_[i]; }
+  [[nodiscard]] std::size_t size() const noexcept { return count_; }
+
+ private:
+  request* first_;
+  std::size_t count_;
+};
+
+/// Whether a request is known to be over without asking its transport, which for some is a call to the system: those
+/// that move all that is under way at once have seen to it when another was tested.
+[[nodiscard]] inline bool is_over(request& r) noexcept {
+  return std::atomic_ref<request_owner*>(r.owner).load(std::memory_order_acquire) == nullptr;
+}
+
+}  // namespace muster::inline v0::detail

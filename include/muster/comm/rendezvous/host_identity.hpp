@@ -1,0 +1,15 @@
+// Which ranks share a host.
+#pragma once
+
+#include <string>
+
+#include <muster/core/env.hpp>
+
+namespace muster::inline v0 {
+
+/// Equal at two processes when they run on one host: under one running system, in one network namespace, by one name.
+/// So containers and network namespaces of one machine count as hosts of their own unless they share the network.
+/// `--host` or MUSTER_HOST says something else, for instance to make one machine look like several.
+[[nodiscard]] std::string host_identity(const settings& configuration);
+
+}  // namespace muster::inline v0

@@ -1,0 +1,55 @@
+// Opening the store of a job as the settings and the launcher say.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <muster/comm/rendezvous/launch_env.hpp>
+#include <muster/comm/rendezvous/store.hpp>
+#include <muster/core/env.hpp>
+
+namespace muster::inline v0 {
+
+/// Opens the store in which the ranks of this job meet, by `--rendezvous` or MUSTER_RENDEZVOUS:
+///
+///   file:/folder       in a folder of its own in there, named by the job (`--job`); see `file_store`
+///   tcp://host:port    over TCP. Rank 0 serves there if the host is its own and nobody serves yet; the others, and
+///   rank 0
+///                      if not, connect, and try again until the deadline while nobody does. Needs muster::tcp
+///   auto               the first of these that is there: PMIx (mpirun of Open MPI, srun --mpi=pmix), by which rank 0
+///                      tells the others where it serves and a secret for this start; MASTER_ADDR and MASTER_PORT, as
+///                      tcp://; and where all ranks are on one host, a folder of the system's temporary ones
+///
+/// All ranks open it, by the deadline `--timeout` sets. Throws configuration_error when it cannot be, with what to set
+/// instead, and timeout_error when nobody serves it in time. Rank 0 closes it last where it serves it: an `exchange`
+/// makes sure of that.
+[[nodiscard]] any_store open_store(const settings& configuration, const launch_env& launch);
+
+/// Collective over the ranks of an open store: the secret by which the ranks of this job know each other. That is
+/// `--token` or MUSTER_TOKEN where it is not auto; else random bytes that rank 0 draws and leaves in the store. Whoever
+/// can read the store knows it.
+[[nodiscard]] std::string job_token(any_store& store, const settings& configuration, const launch_env& launch,
+                                    clock::time_point until);
+
+namespace detail {
+
+/// What muster::tcp adds to `open_store`.
+struct store_opener {
+  any_store (*tcp)(std::string_view where, const std::string& origin, const settings& configuration,
+                   const launch_env& launch, clock::time_point until);
+  /// Nothing, and why, where PMIx is not to be had.
+  std::optional<any_store> (*pmix)(const settings& configuration, const launch_env& launch, clock::time_point until,
+                                   std::string& why_not);
+};
+/// Returns true, so that it can start an inline variable.
+bool register_store_opener(const store_opener& opener) noexcept;
+
+#ifdef MUSTER_HAS_TCP
+// Linking muster::tcp is what makes these known: this reference pulls them out of the archive.
+bool link_tcp_store() noexcept;
+inline const bool tcp_store_is_linked = link_tcp_store();
+#endif
+
+}  // namespace detail
+}  // namespace muster::inline v0

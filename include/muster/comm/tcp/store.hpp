@@ -1,0 +1,84 @@
+// A store that one process serves to the others over TCP.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include <muster/comm/rendezvous/store.hpp>
+
+namespace muster::inline v0 {
+
+/// A store cannot be served at an address because somebody listens there already.
+class store_address_taken : public configuration_error {
+ public:
+  using configuration_error::configuration_error;
+};
+
+/// Serves a store from a thread of its own, until it is destroyed. What is in it is in memory alone, at most 256 MiB.
+///
+/// Who connects proves by challenge and response that it knows the token, and is shown that the server does; a stranger
+/// that does not, that is silent for 5 s or talks garbage is dropped and counted, and so is a client that does not take
+/// what it asked for. Nobody waits for another client. Leases end with the connection they were made on.
+class store_server {
+ public:
+  /// Listens at "10.0.0.1:29500", "[::1]:0" or ":29500" (all addresses); port 0 takes a free one. Throws
+  /// configuration_error when the address cannot be had, store_address_taken when another has it.
+  store_server(std::string_view address, std::string_view token);
+  store_server(const store_server&) = delete;
+  store_server& operator=(const store_server&) = delete;
+  /// Whoever is connected gets peer_failure.
+  ~store_server();
+
+  /// Where it listens, with the port it has: "10.0.0.1:41234".
+  [[nodiscard]] std::string address() const;
+  [[nodiscard]] std::uint16_t port() const noexcept;
+
+  /// Whom it met, so far.
+  struct counts {
+    std::uint64_t served = 0;     ///< proved that they know the token
+    std::uint64_t strangers = 0;  ///< dropped before that
+    std::uint64_t offenders = 0;  ///< dropped after that, for garbage or for not taking their answers
+  };
+  /// Thread safe.
+  [[nodiscard]] counts met() const noexcept;
+
+ private:
+  struct implementation;
+  std::unique_ptr<implementation> self_;
+};
+
+/// Models `store` as a client of a store_server: one connection, on which the calls of all threads travel at the same
+/// time, and a thread that reads the answers and keeps leases alive.
+///
+/// The connection is not made anew: when it breaks, or the server ends or its host is silent (TCP_USER_TIMEOUT and
+/// keepalive, within 20 s), all calls, those under way too, throw peer_failure.
+class tcp_store {
+ public:
+  /// Connects to "host:port", or to the first of several ("10.0.0.1:29500,[2001:db8::1]:29500") that answers; as long
+  /// as none does tries again until the deadline, then throws timeout_error. Throws configuration_error when the host
+  /// is unknown, or when whoever listens there does not know the token. `own` is a server that is to live as long.
+  tcp_store(std::string_view where, std::string_view token, clock::time_point until,
+            std::unique_ptr<store_server> own = nullptr);
+  tcp_store(tcp_store&&) noexcept;
+  tcp_store& operator=(tcp_store&&) = delete;
+  /// Ends the leases of this object and closes the connection.
+  ~tcp_store();
+
+  [[nodiscard]] store_entry get(std::string_view key, clock::time_point until);
+  store_swap compare_and_swap(std::string_view key, std::uint64_t expected, std::optional<std::string_view> value,
+                              clock::time_point until, std::uint64_t lease = 0);
+  [[nodiscard]] std::optional<store_entry> watch(std::string_view key, std::uint64_t known, clock::time_point until);
+  [[nodiscard]] store_lease lease(seconds ttl, clock::time_point until);
+  [[nodiscard]] std::string where() const;
+
+ private:
+  struct implementation;
+  std::unique_ptr<store_server> own_;  // before the client: it ends after it
+  std::shared_ptr<implementation> self_;
+};
+
+static_assert(store<tcp_store>);
+
+}  // namespace muster::inline v0

@@ -1,0 +1,82 @@
+// Shared memory inside of a host, another transport between hosts.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include <muster/comm/any_transport.hpp>
+#include <muster/comm/collectives/algo/blocks.hpp>
+#include <muster/comm/task.hpp>
+
+#include "../shm/transport.hpp"
+#include "host_map.hpp"
+#include "part.hpp"
+
+namespace muster::inline v0::detail {
+
+/// One rank of a group that stretches over hosts. Barrier, broadcast, reduce and allreduce go in two levels: the ranks
+/// of a host combine through their memory, one rank of each host talks to its like on the others, and the result goes
+/// to the host's ranks through memory again. A large allreduce is cut into blocks, one for each rank that the smallest
+/// host has: the ranks of the same number work on the same block, so that every link of a host is used, and no byte
+/// leaves a host twice. All else, and all messages, go by the transport between the hosts, which reaches every rank.
+class hierarchical_transport final : public request_owner {
+ public:
+  /// `within` connects the ranks of this host, in the order of `hosts`; null for a rank that is alone there.
+  hierarchical_transport(std::unique_ptr<any_transport> between, std::unique_ptr<shm_transport> within, host_map hosts);
+  hierarchical_transport(hierarchical_transport&&) = delete;
+
+  [[nodiscard]] int rank() const { return between_->rank(); }
+  [[nodiscard]] int size() const { return between_->size(); }
+  [[nodiscard]] transport_abilities abilities() const;
+  [[nodiscard]] std::pmr::memory_resource* memory() const { return within_ ? within_->memory() : nullptr; }
+  [[nodiscard]] bool crowded() const { return within_ ? within_->crowded() : between_->crowded(); }
+  [[nodiscard]] bool must_yield() const { return inside_ ? within_->must_yield() : between_->must_yield(); }
+  void send(request& r) { between_->send(r); }
+  void receive(request& r) { between_->receive(r); }
+  bool native(const native_call& call, request& r);
+  bool test(request& r);
+  void cancel(request& r) noexcept override;
+  void notify(int peer, const notice& message) { between_->notify(peer, message); }
+  bool poll(notice& message);
+  void pause(clock::time_point until);
+  [[nodiscard]] std::unique_ptr<hierarchical_transport> subgroup(std::span<const int> members, std::uint64_t id);
+
+ private:
+  using flow_type = flow<part_of_transport>;
+
+  // Below so many bytes the rounds count, not the bytes: one rank of each host does it all.
+  static constexpr std::size_t one_rail_up_to = 8192;
+
+  [[nodiscard]] int place() const { return hosts_.place_of[static_cast<std::size_t>(rank())]; }
+  [[nodiscard]] int ranks_here() const { return static_cast<int>(hosts_.neighbours(rank()).size()); }
+  /// Who speaks for this host in a collective with a root.
+  [[nodiscard]] int speaker_for(int root) const;
+  [[nodiscard]] int rails_for(std::size_t bytes) const { return bytes <= one_rail_up_to ? 1 : hosts_.rails; }
+
+  [[nodiscard]] static task begin(flow_type& f, hierarchical_transport& self, const native_call& call);
+  static task allreduce(flow_type& f, hierarchical_transport& self, const native_call& call);
+  static task combine_within(flow_type& f, hierarchical_transport& self, const native_call& call, int rails);
+  static task share_within(flow_type& f, hierarchical_transport& self, const native_call& call, int rails);
+  static task reduce(flow_type& f, hierarchical_transport& self, const native_call& call);
+  static task broadcast(flow_type& f, hierarchical_transport& self, const native_call& call);
+  static task barrier(flow_type& f, hierarchical_transport& self, const native_call& call);
+  /// One collective of the ranks of this host; nothing where there is one only.
+  static task within(flow_type& f, hierarchical_transport& self, const native_call& step);
+
+  std::unique_ptr<any_transport> between_;
+  std::unique_ptr<shm_transport> within_;
+  host_map hosts_;
+
+  // The collective under way.
+  bool inside_ = false;  // it waits for ranks of this host
+  frame_pool pool_;
+  std::vector<buffer<std::byte>> scratch_;
+  std::optional<part_of_transport> part_;
+  std::optional<flow_type> steps_;
+  task body_;
+};
+
+static_assert(transport<hierarchical_transport>);
+
+}  // namespace muster::inline v0::detail

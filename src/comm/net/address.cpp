@@ -1,0 +1,260 @@
+#include "address.hpp"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <sys/types.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include <muster/core/error.hpp>
+
+namespace muster::inline v0::detail {
+namespace {
+
+std::optional<unsigned> number(std::string_view text, unsigned most) {
+  unsigned value = 0;
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (code != std::errc() || end != text.data() + text.size() || value > most) return std::nullopt;
+  return value;
+}
+
+// "host:port" or "[host]:port" in two; nothing when it is neither.
+struct split {
+  std::string_view host;
+  std::string_view port;
+  bool bracketed = false;
+};
+
+std::optional<split> split_port(std::string_view text) {
+  if (text.starts_with('[')) {
+    const auto end = text.find(']');
+    if (end == std::string_view::npos || end + 1 >= text.size() || text[end + 1] != ':') return std::nullopt;
+    return split{text.substr(1, end - 1), text.substr(end + 2), true};
+  }
+  const auto colon = text.find(':');
+  if (colon == std::string_view::npos || text.find(':', colon + 1) != std::string_view::npos) return std::nullopt;
+  return split{text.substr(0, colon), text.substr(colon + 1)};
+}
+
+address from_number(std::string_view host, std::uint16_t port) noexcept {
+  char text[INET6_ADDRSTRLEN] = {};
+  if (host.size() >= sizeof text) return {};
+  std::memcpy(text, host.data(), host.size());
+  sockaddr_in v4{};
+  v4.sin_family = AF_INET;
+  v4.sin_port = htons(port);
+  if (::inet_pton(AF_INET, text, &v4.sin_addr) == 1) return {reinterpret_cast<const sockaddr*>(&v4), sizeof v4};
+  sockaddr_in6 v6{};
+  v6.sin6_family = AF_INET6;
+  v6.sin6_port = htons(port);
+  if (::inet_pton(AF_INET6, text, &v6.sin6_addr) == 1) return {reinterpret_cast<const sockaddr*>(&v6), sizeof v6};
+  return {};
+}
+
+const sockaddr_in& as_v4(const address& a) { return *reinterpret_cast<const sockaddr_in*>(a.get()); }
+const sockaddr_in6& as_v6(const address& a) { return *reinterpret_cast<const sockaddr_in6*>(a.get()); }
+
+std::span<const unsigned char> bytes_of(const address& a) {
+  if (a.family() == AF_INET) return {reinterpret_cast<const unsigned char*>(&as_v4(a).sin_addr), 4};
+  if (a.family() == AF_INET6) return {as_v6(a).sin6_addr.s6_addr, 16};
+  return {};
+}
+
+bool same_number(const address& a, const address& b, unsigned bits) {
+  if (a.family() != b.family()) return false;
+  const auto left = bytes_of(a);
+  const auto right = bytes_of(b);
+  for (std::size_t i = 0; i < left.size() && bits > 0; ++i) {
+    const unsigned in_byte = std::min(bits, 8U);
+    const unsigned mask = 0xffU << (8 - in_byte) & 0xffU;
+    if (((left[i] ^ right[i]) & mask) != 0) return false;
+    bits -= in_byte;
+  }
+  return true;
+}
+
+// What of `all` one word of the user's choice means.
+std::vector<address> chosen_by(std::string_view word, const std::vector<interface_address>& all) {
+  std::vector<address> found;
+  const auto slash = word.find('/');
+  const address net = from_number(word.substr(0, slash), 0);
+  const unsigned whole = net.family() == AF_INET ? 32 : 128;
+  const auto bits = slash == std::string_view::npos ? whole : number(word.substr(slash + 1), whole);
+  if (!net.empty() && !bits) return found;
+  for (const auto& one : all) {
+    const bool fits = net.empty() ? one.interface == word : same_number(one.where, net, *bits);
+    if (fits) found.push_back(one.where);
+  }
+  return found;
+}
+
+std::string list_of(const std::vector<interface_address>& all) {
+  std::string text;
+  for (const auto& one : all) text += (text.empty() ? "" : ", ") + one.interface + " " + one.where.host();
+  return text.empty() ? "none" : text;
+}
+
+}  // namespace
+
+host_port parse_host_port(std::string_view text, const std::string& origin) {
+  const auto parts = split_port(text);
+  const auto port = parts ? number(parts->port, 65535) : std::nullopt;
+  const bool good = parts && port && *port > 0 && !parts->host.empty() &&
+                    parts->host.find_first_of(" /@[]") == std::string_view::npos &&
+                    (!parts->bracketed || from_number(parts->host, 0).family() == AF_INET6);
+  if (!good) {
+    throw configuration_error(origin + " cannot be '" + std::string(text) +
+                              "' (it is a host and a port from 1 to 65535); write node1:29500, 10.0.0.1:29500 or "
+                              "[2001:db8::1]:29500");
+  }
+  return {std::string(parts->host), static_cast<std::uint16_t>(*port)};
+}
+
+address::address(const sockaddr* from, socklen_t length) noexcept {
+  const bool known = from != nullptr && ((from->sa_family == AF_INET && length >= sizeof(sockaddr_in)) ||
+                                         (from->sa_family == AF_INET6 && length >= sizeof(sockaddr_in6)));
+  if (!known) return;
+  length_ = from->sa_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+  std::memcpy(&storage_, from, length_);
+}
+
+address address::parse(std::string_view text) noexcept {
+  const auto parts = split_port(text);
+  const auto port = parts ? number(parts->port, 65535) : std::nullopt;
+  if (!port) return {};
+  const address read = from_number(parts->host, static_cast<std::uint16_t>(*port));
+  return parts->bracketed == (read.family() == AF_INET6) ? read : address();
+}
+
+address address::any(std::uint16_t port) noexcept {
+  const bool has_v6 = [] {
+    const int probe = ::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (probe >= 0) ::close(probe);
+    return probe >= 0;
+  }();
+  return from_number(has_v6 ? "::" : "0.0.0.0", port);
+}
+
+std::uint16_t address::port() const noexcept {
+  if (family() == AF_INET) return ntohs(as_v4(*this).sin_port);
+  return family() == AF_INET6 ? ntohs(as_v6(*this).sin6_port) : std::uint16_t{0};
+}
+
+address address::with_port(std::uint16_t port) const noexcept {
+  address changed = *this;
+  if (family() == AF_INET) reinterpret_cast<sockaddr_in*>(&changed.storage_)->sin_port = htons(port);
+  if (family() == AF_INET6) reinterpret_cast<sockaddr_in6*>(&changed.storage_)->sin6_port = htons(port);
+  return changed;
+}
+
+bool address::is_loopback() const noexcept {
+  if (family() == AF_INET) return bytes_of(*this)[0] == 127;
+  if (family() != AF_INET6) return false;
+  const in6_addr& number = as_v6(*this).sin6_addr;
+  return IN6_IS_ADDR_LOOPBACK(&number) || (IN6_IS_ADDR_V4MAPPED(&number) && number.s6_addr[12] == 127);
+}
+
+bool address::is_link_local() const noexcept {
+  const auto bytes = bytes_of(*this);
+  if (family() == AF_INET) return bytes[0] == 169 && bytes[1] == 254;
+  return family() == AF_INET6 && bytes[0] == 0xfe && (bytes[1] & 0xc0) == 0x80;
+}
+
+std::string address::host() const {
+  char text[INET6_ADDRSTRLEN] = {};
+  if (empty() || ::inet_ntop(family(), bytes_of(*this).data(), text, sizeof text) == nullptr) return "(no address)";
+  return text;
+}
+
+std::string address::to_string() const {
+  const std::string port = ":" + std::to_string(this->port());
+  return family() == AF_INET6 ? "[" + host() + "]" + port : host() + port;
+}
+
+bool address::operator==(const address& other) const noexcept {
+  return length_ == other.length_ && port() == other.port() && same_number(*this, other, 128);
+}
+
+std::vector<address> resolve(const host_port& where) {
+  if (const address read = from_number(where.host, where.port); !read.empty()) return {read};
+  addrinfo wanted{};
+  wanted.ai_socktype = SOCK_STREAM;  // or each address comes once for every kind of socket
+  wanted.ai_flags = AI_NUMERICSERV;
+  addrinfo* first = nullptr;
+  const int code = ::getaddrinfo(where.host.c_str(), std::to_string(where.port).c_str(), &wanted, &first);
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(first, &::freeaddrinfo);
+  std::vector<address> found;
+  for (const addrinfo* one = code == 0 ? first : nullptr; one != nullptr; one = one->ai_next) {
+    const address next(one->ai_addr, one->ai_addrlen);
+    if (!next.empty() && std::find(found.begin(), found.end(), next) == found.end()) found.push_back(next);
+  }
+  if (found.empty()) {
+    const std::string why = code == 0            ? "it has no address"
+                            : code == EAI_SYSTEM ? std::strerror(errno)
+                                                 : ::gai_strerror(code);
+    throw configuration_error("host '" + where.host + "' cannot be found (" + why +
+                              "); check its spelling, or write its address");
+  }
+  return found;
+}
+
+std::vector<interface_address> all_interface_addresses() {
+  ifaddrs* first = nullptr;
+  if (::getifaddrs(&first) != 0) {
+    throw error(error_kind::other, "the addresses of this host cannot be listed (" + std::string(std::strerror(errno)) +
+                                       "); name one in the settings");
+  }
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(first, &::freeifaddrs);
+  std::vector<interface_address> all;
+  for (const ifaddrs* one = first; one != nullptr; one = one->ifa_next) {
+    if ((one->ifa_flags & IFF_UP) == 0 || one->ifa_addr == nullptr) continue;
+    const address where(one->ifa_addr,
+                        one->ifa_addr->sa_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
+    if (!where.empty() && !where.is_link_local()) all.push_back({one->ifa_name, where.with_port(0)});
+  }
+  return all;
+}
+
+std::vector<address> own_addresses(std::string_view chosen, const std::string& origin) {
+  const auto all = all_interface_addresses();
+  std::vector<address> found;
+  if (chosen == "auto") {
+    for (const bool loopback : {false, true}) {
+      for (const auto& one : all) {
+        if (one.where.is_loopback() == loopback) found.push_back(one.where);
+      }
+      if (!found.empty()) return found;
+    }
+    throw configuration_error("this host has no address (no network interface is up); bring one up: ip link set lo up");
+  }
+  for (std::string_view rest = chosen;;) {
+    const auto comma = rest.find(',');
+    const std::string word(rest.substr(0, comma));
+    const auto more = chosen_by(word, all);
+    if (more.empty()) {
+      throw configuration_error(origin + " cannot be '" + std::string(chosen) + "' (no interface, subnet or address '" +
+                                word + "' is up here; there are: " + list_of(all) + "); choose one of these");
+    }
+    for (const auto& one : more) {
+      if (std::find(found.begin(), found.end(), one) == found.end()) found.push_back(one);
+    }
+    if (comma == std::string_view::npos) return found;
+    rest.remove_prefix(comma + 1);
+  }
+}
+
+bool is_own(const address& where) {
+  if (where.is_loopback()) return true;
+  const auto all = all_interface_addresses();
+  return std::any_of(all.begin(), all.end(), [&](const auto& one) { return one.where == where.with_port(0); });
+}
+
+}  // namespace muster::inline v0::detail

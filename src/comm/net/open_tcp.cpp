@@ -1,0 +1,119 @@
+// How a job's store is opened over TCP: where its settings say, or where rank 0 tells the others through PMIx.
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+#include <muster/comm/rendezvous/open_store.hpp>
+#include <muster/comm/tcp/store.hpp>
+#include <muster/core/error.hpp>
+
+#include "address.hpp"
+#include "handshake.hpp"
+#include "pmix.hpp"
+
+namespace muster::inline v0 {
+namespace {
+
+std::string token_of(const settings& configuration) {
+  const auto& asked = configuration.value(setting::token);
+  return asked == "auto" ? std::string() : asked;
+}
+
+// Under which addresses the others may reach a port of this host.
+std::string own_list(std::uint16_t port, const settings& configuration) {
+  std::string list;
+  for (const auto& one :
+       detail::own_addresses(configuration.value(setting::interface), configuration.origin(setting::interface))) {
+    list += (list.empty() ? "" : ",") + one.with_port(port).to_string();
+  }
+  return list;
+}
+
+// How this very host reaches a port at which it listens on all addresses, also where its loopback is down.
+std::string from_here(std::uint16_t port, const settings& configuration) {
+  return "127.0.0.1:" + std::to_string(port) + "," + own_list(port, configuration);
+}
+
+// Rank 0 serves at what the user named, if that is here and free.
+std::unique_ptr<store_server> serve_at(const detail::host_port& place, const std::string& token) {
+  const auto addresses = detail::resolve(place);
+  if (std::none_of(addresses.begin(), addresses.end(), detail::is_own)) return nullptr;
+  // A name may stand for the loopback here and for another address elsewhere; a number means what it says.
+  const bool narrow = place.host == "localhost" || addresses.front().host() == place.host;
+  try {
+    return std::make_unique<store_server>(narrow ? addresses.front().to_string() : ":" + std::to_string(place.port),
+                                          token);
+  } catch (const store_address_taken&) {  // by whoever serves already
+    return nullptr;
+  }
+}
+
+any_store open_tcp(std::string_view where, const std::string& origin, const settings& configuration,
+                   const launch_env& launch, clock::time_point until) {
+  const auto place = detail::parse_host_port(where, origin);
+  const std::string token = token_of(configuration);
+  std::unique_ptr<store_server> server;
+  if (launch.rank == 0) server = serve_at(place, token);
+  std::string reached(where);
+  if (server && server->address() != reached) reached = from_here(place.port, configuration);
+  return any_store(std::make_unique<tcp_store>(reached, token, until, std::move(server)));
+}
+
+std::string random_text() {
+  std::array<std::byte, 32> bytes;
+  detail::fill_random(bytes);
+  std::string text;
+  for (const std::byte one : bytes) {
+    char digits[3];
+    std::snprintf(digits, sizeof digits, "%02x", std::to_integer<unsigned>(one));
+    text += digits;
+  }
+  return text;
+}
+
+// What rank 0 tells the others: "at ADDRESSES TOKEN", or "error TEXT". A token that was given is not told.
+std::optional<any_store> open_pmix(const settings& configuration, const launch_env& launch, clock::time_point until,
+                                   std::string& why_not) {
+  auto* const session = detail::pmix_session::open(why_not);
+  if (!session) return std::nullopt;
+  if (session->rank() != launch.rank) {
+    why_not =
+        "PMIx calls this rank " + std::to_string(session->rank()) + ", the launcher " + std::to_string(launch.rank);
+    return std::nullopt;
+  }
+  std::string told;
+  std::string token = token_of(configuration);
+  std::unique_ptr<store_server> server;
+  if (launch.rank == 0) {
+    const bool draws = token.empty();
+    if (draws) token = random_text();
+    try {
+      server = std::make_unique<store_server>(":0", token);
+      told = "at " + own_list(server->port(), configuration) + " " + (draws ? token : std::string());
+    } catch (const configuration_error& failed) {
+      told = "error " + std::string(failed.what());
+    }
+  }
+  told = session->share(told, until);
+  const auto space = told.find(' ');
+  const std::string rest = space == std::string::npos ? "" : told.substr(space + 1);
+  if (!told.starts_with("at ")) throw configuration_error(told.starts_with("error ") ? rest : "rank 0 told nonsense");
+  const auto end = std::min(rest.find(' '), rest.size());
+  if (end + 1 < rest.size()) token = rest.substr(end + 1);
+  std::string reached = rest.substr(0, end);
+  if (server) reached = from_here(server->port(), configuration);
+  return any_store(std::make_unique<tcp_store>(reached, token, until, std::move(server)));
+}
+
+}  // namespace
+
+namespace detail {
+
+bool link_tcp_store() noexcept {
+  static const bool done = register_store_opener({&open_tcp, &open_pmix});
+  return done;
+}
+
+}  // namespace detail
+
+}  // namespace muster::inline v0

@@ -1,0 +1,211 @@
+#include "socket.hpp"
+
+#include <netinet/tcp.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cmath>
+#include <cstring>
+
+namespace muster::inline v0::detail {
+namespace {
+
+constexpr int probes = 6;
+
+std::string why(int code) { return code == ETIMEDOUT ? "no answer in time" : std::strerror(code); }
+
+descriptor open_socket(const address& of) {
+  descriptor made(::socket(of.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!made) throw socket_error(errno, "no socket for " + of.to_string() + " can be made (" + why(errno) + ")");
+  return made;
+}
+
+int whole_seconds(seconds span) { return static_cast<int>(std::clamp(std::ceil(span.count()), 1.0, 32767.0)); }
+
+}  // namespace
+
+bool socket_error::timed_out() const noexcept { return code_ == ETIMEDOUT; }
+bool socket_error::closed() const noexcept { return code_ == ECONNRESET || code_ == EPIPE; }
+
+bool wait_for(int file, short events, clock::time_point until) {
+  for (;;) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - clock::now()).count();
+    pollfd watched{file, events, 0};
+    const int ready = ::poll(&watched, 1, static_cast<int>(std::clamp<long long>(left, 0, 3600000)));
+    if (ready > 0) return true;
+    if (ready < 0 && errno != EINTR) throw socket_error(errno, "poll failed (" + why(errno) + ")");
+    if (clock::now() >= until) return false;
+  }
+}
+
+void tcp_socket::fail(const std::string& what, int code) const {
+  throw socket_error(code, what + " " + peer_.to_string() + " failed (" + why(code) + ")");
+}
+
+tcp_socket tcp_socket::listen(const address& where, int backlog) {
+  tcp_socket made(open_socket(where), where);
+  const auto check = [&](int result) {
+    if (result == 0) return;
+    const int code = errno;
+    throw socket_error(code, where.to_string() + " cannot be listened at (" + why(code) + ")");
+  };
+  const int on = 1;
+  const int off = 0;
+  // A port whose last connections have ended some seconds ago is free.
+  check(::setsockopt(made.file(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on));
+  if (where.family() == AF_INET6) check(::setsockopt(made.file(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off));
+  check(::bind(made.file(), where.get(), where.length()));
+  check(::listen(made.file(), backlog));
+  return made;
+}
+
+tcp_socket tcp_socket::accept() const {
+  for (;;) {
+    sockaddr_storage from{};
+    socklen_t length = sizeof from;
+    descriptor came(::accept4(file(), reinterpret_cast<sockaddr*>(&from), &length, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (came) return tcp_socket(std::move(came), address(reinterpret_cast<const sockaddr*>(&from), length));
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return {};
+    const bool hopeless = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM || errno == EBADF ||
+                          errno == EINVAL || errno == ENOTSOCK;
+    if (hopeless) {
+      const int code = errno;
+      throw socket_error(code, "no connection can be accepted at " + local().to_string() + " (" + why(code) + ")");
+    }  // else it concerns that one connection
+  }
+}
+
+tcp_socket tcp_socket::start_connect(const address& to) {
+  tcp_socket made(open_socket(to), to);
+  if (::connect(made.file(), to.get(), to.length()) != 0 && errno != EINPROGRESS && errno != EINTR) {
+    made.fail("connecting to", errno);
+  }
+  return made;
+}
+
+void tcp_socket::finish_connect() const {
+  int code = 0;
+  socklen_t length = sizeof code;
+  if (::getsockopt(file(), SOL_SOCKET, SO_ERROR, &code, &length) != 0) code = errno;
+  // A port of this host at which nobody listens may be the one that the system chose for this very socket.
+  if (code == 0 && local() == peer_) code = ECONNREFUSED;
+  if (code != 0) fail("connecting to", code);
+}
+
+tcp_socket tcp_socket::connect(const address& to, clock::time_point until) {
+  tcp_socket made = start_connect(to);
+  if (!wait_for(made.file(), POLLOUT, until)) made.fail("connecting to", ETIMEDOUT);
+  made.finish_connect();
+  return made;
+}
+
+tcp_socket tcp_socket::connect(std::span<const address> to, clock::time_point until) {
+  std::string failures;
+  int code = EADDRNOTAVAIL;
+  for (std::size_t i = 0; i < to.size(); ++i) {
+    const auto now = clock::now();
+    const auto share = until > now ? (until - now) / static_cast<long>(to.size() - i) : clock::duration::zero();
+    try {
+      return connect(to[i], now + share);
+    } catch (const socket_error& failed) {
+      failures += (failures.empty() ? "" : "; ") + std::string(failed.what());
+      code = failed.code();
+    }
+  }
+  throw socket_error(code, failures.empty() ? "there is no address to connect to" : failures);
+}
+
+address tcp_socket::local() const noexcept {
+  sockaddr_storage here{};
+  socklen_t length = sizeof here;
+  if (::getsockname(file(), reinterpret_cast<sockaddr*>(&here), &length) != 0) return {};
+  return {reinterpret_cast<const sockaddr*>(&here), length};
+}
+
+void tcp_socket::set(int level, int name, int value, const char* what) const {
+  if (::setsockopt(file(), level, name, &value, sizeof value) != 0)
+    fail(std::string("setting ") + what + " for", errno);
+}
+
+void tcp_socket::set_no_delay() const { set(IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY"); }
+
+void tcp_socket::set_liveness(seconds idle, seconds unacknowledged) const {
+  const double most = static_cast<double>(INT_MAX);
+  const int milliseconds = static_cast<int>(std::clamp(std::ceil(1000 * unacknowledged.count()), 1.0, most));
+  set(SOL_SOCKET, SO_KEEPALIVE, 1, "SO_KEEPALIVE");
+  set(IPPROTO_TCP, TCP_KEEPIDLE, whole_seconds(idle), "TCP_KEEPIDLE");
+  set(IPPROTO_TCP, TCP_KEEPINTVL, whole_seconds(unacknowledged / probes), "TCP_KEEPINTVL");
+  set(IPPROTO_TCP, TCP_KEEPCNT, probes, "TCP_KEEPCNT");
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, milliseconds, "TCP_USER_TIMEOUT");
+}
+
+void tcp_socket::set_buffers(int send, int receive) const {
+  set(SOL_SOCKET, SO_SNDBUF, send, "SO_SNDBUF");
+  set(SOL_SOCKET, SO_RCVBUF, receive, "SO_RCVBUF");
+}
+
+std::optional<std::size_t> tcp_socket::try_read(std::span<std::byte> into) const {
+  for (;;) {
+    const ssize_t got = ::recv(file(), into.data(), into.size(), MSG_DONTWAIT);
+    if (got >= 0) return static_cast<std::size_t>(got);
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return std::nullopt;
+    if (errno != EINTR) fail("reading from", errno);
+  }
+}
+
+std::size_t tcp_socket::try_write(std::span<const iovec> pieces) const {
+  msghdr message{};
+  message.msg_iov = const_cast<iovec*>(pieces.data());  // sendmsg reads it only; its C type predates const
+  message.msg_iovlen = std::min<std::size_t>(pieces.size(), IOV_MAX);
+  for (;;) {
+    const ssize_t sent = ::sendmsg(file(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent >= 0) return static_cast<std::size_t>(sent);
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return 0;
+    if (errno != EINTR) fail("writing to", errno);
+  }
+}
+
+void tcp_socket::read_exactly(std::span<std::byte> into, clock::time_point until) const {
+  while (!into.empty()) {
+    const auto got = try_read(into);
+    if (got && *got == 0) {
+      throw socket_error(ECONNRESET, "reading from " + peer_.to_string() + " failed (it closed the connection)");
+    }
+    if (got) {
+      into = into.subspan(*got);
+    } else if (!wait_for(file(), POLLIN, until)) {
+      fail("reading from", ETIMEDOUT);
+    }
+  }
+}
+
+void tcp_socket::write_exactly(std::span<const std::byte> from, clock::time_point until) const {
+  iovec piece{const_cast<std::byte*>(from.data()), from.size()};  // as above
+  write_exactly(std::span(&piece, 1), until);
+}
+
+void tcp_socket::write_exactly(std::span<iovec> pieces, clock::time_point until) const {
+  for (pieces = drop_front(pieces, 0); !pieces.empty();) {
+    const std::size_t sent = try_write(pieces);
+    pieces = drop_front(pieces, sent);
+    if (sent == 0 && !wait_for(file(), POLLOUT, until)) fail("writing to", ETIMEDOUT);
+  }
+}
+
+void tcp_socket::shutdown_write() const noexcept { ::shutdown(file(), SHUT_WR); }
+
+std::span<iovec> drop_front(std::span<iovec> pieces, std::size_t count) noexcept {
+  while (!pieces.empty() && count >= pieces.front().iov_len) {
+    count -= pieces.front().iov_len;
+    pieces = pieces.subspan(1);
+  }
+  if (!pieces.empty()) {
+    pieces.front().iov_base = static_cast<std::byte*>(pieces.front().iov_base) + count;
+    pieces.front().iov_len -= count;
+  }
+  return pieces;
+}
+
+}  // namespace muster::inline v0::detail

@@ -1,0 +1,96 @@
+// TCP sockets that never block: every wait has a deadline, every error names the address.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <system_error>
+
+#include <muster/core/clock.hpp>
+#include <muster/core/error.hpp>
+
+#include "../descriptor.hpp"
+#include "address.hpp"
+
+namespace muster::inline v0::detail {
+
+/// What a socket met. The code is errno's; a deadline that passed is ETIMEDOUT, an end of the stream is ECONNRESET.
+class socket_error : public error {
+ public:
+  socket_error(int code, const std::string& text) : error(error_kind::other, text), code_(code) {}
+  [[nodiscard]] int code() const noexcept { return code_; }
+  [[nodiscard]] bool timed_out() const noexcept;
+  /// The other side has closed or reset the connection.
+  [[nodiscard]] bool closed() const noexcept;
+
+ private:
+  int code_;
+};
+
+/// Waits until one of `events` (POLLIN, POLLOUT) or trouble is there; false when the deadline comes first. A deadline
+/// that has passed looks once. EINTR does not end the wait.
+bool wait_for(int file, short events, clock::time_point until);
+
+/// One TCP socket: non-blocking, closed on exec, deaf to SIGPIPE. Move-only; one thread reads and one may write.
+class tcp_socket {
+ public:
+  tcp_socket() = default;
+
+  /// Waits at `where` for others to connect; port 0 takes a free one, which `local` tells. An address of all zeroes of
+  /// IPv6 takes IPv4 too. A port that is taken is a socket_error of EADDRINUSE.
+  [[nodiscard]] static tcp_socket listen(const address& where, int backlog = 1024);
+  /// The next that has connected; empty when there is none now. A socket_error says what keeps this process from
+  /// accepting (no descriptor left); one that has given up already is passed over.
+  [[nodiscard]] tcp_socket accept() const;
+  /// Begins to connect: it is done when the socket can be written to and `finish_connect` returns.
+  [[nodiscard]] static tcp_socket start_connect(const address& to);
+  /// Throws what became of it; on return the connection stands.
+  void finish_connect() const;
+  /// Both at once, at the latest at `until`.
+  [[nodiscard]] static tcp_socket connect(const address& to, clock::time_point until);
+  /// The first of several addresses that answers. Each gets its share of the time that is left; the error is of all.
+  [[nodiscard]] static tcp_socket connect(std::span<const address> to, clock::time_point until);
+
+  [[nodiscard]] int file() const noexcept { return file_.get(); }
+  explicit operator bool() const noexcept { return static_cast<bool>(file_); }
+  [[nodiscard]] address local() const noexcept;
+  /// Whom it connects to; also after the connection is gone.
+  [[nodiscard]] const address& peer() const noexcept { return peer_; }
+
+  /// Small messages leave at once (TCP_NODELAY).
+  void set_no_delay() const;
+  /// The system tells of a peer whose host is silent: when nothing came for `idle`, or nothing that was sent was taken
+  /// for `unacknowledged` (TCP_USER_TIMEOUT, with probes six times within). Seconds, rounded up.
+  void set_liveness(seconds idle, seconds unacknowledged) const;
+  /// The system's buffers, in bytes; it may take less.
+  void set_buffers(int send, int receive) const;
+
+  /// What is there, at least one byte; 0 at the end of the stream, nothing when there is nothing yet.
+  [[nodiscard]] std::optional<std::size_t> try_read(std::span<std::byte> into) const;
+  /// As much of the pieces as goes now, in order; 0 when nothing does. At most IOV_MAX pieces.
+  [[nodiscard]] std::size_t try_write(std::span<const iovec> pieces) const;
+  /// All of it by the deadline, or socket_error. An end of the stream before it is one, too.
+  void read_exactly(std::span<std::byte> into, clock::time_point until) const;
+  void write_exactly(std::span<const std::byte> from, clock::time_point until) const;
+  /// The same of several pieces, which are used up.
+  void write_exactly(std::span<iovec> pieces, clock::time_point until) const;
+
+  /// Nothing more is sent; the other side reads what was, and then the end.
+  void shutdown_write() const noexcept;
+
+ private:
+  explicit tcp_socket(descriptor file, address peer = {}) noexcept : file_(std::move(file)), peer_(peer) {}
+  [[noreturn]] void fail(const std::string& what, int code) const;
+  void set(int level, int name, int value, const char* what) const;
+
+  descriptor file_;
+  address peer_;
+};
+
+/// Takes `count` bytes off the front of the pieces; returns what is left of them, which lies in the same array.
+[[nodiscard]] std::span<iovec> drop_front(std::span<iovec> pieces, std::size_t count) noexcept;
+
+}  // namespace muster::inline v0::detail

@@ -1,0 +1,141 @@
+#include <muster/comm/rendezvous/open_store.hpp>
+
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+
+#include <muster/comm/rendezvous/file_store.hpp>
+#include <muster/core/error.hpp>
+
+namespace muster::inline v0 {
+namespace {
+
+std::optional<detail::store_opener>& opener() {
+  static std::optional<detail::store_opener> registered;
+  return registered;
+}
+
+[[noreturn]] void refuse(const std::string& text) { throw configuration_error(text); }
+
+// The job's name as part of a path.
+std::string folder_name(const settings& configuration, const launch_env& launch) {
+  const auto& asked = configuration.value(setting::job);
+  std::string name = asked != "auto" ? asked : launch.job.empty() ? std::to_string(::getpid()) : launch.job;
+  for (char& c : name) {
+    const bool plain =
+        (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '.';
+    if (!plain) c = '_';
+  }
+  return "muster-" + std::to_string(::geteuid()) + "-" + name.substr(0, 200);
+}
+
+any_store open_in_folder(const std::string& folder, const settings& configuration, const launch_env& launch,
+                         clock::time_point until) {
+  const std::string path = folder + (folder.ends_with('/') ? "" : "/") + folder_name(configuration, launch);
+  // In a folder for all, another may have made ours before.
+  if (::mkdir(path.c_str(), 0700) != 0 && errno == EEXIST) {
+    struct stat status {};
+    const bool ours = ::lstat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode) && status.st_uid == ::geteuid() &&
+                      (status.st_mode & 0022) == 0;
+    if (!ours) {
+      refuse("the store of this job cannot be in '" + path +
+             "' (it is no folder of this user's own); remove it, or choose another place: --rendezvous file:/folder");
+    }
+  }
+  return any_store(std::make_unique<file_store>(path, until));
+}
+
+any_store open_over_tcp(std::string_view where, const std::string& origin, const settings& configuration,
+                        const launch_env& launch, clock::time_point until) {
+  if (!opener()) {
+    refuse(origin +
+           " asks for a store over TCP (this program was linked without muster::tcp); link muster::muster from "
+           "a build with TCP, or use --rendezvous file:/folder");
+  }
+  return opener()->tcp(where, origin, configuration, launch, until);
+}
+
+any_store open_automatically(const settings& configuration, const launch_env& launch, clock::time_point until) {
+  std::string why_not = "the launcher offers no PMIx";
+  if (environment("PMIX_NAMESPACE") && launch.size > 1) {
+    why_not = "this program was linked without muster::tcp";
+    if (opener()) {
+      if (auto opened = opener()->pmix(configuration, launch, until, why_not)) return std::move(*opened);
+    }
+  }
+  const auto host = environment("MASTER_ADDR");
+  const auto port = environment("MASTER_PORT");
+  if (host && port) {
+    const bool bracket = host->find(':') != std::string::npos && !host->starts_with('[');
+    const std::string where = (bracket ? "[" + *host + "]" : *host) + ":" + *port;
+    return open_over_tcp(where, "MASTER_ADDR and MASTER_PORT", configuration, launch, until);
+  }
+  if (launch.on_one_host() || launch.size == 1) {
+    return open_in_folder(std::filesystem::temp_directory_path().string(), configuration, launch, until);
+  }
+  refuse(
+      "the ranks cannot find each other (" + why_not +
+      ", and neither MASTER_ADDR and MASTER_PORT nor a place to meet is set); set --rendezvous tcp://HOST:PORT, HOST "
+      "being rank 0's, or --rendezvous file:/FOLDER on a file system of all hosts");
+}
+
+std::string random_token() {
+  unsigned char bytes[32];
+  if (::getrandom(bytes, sizeof bytes, 0) != static_cast<ssize_t>(sizeof bytes)) {
+    throw error(error_kind::other, "the system gives no random bytes (" + std::string(std::strerror(errno)) +
+                                       "); set a token: MUSTER_TOKEN");
+  }
+  std::string text;
+  for (const unsigned byte : bytes) {
+    char digits[3];
+    std::snprintf(digits, sizeof digits, "%02x", byte);
+    text += digits;
+  }
+  return text;
+}
+
+}  // namespace
+
+any_store open_store(const settings& configuration, const launch_env& launch) {
+  const auto until = deadline_after(seconds(configuration.positive(setting::timeout)));
+  const std::string& asked = configuration.value(setting::rendezvous);
+  const std::string origin = configuration.origin(setting::rendezvous);
+  if (asked == "auto") return open_automatically(configuration, launch, until);
+  if (asked.starts_with("file:/")) return open_in_folder(asked.substr(5), configuration, launch, until);
+  if (asked.starts_with("tcp://")) {
+    return open_over_tcp(std::string_view(asked).substr(6), origin, configuration, launch, until);
+  }
+  refuse(origin + " cannot be '" + asked +
+         "' (it is auto, tcp://host:port or file:/folder); write tcp://node1:29500 or file:/shared/folder");
+}
+
+std::string job_token(any_store& store, const settings& configuration, const launch_env& launch,
+                      clock::time_point until) {
+  const std::string& asked = configuration.value(setting::token);
+  if (asked != "auto") return asked;
+  if (launch.size == 1) return random_token();
+  if (launch.rank == 0) {
+    const std::string drawn = random_token();
+    const auto left = store.compare_and_swap("token", 0, drawn, until);
+    return left.swapped ? drawn : left.now.value;
+  }
+  const auto found = store.watch("token", 0, until);
+  if (!found) {
+    throw timeout_error("token", {0},
+                        "rank 0 left no token at the store " + store.where() +
+                            " in time (missing: rank 0); look at what it does, or raise --timeout / MUSTER_TIMEOUT");
+  }
+  return found->value;
+}
+
+bool detail::register_store_opener(const store_opener& made) noexcept {
+  opener() = made;
+  return true;
+}
+
+}  // namespace muster::inline v0

@@ -1,0 +1,163 @@
+#include "connect.hpp"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <array>
+#include <charconv>
+#include <fstream>
+#include <numeric>
+#include <sstream>
+
+#include <muster/comm/context.hpp>
+#include <muster/comm/rendezvous/exchange.hpp>
+#include <muster/comm/rendezvous/open_store.hpp>
+#include <muster/core/error.hpp>
+
+#include "transport.hpp"
+
+namespace muster::inline v0::detail {
+namespace {
+
+std::string first_line_of(const char* file) {
+  std::string line;
+  std::ifstream in(file);
+  std::getline(in, line);
+  return line;
+}
+
+std::string host_name() {
+  char name[256] = "unknown";
+  (void)::gethostname(name, sizeof name - 1);
+  return name;
+}
+
+std::string in_hexadecimal(std::span<const std::byte> bytes) {
+  constexpr char digits[] = "0123456789abcdef";
+  std::string text;
+  for (const std::byte b : bytes) {
+    text += digits[std::to_integer<unsigned>(b) >> 4];
+    text += digits[std::to_integer<unsigned>(b) & 15];
+  }
+  return text;
+}
+
+// The cores that this process may run on, 64 in a word of hexadecimal digits.
+std::string own_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  std::string text = "0";
+  if (::sched_getaffinity(0, sizeof set, &set) != 0) return text;
+  for (int first = 0; first < CPU_SETSIZE; first += 64) {
+    std::uint64_t word = 0;
+    for (int k = 0; k < 64; ++k) word |= std::uint64_t{CPU_ISSET(first + k, &set)} << k;
+    char digits[16];
+    const auto end = std::to_chars(digits, digits + sizeof digits, word, 16).ptr;
+    text += "," + std::string(digits, end);
+  }
+  while (text.ends_with(",0")) text.resize(text.size() - 2);
+  return text;
+}
+
+}  // namespace
+
+tcp_doors::tcp_doors(std::string_view chosen, const std::string& origin) {
+  const auto addresses = own_addresses(chosen, origin);
+  std::string list;
+  if (chosen == "auto") {
+    sockets_.push_back(tcp_socket::listen(address::any(0)));
+    for (const auto& one : addresses) list += " " + one.with_port(sockets_[0].local().port()).to_string();
+  } else {
+    for (const auto& one : addresses) {
+      sockets_.push_back(tcp_socket::listen(one.with_port(0)));
+      list += " " + sockets_.back().local().to_string();
+    }
+  }
+  std::array<std::byte, 16> salt{};
+  fill_random(salt);
+  // The kernel's own number of this start of the machine: the same in all its containers.
+  std::string machine = first_line_of("/proc/sys/kernel/random/boot_id");
+  if (machine.empty()) machine = host_name();
+  card_ = "tcp1 " + in_hexadecimal(salt) + " " + machine + " " + host_name() + " " + std::to_string(::getpid()) + " " +
+          own_cores() + list;
+}
+
+tcp_peer read_card(const std::string& card, int rank) {
+  std::istringstream words(card);
+  std::string version;
+  std::string salt;
+  std::string cores;
+  tcp_peer read;
+  words >> version >> salt >> read.host >> read.name >> read.process >> cores;
+  for (std::size_t at = cores.find(','); at != std::string::npos; at = cores.find(',', at + 1)) {
+    std::uint64_t word = 0;
+    std::from_chars(cores.data() + at + 1, cores.data() + cores.size(), word, 16);
+    read.cores.push_back(word);
+  }
+  for (std::string word; words >> word;) {
+    if (const auto one = address::parse(word); !one.empty()) read.addresses.push_back(one);
+  }
+  if (version != "tcp1" || read.addresses.empty()) {
+    throw error(error_kind::other,
+                "what rank " + std::to_string(rank) +
+                    " says of itself cannot be read (is it of another version of muster?); start all "
+                    "ranks with the same build");
+  }
+  return read;
+}
+
+std::shared_ptr<tcp_mesh> make_mesh(const tcp_plan& plan, int rank, const std::vector<std::string>& cards,
+                                    tcp_doors doors, std::string_view token) {
+  std::vector<std::string_view> parts{token};
+  std::vector<tcp_peer> peers;
+  for (std::size_t i = 0; i < cards.size(); ++i) {
+    parts.emplace_back(cards[i]);
+    peers.push_back(read_card(cards[i], static_cast<int>(i)));
+  }
+  return std::make_shared<tcp_mesh>(plan, rank, std::move(peers), doors.take(), job_secret(parts));
+}
+
+tcp_plan plan_of(const settings& configuration) {
+  tcp_plan plan;
+  plan.streams = static_cast<int>(configuration.integer(setting::streams, 1, 64));
+  plan.lazy = configuration.choice(setting::connections, {"all", "lazy"}) == 1;
+  plan.beat = seconds(configuration.positive(setting::heartbeat));
+  plan.missed = static_cast<int>(configuration.integer(setting::missed_beats, 2, 1000000));
+  plan.patience = seconds(configuration.positive(setting::timeout));
+  plan.limits.checksum = configuration.choice(setting::checksum, {"off", "on"}) == 1;
+  return plan;
+}
+
+std::unique_ptr<any_transport> connect_tcp(const settings& configuration, const launch_env& launch) {
+  const tcp_plan plan = plan_of(configuration);
+  const auto until = deadline_after(plan.patience);
+  tcp_doors doors(configuration.value(setting::interface), configuration.origin(setting::interface));
+  std::vector<std::string> cards{doors.card()};
+  std::string token;
+  if (launch.size > 1) {
+    any_store store = open_store(configuration, launch);
+    token = job_token(store, configuration, launch, until);
+    cards = exchange(store, "tcp/", launch.rank, launch.size, doors.card(), until);
+  }
+  auto mesh = make_mesh(plan, launch.rank, cards, std::move(doors), token);
+  if (!plan.lazy) mesh->await_all(until);
+  std::vector<int> all(cards.size());
+  std::iota(all.begin(), all.end(), 0);
+  return std::make_unique<any_transport>(
+      std::make_unique<tcp_transport>(std::move(mesh), std::move(all), launch.rank, 0));
+}
+
+namespace {
+
+std::unique_ptr<any_transport> connect_world(const settings& configuration) {
+  return connect_tcp(configuration, detect_launch());
+}
+
+}  // namespace
+
+bool link_tcp() noexcept {
+  static const bool done = register_process_transport({"tcp", &connect_world, tcp_abilities});
+  return done;
+}
+
+}  // namespace muster::inline v0::detail

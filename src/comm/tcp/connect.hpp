@@ -1,0 +1,60 @@
+// How TCP gets into a context.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <muster/comm/any_transport.hpp>
+#include <muster/comm/rendezvous/launch_env.hpp>
+#include <muster/core/env.hpp>
+
+#include "mesh.hpp"
+
+namespace muster::inline v0::detail {
+
+/// As it is with a core for every rank. Constants of the loopback of a small virtual machine; a network is slower, in
+/// latency and bandwidth alike.
+inline constexpr transport_abilities tcp_abilities{
+    .name = "tcp",
+    .any_source = true,
+    .detects_death = true,
+    .concurrent_groups = true,
+    .costs = {.latency = 5e-6, .per_byte = 4e-10, .reduce_per_byte = 1.5e-10, .next_message = 0.25}};
+
+/// Where ranks share cores, each message costs one of them its time: nothing overlaps.
+inline constexpr transport_costs tcp_costs_when_crowded{
+    .latency = 10e-6, .per_byte = 4e-10, .reduce_per_byte = 1.5e-10, .next_message = 1};
+
+/// Where a rank waits for the others, before they know of it.
+class tcp_doors {
+ public:
+  /// `chosen`: as `own_addresses` takes it. Every address gets a port of its own, except that "auto" listens at all.
+  tcp_doors(std::string_view chosen, const std::string& origin);
+
+  /// What the others are to know of this rank, in one line each. With bytes that nobody could foresee, so that the
+  /// secret of all cards together is a new one for every start.
+  [[nodiscard]] const std::string& card() const noexcept { return card_; }
+  [[nodiscard]] std::vector<tcp_socket> take() noexcept { return std::move(sockets_); }
+
+ private:
+  std::vector<tcp_socket> sockets_;
+  std::string card_;
+};
+
+/// Reads a card; throws error naming the rank when it is none.
+[[nodiscard]] tcp_peer read_card(const std::string& card, int rank);
+
+/// The connections of a process, from the cards of all and the token of the job (which may be empty: then who can read
+/// the cards is of the job).
+[[nodiscard]] std::shared_ptr<tcp_mesh> make_mesh(const tcp_plan& plan, int rank, const std::vector<std::string>& cards,
+                                                  tcp_doors doors, std::string_view token);
+
+/// What the settings say of it.
+[[nodiscard]] tcp_plan plan_of(const settings& configuration);
+
+/// Connects the ranks that the launcher started: they find each other by `open_store`. Collective; throws what that and
+/// `tcp_mesh::await_all` throw.
+[[nodiscard]] std::unique_ptr<any_transport> connect_tcp(const settings& configuration, const launch_env& launch);
+
+}  // namespace muster::inline v0::detail

@@ -1,0 +1,205 @@
+#include "inbox.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+namespace muster::inline v0::detail {
+namespace {
+
+bool wants(const request& r, int member, std::uint32_t tag) {
+  return r.tag == tag && (r.peer == member || r.peer == any_source);
+}
+
+}  // namespace
+
+// ---- groups ----
+
+void tcp_inbox::open(tcp_channel& group) { channels_.push_back(&group); }
+
+void tcp_inbox::close(tcp_channel& group) {
+  std::erase(channels_, &group);
+  closed_.insert(group.generation());
+  strays_.remove_if([&](const stray& s) {
+    if (s.head.generation != group.generation()) return false;
+    if (s.head.tag != 0 && s.complete()) taken_of(s.source) += s.head.total;
+    return true;
+  });
+}
+
+tcp_channel* tcp_inbox::find(std::uint64_t generation) const noexcept {
+  for (tcp_channel* const group : channels_) {
+    if (group->generation() == generation) return group;
+  }
+  return nullptr;
+}
+
+// ---- receives ----
+
+tcp_inbox::stray* tcp_inbox::post(request& r) {
+  tcp_channel& group = *progress_of(r).channel;
+  ++(r.peer == any_source ? awaited_from_any_ : awaited_[static_cast<std::size_t>(group.world_rank(r.peer))]);
+  for (auto at = strays_.begin(); at != strays_.end(); ++at) {
+    stray& s = *at;
+    if (s.to != nullptr || s.head.generation != group.generation()) continue;
+    if (!wants(r, group.member(s.source), s.head.tag)) continue;
+    if (!accept(r, s.source, s.head)) return nullptr;
+    if (s.announced) {
+      s.to = &r;
+      return &s;
+    }
+    if (!s.complete()) {
+      s.to = &r;
+      return nullptr;
+    }
+    deliver(r, s.bytes.data(), s.bytes.size());
+    if (s.head.tag != 0) taken_of(s.source) += s.head.total;
+    strays_.erase(at);
+    finish(r);
+    return nullptr;
+  }
+  append(group.posted_first, group.posted_last, r);
+  return nullptr;
+}
+
+request* tcp_inbox::find_posted(tcp_channel& group, int source, std::uint32_t tag) const noexcept {
+  const int member = group.member(source);
+  for (request* r = group.posted_first; r != nullptr; r = r->next) {
+    if (wants(*r, member, tag)) return r;
+  }
+  return nullptr;
+}
+
+// The receive is to get the message of `head`; false when that does not fit it, and then it is over.
+bool tcp_inbox::accept(request& r, int source, const frame& head) noexcept {
+  tcp_channel& group = *progress_of(r).channel;
+  r.source = group.member(source);
+  r.received = head.total;
+  r.state = tcp_progress::moving;
+  try {
+    check_arrival(r, r.source, head.mark, head.total);
+    return true;
+  } catch (...) {
+    if (!group.failure) group.failure = std::current_exception();
+    finish(r);
+    return false;
+  }
+}
+
+void tcp_inbox::forget(request& r) noexcept {
+  tcp_channel& group = *progress_of(r).channel;
+  --(r.peer == any_source ? awaited_from_any_ : awaited_[static_cast<std::size_t>(group.world_rank(r.peer))]);
+  end(r);
+}
+
+void tcp_inbox::finish(request& r) noexcept {
+  tcp_channel& group = *progress_of(r).channel;
+  forget(r);
+  ++group.finished;
+  group.wake();
+}
+
+bool tcp_inbox::withdraw(request& r) noexcept {
+  tcp_channel& group = *progress_of(r).channel;
+  if (r.state == tcp_progress::waiting) {
+    unlink(group.posted_first, group.posted_last, r);
+    forget(r);
+    return true;
+  }
+  const auto bound = std::find_if(strays_.begin(), strays_.end(), [&](const stray& s) { return s.to == &r; });
+  if (bound == strays_.end()) return false;
+  bound->to = nullptr;  // the next receive gets it
+  forget(r);
+  return true;
+}
+
+// ---- messages ----
+
+tcp_inbox::stray& tcp_inbox::put_aside(int source, const frame& head) {
+  strays_.push_back({source, head, {}, 0, nullptr, false});
+  return strays_.back();
+}
+
+tcp_inbox::verdict tcp_inbox::match(int source, const frame& head, bool must_pass, arrival& to) {
+  to = {};
+  tcp_channel* const group = find(head.generation);
+  if (group == nullptr && closed_.contains(head.generation)) return verdict::dropped;
+  if (group != nullptr && group->member(source) < 0) return verdict::dropped;
+  if (request* const r = group != nullptr ? find_posted(*group, source, head.tag) : nullptr; r != nullptr) {
+    unlink(group->posted_first, group->posted_last, *r);
+    if (accept(*r, source, head)) {
+      to.to = r;
+      if (head.total == 0) came(to, 0);
+      return verdict::taken;
+    }
+    if (head.tag == 0) return verdict::dropped;  // the group has failed
+    must_pass = true;
+  }
+  if (!must_pass && !awaits(source)) return verdict::held;
+  stray& aside = put_aside(source, head);
+  aside.bytes.resize(head.total);
+  to.aside = &aside;
+  return verdict::taken;
+}
+
+request* tcp_inbox::announce(int source, const frame& head) {
+  tcp_channel* const group = find(head.generation);
+  if (group == nullptr && closed_.contains(head.generation)) return nullptr;
+  request* const r = group != nullptr ? find_posted(*group, source, head.tag) : nullptr;
+  if (r != nullptr) {
+    unlink(group->posted_first, group->posted_last, *r);
+    if (accept(*r, source, head)) return r;
+  }
+  put_aside(source, head).announced = true;
+  return nullptr;
+}
+
+void tcp_inbox::release(const stray& announced) {
+  strays_.remove_if([&](const stray& s) { return &s == &announced; });
+}
+
+std::byte* tcp_inbox::place_of(const arrival& to, std::uint64_t offset) noexcept {
+  if (to.to != nullptr) return to.to->combine != nullptr ? nullptr : to.to->data + offset;
+  return to.aside != nullptr ? to.aside->bytes.data() + offset : nullptr;
+}
+
+void tcp_inbox::came(arrival& to, std::uint64_t bytes) {
+  if (to.to != nullptr) {
+    auto& p = progress_of(*to.to);
+    p.moved += bytes;
+    if (p.moved == to.to->received) finish(*std::exchange(to.to, nullptr));
+    return;
+  }
+  if (to.aside == nullptr) return;
+  stray& aside = *to.aside;
+  aside.come += bytes;
+  if (!aside.complete()) return;
+  to.aside = nullptr;
+  if (aside.to == nullptr) return;
+  request& r = *aside.to;
+  deliver(r, aside.bytes.data(), aside.bytes.size());
+  if (aside.head.tag != 0) taken_of(aside.source) += aside.head.total;
+  release(aside);
+  finish(r);
+}
+
+void tcp_inbox::deliver_own(tcp_channel& group, request& sent) {
+  frame head;
+  head.tag = sent.tag;
+  head.mark = sent.mark;
+  head.generation = group.generation();
+  head.total = head.bytes = sent.bytes;
+  arrival to;
+  if (match(group.world_rank(group.rank()), head, true, to) != verdict::taken) return;
+  if (sent.bytes == 0) {
+    if (to.aside != nullptr) came(to, 0);
+    return;
+  }
+  if (to.to != nullptr) {
+    deliver(*to.to, sent.data, sent.bytes);
+  } else {
+    std::memcpy(to.aside->bytes.data(), sent.data, sent.bytes);
+  }
+  came(to, sent.bytes);
+}
+
+}  // namespace muster::inline v0::detail

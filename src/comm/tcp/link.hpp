@@ -1,0 +1,123 @@
+// All that goes between this process and one other: messages over one stream or several, in their order.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "stream.hpp"
+
+namespace muster::inline v0::detail {
+
+/// How messages are sent; the same at both ends.
+struct tcp_limits {
+  std::size_t window = std::size_t{128} << 10;  ///< bytes that a stream moves at a time
+  std::size_t eager = std::size_t{64} << 10;    ///< tagged messages up to this come unasked
+  std::size_t credit = std::size_t{4} << 20;    ///< while no more than this of them lies unread
+  std::size_t part = std::size_t{256} << 10;    ///< what a stream gets at least of a message that several share
+  bool checksum = false;                        ///< of payloads, too
+};
+
+/// The connection of this process to another of the world. All calls are made with the mesh held.
+///
+/// Messages are frames on the streams by turns: frame k on stream k modulo their number, and they begin at the receiver
+/// in that order. A message in frames begun is ended: the rest of one that is taken back is copied and sent.
+///
+/// A tagged message beyond the credit is announced and comes when it has a receive. So what lies unread of them is
+/// limited, a collective's message behind them is reached by putting that little aside, and no sender of tagged
+/// messages fills the connection.
+class tcp_link {
+ public:
+  tcp_link(int peer, tcp_inbox& inbox, const tcp_limits& limits);
+  tcp_link(const tcp_link&) = delete;
+  tcp_link& operator=(const tcp_link&) = delete;
+  ~tcp_link();
+
+  [[nodiscard]] int peer() const noexcept { return peer_; }
+  [[nodiscard]] bool connected() const noexcept { return !streams_.empty(); }
+  /// What was seen when it broke; empty as long as it has not.
+  [[nodiscard]] const std::string& broken() const noexcept { return broken_; }
+  [[nodiscard]] bool said_goodbye() const noexcept;
+  void attach(std::vector<tcp_socket> streams);
+  /// Never again a byte over it.
+  void sever(std::string why) noexcept;
+
+  void send(request& r);
+  /// The announced message `number` has a receive now.
+  void clear(std::uint64_t number, request& r);
+  void cancel_send(request& r) noexcept;
+  /// A receive is gone, and the rest of its message goes nowhere.
+  void forget(const request& r) noexcept;
+  /// The same for all that is put aside for a group.
+  void forget(std::uint64_t generation) noexcept;
+  void say_goodbye();
+
+  [[nodiscard]] bool wants_out() const noexcept;
+  [[nodiscard]] bool is_urgent() const noexcept { return connected() && !urgent_.empty(); }
+  /// Whether the system has bytes that the other side's has not taken.
+  [[nodiscard]] bool has_unsent() const noexcept;
+  /// Whether anything is waited for from there.
+  [[nodiscard]] bool wants_in() const noexcept { return inbox_.awaits(peer_) || !uncleared_.empty(); }
+  void pump_out() noexcept;
+  void pump_in() noexcept;
+  /// Of every stream that can go on when its socket is ready: what for.
+  template <class Visit>
+  void interests(Visit visit) const {
+    const bool in = wants_in();
+    for (const auto& one : streams_) {
+      const bool out = one->busy() || has_frame();
+      const bool reads = in && !one->held && !one->goodbye;
+      if (out || reads) visit(one->file(), reads, out);
+    }
+  }
+
+ private:
+  // A message that goes on when its request was taken back.
+  struct orphan {
+    request r;
+    std::vector<std::byte> data;
+  };
+
+  [[nodiscard]] bool has_frame() const noexcept { return !urgent_.empty() || out_first_ != nullptr; }
+  bool next_frame(tcp_stream& stream);
+  void begin_frame(tcp_stream& stream, frame head, request* of, std::uint64_t offset);
+  void wrote(request& r, std::uint64_t bytes) noexcept;
+  void finish_send(request& r) noexcept;
+  void adopt(request& r);
+
+  bool pump_in(tcp_stream& stream);
+  bool begin_payload(tcp_stream& stream);
+  bool begin_message(tcp_stream& stream, const frame& head);
+  void take_payload(tcp_stream& stream, std::span<const std::byte> bytes);
+  bool end_payload(tcp_stream& stream);
+  void handle_announce(const frame& head);
+  void handle_clear(const frame& head);
+  void repay();
+
+  int peer_;
+  tcp_inbox& inbox_;
+  const tcp_limits& limits_;
+  std::vector<std::unique_ptr<tcp_stream>> streams_;
+  std::string broken_;
+
+  // Out.
+  request* out_first_ = nullptr;  // what has bytes to begin frames for
+  request* out_last_ = nullptr;
+  std::vector<frame> urgent_;   // goes before them
+  std::uint64_t next_out_ = 0;  // sequence of frames
+  std::uint64_t next_number_ = 0;
+  std::uint64_t credit_;
+  std::map<std::uint64_t, request*> uncleared_;  // announced, by number
+  std::vector<std::unique_ptr<orphan>> orphans_;
+
+  // In.
+  std::uint64_t next_in_ = 0;
+  tcp_inbox::arrival assembling_;  // of a message some of whose frames have not begun
+  std::uint64_t assembled_ = 0;    // bytes of it whose frames have
+  frame assembling_head_;
+  bool is_assembling_ = false;
+  std::map<std::uint64_t, request*> cleared_;  // receives of announced messages; null for one that was taken back
+};
+
+}  // namespace muster::inline v0::detail

@@ -1,0 +1,351 @@
+#include "mesh.hpp"
+
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <time.h>
+
+#include <algorithm>
+#include <bit>
+#include <thread>
+
+#include <muster/core/error.hpp>
+
+namespace muster::inline v0::detail {
+namespace {
+
+// So long a rank that left a group without a reason may take to give one in the group that it was made from.
+constexpr std::chrono::milliseconds for_last_words{50};
+
+// What was sent has so long to reach the other side before this process is gone.
+constexpr seconds for_goodbye{2.0};
+
+constexpr std::size_t most_early = 1024;
+constexpr std::uint32_t most_positions = 64;
+
+// On the host of that name, of the cores that any rank there may run on.
+bool more_ranks_than_cores(const std::vector<tcp_peer>& peers, const std::string& here) {
+  std::vector<std::uint64_t> cores;
+  int ranks = 0;
+  for (const auto& one : peers) {
+    if (one.host != here) continue;
+    ++ranks;
+    if (cores.size() < one.cores.size()) cores.resize(one.cores.size(), 0);
+    for (std::size_t i = 0; i < one.cores.size(); ++i) cores[i] |= one.cores[i];
+  }
+  int count = 0;
+  for (const auto word : cores) count += std::popcount(word);
+  return ranks > std::max(1, count);
+}
+
+}  // namespace
+
+tcp_mesh::tcp_mesh(const tcp_plan& plan, int rank, std::vector<tcp_peer> peers, std::vector<tcp_socket> doors,
+                   const job_secret& secret)
+    : plan_(plan),
+      rank_(rank),
+      crowded_(more_ranks_than_cores(peers, peers[static_cast<std::size_t>(rank)].host)),
+      somewhere_crowded_(std::any_of(peers.begin(), peers.end(),
+                                     [&](const tcp_peer& one) { return more_ranks_than_cores(peers, one.host); })),
+      inbox_(static_cast<int>(peers.size())),
+      links_([&] {
+        std::vector<std::unique_ptr<tcp_link>> made;
+        for (std::size_t peer = 0; peer < peers.size(); ++peer)
+          made.push_back(std::make_unique<tcp_link>(static_cast<int>(peer), inbox_, plan_.limits));
+        return made;
+      }()),
+      reported_(peers.size(), false),
+      lost_(peers.size()),
+      left_(peers.size(), false),
+      watch_(*this, std::move(peers), std::move(doors), secret) {}
+
+tcp_mesh::~tcp_mesh() {
+  const auto until = deadline_after(for_goodbye);
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto& one : links_) one->say_goodbye();
+  }
+  while (!flushed() && clock::now() < until) std::this_thread::sleep_for(std::chrono::microseconds(100));
+  watch_.say_goodbye(until);
+}
+
+// Whether all that was sent is in the hands of the other side's system.
+bool tcp_mesh::flushed() noexcept {
+  const std::lock_guard lock(mutex_);
+  bool all = true;
+  for (auto& one : links_) {
+    one->pump_out();
+    all = all && !one->wants_out() && !one->has_unsent();
+  }
+  return all;
+}
+
+// The one with the higher rank connects, so that no two do at the same time.
+void tcp_mesh::await_all(clock::time_point until) {
+  for (int peer = 0; peer < rank_; ++peer) watch_.want(peer);
+  std::unique_lock lock(mutex_);
+  const auto missing = [&] {
+    std::vector<int> found;
+    for (int peer = 0; peer < size(); ++peer) {
+      if (peer != rank_ && !link(peer).connected()) found.push_back(peer);
+    }
+    return found;
+  };
+  const auto is_lost = [&](int peer) { return !lost_[static_cast<std::size_t>(peer)].empty(); };
+  const auto over = [&] {
+    const auto found = missing();
+    return found.empty() || std::any_of(found.begin(), found.end(), is_lost);
+  };
+  changed_.wait_until(lock, until, over);
+  const auto found = missing();
+  if (found.empty()) return;
+  const auto lost = std::find_if(found.begin(), found.end(), is_lost);
+  if (lost != found.end()) {
+    throw peer_failure({*lost}, "rank " + std::to_string(*lost) + " cannot be reached over tcp (" +
+                                    lost_[static_cast<std::size_t>(*lost)] +
+                                    "); check that it runs, and the way to it (--interface, firewalls, the token)");
+  }
+  const std::string trouble = watch_.trouble_with(found.front());
+  throw error(error_kind::timeout,
+              "not all ranks are connected over tcp in time (missing: rank " + format_ranks(found) +
+                  (trouble.empty() ? "" : "; " + trouble) +
+                  "); check that they run, and the way to them (--interface, firewalls, the token)");
+}
+
+// ---- groups ----
+
+void tcp_mesh::open(tcp_channel& group) {
+  const std::lock_guard lock(mutex_);
+  inbox_.open(group);
+  for (int peer = 0; peer < size(); ++peer) {
+    if (!lost_[static_cast<std::size_t>(peer)].empty()) tell_gone(group, peer, lost_[static_cast<std::size_t>(peer)]);
+  }
+  for (auto& one : early_) {
+    if (one.generation != group.generation() || group.member(one.peer) < 0) continue;
+    one.message.origin = group.member(one.peer);
+    group.tell(one.message);
+  }
+  std::erase_if(early_, [&](const early_notice& one) { return one.generation == group.generation(); });
+}
+
+void tcp_mesh::close(tcp_channel& group) noexcept {
+  frame word;
+  word.kind = frame_kind::leave;
+  word.generation = group.generation();
+  word.set_number(group.called);
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto& one : links_) one->forget(group.generation());
+    inbox_.close(group);
+    std::erase_if(leavers_, [&](const leaver& one) { return one.generation == group.generation(); });
+  }
+  for (int member = 0; member < group.size(); ++member) {
+    if (member != group.rank()) watch_.post(group.world_rank(member), word, {}, true);
+  }
+}
+
+// ---- requests ----
+
+void tcp_mesh::begin(tcp_channel& group, request& r, bool receives) noexcept {
+  r.state = tcp_progress::waiting;
+  ::new (r.room) tcp_progress{&group, group.generation(), 0, 0, 0, false, receives};
+  if (r.mark.kind == collective::none || r.mark.sequence < group.called) return;
+  group.called = r.mark.sequence + 1;
+  position_.generation = group.generation();
+  position_.mark = r.mark;
+}
+
+void tcp_mesh::send(tcp_channel& group, request& r) {
+  const std::lock_guard lock(mutex_);
+  begin(group, r, false);
+  const int peer = group.world_rank(r.peer);
+  if (peer == rank_) {
+    inbox_.deliver_own(group, r);
+    end(r);
+    return;
+  }
+  link(peer).send(r);
+  if (!link(peer).connected()) watch_.want(peer);
+}
+
+void tcp_mesh::receive(tcp_channel& group, request& r) {
+  const std::lock_guard lock(mutex_);
+  begin(group, r, true);
+  if (tcp_inbox::stray* const announced = inbox_.post(r); announced != nullptr) {
+    tcp_link& from = link(announced->source);
+    from.clear(announced->head.number(), r);
+    inbox_.release(*announced);
+    pump(from);
+  }
+  if (r.peer == any_source || r.peer == group.rank()) return;
+  const int peer = group.world_rank(r.peer);
+  if (!link(peer).connected()) watch_.want(peer);
+}
+
+void tcp_mesh::pump(tcp_link& one) noexcept {
+  if (!one.connected()) return;
+  if (one.wants_out()) one.pump_out();
+  if (one.wants_in()) {
+    one.pump_in();
+    if (one.is_urgent()) one.pump_out();
+  }
+  const auto peer = static_cast<std::size_t>(one.peer());
+  if (one.broken().empty() || reported_[peer]) return;
+  reported_[peer] = true;
+  watch_.report(one.peer(), one.broken());
+}
+
+// All that is under way moves: a peer may wait for another of our requests than the one we are asked for.
+void tcp_mesh::progress() noexcept {
+  for (auto& one : links_) pump(*one);
+}
+
+bool tcp_mesh::test(tcp_channel& group, request& r) {
+  const std::lock_guard lock(mutex_);
+  if (r.owner != nullptr && !group.failure) progress();
+  group.looked = group.finished;
+  if (group.failure) std::rethrow_exception(std::exchange(group.failure, nullptr));
+  return r.owner == nullptr;
+}
+
+void tcp_mesh::cancel(tcp_channel& group, request& r) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (r.owner == nullptr) return;
+  const bool receives = progress_of(r).receives;
+  if (!receives) {
+    link(group.world_rank(r.peer)).cancel_send(r);
+  } else if (!inbox_.withdraw(r)) {
+    link(group.world_rank(r.source)).forget(r);
+    inbox_.forget(r);
+  }
+}
+
+void tcp_mesh::notify(tcp_channel& group, int member, const notice& message) {
+  frame head;
+  head.kind = frame_kind::notice;
+  head.generation = group.generation();
+  head.mark = message.mark;
+  std::array<std::byte, largest_control_payload> payload;
+  const std::size_t bytes = encode_notice(message, payload);
+  const int peer = group.world_rank(member);
+  const bool matters = message.what != notice::kind::position;
+  watch_.post(peer, head, std::span(payload).first(bytes), matters);
+  if (plan_.lazy && matters) watch_.want(peer);
+}
+
+void tcp_mesh::pause(tcp_channel& group, clock::time_point until) {
+  thread_local std::vector<pollfd> files;
+  files.clear();
+  files.push_back({group.wake_file(), POLLIN, 0});
+  {
+    const std::lock_guard lock(mutex_);
+    group.set_asleep(true);
+    if (group.finished != group.looked) until = {};
+    for (const auto& one : links_) {
+      one->interests([&](int file, bool in, bool out) {
+        files.push_back({file, static_cast<short>((in ? POLLIN : 0) | (out ? POLLOUT : 0)), 0});
+      });
+    }
+  }
+  if (group.news() == 0) {
+    const auto left = std::max(until - clock::now(), clock::duration::zero());
+    const auto whole = std::chrono::floor<std::chrono::seconds>(left);
+    const timespec span{static_cast<time_t>(whole.count()),
+                        static_cast<long>(std::chrono::nanoseconds(left - whole).count())};
+    ::ppoll(files.data(), files.size(), &span, nullptr);
+  }
+  group.set_asleep(false);
+  const std::lock_guard lock(mutex_);
+  progress();
+}
+
+// ---- what the watch sees ----
+
+void tcp_mesh::attach(int peer, std::vector<tcp_socket> streams) {
+  const std::lock_guard lock(mutex_);
+  link(peer).attach(std::move(streams));
+  pump(link(peer));
+  for (tcp_channel* const group : inbox_.channels()) group->wake();
+  changed_.notify_all();
+}
+
+void tcp_mesh::tell_gone(tcp_channel& group, int peer, const std::string& what) {
+  const int member = group.member(peer);
+  if (member < 0 || group.gone[static_cast<std::size_t>(member)]) return;
+  group.gone[static_cast<std::size_t>(member)] = true;
+  notice message;
+  message.what = notice::kind::gone;
+  message.origin = member;
+  message.status = static_cast<int>(error_kind::peer_failure);
+  const auto& who = watch_.peer(peer);
+  message.set_text("rank " + std::to_string(member) + " is gone (" + what + "; it is process " +
+                   std::to_string(who.process) + " on " + who.name + "); see what its launcher says of it");
+  group.tell(message);
+}
+
+void tcp_mesh::lose(int peer, const std::string& why, int witness) {
+  const auto index = static_cast<std::size_t>(peer);
+  const std::lock_guard lock(mutex_);
+  if (witness < 0) {
+    if (!lost_[index].empty()) return;
+    lost_[index] = why;
+    reported_[index] = true;
+    link(peer).sever(why);
+  } else if (left_[index]) {
+    return;
+  }
+  for (tcp_channel* const group : inbox_.channels()) {
+    if (witness < 0) {
+      tell_gone(*group, peer, why);
+    } else if (group->member(witness) >= 0) {
+      tell_gone(*group, peer, "rank " + std::to_string(group->member(witness)) + " saw: " + why);
+    }
+  }
+  changed_.notify_all();
+}
+
+void tcp_mesh::left(int peer) {
+  const std::lock_guard lock(mutex_);
+  left_[static_cast<std::size_t>(peer)] = true;
+  changed_.notify_all();
+}
+
+void tcp_mesh::hear_notice(int peer, const frame& head, notice& message) {
+  const bool is_position = message.what == notice::kind::position;
+  if (is_position && head.mark.kind == collective::none) return;
+  const std::lock_guard lock(mutex_);
+  tcp_channel* const group = inbox_.find(head.generation);
+  if (group == nullptr) {
+    if (!is_position && !inbox_.is_closed(head.generation) && early_.size() < most_early)
+      early_.push_back({head.generation, message, peer});
+    return;
+  }
+  message.origin = group->member(peer);
+  if (message.origin < 0 || (is_position && group->news() >= most_positions)) return;
+  group->tell(message);
+}
+
+void tcp_mesh::hear_leave(int peer, std::uint64_t generation, std::uint64_t called) {
+  const std::lock_guard lock(mutex_);
+  if (!inbox_.is_closed(generation)) leavers_.push_back({generation, peer, called, clock::now() + for_last_words});
+}
+
+frame tcp_mesh::position() {
+  const std::lock_guard lock(mutex_);
+  return position_;
+}
+
+// Now and then: who left a group that needs it, and what a caller who is busy elsewhere left unsent.
+void tcp_mesh::tick() {
+  const std::lock_guard lock(mutex_);
+  const auto now = clock::now();
+  for (const auto& one : leavers_) {
+    tcp_channel* const group = inbox_.find(one.generation);
+    if (group != nullptr && now >= one.until && one.called < group->called)
+      tell_gone(*group, one.peer, "it left and did not finish what this group does");
+  }
+  for (auto& one : links_) {
+    if (one->is_urgent()) one->pump_out();
+  }
+}
+
+}  // namespace muster::inline v0::detail

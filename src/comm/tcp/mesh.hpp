@@ -1,0 +1,107 @@
+// What the groups of a process share: its connections to all others, and one lock around them.
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "link.hpp"
+#include "watch.hpp"
+
+namespace muster::inline v0::detail {
+
+/// How the processes of a job are connected; the same at all of them, except `patience`.
+struct tcp_plan {
+  int streams = 1;       ///< connections of data between two processes
+  bool lazy = false;     ///< made when first needed, not all at once
+  seconds beat{0.1};     ///< from one heartbeat to the next
+  int missed = 5;        ///< heartbeats after which a process is lost
+  seconds patience{30};  ///< in which a connection must stand
+  tcp_limits limits;
+};
+
+/// Moves the messages of all groups, by whoever calls: all calls may come from several threads. A lost process stays
+/// lost: no connection is ever made a second time.
+class tcp_mesh {
+ public:
+  /// `peers`: how to reach each rank. The doors are where they reach this one.
+  tcp_mesh(const tcp_plan& plan, int rank, std::vector<tcp_peer> peers, std::vector<tcp_socket> doors,
+           const job_secret& secret);
+  tcp_mesh(const tcp_mesh&) = delete;
+  tcp_mesh& operator=(const tcp_mesh&) = delete;
+  /// Says goodbye to all, and waits for a moment until what was sent is theirs.
+  ~tcp_mesh();
+
+  [[nodiscard]] int rank() const noexcept { return rank_; }
+  [[nodiscard]] int size() const noexcept { return static_cast<int>(links_.size()); }
+  /// More ranks than cores on this host.
+  [[nodiscard]] bool crowded() const noexcept { return crowded_; }
+  /// On any host: the same at all ranks.
+  [[nodiscard]] bool somewhere_crowded() const noexcept { return somewhere_crowded_; }
+  /// Connections that were refused or broken off since they were not of this job.
+  [[nodiscard]] std::uint64_t strangers() const noexcept { return watch_.strangers(); }
+  /// Waits until every other process is connected. Throws timeout_error with those that are not, peer_failure.
+  void await_all(clock::time_point until);
+
+  void open(tcp_channel& group);
+  void close(tcp_channel& group) noexcept;
+  void send(tcp_channel& group, request& r);
+  void receive(tcp_channel& group, request& r);
+  bool test(tcp_channel& group, request& r);
+  void cancel(tcp_channel& group, request& r) noexcept;
+  void notify(tcp_channel& group, int member, const notice& message);
+  void pause(tcp_channel& group, clock::time_point until);
+
+ private:
+  friend class tcp_watch;
+
+  [[nodiscard]] tcp_link& link(int peer) noexcept { return *links_[static_cast<std::size_t>(peer)]; }
+  void begin(tcp_channel& group, request& r, bool receives) noexcept;
+  void progress() noexcept;
+  void pump(tcp_link& one) noexcept;
+
+  // For the watch.
+  void attach(int peer, std::vector<tcp_socket> streams);
+  void lose(int peer, const std::string& why, int witness);
+  void left(int peer);
+  void hear_notice(int peer, const frame& head, notice& message);
+  void hear_leave(int peer, std::uint64_t generation, std::uint64_t called);
+  [[nodiscard]] frame position();
+  void tick();
+
+  // A rank that left a group which others may still need it in, unless it gives a reason by then.
+  struct leaver {
+    std::uint64_t generation;
+    int peer;
+    std::uint64_t called;
+    clock::time_point until;
+  };
+  // Notices of a group that is not made here yet.
+  struct early_notice {
+    std::uint64_t generation;
+    notice message;
+    int peer;
+  };
+  void tell_gone(tcp_channel& group, int peer, const std::string& what);
+  [[nodiscard]] bool flushed() noexcept;
+
+  const tcp_plan plan_;
+  const int rank_;
+  bool crowded_;
+  bool somewhere_crowded_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  tcp_inbox inbox_;
+  std::vector<std::unique_ptr<tcp_link>> links_;
+  std::vector<bool> reported_;     // whose link broke
+  std::vector<std::string> lost_;  // by rank: why; empty for those that are not
+  std::vector<bool> left_;         // said goodbye
+  std::vector<leaver> leavers_;
+  std::vector<early_notice> early_;
+  frame position_;   // the last collective that was begun
+  tcp_watch watch_;  // last: its thread uses all of the above
+};
+
+}  // namespace muster::inline v0::detail

@@ -1,0 +1,56 @@
+// Ranks on any hosts as processes, over TCP.
+#pragma once
+
+#include <muster/comm/transport.hpp>
+
+#include "connect.hpp"
+#include "mesh.hpp"
+
+namespace muster::inline v0::detail {
+
+/// One rank of a group over the connections of its process, which all its groups share.
+class tcp_transport final : public request_owner {
+ public:
+  tcp_transport(std::shared_ptr<tcp_mesh> mesh, std::vector<int> members, int rank, std::uint64_t generation)
+      : mesh_(std::move(mesh)), group_(generation, std::move(members), rank, mesh_->size()) {
+    mesh_->open(group_);
+  }
+  tcp_transport(tcp_transport&&) = delete;
+  ~tcp_transport() { mesh_->close(group_); }
+
+  [[nodiscard]] int rank() const { return group_.rank(); }
+  [[nodiscard]] int size() const { return group_.size(); }
+  [[nodiscard]] transport_abilities abilities() const {
+    auto made = tcp_abilities;
+    if (mesh_->somewhere_crowded()) made.costs = tcp_costs_when_crowded;  // the same at every rank
+    return made;
+  }
+  [[nodiscard]] std::pmr::memory_resource* memory() const { return nullptr; }
+  [[nodiscard]] bool crowded() const { return mesh_->crowded(); }
+  [[nodiscard]] bool must_yield() const { return mesh_->crowded(); }
+  void send(request& r) {
+    r.owner = this;
+    mesh_->send(group_, r);
+  }
+  void receive(request& r) {
+    r.owner = this;
+    mesh_->receive(group_, r);
+  }
+  bool native(const native_call&, request&) { return false; }
+  bool test(request& r) { return mesh_->test(group_, r); }
+  void cancel(request& r) noexcept override { mesh_->cancel(group_, r); }
+  void notify(int peer, const notice& message) { mesh_->notify(group_, peer, message); }
+  bool poll(notice& message) { return group_.hear(message); }
+  void pause(clock::time_point until) { mesh_->pause(group_, until); }
+  [[nodiscard]] std::unique_ptr<tcp_transport> subgroup(std::span<const int> members, std::uint64_t id);
+
+  [[nodiscard]] tcp_mesh& mesh() noexcept { return *mesh_; }
+
+ private:
+  std::shared_ptr<tcp_mesh> mesh_;
+  tcp_channel group_;
+};
+
+static_assert(transport<tcp_transport>);
+
+}  // namespace muster::inline v0::detail

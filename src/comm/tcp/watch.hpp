@@ -1,0 +1,153 @@
+// The thread that every process keeps beside its work: answers who connects, connects, and listens for signs of life.
+#pragma once
+
+#include <atomic>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "../net/handshake.hpp"
+#include "../net/socket.hpp"
+#include "frame.hpp"
+
+struct pollfd;
+
+namespace muster::inline v0::detail {
+
+class tcp_mesh;
+struct tcp_plan;
+
+/// How a rank is reached and what it is called when it is gone.
+struct tcp_peer {
+  std::vector<address> addresses;
+  std::string host;  ///< the same for two ranks of one machine, and for no others
+  std::string name;  ///< of that machine, for people
+  long process = 0;
+  std::vector<std::uint64_t> cores;  ///< that it may run on: bit k of word i is core 64 i + k
+};
+
+/// Between every two processes there are a control connection and the streams of data. This has the first: notices and
+/// heartbeats go over it, so that neither waits for data, and its thread has nothing else to do, so that it answers
+/// however busy the process is. Who stops (SIGSTOP, a host that is cut off) is silent here; who ends or crashes is seen
+/// by the end of its connections; and both are told to all others.
+///
+/// Strangers can connect, but not come far: what does not prove within five seconds that it is of the job is dropped,
+/// the oldest first when there are many, and nothing waits for any of them.
+class tcp_watch {
+ public:
+  tcp_watch(tcp_mesh& mesh, std::vector<tcp_peer> peers, std::vector<tcp_socket> doors, const job_secret& secret);
+  tcp_watch(const tcp_watch&) = delete;
+  tcp_watch& operator=(const tcp_watch&) = delete;
+  ~tcp_watch();
+
+  [[nodiscard]] const tcp_peer& peer(int rank) const noexcept { return peers_[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] std::uint64_t strangers() const noexcept { return strangers_.load(); }
+  /// Why a rank is not connected yet, as far as it is known.
+  [[nodiscard]] std::string trouble_with(int peer);
+
+  // By any thread, without waiting.
+  /// Connects, unless it is connected or being connected.
+  void want(int peer);
+  /// A stream of data broke: the rank is lost, unless its last words are on their way.
+  void report(int peer, const std::string& why);
+  /// Sends a frame of control; one that does not matter is left out where there is no room for it.
+  void post(int peer, frame head, std::span<const std::byte> payload, bool matters);
+  /// The last frame of all control connections; waits until they are written, or until then.
+  void say_goodbye(clock::time_point until);
+
+ private:
+  enum class stage { idle, dialing, answering, up, failed };
+
+  // A connection until it stands.
+  struct greeting {
+    greeting(tcp_socket from, const handshake& how) : socket(std::move(from)), talk(how) {}
+
+    tcp_socket socket;
+    handshake talk;
+    bool inbound = false;
+    bool connecting = false;
+    int peer = -1;
+    std::uint32_t line = 0;
+    int attempts = 0;
+    clock::time_point until;    // of this attempt
+    clock::time_point retry{};  // set: waits for it
+    bool over = false;
+  };
+  // All connections between this process and another until all of them stand.
+  struct pairing {
+    stage now = stage::idle;
+    std::vector<tcp_socket> ready;  // by line; the first is the control connection
+    std::size_t count = 0;
+    clock::time_point until;
+    std::string trouble;
+  };
+  // A control connection.
+  struct line {
+    tcp_socket socket;
+    std::vector<std::byte> in;
+    std::vector<std::byte> out;  // with lines_mutex_
+    clock::time_point heard;
+    bool goodbye = false;
+    clock::time_point condemned = clock::time_point::max();  // a stream of data broke: lost then at the latest
+    std::string verdict;
+  };
+
+  void run(const std::stop_token& stop);
+  void gather(std::vector<pollfd>& files) const;
+  [[nodiscard]] clock::time_point next_event() const;
+  void take_orders();
+
+  void answer_doors();
+  void dial(int peer);
+  void dial_line(greeting& one);
+  void advance(greeting& one);
+  void talk(greeting& one);
+  void decide(greeting& one);
+  void keep(greeting& one);
+  void drop(greeting& one, const std::string& why);
+  void abandon(int peer, stage next);
+  void complete(int peer);
+  void expire(clock::time_point now);
+
+  void beat();
+  void listen(int peer);
+  void hear(int peer, const frame& head, std::span<const std::byte> payload);
+  void flush(line& one);  // with lines_mutex_
+  void lose(int peer, const std::string& why);
+
+  [[nodiscard]] line& line_of(int peer) { return lines_[static_cast<std::size_t>(peer)]; }
+  [[nodiscard]] pairing& pair(int peer) { return pairs_[static_cast<std::size_t>(peer)]; }
+  void wake() noexcept;
+
+  tcp_mesh& mesh_;
+  const tcp_plan& plan_;
+  const int rank_;
+  std::vector<tcp_peer> peers_;
+  std::vector<tcp_socket> doors_;
+  job_secret secret_;
+  std::atomic<std::uint64_t> strangers_{0};
+  descriptor wake_;
+
+  std::list<greeting> greetings_;
+  std::vector<pairing> pairs_;
+  std::mutex lines_mutex_;
+  std::vector<line> lines_;
+  clock::time_point next_beat_{};
+  clock::time_point last_turn_{};
+  clock::time_point doors_open_{};  // not before: there was no descriptor left
+
+  std::mutex orders_mutex_;
+  struct order {
+    int peer;
+    std::string broken;  // empty: to connect
+  };
+  std::vector<order> orders_;
+  std::vector<std::string> troubles_;
+
+  std::jthread thread_;
+};
+
+}  // namespace muster::inline v0::detail

@@ -1,0 +1,167 @@
+#include "comm/net/socket.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+
+#include <cerrno>
+#include <cstring>
+#include <numeric>
+#include <thread>
+#include <vector>
+
+#include "catch.hpp"
+
+using namespace muster::detail;
+using muster::deadline_after;
+using muster::seconds;
+
+namespace {
+
+const address here = address::parse("127.0.0.1:0");
+
+struct pair {
+  pair() {
+    const auto door = tcp_socket::listen(here);
+    one = tcp_socket::connect(door.local(), deadline_after(seconds(10)));
+    REQUIRE(wait_for(door.file(), POLLIN, deadline_after(seconds(10))));
+    other = door.accept();
+    REQUIRE(other);
+  }
+  tcp_socket one;
+  tcp_socket other;
+};
+
+std::vector<std::byte> numbered(std::size_t n) {
+  std::vector<std::byte> made(n);
+  for (std::size_t i = 0; i < n; ++i) made[i] = static_cast<std::byte>(i * 31 + i / 251);
+  return made;
+}
+
+/// The code that a call fails with; 0 when it does not.
+template <class Call>
+int code_of(Call&& call) {
+  try {
+    call();
+  } catch (const socket_error& failed) {
+    CHECK_THAT(failed.what(), contains("127.0.0.1:"));
+    return failed.code();
+  }
+  return 0;
+}
+
+}  // namespace
+
+TEST_CASE("a listener takes a free port, tells it, and never waits") {
+  const auto door = tcp_socket::listen(here);
+  CHECK(door.local().port() != 0);
+  CHECK(door.local().host() == "127.0.0.1");
+  CHECK_FALSE(door.accept());
+  CHECK(code_of([&] { (void)tcp_socket::listen(door.local()); }) == EADDRINUSE);
+}
+
+TEST_CASE("sockets know both ends, are closed on exec and do not block") {
+  const pair both;
+  CHECK(both.one.peer() == both.other.local());
+  CHECK(both.one.local() == both.other.peer());
+  for (const auto* one : {&both.one, &both.other}) {
+    CHECK((::fcntl(one->file(), F_GETFD) & FD_CLOEXEC) != 0);
+    CHECK((::fcntl(one->file(), F_GETFL) & O_NONBLOCK) != 0);
+    one->set_no_delay();
+    one->set_liveness(seconds(5), seconds(0.5));
+    one->set_buffers(1 << 16, 1 << 16);
+    std::byte room{};
+    CHECK_FALSE(one->try_read({&room, 1}));
+  }
+}
+
+TEST_CASE("what is written in pieces is read exactly, though the system takes it in parts") {
+  const pair both;
+  both.one.set_buffers(4096, 4096);
+  const auto sent = numbered(3000000);
+  std::jthread writer([&] {
+    std::vector<iovec> pieces;
+    for (std::size_t at = 0, length = 0; at < sent.size(); at += length) {
+      length = std::min(sent.size() - at, at % 7 == 0 ? std::size_t{0} + 1 : std::size_t{1000});
+      pieces.push_back({const_cast<std::byte*>(sent.data() + at), length});
+      pieces.push_back({nullptr, 0});
+    }
+    both.one.write_exactly(std::span(pieces), deadline_after(seconds(60)));
+    both.one.shutdown_write();
+  });
+  std::vector<std::byte> got(sent.size());
+  both.other.read_exactly(std::span(got).first(10), deadline_after(seconds(60)));
+  both.other.read_exactly(std::span(got).subspan(10), deadline_after(seconds(60)));
+  CHECK(got == sent);
+  CHECK(code_of([&] { both.other.read_exactly(std::span(got).first(1), deadline_after(seconds(60))); }) == ECONNRESET);
+}
+
+TEST_CASE("every wait ends at its deadline") {
+  const pair both;
+  std::vector<std::byte> room(1);
+  CHECK(code_of([&] { both.one.read_exactly(room, deadline_after(seconds(0.01))); }) == ETIMEDOUT);
+  CHECK(code_of([&] { both.one.read_exactly(room, muster::clock::now() - std::chrono::seconds(1)); }) == ETIMEDOUT);
+  const auto much = numbered(100000000);  // more than the system takes when nobody reads
+  CHECK(code_of([&] { both.one.write_exactly(much, deadline_after(seconds(0.05))); }) == ETIMEDOUT);
+  // A listener whose queue is full does not answer, nor does it refuse.
+  const auto door = tcp_socket::listen(here, 0);
+  std::vector<tcp_socket> waiting;
+  int last = 0;
+  for (int i = 0; i < 5 && last == 0; ++i) {
+    last = code_of([&] { waiting.push_back(tcp_socket::connect(door.local(), deadline_after(seconds(0.05)))); });
+  }
+  CHECK(last == ETIMEDOUT);
+}
+
+TEST_CASE("a peer that is not there or has gone is told as such") {
+  address closed;
+  { closed = tcp_socket::listen(here).local(); }
+  for (int i = 0; i < 200; ++i) {  // often, as the system may choose this very port for the one that connects
+    CHECK(code_of([&] { (void)tcp_socket::connect(closed, deadline_after(seconds(10))); }) == ECONNREFUSED);
+  }
+  pair both;
+  both.other = tcp_socket();
+  tcp_socket(std::move(both.other));
+  std::vector<std::byte> room(1);
+  const auto until = deadline_after(seconds(10));
+  CHECK(code_of([&] { both.one.read_exactly(room, until); }) == ECONNRESET);
+  int code = 0;
+  while (code == 0) code = code_of([&] { both.one.write_exactly(room, until); });  // and no SIGPIPE
+  CHECK((code == EPIPE || code == ECONNRESET));
+}
+
+TEST_CASE("the first address that answers is taken, and all are named when none does") {
+  const auto door = tcp_socket::listen(here);
+  address closed;
+  { closed = tcp_socket::listen(here).local(); }
+  const std::vector<address> some{closed, door.local()};
+  CHECK(tcp_socket::connect(some, deadline_after(seconds(10))).peer() == door.local());
+  const std::vector<address> none{closed, closed};
+  CHECK(code_of([&] { (void)tcp_socket::connect(none, deadline_after(seconds(10))); }) == ECONNREFUSED);
+  CHECK_THROWS_WITH(tcp_socket::connect(none, deadline_after(seconds(10))),
+                    contains("; connecting to " + closed.to_string()));
+  CHECK_THROWS_AS(tcp_socket::connect(std::span<const address>(), deadline_after(seconds(10))), socket_error);
+}
+
+TEST_CASE("one listener at any address takes both families") {
+  const auto door = tcp_socket::listen(address::any(0));
+  const auto port = door.local().port();
+  CHECK(tcp_socket::connect(here.with_port(port), deadline_after(seconds(10))));
+  if (door.local().family() != AF_INET6) return;
+  try {
+    CHECK(tcp_socket::connect(address::parse("[::1]:1").with_port(port), deadline_after(seconds(10))));
+  } catch (const socket_error& failed) {
+    CHECK(failed.code() == EADDRNOTAVAIL);  // a host whose loopback has no IPv6
+  }
+}
+
+TEST_CASE("pieces are used up in order, also by bytes that end between two of them") {
+  std::byte room[10];
+  iovec pieces[] = {{room, 3}, {nullptr, 0}, {room + 3, 7}};
+  auto left = drop_front(pieces, 2);
+  REQUIRE(left.size() == 3);
+  CHECK(left[0].iov_base == room + 2);
+  left = drop_front(left, 1);
+  REQUIRE(left.size() == 1);
+  CHECK(left[0].iov_len == 7);
+  CHECK(drop_front(left, 7).empty());
+}

@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+"""Starts ranks of test_opened as a plain launcher would, and looks at how each of them ends.
+
+opened.py PROGRAM [--tcp]   --tcp: the program has muster::tcp
+"""
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import tempfile
+
+program, with_tcp = sys.argv[1], "--tcp" in sys.argv[2:]
+failures = []
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def run(what, size, status, says, *, words=(), of_rank=lambda rank: (), variables=None):
+    """`size` ranks; all must end with `status`, and with one line on stderr that has `says` (none when that is None)."""
+    started = []
+    for rank in range(size):
+        environment = {name: value for name, value in os.environ.items()
+                       if not name.startswith(("MUSTER_", "OMPI_", "PMIX_", "PMI_", "SLURM_", "MASTER_"))}
+        environment |= {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank), **(variables or {})}
+        started.append(subprocess.Popen([program, "--timeout", "20", *words, *of_rank(rank)], env=environment,
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+    for rank, one in enumerate(started):
+        out, err = one.communicate(timeout=60)
+        good = one.returncode == status and (says in err and err.count("\n") == 1 if says is not None else not err)
+        if not good:
+            failures.append(f"{what}: rank {rank} ended with {one.returncode} and said {out}{err}")
+
+
+with tempfile.TemporaryDirectory() as folder:
+    run("in a folder", 4, 0, None, words=["--rendezvous", f"file:{folder}", "--by", "file"], variables={"MUSTER_JOB": "a/b c"})
+    if left := list(pathlib.Path(folder).iterdir()):
+        failures.append(f"in a folder: {left} is left")
+    run("in no folder", 2, 2, "cannot hold a store", words=["--rendezvous", f"file:{folder}/none"])
+    run("one host, as the launcher says", 3, 0, None, words=["--by", "file"],
+        variables={"LOCAL_WORLD_SIZE": "3", "MUSTER_JOB": "test-opened-" + str(os.getpid()), "TMPDIR": folder})
+    if left := list(pathlib.Path(folder).iterdir()):
+        failures.append(f"one host: {left} is left")
+
+run("nowhere to meet", 2, 2, "set --rendezvous tcp://HOST:PORT")
+for bad in ("tcp//x:1", "tcp:x:1", "folder", "http://x:1", "file:folder"):
+    run(f"at '{bad}'", 1, 2, f"cannot be '{bad}'", words=[f"--rendezvous={bad}"])
+
+if with_tcp:
+    run("at a port", 4, 0, None, words=["--rendezvous", f"tcp://127.0.0.1:{free_port()}", "--by", "tcp"])
+    run("at a port of a name", 3, 0, None, words=["--rendezvous", f"tcp://localhost:{free_port()}"],
+        variables={"MUSTER_TOKEN": "a secret"})
+    run("at MASTER_ADDR", 3, 0, None, words=["--by", "tcp"],
+        variables={"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())})
+    run("at no address", 2, 2, "cannot be 'here'", words=["--rendezvous", "tcp://here"])
+    run("at no host", 2, 2, "host 'no-such-host.invalid' cannot be found",
+        words=["--rendezvous", "tcp://no-such-host.invalid:29500"])
+    # Rank 0 has no rank 1 with its token; rank 1 is told why, and rank 0 that it did not come.
+    port = free_port()
+    started = [subprocess.Popen([program, "--timeout", "3", "--rendezvous", f"tcp://127.0.0.1:{port}", "--token", token],
+                                env={"RANK": str(rank), "WORLD_SIZE": "2"}, stderr=subprocess.PIPE, text=True)
+               for rank, token in enumerate(("one", "another"))]
+    for rank, (status, says) in enumerate(((5, "(missing: rank 1)"), (2, "does not know this job's token"))):
+        err = started[rank].communicate(timeout=60)[1]
+        if started[rank].returncode != status or says not in err:
+            failures.append(f"with another token: rank {rank} ended with {started[rank].returncode} and said {err}")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        run("where something else listens and says nothing", 2, 5, "answered in time",
+            words=["--timeout", "1", "--rendezvous", f"tcp://127.0.0.1:{taken.getsockname()[1]}"])
+else:
+    run("without muster::tcp", 2, 2, "linked without muster::tcp", words=["--rendezvous", "tcp://127.0.0.1:29500"])
+
+print("\n".join(failures) if failures else "every rank ended as it should")
+sys.exit(1 if failures else 0)

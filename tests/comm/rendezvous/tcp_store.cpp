@@ -1,0 +1,291 @@
+#include <muster/comm/tcp/store.hpp>
+
+#include <poll.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <muster/core/error.hpp>
+#include <muster/core/random.hpp>
+
+#include "catch.hpp"
+#include "comm/net/handshake.hpp"
+#include "comm/net/socket.hpp"
+#include "comm/net/store_guest.hpp"
+#include "comm/net/store_protocol.hpp"
+#include "places.hpp"
+#include "worker.hpp"
+
+using muster::deadline_after;
+using muster::seconds;
+using muster::store_server;
+using muster::tcp_store;
+using muster::detail::address;
+using muster::detail::tcp_socket;
+using places::soon;
+
+namespace {
+
+auto shortly() { return deadline_after(seconds(0.1)); }
+
+/// A connection to the server that speaks for itself.
+tcp_socket stranger_at(const store_server& server) {
+  return tcp_socket::connect(address::parse(server.address()), soon());
+}
+
+/// One that has proved that it knows the token.
+tcp_socket guest_at(const store_server& server, const std::string& token) {
+  using namespace muster::detail;
+  auto made = stranger_at(server);
+  auto said = handshake::connect(store_secret(token), {store_client_name, store_server_name, 0, 1});
+  while (said.now() != handshake::state::done) {
+    if (said.now() == handshake::state::sending) {
+      made.write_exactly(said.output(), soon());
+      said.sent(said.output().size());
+    } else {
+      std::vector<std::byte> room(said.wanted());
+      made.read_exactly(room, soon());
+      said.received(room);
+    }
+  }
+  return made;
+}
+
+void write(const tcp_socket& to, const std::string& text) { to.write_exactly(std::as_bytes(std::span(text)), soon()); }
+
+/// Whether the other side ends the connection, sooner or later.
+bool ends(const tcp_socket& of) {
+  std::array<std::byte, 4096> room;
+  try {
+    for (;;) {
+      if (!muster::detail::wait_for(of.file(), POLLIN, soon())) return false;
+      if (of.try_read(room) == std::size_t{0}) return true;
+    }
+  } catch (const muster::detail::socket_error& failed) {
+    return failed.closed();
+  }
+}
+
+/// Waits until what the server counts is so.
+template <class Holds>
+bool comes(Holds&& holds) {
+  for (const auto until = soon(); muster::clock::now() < until;) {
+    if (holds()) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return false;
+}
+
+/// Whether somebody in order is served, and at once for all that the server cares.
+bool serves(const store_server& server, const std::string& token) {
+  tcp_store store(server.address(), token, soon());
+  const auto there = store.get("check", soon());
+  return store.compare_and_swap("check", there.version, "x", soon()).swapped;
+}
+
+}  // namespace
+
+TEST_CASE("all calls fail as soon as the server ends, those under way too, and leases are not held") {
+  auto server = std::make_unique<store_server>("127.0.0.1:0", "t");
+  tcp_store store(server->address(), "t", soon());
+  const auto lease = store.lease(seconds(60), soon());
+  CHECK(lease.held());
+  std::atomic<int> told = 0;
+  std::vector<std::jthread> waiting;
+  for (int i = 0; i < 4; ++i) {
+    waiting.emplace_back([&] {
+      try {
+        (void)store.watch("key", 0, soon());
+      } catch (const muster::peer_failure& lost) {
+        if (std::string(lost.what()).find("the store " + store.where() + " is lost (") == 0) ++told;
+      }
+    });
+  }
+  (void)store.get("key", soon());
+  server.reset();
+  waiting.clear();
+  CHECK(told == 4);
+  CHECK_THROWS_AS(store.get("key", soon()), muster::peer_failure);
+  CHECK_THROWS_AS(store.compare_and_swap("key", 0, "x", soon()), muster::peer_failure);
+  CHECK_THROWS_AS(store.watch("key", 0, soon()), muster::peer_failure);
+  CHECK_THROWS_AS(store.lease(seconds(1), soon()), muster::peer_failure);
+  CHECK_FALSE(lease.held());
+}
+
+TEST_CASE("a store opens as soon as somebody serves, and not at all where nobody does") {
+  std::string where;
+  { where = store_server("127.0.0.1:0", "t").address(); }
+  CHECK_THROWS_AS(tcp_store(where, "t", shortly()), muster::timeout_error);
+  CHECK_THROWS_WITH(tcp_store(where, "t", shortly()), contains("no store at tcp://" + where + " answered in time ("));
+  std::unique_ptr<store_server> server;
+  std::jthread later([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    server = std::make_unique<store_server>(where, "t");
+  });
+  tcp_store store("127.0.0.1:1," + where, "t", soon());
+  CHECK_FALSE(store.get("key", soon()));
+  later.join();
+  CHECK_THROWS_AS(store_server(where, "t"), muster::store_address_taken);
+  CHECK_THROWS_AS(store_server("203.0.113.1:0", "t"), muster::configuration_error);
+  CHECK_THROWS_AS(store_server("localhost:0", "t"), muster::configuration_error);
+  CHECK_THROWS_AS(tcp_store("no-such-host.invalid:1", "t", soon()), muster::configuration_error);
+}
+
+TEST_CASE("who does not know the token is told, dropped and counted") {
+  const store_server server("127.0.0.1:0", "a secret");
+  for (const std::string token : {"", "a secre", "another", "a secret "}) {
+    CAPTURE(token);
+    CHECK_THROWS_AS(tcp_store(server.address(), token, soon()), muster::configuration_error);
+    CHECK_THROWS_WITH(tcp_store(server.address(), token, soon()), contains("does not know this job's token"));
+  }
+  CHECK(serves(server, "a secret"));
+  CHECK(comes([&] { return server.met().strangers == 8; }));
+  CHECK(server.met().served == 1);
+  CHECK(server.met().offenders == 0);
+}
+
+TEST_CASE("strangers that talk garbage, leave or are silent hold up nobody") {
+  const auto seed = static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
+  CAPTURE(seed);
+  muster::random_stream random(seed);
+  const store_server server("127.0.0.1:0", "t");
+  std::vector<tcp_socket> silent;
+  for (int i = 0; i < 300; ++i) silent.push_back(stranger_at(server));
+  CHECK(serves(server, "t"));
+  for (int i = 0; i < 50; ++i) {
+    std::string garbage(1 + random.below(3000), '\0');
+    for (char& c : garbage) c = static_cast<char>(random());
+    auto one = stranger_at(server);
+    try {
+      write(one, garbage);
+      if (i % 2 == 0 && garbage.size() > 100) CHECK(ends(one));
+    } catch (const muster::detail::socket_error& failed) {
+      CHECK(failed.closed());
+    }
+  }
+  CHECK(serves(server, "t"));
+  for (const auto& one : silent) CHECK(ends(one));  // after its five seconds
+  CHECK(comes([&] { return server.met().strangers == 350; }));
+}
+
+TEST_CASE("a thousand strangers at a time leave room for those in order") {
+  const store_server server("127.0.0.1:0", "t");
+  std::vector<tcp_socket> silent;
+  for (int i = 0; i < 1000; ++i) {
+    silent.push_back(stranger_at(server));
+    if (i % 250 == 249) CHECK(serves(server, "t"));
+  }
+  CHECK(comes([&] { return server.met().strangers >= 488; }));  // the oldest made room
+}
+
+TEST_CASE("a guest that talks garbage is dropped, and its leases end") {
+  using namespace muster::detail;
+  const store_server server("127.0.0.1:0", "t");
+  tcp_store store(server.address(), "t", soon());
+  std::vector<std::string> garbage{std::string("\xff\xff\xff\xff", 4), std::string(4, '\0'), std::string(40, '\x07')};
+  std::string good;
+  append_frame(good, {.what = store_call::get, .id = 1, .key = "key"});
+  for (const std::size_t at : {4U, 5U, 6U, 7U}) {  // what it is, whether it has a value, how long the key is
+    auto bad = good;
+    bad[at] = '\x70';
+    garbage.push_back(bad);
+  }
+  std::uint64_t offenders = 0;
+  for (const auto& text : garbage) {
+    auto one = guest_at(server, "t");
+    std::string begin;
+    append_frame(begin, {.what = store_call::lease, .id = 1, .number = 3600'000'000});
+    write(one, begin);
+    std::array<std::byte, 21> answer;
+    one.read_exactly(answer, soon());
+    const auto said = parse_reply(std::string_view(reinterpret_cast<const char*>(answer.data()), 21).substr(4));
+    REQUIRE(said);
+    const auto left = store.compare_and_swap("of the guest", 0, "x", soon(), said->number).now;
+    write(one, text);
+    CHECK(ends(one));
+    CHECK(comes([&] { return server.met().offenders == offenders + 1; }));
+    ++offenders;
+    CHECK(store.watch("of the guest", left.version, soon()) == muster::store_entry{});
+  }
+  CHECK(serves(server, "t"));
+}
+
+TEST_CASE("a frame that comes byte by byte is understood, and one that is cut short is forgotten") {
+  using namespace muster::detail;
+  const store_server server("127.0.0.1:0", "t");
+  tcp_store store(server.address(), "t", soon());
+  std::string text;
+  append_frame(text, {.what = store_call::swap, .id = 1, .key = "slowly", .value = "came"});
+  append_frame(text, {.what = store_call::swap, .id = 2, .key = "never", .value = "came"});
+  const auto one = guest_at(server, "t");
+  one.set_no_delay();
+  for (std::size_t i = 0; i + 1 < text.size(); ++i) write(one, text.substr(i, 1));
+  CHECK(store.watch("slowly", 0, soon())->value == "came");
+  one.shutdown_write();
+  CHECK(ends(one));
+  CHECK_FALSE(store.get("never", soon()));
+}
+
+TEST_CASE("a client that asks for much and takes nothing holds up nobody and does not fill the memory") {
+  using namespace muster::detail;
+  const store_server server("127.0.0.1:0", "t");
+  tcp_store store(server.address(), "t", soon());
+  REQUIRE(store.compare_and_swap("large", 0, std::string(muster::store_value_limit, 'x'), soon()).swapped);
+  const auto glutton = guest_at(server, "t");
+  std::string text;
+  for (std::uint64_t id = 0; id < 100; ++id) append_frame(text, {.what = store_call::get, .id = id, .key = "large"});
+  write(glutton, text);
+  for (int i = 0; i < 20; ++i) CHECK(serves(server, "t"));
+  // Slow it may be: all answers are there when it takes them.
+  std::vector<std::byte> answers(100 * (21 + muster::store_value_limit));
+  glutton.read_exactly(answers, soon());
+  CHECK(first_frame({reinterpret_cast<const char*>(answers.data()), answers.size()}).bytes ==
+        21 + muster::store_value_limit);
+  CHECK(server.met().offenders == 0);
+}
+
+TEST_CASE("a store that is full says so, and goes on when there is room") {
+  const store_server server("127.0.0.1:0", "t");
+  tcp_store store(server.address(), "t", soon());
+  const std::string large(muster::store_value_limit, 'x');
+  std::vector<std::uint64_t> versions;
+  bool full = false;
+  for (int i = 0; i < 300 && !full; ++i) {
+    try {
+      versions.push_back(store.compare_and_swap("key " + std::to_string(i), 0, large, soon()).now.version);
+    } catch (const muster::error& refused) {
+      CHECK_THAT(refused.what(), contains("takes no more"));
+      full = true;
+    }
+  }
+  CHECK(full);
+  CHECK(versions.size() >= 250);
+  CHECK(store.compare_and_swap("key 0", versions[0], "small", soon()).swapped);
+  CHECK(store.compare_and_swap("another", 0, std::string(1000, 'x'), soon()).swapped);
+}
+
+TEST_CASE("calls at a server that is stopped end at their deadlines, and it takes no lease for ended when it goes on") {
+  std::string where;
+  { where = store_server("127.0.0.1:0", "t").address(); }
+  places::place served("tcp");
+  served.words = {"tcp", where, "t"};
+  places::worker server(served, {"serve"});
+  tcp_store store(where, "t", soon());
+  const auto lease = store.lease(seconds(1), soon());
+  const auto left = store.compare_and_swap("member", 0, "here", soon(), lease.id()).now;
+  server.send(SIGSTOP);
+  CHECK_THROWS_AS(store.get("member", shortly()), muster::timeout_error);
+  CHECK_THROWS_WITH(store.get("member", shortly()), contains("get of 'member' at the store tcp://" + where));
+  CHECK_FALSE(store.watch("member", left.version, deadline_after(seconds(1.5))));
+  CHECK_FALSE(lease.held());  // as far as this process can know
+  server.send(SIGCONT);
+  CHECK(store.get("member", soon()).value == "here");
+  CHECK(comes([&] { return lease.held(); }));
+  CHECK_FALSE(store.watch("member", left.version, deadline_after(seconds(1.5))));
+  server.send(SIGKILL);
+  CHECK_THROWS_AS(store.watch("member", left.version, soon()), muster::peer_failure);
+}

@@ -1,0 +1,59 @@
+// A process at a store, for test_store: KIND WHERE... -- COMMAND...
+//   add KEY N          adds 1 to the number under the key, N times
+//   hold KEY TTL       leaves "held" under the key, on a lease, and waits
+//   churn KEY          writes to the key and takes leases as fast as it goes, for ever
+//   serve              serves the store that "tcp WHERE TOKEN" names, and waits
+//   meet PREFIX R SIZE exchanges "word R" as rank R, and checks what it gets
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include <muster/comm/rendezvous/exchange.hpp>
+
+#include "places.hpp"
+
+int main(int argc, char** argv) try {
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  const auto split = std::find(words.begin(), words.end(), "--");
+  const std::vector<std::string> what(split + 1, words.end());
+#ifdef MUSTER_HAS_TCP
+  if (what.at(0) == "serve") {
+    const muster::store_server server(words.at(1), words.at(2));
+    for (;;) ::pause();
+  }
+#endif
+  auto store = places::open({words.begin(), split});
+  const auto until = places::soon();
+  if (what.at(0) == "add") {
+    for (int left = std::stoi(what.at(2)); left > 0;) {
+      const auto there = store.get(what.at(1), until);
+      const int number = there ? std::stoi(there.value) : 0;
+      if (store.compare_and_swap(what.at(1), there.version, std::to_string(number + 1), until).swapped) --left;
+    }
+  } else if (what.at(0) == "hold") {
+    const auto lease = store.lease(muster::seconds(std::stod(what.at(2))), until);
+    store.compare_and_swap(what.at(1), 0, "held", until, lease.id());
+    for (;;) ::pause();
+  } else if (what.at(0) == "churn") {
+    for (std::uint64_t i = 0;; ++i) {
+      const auto lease = store.lease(muster::seconds(10), until);
+      const auto there = store.get(what.at(1), until);
+      const std::string value(i % 5000, static_cast<char>('a' + i % 26));
+      store.compare_and_swap(what.at(1), there.version, value, until, i % 2 == 0 ? lease.id() : 0);
+    }
+  } else if (what.at(0) == "meet") {
+    const int rank = std::stoi(what.at(2));
+    const int size = std::stoi(what.at(3));
+    const auto said = muster::exchange(store, what.at(1), rank, size, "word " + std::to_string(rank), until);
+    for (int r = 0; r < size; ++r) {
+      if (said.at(static_cast<std::size_t>(r)) != "word " + std::to_string(r)) return 9;
+    }
+  }
+  return 0;
+} catch (const std::exception& failed) {
+  std::fprintf(stderr, "worker: %s\n", failed.what());
+  return 1;
+}

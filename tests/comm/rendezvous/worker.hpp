@@ -1,0 +1,55 @@
+// Other processes at a store.
+#pragma once
+
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "places.hpp"
+
+namespace places {
+
+/// Another process at the same store: worker.cpp says what it does. Killed at the end if it is still there.
+class worker {
+ public:
+  worker(const place& at, std::vector<std::string> what) {
+    std::vector<std::string> line{MUSTER_TEST_STORE_WORKER};
+    line.insert(line.end(), at.words.begin(), at.words.end());
+    line.emplace_back("--");
+    line.insert(line.end(), what.begin(), what.end());
+    std::vector<char*> arguments;
+    for (auto& word : line) arguments.push_back(word.data());
+    arguments.push_back(nullptr);
+    if (::posix_spawn(&process_, arguments[0], nullptr, nullptr, arguments.data(), environ) != 0) {
+      throw std::runtime_error("the worker cannot be started");
+    }
+  }
+  worker(worker&& other) noexcept : process_(std::exchange(other.process_, 0)) {}
+  worker& operator=(worker&&) = delete;
+  ~worker() {
+    if (process_ == 0) return;
+    send(SIGKILL);
+    (void)wait();
+  }
+  void send(int signal) const { ::kill(process_, signal); }
+  /// Its exit status; minus the signal that ended it.
+  int wait() {
+    int status = 0;
+    while (::waitpid(process_, &status, 0) < 0 && errno == EINTR) {
+    }
+    process_ = 0;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  }
+
+ private:
+  pid_t process_ = 0;
+};
+
+}  // namespace places

@@ -1,0 +1,222 @@
+// What must hold for any bytes whatever that come to a store's server or client; for the fuzzer and for test_net alike.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+#include "comm/net/store_protocol.hpp"
+#include "comm/net/store_table.hpp"
+
+namespace fuzz {
+
+using namespace muster::detail;
+
+inline void require_of_store(bool holds, const char* what) {
+  if (!holds) throw std::logic_error(what);
+}
+
+/// A store as one would write it who has only ten keys: every lookup is a search.
+class naive_store {
+ public:
+  using said = std::tuple<store_table::client, std::uint64_t, store_status, std::uint64_t, std::string>;
+  std::vector<said> answers;
+
+  bool handle(store_table::client from, const store_request& asked, muster::clock::time_point now) {
+    const std::string key(asked.key);
+    const bool there = items_.contains(key);
+    const std::uint64_t version = there ? items_[key].version : 0;
+    const std::string value = there ? items_[key].value : "";
+    const auto lease = leases_.find(asked.what == store_call::swap ? asked.lease : asked.number);
+    switch (asked.what) {
+      case store_call::get:
+        tell(from, asked.id, store_status::done, version, value);
+        break;
+      case store_call::swap:
+        if (asked.value && asked.lease != 0 && lease == leases_.end()) {
+          tell(from, asked.id, store_status::ended, 0, "");
+        } else if (version != asked.number) {
+          tell(from, asked.id, store_status::refused, version, value);
+        } else if (!asked.value) {
+          tell_removed_after(from, asked.id, key, there);
+        } else {
+          items_[key] = {std::string(*asked.value), ++last_version_, asked.lease};
+          tell(from, asked.id, store_status::done, last_version_, "");
+          wake(key);
+        }
+        break;
+      case store_call::watch:
+        for (const auto& one : watches_) {
+          if (one.who == from && one.id == asked.id) return false;
+        }
+        if (version != asked.number) {
+          tell(from, asked.id, store_status::done, version, value);
+        } else {
+          watches_.push_back({from, asked.id, key});
+        }
+        break;
+      case store_call::cancel:
+        std::erase_if(watches_, [&](const watching& one) { return one.who == from && one.id == asked.id; });
+        break;
+      case store_call::lease: {
+        const std::uint64_t most = 3600'000'000;
+        const std::uint64_t least = 100'000;
+        const std::chrono::microseconds ttl(std::min(std::max(asked.number, least), most));
+        leases_[++last_lease_] = {from, ttl, now + ttl};
+        tell(from, asked.id, store_status::done, last_lease_, "");
+        break;
+      }
+      case store_call::keep:
+      case store_call::end: {
+        const bool own = lease != leases_.end() && lease->second.holder == from;
+        if (own && asked.what == store_call::keep) lease->second.ends = now + lease->second.ttl;
+        if (own && asked.what == store_call::end) end(asked.number);
+        tell(from, asked.id, own ? store_status::done : store_status::ended, 0, "");
+        break;
+      }
+    }
+    return true;
+  }
+
+  void leave(store_table::client gone) {
+    std::erase_if(watches_, [&](const watching& one) { return one.who == gone; });
+    end_if([&](const held& one) { return one.holder == gone; });
+  }
+
+  void expire(muster::clock::time_point now) {
+    end_if([&](const held& one) { return one.ends <= now; });
+  }
+
+  [[nodiscard]] std::size_t bytes() const {
+    std::size_t sum = 0;
+    for (const auto& [key, one] : items_) sum += key.size() + one.value.size();
+    return sum;
+  }
+
+ private:
+  struct item {
+    std::string value;
+    std::uint64_t version = 0;
+    std::uint64_t lease = 0;
+  };
+  struct held {
+    store_table::client holder = 0;
+    std::chrono::microseconds ttl{};
+    muster::clock::time_point ends;
+  };
+  struct watching {
+    store_table::client who = 0;
+    std::uint64_t id = 0;
+    std::string key;
+  };
+
+  void tell(store_table::client to, std::uint64_t id, store_status status, std::uint64_t number, std::string value) {
+    answers.emplace_back(to, id, status, number, std::move(value));
+  }
+
+  // The watchers hear of it before who removed it does.
+  void tell_removed_after(store_table::client from, std::uint64_t id, const std::string& key, bool there) {
+    items_.erase(key);
+    if (there) wake(key);
+    tell(from, id, store_status::done, 0, "");
+  }
+
+  void wake(const std::string& key) {
+    const auto found = items_.find(key);
+    for (const auto& one : watches_) {
+      if (one.key != key) continue;
+      tell(one.who, one.id, store_status::done, found != items_.end() ? found->second.version : 0,
+           found != items_.end() ? found->second.value : "");
+    }
+    std::erase_if(watches_, [&](const watching& one) { return one.key == key; });
+  }
+
+  void end(std::uint64_t lease) {
+    leases_.erase(lease);
+    std::vector<std::string> keys;
+    for (const auto& [key, one] : items_) {
+      if (one.lease == lease) keys.push_back(key);
+    }
+    for (const auto& key : keys) {
+      items_.erase(key);
+      wake(key);
+    }
+  }
+
+  template <class Which>
+  void end_if(const Which& which) {
+    std::vector<std::uint64_t> over;
+    for (const auto& [id, one] : leases_) {
+      if (which(one)) over.push_back(id);
+    }
+    for (const auto id : over) end(id);
+  }
+
+  std::map<std::string, item> items_;
+  std::map<std::uint64_t, held> leases_;
+  std::vector<watching> watches_;
+  std::uint64_t last_version_ = 0;
+  std::uint64_t last_lease_ = 0;
+};
+
+/// The bytes as what three clients say, one after the other: frames that are no requests end a client. The table must
+/// do as the naive store does. Throws std::logic_error when it does not; returns how many requests there were.
+inline int check_store(std::string_view bytes) {
+  naive_store expected;
+  std::vector<naive_store::said> answers;
+  store_table table([&](store_table::client to, const store_reply& said) {
+    std::string framed;
+    append_frame(framed, said);
+    const auto frame = first_frame(framed);
+    const auto read = frame.what == store_frame::state::whole ? parse_reply(frame.body) : std::optional<store_reply>();
+    require_of_store(read && frame.bytes == framed.size(), "an answer cannot be read");
+    answers.emplace_back(to, read->id, read->status, read->number, std::string(read->value));
+  });
+  auto now = muster::clock::now();
+  int requests = 0;
+  std::map<store_table::client, int> lives;
+  for (;;) {
+    const auto frame = first_frame(bytes);
+    for (std::size_t cut = 0; cut < std::min<std::size_t>(bytes.size(), 8); ++cut) {
+      const auto part = first_frame(bytes.substr(0, cut));
+      require_of_store(part.what != store_frame::state::whole || part.bytes <= cut, "a frame is longer than its bytes");
+    }
+    if (frame.what != store_frame::state::whole) break;
+    require_of_store(frame.bytes <= bytes.size() && frame.body.size() + 4 == frame.bytes, "a frame has a wrong size");
+    bytes.remove_prefix(frame.bytes);
+    (void)parse_reply(frame.body);
+    const auto asked = parse_request(frame.body);
+    now += std::chrono::milliseconds(20);
+    const store_table::client speaker = frame.body.size() % 3;
+    const store_table::client from = speaker + 3 * static_cast<unsigned>(lives[speaker]);
+    bool good = false;
+    if (asked) {
+      ++requests;
+      std::string again;
+      append_frame(again, *asked);
+      require_of_store(std::string_view(again).substr(4) == frame.body, "a request is not written as it was read");
+      good = table.handle(from, *asked, now);
+      require_of_store(good == expected.handle(from, *asked, now), "one refuses what the other does");
+    }
+    if (!good) {
+      ++lives[speaker];
+      table.leave(from);
+      expected.leave(from);
+    }
+    table.expire(now);
+    expected.expire(now);
+    require_of_store(answers == expected.answers, "the answers differ");
+    require_of_store(table.bytes() == expected.bytes(), "the bytes are counted wrongly");
+    answers.clear();
+    expected.answers.clear();
+  }
+  return requests;
+}
+
+}  // namespace fuzz
