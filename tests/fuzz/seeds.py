@@ -58,6 +58,7 @@ SEEDS = {
             npy("{'descr': '|u1', 'fortran_order': True, 'shape': (3,)}", b"123", 3)],
     "tfrecord": [tfrecord(b"") + tfrecord(b"abc") + tfrecord(bytes(300))],
     "manifest": [(heading + line("file 1 2 3 1") + line("other 4 5 6 0")).encode(), heading.encode()],
+    "store": [bytes(8)],
     "records": [tables(0, [b"abc", b"def"]), tables(1, [b"", b"12345678", b"1234567812345678"])],
 }
 
