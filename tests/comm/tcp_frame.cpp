@@ -14,11 +14,6 @@ using namespace muster::detail;  // NOLINT: this is about nothing else
 
 namespace {
 
-std::vector<std::byte> bytes_of(const std::string& text) {
-  const auto* const first = reinterpret_cast<const std::byte*>(text.data());
-  return {first, first + text.size()};
-}
-
 frame random_frame(muster::random_stream& random) {
   constexpr frame_kind kinds[] = {frame_kind::message, frame_kind::announce, frame_kind::clear,  frame_kind::body,
                                   frame_kind::credit,  frame_kind::goodbye,  frame_kind::beat,   frame_kind::notice,
