@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Starts tests/comm/survivors on some ranks over shm, tcp or both (as if on two hosts), does something to some of them, and looks at how the others fare.
+"""Starts tests/comm/survivors on some ranks over shm, tcp or both (as if on two hosts), does something to some of them,
+and looks at how the others fare.
 
 usage: survivors.py WHAT --program PATH --rounds N [--transport shm|tcp|hierarchical] [--seed S] [--first I]
   kill    SIGKILL of one or more ranks at a random moment: every other rank ends by itself, soon, with a peer_failure
@@ -191,14 +192,14 @@ def stop(draw, ranks, start):
     # Its own host sees that a stopped process lives; over tcp it is known by its heart alone.
     ends_with, how = (5, "did not finish in 0.5 s") if options.transport == "shm" else (4, "no heartbeat")
     others = [rank for rank in crew if rank is not victim]
-    named_it = False
+    named_it = 0
     for rank in others:
         _, status, named, text = rank.error()
         if status != ends_with:
             raise Failure(f"rank {rank.rank} fails with {status}, not {ends_with}: {text}")
-        named_it = named_it or (victim.rank in named and how in text)
-    if not named_it:
-        raise Failure(f"nobody names rank {victim.rank}: {[rank.lines for rank in others]}")
+        named_it += (victim.rank in named or f"process {victim.pid} " in text) and how in text
+    if named_it < (1 if options.transport == "shm" else len(others)):
+        raise Failure(f"not all name rank {victim.rank}: {[rank.lines for rank in others]}")
     for rank in others:
         rank.expect("waits")
     os.kill(victim.pid, signal.SIGCONT)

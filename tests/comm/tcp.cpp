@@ -1,0 +1,434 @@
+// The tcp transport beyond what every transport does: its settings, strangers, peers that break the rules or fall
+// silent.
+#include <sys/resource.h>
+
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <thread>
+
+#include <muster/comm/collectives/allreduce.hpp>
+#include <muster/comm/collectives/barrier.hpp>
+#include <muster/comm/collectives/broadcast.hpp>
+#include <muster/core/crc32c.hpp>
+#include <muster/core/random.hpp>
+#include "catch.hpp"
+#include "comm/oracle.hpp"
+#include "comm/ranks.hpp"
+
+namespace {
+
+namespace tcp = muster::detail;
+using namespace std::chrono_literals;
+
+constexpr muster::seconds patience{30};
+
+void require(bool condition, const std::string& what) {
+  if (!condition) throw std::runtime_error(what);
+}
+
+/// Runs a body as ranks that are connected by that plan.
+std::vector<std::exception_ptr> outcomes(const tcp::tcp_plan& plan, int ranks,
+                                         const std::function<void(muster::group&, tcp::tcp_mesh&)>& body) {
+  test::tcp_job job(ranks, plan);
+  std::vector<std::exception_ptr> thrown(static_cast<std::size_t>(ranks));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      auto& failure = thrown[static_cast<std::size_t>(rank)];
+      try {
+        auto made = job.connect(rank);
+        tcp::tcp_mesh& mesh = made->mesh();
+        muster::group world(std::make_unique<muster::any_transport>(std::move(made)), {});
+        try {
+          body(world, mesh);
+        } catch (...) {
+          failure = std::current_exception();
+          world.abort(muster::describe(failure));
+        }
+      } catch (...) {
+        failure = std::current_exception();
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  return thrown;
+}
+
+void run(const tcp::tcp_plan& plan, int ranks, const std::function<void(muster::group&, tcp::tcp_mesh&)>& body) {
+  for (const auto& thrown : outcomes(plan, ranks, body)) {
+    if (thrown) std::rethrow_exception(thrown);
+  }
+}
+
+tcp::address first_address(const std::string& card) { return tcp::read_card(card, 0).addresses.front(); }
+
+/// Rank 1 of two, by hand: it knows the secret, and does then what the test wants.
+class impostor {
+ public:
+  explicit impostor(const std::vector<std::string>& cards) : cards_(cards) {
+    std::vector<std::string_view> parts{"of the test"};
+    parts.insert(parts.end(), cards_.begin(), cards_.end());
+    secret_ = tcp::job_secret(parts);
+    control = connect(0);
+    stream = connect(1);
+  }
+  void send(tcp::tcp_socket& over, const tcp::frame& head, std::span<const std::byte> payload = {}) {
+    over.write_exactly(tcp::encode(head), until());
+    over.write_exactly(payload, until());
+  }
+  static muster::clock::time_point until() { return muster::deadline_after(patience); }
+
+  tcp::tcp_socket control;
+  tcp::tcp_socket stream;
+
+ private:
+  tcp::tcp_socket connect(std::uint32_t line) {
+    auto socket = tcp::tcp_socket::connect(first_address(cards_[0]), until());
+    auto talk = tcp::handshake::connect(secret_, {1, 0, line, 2});
+    while (talk.now() != tcp::handshake::state::done) {
+      require(talk.now() == tcp::handshake::state::sending || talk.now() == tcp::handshake::state::reading,
+              "the handshake succeeds");
+      if (talk.now() == tcp::handshake::state::sending) {
+        const auto bytes = talk.output();
+        socket.write_exactly(bytes, until());
+        talk.sent(bytes.size());
+      } else {
+        std::vector<std::byte> bytes(talk.wanted());
+        socket.read_exactly(bytes, until());
+        talk.received(bytes);
+      }
+    }
+    return socket;
+  }
+
+  std::vector<std::string> cards_;
+  tcp::job_secret secret_;
+};
+
+/// What rank 0 hears of rank 1 after it did that.
+std::string heard_after(const std::function<void(impostor&)>& deed, const tcp::tcp_plan& plan = test::tcp_job::busy_plan()) {
+  test::tcp_job job(2, plan);
+  std::unique_ptr<impostor> other;
+  std::thread side([&] { other = std::make_unique<impostor>(job.cards()); });
+  auto mine = job.connect(0);
+  side.join();
+  std::vector<std::byte> data(100000);
+  muster::request r;  // so that the stream is read
+  r.data = data.data();
+  r.bytes = data.size();
+  r.peer = 1;
+  r.tag = 7;
+  mine->receive(r);
+  deed(*other);
+  const auto until = muster::deadline_after(patience);
+  muster::notice message;
+  while (!mine->poll(message)) {
+    require(muster::clock::now() < until, "a notice comes");
+    (void)mine->test(r);
+    mine->pause(muster::deadline_after(muster::seconds(0.05)));
+  }
+  require(message.what == muster::notice::kind::gone && message.origin == 1, "it says that rank 1 is gone");
+  r.owner->cancel(r);
+  return message.text;
+}
+
+tcp::frame message_of(std::uint64_t bytes) {
+  tcp::frame head;
+  head.tag = 7;
+  head.bytes = head.total = bytes;
+  return head;
+}
+
+}  // namespace
+
+TEST_CASE("every plan of connections gives the results of the oracle", "[tcp]") {
+  auto plan = test::tcp_job::busy_plan();
+  SECTION("lazy") { plan.lazy = true; }
+  SECTION("three streams") {
+    plan.streams = 3;
+    plan.limits.part = 4096;
+  }
+  SECTION("three streams, lazy") {
+    plan.streams = 3;
+    plan.lazy = true;
+  }
+  SECTION("checksums") { plan.limits.checksum = true; }
+  SECTION("checksums over two streams") {
+    plan.limits.checksum = true;
+    plan.streams = 2;
+    plan.limits.part = 100 * 64;
+  }
+  SECTION("small windows") { plan.limits.window = 5000; }
+  for (const int ranks : {2, 4, 5}) {
+    run(plan, ranks, [](muster::group& world, tcp::tcp_mesh&) {
+      test::check_cases(test::cases_of_run(150), world);
+      auto half = world.split(world.rank() % 2);
+      require(muster::allreduce(half, 1, muster::sum) == half.size(), "a group of some");
+    });
+  }
+}
+
+// More tagged messages than there is credit for, of all sizes, and nobody who waits for them: collectives pass.
+TEST_CASE("collectives do not wait behind tagged messages that nobody takes", "[tcp]") {
+  auto plan = test::tcp_job::busy_plan();
+  plan.limits.eager = 1000;
+  plan.limits.credit = 8000;
+  plan.streams = GENERATE(1, 2);
+  run(plan, 3, [](muster::group& world, tcp::tcp_mesh&) {
+    auto& over = world.transport();
+    constexpr std::size_t count = 60;
+    const auto size_of = [](std::size_t i) { return i * i * 37 % 30000; };
+    std::vector<std::vector<std::uint8_t>> data(count);
+    std::vector<muster::request> sent(count);
+    const int next = (world.rank() + 1) % world.size();
+    const int previous = (world.rank() + 2) % world.size();
+    for (std::size_t i = 0; i < count; ++i) {
+      data[i].assign(size_of(i), static_cast<std::uint8_t>(i));
+      sent[i].data = reinterpret_cast<std::byte*>(data[i].data());
+      sent[i].bytes = data[i].size();
+      sent[i].peer = next;
+      sent[i].tag = 1 + static_cast<std::uint32_t>(i % 3);
+      over.send(sent[i]);
+    }
+    std::vector<double> values(30000, 1.0);
+    for (int i = 0; i < 5; ++i) muster::allreduce(world, values, muster::sum);
+    require(values[29999] == 243.0, "the sum");
+    // Tag by tag, from the last, so that what lies in front is put aside.
+    for (std::uint32_t tag = 3; tag >= 1; --tag) {
+      for (std::size_t i = tag - 1; i < count; i += 3) {
+        std::vector<std::uint8_t> got(30000);
+        muster::request r;
+        r.data = reinterpret_cast<std::byte*>(got.data());
+        r.bytes = got.size();
+        r.peer = i % 2 == 0 ? previous : muster::any_source;
+        r.tag = tag;
+        over.receive(r);
+        const auto until = muster::deadline_after(patience);
+        while (!over.test(r)) {
+          require(muster::clock::now() < until, "it comes");
+          over.pause(muster::deadline_after(0.01s));
+        }
+        require(r.received == size_of(i) && r.source == previous, "in its order");
+        for (std::size_t k = 0; k < r.received; ++k) require(got[k] == static_cast<std::uint8_t>(i), "its content");
+      }
+    }
+    for (auto& r : sent) {
+      const auto until = muster::deadline_after(patience);
+      while (!over.test(r)) require(muster::clock::now() < until, "it is gone");
+    }
+    muster::barrier(world);
+  });
+}
+
+TEST_CASE("ranks with different tokens do not come together, and the error says what was seen", "[tcp]") {
+  auto plan = test::tcp_job::busy_plan();
+  plan.patience = muster::seconds(1);
+  test::tcp_job job(2, plan);
+  std::string text[2];
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        (void)job.connect(rank, rank == 0 ? "this" : "that");
+      } catch (const muster::error& refused) {
+        text[rank] = refused.what();
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  CHECK_THAT(text[0], contains("rank 1"));
+  CHECK_THAT(text[1], contains("rank 0"));
+  CHECK_THAT(text[1], contains("token"));
+}
+
+// They come while ranks connect and while they work: some say nothing, some talk garbage, some begin as ranks do.
+TEST_CASE("strangers neither hold up a job nor break it, and are counted", "[tcp]") {
+  rlimit files{};
+  ::getrlimit(RLIMIT_NOFILE, &files);
+  const std::size_t idle = std::min<std::size_t>(1000, (files.rlim_cur - 200) / 3);
+  test::tcp_job job(2);
+  const auto door = first_address(job.cards()[0]);
+  std::vector<tcp::tcp_socket> silent;
+  const auto come = [&](std::size_t count) {
+    for (std::size_t i = 0; i < count; ++i) silent.push_back(tcp::tcp_socket::connect(door, impostor::until()));
+  };
+  const auto babble = [&](std::uint64_t seed, std::string_view begins) {
+    auto one = tcp::tcp_socket::connect(door, impostor::until());
+    muster::random_stream random(20261121, seed);
+    std::vector<std::byte> bytes(100000);
+    for (auto& b : bytes) b = static_cast<std::byte>(random.below(256));
+    std::memcpy(bytes.data(), begins.data(), begins.size());
+    try {
+      one.write_exactly(bytes, impostor::until());
+    } catch (const tcp::socket_error&) {  // it is thrown out before it has said all
+    }
+  };
+  come(50);
+  babble(1, "");
+  std::atomic<bool> strangers_are_through{false};
+  std::uint64_t counted = 0;
+  const auto work = [&](int rank) {
+    auto made = job.connect(rank);
+    tcp::tcp_mesh& mesh = made->mesh();
+    muster::group world(std::make_unique<muster::any_transport>(std::move(made)), {});
+    for (int through = 0; through == 0;) {
+      require(muster::allreduce(world, 1, muster::sum) == 2, "the sum");
+      through = strangers_are_through ? 1 : 0;
+      muster::broadcast(world, std::span(&through, 1), 0);
+    }
+    if (rank == 0) counted = mesh.strangers();
+  };
+  std::exception_ptr thrown[2];
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.emplace_back([&, rank] {
+      try {
+        work(rank);
+      } catch (...) {
+        thrown[rank] = std::current_exception();
+      }
+    });
+  }
+  come(idle - 50);
+  babble(2, "");
+  babble(3, "muster ranks 1\n");
+  strangers_are_through = true;
+  for (auto& rank : ranks) rank.join();
+  for (const auto& failure : thrown) {
+    INFO((failure ? muster::describe(failure) : ""));
+    CHECK(failure == nullptr);
+  }
+  CHECK(counted > idle / 2);
+}
+
+TEST_CASE("a peer that breaks the rules is lost, and the notice says what was seen", "[tcp]") {
+  struct way {
+    const char* seen;
+    std::function<void(impostor&)> deed;
+  };
+  const std::vector<way> ways = {
+      {"its connection ended", [](impostor& other) { other.stream = {}; }},
+      {"its connection", [](impostor& other) { other.control = {}; }},
+      {"no frame of muster",
+       [](impostor& other) {
+         const std::vector<std::byte> zeroes(1000);
+         other.stream.write_exactly(zeroes, impostor::until());
+       }},
+      {"no frame of muster",
+       [](impostor& other) {
+         const std::vector<std::byte> zeroes(1000);
+         other.control.write_exactly(zeroes, impostor::until());
+       }},
+      {"in the middle of a message",
+       [](impostor& other) {
+         const auto header = tcp::encode(message_of(100));
+         other.stream.write_exactly(std::span(header).first(40), impostor::until());
+         other.stream = {};
+       }},
+      {"in the middle of a message",
+       [](impostor& other) {
+         const std::vector<std::byte> some(99);
+         other.send(other.stream, message_of(100), some);
+         other.stream = {};
+       }},
+      {"out of order",
+       [](impostor& other) {
+         auto head = message_of(0);
+         head.sequence = 1;
+         other.send(other.stream, head);
+       }},
+      {"checksum of a payload",
+       [](impostor& other) {
+         auto head = message_of(60);
+         head.flags = tcp::frame::has_checksum;
+         const std::vector<std::byte> some(64);
+         other.send(other.stream, head, some);
+       }},
+      {"not asked for",
+       [](impostor& other) {
+         auto head = message_of(0);
+         head.kind = tcp::frame_kind::body;
+         other.send(other.stream, head);
+       }},
+      {"not announced",
+       [](impostor& other) {
+         auto head = message_of(0);
+         head.kind = tcp::frame_kind::clear;
+         other.send(other.stream, head);
+       }},
+      {"more credit",
+       [](impostor& other) {
+         auto head = message_of(0);
+         head.kind = tcp::frame_kind::credit;
+         head.set_number(1);
+         other.send(other.stream, head);
+       }},
+      {"frame of control among data",
+       [](impostor& other) {
+         auto head = message_of(0);
+         head.kind = tcp::frame_kind::beat;
+         other.send(other.stream, head);
+       }},
+  };
+  for (const auto& way : ways) {
+    const std::string text = heard_after(way.deed);
+    INFO(text);
+    CHECK_THAT(text, contains(way.seen));
+    CHECK_THAT(text, contains("rank 1 is gone"));
+  }
+}
+
+TEST_CASE("a peer whose connections stand and that is silent is lost for its silence", "[tcp]") {
+  auto plan = test::tcp_job::busy_plan();
+  plan.beat = muster::seconds(0.02);
+  plan.missed = 20;
+  CHECK_THAT(heard_after([](impostor&) {}, plan), contains("no heartbeat for 400 ms"));
+}
+
+TEST_CASE("a send that is taken back in its middle ends for its receiver", "[tcp]") {
+  run(test::tcp_job::busy_plan(), 2, [](muster::group& world, tcp::tcp_mesh&) {
+    auto& over = world.transport();
+    const auto finish = [&](muster::request& r) {
+      const auto until = muster::deadline_after(patience);
+      while (!over.test(r)) {
+        require(muster::clock::now() < until, "it comes to its end");
+        over.pause(muster::deadline_after(0.01s));
+      }
+    };
+    std::vector<std::uint8_t> data(50'000'000);
+    muster::request r;
+    r.data = reinterpret_cast<std::byte*>(data.data());
+    r.bytes = data.size();
+    r.peer = 1 - world.rank();
+    r.mark.kind = muster::collective::broadcast;  // as part of a collective: it comes unasked
+    if (world.rank() == 0) {
+      std::fill(data.begin(), data.end(), std::uint8_t{7});
+      over.send(r);
+      require(r.owner != nullptr, "more than the system takes at once");
+      r.owner->cancel(r);
+      std::fill(data.begin(), data.end(), std::uint8_t{0});
+      muster::request behind;
+      std::uint8_t last = 9;
+      behind.data = reinterpret_cast<std::byte*>(&last);
+      behind.bytes = 1;
+      behind.peer = 1;
+      behind.tag = 5;
+      over.send(behind);
+      finish(behind);
+    } else {
+      over.receive(r);
+      finish(r);
+      for (const auto b : data) require(b == 7, "the content that was sent");
+      std::uint8_t last = 0;
+      muster::request behind;
+      behind.data = reinterpret_cast<std::byte*>(&last);
+      behind.bytes = 1;
+      behind.peer = 0;
+      behind.tag = 5;
+      over.receive(behind);
+      finish(behind);
+      require(last == 9, "and what was sent after it");
+    }
+  });
+}
