@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Who is how much faster: muster's collectives beside Open MPI's and MPICH's, at default and tuned.
+"""Who is how much faster: muster's collectives beside Open MPI's and MPICH's, at default and tuned, and Gloo's.
 
     bench/compare_collectives.py [--ranks 2] [--ranks 4] [--rounds 9] [--build build/release] [--json FILE]
 
@@ -86,23 +86,32 @@ def load_programs(build):
 
 
 def contenders(programs, ranks, cores):
-    """Each job, and by what name each of its contenders goes in the table (None: as it calls itself)."""
+    """Each job: its name, what row each of its contenders is for (None: none) by what it calls itself, its command."""
     crowded = ranks > cores
     pin = {"openmpi": ["--oversubscribe", "--bind-to", "none"] if crowded else ["--bind-to", "core:if-supported"],
            "mpich": [] if crowded else ["-bind-to", "core"]}
     tune = {"openmpi": ["-x", "=".join(TUNING)], "mpich": ["-genv", *TUNING]}
     muster = programs["muster"]
+
+    def as_called(who):
+        return who if who.startswith(("muster", "gloo", "memory")) else None
+
     if "launcher" in muster:
         flags = pin["openmpi"] if muster.get("mpi") == "openmpi" else []
-        yield "muster", None, [muster["launcher"], *flags, "-n", str(ranks), muster["program"]]
+        start = [muster["launcher"], *flags, "-n", str(ranks), muster["program"]]
+        yield "muster", as_called, start
+        if "tcp" in muster:
+            yield "muster_tcp", {"muster_tcp": "muster_tcp"}.get, [*start, "--transport", "tcp"]
     else:
-        yield "muster", None, [muster["program"], "--ranks", str(ranks)]
+        yield "muster", as_called, [muster["program"], "--ranks", str(ranks)]
     for mpi in ("openmpi", "mpich"):
         for name, flags in ((f"{mpi}_tuned", tune[mpi]), (mpi, [])):
             peer = programs.get(mpi)
-            yield name, name, peer and [peer["launcher"], *pin[mpi], *flags, "-n", str(ranks), peer["program"]]
+            yield name, {"mpi": name}.get, peer and [peer["launcher"], *pin[mpi], *flags, "-n", str(ranks), peer["program"]]
     if ranks == 2:
-        yield "memory_limit", None, [programs["memory_limit"]["program"]]
+        yield "memory_limit", as_called, [programs["memory_limit"]["program"]]
+    gloo = programs.get("gloo")
+    yield "gloo", as_called, gloo and [gloo["program"], str(ranks)]
 
 
 def measure(programs, ranks, cores, options, left_out):
@@ -173,7 +182,7 @@ def microseconds(seconds):
 
 
 def print_goals(lines):
-    print("\nHow many times faster than the best tuned MPI; in brackets the lowest and the highest of the rounds\n")
+    print("\nHow many times faster than the best of its peers; in brackets the lowest and the highest of the rounds\n")
     rows = [("who", "against", "sizes", "faster", "rounds", "goal", "", "at default")]
     for line in lines:
         measured = line.ratio is not None

@@ -178,6 +178,7 @@ std::vector<contender> muster_contenders(op what, muster::context& context, must
                       smallest});
     }
   }
+  if (context.transport_name() == "tcp") add_group(list, what, "muster_tcp", context.world(), by_name);
   add_threads(list, what, context, by_name);
   if (over_mpi == nullptr) return list;
   add_group(list, what, "muster_mpi", *over_mpi, by_name);

@@ -1,49 +1,21 @@
-// How fast data becomes samples: LIBSVM text, generated rows, the order of an epoch, the batches of a step.
-//   build/release/bench/data [a9a=PATH] [Google Benchmark's flags]
+// How fast data becomes samples: text of LIBSVM and CSV, records by mmap, generated rows, the order of an epoch, the
+// batches of a step. bench/peers/data_text.py runs it beside scikit-learn, numpy and pandas.
+//   build/release/bench/data [a9a=PATH] [write=FOLDER] [Google Benchmark's flags]
+// write= leaves the text that it reads in a folder, for others to read, and measures nothing.
 #include <benchmark/benchmark.h>
 
-#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <string>
 
-#include <muster/core/random.hpp>
 #include <muster/data/dataset_builder.hpp>
 #include <muster/data/libsvm.hpp>
 #include <muster/data/loader.hpp>
 #include <muster/data/synthetic.hpp>
 
+#include "data_sources.hpp"
+
 namespace {
-
-// Rows of the shape of the epsilon dataset, in its own notation: 2,000 numbers of six digits a line.
-std::string dense_text(std::size_t rows) {
-  const auto data = muster::synthetic_epsilon(rows, 1);
-  std::string text;
-  char word[64];
-  for (std::size_t i = 0; i < rows; ++i) {
-    text += data.label(i) > 0 ? "+1" : "-1";
-    for (std::size_t j = 0; j < data.features(); ++j) {
-      std::snprintf(word, sizeof word, " %zu:%.6g", j + 1, double(data.row(i)[j]));
-      text += word;
-    }
-    text += '\n';
-  }
-  return text;
-}
-
-// Rows of the shape of a9a: 14 of 123 features, each 1.
-std::string sparse_text(std::size_t rows) {
-  muster::random_stream random(1);
-  std::string text;
-  for (std::size_t i = 0; i < rows; ++i) {
-    text += random.below(4) == 0 ? "+1 " : "-1 ";
-    for (std::uint64_t k = 0; k < 14; ++k) {
-      text += std::to_string(1 + 8 * k + random.below(8)) + ":1 ";
-    }
-    text += '\n';
-  }
-  return text;
-}
 
 void parse(benchmark::State& state, std::string_view text) {
   for (auto _ : state) {
@@ -86,26 +58,35 @@ void next_batch(benchmark::State& state) {
 
 int main(int argc, char** argv) {
   std::unique_ptr<muster::text_file> a9a;
-  if (argc > 1 && std::strncmp(argv[1], "a9a=", 4) == 0) {
-    a9a = std::make_unique<muster::text_file>(argv[1] + 4);
+  std::string folder;
+  while (argc > 1 && std::strchr(argv[1], '=') != nullptr && argv[1][0] != '-') {
+    const std::string word = argv[1];
+    if (word.starts_with("a9a=")) {
+      a9a = std::make_unique<muster::text_file>(word.substr(4));
+    } else if (word.starts_with("write=")) {
+      folder = word.substr(6);
+    } else {
+      break;
+    }
     argv[1] = argv[0];
     --argc;
     ++argv;
   }
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
-  const std::string dense = dense_text(1000);
-  const std::string sparse = sparse_text(400000);
-  const auto add = [](const char* name, std::string_view text) {
-    benchmark::RegisterBenchmark(name, [text](benchmark::State& state) { parse(state, text); })
+  const source_texts texts{dense_libsvm_text(1000), sparse_libsvm_text(400000), csv_text(30000)};
+  if (!folder.empty()) {
+    write_texts(texts, folder);
+    return 0;
+  }
+  register_sources(texts);
+  if (a9a) {
+    benchmark::RegisterBenchmark("libsvm_a9a/threads", [&](benchmark::State& state) { parse(state, a9a->text()); })
         ->Arg(1)
         ->Arg(2)
         ->UseRealTime()
         ->Unit(benchmark::kMillisecond);
-  };
-  add("libsvm_dense/threads", dense);
-  add("libsvm_sparse/threads", sparse);
-  if (a9a) add("libsvm_a9a/threads", a9a->text());
+  }
   benchmark::RegisterBenchmark("synthetic_epsilon/threads", generate)
       ->Arg(1)
       ->Arg(2)

@@ -13,11 +13,15 @@ endforeach()
 install(DIRECTORY include/muster DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.hpp" ${left_out})
 
 if(TARGET muster_info)
+  set(programs muster_info)
+  if(TARGET muster_data)
+    list(APPEND programs muster_data)
+  endif()
   if(NOT IS_ABSOLUTE ${CMAKE_INSTALL_LIBDIR} AND NOT IS_ABSOLUTE ${CMAKE_INSTALL_BINDIR})
     file(RELATIVE_PATH to_libraries /${CMAKE_INSTALL_BINDIR} /${CMAKE_INSTALL_LIBDIR})
-    set_target_properties(muster_info PROPERTIES INSTALL_RPATH "$ORIGIN/${to_libraries}")  # wherever the tree is moved
+    set_target_properties(${programs} PROPERTIES INSTALL_RPATH "$ORIGIN/${to_libraries}")  # wherever the tree is moved
   endif()
-  install(TARGETS muster_info DESTINATION ${CMAKE_INSTALL_BINDIR})
+  install(TARGETS ${programs} DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
 
 # find_package(muster COMPONENTS core) must not meet a target that needs MPI: hence a file of targets for each part.
@@ -38,6 +42,8 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/cmake/muster-config-versi
 install(FILES
   ${PROJECT_BINARY_DIR}/cmake/muster-config.cmake
   ${PROJECT_BINARY_DIR}/cmake/muster-config-version.cmake
+  cmake/FindLIBPQ.cmake
+  cmake/FindZSTD.cmake
   DESTINATION ${package_dir})
 
 # The .pc files find the prefix from where they lie, however deep the library folder is (lib, lib/x86_64-linux-gnu).
@@ -95,11 +101,30 @@ endif()
 if(tcp IN_LIST muster_parts)
   set(tcp_libraries -lmuster_tcp)
   if(NOT BUILD_SHARED_LIBS)
-    list(APPEND tcp_libraries -lcrypto ${CMAKE_DL_LIBS})
+    list(APPEND tcp_libraries -lcrypto ${CMAKE_DL_LIBS})  # "dl", or nothing where the C library has it
+    list(TRANSFORM tcp_libraries REPLACE "^([^-].*)$" "-l\\1")
   endif()
   definitions_of(definitions tcp)
   muster_install_pc(muster-tcp "muster over TCP" REQUIRES muster-core
     LIBS -L\${libdir} ${tcp_libraries} CFLAGS ${definitions})
+endif()
+if(zstd IN_LIST muster_parts)
+  set(zstd_libraries -lmuster_zstd)
+  if(NOT BUILD_SHARED_LIBS)
+    list(APPEND zstd_libraries -lzstd)
+  endif()
+  definitions_of(definitions zstd)
+  muster_install_pc(muster-zstd "Zstandard for muster" REQUIRES muster-core
+    LIBS -L\${libdir} ${zstd_libraries} CFLAGS ${definitions})
+endif()
+if(postgres IN_LIST muster_parts)
+  set(postgres_libraries -lmuster_postgres)
+  if(NOT BUILD_SHARED_LIBS)
+    list(APPEND postgres_libraries -lpq)
+  endif()
+  definitions_of(definitions postgres)
+  muster_install_pc(muster-postgres "PostgreSQL as a source for muster" REQUIRES muster-core
+    LIBS -L\${libdir} ${postgres_libraries} CFLAGS ${definitions})
 endif()
 list(TRANSFORM muster_parts PREPEND muster- OUTPUT_VARIABLE pc_parts)
 muster_install_pc(muster "${PROJECT_DESCRIPTION}" REQUIRES ${pc_parts})

@@ -1,4 +1,5 @@
-# Which optional parts are built: sets MUSTER_HAVE_MPI, _ZLIB and _TCP from MUSTER_WITH_* and what is installed.
+# Which optional parts are built: sets MUSTER_HAVE_<PART> of MPI, ZLIB, TCP, ZSTD and LIBPQ from MUSTER_WITH_* and what
+# is installed.
 
 # muster_find_part(<PART> <Debian package> <arguments of find_package>...)
 # A macro, so that what find_package sets reaches the caller.
@@ -45,11 +46,13 @@ if(MUSTER_HAVE_TCP)
     message(STATUS "muster::tcp is built without PMIx (it was not found); Debian has it in libpmix-dev")
   endif()
 endif()
+list(APPEND CMAKE_MODULE_PATH ${PROJECT_SOURCE_DIR}/cmake)
+muster_find_part(ZSTD libzstd-dev ZSTD)
+muster_find_part(LIBPQ libpq-dev LIBPQ)
 
 # NCCL: this version has no transport over it, so there is no target yet; ON says so instead of building something else.
 string(TOUPPER "${MUSTER_WITH_NCCL}" muster_with)
 if(muster_with STREQUAL "AUTO")
-  list(APPEND CMAKE_MODULE_PATH ${PROJECT_SOURCE_DIR}/cmake)
   find_package(NCCL QUIET)
   if(NCCL_FOUND)
     message(STATUS "NCCL ${NCCL_VERSION} is here, but this version of muster has no NCCL transport yet")

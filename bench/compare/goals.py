@@ -1,4 +1,4 @@
-"""The goals of the shm transport, and whether measured times meet them."""
+"""The goals of the shm and tcp transports, and whether measured times meet them."""
 import dataclasses
 import math
 import statistics
@@ -6,7 +6,8 @@ from typing import Optional
 
 KIB, MIB = 1 << 10, 1 << 20
 SMALL, MIDDLE, LARGE = (4, KIB), (64 * KIB, MIB), (16 * MIB, 64 * MIB)
-BANDS = {SMALL: "4 B to 1 KiB", MIDDLE: "64 KiB to 1 MiB", LARGE: "16 to 64 MiB"}
+BANDS = {SMALL: "4 B to 1 KiB", MIDDLE: "64 KiB to 1 MiB", LARGE: "16 to 64 MiB",
+         (64 * KIB, 64 * KIB): "64 KiB", (MIB, 64 * MIB): "1 MiB and up"}
 WHO = {"muster_shm": "private", "muster_shm_registered": "registered"}
 
 # Times faster than the best tuned MPI: (ranks, who) -> a goal for each band.
@@ -16,6 +17,9 @@ ALLREDUCE = {
     (4, "muster_shm"): {SMALL: 2.5, MIDDLE: 2.2, LARGE: 2.3},
     (4, "muster_shm_registered"): {SMALL: 2.5, MIDDLE: 7.0, LARGE: 6.0},
 }
+# Times faster than Gloo at its best for the size, over the loopback: ranks -> a goal for each band.
+ONE, ANY_LARGE = (64 * KIB, 64 * KIB), (MIB, 64 * MIB)
+TCP = {2: {SMALL: 3.0, ONE: 2.0, ANY_LARGE: 1.6}, 4: {SMALL: 3.0, ONE: 3.0, ANY_LARGE: 1.9}}
 OF_MEMORY_LIMIT = 0.85  # of the speed at which two processes can read and write twice the bytes: 2 ranks, registered
 OF_BARE_CALL = 0.9  # of the speed of a call of 4 bytes without deadlines, abort checks and type dispatch
 ROOTED = 1.5  # broadcast and reduce, times faster than Open MPI, at every size
@@ -54,6 +58,16 @@ def judge(results, cores):
             if (ranks, who, band) == (2, "muster_shm_registered", LARGE):
                 line = Line(label, "memory limit", BANDS[band], OF_MEMORY_LIMIT)
                 lines.append(fill(line, times, "allreduce", who, ["memory_limit"], sizes))
+    for ranks, goals in TCP.items():
+        times = results.get(ranks, {})
+        gloo = sorted({who for _, who, _ in times if who.startswith("gloo") and who != "gloo_default"})
+        for band, goal in goals.items() if times else ():
+            sizes = sizes_in(times, "allreduce", band)
+            line = Line(f"allreduce, {ranks} ranks over tcp", "the best Gloo", BANDS[band], goal)
+            fill(line, times, "allreduce", "muster_tcp", gloo, sizes)
+            default = fill(dataclasses.replace(line), times, "allreduce", "muster_tcp", ["gloo_default"], sizes)
+            line.at_default = default.ratio
+            lines.append(line)
     for ranks, times in results.items():
         if ranks <= cores:  # it spins
             line = Line(f"allreduce, {ranks} ranks, private", "the bare transport", "4 B", OF_BARE_CALL)

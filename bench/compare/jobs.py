@@ -18,9 +18,8 @@ class JobFailed(Exception):
 class Job:
     libraries = set()  # what all jobs so far were made of
 
-    def __init__(self, name, called, command, folder, ranks, timeout):
+    def __init__(self, name, row_of, command, folder, ranks, timeout):
         self.name = name
-        self._called = called
         self._timeout = timeout
         folder = folder / name
         folder.mkdir()
@@ -46,7 +45,7 @@ class Job:
         except JobFailed:
             self.end()
             raise
-        self._who = [who for who in ready["ready"] if called or who.startswith(("muster", "memory"))]
+        self._rows = {who: row_of(who) for who in ready["ready"] if row_of(who)}
         if ready["library"]:
             Job.libraries.add(ready["library"])
 
@@ -58,15 +57,15 @@ class Job:
 
     def take_turn(self, op, size):
         """Yields (who, median seconds) for each contender of the job, one after the other."""
-        for who in self._who:
-            if op != "allreduce" and who in ("memory_limit", "muster_shm_bare"):
+        for who, row in self._rows.items():
+            if op != "allreduce" and (who in ("memory_limit", "muster_shm_bare") or who.startswith("gloo")):
                 continue
             if size != 4 and who == "muster_shm_bare":
                 continue
             for pipe in self._pipes:
                 os.write(pipe, f"{op} {who} {size}\n".encode())
             answer = self._next_line(self._timeout)
-            yield self._called or who, answer["median_seconds"]
+            yield row, answer["median_seconds"]
 
     def end(self):
         """Its ranks come to the end of their pipes and leave; those that do not are ended."""

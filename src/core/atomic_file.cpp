@@ -27,6 +27,7 @@ class descriptor {
     if (fd_ >= 0) ::close(fd_);
   }
   [[nodiscard]] int get() const noexcept { return fd_; }
+  [[nodiscard]] int release() noexcept { return std::exchange(fd_, -1); }
   /// Closes now, because for some file systems only that tells of an error.
   [[nodiscard]] bool close() noexcept { return ::close(std::exchange(fd_, -1)) == 0; }
 
@@ -65,6 +66,16 @@ bool write_all(int file, std::string_view text) {
 
 }  // namespace
 
+void detail::flush_folder(const std::string& path) noexcept {
+  try {
+    const auto slash = path.rfind('/');
+    const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+    const descriptor opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (opened.get() >= 0) ::fsync(opened.get());
+  } catch (...) {  // no memory for the name: the file is there all the same
+  }
+}
+
 void require_writable(const std::string& path) {
   if (path.empty()) fail(path, "the name is empty");
   if (is_special(path)) {
@@ -84,11 +95,61 @@ void write_atomically(const std::string& path, std::string_view text) {
   auto [file, name] = create_beside(path);
   if (write_all(file.get(), text) && ::fsync(file.get()) == 0 && file.close() &&
       ::rename(name.c_str(), path.c_str()) == 0) {
+    detail::flush_folder(path);
     return;
   }
   const std::string why = std::strerror(errno);
   ::unlink(name.c_str());
   fail(path, why);
+}
+
+namespace {
+
+constexpr std::size_t flushed_at = std::size_t{1} << 20;
+
+}  // namespace
+
+atomic_file::atomic_file(std::string path) : path_(std::move(path)) {
+  if (path_.empty()) fail(path_, "the name is empty");
+  if (is_special(path_)) fail(path_, "it is a device or a pipe");
+  auto [file, name] = create_beside(path_);
+  file_ = file.release();
+  name_ = std::move(name);
+}
+
+atomic_file::~atomic_file() {
+  if (file_ >= 0) ::close(file_);
+  if (!name_.empty()) ::unlink(name_.c_str());
+}
+
+void atomic_file::give_up() {
+  const std::string why = std::strerror(errno);
+  ::unlink(std::exchange(name_, {}).c_str());
+  fail(path_, why);
+}
+
+void atomic_file::flush() {
+  if (!write_all(file_, {reinterpret_cast<const char*>(pending_.data()), pending_.size()})) give_up();
+  pending_.clear();
+}
+
+void atomic_file::write(std::span<const std::byte> bytes) {
+  size_ += bytes.size();
+  if (pending_.size() + bytes.size() < flushed_at) {
+    pending_.insert(pending_.end(), bytes.begin(), bytes.end());
+    return;
+  }
+  flush();
+  if (!write_all(file_, {reinterpret_cast<const char*>(bytes.data()), bytes.size()})) give_up();
+}
+
+void atomic_file::commit() {
+  flush();
+  if (::fsync(file_) != 0) give_up();
+  if (::close(std::exchange(file_, -1)) != 0) give_up();  // for some file systems only that tells of an error
+  if (::rename(name_.c_str(), path_.c_str()) != 0) give_up();
+  name_.clear();
+  detail::flush_folder(path_);
 }
 
 }  // namespace muster::inline v0

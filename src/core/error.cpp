@@ -10,11 +10,14 @@ std::string data_location::to_string() const {
   std::string text = file;
   if (line != 0) text += ":" + std::to_string(line);
   if (line != 0 && column != 0) text += ":" + std::to_string(column);
+  if (offset) text += ": byte " + std::to_string(*offset);
   return text;
 }
 
 data_error::data_error(data_location where, const std::string& text)
-    : error(error_kind::data, where.to_string() + ": " + text), where_(std::move(where)) {}
+    : error(error_kind::data, where.to_string() + ": " + text),
+      where_(std::move(where)),
+      problem_(where_.to_string().size() + 2) {}
 
 peer_failure::peer_failure(std::vector<int> ranks, const std::string& text, int status)
     : error(error_kind::peer_failure, text), ranks_(std::move(ranks)), status_(status) {}

@@ -1,8 +1,15 @@
 #include <muster/data/cursor.hpp>
 
 #include <cstdio>
+#include <iterator>
 
 namespace muster::inline v0 {
+
+std::string_view to_string(sample_order order) noexcept {
+  constexpr std::string_view names[] = {"sequential", "shuffled", "feistel", "block_window"};
+  const auto index = static_cast<std::size_t>(order);
+  return index < std::size(names) ? names[index] : std::string_view("unknown");
+}
 
 std::string detail::difference(const cursor& there, const cursor& here) {
   std::string text;
@@ -16,12 +23,14 @@ std::string detail::difference(const cursor& there, const cursor& here) {
     std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(digest));
     return std::string(digits);
   };
-  const auto name = [](sample_order order) { return order == sample_order::shuffled ? "shuffled" : "sequential"; };
   compare("version", std::to_string(there.version), std::to_string(here.version));
   compare("number of samples", std::to_string(there.size), std::to_string(here.size));
   compare("dataset's digest", hex(there.dataset), hex(here.dataset));
-  compare("order", name(there.order), name(here.order));
+  compare("order", std::string(to_string(there.order)), std::string(to_string(here.order)));
   compare("seed", std::to_string(there.seed), std::to_string(here.seed));
+  compare("block", std::to_string(there.block), std::to_string(here.block));
+  compare("window", std::to_string(there.window), std::to_string(here.window));
+  compare("drop_last", std::to_string(there.drop_last), std::to_string(here.drop_last));
   compare("global batch", std::to_string(there.batch), std::to_string(here.batch));
   return text;
 }

@@ -1,52 +1,28 @@
 #include <muster/data/dataset.hpp>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <limits>
 
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>
 #include <muster/data/dataset_builder.hpp>
-#include "parallel.hpp"
+#include "content_digest.hpp"
 
 namespace muster::inline v0 {
 namespace {
 
 constexpr std::size_t floats_per_line = buffer_alignment / sizeof(float);
-constexpr std::size_t block_bytes = std::size_t{1} << 18;  // part of the digest's definition
-
-// The digest of one block as four chains: one alone would wait for its own multiplications.
-std::uint64_t digest_block(std::span<const std::byte> bytes) {
-  std::array<digest, 4> lanes;
-  const std::size_t words = bytes.size() / (8 * lanes.size());
-  for (std::size_t i = 0; i < words; ++i) {
-    for (std::size_t lane = 0; lane < lanes.size(); ++lane) {
-      std::uint64_t word;
-      std::memcpy(&word, bytes.data() + 8 * (i * lanes.size() + lane), sizeof word);
-      lanes[lane].add(word);
-    }
-  }
-  digest all;
-  for (const digest& lane : lanes) all.add(lane.value());
-  return all.add(bytes.subspan(8 * words * lanes.size())).value();
-}
 
 template <class T>
 void add_blocks(digest& to, std::span<const T> data, int threads) {
-  const auto bytes = std::as_bytes(data);
-  std::vector<std::uint64_t> blocks((bytes.size() + block_bytes - 1) / block_bytes);
-  detail::parallel_for(blocks.size(), threads, [&](std::size_t i) {
-    const std::size_t first = i * block_bytes;
-    blocks[i] = digest_block(bytes.subspan(first, std::min(block_bytes, bytes.size() - first)));
-  });
-  to.add(std::uint64_t{bytes.size()});
-  for (const std::uint64_t block : blocks) to.add(block);
+  detail::add_content(to, std::as_bytes(data), threads);
 }
 
 std::uint64_t digest_of(const detail::samples& samples, int threads) {
   digest all;
   all.add(std::uint64_t{samples.size}).add(std::uint64_t{samples.features}).add(std::uint64_t{samples.sparse});
+  for (const bad_record& bad : samples.bad) all.add(bad.id);
   add_blocks(all, samples.labels.span(), threads);
   add_blocks(all, samples.values.span(), threads);
   add_blocks(all, samples.offsets.span(), threads);
@@ -54,22 +30,34 @@ std::uint64_t digest_of(const detail::samples& samples, int threads) {
   return all.value();
 }
 
-void check_rows(const detail::samples& samples) {
+record_schema schema_of(const detail::samples& samples) {
+  if (samples.sparse) return {record_form::sparse, {}, samples.features, {"label"}};
+  return {record_form::fixed, {{"features", dtype::float32, {samples.features}}}, 0, {"label"}};
+}
+
+void check_row(const detail::samples& samples, std::size_t row) {
+  const auto offsets = samples.offsets.span();
+  for (std::uint64_t k = offsets[row]; k < offsets[row + 1]; ++k) {
+    const bool ascends = k == offsets[row] || samples.indices[k - 1] < samples.indices[k];
+    if (ascends && samples.indices[k] < samples.features) continue;
+    throw configuration_error("feature index " + std::to_string(samples.indices[k]) + " of sample " +
+                              std::to_string(row) + " is out of order or range (they ascend and are below " +
+                              std::to_string(samples.features) + "); sort the entries of each sample");
+  }
+}
+
+void check_rows(const detail::samples& samples, int threads) {
   const auto offsets = samples.offsets.span();
   if (offsets.front() != 0 || offsets.back() != samples.values.size() ||
       !std::is_sorted(offsets.begin(), offsets.end())) {
     throw configuration_error("the offsets of a sparse dataset do not add up (they ascend from 0 to " +
                               std::to_string(samples.values.size()) + ", the entries); fill all of offsets()");
   }
-  for (std::size_t row = 0; row < samples.size; ++row) {
-    for (std::uint64_t k = offsets[row]; k < offsets[row + 1]; ++k) {
-      const bool ascends = k == offsets[row] || samples.indices[k - 1] < samples.indices[k];
-      if (ascends && samples.indices[k] < samples.features) continue;
-      throw configuration_error("feature index " + std::to_string(samples.indices[k]) + " of sample " +
-                                std::to_string(row) + " is out of order or range (they ascend and are below " +
-                                std::to_string(samples.features) + "); sort the entries of each sample");
-    }
-  }
+  constexpr std::size_t rows_of_task = 1 << 14;
+  detail::parallel_for((samples.size + rows_of_task - 1) / rows_of_task, threads, [&](std::size_t task) {
+    const std::size_t end = std::min(samples.size, (task + 1) * rows_of_task);
+    for (std::size_t row = task * rows_of_task; row < end; ++row) check_row(samples, row);
+  });
 }
 
 }  // namespace
@@ -78,6 +66,7 @@ dataset::dataset() {
   static const auto none = [] {
     auto samples = std::make_shared<detail::samples>();
     samples->name = "none";
+    samples->schema = schema_of(*samples);
     samples->digest = digest_of(*samples, 1);
     return samples;
   }();
@@ -89,6 +78,55 @@ std::vector<float> dataset::classes() const {
   std::sort(found.begin(), found.end());
   found.erase(std::unique(found.begin(), found.end()), found.end());
   return found;
+}
+
+const bad_record* dataset::find_bad(sample_id id) const noexcept {
+  const std::vector<bad_record>& bad = samples_->bad;
+  const auto found = std::lower_bound(bad.begin(), bad.end(), id,
+                                      [](const bad_record& record, sample_id wanted) { return record.id < wanted; });
+  return found != bad.end() && found->id == id ? &*found : nullptr;
+}
+
+void dataset::sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const noexcept {
+  for (std::size_t k = 0; k < ids.size(); ++k) {
+    out[k] = is_sparse() ? sizeof(sparse_entry) * (samples_->offsets[ids[k] + 1] - samples_->offsets[ids[k]])
+                         : sizeof(float) * features();
+  }
+}
+
+void dataset::read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad) const {
+  if (!samples_->bad.empty()) {
+    for (const sample_id id : ids) {
+      const bad_record* const found = find_bad(id);
+      if (found == nullptr) continue;
+      if (bad == nullptr) throw data_error(found->where, found->problem);
+      bad->push_back(*found);
+    }
+  }
+  std::byte* to = rows.bytes.data();
+  for (std::size_t k = 0; k < ids.size(); ++k) {
+    if (!rows.labels.empty()) rows.labels[k] = label(ids[k]);
+    if (rows.bytes.empty()) continue;
+    if (is_sparse()) {
+      const sparse_row row = sparse(ids[k]);
+      for (std::size_t j = 0; j < row.indices.size(); ++j) {
+        const sparse_entry entry{row.indices[j], row.values[j]};
+        std::memcpy(to, &entry, sizeof entry);
+        to += sizeof entry;
+      }
+    } else {
+      const auto bytes = std::as_bytes(row(ids[k]));
+      std::memcpy(to, bytes.data(), bytes.size());
+      to += rows.stride != 0 ? rows.stride : bytes.size();
+    }
+  }
+}
+
+std::span<const std::byte> dataset::view(sample_id id) const {
+  if (!samples_->bad.empty()) {
+    if (const bad_record* const found = find_bad(id); found != nullptr) throw data_error(found->where, found->problem);
+  }
+  return std::as_bytes(row(id));
 }
 
 dataset_builder dataset_builder::dense(std::string name, std::size_t rows, std::size_t features) {
@@ -123,7 +161,8 @@ dataset_builder dataset_builder::sparse(std::string name, std::size_t rows, std:
 }
 
 dataset dataset_builder::finish(int threads) {
-  if (samples_->sparse) check_rows(*samples_);
+  if (samples_->sparse) check_rows(*samples_, threads);
+  samples_->schema = schema_of(*samples_);
   samples_->digest = digest_of(*samples_, threads);
   return dataset(std::shared_ptr<const detail::samples>(std::move(samples_)));
 }

@@ -11,6 +11,7 @@
 #include <muster/data/dataset_builder.hpp>
 #include <muster/data/decimal.hpp>
 #include "parallel.hpp"
+#include "scan.hpp"
 
 // The text is gone over twice. A survey finds what each piece holds (lines, samples, entries, the largest index)
 // without looking at numbers, which runs at the speed of memory; then the result has a place for everything and the
@@ -38,13 +39,17 @@ struct line_of_text {
   bool blank() const { return skip_blanks(begin, end) == end; }
 };
 
+// Most files have no comments, and are not searched for them line by line.
+bool has_comments(std::string_view text) { return std::memchr(text.data(), '#', text.size()) != nullptr; }
+
 // Takes the first line off `rest`, which is not empty.
-line_of_text take_line(std::string_view& rest) {
+line_of_text take_line(std::string_view& rest, bool comments) {
   const char* const begin = rest.data();
   const auto* newline = static_cast<const char*>(std::memchr(begin, '\n', rest.size()));
   const char* end = newline != nullptr ? newline : begin + rest.size();
   rest.remove_prefix(static_cast<std::size_t>(end - begin) + (newline != nullptr ? 1 : 0));
   if (end != begin && end[-1] == '\r') --end;
+  if (!comments) return {begin, end};
   const auto* comment = static_cast<const char*>(std::memchr(begin, '#', static_cast<std::size_t>(end - begin)));
   return {begin, comment != nullptr ? comment : end};
 }
@@ -77,29 +82,36 @@ std::uint64_t last_index(line_of_text line) {
   return index <= largest_index ? index : 0;
 }
 
-survey look_over(std::string_view text) {
+// Lines of a piece that say no sample, by their number in the file, ascending.
+struct bad_line {
+  data_location where;
+  std::string problem;
+};
+using bad_lines = std::vector<bad_line>;
+
+bool is_bad(const bad_lines& bad, std::uint64_t number) {
+  const auto found = std::lower_bound(bad.begin(), bad.end(), number, [](const bad_line& line, std::uint64_t wanted) {
+    return line.where.line < wanted;
+  });
+  return found != bad.end() && found->where.line == number;
+}
+
+// `before` are the lines in front of the text. Bad lines are rows without entries.
+survey look_over(std::string_view text, std::uint64_t before, const bad_lines& bad) {
   survey found;
+  const bool comments = has_comments(text);
+  const bool together = !comments && bad.empty();
+  if (together) found.entries = detail::count_byte(text, ':');
   while (!text.empty()) {
-    const line_of_text line = take_line(text);
+    const line_of_text line = take_line(text, comments);
     ++found.lines;
     if (line.blank()) continue;
     ++found.rows;
-    found.entries += static_cast<std::uint64_t>(std::count(line.begin, line.end, ':'));
+    if (!bad.empty() && is_bad(bad, before + found.lines)) continue;
+    if (!together) found.entries += static_cast<std::uint64_t>(std::count(line.begin, line.end, ':'));
     found.largest = std::max(found.largest, last_index(line));
   }
   return found;
-}
-
-// Cuts the text behind newlines, into pieces of about the wanted size.
-std::vector<std::string_view> cut(std::string_view text, std::size_t piece_bytes) {
-  std::vector<std::string_view> pieces;
-  while (!text.empty()) {
-    std::size_t size = text.size();
-    if (size > piece_bytes) size = std::min(text.find('\n', piece_bytes - 1), size - 1) + 1;
-    pieces.push_back(text.substr(0, size));
-    text.remove_prefix(size);
-  }
-  return pieces;
 }
 
 // The words of an error about the word that `p` is in or at the start of.
@@ -208,6 +220,7 @@ void parse_line(line_of_text line, const complaint& complaint, float& label, Sto
   if (code != std::errc() || !ends_word(after, line.end)) complaint.bad_label(p);
   std::uint64_t previous = 0;
   while ((p = skip_blanks(after, line.end)) != line.end) {
+    // Digit by digit: the next index mostly has as many as the last one, which is guessed right.
     std::uint64_t index = 0;
     const char* q = p;
     for (; q != line.end && detail::is_digit(*q) && index <= largest_index; ++q) {
@@ -229,30 +242,41 @@ void parse_line(line_of_text line, const complaint& complaint, float& label, Sto
   }
 }
 
-// Calls each(line, complaint about it, row) for every sample of a piece that begins at `first`.
-template <class Each>
-void for_each_sample(std::string_view piece, const std::string& file, const survey& first, Each each) {
+// Calls each(line, complaint about it, row) for every sample of a piece that begins at `first`, but leave_out(row) for
+// the bad ones.
+template <class Each, class LeaveOut>
+void for_each_sample(std::string_view piece, const std::string& file, const survey& first, const bad_lines& bad,
+                     Each each, LeaveOut leave_out) {
   std::uint64_t number = first.lines;
   std::uint64_t row = first.rows;
+  const bool comments = has_comments(piece);
   while (!piece.empty()) {
-    const line_of_text line = take_line(piece);
+    const line_of_text line = take_line(piece, comments);
     ++number;
-    if (!line.blank()) each(line, complaint(file, number, line), row++);
+    if (line.blank()) continue;
+    if (!bad.empty() && is_bad(bad, number)) {
+      leave_out(row++);
+    } else {
+      each(line, complaint(file, number, line), row++);
+    }
   }
 }
 
-void parse_dense(std::string_view piece, const std::string& file, const survey& first, dataset_builder& to) {
-  for_each_sample(piece, file, first, [&](line_of_text line, const complaint& complaint, std::uint64_t row) {
+void parse_dense(std::string_view piece, const std::string& file, const survey& first, const bad_lines& bad,
+                 dataset_builder& to) {
+  const auto each = [&](line_of_text line, const complaint& complaint, std::uint64_t row) {
     const std::span<float> values = to.row(row);
     parse_line(line, complaint, to.labels()[row], [values](std::uint32_t index, float value) {
       if (index < values.size()) values[index] = value;  // else a later index of the line is lower, and refused
     });
-  });
+  };
+  for_each_sample(piece, file, first, bad, each, [](std::uint64_t /*row*/) {});
 }
 
-void parse_sparse(std::string_view piece, const std::string& file, const survey& first, dataset_builder& to) {
+void parse_sparse(std::string_view piece, const std::string& file, const survey& first, const bad_lines& bad,
+                  dataset_builder& to) {
   std::uint64_t next = first.entries;
-  for_each_sample(piece, file, first, [&](line_of_text line, const complaint& complaint, std::uint64_t row) {
+  const auto each = [&](line_of_text line, const complaint& complaint, std::uint64_t row) {
     // Each feature has taken a colon that the survey counted, so that `next` stays within its piece.
     parse_line(line, complaint, to.labels()[row],
                [&, indices = to.indices(), values = to.values()](std::uint32_t index, float value) {
@@ -260,7 +284,36 @@ void parse_sparse(std::string_view piece, const std::string& file, const survey&
                  values[next++] = value;
                });
     to.offsets()[row + 1] = next;
-  });
+  };
+  for_each_sample(piece, file, first, bad, each, [&](std::uint64_t row) { to.offsets()[row + 1] = next; });
+}
+
+// The lines of a piece that parse_dense() and parse_sparse() would complain about.
+bad_lines find_bad(std::string_view piece, const std::string& file, const survey& first) {
+  bad_lines bad;
+  const auto each = [&](line_of_text line, const complaint& complaint, std::uint64_t /*row*/) {
+    float label = 0;
+    try {
+      parse_line(line, complaint, label, [](std::uint32_t /*index*/, float /*value*/) {});
+    } catch (const data_error& error) {
+      bad.push_back({error.where(), error.problem()});
+    }
+  };
+  for_each_sample(piece, file, first, {}, each, [](std::uint64_t /*row*/) {});
+  return bad;
+}
+
+// The bad lines of a piece as records, numbered as its rows are.
+void add_bad_records(std::string_view piece, const std::string& file, const survey& first, bad_lines& bad,
+                     std::vector<bad_record>& to) {
+  if (bad.empty()) return;
+  auto next = bad.begin();
+  for_each_sample(
+      piece, file, first, bad, [](line_of_text, const complaint&, std::uint64_t) {},
+      [&](std::uint64_t row) {
+        to.push_back({row, std::move(next->where), std::move(next->problem)});
+        ++next;
+      });
 }
 
 bool mostly_given(const survey& total, std::size_t features) { return features <= 2 * total.entries / total.rows; }
@@ -282,14 +335,24 @@ dataset_builder make_builder(std::string name, const std::string& file, const su
 
 dataset detail::parse_libsvm(std::string_view text, const std::string& file, std::string name,
                              const read_options& options, std::size_t piece_bytes) {
-  const auto pieces = cut(text, piece_bytes);
+  const auto pieces = cut_lines(text, piece_bytes);
   std::vector<survey> firsts(pieces.size());  // what a piece holds, and then what comes before it
-  parallel_for(pieces.size(), options.threads, [&](std::size_t i) { firsts[i] = look_over(pieces[i]); });
+  std::vector<bad_lines> bad(pieces.size());
   survey total;
-  for (survey& piece : firsts) {
-    const survey before = total;
-    total += piece;
-    piece = before;
+  const auto look_over_all = [&] {
+    parallel_for(pieces.size(), options.threads,
+                 [&](std::size_t i) { firsts[i] = look_over(pieces[i], firsts[i].lines, bad[i]); });
+    total = {};
+    for (survey& piece : firsts) {
+      const survey before = total;
+      total += piece;
+      piece = before;
+    }
+  };
+  look_over_all();
+  if (options.keep_bad_records) {
+    parallel_for(pieces.size(), options.threads, [&](std::size_t i) { bad[i] = find_bad(pieces[i], file, firsts[i]); });
+    look_over_all();
   }
   if (total.rows == 0) {
     throw data_error({file}, "has no samples (blank lines and comments are all there is); check how it was made");
@@ -298,8 +361,12 @@ dataset detail::parse_libsvm(std::string_view text, const std::string& file, std
 
   dataset_builder builder = make_builder(std::move(name), file, total, features, options.layout);
   const bool sparse = !builder.offsets().empty();
-  parallel_for(pieces.size(), options.threads,
-               [&](std::size_t i) { (sparse ? parse_sparse : parse_dense)(pieces[i], file, firsts[i], builder); });
+  parallel_for(pieces.size(), options.threads, [&](std::size_t i) {
+    (sparse ? parse_sparse : parse_dense)(pieces[i], file, firsts[i], bad[i], builder);
+  });
+  std::vector<bad_record> bad_records;
+  for (std::size_t i = 0; i < pieces.size(); ++i) add_bad_records(pieces[i], file, firsts[i], bad[i], bad_records);
+  builder.set_bad(std::move(bad_records));
   if (features == 0) {
     throw data_error({file}, "has no features (every line is a label alone); check how it was made");
   }

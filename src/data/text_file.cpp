@@ -16,6 +16,7 @@ namespace muster::inline v0 {
 namespace {
 
 constinit std::atomic<detail::text_decoder> gzip_decoder{nullptr};
+constinit std::atomic<detail::text_decoder> zstd_decoder{nullptr};
 
 struct descriptor {
   explicit descriptor(const std::string& path) : value(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {}
@@ -50,7 +51,9 @@ std::vector<char> read_to_end(int file, const std::string& path) {
 
 detail::text_decoder detail::set_gzip_decoder(text_decoder decoder) noexcept { return gzip_decoder.exchange(decoder); }
 
-text_file::text_file(const std::string& path) {
+detail::text_decoder detail::set_zstd_decoder(text_decoder decoder) noexcept { return zstd_decoder.exchange(decoder); }
+
+text_file::text_file(const std::string& path, compressed_files how) {
   const descriptor file(path);
   struct stat status {};
   if (file.value < 0 || ::fstat(file.value, &status) != 0) {
@@ -68,13 +71,16 @@ text_file::text_file(const std::string& path) {
     mapped_ = {static_cast<const char*>(memory), unmap{size}};
   }
   if (text().empty()) throw data_error({path}, "is empty (it has no bytes); check how it was made");
-  if (!text().starts_with("\x1f\x8b")) return;
+  if (how == compressed_files::as_they_are) return;
+  const bool gzip = text().starts_with("\x1f\x8b");
+  if (!gzip && !text().starts_with("\x28\xb5\x2f\xfd")) return;
 
-  const detail::text_decoder decode = gzip_decoder;
+  const detail::text_decoder decode = gzip ? gzip_decoder : zstd_decoder;
   if (decode == nullptr) {
-    throw data_error({path},
-                     "is compressed with gzip (this program was built without muster's zlib component); link "
-                     "muster::zlib or decompress the file");
+    const std::string part = gzip ? "zlib" : "zstd";
+    throw data_error({path}, "is compressed with " + std::string(gzip ? "gzip" : "Zstandard") +
+                                 " (this program was built without muster's " + part +
+                                 " component); link muster::" + part + " or decompress the file");
   }
   read_ = decode(text(), path);
   mapped_.reset();

@@ -100,20 +100,21 @@ std::string mpi_library() {
 #endif
 }
 
-constexpr bool has_zlib() {
+std::vector<std::string> optional_parts() {
+  std::vector<std::string> parts;
 #ifdef MUSTER_HAS_ZLIB
-  return true;
-#else
-  return false;
+  parts.emplace_back("zlib");
 #endif
-}
-
-constexpr bool has_tcp() {
 #ifdef MUSTER_HAS_TCP
-  return true;
-#else
-  return false;
+  parts.emplace_back("tcp");
 #endif
+#ifdef MUSTER_HAS_ZSTD
+  parts.emplace_back("zstd");
+#endif
+#ifdef MUSTER_HAS_POSTGRES
+  parts.emplace_back("postgres");
+#endif
+  return parts;
 }
 
 json describe_build() {
@@ -123,8 +124,7 @@ json describe_build() {
     build["parts"].push_back("mpi");
     build["mpi_library"] = library;
   }
-  if (has_zlib()) build["parts"].push_back("zlib");
-  if (has_tcp()) build["parts"].push_back("tcp");
+  for (const auto& part : optional_parts()) build["parts"].push_back(part);
   return build;
 }
 

@@ -72,6 +72,9 @@ void tracker::record(const event& event) noexcept {
     case activity::data_wait:
       here_.data_wait_seconds += span;
       break;
+    case activity::cache_hit:
+    case activity::cache_miss:
+      break;  // no time of their own
   }
 }
 

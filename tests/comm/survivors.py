@@ -1,26 +1,30 @@
 #!/usr/bin/env python3
-"""Starts tests/comm/survivors on some ranks over shm, does something to some of them, and looks at how the others fare.
+"""Starts tests/comm/survivors on some ranks over shm, tcp or both (as if on two hosts), does something to some of them,
+and looks at how the others fare.
 
-usage: survivors.py WHAT --program PATH --rounds N [--seed S] [--first I] [--transport shm|tcp]
+usage: survivors.py WHAT --program PATH --rounds N [--transport shm|tcp|hierarchical] [--seed S] [--first I]
   kill    SIGKILL of one or more ranks at a random moment: every other rank ends by itself, soon, with a peer_failure
           that names a killed one, and no wrong result was seen; nothing is left of any of them
   pause   SIGSTOP of a rank for 300 ms: nothing happens
-  stop    SIGSTOP of a rank past the deadline: the others end with a timeout that names it (over tcp, with a
-          peer_failure of its silence); let go, it ends too, and has not written into the memory of the others after
-          their error
+  stop    SIGSTOP of a rank past the deadline: the others end with a timeout that names it (over tcp with a peer_failure:
+          its heart does not beat); let go, it ends too, and has not written into the memory of the others after their
+          error
   leave   a rank returns from main while others need it: they end with a peer_failure that names it
   abort   a rank gives up, and may end at once: all end with its reason and its status
 A failure names its round: --first I --rounds 1 with the same seed repeats that one.
 """
 import argparse
+import atexit
 import os
 import random
 import re
 import select
+import shutil
 import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
 DEADLINE = 30.0  # of what takes milliseconds: the machine may be busy
@@ -31,7 +35,7 @@ parser.add_argument("--rounds", type=int, default=100)
 parser.add_argument("--first", type=int, default=0)
 parser.add_argument("--seed", type=int, default=int(os.environ.get("MUSTER_TEST_SEED", "20261121")))
 parser.add_argument("--program", required=True)
-parser.add_argument("--transport", choices=["shm", "tcp"], default="shm")
+parser.add_argument("--transport", choices=["shm", "tcp", "hierarchical"], default="shm")
 options = parser.parse_args()
 
 
@@ -45,6 +49,10 @@ class Rank:
     def __init__(self, job, rank, ranks, seed, words):
         environment = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_RANK=str(rank),
                            LOCAL_WORLD_SIZE=str(ranks), MUSTER_JOB=job, MUSTER_TEST_SEED=str(seed))
+        if options.transport != "shm":
+            environment["MUSTER_RENDEZVOUS"] = f"file:{meetings}"
+        if options.transport == "hierarchical":
+            environment.update(MUSTER_HOST=f"host-{rank % 2}", MUSTER_BETWEEN="tcp")
         self.rank = rank
         self.process = subprocess.Popen([options.program] + words, env=environment, stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
@@ -174,30 +182,30 @@ def pause(draw, ranks, start):
 
 
 def stop(draw, ranks, start):
-    limits = ["--timeout", "0.5"] if options.transport == "shm" else ["--heartbeat", "0.05", "--missed-beats", "8"]
-    crew = start(["60", "stay"], limits + ["--cma", draw.choice(["on", "off"])])
+    crew = start(["60", "stay"], ["--timeout", "0.5" if options.transport == "shm" else "5",
+                                  "--cma", draw.choice(["on", "off"])])
     for rank in crew:
         rank.expect("ready")
     victim = draw.choice(crew)
     time.sleep(1e-5 * 20000 ** draw.random())
     os.kill(victim.pid, signal.SIGSTOP)
+    # Its own host sees that a stopped process lives; over tcp it is known by its heart alone.
+    ends_with, how = (5, "did not finish in 0.5 s") if options.transport == "shm" else (4, "no heartbeat")
     others = [rank for rank in crew if rank is not victim]
-    # Shared memory has deadlines only; over tcp it is silence that tells, and then all name the one that is silent.
-    expected, seen = (5, "did not finish in 0.5 s") if options.transport == "shm" else (4, "no heartbeat for 400 ms")
     named_it = 0
     for rank in others:
         _, status, named, text = rank.error()
-        if status != expected:
-            raise Failure(f"rank {rank.rank} fails with {status}, not {expected}: {text}")
-        named_it += (victim.rank in named or f"process {victim.pid} " in text) and seen in text
-    if named_it == 0 or (options.transport == "tcp" and named_it < len(others)):
+        if status != ends_with:
+            raise Failure(f"rank {rank.rank} fails with {status}, not {ends_with}: {text}")
+        named_it += (victim.rank in named or f"process {victim.pid} " in text) and how in text
+    if named_it < (1 if options.transport == "shm" else len(others)):
         raise Failure(f"not all name rank {victim.rank}: {[rank.lines for rank in others]}")
     for rank in others:
         rank.expect("waits")
     os.kill(victim.pid, signal.SIGCONT)
     _, status, _, text = victim.error()
-    if status != expected:
-        raise Failure(f"the stopped rank {victim.rank} fails with {status}, not {expected}: {text}")
+    if status != ends_with:
+        raise Failure(f"the stopped rank {victim.rank} fails with {status}, not {ends_with}: {text}")
     victim.expect("waits")
     time.sleep(0.1)
     for rank in crew:
@@ -205,8 +213,8 @@ def stop(draw, ranks, start):
     for rank in crew:
         status = rank.end()
         check_results_of(rank)
-        if status != expected:
-            raise Failure(f"rank {rank.rank} ends with {status}, not {expected}: {rank.lines} {rank.errors}")
+        if status != ends_with:
+            raise Failure(f"rank {rank.rank} ends with {status}, not {ends_with}: {rank.lines} {rank.errors}")
         if rank is not victim and "kept" not in rank.lines:
             raise Failure(f"somebody wrote into the memory of rank {rank.rank} after its error: {rank.lines}")
 
@@ -241,6 +249,8 @@ def give_up(draw, ranks, start):
 
 
 acts = {"kill": kill, "pause": pause, "stop": stop, "leave": leave, "abort": give_up}
+meetings = tempfile.mkdtemp(prefix="muster-survivors-")
+atexit.register(shutil.rmtree, meetings, ignore_errors=True)
 print(f"seed {options.seed}, rounds {options.first} to {options.first + options.rounds - 1}")
 begin = time.monotonic()
 for number in range(options.first, options.first + options.rounds):

@@ -11,11 +11,11 @@
 #include <muster/comm/collectives/allreduce.hpp>
 #include <muster/comm/collectives/barrier.hpp>
 #include <muster/comm/collectives/broadcast.hpp>
+#include <muster/core/crc32c.hpp>
 #include <muster/core/random.hpp>
 #include "catch.hpp"
 #include "comm/oracle.hpp"
 #include "comm/ranks.hpp"
-#include "comm/tcp/crc32c.hpp"
 
 namespace {
 

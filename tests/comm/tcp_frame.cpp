@@ -1,23 +1,18 @@
-// What goes over a connection: checksums, frames of any bytes, handshakes.
+// What goes over a connection: frames of any bytes, handshakes.
 #include <array>
 #include <cstring>
 #include <string>
 #include <vector>
 
+#include <muster/core/crc32c.hpp>
 #include <muster/core/random.hpp>
 #include "catch.hpp"
 #include "comm/net/handshake.hpp"
-#include "comm/tcp/crc32c.hpp"
 #include "fuzz/frame.hpp"
 
 using namespace muster::detail;  // NOLINT: this is about nothing else
 
 namespace {
-
-std::vector<std::byte> bytes_of(const std::string& text) {
-  const auto* const first = reinterpret_cast<const std::byte*>(text.data());
-  return {first, first + text.size()};
-}
 
 frame random_frame(muster::random_stream& random) {
   constexpr frame_kind kinds[] = {frame_kind::message, frame_kind::announce, frame_kind::clear,  frame_kind::body,
@@ -75,21 +70,6 @@ job_secret secret(std::string_view token) { return job_secret(std::span(&token, 
 
 }  // namespace
 
-TEST_CASE("CRC-32C is that of RFC 3720, by instruction and by table alike") {
-  CHECK(crc32c(bytes_of("123456789")) == 0xe3069283);
-  CHECK(crc32c(std::vector<std::byte>(32)) == 0x8a9136aa);
-  CHECK(crc32c(std::vector<std::byte>(32, std::byte{0xff})) == 0x62a8ab43);
-  muster::random_stream random(20261121, 1);
-  for (int i = 0; i < 300; ++i) {
-    std::vector<std::byte> data(random.below(300));
-    for (auto& b : data) b = static_cast<std::byte>(random.below(256));
-    const auto cut = static_cast<std::size_t>(random.below(data.size() + 1));
-    const std::span all(data);
-    CHECK(crc32c(all) == crc32c_by_table(all));
-    CHECK(crc32c(all) == crc32c(all.subspan(cut), crc32c(all.first(cut))));
-  }
-}
-
 TEST_CASE("a frame is read as it was written, and not when any bit of it differs") {
   muster::random_stream random(20261121, 2);
   for (int i = 0; i < 500; ++i) {
@@ -116,7 +96,7 @@ TEST_CASE("any bytes whatever are a frame within the limits, or none") {
     const auto at = random.below(frame_bytes - 12);
     header[at < 8 ? at : at + 4] = static_cast<std::byte>(random.below(256));
     std::memset(header.data() + 8, 0, 4);
-    const std::uint32_t sum = crc32c(header);
+    const std::uint32_t sum = muster::crc32c(header);
     std::memcpy(header.data() + 8, &sum, sizeof sum);
     const auto* const first = reinterpret_cast<const std::uint8_t*>(header.data());
     accepted += fuzz::check_frame({first, first + header.size()}) ? 1 : 0;

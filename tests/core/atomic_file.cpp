@@ -63,3 +63,29 @@ TEST_CASE("a device is written to and stays one") {
   muster::write_atomically("/dev/null", "text");
   CHECK(fs::is_character_file("/dev/null"));
 }
+
+TEST_CASE("a file written in pieces is there once committed, and not before") {
+  const folder here;
+  const auto file = (here.path / "out.bin").string();
+  muster::write_atomically(file, "before");
+  std::string all;
+  {
+    muster::atomic_file out(file);
+    for (int i = 0; i < 40; ++i) {
+      const std::string piece(static_cast<std::size_t>(i) * 9999, static_cast<char>('a' + i % 26));
+      out.write(piece);
+      all += piece;
+    }
+    CHECK(out.size() == all.size());
+    CHECK(read(file) == "before");
+    muster::atomic_file moved(std::move(out));
+    moved.commit();
+  }
+  CHECK(read(file) == all);
+  CHECK(here.entries() == 1);
+  { muster::atomic_file(file).write("never committed"); }
+  CHECK(read(file) == all);
+  CHECK(here.entries() == 1);
+  CHECK_THROWS_AS(muster::atomic_file((here.path / "none" / "file").string()), muster::configuration_error);
+  CHECK_THROWS_AS(muster::atomic_file(here.path.string()), muster::configuration_error);
+}

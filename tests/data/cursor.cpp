@@ -20,7 +20,7 @@ TEST_CASE("each field that makes another row of epochs is named with both its va
   CHECK(difference([](auto& there) { there.seed = 7; }) == "the seed is 7 there and 2 here");
   CHECK(difference([](auto& there) { there.batch = 7; }) == "the global batch is 7 there and 3 here");
   CHECK(difference([](auto& there) { there.size = 7; }) == "the number of samples is 7 there and 10 here");
-  CHECK(difference([](auto& there) { there.version = 7; }) == "the version is 7 there and 1 here");
+  CHECK(difference([](auto& there) { there.version = 7; }) == "the version is 7 there and 2 here");
   CHECK(difference([](auto& there) { there.order = muster::sample_order::sequential; }) ==
         "the order is sequential there and shuffled here");
   CHECK(difference([](auto& there) { there.dataset = 0xab; }) ==

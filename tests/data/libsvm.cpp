@@ -9,6 +9,7 @@
 
 #include <muster/core/random.hpp>
 #include "catch.hpp"
+#include "records.hpp"
 
 namespace {
 
@@ -144,4 +145,58 @@ TEST_CASE("the largest index there is can be read, sparse") {
   CHECK(read.is_sparse());
   CHECK(read.features() == 4294967295u);
   CHECK(read.sparse(0).indices[0] == 4294967294u);
+}
+
+TEST_CASE("lines that say no sample can be kept as bad records, dense or sparse, in pieces of any size") {
+  std::string text;
+  std::vector<expected_record> dense, sparse;
+  std::vector<std::uint64_t> bad_lines;
+  const std::uint64_t seed = 5;
+  muster::random_stream random(seed);
+  std::uint64_t line = 0;
+  for (int i = 0; i < 200; ++i) {
+    ++line;
+    if (random.below(6) == 0) {
+      text += "# nothing\n";
+      continue;
+    }
+    expected_record in_dense{std::vector<std::byte>(8 * sizeof(float)), {0}};
+    expected_record in_sparse{{}, {0}};
+    if (random.below(5) == 0) {
+      text += "1 3:x 4294967295:1 : : :\n";
+      in_dense.bad = in_sparse.bad = true;
+      bad_lines.push_back(line);
+    } else {
+      const auto label = static_cast<float>(random.below(3));
+      text += std::to_string(label);
+      in_dense.labels = in_sparse.labels = {label};
+      for (std::uint32_t index = i == 0 ? 7 : std::uint32_t(random.below(8)); index < 8;
+           index += 1 + std::uint32_t(random.below(4))) {
+        const muster::sparse_entry entry{index, static_cast<float>(random.below(100))};
+        text += " " + std::to_string(index + 1) + ":" + std::to_string(entry.value);
+        std::memcpy(in_dense.bytes.data() + 4 * index, &entry.value, 4);
+        const auto bytes = bytes_of(std::span(&entry, 1));
+        in_sparse.bytes.insert(in_sparse.bytes.end(), bytes.begin(), bytes.end());
+      }
+      text += "\n";
+    }
+    dense.push_back(in_dense);
+    sparse.push_back(in_sparse);
+  }
+  for (const auto layout : {muster::layout::dense, muster::layout::sparse}) {
+    std::uint64_t digest = 0;
+    for (const std::size_t piece : {std::size_t{1}, std::size_t{100}, std::size_t{1} << 20}) {
+      const auto read = muster::detail::parse_libsvm(text, "t", "t",
+                                                     {.layout = layout, .threads = 2, .keep_bad_records = true}, piece);
+      CHECK(read.features() == 8);
+      check_source(read, layout == muster::layout::dense ? dense : sparse, seed);
+      REQUIRE(read.bad().size() == bad_lines.size());
+      for (std::size_t k = 0; k < bad_lines.size(); ++k) {
+        REQUIRE(read.bad()[k].where.line == bad_lines[k]);
+        REQUIRE(read.bad()[k].where.column == 5);
+      }
+      if (digest != 0) CHECK(read.digest() == digest);
+      digest = read.digest();
+    }
+  }
 }

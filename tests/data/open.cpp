@@ -1,6 +1,8 @@
 #include <muster/data/open.hpp>
 
 #include <muster/core/error.hpp>
+#include <muster/data/libsvm.hpp>
+#include <muster/data/records/writer.hpp>
 #include "catch.hpp"
 #include "files.hpp"
 
@@ -16,20 +18,80 @@ TEST_CASE("a source is opened by its specification, with the options passed on")
 }
 
 TEST_CASE("a specification that is none, or of an unknown kind, is refused with what would do") {
-  for (const char* wrong : {"", "a9a", "/data/a9a", ":a9a", "libsvm:", "csv:a9a", "libsvn:a9a"}) {
+  for (const char* wrong :
+       {"", "a9a", "/data/a9a", ":a9a", "libsvm:", "csw:a9a", "libsvn:a9a", "idx:a,b,c", "idx:a,", "raw:,"}) {
     CAPTURE(std::string(wrong));
     CHECK_THROWS_AS(muster::open_dataset(wrong), muster::configuration_error);
   }
   CHECK_THROWS_WITH(muster::open_dataset("a9a"), contains("write libsvm:a9a"));
   CHECK_THROWS_WITH(muster::open_dataset(":a9a"), contains("write libsvm:a9a"));
   CHECK_THROWS_WITH(muster::open_dataset("libsvm:"), contains("write libsvm:PATH"));
-  CHECK_THROWS_WITH(muster::open_dataset("csv:a9a"), contains("unknown source 'csv' in 'csv:a9a' (known: libsvm)"));
+  CHECK_THROWS_WITH(muster::open_dataset("mat:a9a"),
+                    contains("unknown source 'mat' in 'mat:a9a' (known: libsvm, csv, "));
   CHECK_THROWS_WITH(muster::open_dataset("libsvn:a9a"), contains("did you mean libsvm?"));
 }
 
 TEST_CASE("every source of the table is known") {
   for (const auto& source : muster::source_table()) {
-    CHECK_THROWS_AS(muster::open_dataset(std::string(source.scheme) + ":/missing"), muster::data_error);
+    CHECK_THROWS_AS(muster::open_source(std::string(source.scheme) + ":/missing?shape=1"), muster::error);
     CHECK_FALSE(source.help.empty());
   }
+}
+
+TEST_CASE("options are taken, and what is no option is part of the path or refused") {
+  const temporary_folder folder;
+  const std::string table = folder.write("table", "a;b\n1;?\nx;3\n");
+  const auto read =
+      muster::open_dataset("csv:" + table + "?delimiter=semicolon&label=b&missing=zero&bad=keep&features=3");
+  CHECK(read.size() == 2);
+  CHECK(read.features() == 3);
+  CHECK(read.bad().size() == 1);
+  CHECK(muster::open_dataset("csv:" + table + "?delimiter=%3b&label=1&missing=nan&bad=keep").label(1) == 0);
+  CHECK_THROWS_WITH(muster::open_dataset("csv:" + table + "?lable=b"), contains("did you mean label?"));
+  CHECK_THROWS_WITH(muster::open_dataset("csv:" + table + "?header=2"), contains("choose one of automatic, 1, 0"));
+  CHECK_THROWS_WITH(muster::open_dataset("idx:" + table + "?a=b"), contains("(idx has none)"));
+  CHECK_THROWS_WITH(muster::open_dataset("libsvm:" + table + "?features=-1"), contains("give a whole number"));
+  CHECK_THROWS_WITH(muster::open_dataset("libsvm:" + table + "?features"), contains("table?features"));  // a path
+  CHECK(muster::open_dataset("libsvm:" + folder.write("what?", "1 2:3\n")).size() == 1);
+
+  const std::string raw = folder.write("raw", "\1abcd\2efgh");
+  const auto source = muster::open_source("raw:" + raw + "," + raw + "?shape=2x2&offset=1&label=uint8@0");
+  CHECK(source.size() == 4);
+  CHECK(source.schema().fields.front().shape == std::vector<std::uint64_t>{2, 2});
+  for (const char* wrong : {"shape=2x", "shape=x2", "shape=2y2", "shape=99999999999999999999", "type=int",
+                            "shape=2&label=uint8", "shape=2&label=uint8@", "shape=2&label=uint8@x", "shape=0"}) {
+    CAPTURE(std::string(wrong));
+    CHECK_THROWS_AS(muster::open_source("raw:" + raw + "?" + wrong), muster::configuration_error);
+  }
+}
+
+TEST_CASE("records of any form become samples, unless they are bytes") {
+  const temporary_folder folder;
+  const std::string raw = folder.write("raw", std::string("\1\0\x80\2\xff\7", 6));
+  const auto dense = muster::open_dataset("raw:" + raw + "?shape=2&offset=1&label=uint8@0", {.min_features = 3});
+  CHECK(dense.features() == 3);
+  CHECK(std::vector<float>(dense.row(1).begin(), dense.row(1).end()) == std::vector<float>{255, 7, 0});
+  CHECK(std::vector<float>(dense.labels().begin(), dense.labels().end()) == std::vector<float>{1, 2});
+  CHECK_THROWS_AS(muster::open_dataset("raw:" + raw + "?shape=3", {.layout = muster::layout::sparse}),
+                  muster::configuration_error);
+
+  const auto sparse = muster::parse_libsvm("3 1:5 7:8\n4\n5 2:1\n", "s", {.layout = muster::layout::sparse});
+  {
+    muster::record_file_writer writer(folder / "file", sparse.schema());
+    for (muster::sample_id id = 0; id < sparse.size(); ++id) {
+      std::uint64_t size = 0;
+      sparse.sizes({&id, 1}, {&size, 1});
+      std::vector<std::byte> bytes(size);
+      float label = 0;
+      sparse.read({&id, 1}, {bytes, 0, {&label, 1}});
+      writer.append(bytes, {&label, 1});
+    }
+    writer.commit();
+  }
+  const auto back = muster::open_dataset("records:" + (folder / "file"));
+  CHECK(back.digest() == sparse.digest());
+  muster::record_file_writer bytes(folder / "bytes", {muster::record_form::bytes, {}, 0, {}});
+  bytes.append({}, {});
+  bytes.commit();
+  CHECK_THROWS_AS(muster::open_dataset("records:" + (folder / "bytes")), muster::configuration_error);
 }

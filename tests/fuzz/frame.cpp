@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstring>
 
-#include "comm/tcp/crc32c.hpp"
+#include <muster/core/crc32c.hpp>
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {  // NOLINT: the name it looks for
   namespace tcp = muster::detail;
@@ -14,7 +14,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   fuzz::check_frame(copy);
   if (size < tcp::frame_bytes) return 0;
   std::memset(copy.data() + 8, 0, 4);
-  const std::uint32_t sum = tcp::crc32c(std::as_bytes(std::span(copy)).first(tcp::frame_bytes));
+  const std::uint32_t sum = muster::crc32c(std::as_bytes(std::span(copy)).first(tcp::frame_bytes));
   std::memcpy(copy.data() + 8, &sum, sizeof sum);
   fuzz::check_frame(copy);
   return 0;

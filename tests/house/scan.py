@@ -18,7 +18,7 @@ LAYERS["train"] = [*LAYERS["ps"], "ps"]
 # Inside comm these are leaves: nothing but themselves includes them.
 LEAVES = ["comm/mpi/", "comm/tcp/", "comm/shm/", "comm/nccl/"]
 
-VENDOR = re.compile(r"^(mpi\.h|nccl\.h|cuda.*\.h|zlib\.h|Eigen/|unsupported/Eigen|tbb/|oneapi/|CLI/|nlohmann/"
+VENDOR = re.compile(r"^(mpi\.h|nccl\.h|cuda.*\.h|zlib\.h|zstd\.h|libpq-fe\.h|Eigen/|unsupported/Eigen|tbb/|oneapi/|CLI/|nlohmann/"
                     r"|catch2/|benchmark/)")
 # The headers whose purpose is a vendor's types: a user who includes one has that vendor's headers.
 VENDOR_LEAVES = ["comm/mpi/", "comm/nccl/"]

@@ -1,8 +1,13 @@
 // Files that are there whole or not at all.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace muster::inline v0 {
 
@@ -15,5 +20,49 @@ void require_writable(const std::string& path);
 /// text is written to a new file beside it, flushed to the disk, and renamed. A device or pipe such as /dev/stdout is
 /// written to directly. Throws configuration_error when that fails, and then leaves the file as it was.
 void write_atomically(const std::string& path, std::string_view text);
+
+/// A file written piece by piece, of any size, that readers see whole or not at all: the bytes go to a new file beside
+/// `path`, and commit() flushes them to the disk, renames the file and makes the folder remember. Whoever ends before
+/// that, by an exception or by SIGKILL at any moment, leaves `path` as it was (a killed process leaves its
+/// "path.PID-N.tmp" too). Used by one thread.
+class atomic_file {
+ public:
+  /// Throws configuration_error when the file cannot be made.
+  explicit atomic_file(std::string path);
+  ~atomic_file();
+  atomic_file(atomic_file&& other) noexcept
+      : path_(std::move(other.path_)),
+        name_(std::exchange(other.name_, {})),
+        file_(std::exchange(other.file_, -1)),
+        pending_(std::move(other.pending_)),
+        size_(other.size_) {}
+  atomic_file& operator=(atomic_file&&) = delete;
+
+  /// Appends. Throws configuration_error when that fails (a full disk): the file is then only good for destruction.
+  void write(std::span<const std::byte> bytes);
+  void write(std::string_view text) { write(std::as_bytes(std::span(text))); }
+  /// Bytes written so far.
+  [[nodiscard]] std::uint64_t size() const noexcept { return size_; }
+  /// Makes it the file at `path`. Throws configuration_error, and leaves `path` as it was, when that fails.
+  void commit();
+
+ private:
+  void flush();
+  [[noreturn]] void give_up();
+
+  std::string path_;
+  std::string name_;  // of the new file; empty once it is committed
+  int file_;
+  std::vector<std::byte> pending_;
+  std::uint64_t size_ = 0;
+};
+
+namespace detail {
+
+/// Makes the folder of `path` remember, across a crash of the machine, that the file was made or renamed. Does nothing
+/// where the file system cannot.
+void flush_folder(const std::string& path) noexcept;
+
+}  // namespace detail
 
 }  // namespace muster::inline v0

@@ -1,6 +1,7 @@
 // The errors muster throws. Every text reads: problem (why) suggestion.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <optional>
@@ -42,13 +43,15 @@ class configuration_error : public error {
   explicit configuration_error(const std::string& text) : error(error_kind::configuration, text) {}
 };
 
-/// Where in the data an error was found. Lines and columns count from 1; 0 means that the error is not about one.
+/// Where in the data an error was found. Lines and columns count from 1; 0 means that the error is not about one. In
+/// files that have no lines it is a byte instead, counted from 0.
 struct data_location {
   std::string file;
   std::uint64_t line = 0;
   std::uint64_t column = 0;
+  std::optional<std::uint64_t> offset = std::nullopt;
 
-  /// "file", "file:line" or "file:line:column", the form editors jump to.
+  /// "file", "file:line" or "file:line:column", the form editors jump to, or "file: byte 4096".
   [[nodiscard]] std::string to_string() const;
 };
 
@@ -57,6 +60,8 @@ class data_error : public error {
  public:
   data_error(data_location where, const std::string& text);
 
+  /// The text without the place that it begins with.
+  [[nodiscard]] std::string problem() const { return what() + problem_; }
   [[nodiscard]] const data_location& where() const noexcept { return where_; }
   [[nodiscard]] const std::string& file() const noexcept { return where_.file; }
   /// The record's line in the file, from 1; 0 if the error is about the file as a whole.
@@ -64,6 +69,7 @@ class data_error : public error {
 
  private:
   data_location where_;
+  std::size_t problem_;  // where it begins in what()
 };
 
 /// One or more peers died, left, or gave up and told us why.

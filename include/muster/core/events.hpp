@@ -11,7 +11,9 @@ namespace muster::inline v0 {
 /// What a span of time was spent on.
 enum class activity : std::uint8_t {
   communication,  ///< inside a collective, from its start to its end on this rank
-  data_wait       ///< waiting for the loader
+  data_wait,      ///< waiting for the loader
+  cache_hit,      ///< no time: a loader's cache had records of so many bytes since the last event
+  cache_miss      ///< no time: a loader's cache had to make records of so many bytes
 };
 
 /// A finished span of time on the calling thread.

@@ -3,29 +3,38 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <type_traits>
 
 namespace muster::inline v0 {
 
 /// How the samples of an epoch follow each other; the numbers are part of saved cursors and stay.
 enum class sample_order : std::uint32_t {
-  sequential = 0,  ///< as in the dataset
-  shuffled = 1     ///< permutation(seed, epoch, size)
+  sequential = 0,   ///< as in the dataset
+  shuffled = 1,     ///< permutation(seed, epoch, size): exact, with a table of 4 bytes a sample
+  feistel = 2,      ///< feistel_permutation(seed, epoch, size): no table, any size
+  block_window = 3  ///< block_window_permutation(seed, epoch, size, block, window): for data that is not in memory
 };
+
+/// "shuffled", "block_window" and so on.
+[[nodiscard]] std::string_view to_string(sample_order order) noexcept;
 
 /// A position in an endless row of epochs, and what that row is made of. Plain bytes: sent and saved as it is.
 struct cursor {
   /// The version of the functions from (seed, epoch, position) to a sample; a change of these is a new version.
-  static constexpr std::uint32_t current_version = 1;
+  static constexpr std::uint32_t current_version = 2;
 
   std::uint32_t version = current_version;
   sample_order order = sample_order::sequential;
-  std::uint64_t dataset = 0;   ///< digest
-  std::uint64_t size = 0;      ///< samples of an epoch
-  std::uint64_t seed = 0;      ///< 0 in sequential order
-  std::uint64_t batch = 0;     ///< global batch size
-  std::uint64_t epoch = 0;     ///< from 0
-  std::uint64_t position = 0;  ///< samples of the epoch that committed steps have used
+  std::uint64_t dataset = 0;    ///< digest
+  std::uint64_t size = 0;       ///< samples of an epoch
+  std::uint64_t seed = 0;       ///< 0 in sequential order
+  std::uint64_t block = 0;      ///< samples of a block; 0 but in block_window order
+  std::uint32_t window = 0;     ///< blocks of a window; 0 but in block_window order
+  std::uint32_t drop_last = 0;  ///< 1: a last batch that is not full is left out
+  std::uint64_t batch = 0;      ///< global batch size
+  std::uint64_t epoch = 0;      ///< from 0
+  std::uint64_t position = 0;   ///< samples of the epoch that committed steps have used
 
   friend bool operator==(const cursor&, const cursor&) = default;
 };
@@ -35,8 +44,8 @@ static_assert(std::has_unique_object_representations_v<cursor>, "a cursor has no
 
 namespace detail {
 
-/// What of two cursors' rows of epochs differs ("the seed (1 there, 2 here) and ..."); empty when `there` is a place in
-/// the row that `here` is in.
+/// What of two cursors' rows of epochs differs ("the seed is 1 there and 2 here, ..."); empty when `there` is a place
+/// in the row that `here` is in.
 [[nodiscard]] std::string difference(const cursor& there, const cursor& here);
 
 }  // namespace detail

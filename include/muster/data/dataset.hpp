@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <muster/core/buffer.hpp>
+#include <muster/data/record_source.hpp>
 
 namespace muster::inline v0 {
 
@@ -28,6 +29,10 @@ struct read_options {
   std::size_t min_features = 0;
   /// Threads to read with; 0 means as many as this process may use. The result is the same for any number.
   int threads = 0;
+  /// Whether a line that says no sample ends the reading (a data_error), or keeps its id as a bad record: a sample
+  /// whose values and label are zero, of which dataset::read() tells. Only such lines: a file that has no lines at all
+  /// is an error either way.
+  bool keep_bad_records = false;
 };
 
 /// The non-zero features of one sample: `values[k]` belongs to feature `indices[k]`. Indices count from 0 and ascend.
@@ -51,6 +56,8 @@ struct samples {
   buffer<float> values;
   buffer<std::uint64_t> offsets;
   buffer<std::uint32_t> indices;
+  record_schema schema;
+  std::vector<bad_record> bad;  // by id
 };
 
 }  // namespace detail
@@ -103,8 +110,28 @@ class dataset {
   /// What it was made from, for messages: "libsvm:PATH", "epsilon:1000".
   [[nodiscard]] const std::string& name() const noexcept { return samples_->name; }
 
+  /// The lines that say no sample, by id; none unless read_options::keep_bad_records let them in.
+  [[nodiscard]] std::span<const bad_record> bad() const noexcept { return samples_->bad; }
+
+  // As a record_source: a dense sample is a record of features() floats, a sparse one of as many sparse_entry as it has
+  // values; either has one label. Dense records are mapped.
+
+  /// What a record is.
+  [[nodiscard]] const record_schema& schema() const noexcept { return samples_->schema; }
+  /// Bytes of each record.
+  void sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const noexcept;
+  /// Copies records and labels; see record_source.
+  void read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad = nullptr) const;
+  /// Whether view() may be called: the dataset is dense.
+  [[nodiscard]] bool mapped() const noexcept { return !is_sparse(); }
+  /// row() as bytes. Throws data_error for a bad record.
+  [[nodiscard]] std::span<const std::byte> view(sample_id id) const;
+
  private:
+  [[nodiscard]] const bad_record* find_bad(sample_id id) const noexcept;
+
   std::shared_ptr<const detail::samples> samples_;
 };
+static_assert(mapped_record_source<dataset>);
 
 }  // namespace muster::inline v0

@@ -6,6 +6,8 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <muster/data/dataset.hpp>
 
@@ -33,6 +35,9 @@ class dataset_builder {
   [[nodiscard]] std::span<std::uint32_t> indices() noexcept { return samples_->indices.span(); }
   /// Sparse: the value of each index.
   [[nodiscard]] std::span<float> values() noexcept { return samples_->values.span(); }
+
+  /// The samples that say nothing, ascending by id; theirs are zeros. See dataset::bad().
+  void set_bad(std::vector<bad_record> bad) { samples_->bad = std::move(bad); }
 
   /// The dataset; the builder is empty afterwards and only good for destruction. Computes the digest on `threads`
   /// threads (0: as many as this process may use). Throws configuration_error when offsets or indices break the rules

@@ -13,21 +13,32 @@ namespace muster::inline v0::detail {
 
 [[nodiscard]] inline bool is_digit(char c) noexcept { return static_cast<unsigned char>(c - '0') < 10; }
 
+/// The powers of ten up to 10^8.
+inline constexpr std::array<std::uint64_t, 9> small_powers_of_ten = {1,      10,      100,      1000,     10000,
+                                                                     100000, 1000000, 10000000, 100000000};
+
 /// Appends the digits at `first` to `number`, which wraps when there are too many; returns where they end.
 inline const char* append_digits(const char* first, const char* last, std::uint64_t& number) noexcept {
   if constexpr (std::endian::native == std::endian::little) {
-    while (last - first >=
-           8) {  // eight digits at once (Langdale and Lemire 2019, https://doi.org/10.1007/s00778-019-00578-5)
+    // Eight characters at once (Langdale and Lemire 2019, https://doi.org/10.1007/s00778-019-00578-5), also when fewer
+    // of them are digits: how many there are is counted, and branches are left to the lengths that are rare, since
+    // numbers of changing length make a loop over them mispredict at nearly every one.
+    while (last - first >= 8) {
       std::uint64_t word;
       std::memcpy(&word, first, sizeof word);
       const std::uint64_t above = word + 0x4646464646464646ULL;  // a carry into the upper half: more than '9'
       word -= 0x3030303030303030ULL;                             // a borrow into the upper half: less than '0'
-      if (((above | word) & 0x8080808080808080ULL) != 0) break;
+      const std::uint64_t others = (above | word) & 0x8080808080808080ULL;  // right up to the first that is no digit
+      const int digits = others == 0 ? 8 : std::countr_zero(others) / 8;
+      // Zeros go before the digits, in place of what follows them.
+      if (digits != 8) word = word << (56 - 8 * digits) << 8;
       word = word * 10 + (word >> 8);
-      number = number * 100000000 + (((word & 0x000000ff000000ffULL) * 0x000f424000000064ULL +
-                                      ((word >> 16) & 0x000000ff000000ffULL) * 0x0000271000000001ULL) >>
-                                     32);
-      first += 8;
+      number = number * small_powers_of_ten[static_cast<std::size_t>(digits)] +
+               (((word & 0x000000ff000000ffULL) * 0x000f424000000064ULL +
+                 ((word >> 16) & 0x000000ff000000ffULL) * 0x0000271000000001ULL) >>
+                32);
+      first += digits;
+      if (digits != 8) return first;
     }
   }
   while (first != last && is_digit(*first)) number = number * 10 + static_cast<std::uint64_t>(*first++ - '0');
@@ -52,13 +63,18 @@ std::from_chars_result parse_float_exactly(const char* first, const char* last, 
 /// it. Returns where the number ends and std::errc::invalid_argument if there is none (`ptr` is `first` then) or
 /// std::errc::result_out_of_range if it is too large.
 inline std::from_chars_result parse_float(const char* first, const char* last, float& value) noexcept {
-  const char* p = first;
-  const bool negative = p != last && *p == '-';
-  if (p != last && (*p == '-' || *p == '+')) ++p;
+  if (first == last) return {first, std::errc::invalid_argument};
+  // Signs come at random, so there is no branch on them.
+  const bool negative = *first == '-';
+  const char* p = first + (static_cast<int>(negative) | static_cast<int>(*first == '+'));
   const char* const unsigned_part = p;
 
   std::uint64_t mantissa = 0;
-  p = append_digits(p, last, mantissa);
+  if (last - p > 1 && p[1] == '.' && is_digit(*p)) {  // most numbers begin with one digit: a guess that is soon checked
+    mantissa = static_cast<std::uint64_t>(*p++ - '0');
+  } else {
+    p = append_digits(p, last, mantissa);
+  }
   auto digits = p - unsigned_part;
   std::int64_t exponent = 0;
   if (p != last && *p == '.') {
@@ -94,8 +110,8 @@ inline std::from_chars_result parse_float(const char* first, const char* last, f
     const bool normal = product >= static_cast<double>(std::numeric_limits<float>::min()) &&
                         product <= static_cast<double>(std::numeric_limits<float>::max());
     if ((normal && tail - (0x10000000ULL - reach) > 2 * reach) || mantissa == 0) {
-      const auto magnitude = static_cast<float>(product);
-      value = negative ? -magnitude : magnitude;
+      const auto magnitude = std::bit_cast<std::uint32_t>(static_cast<float>(product));
+      value = std::bit_cast<float>(magnitude | static_cast<std::uint32_t>(negative) << 31);
       return {p, std::errc()};
     }
   }

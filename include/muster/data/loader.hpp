@@ -6,14 +6,13 @@
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
-#include <muster/core/error.hpp>
 #include <muster/core/events.hpp>
 #include <muster/data/cursor.hpp>
 #include <muster/data/dataset.hpp>
+#include <muster/data/epoch_plan.hpp>
 #include <muster/data/permutation.hpp>
 #include <muster/data/slice.hpp>
 
@@ -26,6 +25,16 @@ concept sample_source = std::copyable<T> && requires(const T& source) {
   { source.digest() } -> std::convertible_to<std::uint64_t>;
 };
 static_assert(sample_source<dataset>);
+
+namespace detail {
+
+/// The start of the epochs of a source, as its order and batches were asked for. Throws configuration_error for a batch
+/// of 0. `record_bytes` is 0 where records differ in size, `cold` says that they are not in memory.
+[[nodiscard]] cursor start_of(std::uint64_t digest, std::uint64_t size, std::optional<std::uint64_t> seed,
+                              const shuffle_options& order, std::uint64_t global_batch, const batch_options& batches,
+                              std::uint64_t record_bytes = 0, bool cold = false);
+
+}  // namespace detail
 
 /// One rank's part of a global batch. False when the epoch is over.
 struct minibatch {
@@ -59,126 +68,103 @@ class loader {
  public:
   /// In shuffled order when there is a seed, else in the source's own; write `source | shuffle(seed) | batch(global)`.
   /// Throws configuration_error for a batch of 0.
-  loader(Source source, std::optional<std::uint64_t> seed, std::uint64_t global_batch) : source_(std::move(source)) {
-    if (global_batch == 0) {
-      throw configuration_error("the global batch cannot be 0 (a step needs samples); use at least 1");
-    }
-    at_.order = seed ? sample_order::shuffled : sample_order::sequential;
-    at_.dataset = source_.digest();
-    at_.size = source_.size();
-    at_.seed = seed.value_or(0);
-    at_.batch = global_batch;
-    ids_.resize(std::min(at_.batch, at_.size));
+  loader(Source source, std::optional<std::uint64_t> seed, std::uint64_t global_batch,
+         const shuffle_options& order = {}, const batch_options& batches = {})
+      : source_(std::move(source)),
+        plan_(detail::start_of(source_.digest(), source_.size(), seed, order, global_batch, batches)) {
+    ids_.resize(std::min(cursor().batch, cursor().size));
   }
 
   /// Goes to where `there` says. Throws configuration_error, and stays, if that is a cursor of another dataset, order,
   /// seed, batch or version, naming what differs, or no place between two batches.
-  void open(const muster::cursor& there) {
-    if (const std::string difference = detail::difference(there, at_); !difference.empty()) {
-      throw configuration_error("cannot go on from this cursor (" + difference +
-                                "); open it with the data and settings it was made with");
-    }
-    if (there.position > there.size || (there.position % there.batch != 0 && there.position != there.size)) {
-      throw configuration_error("cannot go on from this cursor (position " + std::to_string(there.position) +
-                                " is not between two batches of " + std::to_string(there.batch) + " of " +
-                                std::to_string(there.size) + " samples); it was damaged or made by hand");
-    }
-    at_ = there;
-  }
+  void open(const muster::cursor& there) { plan_.open(there); }
 
   /// The part of the batch at the cursor that `part` gets; false at the end of the epoch. Does not move the cursor: a
   /// step that failed asks again, perhaps with another slice. O(samples of the slice), and O(size) at the first call of
   /// an epoch. Throws configuration_error unless 0 <= rank < world.
   [[nodiscard]] minibatch next(slice part) {
-    const std::uint64_t count = batch_at_cursor();
+    const std::uint64_t count = epoch_plan::batch_size(cursor());
     const index_range mine = part_of(count, part);
     const scoped_event event(activity::data_wait, "next", mine.size() * sizeof(sample_id));
-    const std::uint64_t first = at_.position + mine.first;
-    if (count != 0 && at_.order == sample_order::shuffled) {
-      if (shuffled_epoch_ != at_.epoch) {
-        order_.assign(at_.seed, at_.epoch, at_.size);
-        shuffled_epoch_ = at_.epoch;
-      }
-      for (std::uint64_t i = 0; i < mine.size(); ++i) ids_[i] = order_[first + i];
-    } else {
-      for (std::uint64_t i = 0; i < mine.size(); ++i) ids_[i] = first + i;
-    }
-    return {{ids_.data(), mine.size()}, count, at_.epoch, at_.position};
+    const std::span<sample_id> ids(ids_.data(), mine.size());
+    plan_.ids(cursor(), cursor().position + mine.first, ids);
+    return {ids, count, cursor().epoch, cursor().position};
   }
 
   /// Moves the cursor past its batch: the step has used it. Throws configuration_error at the end of an epoch.
-  void commit() {
-    if (at_.position == at_.size) {
-      throw configuration_error("there is no batch to commit (epoch " + std::to_string(at_.epoch) +
-                                " is over); call next_epoch()");
-    }
-    at_.position += batch_at_cursor();
-  }
+  void commit() { plan_.commit(); }
 
   /// Goes to the start of the next epoch, also when this one is not over.
-  void next_epoch() noexcept {
-    ++at_.epoch;
-    at_.position = 0;
+  void next_epoch() noexcept { plan_.next_epoch(); }
+
+  /// The same with a source that has grown: an epoch keeps the samples it began with, and the next one has all.
+  void next_epoch(Source grown) {
+    source_ = std::move(grown);
+    plan_.next_epoch(source_.size(), source_.digest());
+    ids_.resize(std::min(cursor().batch, cursor().size));
   }
 
   /// Where it is: save it, send it, open() it elsewhere.
-  [[nodiscard]] const muster::cursor& cursor() const noexcept { return at_; }
+  [[nodiscard]] const muster::cursor& cursor() const noexcept { return plan_.cursor(); }
   /// The current epoch, from 0.
-  [[nodiscard]] std::uint64_t epoch() const noexcept { return at_.epoch; }
+  [[nodiscard]] std::uint64_t epoch() const noexcept { return cursor().epoch; }
   /// Committed steps of the current epoch.
-  [[nodiscard]] std::uint64_t step() const noexcept { return steps(at_.position); }
+  [[nodiscard]] std::uint64_t step() const noexcept { return plan_.step(); }
   /// Batches of an epoch, the last one perhaps smaller.
-  [[nodiscard]] std::uint64_t steps_per_epoch() const noexcept { return steps(at_.size); }
+  [[nodiscard]] std::uint64_t steps_per_epoch() const noexcept { return plan_.steps_per_epoch(); }
   /// Samples of a global batch, but for the last one of an epoch.
-  [[nodiscard]] std::uint64_t batch_size() const noexcept { return at_.batch; }
+  [[nodiscard]] std::uint64_t batch_size() const noexcept { return cursor().batch; }
   /// What it deals out.
   [[nodiscard]] const Source& source() const noexcept { return source_; }
 
  private:
-  [[nodiscard]] std::uint64_t batch_at_cursor() const noexcept { return std::min(at_.batch, at_.size - at_.position); }
-  [[nodiscard]] std::uint64_t steps(std::uint64_t samples) const noexcept {
-    return samples / at_.batch + (samples % at_.batch != 0 ? 1 : 0);
-  }
-
   Source source_;
-  muster::cursor at_;
-  permutation order_;
-  std::optional<std::uint64_t> shuffled_epoch_;  // the epoch that order_ is of
+  epoch_plan plan_;
   std::vector<sample_id> ids_;
 };
 
 /// A step of a pipeline: a new order of the samples in every epoch.
 struct shuffle {
   std::uint64_t seed;
-  explicit constexpr shuffle(std::uint64_t value) noexcept : seed(value) {}
+  shuffle_options options;
+  explicit constexpr shuffle(std::uint64_t value, shuffle_options asked = {}) noexcept : seed(value), options(asked) {}
 };
 
 /// A step of a pipeline: `size` samples at a time, over all ranks.
 struct batch {
   std::uint64_t size;
-  explicit constexpr batch(std::uint64_t value) noexcept : size(value) {}
+  batch_options options;
+  explicit constexpr batch(std::uint64_t value, batch_options asked = {}) noexcept : size(value), options(asked) {}
 };
+
+namespace detail {
+
+/// Sources whose loader deals out ids alone: what is in the samples is in memory, or nobody knows.
+template <class Source>
+concept deals_ids = sample_source<Source> &&(!record_source<Source> || std::same_as<Source, dataset>);
+
+}  // namespace detail
 
 /// A source with an order, to be followed by a batch.
 template <sample_source Source>
 struct shuffled_source {
   Source source;
-  std::uint64_t seed;
+  shuffle step;
 };
 
 template <sample_source Source>
 [[nodiscard]] shuffled_source<Source> operator|(Source source, shuffle step) {
-  return {std::move(source), step.seed};
+  return {std::move(source), step};
 }
 
-template <sample_source Source>
+template <detail::deals_ids Source>
 [[nodiscard]] loader<Source> operator|(Source source, batch step) {
-  return {std::move(source), std::nullopt, step.size};
+  return {std::move(source), std::nullopt, step.size, {}, step.options};
 }
 
-template <sample_source Source>
+template <detail::deals_ids Source>
 [[nodiscard]] loader<Source> operator|(shuffled_source<Source> from, batch step) {
-  return {std::move(from.source), from.seed, step.size};
+  return {std::move(from.source), from.step.seed, step.size, from.step.options, step.options};
 }
 
 }  // namespace muster::inline v0

@@ -1,27 +1,54 @@
-// Datasets by name, as command lines give them: "libsvm:PATH".
+// Data by name, as command lines give it: "libsvm:PATH", "csv:PATH?label=0", "cifar10:FOLDER".
 #pragma once
 
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include <muster/data/csv.hpp>  // missing_values
 #include <muster/data/dataset.hpp>
+#include <muster/data/record_source.hpp>
 #include <muster/data/text_file.hpp>  // also so that a program with muster::zlib reads .gz
 
 namespace muster::inline v0 {
 
-/// One kind of source that open_dataset() knows.
+/// One kind of source that open_source() and open_dataset() know.
 struct source_info {
   std::string_view scheme;       ///< "libsvm"
   std::string_view placeholder;  ///< what follows the colon: "PATH"
+  std::string_view options;      ///< what may follow a question mark: "features=N&layout=dense|sparse"
   std::string_view help;
 };
 
 /// All of them, for `--help`.
 [[nodiscard]] const std::vector<source_info>& source_table();
 
-/// Opens "SCHEME:REST". Throws configuration_error for a specification that is none or whose scheme is unknown, and
-/// what the source itself throws.
+/// Opens "SCHEME:PATH" or "SCHEME:PATH?OPTION=VALUE&OPTION=VALUE", as the table says. What follows the last '?' is
+/// options if there is a '=' in it, and part of the path otherwise; in values, %26 is an ampersand and so on. Options
+/// win over `options`. Throws configuration_error for a specification that is none, an unknown scheme or an option that
+/// it does not have, and what the source itself throws.
+[[nodiscard]] any_record_source open_source(std::string_view specification, const read_options& options = {});
+
+/// The same as samples in memory: what is text or a query anyway, and anything else through load().
 [[nodiscard]] dataset open_dataset(std::string_view specification, const read_options& options = {});
+
+namespace detail {
+
+/// Reads the rows of a query: (connection, query, label, ignored columns, missing values, options).
+using query_reader = dataset (*)(const std::string&, const std::string&, const std::string&,
+                                 const std::vector<std::string>&, missing_values, const read_options&);
+
+/// Sets what opens "postgres:". Thread safe.
+void set_query_reader(query_reader reader) noexcept;
+
+/// Makes "postgres:" known, and returns true; defined in muster::postgres.
+bool register_postgres() noexcept;
+
+#ifdef MUSTER_HAS_POSTGRES
+// As for muster::zlib: the variable takes the object file out of the static archive.
+inline const bool postgres_is_registered = register_postgres();
+#endif
+
+}  // namespace detail
 
 }  // namespace muster::inline v0

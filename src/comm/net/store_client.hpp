@@ -56,6 +56,7 @@ class store_client {
 
   void run() noexcept;
   void keep_leases(clock::time_point now);
+  void knock(clock::time_point now);
   [[nodiscard]] clock::time_point next_keeping() const;
   void read_answers();
   void take(const store_reply& said);
@@ -73,6 +74,8 @@ class store_client {
   std::map<std::uint64_t, waiting*> calls_;
   std::map<std::uint64_t, lease> leases_;
   std::uint64_t last_id_ = 0;
+  int knocks_ = 0;  // since the server was last heard
+  clock::time_point next_knock_;
   std::string lost_;  // why, when it is
   bool stopping_ = false;
   std::thread thread_;

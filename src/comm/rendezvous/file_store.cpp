@@ -11,6 +11,7 @@
 #include <map>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include "folder.hpp"
 
@@ -37,17 +38,54 @@ struct held_lease {
   std::atomic<clock::time_point> good_until{};
 };
 
-// Sleeps until something in the folder may have changed. Where the system tells (inotify) that is a hint alone, because
-// it does not tell of other hosts: one looks again and again anyway, a little less often each time.
+// What tells of changes in a folder (inotify). To close one takes the system tens of milliseconds, so they are kept for
+// the next who waits.
+class listeners {
+ public:
+  explicit listeners(std::string folder) : folder_(std::move(folder)) {}
+
+  detail::descriptor take() {
+    {
+      const std::lock_guard held(mutex_);
+      if (!idle_.empty()) {
+        detail::descriptor one = std::move(idle_.back());
+        idle_.pop_back();
+        return one;
+      }
+    }
+    detail::descriptor made(::inotify_init1(IN_NONBLOCK | IN_CLOEXEC));          // or none: a user has 128 of them
+    constexpr std::uint32_t changes = IN_MOVED_TO | IN_DELETE | IN_CLOSE_WRITE;  // the last: the holder of a lease died
+    if (made && ::inotify_add_watch(made.get(), folder_.c_str(), changes) < 0) return {};
+    return made;
+  }
+  void give_back(detail::descriptor one) {
+    const std::lock_guard held(mutex_);
+    idle_.push_back(std::move(one));
+  }
+
+ private:
+  std::string folder_;
+  std::mutex mutex_;
+  std::vector<detail::descriptor> idle_;
+};
+
+// Sleeps until something in the folder may have changed. What the system tells is a hint alone, because it does not
+// tell of other hosts: one looks again and again anyway, a little less often each time.
 class change_hint {
  public:
-  explicit change_hint(const std::string& folder) : events_(::inotify_init1(IN_NONBLOCK | IN_CLOEXEC)) {
-    // The end of a process closes the file of its lease.
-    constexpr std::uint32_t changes = IN_MOVED_TO | IN_DELETE | IN_CLOSE_WRITE;
-    if (events_ && ::inotify_add_watch(events_.get(), folder.c_str(), changes) < 0) events_ = {};
+  explicit change_hint(listeners& from) : from_(from) {}
+  change_hint(const change_hint&) = delete;
+  change_hint& operator=(const change_hint&) = delete;
+  ~change_hint() {
+    if (events_) from_.give_back(std::move(events_));
   }
 
   void wait(clock::time_point until) {
+    if (nap_ > soon_over && !tried_) {
+      tried_ = true;
+      events_ = from_.take();
+      return;  // to look once more, at what came before it listened
+    }
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - clock::now());
     pollfd watched{events_.get(), POLLIN, 0};  // poll passes over a file of -1
     if (::poll(&watched, 1, static_cast<int>(std::clamp(left, least, nap_).count())) > 0) {
@@ -62,16 +100,19 @@ class change_hint {
 
  private:
   static constexpr std::chrono::milliseconds least{1};
+  static constexpr std::chrono::milliseconds soon_over{8};  // until then it is cheaper to look than to listen
   static constexpr std::chrono::milliseconds most{50};
 
+  listeners& from_;
   detail::descriptor events_;
+  bool tried_ = false;
   std::chrono::milliseconds nap_ = least;
 };
 
 }  // namespace
 
 struct file_store::implementation {
-  implementation(std::string path, clock::time_point until) : folder(std::move(path), until) {}
+  implementation(const std::string& path, clock::time_point until) : folder(path, until), changes(path) {}
   ~implementation() {
     {
       const std::lock_guard held(mutex);
@@ -133,6 +174,7 @@ struct file_store::implementation {
   }
 
   detail::store_folder folder;
+  listeners changes;
   std::mutex mutex;
   std::condition_variable woken;
   std::map<std::uint64_t, std::shared_ptr<held_lease>> leases;
@@ -141,7 +183,7 @@ struct file_store::implementation {
 };
 
 file_store::file_store(std::string folder, clock::time_point until)
-    : self_(std::make_shared<implementation>(std::move(folder), until)) {}
+    : self_(std::make_shared<implementation>(folder, until)) {}
 file_store::file_store(file_store&&) noexcept = default;
 file_store::~file_store() = default;
 
@@ -188,16 +230,11 @@ store_swap file_store::compare_and_swap(std::string_view key, std::uint64_t expe
 }
 
 std::optional<store_entry> file_store::watch(std::string_view key, std::uint64_t known, clock::time_point until) {
-  std::optional<change_hint> changes;
-  for (;;) {
+  for (change_hint changes(self_->changes);;) {
     auto found = get(key, until);
     if (found.version != known) return found;
     if (clock::now() >= until) return std::nullopt;
-    if (changes) {
-      changes->wait(until);
-    } else {
-      changes.emplace(self_->folder.path());  // and look once more, at what came before it listened
-    }
+    changes.wait(until);
   }
 }
 
@@ -216,7 +253,9 @@ store_lease file_store::lease(seconds ttl, clock::time_point until) {
       open->end(id_, *lease_);
     }
     [[nodiscard]] std::uint64_t id() const noexcept override { return id_; }
-    [[nodiscard]] bool held() const noexcept override { return lease_->held && clock::now() < lease_->good_until.load(); }
+    [[nodiscard]] bool held() const noexcept override {
+      return lease_->held && clock::now() < lease_->good_until.load();
+    }
 
    private:
     std::weak_ptr<implementation> store_;

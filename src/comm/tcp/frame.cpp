@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "crc32c.hpp"
+#include <muster/core/crc32c.hpp>
 
 namespace muster::inline v0::detail {
 namespace {

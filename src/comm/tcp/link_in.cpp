@@ -2,7 +2,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "crc32c.hpp"
+#include <muster/core/crc32c.hpp>
+
 #include "link.hpp"
 
 namespace muster::inline v0::detail {

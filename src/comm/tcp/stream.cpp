@@ -9,7 +9,7 @@
 #include <cstring>
 #include <system_error>
 
-#include "crc32c.hpp"
+#include <muster/core/crc32c.hpp>
 
 namespace muster::inline v0::detail {
 namespace {

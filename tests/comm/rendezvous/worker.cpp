@@ -1,6 +1,8 @@
 // A process at a store, for test_store: KIND WHERE... -- COMMAND...
 //   add KEY N          adds 1 to the number under the key, N times
-//   hold KEY TTL       leaves "held" under the key, on a lease, and waits
+//   hold KEY TTL       leaves "held" under the key, on a lease, and waits as long as the store is there
+//   await KEY          waits until the key is there
+//   gone KEY           waits until it is there no more
 //   churn KEY          writes to the key and takes leases as fast as it goes, for ever
 //   serve              serves the store that "tcp WHERE TOKEN" names, and waits
 //   meet PREFIX R SIZE exchanges "word R" as rank R, and checks what it gets
@@ -36,7 +38,15 @@ int main(int argc, char** argv) try {
   } else if (what.at(0) == "hold") {
     const auto lease = store.lease(muster::seconds(std::stod(what.at(2))), until);
     store.compare_and_swap(what.at(1), 0, "held", until, lease.id());
-    for (;;) ::pause();
+    for (;;) (void)store.watch("nothing", 0, muster::deadline_after(muster::seconds(1e9)));
+  } else if (what.at(0) == "await") {
+    if (!store.watch(what.at(1), 0, until)) return 8;
+  } else if (what.at(0) == "gone") {
+    for (auto there = store.get(what.at(1), until); there;) {
+      const auto next = store.watch(what.at(1), there.version, until);
+      if (!next) return 8;
+      there = *next;
+    }
   } else if (what.at(0) == "churn") {
     for (std::uint64_t i = 0;; ++i) {
       const auto lease = store.lease(muster::seconds(10), until);

@@ -52,8 +52,8 @@ class store_server {
 /// Models `store` as a client of a store_server: one connection, on which the calls of all threads travel at the same
 /// time, and a thread that reads the answers and keeps leases alive.
 ///
-/// The connection is not made anew: when it breaks, or the server ends or its host is silent (TCP_USER_TIMEOUT and
-/// keepalive, within 15 s), all calls, those under way too, throw peer_failure.
+/// The connection is not made anew: when it breaks, or the server ends or is silent for 20 s, all calls, those under way
+/// too, throw peer_failure.
 class tcp_store {
  public:
   /// Connects to "host:port", or to the first of several ("10.0.0.1:29500,[2001:db8::1]:29500") that answers; as long

@@ -1,0 +1,79 @@
+// Which samples each step uses: a cursor, the rules by which it moves, and the order it moves through.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include <muster/data/cursor.hpp>
+#include <muster/data/epoch_order.hpp>
+#include <muster/data/slice.hpp>
+
+namespace muster::inline v0 {
+
+/// How an epoch is ordered, as asked for.
+struct shuffle_options {
+  /// Nothing: `shuffled` for data in memory, `block_window` for data that is not.
+  std::optional<sample_order> order{};
+  /// Samples of a block in block_window order; 0: as many as make 4 MiB.
+  std::uint64_t block = 0;
+  /// Blocks that are in memory at a time, and mixed, in block_window order; 0: 16.
+  std::uint32_t window = 0;
+};
+
+/// How samples become batches, as asked for.
+struct batch_options {
+  /// Leaves out the last batch of an epoch when it is not full. Those samples are in other batches of other epochs.
+  bool drop_last = false;
+};
+
+/// The steps of all epochs: what a loader does without touching the data. A value; used by one thread at a time.
+class epoch_plan {
+ public:
+  /// The epochs that `start` is in; its batch is not 0.
+  explicit epoch_plan(const muster::cursor& start) noexcept : at_(start) {}
+
+  /// Goes to where `there` says. Throws configuration_error, and stays, if that is a cursor of another dataset, order,
+  /// seed, batch or version, naming what differs, or no place between two batches.
+  void open(const muster::cursor& there);
+
+  /// Moves the cursor past its batch: the step has used it. Throws configuration_error at the end of an epoch.
+  void commit();
+
+  /// Goes to the start of the next epoch, also when this one is not over.
+  void next_epoch() noexcept {
+    ++at_.epoch;
+    at_.position = 0;
+  }
+
+  /// The same with data that has grown or changed since: `size` and `digest` are those from now on. An epoch keeps the
+  /// size that it began with.
+  void next_epoch(std::uint64_t size, std::uint64_t digest) noexcept {
+    at_.size = size;
+    at_.dataset = digest;
+    next_epoch();
+  }
+
+  [[nodiscard]] const muster::cursor& cursor() const noexcept { return at_; }
+  /// Committed steps of the current epoch.
+  [[nodiscard]] std::uint64_t step() const noexcept { return steps(at_.position); }
+  /// Batches of an epoch, the last one perhaps smaller.
+  [[nodiscard]] std::uint64_t steps_per_epoch() const noexcept { return steps(end(at_)); }
+
+  /// Samples of the batch at `where`, over all ranks; 0 at the end of the epoch.
+  [[nodiscard]] static std::uint64_t batch_size(const muster::cursor& where) noexcept;
+  /// The batch after the one at `where`: of the next epoch when this one is over.
+  [[nodiscard]] static muster::cursor after(const muster::cursor& where) noexcept;
+  /// Writes the ids of the samples at the positions [first, first + ids.size()) of the epoch of `where`.
+  void ids(const muster::cursor& where, std::uint64_t first, std::span<sample_id> ids);
+
+ private:
+  [[nodiscard]] static std::uint64_t end(const muster::cursor& of) noexcept;
+  [[nodiscard]] std::uint64_t steps(std::uint64_t samples) const noexcept;
+
+  muster::cursor at_;
+  std::array<epoch_order, 2> orders_;  // of the epoch of the cursor, and of another: batches are made ahead
+};
+
+}  // namespace muster::inline v0

@@ -1,0 +1,152 @@
+// What every reader of records offers, and one type for all of them.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <muster/data/bad_records.hpp>
+#include <muster/data/permutation.hpp>  // sample_id
+#include <muster/data/record_schema.hpp>
+
+namespace muster::inline v0 {
+
+/// Where a batch of records goes. Either part may be empty, and then is not read.
+struct record_rows {
+  std::span<std::byte> bytes;  ///< record k of the batch begins at k * stride, or behind record k - 1 for a stride of 0
+  std::size_t stride = 0;      ///< at least record_bytes(); must be 0 unless records are fixed
+  std::span<float> labels;     ///< of record k: schema().labels.size() floats from k * that number on
+};
+
+/// Records that can be read in any order. A source is a value: a copy is cheap and shares what was opened; all of its
+/// functions may be called by any number of threads at once.
+///
+/// - name(): what it was opened from, for messages: "cifar10:/data/cifar10".
+/// - size(): the number of records, frozen when it was opened.
+/// - digest(): tells data apart. Two sources that hold the same records of the same schema have the same digest on
+/// every
+///   machine, wherever the files lie; how much of them it looks at is said by each source. O(1).
+/// - schema(): what a record is.
+/// - sizes(ids, out): the bytes of each record, out.size() == ids.size(). O(1) a record.
+/// - read(ids, rows, bad): copies records, and labels, in the order of `ids`, which may repeat. A record that cannot be
+///   used is appended to `*bad` (once for each time it is in `ids`, in that order), and its bytes and labels are zero;
+///   without a `bad` (null) it is a data_error that names file and place.
+///
+/// Ids are below size(), and the spans are large enough: neither is checked.
+template <class T>
+concept record_source = std::copyable<T> &&
+    requires(const T& source, std::span<const sample_id> ids, const record_rows& rows, std::span<std::uint64_t> sizes,
+             std::vector<bad_record>* bad) {
+  { source.name() } -> std::convertible_to<std::string_view>;
+  { source.size() } -> std::convertible_to<std::uint64_t>;
+  { source.digest() } -> std::convertible_to<std::uint64_t>;
+  { source.schema() } -> std::convertible_to<const record_schema&>;
+  source.sizes(ids, sizes);
+  source.read(ids, rows, bad);
+};
+
+/// A source whose records lie in memory as they are, if mapped() says so (the same for all of its life: a compressed
+/// file says no). Then view(id) is the record itself, valid as long as a copy of the source is, or a data_error that
+/// names file and place if it cannot be used. Views are aligned to the elements only where the format is: muster's own
+/// is; CIFAR's records of 3,073 bytes hold uint8 and need no alignment.
+template <class T>
+concept mapped_record_source = record_source<T> && requires(const T& source, sample_id id) {
+  { source.mapped() } -> std::same_as<bool>;
+  { source.view(id) } -> std::same_as<std::span<const std::byte>>;
+};
+
+/// Any record_source, chosen at run time: one virtual call a batch, not one a record. Cheap to copy.
+class any_record_source {
+ public:
+  // In this order: whether it is itself a source must not depend on whether it is one.
+  template <class Source>
+  requires(!std::same_as<Source, any_record_source> &&
+           record_source<Source>) any_record_source(Source source)  // NOLINT: meant to convert
+      : source_(std::make_shared<const model<Source>>(std::move(source))),
+        size_(source_->size()),
+        digest_(source_->digest()) {}
+
+  [[nodiscard]] std::string_view name() const { return source_->name(); }
+  [[nodiscard]] std::uint64_t size() const noexcept { return size_; }
+  [[nodiscard]] std::uint64_t digest() const noexcept { return digest_; }
+  [[nodiscard]] const record_schema& schema() const { return source_->schema(); }
+  void sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const { source_->sizes(ids, out); }
+  void read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad = nullptr) const {
+    source_->read(ids, rows, bad);
+  }
+
+  /// Whether views() works: records lie in memory as they are.
+  [[nodiscard]] bool mapped() const noexcept { return source_->mapped(); }
+  /// The view of each record of a mapped source, out.size() == ids.size(). A record that cannot be used is appended to
+  /// `*bad` and has an empty view; without a `bad` it is a data_error.
+  void views(std::span<const sample_id> ids, std::span<std::span<const std::byte>> out,
+             std::vector<bad_record>* bad = nullptr) const {
+    source_->views(ids, out, bad);
+  }
+
+ private:
+  struct interface {
+    virtual ~interface() = default;
+    virtual std::string_view name() const = 0;
+    virtual std::uint64_t size() const = 0;
+    virtual std::uint64_t digest() const = 0;
+    virtual const record_schema& schema() const = 0;
+    virtual void sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const = 0;
+    virtual void read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad) const = 0;
+    virtual bool mapped() const noexcept = 0;
+    virtual void views(std::span<const sample_id> ids, std::span<std::span<const std::byte>> out,
+                       std::vector<bad_record>* bad) const = 0;
+  };
+
+  template <class Source>
+  struct model final : interface {
+    explicit model(Source wrapped) : source(std::move(wrapped)) {}
+    std::string_view name() const override { return source.name(); }
+    std::uint64_t size() const override { return source.size(); }
+    std::uint64_t digest() const override { return source.digest(); }
+    const record_schema& schema() const override { return source.schema(); }
+    void sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const override { source.sizes(ids, out); }
+    void read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad) const override {
+      source.read(ids, rows, bad);
+    }
+    bool mapped() const noexcept override {
+      if constexpr (mapped_record_source<Source>) return source.mapped();
+      return false;
+    }
+    void views(std::span<const sample_id> ids, std::span<std::span<const std::byte>> out,
+               std::vector<bad_record>* bad) const override {
+      if constexpr (mapped_record_source<Source>) {
+        if (!source.mapped()) refuse_views();
+        for (std::size_t k = 0; k < ids.size(); ++k) {
+          out[k] = {};
+          try {
+            out[k] = source.view(ids[k]);
+          } catch (const data_error& error) {
+            if (bad == nullptr) throw;
+            bad->push_back({ids[k], error.where(), error.problem()});
+          }
+        }
+      } else {
+        refuse_views();
+      }
+    }
+    [[noreturn]] void refuse_views() const {
+      throw configuration_error("the records of " + std::string(name()) +
+                                " do not lie in memory as they are (mapped() is false); use read()");
+    }
+    Source source;
+  };
+
+  std::shared_ptr<const interface> source_;
+  std::uint64_t size_;
+  std::uint64_t digest_;
+};
+static_assert(record_source<any_record_source>);
+
+}  // namespace muster::inline v0

@@ -1,0 +1,70 @@
+// Reading muster's own format of records: one file, or all files of a folder's manifest.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <muster/data/record_source.hpp>
+#include <muster/data/text_file.hpp>  // also so that a program with muster::zstd reads compressed blocks
+
+namespace muster::inline v0 {
+
+/// Whether reading a record compares it with its checksum.
+enum class record_checks { every_read, never };
+
+struct record_read_options {
+  record_checks checks = record_checks::every_read;
+  /// Of compressed files: so many bytes of decompressed blocks are kept for the next reads.
+  std::size_t block_cache_bytes = std::size_t{64} << 20;
+  /// Threads to open files with; 0 means as many as this process may use.
+  int threads = 0;
+};
+
+/// One file of an open record_files.
+struct record_file_info {
+  std::string path;
+  sample_id first = 0;  ///< the id of its first record
+  std::uint64_t records = 0;
+  std::uint64_t file_bytes = 0;
+  std::uint64_t payload_bytes = 0;  ///< of records, as they are in the file
+  std::uint64_t blocks = 0;         ///< compressed ones; 0 when records lie as they are
+  std::uint32_t alignment = 0;
+};
+
+/// Records of muster's own format; a mapped_record_source, mapped() unless blocks are compressed.
+///
+/// What is in the files when they are opened stays: files that enter the manifest later are seen by those who open it
+/// later. Opening reads footers and tables and checks them (4 bytes a record, 4 a label, and 8 a record unless records
+/// have one size); records are read, and compared with their checksums, only when they are asked for. A record that
+/// does not match its checksum is a bad record. The digest is of the schema and of all records' checksums, in order:
+/// the same records have the same digest in however many files they lie, compressed or not.
+class record_files {
+ public:
+  /// Opens a file or a folder with a manifest. Throws data_error with the byte, or the manifest's line, at which
+  /// something is wrong: a file that is cut short, whose tables are damaged, or that is not the one that the manifest
+  /// means; configuration_error for compressed blocks in a program without muster::zstd.
+  explicit record_files(const std::string& path, const record_read_options& options = {});
+
+  [[nodiscard]] const std::string& name() const noexcept;
+  [[nodiscard]] std::uint64_t size() const noexcept;
+  [[nodiscard]] std::uint64_t digest() const noexcept;
+  [[nodiscard]] const record_schema& schema() const noexcept;
+  void sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const noexcept;
+  void read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad = nullptr) const;
+  [[nodiscard]] bool mapped() const noexcept;
+  [[nodiscard]] std::span<const std::byte> view(sample_id id) const;
+
+  /// The files, in the order of their records.
+  [[nodiscard]] std::vector<record_file_info> files() const;
+
+ private:
+  struct state;
+  std::shared_ptr<const state> state_;
+};
+static_assert(mapped_record_source<record_files>);
+
+}  // namespace muster::inline v0

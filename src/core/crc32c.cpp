@@ -1,0 +1,139 @@
+#include <muster/core/crc32c.hpp>
+
+#include <array>
+#include <bit>
+#include <cstring>
+
+#if defined(__x86_64__)
+#include <nmmintrin.h>
+#endif
+
+namespace muster::inline v0 {
+namespace {
+
+constexpr std::uint32_t polynomial = 0x82f63b78;  // bits reversed, as they come off the wire
+
+using table = std::array<std::uint32_t, 256>;
+
+// tables[k][b]: the CRC of byte b with k zero bytes behind it (Kounavis and Berry 2005, "slicing-by-8",
+// https://doi.org/10.1109/ISCC.2005.18).
+constexpr std::array<table, 8> make_tables() {
+  std::array<table, 8> tables{};
+  for (std::uint32_t byte = 0; byte < 256; ++byte) {
+    std::uint32_t crc = byte;
+    for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ ((crc & 1) != 0 ? polynomial : 0);
+    tables[0][byte] = crc;
+  }
+  for (std::size_t k = 1; k < 8; ++k) {
+    for (std::size_t byte = 0; byte < 256; ++byte) {
+      const std::uint32_t crc = tables[k - 1][byte];
+      tables[k][byte] = (crc >> 8) ^ tables[0][crc & 0xff];
+    }
+  }
+  return tables;
+}
+constexpr std::array<table, 8> tables = make_tables();
+
+constexpr std::uint32_t add_byte(std::uint32_t crc, std::byte byte) {
+  return (crc >> 8) ^ tables[0][(crc ^ static_cast<std::uint32_t>(byte)) & 0xff];
+}
+
+std::uint64_t word_at(const std::byte* p) {
+  std::uint64_t word;
+  std::memcpy(&word, p, sizeof word);
+  return word;
+}
+
+#if defined(__x86_64__)
+
+// What a CRC becomes when `Bytes` zero bytes follow, by a table for each of its four bytes: that is a linear map of its
+// bits.
+template <std::size_t Bytes>
+class zeros {
+ public:
+  zeros() {
+    std::array<std::uint32_t, 32> of_bit{};
+    for (std::size_t bit = 0; bit < 32; ++bit) {
+      std::uint32_t crc = std::uint32_t{1} << bit;
+      for (std::size_t n = 0; n < Bytes; ++n) crc = add_byte(crc, std::byte{0});
+      of_bit[bit] = crc;
+    }
+    for (std::size_t part = 0; part < 4; ++part) {
+      for (std::size_t byte = 0; byte < 256; ++byte) {
+        std::uint32_t crc = 0;
+        for (std::size_t bit = 0; bit < 8; ++bit) crc ^= (byte >> bit & 1) != 0 ? of_bit[8 * part + bit] : 0;
+        tables_[part][byte] = crc;
+      }
+    }
+  }
+  std::uint32_t operator()(std::uint32_t crc) const noexcept {
+    return tables_[0][crc & 0xff] ^ tables_[1][crc >> 8 & 0xff] ^ tables_[2][crc >> 16 & 0xff] ^ tables_[3][crc >> 24];
+  }
+
+ private:
+  std::array<table, 4> tables_;
+};
+
+// The instruction takes a word a cycle but answers after three: three stretches at a time keep it busy.
+template <std::size_t Stretch>
+__attribute__((target("sse4.2"))) std::uint64_t three_chains(std::uint64_t crc, const std::byte*& p, std::size_t& left,
+                                                             const zeros<Stretch>& skip) {
+  while (left >= 3 * Stretch) {
+    std::uint64_t second = 0;
+    std::uint64_t third = 0;
+    for (std::size_t i = 0; i < Stretch; i += 8) {
+      crc = _mm_crc32_u64(crc, word_at(p + i));
+      second = _mm_crc32_u64(second, word_at(p + Stretch + i));
+      third = _mm_crc32_u64(third, word_at(p + 2 * Stretch + i));
+    }
+    crc = skip(skip(static_cast<std::uint32_t>(crc)) ^ static_cast<std::uint32_t>(second)) ^ third;
+    p += 3 * Stretch;
+    left -= 3 * Stretch;
+  }
+  return crc;
+}
+
+__attribute__((target("sse4.2"))) std::uint32_t by_instruction(std::span<const std::byte> bytes,
+                                                               std::uint32_t before) noexcept {
+  static const zeros<2048> long_stretch;
+  static const zeros<256> short_stretch;
+  const std::byte* p = bytes.data();
+  std::size_t left = bytes.size();
+  std::uint64_t crc = ~before;
+  crc = three_chains(crc, p, left, long_stretch);
+  crc = three_chains(crc, p, left, short_stretch);
+  for (; left >= 8; left -= 8, p += 8) crc = _mm_crc32_u64(crc, word_at(p));
+  for (; left != 0; --left, ++p) {
+    crc = _mm_crc32_u8(static_cast<std::uint32_t>(crc), static_cast<unsigned char>(*p));
+  }
+  return ~static_cast<std::uint32_t>(crc);
+}
+
+#endif
+
+}  // namespace
+
+std::uint32_t detail::crc32c_by_tables(std::span<const std::byte> bytes, std::uint32_t before) noexcept {
+  std::uint32_t crc = ~before;
+  const std::byte* p = bytes.data();
+  std::size_t left = bytes.size();
+  if constexpr (std::endian::native == std::endian::little) {
+    for (; left >= 8; left -= 8, p += 8) {
+      const std::uint64_t word = word_at(p) ^ crc;
+      crc = 0;
+      for (std::size_t k = 0; k < 8; ++k) crc ^= tables[7 - k][word >> (8 * k) & 0xff];
+    }
+  }
+  for (; left != 0; --left, ++p) crc = add_byte(crc, *p);
+  return ~crc;
+}
+
+std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t before) noexcept {
+#if defined(__x86_64__)
+  static const bool has_instruction = __builtin_cpu_supports("sse4.2") != 0;
+  if (has_instruction) return by_instruction(bytes, before);
+#endif
+  return detail::crc32c_by_tables(bytes, before);
+}
+
+}  // namespace muster::inline v0

@@ -1,0 +1,104 @@
+#include <muster/data/bad_records.hpp>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <mutex>
+#include <set>
+#include <utility>
+
+namespace muster::inline v0 {
+namespace {
+
+std::string json_string(std::string_view text) {
+  std::string quoted = "\"";
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      quoted.append(1, '\\').append(1, c);
+    } else if (byte < 0x20 || byte >= 0x7f) {  // also bytes that are not UTF-8, as if they were Latin-1
+      constexpr char hex[] = "0123456789abcdef";
+      quoted.append("\\u00").append(1, hex[byte >> 4]).append(1, hex[byte & 15]);
+    } else {
+      quoted += c;
+    }
+  }
+  return quoted + '"';
+}
+
+std::string json_line(std::string_view source, const bad_record& bad) {
+  std::string line = "{\"source\":" + json_string(source) + ",\"id\":" + std::to_string(bad.id) +
+                     ",\"file\":" + json_string(bad.where.file);
+  if (bad.where.line != 0) line += ",\"line\":" + std::to_string(bad.where.line);
+  if (bad.where.column != 0) line += ",\"column\":" + std::to_string(bad.where.column);
+  if (bad.where.offset) line += ",\"offset\":" + std::to_string(*bad.where.offset);
+  return line + ",\"problem\":" + json_string(bad.problem) + "}\n";
+}
+
+}  // namespace
+
+struct bad_record_log::state {
+  explicit state(bad_record_options chosen) : options(std::move(chosen)) {
+    if (options.policy != bad_record_policy::quarantine) return;
+    file = ::open(options.file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (file < 0) refuse();
+  }
+  ~state() {
+    if (file >= 0) ::close(file);
+  }
+  state(const state&) = delete;
+  state& operator=(const state&) = delete;
+
+  [[noreturn]] void refuse() const {
+    throw configuration_error("cannot write bad records to '" + options.file + "' (" + std::strerror(errno) +
+                              "); choose a file in a folder that may be written");
+  }
+
+  // One write for each line: the lines of processes that append to one file do not mix.
+  void write(const std::string& line) const {
+    ssize_t written;
+    do written = ::write(file, line.data(), line.size());
+    while (written < 0 && errno == EINTR);
+    if (written != static_cast<ssize_t>(line.size())) {
+      if (written >= 0) errno = ENOSPC;
+      refuse();
+    }
+  }
+
+  const bad_record_options options;
+  int file = -1;
+  std::mutex mutex;
+  std::set<std::pair<std::string, sample_id>, std::less<>> noted;  // by source
+  std::map<std::string, std::uint64_t> by_file;
+};
+
+bad_record_log::bad_record_log(bad_record_options options) : state_(std::make_shared<state>(std::move(options))) {}
+
+void bad_record_log::note(std::string_view source, std::span<const bad_record> found) {
+  const std::lock_guard lock(state_->mutex);
+  for (const bad_record& bad : found) {
+    const bad_record_options& options = state_->options;
+    if (options.policy == bad_record_policy::fail) throw data_error(bad.where, bad.problem);
+    if (!state_->noted.emplace(source, bad.id).second) continue;
+    ++state_->by_file[bad.where.file];
+    if (options.policy == bad_record_policy::quarantine) state_->write(json_line(source, bad));
+    if (state_->noted.size() > options.limit) {
+      throw data_error(bad.where, bad.problem + " (and with it more than the " + std::to_string(options.limit) +
+                                      " bad records that may be left out); mend the data or raise the limit");
+    }
+  }
+}
+
+std::uint64_t bad_record_log::count() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->noted.size();
+}
+
+std::map<std::string, std::uint64_t> bad_record_log::count_by_file() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->by_file;
+}
+
+}  // namespace muster::inline v0

@@ -1,0 +1,153 @@
+#include "batch_ring.hpp"
+
+#include <algorithm>
+#include <system_error>
+#include <utility>
+
+#include <muster/core/log.hpp>
+
+namespace muster::inline v0::detail {
+namespace {
+
+// A piece is large against what it takes to hand it out, and small against a batch, so that threads end together.
+constexpr std::size_t piece_bytes = std::size_t{128} << 10;
+constexpr std::size_t most_of_piece = 1024;
+
+}  // namespace
+
+batch_ring::batch_ring(const record_producer& producer, bool keeps_bad, int threads)
+    : producer_(producer), keeps_bad_(keeps_bad), threads_(std::max(threads, 0)), rank_(log_rank()) {}
+
+batch_ring::~batch_ring() {
+  pop(queue_.size());  // else the threads would make what nobody waits for
+  for (std::jthread& worker : workers_) worker.request_stop();
+}
+
+std::unique_ptr<batch_slot> batch_ring::take() {
+  if (free_.empty()) return std::make_unique<batch_slot>();
+  auto slot = std::move(free_.back());
+  free_.pop_back();
+  return slot;
+}
+
+void batch_ring::make_room(batch_slot& slot) {
+  const record_schema& schema = producer_.schema();
+  const std::size_t count = slot.ids.size();
+  std::size_t record = schema.record_bytes();
+  slot.offsets.clear();
+  if (schema.form != record_form::fixed) {
+    slot.offsets.resize(count + 1);
+    producer_.sizes(slot.ids, std::span(slot.offsets).subspan(1));
+    for (std::size_t k = 0; k < count; ++k) slot.offsets[k + 1] += slot.offsets[k];
+    slot.used = slot.offsets[count];
+    record = count == 0 ? 1 : slot.used / count;
+  } else {
+    slot.used = count * record;
+  }
+  slot.label_width = schema.labels.size();
+  if (slot.bytes.size() < slot.used) slot.bytes = buffer<std::byte>(slot.used);
+  if (slot.labels.size() < count * slot.label_width) slot.labels = buffer<float>(count * slot.label_width);
+  slot.left_out = 0;
+  slot.settled = false;
+  slot.piece = std::clamp<std::size_t>(piece_bytes / std::max<std::size_t>(record, 1), 1, most_of_piece);
+  slot.pieces = (count + slot.piece - 1) / slot.piece;
+  slot.begun = 0;
+  slot.running = 0;
+  slot.bad.clear();
+  slot.failure = nullptr;
+}
+
+void batch_ring::push(std::unique_ptr<batch_slot> slot) {
+  make_room(*slot);
+  {
+    const std::lock_guard lock(mutex_);
+    free_.reserve(free_.size() + queue_.size() + 1);  // so that pop() needs no memory
+    queue_.push_back(std::move(slot));
+  }
+  if (threads_ > 0 && workers_.empty()) {
+    try {
+      for (int i = 0; i < threads_; ++i) workers_.emplace_back([this](std::stop_token stop) { work(std::move(stop)); });
+    } catch (const std::system_error&) {  // no more threads to be had: those that are there do the work, or the caller
+      threads_ = static_cast<int>(workers_.size());
+    }
+  }
+  work_.notify_all();
+}
+
+void batch_ring::pop(std::size_t count) noexcept {
+  std::unique_lock lock(mutex_);
+  for (std::size_t i = 0; i < count; ++i) queue_[i]->begun = queue_[i]->pieces;
+  done_.wait(lock, [&] {
+    return std::all_of(queue_.begin(), queue_.begin() + static_cast<std::ptrdiff_t>(count),
+                       [](const auto& slot) { return slot->running == 0; });
+  });
+  const auto end = queue_.begin() + static_cast<std::ptrdiff_t>(count);
+  free_.insert(free_.end(), std::make_move_iterator(queue_.begin()), std::make_move_iterator(end));
+  queue_.erase(queue_.begin(), end);
+}
+
+bool batch_ring::begin_piece(batch_slot& slot, std::size_t& piece) {
+  if (slot.begun == slot.pieces) return false;
+  piece = slot.begun++;
+  ++slot.running;
+  return true;
+}
+
+void batch_ring::run_piece(std::unique_lock<std::mutex>& lock, batch_slot& slot, std::size_t piece,
+                           chain_scratch& scratch) {
+  lock.unlock();
+  const std::size_t first = piece * slot.piece;
+  const std::size_t count = std::min(slot.piece, slot.ids.size() - first);
+  std::vector<bad_record> bad;
+  std::exception_ptr failure;
+  try {
+    const std::size_t record = slot.offsets.empty() ? slot.used / slot.ids.size() : 0;
+    const std::size_t begin = slot.offsets.empty() ? first * record : slot.offsets[first];
+    const std::size_t end = slot.offsets.empty() ? (first + count) * record : slot.offsets[first + count];
+    const chain_request request{
+        .ids = std::span(slot.ids).subspan(first, count),
+        .seed = slot.where.seed,
+        .epoch = slot.where.epoch,
+        .labels = slot.labels.span().subspan(first * slot.label_width, count * slot.label_width),
+        .bad = keeps_bad_ ? &bad : nullptr};
+    producer_.read(request, slot.bytes.span().subspan(begin, end - begin), scratch);
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  lock.lock();
+  if (failure && (!slot.failure || piece < slot.failed_piece)) {
+    // Pieces are begun in order: whatever fails, every one before it was begun, so that the first failure is the same
+    // for any number of threads.
+    slot.failure = failure;
+    slot.failed_piece = piece;
+    slot.begun = slot.pieces;
+  }
+  slot.bad.insert(slot.bad.end(), std::make_move_iterator(bad.begin()), std::make_move_iterator(bad.end()));
+  if (--slot.running == 0 && slot.begun == slot.pieces) done_.notify_all();
+}
+
+void batch_ring::work(std::stop_token stop) {
+  set_log_rank(rank_);
+  chain_scratch scratch;
+  std::unique_lock lock(mutex_);
+  batch_slot* slot = nullptr;
+  std::size_t piece = 0;
+  const auto found = [&] {
+    return std::any_of(queue_.begin(), queue_.end(), [&](const auto& candidate) {
+      slot = candidate.get();
+      return begin_piece(*slot, piece);
+    });
+  };
+  while (work_.wait(lock, stop, found)) run_piece(lock, *slot, piece, scratch);
+}
+
+void batch_ring::finish_first() {
+  std::unique_lock lock(mutex_);
+  batch_slot& slot = *queue_.front();
+  std::size_t piece = 0;
+  while (begin_piece(slot, piece)) run_piece(lock, slot, piece, scratch_);
+  done_.wait(lock, [&] { return slot.is_complete(); });
+  if (slot.failure) std::rethrow_exception(slot.failure);
+}
+
+}  // namespace muster::inline v0::detail

@@ -1,0 +1,378 @@
+#include <muster/data/csv.hpp>
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <limits>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <utility>
+
+#include <muster/core/error.hpp>
+#include <muster/data/dataset_builder.hpp>
+#include <muster/data/decimal.hpp>
+#include "parallel.hpp"
+#include "scan.hpp"
+
+// The text is cut into pieces at the ends of rows, the rows of each are counted, and the pieces are parsed right into
+// the result, at the same time. A newline between quotes ends no row; where there are quotes, those before a place say
+// whether it is between them.
+
+namespace muster::inline v0 {
+namespace {
+
+constexpr std::size_t default_piece_bytes = std::size_t{1} << 20;
+constexpr std::string_view byte_order_mark = "\xef\xbb\xbf";
+
+// A row without its line end, and the number of its first line.
+struct csv_row {
+  const char* begin;
+  const char* end;
+  std::uint64_t line;
+};
+
+// Takes rows off a text, blank ones too.
+class row_reader {
+ public:
+  row_reader(std::string_view text, std::uint64_t lines_before)
+      : at_(text.data()),
+        end_(at_ + text.size()),
+        line_(lines_before + 1),
+        quotes_(text.find('"') != std::string_view::npos) {}
+
+  bool next(csv_row& row) {
+    if (at_ == end_) return false;
+    row = {at_, newline(at_), line_++};
+    if (quotes_) {
+      const char* from = row.begin;
+      for (bool open = false;; ++line_) {
+        open ^= std::count(from, row.end, '"') % 2 != 0;
+        if (!open || row.end == end_) break;
+        from = row.end + 1;
+        row.end = newline(from);
+      }
+    }
+    at_ = row.end == end_ ? end_ : row.end + 1;
+    if (row.end != row.begin && row.end[-1] == '\r') --row.end;
+    return true;
+  }
+  // Lines so far.
+  std::uint64_t lines() const { return line_ - 1; }
+
+ private:
+  const char* newline(const char* from) const {
+    const auto* found = static_cast<const char*>(std::memchr(from, '\n', static_cast<std::size_t>(end_ - from)));
+    return found != nullptr ? found : end_;
+  }
+  const char* at_;
+  const char* end_;
+  std::uint64_t line_;
+  bool quotes_;
+};
+
+// As cut_lines(), but not at newlines between quotes.
+std::vector<std::string_view> cut_rows(std::string_view text, std::size_t piece_bytes) {
+  if (text.find('"') == std::string_view::npos) return detail::cut_lines(text, piece_bytes);
+  std::vector<std::string_view> pieces;
+  while (!text.empty()) {
+    bool open = detail::count_byte(text.substr(0, std::min(piece_bytes, text.size()) - 1), '"') % 2 != 0;
+    std::size_t size = std::min(piece_bytes, text.size()) - 1;
+    while (size < text.size() && (open || text[size] != '\n')) open ^= text[size++] == '"';
+    size = std::min(size + 1, text.size());
+    pieces.push_back(text.substr(0, size));
+    text.remove_prefix(size);
+  }
+  return pieces;
+}
+
+// What a number in the table stands for.
+constexpr std::size_t ignored = std::numeric_limits<std::size_t>::max();
+constexpr std::size_t label_place = ignored - 1;
+
+struct table_plan {
+  char delimiter;
+  missing_values missing;
+  std::vector<std::size_t> columns;  // the feature of each column, or one of the two above
+  std::size_t features = 0;
+
+  bool is_blank(char c) const { return (c == ' ' || c == '\t') && c != delimiter; }
+  const char* skip_blanks(const char* p, const char* end) const {
+    while (p != end && is_blank(*p)) ++p;
+    return p;
+  }
+  bool blank(const csv_row& row) const {
+    const char* const p = skip_blanks(row.begin, row.end);
+    return p == row.end;
+  }
+};
+
+// One field: what is between its delimiters, or between its quotes.
+struct csv_field {
+  std::string_view content;
+  const char* end;  // the delimiter, or the end of the row
+  bool quoted = false;
+};
+
+[[noreturn]] void fail(const std::string& file, const csv_row& row, const char* at, const std::string& text) {
+  const char* const newline =
+      std::find(std::make_reverse_iterator(at), std::make_reverse_iterator(row.begin), '\n').base();
+  const auto lines = static_cast<std::uint64_t>(std::count(row.begin, newline, '\n'));
+  throw data_error({file, row.line + lines, static_cast<std::uint64_t>(at - newline) + 1}, text);
+}
+
+csv_field take_field(const table_plan& plan, const std::string& file, const csv_row& row, const char* p) {
+  p = plan.skip_blanks(p, row.end);
+  csv_field field;
+  if (p != row.end && *p == '"') {
+    field.quoted = true;
+    const char* const open = p++;
+    while (true) {
+      p = std::find(p, row.end, '"');
+      if (p == row.end) fail(file, row, open, "a quote is not closed (the file ends before it is); close it");
+      if (p + 1 == row.end || p[1] != '"') break;
+      p += 2;
+    }
+    field.content = {open + 1, static_cast<std::size_t>(p - open - 1)};
+    field.end = plan.skip_blanks(p + 1, row.end);
+    if (field.end != row.end && *field.end != plan.delimiter) {
+      fail(file, row, field.end,
+           "there is text behind a closing quote (a quoted field ends there); write \"\" for a "
+           "quote within quotes");
+    }
+    return field;
+  }
+  field.end = std::find(p, row.end, plan.delimiter);
+  const char* last = field.end;
+  while (last != p && plan.is_blank(last[-1])) --last;
+  field.content = {p, static_cast<std::size_t>(last - p)};
+  return field;
+}
+
+bool is_missing(std::string_view word) {
+  constexpr std::string_view known[] = {"", "NA", "N/A", "nan", "NaN", "NULL", "null", "None", "?"};
+  return std::find(std::begin(known), std::end(known), word) != std::end(known);
+}
+
+std::string quote(std::string_view word) {
+  std::string quoted = "'";
+  for (const char c : word.substr(0, 40)) quoted += static_cast<unsigned char>(c - 0x20) < 0x5f ? c : '?';
+  return quoted + (word.size() > 40 ? "...'" : "'");
+}
+
+// A number that is not simply there: quoted, missing or wrong.
+float read_unusual(const table_plan& plan, const std::string& file, const csv_row& row, const csv_field& field,
+                   std::size_t column) {
+  const std::string_view word = field.content;
+  float value = 0;
+  const auto [end, code] = detail::parse_float(word.data(), word.data() + word.size(), value);
+  if (!word.empty() && code == std::errc() && end == word.data() + word.size()) return value;
+  const std::string where = " in column " + std::to_string(column);
+  if (is_missing(word)) {
+    if (plan.missing == missing_values::zero) return 0;
+    if (plan.missing == missing_values::nan) return std::numeric_limits<float>::quiet_NaN();
+    fail(file, row, word.data(),
+         "a value is missing" + where + " (there is nothing, or a word for it); choose missing=zero or missing=nan");
+  }
+  if (code == std::errc::result_out_of_range) {
+    fail(file, row, word.data(), "the number " + quote(word) + where + " is too large for a float; scale the column");
+  }
+  fail(file, row, word.data(),
+       quote(word) + where + " is not a number; correct it, or leave the column out with ignore");
+}
+
+template <class Store>
+void parse_row(const table_plan& plan, const std::string& file, const csv_row& row, Store store) {
+  const char* p = row.begin;
+  const std::size_t count = plan.columns.size();
+  for (std::size_t column = 0; column < count; ++column) {
+    const std::size_t place = plan.columns[column];
+    const char* end = nullptr;
+    if (place != ignored) {
+      float value = 0;
+      const char* const first = plan.skip_blanks(p, row.end);
+      const auto read = detail::parse_float(first, row.end, value);
+      end = read.ptr;
+      const auto ends_field = [&] { return end == row.end || *end == plan.delimiter; };
+      bool simple = read.ec == std::errc();
+      if (simple && !ends_field()) {
+        end = plan.skip_blanks(end, row.end);
+        simple = ends_field();
+      }
+      if (!simple) {
+        const csv_field field = take_field(plan, file, row, p);
+        value = read_unusual(plan, file, row, field, column);
+        end = field.end;
+      }
+      store(place, value);
+    } else {
+      end = take_field(plan, file, row, p).end;
+    }
+    if (column + 1 == count) {
+      if (end == row.end) return;
+      fail(file, row, end,
+           "the row has more than " + std::to_string(count) +
+               " fields (as many as the first row has); correct it, or quote fields with delimiters");
+    }
+    if (end == row.end) {
+      fail(file, row, end,
+           "the row ends after " + std::to_string(column + 1) + " fields (the first row has " + std::to_string(count) +
+               "); correct it");
+    }
+    p = end + 1;
+  }
+}
+
+// What the first row says, and how much of the text is not data.
+struct beginning {
+  table_plan plan;
+  std::size_t bytes = 0;
+  std::uint64_t lines = 0;
+};
+
+std::size_t column_named(const std::string& wanted, const std::vector<std::string>& names, std::size_t count,
+                         const std::string& file) {
+  const auto found = std::find(names.begin(), names.end(), wanted);
+  if (found != names.end()) return static_cast<std::size_t>(found - names.begin());
+  std::size_t number = 0;
+  const auto [end, code] = std::from_chars(wanted.data(), wanted.data() + wanted.size(), number);
+  if (code == std::errc() && end == wanted.data() + wanted.size() && number < count) return number;
+  const auto meant = closest(wanted, names);
+  throw configuration_error(
+      "there is no column '" + wanted + "' in " + file + " (it has " + std::to_string(count) +
+      (names.empty() ? ", without names" : "") + "); " +
+      (meant ? "did you mean '" + *meant + "'?" : "give a name of the header or a number from 0"));
+}
+
+beginning read_beginning(std::string_view text, const std::string& file, const csv_options& csv) {
+  if (csv.delimiter == '"' || csv.delimiter == '\n' || csv.delimiter == '\r' || detail::is_digit(csv.delimiter) ||
+      std::strchr("+-.eE", csv.delimiter) != nullptr) {
+    throw configuration_error("a table cannot be delimited by '" + std::string(1, csv.delimiter) +
+                              "' (it is part of numbers or quotes); choose a comma, a semicolon, a tab or the like");
+  }
+  beginning found{{csv.delimiter, csv.missing, {}, 0}, 0, 0};
+  if (text.starts_with(byte_order_mark)) found.bytes = byte_order_mark.size();
+  const std::string_view rest = text.substr(found.bytes);
+  row_reader rows(rest, 0);
+  csv_row row{};
+  do {
+    if (!rows.next(row)) throw data_error({file}, "has no rows (blank lines are all there is); check how it was made");
+  } while (found.plan.blank(row));
+
+  std::vector<std::string> fields;
+  bool words = false;
+  for (const char* p = row.begin;; ++p) {
+    const csv_field field = take_field(found.plan, file, row, p);
+    float ignored_value = 0;
+    const char* const last = field.content.data() + field.content.size();
+    const auto number = detail::parse_float(field.content.data(), last, ignored_value);
+    words = words || (number.ptr != last && !is_missing(field.content));
+    fields.emplace_back(field.content);
+    p = field.end;
+    if (p == row.end) break;
+  }
+  const bool header = csv.header == csv_header::present || (csv.header == csv_header::automatic && words);
+  if (header) {
+    const char* const behind = row.end + (row.end != rest.data() + rest.size() && *row.end == '\r' ? 1 : 0);
+    found.bytes = std::min(text.size(), static_cast<std::size_t>(behind - text.data()) + 1);
+    found.lines = rows.lines();
+  }
+  found.plan.columns.assign(fields.size(), 0);
+  const std::vector<std::string> names = header ? fields : std::vector<std::string>();
+  for (const std::string& name : csv.ignore) {
+    found.plan.columns[column_named(name, names, fields.size(), file)] = ignored;
+  }
+  if (!csv.label.empty()) found.plan.columns[column_named(csv.label, names, fields.size(), file)] = label_place;
+  for (std::size_t& place : found.plan.columns) {
+    if (place < label_place) place = found.plan.features++;
+  }
+  if (found.plan.features == 0) {
+    throw configuration_error(file + " has no features (each column is the label or ignored); leave one");
+  }
+  return found;
+}
+
+struct survey {
+  std::uint64_t lines = 0;
+  std::uint64_t rows = 0;
+};
+
+survey look_over(const table_plan& plan, std::string_view piece) {
+  row_reader rows(piece, 0);
+  survey found;
+  for (csv_row row{}; rows.next(row);) found.rows += plan.blank(row) ? 0 : 1;
+  found.lines = rows.lines();
+  return found;
+}
+
+}  // namespace
+
+dataset detail::parse_csv(std::string_view text, const std::string& file, std::string name, const csv_options& csv,
+                          const read_options& options, std::size_t piece_bytes) {
+  if (options.layout == layout::sparse) {
+    throw configuration_error("a table is dense (" + file +
+                              " cannot be read with the sparse layout); leave the layout");
+  }
+  const beginning start = read_beginning(text, file, csv);
+  const table_plan& plan = start.plan;
+  const auto pieces = cut_rows(text.substr(start.bytes), piece_bytes);
+  std::vector<survey> firsts(pieces.size());  // what a piece holds, and then what comes before it
+  parallel_for(pieces.size(), options.threads, [&](std::size_t i) { firsts[i] = look_over(plan, pieces[i]); });
+  survey total{start.lines, 0};
+  for (survey& piece : firsts) {
+    const survey before = total;
+    total.lines += piece.lines;
+    total.rows += piece.rows;
+    piece = before;
+  }
+  if (total.rows == 0) throw data_error({file}, "has no rows but the header; check how it was made");
+
+  const std::size_t features = std::max(plan.features, options.min_features);
+  std::optional<dataset_builder> builder;
+  try {
+    builder = dataset_builder::dense(std::move(name), total.rows, features);
+  } catch (const std::bad_alloc&) {
+    throw data_error({file}, "does not fit into memory (" + std::to_string(total.rows) + " rows of " +
+                                 std::to_string(features) + " numbers); split it");
+  }
+  std::vector<std::vector<bad_record>> bad(pieces.size());
+  parallel_for(pieces.size(), options.threads, [&](std::size_t i) {
+    row_reader rows(pieces[i], firsts[i].lines);
+    std::uint64_t number = firsts[i].rows;
+    for (csv_row row{}; rows.next(row);) {
+      if (plan.blank(row)) continue;
+      const std::span<float> values = builder->row(number);
+      float& label = builder->labels()[number];
+      try {
+        parse_row(plan, file, row, [&](std::size_t place, float value) {
+          if (place == label_place) {
+            label = value;
+          } else {
+            values[place] = value;
+          }
+        });
+      } catch (const data_error& error) {
+        if (!options.keep_bad_records) throw;
+        label = 0;
+        std::fill(values.begin(), values.end(), 0.0f);
+        bad[i].push_back({number, error.where(), error.problem()});
+      }
+      ++number;
+    }
+  });
+  std::vector<bad_record> all;
+  for (auto& piece : bad) std::move(piece.begin(), piece.end(), std::back_inserter(all));
+  builder->set_bad(std::move(all));
+  return builder->finish(options.threads);
+}
+
+dataset read_csv(const std::string& path, const csv_options& csv, const read_options& options) {
+  const text_file file(path);
+  return detail::parse_csv(file.text(), path, "csv:" + path, csv, options, default_piece_bytes);
+}
+
+dataset parse_csv(std::string_view text, const std::string& name, const csv_options& csv, const read_options& options) {
+  return detail::parse_csv(text, name, name, csv, options, default_piece_bytes);
+}
+
+}  // namespace muster::inline v0

@@ -1,0 +1,79 @@
+// Records in a file that the ranks of a host share; private to record_cache.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <muster/data/record_cache.hpp>
+#include "memory_cache.hpp"
+
+namespace muster::inline v0::detail {
+
+/// The file of one source, steps and version of both, in a folder of such files.
+///
+///     header | a word for each record | records, each on a 64-byte boundary | footer
+///
+/// A word is 0 for a record that is not there, else its checksum and a mark that depends on its id. It is written
+/// behind its record. The file grows up as KEY.part, which any number of processes fill together, and is renamed to
+/// KEY.cache when every word is there, everything was flushed to the disk, and a footer says so. Whoever reads a record
+/// the first time compares its checksum, so that a machine that stopped in between costs only what it had not yet
+/// written. All of the room is reserved before the first record comes: a full disk is met there and nowhere else.
+class disk_cache {
+ public:
+  /// Null, with a warning, where nothing can be kept. `places` outlives the result.
+  [[nodiscard]] static std::unique_ptr<disk_cache> open(const cache_options& options, const cache_identity& identity,
+                                                        const record_places& places);
+  ~disk_cache();
+  disk_cache(const disk_cache&) = delete;
+  disk_cache& operator=(const disk_cache&) = delete;
+
+  /// The record if it is here; it stays where it is.
+  [[nodiscard]] std::span<const std::byte> view(sample_id id, std::span<float> labels) const noexcept;
+  /// False when nothing was written.
+  bool put(sample_id id, std::span<const std::byte> record, std::span<const float> labels) noexcept;
+
+ private:
+  struct shape {
+    std::uint64_t kept = 0;  // records, from the first on
+    std::uint64_t words = 0;
+    std::uint64_t records = 0;
+    std::uint64_t footer = 0;
+    std::uint64_t size = 0;
+  };
+  disk_cache(const cache_options& options, const cache_identity& identity, const record_places& places);
+
+  [[nodiscard]] std::string path(const char* suffix) const;
+  [[nodiscard]] std::vector<std::byte> header(std::int64_t made) const;
+  [[nodiscard]] bool has_header(int file) const;
+  [[nodiscard]] bool is_finished(int file) const;
+  [[nodiscard]] bool open_finished();
+  void open_unfinished();
+  void start_file(int file);
+  void make_room();
+  void map(int file);
+  [[nodiscard]] const std::atomic<std::uint64_t>& word(sample_id id) const noexcept;
+  [[nodiscard]] std::uint64_t word_of(sample_id id, std::span<const std::byte> record,
+                                      std::span<const std::byte> labels) const noexcept;
+  [[nodiscard]] std::uint64_t count_missing() const noexcept;
+  void finish() noexcept;
+
+  const cache_options& options_;
+  const cache_identity& identity_;
+  const record_places& places_;
+  shape shape_;
+  int file_ = -1;
+  bool finished_ = false;
+  const std::byte* mapped_ = nullptr;
+  mutable std::vector<std::atomic<bool>> checked_;  // records whose checksum this process has compared
+  std::atomic<bool> writable_{false};
+  std::mutex finishing_;
+  std::atomic<std::int64_t> until_look_{0};  // records to write before it is worth to count those that are missing
+};
+
+}  // namespace muster::inline v0::detail

@@ -1,0 +1,85 @@
+#include <muster/data/epoch_plan.hpp>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include <muster/core/error.hpp>
+#include <muster/data/loader.hpp>
+
+namespace muster::inline v0 {
+
+cursor detail::start_of(std::uint64_t digest, std::uint64_t size, std::optional<std::uint64_t> seed,
+                        const shuffle_options& order, std::uint64_t global_batch, const batch_options& batches,
+                        std::uint64_t record_bytes, bool cold) {
+  cursor start{.dataset = digest, .size = size, .seed = seed.value_or(0), .batch = global_batch};
+  start.drop_last = batches.drop_last ? 1 : 0;
+  // Never a matter of how much memory this machine has: the order would be another one elsewhere.
+  if (seed) start.order = order.order.value_or(cold ? sample_order::block_window : sample_order::shuffled);
+  if (start.order == sample_order::block_window) {
+    constexpr std::uint64_t block_bytes = std::uint64_t{4} << 20;
+    constexpr std::uint64_t block_of_unknown_size = 4096;
+    const std::uint64_t fitting = record_bytes == 0 ? block_of_unknown_size : block_bytes / record_bytes;
+    start.block = order.block != 0 ? order.block : std::max<std::uint64_t>(fitting, 1);
+    start.window = order.window != 0 ? order.window : 16;
+  }
+  if (global_batch == 0) {
+    throw configuration_error("the global batch cannot be 0 (a step needs samples); use at least 1");
+  }
+  return start;
+}
+
+std::uint64_t epoch_plan::end(const muster::cursor& of) noexcept {
+  return of.drop_last != 0 ? of.size - of.size % of.batch : of.size;
+}
+
+std::uint64_t epoch_plan::batch_size(const muster::cursor& where) noexcept {
+  return std::min(where.batch, end(where) - where.position);
+}
+
+muster::cursor epoch_plan::after(const muster::cursor& where) noexcept {
+  muster::cursor next = where;
+  next.position += batch_size(where);
+  if (next.position == end(next)) {
+    next.position = 0;
+    ++next.epoch;
+  }
+  return next;
+}
+
+std::uint64_t epoch_plan::steps(std::uint64_t samples) const noexcept {
+  return samples / at_.batch + (samples % at_.batch != 0 ? 1 : 0);
+}
+
+void epoch_plan::open(const muster::cursor& there) {
+  if (const std::string difference = detail::difference(there, at_); !difference.empty()) {
+    throw configuration_error("cannot go on from this cursor (" + difference +
+                              "); open it with the data and settings it was made with");
+  }
+  if (there.position > end(there) || (there.position % there.batch != 0 && there.position != end(there))) {
+    throw configuration_error("cannot go on from this cursor (position " + std::to_string(there.position) +
+                              " is not between two batches of " + std::to_string(there.batch) + " of " +
+                              std::to_string(there.size) + " samples); it was damaged or made by hand");
+  }
+  at_ = there;
+}
+
+void epoch_plan::commit() {
+  const std::uint64_t count = batch_size(at_);
+  if (count == 0) {
+    throw configuration_error("there is no batch to commit (epoch " + std::to_string(at_.epoch) +
+                              " is over); call next_epoch()");
+  }
+  at_.position += count;
+}
+
+void epoch_plan::ids(const muster::cursor& where, std::uint64_t first, std::span<sample_id> ids) {
+  if (ids.empty()) return;
+  const bool ahead = where.epoch != at_.epoch;
+  if (!ahead && orders_[1].is_of(where)) std::swap(orders_[0], orders_[1]);
+  epoch_order& order = orders_[ahead ? 1 : 0];
+  order.assign(where);
+  order.fill(first, ids);
+}
+
+}  // namespace muster::inline v0

@@ -1,0 +1,321 @@
+#include <muster/data/image.hpp>
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include <muster/core/error.hpp>
+#include <muster/core/hash.hpp>
+
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
+
+// A value is byte * scale + shift, rounded once: by a fused multiplication where there is one, else in double, in which
+// the product is exact and so is the sum of numbers that are not more than 2^20 apart. The bits are the same
+// everywhere.
+
+namespace muster::inline v0 {
+namespace detail {
+namespace {
+
+/// A pixel's byte, which is zero outside of the image.
+struct reader {
+  const image_shape& shape;
+  const std::uint8_t* bytes;
+  std::size_t row_step, pixel_step, channel_step;
+
+  reader(const image_shape& of, const std::byte* from)
+      : shape(of),
+        bytes(reinterpret_cast<const std::uint8_t*>(from)),
+        row_step(of.layout == image_layout::hwc ? of.width * of.channels : of.width),
+        pixel_step(of.layout == image_layout::hwc ? of.channels : 1),
+        channel_step(of.layout == image_layout::hwc ? 1 : of.width * of.height) {}
+};
+
+void erase(const image_shape& shape, image_layout output, const image_choice& choice, float* to) noexcept {
+  if (choice.top >= choice.bottom || choice.left >= choice.end) return;
+  const std::size_t runs = output == image_layout::hwc ? 1 : shape.channels;
+  const std::size_t step = output == image_layout::hwc ? shape.channels : 1;
+  for (std::size_t run = 0; run < runs; ++run) {
+    for (auto y = static_cast<std::size_t>(choice.top); y < static_cast<std::size_t>(choice.bottom); ++y) {
+      float* const row = to + ((run * shape.height) + y) * shape.width * step;
+      std::fill(row + static_cast<std::size_t>(choice.left) * step, row + static_cast<std::size_t>(choice.end) * step,
+                0.0f);
+    }
+  }
+}
+
+#ifdef __x86_64__
+
+constexpr int block = 16;  // pixels of one vector
+constexpr std::size_t most_blocks = 32;
+
+/// Bytes of a vector's places in a row of `width` bytes, of which those outside are zero: where to load from, and how
+/// to move what was loaded.
+struct window_block {
+  std::size_t to;    // first pixel written
+  std::size_t from;  // first byte loaded
+  __m128i move;
+};
+
+__attribute__((target("avx2,fma"))) std::size_t cut_blocks(int width, const image_choice& choice,
+                                                           window_block* blocks) noexcept {
+  const __m128i straight = _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  const __m128i mirrored = _mm_setr_epi8(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+  std::size_t count = 0;
+  for (int x = 0;; x += block) {
+    const int begin = std::min(x, width - block);  // the last one goes over some pixels again
+    const int first = choice.right + (choice.flip ? width - block - begin : begin);
+    const int from = std::clamp(first, 0, width - block);
+    // What comes from before the vector has a negative place, which a shuffle makes 0; so must what comes from behind.
+    const auto away = static_cast<std::int8_t>(std::clamp(first - from, -block, block));
+    const __m128i moved = _mm_add_epi8(choice.flip ? mirrored : straight, _mm_set1_epi8(away));
+    const __m128i beyond = _mm_cmpgt_epi8(moved, _mm_set1_epi8(block - 1));
+    blocks[count++] = {static_cast<std::size_t>(begin), static_cast<std::size_t>(from), _mm_or_si128(moved, beyond)};
+    if (begin + block >= width) return count;
+  }
+}
+
+__attribute__((target("avx2,fma"), always_inline)) inline void store_values(float* to, const std::uint8_t* bytes,
+                                                                            __m256 scale, __m256 shift) noexcept {
+  const __m128i eight = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(bytes));
+  _mm256_storeu_ps(to, _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(eight)), scale, shift));
+}
+
+/// Planes to planes, also grey images.
+__attribute__((target("avx2,fma"))) void convert_planes(const image_shape& shape, const std::array<float, 3>& scale,
+                                                        const std::array<float, 3>& shift, const image_choice& choice,
+                                                        const std::uint8_t* from, float* to) noexcept {
+  std::array<window_block, most_blocks> blocks;
+  const std::size_t count = cut_blocks(static_cast<int>(shape.width), choice, blocks.data());
+  const int height = static_cast<int>(shape.height);
+  for (std::size_t channel = 0; channel < shape.channels; ++channel) {
+    const __m256 scales = _mm256_set1_ps(scale[channel]);
+    const __m256 shifts = _mm256_set1_ps(shift[channel]);
+    const std::uint8_t* const plane = from + channel * shape.height * shape.width;
+    for (int y = 0; y < height; ++y, to += shape.width) {
+      const int row = y + choice.down;
+      const bool inside = row >= 0 && row < height;
+      const std::uint8_t* const bytes = plane + static_cast<std::size_t>(inside ? row : 0) * shape.width;
+      for (std::size_t b = 0; b < count; ++b) {
+        const __m128i loaded = _mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes + blocks[b].from));
+        const __m128i moved = inside ? _mm_shuffle_epi8(loaded, blocks[b].move) : _mm_setzero_si128();
+        alignas(16) std::uint8_t cut[block];
+        _mm_store_si128(reinterpret_cast<__m128i*>(cut), moved);
+        store_values(to + blocks[b].to, cut, scales, shifts);
+        store_values(to + blocks[b].to + 8, cut + 8, scales, shifts);
+      }
+    }
+  }
+}
+
+/// Byte k of the 48 that 16 pixels of three channels have is of pixel k / 3 and channel k % 3: where each vector of
+/// them takes bytes of a channel from, and where it takes none.
+constexpr auto spread = [] {
+  std::array<std::array<std::array<std::int8_t, block>, 3>, 3> places{};
+  for (std::size_t k = 0; k < 3 * block; ++k) {
+    for (std::size_t channel = 0; channel < 3; ++channel) {
+      places[k / block][channel][k % block] = k % 3 == channel ? static_cast<std::int8_t>(k / 3) : std::int8_t{-1};
+    }
+  }
+  return places;
+}();
+
+__attribute__((target("avx2,fma"), always_inline)) inline __m256i load_two(const std::uint8_t* low,
+                                                                           const std::uint8_t* high) noexcept {
+  return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(low))),
+                                 _mm_loadu_si128(reinterpret_cast<const __m128i*>(high)), 1);
+}
+
+/// Three planes to pixels.
+__attribute__((target("avx2,fma"))) void convert_to_pixels(const image_shape& shape, const std::array<float, 3>& scale,
+                                                           const std::array<float, 3>& shift,
+                                                           const image_choice& choice, const std::uint8_t* from,
+                                                           float* to) noexcept {
+  std::array<window_block, most_blocks + 1> blocks;
+  std::size_t count = cut_blocks(static_cast<int>(shape.width), choice, blocks.data());
+  if (count % 2 != 0) {  // two at a time
+    blocks[count] = blocks[count - 1];
+    ++count;
+  }
+  // Moving and spreading are one shuffle: of places that stay zero in either, the highest bit is set.
+  __m256i moves[(most_blocks + 1) / 2][3][3];
+  for (std::size_t n = 0; n < count; n += 2) {
+    const __m256i move = _mm256_set_m128i(blocks[n + 1].move, blocks[n].move);
+    for (std::size_t part = 0; part < 3; ++part) {
+      for (std::size_t channel = 0; channel < 3; ++channel) {
+        const __m256i places = _mm256_broadcastsi128_si256(
+            _mm_loadu_si128(reinterpret_cast<const __m128i*>(spread[part][channel].data())));
+        moves[n / 2][part][channel] =
+            _mm256_or_si256(_mm256_shuffle_epi8(move, places), _mm256_and_si256(places, _mm256_set1_epi8(-128)));
+      }
+    }
+  }
+  const auto [s0, s1, s2] = scale;
+  const auto [t0, t1, t2] = shift;
+  const __m256 a = _mm256_setr_ps(s0, s1, s2, s0, s1, s2, s0, s1);
+  const __m256 b = _mm256_setr_ps(s2, s0, s1, s2, s0, s1, s2, s0);
+  const __m256 c = _mm256_setr_ps(s1, s2, s0, s1, s2, s0, s1, s2);
+  const __m256 d = _mm256_setr_ps(t0, t1, t2, t0, t1, t2, t0, t1);
+  const __m256 e = _mm256_setr_ps(t2, t0, t1, t2, t0, t1, t2, t0);
+  const __m256 f = _mm256_setr_ps(t1, t2, t0, t1, t2, t0, t1, t2);
+  static constexpr std::array<std::uint8_t, 3 * block * most_blocks> zeros{};
+  alignas(32) std::array<std::uint8_t, 3 * block * most_blocks> mixed;
+  const std::size_t plane = shape.height * shape.width;
+  const int height = static_cast<int>(shape.height);
+  const std::size_t width = shape.width;
+  const std::size_t values_of_row = 3 * width;
+  for (int y = 0; y < height; ++y, to += values_of_row) {
+    const int row = y + choice.down;
+    const bool inside = row >= 0 && row < height;
+    const std::uint8_t* const bytes = from + static_cast<std::size_t>(inside ? row : 0) * width;
+    // By way of memory: to widen what is loaded takes no shuffle of its own.
+    for (std::size_t n = 0; inside && n < count; n += 2) {
+      const auto& move = moves[n / 2];
+      const std::uint8_t* const left = bytes + blocks[n].from;
+      const std::uint8_t* const right = bytes + blocks[n + 1].from;
+      const __m256i red = load_two(left, right);
+      const __m256i green = load_two(left + plane, right + plane);
+      const __m256i blue = load_two(left + 2 * plane, right + 2 * plane);
+      for (std::size_t part = 0; part < 3; ++part) {
+        const __m256i pixels = _mm256_or_si256(
+            _mm256_or_si256(_mm256_shuffle_epi8(red, move[part][0]), _mm256_shuffle_epi8(green, move[part][1])),
+            _mm256_shuffle_epi8(blue, move[part][2]));
+        std::uint8_t* const first = mixed.data() + 3 * blocks[n].to + part * block;
+        std::uint8_t* const second = mixed.data() + 3 * blocks[n + 1].to + part * block;
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(first), _mm256_castsi256_si128(pixels));
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(second), _mm256_extracti128_si256(pixels, 1));
+      }
+    }
+    const std::uint8_t* const values = inside ? mixed.data() : zeros.data();
+    std::size_t at = 0;
+    for (; at + 24 <= values_of_row; at += 24) {
+      store_values(to + at, values + at, a, d);
+      store_values(to + at + 8, values + at + 8, b, e);
+      store_values(to + at + 16, values + at + 16, c, f);
+    }
+    if (at == values_of_row) continue;
+    at = values_of_row - 24;  // some of them again
+    store_values(to + at, values + at, a, d);
+    store_values(to + at + 8, values + at + 8, b, e);
+    store_values(to + at + 16, values + at + 16, c, f);
+  }
+}
+
+bool has_vectors() noexcept {
+  static const bool there = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
+  return there;
+}
+
+#endif
+
+}  // namespace
+
+void convert_image_plainly(const image_shape& shape, image_layout output, const std::array<float, 3>& scale,
+                           const std::array<float, 3>& shift, const image_choice& choice, const std::byte* from,
+                           float* to) noexcept {
+  const reader in(shape, from);
+  const int height = static_cast<int>(shape.height);
+  const int width = static_cast<int>(shape.width);
+  const std::size_t pixel = output == image_layout::hwc ? shape.channels : 1;
+  for (std::size_t channel = 0; channel < shape.channels; ++channel) {
+    float* const start = to + (output == image_layout::hwc ? channel : channel * shape.height * shape.width);
+    for (int y = 0; y < height; ++y) {
+      float* row = start + static_cast<std::size_t>(y) * shape.width * pixel;
+      const int from_row = y + choice.down;
+      const bool inside = from_row >= 0 && from_row < height;
+      const std::uint8_t* const bytes =
+          in.bytes + static_cast<std::size_t>(inside ? from_row : 0) * in.row_step + channel * in.channel_step;
+      for (int x = 0; x < width; ++x, row += pixel) {
+        const int at = choice.right + (choice.flip ? width - 1 - x : x);
+        const std::uint8_t byte =
+            inside && at >= 0 && at < width ? bytes[static_cast<std::size_t>(at) * in.pixel_step] : std::uint8_t{0};
+        *row = static_cast<float>(static_cast<double>(byte) * static_cast<double>(scale[channel]) +
+                                  static_cast<double>(shift[channel]));
+      }
+    }
+  }
+  erase(shape, output, choice, to);
+}
+
+void convert_image(const image_shape& shape, image_layout output, const std::array<float, 3>& scale,
+                   const std::array<float, 3>& shift, const image_choice& choice, const std::byte* from,
+                   float* to) noexcept {
+#ifdef __x86_64__
+  if (shape.width >= block && shape.width <= block * most_blocks && has_vectors()) {
+    const auto* const bytes = reinterpret_cast<const std::uint8_t*>(from);
+    const bool planes_in = shape.layout == image_layout::chw || shape.channels == 1;
+    const bool planes_out = output == image_layout::chw || shape.channels == 1;
+    if (planes_in && (planes_out || shape.channels == 3)) {
+      (planes_out ? &convert_planes : &convert_to_pixels)(shape, scale, shift, choice, bytes, to);
+      return erase(shape, output, choice, to);
+    }
+  }
+#endif
+  convert_image_plainly(shape, output, scale, shift, choice, from, to);
+}
+
+record_schema image_converter::output(const record_schema& in) {
+  const auto refuse = [&] {
+    throw configuration_error(
+        "cannot take records of " + to_string(in) + " for images (they have one field of uint8, " +
+        "{height, width} with 1 or 3 channels before or behind); choose another source or function");
+  };
+  if (in.form != record_form::fixed || in.fields.size() != 1 || in.fields[0].type != dtype::uint8) refuse();
+  const auto& extents = in.fields[0].shape;
+  const auto is_channels = [](std::uint64_t extent) { return extent == 1 || extent == 3; };
+  if (extents.size() == 2) {
+    shape_ = {1, extents[0], extents[1], image_layout::chw};
+  } else if (extents.size() == 3 && is_channels(extents[0])) {
+    shape_ = {extents[0], extents[1], extents[2], image_layout::chw};
+  } else if (extents.size() == 3 && is_channels(extents[2])) {
+    shape_ = {extents[2], extents[0], extents[1], image_layout::hwc};
+  } else {
+    refuse();
+  }
+  if (shape_.height > 32767 || shape_.width > 32767) refuse();
+  std::vector<std::uint64_t> made = {shape_.height, shape_.width, shape_.channels};
+  if (layout_ == image_layout::chw) made = {shape_.channels, shape_.height, shape_.width};
+  return {record_form::fixed, {{in.fields[0].name, dtype::float32, std::move(made)}}, 0, in.labels};
+}
+
+}  // namespace detail
+
+std::uint64_t normalise::version() const noexcept {
+  constexpr std::uint64_t current = 1;
+  return digest()
+      .add(current)
+      .add(static_cast<std::uint64_t>(layout_))
+      .add(std::as_bytes(std::span(scale_)))
+      .add(std::as_bytes(std::span(shift_)))
+      .value();
+}
+
+void normalise::operator()(std::span<const std::byte> from, std::span<std::byte> to) const noexcept {
+  detail::convert_image(shape_, layout_, scale_, shift_, {}, from.data(), reinterpret_cast<float*>(to.data()));
+}
+
+void image_augmentation::operator()(std::span<const std::byte> from, std::span<std::byte> to,
+                                    random_stream& random) const noexcept {
+  detail::image_choice choice;
+  if (chance_.pad != 0) {
+    const int pad = static_cast<int>(chance_.pad);
+    choice.down = static_cast<int>(random.below(2 * std::uint64_t{chance_.pad} + 1)) - pad;
+    choice.right = static_cast<int>(random.below(2 * std::uint64_t{chance_.pad} + 1)) - pad;
+  }
+  if (chance_.flip) choice.flip = random.below(2) != 0;
+  if (chance_.cutout != 0) {
+    const int side = static_cast<int>(chance_.cutout);
+    const auto place = [&](std::size_t extent, int& begin, int& end) {
+      const int first = static_cast<int>(random.below(extent)) - side / 2;
+      begin = std::max(first, 0);
+      end = std::min(first + side, static_cast<int>(extent));
+    };
+    place(shape_.height, choice.top, choice.bottom);
+    place(shape_.width, choice.left, choice.end);
+  }
+  detail::convert_image(shape_, layout_, scale_, shift_, choice, from.data(), reinterpret_cast<float*>(to.data()));
+}
+
+}  // namespace muster::inline v0

@@ -1,0 +1,118 @@
+#include <muster/data/load.hpp>
+
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+#include <limits>
+#include <numeric>
+#include <utility>
+
+#include <muster/core/error.hpp>
+#include <muster/data/dataset_builder.hpp>
+#include <muster/data/fixed_records.hpp>
+#include "parallel.hpp"
+
+namespace muster::inline v0 {
+namespace {
+
+constexpr std::size_t records_of_task = 256;
+
+// Reads tasks of consecutive records at the same time; each(first id, bytes, labels, sizes) for each task.
+template <class Each>
+std::vector<bad_record> read_all(const any_record_source& source, const read_options& options, Each each) {
+  const std::size_t count = source.size();
+  const std::size_t labels_each = source.schema().labels.size();
+  const std::size_t tasks = (count + records_of_task - 1) / records_of_task;
+  std::vector<std::vector<bad_record>> bad(tasks);
+  detail::parallel_for(tasks, options.threads, [&](std::size_t task) {
+    const sample_id first = task * records_of_task;
+    std::vector<sample_id> ids(std::min<std::size_t>(records_of_task, count - first));
+    std::iota(ids.begin(), ids.end(), first);
+    std::vector<std::uint64_t> sizes(ids.size());
+    source.sizes(ids, sizes);
+    std::vector<std::byte> bytes(std::accumulate(sizes.begin(), sizes.end(), std::size_t{0}));
+    std::vector<float> labels(ids.size() * labels_each);
+    source.read(ids, {bytes, 0, labels}, options.keep_bad_records ? &bad[task] : nullptr);
+    each(first, bytes, labels, sizes);
+  });
+  std::vector<bad_record> all;
+  for (auto& part : bad) std::move(part.begin(), part.end(), std::back_inserter(all));
+  return all;
+}
+
+dataset load_fixed(const any_record_source& source, const read_options& options) {
+  const record_schema& schema = source.schema();
+  std::uint64_t features = 0;
+  for (const record_field& field : schema.fields) features += field.elements();
+  const std::size_t width = std::max<std::size_t>(features, options.min_features);
+  dataset_builder builder = dataset_builder::dense(std::string(source.name()), source.size(), width);
+  const std::size_t labels_each = schema.labels.size();
+  builder.set_bad(
+      read_all(source, options, [&](sample_id first, const auto& bytes, const auto& labels, const auto& sizes) {
+        const std::byte* from = bytes.data();
+        for (std::size_t k = 0; k < sizes.size(); ++k) {
+          float* to = builder.row(first + k).data();
+          for (const record_field& field : schema.fields) {
+            const auto convert = detail::float_reader(field.type);
+            const std::size_t size = size_of(field.type);
+            for (std::uint64_t n = field.elements(); n > 0; --n, from += size) *to++ = convert(from);
+          }
+          builder.labels()[first + k] = labels_each != 0 ? labels[k * labels_each] : 0;
+        }
+      }));
+  return builder.finish(options.threads);
+}
+
+dataset load_sparse(const any_record_source& source, const read_options& options) {
+  const record_schema& schema = source.schema();
+  const std::size_t count = source.size();
+  std::vector<std::uint64_t> offsets(count + 1);
+  {
+    std::vector<sample_id> ids(count);
+    std::iota(ids.begin(), ids.end(), sample_id{0});
+    source.sizes(ids, std::span(offsets).subspan(1));
+    for (std::size_t i = 0; i < count; ++i) offsets[i + 1] = offsets[i] + offsets[i + 1] / sizeof(sparse_entry);
+  }
+  const std::size_t width = std::max<std::size_t>(schema.features, options.min_features);
+  dataset_builder builder = dataset_builder::sparse(std::string(source.name()), count, width, offsets.back());
+  std::copy(offsets.begin(), offsets.end(), builder.offsets().begin());
+  const std::size_t labels_each = schema.labels.size();
+  auto bad = read_all(source, options, [&](sample_id first, const auto& bytes, const auto& labels, const auto& sizes) {
+    for (std::size_t at = 0; at * sizeof(sparse_entry) < bytes.size(); ++at) {
+      sparse_entry entry;
+      std::memcpy(&entry, bytes.data() + at * sizeof entry, sizeof entry);
+      builder.indices()[offsets[first] + at] = entry.index;
+      builder.values()[offsets[first] + at] = entry.value;
+    }
+    for (std::size_t k = 0; k < sizes.size(); ++k) {
+      builder.labels()[first + k] = labels_each != 0 ? labels[k * labels_each] : 0;
+    }
+  });
+  // A bad record is zeros, and its indices do not ascend: number them, as zeros of the first features.
+  for (const bad_record& record : bad) {
+    const auto indices = builder.indices().subspan(offsets[record.id], offsets[record.id + 1] - offsets[record.id]);
+    std::iota(indices.begin(), indices.end(), std::uint32_t{0});
+  }
+  builder.set_bad(std::move(bad));
+  return builder.finish(options.threads);
+}
+
+}  // namespace
+
+dataset load(const any_record_source& source, const read_options& options) {
+  const record_form form = source.schema().form;
+  const std::string name(source.name());
+  if (form == record_form::bytes) {
+    throw configuration_error("the records of " + name +
+                              " cannot become features (they are bytes that only their user can read); open it as a "
+                              "record source and take them apart");
+  }
+  const layout other = form == record_form::fixed ? layout::sparse : layout::dense;
+  if (options.layout == other) {
+    throw configuration_error("the records of " + name + " are " + (form == record_form::fixed ? "dense" : "sparse") +
+                              " (the other layout was asked for); leave the layout");
+  }
+  return form == record_form::fixed ? load_fixed(source, options) : load_sparse(source, options);
+}
+
+}  // namespace muster::inline v0

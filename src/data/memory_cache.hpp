@@ -1,0 +1,186 @@
+// Records in the memory of one process; private to record_cache.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <span>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include <muster/core/buffer.hpp>
+#include <muster/core/hash.hpp>
+#include <muster/data/permutation.hpp>
+
+namespace muster::inline v0::detail {
+
+/// std::memcpy() that takes nothing, wherever that is.
+inline void copy_some(void* to, const void* from, std::size_t bytes) noexcept {
+  if (bytes != 0) std::memcpy(to, from, bytes);
+}
+
+/// Where each record lies when all lie one behind another, each on a 64-byte boundary with its labels behind it.
+class record_places {
+ public:
+  /// Of `size` records of `record_bytes`, or of these sizes.
+  record_places(std::uint64_t size, std::size_t record_bytes, std::vector<std::uint64_t> sizes, std::size_t label_width)
+      : size_(size), record_bytes_(record_bytes), label_bytes_(label_width * sizeof(float)), begins_(std::move(sizes)) {
+    if (record_bytes_ != 0) return;
+    lengths_ = begins_;
+    std::uint64_t at = 0;
+    for (std::uint64_t& begin : begins_) {
+      const std::uint64_t length = begin;
+      begin = at;
+      at += room(length);
+    }
+    begins_.push_back(at);
+  }
+
+  [[nodiscard]] std::uint64_t size() const noexcept { return size_; }
+  [[nodiscard]] std::uint64_t begin(std::uint64_t id) const noexcept {
+    return record_bytes_ != 0 ? id * room(record_bytes_) : begins_[id];
+  }
+  [[nodiscard]] std::uint64_t end() const noexcept { return begin(size_); }
+  [[nodiscard]] std::size_t length(std::uint64_t id) const noexcept {
+    return record_bytes_ != 0 ? record_bytes_ : lengths_[id];
+  }
+  /// Bytes from the start of a record to its labels.
+  [[nodiscard]] std::size_t label_offset(std::uint64_t id) const noexcept {
+    return (length(id) + sizeof(float) - 1) / sizeof(float) * sizeof(float);
+  }
+  [[nodiscard]] std::size_t label_bytes() const noexcept { return label_bytes_; }
+  /// How many records, from the first on, take at most `bytes`.
+  [[nodiscard]] std::uint64_t fitting(std::uint64_t bytes) const noexcept {
+    if (record_bytes_ != 0) return std::min(size_, bytes / room(record_bytes_));
+    const auto behind = std::upper_bound(begins_.begin(), begins_.end(), bytes);
+    return behind == begins_.begin() ? 0 : static_cast<std::uint64_t>(behind - begins_.begin() - 1);
+  }
+
+ private:
+  [[nodiscard]] std::uint64_t room(std::uint64_t length) const noexcept {
+    const std::uint64_t with_labels = (length + sizeof(float) - 1) / sizeof(float) * sizeof(float) + label_bytes_;
+    return (with_labels + buffer_alignment - 1) / buffer_alignment * buffer_alignment;
+  }
+
+  std::uint64_t size_;
+  std::size_t record_bytes_;
+  std::size_t label_bytes_;
+  std::vector<std::uint64_t> begins_;   // of records that differ
+  std::vector<std::uint64_t> lengths_;  // of the same
+};
+
+/// All records of a source: the memory is there at once, and used when a record comes.
+class whole_memory_cache {
+ public:
+  explicit whole_memory_cache(const record_places& places)
+      : places_(places),
+        states_(places.size()),
+        bytes_(static_cast<std::byte*>(::operator new (places.end(), std::align_val_t{buffer_alignment}))) {
+    prefer_large_pages(bytes_.get(), places.end());
+  }
+
+  [[nodiscard]] std::span<const std::byte> view(sample_id id, std::span<float> labels) const noexcept {
+    if (states_[id].load(std::memory_order_acquire) != here) return {};
+    const std::byte* const record = bytes_.get() + places_.begin(id);
+    copy_some(labels.data(), record + places_.label_offset(id), labels.size_bytes());
+    return {record, places_.length(id)};
+  }
+  /// False when another thread was first.
+  bool put(sample_id id, std::span<const std::byte> record, std::span<const float> labels) noexcept {
+    auto state = absent;
+    if (!states_[id].compare_exchange_strong(state, coming, std::memory_order_relaxed)) return false;
+    std::byte* const to = bytes_.get() + places_.begin(id);
+    copy_some(to, record.data(), record.size());
+    copy_some(to + places_.label_offset(id), labels.data(), labels.size_bytes());
+    states_[id].store(here, std::memory_order_release);
+    return true;
+  }
+
+ private:
+  static constexpr std::uint8_t absent = 0, coming = 1, here = 2;
+  struct release {
+    void operator()(std::byte* memory) const noexcept {
+      ::operator delete (memory, std::align_val_t{buffer_alignment});
+    }
+  };
+
+  const record_places& places_;
+  std::vector<std::atomic<std::uint8_t>> states_;
+  std::unique_ptr<std::byte, release> bytes_;
+};
+
+/// As many records as fit into a budget: the least recently used go.
+class bounded_memory_cache {
+ public:
+  explicit bounded_memory_cache(std::size_t budget) : budget_(budget / parts) {}
+
+  [[nodiscard]] bool get(sample_id id, std::span<std::byte> to, std::span<float> labels) {
+    part& mine = part_of_id(id);
+    const std::lock_guard lock(mine.mutex);
+    const auto found = mine.by_id.find(id);
+    if (found == mine.by_id.end()) return false;
+    mine.by_use.splice(mine.by_use.begin(), mine.by_use, found->second);
+    const entry& kept = *found->second;
+    copy_some(to.data(), kept.bytes.get(), to.size());
+    copy_some(labels.data(), kept.bytes.get() + to.size(), labels.size_bytes());
+    return true;
+  }
+
+  struct change {
+    std::int64_t bytes = 0;
+    std::uint64_t evictions = 0;
+  };
+  change put(sample_id id, std::span<const std::byte> record, std::span<const float> labels) {
+    const std::size_t size = record.size() + labels.size_bytes();
+    change made;
+    if (size + overhead > budget_) return made;
+    part& mine = part_of_id(id);
+    const std::lock_guard lock(mine.mutex);
+    if (mine.by_id.contains(id)) return made;
+    while (mine.bytes + size + overhead > budget_) {
+      const entry& oldest = mine.by_use.back();
+      mine.bytes -= oldest.size + overhead;
+      made.bytes -= static_cast<std::int64_t>(oldest.size);
+      ++made.evictions;
+      mine.by_id.erase(oldest.id);
+      mine.by_use.pop_back();
+    }
+    mine.by_use.push_front({id, size, std::make_unique<std::byte[]>(size)});
+    copy_some(mine.by_use.front().bytes.get(), record.data(), record.size());
+    copy_some(mine.by_use.front().bytes.get() + record.size(), labels.data(), labels.size_bytes());
+    mine.by_id.emplace(id, mine.by_use.begin());
+    mine.bytes += size + overhead;
+    made.bytes += static_cast<std::int64_t>(size);
+    return made;
+  }
+
+ private:
+  static constexpr std::size_t parts = 8;       // so that threads seldom meet
+  static constexpr std::size_t overhead = 128;  // about what list, table and allocator take for an entry
+
+  struct entry {
+    sample_id id;
+    std::size_t size;
+    std::unique_ptr<std::byte[]> bytes;
+  };
+  struct part {
+    std::mutex mutex;
+    std::list<entry> by_use;  // the last used first
+    std::unordered_map<sample_id, std::list<entry>::iterator> by_id;
+    std::size_t bytes = 0;
+  };
+  part& part_of_id(sample_id id) noexcept { return parts_[mix(id) % parts]; }
+
+  std::size_t budget_;  // of a part
+  std::array<part, parts> parts_;
+};
+
+}  // namespace muster::inline v0::detail

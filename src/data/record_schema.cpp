@@ -1,0 +1,19 @@
+#include <muster/data/record_schema.hpp>
+
+namespace muster::inline v0 {
+
+std::string to_string(const record_schema& schema) {
+  std::string text;
+  const auto add = [&text](const std::string& part) { text.append(text.empty() ? "" : ", ").append(part); };
+  if (schema.form == record_form::bytes) add("bytes");
+  if (schema.form == record_form::sparse) add("sparse float32 of " + std::to_string(schema.features) + " features");
+  for (const record_field& field : schema.fields) {
+    std::string shape;
+    for (const std::uint64_t extent : field.shape) shape += (shape.empty() ? "" : "x") + std::to_string(extent);
+    add(field.name + " " + std::string(to_string(field.type)) + (shape.empty() ? "" : "[" + shape + "]"));
+  }
+  for (const std::string& label : schema.labels) add("label " + label);
+  return text;
+}
+
+}  // namespace muster::inline v0

@@ -1,0 +1,242 @@
+#include "layout.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cstring>
+
+#include <nlohmann/json.hpp>
+
+#include <muster/core/crc32c.hpp>
+#include <muster/core/error.hpp>
+#include <muster/core/hash.hpp>
+#include "../checked_size.hpp"
+#include "magic.hpp"
+
+namespace muster::inline v0::detail::records {
+namespace {
+
+constinit std::atomic<const block_codec*> codec{nullptr};
+
+constexpr const char* copy_again = "copy it again or make it anew";
+
+std::optional<dtype> dtype_named(const std::string& name) {
+  for (int i = 1; i <= static_cast<int>(dtype::extended); ++i) {
+    if (to_string(static_cast<dtype>(i)) == name) return static_cast<dtype>(i);
+  }
+  return std::nullopt;
+}
+
+template <class T>
+T object_at(std::span<const std::byte> bytes, std::uint64_t offset) {
+  T object;
+  std::memcpy(&object, bytes.data() + offset, sizeof object);
+  return object;
+}
+
+constexpr const char* form_names[] = {"fixed", "bytes", "sparse"};
+
+}  // namespace
+
+void set_block_codec(const block_codec* to) noexcept { codec = to; }
+
+const block_codec& require_block_codec(const std::string& path) {
+  const block_codec* const known = codec;
+  if (known == nullptr) {
+    throw configuration_error("'" + path +
+                              "' has compressed blocks (this program was built without muster's zstd component); link "
+                              "muster::zstd");
+  }
+  return *known;
+}
+
+void require_little_endian(const std::string& path) {
+  if constexpr (std::endian::native != std::endian::little) {
+    throw configuration_error("'" + path +
+                              "' cannot be used on this machine (the format is little-endian, and muster does not "
+                              "turn numbers around); use a machine of that byte order");
+  }
+}
+
+std::string schema_to_json(const record_schema& schema) {
+  nlohmann::ordered_json json;
+  json["form"] = form_names[static_cast<std::size_t>(schema.form)];
+  json["fields"] = nlohmann::ordered_json::array();
+  for (const record_field& field : schema.fields) {
+    json["fields"].push_back({{"name", field.name}, {"type", to_string(field.type)}, {"shape", field.shape}});
+  }
+  json["features"] = schema.features;
+  json["labels"] = schema.labels;
+  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+record_schema schema_from_json(std::string_view text, const std::string& path, std::uint64_t offset) {
+  const auto fail = [&](const std::string& why) {
+    throw data_error({path, 0, 0, offset}, "has a schema that cannot be used (" + why + "); " + copy_again);
+  };
+  record_schema schema;
+  try {
+    const auto json = nlohmann::json::parse(text);
+    const auto form = std::find(std::begin(form_names), std::end(form_names), json.at("form").get<std::string>());
+    if (form == std::end(form_names)) fail("its form is unknown");
+    schema.form = static_cast<record_form>(form - std::begin(form_names));
+    for (const auto& entry : json.at("fields")) {
+      record_field field;
+      field.name = entry.at("name").get<std::string>();
+      const auto type = dtype_named(entry.at("type").get<std::string>());
+      if (!type) fail("the type of a field is unknown");
+      field.type = *type;
+      field.shape = entry.at("shape").get<std::vector<std::uint64_t>>();
+      schema.fields.push_back(std::move(field));
+    }
+    schema.features = json.at("features").get<std::uint64_t>();
+    schema.labels = json.at("labels").get<std::vector<std::string>>();
+  } catch (const nlohmann::json::exception&) {
+    fail("it is not the JSON it should be");
+  }
+  std::uint64_t sum = 0;
+  for (const record_field& field : schema.fields) {
+    const auto bytes = checked_product(size_of(field.type), field.shape);
+    if (!bytes || __builtin_add_overflow(sum, *bytes, &sum)) fail("its fields are too large");
+  }
+  if ((schema.form == record_form::fixed) != (sum != 0)) fail("its fields do not go with its form");
+  return schema;
+}
+
+std::uint64_t digest_term(std::uint64_t index, std::uint32_t crc) noexcept {
+  return mix(mix(index + 0x9e3779b97f4a7c15ULL) ^ crc);
+}
+
+std::uint64_t digest_of(std::uint64_t sum, std::uint64_t records, const record_schema& schema) {
+  return digest().add(std::string_view(schema_to_json(schema))).add(records).add(sum).value();
+}
+
+table_places place_tables(const file_footer& footer, const record_schema& schema, const std::string& path) {
+  const bool ends = schema.form != record_form::fixed;
+  __extension__ using wide = unsigned __int128;
+  const auto up = [](wide value, std::uint64_t alignment) { return (value + alignment - 1) / alignment * alignment; };
+  const wide labels = up(wide{footer.payload_offset} + footer.payload_bytes, table_alignment);
+  const wide crcs = labels + wide{footer.records} * schema.labels.size() * sizeof(float);
+  const wide ends_at = up(crcs + wide{footer.records} * sizeof(std::uint32_t), 8);
+  const wide blocks = ends_at + (ends ? wide{footer.records} * sizeof(std::uint64_t) : 0);
+  const wide end = blocks + wide{footer.blocks} * sizeof(block_entry);
+  if (end + sizeof(file_footer) != footer.file_bytes) {
+    throw data_error({path, 0, 0, footer.file_bytes - sizeof(file_footer)},
+                     std::string("has a footer whose sizes do not add up; ") + copy_again);
+  }
+  return {static_cast<std::uint64_t>(labels), static_cast<std::uint64_t>(crcs), static_cast<std::uint64_t>(ends_at),
+          static_cast<std::uint64_t>(blocks), static_cast<std::uint64_t>(end)};
+}
+
+void shard::refuse(std::uint64_t offset, const std::string& problem) const {
+  throw data_error({path, 0, 0, offset}, problem + "; " + copy_again);
+}
+
+shard::shard(const std::string& file_path) : path(file_path), file(file_path, compressed_files::as_they_are) {
+  require_little_endian(path);
+  const auto bytes = file.bytes();
+  const std::string_view text = file.text();
+  if (!text.starts_with(std::string_view(header_magic, 8).substr(0, text.size())) || text.size() < 8) {
+    throw data_error({path, 0, 0, 0}, "is not a file of muster's records (it does not begin as one); check the path");
+  }
+  if (bytes.size() < page + sizeof(file_footer)) refuse(bytes.size(), "is cut short");
+  header = object_at<file_header>(bytes, 0);
+  if (header.version != format_version) {
+    throw data_error({path, 0, 0, 8}, "has version " + std::to_string(header.version) +
+                                          " of the format (this program knows " + std::to_string(format_version) +
+                                          "); use a newer muster or convert the file");
+  }
+  if (header.schema_bytes > bytes.size() - sizeof header) refuse(20, "has a schema longer than the file");
+  file_header blank = header;
+  blank.crc = 0;
+  const auto schema_bytes = bytes.subspan(sizeof header, header.schema_bytes);
+  if (crc32c(schema_bytes, crc32c(std::as_bytes(std::span(&blank, 1)))) != header.crc) {
+    refuse(28, "has a header that does not match its checksum");
+  }
+  if (!std::has_single_bit(header.alignment) || header.alignment > page || (header.flags & ~zstd_blocks) != 0) {
+    refuse(12, "has a header with flags or an alignment that are unknown");
+  }
+
+  const std::uint64_t footer_at = bytes.size() - sizeof(file_footer);
+  footer = object_at<file_footer>(bytes, footer_at);
+  if (std::memcmp(footer.magic, footer_magic, sizeof footer.magic) != 0 || footer.file_bytes != bytes.size() ||
+      crc32c(bytes.subspan(footer_at, offsetof(file_footer, crc))) != footer.crc) {
+    refuse(footer_at, "has no valid footer (it was cut short, or damaged at its end)");
+  }
+  schema = schema_from_json(text.substr(sizeof header, header.schema_bytes), path, sizeof header);
+  const table_places places = place_tables(footer, schema, path);
+  if (footer.payload_offset % page != 0 || footer.payload_offset < sizeof header + header.schema_bytes ||
+      footer.records == 0) {
+    refuse(footer_at, "has a footer that cannot be (no records, or a payload in a wrong place)");
+  }
+  if (crc32c(bytes.subspan(places.labels, places.footer - places.labels)) != footer.tables_crc) {
+    refuse(places.labels, "has tables that do not match their checksum");
+  }
+
+  record_bytes = schema.record_bytes();
+  stride = round_up(record_bytes, header.alignment);
+  payload = bytes.subspan(footer.payload_offset, footer.payload_bytes);
+  labels = reinterpret_cast<const float*>(bytes.data() + places.labels);
+  crcs = reinterpret_cast<const std::uint32_t*>(bytes.data() + places.crcs);
+  ends =
+      schema.form == record_form::fixed ? nullptr : reinterpret_cast<const std::uint64_t*>(bytes.data() + places.ends);
+  blocks = {reinterpret_cast<const block_entry*>(bytes.data() + places.blocks), footer.blocks};
+  if (compressed() != (footer.blocks != 0)) refuse(footer_at, "has blocks that its header does not speak of");
+  compressed() ? check_blocks() : check_ends();
+}
+
+// Every record must lie within the payload, so that reading needs no checks of its own.
+void shard::check_ends() const {
+  if (ends == nullptr) {
+    __extension__ using wide = unsigned __int128;
+    if (wide{footer.records - 1} * stride + record_bytes > payload.size()) {
+      refuse(footer.payload_offset, "has fewer bytes than its records need");
+    }
+    return;
+  }
+  std::uint64_t end = 0;
+  for (std::uint64_t i = 0; i < footer.records; ++i) {
+    if (ends[i] > payload.size() || ends[i] < round_up(end, header.alignment)) {
+      refuse(footer.payload_offset, "has records that leave their place, first of all record " + std::to_string(i));
+    }
+    end = ends[i];
+  }
+}
+
+void shard::check_blocks() const {
+  std::uint64_t end = 0;
+  for (std::size_t b = 0; b < blocks.size(); ++b) {
+    const std::uint64_t first = blocks[b].first_record;
+    const std::uint64_t behind = b + 1 < blocks.size() ? blocks[b + 1].first_record : footer.records;
+    if ((b == 0 && first != 0) || first >= behind || behind > footer.records || blocks[b].end < end ||
+        blocks[b].end > payload.size() || blocks[b].raw_bytes > most_raw_bytes) {
+      refuse(footer.payload_offset + end, "has blocks that do not follow each other");
+    }
+    end = blocks[b].end;
+    if (ends == nullptr) {
+      __extension__ using wide = unsigned __int128;
+      if (wide{behind - first - 1} * stride + record_bytes <= blocks[b].raw_bytes) continue;
+      refuse(footer.payload_offset, "has a block with fewer bytes than its records need");
+    }
+    for (std::uint64_t i = first; i < behind; ++i) {
+      const range at = place(i, first);
+      if (at.begin <= blocks[b].raw_bytes && at.size <= blocks[b].raw_bytes - at.begin) continue;
+      refuse(footer.payload_offset, "has records that leave their block, first of all record " + std::to_string(i));
+    }
+  }
+}
+
+std::size_t shard::block_of(std::uint64_t record) const noexcept {
+  const auto behind =
+      std::upper_bound(blocks.begin(), blocks.end(), record,
+                       [](std::uint64_t wanted, const auto& block) { return wanted < block.first_record; });
+  return static_cast<std::size_t>(behind - blocks.begin()) - 1;
+}
+
+std::uint32_t shard::crc_of(std::uint64_t record, std::span<const std::byte> bytes) const noexcept {
+  const std::size_t count = schema.labels.size();
+  const std::uint32_t crc = crc32c(bytes);
+  return count == 0 ? crc : crc32c(std::as_bytes(std::span(labels + record * count, count)), crc);
+}
+
+}  // namespace muster::inline v0::detail::records

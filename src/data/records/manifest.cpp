@@ -1,0 +1,197 @@
+#include <muster/data/records/manifest.hpp>
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <utility>
+
+#include <muster/core/atomic_file.hpp>
+#include <muster/core/crc32c.hpp>
+#include <muster/core/error.hpp>
+
+// A line is "CRC FILE RECORDS BYTES DIGEST MORE", the first one "CRC muster-records VERSION": words with one blank
+// between them, CRC being the CRC32C of what follows its blank, it and DIGEST in hexadecimal, and MORE the lines that
+// follow in the same group.
+
+namespace muster::inline v0 {
+namespace {
+
+constexpr std::string_view heading = "muster-records 1";
+
+std::string hex(std::uint64_t number, int digits) {
+  char text[17];
+  std::snprintf(text, sizeof text, "%0*llx", digits, static_cast<unsigned long long>(number));
+  return text;
+}
+
+std::string with_crc(const std::string& line) {
+  return hex(crc32c(std::as_bytes(std::span(line))), 8) + ' ' + line + '\n';
+}
+
+template <class T>
+bool number(std::string_view word, T& value, int base = 10) {
+  const auto [end, code] = std::from_chars(word.data(), word.data() + word.size(), value, base);
+  return code == std::errc() && end == word.data() + word.size();
+}
+
+// Takes the first word off the line.
+std::string_view take_word(std::string_view& line) {
+  const auto blank = std::min(line.find(' '), line.size());
+  const std::string_view word = line.substr(0, blank);
+  line.remove_prefix(std::min(blank + 1, line.size()));
+  return word;
+}
+
+bool usable_name(std::string_view name) {
+  return !name.empty() && name.front() != '.' && name.find('/') == std::string_view::npos;
+}
+
+class manifest_file {
+ public:
+  explicit manifest_file(std::string path)
+      : path_(std::move(path)), file_(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)) {
+    if (file_ < 0) refuse();
+    while (::flock(file_, LOCK_EX) != 0) {
+      if (errno != EINTR) {
+        const int why = errno;
+        ::close(file_);
+        errno = why;
+        refuse();
+      }
+    }
+  }
+  ~manifest_file() { ::close(file_); }
+  manifest_file(const manifest_file&) = delete;
+  manifest_file& operator=(const manifest_file&) = delete;
+
+  std::string read() const {
+    std::string text;
+    char piece[1 << 16];
+    for (off_t at = 0;;) {
+      const ssize_t got = ::pread(file_, piece, sizeof piece, at);
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) refuse();
+      if (got == 0) return text;
+      text.append(piece, static_cast<std::size_t>(got));
+      at += got;
+    }
+  }
+  // Writes `text` behind the first `size` bytes and cuts off all that follows.
+  void replace_tail(std::size_t size, std::string_view text) const {
+    if (::ftruncate(file_, static_cast<off_t>(size)) != 0) refuse();
+    for (auto at = static_cast<off_t>(size); !text.empty();) {
+      const ssize_t written = ::pwrite(file_, text.data(), text.size(), at);
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0) refuse();
+      text.remove_prefix(static_cast<std::size_t>(written));
+      at += written;
+    }
+    if (::fsync(file_) != 0) refuse();
+  }
+
+ private:
+  [[noreturn]] void refuse() const {
+    throw configuration_error("cannot write '" + path_ + "' (" + std::strerror(errno) +
+                              "); choose a folder that may be written");
+  }
+  std::string path_;
+  int file_;
+};
+
+std::string path_of(const std::string& folder) {
+  return (std::filesystem::path(folder) / std::string(manifest_name)).string();
+}
+
+// What a text says, and how long it is up to the end of its last whole group.
+struct manifest_content {
+  std::vector<manifest_entry> entries;
+  std::size_t bytes = 0;
+};
+
+manifest_content parse(std::string_view text, const std::string& path) {
+  manifest_content content;
+  std::size_t whole_entries = 0;
+  std::uint64_t number_of_line = 0;
+  std::size_t at = 0;
+  const auto fail = [&](const std::string& problem) {
+    throw data_error({path, number_of_line, 1}, problem + "; restore the manifest from a copy");
+  };
+  for (std::uint64_t more = 0;;) {
+    const auto newline = text.find('\n', at);
+    if (newline == std::string_view::npos) break;
+    std::string_view line = text.substr(at, newline - at);
+    at = newline + 1;
+    ++number_of_line;
+    std::uint32_t crc = 0;
+    const std::string_view crc_word = take_word(line);
+    if (!number(crc_word, crc, 16) || crc != crc32c(std::as_bytes(std::span(line)))) {
+      fail("the line does not match its checksum (the manifest was damaged)");
+    }
+    if (number_of_line == 1) {
+      if (line != heading) fail("the line is not the heading of a manifest that this version knows");
+      content.bytes = at;
+      continue;
+    }
+    manifest_entry entry;
+    entry.file = take_word(line);
+    const std::uint64_t expected = more != 0 ? more - 1 : 0;
+    const bool read = number(take_word(line), entry.records) && number(take_word(line), entry.bytes) &&
+                      number(take_word(line), entry.digest, 16) && number(take_word(line), more) && line.empty();
+    if (!read || !usable_name(entry.file)) fail("the line is no entry of a manifest");
+    if (content.entries.size() != whole_entries && more != expected) fail("the line does not follow the one before");
+    content.entries.push_back(std::move(entry));
+    if (more != 0) continue;
+    whole_entries = content.entries.size();
+    content.bytes = at;
+  }
+  content.entries.resize(whole_entries);
+  return content;
+}
+
+}  // namespace
+
+std::vector<manifest_entry> parse_manifest(std::string_view text, const std::string& path) {
+  return parse(text, path).entries;
+}
+
+std::vector<manifest_entry> read_manifest(const std::string& folder) {
+  const std::string path = path_of(folder);
+  // Read and not mapped: a writer may cut off what a killed one left at its end.
+  std::ifstream file(path, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (!file) throw data_error({path}, "cannot be read (is this a folder of records?); check the path");
+  auto entries = parse_manifest(text, path);
+  if (entries.empty()) throw data_error({path}, "names no files yet; write records into the folder");
+  return entries;
+}
+
+void append_to_manifest(const std::string& folder, std::span<const manifest_entry> entries) {
+  for (const manifest_entry& entry : entries) {
+    if (usable_name(entry.file) && entry.file.find_first_of(" \n") == std::string::npos) continue;
+    throw configuration_error("'" + entry.file +
+                              "' cannot be a file of a manifest (its name begins with a dot, or has a blank or a "
+                              "slash); choose another name");
+  }
+  const std::string path = path_of(folder);
+  const manifest_file file(path);
+  const std::size_t whole = parse(file.read(), path).bytes;
+  std::string added = whole == 0 ? with_crc(std::string(heading)) : "";
+  for (std::size_t k = 0; k < entries.size(); ++k) {
+    const manifest_entry& entry = entries[k];
+    added += with_crc(entry.file + ' ' + std::to_string(entry.records) + ' ' + std::to_string(entry.bytes) + ' ' +
+                      hex(entry.digest, 16) + ' ' + std::to_string(entries.size() - k - 1));
+  }
+  file.replace_tail(whole, added);
+  if (whole == 0) detail::flush_folder(path);
+}
+
+}  // namespace muster::inline v0

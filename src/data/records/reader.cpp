@@ -1,0 +1,216 @@
+#include <muster/data/records/reader.hpp>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+#include <utility>
+
+#include <muster/core/error.hpp>
+#include <muster/data/records/manifest.hpp>
+#include "../parallel.hpp"
+#include "../prefetch_memory.hpp"
+#include "block_cache.hpp"
+#include "layout.hpp"
+
+namespace muster::inline v0 {
+namespace {
+
+namespace format = detail::records;
+
+constexpr const char* damaged =
+    "does not match its checksum (it was damaged on the disk or on the way); restore the file from a copy";
+
+}  // namespace
+
+struct record_files::state {
+  struct opened {
+    std::unique_ptr<const format::shard> shard;
+    sample_id first = 0;
+  };
+
+  state(const std::string& path, const record_read_options& chosen)
+      : name("records:" + path), options(chosen), cache(chosen.block_cache_bytes) {
+    namespace fs = std::filesystem;
+    std::error_code ignored;
+    std::vector<manifest_entry> entries;
+    std::vector<std::string> paths = {path};
+    if (fs::is_directory(path, ignored)) {
+      entries = read_manifest(path);
+      paths.clear();
+      for (const auto& entry : entries) paths.push_back((fs::path(path) / entry.file).string());
+    }
+    shards.resize(paths.size());
+    detail::parallel_for(paths.size(), options.threads,
+                         [&](std::size_t i) { shards[i].shard = std::make_unique<format::shard>(paths[i]); });
+    for (std::size_t i = 0; i < shards.size(); ++i) {
+      const format::shard& shard = *shards[i].shard;
+      if (!entries.empty()) check_entry(entries[i], shard);
+      if (!(shard.schema == shards.front().shard->schema)) {
+        throw data_error({shard.path}, "has records of another schema (" + to_string(shard.schema) + ") than " +
+                                           shards.front().shard->path + " (" + to_string(shards.front().shard->schema) +
+                                           "); convert one of them");
+      }
+      shards[i].first = size;
+      size += shard.footer.records;
+      compressed = compressed || shard.compressed();
+      if (shard.compressed()) codec = &format::require_block_codec(shard.path);
+    }
+    std::vector<std::uint64_t> sums(shards.size());
+    detail::parallel_for(shards.size(), options.threads, [&](std::size_t i) {
+      const format::shard& shard = *shards[i].shard;
+      for (std::uint64_t k = 0; k < shard.footer.records; ++k) {
+        sums[i] += format::digest_term(shards[i].first + k, shard.crcs[k]);
+      }
+    });
+    std::uint64_t sum = 0;
+    for (const std::uint64_t part : sums) sum += part;
+    digest = format::digest_of(sum, size, shards.front().shard->schema);
+  }
+
+  static void check_entry(const manifest_entry& entry, const format::shard& shard) {
+    const format::file_footer& footer = shard.footer;
+    if (entry.records == footer.records && entry.bytes == footer.file_bytes && entry.digest == footer.digest) return;
+    throw data_error({shard.path}, "is not the file that the manifest means (it has " + std::to_string(footer.records) +
+                                       " records and " + std::to_string(footer.file_bytes) + " bytes there, and " +
+                                       std::to_string(entry.records) + " and " + std::to_string(entry.bytes) +
+                                       " were written); restore it from a copy");
+  }
+
+  const opened& shard_of(sample_id id) const noexcept {
+    if (shards.size() == 1) return shards.front();
+    const auto behind = std::upper_bound(shards.begin(), shards.end(), id,
+                                         [](sample_id wanted, const opened& at) { return wanted < at.first; });
+    return *(behind - 1);
+  }
+
+  // A record, and what keeps it in memory. Empty data with a null pointer: it cannot be used.
+  struct found {
+    const std::byte* data = nullptr;
+    std::size_t size = 0;
+    format::raw_block block{};
+  };
+  found find(const opened& at, std::uint64_t record) const {
+    const format::shard& shard = *at.shard;
+    found result;
+    if (!shard.compressed()) {
+      const auto place = shard.place(record, 0);
+      result.data = shard.payload.data() + place.begin;
+      result.size = place.size;
+    } else {
+      const std::size_t block = shard.block_of(record);
+      const auto place = shard.place(record, shard.blocks[block].first_record);
+      const auto number = static_cast<std::uint64_t>(&at - shards.data());
+      result.block = cache.get(number << 40 | block, [&] { return decompress(shard, block); });
+      result.size = place.size;
+      if (result.block == nullptr) return result;
+      result.data = result.block->data() + place.begin;
+    }
+    return result;
+  }
+  // Whether these are the bytes of the record.
+  bool right(const format::shard& shard, std::uint64_t record, std::span<const std::byte> bytes) const {
+    return options.checks == record_checks::never || shard.crc_of(record, bytes) == shard.crcs[record];
+  }
+  void prefetch(sample_id id) const noexcept {
+    const auto& at = shard_of(id);
+    const auto place = at.shard->place(id - at.first, 0);
+    detail::prefetch_memory(at.shard->payload.data() + place.begin, place.size);
+  }
+
+  format::raw_block decompress(const format::shard& shard, std::size_t block) const {
+    const std::uint64_t begin = block == 0 ? 0 : shard.blocks[block - 1].end;
+    auto raw = std::make_shared<std::vector<std::byte>>(shard.blocks[block].raw_bytes);
+    if (!codec->decompress(shard.payload.subspan(begin, shard.blocks[block].end - begin), *raw)) return nullptr;
+    return raw;
+  }
+
+  static bad_record tell(const opened& at, std::uint64_t record) {
+    const format::shard& shard = *at.shard;
+    std::uint64_t offset = shard.footer.payload_offset;
+    if (!shard.compressed()) {
+      offset += shard.place(record, 0).begin;
+    } else if (const std::size_t block = shard.block_of(record); block != 0) {
+      offset += shard.blocks[block - 1].end;
+    }
+    return {at.first + record, {shard.path, 0, 0, offset}, "record " + std::to_string(record) + " " + damaged};
+  }
+
+  std::string name;
+  record_read_options options;
+  std::vector<opened> shards;
+  std::uint64_t size = 0;
+  std::uint64_t digest = 0;
+  bool compressed = false;
+  const format::block_codec* codec = nullptr;
+  mutable format::block_cache cache;
+};
+
+record_files::record_files(const std::string& path, const record_read_options& options)
+    : state_(std::make_shared<const state>(path, options)) {}
+
+const std::string& record_files::name() const noexcept { return state_->name; }
+std::uint64_t record_files::size() const noexcept { return state_->size; }
+std::uint64_t record_files::digest() const noexcept { return state_->digest; }
+const record_schema& record_files::schema() const noexcept { return state_->shards.front().shard->schema; }
+bool record_files::mapped() const noexcept { return !state_->compressed; }
+
+void record_files::sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const noexcept {
+  for (std::size_t k = 0; k < ids.size(); ++k) {
+    const auto& at = state_->shard_of(ids[k]);
+    const format::shard& shard = *at.shard;
+    const std::uint64_t record = ids[k] - at.first;
+    const std::uint64_t first = shard.compressed() ? shard.blocks[shard.block_of(record)].first_record : 0;
+    out[k] = shard.place(record, first).size;
+  }
+}
+
+void record_files::read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad) const {
+  const std::size_t labels = schema().labels.size();
+  std::byte* to = rows.bytes.data();
+  for (std::size_t k = 0; k < ids.size(); ++k) {
+    const auto& at = state_->shard_of(ids[k]);
+    const std::uint64_t record = ids[k] - at.first;
+    bool usable = true;
+    if (!rows.bytes.empty()) {
+      if (!state_->compressed && k + 1 < ids.size() && ids[k + 1] != ids[k] + 1) state_->prefetch(ids[k + 1]);
+      const state::found found = state_->find(at, record);
+      // Compared once it is copied: then it is in the cache, and the copy is what was checked.
+      if (found.data != nullptr && found.size != 0) std::memcpy(to, found.data, found.size);
+      usable = found.data != nullptr && state_->right(*at.shard, record, {to, found.size});
+      if (!usable) {
+        const bad_record told = state::tell(at, record);
+        if (bad == nullptr) throw data_error(told.where, told.problem);
+        bad->push_back(told);
+        std::memset(to, 0, found.size);
+      }
+      to += rows.stride != 0 ? rows.stride : found.size;
+    }
+    if (rows.labels.empty()) continue;
+    const auto from = std::span(at.shard->labels + record * labels, labels);
+    const auto into = rows.labels.subspan(k * labels, labels);
+    usable ? static_cast<void>(std::copy(from.begin(), from.end(), into.begin()))
+           : std::fill(into.begin(), into.end(), 0.0f);
+  }
+}
+
+std::span<const std::byte> record_files::view(sample_id id) const {
+  const auto& at = state_->shard_of(id);
+  const state::found found = state_->find(at, id - at.first);
+  if (found.data == nullptr || !state_->right(*at.shard, id - at.first, {found.data, found.size})) {
+    const bad_record told = state::tell(at, id - at.first);
+    throw data_error(told.where, told.problem);
+  }
+  return {found.data, found.size};
+}
+
+std::vector<record_file_info> record_files::files() const {
+  std::vector<record_file_info> list;
+  for (const auto& [shard, first] : state_->shards) {
+    list.push_back({shard->path, first, shard->footer.records, shard->footer.file_bytes, shard->footer.payload_bytes,
+                    shard->footer.blocks, shard->header.alignment});
+  }
+  return list;
+}
+
+}  // namespace muster::inline v0

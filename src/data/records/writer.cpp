@@ -1,0 +1,260 @@
+#include <muster/data/records/writer.hpp>
+
+#include <bit>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include <muster/core/atomic_file.hpp>
+#include <muster/core/crc32c.hpp>
+#include <muster/core/error.hpp>
+#include <muster/core/hash.hpp>
+#include <muster/data/records/manifest.hpp>
+#include "layout.hpp"
+#include "magic.hpp"
+
+namespace muster::inline v0 {
+namespace {
+
+namespace format = detail::records;
+
+template <class T>
+std::span<const std::byte> bytes_of(const std::vector<T>& values) {
+  return std::as_bytes(std::span(values));
+}
+
+std::uint32_t alignment_for(const record_schema& schema, std::uint32_t asked) {
+  if (asked != 0) return asked;
+  return schema.record_bytes() >= 1024 ? 64 : 8;
+}
+
+}  // namespace
+
+struct record_file_writer::state {
+  state(std::string file_path, record_schema what, const record_file_options& chosen)
+      : path(std::move(file_path)), schema(std::move(what)), options(chosen), out(path) {
+    format::require_little_endian(path);
+    options.alignment = alignment_for(schema, options.alignment);
+    if (!std::has_single_bit(options.alignment) || options.alignment > format::page) {
+      refuse("an alignment of " + std::to_string(options.alignment) + " is not possible",
+             "choose a power of two up to 4096");
+    }
+    if (options.block_bytes > format::most_raw_bytes) {
+      refuse("blocks of " + std::to_string(options.block_bytes) + " bytes are too large", "use at most 1 GiB");
+    }
+    if ((schema.form == record_form::fixed) != (schema.record_bytes() != 0)) {
+      refuse("the schema '" + to_string(schema) + "' says no records", "give it fields, or a form without any");
+    }
+    if (options.block_bytes != 0) codec = &format::require_block_codec(path);
+    write_header();
+  }
+
+  [[noreturn]] void refuse(const std::string& problem, const std::string& suggestion) const {
+    throw configuration_error("cannot write records to '" + path + "' (" + problem + "); " + suggestion);
+  }
+
+  void pad_to(std::uint64_t alignment) {
+    static constexpr std::byte zeros[format::page]{};
+    out.write(std::span(zeros).first(format::round_up(out.size(), alignment) - out.size()));
+  }
+
+  void write_header() {
+    const std::string json = format::schema_to_json(schema);
+    format::file_header header{};
+    std::memcpy(header.magic, format::header_magic, sizeof header.magic);
+    header.version = format::format_version;
+    header.flags = codec != nullptr ? format::zstd_blocks : 0;
+    header.alignment = options.alignment;
+    header.schema_bytes = static_cast<std::uint32_t>(json.size());
+    header.crc = crc32c(std::as_bytes(std::span(json)), crc32c(std::as_bytes(std::span(&header, 1))));
+    out.write(std::as_bytes(std::span(&header, 1)));
+    out.write(json);
+    pad_to(format::page);
+    payload_offset = out.size();
+  }
+
+  void append(std::span<const std::byte> record, std::span<const float> of_record) {
+    if (schema.form == record_form::fixed && record.size() != schema.record_bytes()) {
+      refuse("record " + std::to_string(crcs.size()) + " has " + std::to_string(record.size()) +
+                 " bytes, and the schema " + std::to_string(schema.record_bytes()),
+             "append records of this schema");
+    }
+    if (of_record.size() != schema.labels.size()) {
+      refuse("record " + std::to_string(crcs.size()) + " has " + std::to_string(of_record.size()) +
+                 " labels, and the schema " + std::to_string(schema.labels.size()),
+             "append records of this schema");
+    }
+    if (codec != nullptr) {
+      if (record.size() > format::most_raw_bytes)
+        refuse("a record is larger than a block may be", "do not compress it");
+      const std::uint64_t begin = format::round_up(block.size(), options.alignment);
+      if (!block.empty() && begin + record.size() > options.block_bytes) end_block();
+      block.resize(format::round_up(block.size(), options.alignment));
+      block.insert(block.end(), record.begin(), record.end());
+      if (schema.form != record_form::fixed) ends.push_back(block.size());
+    } else {
+      pad_to(options.alignment);
+      out.write(record);
+      if (schema.form != record_form::fixed) ends.push_back(out.size() - payload_offset);
+    }
+    const std::uint32_t crc = crc32c(std::as_bytes(of_record), crc32c(record));
+    digest += format::digest_term(crcs.size(), crc);
+    crcs.push_back(crc);
+    labels.insert(labels.end(), of_record.begin(), of_record.end());
+    bytes += record.size();
+  }
+
+  void end_block() {
+    const auto compressed = codec->compress(block, options.level);
+    out.write(compressed);
+    blocks.push_back({first_of_block, out.size() - payload_offset, block.size()});
+    first_of_block = crcs.size();
+    block.clear();
+  }
+
+  record_file_summary commit() {
+    if (crcs.empty()) refuse("there are no records", "append at least one");
+    if (codec != nullptr && first_of_block != crcs.size()) end_block();
+    format::file_footer footer{};
+    footer.records = crcs.size();
+    footer.payload_offset = payload_offset;
+    footer.payload_bytes = out.size() - payload_offset;
+    footer.blocks = blocks.size();
+    footer.digest = format::digest_of(digest, crcs.size(), schema);
+    pad_to(format::table_alignment);
+    std::uint32_t crc = 0;
+    const auto table = [&](std::span<const std::byte> content) {
+      crc = crc32c(content, crc);
+      out.write(content);
+    };
+    table(bytes_of(labels));
+    table(bytes_of(crcs));
+    table(std::as_bytes(std::span("\0\0\0\0\0\0\0\0")).first(format::round_up(out.size(), 8) - out.size()));
+    table(bytes_of(ends));
+    table(bytes_of(blocks));
+    footer.tables_crc = crc;
+    footer.file_bytes = out.size() + sizeof footer;
+    std::memcpy(footer.magic, format::footer_magic, sizeof footer.magic);
+    footer.crc = crc32c(std::as_bytes(std::span(&footer, 1)).first(offsetof(format::file_footer, crc)));
+    out.write(std::as_bytes(std::span(&footer, 1)));
+    out.commit();
+    return {footer.records, footer.file_bytes, footer.digest};
+  }
+
+  std::string path;
+  record_schema schema;
+  record_file_options options;
+  atomic_file out;
+  const format::block_codec* codec = nullptr;
+  std::uint64_t payload_offset = 0;
+  std::uint64_t digest = 0;
+  std::uint64_t bytes = 0;
+  std::vector<float> labels;
+  std::vector<std::uint32_t> crcs;
+  std::vector<std::uint64_t> ends;
+  std::vector<format::block_entry> blocks;
+  std::vector<std::byte> block;  // raw, not yet written
+  std::uint64_t first_of_block = 0;
+};
+
+record_file_writer::record_file_writer(std::string path, record_schema schema, const record_file_options& options)
+    : state_(std::make_unique<state>(std::move(path), std::move(schema), options)) {}
+record_file_writer::~record_file_writer() = default;
+record_file_writer::record_file_writer(record_file_writer&&) noexcept = default;
+
+void record_file_writer::append(std::span<const std::byte> record, std::span<const float> labels) {
+  state_->append(record, labels);
+}
+std::uint64_t record_file_writer::size() const noexcept { return state_->crcs.size(); }
+std::uint64_t record_file_writer::bytes() const noexcept { return state_->bytes; }
+record_file_summary record_file_writer::commit() { return state_->commit(); }
+
+struct record_set_writer::state {
+  // A name that no other writer of the folder has chosen, on whatever host.
+  static std::string fresh_name() {
+    std::random_device random;
+    char name[64];
+    std::snprintf(name, sizeof name, "records-%08x%08x.muster", random(), random());
+    return name;
+  }
+  state(std::string where, record_schema what, const record_file_options& chosen, std::uint64_t bytes)
+      : folder(std::move(where)), schema(std::move(what)), options(chosen), file_bytes(bytes) {}
+  ~state() {
+    std::error_code ignored;
+    for (const manifest_entry& entry : pending) std::filesystem::remove(path_of(entry.file), ignored);
+  }
+  state(const state&) = delete;
+  state& operator=(const state&) = delete;
+
+  std::string path_of(const std::string& file) const { return (std::filesystem::path(folder) / file).string(); }
+
+  void append(std::span<const std::byte> record, std::span<const float> labels) {
+    if (writer && writer->bytes() >= file_bytes) next_file();
+    if (!writer) {
+      name = fresh_name();
+      writer.emplace(path_of(name), schema, options);
+    }
+    writer->append(record, labels);
+  }
+  void next_file() {
+    if (!writer) return;
+    const record_file_summary summary = writer->commit();
+    writer.reset();
+    pending.push_back({name, summary.records, summary.bytes, summary.digest});
+  }
+  void commit() {
+    next_file();
+    if (!pending.empty()) append_to_manifest(folder, pending);
+    committed = std::exchange(pending, {});
+  }
+
+  std::string folder;
+  record_schema schema;
+  record_file_options options;
+  std::uint64_t file_bytes;
+  std::string name;
+  std::optional<record_file_writer> writer;
+  std::vector<manifest_entry> pending;    // files that are whole, and not yet in the manifest
+  std::vector<manifest_entry> committed;  // by the last commit()
+};
+
+record_set_writer::record_set_writer(std::string folder, record_schema schema, const record_file_options& options,
+                                     std::uint64_t file_bytes) {
+  namespace fs = std::filesystem;
+  std::error_code code;
+  fs::create_directories(folder, code);
+  if (!fs::is_directory(folder)) {
+    throw configuration_error("cannot make the folder '" + folder + "' (" +
+                              (code ? code.message() : "there is a file of this name") + "); choose another");
+  }
+  const std::string manifest = (fs::path(folder) / std::string(manifest_name)).string();
+  if (fs::exists(manifest) && fs::file_size(manifest, code) > 0) {
+    std::ifstream file(manifest, std::ios::binary);
+    const auto entries = parse_manifest(std::string{std::istreambuf_iterator<char>(file), {}}, manifest);
+    if (!entries.empty()) {
+      const format::shard there((fs::path(folder) / entries.front().file).string());
+      if (!(there.schema == schema)) {
+        throw data_error({folder}, "has records of another schema (" + to_string(there.schema) + ", and these are " +
+                                       to_string(schema) + "); write them into a folder of their own");
+      }
+    }
+  }
+  state_ = std::make_unique<state>(std::move(folder), std::move(schema), options, file_bytes);
+}
+record_set_writer::~record_set_writer() = default;
+record_set_writer::record_set_writer(record_set_writer&&) noexcept = default;
+
+void record_set_writer::append(std::span<const std::byte> record, std::span<const float> labels) {
+  state_->append(record, labels);
+}
+void record_set_writer::next_file() { state_->next_file(); }
+void record_set_writer::commit() { state_->commit(); }
+const std::vector<manifest_entry>& record_set_writer::committed() const noexcept { return state_->committed; }
+
+}  // namespace muster::inline v0

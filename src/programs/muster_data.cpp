@@ -1,0 +1,165 @@
+// muster-data: turns data of any kind into muster's own format of records, says what a source is, reads all of it to
+// see whether it can be read, and lays records into other files.
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include <muster/core/error.hpp>
+#include <muster/data/open.hpp>
+
+#include "data_work.hpp"
+
+namespace {
+
+constexpr const char* description =
+    "Converts, inspects, verifies and reshards training data.\n"
+    "Exit status: 0 all is well, 1 an unexpected error, 2 the command line or a folder that cannot be written, 3 data\n"
+    "that cannot be read (verify: also if only some records cannot).";
+
+std::string sources_help() {
+  std::string text = "SOURCE is SCHEME:PATH, or SCHEME:PATH?OPTION=VALUE&OPTION=VALUE (quote it for the shell):\n";
+  for (const auto& source : muster::source_table()) {
+    text += "  " + std::string(source.scheme) + ":" + std::string(source.placeholder) +
+            (source.options.empty() ? "" : "?" + std::string(source.options)) + "\n      " + std::string(source.help) +
+            "\n";
+  }
+  return text + "A path alone stands for records:PATH.";
+}
+
+struct command_line {
+  copy_request copy;
+  std::string source;
+  std::string policy = "fail";
+  std::uint64_t shown = 10;
+  bool as_json = false;
+  CLI::App app{description, "muster-data"};
+  CLI::App* convert = app.add_subcommand("convert", "write the records of a source into muster's own format");
+  CLI::App* inspect = app.add_subcommand("inspect", "say what a source is, without reading its records");
+  CLI::App* verify = app.add_subcommand("verify", "read every record of a source");
+  CLI::App* reshard = app.add_subcommand("reshard", "write records into files of another size or number");
+
+  command_line() {
+    app.require_subcommand(1);
+    app.footer(sources_help());
+    for (CLI::App* command : {convert, inspect, verify, reshard}) {
+      command->add_flag("--json", as_json, "print one JSON object");
+      command->add_option("--threads", copy.threads, "threads to read text with; 0: all there are")
+          ->capture_default_str()
+          ->check(CLI::NonNegativeNumber);
+    }
+    for (CLI::App* command : {inspect, verify}) command->add_option("SOURCE", source, "what to look at")->required();
+    verify->add_option("--show", shown, "so many bad records are listed")->capture_default_str();
+    for (CLI::App* command : {convert, reshard}) {
+      command->add_option("SOURCE", copy.from, "what to read")->required();
+      command->add_option("OUT", copy.to, "a folder, or a name that ends with .muster for one file")->required();
+      command->add_option("--file-bytes", copy.file_bytes, "begin another file after so many bytes of records")
+          ->transform(CLI::AsSizeValue(false))
+          ->default_str("256MiB");
+      command
+          ->add_option("--files", copy.files, "so many files of about the same number of records; 0: by --file-bytes")
+          ->capture_default_str()
+          ->check(CLI::Range(0, 1'000'000));
+      command->add_option("--alignment", copy.layout.alignment, "of records in a file, a power of two; 0: 64 or 8")
+          ->capture_default_str();
+      command
+          ->add_option("--block-bytes", copy.layout.block_bytes,
+                       "compress blocks of about so many bytes with Zstandard; 0: none, records are read in place")
+          ->transform(CLI::AsSizeValue(false))
+          ->capture_default_str();
+      command->add_option("--level", copy.layout.level, "of Zstandard, 1 fast to 19 small")
+          ->capture_default_str()
+          ->check(CLI::Range(1, 19));
+      command->add_option("--bad", policy, "bad records: fail, skip or quarantine")
+          ->capture_default_str()
+          ->check(CLI::IsMember({"fail", "skip", "quarantine"}));
+      command->add_option("--bad-limit", copy.bad.limit, "so many bad records may be left out")
+          ->default_str("no limit");
+      command->add_option("--quarantine", copy.bad.file,
+                          "the file that bad records are listed in, a JSON object a line");
+    }
+    convert->add_flag("--append", copy.append, "add to the records that are in the folder already");
+  }
+
+  void finish() {
+    using muster::bad_record_policy;
+    copy.bad.policy = policy == "skip"         ? bad_record_policy::skip
+                      : policy == "quarantine" ? bad_record_policy::quarantine
+                                               : bad_record_policy::fail;
+    if ((policy == "quarantine") == copy.bad.file.empty()) {
+      throw muster::configuration_error("--quarantine FILE and --bad quarantine go together; give both or none");
+    }
+  }
+};
+
+std::string text(const json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
+
+void print(const json& report) {
+  for (const auto& [name, value] : report.items()) {
+    if (!value.is_structured()) {
+      std::printf("%-13s %s\n", name.c_str(), text(value).c_str());
+      continue;
+    }
+    if (value.empty()) continue;
+    std::printf("%s\n", name.c_str());
+    for (const auto& [key, entry] : value.items()) {
+      std::string line;
+      if (entry.is_object()) {
+        for (const auto& [part, content] : entry.items()) {
+          line += (line.empty() ? "" : ", ") + part + " " + text(content);
+        }
+      } else {
+        line = (value.is_object() ? key + ": " : "") + text(entry);
+      }
+      std::printf("  %s\n", line.c_str());
+    }
+  }
+}
+
+void show(const json& report, bool as_json) {
+  if (as_json) {
+    std::printf("%s\n", report.dump(2, ' ', false, json::error_handler_t::replace).c_str());
+  } else {
+    print(report);
+  }
+}
+
+int run(command_line& chosen) {
+  if (*chosen.convert || *chosen.reshard) {
+    chosen.finish();
+    if (*chosen.reshard && !as_specification(chosen.copy.from).starts_with("records:")) {
+      throw muster::configuration_error("reshard reads muster's own records ('" + chosen.copy.from +
+                                        "' is another kind); use convert");
+    }
+    show(copy_records(chosen.copy), chosen.as_json);
+    return 0;
+  }
+  const std::string specification = as_specification(chosen.source);
+  if (*chosen.inspect) {
+    show(describe_source(specification, chosen.copy.threads), chosen.as_json);
+    return 0;
+  }
+  const auto found = verify_source(specification, chosen.shown, chosen.copy.threads);
+  show(found.report, chosen.as_json);
+  return found.bad.empty() && found.report["bad"] == 0 ? 0 : static_cast<int>(muster::error_kind::data);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    command_line chosen;
+    try {
+      chosen.app.parse(argc, argv);
+    } catch (const CLI::CallForHelp& help) {
+      return chosen.app.exit(help);
+    } catch (const CLI::ParseError& wrong) {
+      throw muster::configuration_error(std::string(wrong.what()) + " (--help lists what there is)");
+    }
+    return run(chosen);
+  } catch (...) {
+    std::fprintf(stderr, "muster-data: %s\n", muster::describe(std::current_exception()).c_str());
+    return muster::exit_status_of(std::current_exception());
+  }
+}

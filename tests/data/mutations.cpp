@@ -1,0 +1,173 @@
+// The fuzzers' checks on inputs of fixed seeds, for every compiler and every run of the tests.
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <iterator>
+
+#include <muster/core/crc32c.hpp>
+#include <muster/core/random.hpp>
+#include "../fuzz/binary.hpp"
+#include "../fuzz/csv.hpp"
+#include "../fuzz/libsvm.hpp"
+#include "catch.hpp"
+#include "files.hpp"
+#include "records/records.hpp"
+
+namespace {
+
+constexpr std::uint64_t seed = 31;
+
+const std::vector<std::string> libsvm_seeds = {
+    "+1 1:1 3:0.5 # note\n-1 2:-1.25e-3\n\n0 1:1\r\n",
+    "-1 3:1 11:1 14:1 19:1 39:1 42:1 55:1 64:1\n+1 5:1 7:1 17:1 22:1 36:1 40:1 51:1\n",
+    "1 1:0.12345678901234567 2:1e38 3:-1e-46\n2 1:123456789 2:4.5E+5",
+    "3 qid:7 1:2\n",
+    "1 4294967295:1\n1 10:1\n",
+};
+const std::vector<std::string> csv_seeds = {
+    "a,b,c\n1,2,3\n4.5,-6e7,8\n", "1,2\n3,4\r\n\n5,6", "\"x, y\",\"z \"\"w\"\"\"\n\"1\", 2\n NA ,\"\"\n",
+    "\xef\xbb\xbfp;q;r\n1;2;3\n", "1 2 3\n4 5 6\n",    "\"a\nb\",c\n1,2\n\"3\",4\n",
+};
+
+// Pieces of text that mean something to a reader.
+const std::vector<std::string> libsvm_words = {
+    ":", "#", "\n", "\r\n", " ",          "\t",       "1:1", " 2:2", "nan",   "-inf",  "1e99", "qid",  "0:1", "+",
+    "-", ".", "e",  "\0",   "4294967296", "99999999", "1:",  "::",   "\n\n1", "1e-99", "# :",  "-0.0", "\xff"};
+const std::vector<std::string> csv_words = {",",  "\"", "\"\"", "\n", "\r\n", "\n\n", ";",   " ",    "\t", ",,",
+                                            "NA", "?",  "nan",  "1",  "1e99", "-",    "inf", "\"\n", "\r", "\xff"};
+
+std::string mutated(muster::random_stream& random, std::string text, const std::vector<std::string>& words) {
+  for (auto changes = 1 + random.below(6); changes > 0; --changes) {
+    const auto at = random.below(text.size() + 1);
+    switch (random.below(5)) {
+      case 0:
+        text.insert(at, 1, static_cast<char>(random.below(256)));
+        break;
+      case 1:
+        if (!words.empty()) text.insert(at, words[random.below(words.size())]);
+        break;
+      case 2:
+        text.erase(at, random.below(5));
+        break;
+      case 3:
+        text.insert(at, text.substr(random.below(text.size() + 1), random.below(20)));
+        break;
+      default:
+        if (at < text.size())
+          text[at] = static_cast<char>(static_cast<unsigned char>(text[at]) ^ (1u << random.below(8)));
+    }
+  }
+  return text;
+}
+
+struct outcome {
+  int accepted = 0;
+  int rejected = 0;
+};
+
+outcome try_mutations(const std::function<bool(const std::string&)>& check, const std::vector<std::string>& seeds,
+                      const std::vector<std::string>& words, int rounds, std::string_view letters = "") {
+  CAPTURE(seed);
+  muster::random_stream random(seed);
+  outcome found;
+  const auto try_one = [&](const std::string& text) {
+    try {
+      ++(check(text) ? found.accepted : found.rejected);
+    } catch (const std::logic_error& broken) {
+      CAPTURE(text);
+      FAIL(broken.what());
+    }
+  };
+  for (const std::string& text : seeds) try_one(text);
+  for (int i = 0; i < rounds; ++i) try_one(mutated(random, seeds[random.below(seeds.size())], words));
+  for (int i = 0; i < rounds / 6; ++i) {
+    std::string text(random.below(60), '\0');
+    const bool plain = !letters.empty() && random.below(2) == 0;
+    for (char& c : text) c = plain ? letters[random.below(letters.size())] : static_cast<char>(random.below(256));
+    try_one(text);
+  }
+  return found;
+}
+
+std::string number(std::uint64_t value, std::size_t size) {
+  std::string text;
+  for (std::size_t k = 0; k < size; ++k) text += static_cast<char>(value >> (8 * k) & 0xff);
+  return text;
+}
+
+std::string frame(const std::string& payload) {
+  const auto masked = [](std::string_view text) {
+    const std::uint32_t crc = muster::crc32c(std::as_bytes(std::span(text)));
+    return number((crc >> 15 | crc << 17) + 0xa282ead8U, 4);
+  };
+  const std::string length = number(payload.size(), 8);
+  return length + masked(length) + payload + masked(payload);
+}
+
+}  // namespace
+
+TEST_CASE("no bytes make the LIBSVM reader crash, and what it rejects it locates") {
+  const auto found = try_mutations(fuzz::check_libsvm, libsvm_seeds, libsvm_words, 6000, "0123456789:. \n#-+e");
+  CHECK(found.accepted > 300);  // else the mutations are too rough to get anywhere
+  CHECK(found.rejected > 300);
+}
+
+TEST_CASE("no bytes make the CSV reader crash, and what it rejects it locates") {
+  const auto found = try_mutations(fuzz::check_csv, csv_seeds, csv_words, 2500, "0123456789,;. \n\"-+eNA");
+  CHECK(found.accepted > 300);
+  CHECK(found.rejected > 300);
+}
+
+TEST_CASE("no bytes make the readers of IDX, NPY, TFRecord and manifests crash, and what they reject they locate") {
+  const auto idx = try_mutations(fuzz::check_idx, {std::string("\0\0\10\2\0\0\0\2\0\0\0\3abcdef", 18)}, {}, 3000);
+  CHECK(idx.rejected > 1000);
+  const std::string header = "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 2), }\n";
+  const auto npy = try_mutations(
+      fuzz::check_npy, {"\x93NUMPY\1" + std::string(1, '\0') + number(header.size(), 2) + header + "12345678"},
+      {"'", "(", ")", ",", "shape", "True", "'descr': '<f4'", "9999999999999999999"}, 5000);
+  CHECK(npy.accepted > 50);
+  CHECK(npy.rejected > 1000);
+  const auto tfrecord = try_mutations(fuzz::check_tfrecord, {frame("") + frame("abc") + frame(std::string(300, 'x'))},
+                                      {frame("y"), frame("")}, 3000);
+  CHECK(tfrecord.accepted > 100);  // payloads are looked at when they are read
+  CHECK(tfrecord.rejected > 1000);
+  const temporary_folder folder;
+  for (std::uint64_t k = 0; k < 3; ++k)
+    muster::append_to_manifest(folder / "", std::vector<muster::manifest_entry>{{"file", k, k, k}});
+  const auto manifest = try_mutations(fuzz::check_manifest, {content_of(folder / "MANIFEST")}, {"\n", " "}, 3000);
+  CHECK(manifest.accepted > 10);
+  CHECK(manifest.rejected > 1000);
+}
+
+TEST_CASE("no bytes make the reader of records crash, not even with checksums that are right") {
+  const temporary_folder folder;
+  muster::random_stream random(seed);
+  std::vector<std::string> seeds;
+  for (const auto form : {muster::record_form::fixed, muster::record_form::bytes}) {
+    write_file(folder / "file", schema_of(form), random_records(random, schema_of(form), 3));
+    seeds.push_back(content_of(folder / "file"));
+  }
+  int made_right = 0;
+  const auto check = [&](std::string text) {
+    // Now and then the checksums of footer and tables are made to fit, so that more is looked at.
+    if (text.size() > 4096 + 64 && random.below(4) != 0) {
+      const std::size_t footer = text.size() - 64;
+      const auto crc_of = [&](std::size_t first, std::size_t last) {
+        return number(muster::crc32c(std::as_bytes(std::span(text).subspan(first, last - first))), 4);
+      };
+      text.replace(footer + 40, 8, number(text.size(), 8));
+      std::uint64_t payload[2];
+      std::memcpy(payload, text.data() + footer + 8, sizeof payload);
+      const std::uint64_t tables = (payload[0] + payload[1] + 63) / 64 * 64;
+      if (tables <= footer) text.replace(footer + 48, 4, crc_of(tables, footer));
+      text.replace(footer + 52, 4, crc_of(footer, footer + 52));
+      ++made_right;
+    }
+    std::filesystem::remove(folder / "mutated");
+    return fuzz::check_records(text, folder.write("mutated", text.empty() ? "x" : text));
+  };
+  const auto found = try_mutations(check, seeds, {number(0, 8), number(~std::uint64_t{0}, 8)}, 1500);
+  CHECK(found.accepted > 20);
+  CHECK(found.rejected > 500);
+  CHECK(made_right > 500);
+}

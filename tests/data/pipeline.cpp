@@ -1,0 +1,525 @@
+// Pipelines of records: what is in batches, exactly once, whatever happens; the same bytes at any number of threads.
+#include <muster/data/pipeline.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include <muster/core/events.hpp>
+#include <muster/core/random.hpp>
+#include <muster/data/dataset_builder.hpp>
+#include <muster/data/image.hpp>
+#include "catch.hpp"
+#include "files.hpp"
+#include "test_records.hpp"
+
+namespace {
+
+using ids = std::vector<muster::sample_id>;
+
+ids sorted(ids list) {
+  std::sort(list.begin(), list.end());
+  return list;
+}
+
+ids all_but(std::uint64_t count, const std::set<muster::sample_id>& bad) {
+  ids list;
+  for (muster::sample_id id = 0; id < count; ++id) {
+    if (!bad.contains(id)) list.push_back(id);
+  }
+  return list;
+}
+
+std::uint64_t digest_of(const muster::record_batch& batch) {
+  muster::digest all;
+  for (const auto id : batch.samples) all.add(id);
+  return all.add(batch.bytes).add(std::as_bytes(batch.labels)).value();
+}
+
+// Each record that the ranks of a world get for the batch at the cursor, by sample.
+template <class Loader>
+std::map<muster::sample_id, std::uint64_t> records_of_batch(Loader& loader, int world) {
+  std::map<muster::sample_id, std::uint64_t> found;
+  for (int rank = 0; rank < world; ++rank) {
+    const auto batch = loader.next({rank, world});
+    REQUIRE(batch.labels.size() == batch.samples.size());
+    for (std::size_t i = 0; i < batch.samples.size(); ++i) {
+      REQUIRE(batch.labels[i] == static_cast<float>(batch.samples[i]));
+      REQUIRE(found.emplace(batch.samples[i], muster::digest().add(batch.record(i)).value()).second);
+    }
+  }
+  return found;
+}
+
+const auto negative = muster::each<std::uint8_t, std::uint8_t>(
+    {16},
+    [](std::span<const std::uint8_t> in, std::span<std::uint8_t> out) {
+      for (std::size_t i = 0; i < out.size(); ++i) out[i] = static_cast<std::uint8_t>(255 - in[i]);
+    },
+    1);
+
+const auto noise = muster::each<std::uint8_t, float>(
+    {16}, [](std::span<const std::uint8_t> in, std::span<float> out, muster::random_stream& random) {
+      for (std::size_t i = 0; i < out.size(); ++i) {
+        out[i] = static_cast<float>(in[i]) + static_cast<float>(random.uniform());
+      }
+    });
+
+// So wide that a batch is made in pieces.
+const auto wide_noise = muster::each<std::uint8_t, float>(
+    {4096}, [](std::span<const std::uint8_t> in, std::span<float> out, muster::random_stream& random) {
+      for (std::size_t i = 0; i < out.size(); ++i) {
+        out[i] = static_cast<float>(in[i % in.size()]) + static_cast<float>(random.uniform()) / 2;
+      }
+    });
+
+test_records small(std::uint64_t size, bool mapped = false, std::set<muster::sample_id> bad = {}) {
+  return test_records({.size = size, .shape = {16}, .mapped = mapped, .bad = std::move(bad)});
+}
+
+}  // namespace
+
+TEST_CASE("the pipeline of the manual reads as it should and gives aligned tensors") {
+  test_records data({.size = 300, .mapped = true});
+  auto loader =
+      data | muster::shuffle(1) | muster::batch(128) | muster::augment(muster::crop_flip) | muster::prefetch(4);
+  CHECK(to_string(loader.schema()) ==
+        to_string(muster::record_schema{
+            muster::record_form::fixed, {{"image", muster::dtype::float32, {32, 32, 3}}}, 0, {"label"}}));
+  std::size_t samples = 0;
+  while (auto batch = loader.next({0, 1})) {
+    CHECK(reinterpret_cast<std::uintptr_t>(batch.bytes.data()) % muster::buffer_alignment == 0);
+    CHECK(batch.values<float>().size() == batch.samples.size() * 32 * 32 * 3);
+    CHECK_THROWS_AS(batch.values<double>(), muster::mismatch_error);
+    samples += batch.samples.size();
+    loader.commit();
+  }
+  CHECK(samples == 300);
+  CHECK(loader.steps_per_epoch() == 3);
+}
+
+TEST_CASE("images of a batch are made in pieces by any number of threads, each as if it were alone") {
+  const test_records data({.size = 300, .mapped = true});
+  auto alone = muster::crop_flip;
+  (void)alone.output(data.schema());
+  std::vector<std::byte> expected(32 * 32 * 3 * sizeof(float));
+  for (const int threads : {0, 1, 3}) {
+    auto loader = data | muster::shuffle(8) | muster::batch(128) | muster::augment(muster::crop_flip) |
+                  muster::prefetch({.batches = 3, .threads = threads});
+    for (; loader.epoch() < 2; loader.next_epoch()) {
+      while (const auto batch = loader.next({1, 2})) {
+        for (std::size_t i = 0; i < batch.samples.size(); ++i) {
+          muster::random_stream random(muster::mix(8 ^ 0x6175676d656e7401ULL) + loader.epoch(), batch.samples[i]);
+          alone(data.view(batch.samples[i]), expected, random);
+          REQUIRE(std::equal(expected.begin(), expected.end(), batch.record(i).begin()));
+        }
+        loader.commit();
+      }
+    }
+  }
+}
+
+TEST_CASE("without further steps a pipeline gives the records as they are, mapped or not") {
+  for (const bool mapped : {false, true}) {
+    auto data = small(103, mapped);
+    auto loader = data | muster::batch(10);
+    muster::sample_id next = 0;
+    while (auto batch = loader.next({0, 1})) {
+      for (std::size_t i = 0; i < batch.samples.size(); ++i) {
+        const auto expected = data.view(next);
+        REQUIRE(batch.samples[i] == next++);
+        REQUIRE(std::equal(expected.begin(), expected.end(), batch.record(i).begin()));
+      }
+      loader.commit();
+    }
+    CHECK(next == 103);
+  }
+}
+
+TEST_CASE("records of unlike sizes lie one behind another") {
+  auto builder = muster::dataset_builder::sparse("three rows", 3, 10, 4);
+  const std::vector<std::uint64_t> offsets = {0, 3, 3, 4};
+  std::copy(offsets.begin(), offsets.end(), builder.offsets().begin());
+  const std::vector<std::uint32_t> indices = {1, 4, 9, 7};
+  std::copy(indices.begin(), indices.end(), builder.indices().begin());
+  std::fill(builder.values().begin(), builder.values().end(), 0.5f);
+  const muster::dataset data = builder.finish();
+  for (const bool cached : {false, true}) {
+    muster::any_loader loader = cached ? muster::any_loader(data | muster::batch(2) | muster::cache(muster::in_memory))
+                                       : muster::any_loader(data | muster::batch(2) | muster::prefetch(1));
+    for (int epoch = 0; epoch < 2; ++epoch, loader.next_epoch()) {
+      auto batch = loader.next({});
+      REQUIRE(batch.samples.size() == 2);
+      CHECK(batch.record(0).size() == 3 * sizeof(muster::sparse_entry));
+      CHECK(batch.record(1).empty());
+      loader.commit();
+      batch = loader.next({});
+      REQUIRE(batch.samples.size() == 1);
+      muster::sparse_entry entry;
+      REQUIRE(batch.record(0).size() == sizeof entry);
+      std::memcpy(&entry, batch.record(0).data(), sizeof entry);
+      CHECK(entry.index == 7);
+      CHECK_THROWS_AS(batch.values<float>(), muster::mismatch_error);
+    }
+  }
+}
+
+TEST_CASE("what is in a record does not depend on threads, ranks, prefetching or where it is read from") {
+  const auto run = [](auto make, int world) {
+    auto loader = make();
+    std::map<std::pair<std::uint64_t, muster::sample_id>, std::uint64_t> all;
+    for (; loader.epoch() < 3; loader.next_epoch()) {
+      while (loader.next({0, world})) {
+        for (const auto& [id, record] : records_of_batch(loader, world)) all[{loader.epoch(), id}] = record;
+        loader.commit();
+      }
+    }
+    return all;
+  };
+  const auto with = [&](std::size_t ahead, int threads, bool mapped) {
+    return [=] {
+      return small(211, mapped) | muster::shuffle(9) | muster::batch(32) | muster::map(negative) |
+             muster::augment(noise) | muster::prefetch({.batches = ahead, .threads = threads});
+    };
+  };
+  const auto reference = run(with(0, 0, false), 1);
+  CHECK(reference.size() == 3 * 211);
+  CHECK(reference.at({0, 5}) != reference.at({1, 5}));  // another chance in another epoch
+  for (const int world : {1, 3, 7}) {
+    for (const int threads : {0, 1, 2, 5}) {
+      CHECK((run(with(3, threads, threads % 2 == 0), world) == reference));
+    }
+  }
+  const auto cached = [] {
+    return small(211) | muster::shuffle(9) | muster::batch(32) | muster::map(negative) |
+           muster::cache(muster::in_memory) | muster::augment(noise) | muster::prefetch(2);
+  };
+  CHECK((run(cached, 2) == reference));
+}
+
+TEST_CASE("exactly once, whatever the worlds, the order, the batch, the threads and the bad records") {
+  const char* const asked = std::getenv("MUSTER_TEST_SCENARIOS");
+  const std::uint64_t scenarios = asked != nullptr ? std::strtoull(asked, nullptr, 10) : 500;
+  temporary_folder folder;
+  constexpr std::uint64_t sizes[] = {211, 97, 13, 2, 1, 307};  // primes, mostly
+  for (std::uint64_t seed = 1; seed <= scenarios; ++seed) {
+    CAPTURE(seed);
+    muster::random_stream random(seed);
+    const std::uint64_t count = sizes[random.below(std::size(sizes))];
+    const std::uint64_t size = 1 + random.below(50);
+    const auto order = static_cast<muster::sample_order>(random.below(4));
+    std::set<muster::sample_id> bad;
+    if (random.below(2) == 0) {
+      for (std::uint64_t i = 0; i < 1 + count / 20; ++i) bad.insert(random.below(count));
+    }
+    const bool mapped = random.below(2) == 0;
+    const bool quarantine = random.below(2) == 0;
+    const std::size_t ahead = random.below(4);
+    const int threads = static_cast<int>(random.below(3));
+    const bool cached = random.below(3) == 0;
+    const bool wide = random.below(4) == 0;
+    const test_records data = small(count, mapped, bad);
+    const auto make = [&]() -> muster::any_loader {
+      muster::bad_record_options policy{.policy = muster::bad_record_policy::skip};
+      if (quarantine) policy = {.policy = muster::bad_record_policy::quarantine, .file = folder / "bad.jsonl"};
+      auto ordered =
+          small(count, mapped, bad) |
+          muster::shuffle(
+              seed, {.order = order, .block = 1 + seed % 20, .window = 1 + static_cast<std::uint32_t>(seed % 5)}) |
+          muster::batch(size) | muster::on_bad_records(policy);
+      const muster::prefetch made_ahead({.batches = ahead, .threads = threads});
+      if (cached && wide) {
+        return std::move(ordered) | muster::cache(muster::in_memory) | muster::augment(wide_noise) | made_ahead;
+      }
+      if (cached) return std::move(ordered) | muster::cache(muster::in_memory) | muster::augment(noise) | made_ahead;
+      if (wide) return std::move(ordered) | muster::augment(wide_noise) | made_ahead;
+      return std::move(ordered) | muster::augment(noise) | made_ahead;
+    };
+    auto loader = make();
+    constexpr int worlds[] = {1, 3, 2, 5};
+    for (int epoch = 0; epoch < 2; ++epoch, loader.next_epoch()) {
+      ids used;
+      std::size_t generation = 0;
+      std::uint64_t dealt = 0;
+      while (true) {
+        const int world = worlds[generation % std::size(worlds)];
+        const auto first = loader.next({0, world});
+        if (!first) break;
+        if (random.below(4) == 0) ++generation;  // 1 -> 3 -> 2 -> 5 in mid-epoch
+        const int now = worlds[generation % std::size(worlds)];
+        if (random.below(6) == 0) {  // a step that fails: some ranks had their part, nothing is committed
+          (void)loader.next({static_cast<int>(random.below(static_cast<std::uint64_t>(now))), now});
+          continue;
+        }
+        if (random.below(8) == 0) {  // a rank that joins has nothing but the cursor
+          auto joined = make();
+          joined.open(loader.cursor());
+          loader = std::move(joined);
+        }
+        std::uint64_t of_step = 0;
+        std::uint64_t left_out = 0;
+        std::uint64_t global = 0;
+        for (int rank = 0; rank < now; ++rank) {
+          const auto batch = loader.next({rank, now});
+          REQUIRE(batch.position == dealt);
+          REQUIRE((global == 0 || global == batch.global_size));
+          global = batch.global_size;
+          for (std::size_t i = 0; i < batch.samples.size(); ++i) {
+            const auto id = batch.samples[i];
+            const auto record = batch.record(i);
+            float last;
+            std::memcpy(&last, record.data() + record.size() - sizeof last, sizeof last);
+            REQUIRE(batch.labels[i] == static_cast<float>(id));
+            REQUIRE(std::floor(last) == static_cast<float>(static_cast<int>(data.view(id).back())));
+            used.push_back(id);
+          }
+          of_step += batch.samples.size();
+          left_out += batch.left_out;
+        }
+        // A record that is left out makes its batch smaller and pulls no other forward.
+        REQUIRE(of_step + left_out == global);
+        dealt += global;
+        loader.commit();
+      }
+      REQUIRE(dealt == count);
+      REQUIRE(sorted(used) == all_but(count, bad));
+    }
+    REQUIRE(loader.bad_records().count() <= bad.size());
+  }
+}
+
+TEST_CASE("going on from a cursor gives the same bytes as never having stopped") {
+  const auto make = [](std::optional<muster::sample_order> order) {
+    return small(397) | muster::shuffle(3, {.order = order, .block = 25, .window = 4}) | muster::batch(30) |
+           muster::augment(noise) | muster::prefetch(2);
+  };
+  for (const auto order :
+       {muster::sample_order::shuffled, muster::sample_order::feistel, muster::sample_order::block_window}) {
+    auto loader = make(order);
+    for (int step = 0; step < 32; ++step) {  // through three epochs
+      if (!loader.next({})) loader.next_epoch();
+      auto resumed = make(order);
+      resumed.open(loader.cursor());
+      REQUIRE(digest_of(resumed.next({})) == digest_of(loader.next({})));
+      REQUIRE((records_of_batch(resumed, 3) == records_of_batch(loader, 2)));
+      loader.commit();
+    }
+    CHECK_THROWS_WITH((small(397) | muster::batch(30)).open(loader.cursor()), contains("the order is"));
+  }
+}
+
+TEST_CASE("what was made ahead for one world is dropped for another") {
+  auto data = small(100);
+  auto loader = data | muster::shuffle(1) | muster::batch(10) | muster::prefetch({.batches = 3, .threads = 1});
+  for (int i = 0; i < 3; ++i) {
+    REQUIRE(loader.next({0, 2}).samples.size() == 5);
+    loader.commit();
+  }
+  const auto after = loader.next({1, 5});
+  CHECK(after.samples.size() == 2);
+  CHECK(after.position == 30);
+  auto fresh = data | muster::shuffle(1) | muster::batch(10);
+  fresh.open(loader.cursor());
+  CHECK(digest_of(fresh.next({1, 5})) == digest_of(after));
+  // Back again, and the same batch as before.
+  CHECK(digest_of(loader.next({0, 2})) == digest_of(fresh.next({0, 2})));
+}
+
+TEST_CASE("asking again without a commit gives the same memory, and a commit the next batch") {
+  auto loader = small(100) | muster::shuffle(1) | muster::batch(10) | muster::prefetch(2);
+  const auto first = loader.next({});
+  const auto* const where = first.bytes.data();
+  const std::uint64_t digest = digest_of(first);
+  CHECK(loader.next({}).bytes.data() == where);
+  CHECK(digest_of(loader.next({})) == digest);
+  loader.commit();
+  CHECK(digest_of(loader.next({})) != digest);
+}
+
+TEST_CASE("the steady state uses the same few buffers") {
+  auto loader = small(1000) | muster::shuffle(1) | muster::batch(10) | muster::augment(noise) |
+                muster::prefetch({.batches = 3, .threads = 1});
+  std::set<const std::byte*> buffers;
+  for (; loader.epoch() < 3; loader.next_epoch()) {
+    while (auto batch = loader.next({})) {
+      buffers.insert(batch.bytes.data());
+      loader.commit();
+    }
+  }
+  CHECK(buffers.size() <= 5);
+}
+
+TEST_CASE("memory for batches ahead is bounded") {
+  auto data = small(1000);
+  auto loader = data | muster::batch(100) | muster::prefetch({.batches = 9, .threads = 0, .bytes = 2 * 1600});
+  (void)loader.next({});
+  CHECK(data.reads() == 100);  // no thread: nothing is made before it is waited for
+  std::set<const std::byte*> buffers;
+  while (auto batch = loader.next({})) {
+    buffers.insert(batch.bytes.data());
+    loader.commit();
+  }
+  CHECK(buffers.size() <= 3);
+}
+
+TEST_CASE("an epoch that is not full is left out only on request") {
+  auto loader = small(103) | muster::shuffle(1) | muster::batch(10, {.drop_last = true}) | muster::prefetch(2);
+  CHECK(loader.steps_per_epoch() == 10);
+  std::set<muster::sample_id> used;
+  for (; loader.epoch() < 2; loader.next_epoch()) {
+    int steps = 0;
+    while (auto batch = loader.next({})) {
+      REQUIRE(batch.samples.size() == 10);
+      used.insert(batch.samples.begin(), batch.samples.end());
+      ++steps;
+      loader.commit();
+    }
+    CHECK(steps == 10);
+    CHECK_THROWS_AS(loader.commit(), muster::configuration_error);
+  }
+  CHECK(used.size() > 100);  // other ones in the other epoch
+}
+
+TEST_CASE("ranks without samples get a batch of none, with the count of all") {
+  auto loader = small(3) | muster::batch(3) | muster::prefetch(1);
+  const auto batch = loader.next({0, 5});
+  CHECK(batch);
+  CHECK(batch.samples.empty());
+  CHECK(batch.global_size == 3);
+  CHECK_THROWS_AS(loader.next({5, 5}), muster::configuration_error);
+}
+
+TEST_CASE("what map() and the source throw reaches the caller, with the record named, and next() can be tried again") {
+  const auto make = [](int& fails, int threads) {
+    auto data = small(50);
+    auto picky = muster::each<std::uint8_t, float>({16}, [&fails](std::span<const std::uint8_t>, std::span<float> out) {
+      if (fails > 0) {
+        --fails;
+        throw std::runtime_error("no luck");
+      }
+      std::fill(out.begin(), out.end(), 1.0f);
+    });
+    return data | muster::batch(10) | muster::map(picky) | muster::prefetch({.batches = 2, .threads = threads});
+  };
+  int fails = 1;
+  auto loader = make(fails, 0);
+  try {
+    (void)loader.next({});
+    FAIL("nothing was thrown");
+  } catch (const muster::data_error& error) {
+    CHECK_THAT(error.what(), contains("record 0 made map() fail (no luck)"));
+    CHECK_THROWS_WITH(std::rethrow_if_nested(error), "no luck");
+  }
+  CHECK(loader.next({}).samples.size() == 10);
+
+  auto spoilt = small(50, false, {7}) | muster::batch(10) | muster::prefetch({.batches = 2, .threads = 2});
+  CHECK_THROWS_WITH(spoilt.next({}), contains("test:8: is spoilt"));
+  CHECK_THROWS_WITH(spoilt.next({}), contains("test:8: is spoilt"));
+}
+
+TEST_CASE("bad records are left out up to the limit, and counted once") {
+  const std::set<muster::sample_id> bad = {3, 17, 44};
+  const auto make = [&](std::uint64_t limit) {
+    return small(50, true, bad) | muster::shuffle(2) | muster::batch(8) |
+           muster::on_bad_records({.policy = muster::bad_record_policy::skip, .limit = limit}) | muster::prefetch(2);
+  };
+  auto loader = make(3);
+  for (; loader.epoch() < 2; loader.next_epoch()) {
+    while (loader.next({})) loader.commit();
+  }
+  CHECK(loader.bad_records().count() == 3);
+  auto strict = make(2);
+  CHECK_THROWS_AS(
+      [&] {
+        while (strict.next({})) strict.commit();
+      }(),
+      muster::data_error);
+  CHECK_THROWS_AS(strict.next({}), muster::data_error);
+  // A map may find records bad, too.
+  auto picky = muster::each<std::uint8_t, float>({1}, [](std::span<const std::uint8_t> in, std::span<float> out) {
+    if (in[0] % 16 == 0) throw muster::data_error({"test"}, "is too dark");
+    out[0] = static_cast<float>(in[0]);
+  });
+  auto mapped = small(50) | muster::batch(8) | muster::map(picky) |
+                muster::on_bad_records({.policy = muster::bad_record_policy::skip});
+  std::uint64_t kept = 0, left_out = 0;
+  while (const auto batch = mapped.next({})) {
+    for (const float value : batch.values<float>()) REQUIRE(static_cast<int>(value) % 16 != 0);
+    REQUIRE(batch.values<float>().size() == batch.samples.size());
+    kept += batch.samples.size();
+    left_out += batch.left_out;
+    mapped.commit();
+  }
+  CHECK(kept + left_out == 50);
+  CHECK(left_out == mapped.bad_records().count());
+  CHECK(left_out > 0);
+}
+
+TEST_CASE("a dataset that grows has its new records from the next epoch on") {
+  const test_records grown({.size = 70, .shape = {16}});
+  auto loader = small(50) | muster::shuffle(1) | muster::batch(8) | muster::augment(noise) | muster::prefetch(2);
+  std::size_t first = 0, second = 0;
+  while (const auto batch = loader.next({})) {
+    first += batch.samples.size();
+    loader.commit();
+  }
+  loader.next_epoch(grown);
+  CHECK(loader.cursor().size == 70);
+  while (const auto batch = loader.next({})) {
+    second += batch.samples.size();
+    loader.commit();
+  }
+  CHECK(first == 50);
+  CHECK(second == 70);
+}
+
+TEST_CASE("waiting for data is an event of the thread that waits") {
+  struct sink final : muster::event_sink {
+    void record(const muster::event& event) noexcept override {
+      if (event.what == muster::activity::data_wait) ++waits, bytes += event.bytes;
+    }
+    int waits = 0;
+    std::uint64_t bytes = 0;
+  } heard;
+  const muster::scoped_event_sink installed(heard);
+  auto loader = small(50) | muster::batch(10) | muster::prefetch(2);
+  while (loader.next({})) loader.commit();
+  CHECK(heard.waits == 5);
+  CHECK(heard.bytes == 50 * 16);
+
+  struct cache_sink final : muster::event_sink {
+    void record(const muster::event& event) noexcept override {
+      if (event.what == muster::activity::cache_hit) hits += event.bytes;
+      if (event.what == muster::activity::cache_miss) misses += event.bytes;
+    }
+    std::uint64_t hits = 0, misses = 0;
+  } told;
+  const muster::scoped_event_sink also(told);
+  auto cached = small(50) | muster::batch(10) | muster::cache(muster::in_memory);
+  for (; cached.epoch() < 3; cached.next_epoch()) {
+    while (cached.next({})) cached.commit();
+  }
+  CHECK(told.misses == 50 * 16);
+  CHECK(told.hits == 2 * 50 * 16);
+}
+
+TEST_CASE("a loader is chosen at run time, and one that is thrown away early ends its threads") {
+  for (int i = 0; i < 50; ++i) {
+    muster::any_loader loader =
+        i % 2 == 0
+            ? muster::any_loader(small(200) | muster::shuffle(1) | muster::batch(16) |
+                                 muster::prefetch({.batches = 4, .threads = 2}))
+            : muster::any_loader(muster::any_record_source(small(200, true)) | muster::batch(16) | muster::prefetch(1));
+    for (int step = 0; step < i % 5; ++step) {
+      (void)loader.next({});
+      loader.commit();
+    }
+  }
+}

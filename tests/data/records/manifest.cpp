@@ -1,0 +1,127 @@
+#include <muster/data/records/manifest.hpp>
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <thread>
+
+#include <muster/core/error.hpp>
+#include "../files.hpp"
+#include "records.hpp"
+
+namespace {
+
+void append(const std::string& folder, const std::vector<muster::manifest_entry>& entries) {
+  muster::append_to_manifest(folder, entries);
+}
+
+}  // namespace
+
+TEST_CASE("entries of a manifest are read in the order they came, from several threads too") {
+  const temporary_folder folder;
+  std::vector<std::jthread> writers;
+  for (std::uint64_t writer = 0; writer < 4; ++writer) {
+    writers.emplace_back([&, writer] {
+      for (std::uint64_t k = 0; k < 20; ++k) {
+        append(folder / "", {{"file-" + std::to_string(writer), k, k * 10, ~k}});
+      }
+    });
+  }
+  writers.clear();
+  const auto entries = muster::read_manifest(folder / "");
+  REQUIRE(entries.size() == 80);
+  std::uint64_t next[4] = {};
+  for (const auto& entry : entries) {
+    const std::size_t writer = static_cast<std::size_t>(entry.file.back() - '0');
+    const std::uint64_t k = next[writer]++;
+    CHECK(entry == muster::manifest_entry{entry.file, k, k * 10, ~k});
+  }
+}
+
+TEST_CASE("a manifest cut anywhere has the groups that are whole, and the next one goes behind them") {
+  const temporary_folder folder;
+  std::vector<std::pair<std::size_t, std::size_t>> groups = {{0, 0}};  // bytes of the manifest, entries in it
+  for (const std::size_t count : {1, 3, 1, 2}) {
+    append(folder / "", std::vector<muster::manifest_entry>(count, {"file", count, 2, 3}));
+    groups.emplace_back(content_of(folder / "MANIFEST").size(), groups.back().second + count);
+  }
+  const std::string whole = content_of(folder / "MANIFEST");
+  for (std::size_t size = 0; size <= whole.size(); ++size) {
+    std::size_t entries = 0;
+    for (const auto& [bytes, count] : groups) entries = size >= bytes ? count : entries;
+    REQUIRE(muster::parse_manifest(std::string_view(whole).substr(0, size), "MANIFEST").size() == entries);
+    folder.write("MANIFEST", whole.substr(0, size));
+    append(folder / "", {{"new", 9, 9, 9}, {"newer", 9, 9, 9}});
+    const auto now = muster::read_manifest(folder / "");
+    REQUIRE(now.size() == entries + 2);
+    CHECK(now.back().file == "newer");
+  }
+}
+
+TEST_CASE("a damaged manifest is refused with the line") {
+  const temporary_folder folder;
+  for (std::uint64_t k = 0; k < 3; ++k) append(folder / "", {{"file", k, k, k}});
+  const std::string whole = content_of(folder / "MANIFEST");
+  for (std::size_t at = 0; at + 1 < whole.size(); ++at) {
+    std::string text = whole;
+    text[at] ^= 2;
+    const auto line = 1 + std::count(whole.begin(), whole.begin() + std::ptrdiff_t(at), '\n');
+    if (whole[at] == '\n') continue;  // joins two lines: the first of them is wrong then
+    CAPTURE(at);
+    CHECK_THROWS_WITH(muster::parse_manifest(text, "M"), contains("M:" + std::to_string(line) + ":1: "));
+  }
+  CHECK_THROWS_AS(append(folder / "", {{"../file", 1, 1, 1}}), muster::configuration_error);
+  CHECK_THROWS_AS(append(folder / "", {{"a file", 1, 1, 1}}), muster::configuration_error);
+  CHECK_THROWS_AS(muster::read_manifest(folder / "none"), muster::data_error);
+}
+
+TEST_CASE("a file that is not the one of the manifest is refused") {
+  const temporary_folder folder;
+  muster::random_stream random(21);
+  const auto schema = schema_of(muster::record_form::fixed);
+  muster::record_set_writer writer(folder / "set", schema);
+  append_all(writer, random_records(random, schema, 9));
+  writer.commit();
+  const std::string path = muster::record_files(folder / "set").files().front().path;
+  write_file(path, schema, random_records(random, schema, 9));
+  CHECK_THROWS_WITH(muster::record_files(folder / "set"), contains("is not the file that the manifest means"));
+  std::filesystem::remove(path);
+  CHECK_THROWS_AS(muster::record_files(folder / "set"), muster::data_error);
+}
+
+TEST_CASE("a writer killed at any moment leaves all of a commit or nothing") {
+  const temporary_folder folder;
+  const std::uint64_t seed = 22;
+  CAPTURE(seed);
+  muster::random_stream random(seed);
+  const auto schema = schema_of(muster::record_form::bytes);
+  const auto records = random_records(random, schema, 40);
+  std::size_t most = 0;
+  for (int round = 0; round < 60; ++round) {
+    const std::string set = folder / ("set" + std::to_string(round % 6));  // each is written to again and again
+    const pid_t child = ::fork();
+    if (child == 0) {
+      muster::record_set_writer writer(set, schema, {}, 1500);
+      for (int k = 0; k < 100; ++k) {
+        append_all(writer, records);
+        writer.commit();
+      }
+      ::_exit(0);
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(random.below(100000)));
+    ::kill(child, SIGKILL);
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    std::error_code ignored;
+    const auto size = std::filesystem::file_size(set + "/MANIFEST", ignored);
+    if (ignored || size == 0 || muster::parse_manifest(content_of(set + "/MANIFEST"), set).empty()) continue;
+    const muster::record_files source(set);
+    REQUIRE(source.size() % records.size() == 0);
+    most = std::max<std::size_t>(most, source.size());
+    for (muster::sample_id id = 0; id < source.size(); ++id) {
+      REQUIRE(std::ranges::equal(source.view(id), records[id % records.size()].bytes));
+    }
+  }
+  CHECK(most > 0);
+}

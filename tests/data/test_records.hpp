@@ -1,0 +1,84 @@
+// A source of records in memory that tests can spoil and watch.
+#pragma once
+
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <muster/core/hash.hpp>
+#include <muster/data/record_source.hpp>
+
+/// Records of 3 x 32 x 32 bytes (or another shape) that are functions of their id, with a label that is the id. Those
+/// in `bad` cannot be used. Counts what is read. Not mapped, or mapped when asked to.
+class test_records {
+ public:
+  struct options {
+    std::uint64_t size = 100;
+    std::vector<std::uint64_t> shape = {3, 32, 32};
+    bool mapped = false;
+    std::set<muster::sample_id> bad = {};
+    std::uint64_t version = 0;
+  };
+  explicit test_records(options chosen) : state_(std::make_shared<state>(std::move(chosen))) {}
+
+  std::string_view name() const { return "test"; }
+  std::uint64_t size() const { return state_->chosen.size; }
+  std::uint64_t digest() const { return 77 + size() + (state_->chosen.version << 32); }
+  const muster::record_schema& schema() const { return state_->schema; }
+  void sizes(std::span<const muster::sample_id> ids, std::span<std::uint64_t> out) const {
+    for (std::size_t k = 0; k < ids.size(); ++k) out[k] = state_->schema.record_bytes();
+  }
+  void read(std::span<const muster::sample_id> ids, const muster::record_rows& rows,
+            std::vector<muster::bad_record>* bad = nullptr) const {
+    for (std::size_t k = 0; k < ids.size(); ++k) {
+      const bool is_bad = state_->chosen.bad.contains(ids[k]);
+      if (is_bad && bad == nullptr) throw muster::data_error(place(ids[k]), "is spoilt");
+      if (is_bad) bad->push_back({ids[k], place(ids[k]), "is spoilt"});
+      if (!rows.labels.empty()) rows.labels[k] = is_bad ? 0 : static_cast<float>(ids[k]);
+      if (rows.bytes.empty()) continue;
+      ++state_->reads;
+      const auto& bytes = state_->bytes[ids[k]];
+      std::byte* const to = rows.bytes.data() + k * (rows.stride != 0 ? rows.stride : bytes.size());
+      if (is_bad) {
+        std::memset(to, 0, bytes.size());
+      } else {
+        std::memcpy(to, bytes.data(), bytes.size());
+      }
+    }
+  }
+  bool mapped() const { return state_->chosen.mapped; }
+  std::span<const std::byte> view(muster::sample_id id) const {
+    if (state_->chosen.bad.contains(id)) throw muster::data_error(place(id), "is spoilt");
+    ++state_->reads;
+    return state_->bytes[id];
+  }
+
+  std::uint64_t reads() const { return state_->reads; }
+
+ private:
+  struct state {
+    explicit state(options asked) : chosen(std::move(asked)) {
+      schema.fields = {{"image", muster::dtype::uint8, chosen.shape}};
+      schema.labels = {"label"};
+      bytes.resize(chosen.size);
+      for (std::uint64_t id = 0; id < chosen.size; ++id) {
+        bytes[id].resize(schema.record_bytes());
+        for (std::size_t i = 0; i < bytes[id].size(); ++i) {
+          bytes[id][i] = static_cast<std::byte>(muster::mix(id * 65536 + i / 8) >> (i % 8 * 8) & 0xff);
+        }
+      }
+    }
+    options chosen;
+    muster::record_schema schema;
+    std::vector<std::vector<std::byte>> bytes;
+    std::atomic<std::uint64_t> reads{0};
+  };
+  static muster::data_location place(muster::sample_id id) { return {"test", id + 1}; }
+
+  std::shared_ptr<state> state_;
+};
+static_assert(muster::mapped_record_source<test_records>);

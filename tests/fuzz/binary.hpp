@@ -1,0 +1,100 @@
+// What every reader of binary files owes to whatever bytes it is given.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <muster/core/error.hpp>
+#include <muster/data/idx.hpp>
+#include <muster/data/npy.hpp>
+#include <muster/data/records/manifest.hpp>
+#include <muster/data/records/reader.hpp>
+#include <muster/data/tfrecord.hpp>
+#include "text.hpp"
+
+namespace fuzz {
+
+inline std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
+
+/// Calls read() and returns whether it accepted; a rejection must name the file and a byte, or a line of it.
+template <class Read>
+bool check_binary(std::string_view text, const Read& read) {
+  try {
+    read();
+    return true;
+  } catch (const muster::data_error& rejected) {
+    const std::string_view what = rejected.what();
+    require(what.starts_with(rejected.file() + ":"), "the text of the rejection does not begin with the file");
+    require(what.find_first_of("\r\n") == std::string_view::npos, "the text of the rejection has several lines");
+    require(rejected.where().offset || rejected.where().line != 0, "the rejection names no place");
+    require(rejected.where().offset.value_or(0) <= text.size(), "the rejection names a byte that is not there");
+    return false;
+  }
+}
+
+inline bool check_idx(std::string_view text) {
+  return check_binary(text, [&] {
+    const auto header = muster::read_idx_header(bytes_of(text), "input");
+    std::uint64_t size = size_of(header.type);
+    for (const auto extent : header.shape) size *= extent;
+    require(header.bytes + size == text.size(), "the header does not describe the file");
+  });
+}
+
+inline bool check_npy(std::string_view text) {
+  return check_binary(text, [&] {
+    const auto header = muster::read_npy_header(bytes_of(text), "input");
+    std::uint64_t size = size_of(header.type);
+    for (const auto extent : header.shape) size *= extent;
+    require(header.bytes + size == text.size(), "the header does not describe the file");
+  });
+}
+
+inline bool check_tfrecord(std::string_view text) {
+  return check_binary(text, [&] {
+    std::uint64_t next = 0;
+    for (const auto offset : muster::detail::tfrecord_offsets(bytes_of(text), "input")) {
+      require(offset == next, "a record is not behind the one before");
+      next = offset + 16;
+      for (std::size_t k = 0; k < 8; ++k)
+        next += std::uint64_t{static_cast<unsigned char>(text[offset + k])} << (8 * k);
+    }
+    require(next == text.size(), "the records are not the file");
+  });
+}
+
+inline bool check_manifest(std::string_view text) {
+  return check_binary(text, [&] {
+    for (const auto& entry : muster::parse_manifest(text, "input")) {
+      require(!entry.file.empty() && entry.file.find('/') == std::string::npos, "an entry leaves its folder");
+    }
+  });
+}
+
+/// `path` is a file with the bytes.
+inline bool check_records(std::string_view text, const std::string& path) {
+  return check_binary(text, [&] {
+    try {
+      const muster::record_files source(path);
+      require(source.size() >= 1 && source.size() <= text.size(), "there are more records than bytes, or none");
+      std::vector<std::byte> bytes;
+      std::vector<float> labels(source.schema().labels.size());
+      for (muster::sample_id id = 0; id < source.size(); ++id) {
+        std::uint64_t size = 0;
+        source.sizes({&id, 1}, {&size, 1});
+        bytes.resize(size);
+        std::vector<muster::bad_record> bad;
+        source.read({&id, 1}, {bytes, 0, labels}, &bad);
+        if (source.mapped() && bad.empty()) require(source.view(id).size() == size, "a view has another size");
+      }
+    } catch (const muster::configuration_error&) {  // compressed blocks, and no libzstd here
+    }
+  });
+}
+
+}  // namespace fuzz

@@ -1,0 +1,69 @@
+"""Writes small valid inputs for each fuzzer, from which it goes on. usage: seeds.py FOLDER"""
+import pathlib
+import struct
+import sys
+
+POLYNOMIAL = 0x82F63B78
+
+
+def crc32c(data):
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (POLYNOMIAL if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def tfrecord(payload):
+    def masked(data):
+        crc = crc32c(data)
+        return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+    length = struct.pack("<Q", len(payload))
+    return length + masked(length) + payload + masked(payload)
+
+
+def npy(header, numbers, version=1):
+    length = struct.pack("<H" if version == 1 else "<I", len(header))
+    return b"\x93NUMPY" + bytes([version, 0]) + length + header.encode() + numbers
+
+
+def line(text):
+    return f"{crc32c(text.encode()):08x} {text}\n"
+
+
+def tables(form, records):
+    """What follows the first page of a file of records, as fuzz/records.cpp wants it: which form, payload, tables."""
+    payload, ends = b"", []
+    for record in records:
+        payload += bytes(-len(payload) % 8) + record
+        ends.append(len(payload))
+    body = payload + bytes(-len(payload) % 64)
+    body += struct.pack(f"<{len(records)}f", *range(len(records)))
+    for index, record in enumerate(records):
+        body += struct.pack("<I", crc32c(record + struct.pack("<f", index)))
+    body += bytes(-len(body) % 8)
+    if form == 1:
+        body += struct.pack(f"<{len(ends)}Q", *ends)
+    return bytes([form]) + body + struct.pack("<QQQQQQ", len(records), 4096, len(payload), 0, 0, 0) + bytes(16)
+
+
+heading = line("muster-records 1")
+SEEDS = {
+    "libsvm": [b"+1 1:1 3:0.5 # note\n-1 2:-1.25e-3\n\n0 1:1\r\n", b"1 1:0.12345678901234567 2:1e38 3:-1e-46\n",
+               b"3 qid:7 1:2\n", b"1 4294967295:1\n1 10:1\n"],
+    "csv": [b"a,b,c\n1,2,3\n4.5,-6e7,8\n", b'"x, y","z ""w"""\n"1", 2\n NA ,""\n', b"\xef\xbb\xbfp;q\n1;2\n", b"1 2\n3 4\n"],
+    "idx": [b"\0\0\x08\x02\0\0\0\x02\0\0\0\x03abcdef", b"\0\0\x0d\x01\0\0\0\x01abcd"],
+    "npy": [npy("{'descr': '<f4', 'fortran_order': False, 'shape': (1, 2), }\n", b"12345678"),
+            npy("{'descr': '|u1', 'fortran_order': True, 'shape': (3,)}", b"123", 3)],
+    "tfrecord": [tfrecord(b"") + tfrecord(b"abc") + tfrecord(bytes(300))],
+    "manifest": [(heading + line("file 1 2 3 1") + line("other 4 5 6 0")).encode(), heading.encode()],
+    "store": [bytes(8)],
+    "records": [tables(0, [b"abc", b"def"]), tables(1, [b"", b"12345678", b"1234567812345678"])],
+}
+
+for name, inputs in SEEDS.items():
+    folder = pathlib.Path(sys.argv[1]) / name
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, content in enumerate(inputs):
+        (folder / str(number)).write_bytes(content)

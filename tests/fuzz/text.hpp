@@ -1,0 +1,82 @@
+// What every reader of text owes to whatever bytes it is given.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+#include <muster/core/error.hpp>
+#include <muster/data/dataset.hpp>
+
+namespace fuzz {
+
+inline void require(bool holds, const char* what) {
+  if (!holds) throw std::logic_error(what);
+}
+
+inline void check_rejection(const muster::data_error& rejected, std::string_view text) {
+  require(rejected.file() == "input", "the rejection names another file");
+  const std::string_view what = rejected.what();
+  require(what.starts_with("input:"), "the text of the rejection does not begin with the file");
+  require(what.find_first_of("\r\n") == std::string_view::npos, "the text of the rejection has several lines");
+  require(what.size() < 300, "the text of the rejection is long");
+  const auto& where = rejected.where();
+  if (where.line == 0) return;  // about the file as a whole
+  for (std::uint64_t line = 1; line < where.line; ++line) {
+    const auto newline = text.find('\n');
+    require(newline != std::string_view::npos, "the rejection names a line that is not there");
+    text.remove_prefix(newline + 1);
+  }
+  const auto length = std::min(text.find('\n'), text.size());
+  require(where.column >= 1 && where.column <= length + 1, "the rejection names a column that is not there");
+}
+
+inline void check_dataset(const muster::dataset& read, std::string_view text) {
+  require(read.size() >= 1 && read.size() <= text.size(), "there are more samples than bytes, or none");
+  require(read.features() >= 1, "there are no features");
+  for (std::size_t i = 0; i < read.size(); ++i) {
+    require(std::isfinite(read.label(i)), "a label is not finite");
+    const auto values = read.is_sparse() ? read.sparse(i).values : read.row(i);
+    for (const float value : values) require(std::isfinite(value), "a value is not finite");
+  }
+}
+
+/// Parses the text whole and in small pieces, by parse(piece_bytes, threads, keep_bad_records), and compares. Throws
+/// std::logic_error when something does not hold; returns whether the text was accepted.
+template <class Parse>
+bool check_text(std::string_view text, const Parse& parse) {
+  constexpr std::size_t whole = std::size_t{1} << 20;
+  std::string told[2];
+  std::uint64_t digests[4] = {};
+  for (const int pieces : {0, 1, 2, 3}) {
+    const bool keep = pieces >= 2;
+    try {
+      const muster::dataset read = parse(pieces % 2 == 0 ? whole : 7, 1, keep);
+      check_dataset(read, text);
+      digests[pieces] = read.digest();
+      require(keep || read.bad().empty(), "there are bad records that nobody asked for");
+      for (const auto& bad : read.bad()) {
+        require(bad.id < read.size(), "a bad record has an id that is not there");
+        check_rejection(muster::data_error(bad.where, bad.problem), text);
+      }
+      if (!keep) continue;
+      require(told[0].empty() == read.bad().empty(), "bad records are kept where there is no error, or the other way");
+      if (!told[0].empty()) {
+        const muster::data_error first(read.bad().front().where, read.bad().front().problem);
+        require(told[0] == first.what(), "the first bad record is not the error");
+      }
+    } catch (const muster::data_error& rejected) {
+      check_rejection(rejected, text);
+      if (!keep) told[pieces] = rejected.what();
+      require(!keep || !told[0].empty(), "keeping bad records refuses what is read without");
+    }
+  }
+  require(told[0] == told[1], "the rejection depends on the pieces");
+  require(digests[0] == digests[1] && digests[2] == digests[3], "the result depends on the pieces");
+  return told[0].empty();
+}
+
+}  // namespace fuzz

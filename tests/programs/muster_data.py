@@ -1,0 +1,74 @@
+"""muster-data from the outside: what it writes can be read, what is damaged is found, and the exit status tells.
+usage: muster_data.py MUSTER_DATA"""
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+program = sys.argv[1]
+
+
+def run(*arguments, status=0):
+    done = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == status, (arguments, done.returncode, done.stdout, done.stderr)
+    if status in (1, 2) or (status == 3 and not done.stdout):
+        assert done.stderr.startswith("muster-data: ") and done.stderr.count("\n") == 1, done.stderr
+    else:
+        assert done.stderr == "", done.stderr  # no progress where there is no terminal
+    return done
+
+
+def report(*arguments, status=0):
+    return json.loads(run(*arguments, "--json", status=status).stdout)
+
+
+with tempfile.TemporaryDirectory() as name:
+    folder = pathlib.Path(name)
+    table = folder / "table.csv"
+    table.write_text("a,b,label\n" + "".join(f"{i},{i * i / 8},{i % 3}\n" for i in range(1000)))
+    source = f"csv:{table}?label=label"
+
+    made = report("convert", source, folder / "set", "--files", 3)
+    assert (made["records"], made["files"], made["left_out"]) == (1000, 3, 0), made
+    one = report("convert", source, folder / "one.muster")
+    small = report("reshard", folder / "set", folder / "small", "--file-bytes", "1KiB")
+    assert small["files"] == 8, small
+    assert made["digest"] == one["digest"] == small["digest"]
+    seen = report("inspect", folder / "set")
+    assert seen["records"] == 1000 and seen["record_bytes"] == 8 and seen["digest"] == made["digest"], seen
+    assert [file["records"] for file in seen["files"]] == [333, 333, 334], seen
+    assert "records       1000" in run("inspect", f"records:{folder}/set").stdout
+
+    grown = report("convert", source, folder / "set", "--append")
+    assert report("inspect", folder / "set")["records"] == 2000, grown
+    run("convert", source, folder / "set", status=2)  # nothing is overwritten
+    checked = report("verify", folder / "set")
+    assert checked["records"] == 2000 and checked["bytes"] == 16000 and checked["bad"] == 0, checked
+
+    damaged = pathlib.Path(report("inspect", folder / "set")["files"][1]["path"])
+    content = bytearray(damaged.read_bytes())
+    content[4096 + 8 * 10] ^= 1
+    damaged.write_bytes(content)
+    found = report("verify", folder / "set", status=3)
+    assert found["bad"] == 1 and found["bad_by_file"] == {str(damaged): 1}, found
+    assert found["bad_records"][0]["id"] == 343 and found["bad_records"][0]["offset"] == 4096 + 80, found
+    run("reshard", folder / "set", folder / "whole", status=3)
+    run("reshard", folder / "set", folder / "whole", "--bad", "skip", "--bad-limit", 0, status=3)
+    assert not (folder / "whole" / "MANIFEST").exists()  # what was not finished is not there
+    quarantine = folder / "bad.jsonl"
+    rest = report("reshard", folder / "set", folder / "whole", "--bad", "quarantine", "--quarantine", quarantine)
+    assert rest["records"] == 1999 and rest["left_out"] == 1, rest
+    assert json.loads(quarantine.read_text())["id"] == 343
+    damaged.write_bytes(content[:-1])
+    run("verify", folder / "set", status=3)
+
+    run(status=2)
+    run("convert", source, status=2)
+    run("inspect", "csv:", status=2)
+    run("inspect", folder / "nothing", status=2)
+    run("inspect", f"csv:{folder}/nothing", status=3)
+    run("convert", source, folder / "x", "--bad", "quarantine", status=2)
+    run("reshard", source, folder / "x", status=2)
+    assert "tfrecord:" in run("--help").stdout
+    assert "256MiB" in run("convert", "--help").stdout
