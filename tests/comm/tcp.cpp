@@ -2,6 +2,7 @@
 // silent.
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <map>
@@ -419,7 +420,7 @@ TEST_CASE("a send that is taken back in its middle ends for its receiver", "[tcp
     } else {
       over.receive(r);
       finish(r);
-      for (const auto b : data) require(b == 7, "the content that was sent");
+      require(std::all_of(data.begin(), data.end(), [](auto b) { return b == 7; }), "the content that was sent");
       std::uint8_t last = 0;
       muster::request behind;
       behind.data = reinterpret_cast<std::byte*>(&last);

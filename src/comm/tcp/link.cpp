@@ -41,10 +41,13 @@ void tcp_link::send(request& r) {
 void tcp_link::cancel_send(request& r) noexcept {
   const auto& p = progress_of(r);
   const bool begun = r.state == tcp_progress::moving;
-  if (begun && broken_.empty()) {
+  if (begun && trouble().empty()) {
     adopt(r);
   } else {
     unlink(out_first_, out_last_, r);
+    for (auto& stream : streams_) {
+      if (stream->outgoing().of == &r) stream->outgoing().of = nullptr;
+    }
     if (r.tag != 0 && !p.announces) credit_ += r.bytes;
     std::erase_if(uncleared_, [&](const auto& entry) { return entry.second == &r; });
   }
@@ -105,7 +108,7 @@ void tcp_link::say_goodbye() {
 }
 
 bool tcp_link::wants_out() const noexcept {
-  return connected() &&
+  return connected() && mute_.empty() &&
          (has_frame() || std::any_of(streams_.begin(), streams_.end(), [](const auto& s) { return s->busy(); }));
 }
 
@@ -164,7 +167,7 @@ bool tcp_link::next_frame(tcp_stream& stream) {
 }
 
 void tcp_link::pump_out() noexcept {
-  if (!connected()) return;
+  if (!connected() || !mute_.empty()) return;
   try {
     for (bool began = true; began;) {
       began = false;
@@ -182,7 +185,7 @@ void tcp_link::pump_out() noexcept {
       if (!turn.busy()) began = next_frame(turn);
     }
   } catch (const stream_broken& trouble) {
-    sever(trouble.what);
+    mute_ = trouble.what;
   } catch (const std::exception& trouble) {
     sever(trouble.what());
   }

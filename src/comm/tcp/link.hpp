@@ -36,8 +36,8 @@ class tcp_link {
 
   [[nodiscard]] int peer() const noexcept { return peer_; }
   [[nodiscard]] bool connected() const noexcept { return !streams_.empty(); }
-  /// What was seen when it broke; empty as long as it has not.
-  [[nodiscard]] const std::string& broken() const noexcept { return broken_; }
+  /// What was seen when it broke, or when it could not be written to any more; empty as long as nothing was.
+  [[nodiscard]] const std::string& trouble() const noexcept { return broken_.empty() ? mute_ : broken_; }
   [[nodiscard]] bool said_goodbye() const noexcept;
   void attach(std::vector<tcp_socket> streams);
   /// Never again a byte over it.
@@ -54,7 +54,7 @@ class tcp_link {
   void say_goodbye();
 
   [[nodiscard]] bool wants_out() const noexcept;
-  [[nodiscard]] bool is_urgent() const noexcept { return connected() && !urgent_.empty(); }
+  [[nodiscard]] bool is_urgent() const noexcept { return connected() && mute_.empty() && !urgent_.empty(); }
   /// Whether the system has bytes that the other side's has not taken.
   [[nodiscard]] bool has_unsent() const noexcept;
   /// Whether anything is waited for from there.
@@ -66,7 +66,7 @@ class tcp_link {
   void interests(Visit visit) const {
     const bool in = wants_in();
     for (const auto& one : streams_) {
-      const bool out = one->busy() || has_frame();
+      const bool out = mute_.empty() && (one->busy() || has_frame());
       const bool reads = in && !one->held && !one->goodbye;
       if (out || reads) visit(one->file(), reads, out);
     }
@@ -100,6 +100,7 @@ class tcp_link {
   const tcp_limits& limits_;
   std::vector<std::unique_ptr<tcp_stream>> streams_;
   std::string broken_;
+  std::string mute_;  // nothing more can be written; what the other side had sent before is still read
 
   // Out.
   request* out_first_ = nullptr;  // what has bytes to begin frames for

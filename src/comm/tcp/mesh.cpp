@@ -182,16 +182,17 @@ void tcp_mesh::receive(tcp_channel& group, request& r) {
 }
 
 void tcp_mesh::pump(tcp_link& one) noexcept {
-  if (!one.connected()) return;
-  if (one.wants_out()) one.pump_out();
-  if (one.wants_in()) {
-    one.pump_in();
-    if (one.is_urgent()) one.pump_out();
+  if (one.connected()) {
+    if (one.wants_out()) one.pump_out();
+    if (one.wants_in()) {
+      one.pump_in();
+      if (one.is_urgent()) one.pump_out();
+    }
   }
   const auto peer = static_cast<std::size_t>(one.peer());
-  if (one.broken().empty() || reported_[peer]) return;
+  if (one.trouble().empty() || reported_[peer]) return;
   reported_[peer] = true;
-  watch_.report(one.peer(), one.broken());
+  watch_.report(one.peer(), one.trouble());
 }
 
 // All that is under way moves: a peer may wait for another of our requests than the one we are asked for.
@@ -254,8 +255,6 @@ void tcp_mesh::pause(tcp_channel& group, clock::time_point until) {
     ::ppoll(files.data(), files.size(), &span, nullptr);
   }
   group.set_asleep(false);
-  const std::lock_guard lock(mutex_);
-  progress();
 }
 
 // ---- what the watch sees ----

@@ -53,6 +53,14 @@ void outgoing_frame::set(frame what, request* from, const std::byte* payload) no
   checked = (what.flags & frame::has_checksum) != 0;
   summed = 0;
   sum = 0;
+  flat = length() <= head.size();
+  if (!flat) return;
+  std::byte* at = head.data() + head_bytes;
+  if (bytes > 0) std::memcpy(at, payload, static_cast<std::size_t>(bytes));
+  std::fill_n(at + bytes, foot_bytes, std::byte{0});
+  if (!checked) return;
+  sum = crc32c({payload, static_cast<std::size_t>(bytes)});
+  std::memcpy(head.data() + head_bytes + bytes, &sum, sizeof sum);
 }
 
 std::uint64_t tcp_stream::push(std::size_t& budget) {
@@ -60,6 +68,16 @@ std::uint64_t tcp_stream::push(std::size_t& budget) {
   const auto of_payload = [&] {
     return out_.sent > out_.head_bytes ? std::min(out_.sent - out_.head_bytes, out_.bytes) : 0;
   };
+  if (busy_ && out_.flat) {
+    const auto rest = static_cast<std::size_t>(out_.length() - out_.sent);
+    const ssize_t n = ::send(socket_.file(), out_.head.data() + out_.sent, rest, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (n < 0 && !would_block(errno)) throw stream_broken{text_of(errno)};
+    if (n < 0) return 0;
+    const std::uint64_t before = of_payload();
+    out_.sent += static_cast<std::uint64_t>(n);
+    busy_ = out_.sent < out_.length();
+    return of_payload() - before;
+  }
   while (busy_ && budget > 0) {
     iovec pieces[3];
     std::size_t count = 0;
@@ -106,7 +124,8 @@ std::size_t tcp_stream::receive(std::span<iovec> pieces) {
   msghdr message{};
   message.msg_iov = pieces.data();
   message.msg_iovlen = pieces.size();
-  const ssize_t n = ::recvmsg(socket_.file(), &message, MSG_DONTWAIT);
+  const ssize_t n = pieces.size() == 1 ? ::recv(socket_.file(), pieces[0].iov_base, pieces[0].iov_len, MSG_DONTWAIT)
+                                       : ::recvmsg(socket_.file(), &message, MSG_DONTWAIT);
   if (n > 0) return static_cast<std::size_t>(n);
   if (n < 0) {
     if (would_block(errno)) return 0;

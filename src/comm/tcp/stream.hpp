@@ -14,13 +14,14 @@ namespace muster::inline v0::detail {
 
 /// The frame that a stream is sending: head, payload, foot.
 struct outgoing_frame {
-  std::array<std::byte, 2 * frame_bytes> head{};  // the header, and what leads to the payload
+  std::array<std::byte, 512> head{};  // the header, and what leads to the payload; of a small frame all of it
   std::size_t head_bytes = 0;
   const std::byte* data = nullptr;
   std::uint64_t bytes = 0;
-  std::array<std::byte, frame_bytes + 4> foot{};  // the checksum, and what fills the last line
+  std::array<std::byte, 2 * frame_bytes> foot{};  // the checksum, and what fills the last line
   std::size_t foot_bytes = 0;
   std::uint64_t sent = 0;    // of all three
+  bool flat = false;         // the head has it all: one piece is cheaper to send than three
   request* of = nullptr;     // whose payload it is, if any
   bool checked = false;      // a checksum follows
   std::uint64_t summed = 0;  // bytes of the payload that `sum` is of

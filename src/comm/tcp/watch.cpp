@@ -134,8 +134,9 @@ void tcp_watch::run(const std::stop_token& stop) {
         if (!one.over) advance(one);
       }
       std::erase_if(greetings_, [](const greeting& one) { return one.over; });
-      for (std::size_t peer = 0; peer < lines_.size(); ++peer) {
-        if (lines_[peer].socket) listen(static_cast<int>(peer));
+      const std::size_t first = files.size() - polled_.size();
+      for (std::size_t i = 0; i < polled_.size(); ++i) {
+        if (files[first + i].revents != 0 && line_of(polled_[i]).socket) listen(polled_[i]);
       }
       expire(now);
       if (now >= next_beat_) beat();
@@ -146,7 +147,7 @@ void tcp_watch::run(const std::stop_token& stop) {
   }
 }
 
-void tcp_watch::gather(std::vector<pollfd>& files) const {
+void tcp_watch::gather(std::vector<pollfd>& files) {
   files.clear();
   files.push_back({wake_.get(), POLLIN, 0});
   if (clock::now() >= doors_open_) {
@@ -157,9 +158,13 @@ void tcp_watch::gather(std::vector<pollfd>& files) const {
     const bool out = one.connecting || one.talk.now() == handshake::state::sending;
     files.push_back({one.socket.file(), static_cast<short>(out ? POLLOUT : POLLIN), 0});
   }
-  for (const auto& one : lines_) {
-    if (one.socket)
-      files.push_back({one.socket.file(), static_cast<short>(POLLIN | (one.out.empty() ? 0 : POLLOUT)), 0});
+  polled_.clear();
+  const std::lock_guard lock(lines_mutex_);
+  for (std::size_t peer = 0; peer < lines_.size(); ++peer) {
+    const line& one = lines_[peer];
+    if (!one.socket) continue;
+    files.push_back({one.socket.file(), static_cast<short>(POLLIN | (one.out.empty() ? 0 : POLLOUT)), 0});
+    polled_.push_back(static_cast<int>(peer));
   }
 }
 

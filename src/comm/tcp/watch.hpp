@@ -96,7 +96,7 @@ class tcp_watch {
   };
 
   void run(const std::stop_token& stop);
-  void gather(std::vector<pollfd>& files) const;
+  void gather(std::vector<pollfd>& files);
   [[nodiscard]] clock::time_point next_event() const;
   void take_orders();
 
@@ -135,6 +135,7 @@ class tcp_watch {
   std::vector<pairing> pairs_;
   std::mutex lines_mutex_;
   std::vector<line> lines_;
+  std::vector<int> polled_;  // whose control connections come last among the files that are waited for
   clock::time_point next_beat_{};
   clock::time_point last_turn_{};
   clock::time_point doors_open_{};  // not before: there was no descriptor left
