@@ -295,7 +295,7 @@ TEST_CASE("a lease ends when its holder is stopped, and stays ended when it goes
     auto store = at.open();
     worker holder(at, {"hold", "member", "0.5"});
     const auto there = await(store, "member");
-    holder.send(SIGSTOP);
+    holder.stop();
     CHECK(store.watch("member", there.version, soon()) == store_entry{});
     holder.send(SIGCONT);
     CHECK_FALSE(store.watch("member", 0, muster::deadline_after(muster::seconds(0.5))));

@@ -277,7 +277,7 @@ TEST_CASE("calls at a server that is stopped end at their deadlines, and it take
   tcp_store store(where, "t", soon());
   const auto lease = store.lease(seconds(1), soon());
   const auto left = store.compare_and_swap("member", 0, "here", soon(), lease.id()).now;
-  server.send(SIGSTOP);
+  server.stop();
   CHECK_THROWS_AS(store.get("member", shortly()), muster::timeout_error);
   CHECK_THROWS_WITH(store.get("member", shortly()), contains("get of 'member' at the store tcp://" + where));
   CHECK_FALSE(store.watch("member", left.version, deadline_after(seconds(1.5))));

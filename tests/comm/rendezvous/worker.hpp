@@ -39,6 +39,13 @@ class worker {
     (void)wait();
   }
   void send(int signal) const { ::kill(process_, signal); }
+  /// Stops it; on return none of its threads runs any more.
+  void stop() const {
+    send(SIGSTOP);
+    int status = 0;
+    while (::waitpid(process_, &status, WUNTRACED) < 0 && errno == EINTR) {
+    }
+  }
   /// Its exit status; minus the signal that ended it.
   int wait() {
     int status = 0;
