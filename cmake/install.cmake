@@ -101,7 +101,8 @@ endif()
 if(tcp IN_LIST muster_parts)
   set(tcp_libraries -lmuster_tcp)
   if(NOT BUILD_SHARED_LIBS)
-    list(APPEND tcp_libraries -lcrypto ${CMAKE_DL_LIBS})
+    list(APPEND tcp_libraries -lcrypto ${CMAKE_DL_LIBS})  # "dl", or nothing where the C library has it
+    list(TRANSFORM tcp_libraries REPLACE "^([^-].*)$" "-l\\1")
   endif()
   definitions_of(definitions tcp)
   muster_install_pc(muster-tcp "muster over TCP" REQUIRES muster-core

@@ -6,8 +6,8 @@
 #include <muster/comm/tcp/store.hpp>
 #include <muster/core/error.hpp>
 
-#include "store_client.hpp"
-#include "store_guest.hpp"
+#include "../net/store_client.hpp"
+#include "../net/store_guest.hpp"
 
 namespace muster::inline v0 {
 namespace {

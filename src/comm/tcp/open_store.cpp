@@ -7,9 +7,9 @@
 #include <muster/comm/tcp/store.hpp>
 #include <muster/core/error.hpp>
 
-#include "address.hpp"
-#include "handshake.hpp"
-#include "pmix.hpp"
+#include "../net/address.hpp"
+#include "../net/handshake.hpp"
+#include "../net/pmix.hpp"
 
 namespace muster::inline v0 {
 namespace {

@@ -11,7 +11,7 @@
 #include <muster/comm/tcp/store.hpp>
 #include <muster/core/log.hpp>
 
-#include "store_guest.hpp"
+#include "../net/store_guest.hpp"
 
 namespace muster::inline v0 {
 namespace {
