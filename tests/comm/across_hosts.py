@@ -14,14 +14,12 @@ Ends with 77 and says why where there can be no such hosts.
 import argparse
 import os
 import random
-import select
-import subprocess
 import sys
 import time
 
 import hosts
+from ranks import Failure, Process
 
-DEADLINE = 60.0
 COUNTED = 64 << 20  # bytes of the allreduce whose traffic is counted
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -35,61 +33,17 @@ parser.add_argument("words", nargs="*")
 options = parser.parse_args()
 
 
-class Failure(Exception):
-    pass
-
-
-class Rank:
+class Rank(Process):
     def __init__(self, host, rank, ranks, local, meeting, words):
-        environment = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_RANK=str(local),
-                           MUSTER_RENDEZVOUS=meeting, MUSTER_JOB=f"across-{os.getpid()}",
-                           MUSTER_TEST_SEED=str(options.seed))
-        self.rank, self.host = rank, host
+        environment = dict(RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_RANK=str(local), MUSTER_RENDEZVOUS=meeting,
+                           MUSTER_JOB=f"across-{os.getpid()}", MUSTER_TEST_SEED=str(options.seed))
         flags = ["--transport", options.transport]
         if options.transport == "hierarchical":
             flags += ["--between", "tcp"]
-        self.process = subprocess.Popen(host.inside(options.program, *words, *flags), env=environment,
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
-        self.text, self.lines, self.open = b"", [], True
-
-    def read(self, until):
-        ready, _, _ = select.select([self.process.stdout], [], [], max(0.0, until - time.monotonic()))
-        if not ready:
-            raise Failure(f"rank {self.rank} neither ends nor says anything more (so far: {self.lines})")
-        data = os.read(self.process.stdout.fileno(), 65536)
-        self.open = bool(data)
-        *whole, self.text = (self.text + data).split(b"\n")
-        self.lines += [line.decode() for line in whole]
-
-    def expect(self, word):
-        until = time.monotonic() + DEADLINE
-        while True:
-            for line in self.lines:
-                if line.split(" ")[0] == word:
-                    return line
-            if not self.open:
-                raise Failure(f"rank {self.rank} ended without '{word}' ({self.lines}, {self.end()}, {self.errors})")
-            self.read(until)
+        super().__init__(rank, host.inside(options.program, *words, *flags), environment)
 
     def say(self):
         self.process.stdin.write(b"\n")
-
-    def end(self):
-        until = time.monotonic() + DEADLINE
-        while self.open:
-            self.read(until)
-        try:
-            status = self.process.wait(max(0.1, until - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            raise Failure(f"rank {self.rank} does not end") from None
-        self.errors = self.process.stderr.read().decode()
-        return status
-
-    def close(self):
-        self.process.kill()
-        self.process.wait()
-        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
-            stream.close()
 
 
 def start(network, sizes, words):

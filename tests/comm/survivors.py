@@ -18,16 +18,14 @@ import atexit
 import os
 import random
 import re
-import select
 import shutil
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 
-DEADLINE = 30.0  # of what takes milliseconds: the machine may be busy
+from ranks import Failure, Process
 
 parser = argparse.ArgumentParser()
 parser.add_argument("what", choices=["kill", "pause", "stop", "leave", "abort"])
@@ -39,67 +37,15 @@ parser.add_argument("--transport", choices=["shm", "tcp", "hierarchical"], defau
 options = parser.parse_args()
 
 
-class Failure(Exception):
-    pass
-
-
-class Rank:
-    """One process, its lines as they come."""
-
+class Rank(Process):
     def __init__(self, job, rank, ranks, seed, words):
-        environment = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_RANK=str(rank),
+        environment = dict(RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_RANK=str(rank),
                            LOCAL_WORLD_SIZE=str(ranks), MUSTER_JOB=job, MUSTER_TEST_SEED=str(seed))
         if options.transport != "shm":
             environment["MUSTER_RENDEZVOUS"] = f"file:{meetings}"
         if options.transport == "hierarchical":
             environment.update(MUSTER_HOST=f"host-{rank % 2}", MUSTER_BETWEEN="tcp")
-        self.rank = rank
-        self.process = subprocess.Popen([options.program] + words, env=environment, stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
-        self.pid = self.process.pid
-        self.text = b""
-        self.lines = []
-        self.open = True
-
-    def read(self, until):
-        """Takes what there is, waiting for it until then."""
-        ready, _, _ = select.select([self.process.stdout], [], [], max(0.0, until - time.monotonic()))
-        if not ready:
-            raise Failure(f"rank {self.rank} neither ends nor says anything more (so far: {self.lines})")
-        data = os.read(self.process.stdout.fileno(), 65536)
-        self.open = bool(data)
-        self.text += data
-        *whole, self.text = self.text.split(b"\n")
-        self.lines += [line.decode() for line in whole]
-
-    def expect(self, word):
-        """The first line that begins with this word."""
-        until = time.monotonic() + DEADLINE
-        while True:
-            for line in self.lines:
-                if line.split(" ")[0] == word:
-                    return line
-            if not self.open:
-                raise Failure(f"rank {self.rank} ended without '{word}' ({self.lines}, {self.end()})")
-            self.read(until)
-
-    def end(self):
-        """Its exit status, when all it said has been read."""
-        until = time.monotonic() + DEADLINE
-        while self.open:
-            self.read(until)
-        try:
-            status = self.process.wait(max(0.1, until - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            raise Failure(f"rank {self.rank} does not end") from None
-        self.errors = self.process.stderr.read().decode()
-        return status
-
-    def close(self):
-        self.process.kill()
-        self.process.wait()
-        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
-            stream.close()
+        super().__init__(rank, [options.program] + words, environment)
 
     def error(self):
         """(nanoseconds, status, ranks named, text) of its line of error."""

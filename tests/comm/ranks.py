@@ -1,0 +1,62 @@
+"""One process of a job, its lines as they come: for tests that do things to ranks and look at how they fare."""
+import os
+import select
+import subprocess
+import time
+
+DEADLINE = 60.0  # of what takes milliseconds: the machine may be busy
+
+
+class Failure(Exception):
+    pass
+
+
+class Process:
+    def __init__(self, rank, command, environment):
+        self.rank = rank
+        self.process = subprocess.Popen(command, env=dict(os.environ, **environment), stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
+        self.pid = self.process.pid
+        self.text = b""
+        self.lines = []
+        self.open = True
+
+    def read(self, until):
+        """Takes what there is, waiting for it until then."""
+        ready, _, _ = select.select([self.process.stdout], [], [], max(0.0, until - time.monotonic()))
+        if not ready:
+            raise Failure(f"rank {self.rank} neither ends nor says anything more (so far: {self.lines})")
+        data = os.read(self.process.stdout.fileno(), 65536)
+        self.open = bool(data)
+        self.text += data
+        *whole, self.text = self.text.split(b"\n")
+        self.lines += [line.decode() for line in whole]
+
+    def expect(self, word):
+        """The first line that begins with this word."""
+        until = time.monotonic() + DEADLINE
+        while True:
+            for line in self.lines:
+                if line.split(" ")[0] == word:
+                    return line
+            if not self.open:
+                raise Failure(f"rank {self.rank} ended without '{word}' ({self.lines}, {self.end()}, {self.errors})")
+            self.read(until)
+
+    def end(self):
+        """Its exit status, when all it said has been read."""
+        until = time.monotonic() + DEADLINE
+        while self.open:
+            self.read(until)
+        try:
+            status = self.process.wait(max(0.1, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            raise Failure(f"rank {self.rank} does not end") from None
+        self.errors = self.process.stderr.read().decode()
+        return status
+
+    def close(self):
+        self.process.kill()
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+            stream.close()
