@@ -44,7 +44,7 @@ class activation {
   // How the network is put together.
   void normalise(batch_norm<T>& norm) noexcept { norm_ = &norm; }
   void rectify() noexcept { relu_ = true; }
-  [[nodiscard]] bool plain() const noexcept { return norm_ == nullptr && !relu_; }
+  [[nodiscard]] bool normalised() const noexcept { return norm_ != nullptr; }
   /// Its values are those of `other`: another function of the same numbers.
   void see(activation& other);
   /// `part` is a term of this sum and has the sum's gradient as its own: to begin with, or for good if `complete`, when

@@ -30,6 +30,15 @@ void give(const input_of<T>& in, std::size_t image, const T* slope) {
   in.written(image);
 }
 
+/// The gradient of what a layer wrote for one image; in `scratch` where it has to be made.
+template <class T>
+const T* slope_of(activation<T>& out, std::size_t image, std::vector<T>& scratch) {
+  if (!out.normalised()) return out.gradient(image);
+  scratch.resize(out.shape().size());
+  out.read_gradient(image, out.view(scratch.data()));
+  return scratch.data();
+}
+
 }  // namespace
 
 template <class T>
@@ -125,6 +134,7 @@ void dense_layer<T>::backward(const pass& now) {
 
 template <class T>
 void sum_layer<T>::connect() {
+  if (out_->normalised()) return;  // the gradient of the sum is another one than that of what is read
   for (const auto* const part : {&a_, &b_}) {
     if (part->adds() || !(*part)->wants_gradient()) continue;
     if (!part->completes()) {
@@ -148,9 +158,10 @@ void sum_layer<T>::forward(const pass& now) {
 
 template <class T>
 void sum_layer<T>::backward(const pass& now) {
+  std::vector<T> scratch;
   for (const auto* const part : {&a_, &b_}) {
     if ((*part)->shares() || !(*part)->wants_gradient()) continue;
-    for (std::size_t i = 0; i < now.images; ++i) give(*part, i, out_->gradient(i));
+    for (std::size_t i = 0; i < now.images; ++i) give(*part, i, slope_of(*out_, i, scratch));
     part->all_written(now);
   }
 }
@@ -178,11 +189,12 @@ void padded_shortcut<T>::forward(const pass& now) {
 template <class T>
 void padded_shortcut<T>::backward(const pass& now) {
   if (!in_->wants_gradient()) return;
+  std::vector<T> scratch;
   const extent& from = in_->shape();
   const extent& to = out_->shape();
   const std::size_t before = (to.channels - from.channels) / 2;
   for (std::size_t i = 0; i < now.images; ++i) {
-    const T* const slope = out_->gradient(i);  // the output is plain
+    const T* const slope = slope_of(*out_, i, scratch);
     std::fill(image_.begin(), image_.end(), T{0});
     for (std::size_t y = 0; y < to.height; ++y) {
       for (std::size_t x = 0; x < to.width; ++x) {
@@ -242,10 +254,11 @@ void max_pool<T>::forward(const pass& now) {
 template <class T>
 void max_pool<T>::backward(const pass& now) {
   if (!in_->wants_gradient()) return;
+  std::vector<T> scratch;
   const std::size_t size = out_->shape().size();
   for (std::size_t i = 0; i < now.images; ++i) {
     std::fill(image_.begin(), image_.end(), T{0});
-    const T* const slope = out_->gradient(i);
+    const T* const slope = slope_of(*out_, i, scratch);
     for (std::size_t k = 0; k < size; ++k) image_[from_[i * size + k]] += slope[k];
     give(in_, i, image_.data());
   }
@@ -272,10 +285,11 @@ void average_pool<T>::forward(const pass& now) {
 template <class T>
 void average_pool<T>::backward(const pass& now) {
   if (!in_->wants_gradient()) return;
+  std::vector<T> scratch;
   const extent& from = in_->shape();
   const T share = T{1} / static_cast<T>(from.height * from.width);
   for (std::size_t i = 0; i < now.images; ++i) {
-    const T* const slope = out_->gradient(i);
+    const T* const slope = slope_of(*out_, i, scratch);
     for (std::size_t at = 0; at < from.size(); at += from.channels) {
       for (std::size_t c = 0; c < from.channels; ++c) image_[at + c] = share * slope[c];
     }
@@ -310,9 +324,10 @@ void dropout<T>::forward(const pass& now) {
 template <class T>
 void dropout<T>::backward(const pass& now) {
   if (!in_->wants_gradient()) return;
-  std::vector<T> slope(out_->shape().size());
+  std::vector<T> slope(out_->shape().size()), scratch;
   for (std::size_t i = 0; i < now.images; ++i) {
-    over_elements(now, i, [&](std::size_t k, T factor) { slope[k] = out_->gradient(i)[k] * factor; });
+    const T* const given = slope_of(*out_, i, scratch);
+    over_elements(now, i, [&](std::size_t k, T factor) { slope[k] = given[k] * factor; });
     give(in_, i, slope.data());
   }
   in_.all_written(now);

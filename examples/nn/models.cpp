@@ -33,7 +33,7 @@ activation<T>& basic_block(network<T>& net, activation<T>& in, std::size_t chann
 }
 
 /// Version 2: what goes into the block is normalised and rectified first; between stages that also goes into the
-/// projection, which has no normalisation of its own.
+/// projection, which has a bias and no normalisation of its own.
 template <class T>
 activation<T>& preactivated_block(network<T>& net, activation<T>& in, std::size_t channels, std::size_t stride,
                                   char option) {
@@ -42,7 +42,8 @@ activation<T>& preactivated_block(network<T>& net, activation<T>& in, std::size_
   auto& second = convolve3(net, first, channels);
   if (in.shape().channels == channels && stride == 1) return net.add(second, in);
   if (option == 'A') return net.add(second, net.pad_shortcut(in, channels, stride));
-  return net.add(second, convolve1(net, ready, channels, stride));
+  auto& around = net.convolve(ready, {.channels = channels, .kernel = 1, .stride = stride, .bias = true});
+  return net.add(second, around);
 }
 
 template <class T>

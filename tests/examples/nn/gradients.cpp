@@ -22,7 +22,8 @@ void check_gradients(network& net, std::size_t images, std::uint64_t seed, std::
     const auto& shape = net.parameters()[i];
     const bool scales = shape.how == nn::start::ones;
     const double spread = scales ? 0.5 : shape.fan > 1 ? std::sqrt(24 / shape.fan) : 0.5;
-    memory.values[i] = test::numbers<double>(seed + i, memory.values[i].size(), spread, scales ? 1 : 0);
+    const auto values = test::numbers<double>(seed + i, memory.values[i].size(), spread, scales ? 1 : 0);
+    std::copy(values.begin(), values.end(), memory.values[i].begin());  // the network has a view of it
   }
   const auto pixels = test::numbers<double>(seed + 1000, images * net.input_shape().size(), 2);
   std::vector<float> labels(images);
@@ -140,6 +141,19 @@ TEST_CASE("the gradients of shortcuts are those of differences", "[nn]") {
     auto& view = net.normalised_view(in);
     return net.add(net.convolve(view, {.channels = 4, .kernel = 3, .padding = 1}), in);
   });
+}
+
+TEST_CASE("the gradients of layers that are normalised behind are those of differences", "[nn]") {
+  const auto finish = [](network& net, activation& made) -> activation& { return net.relu(net.normalise(made)); };
+  check_layer({6, 6, 2}, 4, 1, [&](network& net, activation& in) -> activation& {
+    return finish(net, net.add(net.convolve(in, {.channels = 4, .kernel = 3, .padding = 1}), in));
+  });
+  check_layer({6, 6, 2}, 4, 2,
+              [&](network& net, activation& in) -> activation& { return finish(net, net.pad_shortcut(in, 7, 2)); });
+  check_layer({6, 6, 2}, 4, 3, [&](network& net, activation& in) -> activation& { return finish(net, net.max(in, {})); });
+  check_layer({6, 6, 2}, 4, 4, [&](network& net, activation& in) -> activation& { return finish(net, net.drop(in, 0.3)); });
+  check_layer({6, 6, 2}, 4, 5, [&](network& net, activation& in) -> activation& { return finish(net, net.average(in)); });
+  check_layer({6, 6, 2}, 4, 6, [&](network& net, activation& in) -> activation& { return finish(net, net.dense(in, 9)); });
 }
 
 TEST_CASE("the gradients of whole networks are those of differences", "[nn]") {

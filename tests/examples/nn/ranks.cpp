@@ -67,7 +67,7 @@ outcome train(int ranks, const std::function<std::unique_ptr<nn::network<float>>
       muster::allreduce(world, arena.gradients(), muster::sum);
       muster::allreduce(world, std::span(&loss, 1), muster::sum);
       result.losses.push_back(loss / static_cast<double>(global_batch));
-      optimizer.apply(0.02);
+      optimizer.apply(0.005);
     }
     result.parameters.assign(arena.parameters().begin(), arena.parameters().end());
     result.statistics.assign(net->statistics().begin(), net->statistics().end());
