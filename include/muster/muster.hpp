@@ -65,6 +65,11 @@
 #include <muster/core/random.hpp>
 #include <muster/core/training_position.hpp>
 #include <muster/core/update.hpp>
+#include <muster/core/update/adagrad.hpp>
+#include <muster/core/update/adam.hpp>
+#include <muster/core/update/assign.hpp>
+#include <muster/core/update/lars.hpp>
+#include <muster/core/update/sgd.hpp>
 #include <muster/core/version.hpp>
 #include <muster/data/any_loader.hpp>
 #include <muster/data/bad_records.hpp>
@@ -107,8 +112,13 @@
 #include <muster/elastic/session.hpp>
 #include <muster/elastic/state.hpp>
 #include <muster/elastic/step.hpp>
+#include <muster/train/adagrad.hpp>
+#include <muster/train/adam.hpp>
 #include <muster/train/arena.hpp>
+#include <muster/train/lars.hpp>
+#include <muster/train/optimizer.hpp>
 #include <muster/train/scatter_records.hpp>
 #include <muster/train/schedule.hpp>
 #include <muster/train/sgd.hpp>
+#include <muster/train/tensor_filter.hpp>
 #include <muster/train/tracker.hpp>

@@ -31,6 +31,8 @@ enum class setting : int {
   heartbeat,
   missed_beats,
   checksum,
+  optimizer,
+  compress,
   log_level,
   log_ranks,
   count_

@@ -129,20 +129,29 @@ void sign_codec::decode_add(std::span<const std::byte> encoded, std::uint64_t, f
 }
 
 void majority_vote(std::span<const std::byte> encoded, std::size_t voters, std::span<float> voted) {
-  if (voters == 0) throw configuration_error("there is nobody to vote (0 voters); give the forms of one rank at least");
+  majority_vote(encoded, voters, sign_codec().encoded_bytes(voted.size()), voted);
+}
+
+void majority_vote(std::span<const std::byte> encoded, std::size_t voters, std::size_t stride, std::span<float> voted) {
   const std::size_t bytes = sign_codec().encoded_bytes(voted.size());
-  detail::require_encoded("sign", encoded, voters * bytes, voters * voted.size());
+  if (voters == 0) throw configuration_error("there is nobody to vote (0 voters); give the forms of one rank at least");
+  if (stride < bytes || stride % 4 != 0) {
+    throw configuration_error("signs cannot be " + std::to_string(stride) + " bytes apart (those of " +
+                              std::to_string(voted.size()) + " values take " + std::to_string(bytes) +
+                              ", and begin at a multiple of 4); give the bytes of a voter");
+  }
+  detail::require_encoded("sign", encoded, (voters - 1) * stride + bytes, voted.size());
   double scales = 0;
   for (std::size_t voter = 0; voter < voters; ++voter)
-    scales += static_cast<double>(checked_scale(encoded.subspan(voter * bytes, bytes), voted.size()));
+    scales += static_cast<double>(checked_scale(encoded.subspan(voter * stride, bytes), voted.size()));
   if (voted.empty()) return;
   const auto scale = static_cast<float>(scales);
   if (std::isnan(scale)) {  // also where there is a tie: a gradient that diverged stays one
     std::fill(voted.begin(), voted.end(), scale);
     return;
   }
-  detail::run_vectorised<vote>(reinterpret_cast<const std::uint32_t*>(encoded.data() + sizeof scale), bytes / 4, voters,
-                               scale, voted.data(), voted.size());
+  detail::run_vectorised<vote>(reinterpret_cast<const std::uint32_t*>(encoded.data() + sizeof scale), stride / 4,
+                               voters, scale, voted.data(), voted.size());
 }
 
 }  // namespace muster::inline v0

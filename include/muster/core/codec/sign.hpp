@@ -26,9 +26,13 @@ struct sign_codec {
 static_assert(codec<sign_codec>);
 
 /// Majority vote (Bernstein et al. 2019, https://arxiv.org/abs/1810.05291): each of `voted` becomes the sum of the
-/// scales of all voters with the sign that most of them gave it, and 0 when there are as many of either. `encoded` are
-/// the forms that `sign_codec` made of as many values, of `voters` ranks one after the other: what an allgather leaves.
-/// Throws data_error for bytes that are no such forms, and configuration_error for no voters; writes nothing then.
+/// scales of all voters with the sign that most of them gave it, and 0 when there are as many of either. `encoded`
+/// holds the forms that `sign_codec` made of as many values: the first at its begin, each other `stride` bytes behind
+/// the one before, the last at its end; so an allgather of several tensors is voted on where it lies. Throws data_error
+/// for bytes that are no such forms, and configuration_error for no voters or a stride that is none; writes nothing
+/// then.
+void majority_vote(std::span<const std::byte> encoded, std::size_t voters, std::size_t stride, std::span<float> voted);
+/// The same of forms that lie one behind the other.
 void majority_vote(std::span<const std::byte> encoded, std::size_t voters, std::span<float> voted);
 
 }  // namespace muster::inline v0
