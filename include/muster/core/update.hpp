@@ -1,6 +1,6 @@
 // Update kernels: one step of an optimizer over spans, in one pass over memory. Headers without branches in their
 // loops, so that they are as wide as what they are compiled for; each element's arithmetic stands by itself, so spans may
-// be cut anywhere.
+// be cut anywhere. GCC makes vectors of the roots of Adam and AdaGrad with -fno-math-errno alone.
 #pragma once
 
 #include <muster/core/update/adagrad.hpp>
