@@ -33,6 +33,8 @@ enum class setting : int {
   checksum,
   optimizer,
   compress,
+  mode,
+  trace,
   log_level,
   log_ranks,
   count_
