@@ -119,6 +119,7 @@
 #include <muster/train/arena.hpp>
 #include <muster/train/bucket.hpp>
 #include <muster/train/checkpoint.hpp>
+#include <muster/train/compress.hpp>
 #include <muster/train/gossip.hpp>
 #include <muster/train/gradient_sync.hpp>
 #include <muster/train/lars.hpp>
