@@ -31,6 +31,10 @@ enum class setting : int {
   heartbeat,
   missed_beats,
   checksum,
+  optimizer,
+  compress,
+  mode,
+  trace,
   log_level,
   log_ranks,
   count_

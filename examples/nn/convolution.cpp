@@ -1,0 +1,44 @@
+#include "convolution.hpp"
+
+#include <string>
+
+#include <muster/core/error.hpp>
+
+#include "convolution_direct.hpp"
+#include "convolution_eigen.hpp"
+#ifdef NN_ONEDNN
+#include "convolution_onednn.hpp"
+#endif
+
+namespace nn {
+
+std::vector<std::string_view> convolution_names() {
+  return {"direct", "eigen",
+#ifdef NN_ONEDNN
+          "onednn"
+#endif
+  };
+}
+
+template <class T>
+std::unique_ptr<convolution<T>> make_convolution(std::string_view backend, const convolution_shape& shape,
+                                                 const kernel_set<T>& kernels) {
+  if (backend == "direct") return std::make_unique<direct_convolution<T>>(shape, kernels);
+  if (backend == "eigen") return std::make_unique<eigen_convolution<T>>(shape);
+#ifdef NN_ONEDNN
+  if constexpr (std::is_same_v<T, float>) {
+    if (backend == "onednn") return make_onednn_convolution(shape);
+  }
+#endif
+  std::string known;
+  for (const auto name : convolution_names()) known += (known.empty() ? "" : ", ") + std::string(name);
+  throw muster::configuration_error("there is no way '" + std::string(backend) + "' to convolve (this build has " +
+                                    known + ", and onednn for float only); use one of these");
+}
+
+template std::unique_ptr<convolution<float>> make_convolution<float>(std::string_view, const convolution_shape&,
+                                                                     const kernel_set<float>&);
+template std::unique_ptr<convolution<double>> make_convolution<double>(std::string_view, const convolution_shape&,
+                                                                       const kernel_set<double>&);
+
+}  // namespace nn

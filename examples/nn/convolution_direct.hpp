@@ -1,0 +1,71 @@
+// Convolution without a matrix of patches: the taps of a row and their channels are one run of numbers already.
+#pragma once
+
+#include <vector>
+
+#include <muster/core/buffer.hpp>
+
+#include "convolution.hpp"
+
+namespace nn {
+
+/// Images are copied into memory with zeros around them, so that no tap needs a test. Then
+/// - forward: for each output pixel and each row of the kernel, a run of kernel * channels inputs is multiplied by a
+///   panel of weights; six pixels times two vectors of output channels stay in registers (with AVX2), so that each
+///   number that is loaded feeds two multiplications at least;
+/// - backward data: the same on the gradient with the weights turned around. With a stride s, the input pixels fall
+///   into s * s classes by (y + padding) mod s and (x + padding) mod s, each with its own taps: nothing is multiplied
+///   by zeros in between;
+/// - backward weights: for each row of the kernel, six terms of a run times two vectors of output channels, summed over
+///   the pixels.
+template <class T>
+class direct_convolution final : public convolution<T> {
+ public:
+  direct_convolution(const convolution_shape& shape, const kernel_set<T>& kernels);
+
+  [[nodiscard]] std::size_t block() const noexcept override { return block_; }
+  [[nodiscard]] image_view<T> input(std::size_t k) noexcept override;
+  [[nodiscard]] image_view<T> slope(std::size_t k) noexcept override;
+  void begin(std::span<const T> weights) override;
+  void forward(std::size_t images, T* out) override;
+  void backward_data(std::size_t images, T* in, bool add) override;
+  void backward_weights(std::size_t images, T* weights) override;
+
+ private:
+  /// Images with a border.
+  struct framed {
+    std::size_t border = 0;
+    extent inner;
+    muster::buffer<T> memory;
+
+    void reserve(std::size_t images) { memory = muster::buffer<T>(images * image_size()); }
+    [[nodiscard]] std::size_t row_step() const { return (inner.width + 2 * border) * inner.channels; }
+    [[nodiscard]] std::size_t image_size() const { return (inner.height + 2 * border) * row_step(); }
+    [[nodiscard]] T* pixel(std::size_t image, std::size_t y, std::size_t x) {
+      return memory.data() + image * image_size() + (y + border) * row_step() + (x + border) * inner.channels;
+    }
+  };
+  /// Input pixels whose gradient comes from the same taps.
+  struct pixel_class {
+    std::size_t first_row = 0, first_column = 0;  ///< of the taps; the others follow in steps of the stride
+    std::size_t rows = 0, columns = 0;            ///< taps
+    std::vector<pixel_place> places;              ///< of all images of a block
+    std::size_t places_an_image = 0;
+    muster::buffer<T> panels;
+  };
+
+  void place_outputs();
+  void place_inputs();
+  void pack(pixel_class& taps);
+
+  const kernel_set<T>* kernels_;
+  std::size_t block_;
+  framed input_, slope_;
+  std::vector<pixel_place> places_;
+  muster::buffer<T> panels_;
+  std::vector<pixel_class> classes_;
+  std::span<const T> weights_;
+  bool turned_ = false;  // the classes' panels are those of weights_
+};
+
+}  // namespace nn

@@ -1,0 +1,35 @@
+// Convolution as a product of matrices: a patch of the image for each output pixel, times the weights.
+#pragma once
+
+#include <vector>
+
+#include "convolution.hpp"
+
+namespace nn {
+
+/// im2col (Chellapilla, Puri and Simard 2006) over several images a product, by Eigen. Always there.
+template <class T>
+class eigen_convolution final : public convolution<T> {
+ public:
+  explicit eigen_convolution(const convolution_shape& shape);
+
+  [[nodiscard]] std::size_t block() const noexcept override { return block_; }
+  [[nodiscard]] image_view<T> input(std::size_t k) noexcept override;
+  [[nodiscard]] image_view<T> slope(std::size_t k) noexcept override;
+  void begin(std::span<const T> weights) override { weights_ = weights; }
+  void forward(std::size_t images, T* out) override;
+  void backward_data(std::size_t images, T* in, bool add) override;
+  void backward_weights(std::size_t images, T* weights) override;
+
+ private:
+  /// Calls run(patch, pixel, elements): where the taps of a row of the kernel are in patches_ and in an image.
+  template <class Run>
+  void over_patches(std::size_t images, const Run& run) const;
+  void gather(std::size_t images);
+
+  std::size_t block_;
+  std::vector<T> input_, slope_, patches_;
+  std::span<const T> weights_;
+};
+
+}  // namespace nn

@@ -1,0 +1,97 @@
+// The inner loops of the layers, compiled for several widths of vectors and chosen at run time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+namespace nn {
+
+/// Where the numbers of output pixel `p` come from and go to, in elements from the start of an image.
+struct pixel_place {
+  std::int32_t in;
+  std::int32_t out;
+};
+
+/// out[pixel][column] (+)= sum over rows r and k of in[pixel.in + r * row_step + k] * weight(r, k, column): a
+/// convolution of one image, where the taps of a row and their channels lie one behind another (NHWC) and so are one
+/// run of numbers.
+template <class T>
+struct product_job {
+  const T* in;
+  const pixel_place* pixels;
+  std::size_t pixel_count;
+  std::size_t rows;
+  std::size_t row_step;
+  std::size_t run;
+  const T* panels;  ///< as pack_panels() makes them
+  T* out;
+  std::size_t columns;
+  bool add;  ///< to what is in `out`
+};
+
+/// to[r][k][column] += sum over the pixels of in[pixel of in + r * row_step + k] * gradient[pixel][column]: the
+/// gradient of the weights from some images.
+template <class T>
+struct weight_job {
+  const T* in;
+  std::size_t in_image, in_row, in_pixel;  ///< from one image, output row or output pixel to the next
+  const T* gradient;
+  std::size_t gradient_image, gradient_row, gradient_pixel;
+  std::size_t images;
+  std::size_t height, width;  ///< of the output
+  std::size_t rows;
+  std::size_t row_step;
+  std::size_t run;
+  std::size_t columns;
+  T* to;
+};
+
+/// Rows of pixels; the pixels of a row lie one behind another.
+template <class T>
+struct image_view {
+  T* data;
+  std::size_t height, width, channels;
+  std::size_t row_step;
+};
+
+/// y = scale * x + shift for each channel (null: y = x), and then max(y, 0) if `relu`.
+template <class T>
+struct pointwise {
+  const T* scale = nullptr;
+  const T* shift = nullptr;
+  bool relu = false;
+};
+
+template <class T>
+struct kernel_set {
+  std::string_view name;  ///< "avx2"
+  std::size_t lanes;      ///< elements of a vector
+  std::size_t panel;      ///< columns that are packed together
+
+  void (*multiply)(const product_job<T>&);
+  void (*add_weights)(const weight_job<T>&);
+
+  /// to = f(from), or to += f(from).
+  void (*apply)(const image_view<const T>& from, const pointwise<T>& f, const image_view<T>& to, bool add);
+  /// Adds to sum[c] and squares[c] what the values minus pivot[c], and their squares, add up to.
+  void (*moments)(const image_view<const T>& image, const T* pivot, T* sum, T* squares);
+  /// gradient = 0 where f(values) is not above 0, if f.relu. Then, unless `sum` is null, sum[c] += gradient and
+  /// products[c] += gradient * (of - pivot[c]).
+  void (*mask)(const image_view<const T>& values, const pointwise<T>& f, const image_view<T>& gradient, const T* of,
+               const T* pivot, T* sum, T* products);
+  /// to = a[c] * gradient + b[c] * values + d[c], or += that.
+  void (*combine)(const image_view<const T>& gradient, const image_view<const T>& values, const T* a, const T* b,
+                  const T* d, const image_view<T>& to, bool add);
+};
+
+/// What this processor can do best, or the set of that name. Throws muster::configuration_error if there is none, or
+/// this processor cannot run it.
+template <class T>
+const kernel_set<T>& find_kernels(std::string_view name = {});
+
+/// Those that this processor can run, best first.
+std::vector<std::string_view> kernel_names();
+
+}  // namespace nn

@@ -1,0 +1,398 @@
+// What kernels_*.cpp compile, each for vectors of its own width. Nothing of the standard library is called here: a
+// function of it that was compiled for wide vectors must not be the one that the linker keeps for everybody.
+#pragma once
+
+#include "kernels.hpp"
+
+#define NN_UNROLL _Pragma("GCC unroll 16")
+
+namespace nn {
+namespace {
+
+/// Width is that of a vector in bytes, Pixels x Blocks vectors are held in registers.
+template <class T, std::size_t Width, std::size_t Pixels, std::size_t Blocks>
+struct kernels {
+  using vector [[gnu::vector_size(Width)]] = T;
+  using loose [[gnu::vector_size(Width), gnu::aligned(alignof(T)), gnu::may_alias]] = T;
+  static constexpr std::size_t lanes = Width / sizeof(T);
+  static constexpr std::size_t panel = Blocks * lanes;
+
+  [[gnu::always_inline]] static inline vector load(const T* from) { return *reinterpret_cast<const loose*>(from); }
+  [[gnu::always_inline]] static inline void store(T* to, vector value) { *reinterpret_cast<loose*>(to) = value; }
+
+  /// One tile: Pixels pixels of a panel's columns.
+  template <bool Add>
+  [[gnu::always_inline]] static inline void tile(const product_job<T>& job, const pixel_place* places, const T* weights,
+                                                 std::size_t column) {
+    const T* in[Pixels];
+    NN_UNROLL for (std::size_t p = 0; p < Pixels; ++p) in[p] = job.in + places[p].in;
+    T* const out = job.out + column;
+    vector sums[Pixels][Blocks];
+    NN_UNROLL for (std::size_t p = 0; p < Pixels; ++p) {
+      NN_UNROLL for (std::size_t b = 0; b < Blocks; ++b) {
+        if constexpr (Add) {
+          sums[p][b] = load(out + places[p].out + b * lanes);
+        } else {
+          sums[p][b] = vector{};
+        }
+      }
+    }
+    for (std::size_t r = 0; r < job.rows; ++r) {
+      const std::size_t run = job.run;
+      for (std::size_t k = 0; k < run; ++k) {
+        vector weight[Blocks];
+        NN_UNROLL for (std::size_t b = 0; b < Blocks; ++b) weight[b] = load(weights + b * lanes);
+        NN_UNROLL for (std::size_t p = 0; p < Pixels; ++p) {
+          const vector value = vector{} + in[p][k];
+          NN_UNROLL for (std::size_t b = 0; b < Blocks; ++b) sums[p][b] += value * weight[b];
+        }
+        weights += panel;
+      }
+      NN_UNROLL for (std::size_t p = 0; p < Pixels; ++p) in[p] += job.row_step;
+    }
+    NN_UNROLL for (std::size_t p = 0; p < Pixels; ++p) {
+      NN_UNROLL for (std::size_t b = 0; b < Blocks; ++b) store(out + places[p].out + b * lanes, sums[p][b]);
+    }
+  }
+
+  /// The same where the last columns of the panel are not there.
+  static void tile_of_few(const product_job<T>& job, const pixel_place* places, const T* weights, std::size_t column) {
+    T made[Pixels * panel];
+    pixel_place here[Pixels];
+    for (std::size_t p = 0; p < Pixels; ++p) here[p] = {places[p].in, static_cast<std::int32_t>(p * panel)};
+    product_job<T> local = job;
+    local.out = made;
+    tile<false>(local, here, weights, 0);
+    for (std::size_t p = 0; p < Pixels; ++p) {
+      // A pixel may be there twice, to fill the tile up.
+      if (p > 0 && places[p].out == places[p - 1].out) continue;
+      T* const out = job.out + places[p].out;
+      for (std::size_t c = column; c < job.columns; ++c) {
+        out[c] = (job.add ? out[c] : T{0}) + made[p * panel + c - column];
+      }
+    }
+  }
+
+  static void multiply(const product_job<T>& job) {
+    const std::size_t terms = job.rows * job.run;
+    const T* weights = job.panels;
+    for (std::size_t column = 0; column < job.columns; column += panel, weights += terms * panel) {
+      const bool whole = column + panel <= job.columns;
+      for (std::size_t first = 0; first < job.pixel_count; first += Pixels) {
+        pixel_place places[Pixels];
+        for (std::size_t p = 0; p < Pixels; ++p) {
+          const std::size_t at = first + p;
+          places[p] = job.pixels[at < job.pixel_count ? at : job.pixel_count - 1];  // the last one again
+        }
+        if (!whole) {
+          tile_of_few(job, places, weights, column);
+        } else if (job.add) {
+          tile<true>(job, places, weights, column);
+        } else {
+          tile<false>(job, places, weights, column);
+        }
+      }
+    }
+  }
+
+  /// Terms x B vectors of the gradient of the weights, from some rows of the output or some images.
+  template <std::size_t Terms, std::size_t B>
+  [[gnu::always_inline]] static inline void weight_tile(const weight_job<T>& job, const T* from, const T* slope,
+                                                        T* to) {
+    vector sums[Terms][B];
+    NN_UNROLL for (std::size_t k = 0; k < Terms; ++k) {
+      NN_UNROLL for (std::size_t b = 0; b < B; ++b) sums[k][b] = load(to + k * job.columns + b * lanes);
+    }
+    for (std::size_t image = 0; image < job.images; ++image, from += job.in_image, slope += job.gradient_image) {
+      const T* in = from;
+      const T* gradient = slope;
+      for (std::size_t y = 0; y < job.height; ++y, in += job.in_row, gradient += job.gradient_row) {
+        const T* x = in;
+        const T* g = gradient;
+        for (std::size_t n = 0; n < job.width; ++n, x += job.in_pixel, g += job.gradient_pixel) {
+          vector slopes[B];
+          NN_UNROLL for (std::size_t b = 0; b < B; ++b) slopes[b] = load(g + b * lanes);
+          NN_UNROLL for (std::size_t k = 0; k < Terms; ++k) {
+            const vector value = vector{} + x[k];
+            NN_UNROLL for (std::size_t b = 0; b < B; ++b) sums[k][b] += value * slopes[b];
+          }
+        }
+      }
+    }
+    NN_UNROLL for (std::size_t k = 0; k < Terms; ++k) {
+      NN_UNROLL for (std::size_t b = 0; b < B; ++b) store(to + k * job.columns + b * lanes, sums[k][b]);
+    }
+  }
+
+  template <std::size_t B>
+  static void weight_columns(const weight_job<T>& job, std::size_t column) {
+    for (std::size_t r = 0; r < job.rows; ++r) {
+      const T* const in = job.in + r * job.row_step;
+      const T* const slope = job.gradient + column;
+      T* const to = job.to + r * job.run * job.columns + column;
+      std::size_t k = 0;
+      for (; k + Pixels <= job.run; k += Pixels) weight_tile<Pixels, B>(job, in + k, slope, to + k * job.columns);
+      for (; k + 3 <= job.run; k += 3) weight_tile<3, B>(job, in + k, slope, to + k * job.columns);
+      for (; k < job.run; ++k) weight_tile<1, B>(job, in + k, slope, to + k * job.columns);
+    }
+  }
+
+  static void weight_column(const weight_job<T>& job, std::size_t column) {
+    for (std::size_t r = 0; r < job.rows; ++r) {
+      for (std::size_t k = 0; k < job.run; ++k) {
+        T sum = 0;
+        for (std::size_t n = 0; n < job.images; ++n) {
+          for (std::size_t y = 0; y < job.height; ++y) {
+            const T* in = job.in + r * job.row_step + k + n * job.in_image + y * job.in_row;
+            const T* slope = job.gradient + column + n * job.gradient_image + y * job.gradient_row;
+            for (std::size_t x = 0; x < job.width; ++x) sum += in[x * job.in_pixel] * slope[x * job.gradient_pixel];
+          }
+        }
+        job.to[(r * job.run + k) * job.columns + column] += sum;
+      }
+    }
+  }
+
+  static void weight_block(const weight_job<T>& job) {
+    std::size_t column = 0;
+    for (; column + panel <= job.columns; column += panel) weight_columns<Blocks>(job, column);
+    for (; column + lanes <= job.columns; column += lanes) weight_columns<1>(job, column);
+    for (; column < job.columns; ++column) weight_column(job, column);
+  }
+
+  static void add_weights(const weight_job<T>& job) {
+    // So much at a time that what it reads stays in the first cache, but at least 64 pixels, or loading and storing the
+    // sums would cost too much.
+    constexpr std::size_t cache = 14 * 1024, least = 64;
+    const std::size_t row_bytes = job.width * (job.gradient_pixel + job.in_pixel) * sizeof(T);
+    const auto ceiling = [](std::size_t a, std::size_t b) { return (a + b - 1) / b; };
+    std::size_t rows = cache / row_bytes;
+    if (rows * job.width < least) rows = ceiling(least, job.width);
+    weight_job<T> part = job;
+    if (rows >= job.height) {
+      const std::size_t images = rows / job.height;
+      for (std::size_t n = 0; n < job.images; n += images) {
+        part.images = job.images - n < images ? job.images - n : images;
+        part.in = job.in + n * job.in_image;
+        part.gradient = job.gradient + n * job.gradient_image;
+        weight_block(part);
+      }
+      return;
+    }
+    part.images = 1;
+    for (std::size_t n = 0; n < job.images; ++n) {
+      for (std::size_t y = 0; y < job.height; y += rows) {
+        part.height = job.height - y < rows ? job.height - y : rows;
+        part.in = job.in + n * job.in_image + y * job.in_row;
+        part.gradient = job.gradient + n * job.gradient_image + y * job.gradient_row;
+        weight_block(part);
+      }
+    }
+  }
+
+  /// Calls chunk<B>(channel) for the channels in vectors, B of them together so that whole lines of the cache are used,
+  /// and chunk<0>(channel) for each of the rest.
+  template <class Chunk>
+  [[gnu::always_inline]] static inline void over_channels(std::size_t channels, const Chunk& chunk) {
+    std::size_t c = 0;
+    constexpr std::size_t line = 64 / Width < 1 ? 1 : 64 / Width;
+    for (; c + 2 * line * lanes <= channels; c += 2 * line * lanes) chunk.template operator()<2 * line>(c);
+    for (; c + line * lanes <= channels; c += line * lanes) chunk.template operator()<line>(c);
+    if constexpr (line > 1) {
+      for (; c + lanes <= channels; c += lanes) chunk.template operator()<1>(c);
+    }
+    for (; c < channels; ++c) chunk.template operator()<0>(c);
+  }
+
+  /// B vectors, or one element where there is no whole vector.
+  template <std::size_t B>
+  struct few {
+    using value = vector;
+    static constexpr std::size_t count = B;
+    static constexpr std::size_t step = lanes;
+    [[gnu::always_inline]] static inline vector get(const T* from) { return load(from); }
+    [[gnu::always_inline]] static inline void put(T* to, vector what) { store(to, what); }
+    [[gnu::always_inline]] static inline vector positive(vector x) { return x > vector{} ? x : vector{}; }
+    [[gnu::always_inline]] static inline vector where_positive(vector x, vector y) {
+      return x > vector{} ? y : vector{};
+    }
+  };
+  struct one {
+    using value = T;
+    static constexpr std::size_t count = 1;
+    static constexpr std::size_t step = 1;
+    [[gnu::always_inline]] static inline T get(const T* from) { return *from; }
+    [[gnu::always_inline]] static inline void put(T* to, T what) { *to = what; }
+    [[gnu::always_inline]] static inline T positive(T x) { return x > T{0} ? x : T{0}; }
+    [[gnu::always_inline]] static inline T where_positive(T x, T y) { return x > T{0} ? y : T{0}; }
+  };
+  template <std::size_t B, class = void>
+  struct choose {
+    using type = few<B>;
+  };
+  template <class Unused>
+  struct choose<0, Unused> {
+    using type = one;
+  };
+
+  template <bool Scaled, bool Relu, bool Add>
+  static void apply_as(const image_view<const T>& from, const pointwise<T>& f, const image_view<T>& to) {
+    over_channels(
+        from.channels, [&]<std::size_t B>(std::size_t c) __attribute__((always_inline)) {
+          using v = typename choose<B>::type;
+          typename v::value scale[v::count], shift[v::count];
+          if constexpr (Scaled) {
+            NN_UNROLL for (std::size_t b = 0; b < v::count; ++b) {
+              scale[b] = v::get(f.scale + c + b * v::step);
+              shift[b] = v::get(f.shift + c + b * v::step);
+            }
+          }
+          for (std::size_t y = 0; y < from.height; ++y) {
+            const T* x = from.data + y * from.row_step + c;
+            T* z = to.data + y * to.row_step + c;
+            for (std::size_t n = 0; n < from.width; ++n, x += from.channels, z += to.channels) {
+              NN_UNROLL for (std::size_t b = 0; b < v::count; ++b) {
+                auto value = v::get(x + b * v::step);
+                if constexpr (Scaled) value = value * scale[b] + shift[b];
+                if constexpr (Relu) value = v::positive(value);
+                if constexpr (Add) value += v::get(z + b * v::step);
+                v::put(z + b * v::step, value);
+              }
+            }
+          }
+        });
+  }
+
+  static void apply(const image_view<const T>& from, const pointwise<T>& f, const image_view<T>& to, bool add) {
+    const bool scaled = f.scale != nullptr;
+    if (scaled) {
+      if (f.relu) return add ? apply_as<true, true, true>(from, f, to) : apply_as<true, true, false>(from, f, to);
+      return add ? apply_as<true, false, true>(from, f, to) : apply_as<true, false, false>(from, f, to);
+    }
+    if (f.relu) return add ? apply_as<false, true, true>(from, f, to) : apply_as<false, true, false>(from, f, to);
+    return add ? apply_as<false, false, true>(from, f, to) : apply_as<false, false, false>(from, f, to);
+  }
+
+  static void moments(const image_view<const T>& image, const T* pivot, T* sum, T* squares) {
+    over_channels(
+        image.channels, [&]<std::size_t B>(std::size_t c) __attribute__((always_inline)) {
+          using v = typename choose<B>::type;
+          typename v::value middle[v::count], sums[v::count] = {}, products[v::count] = {};
+          NN_UNROLL for (std::size_t b = 0; b < v::count; ++b) middle[b] = v::get(pivot + c + b * v::step);
+          for (std::size_t y = 0; y < image.height; ++y) {
+            const T* x = image.data + y * image.row_step + c;
+            for (std::size_t n = 0; n < image.width; ++n, x += image.channels) {
+              NN_UNROLL for (std::size_t b = 0; b < v::count; ++b) {
+                const auto value = v::get(x + b * v::step) - middle[b];
+                sums[b] += value;
+                products[b] += value * value;
+              }
+            }
+          }
+          NN_UNROLL for (std::size_t b = 0; b < v::count; ++b) {
+            v::put(sum + c + b * v::step, v::get(sum + c + b * v::step) + sums[b]);
+            v::put(squares + c + b * v::step, v::get(squares + c + b * v::step) + products[b]);
+          }
+        });
+  }
+
+  template <bool Scaled, bool Relu, bool Sum>
+  static void mask_as(const image_view<const T>& values, const pointwise<T>& f, const image_view<T>& gradient,
+                      const T* of, const T* pivot, T* sum, T* products) {
+    over_channels(
+        values.channels, [&]<std::size_t B>(std::size_t c) __attribute__((always_inline)) {
+          using v = typename choose<B>::type;
+          typename v::value scale[v::count], shift[v::count], middle[v::count], sums[v::count] = {},
+                                                                                slopes[v::count] = {};
+          NN_UNROLL for (std::size_t b = 0; b < v::count; ++b) {
+            if constexpr (Scaled) {
+              scale[b] = v::get(f.scale + c + b * v::step);
+              shift[b] = v::get(f.shift + c + b * v::step);
+            }
+            if constexpr (Sum) middle[b] = v::get(pivot + c + b * v::step);
+          }
+          for (std::size_t y = 0; y < values.height; ++y) {
+            const T* x = values.data + y * values.row_step + c;
+            const T* z = of + y * values.row_step + c;
+            T* g = gradient.data + y * gradient.row_step + c;
+            for (std::size_t n = 0; n < values.width;
+                 ++n, x += values.channels, z += values.channels, g += values.channels) {
+              NN_UNROLL for (std::size_t b = 0; b < v::count; ++b) {
+                auto slope = v::get(g + b * v::step);
+                if constexpr (Relu) {
+                  auto value = v::get(x + b * v::step);
+                  if constexpr (Scaled) value = value * scale[b] + shift[b];
+                  slope = v::where_positive(value, slope);
+                  v::put(g + b * v::step, slope);
+                }
+                if constexpr (Sum) {
+                  sums[b] += slope;
+                  slopes[b] += slope * (v::get(z + b * v::step) - middle[b]);
+                }
+              }
+            }
+          }
+          if constexpr (Sum) {
+            NN_UNROLL for (std::size_t b = 0; b < v::count; ++b) {
+              v::put(sum + c + b * v::step, v::get(sum + c + b * v::step) + sums[b]);
+              v::put(products + c + b * v::step, v::get(products + c + b * v::step) + slopes[b]);
+            }
+          }
+        });
+  }
+
+  static void mask(const image_view<const T>& values, const pointwise<T>& f, const image_view<T>& gradient, const T* of,
+                   const T* pivot, T* sum, T* products) {
+    const bool scaled = f.scale != nullptr;
+    if (sum != nullptr) {
+      if (!f.relu) return mask_as<false, false, true>(values, f, gradient, of, pivot, sum, products);
+      if (scaled) return mask_as<true, true, true>(values, f, gradient, of, pivot, sum, products);
+      return mask_as<false, true, true>(values, f, gradient, of, pivot, sum, products);
+    }
+    if (!f.relu) return;
+    if (scaled) return mask_as<true, true, false>(values, f, gradient, of, pivot, sum, products);
+    mask_as<false, true, false>(values, f, gradient, of, pivot, sum, products);
+  }
+
+  template <bool Add>
+  static void combine_as(const image_view<const T>& gradient, const image_view<const T>& values, const T* a,
+                         const T* b_, const T* d, const image_view<T>& to) {
+    over_channels(
+        values.channels, [&]<std::size_t B>(std::size_t c) __attribute__((always_inline)) {
+          using v = typename choose<B>::type;
+          typename v::value first[v::count], second[v::count], third[v::count];
+          NN_UNROLL for (std::size_t b = 0; b < v::count; ++b) {
+            first[b] = v::get(a + c + b * v::step);
+            second[b] = v::get(b_ + c + b * v::step);
+            third[b] = v::get(d + c + b * v::step);
+          }
+          for (std::size_t y = 0; y < values.height; ++y) {
+            const T* g = gradient.data + y * gradient.row_step + c;
+            const T* x = values.data + y * values.row_step + c;
+            T* z = to.data + y * to.row_step + c;
+            for (std::size_t n = 0; n < values.width;
+                 ++n, g += values.channels, x += values.channels, z += to.channels) {
+              NN_UNROLL for (std::size_t b = 0; b < v::count; ++b) {
+                auto value = v::get(g + b * v::step) * first[b] + (v::get(x + b * v::step) * second[b] + third[b]);
+                if constexpr (Add) value += v::get(z + b * v::step);
+                v::put(z + b * v::step, value);
+              }
+            }
+          }
+        });
+  }
+
+  static void combine(const image_view<const T>& gradient, const image_view<const T>& values, const T* a, const T* b,
+                      const T* d, const image_view<T>& to, bool add) {
+    add ? combine_as<true>(gradient, values, a, b, d, to) : combine_as<false>(gradient, values, a, b, d, to);
+  }
+
+  static constexpr kernel_set<T> table(std::string_view name) {
+    return {name, lanes, panel, &multiply, &add_weights, &apply, &moments, &mask, &combine};
+  }
+};
+
+}  // namespace
+}  // namespace nn
+
+#undef NN_UNROLL

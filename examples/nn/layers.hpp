@@ -1,0 +1,193 @@
+// The layers of the models here, each from activations to an activation.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "activation.hpp"
+#include "convolution.hpp"
+#include "parameters.hpp"
+#include "pass.hpp"
+
+namespace nn {
+
+/// A step of a network. Its forward pass reads its inputs and writes its output; its backward pass reads the gradient
+/// of the output and writes, or adds to, those of the inputs and of its parameters. Both take part with no image at
+/// all.
+template <class T>
+class layer {
+ public:
+  virtual ~layer() = default;
+  virtual void reserve(std::size_t) {}
+  virtual void forward(const pass& now) = 0;
+  virtual void backward(const pass& now) = 0;
+};
+
+/// A layer's claim on what it reads.
+template <class T>
+class input_of {
+ public:
+  explicit input_of(activation<T>& read) : read_(&read), reader_(read.attach()) {}
+
+  [[nodiscard]] activation<T>* operator->() const noexcept { return read_; }
+  [[nodiscard]] activation<T>& operator*() const noexcept { return *read_; }
+  /// Whether its gradient is added to what other readers wrote.
+  [[nodiscard]] bool adds() const noexcept { return read_->turn_of(reader_).adds; }
+  /// Whether nobody writes after it.
+  [[nodiscard]] bool completes() const noexcept { return read_->turn_of(reader_).completes; }
+  /// The gradient of an image is written.
+  void written(std::size_t image) const {
+    if (completes()) read_->gradient_written(image);
+  }
+  void all_written(const pass& now) const {
+    if (read_->wants_gradient() && completes()) read_->all_gradients_written(now);
+  }
+
+ private:
+  activation<T>* read_;
+  std::size_t reader_;
+};
+
+template <class T>
+class convolution_layer final : public layer<T> {
+ public:
+  /// `bias` may be null.
+  convolution_layer(activation<T>& in, activation<T>& out, parameter<T>& weights, parameter<T>* bias,
+                    std::unique_ptr<convolution<T>> how)
+      : in_(in), out_(&out), weights_(&weights), bias_(bias), how_(std::move(how)) {}
+  void forward(const pass& now) override;
+  void backward(const pass& now) override;
+
+ private:
+  input_of<T> in_;
+  activation<T>* out_;
+  parameter<T>* weights_;
+  parameter<T>* bias_;
+  std::unique_ptr<convolution<T>> how_;
+};
+
+/// y = x W + b on all numbers of an image, by Eigen.
+template <class T>
+class dense_layer final : public layer<T> {
+ public:
+  dense_layer(activation<T>& in, activation<T>& out, parameter<T>& weights, parameter<T>& bias)
+      : in_(in), out_(&out), weights_(&weights), bias_(&bias) {}
+  void forward(const pass& now) override;
+  void backward(const pass& now) override;
+
+ private:
+  void gather(const pass& now);
+
+  input_of<T> in_;
+  activation<T>* out_;
+  parameter<T>* weights_;
+  parameter<T>* bias_;
+  std::vector<T> rows_, slopes_;
+};
+
+/// a + b, of one shape: where a shortcut comes back. Both have the gradient of the sum, and so its memory, wherever
+/// nobody else writes it first.
+template <class T>
+class sum_layer final : public layer<T> {
+ public:
+  sum_layer(activation<T>& a, activation<T>& b, activation<T>& out) : a_(a), b_(b), out_(&out) {}
+  /// After the network is complete: shares gradients where that can be.
+  void connect();
+  void forward(const pass& now) override;
+  void backward(const pass& now) override;
+
+ private:
+  input_of<T> a_, b_;
+  activation<T>* out_;
+};
+
+/// A shortcut between unlike shapes without parameters, option A of He et al. 2015: every `stride`-th pixel of every
+/// `stride`-th row, and zeros for the channels that are new, half of them before and half behind.
+template <class T>
+class padded_shortcut final : public layer<T> {
+ public:
+  padded_shortcut(activation<T>& in, activation<T>& out, std::size_t stride)
+      : in_(in), out_(&out), stride_(stride), image_(in.shape().size()) {}
+  void forward(const pass& now) override;
+  void backward(const pass& now) override;
+
+ private:
+  input_of<T> in_;
+  activation<T>* out_;
+  std::size_t stride_;
+  std::vector<T> image_;
+};
+
+/// Another function of what an activation holds: pre-activation residual networks normalise what goes into a block but
+/// not what goes around it.
+template <class T>
+class view_layer final : public layer<T> {
+ public:
+  view_layer(activation<T>& in, activation<T>& out) : in_(in), out_(&out) { out.see(in); }
+  void forward(const pass&) override {}
+  void backward(const pass& now) override;
+
+ private:
+  input_of<T> in_;
+  activation<T>* out_;
+};
+
+/// The largest of kernel x kernel pixels, of the first of equal ones.
+template <class T>
+class max_pool final : public layer<T> {
+ public:
+  struct window {
+    std::size_t kernel = 2, stride = 2, padding = 0;
+  };
+  max_pool(activation<T>& in, activation<T>& out, const window& size)
+      : in_(in), out_(&out), size_(size), image_(in.shape().size()) {}
+  void reserve(std::size_t images) override { from_.resize(images * out_->shape().size()); }
+  void forward(const pass& now) override;
+  void backward(const pass& now) override;
+
+ private:
+  input_of<T> in_;
+  activation<T>* out_;
+  window size_;
+  std::vector<T> image_;
+  std::vector<std::uint32_t> from_;  // for each output, which element of the input it is
+};
+
+/// The mean over all pixels of each channel.
+template <class T>
+class average_pool final : public layer<T> {
+ public:
+  average_pool(activation<T>& in, activation<T>& out) : in_(in), out_(&out), image_(in.shape().size()) {}
+  void forward(const pass& now) override;
+  void backward(const pass& now) override;
+
+ private:
+  input_of<T> in_;
+  activation<T>* out_;
+  std::vector<T> image_;
+};
+
+/// Sets a part of the numbers to zero and scales the rest up (Srivastava et al. 2014). Which ones is a function of the
+/// pass's key, the sample and the layer: the same whatever the rank that has the sample.
+template <class T>
+class dropout final : public layer<T> {
+ public:
+  dropout(activation<T>& in, activation<T>& out, double probability, std::uint64_t number)
+      : in_(in), out_(&out), probability_(probability), number_(number) {}
+  void forward(const pass& now) override;
+  void backward(const pass& now) override;
+
+ private:
+  /// Calls keep(element, factor).
+  template <class Keep>
+  void over_elements(const pass& now, std::size_t image, const Keep& keep) const;
+
+  input_of<T> in_;
+  activation<T>* out_;
+  double probability_;
+  std::uint64_t number_;
+};
+
+}  // namespace nn

@@ -1,0 +1,44 @@
+#include "loss.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include <muster/core/error.hpp>
+
+namespace nn {
+
+template <class T>
+totals softmax_cross_entropy(std::span<const T> logits, std::span<const float> labels, std::size_t classes,
+                             double scale, std::span<T> gradient) {
+  totals sums;
+  for (std::size_t i = 0; i < labels.size(); ++i) {
+    const auto row = logits.subspan(i * classes, classes);
+    const auto label = static_cast<std::size_t>(labels[i]);
+    if (!(labels[i] >= 0) || label >= classes) {
+      throw muster::data_error({}, "an image has the label " + std::to_string(labels[i]) + " (the model has " +
+                                       std::to_string(classes) + " classes, from 0); choose another model or data");
+    }
+    const double largest = static_cast<double>(*std::max_element(row.begin(), row.end()));
+    double sum = 0;
+    for (const T value : row) sum += std::exp(static_cast<double>(value) - largest);
+    sums.loss += std::log(sum) + largest - static_cast<double>(row[label]);
+    std::size_t before = 0;
+    for (std::size_t c = 0; c < classes; ++c) before += row[c] > row[label] || (row[c] == row[label] && c < label);
+    sums.top1 += before < 1;
+    sums.top5 += before < 5;
+    ++sums.images;
+    for (std::size_t c = 0; !gradient.empty() && c < classes; ++c) {
+      const double share = std::exp(static_cast<double>(row[c]) - largest) / sum;
+      gradient[i * classes + c] = static_cast<T>(scale * (share - (c == label ? 1.0 : 0.0)));
+    }
+  }
+  return sums;
+}
+
+template totals softmax_cross_entropy<float>(std::span<const float>, std::span<const float>, std::size_t, double,
+                                             std::span<float>);
+template totals softmax_cross_entropy<double>(std::span<const double>, std::span<const float>, std::size_t, double,
+                                              std::span<double>);
+
+}  // namespace nn

@@ -1,0 +1,111 @@
+// Layers in the order in which they run.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <muster/train/arena.hpp>
+
+#include "batch_norm.hpp"
+#include "layers.hpp"
+
+namespace nn {
+
+/// How a network computes; what it computes does not depend on it, but for rounding.
+struct execution {
+  std::string backend = "direct";  ///< of convolutions
+  std::string kernels;             ///< of kernel_names(); empty: the best
+};
+
+/// A chain of layers, put together front to back by the functions below, which give what the next one reads.
+///
+///     nn::network<float> net({32, 32, 3});
+///     auto& hidden = net.relu(net.normalise(net.convolve(net.input(), {.channels = 16, .kernel = 3, .padding = 1})));
+///     net.finish(net.dense(net.average(hidden), 10));
+///     muster::arena arena(context, net.shapes());
+///     net.bind(arena);
+///     net.initialise(seed);
+///
+/// Its parameters are views of an arena, or of any memory; it owns the activations. Used by one thread.
+template <class T>
+class network {
+ public:
+  explicit network(const extent& input, const execution& how = {});
+  network(const network&) = delete;
+
+  // Putting it together.
+  struct convolve_options {
+    std::size_t channels = 1, kernel = 3, stride = 1, padding = 0;
+    bool bias = false;
+  };
+  [[nodiscard]] activation<T>& input() noexcept { return *activations_.front(); }
+  activation<T>& convolve(activation<T>& in, const convolve_options& options);
+  activation<T>& dense(activation<T>& in, std::size_t size);
+  /// In place: what reads `in` from now on reads it normalised, or rectified behind that.
+  activation<T>& normalise(activation<T>& in);
+  activation<T>& relu(activation<T>& in) noexcept;
+  /// A normalised and rectified view beside `in` itself.
+  activation<T>& normalised_view(activation<T>& in);
+  activation<T>& add(activation<T>& a, activation<T>& b);
+  activation<T>& pad_shortcut(activation<T>& in, std::size_t channels, std::size_t stride);
+  activation<T>& max(activation<T>& in, const typename max_pool<T>::window& size);
+  activation<T>& average(activation<T>& in);
+  activation<T>& drop(activation<T>& in, double probability);
+  /// The logits; nothing may be added after it.
+  void finish(activation<T>& out);
+
+  // Its parameters, in the order in which the backward pass completes their gradients in reverse.
+  [[nodiscard]] std::size_t parameter_count() const noexcept;
+  [[nodiscard]] std::vector<muster::tensor_shape> shapes() const;
+  [[nodiscard]] const std::deque<parameter<T>>& parameters() const noexcept { return parameters_; }
+  void bind(std::size_t index, std::span<T> values, std::span<T> gradient);
+  void bind(muster::arena& arena) requires std::same_as<T, float>;
+  /// Sets all parameters to where training starts; the same for one seed everywhere.
+  void initialise(std::uint64_t seed);
+
+  /// The running means and variances of all batch normalisations in one array, which every training step changes as it
+  /// goes forward.
+  [[nodiscard]] std::span<T> statistics() noexcept { return statistics_; }
+
+  // Running it.
+  /// The logits of `now.images` images, valid until the next pass. `images` stays readable until the backward pass is
+  /// over.
+  std::span<const T> forward(std::span<const T> images, const pass& now);
+  /// From the gradient of the logits; adds to the parameters' gradients.
+  void backward(std::span<const T> logits_gradient, const pass& now);
+
+  [[nodiscard]] const extent& input_shape() const noexcept { return activations_.front()->shape(); }
+  [[nodiscard]] std::size_t classes() const noexcept { return output_->shape().size(); }
+  /// Floating-point operations of a training step for each image: forward, and backward to data and weights, of
+  /// convolutions alone.
+  [[nodiscard]] double operations() const noexcept { return operations_; }
+
+ private:
+  activation<T>& make(const extent& shape);
+  parameter<T>& make_parameter(std::string name, std::vector<std::size_t> extents, start how, double fan = 1);
+  batch_norm<T>& make_norm(std::size_t channels);
+  template <class Layer, class... Arguments>
+  Layer& add_layer(Arguments&&... arguments);
+  void reserve(std::size_t images);
+
+  execution how_;
+  const kernel_set<T>* kernels_;
+  std::deque<parameter<T>> parameters_;
+  std::vector<std::unique_ptr<activation<T>>> activations_;
+  std::vector<std::unique_ptr<batch_norm<T>>> norms_;
+  std::vector<std::unique_ptr<layer<T>>> layers_;
+  std::vector<sum_layer<T>*> sums_;
+  std::vector<T> statistics_;
+  activation<T>* output_ = nullptr;
+  std::size_t reserved_ = 0;
+  std::size_t convolutions_ = 0, denses_ = 0, dropouts_ = 0;
+  double operations_ = 0;
+};
+
+}  // namespace nn

@@ -1,0 +1,150 @@
+// Every way of convolving against sums written down as they are defined, in double.
+#include "convolution.hpp"
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include <muster/core/error.hpp>
+#include <muster/core/random.hpp>
+
+#include "catch.hpp"
+#include "numbers.hpp"
+
+namespace {
+
+struct passes {
+  std::vector<double> out, in_slope, weight_slope;
+};
+
+/// By definition.
+passes oracle(const nn::convolution_shape& s, std::size_t images, const std::vector<double>& in,
+              const std::vector<double>& weights, const std::vector<double>& slope) {
+  const nn::extent o = s.out();
+  passes made{std::vector<double>(images * o.size()), std::vector<double>(in.size()),
+              std::vector<double>(weights.size())};
+  for (std::size_t n = 0; n < images; ++n) {
+    for (std::size_t y = 0; y < o.height; ++y) {
+      for (std::size_t x = 0; x < o.width; ++x) {
+        for (std::size_t ky = 0; ky < s.kernel; ++ky) {
+          for (std::size_t kx = 0; kx < s.kernel; ++kx) {
+            const std::size_t iy = y * s.stride + ky, ix = x * s.stride + kx;
+            if (iy < s.padding || ix < s.padding || iy - s.padding >= s.in.height || ix - s.padding >= s.in.width) {
+              continue;
+            }
+            for (std::size_t ci = 0; ci < s.in.channels; ++ci) {
+              const std::size_t i =
+                  ((n * s.in.height + iy - s.padding) * s.in.width + ix - s.padding) * s.in.channels + ci;
+              for (std::size_t co = 0; co < o.channels; ++co) {
+                const std::size_t w = ((ky * s.kernel + kx) * s.in.channels + ci) * o.channels + co;
+                const std::size_t to = ((n * o.height + y) * o.width + x) * o.channels + co;
+                made.out[to] += in[i] * weights[w];
+                made.in_slope[i] += slope[to] * weights[w];
+                made.weight_slope[w] += slope[to] * in[i];
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+  return made;
+}
+
+template <class T>
+void fill(const nn::image_view<T>& to, const double* from) {
+  for (std::size_t y = 0; y < to.height; ++y) {
+    for (std::size_t x = 0; x < to.width * to.channels; ++x) {
+      to.data[y * to.row_step + x] = static_cast<T>(from[y * to.width * to.channels + x]);
+    }
+  }
+}
+
+template <class T>
+void check_close(const std::vector<T>& made, const std::vector<double>& right, double tolerance) {
+  double largest = 0, worst = 0;
+  for (const double value : right) largest = std::max(largest, std::abs(value));
+  for (std::size_t i = 0; i < right.size(); ++i) {
+    worst = std::max(worst, std::abs(static_cast<double>(made[i]) - right[i]));
+  }
+  CHECK(worst <= tolerance * largest);
+}
+
+template <class T>
+void compare(const std::string& backend, std::string_view kernels, const nn::convolution_shape& shape,
+             std::size_t images, std::uint64_t seed, double tolerance) {
+  const auto in = test::numbers<double>(seed, images * shape.in.size());
+  const auto weights = test::numbers<double>(seed + 1, shape.weights());
+  const auto slope = test::numbers<double>(seed + 2, images * shape.out().size());
+  const auto right = oracle(shape, images, in, weights, slope);
+  const auto how = nn::make_convolution<T>(backend, shape, nn::find_kernels<T>(kernels));
+  const std::vector<T> w(weights.begin(), weights.end());
+  const std::vector<double> before(in.size(), 0.25);
+  std::vector<T> out(right.out.size()), in_slope(before.begin(), before.end()), set(in.size(), T(9)),
+      weight_slope(w.size());
+  how->begin(w);
+  for (std::size_t first = 0; first < images; first += how->block()) {
+    const std::size_t count = std::min(how->block(), images - first);
+    for (std::size_t k = 0; k < count; ++k) {
+      fill(how->input(k), in.data() + (first + k) * shape.in.size());
+      fill(how->slope(k), slope.data() + (first + k) * shape.out().size());
+    }
+    how->forward(count, out.data() + first * shape.out().size());
+    how->backward_data(count, set.data() + first * shape.in.size(), false);
+    how->backward_data(count, in_slope.data() + first * shape.in.size(), true);
+    how->backward_weights(count, weight_slope.data());
+  }
+  INFO(backend << " " << kernels << ", in " << shape.in.height << "x" << shape.in.width << "x" << shape.in.channels
+               << ", out " << shape.out_channels << ", kernel " << shape.kernel << ", stride " << shape.stride
+               << ", padding " << shape.padding << ", images " << images << ", seed " << seed);
+  check_close(out, right.out, tolerance);
+  check_close(set, right.in_slope, tolerance);
+  auto added = right.in_slope;
+  for (double& value : added) value += 0.25;
+  check_close(in_slope, added, tolerance);
+  check_close(weight_slope, right.weight_slope, tolerance);
+}
+
+TEST_CASE("all ways to convolve agree on random shapes", "[nn]") {
+  const std::uint64_t seed = 20;
+  muster::random_stream random(seed);
+  const auto pick = [&](std::size_t from, std::size_t to) { return from + random.below(to - from + 1); };
+  for (std::uint64_t round = 0; round < 40; ++round) {
+    const std::size_t kernel = pick(1, 5);
+    const nn::convolution_shape shape{
+        {pick(kernel, 12), pick(kernel, 12), pick(1, 20)}, pick(1, 40), kernel, pick(1, 3), random.below(kernel)};
+    const std::size_t images = pick(1, 5);
+    for (const auto backend : nn::convolution_names()) {
+      if (backend == "direct") {
+        for (const auto kernels : nn::kernel_names()) {
+          compare<float>("direct", kernels, shape, images, seed + 10 * round, 1e-5);
+          compare<double>("direct", kernels, shape, images, seed + 10 * round, 1e-13);
+        }
+      } else {
+        compare<float>(std::string(backend), {}, shape, images, seed + 10 * round, 1e-5);
+      }
+    }
+  }
+}
+
+TEST_CASE("all ways to convolve agree on the shapes of the models", "[nn]") {
+  const nn::convolution_shape shapes[] = {
+      {{32, 32, 3}, 16, 3, 1, 1},  {{32, 32, 16}, 16, 3, 1, 1}, {{32, 32, 16}, 32, 3, 2, 1},
+      {{16, 16, 32}, 32, 3, 1, 1}, {{16, 16, 32}, 64, 3, 2, 1}, {{8, 8, 64}, 64, 3, 1, 1},
+      {{32, 32, 16}, 32, 1, 2, 0}, {{28, 28, 1}, 32, 3, 1, 0},  {{5, 5, 64}, 64, 3, 1, 0},
+      {{2, 2, 96}, 96, 3, 1, 1},   {{33, 33, 3}, 24, 7, 2, 3}};
+  std::uint64_t seed = 500;
+  for (const auto& shape : shapes) {
+    for (const auto backend : nn::convolution_names()) {
+      for (const auto kernels : nn::kernel_names())
+        compare<float>(std::string(backend), kernels, shape, 3, ++seed, 1e-5);
+    }
+  }
+}
+
+TEST_CASE("an unknown way to convolve is refused", "[nn]") {
+  CHECK_THROWS_AS(nn::make_convolution<float>("winograd", {}, nn::find_kernels<float>()), muster::configuration_error);
+  CHECK_THROWS_AS(nn::find_kernels<float>("neon9"), muster::configuration_error);
+}
+
+}  // namespace
