@@ -9,7 +9,9 @@
 #include <muster/data/loader.hpp>
 #include <muster/elastic/session.hpp>
 #include <muster/train/arena.hpp>
+#include <muster/train/compress.hpp>
 #include <muster/train/gradient_sync.hpp>
+#include <muster/train/optimizer.hpp>
 #include <muster/train/schedule.hpp>
 #include <muster/train/sgd.hpp>
 #include <muster/train/timeline.hpp>
@@ -44,6 +46,19 @@ void require_finite(double loss, std::uint64_t epoch, const options& chosen) {
                                     "); lower the learning rate");
 }
 
+/// SGD with the example's own numbers, or what --optimizer names.
+muster::any_optimizer chosen_optimizer(muster::arena& arena, const muster::settings& settings, const options& chosen) {
+  if (settings.is_default(muster::setting::optimizer))
+    return muster::any_optimizer(muster::sgd(arena, {.momentum = chosen.momentum, .decay = chosen.l2}));
+  if (chosen.momentum != 0.0f || chosen.l2 != 0.0f) {
+    throw muster::configuration_error("--momentum and --l2 cannot be used with " +
+                                      settings.origin(muster::setting::optimizer) +
+                                      " (they are of the SGD that it replaces); write such as --optimizer "
+                                      "momentum:0.9,decay=1e-6");
+  }
+  return muster::make_optimizer(arena, settings);
+}
+
 class run {
  public:
   run(muster::context& context, muster::group& world, const problem& data, const options& chosen)
@@ -53,13 +68,14 @@ class run {
         data_(data),
         chosen_(chosen),
         arena_(context, {{"weight", {data.features}}, {"bias", {}}}),
-        sync_(arena_, {.mode = muster::sync_mode_of(context)}),
-        optimizer_(arena_, {.momentum = chosen.momentum, .decay = chosen.l2}),
+        sync_(arena_, {.codec = muster::compress(context.configuration()), .mode = muster::sync_mode_of(context)}),
+        optimizer_(chosen_optimizer(arena_, context.configuration(), chosen)),
         schedule_(muster::parse_schedule(chosen.schedule)),
         loader_(data.train.data | muster::shuffle(chosen.seed) | muster::batch(chosen.batch)),
         tracker_(world, {.goal = chosen.goal}),
         state_{arena_, optimizer_, tracker_, loader_.cursor()},
-        progress_(world.rank() == 0) {}
+        progress_(world.rank() == 0),
+        compress_(context.configuration().value(muster::setting::compress)) {}
 
   void train() {
     if (world_.rank() == 0) print_header();
@@ -96,6 +112,8 @@ class run {
     if (chosen_.json.empty()) return;
     char objective[32];
     std::snprintf(objective, sizeof objective, "%.9g", objective_);
+    tracker_.annotate("bytes sent", std::to_string(bytes_sent_));
+    tracker_.annotate("compress", compress_);
     tracker_.annotate("mode", muster::to_string(sync_.options().mode));
     tracker_.annotate("objective", objective);
     tracker_.annotate("options", describe(chosen_));
@@ -134,6 +152,7 @@ class run {
       optimizer_.apply(schedule_(step));
     }
     sync_.end(step.group());
+    bytes_sent_ += sync_.bytes_sent();
     tracker_.add_samples(batch.samples.size());
     if (progress_.active()) show_progress();
   }
@@ -201,12 +220,14 @@ class run {
   const options& chosen_;
   muster::arena arena_;
   muster::gradient_sync sync_;
-  muster::sgd optimizer_;
+  muster::any_optimizer optimizer_;
   muster::schedule schedule_;
   muster::loader<> loader_;
   muster::tracker tracker_;
   muster::state state_;
   muster::progress_line progress_;
+  std::string compress_;
+  std::uint64_t bytes_sent_ = 0;  // of gradients or weights by this rank
   double objective_ = 0;
 };
 
