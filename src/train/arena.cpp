@@ -70,6 +70,11 @@ std::size_t arena::index(std::string_view name) const {
 
 void arena::clear_gradients() noexcept { std::fill(gradients_.begin(), gradients_.end(), 0.0f); }
 
+void arena::describe(state_parts& parts) {
+  parts.add("parameters", parameters());
+  for (auto& [name, values] : states_) parts.add("optimizer " + name, values.span());
+}
+
 std::span<float> arena::view(std::span<float> whole, std::size_t tensor) const {
   if (tensor >= shapes_.size()) {
     throw configuration_error("no tensor has index " + std::to_string(tensor) + " (the arena has " +

@@ -12,6 +12,7 @@
 
 #include <muster/core/buffer.hpp>
 #include <muster/core/error.hpp>
+#include <muster/elastic/state.hpp>
 
 namespace muster::inline v0 {
 
@@ -67,6 +68,9 @@ class arena {
 
   /// Sets all gradients to zero.
   void clear_gradients() noexcept;
+
+  /// As an owner of state: the parameters and the arrays of the optimizer, replicated.
+  void describe(state_parts& parts);
 
  private:
   using allocator = std::function<buffer<float>(std::size_t)>;
