@@ -65,6 +65,8 @@ void membership::hear(clock::time_point now, const word& said) {
   auto& seen = views_[said.from];
   if (said.number <= seen.last.number) return;  // a copy, or overtaken
   seen = {said, now};
+  // Silent, and now it is heard: nothing has been decided yet. Other suspicions have other reasons, and stay.
+  if (silent_.erase(said.from) != 0) suspects_.erase(said.from);
   look(now);
 }
 
@@ -185,6 +187,7 @@ void membership::enter(clock::time_point now, const generation_record& next) {
   record_ = next;
   std::erase_if(dead_, [&](member_id id) { return !next.rank_of(id); });
   suspects_.clear();
+  silent_.clear();
   must_stop_ = stopped_ = false;
   halt_ = 0;
   for (const auto& one : next.members) views_[one.id].heard = now;
@@ -200,8 +203,9 @@ void membership::look_for_silence(clock::time_point now) {
   const auto members = record_.members;
   for (const auto& one : members) {
     if (one.id == self_.id || dead_.contains(one.id) || suspects_.contains(one.id)) continue;
-    if (now - views_[one.id].heard > policy_.silence)
-      suspect(now, one.id, "no heartbeat for " + std::to_string(milliseconds) + " ms");
+    if (now - views_[one.id].heard <= policy_.silence) continue;
+    silent_.insert(one.id);
+    suspect(now, one.id, "no heartbeat for " + std::to_string(milliseconds) + " ms");
   }
   if (!stopped_ || now - change_began_ <= policy_.patience / 2) return;
   for (const auto& one : members) {  // its heart beats, and it hangs

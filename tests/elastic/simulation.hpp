@@ -63,9 +63,9 @@ class run {
     plan_faults();
   }
 
-  /// Faults end after 3 s; at 9 s everything must have settled.
+  /// Faults end after 4 s; at 12 s everything must have settled.
   outcome finish() {
-    const auto end = time{} + milliseconds(9000);
+    const auto end = time{} + milliseconds(12000);
     while (!queue_.empty() && queue_.top().when <= end) {
       const auto next = queue_.top();
       queue_.pop();
@@ -234,12 +234,13 @@ class run {
     }
   }
   void perform(process& one, const elastic::act::swap& a) { swap(one, a); }
-  void perform(process& one, const elastic::act::stop&) {
+  void perform(process& one, const elastic::act::stop& a) {
+    tell(std::to_string(one.id) + " is to stop: " + a.why);
     // Computing, it sees that late; now and then very late.
     const auto late = chance(0.02) ? draw(100, 1500) : draw(0, 8);
-    after(late, one.id, [this, id = one.id, attempt = one.attempt] {
+    after(late, one.id, [this, id = one.id, g = one.generation] {
       auto& self = *find(id);
-      if (self.attempt == attempt) stop_session(self);
+      if (self.generation == g) stop_session(self);
     });
   }
   void perform(process& one, const elastic::act::halt& a) { one.halt = a.step; }
@@ -272,6 +273,7 @@ class run {
     if (one.generation == 0) return;
     one.generation = 0;
     one.waits = false;
+    tell(std::to_string(one.id) + " has stopped at step " + std::to_string(one.step));
     one.protocol.stopped(now_);
   }
   void greet(process& one) {
@@ -471,7 +473,7 @@ class run {
         if (its->protocol.record().generation != record_.generation) throw violation("a member does not know its record");
       }
     }
-    if (seen.lives && record_.generation > 0 && now_ - last_commit_ > milliseconds(2000))
+    if (seen.lives && record_.generation > 0 && now_ - last_commit_ > milliseconds(4000))
       throw violation("nobody makes progress any more");
     return seen;
   }

@@ -159,6 +159,7 @@ class membership {
   std::map<member_id, view> views_;
   std::set<member_id> dead_;
   std::map<member_id, std::string> suspects_;
+  std::set<member_id> silent_;  // suspects for that alone
   bool must_stop_ = false;
   bool stopped_ = false;
   bool leaving_ = false;
