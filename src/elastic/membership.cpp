@@ -134,6 +134,8 @@ void membership::leave(clock::time_point now) {
   look(now);
 }
 
+void membership::wait_at(std::string door) { self_.door = std::move(door); }
+
 // ---- before it is in ----
 
 void membership::announce(clock::time_point now) {
@@ -320,6 +322,7 @@ void membership::propose(clock::time_point now) {
   }
   const member_id first = !staying.empty() ? staying.front().id : leavers.front();
   if (first != self_.id) return;
+  for (auto& one : staying) one.door = one.id == self_.id ? self_.door : word_of(one.id).door;
   for (const auto id : accused) {
     std::size_t agree = 0;
     for (const auto& one : record_.members) {
@@ -380,6 +383,7 @@ word membership::own_word() {
   mine.step = step_;
   mine.cursor = cursor_;
   mine.halt = halt_;
+  mine.door = self_.door;
   mine.dead.assign(dead_.begin(), dead_.end());
   for (const auto& [id, why] : suspects_) mine.suspects.push_back(id);
   return mine;
@@ -395,6 +399,13 @@ const word& membership::word_of(member_id who) const {
 bool membership::is_heard(clock::time_point now, member_id who) const {
   const auto seen = views_.find(who);
   return seen != views_.end() && now - seen->second.heard <= policy_.silence;
+}
+
+bool membership::all_leave() const {
+  if (!leaving_) return false;
+  return std::all_of(record_.members.begin(), record_.members.end(), [&](const member& one) {
+    return one.id == self_.id || dead_.contains(one.id) || word_of(one.id).leaving;
+  });
 }
 
 std::string membership::reason_for(member_id who) const {

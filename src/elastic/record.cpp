@@ -8,8 +8,8 @@
 namespace muster::inline v0::elastic {
 namespace {
 
-constexpr std::uint64_t record_magic = 0x6d7573746572'0101;
-constexpr std::uint64_t word_magic = 0x6d7573746572'0201;
+constexpr std::uint64_t record_magic = 0x6d7573746572'0102;
+constexpr std::uint64_t word_magic = 0x6d7573746572'0202;
 
 class writer {
  public:
@@ -27,6 +27,7 @@ class writer {
     for (const auto& one : members) {
       for (const auto number : {one.id, one.host, one.order, one.step}) add(number);
       add(std::string_view(one.card));
+      add(std::string_view(one.door));
     }
   }
   [[nodiscard]] std::string take() { return std::move(text_); }
@@ -67,10 +68,11 @@ class reader {
     return read;
   }
   std::vector<member> members() {
-    std::vector<member> read(count(5 * sizeof(std::uint64_t)));
+    std::vector<member> read(count(6 * sizeof(std::uint64_t)));
     for (auto& one : read) {
       for (auto* field : {&one.id, &one.host, &one.order, &one.step}) *field = number();
       one.card = text();
+      one.door = text();
     }
     return read;
   }
@@ -134,6 +136,7 @@ std::string word::encode() const {
     out.add(field);
   out.add(dead);
   out.add(suspects);
+  out.add(std::string_view(door));
   return out.take();
 }
 
@@ -147,6 +150,7 @@ std::optional<word> word::decode(std::string_view text) {
   for (auto* field : {&read.step, &read.cursor, &read.halt}) *field = in.number();
   read.dead = in.ids();
   read.suspects = in.ids();
+  read.door = in.text();
   if (!known || !in.whole()) return std::nullopt;
   return read;
 }

@@ -31,6 +31,10 @@ enum class setting : int {
   heartbeat,
   missed_beats,
   checksum,
+  elastic,
+  min_ranks,
+  max_ranks,
+  patience,
   log_level,
   log_ranks,
   count_

@@ -105,6 +105,9 @@ class membership {
   /// It wants to leave at the next boundary.
   void leave(clock::time_point now);
 
+  /// Where it waits for the members of the next generation; what it says from now on tells them.
+  void wait_at(std::string door);
+
   /// What is to be done since the last call, in this order.
   [[nodiscard]] std::vector<action> take();
 
@@ -116,6 +119,8 @@ class membership {
   [[nodiscard]] bool has_ended() const noexcept { return ended_; }
   [[nodiscard]] bool is_dead(member_id who) const { return dead_.contains(who); }
   [[nodiscard]] bool is_suspect(member_id who) const { return suspects_.contains(who); }
+  /// Whether it wants to leave, and so do all others that live, as far as they say: then nobody needs anybody.
+  [[nodiscard]] bool all_leave() const;
   /// Why a member is suspect or dead; empty for none.
   [[nodiscard]] std::string reason_for(member_id who) const;
   /// When the present change began for this member: it found or heard of the first reason to stop.

@@ -19,6 +19,7 @@ struct member {
   std::uint64_t order = 0;  ///< how the first generation is numbered: the launcher's rank
   std::uint64_t step = 0;   ///< steps that its state had seen when it announced itself (a checkpoint, or 0)
   std::string card;         ///< how it is reached; the protocol does not read it
+  std::string door;         ///< where it waits for the members of the next generation; nor this
 
   bool operator==(const member&) const = default;
 };
@@ -59,6 +60,7 @@ struct word {
   std::uint64_t halt = 0;  ///< after this step the group is to stop and change; 0: no wish
   std::vector<member_id> dead;
   std::vector<member_id> suspects;
+  std::string door;
 
   [[nodiscard]] std::string encode() const;
   /// Nothing when the bytes are no word.
