@@ -125,8 +125,8 @@ void agent::look_at_lives(clock::time_point now) {
 void agent::look_at_signals(clock::time_point now) {
   if (signals().leave.exchange(false)) protocol_.leave(now);
   if (!signals().describe.exchange(false)) return;
-  std::string text = "generation " + std::to_string(protocol_.record().generation) + " at step " +
-                     std::to_string(steps_.load()) + ":";
+  std::string text =
+      "generation " + std::to_string(protocol_.record().generation) + " at step " + std::to_string(steps_.load()) + ":";
   int rank = 0;
   for (const auto& one : protocol_.record().members) {
     const auto reason = protocol_.reason_for(one.id);

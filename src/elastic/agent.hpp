@@ -1,4 +1,5 @@
-// What runs the membership protocol beside a training: a thread that hears, watches and decides, whatever the rank does.
+// What runs the membership protocol beside a training: a thread that hears, watches and decides, whatever the rank
+// does.
 #pragma once
 
 #include <atomic>

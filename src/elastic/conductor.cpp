@@ -68,7 +68,8 @@ elastic_conductor::elastic_conductor(context& of, elastic::session_options optio
     : context_(of), options_(std::move(options)), for_groups_(of.world().settings()) {
   if (!of.elastic()) {
     throw configuration_error(
-        "an elastic session needs a context whose ranks may come and go (--elastic is off); set --elastic on, start the "
+        "an elastic session needs a context whose ranks may come and go (--elastic is off); set --elastic on, start "
+        "the "
         "job by muster-launch, or use muster::fixed_session");
   }
   site_.configuration = &of.configuration();
@@ -203,7 +204,7 @@ void elastic_conductor::build(state& of, const elastic::generation_record& next)
   // In the first generation one begins and the others copy; later who was not in has nothing to give.
   const bool named = std::count(next.holders.begin(), next.holders.end(), self_.id) > 0;
   if (!was_in) holds_ = named;
-  if (next.step == 0 && next.holders.front() == self_.id) holds_ = true;  // the one that was to begin has gone
+  if (next.step == self_.step && named && next.holders.front() == self_.id) holds_ = true;  // who was to begin is gone
   stopped_ = false;
   try {
     connect(next);
@@ -219,7 +220,8 @@ void elastic_conductor::build(state& of, const elastic::generation_record& next)
   } catch (const timeout_error& late) {
     if (!revocation_->revoked()) {
       for (const int rank : late.missing())
-        agent_->suspect(record_.members[static_cast<std::size_t>(rank)].id, std::string("it did not come: ") + late.what());
+        agent_->suspect(record_.members[static_cast<std::size_t>(rank)].id,
+                        std::string("it did not come: ") + late.what());
     }
     stop_present(of);
     throw;
@@ -287,13 +289,13 @@ void elastic_conductor::tell_first_step() {
   const auto what = describe(false);
   again_ = 0;
   if (what.rank != 0 || what.generation == 1) return;
-  log(log_level::warning,
-      "generation " + std::to_string(what.generation) + ": " + what.why + "; " + std::to_string(what.size) + " ranks (" +
-          std::to_string(what.size_before) + " before), from step " + std::to_string(what.step) + "; detect " +
-          milliseconds(what.detect) + ", agree " + milliseconds(what.agree) + ", connect " + milliseconds(what.connect) +
-          ", state " + milliseconds(what.state) + ", first step " +
-          milliseconds(between(watch_.same_state, clock::now())) + " ms; " + std::to_string(what.again) +
-          " steps run again");
+  log(log_level::warning, "generation " + std::to_string(what.generation) + ": " + what.why + "; " +
+                              std::to_string(what.size) + " ranks (" + std::to_string(what.size_before) +
+                              " before), from step " + std::to_string(what.step) + "; detect " +
+                              milliseconds(what.detect) + ", agree " + milliseconds(what.agree) + ", connect " +
+                              milliseconds(what.connect) + ", state " + milliseconds(what.state) + ", first step " +
+                              milliseconds(between(watch_.same_state, clock::now())) + " ms; " +
+                              std::to_string(what.again) + " steps run again");
 }
 
 void elastic_conductor::catch_signals() {
@@ -325,6 +327,8 @@ int departure::exit_status() const noexcept {
       return 12;
     case ending::never_started:
       return 13;
+    case ending::state_lost:
+      return 14;
   }
   return 1;
 }

@@ -64,7 +64,7 @@ class elastic_conductor final : public conductor {
   bool holds_ = false;                            // whether this rank's state counts
   bool stopped_ = false;                          // and the agent was told
   bool signals_caught_ = false;
-  bool first_step_ = false;                       // of this generation, not done yet
+  bool first_step_ = false;  // of this generation, not done yet
   std::uint64_t again_ = 0;
   stopwatch watch_{};
 };

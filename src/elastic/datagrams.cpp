@@ -52,8 +52,7 @@ std::vector<address> datagram_socket::read_place(std::string_view place, bool he
   std::vector<address> read;
   for (std::string word; words >> word;) {
     const bool is_v6 = word.find(':') != std::string::npos;
-    if (here && read.empty())
-      read.push_back(address::parse((is_v6 ? "[::1]:" : "127.0.0.1:") + std::to_string(port)));
+    if (here && read.empty()) read.push_back(address::parse((is_v6 ? "[::1]:" : "127.0.0.1:") + std::to_string(port)));
     read.push_back(address::parse((is_v6 ? "[" + word + "]:" : word + ":") + std::to_string(port)));
     if (here || read.size() >= 4) break;
   }

@@ -30,6 +30,8 @@ std::string_view to_string(ending why) noexcept {
       return "no majority";
     case ending::never_started:
       return "never started";
+    case ending::state_lost:
+      return "state lost";
   }
   return "?";
 }
@@ -146,10 +148,9 @@ void membership::announce(clock::time_point now) {
     return seen != views_.end() && now - seen->second.heard <= policy_.patience;
   });
   if (now - began_ > policy_.patience && nobody_answers) {
-    return finish(ending::never_started,
-                  record_.generation == 0
-                      ? std::to_string(record_.waiting.size()) + " of " + std::to_string(policy_.initial) + " came"
-                      : "no member of the group answers");
+    return finish(ending::never_started, record_.generation == 0 ? std::to_string(record_.waiting.size()) + " of " +
+                                                                       std::to_string(policy_.initial) + " came"
+                                                                 : "no member of the group answers");
   }
   if (waits || swapping_ || now < swap_after_) return;
   auto next = record_;
@@ -166,9 +167,8 @@ void membership::form_first(clock::time_point now) {
   generation_record next;
   next.generation = 1;
   next.members = record_.waiting;
-  std::sort(next.members.begin(), next.members.end(), [](const member& a, const member& b) {
-    return a.order != b.order ? a.order < b.order : a.id < b.id;
-  });
+  std::sort(next.members.begin(), next.members.end(),
+            [](const member& a, const member& b) { return a.order != b.order ? a.order < b.order : a.id < b.id; });
   if (next.members.size() > static_cast<std::size_t>(policy_.max)) {
     next.waiting.assign(next.members.begin() + policy_.max, next.members.end());
     next.members.resize(static_cast<std::size_t>(policy_.max));
@@ -320,9 +320,25 @@ void membership::propose(clock::time_point now) {
       staying.push_back(one);
     }
   }
+  // What this generation began with must not be forgotten because those who have it are suspect, or because they leave
+  // before the others have copied it.
+  const auto has = [&](member_id id) { return (id == self_.id ? step_ : word_of(id).step) >= record_.step; };
+  if (!staying.empty() &&
+      std::none_of(staying.begin(), staying.end(), [&](const member& one) { return has(one.id); })) {
+    if (std::any_of(leavers.begin(), leavers.end(), has)) {
+      staying.clear();
+      for (const auto& one : record_.members) {
+        if (!dead_.contains(one.id) && !suspects_.contains(one.id)) staying.push_back(one);
+      }
+      leavers.clear();
+    } else if (!std::all_of(record_.holders.begin(), record_.holders.end(),
+                            [&](member_id id) { return dead_.contains(id); })) {
+      return;
+    }
+  }
+
   const member_id first = !staying.empty() ? staying.front().id : leavers.front();
   if (first != self_.id) return;
-  for (auto& one : staying) one.door = one.id == self_.id ? self_.door : word_of(one.id).door;
   for (const auto id : accused) {
     std::size_t agree = 0;
     for (const auto& one : record_.members) {
@@ -338,6 +354,7 @@ void membership::propose(clock::time_point now) {
   generation_record next;
   next.generation = record_.generation + 1;
   next.members = staying;
+  for (auto& one : next.members) one.door = one.id == self_.id ? self_.door : word_of(one.id).door;
   for (const auto& one : record_.members) {
     if (dead_.contains(one.id) || suspects_.contains(one.id)) continue;
     if (!staying.empty() && contains(leavers, one.id)) continue;  // its state leaves with it
@@ -349,6 +366,9 @@ void membership::propose(clock::time_point now) {
     next.cursor = me ? cursor_ : word_of(one.id).cursor;
     next.holders.push_back(one.id);
   }
+  if (next.step + 1 < record_.step)
+    return finish(ending::state_lost,
+                  "all members that had the state of step " + std::to_string(record_.step) + " died");
   std::size_t joiners = 0;
   for (const auto& one : record_.waiting) {
     if (!is_heard(now, one.id)) continue;  // it announces itself again if it lives

@@ -28,8 +28,7 @@ std::string hexadecimal(std::uint64_t number) {
 }
 
 std::unique_ptr<shm_transport> over_memory(const building_site& site, const elastic::generation_record& group,
-                                           std::uint64_t host, int rank, int size,
-                                           const given_up_question& given_up) {
+                                           std::uint64_t host, int rank, int size, const given_up_question& given_up) {
   // The token tells jobs apart, the generation one meeting from the next.
   const std::string name = "muster-elastic." + hexadecimal(digest().add(site.token).value()) + "." +
                            std::to_string(group.generation) + "." + hexadecimal(host);
@@ -104,8 +103,8 @@ built_group connect_members(const building_site& site, const elastic::generation
       within = over_memory(site, group, group.members[self].host, hosts.place_of[self], here, given_up);
       made.host = within->shared_host();
     }
-    made.transport = std::make_unique<any_transport>(std::make_unique<hierarchical_transport>(
-        std::move(made.transport), std::move(within), std::move(hosts)));
+    made.transport = std::make_unique<any_transport>(
+        std::make_unique<hierarchical_transport>(std::move(made.transport), std::move(within), std::move(hosts)));
   }
   return made;
 }

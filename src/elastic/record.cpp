@@ -131,8 +131,8 @@ generation_record generation_record::decode(std::string_view text) {
 
 std::string word::encode() const {
   writer out;
-  for (const auto field : {word_magic, from, number, generation, std::uint64_t{stopped}, std::uint64_t{leaving}, step,
-                           cursor, halt})
+  for (const auto field :
+       {word_magic, from, number, generation, std::uint64_t{stopped}, std::uint64_t{leaving}, step, cursor, halt})
     out.add(field);
   out.add(dead);
   out.add(suspects);

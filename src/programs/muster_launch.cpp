@@ -90,12 +90,14 @@ plan read_plan(int argc, char** argv) {
       ++i;
       break;
     } else {
-      refuse("muster-launch does not know '" + std::string(flag) + "' (flags of the program come after its name); see "
+      refuse("muster-launch does not know '" + std::string(flag) +
+             "' (flags of the program come after its name); see "
              "muster-launch --help");
     }
   }
   for (; i < argc; ++i) read.command.push_back(argv[i]);
-  if (read.command.empty()) refuse("muster-launch has nothing to start (no program is named); see muster-launch --help");
+  if (read.command.empty())
+    refuse("muster-launch has nothing to start (no program is named); see muster-launch --help");
   if (read.max == 0) read.max = read.ranks;
   if (read.min > read.ranks || read.ranks > read.max) {
     refuse("muster-launch cannot start " + std::to_string(read.ranks) + " ranks (--min is " + std::to_string(read.min) +
@@ -110,7 +112,8 @@ class meeting_place {
  public:
   meeting_place() {
     std::string name = (std::filesystem::temp_directory_path() / "muster-launch-XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) refuse("no folder can be made in " + name + " (" + std::strerror(errno) + ")");
+    if (::mkdtemp(name.data()) == nullptr)
+      refuse("no folder can be made in " + name + " (" + std::strerror(errno) + ")");
     folder_ = name;
   }
   meeting_place(const meeting_place&) = delete;
@@ -155,7 +158,8 @@ class launcher {
       if (until && std::chrono::steady_clock::now() > *until) tell_all(SIGKILL);
     }
     if (finished_ && (deaths_ > 0 || started_ > plan_.ranks))
-      say(std::to_string(started_) + " processes were started, " + std::to_string(deaths_) + " died, and the job is done");
+      say(std::to_string(started_) + " processes were started, " + std::to_string(deaths_) +
+          " died, and the job is done");
     return finished_ ? 0 : last_status_;
   }
 
@@ -164,7 +168,8 @@ class launcher {
     next_rank_ = std::max(next_rank_, rank + 1);
     const auto parent = ::getpid();
     const auto child = ::fork();
-    if (child < 0) refuse("no process can be started (" + std::string(std::strerror(errno)) + "); see what is allowed here");
+    if (child < 0)
+      refuse("no process can be started (" + std::string(std::strerror(errno)) + "); see what is allowed here");
     if (child == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // nothing is left behind when this program is killed
       if (::getppid() != parent) ::_exit(1);

@@ -1,4 +1,5 @@
-// The membership protocol in a simulated world: what must hold in every run, and how it fares in those it should survive.
+// The membership protocol in a simulated world: what must hold in every run, and how it fares in those it should
+// survive.
 #include <muster/elastic/membership.hpp>
 
 #include <cstdlib>
@@ -36,6 +37,7 @@ tally simulate(std::uint64_t runs, World&& make) {
       ++seen.runs;
       seen.lived += ended.lives ? 1 : 0;
       seen.generations += ended.generations;
+      if (ended.generations > 30) FAIL("seed " << seed << ": " << ended.generations << " generations");
     } catch (const std::logic_error& broken) {
       FAIL("seed " << seed << ": " << broken.what() << "; again: MUSTER_TEST_SEED=" << seed << " MUSTER_TEST_CASES=1");
     }
@@ -79,8 +81,9 @@ TEST_CASE("a record and a word come back as they were, and garbage does not pass
   record.cursor = 1280;
   record.holders = {1, 2};
   record.why = "rank 1 died: proof";
-  for (std::uint64_t i = 0; i < 3; ++i) record.members.push_back({i + 1, draw(), i, 0, "card " + std::to_string(i)});
-  record.waiting.push_back({9, draw(), 100, 0, std::string("any\0bytes", 9)});
+  for (std::uint64_t i = 0; i < 3; ++i)
+    record.members.push_back({i + 1, draw(), i, 0, "card " + std::to_string(i), "door"});
+  record.waiting.push_back({9, draw(), 100, 0, std::string("any\0bytes", 9), ""});
   const auto text = record.encode();
   CHECK(muster::elastic::generation_record::decode(text) == record);
   for (std::size_t cut = 0; cut < text.size(); ++cut)

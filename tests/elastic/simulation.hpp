@@ -1,11 +1,11 @@
 // The membership protocol over a simulated clock, network and store: one thread, everything drawn from a seed.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
-#include <algorithm>
 #include <functional>
 #include <map>
 #include <memory>
@@ -13,8 +13,8 @@
 #include <queue>
 #include <set>
 #include <stdexcept>
-#include <tuple>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include <muster/core/random.hpp>
@@ -39,7 +39,7 @@ struct world {
   bool store_trouble = true;
   bool joins = true;
   bool leaves = true;
-  double loss = 0.05;       ///< of words
+  double loss = 0.05;  ///< of words
   double duplicates = 0.05;
   int faults = 4;
 };
@@ -50,9 +50,9 @@ struct violation : std::logic_error {
 };
 
 struct outcome {
-  std::uint64_t steps = 0;        ///< of the last generation when the run ended
+  std::uint64_t steps = 0;  ///< of the last generation when the run ended
   std::uint64_t generations = 0;
-  bool lives = false;             ///< whether a group still makes progress
+  bool lives = false;  ///< whether a group still makes progress
   int ended = 0;
 };
 
@@ -91,11 +91,11 @@ class run {
     elastic::generation_record group;
     std::set<member_id> hellos;
     bool has_state = false;
-    bool waits = false;            // for the parts of the others
+    bool waits = false;  // for the parts of the others
     std::uint64_t step = 0;
-    std::uint64_t state = 1;       // a digest of all it has learned
+    std::uint64_t state = 1;  // a digest of all it has learned
     std::uint64_t halt = 0;
-    std::uint64_t attempt = 0;     // so that what was planned for an earlier group does nothing
+    std::uint64_t attempt = 0;  // so that what was planned for an earlier group does nothing
   };
   struct event {
     time when;
@@ -106,7 +106,8 @@ class run {
   };
 
   microseconds draw(int low, int high) {  // milliseconds
-    return microseconds(low * 1000 + static_cast<int>(random_.below(static_cast<std::uint64_t>(high - low) * 1000 + 1)));
+    return microseconds(low * 1000 +
+                        static_cast<int>(random_.below(static_cast<std::uint64_t>(high - low) * 1000 + 1)));
   }
   bool chance(double p) { return random_.uniform() < p; }
   void at(time when, member_id whose, std::function<void()> what) {
@@ -186,9 +187,8 @@ class run {
   void ask_store(member_id id) {
     auto* const one = find(id);
     if (one == nullptr || !store_hears(*one) || version_ == 0) return;
-    after(draw(0, 3), id, [this, id, version = version_, record = record_] {
-      find(id)->protocol.learn(now_, version, record);
-    });
+    after(draw(0, 3), id,
+          [this, id, version = version_, record = record_] { find(id)->protocol.learn(now_, version, record); });
   }
   void swap(process& one, const elastic::act::swap& wanted) {
     const auto id = one.id;
@@ -210,9 +210,8 @@ class run {
       if (!store_hears(*asker) || chance(0.02)) {  // the answer is lost
         after(milliseconds(150), id, [this, id] { find(id)->protocol.store_failed(now_); });
       } else {
-        after(draw(0, 3), id, [this, id, version = version_, record = record_] {
-          find(id)->protocol.learn(now_, version, record);
-        });
+        after(draw(0, 3), id,
+              [this, id, version = version_, record = record_] { find(id)->protocol.learn(now_, version, record); });
       }
     });
   }
@@ -355,7 +354,8 @@ class run {
 
   static std::string ids_of(const std::vector<elastic::member>& members) {
     std::string text;
-    for (const auto& m : members) text += (text.empty() ? "" : " ") + std::to_string(m.id) + "@" + std::to_string(m.host);
+    for (const auto& m : members)
+      text += (text.empty() ? "" : " ") + std::to_string(m.id) + "@" + std::to_string(m.host);
     return "{" + text + "}";
   }
 
@@ -370,7 +370,8 @@ class run {
       if (its->host == victim->host) {  // by its pidfd
         after(draw(0, 2), other, [this, other, id] { find(other)->protocol.prove_dead(now_, id); });
       } else if (reaches(victim->host, its->host) && its->generation != 0 && its->group.rank_of(id)) {
-        after(draw(0, 2), other, [this, other, id] { find(other)->protocol.suspect(now_, id, "its connection ended"); });
+        after(draw(0, 2), other,
+              [this, other, id] { find(other)->protocol.suspect(now_, id, "its connection ended"); });
       }
     }
   }
@@ -431,7 +432,8 @@ class run {
   // ---- what must hold ----
   void tell(const std::string& line) const {
     if (!traced_) return;
-    std::printf("%8.3f ms  %s\n", std::chrono::duration<double, std::milli>(now_.time_since_epoch()).count(), line.c_str());
+    std::printf("%8.3f ms  %s\n", std::chrono::duration<double, std::milli>(now_.time_since_epoch()).count(),
+                line.c_str());
   }
   void check_record(const elastic::generation_record& next) {
     if (next.generation == record_.generation) return;
@@ -455,7 +457,8 @@ class run {
       if (successor->second.rank_of(one.id)) throw violation("a commit in a generation that the member has left");
       if (one.step > formed_.at(one.generation + 1).step + 1) throw violation("two live groups");
     }
-    tell(std::to_string(one.id) + " commits step " + std::to_string(one.step) + " of generation " + std::to_string(one.generation));
+    tell(std::to_string(one.id) + " commits step " + std::to_string(one.step) + " of generation " +
+         std::to_string(one.generation));
     const auto known = states_.emplace(std::pair(one.generation, one.step), one.state);
     if (known.first->second != one.state) throw violation("two states of one step of one generation");
     auto& count = commits_[{one.generation, one.step}];

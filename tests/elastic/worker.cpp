@@ -1,5 +1,6 @@
 // One rank of an elastic job that can tell whether every sample was used exactly once: its state has a checksum of all
-// ids that committed steps used, which is a function of the data alone. The tests beside it start it and do things to it.
+// ids that committed steps used, which is a function of the data alone. The tests beside it start it and do things to
+// it.
 //
 // usage: test_elastic_worker [--samples N] [--batch N] [--epochs N] [--values N] [--work MILLISECONDS] [--steps]
 //   --values   floats of the model, which are reduced in each step and copied to those that join

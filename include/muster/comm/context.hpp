@@ -50,8 +50,8 @@ class context {
   [[nodiscard]] const std::string& why() const noexcept;
   [[nodiscard]] const launch_env& launcher() const noexcept;
   [[nodiscard]] const settings& configuration() const noexcept;
-  /// Whether ranks may die and join (`--elastic on`). Then the context connects nobody: its world is this process alone,
-  /// and the ranks are those of `muster::elastic::session`, with whom its memory is shared.
+  /// Whether ranks may die and join (`--elastic on`). Then the context connects nobody: its world is this process
+  /// alone, and the ranks are those of `muster::elastic::session`, with whom its memory is shared.
   [[nodiscard]] bool elastic() const noexcept;
 
   /// Runs `body` as every rank of this process: once, or on N threads with `--ranks N`, and returns when all are done.

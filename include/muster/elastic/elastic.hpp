@@ -19,7 +19,8 @@ class departure : public error {
   departure(ending why, const std::string& text) : error(error_kind::peer_failure, text), why_(why) {}
 
   [[nodiscard]] ending why() const noexcept { return why_; }
-  /// 143 when it left as it was asked to (as after SIGTERM), 10 fenced, 11 too few, 12 no majority, 13 never started.
+  /// 143 when it left as it was asked to (as after SIGTERM), 10 fenced, 11 too few, 12 no majority, 13 never started,
+  /// 14 state lost.
   [[nodiscard]] int exit_status() const noexcept override;
 
  private:
@@ -29,19 +30,19 @@ class departure : public error {
 /// What is different from one generation to the next, and what the change took, on this rank.
 struct change {
   std::uint64_t generation = 0;
-  std::string why;           ///< "rank 2 died: proof, 1 joined", in the ranks of before
-  int rank_before = -1;      ///< -1: this process joined
+  std::string why;       ///< "rank 2 died: proof, 1 joined", in the ranks of before
+  int rank_before = -1;  ///< -1: this process joined
   int size_before = 0;
   int rank = 0;
   int size = 1;
-  std::vector<int> origin;   ///< by rank: its rank before; -1 for one that joined
-  std::uint64_t step = 0;    ///< with which training goes on
-  bool copied = false;       ///< this rank got its state from the others
-  std::uint64_t again = 0;   ///< steps that this rank runs again: 0 or 1
-  double detect = 0;         ///< seconds from the first sign to the end of the step that was under way
-  double agree = 0;          ///< from there to the new record
-  double connect = 0;        ///< to the connections of the new group
-  double state = 0;          ///< to the same state at every member
+  std::vector<int> origin;  ///< by rank: its rank before; -1 for one that joined
+  std::uint64_t step = 0;   ///< with which training goes on
+  bool copied = false;      ///< this rank got its state from the others
+  std::uint64_t again = 0;  ///< steps that this rank runs again: 0 or 1
+  double detect = 0;        ///< seconds from the first sign to the end of the step that was under way
+  double agree = 0;         ///< from there to the new record
+  double connect = 0;       ///< to the connections of the new group
+  double state = 0;         ///< to the same state at every member
 };
 
 /// How a session of ranks that come and go behaves.
@@ -61,9 +62,9 @@ struct session_options {
 /// `--patience`, `--heartbeat` and `--missed-beats` say what the job allows.
 ///
 /// A step that fails because of other ranks is run again in a new group of those that are left, from the furthest step
-/// that any of them has committed: at most one step is run twice, none is lost. A process that joins gets the replicated
-/// state of the others between two steps. `run` throws `departure` when this process' part is over. The destructor
-/// leaves: when all members are at their end it returns at once.
+/// that any of them has committed: at most one step is run twice, none is lost. A process that joins gets the
+/// replicated state of the others between two steps. `run` throws `departure` when this process' part is over. The
+/// destructor leaves: when all members are at their end it returns at once.
 ///
 /// One a process at a time. Throws configuration_error when the context is not elastic.
 [[nodiscard]] muster::session session(context& of, session_options options = {});

@@ -29,6 +29,7 @@ enum class ending {
   fenced,        ///< the others went on without it
   too_few,       ///< fewer than `min` were left for as long as the patience
   no_majority,   ///< suspects, and no majority that agrees, for as long as the patience
+  state_lost,    ///< all members that had the state died before another had copied it
   never_started  ///< the first generation did not come together, or nobody took a joiner in
 };
 [[nodiscard]] std::string_view to_string(ending why) noexcept;
@@ -71,16 +72,17 @@ using action = std::variant<act::say, act::swap, act::stop, act::halt, act::kill
 /// One member's side of the protocol: events in, actions out. Time is what the caller says it is; nothing waits, so the
 /// same code runs in a process and in a simulation.
 ///
-/// A generation ends for a member when it says `stopped`: a promise to take no more part in it, kept whatever happens. A
-/// step commits somewhere only when every member took part, so from the first such word on no further step of that
+/// A generation ends for a member when it says `stopped`: a promise to take no more part in it, kept whatever happens.
+/// A step commits somewhere only when every member took part, so from the first such word on no further step of that
 /// generation begins, and members differ by at most one step. When all that are not dead, suspect or leaving have
 /// stopped, the first of them writes the next generation, which only succeeds on the record it knows. Those who are in
 /// it go on; those who are not see that they are fenced.
 ///
 /// Proof of death comes from the victim's own host and needs nobody's consent. A suspicion (silence, a broken
 /// connection, no progress) counts when a strict majority of the members not proven dead shares it; of two, where there
-/// is none, the first to reach the store stays. A suspect on this member's host is killed instead, which makes it proof.
-/// Who hears both sides of a partition takes that of the first member after a while, so that there is a majority.
+/// is none, the first to reach the store stays. A suspect on this member's host is killed instead, which makes it
+/// proof. Who hears both sides of a partition takes that of the first member after a while, so that there is a
+/// majority.
 ///
 /// Not thread safe. Each event is O(members), a change O(members^2).
 class membership {

@@ -24,8 +24,8 @@ struct member {
   bool operator==(const member&) const = default;
 };
 
-/// A generation of the group. The store has one such record, and it is changed by compare-and-swap alone: so there is at
-/// most one next generation of each.
+/// A generation of the group. The store has one such record, and it is changed by compare-and-swap alone: so there is
+/// at most one next generation of each.
 struct generation_record {
   std::uint64_t generation = 0;    ///< 0 until the first group is formed
   std::vector<member> members;     ///< by rank: survivors keep their order, joiners come after them

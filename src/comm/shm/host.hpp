@@ -85,8 +85,8 @@ class shm_host {
 
 /// Collective over the `size` processes that use the same `name`: they exchange their memory over a Unix socket of that
 /// name, which lives in no file system. Strangers (another user's, another program's) are turned away. Throws
-/// timeout_error naming the ranks that did not come, peer_failure when one dies on the way, or when `given_up`, which is
-/// asked every few milliseconds, says so. `lane` is what the others find under `shm_host::lane`.
+/// timeout_error naming the ranks that did not come, peer_failure when one dies on the way, or when `given_up`, which
+/// is asked every few milliseconds, says so. `lane` is what the others find under `shm_host::lane`.
 [[nodiscard]] std::shared_ptr<shm_host> meet(const std::string& name, int rank, int size, std::shared_ptr<segment> own,
                                              seconds timeout, std::uint64_t lane = 0,
                                              const std::function<bool()>& given_up = {});

@@ -240,7 +240,7 @@ descriptor reach_rank_0(const std::string& name, clock::time_point until, second
     }
     if (milliseconds_left(until, given_up) == 0) throw timeout_error("meeting", 0, {0}, timeout.count());
     std::this_thread::sleep_for(nap);
-    nap = std::min(nap * 2, std::chrono::microseconds(10000));
+    nap = std::min(nap * 2, std::chrono::microseconds(given_up ? 500 : 10000));
   }
 }
 
