@@ -40,6 +40,7 @@
 #include <muster/comm/work.hpp>
 #include <muster/core/atomic_file.hpp>
 #include <muster/core/buffer.hpp>
+#include <muster/core/bytes.hpp>
 #include <muster/core/clock.hpp>
 #include <muster/core/dtype.hpp>
 #include <muster/core/env.hpp>
@@ -95,7 +96,13 @@
 #include <muster/elastic/state.hpp>
 #include <muster/elastic/step.hpp>
 #include <muster/train/arena.hpp>
+#include <muster/train/bucket.hpp>
+#include <muster/train/checkpoint.hpp>
+#include <muster/train/gossip.hpp>
+#include <muster/train/gradient_sync.hpp>
 #include <muster/train/scatter_records.hpp>
 #include <muster/train/schedule.hpp>
 #include <muster/train/sgd.hpp>
+#include <muster/train/sync_mode.hpp>
+#include <muster/train/timeline.hpp>
 #include <muster/train/tracker.hpp>

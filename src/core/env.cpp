@@ -57,6 +57,11 @@ constexpr std::array<setting_info, static_cast<std::size_t>(setting::count_)> ta
     {setting::max_ranks, "max-ranks", "MUSTER_MAX_RANKS", "N", "4096", "elastic: more are not taken in"},
     {setting::patience, "patience", "MUSTER_PATIENCE", "SECONDS", "30",
      "elastic: how long to wait for enough ranks, or for a majority of them"},
+    {setting::mode, "mode", "MUSTER_MODE", "NAME", "allreduce",
+     "what ranks exchange in training: allreduce (gradients), allreduce-weights, local-sgd[:STEPS], "
+     "gossip[:ring|:torus|:exponential]"},
+    {setting::trace, "trace", "MUSTER_TRACE", "FILE", "none",
+     "write a timeline of phases, buckets and collectives of all ranks there"},
     {setting::log_level, "log-level", "MUSTER_LOG_LEVEL", "LEVEL", "warning", "debug, info, warning, error, off"},
     {setting::log_ranks, "log-ranks", "MUSTER_LOG_RANKS", "WHO", "0", "0 or all: which ranks may log"},
 }};

@@ -1,6 +1,7 @@
 #include <muster/elastic/session.hpp>
 
 #include <muster/core/error.hpp>
+#include <muster/core/events.hpp>
 
 namespace muster::inline v0 {
 namespace {
@@ -34,6 +35,7 @@ void require_an_end(const state& of, const run_limits& limits) {
 }  // namespace
 
 bool session::attempt(state& of, const std::function<void(step&)>& f, bool commits) {
+  const scoped_event measured(activity::step, commits ? "step" : "evaluation", of.steps());
   of.begin_step();
   try {
     step now(by_->ranks(), by_->generation(), of.steps(), of.progress());

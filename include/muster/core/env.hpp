@@ -35,6 +35,8 @@ enum class setting : int {
   min_ranks,
   max_ranks,
   patience,
+  mode,
+  trace,
   log_level,
   log_ranks,
   count_
