@@ -65,9 +65,6 @@ class Worker(Process):
         """The moment of its first step by so many ranks after that moment."""
         until = time.monotonic() + 60
         while True:
-            for generation, size, at in reversed(self.steps):
-                if at <= when:
-                    break
             for generation, size, at in self.steps:
                 if at > when and size == ranks:
                     return at
@@ -152,8 +149,7 @@ def stops(count):
 def torchrun(count):
     times = []
     for _ in range(count):
-        words = [options.torch, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "3",
-                 "--max_restarts", "1", "--monitor_interval", "0.1", os.path.join(HERE, "peers", "elastic_torch.py")]
+        words = [options.torch, os.path.join(HERE, "peers", "elastic_torch.py"), "launch"]
         process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         try:
             pids, when, seen = {}, None, 0

@@ -72,6 +72,12 @@ elastic_conductor::elastic_conductor(context& of, elastic::session_options optio
         "the "
         "job by muster-launch, or use muster::fixed_session");
   }
+  const auto& mode = of.configuration().value(setting::mode);
+  if (mode.starts_with("local-sgd") || mode.starts_with("gossip")) {
+    throw configuration_error(of.configuration().origin(setting::mode) + " asks for " + mode +
+                              " (its ranks differ between exchanges, so what a dead one knew is lost); use allreduce, or "
+                              "--elastic off");
+  }
   site_.configuration = &of.configuration();
   site_.memory = of.shared_memory();
   join_job();

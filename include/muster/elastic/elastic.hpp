@@ -66,7 +66,7 @@ struct session_options {
 /// replicated state of the others between two steps. `run` throws `departure` when this process' part is over. The
 /// destructor leaves: when all members are at their end it returns at once.
 ///
-/// One a process at a time. Throws configuration_error when the context is not elastic.
+/// One a process at a time; part of muster::tcp. Throws configuration_error when the context is not elastic.
 [[nodiscard]] muster::session session(context& of, session_options options = {});
 
 }  // namespace muster::inline v0::elastic
