@@ -74,9 +74,10 @@ elastic_conductor::elastic_conductor(context& of, elastic::session_options optio
   }
   const auto& mode = of.configuration().value(setting::mode);
   if (mode.starts_with("local-sgd") || mode.starts_with("gossip")) {
-    throw configuration_error(of.configuration().origin(setting::mode) + " asks for " + mode +
-                              " (its ranks differ between exchanges, so what a dead one knew is lost); use allreduce, or "
-                              "--elastic off");
+    throw configuration_error(
+        of.configuration().origin(setting::mode) + " asks for " + mode +
+        " (its ranks differ between exchanges, so what a dead one knew is lost); use allreduce, or "
+        "--elastic off");
   }
   site_.configuration = &of.configuration();
   site_.memory = of.shared_memory();
