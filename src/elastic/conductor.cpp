@@ -254,8 +254,9 @@ void elastic_conductor::connect(const elastic::generation_record& next) {
   group_.emplace(std::make_unique<any_transport>(
                      std::make_unique<revocable_transport>(std::move(made.transport), revocation_, std::move(names))),
                  for_groups_);
-  // What a group shared is given back two generations later: by then nobody has anything made from it any more.
-  hosts_.push_back(made.host);
+  // What a group shared is given back two generations later: by then nobody has anything made from it any more. Not so
+  // where its end takes a while: then it stays.
+  hosts_.push_back(made.waits_to_end ? nullptr : made.host);
   if (hosts_.size() > 2) {
     if (hosts_.front()) hosts_.front()->give_back();
     hosts_.erase(hosts_.begin());
