@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Who is how much faster: muster's collectives beside Open MPI's and MPICH's, at default and tuned, and Gloo's.
 
-    bench/compare_collectives.py [--ranks 2] [--ranks 4] [--rounds 9] [--build build/release] [--json FILE]
+    bench/compare_collectives.py [--ranks 2] [--ranks 4] [--rounds 9] [--only muster_tcp --only gloo] [--json FILE]
 
 In place, float32, sum, root 0. Every contender is a job of its own; all are started at once, all their ranks sleep, and
 one at a time is told what to measure: in every round of a size each has its turn within a fraction of a second, so a
@@ -62,6 +62,8 @@ def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, action="append", help="how many; may be repeated (default: 2 and 4)")
     parser.add_argument("--rounds", type=int, help="that count, after one that does not (default: 9)")
+    parser.add_argument("--only", action="append", metavar="WHO",
+                        help="muster, muster_tcp, gloo, openmpi, ...: start no other; may be repeated")
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "release",
                         help="where muster was built (default: build/release)")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="also write all figures there")
@@ -121,6 +123,8 @@ def measure(programs, ranks, cores, options, left_out):
         folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="muster_bench_")))
         jobs = []
         for name, called, command in contenders(programs, ranks, cores):
+            if options.only and name not in options.only:
+                continue
             try:
                 if command is None:
                     raise JobFailed("it is not installed, or was not when muster was configured")

@@ -13,7 +13,7 @@ endforeach()
 install(DIRECTORY include/muster DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.hpp" ${left_out})
 
 if(TARGET muster_info)
-  set(programs muster_info)
+  set(programs muster_info muster_launch)
   if(TARGET muster_data)
     list(APPEND programs muster_data)
   endif()

@@ -108,13 +108,19 @@ def fill(line, times, op, who, peers, sizes):
     """Of each size how many times slower the fastest of `peers` is than `who`, and over the sizes the geometric mean.
 
     A ratio is of two times of the same round, and of the rounds' ratios it is the median: where the machine changes its
-    speed in between, medians of the times would compare one's good rounds with another's bad ones.
+    speed in between, medians of the times would compare one's good rounds with another's bad ones. Sizes at which no
+    peer came to an end are left out, and the line says so.
     """
     line.ratio = line.low = line.high = None
     ours = [times.get((op, who, size)) for size in sizes]
-    theirs = [[times[op, peer, size] for peer in peers if (op, peer, size) in times] for size in sizes]
-    if not sizes or not all(ours) or not all(theirs):
+    met = {size: [times[op, peer, size] for peer in peers if (op, peer, size) in times] for size in sizes}
+    left_out = [size for size in sizes if not met[size]]
+    if not all(ours) or len(left_out) == len(sizes):
         return line
+    if left_out:
+        line.band += f", without {', '.join(map(bytes_text, left_out))}"
+    ours = [one for one, size in zip(ours, sizes) if met[size]]
+    theirs = [met[size] for size in sizes if met[size]]
     ratios = [[[slow / fast for slow, fast in zip(peer, own)] for peer in of_size]
               for own, of_size in zip(ours, theirs)]
     rounds = min(len(peer) for of_size in ratios for peer in of_size)

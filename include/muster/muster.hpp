@@ -92,6 +92,9 @@
 #include <muster/data/synthetic.hpp>
 #include <muster/data/text_file.hpp>
 #include <muster/data/tfrecord.hpp>
+#include <muster/elastic/elastic.hpp>
+#include <muster/elastic/membership.hpp>
+#include <muster/elastic/record.hpp>
 #include <muster/elastic/session.hpp>
 #include <muster/elastic/state.hpp>
 #include <muster/elastic/step.hpp>

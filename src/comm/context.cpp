@@ -115,9 +115,17 @@ struct context::implementation {
   void connect() {
     launch = detect_launch();
     apply_log_settings(configuration);
+    elastic = configuration.choice(setting::elastic, {"off", "on"}) == 1;
     for_groups = settings_for_groups(configuration, launch.rank);
-    chosen = detail::choose_transport(configuration, launch);
+    if (!elastic) chosen = detail::choose_transport(configuration, launch);
     for_groups.progress_thread = wants_progress_thread(configuration, std::max({launch.local_size, chosen.threads, 1}));
+    if (elastic) {
+      chosen = {detail::transport_kind::self, "self", {}, 1, configuration.origin(setting::elastic) + " asks for it"};
+      shared = std::make_shared<detail::segment>(detail::reserve_for(64));
+      process_world.emplace(std::make_unique<any_transport>(make_self_transport()), for_groups);
+      set_log_rank(launch.rank);
+      return;
+    }
     if (chosen.what == detail::transport_kind::local) check_for_groups(for_groups, local_abilities(), chosen.threads);
     if (chosen.what == detail::transport_kind::process) {
       adopt(detail::connect_processes(chosen, configuration, launch));
@@ -187,6 +195,8 @@ struct context::implementation {
 
   settings configuration;
   launch_env launch;
+  bool elastic = false;
+  std::shared_ptr<detail::segment> shared;  // before the world: it outlives all groups
   group_settings for_groups;
   detail::transport_choice chosen;
   std::optional<group> process_world;  // none when ranks are threads
@@ -228,8 +238,11 @@ int context::ranks() const noexcept {
 
 std::string context::transport_name() const { return self_->chosen.name; }
 std::pmr::memory_resource* context::memory() const noexcept {
+  if (self_->shared) return self_->shared.get();
   return self_->process_world ? self_->process_world->transport().memory() : nullptr;
 }
+bool context::elastic() const noexcept { return self_->elastic; }
+const std::shared_ptr<detail::segment>& context::shared_memory() const noexcept { return self_->shared; }
 const std::string& context::why() const noexcept { return self_->chosen.why; }
 const launch_env& context::launcher() const noexcept { return self_->launch; }
 const settings& context::configuration() const noexcept { return self_->configuration; }

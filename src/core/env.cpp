@@ -51,6 +51,12 @@ constexpr std::array<setting_info, static_cast<std::size_t>(setting::count_)> ta
      "tcp: signs of life that fail to come before a rank counts as lost"},
     {setting::checksum, "checksum", "MUSTER_CHECKSUM", "WHEN", "off",
      "tcp: on or off: a checksum of all data, where that of the network is not enough"},
+    {setting::elastic, "elastic", "MUSTER_ELASTIC", "WHEN", "off",
+     "on or off: ranks may die and join; the program trains in muster::elastic::session"},
+    {setting::min_ranks, "min-ranks", "MUSTER_MIN_RANKS", "N", "1", "elastic: with fewer ranks the job waits for more"},
+    {setting::max_ranks, "max-ranks", "MUSTER_MAX_RANKS", "N", "4096", "elastic: more are not taken in"},
+    {setting::patience, "patience", "MUSTER_PATIENCE", "SECONDS", "30",
+     "elastic: how long to wait for enough ranks, or for a majority of them"},
     {setting::mode, "mode", "MUSTER_MODE", "NAME", "allreduce",
      "what ranks exchange in training: allreduce (gradients), allreduce-weights, local-sgd[:STEPS], "
      "gossip[:ring|:torus|:exponential]"},

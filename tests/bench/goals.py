@@ -54,6 +54,13 @@ measured["allreduce", "muster_shm_registered", 64 << 20] = [0.25] * 3
 mean = line_of(goals.judge({2: measured}, 2), "allreduce, 2 ranks, registered", "16 to 64 MiB", "mpich")
 assert close(mean.ratio, 6.0), mean  # of 3 and 12
 
+# A size at which no peer came to an end is left out of its band.
+over_tcp = times(muster_tcp=[1.0] * 3, gloo_ring=[2.0] * 3, gloo_ring_busy=[3.0] * 3)
+for peer in ("gloo_ring", "gloo_ring_busy"):
+    del over_tcp["allreduce", peer, 64 << 20]
+without = line_of(goals.judge({2: over_tcp}, 2), "allreduce, 2 ranks over tcp", "1 MiB and up, without 64 MiB")
+assert close(without.ratio, 2.0) and without.verdict == "met", without
+
 # With more ranks than cores MPICH is no peer; what was not measured is neither met nor missed.
 crowded = line_of(goals.judge({4: measured}, cores=2), "allreduce, 4 ranks on 2 cores, private", "64 KiB to 1 MiB")
 assert close(crowded.ratio, 2.0) and crowded.against == "openmpi_tuned", crowded

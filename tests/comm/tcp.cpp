@@ -387,6 +387,19 @@ TEST_CASE("a peer whose connections stand and that is silent is lost for its sil
   CHECK_THAT(heard_after([](impostor&) {}, plan), contains("no heartbeat for 400 ms"));
 }
 
+TEST_CASE("a peer that takes nothing for long is waited for as long as the call may take", "[tcp]") {
+  // Its system has no more room and says so: TCP_USER_TIMEOUT would count that as silence.
+  tcp::tcp_plan plan;
+  plan.patience = muster::seconds(1);
+  constexpr std::size_t count = std::size_t{16} << 20;
+  run(plan, 2, [](muster::group& world, tcp::tcp_mesh&) {
+    std::vector<float> values(count, world.rank() == 0 ? 1.0f : 0.0f);
+    if (world.rank() == 1) std::this_thread::sleep_for(4s);
+    muster::broadcast(world, std::span(values), 0, {.how = muster::algorithm::tree, .timeout = patience});
+    require(values.front() == 1.0f && values.back() == 1.0f, "the broadcast is not the root's");
+  });
+}
+
 TEST_CASE("a send that is taken back in its middle ends for its receiver", "[tcp]") {
   run(test::tcp_job::busy_plan(), 2, [](muster::group& world, tcp::tcp_mesh&) {
     auto& over = world.transport();

@@ -16,6 +16,10 @@
 
 namespace muster::inline v0 {
 
+namespace detail {
+class segment;
+}
+
 /// Finds out who this process is, connects it to the others, and owns what that takes. One a process at a time.
 ///
 /// Which transport: `--transport` or MUSTER_TRANSPORT if given; else shm where the launcher says that all ranks are on
@@ -46,6 +50,9 @@ class context {
   [[nodiscard]] const std::string& why() const noexcept;
   [[nodiscard]] const launch_env& launcher() const noexcept;
   [[nodiscard]] const settings& configuration() const noexcept;
+  /// Whether ranks may die and join (`--elastic on`). Then the context connects nobody: its world is this process
+  /// alone, and the ranks are those of `muster::elastic::session`, with whom its memory is shared.
+  [[nodiscard]] bool elastic() const noexcept;
 
   /// Runs `body` as every rank of this process: once, or on N threads with `--ranks N`, and returns when all are done.
   /// A body that throws gives up for its rank: the others that wait for it are woken, and when all have ended the
@@ -71,6 +78,9 @@ class context {
   /// Collective over processes, once, at the end: tells the others how this process ended (null: well) and learns how
   /// they did. Waits for ranks that are still at work; never throws. `run_main` calls it.
   [[nodiscard]] verdict settle(std::exception_ptr failure) noexcept;
+
+  /// For elastic sessions: the memory that outlives every group; null unless `elastic`.
+  [[nodiscard]] const std::shared_ptr<detail::segment>& shared_memory() const noexcept;
 
  private:
   struct implementation;

@@ -131,13 +131,16 @@ void tcp_socket::set(int level, int name, int value, const char* what) const {
 
 void tcp_socket::set_no_delay() const { set(IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY"); }
 
-void tcp_socket::set_liveness(seconds idle, seconds unacknowledged) const {
-  const double most = static_cast<double>(INT_MAX);
-  const int milliseconds = static_cast<int>(std::clamp(std::ceil(1000 * unacknowledged.count()), 1.0, most));
+void tcp_socket::set_liveness(seconds idle, seconds silent) const {
   set(SOL_SOCKET, SO_KEEPALIVE, 1, "SO_KEEPALIVE");
   set(IPPROTO_TCP, TCP_KEEPIDLE, whole_seconds(idle), "TCP_KEEPIDLE");
-  set(IPPROTO_TCP, TCP_KEEPINTVL, whole_seconds(unacknowledged / probes), "TCP_KEEPINTVL");
+  set(IPPROTO_TCP, TCP_KEEPINTVL, whole_seconds(silent / probes), "TCP_KEEPINTVL");
   set(IPPROTO_TCP, TCP_KEEPCNT, probes, "TCP_KEEPCNT");
+}
+
+void tcp_socket::set_acknowledged_within(seconds most) const {
+  const double limit = static_cast<double>(INT_MAX);
+  const int milliseconds = static_cast<int>(std::clamp(std::ceil(1000 * most.count()), 1.0, limit));
   set(IPPROTO_TCP, TCP_USER_TIMEOUT, milliseconds, "TCP_USER_TIMEOUT");
 }
 

@@ -62,9 +62,12 @@ class tcp_socket {
 
   /// Small messages leave at once (TCP_NODELAY).
   void set_no_delay() const;
-  /// The system tells of a peer whose host is silent: when nothing came for `idle`, or nothing that was sent was taken
-  /// for `unacknowledged` (TCP_USER_TIMEOUT, with probes six times within). Seconds, rounded up.
-  void set_liveness(seconds idle, seconds unacknowledged) const;
+  /// The system tells of a peer whose host is silent: when nothing came for `idle`, it is asked six times within
+  /// `silent` and does not answer. Seconds, rounded up.
+  void set_liveness(seconds idle, seconds silent) const;
+  /// And when nothing that was sent was taken for so long (TCP_USER_TIMEOUT). For peers that always read what comes: one
+  /// that has no room for a while, and says so, counts as silent too.
+  void set_acknowledged_within(seconds most) const;
   /// The system's buffers, in bytes; it may take less.
   void set_buffers(int send, int receive) const;
 

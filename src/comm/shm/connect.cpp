@@ -51,6 +51,22 @@ std::unique_ptr<shm_transport> connect_host(const settings& configuration, const
   return made;
 }
 
+std::unique_ptr<shm_transport> connect_anew(const std::string& name, int rank, int size, std::shared_ptr<segment> own,
+                                            cma_wish pulls, seconds timeout, const std::function<bool()>& given_up) {
+  const auto lane = shm_board::allocate_lane(*own, size);
+  // A lane of a meeting that failed is never used again: others may have seen it.
+  auto host = meet(name, rank, size, std::move(own), timeout, lane, given_up);
+  std::vector<int> all;
+  std::vector<std::uint64_t> lanes;
+  for (int r = 0; r < size; ++r) {
+    all.push_back(r);
+    lanes.push_back(host->lane(r));
+  }
+  auto made = std::make_unique<shm_transport>(std::move(host), std::move(all), rank, lanes);
+  made->agree(pulls, deadline_after(timeout), given_up);
+  return made;
+}
+
 std::unique_ptr<any_transport> connect_shm(const settings& configuration, const launch_env& launch) {
   return std::make_unique<any_transport>(connect_host(configuration, launch, launch.rank, launch.size));
 }

@@ -1,7 +1,9 @@
 // How shared memory gets into a context.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include <muster/comm/any_transport.hpp>
@@ -25,6 +27,12 @@ inline constexpr transport_abilities shm_abilities{
 /// system. Collective; throws what `meet` throws.
 [[nodiscard]] std::unique_ptr<shm_transport> connect_host(const settings& configuration, const launch_env& launch,
                                                           int rank, int size, std::string_view suffix = {});
+
+/// Connects `size` ranks of this host that have met before, perhaps among others, with the memory that each has; those
+/// of one `name` meet, and a name is used once. Gives up when `given_up` says so.
+[[nodiscard]] std::unique_ptr<shm_transport> connect_anew(const std::string& name, int rank, int size,
+                                                          std::shared_ptr<segment> own, cma_wish pulls, seconds timeout,
+                                                          const std::function<bool()>& given_up);
 
 /// Connects the ranks that the launcher started, which must all be on this host. Collective; throws what `meet` throws.
 [[nodiscard]] std::unique_ptr<any_transport> connect_shm(const settings& configuration, const launch_env& launch);

@@ -7,7 +7,7 @@
 
 namespace muster::inline v0::detail {
 
-shm_host::shm_host(int rank, std::unique_ptr<segment> own, std::vector<peer> peers, bool crowded)
+shm_host::shm_host(int rank, std::shared_ptr<segment> own, std::vector<peer> peers, bool crowded)
     : rank_(rank), own_(std::move(own)), peers_(std::move(peers)), crowded_(crowded) {
   for (int r = 0; r < size(); ++r) sees_death_ = sees_death_ && (r == rank || peers_[static_cast<std::size_t>(r)].life);
 }
@@ -30,6 +30,12 @@ void shm_host::reclaim() {
     own_->deallocate(one.memory, one.bytes);
     return true;
   });
+}
+
+void shm_host::give_back() noexcept {
+  const std::lock_guard lock(mutex_);
+  for (const auto& one : retired_) own_->deallocate(one.memory, one.bytes);
+  retired_.clear();
 }
 
 std::size_t reserve_for(int ranks) noexcept {

@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -22,9 +23,11 @@ class shm_host {
     mapping memory;   // of others; this rank's is `own`
     descriptor life;  // a pidfd, readable when the process has ended; none where the system has no such thing
     pid_t process = 0;
+    std::uint64_t lane = 0;  // where in its memory it laid out what it shares with the first group
   };
 
-  shm_host(int rank, std::unique_ptr<segment> own, std::vector<peer> peers, bool crowded);
+  /// `own` may outlive it: another host of the same process, with other peers, uses the same memory later.
+  shm_host(int rank, std::shared_ptr<segment> own, std::vector<peer> peers, bool crowded);
 
   [[nodiscard]] int rank() const noexcept { return rank_; }
   [[nodiscard]] int size() const noexcept { return static_cast<int>(peers_.size()); }
@@ -34,6 +37,7 @@ class shm_host {
   [[nodiscard]] bool sees_death() const noexcept { return sees_death_; }
   [[nodiscard]] segment& own() noexcept { return *own_; }
   [[nodiscard]] const segment& own() const noexcept { return *own_; }
+  [[nodiscard]] std::uint64_t lane(int rank) const noexcept { return peers_[static_cast<std::size_t>(rank)].lane; }
   [[nodiscard]] pid_t process(int rank) const noexcept { return peers_[static_cast<std::size_t>(rank)].process; }
   /// Where byte `offset` of that rank's memory lies in this process.
   [[nodiscard]] std::byte* at(int rank, std::uint64_t offset) const noexcept {
@@ -61,10 +65,12 @@ class shm_host {
   void retire(const retired& what);
   /// Gives back what nobody uses any more. What a dead rank still held goes with the process.
   void reclaim();
+  /// Gives back all that was retired: nobody lives who could still use it.
+  void give_back() noexcept;
 
  private:
   int rank_;
-  std::unique_ptr<segment> own_;
+  std::shared_ptr<segment> own_;
   std::vector<peer> peers_;
   bool crowded_;
   bool sees_death_ = true;
@@ -79,8 +85,10 @@ class shm_host {
 
 /// Collective over the `size` processes that use the same `name`: they exchange their memory over a Unix socket of that
 /// name, which lives in no file system. Strangers (another user's, another program's) are turned away. Throws
-/// timeout_error naming the ranks that did not come, peer_failure when one dies on the way.
-[[nodiscard]] std::shared_ptr<shm_host> meet(const std::string& name, int rank, int size, std::unique_ptr<segment> own,
-                                             seconds timeout);
+/// timeout_error naming the ranks that did not come, peer_failure when one dies on the way, or when `given_up`, which
+/// is asked every few milliseconds, says so. `lane` is what the others find under `shm_host::lane`.
+[[nodiscard]] std::shared_ptr<shm_host> meet(const std::string& name, int rank, int size, std::shared_ptr<segment> own,
+                                             seconds timeout, std::uint64_t lane = 0,
+                                             const std::function<bool()>& given_up = {});
 
 }  // namespace muster::inline v0::detail

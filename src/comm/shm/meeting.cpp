@@ -18,7 +18,7 @@
 namespace muster::inline v0::detail {
 namespace {
 
-constexpr std::uint64_t magic = 0x6d75737465720001;  // "muster", and the version of all that lies in shared memory
+constexpr std::uint64_t magic = 0x6d75737465720002;  // "muster", and the version of all that lies in shared memory
 constexpr std::size_t cpu_words = 16;                // 1024 processors
 
 // What a rank says of itself; its memory and its pidfd travel beside it.
@@ -28,6 +28,7 @@ struct introduction {
   std::int32_t size = 0;
   std::int32_t process = 0;
   std::int32_t has_life = 0;
+  std::uint64_t lane = 0;
   std::array<std::uint64_t, cpu_words> cpus{};
 };
 
@@ -117,10 +118,22 @@ bool receive_introduction(int from, guest& came) {
   return true;
 }
 
-bool wait_readable(int file, clock::time_point until) {
-  pollfd watched{file, POLLIN, 0};
+using question = std::function<bool()>;
+constexpr std::chrono::milliseconds between_questions{2};
+
+// As long as a wait may last before somebody asks whether it still has a point.
+int milliseconds_left(clock::time_point until, const question& given_up) {
+  if (given_up && given_up()) throw peer_failure({}, "the meeting was given up (not all of its ranks live any more)");
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - clock::now()).count();
-  return ::poll(&watched, 1, static_cast<int>(std::max<long long>(left, 0))) == 1;
+  return static_cast<int>(std::clamp<long long>(left, 0, given_up ? between_questions.count() : 1000));
+}
+
+bool wait_readable(int file, clock::time_point until, const question& given_up) {
+  pollfd watched{file, POLLIN, 0};
+  for (;;) {
+    if (::poll(&watched, 1, milliseconds_left(until, given_up)) == 1) return true;
+    if (clock::now() >= until) return false;
+  }
 }
 
 bool is_same_user(int connection) {
@@ -147,16 +160,16 @@ class reception {
     if (::listen(door_.get(), 128) != 0) fail("listen");
   }
 
-  std::vector<guest> receive_all(clock::time_point until) {
+  std::vector<guest> receive_all(clock::time_point until, const question& given_up) {
     for (int missing = size_ - 1; missing > 0;) {
       std::vector<pollfd> watched{{door_.get(), POLLIN, 0}};
       for (const auto& one : lobby_) watched.push_back({one.get(), POLLIN, 0});
       for (const auto& one : connections_) {
         if (one) watched.push_back({one.get(), POLLIN, 0});  // one that has introduced itself says nothing more
       }
-      const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - clock::now()).count();
-      if (left <= 0) throw timeout_error("meeting", 0, who_is_missing(), timeout_.count());
-      if (::poll(watched.data(), watched.size(), static_cast<int>(std::min<long long>(left, 1000))) <= 0) continue;
+      const int left = milliseconds_left(until, given_up);
+      if (left == 0) throw timeout_error("meeting", 0, who_is_missing(), timeout_.count());
+      if (::poll(watched.data(), watched.size(), left) <= 0) continue;
       for (std::size_t i = 1; i < watched.size(); ++i) {
         if (watched[i].revents == 0) continue;
         if (i > lobby_.size()) lose(watched[i].fd);
@@ -214,7 +227,7 @@ class reception {
   std::vector<guest> guests_;
 };
 
-descriptor reach_rank_0(const std::string& name, clock::time_point until, seconds timeout) {
+descriptor reach_rank_0(const std::string& name, clock::time_point until, seconds timeout, const question& given_up) {
   socklen_t length = 0;
   const sockaddr_un address = address_of(name, length);
   auto nap = std::chrono::microseconds(100);
@@ -225,16 +238,16 @@ descriptor reach_rank_0(const std::string& name, clock::time_point until, second
     } else if (errno != ECONNREFUSED && errno != ENOENT && errno != EAGAIN && errno != EINTR) {
       fail("connect");
     }
-    if (clock::now() >= until) throw timeout_error("meeting", 0, {0}, timeout.count());
+    if (milliseconds_left(until, given_up) == 0) throw timeout_error("meeting", 0, {0}, timeout.count());
     std::this_thread::sleep_for(nap);
-    nap = std::min(nap * 2, std::chrono::microseconds(10000));
+    nap = std::min(nap * 2, std::chrono::microseconds(given_up ? 500 : 10000));
   }
 }
 
 std::vector<guest> meet_at_rank_0(const std::string& name, const introduction& mine, const segment& own, int life,
-                                  clock::time_point until, seconds timeout) {
+                                  clock::time_point until, seconds timeout, const question& given_up) {
   reception here(name, mine.size, timeout);
-  auto guests = here.receive_all(until);
+  auto guests = here.receive_all(until, given_up);
   for (int to = 1; to < mine.size; ++to) {
     bool told = send_introduction(here.connection(to), mine, own.memory().file(), life);
     for (int of = 1; of < mine.size; ++of) {
@@ -248,12 +261,12 @@ std::vector<guest> meet_at_rank_0(const std::string& name, const introduction& m
 }
 
 std::vector<guest> meet_as_guest(const std::string& name, const introduction& mine, const segment& own, int life,
-                                 clock::time_point until, seconds timeout) {
-  const descriptor to = reach_rank_0(name, until, timeout);
+                                 clock::time_point until, seconds timeout, const question& given_up) {
+  const descriptor to = reach_rank_0(name, until, timeout, given_up);
   if (!send_introduction(to.get(), mine, own.memory().file(), life)) fail("send");
   std::vector<guest> guests(static_cast<std::size_t>(mine.size));
   for (int i = 1; i < mine.size; ++i) {
-    if (!wait_readable(to.get(), until)) throw timeout_error("meeting", 0, {}, timeout.count());
+    if (!wait_readable(to.get(), until, given_up)) throw timeout_error("meeting", 0, {}, timeout.count());
     guest came;
     if (!receive_introduction(to.get(), came))
       throw peer_failure({0}, "rank 0 gave up before all ranks had met; see its own message");
@@ -264,18 +277,20 @@ std::vector<guest> meet_as_guest(const std::string& name, const introduction& mi
 
 }  // namespace
 
-std::shared_ptr<shm_host> meet(const std::string& name, int rank, int size, std::unique_ptr<segment> own,
-                               seconds timeout) {
+std::shared_ptr<shm_host> meet(const std::string& name, int rank, int size, std::shared_ptr<segment> own,
+                               seconds timeout, std::uint64_t lane, const question& given_up) {
   const auto until = deadline_after(timeout);
   const descriptor life(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));  // none before Linux 5.3
-  const introduction mine = introduce(rank, size, static_cast<bool>(life));
-  auto guests = rank == 0 ? meet_at_rank_0(name, mine, *own, life.get(), until, timeout)
-                          : meet_as_guest(name, mine, *own, life.get(), until, timeout);
+  introduction mine = introduce(rank, size, static_cast<bool>(life));
+  mine.lane = lane;
+  auto guests = rank == 0 ? meet_at_rank_0(name, mine, *own, life.get(), until, timeout, given_up)
+                          : meet_as_guest(name, mine, *own, life.get(), until, timeout, given_up);
 
   auto cpus = mine.cpus;
   std::vector<shm_host::peer> peers(guests.size());
   const std::size_t reserve = own->memory().reserve();
   for (std::size_t r = 0; r < guests.size(); ++r) {
+    peers[r].lane = static_cast<int>(r) == rank ? lane : guests[r].said.lane;
     if (static_cast<int>(r) == rank) continue;
     for (std::size_t i = 0; i < cpu_words; ++i) cpus[i] |= guests[r].said.cpus[i];
     peers[r].memory = mapping(std::move(guests[r].memory), reserve);

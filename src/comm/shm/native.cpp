@@ -174,15 +174,21 @@ shm_native::begun shm_native::start(const native_call& call) {
   call_ = &call;
   plan_ = plan_small();
   const collective kind = call.kind;
-  if (!plan_.fits && (kind == collective::gather || kind == collective::scatter || kind == collective::all_to_all))
+  if (!plan_.fits && (kind == collective::gather || kind == collective::scatter || kind == collective::all_to_all)) {
+    call_ = nullptr;
     return begun::no;
+  }
   ++ticket_;
   // With all before it: a root of one broadcast does not look at whoever takes itself for its root.
   signature_ = signature_of(call.mark) + 31 * signature_;
   next_peer_ = 0;
   has_offered_ = false;
   way_ = {};
-  if (plan_.fits) return advance_small() ? begun::done : begun::yes;
+  if (plan_.fits) {
+    if (!advance_small()) return begun::yes;
+    call_ = nullptr;
+    return begun::done;
+  }
   steps_.emplace(board_, pool_, no_scratch_, call.mark);
   body_ = kind == collective::broadcast ? broadcast(*steps_, *this) : exchange(*steps_, *this);
   steps_->start(body_.handle());
@@ -201,6 +207,7 @@ bool shm_native::test(request& r) {
     if (failure) std::rethrow_exception(failure);
   }
   r.owner = nullptr;
+  call_ = nullptr;  // it may live no longer
   return true;
 }
 
@@ -217,7 +224,7 @@ void shm_native::cancel() noexcept {
     stopped = stopped || (is_writing() && !board_.host().ended(board_.host_rank(p)));
   }
   auto& own = board_.host().own();
-  if (!stopped || call_->out == nullptr || !own.holds(call_->out, bytes_out())) return;
+  if (!stopped || call_ == nullptr || call_->out == nullptr || !own.holds(call_->out, bytes_out())) return;
   // It may go on one day: in memory that this rank does not look at any more.
   own.detach(call_->out, bytes_out());
 }

@@ -104,7 +104,7 @@ class shm_native {
   static task broadcast_chunks(flow_type& f, shm_native& s);
 
   shm_board& board_;
-  // The collective under way.
+  // The collective under way, or null.
   const native_call* call_ = nullptr;
   std::uint64_t ticket_ = 0;
   std::uint32_t signature_ = 0;

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -121,6 +122,22 @@ void segment::detach(void* data, std::size_t bytes) noexcept {
     has_detached_.store(true, std::memory_order_relaxed);
   } catch (...) {  // then collectives on it go wrong for want of a few bytes; there are none after a failure
   }
+}
+
+void segment::attach_again() noexcept {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(detached_, [this](const range& one) {
+    const auto bytes = static_cast<std::size_t>(one.end - one.begin);
+    const auto at = static_cast<off_t>(offset_of(one.begin));
+    for (std::size_t done = 0; done < bytes;) {
+      const auto n = ::pwrite(memory_.file(), one.begin + done, bytes - done, at + static_cast<off_t>(done));
+      if (n <= 0) return false;  // it stays private, which is slower and no less right
+      done += static_cast<std::size_t>(n);
+    }
+    return ::mmap(memory_.at(offset_of(one.begin)), bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
+                  memory_.file(), at) != MAP_FAILED;
+  });
+  has_detached_.store(!detached_.empty(), std::memory_order_relaxed);
 }
 
 bool segment::is_detached(const std::byte* data, std::size_t bytes) const noexcept {

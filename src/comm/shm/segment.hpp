@@ -56,6 +56,8 @@ class segment final : public std::pmr::memory_resource {
   /// Takes the pages of [data, data + bytes) out of the peers' reach for good: here they go on with their content as
   /// private memory, and what a peer still writes goes to where nobody looks.
   void detach(void* data, std::size_t bytes) noexcept;
+  /// Takes back what was detached, with its present content: no process lives any more that was given it before.
+  void attach_again() noexcept;
 
  private:
   struct range {

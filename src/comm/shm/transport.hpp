@@ -42,7 +42,8 @@ class shm_transport final : public request_owner {
   [[nodiscard]] std::unique_ptr<shm_transport> subgroup(std::span<const int> members, std::uint64_t id);
 
   /// Collective, once, for the world: the ranks find out together what the system allows them.
-  void agree(cma_wish wish, clock::time_point until);
+  void agree(cma_wish wish, clock::time_point until, const std::function<bool()>& given_up = {});
+  [[nodiscard]] const std::shared_ptr<shm_host>& shared_host() const noexcept { return board_.shared_host(); }
 
  private:
   // In request::state, where shm_messages keeps 0 to 2.
@@ -51,7 +52,8 @@ class shm_transport final : public request_owner {
   void called(const stamp& mark) noexcept {
     if (mark.kind != collective::none && mark.sequence >= called_) called_ = mark.sequence + 1;
   }
-  std::uint32_t vote(std::uint32_t mine, std::uint32_t round, clock::time_point until);
+  std::uint32_t vote(std::uint32_t mine, std::uint32_t round, clock::time_point until,
+                     const std::function<bool()>& given_up);
   [[noreturn]] static void refuse_gone(int peer);
   bool read_posts(notice& message);
   void tell_gone(int peer, notice& message) const;

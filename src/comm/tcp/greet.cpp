@@ -194,7 +194,10 @@ void tcp_watch::keep(greeting& one) {
   const stage expected = one.inbound ? stage::answering : stage::dialing;
   if (with.now != expected || with.ready[one.line]) return;
   one.socket.set_no_delay();
-  one.socket.set_liveness(std::max(seconds(1), plan_.beat * plan_.missed), std::max(seconds(2), plan_.patience));
+  const seconds silent = std::max(seconds(2), plan_.patience);
+  one.socket.set_liveness(std::max(seconds(1), plan_.beat * plan_.missed), silent);
+  // Data may wait in the peer's system until its rank calls; heartbeats are always read.
+  if (one.line == 0) one.socket.set_acknowledged_within(silent);
   with.ready[one.line] = std::move(one.socket);
   if (++with.count == with.ready.size()) complete(one.peer);
 }

@@ -105,10 +105,10 @@ void tcp_mesh::await_all(clock::time_point until) {
                                     "); check that it runs, and the way to it (--interface, firewalls, the token)");
   }
   const std::string trouble = watch_.trouble_with(found.front());
-  throw error(error_kind::timeout,
-              "not all ranks are connected over tcp in time (missing: rank " + format_ranks(found) +
-                  (trouble.empty() ? "" : "; " + trouble) +
-                  "); check that they run, and the way to them (--interface, firewalls, the token)");
+  throw timeout_error("connecting", found,
+                      "not all ranks are connected over tcp in time (missing: rank " + format_ranks(found) +
+                          (trouble.empty() ? "" : "; " + trouble) +
+                          "); check that they run, and the way to them (--interface, firewalls, the token)");
 }
 
 // ---- groups ----

@@ -68,6 +68,7 @@ std::unique_ptr<detail::store_client> connect(std::string_view where, std::strin
       auto made = tcp_socket::connect(addresses, attempt);
       made.set_no_delay();
       made.set_liveness(seconds(5), seconds(10));
+      made.set_acknowledged_within(seconds(10));
       introduce(made, secret, name, attempt);
       return std::make_unique<detail::store_client>(std::move(made), name);
     } catch (const socket_error& failed) {

@@ -295,6 +295,7 @@ TEST_CASE("a lease ends when its holder is stopped, and stays ended when it goes
     auto store = at.open();
     worker holder(at, {"hold", "member", "0.5"});
     const auto there = await(store, "member");
+    add(store, "after");  // who is stopped in the middle of writing holds up a folder: that it is not
     holder.stop();
     CHECK(store.watch("member", there.version, soon()) == store_entry{});
     holder.send(SIGCONT);

@@ -1,0 +1,187 @@
+#!/usr/bin/env python3
+"""How long an elastic job stands still when a rank dies, stops or joins.
+
+usage: elastic.py --program build/release/tests/elastic/test_elastic_worker [--kills 200] [--stops 10] [--torch PYTHON]
+
+Three workers, 200,000 floats reduced in each step and 10 ms of work beside that, on one host. A rank is killed at a random
+moment; the time is that from the signal to the end of the first step that all survivors have done without it. Then another
+process is started, and the time is that from its start to its first step; what the others see of it is the longest time
+between two of their steps around it, less the usual one. Each time is that of the slowest rank.
+
+With --torch (a Python with PyTorch), torchrun's time from the kill of one of three workers to the first step after its
+restart is measured in the same way, before and after.
+"""
+import argparse
+import os
+import random
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "..", "tests", "comm"))
+from ranks import Failure, Process  # noqa: E402
+
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("--program", required=True)
+parser.add_argument("--kills", type=int, default=200)
+parser.add_argument("--stops", type=int, default=10)
+parser.add_argument("--hosts", choices=["one", "each"], default="one", help="ranks that count as on one host, or not")
+parser.add_argument("--torch", help="a Python that has PyTorch")
+parser.add_argument("--torch-kills", type=int, default=3)
+parser.add_argument("--seed", type=int, default=1)
+options = parser.parse_args()
+draw = random.Random(options.seed)
+ENDLESS = "1000000"
+
+
+class Worker(Process):
+    def __init__(self, job, number):
+        host = "auto" if options.hosts == "one" else f"host-{number}"
+        environment = dict(RANK=str(min(number, 2)), WORLD_SIZE="3", MUSTER_ELASTIC="on", MUSTER_JOB=job.name,
+                           MUSTER_RENDEZVOUS=f"file:{job.folder}", MUSTER_HOST=host, MUSTER_LOG_LEVEL="error")
+        self.started = time.monotonic_ns()
+        words = ["--samples", "1000", "--batch", "48", "--epochs", ENDLESS, "--values", "200000", "--work", "10", "--steps"]
+        super().__init__(number, [options.program, *words], environment)
+        self.steps = []  # (generation, ranks, nanoseconds)
+        self.taken = 0
+
+    def look(self, until):
+        """Reads what it says; True when a step came."""
+        self.read(until)
+        for line in self.lines[self.taken:]:
+            if line.startswith("wrong"):
+                raise Failure(line)
+            if line.startswith("step "):
+                _, _, generation, ranks, at = line.split(" ")
+                self.steps.append((int(generation), int(ranks), int(at)))
+        self.taken = len(self.lines)
+
+    def first_after(self, when, ranks):
+        """The moment of its first step by so many ranks after that moment."""
+        until = time.monotonic() + 60
+        while True:
+            for generation, size, at in self.steps:
+                if at > when and size == ranks:
+                    return at
+            self.look(until)
+
+
+class Job:
+    def __init__(self):
+        self.folder = tempfile.mkdtemp(prefix="muster-bench-")
+        self.name = f"bench-{os.getpid()}-{time.monotonic_ns()}"
+        self.count = 0
+        self.crew = []
+        for _ in range(3):
+            self.add()
+
+    def add(self):
+        self.crew.append(Worker(self, self.count))
+        self.count += 1
+        return self.crew[-1]
+
+    def close(self):
+        for worker in self.crew:
+            worker.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def row(name, times, goal):
+    times = sorted(times)
+    if times:
+        half, most = statistics.median(times), times[min(len(times) - 1, len(times) * 95 // 100)]
+        print(f"{name:<46} {len(times):5d} {half:9.1f} {most:9.1f} {times[-1]:9.1f}   {goal}", flush=True)
+
+
+def kills_and_joins(count):
+    dead, back, pause = [], [], []
+    job = Job()
+    try:
+        for worker in job.crew:
+            worker.expect("ready")
+        for _ in range(count):
+            time.sleep(0.05 + 0.1 * draw.random())
+            victim = draw.choice(job.crew)
+            when = time.monotonic_ns()
+            os.kill(victim.pid, signal.SIGKILL)
+            job.crew.remove(victim)
+            dead.append(max(worker.first_after(when, 2) - when for worker in job.crew) * 1e-6)
+            victim.close()
+            time.sleep(0.1)
+            others = list(job.crew)
+            joined = job.add()
+            back.append((joined.first_after(0, 3) - joined.started) * 1e-6)
+            for worker in others:
+                worker.first_after(joined.started, 3)
+                moments = [at for _, _, at in worker.steps[-30:]]
+                gaps = [b - a for a, b in zip(moments, moments[1:])]
+                pause.append((max(gaps) - statistics.median(gaps)) * 1e-6)
+            for worker in job.crew:
+                worker.steps = worker.steps[-50:]
+                worker.lines, worker.taken = [], 0
+    finally:
+        job.close()
+    return dead, back, pause
+
+
+def stops(count):
+    times = []
+    for _ in range(count):
+        job = Job()
+        try:
+            for worker in job.crew:
+                worker.expect("ready")
+            time.sleep(0.1 + 0.1 * draw.random())
+            victim = draw.choice(job.crew)
+            when = time.monotonic_ns()
+            os.kill(victim.pid, signal.SIGSTOP)
+            times.append(max(worker.first_after(when, 2) - when for worker in job.crew if worker is not victim) * 1e-6)
+        finally:
+            job.close()
+    return times
+
+
+def torchrun(count):
+    times = []
+    for _ in range(count):
+        words = [options.torch, os.path.join(HERE, "peers", "elastic_torch.py"), "launch"]
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        try:
+            pids, when, seen = {}, None, 0
+            for line in process.stdout:
+                words = line.split()
+                if words[:1] == ["ready"] and when is None:
+                    pids[words[1]] = int(words[2])
+                if words[:1] != ["step"]:
+                    continue
+                seen += 1
+                if when is None and len(pids) == 3 and seen > 60:
+                    when = time.monotonic_ns()
+                    os.kill(draw.choice(list(pids.values())), signal.SIGKILL)
+                elif when is not None and int(words[2]) > when + 100_000_000 and words[3] == "1":
+                    times.append((int(words[2]) - when) * 1e-6)
+                    break
+        finally:
+            process.terminate()
+            process.wait()
+    return times
+
+
+try:
+    print(f"{'milliseconds':<46} {'n':>5} {'median':>9} {'95 %':>9} {'most':>9}   goal")
+    if options.torch:
+        row("torchrun: kill -9, first step after", torchrun(options.torch_kills), "")
+    dead, back, pause = kills_and_joins(options.kills)
+    row("kill -9, first step of the rest", dead, "30, 95 %: 100")
+    row("a process started, its first step", back, "200 + its own start")
+    row("pause that the others see of it", pause, "100")
+    row("SIGSTOP, first step of the rest", stops(options.stops), "1000")
+    if options.torch:
+        row("torchrun: kill -9, first step after", torchrun(options.torch_kills), "")
+except Failure as failure:
+    sys.exit(f"failed: {failure}")

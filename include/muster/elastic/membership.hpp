@@ -1,0 +1,189 @@
+// How a group decides who is in it: the protocol alone, without sockets, clocks or threads.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include <muster/core/clock.hpp>
+#include <muster/elastic/record.hpp>
+
+namespace muster::inline v0::elastic {
+
+/// What a job allows.
+struct membership_policy {
+  int initial = 1;  ///< members of the first generation
+  int min = 1;      ///< with fewer it waits
+  int max = 1 << 20;
+  clock::duration beat = std::chrono::milliseconds(100);     ///< from one word to the next
+  clock::duration silence = std::chrono::milliseconds(500);  ///< a member that was not heard for so long is suspect
+  int silences_here =
+      4;  ///< on this very host so many of them: its death is seen there, and an overloaded host is no death
+  clock::duration patience = std::chrono::seconds(30);  ///< for a majority, for `min`, and for who does not stop
+};
+
+/// Why a member's part in the job is over.
+enum class ending {
+  left,          ///< it wanted to
+  fenced,        ///< the others went on without it
+  too_few,       ///< fewer than `min` were left for as long as the patience
+  no_majority,   ///< suspects, and no majority that agrees, for as long as the patience
+  state_lost,    ///< all members that had the state died before another had copied it
+  never_started  ///< the first generation did not come together, or nobody took a joiner in
+};
+[[nodiscard]] std::string_view to_string(ending why) noexcept;
+
+/// What the protocol wants done; see `membership`.
+namespace act {
+/// To everyone of the record, members and waiting.
+struct say {
+  word what;
+};
+/// The store's record, if its version still is `expected`. Whatever comes of it is told by `learn`, or `store_failed`.
+struct swap {
+  std::uint64_t expected;
+  generation_record next;
+};
+/// Take no more part in this generation, at once: abort the group, wake every wait. Then `stopped`.
+struct stop {
+  std::string why;
+};
+/// Stop after that step, or after the first later one that is complete.
+struct halt {
+  std::uint64_t step;
+};
+/// A suspect of this very host.
+struct kill {
+  member who;
+};
+/// Build the group of that generation.
+struct form {
+  generation_record group;
+};
+/// Nothing more is to come.
+struct end {
+  ending why;
+  std::string text;
+};
+}  // namespace act
+using action = std::variant<act::say, act::swap, act::stop, act::halt, act::kill, act::form, act::end>;
+
+/// One member's side of the protocol: events in, actions out. Time is what the caller says it is; nothing waits, so the
+/// same code runs in a process and in a simulation.
+///
+/// A generation ends for a member when it says `stopped`: a promise to take no more part in it, kept whatever happens.
+/// A step commits somewhere only when every member took part, so from the first such word on no further step of that
+/// generation begins, and members differ by at most one step. When all that are not dead, suspect or leaving have
+/// stopped, the first of them writes the next generation, which only succeeds on the record it knows. Those who are in
+/// it go on; those who are not see that they are fenced.
+///
+/// Proof of death comes from the victim's own host and needs nobody's consent. A suspicion (silence, a broken
+/// connection, no progress) counts when a strict majority of the members not proven dead shares it; of two, where there
+/// is none, the first to reach the store stays. A suspect on this member's host is killed instead, which makes it
+/// proof. Who hears both sides of a partition takes that of the first member after a while, so that there is a
+/// majority.
+///
+/// Not thread safe. Each event is O(members), a change O(members^2).
+class membership {
+ public:
+  membership(member self, membership_policy policy, clock::time_point now);
+
+  // ---- events ----
+  /// Time passes; at least once a beat.
+  void tick(clock::time_point now);
+  void hear(clock::time_point now, const word& said);
+  /// The record as the store has it; version 0: there is none.
+  void learn(clock::time_point now, std::uint64_t version, const generation_record& record);
+  /// A swap came to nothing that is known; the record is to be tried again.
+  void store_failed(clock::time_point now);
+  /// Its process has ended: seen on its own host.
+  void prove_dead(clock::time_point now, member_id who);
+  void suspect(clock::time_point now, member_id who, const std::string& why);
+  /// This member's state is now complete after so many steps.
+  void committed(clock::time_point now, std::uint64_t step, std::uint64_t cursor);
+  /// It takes no more part in the present generation; its step is final. Also without having been asked.
+  void stopped(clock::time_point now);
+  /// It wants to leave at the next boundary.
+  void leave(clock::time_point now);
+
+  /// Where it waits for the members of the next generation; what it says from now on tells them.
+  void wait_at(std::string door);
+
+  /// What is to be done since the last call, in this order.
+  [[nodiscard]] std::vector<action> take();
+
+  // ---- what it knows ----
+  [[nodiscard]] const generation_record& record() const noexcept { return record_; }
+  [[nodiscard]] member_id self() const noexcept { return self_.id; }
+  [[nodiscard]] bool is_member() const noexcept { return record_.rank_of(self_.id).has_value(); }
+  [[nodiscard]] bool has_stopped() const noexcept { return stopped_; }
+  [[nodiscard]] bool has_ended() const noexcept { return ended_; }
+  [[nodiscard]] bool is_dead(member_id who) const { return dead_.contains(who); }
+  [[nodiscard]] bool is_suspect(member_id who) const { return suspects_.contains(who); }
+  /// Whether it wants to leave, and so do all others that live, as far as they say: then nobody needs anybody.
+  [[nodiscard]] bool all_leave() const;
+  /// Whether nothing came from a member for as long as the silence that makes it suspect elsewhere.
+  [[nodiscard]] bool is_silent(clock::time_point now, member_id who) const { return !is_heard(now, who); }
+  /// Why a member is suspect or dead; empty for none.
+  [[nodiscard]] std::string reason_for(member_id who) const;
+  /// When the present change began for this member: it found or heard of the first reason to stop.
+  [[nodiscard]] clock::time_point change_began() const noexcept { return change_began_; }
+
+ private:
+  struct view {
+    word last;
+    clock::time_point heard;
+  };
+
+  void announce(clock::time_point now);
+  void form_first(clock::time_point now);
+  void enter(clock::time_point now, const generation_record& next);
+  void look(clock::time_point now);
+  void look_for_silence(clock::time_point now);
+  void look_for_a_wish(clock::time_point now);
+  void need_stop(clock::time_point now, const std::string& why);
+  void adopt_suspicions(clock::time_point now);
+  void propose(clock::time_point now);
+  void swap(const generation_record& next);
+  void say();
+  void finish(ending why, const std::string& text);
+  [[nodiscard]] word own_word();
+  [[nodiscard]] const word& word_of(member_id who) const;
+  [[nodiscard]] bool is_heard(clock::time_point now, member_id who) const;
+  [[nodiscard]] std::string name(member_id who) const;
+  [[nodiscard]] std::string describe_change(const std::vector<member_id>& leavers, std::size_t joiners) const;
+
+  member self_;
+  membership_policy policy_;
+  std::vector<action> actions_;
+
+  std::uint64_t version_ = 0;
+  generation_record record_;
+  bool swapping_ = false;
+  clock::time_point swap_after_{};  // not before: the store was in trouble
+  std::set<member_id> gone_;        // of former generations: whatever still comes from them is old
+
+  // Of the present generation.
+  std::map<member_id, view> views_;
+  std::set<member_id> dead_;
+  std::map<member_id, std::string> suspects_;
+  std::set<member_id> silent_;  // suspects for that alone
+  bool must_stop_ = false;
+  bool stopped_ = false;
+  bool leaving_ = false;
+  bool ended_ = false;
+  std::uint64_t halt_ = 0;
+  std::uint64_t step_ = 0;
+  std::uint64_t cursor_ = 0;
+  clock::time_point change_began_{};
+
+  std::uint64_t number_ = 0;
+  clock::time_point began_;
+  clock::time_point ticked_;
+  clock::time_point said_{};
+};
+
+}  // namespace muster::inline v0::elastic

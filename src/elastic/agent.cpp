@@ -1,0 +1,314 @@
+#include "agent.hpp"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+
+#include <sstream>
+
+#include <muster/core/error.hpp>
+#include <muster/core/log.hpp>
+#include <muster/elastic/elastic.hpp>
+
+namespace muster::inline v0::detail {
+namespace {
+
+constexpr std::string_view record_key = "elastic/record";
+// A watch is made anew this often: so soon an agent can end.
+constexpr std::chrono::milliseconds watch_slice{100};
+constexpr seconds for_a_swap{2.0};
+
+// "process started udp-port addresses", see conductor.
+struct card {
+  process_identity process;
+  std::string place;
+};
+
+card read_card(const std::string& text) {
+  std::istringstream words(text);
+  card read;
+  words >> read.process.process >> read.process.started;
+  std::getline(words >> std::ws, read.place);
+  return read;
+}
+
+}  // namespace
+
+signals_seen& signals() noexcept {
+  static signals_seen seen;
+  return seen;
+}
+
+agent::agent(any_store store, std::unique_ptr<datagram_socket> words, elastic::member self,
+             const elastic::membership_policy& policy)
+    : store_(std::move(store)),
+      words_(std::move(words)),
+      self_(self),
+      policy_(policy),
+      bell_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
+      protocol_(std::move(self), policy, clock::now()) {
+  writer_ = std::jthread([this](const std::stop_token& stop) { write_records(stop); });
+  watcher_ = std::jthread([this](const std::stop_token& stop) { watch_record(stop); });
+  thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
+}
+
+agent::~agent() {
+  for (auto* one : {&thread_, &watcher_, &writer_}) one->request_stop();
+  ring();
+}
+
+void agent::ring() const noexcept {
+  const std::uint64_t one = 1;
+  (void)!::write(bell_.get(), &one, sizeof one);
+}
+
+void agent::post(task what) {
+  {
+    const std::lock_guard held(mutex_);
+    tasks_.push_back(std::move(what));
+  }
+  ring();
+}
+
+// ---- the thread that carries it out ----
+
+void agent::run(const std::stop_token& stop) {
+  const auto turn = std::chrono::duration_cast<std::chrono::milliseconds>(policy_.beat / 4);
+  std::vector<pollfd> watched;
+  while (!stop.stop_requested()) {
+    watched.assign({{bell_.get(), POLLIN, 0}, {words_->file(), POLLIN, 0}});
+    {
+      const std::lock_guard held(mutex_);
+      for (const auto& one : protocol_.record().members) {
+        const auto its = lives_.find(one.id);
+        if (its != lives_.end() && !protocol_.is_dead(one.id) && its->second.file() >= 0)
+          watched.push_back({its->second.file(), POLLIN, 0});
+      }
+    }
+    (void)::poll(watched.data(), watched.size(), static_cast<int>(std::max<long long>(turn.count(), 1)));
+    std::uint64_t rung = 0;
+    (void)!::read(bell_.get(), &rung, sizeof rung);
+
+    const std::lock_guard held(mutex_);
+    const auto now = clock::now();
+    const auto steps = steps_.load(std::memory_order_acquire);
+    if (!protocol_.has_stopped()) protocol_.committed(now, steps, cursor_.load(std::memory_order_relaxed));
+    while (!tasks_.empty()) {
+      const task next = std::move(tasks_.front());
+      tasks_.pop_front();
+      next(now);
+    }
+    while (const auto text = words_->receive()) {
+      if (const auto said = elastic::word::decode(*text)) protocol_.hear(now, *said);
+    }
+    look_at_lives(now);
+    look_at_signals(now);
+    protocol_.tick(now);
+    carry_out(now);
+  }
+}
+
+const life* agent::life_of(const elastic::member& who) {
+  if (who.host != self_.host || who.id == self_.id) return nullptr;
+  auto found = lives_.find(who.id);
+  if (found == lives_.end()) found = lives_.emplace(who.id, life(read_card(who.card).process)).first;
+  return &found->second;
+}
+
+void agent::look_at_lives(clock::time_point now) {
+  const auto members = protocol_.record().members;
+  for (const auto& one : members) {
+    const auto* const its = life_of(one);
+    if (its == nullptr || protocol_.is_dead(one.id)) continue;
+    if (its->ended()) {
+      protocol_.prove_dead(now, one.id);
+    } else if (protocol_.is_silent(now, one.id) && !protocol_.is_suspect(one.id) && its->is_stopped()) {
+      protocol_.suspect(now, one.id, "it was stopped");
+    }
+  }
+}
+
+void agent::look_at_signals(clock::time_point now) {
+  if (signals().leave.exchange(false)) protocol_.leave(now);
+  if (!signals().describe.exchange(false)) return;
+  std::string text =
+      "generation " + std::to_string(protocol_.record().generation) + " at step " + std::to_string(steps_.load()) + ":";
+  int rank = 0;
+  for (const auto& one : protocol_.record().members) {
+    const auto reason = protocol_.reason_for(one.id);
+    text += " rank " + std::to_string(rank++) + " is process " + std::to_string(read_card(one.card).process.process) +
+            (one.id == self_.id ? " (this one)" : "") + (reason.empty() ? "" : " (" + reason + ")") + ";";
+  }
+  text += " " + std::to_string(protocol_.record().waiting.size()) + " wait to join";
+  log(log_level::error, text);  // at whatever level: somebody asked
+}
+
+void agent::carry_out(clock::time_point) {
+  for (;;) {
+    const auto actions = protocol_.take();
+    if (actions.empty()) return;
+    for (const auto& what : actions) std::visit([this](const auto& a) { perform(a); }, what);
+  }
+}
+
+void agent::perform(const elastic::act::say& a) {
+  const auto text = a.what.encode();
+  const auto tell = [&](const elastic::member& to) {
+    if (to.id == self_.id) return;
+    auto found = places_.find(to.id);
+    if (found == places_.end())
+      found = places_.emplace(to.id, words_->read_place(read_card(to.card).place, to.host == self_.host)).first;
+    words_->send(text, found->second);
+  };
+  for (const auto& one : protocol_.record().members) tell(one);
+  for (const auto& one : protocol_.record().waiting) tell(one);
+}
+
+void agent::perform(const elastic::act::swap& a) {
+  {
+    const std::lock_guard held(writing_);
+    swap_ = a;
+  }
+  to_write_.notify_one();
+}
+
+void agent::perform(const elastic::act::stop& a) {
+  stop_why_ = a.why;
+  stopped_generation_ = protocol_.record().generation;
+  stop_.store(true, std::memory_order_release);
+  if (const auto attached = attached_.lock(); attached && attached_generation_ == stopped_generation_)
+    attached->revoke("generation " + std::to_string(stopped_generation_) + " is over (" + a.why + ")");
+  changed_.notify_all();
+}
+
+void agent::perform(const elastic::act::halt& a) { halt_.store(a.step, std::memory_order_release); }
+
+void agent::perform(const elastic::act::kill& a) {
+  log(log_level::warning, "process " + std::to_string(read_card(a.who.card).process.process) +
+                              " of this host is killed (" + protocol_.reason_for(a.who.id) + ")");
+  if (const auto* const its = life_of(a.who)) its->kill();
+}
+
+void agent::perform(const elastic::act::form& a) {
+  to_form_ = a.group;
+  stop_.store(false, std::memory_order_release);
+  halt_.store(0, std::memory_order_release);
+  for (const auto& one : a.group.members) (void)life_of(one);
+  changed_.notify_all();
+}
+
+void agent::perform(const elastic::act::end& a) {
+  over_ = a;
+  stop_.store(true, std::memory_order_release);
+  if (const auto attached = attached_.lock()) attached->revoke(a.text);
+  changed_.notify_all();
+}
+
+// ---- the store ----
+
+void agent::watch_record(const std::stop_token& stop) {
+  std::uint64_t known = 0;
+  bool told = false;
+  while (!stop.stop_requested()) {
+    try {
+      const auto seen = store_.watch(record_key, known, clock::now() + watch_slice);
+      told = false;
+      if (!seen) continue;
+      known = seen->version;
+      if (known == 0) continue;
+      post([this, version = known, record = elastic::generation_record::decode(seen->value)](clock::time_point now) {
+        protocol_.learn(now, version, record);
+      });
+    } catch (const error& failed) {
+      if (!std::exchange(told, true))
+        log(log_level::warning, std::string("the membership cannot be read (") + failed.what() +
+                                    "); training goes on, and cannot survive a failure until it can");
+      std::this_thread::sleep_for(watch_slice);
+    }
+  }
+}
+
+void agent::write_records(const std::stop_token& stop) {
+  for (;;) {
+    elastic::act::swap next;
+    {
+      std::unique_lock held(writing_);
+      if (!to_write_.wait(held, stop, [this] { return swap_.has_value(); })) return;
+      next = std::move(*swap_);
+      swap_.reset();
+    }
+    try {
+      const auto done =
+          store_.compare_and_swap(record_key, next.expected, next.next.encode(), deadline_after(for_a_swap));
+      post([this, version = done.now.version,
+            record = done.swapped ? next.next : elastic::generation_record::decode(done.now.value)](
+               clock::time_point now) { protocol_.learn(now, version, record); });
+    } catch (const error& failed) {
+      log(log_level::debug, std::string("the membership was not written: ") + failed.what());
+      post([this](clock::time_point now) { protocol_.store_failed(now); });
+    }
+  }
+}
+
+// ---- the rank's side ----
+
+std::optional<elastic::generation_record> agent::next_group(clock::time_point until) {
+  std::unique_lock held(mutex_);
+  changed_.wait_until(held, until, [this] { return to_form_ || over_; });
+  if (over_) throw elastic::departure(over_->why, over_->text);
+  return std::exchange(to_form_, std::nullopt);
+}
+
+void agent::attach(std::uint64_t generation, std::shared_ptr<revocation> what) {
+  const std::lock_guard held(mutex_);
+  attached_ = what;
+  attached_generation_ = generation;
+  if (over_ || stopped_generation_ == generation || protocol_.record().generation > generation)
+    what->revoke("generation " + std::to_string(generation) + " is over (" + stop_why_ + ")");
+}
+
+void agent::stopped() {
+  post([this](clock::time_point now) {
+    protocol_.committed(now, steps_.load(std::memory_order_acquire), cursor_.load(std::memory_order_relaxed));
+    protocol_.stopped(now);
+  });
+}
+
+void agent::suspect(elastic::member_id who, const std::string& why) {
+  post([this, who, why](clock::time_point now) { protocol_.suspect(now, who, why); });
+}
+
+void agent::leave() {
+  post([this](clock::time_point now) { protocol_.leave(now); });
+}
+
+void agent::wait_at(const std::string& door) {
+  post([this, door](clock::time_point) { protocol_.wait_at(door); });
+}
+
+void agent::await_others_leaving(clock::time_point until) {
+  std::unique_lock held(mutex_);
+  while (!over_ && !protocol_.all_leave() && clock::now() < until)
+    changed_.wait_for(held, std::chrono::milliseconds(2));
+}
+
+void agent::await_ends(const elastic::generation_record& before, const elastic::generation_record& now,
+                       clock::time_point until) {
+  for (const auto& one : before.members) {
+    if (now.rank_of(one.id) || one.host != self_.host || one.id == self_.id) continue;
+    for (;;) {
+      {
+        const std::lock_guard held(mutex_);
+        const auto* const its = life_of(one);
+        if (its == nullptr || its->ended() || clock::now() >= until) break;
+      }
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+    }
+  }
+}
+
+agent::beginning agent::change_began() const {
+  const std::lock_guard held(mutex_);
+  return {protocol_.change_began(), stop_why_};
+}
+
+}  // namespace muster::inline v0::detail

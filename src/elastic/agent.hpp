@@ -1,0 +1,135 @@
+// What runs the membership protocol beside a training: a thread that hears, watches and decides, whatever the rank
+// does.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <muster/comm/rendezvous/store.hpp>
+#include <muster/elastic/membership.hpp>
+
+#include "datagrams.hpp"
+#include "life.hpp"
+#include "revocation.hpp"
+
+namespace muster::inline v0::detail {
+
+/// One process' part in an elastic job. Three threads: one carries out the protocol and has nothing else to do, so that
+/// its heart beats however busy the rank is; one waits for changes of the record, one writes it.
+class agent {
+ public:
+  /// The rest is the thread's that is the rank.
+  agent(any_store store, std::unique_ptr<datagram_socket> words, elastic::member self,
+        const elastic::membership_policy& policy);
+  agent(const agent&) = delete;
+  agent& operator=(const agent&) = delete;
+  ~agent();
+
+  // ---- quick, for every step ----
+  /// Whether the present generation is over, or over after so many steps.
+  [[nodiscard]] bool must_stop(std::uint64_t steps) const noexcept {
+    if (stop_.load(std::memory_order_acquire)) return true;
+    const auto halt = halt_.load(std::memory_order_acquire);
+    return halt != 0 && steps >= halt;
+  }
+  void committed(std::uint64_t steps, std::uint64_t cursor) noexcept {
+    cursor_.store(cursor, std::memory_order_relaxed);
+    steps_.store(steps, std::memory_order_release);
+  }
+
+  // ---- changes ----
+  /// The generation that is to be formed next; nothing when the deadline comes first. Throws departure when this
+  /// member's part is over.
+  [[nodiscard]] std::optional<elastic::generation_record> next_group(clock::time_point until);
+  /// What ends with that generation from now on: revoked at once if it is over already.
+  void attach(std::uint64_t generation, std::shared_ptr<revocation> what);
+  /// This rank takes no more part in the present generation.
+  void stopped();
+  void suspect(elastic::member_id who, const std::string& why);
+  void leave();
+  void wait_at(const std::string& door);
+  /// Waits until all other members leave too, or are gone, or something else ends this member's part.
+  void await_others_leaving(clock::time_point until);
+  /// Waits until no process of this host that was in the last generation and is not in this one lives any more.
+  void await_ends(const elastic::generation_record& before, const elastic::generation_record& now,
+                  clock::time_point until);
+
+  /// When the change that is under way began here, and why.
+  struct beginning {
+    clock::time_point when;
+    std::string why;
+  };
+  [[nodiscard]] beginning change_began() const;
+
+ private:
+  using task = std::function<void(clock::time_point)>;
+
+  void run(const std::stop_token& stop);
+  void watch_record(const std::stop_token& stop);
+  void write_records(const std::stop_token& stop);
+  void post(task what);
+  void look_at_lives(clock::time_point now);
+  void look_at_signals(clock::time_point now);
+  void carry_out(clock::time_point now);
+  void perform(const elastic::act::say& a);
+  void perform(const elastic::act::swap& a);
+  void perform(const elastic::act::stop& a);
+  void perform(const elastic::act::halt& a);
+  void perform(const elastic::act::kill& a);
+  void perform(const elastic::act::form& a);
+  void perform(const elastic::act::end& a);
+  [[nodiscard]] const life* life_of(const elastic::member& who);
+  void ring() const noexcept;
+
+  any_store store_;
+  std::unique_ptr<datagram_socket> words_;
+  elastic::member self_;
+  elastic::membership_policy policy_;
+  descriptor bell_;
+
+  // The agent's thread's.
+  std::map<elastic::member_id, std::vector<address>> places_;
+
+  std::atomic<bool> stop_{false};
+  std::atomic<std::uint64_t> halt_{0};
+  std::atomic<std::uint64_t> steps_{0};
+  std::atomic<std::uint64_t> cursor_{0};
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  elastic::membership protocol_;  // with mutex_
+  std::map<elastic::member_id, life> lives_;
+  std::deque<task> tasks_;
+  std::optional<elastic::generation_record> to_form_;
+  std::optional<elastic::act::end> over_;
+  std::weak_ptr<revocation> attached_;
+  std::uint64_t attached_generation_ = 0;
+  std::uint64_t stopped_generation_ = 0;
+  std::string stop_why_;
+
+  std::mutex writing_;
+  std::condition_variable_any to_write_;
+  std::optional<elastic::act::swap> swap_;
+
+  std::jthread writer_;
+  std::jthread watcher_;
+  std::jthread thread_;
+};
+
+/// What SIGTERM and SIGUSR1 leave, until an agent looks.
+struct signals_seen {
+  std::atomic<bool> leave{false};
+  std::atomic<bool> describe{false};
+};
+[[nodiscard]] signals_seen& signals() noexcept;
+
+}  // namespace muster::inline v0::detail

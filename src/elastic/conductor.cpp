@@ -1,0 +1,348 @@
+#include "conductor.hpp"
+
+#include <csignal>
+#include <cstdio>
+
+#include <muster/comm/rendezvous/host_identity.hpp>
+#include <muster/comm/rendezvous/open_store.hpp>
+#include <muster/core/error.hpp>
+#include <muster/core/events.hpp>
+#include <muster/core/hash.hpp>
+#include <muster/core/log.hpp>
+
+#include "../comm/net/handshake.hpp"
+#include "state_transfer.hpp"
+
+namespace muster::inline v0::detail {
+namespace {
+
+// A member that is done waits so long for the others to be done too.
+constexpr seconds for_the_others{2.0};
+constexpr seconds for_ends{2.0};  // of killed processes of this host
+
+elastic::member_id draw_identity() {
+  elastic::member_id id = 0;
+  while (id == 0) fill_random(std::as_writable_bytes(std::span(&id, 1)));
+  return id;
+}
+
+elastic::membership_policy policy_of(const settings& configuration, const launch_env& launch) {
+  const auto span_of = [](double value) { return std::chrono::duration_cast<clock::duration>(seconds(value)); };
+  elastic::membership_policy made;
+  made.initial = launch.size;
+  made.min = static_cast<int>(configuration.integer(setting::min_ranks, 1, 4096));
+  made.max = static_cast<int>(configuration.integer(setting::max_ranks, 1, 4096));
+  if (made.max < made.min) {
+    throw configuration_error(configuration.origin(setting::max_ranks) + " is " + std::to_string(made.max) +
+                              " (the job needs at least " + std::to_string(made.min) + " by " +
+                              configuration.origin(setting::min_ranks) + "); raise the one or lower the other");
+  }
+  const double beat = configuration.positive(setting::heartbeat);
+  made.beat = span_of(beat);
+  made.silence = span_of(beat * static_cast<double>(configuration.integer(setting::missed_beats, 2, 1000000)));
+  made.patience = span_of(configuration.positive(setting::patience));
+  return made;
+}
+
+double between(clock::time_point from, clock::time_point to) {
+  return from == clock::time_point{} || to < from ? 0 : seconds(to - from).count();
+}
+
+std::string milliseconds(double span) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f", span * 1e3);
+  return text;
+}
+
+struct sigaction former_term;
+struct sigaction former_usr1;
+
+void on_signal(int which) {
+  if (which == SIGTERM) signals().leave.store(true);
+  if (which == SIGUSR1) signals().describe.store(true);
+}
+
+}  // namespace
+
+elastic_conductor::elastic_conductor(context& of, elastic::session_options options)
+    : context_(of), options_(std::move(options)), for_groups_(of.world().settings()) {
+  if (!of.elastic()) {
+    throw configuration_error(
+        "an elastic session needs a context whose ranks may come and go (--elastic is off); set --elastic on, start "
+        "the "
+        "job by muster-launch, or use muster::fixed_session");
+  }
+  const auto& mode = of.configuration().value(setting::mode);
+  if (mode.starts_with("local-sgd") || mode.starts_with("gossip")) {
+    throw configuration_error(
+        of.configuration().origin(setting::mode) + " asks for " + mode +
+        " (its ranks differ between exchanges, so what a dead one knew is lost); use allreduce, or "
+        "--elastic off");
+  }
+  site_.configuration = &of.configuration();
+  site_.memory = of.shared_memory();
+  join_job();
+  if (options_.handle_signals) catch_signals();
+}
+
+void elastic_conductor::join_job() {
+  const auto& configuration = context_.configuration();
+  const auto& launch = context_.launcher();
+  const auto until = deadline_after(seconds(configuration.positive(setting::timeout)));
+  any_store store = open_store(configuration, launch);
+  site_.token = job_token(store, configuration, launch, until);
+  auto words = std::make_unique<datagram_socket>(configuration.value(setting::interface),
+                                                 configuration.origin(setting::interface), site_.token);
+  const auto process = process_identity::own();
+  self_.id = draw_identity();
+  self_.host = digest().add(host_identity(configuration)).add(process_numbers()).value();
+  self_.order = static_cast<std::uint64_t>(launch.rank);
+  self_.card = std::to_string(process.process) + " " + std::to_string(process.started) + " " + words->place();
+  doors_.emplace(configuration.value(setting::interface), configuration.origin(setting::interface));
+  self_.door = doors_->card();
+  agent_ = std::make_unique<agent>(std::move(store), std::move(words), self_, policy_of(configuration, launch));
+}
+
+elastic_conductor::~elastic_conductor() {
+  try {
+    if (group_) {
+      agent_->leave();
+      // Who ends because something went wrong keeps nobody waiting.
+      if (std::uncaught_exceptions() == 0) agent_->await_others_leaving(deadline_after(for_the_others));
+      if (!stopped_) {
+        stopped_ = true;
+        agent_->stopped();
+      }
+    }
+  } catch (...) {  // it leaves without a word: the others see that soon
+  }
+  if (group_) retire_group();
+  farewells_.clear();
+  agent_.reset();
+  if (signals_caught_) restore_signals();
+}
+
+group& elastic_conductor::ranks() {
+  if (group_) return *group_;
+  throw configuration_error(
+      "an elastic session has no group yet (its ranks are known when it runs); use step.group(), or on_rebuild of its "
+      "options");
+}
+
+// What the protocol counts: one for each step and each evaluation that was finished.
+std::uint64_t elastic_conductor::progress_of(const state& of) noexcept {
+  const auto at = of.position();
+  return at.steps + at.evaluations;
+}
+
+void elastic_conductor::committed(const state& of) noexcept {
+  agent_->committed(progress_of(of), of.position().at.position);
+  if (first_step_) tell_first_step();
+}
+
+void elastic_conductor::prepare(state& of) {
+  if (group_ && !agent_->must_stop(progress_of(of))) return;
+  const scoped_event measured(activity::communication, "rebuild", 0);
+  for (;;) {
+    if (group_ || stopped_) stop_present(of);
+    const auto next = agent_->next_group(clock::now() + std::chrono::seconds(1));
+    if (!next) continue;
+    try {
+      build(of, *next);
+      return;
+    } catch (const peer_failure&) {  // and once more, with those that are left
+    } catch (const timeout_error&) {
+    }
+    if (!revocation_->revoked()) log(log_level::warning, "a generation could not be formed; its members try again");
+  }
+}
+
+// The promise that the protocol rests on: whatever of this generation still comes, this rank is not in it any more.
+void elastic_conductor::stop_present(const state& of) {
+  if (stopped_) return;
+  stopped_ = true;
+  watch_ = {};
+  if (group_) {
+    if (options_.before_rebuild) options_.before_rebuild();
+    retire_group();
+  }
+  agent_->committed(progress_of(of), of.position().at.position);
+  agent_->stopped();
+  watch_.stopped = clock::now();
+}
+
+void elastic_conductor::retire_group() {
+  group_->abort("generation " + std::to_string(record_.generation) + " is over");
+  const bool waits = group_->abilities().name == "tcp" || group_->abilities().name == "hierarchical";
+  if (waits) {
+    if (farewells_.size() > 4) farewells_.erase(farewells_.begin());
+    farewells_.emplace_back([ended = std::make_shared<group>(std::move(*group_))]() mutable { ended.reset(); });
+  }
+  group_.reset();
+}
+
+void elastic_conductor::recover(state& of, std::exception_ptr why) {
+  bool about_ranks = agent_->must_stop(progress_of(of));
+  try {
+    std::rethrow_exception(why);
+  } catch (const elastic::departure&) {
+    about_ranks = false;
+  } catch (const peer_failure&) {
+    about_ranks = true;
+  } catch (const timeout_error& late) {
+    about_ranks = true;
+    if (group_ && group_->failed() && !revocation_->revoked()) {
+      for (const int rank : late.missing())
+        agent_->suspect(record_.members[static_cast<std::size_t>(rank)].id, "no progress: " + std::string(late.what()));
+    }
+  } catch (...) {
+  }
+  if (!about_ranks) std::rethrow_exception(why);
+  ++again_;
+  stop_present(of);
+}
+
+void elastic_conductor::build(state& of, const elastic::generation_record& next) {
+  const auto began = agent_->change_began();
+  watch_.began = began.when;
+  watch_.agreed = clock::now();
+  before_ = std::exchange(record_, next);
+  const bool was_in = before_.rank_of(self_.id).has_value();
+  // In the first generation one begins and the others copy; later who was not in has nothing to give.
+  const bool named = std::count(next.holders.begin(), next.holders.end(), self_.id) > 0;
+  if (!was_in) holds_ = named;
+  if (next.step == self_.step && named && next.holders.front() == self_.id) holds_ = true;  // who was to begin is gone
+  stopped_ = false;
+  try {
+    connect(next);
+    const auto moved = transfer_state(*group_, of, holds_);
+    holds_ = true;
+    agent_->committed(progress_of(of), of.position().at.position);
+    watch_.same_state = clock::now();
+    report(moved.copied);
+    if (options_.on_rebuild) options_.on_rebuild(*group_, describe(moved.copied));
+  } catch (const peer_failure&) {
+    stop_present(of);
+    throw;
+  } catch (const timeout_error& late) {
+    if (!revocation_->revoked()) {
+      for (const int rank : late.missing())
+        agent_->suspect(record_.members[static_cast<std::size_t>(rank)].id,
+                        std::string("it did not come: ") + late.what());
+    }
+    stop_present(of);
+    throw;
+  }
+}
+
+void elastic_conductor::connect(const elastic::generation_record& next) {
+  revocation_ = std::make_shared<revocation>([this, members = next.members](int rank, const std::string& why) {
+    const auto& who = members[static_cast<std::size_t>(rank)];
+    if (who.host != self_.host) agent_->suspect(who.id, why);  // of this host the agent has proof, or none
+  });
+  agent_->attach(next.generation, revocation_);
+  const int rank = *next.rank_of(self_.id);
+  set_log_rank(rank);
+  // Their memory and ours are used again: nobody of before may still write there.
+  agent_->await_ends(before_, next, deadline_after(for_ends));
+  site_.memory->attach_again();
+  tcp_doors known = std::move(*doors_);
+  renew_doors();
+  auto made = connect_members(site_, next, rank, std::move(known), [by = revocation_] { return by->revoked(); });
+  std::vector<int> names;
+  for (std::size_t r = 0; r < next.members.size(); ++r) names.push_back(static_cast<int>(r));
+  group_.emplace(std::make_unique<any_transport>(
+                     std::make_unique<revocable_transport>(std::move(made.transport), revocation_, std::move(names))),
+                 for_groups_);
+  // What a group shared is given back two generations later: by then nobody has anything made from it any more. Not so
+  // where its end takes a while: then it stays.
+  hosts_.push_back(made.waits_to_end ? nullptr : made.host);
+  if (hosts_.size() > 2) {
+    if (hosts_.front()) hosts_.front()->give_back();
+    hosts_.erase(hosts_.begin());
+  }
+  watch_.connected = clock::now();
+}
+
+void elastic_conductor::renew_doors() {
+  const auto& configuration = context_.configuration();
+  doors_.emplace(configuration.value(setting::interface), configuration.origin(setting::interface));
+  agent_->wait_at(doors_->card());
+}
+
+elastic::change elastic_conductor::describe(bool copied) const {
+  elastic::change what;
+  what.generation = record_.generation;
+  what.why = record_.why;
+  what.rank_before = before_.rank_of(self_.id).value_or(-1);
+  what.size_before = static_cast<int>(before_.members.size());
+  what.rank = *record_.rank_of(self_.id);
+  what.size = static_cast<int>(record_.members.size());
+  for (const auto& one : record_.members) what.origin.push_back(before_.rank_of(one.id).value_or(-1));
+  what.step = record_.step;
+  what.copied = copied;
+  what.again = again_;
+  what.detect = between(watch_.began, watch_.stopped);
+  what.agree = between(watch_.stopped, watch_.agreed);
+  what.connect = between(watch_.agreed, watch_.connected);
+  what.state = between(watch_.connected, watch_.same_state);
+  return what;
+}
+
+// The line is written when the first step is done, which is what the change was for.
+void elastic_conductor::report(bool) { first_step_ = true; }
+
+void elastic_conductor::tell_first_step() {
+  first_step_ = false;
+  const auto what = describe(false);
+  again_ = 0;
+  if (what.rank != 0 || what.generation == 1) return;
+  log(log_level::warning, "generation " + std::to_string(what.generation) + ": " + what.why + "; " +
+                              std::to_string(what.size) + " ranks (" + std::to_string(what.size_before) +
+                              " before), from step " + std::to_string(what.step) + "; detect " +
+                              milliseconds(what.detect) + ", agree " + milliseconds(what.agree) + ", connect " +
+                              milliseconds(what.connect) + ", state " + milliseconds(what.state) + ", first step " +
+                              milliseconds(between(watch_.same_state, clock::now())) + " ms; " +
+                              std::to_string(what.again) + " steps run again");
+}
+
+void elastic_conductor::catch_signals() {
+  signals().leave = signals().describe = false;
+  struct sigaction ours {};
+  ours.sa_handler = &on_signal;
+  ours.sa_flags = SA_RESTART;
+  signals_caught_ = ::sigaction(SIGTERM, &ours, &former_term) == 0 && ::sigaction(SIGUSR1, &ours, &former_usr1) == 0;
+}
+
+void elastic_conductor::restore_signals() noexcept {
+  (void)::sigaction(SIGTERM, &former_term, nullptr);
+  (void)::sigaction(SIGUSR1, &former_usr1, nullptr);
+}
+
+}  // namespace muster::inline v0::detail
+
+namespace muster::inline v0::elastic {
+
+int departure::exit_status() const noexcept {
+  switch (why_) {
+    case ending::left:
+      return 143;
+    case ending::fenced:
+      return 10;
+    case ending::too_few:
+      return 11;
+    case ending::no_majority:
+      return 12;
+    case ending::never_started:
+      return 13;
+    case ending::state_lost:
+      return 14;
+  }
+  return 1;
+}
+
+muster::session session(context& of, session_options options) {
+  return muster::session(std::make_unique<detail::elastic_conductor>(of, std::move(options)));
+}
+
+}  // namespace muster::inline v0::elastic

@@ -1,0 +1,72 @@
+// The rank's side of an elastic job: when to stop, when to go on, and with whom.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <muster/elastic/elastic.hpp>
+
+#include "agent.hpp"
+#include "rebuild.hpp"
+
+namespace muster::inline v0::detail {
+
+/// Behind `elastic::session`. Between two steps it looks at two atomic words of the agent; everything else happens when
+/// these say that the generation is over.
+class elastic_conductor final : public conductor {
+ public:
+  elastic_conductor(context& of, elastic::session_options options);
+  /// Leaves the job; see `elastic::session`.
+  ~elastic_conductor() override;
+
+  void prepare(state& of) override;
+  [[nodiscard]] group& ranks() override;
+  [[nodiscard]] std::uint64_t generation() const noexcept override { return record_.generation; }
+  void recover(state& of, std::exception_ptr why) override;
+  void committed(const state& of) noexcept override;
+
+ private:
+  // When the parts of a change were done; for its line.
+  struct stopwatch {
+    clock::time_point began, stopped, agreed, connected, same_state;
+  };
+
+  void stop_present(const state& of);
+  void retire_group();
+  void build(state& of, const elastic::generation_record& next);
+  void connect(const elastic::generation_record& next);
+  void renew_doors();
+  void report(bool copied);
+  void tell_first_step();
+  [[nodiscard]] static std::uint64_t progress_of(const state& of) noexcept;
+  [[nodiscard]] elastic::change describe(bool copied) const;
+  void join_job();
+  void catch_signals();
+  void restore_signals() noexcept;
+
+  context& context_;
+  elastic::session_options options_;
+  group_settings for_groups_;
+  building_site site_;
+  elastic::member self_;
+  std::optional<tcp_doors> doors_;
+  std::unique_ptr<agent> agent_;
+
+  elastic::generation_record before_;
+  elastic::generation_record record_;
+  std::shared_ptr<revocation> revocation_;
+  std::optional<group> group_;
+  std::vector<std::shared_ptr<shm_host>> hosts_;  // of the last generations: their lanes are given back later
+  std::vector<std::jthread> farewells_;           // to groups over a network
+  bool holds_ = false;                            // whether this rank's state counts
+  bool stopped_ = false;                          // and the agent was told
+  bool signals_caught_ = false;
+  bool first_step_ = false;  // of this generation, not done yet
+  std::uint64_t again_ = 0;
+  stopwatch watch_{};
+};
+
+}  // namespace muster::inline v0::detail

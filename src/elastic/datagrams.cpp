@@ -1,0 +1,97 @@
+#include "datagrams.hpp"
+
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <sstream>
+
+#include <muster/core/error.hpp>
+
+#include "../comm/net/handshake.hpp"
+
+namespace muster::inline v0::detail {
+namespace {
+
+constexpr std::size_t mac_bytes = 32;
+constexpr std::size_t largest = 60000;
+
+}  // namespace
+
+datagram_socket::datagram_socket(std::string_view chosen, const std::string& origin, std::string_view token)
+    : room_(largest, '\0') {
+  const std::array<std::string_view, 2> parts{"words between members", token};
+  const job_secret drawn(parts);
+  const auto secret = drawn.bytes();
+  key_.assign(reinterpret_cast<const char*>(secret.data()), secret.size());
+
+  const auto addresses = own_addresses(chosen, origin);
+  const int family = addresses.front().family();
+  file_ = descriptor(::socket(family, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  sockaddr_storage any{};
+  any.ss_family = static_cast<sa_family_t>(family);  // all zeros otherwise: every address, a free port
+  socklen_t length = family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+  if (!file_ || ::bind(file_.get(), reinterpret_cast<const sockaddr*>(&any), length) != 0 ||
+      ::getsockname(file_.get(), reinterpret_cast<sockaddr*>(&any), &length) != 0) {
+    throw error(error_kind::other, "the members of this job cannot hear each other (no datagram socket: " +
+                                       std::string(std::strerror(errno)) + "); see what this host allows");
+  }
+  place_ = std::to_string(address(reinterpret_cast<const sockaddr*>(&any), length).port());
+  for (const auto& one : addresses) {
+    if (one.family() == family) place_ += " " + one.host();
+  }
+}
+
+std::vector<address> datagram_socket::read_place(std::string_view place, bool here) const {
+  std::istringstream words{std::string(place)};
+  unsigned port = 0;
+  words >> port;
+  std::vector<address> read;
+  for (std::string word; words >> word;) {
+    const bool is_v6 = word.find(':') != std::string::npos;
+    if (here && read.empty()) read.push_back(address::parse((is_v6 ? "[::1]:" : "127.0.0.1:") + std::to_string(port)));
+    read.push_back(address::parse((is_v6 ? "[" + word + "]:" : word + ":") + std::to_string(port)));
+    if (here || read.size() >= 4) break;
+  }
+  return read;
+}
+
+std::string datagram_socket::sign(std::string_view text) const {
+  std::string mac(mac_bytes, '\0');
+  unsigned length = 0;
+  if (HMAC(EVP_sha256(), key_.data(), static_cast<int>(key_.size()),
+           reinterpret_cast<const unsigned char*>(text.data()), text.size(),
+           reinterpret_cast<unsigned char*>(mac.data()), &length) == nullptr)
+    mac.clear();
+  return mac;
+}
+
+void datagram_socket::send(std::string_view text, const std::vector<address>& to) const noexcept {
+  try {
+    std::string whole = sign(text);
+    if (whole.empty() || text.size() > largest - mac_bytes) return;
+    whole += text;
+    for (const auto& one : to)
+      (void)::sendto(file_.get(), whole.data(), whole.size(), MSG_NOSIGNAL, one.get(), one.length());
+  } catch (const std::bad_alloc&) {  // as if it were lost on the way
+  }
+}
+
+std::optional<std::string> datagram_socket::receive() {
+  for (;;) {
+    const auto n = ::recv(file_.get(), room_.data(), room_.size(), 0);
+    if (n < 0 && (errno == ECONNREFUSED || errno == EINTR)) continue;  // what became of one that was sent
+    if (n < 0) return std::nullopt;
+    const std::string_view whole(room_.data(), static_cast<std::size_t>(n));
+    if (whole.size() < mac_bytes) continue;
+    const auto text = whole.substr(mac_bytes);
+    const auto expected = sign(text);
+    if (expected.size() != mac_bytes || CRYPTO_memcmp(expected.data(), whole.data(), mac_bytes) != 0) continue;
+    return std::string(text);
+  }
+}
+
+}  // namespace muster::inline v0::detail

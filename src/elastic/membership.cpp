@@ -1,0 +1,464 @@
+#include <muster/elastic/membership.hpp>
+
+#include <algorithm>
+#include <utility>
+
+namespace muster::inline v0::elastic {
+namespace {
+
+bool contains(const std::vector<member_id>& ids, member_id id) {
+  return std::find(ids.begin(), ids.end(), id) != ids.end();
+}
+
+std::string list_of(const std::vector<std::string>& parts) {
+  std::string text;
+  for (const auto& part : parts) text += (text.empty() ? "" : ", ") + part;
+  return text;
+}
+
+}  // namespace
+
+std::string_view to_string(ending why) noexcept {
+  switch (why) {
+    case ending::left:
+      return "left";
+    case ending::fenced:
+      return "fenced";
+    case ending::too_few:
+      return "too few";
+    case ending::no_majority:
+      return "no majority";
+    case ending::never_started:
+      return "never started";
+    case ending::state_lost:
+      return "state lost";
+  }
+  return "?";
+}
+
+membership::membership(member self, membership_policy policy, clock::time_point now)
+    : self_(std::move(self)), policy_(policy), step_(self_.step), began_(now), ticked_(now) {}
+
+std::vector<action> membership::take() { return std::exchange(actions_, {}); }
+
+// ---- events ----
+
+void membership::tick(clock::time_point now) {
+  if (ended_) return;
+  // This process itself was stopped or starved: what came meanwhile has not been heard yet, and nobody is to blame.
+  if (const auto gap = now - ticked_; gap > 2 * policy_.beat) {
+    for (auto& [id, seen] : views_) seen.heard += gap;
+  }
+  ticked_ = now;
+  if (is_member()) {
+    look_for_silence(now);
+  } else {
+    announce(now);
+  }
+  look(now);
+  if (!ended_ && now - said_ >= (must_stop_ ? policy_.beat / 4 : policy_.beat)) {
+    said_ = now;
+    say();
+  }
+}
+
+void membership::hear(clock::time_point now, const word& said) {
+  if (ended_ || said.from == self_.id || gone_.contains(said.from)) return;
+  auto& seen = views_[said.from];
+  if (said.number <= seen.last.number) return;  // a copy, or overtaken
+  seen = {said, now};
+  // Silent, and now it is heard: nothing has been decided yet. Other suspicions have other reasons, and stay.
+  if (silent_.erase(said.from) != 0) suspects_.erase(said.from);
+  look(now);
+}
+
+void membership::learn(clock::time_point now, std::uint64_t version, const generation_record& record) {
+  swapping_ = false;
+  if (ended_ || version <= version_) {
+    if (!ended_ && !is_member()) announce(now);
+    return;
+  }
+  version_ = version;
+  const bool was_member = is_member();
+  if (record.generation > record_.generation && record.rank_of(self_.id)) {
+    enter(now, record);
+  } else if (record.generation > record_.generation && was_member) {
+    record_ = record;
+    if (leaving_) return finish(ending::left, "it left as it was asked to");
+    return finish(ending::fenced, "the others went on without it (" + record.why + ")");
+  } else {
+    record_ = record;
+  }
+  if (!is_member()) announce(now);
+  look(now);
+}
+
+void membership::store_failed(clock::time_point now) {
+  swapping_ = false;
+  swap_after_ = now + policy_.beat;
+}
+
+void membership::prove_dead(clock::time_point now, member_id who) {
+  if (ended_ || who == self_.id || !record_.rank_of(who) || !dead_.insert(who).second) return;
+  look(now);
+}
+
+void membership::suspect(clock::time_point now, member_id who, const std::string& why) {
+  if (ended_ || who == self_.id || !is_member() || dead_.contains(who)) return;
+  const auto rank = record_.rank_of(who);
+  if (!rank || !suspects_.emplace(who, why).second) return;
+  const auto& suspected = record_.members[static_cast<std::size_t>(*rank)];
+  if (suspected.host == self_.host) actions_.emplace_back(act::kill{suspected});
+  look(now);
+}
+
+void membership::committed(clock::time_point now, std::uint64_t step, std::uint64_t cursor) {
+  step_ = step;
+  cursor_ = cursor;
+  look(now);
+}
+
+void membership::stopped(clock::time_point now) {
+  if (ended_ || stopped_ || !is_member()) return;
+  if (!must_stop_) change_began_ = now;
+  must_stop_ = stopped_ = true;
+  said_ = now;
+  say();
+  look(now);
+}
+
+void membership::leave(clock::time_point now) {
+  if (ended_ || leaving_) return;
+  leaving_ = true;
+  if (!is_member()) return finish(ending::left, "it left before it was taken in");
+  said_ = now;
+  say();
+  look(now);
+}
+
+void membership::wait_at(std::string door) { self_.door = std::move(door); }
+
+// ---- before it is in ----
+
+void membership::announce(clock::time_point now) {
+  const bool waits = record_.is_waiting(self_.id);
+  if (record_.generation == 0 && waits) form_first(now);
+  const bool nobody_answers = std::none_of(record_.members.begin(), record_.members.end(), [&](const member& one) {
+    const auto seen = views_.find(one.id);
+    return seen != views_.end() && now - seen->second.heard <= policy_.patience;
+  });
+  if (now - began_ > policy_.patience && nobody_answers) {
+    return finish(ending::never_started, record_.generation == 0 ? std::to_string(record_.waiting.size()) + " of " +
+                                                                       std::to_string(policy_.initial) + " came"
+                                                                 : "no member of the group answers");
+  }
+  if (waits || swapping_ || now < swap_after_) return;
+  auto next = record_;
+  next.waiting.push_back(self_);
+  swap(next);
+}
+
+// Whoever is there first when all are.
+void membership::form_first(clock::time_point now) {
+  if (swapping_ || now < swap_after_) return;
+  const auto here = static_cast<int>(record_.waiting.size());
+  const bool late = now - began_ > policy_.patience / 2;
+  if (here < policy_.initial && !(late && here >= policy_.min)) return;
+  generation_record next;
+  next.generation = 1;
+  next.members = record_.waiting;
+  std::sort(next.members.begin(), next.members.end(),
+            [](const member& a, const member& b) { return a.order != b.order ? a.order < b.order : a.id < b.id; });
+  if (next.members.size() > static_cast<std::size_t>(policy_.max)) {
+    next.waiting.assign(next.members.begin() + policy_.max, next.members.end());
+    next.members.resize(static_cast<std::size_t>(policy_.max));
+  }
+  // The others begin with a copy of its state, so that all begin with the same.
+  const auto furthest = std::max_element(next.members.begin(), next.members.end(),
+                                         [](const member& a, const member& b) { return a.step < b.step; });
+  next.step = furthest->step;
+  next.holders = {furthest->id};
+  next.why = "the job began";
+  swap(next);
+}
+
+void membership::enter(clock::time_point now, const generation_record& next) {
+  for (const auto& one : record_.members) {
+    if (!next.rank_of(one.id)) gone_.insert(one.id);
+  }
+  record_ = next;
+  std::erase_if(dead_, [&](member_id id) { return !next.rank_of(id); });
+  suspects_.clear();
+  silent_.clear();
+  must_stop_ = stopped_ = false;
+  halt_ = 0;
+  for (const auto& one : next.members) views_[one.id].heard = now;
+  actions_.emplace_back(act::form{next});
+  said_ = now;
+  say();
+}
+
+// ---- as a member ----
+
+void membership::look_for_silence(clock::time_point now) {
+  const auto members = record_.members;
+  for (const auto& one : members) {
+    if (one.id == self_.id || dead_.contains(one.id) || suspects_.contains(one.id)) continue;
+    const auto limit = policy_.silence * (one.host == self_.host ? policy_.silences_here : 1);
+    if (now - views_[one.id].heard <= limit) continue;
+    silent_.insert(one.id);
+    const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(limit).count();
+    suspect(now, one.id, "no heartbeat for " + std::to_string(milliseconds) + " ms");
+  }
+  if (!stopped_ || now - change_began_ <= policy_.patience / 2) return;
+  for (const auto& one : members) {  // its heart beats, and it hangs
+    if (one.id != self_.id && !word_of(one.id).stopped) suspect(now, one.id, "it does not come back from its step");
+  }
+}
+
+void membership::look(clock::time_point now) {
+  if (ended_ || !is_member()) return;
+  for (const auto& one : record_.members) {
+    const auto& said = word_of(one.id);
+    for (const auto id : said.dead) {
+      if (id != self_.id && record_.rank_of(id)) dead_.insert(id);
+    }
+    if (halt_ == 0 && said.halt != 0 && !must_stop_) {
+      halt_ = said.halt;
+      actions_.emplace_back(act::halt{halt_});
+    }
+  }
+  for (const auto& one : record_.members) {
+    const auto& said = word_of(one.id);
+    if (dead_.contains(one.id)) {
+      need_stop(now, name(one.id) + " died");
+    } else if (const auto found = suspects_.find(one.id); found != suspects_.end()) {
+      need_stop(now, name(one.id) + " is suspect: " + found->second);
+    } else if (said.stopped) {
+      need_stop(now, name(one.id) + " stopped");
+    }
+  }
+  look_for_a_wish(now);
+  if (!stopped_) return;
+  adopt_suspicions(now);
+  propose(now);
+  if (ended_ || now - change_began_ <= policy_.patience) return;
+  const auto lost = dead_.size() + suspects_.size();
+  if (record_.members.size() - lost < static_cast<std::size_t>(policy_.min)) {
+    return finish(ending::too_few, std::to_string(record_.members.size() - lost) + " of at least " +
+                                       std::to_string(policy_.min) + " are left, and nobody joined");
+  }
+  finish(ending::no_majority, "no majority of the members could be reached, or not the store");
+}
+
+void membership::need_stop(clock::time_point now, const std::string& why) {
+  if (must_stop_) return;
+  must_stop_ = true;
+  change_began_ = now;
+  actions_.emplace_back(act::stop{why});
+  said_ = now;
+  say();
+}
+
+// Joiners and leavers: nothing is wrong, so the group goes on to a step that all can reach before they stop.
+void membership::look_for_a_wish(clock::time_point now) {
+  if (must_stop_ || halt_ != 0) return;
+  std::uint64_t furthest = step_;
+  bool wish = leaving_;
+  bool first = true;
+  for (const auto& one : record_.members) {
+    if (one.id == self_.id) continue;
+    const auto& said = word_of(one.id);
+    wish = wish || said.leaving;
+    furthest = std::max(furthest, said.step);
+    if (*record_.rank_of(one.id) < *record_.rank_of(self_.id) && !dead_.contains(one.id)) first = false;
+  }
+  const bool room = record_.members.size() < static_cast<std::size_t>(policy_.max);
+  for (const auto& one : record_.waiting) wish = wish || (room && is_heard(now, one.id));
+  if (!wish || !first) return;
+  halt_ = furthest + 2;
+  actions_.emplace_back(act::halt{halt_});
+  said_ = now;
+  say();
+}
+
+void membership::adopt_suspicions(clock::time_point now) {
+  if (now - change_began_ < 2 * policy_.silence) return;
+  for (const auto& one : record_.members) {
+    if (one.id == self_.id) {
+      if (!suspects_.empty()) return;  // the others follow this one
+      continue;
+    }
+    if (dead_.contains(one.id) || suspects_.contains(one.id)) continue;
+    const auto& said = word_of(one.id);
+    if (!said.stopped || said.suspects.empty()) continue;
+    for (const auto id : std::vector<member_id>(said.suspects)) {
+      suspect(now, id, name(one.id) + " does not hear it");
+    }
+    return;
+  }
+}
+
+void membership::propose(clock::time_point now) {
+  if (!stopped_ || ended_ || swapping_ || now < swap_after_) return;
+  std::vector<member> staying;
+  std::vector<member_id> leavers;
+  std::vector<member_id> accused;
+  std::size_t alive = 0;
+  for (const auto& one : record_.members) {
+    if (dead_.contains(one.id)) continue;
+    ++alive;
+    const auto& said = word_of(one.id);
+    const bool me = one.id == self_.id;
+    if (suspects_.contains(one.id)) {
+      accused.push_back(one.id);
+      continue;
+    }
+    if (!me && !said.stopped) return;  // nobody is left behind who may still commit
+    if (me ? leaving_ : said.leaving) {
+      leavers.push_back(one.id);
+    } else {
+      staying.push_back(one);
+    }
+  }
+  // What this generation began with must not be forgotten because those who have it are suspect, or because they leave
+  // before the others have copied it.
+  const auto has = [&](member_id id) { return (id == self_.id ? step_ : word_of(id).step) >= record_.step; };
+  if (!staying.empty() &&
+      std::none_of(staying.begin(), staying.end(), [&](const member& one) { return has(one.id); })) {
+    if (std::any_of(leavers.begin(), leavers.end(), has)) {
+      staying.clear();
+      for (const auto& one : record_.members) {
+        if (!dead_.contains(one.id) && !suspects_.contains(one.id)) staying.push_back(one);
+      }
+      leavers.clear();
+    } else if (!std::all_of(record_.holders.begin(), record_.holders.end(),
+                            [&](member_id id) { return dead_.contains(id); })) {
+      return;
+    }
+  }
+
+  const member_id first = !staying.empty() ? staying.front().id : leavers.front();
+  if (first != self_.id) return;
+  for (const auto id : accused) {
+    std::size_t agree = 0;
+    for (const auto& one : record_.members) {
+      if (dead_.contains(one.id) || suspects_.contains(one.id)) continue;
+      if (one.id == self_.id || contains(word_of(one.id).suspects, id)) ++agree;
+    }
+    if (2 * agree <= alive && alive != 2) return;
+  }
+
+  // All that can be heard leave: whether the others go on is theirs to say.
+  if (staying.empty() && !accused.empty()) return finish(ending::left, "it left; nobody else could be heard");
+
+  generation_record next;
+  next.generation = record_.generation + 1;
+  next.members = staying;
+  for (auto& one : next.members) one.door = one.id == self_.id ? self_.door : word_of(one.id).door;
+  for (const auto& one : record_.members) {
+    if (dead_.contains(one.id) || suspects_.contains(one.id)) continue;
+    if (!staying.empty() && contains(leavers, one.id)) continue;  // its state leaves with it
+    const bool me = one.id == self_.id;
+    const auto step = me ? step_ : word_of(one.id).step;
+    if (step > next.step) next.holders.clear();
+    if (step < next.step) continue;
+    next.step = step;
+    next.cursor = me ? cursor_ : word_of(one.id).cursor;
+    next.holders.push_back(one.id);
+  }
+  if (next.step + 1 < record_.step)
+    return finish(ending::state_lost,
+                  "all members that had the state of step " + std::to_string(record_.step) + " died");
+  std::size_t joiners = 0;
+  for (const auto& one : record_.waiting) {
+    if (!is_heard(now, one.id)) continue;  // it announces itself again if it lives
+    if (staying.empty() || next.members.size() >= static_cast<std::size_t>(policy_.max)) {
+      next.waiting.push_back(one);
+    } else {
+      next.members.push_back(one);
+      ++joiners;
+    }
+  }
+  if (!staying.empty() && next.members.size() < static_cast<std::size_t>(policy_.min)) return;
+  next.why = describe_change(leavers, joiners);
+  swap(next);
+}
+
+// ---- words ----
+
+void membership::swap(const generation_record& next) {
+  swapping_ = true;
+  actions_.emplace_back(act::swap{version_, next});
+}
+
+void membership::say() { actions_.emplace_back(act::say{own_word()}); }
+
+word membership::own_word() {
+  word mine;
+  mine.from = self_.id;
+  mine.number = ++number_;
+  mine.generation = is_member() ? record_.generation : 0;
+  mine.stopped = stopped_;
+  mine.leaving = leaving_;
+  mine.step = step_;
+  mine.cursor = cursor_;
+  mine.halt = halt_;
+  mine.door = self_.door;
+  mine.dead.assign(dead_.begin(), dead_.end());
+  for (const auto& [id, why] : suspects_) mine.suspects.push_back(id);
+  return mine;
+}
+
+// Empty when what it said last is of another generation.
+const word& membership::word_of(member_id who) const {
+  static const word nothing;
+  const auto seen = views_.find(who);
+  return seen != views_.end() && seen->second.last.generation == record_.generation ? seen->second.last : nothing;
+}
+
+bool membership::is_heard(clock::time_point now, member_id who) const {
+  const auto seen = views_.find(who);
+  return seen != views_.end() && now - seen->second.heard <= policy_.silence;
+}
+
+bool membership::all_leave() const {
+  if (!leaving_) return false;
+  return std::all_of(record_.members.begin(), record_.members.end(), [&](const member& one) {
+    return one.id == self_.id || dead_.contains(one.id) || word_of(one.id).leaving;
+  });
+}
+
+std::string membership::reason_for(member_id who) const {
+  if (dead_.contains(who)) return "its process ended (proof)";
+  const auto found = suspects_.find(who);
+  return found == suspects_.end() ? "" : found->second + " (suspicion)";
+}
+
+std::string membership::name(member_id who) const {
+  const auto rank = record_.rank_of(who);
+  return rank ? "rank " + std::to_string(*rank) : "a joiner";
+}
+
+std::string membership::describe_change(const std::vector<member_id>& leavers, std::size_t joiners) const {
+  std::vector<std::string> parts;
+  for (const auto& one : record_.members) {
+    if (dead_.contains(one.id)) {
+      parts.push_back(name(one.id) + " died: proof");
+    } else if (const auto found = suspects_.find(one.id); found != suspects_.end()) {
+      parts.push_back(name(one.id) + " left behind, suspicion: " + found->second);
+    } else if (contains(leavers, one.id)) {
+      parts.push_back(name(one.id) + " left");
+    }
+  }
+  if (joiners > 0) parts.push_back(std::to_string(joiners) + " joined");
+  return parts.empty() ? "a connection broke" : list_of(parts);
+}
+
+void membership::finish(ending why, const std::string& text) {
+  if (ended_) return;
+  ended_ = true;
+  actions_.emplace_back(act::end{why, text});
+}
+
+}  // namespace muster::inline v0::elastic

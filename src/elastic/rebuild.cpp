@@ -1,0 +1,112 @@
+#include "rebuild.hpp"
+
+#include <charconv>
+#include <numeric>
+
+#include <muster/comm/local.hpp>
+#include <muster/core/error.hpp>
+#include <muster/core/hash.hpp>
+
+#include "../comm/hierarchical/transport.hpp"
+#include "../comm/shm/connect.hpp"
+#include "../comm/tcp/transport.hpp"
+
+namespace muster::inline v0::detail {
+namespace {
+
+using given_up_question = std::function<bool()>;
+
+host_map hosts_of(const elastic::generation_record& group) {
+  std::vector<std::uint64_t> hosts;
+  for (const auto& one : group.members) hosts.push_back(one.host);
+  return host_map(hosts);
+}
+
+std::string hexadecimal(std::uint64_t number) {
+  char digits[16];
+  return {digits, std::to_chars(digits, digits + sizeof digits, number, 16).ptr};
+}
+
+std::unique_ptr<shm_transport> over_memory(const building_site& site, const elastic::generation_record& group,
+                                           std::uint64_t host, int rank, int size, const given_up_question& given_up) {
+  // The token tells jobs apart, the generation one meeting from the next.
+  const std::string name = "muster-elastic." + hexadecimal(digest().add(site.token).value()) + "." +
+                           std::to_string(group.generation) + "." + hexadecimal(host);
+  const auto pulls = static_cast<cma_wish>(site.configuration->choice(setting::cma, {"auto", "on", "off"}));
+  return connect_anew(name, rank, size, site.memory, pulls, seconds(site.configuration->positive(setting::timeout)),
+                      given_up);
+}
+
+std::unique_ptr<any_transport> over_tcp(const building_site& site, const elastic::generation_record& group, int rank,
+                                        tcp_doors doors, const given_up_question& given_up) {
+  const tcp_plan plan = plan_of(*site.configuration);
+  const auto until = deadline_after(plan.patience);
+  std::vector<std::string> cards;
+  for (const auto& one : group.members) cards.push_back(one.door);
+  auto mesh = make_mesh(plan, rank, cards, std::move(doors), site.token + "/" + std::to_string(group.generation));
+  for (;;) {
+    if (given_up()) throw peer_failure({}, "the connections were given up (not all members live any more)");
+    try {
+      constexpr std::chrono::milliseconds slice{5};
+      mesh->await_all(std::min(until, clock::now() + slice));
+      break;
+    } catch (const timeout_error&) {
+      if (clock::now() >= until) throw;
+    }
+  }
+  std::vector<int> all(group.members.size());
+  std::iota(all.begin(), all.end(), 0);
+  return std::make_unique<any_transport>(std::make_unique<tcp_transport>(std::move(mesh), std::move(all), rank, 0));
+}
+
+}  // namespace
+
+std::string transport_between(const elastic::generation_record& group, const settings& configuration) {
+  const auto hosts = hosts_of(group);
+  const auto asked =
+      configuration.choice(setting::transport, {"auto", "self", "local", "shm", "mpi", "tcp", "hierarchical"});
+  const std::string origin = configuration.origin(setting::transport);
+  if (asked == 1 || asked == 2 || asked == 4) {
+    throw configuration_error(origin + " asks for transport " + configuration.value(setting::transport) +
+                              " (ranks that die and join are connected by shm, tcp or hierarchical); choose one of "
+                              "these or auto");
+  }
+  if (group.members.size() == 1) return "self";
+  if (asked == 3 && !hosts.one_host()) {
+    throw configuration_error(origin + " asks for transport shm (the members of this job are on " +
+                              std::to_string(hosts.hosts.size()) + " hosts); use auto, hierarchical or tcp");
+  }
+  if (asked == 5) return "tcp";
+  if (hosts.one_host()) return "shm";
+  return hosts.all_alone() ? "tcp" : "hierarchical";
+}
+
+built_group connect_members(const building_site& site, const elastic::generation_record& group, int rank,
+                            tcp_doors doors, const given_up_question& given_up) {
+  const std::string how = transport_between(group, *site.configuration);
+  const int size = static_cast<int>(group.members.size());
+  built_group made;
+  if (how == "self") {
+    made.transport = std::make_unique<any_transport>(make_self_transport());
+  } else if (how == "shm") {
+    auto within = over_memory(site, group, group.members.front().host, rank, size, given_up);
+    made.host = within->shared_host();
+    made.transport = std::make_unique<any_transport>(std::move(within));
+  } else {
+    made.waits_to_end = true;
+    made.transport = over_tcp(site, group, rank, std::move(doors), given_up);
+    if (how == "tcp") return made;
+    auto hosts = hosts_of(group);
+    std::unique_ptr<shm_transport> within;
+    if (const int here = static_cast<int>(hosts.neighbours(rank).size()); here > 1) {
+      const auto self = static_cast<std::size_t>(rank);
+      within = over_memory(site, group, group.members[self].host, hosts.place_of[self], here, given_up);
+      made.host = within->shared_host();
+    }
+    made.transport = std::make_unique<any_transport>(
+        std::make_unique<hierarchical_transport>(std::move(made.transport), std::move(within), std::move(hosts)));
+  }
+  return made;
+}
+
+}  // namespace muster::inline v0::detail

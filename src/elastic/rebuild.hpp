@@ -1,0 +1,38 @@
+// From a record to connections.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include <muster/comm/any_transport.hpp>
+#include <muster/comm/context.hpp>
+#include <muster/elastic/record.hpp>
+
+#include "../comm/shm/host.hpp"
+#include "../comm/tcp/connect.hpp"
+
+namespace muster::inline v0::detail {
+
+/// What every generation of a process is built from.
+struct building_site {
+  const settings* configuration;
+  std::shared_ptr<segment> memory;
+  std::string token;
+};
+
+struct built_group {
+  std::unique_ptr<any_transport> transport;
+  std::shared_ptr<shm_host> host;  ///< where all or some share memory
+  bool waits_to_end = false;       ///< its end may take a while, as it says goodbye over a network
+};
+
+/// Which transport joins members of these hosts; throws configuration_error for one that cannot.
+[[nodiscard]] std::string transport_between(const elastic::generation_record& group, const settings& configuration);
+
+/// Connects the members of the record, of which this is one of that rank; `doors` are those that the record knows.
+/// Gives up when `given_up` says so: with peer_failure, or timeout_error by `--timeout`.
+[[nodiscard]] built_group connect_members(const building_site& site, const elastic::generation_record& group, int rank,
+                                          tcp_doors doors, const std::function<bool()>& given_up);
+
+}  // namespace muster::inline v0::detail

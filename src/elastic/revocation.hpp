@@ -1,0 +1,105 @@
+// A group that can be taken back: its transport, behind one word that another thread may speak.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <muster/comm/any_transport.hpp>
+
+namespace muster::inline v0::detail {
+
+/// The end of a generation, as all its groups hear of it. Thread safe.
+class revocation {
+ public:
+  /// What a transport itself found out about a rank of the generation.
+  using witness = std::function<void(int rank, const std::string& why)>;
+
+  explicit revocation(witness tell) : tell_(std::move(tell)) {}
+
+  /// Every wait in the group and in those made from it ends soon, with that text.
+  void revoke(const std::string& why) {
+    {
+      const std::lock_guard held(mutex_);
+      if (why_.empty()) why_ = why;
+    }
+    revoked_.store(true, std::memory_order_release);
+  }
+  [[nodiscard]] bool revoked() const noexcept { return revoked_.load(std::memory_order_acquire); }
+  [[nodiscard]] std::string why() const {
+    const std::lock_guard held(mutex_);
+    return why_;
+  }
+  void saw_end_of(int rank, const std::string& why) const { tell_(rank, why); }
+
+ private:
+  witness tell_;
+  mutable std::mutex mutex_;
+  std::string why_;
+  std::atomic<bool> revoked_{false};
+};
+
+/// Another transport, which can be revoked. Adds a call to each.
+class revocable_transport final : public request_owner {
+ public:
+  /// `names`: the rank of the generation that each rank of this group is.
+  revocable_transport(std::unique_ptr<any_transport> inner, std::shared_ptr<revocation> by, std::vector<int> names)
+      : inner_(std::move(inner)), by_(std::move(by)), names_(std::move(names)) {}
+  revocable_transport(revocable_transport&&) = delete;
+
+  [[nodiscard]] int rank() const { return inner_->rank(); }
+  [[nodiscard]] int size() const { return inner_->size(); }
+  [[nodiscard]] transport_abilities abilities() const { return inner_->abilities(); }
+  [[nodiscard]] std::pmr::memory_resource* memory() const { return inner_->memory(); }
+  [[nodiscard]] bool crowded() const { return inner_->crowded(); }
+  [[nodiscard]] bool must_yield() const { return inner_->must_yield(); }
+  void send(request& r) { inner_->send(r); }
+  void receive(request& r) { inner_->receive(r); }
+  bool native(const native_call& call, request& r) { return inner_->native(call, r); }
+  bool test(request& r) { return inner_->test(r); }
+  void cancel(request& r) noexcept override {
+    if (r.owner != nullptr && r.owner != this) r.owner->cancel(r);
+  }
+  void notify(int peer, const notice& message) { inner_->notify(peer, message); }
+
+  bool poll(notice& message) {
+    if (by_->revoked() && !told_) {
+      told_ = true;
+      message = {};
+      message.what = notice::kind::gone;
+      message.origin = rank();  // nobody in particular
+      message.status = static_cast<int>(error_kind::peer_failure);
+      message.set_text(by_->why());
+      return true;
+    }
+    if (!inner_->poll(message)) return false;
+    if (message.what == notice::kind::gone && message.origin >= 0 && message.origin < size())
+      by_->saw_end_of(names_[static_cast<std::size_t>(message.origin)], message.text);
+    return true;
+  }
+
+  // Nothing in the transport wakes who waits for the word: so nobody sleeps long.
+  void pause(clock::time_point until) {
+    constexpr std::chrono::milliseconds longest{1};
+    if (!by_->revoked()) inner_->pause(std::min(until, clock::now() + longest));
+  }
+
+  [[nodiscard]] std::unique_ptr<revocable_transport> subgroup(std::span<const int> members, std::uint64_t id) {
+    std::vector<int> names;
+    for (const int member : members) names.push_back(names_[static_cast<std::size_t>(member)]);
+    return std::make_unique<revocable_transport>(inner_->subgroup(members, id), by_, std::move(names));
+  }
+
+ private:
+  std::unique_ptr<any_transport> inner_;
+  std::shared_ptr<revocation> by_;
+  std::vector<int> names_;
+  bool told_ = false;
+};
+
+static_assert(transport<revocable_transport>);
+
+}  // namespace muster::inline v0::detail

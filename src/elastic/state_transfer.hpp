@@ -1,0 +1,23 @@
+// The state of those that are furthest, given to those that are behind.
+#pragma once
+
+#include <cstdint>
+
+#include <muster/comm/group.hpp>
+#include <muster/elastic/state.hpp>
+
+namespace muster::inline v0::detail {
+
+struct transfer_result {
+  bool copied = false;      ///< this rank was behind
+  std::uint64_t bytes = 0;  ///< that it got
+};
+
+/// Collective. `may_hold`: whether this rank's state counts (a joiner's does not, nor one that was not the first in the
+/// first generation). Those that are at the furthest position and may hold send the replicated parts, chunk by chunk in
+/// turns; the others take them into memory of their own first and into their state when all of it is there and has the
+/// digest that the first of the holders named: until then their state is what it was. Throws what collectives throw;
+/// error when a digest is another, or nobody holds a state, and configuration_error when the parts do not fit.
+transfer_result transfer_state(group& ranks, state& of, bool may_hold);
+
+}  // namespace muster::inline v0::detail

@@ -1,0 +1,253 @@
+// muster-launch: starts the ranks of an elastic job on this host, starts those again that die, and says how all ended.
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include <muster/core/error.hpp>
+
+namespace {
+
+constexpr const char* usage =
+    "usage: muster-launch [options] program [arguments]\n"
+    "  -n N            ranks to start with (1)\n"
+    "  --min N         with fewer the job waits for more (1)\n"
+    "  --max N         more are not taken in (N of -n)\n"
+    "  --restart N     so many ranks that died are started again (0)\n"
+    "  --grace SECONDS after a SIGTERM to this program, before the ranks are killed (10)\n"
+    "  --quiet         says nothing of ranks that die or are started again\n"
+    "\n"
+    "Sets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MUSTER_ELASTIC, MUSTER_JOB, MUSTER_MIN_RANKS,\n"
+    "MUSTER_MAX_RANKS and, unless it is set, MUSTER_RENDEZVOUS for each. SIGUSR2 starts one rank more; SIGTERM\n"
+    "and SIGINT go to all ranks.\n"
+    "Ends with 0 when the job came to its end: a rank ended with 0 and none is left; else with the status of the\n"
+    "last rank that ended, 128 + the signal where that was one.\n";
+
+struct plan {
+  int ranks = 1;
+  int min = 1;
+  int max = 0;
+  int restarts = 0;
+  double grace = 10;
+  bool quiet = false;
+  std::vector<char*> command;
+};
+
+[[noreturn]] void refuse(const std::string& text) { throw muster::configuration_error(text); }
+
+double number_of(std::string_view flag, const char* text, double least) {
+  char* end = nullptr;
+  const double read = text == nullptr ? 0 : std::strtod(text, &end);
+  if (text == nullptr || end == text || *end != '\0' || read < least) {
+    refuse(std::string(flag) + " cannot be '" + (text == nullptr ? "" : text) + "' (it is a number from " +
+           std::to_string(static_cast<int>(least)) + "); see muster-launch --help");
+  }
+  return read;
+}
+
+plan read_plan(int argc, char** argv) {
+  plan read;
+  int i = 1;
+  for (; i < argc && argv[i][0] == '-'; ++i) {
+    const std::string_view flag(argv[i]);
+    const char* const value = i + 1 < argc ? argv[i + 1] : nullptr;
+    const auto whole = [&](int least) {
+      ++i;
+      return static_cast<int>(number_of(flag, value, least));
+    };
+    if (flag == "-n") {
+      read.ranks = whole(1);
+    } else if (flag == "--min") {
+      read.min = whole(1);
+    } else if (flag == "--max") {
+      read.max = whole(1);
+    } else if (flag == "--restart") {
+      read.restarts = whole(0);
+    } else if (flag == "--grace") {
+      read.grace = number_of(flag, value, 0);
+      ++i;
+    } else if (flag == "--quiet") {
+      read.quiet = true;
+    } else if (flag == "--help" || flag == "-h") {
+      std::fputs(usage, stdout);
+      std::exit(0);
+    } else if (flag == "--") {
+      ++i;
+      break;
+    } else {
+      refuse("muster-launch does not know '" + std::string(flag) +
+             "' (flags of the program come after its name); see "
+             "muster-launch --help");
+    }
+  }
+  for (; i < argc; ++i) read.command.push_back(argv[i]);
+  if (read.command.empty())
+    refuse("muster-launch has nothing to start (no program is named); see muster-launch --help");
+  if (read.max == 0) read.max = read.ranks;
+  if (read.min > read.ranks || read.ranks > read.max) {
+    refuse("muster-launch cannot start " + std::to_string(read.ranks) + " ranks (--min is " + std::to_string(read.min) +
+           " and --max " + std::to_string(read.max) + "); choose -n between them");
+  }
+  read.command.push_back(nullptr);
+  return read;
+}
+
+// A folder for the store. The ranks have it open; when none of them lives any more the next begin a job of their own.
+class meeting_place {
+ public:
+  meeting_place() {
+    std::string name = (std::filesystem::temp_directory_path() / "muster-launch-XXXXXX").string();
+    if (::mkdtemp(name.data()) == nullptr)
+      refuse("no folder can be made in " + name + " (" + std::strerror(errno) + ")");
+    folder_ = name;
+  }
+  meeting_place(const meeting_place&) = delete;
+  meeting_place& operator=(const meeting_place&) = delete;
+  ~meeting_place() {
+    std::error_code ignored;
+    std::filesystem::remove_all(folder_, ignored);
+  }
+  [[nodiscard]] std::string where() const { return "file:" + folder_; }
+  [[nodiscard]] std::string job() const { return std::filesystem::path(folder_).filename().string(); }
+
+ private:
+  std::string folder_;
+};
+
+class launcher {
+ public:
+  explicit launcher(plan what) : plan_(std::move(what)) {
+    sigset_t ours;
+    ::sigemptyset(&ours);
+    for (const int one : {SIGCHLD, SIGTERM, SIGINT, SIGUSR2, SIGHUP}) ::sigaddset(&ours, one);
+    ::sigprocmask(SIG_BLOCK, &ours, &before_);
+    waited_ = ours;
+  }
+
+  int run() {
+    for (int rank = 0; rank < plan_.ranks; ++rank) start(rank);
+    std::optional<std::chrono::steady_clock::time_point> until;
+    while (!running_.empty()) {
+      const timespec turn{0, 200'000'000};
+      const int got = ::sigtimedwait(&waited_, nullptr, &turn);
+      if (got == SIGTERM || got == SIGINT || got == SIGHUP) {
+        ending_ = true;
+        tell_all(got);
+        if (!until) {
+          until = std::chrono::steady_clock::now() +
+                  std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::duration<double>(plan_.grace));
+        }
+      }
+      if (got == SIGUSR2 && static_cast<int>(running_.size()) < plan_.max) start(next_rank_++);
+      reap();
+      if (until && std::chrono::steady_clock::now() > *until) tell_all(SIGKILL);
+    }
+    if (finished_ && (deaths_ > 0 || started_ > plan_.ranks))
+      say(std::to_string(started_) + " processes were started, " + std::to_string(deaths_) +
+          " died, and the job is done");
+    return finished_ ? 0 : last_status_;
+  }
+
+ private:
+  void start(int rank) {
+    next_rank_ = std::max(next_rank_, rank + 1);
+    const auto parent = ::getpid();
+    const auto child = ::fork();
+    if (child < 0)
+      refuse("no process can be started (" + std::string(std::strerror(errno)) + "); see what is allowed here");
+    if (child == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // nothing is left behind when this program is killed
+      if (::getppid() != parent) ::_exit(1);
+      ::sigprocmask(SIG_SETMASK, &before_, nullptr);
+      const auto set = [](const char* name, const std::string& value, bool over) {
+        ::setenv(name, value.c_str(), over ? 1 : 0);
+      };
+      set("RANK", std::to_string(rank % plan_.ranks), true);
+      set("WORLD_SIZE", std::to_string(plan_.ranks), true);
+      set("LOCAL_RANK", std::to_string(rank % plan_.ranks), true);
+      set("LOCAL_WORLD_SIZE", std::to_string(plan_.ranks), true);
+      set("MUSTER_ELASTIC", "on", true);
+      set("MUSTER_MIN_RANKS", std::to_string(plan_.min), true);
+      set("MUSTER_MAX_RANKS", std::to_string(plan_.max), true);
+      set("MUSTER_JOB", place_.job(), false);
+      set("MUSTER_RENDEZVOUS", place_.where(), false);
+      ::execvp(plan_.command[0], plan_.command.data());
+      std::fprintf(stderr, "muster-launch: error: %s cannot be started (%s)\n", plan_.command[0], std::strerror(errno));
+      ::_exit(errno == ENOENT ? 127 : 126);
+    }
+    running_[child] = rank;
+    ++started_;
+  }
+
+  void reap() {
+    for (int status = 0;;) {
+      const auto child = ::waitpid(-1, &status, WNOHANG);
+      if (child <= 0) return;
+      const auto found = running_.find(child);
+      if (found == running_.end()) continue;
+      const int rank = found->second;
+      running_.erase(found);
+      const int ended = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+      last_status_ = ended;
+      if (ended == 0) {
+        finished_ = true;
+        continue;
+      }
+      ++deaths_;
+      const bool cannot_be = ended == 2 || ended == 126 || ended == 127;  // it would end the same way again
+      const bool again = !ending_ && !finished_ && !cannot_be && plan_.restarts > 0;
+      say("process " + std::to_string(child) + " (started as rank " + std::to_string(rank) + ") " +
+          (WIFSIGNALED(status) ? std::string("was killed by signal ") + std::to_string(WTERMSIG(status))
+                               : "ended with " + std::to_string(ended)) +
+          (again ? "; it is started again" : ""));
+      if (!again) continue;
+      --plan_.restarts;
+      start(rank);
+    }
+  }
+
+  void tell_all(int signal) const {
+    for (const auto& [process, rank] : running_) ::kill(process, signal);
+  }
+  void say(const std::string& text) const {
+    if (!plan_.quiet) std::fprintf(stderr, "muster-launch: %s\n", text.c_str());
+  }
+
+  plan plan_;
+  meeting_place place_;
+  sigset_t before_{};
+  sigset_t waited_{};
+  std::map<pid_t, int> running_;
+  int next_rank_ = 0;
+  int started_ = 0;
+  int deaths_ = 0;
+  int last_status_ = 1;
+  bool finished_ = false;
+  bool ending_ = false;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return launcher(read_plan(argc, argv)).run();
+  } catch (const std::exception& failed) {
+    std::fprintf(stderr, "muster-launch: error: %s\n", failed.what());
+    return muster::exit_status_of(std::current_exception());
+  }
+}

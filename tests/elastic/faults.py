@@ -1,0 +1,229 @@
+#!/usr/bin/env python3
+"""Starts tests/elastic/worker on some ranks, does something to them, and looks at how the job goes on. The state of every
+worker has a checksum of all samples that committed steps used: each must have been used exactly once.
+
+usage: faults.py WHAT --program PATH --rounds N [--hosts one|each|two] [--seed S] [--first I]
+  kill       SIGKILL of one or two ranks, at once or the second during the recovery from the first: the others end well
+  first      the same of rank 0, which writes the next generation
+  join       a process joins: it ends well, like the others
+  replace    a rank is killed and another process joins at nearly the same time
+  pause      SIGSTOP of a rank for 200 ms: nothing happens
+  stop       SIGSTOP of a rank for good: the others end well without it; let go it finds itself fenced, and of the same
+             host it has been killed
+  leave      SIGTERM of a rank: it ends with 143, the others well
+  few        fewer are left than --min-ranks: all end with 11
+  storm      kills and joins, one after the other, as long as the job lasts
+--hosts says which ranks count as on one host (MUSTER_HOST): then they talk over shm, tcp, or both.
+A failure names its round: --first I --rounds 1 with the same seed repeats that one.
+"""
+import argparse
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "comm"))
+from ranks import Failure, Process  # noqa: E402
+
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("what", choices=["kill", "first", "join", "replace", "pause", "stop", "leave", "few", "storm"])
+parser.add_argument("--program", required=True)
+parser.add_argument("--rounds", type=int, default=10)
+parser.add_argument("--first", type=int, default=0)
+parser.add_argument("--seed", type=int, default=int(os.environ.get("MUSTER_TEST_SEED", "20261121")))
+parser.add_argument("--hosts", choices=["one", "each", "two"], default="one")
+parser.add_argument("--steps", type=int, default=60, help="of the job, 10 ms each")
+parser.add_argument("--values", type=int, default=200000)
+options = parser.parse_args()
+
+
+class Job:
+    def __init__(self, draw, number, ranks, flags=()):
+        self.draw = draw
+        self.ranks = ranks
+        self.folder = tempfile.mkdtemp(prefix="muster-faults-")
+        self.name = f"faults-{os.getpid()}-{number}"
+        self.flags = list(flags)
+        self.crew = []
+        self.joined = 0
+        for rank in range(ranks):
+            self.start(rank)
+
+    def start(self, rank):
+        host = {"one": "auto", "each": f"host-{len(self.crew)}", "two": f"host-{rank % 2}"}[options.hosts]
+        environment = dict(RANK=str(rank), WORLD_SIZE=str(self.ranks), LOCAL_RANK="0", MUSTER_ELASTIC="on",
+                           MUSTER_JOB=self.name, MUSTER_RENDEZVOUS=f"file:{self.folder}", MUSTER_HOST=host)
+        words = ["--samples", "500", "--batch", "50", "--epochs", str(options.steps // 10), "--values",
+                 str(options.values), "--steps"]
+        self.crew.append(Process(rank, [options.program, *words, *self.flags], environment))
+        return self.crew[-1]
+
+    def join(self):
+        self.joined += 1
+        return self.start(self.ranks - 1)
+
+    def await_start(self):
+        for rank in self.crew:
+            rank.expect("ready")
+
+    def nap(self, most):
+        time.sleep(most * self.draw.random())
+
+    def end_well(self, but=()):
+        """All but those end with 0 and the same checksum; returns the generations they ended in."""
+        seen = set()
+        for rank in self.crew:
+            if rank in but:
+                continue
+            status = rank.end()
+            wrong = [line for line in rank.lines if line.startswith("wrong")]
+            if status != 0 or wrong:
+                raise Failure(f"rank {rank.rank} (process {rank.pid}) ends with {status}: {wrong} {rank.lines[-3:]} "
+                              f"{rank.errors}")
+            seen.add(tuple(rank.expect("done").split(" ")[1:3]))
+        if len(seen) != 1:
+            raise Failure(f"not all end with the same state: {seen}")
+        self.check_steps()
+        return {int(rank.expect("done").split(" ")[3]) for rank in self.crew if rank not in but}
+
+    def check_steps(self):
+        """Nobody commits a step twice, or one in an older generation than the step before."""
+        for rank in self.crew:
+            before, generation = -1, 0
+            for line in rank.lines:
+                if not line.startswith("step "):
+                    continue
+                step, of = (int(word) for word in line.split(" ")[1:3])
+                if of < generation or (step <= before and of == generation) or step < before:
+                    raise Failure(f"rank {rank.rank} did step {step} of generation {of} after step {before} of {generation}")
+                before, generation = step, of
+
+    def close(self):
+        for rank in self.crew:
+            rank.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def kill(job, victims):
+    job.await_start()
+    job.nap(0.3)
+    for victim in victims:
+        os.kill(victim.pid, signal.SIGKILL)
+        job.nap(job.draw.choice([0, 0.005, 0.03]))
+    job.end_well(but=victims)
+
+
+def most_at_once():
+    """On hosts of their own a death is a suspicion, and of three members two cannot be: one alone is no majority."""
+    return 2 if options.hosts == "one" else 1
+
+
+def act_kill(job):
+    kill(job, job.draw.sample(job.crew, job.draw.randint(1, most_at_once())))
+
+
+def act_first(job):
+    kill(job, job.crew[:job.draw.randint(1, most_at_once())])
+
+
+def act_join(job):
+    job.await_start()
+    job.nap(0.1)
+    for _ in range(job.draw.randint(1, 2)):
+        job.join()
+    job.end_well()
+    for rank in job.crew[job.ranks:]:
+        if not any(line.startswith("rebuilt") for line in rank.lines):
+            raise Failure("a process that joined never trained")
+
+
+def act_replace(job):
+    job.await_start()
+    victim = job.draw.choice(job.crew)
+    job.join()
+    job.nap(0.05)
+    os.kill(victim.pid, signal.SIGKILL)
+    job.end_well(but=[victim])
+
+
+def act_pause(job):
+    job.await_start()
+    job.nap(0.1)
+    victim = job.draw.choice(job.crew)
+    os.kill(victim.pid, signal.SIGSTOP)
+    time.sleep(0.2)
+    os.kill(victim.pid, signal.SIGCONT)
+    generations = job.end_well()
+    if generations != {1}:
+        raise Failure(f"a pause made generations {generations}")
+
+
+def act_stop(job):
+    job.await_start()
+    job.nap(0.2)
+    victim = job.draw.choice(job.crew)
+    os.kill(victim.pid, signal.SIGSTOP)
+    job.end_well(but=[victim])
+    os.kill(victim.pid, signal.SIGCONT)
+    status = victim.end()
+    wanted = (-signal.SIGKILL,) if options.hosts == "one" else (10, 13, -signal.SIGKILL)
+    if status not in wanted:
+        raise Failure(f"the rank that was stopped ends with {status}: {victim.lines[-2:]} {victim.errors}")
+
+
+def act_leave(job):
+    job.await_start()
+    job.nap(0.2)
+    victim = job.draw.choice(job.crew)
+    os.kill(victim.pid, signal.SIGTERM)
+    job.end_well(but=[victim])
+    status = victim.end()
+    if status not in (0, 143):
+        raise Failure(f"the rank that left ends with {status}: {victim.lines[-2:]} {victim.errors}")
+
+
+def act_few(job):
+    job.await_start()
+    victim = job.draw.choice(job.crew)
+    os.kill(victim.pid, signal.SIGKILL)
+    for rank in job.crew:
+        status = rank.end()
+        if rank is not victim and status != 11:
+            raise Failure(f"rank {rank.rank} ends with {status}: {rank.lines[-2:]} {rank.errors}")
+
+
+def act_storm(job):
+    job.await_start()
+    gone = []
+    until = time.monotonic() + 0.008 * options.steps
+    while time.monotonic() < until:
+        living = [rank for rank in job.crew if rank not in gone]
+        if len(living) > 2 and job.draw.random() < 0.6:
+            victim = job.draw.choice(living)
+            os.kill(victim.pid, signal.SIGKILL)
+            gone.append(victim)
+        elif len(living) < 5:
+            job.join()
+        job.nap(0.1)
+    job.end_well(but=gone)
+
+
+print(f"seed {options.seed}, rounds {options.first} to {options.first + options.rounds - 1}")
+begin = time.monotonic()
+for number in range(options.first, options.first + options.rounds):
+    draw = random.Random(f"{options.seed}.{number}")
+    flags = ["--min-ranks", "3", "--patience", "1"] if options.what == "few" else ["--patience", "10"]
+    job = Job(draw, number, 3, flags)
+    try:
+        globals()["act_" + options.what](job)
+    except Failure as failure:
+        for rank in job.crew:
+            print(f"process {rank.pid} (rank {rank.rank}):", [line for line in rank.lines if not line.startswith("step ")])
+        sys.exit(f"round {number}: {failure}\nagain: faults.py {options.what} --hosts {options.hosts} --program "
+                 f"{options.program} --seed {options.seed} --first {number} --rounds 1")
+    finally:
+        job.close()
+print(f"{options.rounds} rounds in {time.monotonic() - begin:.1f} s")

@@ -1,0 +1,102 @@
+// The membership protocol in a simulated world: what must hold in every run, and how it fares in those it should
+// survive.
+#include <muster/elastic/membership.hpp>
+
+#include <cstdlib>
+#include <iostream>
+#include <string>
+
+#include <muster/core/error.hpp>
+
+#include "catch.hpp"
+#include "simulation.hpp"
+
+namespace {
+
+std::uint64_t number_from(const char* variable, std::uint64_t fallback) {
+  const char* const text = std::getenv(variable);
+  return text == nullptr ? fallback : std::strtoull(text, nullptr, 10);
+}
+
+struct tally {
+  std::uint64_t runs = 0;
+  std::uint64_t lived = 0;
+  std::uint64_t generations = 0;
+};
+
+/// So many runs; MUSTER_TEST_SEED=S MUSTER_TEST_CASES=1 repeats the one that failed.
+template <class World>
+tally simulate(std::uint64_t runs, World&& make) {
+  const std::uint64_t first = number_from("MUSTER_TEST_SEED", 20261121);
+  runs = number_from("MUSTER_TEST_CASES", runs);
+  tally seen;
+  for (std::uint64_t seed = first; seed < first + runs; ++seed) {
+    muster::random_stream draw(seed, 99);
+    try {
+      const auto ended = simulation::run(seed, make(draw)).finish();
+      ++seen.runs;
+      seen.lived += ended.lives ? 1 : 0;
+      seen.generations += ended.generations;
+      if (ended.generations > 30) FAIL("seed " << seed << ": " << ended.generations << " generations");
+    } catch (const std::logic_error& broken) {
+      FAIL("seed " << seed << ": " << broken.what() << "; again: MUSTER_TEST_SEED=" << seed << " MUSTER_TEST_CASES=1");
+    }
+  }
+  std::cout << seen.runs << " runs, " << seen.generations << " generations; in " << seen.lived
+            << " a group goes on at the end\n";
+  return seen;
+}
+
+}  // namespace
+
+TEST_CASE("no two live groups, no lost commit, no livelock, whatever happens", "[simulation]") {
+  const auto seen = simulate(1500, [](muster::random_stream& draw) {
+    simulation::world of;
+    of.members = 1 + static_cast<int>(draw.below(6));
+    of.hosts = 1 + static_cast<int>(draw.below(4));
+    of.min = 1 + static_cast<int>(draw.below(2));
+    of.faults = 1 + static_cast<int>(draw.below(6));
+    of.loss = draw.below(3) == 0 ? 0.3 : 0.02;
+    return of;
+  });
+  CHECK(seen.lived * 2 > seen.runs);
+}
+
+TEST_CASE("on one host every death is proof: the group goes on as long as one member lives", "[simulation]") {
+  simulate(500, [](muster::random_stream& draw) {
+    simulation::world of;
+    of.members = 5;
+    of.hosts = 1;
+    of.pauses = of.partitions = of.store_trouble = of.leaves = false;
+    of.faults = 1 + static_cast<int>(draw.below(2));  // of at most two each: one is left
+    return of;
+  });
+}
+
+TEST_CASE("a record and a word come back as they were, and garbage does not pass for one") {
+  muster::random_stream draw(number_from("MUSTER_TEST_SEED", 1));
+  muster::elastic::generation_record record;
+  record.generation = 7;
+  record.step = 5;
+  record.cursor = 1280;
+  record.holders = {1, 2};
+  record.why = "rank 1 died: proof";
+  for (std::uint64_t i = 0; i < 3; ++i)
+    record.members.push_back({i + 1, draw(), i, 0, "card " + std::to_string(i), "door"});
+  record.waiting.push_back({9, draw(), 100, 0, std::string("any\0bytes", 9), ""});
+  const auto text = record.encode();
+  CHECK(muster::elastic::generation_record::decode(text) == record);
+  for (std::size_t cut = 0; cut < text.size(); ++cut)
+    CHECK_THROWS_AS(muster::elastic::generation_record::decode(text.substr(0, cut)), muster::error);
+
+  muster::elastic::word said;
+  said.from = 3;
+  said.number = 17;
+  said.stopped = true;
+  said.suspects = {4, 5};
+  const auto bytes = said.encode();
+  const auto read = muster::elastic::word::decode(bytes);
+  REQUIRE(read);
+  CHECK(read->encode() == bytes);
+  for (std::size_t cut = 0; cut < bytes.size(); ++cut) CHECK_FALSE(muster::elastic::word::decode(bytes.substr(0, cut)));
+}

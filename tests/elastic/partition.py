@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""An elastic job on hosts that are network namespaces, whose network is cut. The store is a folder that all of them see.
+
+usage: partition.py WHAT --program PATH [--seed S]
+  cut        the link of one of three hosts goes down: the other two go on; the third finds itself fenced
+  one-way    nothing leaves that host any more, and everything reaches it: the same
+  gone       all processes of that host are killed: two hosts go on
+  halves     two hosts of two ranks each are cut from each other: nobody has a majority, nobody goes on, all say so
+Ends with 77 and says why where there can be no such hosts.
+"""
+import argparse
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "comm"))
+import hosts  # noqa: E402
+from ranks import Failure, Process  # noqa: E402
+
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("what", choices=["cut", "one-way", "gone", "halves"])
+parser.add_argument("--program", required=True)
+parser.add_argument("--seed", type=int, default=int(os.environ.get("MUSTER_TEST_SEED", "20261121")))
+options = parser.parse_args()
+
+
+def start(network, folder, per_host):
+    where = [host for host in network.hosts for _ in range(per_host)]
+    crew = []
+    for rank, host in enumerate(where):
+        environment = dict(RANK=str(rank), WORLD_SIZE=str(len(where)), MUSTER_ELASTIC="on",
+                           MUSTER_JOB=f"partition-{os.getpid()}", MUSTER_RENDEZVOUS=f"file:{folder}")
+        words = ["--samples", "500", "--batch", "50", "--epochs", "15", "--values", "50000", "--steps", "--patience", "5"]
+        crew.append(Process(rank, host.inside(options.program, *words), environment))
+        crew[-1].host = host
+    return crew
+
+
+def steps_of(rank):
+    return [line.split(" ") for line in rank.lines if line.startswith("step ")]
+
+
+def run(network, folder):
+    draw = random.Random(options.seed)
+    crew = start(network, folder, 2 if options.what == "halves" else 1)
+    try:
+        for rank in crew:
+            rank.expect("ready")
+        time.sleep(0.3 * draw.random())
+        victim = draw.choice(network.hosts)
+        when = time.monotonic_ns()
+        if options.what == "one-way":
+            victim.cut()
+        elif options.what == "gone":
+            for rank in crew:
+                if rank.host is victim:
+                    os.kill(rank.pid, signal.SIGKILL)
+        else:
+            victim.ip("link", "set", "link0", "down")
+        for rank in crew:
+            status = rank.end()
+            wrong = [line for line in rank.lines if line.startswith("wrong")]
+            lost = options.what == "halves" or rank.host is victim
+            wanted = {"gone": (-signal.SIGKILL,), "halves": (12,)}.get(options.what, (10,)) if lost else (0,)
+            if status not in wanted or wrong:
+                raise Failure(f"rank {rank.rank} ends with {status}, not {wanted}: {wrong} {rank.lines[-2:]} {rank.errors}")
+            if lost and options.what != "gone" and any(step[2] != "1" for step in steps_of(rank)):
+                raise Failure(f"rank {rank.rank} was in the minority and went on")
+            if not lost:
+                first = next(int(step[4]) for step in steps_of(rank) if int(step[2]) > 1)
+                print(f"rank {rank.rank}: its first step after {(first - when) * 1e-6:.0f} ms")
+    finally:
+        for rank in crew:
+            rank.close()
+
+
+reason = hosts.missing()
+if reason:
+    print(f"skipped: {reason}")
+    sys.exit(hosts.SKIP)
+folder = tempfile.mkdtemp(prefix="muster-partition-")
+with hosts.Network(2 if options.what == "halves" else 3) as network:
+    try:
+        run(network, folder)
+    except Failure as failure:
+        sys.exit(f"{failure}\nagain: partition.py {options.what} --program {options.program} --seed {options.seed}")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,522 @@
+// The membership protocol over a simulated clock, network and store: one thread, everything drawn from a seed.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <queue>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <muster/core/random.hpp>
+#include <muster/elastic/membership.hpp>
+
+namespace simulation {
+
+namespace elastic = muster::elastic;
+using elastic::member_id;
+using time = muster::clock::time_point;
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+/// What may happen in a run, each a probability or a bound.
+struct world {
+  int members = 4;
+  int hosts = 2;
+  int min = 1;
+  bool crashes = true;
+  bool pauses = true;
+  bool partitions = true;
+  bool store_trouble = true;
+  bool joins = true;
+  bool leaves = true;
+  double loss = 0.05;  ///< of words
+  double duplicates = 0.05;
+  int faults = 4;
+};
+
+/// A property does not hold; the text says which and when.
+struct violation : std::logic_error {
+  using std::logic_error::logic_error;
+};
+
+struct outcome {
+  std::uint64_t steps = 0;  ///< of the last generation when the run ended
+  std::uint64_t generations = 0;
+  bool lives = false;  ///< whether a group still makes progress
+  int ended = 0;
+};
+
+class run {
+ public:
+  run(std::uint64_t seed, const world& of) : random_(seed), world_(of), groups_(static_cast<std::size_t>(of.hosts), 0) {
+    for (int i = 0; i < of.members; ++i) start_process(static_cast<std::uint64_t>(i), now_ + draw(0, 20));
+    plan_faults();
+  }
+
+  /// Faults end after 4 s; at 12 s everything must have settled.
+  outcome finish() {
+    const auto end = time{} + milliseconds(12000);
+    while (!queue_.empty() && queue_.top().when <= end) {
+      const auto next = queue_.top();
+      queue_.pop();
+      now_ = next.when;
+      dispatch(next);
+    }
+    return settle();
+  }
+
+ private:
+  // ---- processes ----
+  struct process {
+    process(elastic::member self, const elastic::membership_policy& policy, time now)
+        : id(self.id), host(self.host), protocol(std::move(self), policy, now) {}
+    member_id id;
+    std::uint64_t host;
+    elastic::membership protocol;
+    bool alive = true;
+    bool ended = false;
+    time paused_until{};
+    // Its session: what it computes with the others.
+    std::uint64_t generation = 0;  // of the group it works in; 0: none
+    elastic::generation_record group;
+    std::set<member_id> hellos;
+    bool has_state = false;
+    bool waits = false;  // for the parts of the others
+    std::uint64_t step = 0;
+    std::uint64_t state = 1;  // a digest of all it has learned
+    std::uint64_t halt = 0;
+    std::uint64_t attempt = 0;  // so that what was planned for an earlier group does nothing
+  };
+  struct event {
+    time when;
+    std::uint64_t order;
+    member_id whose;  // 0: nobody's
+    std::shared_ptr<std::function<void()>> what;
+    bool operator<(const event& other) const { return when != other.when ? when > other.when : order > other.order; }
+  };
+
+  microseconds draw(int low, int high) {  // milliseconds
+    return microseconds(low * 1000 +
+                        static_cast<int>(random_.below(static_cast<std::uint64_t>(high - low) * 1000 + 1)));
+  }
+  bool chance(double p) { return random_.uniform() < p; }
+  void at(time when, member_id whose, std::function<void()> what) {
+    queue_.push({when, ++order_, whose, std::make_shared<std::function<void()>>(std::move(what))});
+  }
+  void after(microseconds delay, member_id whose, std::function<void()> what) {
+    at(now_ + delay, whose, std::move(what));
+  }
+  process* find(member_id id) {
+    const auto found = processes_.find(id);
+    return found != processes_.end() && found->second->alive ? found->second.get() : nullptr;
+  }
+  void dispatch(const event& next) {
+    if (next.whose == 0) return (*next.what)();
+    auto* const one = find(next.whose);
+    if (one == nullptr) return;
+    if (one->paused_until > now_) {
+      queue_.push({one->paused_until, ++order_, next.whose, next.what});
+      return;
+    }
+    (*next.what)();
+    if (one->alive) carry_out(*one);
+  }
+
+  elastic::membership_policy policy() const {
+    elastic::membership_policy made;
+    made.initial = world_.members;
+    made.min = world_.min;
+    made.beat = milliseconds(50);
+    made.silence = milliseconds(250);
+    made.patience = milliseconds(2500);
+    return made;
+  }
+  void start_process(std::uint64_t order, time when) {
+    elastic::member self;
+    self.id = ++last_id_;
+    self.host = random_.below(static_cast<std::uint64_t>(world_.hosts));
+    self.order = order;
+    at(when, 0, [this, self] {
+      auto made = std::make_unique<process>(self, policy(), now_);
+      auto& one = *processes_.emplace(self.id, std::move(made)).first->second;
+      tick(one.id);
+      look_at_store(one.id);
+    });
+  }
+  void tick(member_id id) {
+    after(draw(8, 14), id, [this, id] {
+      find(id)->protocol.tick(now_);
+      tick(id);
+    });
+  }
+
+  // ---- network ----
+  bool reaches(std::uint64_t from, std::uint64_t to) const {
+    return from == to || (groups_[from] & (std::uint64_t{1} << to)) == 0;
+  }
+  void send(process& from, member_id to, bool reliable, std::function<void(process&)> what) {
+    const auto other = processes_.find(to);
+    if (other == processes_.end()) return;
+    if (!reaches(from.host, other->second->host)) return;
+    if (!reliable && chance(world_.loss)) return;
+    const int copies = !reliable && chance(world_.duplicates) ? 2 : 1;
+    for (int i = 0; i < copies; ++i) {
+      const auto slow = !reliable && chance(0.05) ? draw(0, 120) : draw(0, 3);
+      after(slow, to, [this, to, what] { what(*find(to)); });
+    }
+  }
+
+  // ---- the store ----
+  void look_at_store(member_id id) {
+    after(draw(20, 100), id, [this, id] {
+      ask_store(id);
+      look_at_store(id);
+    });
+  }
+  bool store_hears(process& one) const { return (cut_from_store_ & (std::uint64_t{1} << one.host)) == 0; }
+  void ask_store(member_id id) {
+    auto* const one = find(id);
+    if (one == nullptr || !store_hears(*one) || version_ == 0) return;
+    after(draw(0, 3), id,
+          [this, id, version = version_, record = record_] { find(id)->protocol.learn(now_, version, record); });
+  }
+  void swap(process& one, const elastic::act::swap& wanted) {
+    const auto id = one.id;
+    if (!store_hears(one)) {
+      after(milliseconds(150), id, [this, id] { find(id)->protocol.store_failed(now_); });
+      return;
+    }
+    at(now_ + draw(0, 3), 0, [this, id, wanted] {
+      const bool done = wanted.expected == version_;
+      if (done) {
+        check_record(wanted.next);
+        ++version_;
+        record_ = wanted.next;
+        changed_ = now_;
+        for (const auto& [other, its] : processes_) ask_store(other);
+      }
+      auto* const asker = find(id);
+      if (asker == nullptr) return;
+      if (!store_hears(*asker) || chance(0.02)) {  // the answer is lost
+        after(milliseconds(150), id, [this, id] { find(id)->protocol.store_failed(now_); });
+      } else {
+        after(draw(0, 3), id,
+              [this, id, version = version_, record = record_] { find(id)->protocol.learn(now_, version, record); });
+      }
+    });
+  }
+
+  // ---- what the protocol wants ----
+  void carry_out(process& one) {
+    for (;;) {
+      const auto actions = one.protocol.take();
+      if (actions.empty() || !one.alive) return;
+      for (const auto& what : actions) std::visit([&](const auto& a) { perform(one, a); }, what);
+    }
+  }
+  void perform(process& one, const elastic::act::say& a) {
+    std::set<member_id> to;
+    for (const auto& m : one.protocol.record().members) to.insert(m.id);
+    for (const auto& m : one.protocol.record().waiting) to.insert(m.id);
+    to.erase(one.id);
+    for (const auto id : to) {
+      send(one, id, false, [this, said = a.what](process& other) { other.protocol.hear(now_, said); });
+    }
+  }
+  void perform(process& one, const elastic::act::swap& a) { swap(one, a); }
+  void perform(process& one, const elastic::act::stop& a) {
+    tell(std::to_string(one.id) + " is to stop: " + a.why);
+    // Computing, it sees that late; now and then very late.
+    const auto late = chance(0.02) ? draw(100, 1500) : draw(0, 8);
+    after(late, one.id, [this, id = one.id, g = one.generation] {
+      auto& self = *find(id);
+      if (self.generation == g) stop_session(self);
+    });
+  }
+  void perform(process& one, const elastic::act::halt& a) { one.halt = a.step; }
+  void perform(process&, const elastic::act::kill& a) {
+    at(now_ + draw(0, 2), 0, [this, id = a.who.id] { crash(id); });
+  }
+  void perform(process& one, const elastic::act::form& a) {
+    ++one.attempt;
+    one.generation = a.group.generation;
+    one.group = a.group;
+    one.hellos.clear();
+    one.waits = false;
+    one.halt = 0;
+    one.has_state = std::count(a.group.holders.begin(), a.group.holders.end(), one.id) > 0;
+    if (one.has_state && one.step != a.group.step) throw violation("a holder does not hold the step of its record");
+    greet(one);
+    give_up_later(one, draw(350, 400));
+  }
+  void perform(process& one, const elastic::act::end& a) {
+    one.ended = true;
+    ++endings_;
+    tell(std::to_string(one.id) + " is told: " + std::string(elastic::to_string(a.why)) + " (" + a.text + ")");
+    if (a.why == elastic::ending::fenced && one.protocol.record().rank_of(one.id))
+      throw violation("fenced by a record that it is in");
+    crash(one.id);
+  }
+
+  // ---- the session of a process: the same rules as the library's ----
+  void stop_session(process& one) {
+    if (one.generation == 0) return;
+    one.generation = 0;
+    one.waits = false;
+    tell(std::to_string(one.id) + " has stopped at step " + std::to_string(one.step));
+    one.protocol.stopped(now_);
+  }
+  void greet(process& one) {
+    for (const auto& m : one.group.members) {
+      if (m.id == one.id) continue;
+      send(one, m.id, true, [this, from = one.id, g = one.generation](process& other) {
+        early_[{other.id, g}].insert(from);
+        advance_forming(other);
+      });
+    }
+    advance_forming(one);
+  }
+  void advance_forming(process& one) {
+    if (one.generation == 0) return;
+    one.hellos = early_[{one.id, one.generation}];
+    if (one.hellos.size() + 1 < one.group.members.size() || one.waits) return;
+    if (one.has_state) return begin_step(one);
+    const auto& holders = one.group.holders;
+    send(one, holders[random_.below(holders.size())], true, [this, to = one.id, g = one.generation](process& holder) {
+      if (holder.generation != g || !holder.has_state) return;
+      if (holder.step != holder.group.step) return;  // cannot be: it needs this member to go on
+      send(holder, to, true, [this, g, step = holder.step, state = holder.state](process& other) {
+        if (other.generation != g || other.has_state) return;
+        other.step = step;
+        other.state = state;
+        other.has_state = true;
+        other.protocol.committed(now_, step, step);
+        begin_step(other);
+      });
+    });
+  }
+  void begin_step(process& one) {
+    one.waits = true;
+    if (one.halt != 0 && one.step >= one.halt) return stop_session(one);
+    after(draw(20, 50), one.id, [this, id = one.id, attempt = one.attempt, g = one.generation] {
+      auto& self = *find(id);
+      if (self.attempt != attempt || self.generation != g) return;
+      const auto key = std::tuple(id, g, self.step + 1);
+      parts_[key].insert(id);
+      for (const auto& m : self.group.members) {
+        if (m.id == id) continue;
+        send(self, m.id, true, [this, id, g, step = self.step + 1](process& other) {
+          parts_[{other.id, g, step}].insert(id);
+          try_commit(other);
+        });
+      }
+      try_commit(self);
+      give_up_later(self, draw(600, 700));
+    });
+  }
+  void try_commit(process& one) {
+    if (one.generation == 0 || !one.waits) return;
+    const auto found = parts_.find({one.id, one.generation, one.step + 1});
+    if (found == parts_.end() || found->second.size() < one.group.members.size() || !found->second.contains(one.id))
+      return;
+    parts_.erase(found);
+    ++one.step;
+    one.state = muster::mix(one.state ^ (one.step << 20) ^ one.generation);
+    ++one.attempt;
+    check_commit(one);
+    one.protocol.committed(now_, one.step, one.step);
+    begin_step(one);
+  }
+  // A collective's deadline, or the end of a connection: those that are missing are suspect.
+  void give_up_later(process& one, microseconds limit) {
+    after(limit, one.id, [this, id = one.id, attempt = one.attempt] {
+      auto& self = *find(id);
+      if (self.attempt != attempt || self.generation == 0) return;
+      for (const auto& m : self.group.members) {
+        const bool forming = self.hellos.size() + 1 < self.group.members.size();
+        const auto& seen = forming ? self.hellos : parts_[{id, self.generation, self.step + 1}];
+        if (m.id != id && !seen.contains(m.id)) self.protocol.suspect(now_, m.id, "it did not come");
+      }
+      ++self.attempt;
+      stop_session(self);
+    });
+  }
+
+  static std::string ids_of(const std::vector<elastic::member>& members) {
+    std::string text;
+    for (const auto& m : members)
+      text += (text.empty() ? "" : " ") + std::to_string(m.id) + "@" + std::to_string(m.host);
+    return "{" + text + "}";
+  }
+
+  // ---- faults ----
+  void crash(member_id id) {
+    auto* const victim = find(id);
+    if (victim == nullptr) return;
+    victim->alive = false;
+    tell(std::to_string(id) + " ends at step " + std::to_string(victim->step));
+    for (const auto& entry : processes_) {
+      const auto other = entry.first;
+      const auto* const its = entry.second.get();
+      if (!its->alive) continue;
+      if (its->host == victim->host) {  // by its pidfd
+        after(draw(0, 2), other, [this, other, id] { find(other)->protocol.prove_dead(now_, id); });
+      } else if (reaches(victim->host, its->host) && its->generation != 0 && its->group.rank_of(id)) {
+        after(draw(0, 2), other,
+              [this, other, id] { find(other)->protocol.suspect(now_, id, "its connection ended"); });
+      }
+    }
+  }
+  member_id anybody() {
+    std::vector<member_id> living;
+    for (const auto& [id, its] : processes_) {
+      if (its->alive) living.push_back(id);
+    }
+    return living.empty() ? 0 : living[random_.below(living.size())];
+  }
+  void plan_faults() {
+    const auto count = 1 + random_.below(static_cast<std::uint64_t>(world_.faults));
+    for (std::uint64_t i = 0; i < count; ++i) {
+      // Many at nearly the same time: what matters is what happens during a recovery.
+      const auto when = time{} + (i > 0 && chance(0.5) ? last_fault_ + draw(0, 60) : draw(100, 3000));
+      last_fault_ = std::chrono::duration_cast<microseconds>(when.time_since_epoch());
+      at(when, 0, [this] { one_fault(); });
+    }
+    at(time{} + milliseconds(3500), 0, [this] {
+      for (auto& cut : groups_) cut = 0;
+      cut_from_store_ = 0;
+    });
+  }
+  void one_fault() {
+    const auto kind = random_.below(7);
+    const auto host = random_.below(static_cast<std::uint64_t>(world_.hosts));
+    const auto other = random_.below(static_cast<std::uint64_t>(world_.hosts));
+    if (kind <= 1 && world_.crashes) {
+      for (auto n = 1 + random_.below(2); n > 0; --n) crash(anybody());
+    } else if (kind == 2 && world_.pauses) {
+      if (auto* const one = find(anybody())) {
+        one->paused_until = now_ + draw(20, 1500);
+        tell(std::to_string(one->id) + " stands still");
+      }
+    } else if (kind == 3 && world_.partitions && host != other) {
+      tell("hosts " + std::to_string(host) + " and " + std::to_string(other) + " are cut from each other");
+      groups_[host] |= std::uint64_t{1} << other;  // one way
+      if (chance(0.7)) groups_[other] |= std::uint64_t{1} << host;
+      after_cut(draw(50, 1500), [this, host, other] {
+        groups_[host] &= ~(std::uint64_t{1} << other);
+        groups_[other] &= ~(std::uint64_t{1} << host);
+      });
+    } else if (kind == 4 && world_.store_trouble) {
+      tell("host " + std::to_string(host) + " is cut from the store");
+      cut_from_store_ |= std::uint64_t{1} << host;
+      after_cut(draw(50, 1500), [this, host] { cut_from_store_ &= ~(std::uint64_t{1} << host); });
+    } else if (kind == 5 && world_.joins) {
+      start_process(100, now_);
+    } else if (kind == 6 && world_.leaves) {
+      const auto id = anybody();
+      if (id != 0) at(now_, id, [this, id] { leavers_.insert(id), find(id)->protocol.leave(now_); });
+    } else if (world_.crashes) {
+      crash(anybody());
+    }
+  }
+  void after_cut(microseconds delay, std::function<void()> heal) { at(now_ + delay, 0, std::move(heal)); }
+
+  // ---- what must hold ----
+  void tell(const std::string& line) const {
+    if (!traced_) return;
+    std::printf("%8.3f ms  %s\n", std::chrono::duration<double, std::milli>(now_.time_since_epoch()).count(),
+                line.c_str());
+  }
+  void check_record(const elastic::generation_record& next) {
+    if (next.generation == record_.generation) return;
+    tell("generation " + std::to_string(next.generation) + " of " + ids_of(next.members) + " at step " +
+         std::to_string(next.step) + ": " + next.why);
+    if (next.generation != record_.generation + 1) throw violation("a generation was left out");
+    for (const auto& m : next.members) {
+      const auto& its = *processes_.at(m.id);
+      if (!record_.rank_of(m.id)) continue;  // a joiner
+      if (its.generation == record_.generation && its.alive)
+        throw violation("a member of the next generation has not stopped in this one");
+      if (its.step > next.step) throw violation("a commit of a member is lost");
+    }
+    // Nobody is left behind by fewer than a majority of those that live, but for one of two.
+    std::size_t living = 0;
+    std::size_t agreeing = 0;
+    for (const auto& m : record_.members) {
+      if (!processes_.at(m.id)->alive) continue;
+      ++living;
+      if (next.rank_of(m.id) || leavers_.contains(m.id)) ++agreeing;
+    }
+    if (living > 2 && 2 * agreeing <= living) throw violation("a minority went on by itself");
+    formed_[next.generation] = next;
+    if (next.step < everywhere_) throw violation("a step that all had committed is lost");
+  }
+  void check_commit(const process& one) {
+    // In a generation that has a successor nobody who is in that one commits, and nobody more than what was under way.
+    const auto successor = formed_.find(one.generation + 1);
+    if (successor != formed_.end()) {
+      if (successor->second.rank_of(one.id)) throw violation("a commit in a generation that the member has left");
+      if (one.step > formed_.at(one.generation + 1).step + 1) throw violation("two live groups");
+    }
+    tell(std::to_string(one.id) + " commits step " + std::to_string(one.step) + " of generation " +
+         std::to_string(one.generation));
+    const auto known = states_.emplace(std::pair(one.generation, one.step), one.state);
+    if (known.first->second != one.state) throw violation("two states of one step of one generation");
+    auto& count = commits_[{one.generation, one.step}];
+    if (++count == one.group.members.size()) everywhere_ = std::max(everywhere_, one.step);
+    last_commit_ = now_;
+  }
+  outcome settle() {
+    outcome seen;
+    seen.generations = record_.generation;
+    seen.ended = endings_;
+    for (const auto& [id, its] : processes_) {
+      if (!its->alive) continue;
+      seen.lives = true;
+      if (record_.rank_of(id)) {
+        seen.steps = std::max(seen.steps, its->step);
+        if (its->protocol.record().generation != record_.generation && now_ - changed_ > milliseconds(1000))
+          throw violation("a member does not know its record");
+      }
+    }
+    if (seen.lives && record_.generation > 0 && now_ - last_commit_ > milliseconds(4000))
+      throw violation("nobody makes progress any more");
+    return seen;
+  }
+
+  muster::random_stream random_;
+  world world_;
+  time now_{};
+  std::uint64_t order_ = 0;
+  std::uint64_t last_id_ = 0;
+  std::priority_queue<event> queue_;
+  std::map<member_id, std::unique_ptr<process>> processes_;
+  std::vector<std::uint64_t> groups_;  // by host: those it does not reach, as bits
+  std::uint64_t cut_from_store_ = 0;
+  microseconds last_fault_{0};
+  std::uint64_t version_ = 0;
+  elastic::generation_record record_;
+  std::map<std::pair<member_id, std::uint64_t>, std::set<member_id>> early_;
+  std::map<std::tuple<member_id, std::uint64_t, std::uint64_t>, std::set<member_id>> parts_;
+  std::map<std::uint64_t, elastic::generation_record> formed_;
+  std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint64_t> states_;
+  std::map<std::pair<std::uint64_t, std::uint64_t>, std::size_t> commits_;
+  std::uint64_t everywhere_ = 0;
+  time last_commit_{};
+  time changed_{};
+  std::set<member_id> leavers_;
+  int endings_ = 0;
+  bool traced_ = std::getenv("MUSTER_TEST_TRACE") != nullptr;  // with one seed: what happened
+};
+
+}  // namespace simulation

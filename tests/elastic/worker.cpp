@@ -1,0 +1,142 @@
+// One rank of an elastic job that can tell whether every sample was used exactly once: its state has a checksum of all
+// ids that committed steps used, which is a function of the data alone. The tests beside it start it and do things to
+// it.
+//
+// usage: test_elastic_worker [--samples N] [--batch N] [--epochs N] [--values N] [--work MILLISECONDS] [--steps]
+//   --values   floats of the model, which are reduced in each step and copied to those that join
+//   --work     what each step takes beside that
+//   --steps    says when each step is committed: "step NUMBER GENERATION RANKS NANOSECONDS"
+// It says "ready PROCESS" when it has a group, "rebuilt GENERATION RANK SIZE ORIGINS" for each, "done CHECKSUM STEPS
+// GENERATION" at the end, "ended STATUS TEXT" for other ends; "wrong TEXT" when the state is not what it must be.
+#include <unistd.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <muster/comm/collectives/allreduce.hpp>
+#include <muster/core/hash.hpp>
+#include <muster/data/loader.hpp>
+#include <muster/elastic/elastic.hpp>
+
+#include "elastic/numbers.hpp"
+
+namespace {
+
+struct words {
+  std::uint64_t samples = 1000;
+  std::uint64_t batch = 50;
+  std::uint64_t epochs = 4;
+  std::size_t values = 200000;
+  double work = 10;
+  bool steps = false;
+};
+
+words read_words(int argc, char** argv) {
+  words read;
+  for (int i = 1; i < argc; ++i) {
+    const std::string name = argv[i];
+    const auto number = [&] { return i + 1 < argc ? std::strtod(argv[++i], nullptr) : 0.0; };
+    if (name == "--samples") read.samples = static_cast<std::uint64_t>(number());
+    if (name == "--batch") read.batch = static_cast<std::uint64_t>(number());
+    if (name == "--epochs") read.epochs = static_cast<std::uint64_t>(number());
+    if (name == "--values") read.values = static_cast<std::size_t>(number());
+    if (name == "--work") read.work = number();
+    if (name == "--steps") read.steps = true;
+  }
+  return read;
+}
+
+void say(const std::string& line) {
+  const std::string whole = line + "\n";
+  (void)!::write(STDOUT_FILENO, whole.data(), whole.size());
+}
+
+std::uint64_t mark_of(std::uint64_t id, std::uint64_t epoch) { return muster::mix(id * 1000003 + epoch * 7 + 1); }
+
+struct model {
+  model(muster::context& context, std::size_t values)
+      : weights(context.allocate<float>(values)), gradient(context.allocate<float>(values)) {}
+
+  void describe(muster::state_parts& parts) {
+    parts.add("checksum", std::span(&used, 1));
+    parts.add("count", std::span(&count, 1));
+    parts.add("weights", weights.span());
+  }
+
+  std::uint64_t used = 0;
+  std::uint64_t count = 0;
+  muster::buffer<float> weights;
+  muster::buffer<float> gradient;
+};
+
+void train(muster::context& context, const words& asked) {
+  auto loader = numbers{asked.samples} | muster::shuffle(7) | muster::batch(asked.batch);
+  model learned(context, asked.values);
+  muster::state state{learned, loader.cursor()};
+  muster::elastic::session_options options;
+  options.on_rebuild = [](muster::group&, const muster::elastic::change& what) {
+    std::string origins;
+    for (const int rank : what.origin) origins += (origins.empty() ? "" : ",") + std::to_string(rank);
+    say("rebuilt " + std::to_string(what.generation) + " " + std::to_string(what.rank) + " " +
+        std::to_string(what.size) + " " + origins);
+  };
+  auto session = muster::elastic::session(context, options);
+  const auto check = [&] {
+    // Every weight has been moved by the number of samples: what a lost or doubled step would change.
+    for (const float weight : learned.weights) {
+      if (weight != static_cast<float>(learned.count)) {
+        say("wrong weight " + std::to_string(weight) + " after " + std::to_string(learned.count) + " samples");
+        std::_Exit(70);
+      }
+    }
+  };
+  bool first = true;
+  const auto step = [&](muster::step& now) {
+    if (std::exchange(first, false)) say("ready " + std::to_string(::getpid()));
+    const auto batch = loader.next(now.slice());
+    std::uint64_t mine = 0;
+    for (const auto id : batch.samples) mine += mark_of(id, now.epoch());
+    std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(asked.work));
+    for (float& g : learned.gradient) g = static_cast<float>(batch.samples.size());
+    muster::allreduce(now.group(), learned.gradient.span(), muster::sum);
+    std::uint64_t both[2] = {mine, batch.samples.size()};
+    muster::allreduce(now.group(), both, muster::sum);
+    for (std::size_t k = 0; k < learned.weights.size(); ++k) learned.weights[k] += learned.gradient[k];
+    learned.used += both[0];
+    learned.count += both[1];
+    if (asked.steps) {
+      const auto at = std::chrono::nanoseconds(muster::clock::now().time_since_epoch()).count();
+      say("step " + std::to_string(now.number()) + " " + std::to_string(now.generation()) + " " +
+          std::to_string(now.group().size()) + " " + std::to_string(at));
+    }
+  };
+  while (session.run(state, step, {.epochs = asked.epochs})) check();
+  std::uint64_t wanted = 0;
+  for (std::uint64_t epoch = 0; epoch < asked.epochs; ++epoch) {
+    for (std::uint64_t id = 0; id < asked.samples; ++id) wanted += mark_of(id, epoch);
+  }
+  if (learned.used != wanted || learned.count != asked.samples * asked.epochs) {
+    say("wrong samples: " + std::to_string(learned.count) + " used of " + std::to_string(asked.samples * asked.epochs));
+    std::_Exit(70);
+  }
+  say("done " + std::to_string(learned.used) + " " + std::to_string(state.steps()) + " " +
+      std::to_string(session.generation()));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return muster::run_main(argc, argv, [&](muster::context& context) {
+    try {
+      train(context, read_words(argc, argv));
+    } catch (const muster::error& failure) {
+      say("ended " + std::to_string(failure.exit_status()) + " " + failure.what());
+      throw;
+    }
+  });
+}
