@@ -1,12 +1,13 @@
 // What it costs to reduce gradients by buckets, and how much of that a backward pass hides.
 //
-//   mpirun -n 2 build/release/bench/gradients overhead          # beside one allreduce of the same bytes
-//   mpirun -n 2 build/release/bench/gradients overlap           # with a backward pass as long as the allreduce, or
-//   longer python3 bench/overlap.py --program build/release/bench/gradients     # the same over a slow link between two
-//   hosts
+//   mpirun -n 2 build/release/bench/gradients overhead    # beside one allreduce of the same bytes
+//   mpirun -n 2 build/release/bench/gradients overlap     # with a backward pass that is longer than the allreduce
+//   bench/overlap.py --program build/release/bench/gradients    # the same over a slow link between two hosts
 //
-// [--megabytes 25] [--buckets KIB,KIB...] [--rounds 15] [--longer 1.25]. What is compared is measured in turns, a round
-// of each after the other; a round's time is the slowest rank's, and the medians of all rounds are given.
+// [--megabytes 25] [--buckets KIB,KIB...] [--rounds 15] [--longer 1.25]; --trace FILE draws it.
+//
+// What is compared is measured in turns, a round of each after the other; a round's time is the slowest rank's, and the
+// medians of all rounds are given.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -27,7 +28,7 @@ constexpr std::size_t outputs = 256, inputs = 512;
 struct chosen {
   std::string what = "overhead";
   std::size_t megabytes = 25;
-  std::vector<std::size_t> buckets = {1024};  // in KiB
+  std::vector<std::size_t> buckets = {4096};  // in KiB
   int rounds = 15;
   double longer = 1.25;  // the backward pass, in times of the allreduce
   bool json = false;
@@ -130,7 +131,11 @@ void measure(muster::context& context, muster::group& world, const chosen& how, 
   muster::group alone(std::make_unique<muster::any_transport>(muster::make_self_transport()));
   const auto step = [&](muster::group& ranks, std::size_t rows) {
     auto backward = sync.begin(ranks);
-    model.backward(backward, rows);
+    {
+      const muster::scoped_event phase(muster::activity::phase, "backward", 0);
+      model.backward(backward, rows);
+    }
+    const muster::scoped_event phase(muster::activity::phase, "wait", 0);
     backward.wait();
   };
   const auto plain = [&] { muster::allreduce(world, arena.gradients(), muster::sum); };
@@ -186,6 +191,7 @@ int main(int argc, char** argv) {
   return muster::run_main(argc, argv, [&](muster::context& context) {
     const auto how = parse(argc, argv);
     context.run([&](muster::group& world) {
+      muster::timeline timeline(context);
       if (world.rank() == 0 && how.json) std::printf("{\"benchmarks\": [\n");
       if (world.rank() == 0 && !how.json) {
         std::printf("%s of %zu MB of gradients, %d ranks (%s), progress thread %s\n", how.what.c_str(), how.megabytes,
@@ -194,6 +200,7 @@ int main(int argc, char** argv) {
       }
       for (const std::size_t bucket : how.buckets) measure(context, world, how, bucket << 10);
       if (world.rank() == 0 && how.json) std::printf("\n]}\n");
+      timeline.write(world);
     });
   });
 }

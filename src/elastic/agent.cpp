@@ -118,7 +118,12 @@ void agent::look_at_lives(clock::time_point now) {
   const auto members = protocol_.record().members;
   for (const auto& one : members) {
     const auto* const its = life_of(one);
-    if (its != nullptr && !protocol_.is_dead(one.id) && its->ended()) protocol_.prove_dead(now, one.id);
+    if (its == nullptr || protocol_.is_dead(one.id)) continue;
+    if (its->ended()) {
+      protocol_.prove_dead(now, one.id);
+    } else if (protocol_.is_silent(now, one.id) && !protocol_.is_suspect(one.id) && its->is_stopped()) {
+      protocol_.suspect(now, one.id, "it was stopped");
+    }
   }
 }
 

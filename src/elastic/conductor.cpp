@@ -74,9 +74,10 @@ elastic_conductor::elastic_conductor(context& of, elastic::session_options optio
   }
   const auto& mode = of.configuration().value(setting::mode);
   if (mode.starts_with("local-sgd") || mode.starts_with("gossip")) {
-    throw configuration_error(of.configuration().origin(setting::mode) + " asks for " + mode +
-                              " (its ranks differ between exchanges, so what a dead one knew is lost); use allreduce, or "
-                              "--elastic off");
+    throw configuration_error(
+        of.configuration().origin(setting::mode) + " asks for " + mode +
+        " (its ranks differ between exchanges, so what a dead one knew is lost); use allreduce, or "
+        "--elastic off");
   }
   site_.configuration = &of.configuration();
   site_.memory = of.shared_memory();
@@ -253,8 +254,9 @@ void elastic_conductor::connect(const elastic::generation_record& next) {
   group_.emplace(std::make_unique<any_transport>(
                      std::make_unique<revocable_transport>(std::move(made.transport), revocation_, std::move(names))),
                  for_groups_);
-  // What a group shared is given back two generations later: by then nobody has anything made from it any more.
-  hosts_.push_back(made.host);
+  // What a group shared is given back two generations later: by then nobody has anything made from it any more. Not so
+  // where its end takes a while: then it stays.
+  hosts_.push_back(made.waits_to_end ? nullptr : made.host);
   if (hosts_.size() > 2) {
     if (hosts_.front()) hosts_.front()->give_back();
     hosts_.erase(hosts_.begin());

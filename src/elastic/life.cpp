@@ -13,24 +13,31 @@
 namespace muster::inline v0::detail {
 namespace {
 
-// Ticks since the system came up; 0 when there is no such process. A zombie has ended.
-std::uint64_t start_of(pid_t process) {
+struct process_status {
+  char state = 'X';           // as ps shows it: X when there is no such process
+  std::uint64_t started = 0;  // ticks since the system came up
+};
+
+process_status status_of(pid_t process) {
   std::ifstream file("/proc/" + std::to_string(process) + "/stat");
   std::string text;
   std::getline(file, text);
+  process_status read;
   const auto behind_name = text.rfind(')');  // a name may have any character
-  if (behind_name == std::string::npos) return 0;
+  if (behind_name == std::string::npos) return read;
   std::istringstream words(text.substr(behind_name + 1));
   std::string word;
-  for (int i = 0; i < 20 && words >> word; ++i) {
-    if (i == 0 && (word == "Z" || word == "X")) return 0;
-  }
-  return std::strtoull(word.c_str(), nullptr, 10);
+  words >> read.state;
+  for (int i = 1; i < 20; ++i) words >> word;  // the start is the 22nd word of all
+  read.started = std::strtoull(word.c_str(), nullptr, 10);
+  return read;
 }
+
+bool is_over(const process_status& of) { return of.state == 'X' || of.state == 'Z'; }
 
 }  // namespace
 
-process_identity process_identity::own() { return {::getpid(), start_of(::getpid())}; }
+process_identity process_identity::own() { return {::getpid(), status_of(::getpid()).started}; }
 
 std::string process_numbers() {
   struct stat space {};
@@ -38,8 +45,10 @@ std::string process_numbers() {
 }
 
 life::life(const process_identity& whose)
-    : file_(static_cast<int>(::syscall(SYS_pidfd_open, whose.process, 0))) {  // none before Linux 5.3
-  was_over_ = (!file_ && errno == ESRCH) || start_of(whose.process) != whose.started;
+    : file_(static_cast<int>(::syscall(SYS_pidfd_open, whose.process, 0))),  // none before Linux 5.3
+      process_(whose.process) {
+  const auto now = status_of(whose.process);
+  was_over_ = is_over(now) || now.started != whose.started;
   if (was_over_) file_ = {};
 }
 
@@ -47,6 +56,11 @@ bool life::ended() const noexcept {
   if (was_over_) return true;
   pollfd watched{file_.get(), POLLIN, 0};
   return file_ && ::poll(&watched, 1, 0) == 1 && (watched.revents & POLLIN) != 0;
+}
+
+bool life::is_stopped() const {
+  const char state = was_over_ ? 'X' : status_of(process_).state;
+  return state == 'T' || state == 't';
 }
 
 void life::kill() const noexcept {

@@ -31,11 +31,14 @@ class life {
   [[nodiscard]] int file() const noexcept { return file_.get(); }
   /// Whether it has ended: proof.
   [[nodiscard]] bool ended() const noexcept;
+  /// Whether it was told to stand still (SIGSTOP, a debugger).
+  [[nodiscard]] bool is_stopped() const;
   /// Ends it (SIGKILL), if it is still that very process.
   void kill() const noexcept;
 
  private:
   descriptor file_;
+  pid_t process_ = 0;
   bool was_over_ = false;
 };
 

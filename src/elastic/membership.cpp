@@ -201,12 +201,13 @@ void membership::enter(clock::time_point now, const generation_record& next) {
 // ---- as a member ----
 
 void membership::look_for_silence(clock::time_point now) {
-  const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(policy_.silence).count();
   const auto members = record_.members;
   for (const auto& one : members) {
     if (one.id == self_.id || dead_.contains(one.id) || suspects_.contains(one.id)) continue;
-    if (now - views_[one.id].heard <= policy_.silence) continue;
+    const auto limit = policy_.silence * (one.host == self_.host ? policy_.silences_here : 1);
+    if (now - views_[one.id].heard <= limit) continue;
     silent_.insert(one.id);
+    const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(limit).count();
     suspect(now, one.id, "no heartbeat for " + std::to_string(milliseconds) + " ms");
   }
   if (!stopped_ || now - change_began_ <= policy_.patience / 2) return;

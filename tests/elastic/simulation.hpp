@@ -365,7 +365,9 @@ class run {
     if (victim == nullptr) return;
     victim->alive = false;
     tell(std::to_string(id) + " ends at step " + std::to_string(victim->step));
-    for (const auto& [other, its] : processes_) {
+    for (const auto& entry : processes_) {
+      const auto other = entry.first;
+      const auto* const its = entry.second.get();
       if (!its->alive) continue;
       if (its->host == victim->host) {  // by its pidfd
         after(draw(0, 2), other, [this, other, id] { find(other)->protocol.prove_dead(now_, id); });
@@ -422,7 +424,7 @@ class run {
       start_process(100, now_);
     } else if (kind == 6 && world_.leaves) {
       const auto id = anybody();
-      if (id != 0) at(now_, id, [this, id] { find(id)->protocol.leave(now_); });
+      if (id != 0) at(now_, id, [this, id] { leavers_.insert(id), find(id)->protocol.leave(now_); });
     } else if (world_.crashes) {
       crash(anybody());
     }
@@ -447,6 +449,15 @@ class run {
         throw violation("a member of the next generation has not stopped in this one");
       if (its.step > next.step) throw violation("a commit of a member is lost");
     }
+    // Nobody is left behind by fewer than a majority of those that live, but for one of two.
+    std::size_t living = 0;
+    std::size_t agreeing = 0;
+    for (const auto& m : record_.members) {
+      if (!processes_.at(m.id)->alive) continue;
+      ++living;
+      if (next.rank_of(m.id) || leavers_.contains(m.id)) ++agreeing;
+    }
+    if (living > 2 && 2 * agreeing <= living) throw violation("a minority went on by itself");
     formed_[next.generation] = next;
     if (next.step < everywhere_) throw violation("a step that all had committed is lost");
   }
@@ -503,6 +514,7 @@ class run {
   std::uint64_t everywhere_ = 0;
   time last_commit_{};
   time changed_{};
+  std::set<member_id> leavers_;
   int endings_ = 0;
   bool traced_ = std::getenv("MUSTER_TEST_TRACE") != nullptr;  // with one seed: what happened
 };

@@ -47,7 +47,11 @@ double train(muster::context& context, const std::string& dir, const std::string
   const muster::schedule schedule = muster::parse_schedule("step:0.002,epochs=4,factor=0.5,warmup=1,scale=2");
 
   muster::state state{arena, optimizer, model.batch_norm(), tracker, loader.cursor()};
+#ifdef MUSTER_HAS_TCP  // which elastic sessions are a part of
+  auto session = context.elastic() ? muster::elastic::session(context) : muster::fixed_session(context);
+#else
   auto session = muster::fixed_session(context);
+#endif
   store.load(session.group(), state);
   double accuracy = 0;
   double hits = 0, loss = 0;

@@ -20,7 +20,9 @@ struct membership_policy {
   int max = 1 << 20;
   clock::duration beat = std::chrono::milliseconds(100);     ///< from one word to the next
   clock::duration silence = std::chrono::milliseconds(500);  ///< a member that was not heard for so long is suspect
-  clock::duration patience = std::chrono::seconds(30);       ///< for a majority, for `min`, and for who does not stop
+  int silences_here =
+      4;  ///< on this very host so many of them: its death is seen there, and an overloaded host is no death
+  clock::duration patience = std::chrono::seconds(30);  ///< for a majority, for `min`, and for who does not stop
 };
 
 /// Why a member's part in the job is over.
@@ -123,6 +125,8 @@ class membership {
   [[nodiscard]] bool is_suspect(member_id who) const { return suspects_.contains(who); }
   /// Whether it wants to leave, and so do all others that live, as far as they say: then nobody needs anybody.
   [[nodiscard]] bool all_leave() const;
+  /// Whether nothing came from a member for as long as the silence that makes it suspect elsewhere.
+  [[nodiscard]] bool is_silent(clock::time_point now, member_id who) const { return !is_heard(now, who); }
   /// Why a member is suspect or dead; empty for none.
   [[nodiscard]] std::string reason_for(member_id who) const;
   /// When the present change began for this member: it found or heard of the first reason to stop.

@@ -1,0 +1,74 @@
+#!/usr/bin/env python3
+"""muster-launch from outside: what it starts, what it starts again, how it ends.
+
+usage: launch.py --launcher PATH --program PATH   (test_elastic_worker)
+"""
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--launcher", required=True)
+parser.add_argument("--program", required=True)
+options = parser.parse_args()
+JOB = ["--samples", "500", "--batch", "50", "--epochs", "8", "--values", "1000"]
+
+
+class Run:
+    def __init__(self, *words):
+        self.process = subprocess.Popen([options.launcher, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def ranks(self, count):
+        """The processes of the first so many ranks that are ready."""
+        found = []
+        while len(found) < count:
+            line = self.process.stdout.readline()
+            if not line:
+                sys.exit(f"the job ended before {count} ranks were ready: {self.process.stderr.read()}")
+            if line.startswith("ready "):
+                found.append(int(line.split()[1]))
+        return found
+
+    def end(self, status, *says, done=None):
+        out, err = self.process.communicate(timeout=60)
+        problems = [f"ends with {self.process.returncode}, not {status}"] if self.process.returncode != status else []
+        problems += [f"does not say '{text}'" for text in says if text not in err]
+        if done is not None and out.count("done ") != done:
+            problems.append(f"{out.count('done ')} ranks are done, not {done}")
+        if problems:
+            sys.exit(f"muster-launch {'; '.join(problems)}\n{err}\n{out[-2000:]}")
+
+
+Run("-n", "3", options.program, *JOB).end(0, done=3)
+
+killed = Run("-n", "3", "--restart", "2", options.program, *JOB)
+os.kill(killed.ranks(3)[1], signal.SIGKILL)
+killed.end(0, "was killed by signal 9; it is started again", "4 processes were started, 1 died, and the job is done", done=3)
+
+left = Run("-n", "3", options.program, *JOB)
+os.kill(left.ranks(3)[0], signal.SIGKILL)
+left.end(0, "was killed by signal 9\n", done=2)
+
+more = Run("-n", "2", "--max", "3", options.program, *JOB)
+more.ranks(2)
+more.process.send_signal(signal.SIGUSR2)
+more.end(0, done=3)
+
+few = Run("-n", "2", "--min", "2", options.program, "--patience", "1", *JOB)
+os.kill(few.ranks(2)[0], signal.SIGKILL)
+few.end(11, "ended with 11")
+
+ended = Run("-n", "2", options.program, "--epochs", "100000")
+ended.ranks(2)
+time.sleep(0.1)
+ended.process.send_signal(signal.SIGTERM)
+ended.end(143)
+
+Run("-n", "2", "--restart", "5", options.program, "--heartbeat", "none").end(2, "--heartbeat cannot be 'none'")
+Run("-n", "2", "/no/such/program").end(127, "cannot be started")
+Run("-n", "2", "--min", "3", options.program).end(2, "--min is 3")
+Run("--ranks", "3", options.program).end(2, "does not know '--ranks'")
+Run().end(2, "nothing to start")
