@@ -82,7 +82,9 @@ int main(int argc, char** argv) {
   if (!json)
     std::printf("%zu parameters, median of %d rounds, one thread\n\n%-26s %10s %10s %9s %9s\n", parameters, rounds,
                 "optimizer", "step, ms", "limit, ms", "of limit", "GB/s");
-  for (const auto& [spec, states] : contenders) {
+  for (const auto& one : contenders) {
+    const auto& spec = one.spec;
+    const auto& states = one.states;
     heap memory;
     std::vector<muster::tensor_shape> shapes;
     for (std::size_t t = 0; t < tensors; ++t)

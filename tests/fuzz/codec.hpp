@@ -1,6 +1,7 @@
 // What must hold for any bytes whatever that are taken for the encoded form of a codec.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <span>

@@ -1,9 +1,9 @@
 #include <muster/train/compress.hpp>
 
-#include <bit>
+#include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <optional>
+#include <numeric>
 
 #include <muster/core/random.hpp>
 

@@ -1,5 +1,6 @@
 #include <muster/train/optimizer.hpp>
 
+#include <algorithm>
 #include <cmath>
 
 #include <muster/core/random.hpp>

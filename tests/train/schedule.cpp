@@ -1,5 +1,6 @@
 #include <muster/train/schedule.hpp>
 
+#include <algorithm>
 #include <cmath>
 
 #include <muster/core/error.hpp>
