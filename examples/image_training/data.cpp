@@ -1,0 +1,112 @@
+#include "data.hpp"
+
+#include <array>
+#include <charconv>
+#include <vector>
+
+#include <muster/comm/collectives/allgather.hpp>
+#include <muster/core/error.hpp>
+#include <muster/data/cifar.hpp>
+#include <muster/data/idx.hpp>
+#include <muster/data/image.hpp>
+#include <muster/data/pipeline.hpp>
+
+#include "image_table.hpp"
+
+namespace images {
+namespace {
+
+constexpr std::string_view kinds = "cifar10:FOLDER, cifar-like:N and idx:IMAGES,LABELS";
+
+[[noreturn]] void refuse(std::string_view specification, const std::string& why) {
+  throw muster::configuration_error("there is no data '" + std::string(specification) + "' (" + why + "); known are " +
+                                    std::string(kinds));
+}
+
+image_data pair_of(muster::any_record_source train, muster::any_record_source test) {
+  image_data made{std::move(train), std::move(test)};
+  const auto& shape = made.train.schema().fields.at(0).shape;
+  const bool grey = shape.size() == 2;
+  made.channels = grey ? 1 : shape.at(0);
+  made.height = shape.at(grey ? 0 : 1);
+  made.width = shape.at(grey ? 1 : 2);
+  return made;
+}
+
+image_data open_kind(std::string_view specification, std::uint64_t seed) {
+  const auto colon = specification.find(':');
+  const std::string_view kind = specification.substr(0, colon);
+  const std::string rest(colon == std::string_view::npos ? "" : specification.substr(colon + 1));
+  if (kind == "cifar10") {
+    if (rest.empty()) refuse(specification, "it names no folder");
+    return pair_of(muster::open_cifar10(rest), muster::open_cifar10(rest, muster::cifar_split::test));
+  }
+  if (kind == "cifar-like") {
+    std::size_t count = 5000;
+    if (!rest.empty()) {
+      const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), count);
+      if (error != std::errc{} || end != rest.data() + rest.size() || count < 10 || count > 1'000'000) {
+        refuse(specification, "the number of images is from 10 to 1000000");
+      }
+    }
+    return pair_of(make_cifar_like(count, seed), make_cifar_like(std::max<std::size_t>(count / 5, 1), seed, count));
+  }
+  if (kind == "idx") {
+    const auto comma = rest.find(',');
+    if (comma == std::string::npos) refuse(specification, "it does not name images and labels");
+    const muster::any_record_source all = muster::open_idx(rest.substr(0, comma), rest.substr(comma + 1));
+    return pair_of(image_table(all, rest, [](muster::sample_id id) { return id % 10 != 9; }),
+                   image_table(all, rest + " (held out)", [](muster::sample_id id) { return id % 10 == 9; }));
+  }
+  refuse(specification, "its kind is unknown");
+}
+
+/// As MNIST's are normalised.
+constexpr float grey_mean = 0.1307f, grey_deviation = 0.3081f;
+
+muster::image_options normalisation(const image_data& of) {
+  if (of.channels == 1) return {.mean = {grey_mean}, .deviation = {grey_deviation, 1, 1}};
+  return {.mean = muster::cifar10_mean, .deviation = muster::cifar10_deviation};
+}
+
+}  // namespace
+
+image_data open_images(std::string_view specification, std::uint64_t seed, std::size_t limit) {
+  auto made = open_kind(specification, seed);
+  if (limit != 0 && limit < made.train.size()) {
+    made.train = image_table(made.train, std::string(made.train.name()) + " (the first " + std::to_string(limit) + ")",
+                             [&](muster::sample_id id) { return id < limit; });
+  }
+  return made;
+}
+
+muster::any_loader training_loader(const image_data& from, std::uint64_t seed, std::size_t batch, bool augmented,
+                                   int threads) {
+  const muster::prefetch_options ahead{.batches = 4, .threads = threads};
+  const auto normal = normalisation(from);
+  if (augmented) {
+    const muster::augment_options chance{.pad = 4, .flip = from.channels == 3};
+    return from.train | muster::shuffle(seed) | muster::batch(batch) |
+           muster::augment(muster::image_augmentation(chance, normal)) | muster::prefetch(ahead);
+  }
+  return from.train | muster::shuffle(seed) | muster::batch(batch) | muster::map(muster::normalise(normal)) |
+         muster::prefetch(ahead);
+}
+
+muster::any_loader test_loader(const image_data& from, std::size_t batch) {
+  return from.test | muster::batch(batch) | muster::map(muster::normalise(normalisation(from)));
+}
+
+void require_same_everywhere(muster::group& world, const image_data& data) {
+  const std::array<std::uint64_t, 2> mine = {data.train.digest(), data.test.digest()};
+  std::vector<std::uint64_t> all(2 * static_cast<std::size_t>(world.size()));
+  muster::allgather(world, std::span(mine), std::span(all));
+  for (std::size_t k = 2; k < all.size(); ++k) {
+    if (all[k] == all[k % 2]) continue;
+    throw muster::data_error({std::string((k % 2 == 0 ? data.train : data.test).name())},
+                             "the images are not the same at every rank (those of rank 0 and rank " +
+                                 std::to_string(k / 2) + " differ); give all ranks the same data");
+  }
+}
+
+}  // namespace images

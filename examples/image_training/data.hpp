@@ -1,0 +1,42 @@
+// The data of a run, by name.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include <muster/comm/group.hpp>
+#include <muster/data/any_loader.hpp>
+#include <muster/data/record_source.hpp>
+
+namespace images {
+
+/// Images to train on and others to validate with; immutable, shared by ranks that are threads.
+struct image_data {
+  muster::any_record_source train;
+  muster::any_record_source test;
+  std::size_t height = 0, width = 0, channels = 0;
+  std::size_t classes = 10;
+};
+
+/// Opens
+///
+///     cifar10:FOLDER        its training and its test images
+///     cifar-like:N          N generated images, and a fifth as many to validate with
+///     idx:IMAGES,LABELS     MNIST's files; every tenth image is held out to validate with
+///
+/// and keeps the first `limit` training images alone, unless it is 0. Throws muster::configuration_error for another
+/// kind, and what readers throw.
+[[nodiscard]] image_data open_images(std::string_view specification, std::uint64_t seed, std::size_t limit = 0);
+
+/// Training batches of normalised floats, shuffled; with crops and flips if `augmented`. `threads` make them ahead.
+[[nodiscard]] muster::any_loader training_loader(const image_data& from, std::uint64_t seed, std::size_t batch,
+                                                 bool augmented, int threads);
+/// The test images in their order.
+[[nodiscard]] muster::any_loader test_loader(const image_data& from, std::size_t batch);
+
+/// Collective. Throws muster::data_error at every rank when they opened different images.
+void require_same_everywhere(muster::group& world, const image_data& data);
+
+}  // namespace images
