@@ -40,6 +40,7 @@
 #include <muster/comm/work.hpp>
 #include <muster/core/atomic_file.hpp>
 #include <muster/core/buffer.hpp>
+#include <muster/core/bytes.hpp>
 #include <muster/core/clock.hpp>
 #include <muster/core/dtype.hpp>
 #include <muster/core/env.hpp>
@@ -50,6 +51,7 @@
 #include <muster/core/log.hpp>
 #include <muster/core/progress.hpp>
 #include <muster/core/random.hpp>
+#include <muster/core/training_position.hpp>
 #include <muster/core/update.hpp>
 #include <muster/core/version.hpp>
 #include <muster/data/any_loader.hpp>
@@ -68,6 +70,7 @@
 #include <muster/data/idx.hpp>
 #include <muster/data/image.hpp>
 #include <muster/data/libsvm.hpp>
+#include <muster/data/live_cursor.hpp>
 #include <muster/data/load.hpp>
 #include <muster/data/loader.hpp>
 #include <muster/data/npy.hpp>
@@ -89,8 +92,17 @@
 #include <muster/data/synthetic.hpp>
 #include <muster/data/text_file.hpp>
 #include <muster/data/tfrecord.hpp>
+#include <muster/elastic/session.hpp>
+#include <muster/elastic/state.hpp>
+#include <muster/elastic/step.hpp>
 #include <muster/train/arena.hpp>
+#include <muster/train/bucket.hpp>
+#include <muster/train/checkpoint.hpp>
+#include <muster/train/gossip.hpp>
+#include <muster/train/gradient_sync.hpp>
 #include <muster/train/scatter_records.hpp>
 #include <muster/train/schedule.hpp>
 #include <muster/train/sgd.hpp>
+#include <muster/train/sync_mode.hpp>
+#include <muster/train/timeline.hpp>
 #include <muster/train/tracker.hpp>

@@ -51,6 +51,11 @@ constexpr std::array<setting_info, static_cast<std::size_t>(setting::count_)> ta
      "tcp: signs of life that fail to come before a rank counts as lost"},
     {setting::checksum, "checksum", "MUSTER_CHECKSUM", "WHEN", "off",
      "tcp: on or off: a checksum of all data, where that of the network is not enough"},
+    {setting::mode, "mode", "MUSTER_MODE", "NAME", "allreduce",
+     "what ranks exchange in training: allreduce (gradients), allreduce-weights, local-sgd[:STEPS], "
+     "gossip[:ring|:torus|:exponential]"},
+    {setting::trace, "trace", "MUSTER_TRACE", "FILE", "none",
+     "write a timeline of phases, buckets and collectives of all ranks there"},
     {setting::log_level, "log-level", "MUSTER_LOG_LEVEL", "LEVEL", "warning", "debug, info, warning, error, off"},
     {setting::log_ranks, "log-ranks", "MUSTER_LOG_RANKS", "WHO", "0", "0 or all: which ranks may log"},
 }};

@@ -11,21 +11,25 @@ constexpr std::size_t elements_a_line = buffer_alignment / sizeof(float);
 
 std::size_t round_up(std::size_t size) { return (size + elements_a_line - 1) / elements_a_line * elements_a_line; }
 
-std::vector<std::size_t> lay_out(const std::vector<tensor_shape>& shapes) {
+std::vector<block> lay_out(const std::vector<tensor_shape>& shapes) {
   std::set<std::string_view> names;
-  std::vector<std::size_t> offsets{0};
   for (const auto& shape : shapes) {
     if (shape.name.empty()) {
-      throw configuration_error("tensor " + std::to_string(offsets.size() - 1) +
+      throw configuration_error("tensor " + std::to_string(names.size()) +
                                 " of the arena has no name (views and checkpoints go by it); name it");
     }
     if (!names.insert(shape.name).second) {
       throw configuration_error("two tensors of the arena are named '" + shape.name +
                                 "' (views and checkpoints go by the name); rename one");
     }
-    offsets.push_back(offsets.back() + round_up(shape.size()));
   }
-  return offsets;
+  std::vector<block> extents(shapes.size());
+  std::size_t end = 0;
+  for (std::size_t tensor = shapes.size(); tensor-- > 0;) {
+    extents[tensor] = {end, round_up(shapes[tensor].size())};
+    end += extents[tensor].count;
+  }
+  return extents;
 }
 
 }  // namespace
@@ -45,14 +49,15 @@ std::size_t tensor_shape::size() const {
 
 arena::arena(std::vector<tensor_shape> shapes, allocator allocate)
     : shapes_(std::move(shapes)),
-      offsets_(lay_out(shapes_)),
+      extents_(lay_out(shapes_)),
+      size_(extents_.empty() ? 0 : extents_.front().first + extents_.front().count),
       allocate_(std::move(allocate)),
-      parameters_(allocate_(offsets_.back())),
-      gradients_(allocate_(offsets_.back())) {}
+      parameters_(allocate_(size_)),
+      gradients_(allocate_(head + size_)) {}
 
 std::span<float> arena::state(const std::string& name) {
   auto found = states_.find(name);
-  if (found == states_.end()) found = states_.emplace(name, allocate_(offsets_.back())).first;
+  if (found == states_.end()) found = states_.emplace(name, allocate_(size_)).first;
   return found->second.span();
 }
 
@@ -68,14 +73,53 @@ std::size_t arena::index(std::string_view name) const {
                             (meant ? "; did you mean '" + *meant + "'?" : "; use a name that it was made with"));
 }
 
-void arena::clear_gradients() noexcept { std::fill(gradients_.begin(), gradients_.end(), 0.0f); }
+void arena::clear_gradients() noexcept { std::ranges::fill(gradients(), 0.0f); }
+
+std::string arena::tensors() const {
+  std::string text;
+  for (const auto& shape : shapes_) {
+    text += (text.empty() ? "" : " ") + shape.name;
+    for (std::size_t k = 0; k < shape.extents.size(); ++k)
+      text += (k == 0 ? "[" : "x") + std::to_string(shape.extents[k]) + (k + 1 == shape.extents.size() ? "]" : "");
+  }
+  return text;
+}
+
+void arena::describe(state_parts& parts) {
+  // Nothing that changes: it is there to be compared.
+  parts.add(
+      "tensors", state_kind::replicated,
+      [this] {
+        const std::string text = tensors();
+        const auto bytes = std::as_bytes(std::span(text));
+        return std::vector<std::byte>(bytes.begin(), bytes.end());
+      },
+      [this](std::span<const std::byte> bytes) {
+        const std::string theirs(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+        if (const std::string ours = tensors(); theirs != ours) {
+          throw configuration_error("this state is of another model (its tensors are " + theirs +
+                                    " and this model's are " + ours + "); give it the model it was made with");
+        }
+      });
+  parts.add("parameters", parameters(), parameters_are_, change_);
+  for (auto& [name, values] : states_) parts.add("optimizer " + name, values.span(), states_are_, change_);
+  if (beside_) beside_(parts);
+}
+
+void arena::check_index(std::size_t tensor) const {
+  if (tensor < shapes_.size()) return;
+  throw configuration_error("no tensor has index " + std::to_string(tensor) + " (the arena has " +
+                            std::to_string(shapes_.size()) + "); count from 0");
+}
+
+block arena::extent(std::size_t tensor) const {
+  check_index(tensor);
+  return extents_[tensor];
+}
 
 std::span<float> arena::view(std::span<float> whole, std::size_t tensor) const {
-  if (tensor >= shapes_.size()) {
-    throw configuration_error("no tensor has index " + std::to_string(tensor) + " (the arena has " +
-                              std::to_string(shapes_.size()) + "); count from 0");
-  }
-  return whole.subspan(offsets_[tensor], shapes_[tensor].size());
+  check_index(tensor);
+  return whole.subspan(extents_[tensor].first, shapes_[tensor].size());
 }
 
 }  // namespace muster::inline v0

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstring>
 #include <numeric>
 #include <span>
 
@@ -62,6 +63,7 @@ tracker::tracker(const group& world, tracker_options options)
 }
 
 void tracker::record(const event& event) noexcept {
+  if (event_sink* const other = installed_.former()) other->record(event);
   if (!in_batches_) return;
   const double span = seconds(event.end - event.begin).count();
   switch (event.what) {
@@ -72,6 +74,12 @@ void tracker::record(const event& event) noexcept {
     case activity::data_wait:
       here_.data_wait_seconds += span;
       break;
+    case activity::bucket:  // its time is that of waiting for it, which is told by itself
+      here_.bytes += static_cast<double>(event.bytes);
+      break;
+    case activity::phase:
+    case activity::step:
+      break;  // made of others
     case activity::cache_hit:
     case activity::cache_miss:
       break;  // no time of their own
@@ -107,6 +115,44 @@ const epoch_report& tracker::end_epoch(group& world, const epoch_metrics& metric
     for (const auto& epoch : epochs_) *time_to_goal_ += epoch.train_seconds;
   }
   return epochs_.back();
+}
+
+namespace {
+
+// What the epochs that ended left behind, as bytes: this, and then the reports.
+struct tracked {
+  std::uint64_t epochs = 0;
+  double time_to_goal = -1;  // below 0: not reached
+  std::array<std::array<double, 2>, phase_count> phases{};
+};
+static_assert(std::is_trivially_copyable_v<tracked> && std::is_trivially_copyable_v<epoch_report>);
+
+}  // namespace
+
+void tracker::describe(state_parts& parts) {
+  parts.add(
+      "tracker", state_kind::replicated,
+      [this] {
+        tracked all{.epochs = epochs_.size(), .time_to_goal = time_to_goal_.value_or(-1.0)};
+        for (std::size_t k = 0; k < phase_count; ++k) all.phases[k] = {phases_[k].slowest, phases_[k].mean};
+        std::vector<std::byte> bytes(sizeof all + epochs_.size() * sizeof(epoch_report));
+        std::memcpy(bytes.data(), &all, sizeof all);
+        if (!epochs_.empty()) std::memcpy(bytes.data() + sizeof all, epochs_.data(), bytes.size() - sizeof all);
+        return bytes;
+      },
+      [this](std::span<const std::byte> bytes) {
+        tracked all;
+        if (bytes.size() >= sizeof all) std::memcpy(&all, bytes.data(), sizeof all);
+        if (bytes.size() < sizeof all || bytes.size() - sizeof all != all.epochs * sizeof(epoch_report)) {
+          throw configuration_error(
+              "this state of a tracker cannot be used (it is of another version); use the muster it was written with");
+        }
+        epochs_.resize(static_cast<std::size_t>(all.epochs));
+        if (!epochs_.empty()) std::memcpy(epochs_.data(), bytes.data() + sizeof all, bytes.size() - sizeof all);
+        for (std::size_t k = 0; k < phase_count; ++k) phases_[k] = {all.phases[k][0], all.phases[k][1]};
+        time_to_goal_ = all.time_to_goal < 0 ? std::nullopt : std::optional(all.time_to_goal);
+        here_ = {};
+      });
 }
 
 bool tracker::reaches_goal(const epoch_metrics& metrics) const noexcept {

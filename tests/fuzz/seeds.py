@@ -48,8 +48,21 @@ def tables(form, records):
     return bytes([form]) + body + struct.pack("<QQQQQQ", len(records), 4096, len(payload), 0, 0, 0) + bytes(16)
 
 
+def checkpoint(parts):
+    """A table and parts as fuzz/checkpoint.hpp seals them: the length of the table, the table, the parts."""
+    table = struct.pack("<IQd", 0xFFFFFFFF, 7, 0.5) + bytes(88) + struct.pack("<QQI", 1, 0, 0)
+    table += struct.pack("<Q", len(parts))
+    for name, payload in parts:
+        table += struct.pack("<Q", len(name)) + name + struct.pack("<QI", len(payload), crc32c(payload))
+    body = table + bytes(-(40 + len(table)) % 64)
+    for _, payload in parts:
+        body += payload + bytes(-len(payload) % 64)
+    return struct.pack(">H", len(table)) + body
+
+
 heading = line("muster-records 1")
 SEEDS = {
+    "checkpoint": [checkpoint([(b"parameters", bytes(range(200))), (b"diary", b"")]), checkpoint([])],
     "libsvm": [b"+1 1:1 3:0.5 # note\n-1 2:-1.25e-3\n\n0 1:1\r\n", b"1 1:0.12345678901234567 2:1e38 3:-1e-46\n",
                b"3 qid:7 1:2\n", b"1 4294967295:1\n1 10:1\n"],
     "csv": [b"a,b,c\n1,2,3\n4.5,-6e7,8\n", b'"x, y","z ""w"""\n"1", 2\n NA ,""\n', b"\xef\xbb\xbfp;q\n1;2\n", b"1 2\n3 4\n"],

@@ -21,6 +21,12 @@ TEST_CASE("the views of an arena are aligned, disjoint and inside the whole") {
   CHECK(arena.parameter(2).size() == 1);
   CHECK(arena.gradient("line").size() == 16);
   CHECK(arena.index("bias") == 2);
+  // From the last tensor to the first, as a backward pass has them.
+  CHECK(arena.parameter("line").data() == arena.parameters().data());
+  CHECK(arena.gradient("bias").data() == arena.gradient("line").data() + 16);
+  CHECK(arena.gradient("weight").data() == arena.gradient("bias").data() + 16);
+  CHECK(arena.extent(3) == muster::block{0, 16});
+  CHECK(arena.extent(0) == muster::block{32, 32});
 
   for (std::size_t tensor = 0; tensor < arena.shapes().size(); ++tensor) {
     for (const auto view : {arena.parameter(tensor), arena.gradient(tensor)}) {

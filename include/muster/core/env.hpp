@@ -31,6 +31,8 @@ enum class setting : int {
   heartbeat,
   missed_beats,
   checksum,
+  mode,
+  trace,
   log_level,
   log_ranks,
   count_

@@ -13,7 +13,10 @@ enum class activity : std::uint8_t {
   communication,  ///< inside a collective, from its start to its end on this rank
   data_wait,      ///< waiting for the loader
   cache_hit,      ///< no time: a loader's cache had records of so many bytes since the last event
-  cache_miss      ///< no time: a loader's cache had to make records of so many bytes
+  cache_miss,     ///< no time: a loader's cache had to make records of so many bytes
+  phase,          ///< a phase of a tracker
+  step,           ///< an attempt at a step, whose number is in `bytes`
+  bucket  ///< a bucket of gradients from when it left to when this rank saw it reduced; other work goes on in it
 };
 
 /// A finished span of time on the calling thread.
@@ -51,6 +54,9 @@ class scoped_event_sink {
   ~scoped_event_sink() { current_event_sink() = former_; }
   scoped_event_sink(const scoped_event_sink&) = delete;
   scoped_event_sink& operator=(const scoped_event_sink&) = delete;
+
+  /// The one that was there before, which may want to hear the same; null when there was none.
+  [[nodiscard]] event_sink* former() const noexcept { return former_; }
 
  private:
   event_sink* former_;

@@ -9,6 +9,7 @@
 
 #include <muster/data/bad_records.hpp>
 #include <muster/data/epoch_plan.hpp>
+#include <muster/data/live_cursor.hpp>
 #include <muster/data/record_batch.hpp>
 #include <muster/data/record_cache.hpp>
 #include <muster/data/record_chain.hpp>
@@ -83,6 +84,8 @@ class any_loader {
 
   /// Where it is: save it, send it, open() it elsewhere.
   [[nodiscard]] const muster::cursor& cursor() const noexcept;
+  /// The same for a `state`, which moves it. The loader must stay where it is for as long.
+  [[nodiscard]] live_cursor cursor() noexcept { return live_cursor(*this); }
   /// The current epoch, from 0.
   [[nodiscard]] std::uint64_t epoch() const noexcept { return cursor().epoch; }
   /// Committed steps of the current epoch.

@@ -13,6 +13,7 @@
 #include <muster/data/cursor.hpp>
 #include <muster/data/dataset.hpp>
 #include <muster/data/epoch_plan.hpp>
+#include <muster/data/live_cursor.hpp>
 #include <muster/data/permutation.hpp>
 #include <muster/data/slice.hpp>
 
@@ -72,7 +73,7 @@ class loader {
          const shuffle_options& order = {}, const batch_options& batches = {})
       : source_(std::move(source)),
         plan_(detail::start_of(source_.digest(), source_.size(), seed, order, global_batch, batches)) {
-    ids_.resize(std::min(cursor().batch, cursor().size));
+    ids_.resize(std::min(plan_.cursor().batch, plan_.cursor().size));
   }
 
   /// Goes to where `there` says. Throws configuration_error, and stays, if that is a cursor of another dataset, order,
@@ -83,12 +84,13 @@ class loader {
   /// step that failed asks again, perhaps with another slice. O(samples of the slice), and O(size) at the first call of
   /// an epoch. Throws configuration_error unless 0 <= rank < world.
   [[nodiscard]] minibatch next(slice part) {
-    const std::uint64_t count = epoch_plan::batch_size(cursor());
+    const muster::cursor& at = plan_.cursor();
+    const std::uint64_t count = epoch_plan::batch_size(at);
     const index_range mine = part_of(count, part);
     const scoped_event event(activity::data_wait, "next", mine.size() * sizeof(sample_id));
     const std::span<sample_id> ids(ids_.data(), mine.size());
-    plan_.ids(cursor(), cursor().position + mine.first, ids);
-    return {ids, count, cursor().epoch, cursor().position};
+    plan_.ids(at, at.position + mine.first, ids);
+    return {ids, count, at.epoch, at.position};
   }
 
   /// Moves the cursor past its batch: the step has used it. Throws configuration_error at the end of an epoch.
@@ -101,11 +103,13 @@ class loader {
   void next_epoch(Source grown) {
     source_ = std::move(grown);
     plan_.next_epoch(source_.size(), source_.digest());
-    ids_.resize(std::min(cursor().batch, cursor().size));
+    ids_.resize(std::min(plan_.cursor().batch, plan_.cursor().size));
   }
 
   /// Where it is: save it, send it, open() it elsewhere.
   [[nodiscard]] const muster::cursor& cursor() const noexcept { return plan_.cursor(); }
+  /// The same for a `state`, which moves it.
+  [[nodiscard]] live_cursor cursor() noexcept { return live_cursor(*this); }
   /// The current epoch, from 0.
   [[nodiscard]] std::uint64_t epoch() const noexcept { return cursor().epoch; }
   /// Committed steps of the current epoch.

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <concepts>
-#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -10,13 +9,9 @@
 #include <utility>
 #include <vector>
 
-namespace muster::inline v0 {
+#include <muster/core/training_position.hpp>
 
-/// How far the training is when a step begins.
-struct training_position {
-  std::uint64_t step = 0;  ///< steps done, over all epochs; 0 at the first
-  double epoch = 0.0;      ///< epochs done, with the fraction of the present one: 2.5 in the middle of the third
-};
+namespace muster::inline v0 {
 
 /// The same rate always.
 struct constant_rate {

@@ -28,6 +28,9 @@ class sgd {
 
   [[nodiscard]] const sgd_options& options() const noexcept { return options_; }
 
+  /// As an owner of state: all it has lies in the arena.
+  void describe(state_parts&) const noexcept {}
+
  private:
   arena* arena_;
   sgd_options options_;

@@ -14,6 +14,7 @@
 #include <muster/comm/group.hpp>
 #include <muster/core/clock.hpp>
 #include <muster/core/events.hpp>
+#include <muster/elastic/state.hpp>
 
 namespace muster::inline v0 {
 
@@ -90,27 +91,31 @@ class tracker final : public event_sink {
     stopwatch(const stopwatch&) = delete;
     stopwatch& operator=(const stopwatch&) = delete;
     ~stopwatch() {
-      *total_ += seconds_since(begin_);
+      const auto end = clock::now();
+      *total_ += seconds(end - begin_).count();
       if (running_ != nullptr) *running_ = false;
+      if (listener_ != nullptr) listener_->record({activity::phase, name_, begin_, end, 0});
     }
 
    private:
     friend class tracker;
-    explicit stopwatch(double& total, bool* running = nullptr) noexcept
-        : total_(&total), running_(running), begin_(clock::now()) {
+    stopwatch(double& total, bool* running, event_sink* listener, std::string_view name) noexcept
+        : total_(&total), running_(running), listener_(listener), name_(name), begin_(clock::now()) {
       if (running_ != nullptr) *running_ = true;
     }
     double* total_;
     bool* running_;
+    event_sink* listener_;
+    std::string_view name_;
     clock::time_point begin_;
   };
 
   /// Runs the batch clock for the life of the result: everything a step needs, nothing of validation.
-  [[nodiscard]] stopwatch batches() noexcept { return stopwatch(here_.train_seconds, &in_batches_); }
+  [[nodiscard]] stopwatch batches() noexcept { return stopwatch(here_.train_seconds, &in_batches_, nullptr, {}); }
   /// Counts the life of the result as `which`. Phases do not nest. A program whose kernel does several at once counts
   /// the kernel as the last of them.
   [[nodiscard]] stopwatch phase(muster::phase which) noexcept {
-    return stopwatch(here_.phases[static_cast<std::size_t>(which)]);
+    return stopwatch(here_.phases[static_cast<std::size_t>(which)], nullptr, installed_.former(), to_string(which));
   }
   /// Counts samples that this rank took a step with.
   void add_samples(std::uint64_t count) noexcept { here_.samples += static_cast<double>(count); }
@@ -133,7 +138,11 @@ class tracker final : public event_sink {
   /// file cannot be written; `require_writable` tells that before the training.
   void write(const std::string& path) const;
 
+  /// Tells what was the thread's sink before it too, such as a timeline.
   void record(const event& event) noexcept override;
+
+  /// As an owner of state: the epochs that ended, replicated.
+  void describe(state_parts& parts);
 
  private:
   // What this rank measured since the last epoch ended.

@@ -1,0 +1,15 @@
+// Sizes in bytes, as people write them.
+#pragma once
+
+#include <cstddef>
+
+namespace muster::inline v0 {
+inline namespace literals {
+
+/// 64_KiB, 1_MiB, 2_GiB: powers of 1,024. `using namespace muster::literals` brings them in.
+[[nodiscard]] consteval std::size_t operator""_KiB(unsigned long long count) { return count << 10; }
+[[nodiscard]] consteval std::size_t operator""_MiB(unsigned long long count) { return count << 20; }
+[[nodiscard]] consteval std::size_t operator""_GiB(unsigned long long count) { return count << 30; }
+
+}  // namespace literals
+}  // namespace muster::inline v0

@@ -1,0 +1,202 @@
+// What a training must not lose: the parts of its state, what a step may change of them, and when that counts.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <muster/core/training_position.hpp>
+#include <muster/data/live_cursor.hpp>
+
+namespace muster::inline v0 {
+
+/// Whose a part of the state is.
+enum class state_kind : std::uint8_t {
+  replicated = 0,  ///< the same bytes at every rank after every step: one rank's copy is everyone's
+  rank_local = 1   ///< each rank's own; gone with its rank, and as it was made in one that joins
+};
+
+/// "replicated" or "rank_local".
+[[nodiscard]] std::string_view to_string(state_kind kind) noexcept;
+
+/// What becomes of a part when a step fails after it has changed it.
+enum class in_step : std::uint8_t {
+  settled,  ///< it changes at the end of a step alone, or its owner takes changes back by itself (`state_parts::hook`)
+  shadowed  ///< the state copies it before each step and puts the copy back when the step fails
+};
+
+/// One named part of a state: bytes that lie somewhere for as long as the state lives, or, where `save` is given,
+/// something of no fixed size that writes itself as bytes and reads them again.
+struct state_part {
+  std::string name;
+  state_kind kind = state_kind::replicated;
+  in_step change = in_step::settled;
+  std::span<std::byte> bytes{};
+  std::function<std::vector<std::byte>()> save{};
+  std::function<void(std::span<const std::byte>)> load{};
+};
+
+/// What an owner of state says of itself; see `state_owner`.
+class state_parts {
+ public:
+  /// Values that lie at one place while the state lives. They are hashed, sent and saved as bytes.
+  template <class T>
+  requires std::is_trivially_copyable_v<T>
+  void add(std::string name, std::span<T> values, state_kind kind = state_kind::replicated,
+           in_step change = in_step::settled) {
+    parts_.push_back({std::move(name), kind, change, std::as_writable_bytes(values), {}, {}});
+  }
+  /// Something of no fixed size. `load` gets what `save` gave, perhaps in another process; it throws
+  /// configuration_error when it cannot use that, and is as it was then.
+  void add(std::string name, state_kind kind, std::function<std::vector<std::byte>()> save,
+           std::function<void(std::span<const std::byte>)> load) {
+    parts_.push_back({std::move(name), kind, in_step::settled, {}, std::move(save), std::move(load)});
+  }
+  /// For owners that keep what a step changes apart until it counts: `adopt` is called when a step commits, `discard`
+  /// when it failed, or before it is run again. Neither throws. Either may be empty.
+  void hook(std::function<void()> adopt, std::function<void()> discard) {
+    hooks_.push_back({std::move(adopt), std::move(discard)});
+  }
+  /// Where the training is in its data. Throws configuration_error when there is one already.
+  void add(const live_cursor& at);
+
+ private:
+  friend class state;
+  struct hooks {
+    std::function<void()> adopt;
+    std::function<void()> discard;
+  };
+  std::vector<state_part> parts_;
+  std::vector<hooks> hooks_;
+  std::optional<live_cursor> cursor_;
+};
+
+/// Something that a `state` is made of: says in `describe` which parts it has, the same parts in the same order
+/// whenever it is asked. A new part may come with use (an optimizer's array); none goes.
+template <class T>
+concept state_owner = std::same_as<std::remove_cvref_t<T>, live_cursor> || requires(T& owner, state_parts& parts) {
+  owner.describe(parts);
+};
+
+/// A state_owner for values that a step changes on its way, such as the running mean and variance of batch
+/// normalisation, which is what a model's `batch_norm()` may return.
+template <class T>
+struct shadowed_values {
+  std::string name;
+  std::span<T> values;
+  state_kind kind = state_kind::replicated;
+
+  void describe(state_parts& parts) { parts.add(name, values, kind, in_step::shadowed); }
+};
+template <class T>
+shadowed_values(std::string, std::span<T>, state_kind = state_kind::replicated) -> shadowed_values<T>;
+static_assert(state_owner<shadowed_values<float>>);
+
+/// How far a state is: what survivors compare, and what checkpoints begin with.
+struct state_position {
+  std::uint64_t steps = 0;        ///< committed ones
+  std::uint64_t evaluations = 0;  ///< finished ones
+  cursor at{};                    ///< of the data; as it is made where there are none
+
+  friend bool operator==(const state_position&, const state_position&) = default;
+  /// Whether a rank that is here has done something that one that is there has not.
+  [[nodiscard]] bool is_beyond(const state_position& there) const noexcept {
+    return std::tie(steps, evaluations, at.epoch, at.position) >
+           std::tie(there.steps, there.evaluations, there.at.epoch, there.at.position);
+  }
+};
+static_assert(std::is_trivially_copyable_v<state_position>);
+
+/// Everything that must survive a failed step, a death or a new start:
+///
+///     muster::state state{arena, optimizer, model.batch_norm(), loader.cursor()};
+///
+/// Owners that are given by name are referred to and must outlive it; temporaries, such as the last two, are kept.
+/// A step either commits (the cursor moves, what was kept apart is adopted) or did not happen (shadows are put back).
+/// Used by the thread that is the rank.
+class state {
+ public:
+  template <class... Owners>
+  requires(sizeof...(Owners) > 0 && (state_owner<Owners> && ...) &&
+           !(std::same_as<std::remove_cvref_t<Owners>, state> || ...)) explicit state(Owners&&... owners) {
+    (owners_.push_back(make_owner(std::forward<Owners>(owners))), ...);
+    (void)parts();
+  }
+  state(const state&) = delete;
+  state& operator=(const state&) = delete;
+
+  /// The parts, in the order of the owners, asked of them anew. Throws configuration_error when two have one name.
+  [[nodiscard]] const std::vector<state_part>& parts();
+  /// Of all replicated parts and of the position: equal at ranks that may go on together. Reads all bytes.
+  [[nodiscard]] std::uint64_t digest();
+
+  /// Steps committed.
+  [[nodiscard]] std::uint64_t steps() const noexcept { return steps_; }
+  [[nodiscard]] state_position position() const;
+  /// How far schedules are told that it is.
+  [[nodiscard]] training_position progress() const;
+  /// Goes where `there` says, after the parts were filled with what goes with it. Throws what the loader throws for a
+  /// cursor that is not of its data, and is where it was then.
+  void move_to(const state_position& there);
+
+  /// Whether it has a cursor. What is below is about that one.
+  [[nodiscard]] bool has_data() const noexcept { return at_.has_value(); }
+  /// Whether no batch of the epoch is left.
+  [[nodiscard]] bool epoch_is_over() const;
+  /// Goes to the start of the next epoch.
+  void next_epoch();
+
+  /// The life of a step, for sessions: what it may change is copied; and then either that is dropped, the owners adopt
+  /// what they kept apart and the cursor moves past its batch; or all is put back. `roll_back` does nothing when no
+  /// step has begun.
+  void begin_step();
+  void commit_step();
+  void roll_back() noexcept;
+  /// The end of an evaluation, which is rolled back and counted.
+  void finish_evaluation() noexcept;
+
+ private:
+  struct owner {
+    owner() = default;
+    owner(const owner&) = delete;
+    owner& operator=(const owner&) = delete;
+    virtual ~owner() = default;
+    virtual void describe(state_parts& parts) = 0;
+  };
+  template <class T>  // T& or T
+  struct owner_of final : owner {
+    explicit owner_of(T&& given) : kept(std::forward<T>(given)) {}
+    void describe(state_parts& parts) override {
+      if constexpr (std::same_as<std::remove_cvref_t<T>, live_cursor>)
+        parts.add(kept);
+      else
+        kept.describe(parts);
+    }
+    T kept;
+  };
+  template <class T>
+  static std::unique_ptr<owner> make_owner(T&& given) {
+    return std::make_unique<owner_of<T>>(std::forward<T>(given));
+  }
+
+  std::vector<std::unique_ptr<owner>> owners_;
+  std::vector<state_part> parts_;
+  std::vector<state_parts::hooks> hooks_;
+  std::optional<live_cursor> at_;
+  std::vector<std::byte> shadow_;  // of the shadowed parts, one behind another
+  bool in_step_ = false;
+  std::uint64_t steps_ = 0;
+  std::uint64_t evaluations_ = 0;
+};
+
+}  // namespace muster::inline v0

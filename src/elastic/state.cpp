@@ -1,0 +1,122 @@
+#include <muster/elastic/state.hpp>
+
+#include <cstring>
+#include <set>
+
+#include <muster/core/error.hpp>
+#include <muster/core/hash.hpp>
+#include <muster/data/epoch_plan.hpp>
+
+namespace muster::inline v0 {
+
+std::string_view to_string(state_kind kind) noexcept {
+  return kind == state_kind::replicated ? "replicated" : "rank_local";
+}
+
+void state_parts::add(const live_cursor& at) {
+  if (cursor_) {
+    throw configuration_error(
+        "a state has two cursors (a step moves one); make a state for each loader, or train from one");
+  }
+  cursor_ = at;
+}
+
+const std::vector<state_part>& state::parts() {
+  state_parts asked;
+  for (const auto& one : owners_) one->describe(asked);
+  std::set<std::string_view> names;
+  for (const auto& part : asked.parts_) {
+    if (part.name.empty()) {
+      throw configuration_error("a part of the state has no name (checkpoints go by it); name it");
+    }
+    if (!names.insert(part.name).second) {
+      throw configuration_error("two parts of the state are named '" + part.name +
+                                "' (checkpoints go by the name); rename one");
+    }
+  }
+  parts_ = std::move(asked.parts_);
+  hooks_ = std::move(asked.hooks_);
+  at_ = asked.cursor_;
+  return parts_;
+}
+
+std::uint64_t state::digest() {
+  muster::digest all;
+  const state_position here = position();
+  all.add(here.steps).add(here.evaluations).add(std::as_bytes(std::span(&here.at, 1)));
+  for (const auto& part : parts()) {
+    if (part.kind != state_kind::replicated) continue;
+    all.add(part.name);
+    if (part.save)
+      all.add(part.save());
+    else
+      all.add(part.bytes);
+  }
+  return all.value();
+}
+
+state_position state::position() const { return {steps_, evaluations_, at_ ? at_->now() : cursor{}}; }
+
+training_position state::progress() const {
+  if (!at_) return {.step = steps_};
+  const cursor& at = at_->now();
+  const double within = at.size == 0 ? 0.0 : static_cast<double>(at.position) / static_cast<double>(at.size);
+  return {.step = steps_, .epoch = static_cast<double>(at.epoch) + within};
+}
+
+void state::move_to(const state_position& there) {
+  if (at_) at_->open(there.at);
+  steps_ = there.steps;
+  evaluations_ = there.evaluations;
+}
+
+bool state::epoch_is_over() const { return at_ && epoch_plan::batch_size(at_->now()) == 0; }
+
+void state::next_epoch() {
+  if (at_) at_->next_epoch();
+}
+
+void state::begin_step() {
+  std::size_t bytes = 0;
+  for (const auto& part : parts_) {
+    if (part.change == in_step::shadowed) bytes += part.bytes.size();
+  }
+  shadow_.resize(bytes);
+  std::size_t at = 0;
+  for (const auto& part : parts_) {
+    if (part.change != in_step::shadowed || part.bytes.empty()) continue;
+    std::memcpy(shadow_.data() + at, part.bytes.data(), part.bytes.size());
+    at += part.bytes.size();
+  }
+  in_step_ = true;
+}
+
+void state::commit_step() {
+  if (at_) at_->commit();  // may throw, and then nothing has happened
+  for (const auto& hook : hooks_) {
+    if (hook.adopt) hook.adopt();
+  }
+  ++steps_;
+  in_step_ = false;
+}
+
+void state::finish_evaluation() noexcept {
+  roll_back();
+  ++evaluations_;
+}
+
+void state::roll_back() noexcept {
+  if (!in_step_) return;
+  in_step_ = false;
+  std::size_t at = 0;
+  for (const auto& part : parts_) {
+    if (part.change != in_step::shadowed || part.bytes.empty()) continue;
+    std::memcpy(part.bytes.data(), shadow_.data() + at, part.bytes.size());
+    at += part.bytes.size();
+  }
+  for (const auto& hook : hooks_) {
+    if (hook.discard) hook.discard();
+  }
+}
+
+}  // namespace muster::inline v0

@@ -1,0 +1,249 @@
+#include "checkpoint_file.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <type_traits>
+
+#include <muster/core/atomic_file.hpp>
+#include <muster/core/crc32c.hpp>
+#include <muster/core/error.hpp>
+
+namespace muster::inline v0::detail {
+namespace {
+
+// As in PNG: a transfer that takes it for text damages the magic already.
+constexpr std::array<unsigned char, 8> magic = {0x89, 'M', 'S', 'T', '\r', '\n', 0x1a, '\n'};
+constexpr std::uint32_t current_version = 1;
+constexpr std::uint32_t byte_order = 0x01020304;
+constexpr std::size_t alignment = 64;
+
+struct fixed_head {
+  std::array<unsigned char, 8> magic;
+  std::uint32_t version;
+  std::uint32_t order;
+  std::uint64_t file_bytes;
+  std::uint64_t table_bytes;
+  std::uint32_t table_crc;
+  std::uint32_t head_crc;  // of all before it
+};
+static_assert(sizeof(fixed_head) == 40 && std::is_trivially_copyable_v<fixed_head>);
+
+std::uint32_t crc_of(const fixed_head& head) {
+  return crc32c(std::as_bytes(std::span(&head, 1)).first(sizeof head - sizeof head.head_crc));
+}
+
+constexpr std::array<std::byte, alignment> zeros{};
+
+constexpr std::size_t round_up(std::size_t size) { return (size + alignment - 1) / alignment * alignment; }
+
+class table_writer {
+ public:
+  template <class T>
+  void put(const T& value) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    const auto bytes = std::as_bytes(std::span(&value, 1));
+    bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
+  }
+  void put(const std::string& text) {
+    put(std::uint64_t{text.size()});
+    const auto bytes = std::as_bytes(std::span(text));
+    bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
+  }
+  [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return bytes_; }
+
+ private:
+  std::vector<std::byte> bytes_;
+};
+
+class table_reader {
+ public:
+  table_reader(std::span<const std::byte> bytes, const std::string& name) : left_(bytes), name_(name) {}
+  template <class T>
+  T get() {
+    T value{};
+    std::memcpy(&value, take(sizeof value).data(), sizeof value);
+    return value;
+  }
+  std::string text() {
+    const auto bytes = take(get<std::uint64_t>());
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  }
+  /// A number of things that take `each` bytes of the table at the least.
+  std::uint64_t count(std::size_t each) {
+    const auto many = get<std::uint64_t>();
+    if (many > left_.size() / each) refuse();
+    return many;
+  }
+  void end() const {
+    if (!left_.empty()) refuse();
+  }
+
+ private:
+  [[noreturn]] void refuse() const {
+    throw data_error({.file = name_},
+                     "the table of this checkpoint makes no sense (its checksum is right, so it was written so); use "
+                     "another checkpoint");
+  }
+  std::span<const std::byte> take(std::uint64_t size) {
+    if (size > left_.size()) refuse();
+    const auto taken = left_.first(static_cast<std::size_t>(size));
+    left_ = left_.subspan(taken.size());
+    return taken;
+  }
+
+  std::span<const std::byte> left_;
+  const std::string& name_;
+};
+
+std::vector<std::byte> table_of(const checkpoint_head& head, std::span<const checkpoint_part> parts) {
+  table_writer table;
+  table.put(head.rank);
+  table.put(head.id);
+  table.put(head.metric);
+  table.put(head.position);
+  table.put(std::uint64_t{head.ranks.size()});
+  for (const auto& rank : head.ranks) {
+    table.put(rank.bytes);
+    table.put(rank.crc);
+  }
+  table.put(std::uint64_t{parts.size()});
+  for (const auto& part : parts) {
+    table.put(part.name);
+    table.put(std::uint64_t{part.bytes.size()});
+    table.put(crc32c(part.bytes));
+  }
+  return {table.bytes().begin(), table.bytes().end()};
+}
+
+}  // namespace
+
+checkpoint_rank write_checkpoint(const std::string& path, const checkpoint_head& head,
+                                 std::span<const checkpoint_part> parts) {
+  const auto table = table_of(head, parts);
+  fixed_head first{.magic = magic,
+                   .version = current_version,
+                   .order = byte_order,
+                   .file_bytes = round_up(sizeof(fixed_head) + table.size()),
+                   .table_bytes = table.size(),
+                   .table_crc = crc32c(table),
+                   .head_crc = 0};
+  for (const auto& part : parts) first.file_bytes += round_up(part.bytes.size());
+  first.head_crc = crc_of(first);
+
+  atomic_file file(path);
+  std::uint32_t crc = 0;
+  const auto write = [&](std::span<const std::byte> bytes) {
+    file.write(bytes);
+    crc = crc32c(bytes, crc);
+    const auto gap =
+        std::span(zeros).first(round_up(static_cast<std::size_t>(file.size())) - static_cast<std::size_t>(file.size()));
+    return gap;
+  };
+  (void)write(std::as_bytes(std::span(&first, 1)));
+  (void)write(write(table));
+  for (const auto& part : parts) (void)write(write(part.bytes));
+  file.commit();
+  return {first.file_bytes, crc};
+}
+
+checkpoint_image parse_checkpoint(std::span<const std::byte> file, const std::string& name) {
+  const auto refuse = [&](std::size_t offset, const std::string& text) {
+    throw data_error({.file = name, .offset = offset}, text);
+  };
+  fixed_head first{};
+  const std::size_t there = std::min(file.size(), sizeof first);
+  if (there > 0) std::memcpy(&first, file.data(), there);
+  if (there < magic.size() || first.magic != magic) {
+    refuse(0, "this is no checkpoint (it does not begin as one); look whether the folder is the right one");
+  }
+  const std::string torn = "this checkpoint is cut off (it has " + std::to_string(file.size()) + " bytes";
+  if (there < sizeof first) refuse(file.size(), torn + ", less than its head); use another one");
+  if (first.order != byte_order) {
+    refuse(12,
+           "this checkpoint cannot be read (it is of a machine of another byte order); use one of this kind of "
+           "machine");
+  }
+  if (first.version != current_version) {
+    refuse(8, "this checkpoint cannot be read (it is of version " + std::to_string(first.version) +
+                  ", and this muster knows version " + std::to_string(current_version) +
+                  "); use the muster it was written with");
+  }
+  if (first.head_crc != crc_of(first))
+    refuse(0, "this checkpoint is damaged (the checksum of its head is wrong); use another one");
+  if (first.file_bytes != file.size())
+    refuse(file.size(), torn + " of " + std::to_string(first.file_bytes) + "); use another one");
+  if (first.table_bytes > file.size() - sizeof first)
+    refuse(sizeof first, "this checkpoint is damaged (its table is longer than the file); use another one");
+  const auto table_bytes = file.subspan(sizeof first, static_cast<std::size_t>(first.table_bytes));
+  if (first.table_crc != crc32c(table_bytes))
+    refuse(sizeof first, "this checkpoint is damaged (the checksum of its table is wrong); use another one");
+
+  const auto require_zeros = [&](std::size_t begin) {  // what lies between parts has no checksum
+    const auto gap = file.subspan(begin, std::min(round_up(begin) - begin, file.size() - begin));
+    if (std::ranges::any_of(gap, [](std::byte byte) { return byte != std::byte{0}; }))
+      refuse(begin, "this checkpoint is damaged (there is something between its parts); use another one");
+  };
+  require_zeros(sizeof first + table_bytes.size());
+
+  table_reader table(table_bytes, name);
+  checkpoint_image image;
+  image.head.rank = table.get<std::uint32_t>();
+  image.head.id = table.get<std::uint64_t>();
+  image.head.metric = table.get<double>();
+  image.head.position = table.get<state_position>();
+  image.head.ranks.resize(static_cast<std::size_t>(table.count(12)));
+  for (auto& rank : image.head.ranks) {
+    rank.bytes = table.get<std::uint64_t>();
+    rank.crc = table.get<std::uint32_t>();
+  }
+  const auto parts = table.count(20);
+  std::size_t at = round_up(sizeof first + table_bytes.size());
+  for (std::uint64_t k = 0; k < parts; ++k) {
+    checkpoint_part part{table.text(), {}};
+    const auto bytes = table.get<std::uint64_t>();
+    const auto crc = table.get<std::uint32_t>();
+    if (at > file.size() || bytes > file.size() - at)
+      refuse(at, "this checkpoint is damaged (part '" + part.name + "' is longer than the file); use another one");
+    part.bytes = file.subspan(at, static_cast<std::size_t>(bytes));
+    if (crc32c(part.bytes) != crc)
+      refuse(at, "this checkpoint is damaged (the checksum of part '" + part.name + "' is wrong); use another one");
+    require_zeros(at + part.bytes.size());
+    at += round_up(part.bytes.size());
+    image.parts.push_back(std::move(part));
+  }
+  table.end();
+  if (at != file.size()) refuse(at, "this checkpoint is damaged (something follows its parts); use another one");
+  return image;
+}
+
+std::vector<std::byte> read_whole_file(const std::string& path) {
+  const auto fail = [&](const std::string& why) {
+    throw data_error({.file = path}, "this checkpoint cannot be read (" + why + "); look at the file and its folder");
+  };
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) fail(std::strerror(errno));
+  std::vector<std::byte> bytes;
+  struct stat status {};
+  if (::fstat(file, &status) == 0) bytes.resize(static_cast<std::size_t>(status.st_size));
+  std::size_t read = 0;
+  int trouble = 0;
+  while (read < bytes.size()) {
+    const ssize_t n = ::read(file, bytes.data() + read, bytes.size() - read);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) trouble = errno;
+    if (n <= 0) break;
+    read += static_cast<std::size_t>(n);
+  }
+  ::close(file);
+  if (trouble != 0) fail(std::strerror(trouble));
+  bytes.resize(read);
+  return bytes;
+}
+
+}  // namespace muster::inline v0::detail

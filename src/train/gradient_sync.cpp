@@ -1,0 +1,342 @@
+#include <muster/train/gradient_sync.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include <muster/comm/collectives/allgather.hpp>
+#include <muster/comm/collectives/allreduce.hpp>
+#include <muster/core/error.hpp>
+#include <muster/core/events.hpp>
+
+namespace muster::inline v0 {
+namespace {
+
+// The number of samples travels as two floats, whose sums over ranks stay exact.
+constexpr std::uint64_t count_base = 4096;
+
+// In lanes, so that the loop is of vectors; the same on every rank, whatever they are.
+double sum_of_squares(std::span<const float> values) {
+  constexpr std::size_t lanes = 8;
+  std::array<double, lanes> sums{};
+  std::size_t i = 0;
+  for (; i + lanes <= values.size(); i += lanes) {
+    for (std::size_t lane = 0; lane < lanes; ++lane) {
+      const double value = values[i + lane];
+      sums[lane] += value * value;
+    }
+  }
+  for (; i < values.size(); ++i) sums[0] += double{values[i]} * double{values[i]};
+  double all = 0;
+  for (const double sum : sums) all += sum;
+  return all;
+}
+
+void scale(std::span<float> values, float by) {
+  for (float& value : values) value *= by;
+}
+
+}  // namespace
+
+// ---- what a model sees ----
+
+backward_pass::backward_pass(gradient_sync& of, group& ranks, int passes) : sync_(&of) { of.reset(ranks, passes); }
+backward_pass::~backward_pass() { sync_->leave(); }
+std::span<const float> backward_pass::parameter(std::size_t tensor) const { return sync_->arena_->parameter(tensor); }
+std::span<float> backward_pass::gradient(std::size_t tensor) { return sync_->arena_->gradient(tensor); }
+bool backward_pass::adds(std::size_t tensor) const { return sync_->written_.at(tensor) > 0; }
+void backward_pass::ready(std::size_t tensor) { sync_->written(tensor); }
+void backward_pass::wait() { sync_->wait(); }
+std::uint64_t backward_pass::samples() const noexcept { return sync_->samples_; }
+double backward_pass::norm() const noexcept { return std::sqrt(sync_->squares_); }
+
+void backward_pass::clear() { sync_->arena_->clear_gradients(); }
+
+void backward_pass::add_samples(std::uint64_t count) {
+  if (sync_->next_start_ > 0) {
+    throw configuration_error(
+        "samples are counted too late (the first gradients have left, and their number with them); call add_samples "
+        "before a pass writes its gradients, and begin() with the number of passes");
+  }
+  sync_->samples_here_ += count;
+  sync_->counted_ = true;
+}
+
+void backward_pass::divided_by(double divisor) {
+  if (!(divisor > 0 && std::isfinite(divisor))) {
+    throw configuration_error("gradients cannot have been divided by " + std::to_string(divisor) +
+                              " (it is not a positive number); give the size of the global batch");
+  }
+  sync_->divisor_ = divisor;
+}
+
+// ---- buckets ----
+
+gradient_sync::gradient_sync(arena& of, const sync_options& options) : arena_(&of), options_(options) {
+  if (of.beside_) {
+    throw configuration_error("an arena cannot have two gradient_syncs (its gradients are reduced once); use one");
+  }
+  if (!(options.clip >= 0 && std::isfinite(options.clip))) {
+    throw configuration_error("gradients cannot be clipped to a norm of " + std::to_string(options.clip) +
+                              " (it is not a number from 0 on); give a positive one, or 0 for no clipping");
+  }
+  if (options.mode.what != sync_mode::kind::allreduce && options.codec.reducer() != nullptr) {
+    throw configuration_error("a codec cannot be used in mode " + to_string(options.mode) +
+                              " (it is for gradients, and these ranks exchange weights); use mode allreduce or no "
+                              "codec");
+  }
+  plan();
+  if (const auto& reducer = options_.codec.reducer()) reducer->attach(of, buckets_);
+  of.beside_ = [this](state_parts& parts) { describe(parts); };
+  if (exchanges_gradients()) return;
+  of.change_ = in_step::shadowed;
+  of.states_are_ = state_kind::rank_local;
+  if (options.mode.what != sync_mode::kind::allreduce_weights) of.parameters_are_ = state_kind::rank_local;
+}
+
+gradient_sync::~gradient_sync() {
+  leave();
+  arena_->beside_ = nullptr;
+  arena_->change_ = in_step::settled;
+  arena_->parameters_are_ = arena_->states_are_ = state_kind::replicated;
+}
+
+void gradient_sync::plan() {
+  const std::size_t tensors = arena_->shapes().size();
+  bucket_of_.resize(tensors);
+  written_.resize(tensors);
+  std::size_t begin = 0, end = 0;
+  gradient_bucket open;
+  const auto close = [&] {
+    open.values = arena_->gradients().subspan(begin, end - begin);
+    buckets_.push_back(std::exchange(open, {}));
+    begin = end;
+  };
+  for (std::size_t tensor = tensors; tensor-- > 0;) {
+    const std::size_t limit = (buckets_.empty() ? options_.first_bucket : options_.bucket) / sizeof(float);
+    const std::size_t count = arena_->extent(tensor).count;
+    if (!open.tensors.empty() && end - begin + count > limit) close();
+    open.tensors.push_back(tensor);
+    end += count;
+  }
+  close();
+  flights_.resize(buckets_.size());
+  for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
+    for (const std::size_t tensor : buckets_[bucket].tensors) bucket_of_[tensor] = bucket;
+  }
+}
+
+bool gradient_sync::exchanges_gradients() const noexcept { return options_.mode.what == sync_mode::kind::allreduce; }
+
+std::span<float> gradient_sync::with_head(std::size_t bucket) noexcept {
+  const auto values = buckets_[bucket].values;
+  return bucket == 0 ? arena_->gradients_.span().first(arena::head + values.size()) : values;
+}
+
+double gradient_sync::compression_ratio() const noexcept {
+  const std::size_t bytes = arena_->gradients().size_bytes();
+  return bytes == 0 || options_.codec.reducer() == nullptr
+             ? 1.0
+             : static_cast<double>(bytes_sent_) / static_cast<double>(bytes);
+}
+
+// ---- a step ----
+
+backward_pass gradient_sync::begin(group& ranks, int passes) {
+  if (ranks_ != nullptr) {
+    throw configuration_error(
+        "a backward pass cannot begin (the last one is under way); let it end, by wait() or by leaving its scope");
+  }
+  if (passes < 1) {
+    throw configuration_error("a step cannot have " + std::to_string(passes) +
+                              " passes (it needs one); give 1 or more");
+  }
+  return backward_pass(*this, ranks, passes);
+}
+
+void gradient_sync::reset(group& ranks, int passes) {
+  ranks_ = &ranks;
+  passes_ = passes;
+  polls_ = !ranks.settings().progress_thread;
+  std::ranges::fill(written_, 0);
+  for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
+    flights_[bucket].missing = buckets_[bucket].tensors.size();
+    flights_[bucket].started = flights_[bucket].finished = false;
+  }
+  next_start_ = next_finish_ = 0;
+  samples_here_ = samples_ = 0;
+  counted_ = false;
+  divisor_ = 1.0;
+  factor_ = 1.0f;
+  squares_ = 0.0;
+  bytes_sent_ = 0;
+  next_ = now_;
+  ++next_.steps;
+}
+
+// The gradients are free after it, whatever happened.
+void gradient_sync::leave() noexcept {
+  if (ranks_ == nullptr) return;
+  if (const auto& reducer = options_.codec.reducer()) reducer->abandon();
+  count_under_way_ = work();
+  for (auto& flight : flights_) flight.under_way = work();
+  ranks_ = nullptr;
+}
+
+void gradient_sync::written(std::size_t tensor) {
+  if (tensor >= written_.size() || written_[tensor] == passes_) {
+    throw configuration_error(tensor >= written_.size()
+                                  ? "no tensor has index " + std::to_string(tensor) + " (the arena has " +
+                                        std::to_string(written_.size()) + "); count from 0"
+                                  : "the gradient of '" + arena_->shapes()[tensor].name +
+                                        "' was written once more than there are passes (" + std::to_string(passes_) +
+                                        "); call ready once a pass, and begin() with the number of passes");
+  }
+  if (++written_[tensor] == passes_ && --flights_[bucket_of_[tensor]].missing == 0) start_complete_buckets();
+  if (polls_) poll();
+}
+
+void gradient_sync::start_complete_buckets() {
+  while (next_start_ < buckets_.size() && flights_[next_start_].missing == 0) start(next_start_++);
+}
+
+void gradient_sync::start(std::size_t bucket) {
+  if (!exchanges_gradients()) return;
+  auto& flight = flights_[bucket];
+  if (bucket == 0) {
+    const auto head = arena_->gradients_.span().first(arena::head);
+    std::ranges::fill(head, 0.0f);
+    head[0] = static_cast<float>(samples_here_ / count_base);
+    head[1] = static_cast<float>(samples_here_ % count_base);
+  }
+  if (current_event_sink() != nullptr) flight.begin = clock::now();
+  if (const auto& reducer = options_.codec.reducer()) {
+    if (bucket == 0) count_under_way_ = allreduce_async(*ranks_, arena_->gradients_.span().first(arena::head), sum);
+    reducer->begin(*ranks_, bucket, now_.steps);
+  } else if (ranks_->size() > 1) {
+    flight.under_way = allreduce_async(*ranks_, with_head(bucket), sum);
+    bytes_sent_ += with_head(bucket).size_bytes();
+  }
+  flight.started = true;
+}
+
+// Moves the collectives on and ends those that are done while their gradients are still in a cache.
+void gradient_sync::poll() {
+  if (options_.codec.reducer() != nullptr) return;
+  while (next_finish_ < next_start_ && flights_[next_finish_].under_way.test()) finish(next_finish_++);
+}
+
+void gradient_sync::take_count() {
+  const auto head = arena_->gradients_.span().first(2);
+  samples_ = exchanges_gradients()
+                 ? static_cast<std::uint64_t>(head[0]) * count_base + static_cast<std::uint64_t>(head[1])
+                 : samples_here_;
+  if (samples_ > 0) factor_ = static_cast<float>(divisor_ / static_cast<double>(samples_));
+}
+
+void gradient_sync::finish(std::size_t bucket) {
+  if (bucket == 0) take_count();
+  const auto values = buckets_[bucket].values;
+  if (event_sink* const sink = current_event_sink(); sink != nullptr && flights_[bucket].started)
+    sink->record({activity::bucket, "bucket", flights_[bucket].begin, clock::now(), values.size_bytes()});
+  if (factor_ != 1.0f) scale(values, factor_);
+  if (options_.clip > 0) squares_ += sum_of_squares(values);
+  flights_[bucket].finished = true;
+}
+
+void gradient_sync::wait() {
+  for (std::size_t tensor = 0; tensor < written_.size(); ++tensor) {
+    if (written_[tensor] == 0) std::ranges::fill(arena_->gradient(tensor), 0.0f);
+  }
+  for (auto& flight : flights_) flight.missing = 0;
+  start_complete_buckets();
+  const auto& reducer = options_.codec.reducer();
+  count_under_way_.wait();
+  for (; next_finish_ < buckets_.size(); ++next_finish_) {
+    if (reducer)
+      reducer->finish(*ranks_, next_finish_);
+    else
+      flights_[next_finish_].under_way.wait();
+    finish(next_finish_);
+  }
+  if (reducer) bytes_sent_ = reducer->bytes_sent();
+  if (samples_ == 0 && !counted_ && std::ranges::any_of(written_, [](int times) { return times > 0; })) {
+    throw configuration_error(
+        "the gradients cannot be divided by the number of samples (nobody counted any); call add_samples in the "
+        "backward pass");
+  }
+  if (const double norm = std::sqrt(squares_); options_.clip > 0 && norm > double{options_.clip})
+    scale(arena_->gradients(), static_cast<float>(double{options_.clip} / norm));
+  ranks_ = nullptr;
+}
+
+// ---- weights ----
+
+void gradient_sync::end(group& ranks) {
+  next_.samples_since_average = now_.samples_since_average + samples_here_;
+  switch (options_.mode.what) {
+    case sync_mode::kind::allreduce:
+      return;
+    case sync_mode::kind::local_sgd:
+      if ((now_.steps + 1) % options_.mode.period != 0) return;
+      [[fallthrough]];
+    case sync_mode::kind::allreduce_weights:
+      average_weights(ranks, next_.samples_since_average);
+      next_.samples_since_average = 0;
+      return;
+    case sync_mode::kind::gossip:
+      gossip(ranks, options_.mode.graph, arena_->parameters(), scratch_);
+      bytes_sent_ +=
+          arena_->parameters().size_bytes() * neighbours(options_.mode.graph, ranks.rank(), ranks.size()).size();
+      return;
+  }
+}
+
+void gradient_sync::average(group& ranks) {
+  if (exchanges_gradients()) return;
+  average_weights(ranks, options_.mode.what == sync_mode::kind::gossip ? 0 : now_.samples_since_average);
+  now_.samples_since_average = next_.samples_since_average = 0;
+}
+
+// Beside the parameters, which an error leaves as they were.
+void gradient_sync::average_weights(group& ranks, std::uint64_t mine) {
+  if (ranks.size() == 1) return;
+  std::vector<std::uint64_t> trained_with(static_cast<std::size_t>(ranks.size()));
+  allgather(ranks, std::span(&mine, 1), trained_with);
+  std::uint64_t all = 0;
+  bool equal = true;
+  for (const std::uint64_t samples : trained_with) {
+    all += samples;
+    equal = equal && samples == trained_with.front();
+  }
+  const auto parameters = arena_->parameters();
+  scratch_.resize(parameters.size());
+  const std::span<float> sums(scratch_);
+  if (equal) {
+    allreduce(ranks, std::span<const float>(parameters), sums, mean);
+  } else {
+    const auto weight = static_cast<float>(static_cast<double>(mine) / static_cast<double>(all));
+    for (std::size_t i = 0; i < sums.size(); ++i) sums[i] = weight * parameters[i];
+    allreduce(ranks, sums, sum);
+  }
+  std::ranges::copy(sums, parameters.begin());
+  bytes_sent_ += parameters.size_bytes();
+}
+
+// ---- state ----
+
+void gradient_sync::describe(state_parts& parts) {
+  parts.add("steps of gradient_sync", std::span(&now_.steps, 1));
+  parts.add("samples since the weights were averaged", std::span(&now_.samples_since_average, 1),
+            state_kind::rank_local);
+  parts.hook([this] { now_ = next_; }, [this] { discard(); });
+  if (const auto& reducer = options_.codec.reducer()) reducer->describe(parts);
+}
+
+void gradient_sync::commit() noexcept { now_ = next_; }
+
+void gradient_sync::discard() noexcept { next_ = now_; }
+
+}  // namespace muster::inline v0

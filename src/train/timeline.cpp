@@ -1,0 +1,148 @@
+#include <muster/train/timeline.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cinttypes>
+#include <cstdio>
+
+#include <muster/comm/collectives/allgather.hpp>
+#include <muster/comm/collectives/barrier.hpp>
+#include <muster/comm/collectives/gather.hpp>
+#include <muster/core/atomic_file.hpp>
+
+namespace muster::inline v0 {
+namespace {
+
+struct row {
+  const char* category;
+  int number;
+};
+
+// The rows of a rank, in the order in which they are drawn; buckets have those behind.
+row row_of(activity what) {
+  switch (what) {
+    case activity::step:
+      return {"step", 0};
+    case activity::phase:
+      return {"phase", 1};
+    case activity::communication:
+      return {"communication", 2};
+    case activity::data_wait:
+      return {"data", 3};
+    case activity::bucket:
+      return {"bucket", 4};
+    case activity::cache_hit:
+    case activity::cache_miss:
+      break;
+  }
+  return {"cache", 3};
+}
+
+void append_name(std::string& to, int rank, int number, const char* name) {
+  std::array<char, 160> line;
+  std::snprintf(line.data(), line.size(),
+                "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}},\n", rank,
+                number, name);
+  to += line.data();
+}
+
+}  // namespace
+
+timeline::timeline(group& world, std::string path, std::size_t most)
+    : path_(std::move(path)), listens_(!path_.empty() && path_ != "none"), most_(most) {
+  if (!listens_) return;
+  if (world.rank() == 0) require_writable(path_);
+  events_.reserve(std::min<std::size_t>(most_, 4096));
+  barrier(world);
+  origin_ = clock::now();
+  former_ = current_event_sink();
+  current_event_sink() = this;
+}
+
+timeline::timeline(context& of) : timeline(of.world(), of.configuration().value(setting::trace)) {}
+
+timeline::~timeline() {
+  if (listens_) current_event_sink() = former_;
+}
+
+void timeline::record(const event& event) noexcept {
+  if (former_ != nullptr) former_->record(event);
+  if (event.what == activity::cache_hit || event.what == activity::cache_miss) return;  // no time of their own
+  if (events_.size() == most_) {
+    ++dropped_;
+    return;
+  }
+  try {
+    events_.push_back(event);
+  } catch (...) {  // no memory
+    ++dropped_;
+  }
+}
+
+std::string timeline::events_of(int rank) const {
+  std::string text;
+  std::array<char, 320> line;
+  std::snprintf(line.data(), line.size(),
+                "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"rank %d\"}},\n", rank, rank);
+  text += line.data();
+  append_name(text, rank, 0, "steps");
+  append_name(text, rank, 1, "phases");
+  append_name(text, rank, 2, "collectives");
+  append_name(text, rank, 3, "waiting for data");
+
+  const auto microseconds = [this](clock::time_point at) { return seconds(at - origin_).count() * 1e6; };
+  // What is under way at the same time goes to rows of its own: each bucket to the first that is free when it begins.
+  std::vector<const event*> in_order;
+  for (const auto& one : events_) in_order.push_back(&one);
+  std::ranges::stable_sort(in_order, {}, [](const event* one) { return one->begin; });
+  std::vector<clock::time_point> busy_until;
+  for (const event* const one : in_order) {
+    auto [category, number] = row_of(one->what);
+    if (one->what == activity::bucket) {
+      std::size_t free = 0;
+      while (free < busy_until.size() && busy_until[free] > one->begin) ++free;
+      if (free == busy_until.size()) {
+        busy_until.emplace_back();
+        append_name(text, rank, number + static_cast<int>(free), "buckets");
+      }
+      busy_until[free] = one->end;
+      number += static_cast<int>(free);
+    }
+    const char* const measure = one->what == activity::step ? "number" : "bytes";
+    std::snprintf(line.data(), line.size(),
+                  "{\"name\":\"%.*s\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,\"tid\":%d,"
+                  "\"args\":{\"%s\":%" PRIu64 "}},\n",
+                  static_cast<int>(std::min<std::size_t>(one->name.size(), 64)), one->name.data(), category,
+                  microseconds(one->begin), microseconds(one->end) - microseconds(one->begin), rank, number, measure,
+                  one->bytes);
+    text += line.data();
+  }
+  return text;
+}
+
+void timeline::write(group& world) {
+  if (!listens_) return;
+  std::string mine = events_of(world.rank());
+  const std::uint64_t size = mine.size();
+  std::vector<std::uint64_t> sizes(static_cast<std::size_t>(world.size()));
+  allgather(world, std::span(&size, 1), sizes);
+  const auto longest = static_cast<std::size_t>(*std::ranges::max_element(sizes));
+  mine.resize(longest);
+  std::vector<char> all(world.rank() == 0 ? longest * sizes.size() : 0);
+  const auto octets = [](std::span<char> text) {
+    return std::span(reinterpret_cast<std::uint8_t*>(text.data()), text.size());
+  };
+  gather(world, octets(mine), octets(all), 0);
+  if (world.rank() != 0) return;
+  atomic_file file(path_);
+  file.write("{\"traceEvents\":[\n");
+  for (std::size_t rank = 0; rank < sizes.size(); ++rank) {
+    std::string_view text(all.data() + rank * longest, static_cast<std::size_t>(sizes[rank]));
+    if (rank + 1 == sizes.size()) text.remove_suffix(2);  // no comma behind the last
+    file.write(text);
+  }
+  file.write("\n],\"displayTimeUnit\":\"ms\"}\n");
+  file.commit();
+}
+
+}  // namespace muster::inline v0

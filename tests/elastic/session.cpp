@@ -1,0 +1,204 @@
+#include <muster/elastic/session.hpp>
+
+#include <algorithm>
+#include <numeric>
+
+#include <muster/comm/collectives/allreduce.hpp>
+#include <muster/core/error.hpp>
+#include <muster/core/random.hpp>
+
+#include "catch.hpp"
+#include "comm/ranks.hpp"
+#include "elastic/numbers.hpp"
+
+namespace {
+
+struct total {
+  std::vector<double> sum = {0.0};
+
+  void describe(muster::state_parts& parts) { parts.add("sum", std::span(sum), muster::state_kind::replicated); }
+};
+
+// A conductor of one rank that goes on after every failure but those of the user.
+class patient final : public muster::detail::conductor {
+ public:
+  explicit patient(muster::group& ranks) : ranks_(&ranks) {}
+  void prepare(muster::state& of) override {
+    if (jump) of.move_to(*jump);
+    jump.reset();
+  }
+  muster::group& ranks() override { return *ranks_; }
+  std::uint64_t generation() const noexcept override { return generation_; }
+  void recover(muster::state&, std::exception_ptr why) override {
+    try {
+      std::rethrow_exception(why);
+    } catch (const muster::peer_failure&) {
+      ++generation_;
+    }
+  }
+  void committed(const muster::state& of) noexcept override { last = of.steps(); }
+
+  std::optional<muster::state_position> jump;
+  std::uint64_t last = 0;
+
+ private:
+  muster::group* ranks_;
+  std::uint64_t generation_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("a session uses every sample of an epoch once, whatever the number of ranks") {
+  const int ranks = GENERATE(1, 2, 5);
+  constexpr std::uint64_t samples = 103;
+  std::vector<std::vector<muster::sample_id>> used(static_cast<std::size_t>(ranks));
+  std::vector<double> sums(static_cast<std::size_t>(ranks));
+  test::run_ranks(ranks, [&](muster::group& world) {
+    const auto me = static_cast<std::size_t>(world.rank());
+    auto loader = numbers{samples} | muster::shuffle(9) | muster::batch(10);
+    total model;
+    muster::state state{model, loader.cursor()};
+    auto session = muster::fixed_session(world);
+    std::uint64_t evaluations = 0;
+    while (session.run(state,
+                       [&](muster::step& step) {
+                         const auto batch = loader.next(step.slice());
+                         double mine = 0;
+                         for (const auto id : batch.samples) mine += static_cast<double>(id);
+                         mine = muster::allreduce(step.group(), mine, muster::sum);
+                         model.sum[0] += mine;
+                         used[me].insert(used[me].end(), batch.samples.begin(), batch.samples.end());
+                         if (step.number() != state.steps() || step.epoch() != loader.epoch() || step.generation() != 0)
+                           throw muster::mismatch_error("the step does not know where it is");
+                       },
+                       {.epochs = 3})) {
+      const auto before = state.position();
+      if (!session.evaluate(state, [&](muster::step& step) { (void)muster::allreduce(step.group(), 1, muster::sum); }))
+        throw muster::mismatch_error("an evaluation was left out");
+      if (state.steps() != before.steps || state.position().at != before.at)
+        throw muster::mismatch_error("an evaluation moved the state");
+      ++evaluations;
+    }
+    if (evaluations != 3 || state.steps() != 33 || loader.epoch() != 2)
+      throw muster::mismatch_error("the run ended elsewhere");
+    sums[me] = model.sum[0];
+  });
+  std::vector<int> times(samples, 0);
+  for (const auto& mine : used) {
+    for (const auto id : mine) ++times[static_cast<std::size_t>(id)];
+  }
+  CHECK(std::all_of(times.begin(), times.end(), [](int n) { return n == 3; }));
+  for (const double sum : sums) CHECK(sum == 3.0 * 102 * 103 / 2);
+}
+
+TEST_CASE("runs end at their limits, alike wherever they begin") {
+  test::run_ranks(1, [](muster::group& world) {
+    auto loader = numbers{100} | muster::batch(10);
+    total model;
+    muster::state state{model, loader.cursor()};
+    auto session = muster::fixed_session(world);
+    const auto nothing = [](muster::step&) {};
+    CHECK(session.run(state, nothing, {.steps = 3}));
+    CHECK(state.steps() == 3);
+    CHECK_FALSE(session.run(state, nothing, {.steps = 3}));
+    CHECK(session.run(state, nothing, {.every = 4}));
+    CHECK(state.steps() == 4);
+    CHECK(session.run(state, nothing, {.every = 4}));
+    CHECK(state.steps() == 8);
+    CHECK(session.run(state, nothing, {.every = 4}));  // an epoch ends there
+    CHECK(state.steps() == 10);
+    CHECK(state.epoch_is_over());
+    CHECK_FALSE(session.run(state, nothing, {.epochs = 1}));
+    CHECK(loader.epoch() == 0);
+    CHECK(session.run(state, nothing));
+    CHECK(loader.epoch() == 1);
+    CHECK(state.steps() == 20);
+
+    muster::state endless{model};
+    CHECK_THROWS_WITH(session.run(endless, nothing), contains("would not end"));
+    CHECK(session.run(endless, nothing, {.steps = 5}));
+    CHECK(endless.steps() == 5);
+    auto empty = numbers{0} | muster::batch(10);
+    muster::state without{model, empty.cursor()};
+    CHECK_THROWS_WITH(session.run(without, nothing), contains("has no batch"));
+  });
+}
+
+TEST_CASE("in a fixed session a failed step leaves the state as it was and ends the run") {
+  test::run_ranks(1, [](muster::group& world) {
+    auto loader = numbers{100} | muster::batch(10);
+    std::vector<float> mean(4, 1.0f);
+    muster::state state{muster::shadowed_values{"mean", std::span(mean)}, loader.cursor()};
+    auto session = muster::fixed_session(world);
+    const auto fails_at = [&](std::uint64_t number) {
+      return [&mean, number](muster::step& step) {
+        mean[0] += 1.0f;
+        if (step.number() == number) throw std::runtime_error("no more");
+      };
+    };
+    CHECK_THROWS_WITH(session.run(state, fails_at(3)), "no more");
+    CHECK(mean[0] == 4.0f);
+    CHECK(state.steps() == 3);
+    CHECK(loader.cursor().position == 30);
+    CHECK_THROWS_AS(session.evaluate(state, fails_at(3)), std::runtime_error);
+    CHECK(mean[0] == 4.0f);
+    CHECK(session.run(state, fails_at(100)));
+    CHECK(mean[0] == 11.0f);
+  });
+}
+
+TEST_CASE("a conductor that recovers has each step committed once, however often it fails") {
+  test::run_ranks(1, [](muster::group& world) {
+    auto loader = numbers{1000} | muster::shuffle(4) | muster::batch(7);
+    std::vector<double> sum(1, 0.0);
+    muster::state state{muster::shadowed_values{"sum", std::span(sum)}, loader.cursor()};
+    auto owned = std::make_unique<patient>(world);
+    auto& conductor = *owned;
+    muster::session session(std::move(owned));
+    muster::random_stream random(11);
+    std::uint64_t failures = 0;
+    CHECK(session.run(state, [&](muster::step& step) {
+      const auto batch = loader.next(step.slice());
+      for (const auto id : batch.samples) sum[0] += static_cast<double>(id);
+      if (random.below(3) != 0) return;
+      ++failures;
+      throw muster::peer_failure({1}, "somebody died");
+    }));
+    CHECK(failures > 10);
+    CHECK(session.generation() == failures);
+    CHECK(sum[0] == 999.0 * 1000 / 2);
+    CHECK(conductor.last == state.steps());
+
+    CHECK_THROWS_AS(session.run(state, [&](muster::step&) { throw muster::configuration_error("mine"); }),
+                    muster::configuration_error);
+  });
+}
+
+TEST_CASE("a rank whose state was moved on goes on from there") {
+  test::run_ranks(1, [](muster::group& world) {
+    auto loader = numbers{100} | muster::batch(10);
+    auto ahead = numbers{100} | muster::batch(10);
+    total model;
+    muster::state state{model, loader.cursor()};
+    auto owned = std::make_unique<patient>(world);
+    auto& conductor = *owned;
+    muster::session session(std::move(owned));
+    const auto nothing = [](muster::step&) {};
+
+    for (int k = 0; k < 4; ++k) ahead.commit();
+    conductor.jump = muster::state_position{4, 0, std::as_const(ahead).cursor()};  // joins in the middle
+    std::uint64_t steps = 0;
+    CHECK(session.run(state, [&](muster::step&) { ++steps; }));
+    CHECK(steps == 6);
+
+    conductor.jump = muster::state_position{10, 1, state.position().at};  // the others have evaluated
+    CHECK_FALSE(session.evaluate(state, nothing));
+
+    ahead.next_epoch();
+    for (int k = 0; k < 10; ++k) ahead.commit();
+    conductor.jump = muster::state_position{20, 1, std::as_const(ahead).cursor()};  // and have done an epoch
+    CHECK(session.run(state, nothing));
+    CHECK(loader.epoch() == 2);
+    CHECK(state.steps() == 30);
+  });
+}

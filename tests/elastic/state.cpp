@@ -1,0 +1,138 @@
+#include <muster/elastic/state.hpp>
+
+#include <numeric>
+
+#include <muster/core/error.hpp>
+#include <muster/data/pipeline.hpp>
+#include <muster/data/raw.hpp>
+
+#include "catch.hpp"
+#include "elastic/numbers.hpp"
+
+static_assert(muster::cursor_owner<muster::loader<numbers>>);
+static_assert(muster::cursor_owner<muster::any_loader>);
+
+namespace {
+
+// An owner that keeps what a step changes apart, as error feedback does.
+struct apart {
+  int value = 1;
+  int next = 1;
+
+  void describe(muster::state_parts& parts) {
+    parts.add("apart", std::span(&value, 1), muster::state_kind::rank_local);
+    parts.hook([this] { value = next; }, [this] { next = value; });
+  }
+};
+
+// One whose state has no fixed size.
+struct diary {
+  std::string text;
+
+  void describe(muster::state_parts& parts) {
+    parts.add(
+        "diary", muster::state_kind::replicated,
+        [this] {
+          const auto bytes = std::as_bytes(std::span(text));
+          return std::vector<std::byte>(bytes.begin(), bytes.end());
+        },
+        [this](std::span<const std::byte> bytes) {
+          text.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+        });
+  }
+};
+
+struct weights {
+  std::vector<float> values = std::vector<float>(8, 1.0f);
+
+  void describe(muster::state_parts& parts) { parts.add("weights", std::span(values)); }
+};
+
+}  // namespace
+
+TEST_CASE("a step commits or did not happen") {
+  auto loader = numbers{100} | muster::shuffle(1) | muster::batch(30);
+  std::vector<float> mean(5, 2.0f);
+  apart feedback;
+  weights model;
+  muster::state state{model, muster::shadowed_values{"mean", std::span(mean)}, feedback, loader.cursor()};
+
+  const auto step = [&] {
+    state.begin_step();
+    std::iota(mean.begin(), mean.end(), 10.0f);
+    feedback.next = 7;
+  };
+  step();
+  state.roll_back();
+  CHECK(mean == std::vector<float>(5, 2.0f));
+  CHECK(feedback.next == 1);
+  CHECK(state.steps() == 0);
+  CHECK(loader.cursor().position == 0);
+
+  step();
+  state.commit_step();
+  CHECK(mean[4] == 14.0f);
+  CHECK(feedback.value == 7);
+  CHECK(state.steps() == 1);
+  CHECK(loader.cursor().position == 30);
+  state.roll_back();  // no step has begun
+  CHECK(mean[4] == 14.0f);
+  CHECK(state.progress().step == 1);
+  CHECK(state.progress().epoch == 0.3);
+}
+
+TEST_CASE("the digest is of what is replicated and of the position") {
+  auto loader = numbers{100} | muster::batch(30);
+  apart feedback;
+  weights model;
+  diary words{"so far"};
+  muster::state state{model, feedback, words, loader.cursor()};
+  const auto before = state.digest();
+  feedback.value = 3;
+  CHECK(state.digest() == before);
+  model.values[7] = 5.0f;
+  CHECK(state.digest() != before);
+  model.values[7] = 1.0f;
+  CHECK(state.digest() == before);
+  words.text += ".";
+  CHECK(state.digest() != before);
+  words.text = "so far";
+  loader.commit();
+  CHECK(state.digest() != before);
+}
+
+TEST_CASE("a state goes where another was") {
+  auto there = numbers{100} | muster::shuffle(3) | muster::batch(30);
+  auto here = numbers{100} | muster::shuffle(3) | muster::batch(30);
+  weights model;
+  muster::state ahead{model, there.cursor()};
+  muster::state behind{model, here.cursor()};
+  for (int k = 0; k < 3; ++k) {
+    ahead.begin_step();
+    ahead.commit_step();
+  }
+  CHECK(ahead.position().is_beyond(behind.position()));
+  CHECK_FALSE(behind.position().is_beyond(ahead.position()));
+  behind.move_to(ahead.position());
+  CHECK(here.cursor() == there.cursor());
+  CHECK(behind.position() == ahead.position());
+  CHECK_FALSE(behind.position().is_beyond(ahead.position()));
+
+  auto other = numbers{99} | muster::shuffle(3) | muster::batch(30);
+  muster::state foreign{model, other.cursor()};
+  CHECK_THROWS_WITH(foreign.move_to(ahead.position()), contains("the number of samples is 100 there and 99 here"));
+  CHECK(foreign.steps() == 0);
+}
+
+TEST_CASE("parts have names of their own, and come with use") {
+  weights one, two;
+  CHECK_THROWS_WITH((muster::state{one, two}), contains("two parts of the state are named 'weights'"));
+  CHECK_THROWS_AS((muster::state{muster::shadowed_values{"", std::span(one.values)}}), muster::configuration_error);
+  auto loader = numbers{100} | muster::batch(30);
+  CHECK_THROWS_WITH((muster::state{loader.cursor(), loader.cursor()}), contains("two cursors"));
+
+  muster::state state{one};
+  CHECK(state.parts().size() == 1);
+  CHECK_FALSE(state.has_data());
+  CHECK(state.progress().epoch == 0.0);
+}

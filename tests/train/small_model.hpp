@@ -1,0 +1,124 @@
+// A model as small as one can be that has what a large one has: layers, statistics that a step changes, a loss.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include <muster/core/random.hpp>
+#include <muster/data/record_batch.hpp>
+#include <muster/elastic/state.hpp>
+#include <muster/train/arena.hpp>
+#include <muster/train/gradient_sync.hpp>
+
+namespace test {
+
+/// Classifies records of float values: centres them by their running mean, one hidden layer with ReLU, softmax.
+class small_model {
+ public:
+  small_model(std::size_t hidden, std::size_t inputs, std::size_t classes)
+      : hidden_(hidden), inputs_(inputs), classes_(classes), mean_(inputs) {}
+
+  [[nodiscard]] std::vector<muster::tensor_shape> shapes() const {
+    return {{"first.weight", {hidden_, inputs_}},
+            {"first.bias", {hidden_}},
+            {"second.weight", {classes_, hidden_}},
+            {"second.bias", {classes_}}};
+  }
+  /// Shadowed: a step that fails has not changed them.
+  [[nodiscard]] muster::shadowed_values<float> batch_norm() { return {"running mean", std::span(mean_), {}}; }
+
+  void initialise(muster::arena& arena, std::uint64_t seed) const {
+    muster::random_stream random(seed);
+    for (const std::size_t tensor : {std::size_t{0}, std::size_t{2}}) {
+      const double scale = std::sqrt(2.0 / static_cast<double>(tensor == 0 ? inputs_ : hidden_));
+      for (float& weight : arena.parameter(tensor)) weight = static_cast<float>(random.normal() * scale);
+    }
+  }
+
+  void forward_backward(const muster::record_batch& batch, muster::backward_pass& backward) {
+    backward.add_samples(batch.samples.size());
+    backward.divided_by(static_cast<double>(batch.global_size));
+    const auto w1 = backward.parameter(0), b1 = backward.parameter(1);
+    const auto w2 = backward.parameter(2), b2 = backward.parameter(3);
+    const auto values = batch.values<float>();
+    const std::size_t samples = batch.samples.size();
+    std::vector<float> hidden(samples * hidden_), slopes(samples * classes_);
+    loss_ = 0;
+    hits_ = 0;
+    for (std::size_t s = 0; s < samples; ++s) {
+      const float* const x = values.data() + s * inputs_;
+      float* const h = hidden.data() + s * hidden_;
+      float* const p = slopes.data() + s * classes_;
+      for (std::size_t k = 0; k < hidden_; ++k) {
+        float sum = b1[k];
+        for (std::size_t i = 0; i < inputs_; ++i) sum += w1[k * inputs_ + i] * (x[i] - mean_[i]);
+        h[k] = std::max(sum, 0.0f);
+      }
+      for (std::size_t c = 0; c < classes_; ++c) {
+        p[c] = b2[c];
+        for (std::size_t k = 0; k < hidden_; ++k) p[c] += w2[c * hidden_ + k] * h[k];
+      }
+      const auto label = static_cast<std::size_t>(batch.labels[s]);
+      const float highest = *std::max_element(p, p + classes_);
+      hits_ += p[label] == highest ? 1 : 0;
+      float all = 0;
+      for (std::size_t c = 0; c < classes_; ++c) all += p[c] = std::exp(p[c] - highest);
+      for (std::size_t c = 0; c < classes_; ++c) p[c] /= all;
+      loss_ -= std::log(std::max(double{p[label]}, 1e-30));
+      p[label] -= 1.0f;
+      for (std::size_t c = 0; c < classes_; ++c) p[c] /= static_cast<float>(batch.global_size);
+    }
+    write(backward, 3,
+          [&](std::size_t c) { return sum_over(samples, [&](std::size_t s) { return slopes[s * classes_ + c]; }); });
+    write(backward, 2, [&](std::size_t at) {
+      const std::size_t c = at / hidden_, k = at % hidden_;
+      return sum_over(samples, [&](std::size_t s) { return slopes[s * classes_ + c] * hidden[s * hidden_ + k]; });
+    });
+    std::vector<float> back(samples * hidden_);
+    for (std::size_t s = 0; s < samples; ++s) {
+      for (std::size_t k = 0; k < hidden_; ++k) {
+        if (hidden[s * hidden_ + k] <= 0) continue;
+        for (std::size_t c = 0; c < classes_; ++c)
+          back[s * hidden_ + k] += slopes[s * classes_ + c] * w2[c * hidden_ + k];
+      }
+    }
+    write(backward, 1,
+          [&](std::size_t k) { return sum_over(samples, [&](std::size_t s) { return back[s * hidden_ + k]; }); });
+    write(backward, 0, [&](std::size_t at) {
+      const std::size_t k = at / inputs_, i = at % inputs_;
+      return sum_over(samples,
+                      [&](std::size_t s) { return back[s * hidden_ + k] * (values[s * inputs_ + i] - mean_[i]); });
+    });
+    // The same at every rank, since it is of a parameter all have: a stand-in for statistics over the batch.
+    for (std::size_t i = 0; i < inputs_; ++i) mean_[i] = 0.9f * mean_[i] + 0.001f * w1[i];
+  }
+
+  /// Of this rank's samples of the last batch.
+  [[nodiscard]] double loss() const noexcept { return loss_; }
+  [[nodiscard]] double hits() const noexcept { return hits_; }
+
+ private:
+  template <class Of>
+  static float sum_over(std::size_t samples, Of of) {
+    float sum = 0;
+    for (std::size_t s = 0; s < samples; ++s) sum += of(s);
+    return sum;
+  }
+  template <class Of>
+  static void write(muster::backward_pass& backward, std::size_t tensor, Of of) {
+    const bool adds = backward.adds(tensor);
+    const auto gradient = backward.gradient(tensor);
+    for (std::size_t at = 0; at < gradient.size(); ++at) gradient[at] = (adds ? gradient[at] : 0.0f) + of(at);
+    backward.ready(tensor);
+  }
+
+  std::size_t hidden_, inputs_, classes_;
+  std::vector<float> mean_;
+  double loss_ = 0;
+  double hits_ = 0;
+};
+
+}  // namespace test
