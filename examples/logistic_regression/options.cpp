@@ -50,8 +50,8 @@ struct command_line {
     auto* batch = app.add_option("--batch", o.batch, "samples a step, over all ranks")->capture_default_str();
     app.add_option("--batch-per-rank", batch_per_rank, "samples a step and rank, instead of --batch")->excludes(batch);
     app.add_option("--schedule", o.schedule,
-                   std::string("learning rate: constant:RATE, inverse-sqrt:ALPHA or "
-                               "step:RATE,epochs=E+E,factor=F,warmup=EPOCHS,scale=S [") +
+                   std::string("learning rate: constant:RATE, inverse-sqrt:ALPHA, step:RATE,epochs=E+E,factor=F, "
+                               "cosine:RATE,epochs=E and others (docs/optimizers.md) [") +
                        default_file_schedule + ", or " + default_synthetic_schedule + " with --synthetic]")
         ->type_name("SPEC");
     app.add_option("--goal", goal, "report when it is reached: accuracy=0.85, val_loss=0.33 or train_loss=0.33")

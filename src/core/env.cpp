@@ -56,6 +56,11 @@ constexpr std::array<setting_info, static_cast<std::size_t>(setting::count_)> ta
      "gossip[:ring|:torus|:exponential]"},
     {setting::trace, "trace", "MUSTER_TRACE", "FILE", "none",
      "write a timeline of phases, buckets and collectives of all ranks there"},
+    {setting::optimizer, "optimizer", "MUSTER_OPTIMIZER", "NAME", "sgd",
+     "of programs that train: sgd, momentum:M, nesterov:M, adam, adamw, lars[:M], adagrad; ,decay=D and more behind "
+     "it"},
+    {setting::compress, "compress", "MUSTER_COMPRESS", "CODEC", "none",
+     "of gradients: none, float16, bfloat16, qsgd8, sign, topk:SHARE, randomk:SHARE, blockk:SHARE, powersgd:RANK"},
     {setting::log_level, "log-level", "MUSTER_LOG_LEVEL", "LEVEL", "warning", "debug, info, warning, error, off"},
     {setting::log_ranks, "log-ranks", "MUSTER_LOG_RANKS", "WHO", "0", "0 or all: which ranks may log"},
 }};

@@ -1,72 +1,90 @@
 #include <muster/train/schedule.hpp>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
+#include <functional>
+#include <numbers>
 
 #include <muster/core/error.hpp>
+
+#include "spec.hpp"
 
 namespace muster::inline v0 {
 namespace {
 
-[[noreturn]] void refuse(std::string_view text, const std::string& why, const std::string& suggestion) {
-  throw configuration_error("schedule '" + std::string(text) + "' cannot be used (" + why + "); " + suggestion);
+std::vector<double> read_milestones(detail::spec_reader& spec) {
+  std::vector<double> milestones;
+  std::string_view rest;
+  if (!spec.take("epochs", rest)) return milestones;
+  for (bool more = true; more;) {
+    const auto plus = rest.find('+');
+    milestones.push_back(spec.read("epoch", rest.substr(0, plus), 0.0, false));
+    more = plus != std::string_view::npos;
+    if (more) rest = rest.substr(plus + 1);
+  }
+  if (std::adjacent_find(milestones.begin(), milestones.end(), std::greater_equal<>()) != milestones.end())
+    spec.refuse("its epochs do not ascend", "write them in order, such as epochs=82+109");
+  return milestones;
 }
 
-/// The number that `word` is, which must be at least `low` (and above it if `open`).
-double number(std::string_view text, std::string_view what, std::string_view word, double low, bool open) {
-  double value{};
-  const auto [end, code] = std::from_chars(word.data(), word.data() + word.size(), value);
-  const bool parsed = code == std::errc() && end == word.data() + word.size() && std::isfinite(value);
-  if (!parsed) {
-    refuse(text, std::string(what) + " '" + std::string(word) + "' is not a number", "write one such as 0.1");
+training_length read_length(detail::spec_reader& spec, const std::string& name) {
+  const training_length length{.epochs = spec.number_of("epochs", 0.0, 0.0, true),
+                               .steps = spec.number_of("steps", 0.0, 0.0, true)};
+  if ((length.epochs == 0.0) == (length.steps == 0.0)) {
+    spec.refuse(length.epochs == 0.0 ? "it does not say how long it lasts" : "it lasts for epochs and for steps",
+                "write such as " + name + ":0.1,epochs=90");
   }
-  if (value < low || (open && value == low)) {
-    refuse(text, std::string(what) + " " + std::string(word) + " is out of range",
-           open ? "give a positive one" : "give one from 0 on");
-  }
-  return value;
+  return length;
 }
 
-/// Cuts `text` up to `separator` off its front and returns that part.
-std::string_view take(std::string_view& text, char separator) {
-  const auto end = text.find(separator);
-  const std::string_view part = text.substr(0, end);
-  text = end == std::string_view::npos ? std::string_view{} : text.substr(end + 1);
-  return part;
+double whole(detail::spec_reader& spec, const std::string& key, double fallback) {
+  const double number = spec.number_of(key, fallback, 0.0, false);
+  if (number != std::floor(number)) spec.refuse(key + " is not a whole number", "write such as " + key + "=10");
+  return number;
 }
 
-step_rate parse_step(std::string_view text, double rate, std::string_view rest) {
-  step_rate schedule{.rate = rate, .milestones = {}};
-  const std::vector<std::string> keys{"epochs", "factor", "warmup", "scale"};
-  std::vector<std::string> seen;
-  while (!rest.empty()) {
-    std::string_view value = take(rest, ',');
-    const std::string key(take(value, '='));
-    if (std::find(seen.begin(), seen.end(), key) != seen.end())
-      refuse(text, "'" + key + "' is given twice", "give it once");
-    seen.push_back(key);
-    if (key == "epochs") {
-      do {
-        schedule.milestones.push_back(number(text, "epoch", take(value, '+'), 0.0, false));
-      } while (!value.empty());
-      if (std::adjacent_find(schedule.milestones.begin(), schedule.milestones.end(), std::greater_equal<>()) !=
-          schedule.milestones.end()) {
-        refuse(text, "its epochs do not ascend", "write them in order, such as epochs=82+109");
-      }
-    } else if (key == "factor") {
-      schedule.factor = number(text, key, value, 0.0, true);
-    } else if (key == "warmup") {
-      schedule.warmup_epochs = number(text, key, value, 0.0, false);
-    } else if (key == "scale") {
-      schedule.scale = number(text, key, value, 0.0, true);
-    } else {
-      const auto meant = closest(key, keys);
-      refuse(text, "'" + key + "' is not one of epochs, factor, warmup, scale",
-             meant ? "did you mean '" + *meant + "'?" : "write such as step:0.1,epochs=82+109,factor=0.1");
-    }
+plateau_rate read_plateau(detail::spec_reader& spec, double rate) {
+  plateau_rate made{.rate = rate};
+  made.factor = spec.number_of("factor", made.factor, 0.0, true);
+  if (made.factor >= 1.0) spec.refuse("the rate would not fall", "give a factor below 1");
+  made.patience = whole(spec, "patience", made.patience);
+  made.threshold = spec.number_of("threshold", made.threshold, 0.0, false);
+  made.cooldown = whole(spec, "cooldown", made.cooldown);
+  made.smallest = spec.number_of("smallest", made.smallest, 0.0, false);
+  std::string_view better;
+  if (spec.take("better", better) && better != "lower" && better != "higher")
+    spec.refuse("better '" + std::string(better) + "' is not one of lower, higher", "write such as better=higher");
+  made.larger_is_better = better == "higher";
+  return made;
+}
+
+schedule read_plain(detail::spec_reader& spec, const std::string& name, double rate) {
+  if (name == "step") {
+    step_rate made{.rate = rate, .milestones = read_milestones(spec)};
+    made.factor = spec.number_of("factor", made.factor, 0.0, true);
+    return made;
   }
-  return schedule;
+  if (name == "cosine") {
+    cosine_rate made{.rate = rate, .length = read_length(spec, name)};
+    made.last = spec.number_of("last", made.last, 0.0, false);
+    return made;
+  }
+  if (name == "polynomial") {
+    polynomial_rate made{.rate = rate, .length = read_length(spec, name)};
+    made.power = spec.number_of("power", made.power, 0.0, true);
+    made.last = spec.number_of("last", made.last, 0.0, false);
+    return made;
+  }
+  if (name == "exponential") {
+    exponential_rate made{.rate = rate, .factor = spec.number_of("factor", 0.0, 0.0, true)};
+    if (made.factor == 0.0)
+      spec.refuse("it does not say by what it falls", "write such as exponential:0.1,factor=0.95");
+    made.every = spec.number_of("every", made.every, 0.0, true);
+    return made;
+  }
+  if (name == "plateau") return read_plateau(spec, rate);
+  if (name == "inverse-sqrt") return inverse_sqrt_rate{rate};
+  return constant_rate{rate};
 }
 
 }  // namespace
@@ -77,24 +95,66 @@ double step_rate::operator()(const training_position& at) const noexcept {
   return rate * (1.0 + (scale - 1.0) * progress) * std::pow(factor, static_cast<double>(passed));
 }
 
+double training_length::done(const training_position& at) const noexcept {
+  const double part = steps != 0.0 ? static_cast<double>(at.step) / steps : at.epoch / epochs;
+  return std::clamp(part, 0.0, 1.0);
+}
+
+double cosine_rate::operator()(const training_position& at) const noexcept {
+  return last + (rate - last) * 0.5 * (1.0 + std::cos(std::numbers::pi * length.done(at)));
+}
+
+double polynomial_rate::operator()(const training_position& at) const noexcept {
+  return last + (rate - last) * std::pow(1.0 - length.done(at), power);
+}
+
+double exponential_rate::operator()(const training_position& at) const noexcept {
+  return rate * std::pow(factor, at.epoch / every);
+}
+
 double inverse_sqrt_rate::operator()(const training_position& at) const noexcept {
   return alpha / std::sqrt(static_cast<double>(at.step) + 1.0);
 }
 
-schedule parse_schedule(std::string_view text) {
-  const std::vector<std::string> names{"constant", "step", "inverse-sqrt"};
-  std::string_view rest = text;
-  const std::string name(take(rest, ':'));
-  if (std::find(names.begin(), names.end(), name) == names.end()) {
-    const auto meant = closest(name, names);
-    refuse(text, "'" + name + "' is not one of constant, step, inverse-sqrt",
-           meant ? "did you mean '" + *meant + "'?" : "write such as constant:0.1 or inverse-sqrt:200");
+void plateau_rate::observe(double value) noexcept {
+  const double to_beat = seen.best * (larger_is_better ? 1.0 + threshold : 1.0 - threshold);
+  const bool first = seen.observations++ == 0;
+  if (first ? !std::isnan(value) : larger_is_better ? value > to_beat : value < to_beat) {
+    seen.best = value;
+    seen.bad = 0;
+  } else {
+    if (first) seen.observations = 0;  // NaN is no best
+    ++seen.bad;
   }
-  const double rate = number(text, name == "inverse-sqrt" ? "alpha" : "rate", take(rest, ','), 0.0, true);
-  if (name == "step") return parse_step(text, rate, rest);
-  if (!rest.empty()) refuse(text, name + " takes one number", "drop '" + std::string(rest) + "'");
-  if (name == "inverse-sqrt") return inverse_sqrt_rate{rate};
-  return constant_rate{rate};
+  if (seen.cooling > 0) {
+    --seen.cooling;
+    seen.bad = 0;
+  }
+  if (static_cast<double>(seen.bad) <= patience) return;
+  seen.now = std::max((*this)({}) * factor, smallest);
+  ++seen.falls;
+  seen.cooling = static_cast<std::uint64_t>(cooldown);
+  seen.bad = 0;
+}
+
+double warmed_up::operator()(const training_position& at) const {
+  const double progress = epochs > 0.0 ? std::min(1.0, at.epoch / epochs) : 1.0;
+  return after(at) * (from + (scale - from) * progress);
+}
+
+schedule parse_schedule(std::string_view text) {
+  detail::spec_reader spec("schedule", text);
+  const auto name = spec.name({"constant", "step", "cosine", "polynomial", "exponential", "inverse-sqrt", "plateau"},
+                              "such as constant:0.1 or inverse-sqrt:200");
+  const double rate = spec.number(name == "inverse-sqrt" ? "alpha" : "rate", 0.0, true);
+  schedule made = read_plain(spec, name, rate);
+  const double warmup = spec.number_of("warmup", 0.0, 0.0, false);
+  const double scale = spec.number_of("scale", 1.0, 0.0, true);
+  const double from = spec.number_of("from", 1.0, 0.0, false);
+  spec.finish("step:0.1,epochs=82+109,factor=0.1,warmup=5,scale=8");
+  if (from != 1.0 && warmup == 0.0) spec.refuse("it warms up from somewhere for no time", "give warmup=EPOCHS too");
+  if (warmup == 0.0 && scale == 1.0) return made;
+  return warmed_up{.after = std::move(made), .epochs = warmup, .scale = scale, .from = from};
 }
 
 }  // namespace muster::inline v0

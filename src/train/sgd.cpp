@@ -1,19 +1,30 @@
 #include <muster/train/sgd.hpp>
 
-#include <cmath>
-#include <string>
+#include "../core/simd.hpp"
 
 namespace muster::inline v0 {
+namespace {
 
-sgd::sgd(arena& arena, const sgd_options& options) : arena_(&arena), options_(options) {
-  if (!(options.momentum >= 0.0f && options.momentum < 1.0f)) {
-    throw configuration_error("momentum cannot be " + std::to_string(options.momentum) +
-                              " (velocities would grow without end); choose one from 0 to below 1");
+struct update {
+  static void run(float* parameters, const float* gradients, float* velocities, std::size_t size,
+                  const sgd_step<float>* step) {
+    if (velocities == nullptr)
+      detail::sgd_without_momentum(parameters, gradients, size, *step);
+    else if (step->nesterov)
+      detail::sgd_with_momentum<true>(parameters, gradients, velocities, size, *step);
+    else
+      detail::sgd_with_momentum<false>(parameters, gradients, velocities, size, *step);
   }
-  if (!(options.decay >= 0.0f && std::isfinite(options.decay))) {
-    throw configuration_error("weight decay cannot be " + std::to_string(options.decay) +
-                              " (it is a penalty); choose 0 or a positive number");
-  }
+};
+
+}  // namespace
+
+sgd::sgd(arena& arena, const sgd_options& options)
+    : arena_(&arena),
+      options_(options),
+      runs_(detail::runs_of(arena, options.decay == 0 ? nullptr : options.decay_of)) {
+  detail::require_momentum(options.momentum);
+  detail::require_decay(options.decay);
   if (options.nesterov && options.momentum == 0.0f) {
     throw configuration_error("Nesterov's step needs a momentum (it looks ahead along the velocity); set one above 0");
   }
@@ -21,15 +32,17 @@ sgd::sgd(arena& arena, const sgd_options& options) : arena_(&arena), options_(op
 }
 
 void sgd::apply(double learning_rate) {
-  if (!(learning_rate >= 0.0 && std::isfinite(learning_rate))) {
-    throw configuration_error("learning rate cannot be " + std::to_string(learning_rate) +
-                              " (it is not a number from 0 on); check the schedule");
+  detail::require_learning_rate(learning_rate);
+  float* const parameters = arena_->parameters().data();
+  const float* const gradients = arena_->gradients().data();
+  for (const auto& run : runs_) {
+    const sgd_step<float> step{.learning_rate = static_cast<float>(learning_rate),
+                               .momentum = options_.momentum,
+                               .decay = run.chosen ? options_.decay : 0.0f,
+                               .nesterov = options_.nesterov};
+    float* const velocities = velocity_.empty() ? nullptr : velocity_.data() + run.first;
+    detail::run_vectorised<update>(parameters + run.first, gradients + run.first, velocities, run.count, &step);
   }
-  sgd_update(arena_->parameters(), std::span<const float>(arena_->gradients()), velocity_,
-             {.learning_rate = static_cast<float>(learning_rate),
-              .momentum = options_.momentum,
-              .decay = options_.decay,
-              .nesterov = options_.nesterov});
 }
 
 }  // namespace muster::inline v0

@@ -33,6 +33,8 @@ enum class setting : int {
   checksum,
   mode,
   trace,
+  optimizer,
+  compress,
   log_level,
   log_ranks,
   count_

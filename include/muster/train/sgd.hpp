@@ -2,17 +2,21 @@
 #pragma once
 
 #include <span>
+#include <vector>
 
-#include <muster/core/update.hpp>
+#include <muster/core/update/sgd.hpp>
 #include <muster/train/arena.hpp>
+#include <muster/train/optimizer.hpp>
+#include <muster/train/tensor_filter.hpp>
 
 namespace muster::inline v0 {
 
 /// How `sgd` steps; the meaning of each number is that of `sgd_update`.
 struct sgd_options {
-  float momentum = 0.0f;  ///< in [0, 1)
-  bool nesterov = false;  ///< needs a momentum
-  float decay = 0.0f;     ///< weight decay, which for SGD is the same as an L2 penalty of decay / 2 * |parameters|^2
+  float momentum = 0.0f;     ///< in [0, 1)
+  bool nesterov = false;     ///< needs a momentum
+  float decay = 0.0f;        ///< weight decay, which for SGD is the same as an L2 penalty of decay / 2 * |parameters|^2
+  tensor_filter decay_of{};  ///< the tensors that decay; all when empty
 };
 
 /// Updates all parameters of an arena from its gradients. Has its velocity in the arena as state "velocity"; refers to
@@ -34,7 +38,9 @@ class sgd {
  private:
   arena* arena_;
   sgd_options options_;
+  std::vector<detail::tensor_run> runs_;
   std::span<float> velocity_;
 };
+static_assert(optimizer<sgd>);
 
 }  // namespace muster::inline v0

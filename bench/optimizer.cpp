@@ -1,0 +1,122 @@
+// The optimizer's step over an arena beside what memory allows: for each optimizer a loop that reads and writes the
+// same arrays and does nothing else, in turns with the step, one thread.
+//   build/release/bench/optimizer [--parameters N] [--rounds N] [--json]
+// bench/peers/optimizer.py runs it in turns with PyTorch.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include <muster/core/buffer.hpp>
+#include <muster/core/clock.hpp>
+#include <muster/train/arena.hpp>
+#include <muster/train/optimizer.hpp>
+
+#include "protocol.hpp"
+
+namespace {
+
+constexpr std::size_t tensors = 100;  // about as many as a ResNet-50 has
+
+struct heap {
+  template <class T>
+  muster::buffer<T> allocate(std::size_t size) {
+    return muster::buffer<T>(size);
+  }
+};
+
+template <class Work>
+double seconds_of(const Work& work) {
+  const auto begin = muster::clock::now();
+  work();
+  return std::chrono::duration<double>(muster::clock::now() - begin).count();
+}
+
+// What memory has to do for a step with no, one and two arrays of state.
+void touch(float* __restrict__ p, const float* __restrict__ g, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) p[i] += g[i];
+}
+void touch(float* __restrict__ p, const float* __restrict__ g, float* __restrict__ v, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) {
+    p[i] += g[i];
+    v[i] += g[i];
+  }
+}
+void touch(float* __restrict__ p, const float* __restrict__ g, float* __restrict__ m, float* __restrict__ s,
+           std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) {
+    p[i] += g[i];
+    m[i] += g[i];
+    s[i] += g[i];
+  }
+}
+
+struct contender {
+  std::string spec;
+  std::vector<std::string> states;  // of the arena
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::size_t parameters = 25'000'000;
+  int rounds = 15;
+  bool json = false;
+  for (int i = 1; i < argc; ++i) {
+    if (std::strcmp(argv[i], "--json") == 0)
+      json = true;
+    else if (std::strcmp(argv[i], "--parameters") == 0 && i + 1 < argc)
+      parameters = std::strtoull(argv[++i], nullptr, 10);
+    else if (std::strcmp(argv[i], "--rounds") == 0 && i + 1 < argc)
+      rounds = std::atoi(argv[++i]);
+    else
+      return std::fputs("usage: optimizer [--parameters N] [--rounds N] [--json]\n", stderr), 2;
+  }
+  const contender contenders[] = {{"sgd", {}},
+                                  {"momentum:0.9,decay=1e-4", {"velocity"}},
+                                  {"nesterov:0.9,decay=1e-4", {"velocity"}},
+                                  {"adamw,decay=1e-2", {"mean", "square"}},
+                                  {"lars:0.9,decay=1e-4", {"velocity"}}};
+  if (!json)
+    std::printf("%zu parameters, median of %d rounds, one thread\n\n%-26s %10s %10s %9s %9s\n", parameters, rounds,
+                "optimizer", "step, ms", "limit, ms", "of limit", "GB/s");
+  for (const auto& [spec, states] : contenders) {
+    heap memory;
+    std::vector<muster::tensor_shape> shapes;
+    for (std::size_t t = 0; t < tensors; ++t)
+      shapes.push_back({"tensor " + std::to_string(t), {10, parameters / tensors / 10}});
+    muster::arena arena(memory, shapes);
+    auto optimizer = muster::make_optimizer(arena, spec);
+    std::fill(arena.parameters().begin(), arena.parameters().end(), 0.5f);
+    std::fill(arena.gradients().begin(), arena.gradients().end(), 1e-3f);
+    float* const p = arena.parameters().data();
+    const float* const g = arena.gradients().data();
+    const std::size_t count = arena.parameters().size();
+    std::vector<double> steps, limits;
+    for (int round = -2; round < rounds; ++round) {
+      const double step = seconds_of([&] { optimizer.apply(1e-3); });
+      const double limit = seconds_of([&] {
+        if (states.empty())
+          touch(p, g, count);
+        else if (states.size() == 1)
+          touch(p, g, arena.state(states[0]).data(), count);
+        else
+          touch(p, g, arena.state(states[0]).data(), arena.state(states[1]).data(), count);
+      });
+      if (round < 0) continue;
+      steps.push_back(step);
+      limits.push_back(limit);
+    }
+    const double step = bench::median(steps), limit = bench::median(limits);
+    const double bytes = static_cast<double>(count * sizeof(float) * (3 + 2 * states.size()));
+    if (json)
+      std::printf("{\"optimizer\": \"%s\", \"step_seconds\": %.9g, \"limit_seconds\": %.9g}\n", spec.c_str(), step,
+                  limit);
+    else
+      std::printf("%-26s %10.2f %10.2f %9.2f %9.1f\n", spec.c_str(), step * 1e3, limit * 1e3, limit / step,
+                  bytes / step * 1e-9);
+  }
+  return 0;
+}

@@ -1,0 +1,34 @@
+// The largest values alone.
+#pragma once
+
+#include <muster/core/codec/codec.hpp>
+
+namespace muster::inline v0 {
+
+/// The k = ceil(share * n) values of the largest magnitude, exactly; of equal ones those that come first (Aji and
+/// Heafield 2017, https://arxiv.org/abs/1704.05021; Stich et al. 2018, https://arxiv.org/abs/1809.07599). What is left
+/// out is at most a part 1 - k/n of |x|^2. Biased: made for error feedback. NaN counts as larger than everything.
+///
+/// Encoded: the k indices as 32-bit numbers, ascending, then the k values as floats. O(n): the threshold is found from
+/// histograms of the magnitudes' bits, not by sorting. Spans of at most 2^32 values.
+class topk_codec {
+ public:
+  /// Throws configuration_error unless 0 < share <= 1.
+  explicit topk_codec(double share);
+
+  [[nodiscard]] std::string name() const { return detail::spell("topk", share_); }
+  [[nodiscard]] std::size_t encoded_bytes(std::size_t count) const {
+    return elements_of_share(share_, count) * (sizeof(std::uint32_t) + sizeof(float));
+  }
+  [[nodiscard]] dtype summed_as() const noexcept { return dtype::none; }
+  [[nodiscard]] bool shares_draw() const noexcept { return false; }
+  [[nodiscard]] bool is_biased() const noexcept { return true; }
+  void encode(std::span<const float> values, std::uint64_t draw, std::span<std::byte> encoded) const;
+  void decode_add(std::span<const std::byte> encoded, std::uint64_t draw, float weight, std::span<float> sums) const;
+
+ private:
+  double share_;
+};
+static_assert(codec<topk_codec>);
+
+}  // namespace muster::inline v0

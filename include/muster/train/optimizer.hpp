@@ -1,0 +1,81 @@
+// What optimizers have in common, and any of them as one value.
+#pragma once
+
+#include <concepts>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+#include <muster/core/env.hpp>
+#include <muster/elastic/state.hpp>
+#include <muster/train/arena.hpp>
+
+namespace muster::inline v0 {
+
+/// Updates the parameters of an arena from its gradients, which are those of the whole global batch, with a learning
+/// rate that schedules give. Its arrays are named states of the arena; `describe` says what else it keeps, as a
+/// state_owner. `apply` gives the same bits on every machine, since all ranks must agree.
+template <class O>
+concept optimizer = requires(O& by, double learning_rate, state_parts& parts) {
+  by.apply(learning_rate);
+  by.describe(parts);
+};
+
+/// An optimizer that was chosen when the program ran. Refers to the arena, which must outlive it.
+class any_optimizer {
+ public:
+  /// Holds `by`.
+  template <optimizer O>
+  requires(!std::same_as<O, any_optimizer>) explicit any_optimizer(O by)
+      : held_(std::make_unique<held<O>>(std::move(by))) {}
+
+  /// One step. Throws configuration_error when the learning rate is negative or not finite, and changes nothing then.
+  void apply(double learning_rate) { held_->apply(learning_rate); }
+  /// As an owner of state.
+  void describe(state_parts& parts) { held_->describe(parts); }
+
+ private:
+  struct erased {
+    erased() = default;
+    erased(const erased&) = delete;
+    erased& operator=(const erased&) = delete;
+    virtual ~erased() = default;
+    virtual void apply(double learning_rate) = 0;
+    virtual void describe(state_parts& parts) = 0;
+  };
+  template <class O>
+  struct held final : erased {
+    explicit held(O given) : by(std::move(given)) {}
+    void apply(double learning_rate) override { by.apply(learning_rate); }
+    void describe(state_parts& parts) override { by.describe(parts); }
+    O by;
+  };
+
+  std::unique_ptr<erased> held_;
+};
+static_assert(optimizer<any_optimizer>);
+
+/// The optimizer that command lines name:
+///
+///     sgd | momentum:M | nesterov:M | adam | adamw | lars[:M] | adagrad      [,key=value ...]
+///
+/// with the keys decay=D (weight decay), decay-of=all|weights (of tensors with two extents or more; `weights` for lars,
+/// `all` for the others when it is not given), beta1, beta2 and epsilon for adam and adamw, epsilon for adagrad, trust
+/// for lars. Throws configuration_error saying what is wrong and what is known.
+[[nodiscard]] any_optimizer make_optimizer(arena& of, std::string_view text);
+/// That of `--optimizer` or MUSTER_OPTIMIZER.
+[[nodiscard]] any_optimizer make_optimizer(arena& of, const settings& chosen);
+
+namespace detail {
+
+/// Throws configuration_error unless the rate is a number from 0 on.
+void require_learning_rate(double learning_rate);
+/// Throws configuration_error unless the decay is a number from 0 on.
+void require_decay(double decay);
+/// Throws configuration_error unless the momentum is in [0, 1).
+void require_momentum(double momentum);
+
+}  // namespace detail
+}  // namespace muster::inline v0

@@ -1,0 +1,66 @@
+#include <muster/core/codec/codec.hpp>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include <muster/core/error.hpp>
+
+namespace muster::inline v0 {
+
+std::size_t elements_of_share(double share, std::size_t count) {
+  if (!(share > 0.0 && share <= 1.0)) {
+    throw configuration_error("a share of elements cannot be " + std::to_string(share) +
+                              " (it is above 0 and at most 1); give one such as 0.1");
+  }
+  if (count == 0) return 0;
+  const double wanted = std::ceil(share * static_cast<double>(count));
+  return std::clamp<std::size_t>(static_cast<std::size_t>(wanted), 1, count);
+}
+
+namespace detail {
+
+namespace {
+void require_alignment(std::string_view codec, std::span<const std::byte> encoded) {
+  if (reinterpret_cast<std::uintptr_t>(encoded.data()) % 4 == 0) return;
+  throw configuration_error("the encoded form of " + std::string(codec) +
+                            " is at an odd place (it is made of words of 4 bytes); align its buffer");
+}
+}  // namespace
+
+void require_room(std::string_view codec, std::span<const std::byte> encoded, std::size_t bytes) {
+  if (encoded.size() != bytes) {
+    throw configuration_error("cannot encode with " + std::string(codec) + " into " + std::to_string(encoded.size()) +
+                              " bytes (it takes " + std::to_string(bytes) + "); ask encoded_bytes() first");
+  }
+  require_alignment(codec, encoded);
+}
+
+void require_encoded(std::string_view codec, std::span<const std::byte> encoded, std::size_t bytes, std::size_t count) {
+  if (encoded.size() != bytes) {
+    refuse_encoded(codec, std::min(encoded.size(), bytes),
+                   "there are " + std::to_string(encoded.size()) + " bytes where " + std::to_string(count) +
+                       " values take " + std::to_string(bytes));
+  }
+  require_alignment(codec, encoded);
+}
+
+void require_zeros(std::string_view codec, std::span<const std::byte> encoded, std::size_t begin) {
+  for (std::size_t i = begin; i < encoded.size(); ++i) {
+    if (encoded[i] != std::byte{0}) refuse_encoded(codec, i, "there is no zero where nothing is meant");
+  }
+}
+
+void refuse_encoded(std::string_view codec, std::size_t offset, const std::string& why) {
+  throw data_error(data_location{.file = "compressed by " + std::string(codec), .offset = offset},
+                   "cannot be decoded (" + why + "); do both sides use one codec and one shape?");
+}
+
+std::string spell(std::string_view codec, double number) {
+  char text[32];
+  const auto written = std::to_chars(text, text + sizeof text, number);
+  return std::string(codec) + ":" + std::string(text, written.ptr);
+}
+
+}  // namespace detail
+}  // namespace muster::inline v0

@@ -1,0 +1,148 @@
+#include <muster/core/codec/compression.hpp>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <vector>
+
+#include <muster/core/error.hpp>
+
+namespace muster::inline v0 {
+namespace {
+
+enum class argument : std::uint8_t { none, share, rank };
+
+struct method_info {
+  compression_method method;
+  std::string_view name;
+  argument takes;
+};
+
+constexpr std::array<method_info, 9> methods = {{{compression_method::none, "none", argument::none},
+                                                 {compression_method::float16, "float16", argument::none},
+                                                 {compression_method::bfloat16, "bfloat16", argument::none},
+                                                 {compression_method::qsgd8, "qsgd8", argument::none},
+                                                 {compression_method::sign, "sign", argument::none},
+                                                 {compression_method::topk, "topk", argument::share},
+                                                 {compression_method::randomk, "randomk", argument::share},
+                                                 {compression_method::blockk, "blockk", argument::share},
+                                                 {compression_method::powersgd, "powersgd", argument::rank}}};
+
+[[noreturn]] void refuse(std::string_view text, const std::string& why, const std::string& suggestion) {
+  throw configuration_error("compression '" + std::string(text) + "' cannot be used (" + why + "); " + suggestion);
+}
+
+std::string example_of(const method_info& method) {
+  const std::string name(method.name);
+  return method.takes == argument::share ? name + ":0.1" : method.takes == argument::rank ? name + ":2" : name;
+}
+
+template <class T>
+bool read_number(std::string_view word, T& value) {
+  const auto [end, code] = std::from_chars(word.data(), word.data() + word.size(), value);
+  return code == std::errc() && end == word.data() + word.size();
+}
+
+const method_info& method_named(std::string_view text, std::string_view name) {
+  const auto found = std::find_if(methods.begin(), methods.end(), [&](const auto& one) { return one.name == name; });
+  if (found != methods.end()) return *found;
+  std::vector<std::string> names;
+  std::string list;
+  for (const auto& one : methods) {
+    names.emplace_back(one.name);
+    list += (list.empty() ? "" : ", ") + std::string(one.name);
+  }
+  const auto meant = closest(name, names);
+  refuse(text, "'" + std::string(name) + "' is not one of " + list,
+         meant ? "did you mean '" + *meant + "'?" : "write such as float16 or topk:0.1");
+}
+
+}  // namespace
+
+compression parse_compression(std::string_view text) {
+  const auto colon = text.find(':');
+  const auto& method = method_named(text, text.substr(0, colon));
+  compression parsed{.method = method.method};
+  const std::string like = "write such as " + example_of(method);
+  if (method.takes == argument::none) {
+    if (colon != std::string_view::npos) refuse(text, std::string(method.name) + " takes no number", like);
+    return parsed;
+  }
+  if (colon == std::string_view::npos) {
+    refuse(text, std::string(method.name) + (method.takes == argument::share ? " needs a share" : " needs a rank"),
+           like);
+  }
+  const std::string_view word = text.substr(colon + 1);
+  if (method.takes == argument::share) {
+    if (!read_number(word, parsed.share) || !(parsed.share > 0.0 && parsed.share <= 1.0)) {
+      refuse(text, "the share '" + std::string(word) + "' is not a number above 0 and at most 1", like);
+    }
+  } else if (!read_number(word, parsed.rank) || parsed.rank < 1 || parsed.rank > 1024) {
+    refuse(text, "the rank '" + std::string(word) + "' is not a whole number from 1 to 1024", like);
+  }
+  return parsed;
+}
+
+std::string to_string(const compression& which) {
+  const auto& method = methods[static_cast<std::size_t>(which.method)];
+  if (method.takes == argument::share) return detail::spell(method.name, which.share);
+  if (method.takes == argument::rank) return std::string(method.name) + ":" + std::to_string(which.rank);
+  return std::string(method.name);
+}
+
+any_codec::any_codec(const compression& which) {
+  switch (which.method) {
+    case compression_method::none:
+      break;
+    case compression_method::float16:
+      held_ = float16_codec();
+      break;
+    case compression_method::bfloat16:
+      held_ = bfloat16_codec();
+      break;
+    case compression_method::qsgd8:
+      held_ = qsgd8_codec();
+      break;
+    case compression_method::sign:
+      held_ = sign_codec();
+      break;
+    case compression_method::topk:
+      held_ = topk_codec(which.share);
+      break;
+    case compression_method::randomk:
+      held_ = randomk_codec(which.share);
+      break;
+    case compression_method::blockk:
+      held_ = blockk_codec(which.share);
+      break;
+    case compression_method::powersgd:
+      refuse(to_string(which), "powersgd compresses the matrices of all ranks together, not a message of one",
+             "choose another one here");
+  }
+}
+
+std::string any_codec::name() const {
+  return std::visit([](const auto& held) { return held.name(); }, held_);
+}
+std::size_t any_codec::encoded_bytes(std::size_t count) const {
+  return std::visit([&](const auto& held) { return held.encoded_bytes(count); }, held_);
+}
+dtype any_codec::summed_as() const {
+  return std::visit([](const auto& held) { return held.summed_as(); }, held_);
+}
+bool any_codec::shares_draw() const {
+  return std::visit([](const auto& held) { return held.shares_draw(); }, held_);
+}
+bool any_codec::is_biased() const {
+  return std::visit([](const auto& held) { return held.is_biased(); }, held_);
+}
+void any_codec::encode(std::span<const float> values, std::uint64_t draw, std::span<std::byte> encoded) const {
+  std::visit([&](const auto& held) { held.encode(values, draw, encoded); }, held_);
+}
+void any_codec::decode_add(std::span<const std::byte> encoded, std::uint64_t draw, float weight,
+                           std::span<float> sums) const {
+  std::visit([&](const auto& held) { held.decode_add(encoded, draw, weight, sums); }, held_);
+}
+
+}  // namespace muster::inline v0

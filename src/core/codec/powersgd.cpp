@@ -1,0 +1,137 @@
+#include <muster/core/codec/powersgd.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <string>
+
+#include <muster/core/error.hpp>
+#include <muster/core/random.hpp>
+
+#include "../simd.hpp"
+
+namespace muster::inline v0 {
+namespace {
+
+// Sums side by side, so that they are vectors; of doubles where a column is long and small differences count.
+template <class Sum>
+Sum dot(const float* a, const float* b, std::size_t count) {
+  constexpr std::size_t lanes = 16;
+  std::array<Sum, lanes> sums{};
+  std::size_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    for (std::size_t lane = 0; lane < lanes; ++lane)
+      sums[lane] += static_cast<Sum>(a[i + lane]) * static_cast<Sum>(b[i + lane]);
+  }
+  for (; i < count; ++i) sums[0] += static_cast<Sum>(a[i]) * static_cast<Sum>(b[i]);
+  for (std::size_t width = lanes / 2; width > 0; width /= 2) {
+    for (std::size_t lane = 0; lane < width; ++lane) sums[lane] += sums[lane + width];
+  }
+  return sums[0];
+}
+
+struct rows_times_columns {
+  static void run(const low_rank_shape* shape, const float* matrix, const float* right, float* left) {
+    for (std::size_t row = 0; row < shape->rows; ++row) {
+      for (std::size_t k = 0; k < shape->used(); ++k) {
+        left[k * shape->rows + row] =
+            dot<float>(matrix + row * shape->columns, right + k * shape->columns, shape->columns);
+      }
+    }
+  }
+};
+
+struct column_times_rows {
+  static void run(const low_rank_shape* shape, const float* matrix, const float* left, float* right) {
+    for (std::size_t row = 0; row < shape->rows; ++row) {
+      const float* const from = matrix + row * shape->columns;
+      for (std::size_t k = 0; k < shape->used(); ++k) {
+        const float factor = left[k * shape->rows + row];
+        float* const to = right + k * shape->columns;
+        for (std::size_t column = 0; column < shape->columns; ++column) to[column] += factor * from[column];
+      }
+    }
+  }
+};
+
+struct add_product {
+  static void run(const low_rank_shape* shape, const float* left, const float* right, float weight, float* matrix) {
+    for (std::size_t row = 0; row < shape->rows; ++row) {
+      float* const to = matrix + row * shape->columns;
+      for (std::size_t k = 0; k < shape->used(); ++k) {
+        const float factor = weight * left[k * shape->rows + row];
+        const float* const from = right + k * shape->columns;
+        for (std::size_t column = 0; column < shape->columns; ++column) to[column] += factor * from[column];
+      }
+    }
+  }
+};
+
+struct gram_schmidt {
+  static void run(float* left, std::size_t rows, std::size_t columns) {
+    for (std::size_t k = 0; k < columns; ++k) {
+      float* const column = left + k * rows;
+      const double before = dot<double>(column, column, rows);
+      for (int pass = 0; pass < 2; ++pass) {  // the second takes away what rounding of the first left
+        for (std::size_t other = 0; other < k; ++other) {
+          const float* const done = left + other * rows;
+          const auto factor = static_cast<float>(dot<double>(done, column, rows));
+          for (std::size_t row = 0; row < rows; ++row) column[row] -= factor * done[row];
+        }
+      }
+      const double after = dot<double>(column, column, rows);
+      // Below this it is the rounding of floats that is left, and no direction of the matrix.
+      const bool dependent = after <= before * 1e-10 || after == 0.0;
+      const auto scale = dependent ? 0.0f : static_cast<float>(1.0 / std::sqrt(after));
+      for (std::size_t row = 0; row < rows; ++row) column[row] = dependent ? 0.0f : column[row] * scale;
+    }
+  }
+};
+
+void require_sizes(const low_rank_shape& shape, std::size_t matrix, std::size_t left, std::size_t right) {
+  if (matrix == shape.rows * shape.columns && left == shape.left_size() && right == shape.right_size()) return;
+  throw configuration_error("PowerSGD cannot work on " + std::to_string(matrix) + ", " + std::to_string(left) +
+                            " and " + std::to_string(right) + " numbers (a matrix of " + std::to_string(shape.rows) +
+                            " x " + std::to_string(shape.columns) + " has " +
+                            std::to_string(shape.rows * shape.columns) + ", its factors " +
+                            std::to_string(shape.left_size()) + " and " + std::to_string(shape.right_size()) +
+                            "); pass spans of these sizes");
+}
+
+}  // namespace
+
+void low_rank_left(const low_rank_shape& shape, std::span<const float> matrix, std::span<const float> right,
+                   std::span<float> left) {
+  require_sizes(shape, matrix.size(), left.size(), right.size());
+  detail::run_vectorised<rows_times_columns>(&shape, matrix.data(), right.data(), left.data());
+}
+
+void orthonormalise(const low_rank_shape& shape, std::span<float> left) {
+  require_sizes(shape, shape.rows * shape.columns, left.size(), shape.right_size());
+  detail::run_vectorised<gram_schmidt>(left.data(), shape.rows, shape.used());
+}
+
+void low_rank_right(const low_rank_shape& shape, std::span<const float> matrix, std::span<const float> left,
+                    std::span<float> right) {
+  require_sizes(shape, matrix.size(), left.size(), right.size());
+  std::fill(right.begin(), right.end(), 0.0f);
+  detail::run_vectorised<column_times_rows>(&shape, matrix.data(), left.data(), right.data());
+}
+
+void low_rank_add(const low_rank_shape& shape, std::span<const float> left, std::span<const float> right, float weight,
+                  std::span<float> matrix) {
+  require_sizes(shape, matrix.size(), left.size(), right.size());
+  detail::run_vectorised<add_product>(&shape, left.data(), right.data(), weight, matrix.data());
+}
+
+void low_rank_restart(const low_rank_shape& shape, std::uint64_t draw, std::span<float> right) {
+  require_sizes(shape, shape.rows * shape.columns, shape.left_size(), right.size());
+  for (std::size_t k = 0; k < shape.used(); ++k) {
+    const auto column = right.subspan(k * shape.columns, shape.columns);
+    if (std::any_of(column.begin(), column.end(), [](float value) { return value != 0.0f; })) continue;
+    random_stream random(draw, k);
+    for (float& value : column) value = static_cast<float>(random.normal());
+  }
+}
+
+}  // namespace muster::inline v0

@@ -1,0 +1,157 @@
+#include <muster/core/codec/sign.hpp>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include <muster/core/error.hpp>
+
+#include "../simd.hpp"
+
+namespace muster::inline v0 {
+namespace {
+
+constexpr std::size_t bits_a_word = 32;
+constexpr std::uint32_t sign_bit = 0x80000000u;
+
+// In 16 sums side by side over a stretch, so that it is vectors and neither loses digits of large arrays.
+struct sum_of_magnitudes {
+  static double run(const float* values, std::size_t count) {
+    constexpr std::size_t lanes = 16, stretch = 1024;
+    double total = 0;
+    for (std::size_t begin = 0; begin < count; begin += stretch) {
+      const std::size_t end = std::min(count, begin + stretch);
+      std::array<float, lanes> sums{};
+      std::size_t i = begin;
+      for (; i + lanes <= end; i += lanes) {
+        for (std::size_t lane = 0; lane < lanes; ++lane) sums[lane] += std::fabs(values[i + lane]);
+      }
+      for (; i < end; ++i) sums[0] += std::fabs(values[i]);
+      for (const float sum : sums) total += static_cast<double>(sum);
+    }
+    return total;
+  }
+};
+
+std::uint32_t signs_of(const float* values, std::size_t count) {
+  std::uint32_t word = 0;
+  for (std::size_t bit = 0; bit < count; ++bit) {
+    word |= (std::bit_cast<std::uint32_t>(values[bit]) >> 31) << static_cast<std::uint32_t>(bit);
+  }
+  return word;
+}
+
+struct collect_signs {
+  static void run(const float* values, std::size_t count, std::uint32_t* words) {
+    std::size_t i = 0;
+    for (; i + bits_a_word <= count; i += bits_a_word) words[i / bits_a_word] = signs_of(values + i, bits_a_word);
+    if (i < count) words[i / bits_a_word] = signs_of(values + i, count - i);
+  }
+};
+
+void add_word(std::uint32_t word, std::uint32_t scale, float* sums, std::size_t count) {
+  for (std::size_t bit = 0; bit < count; ++bit) {
+    const std::uint32_t sign = (word << (31u - static_cast<std::uint32_t>(bit))) & sign_bit;
+    sums[bit] += std::bit_cast<float>(scale ^ sign);
+  }
+}
+
+struct add_signs {
+  static void run(const std::uint32_t* words, float scale, float* sums, std::size_t count) {
+    const auto scale_bits = std::bit_cast<std::uint32_t>(scale);
+    std::size_t i = 0;
+    for (; i + bits_a_word <= count; i += bits_a_word)
+      add_word(words[i / bits_a_word], scale_bits, sums + i, bits_a_word);
+    if (i < count) add_word(words[i / bits_a_word], scale_bits, sums + i, count - i);
+  }
+};
+
+void vote_on_word(const std::uint32_t* words, std::size_t stride, std::size_t voters, float scale, float* voted,
+                  std::size_t count) {
+  std::array<std::int32_t, bits_a_word> balance{};  // those for positive less those for negative
+  for (std::size_t voter = 0; voter < voters; ++voter) {
+    const std::uint32_t word = words[voter * stride];
+    for (std::size_t bit = 0; bit < bits_a_word; ++bit) {
+      balance[bit] += 1 - 2 * static_cast<std::int32_t>((word >> static_cast<std::uint32_t>(bit)) & 1u);
+    }
+  }
+  for (std::size_t bit = 0; bit < count; ++bit) {
+    const float side = balance[bit] < 0 ? -scale : scale;
+    voted[bit] = balance[bit] == 0 ? 0.0f : side;
+  }
+}
+
+struct vote {
+  static void run(const std::uint32_t* words, std::size_t stride, std::size_t voters, float scale, float* voted,
+                  std::size_t count) {
+    std::size_t i = 0;
+    for (; i + bits_a_word <= count; i += bits_a_word)
+      vote_on_word(words + i / bits_a_word, stride, voters, scale, voted + i, bits_a_word);
+    if (i < count) vote_on_word(words + i / bits_a_word, stride, voters, scale, voted + i, count - i);
+  }
+};
+
+float checked_scale(std::span<const std::byte> encoded, std::size_t count) {
+  detail::require_encoded("sign", encoded, sign_codec().encoded_bytes(count), count);
+  if (count == 0) return 0;
+  float scale = 0;
+  std::memcpy(&scale, encoded.data(), sizeof scale);
+  if (std::signbit(scale) && !std::isnan(scale)) detail::refuse_encoded("sign", 0, "the scale is negative");
+  if (count % bits_a_word != 0) {
+    std::uint32_t last = 0;
+    std::memcpy(&last, encoded.data() + encoded.size() - sizeof last, sizeof last);
+    if (last >> (count % bits_a_word) != 0)
+      detail::refuse_encoded("sign", encoded.size() - sizeof last, "there are signs of more values");
+  }
+  return scale;
+}
+
+}  // namespace
+
+void sign_codec::encode(std::span<const float> values, std::uint64_t, std::span<std::byte> encoded) const {
+  detail::require_room("sign", encoded, encoded_bytes(values.size()));
+  if (values.empty()) return;
+  const double sum = detail::run_vectorised<sum_of_magnitudes>(values.data(), values.size());
+  const auto scale = static_cast<float>(sum / static_cast<double>(values.size()));
+  std::memcpy(encoded.data(), &scale, sizeof scale);
+  detail::run_vectorised<collect_signs>(values.data(), values.size(),
+                                        reinterpret_cast<std::uint32_t*>(encoded.data() + sizeof scale));
+}
+
+void sign_codec::decode_add(std::span<const std::byte> encoded, std::uint64_t, float weight,
+                            std::span<float> sums) const {
+  const float scale = checked_scale(encoded, sums.size());
+  if (sums.empty()) return;
+  detail::run_vectorised<add_signs>(reinterpret_cast<const std::uint32_t*>(encoded.data() + sizeof scale),
+                                    weight * scale, sums.data(), sums.size());
+}
+
+void majority_vote(std::span<const std::byte> encoded, std::size_t voters, std::span<float> voted) {
+  majority_vote(encoded, voters, sign_codec().encoded_bytes(voted.size()), voted);
+}
+
+void majority_vote(std::span<const std::byte> encoded, std::size_t voters, std::size_t stride, std::span<float> voted) {
+  const std::size_t bytes = sign_codec().encoded_bytes(voted.size());
+  if (voters == 0) throw configuration_error("there is nobody to vote (0 voters); give the forms of one rank at least");
+  if (stride < bytes || stride % 4 != 0) {
+    throw configuration_error("signs cannot be " + std::to_string(stride) + " bytes apart (those of " +
+                              std::to_string(voted.size()) + " values take " + std::to_string(bytes) +
+                              ", and begin at a multiple of 4); give the bytes of a voter");
+  }
+  detail::require_encoded("sign", encoded, (voters - 1) * stride + bytes, voted.size());
+  double scales = 0;
+  for (std::size_t voter = 0; voter < voters; ++voter)
+    scales += static_cast<double>(checked_scale(encoded.subspan(voter * stride, bytes), voted.size()));
+  if (voted.empty()) return;
+  const auto scale = static_cast<float>(scales);
+  if (std::isnan(scale)) {  // also where there is a tie: a gradient that diverged stays one
+    std::fill(voted.begin(), voted.end(), scale);
+    return;
+  }
+  detail::run_vectorised<vote>(reinterpret_cast<const std::uint32_t*>(encoded.data() + sizeof scale), stride / 4,
+                               voters, scale, voted.data(), voted.size());
+}
+
+}  // namespace muster::inline v0

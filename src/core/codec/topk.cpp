@@ -1,0 +1,117 @@
+#include <muster/core/codec/topk.hpp>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <limits>
+#include <vector>
+
+#include <muster/core/error.hpp>
+
+namespace muster::inline v0 {
+namespace {
+
+// As whole numbers magnitudes are in the order of the magnitudes, with NaN above all.
+std::uint32_t magnitude(float value) { return std::bit_cast<std::uint32_t>(value) & 0x7fffffffu; }
+
+/// The smallest magnitude that is sent, and how many of those that have it.
+struct threshold {
+  std::uint32_t magnitude = 0;
+  std::size_t ties = 0;
+};
+
+constexpr std::uint32_t bits_a_digit = 11;
+constexpr std::size_t digits = std::size_t{1} << bits_a_digit;
+using histogram = std::array<std::size_t, digits>;
+
+/// The digit in which the wanted-th largest lies; takes those of larger digits off `wanted`.
+std::uint32_t digit_of(const histogram& counts, std::size_t& wanted) {
+  std::size_t digit = digits - 1;
+  while (counts[digit] < wanted) wanted -= counts[digit--];
+  return static_cast<std::uint32_t>(digit);
+}
+
+/// Selection by the digits of the magnitudes, from the highest: 11, 11 and 9 bits. 1 <= wanted <= size.
+threshold find_threshold(std::span<const float> values, std::size_t wanted) {
+  constexpr std::uint32_t first_shift = 31 - bits_a_digit;
+  // Neighbours are alike and would wait for each other at one counter: four take turns.
+  std::array<std::array<std::uint32_t, digits>, 4> counts{};
+  std::size_t i = 0;
+  for (; i + 4 <= values.size(); i += 4) {
+    for (std::size_t turn = 0; turn < 4; ++turn) ++counts[turn][magnitude(values[i + turn]) >> first_shift];
+  }
+  for (; i < values.size(); ++i) ++counts[0][magnitude(values[i]) >> first_shift];
+  histogram all{};
+  for (std::size_t digit = 0; digit < digits; ++digit) {
+    for (const auto& part : counts) all[digit] += part[digit];
+  }
+  std::uint32_t prefix = digit_of(all, wanted);
+
+  std::vector<std::uint32_t> candidates(all[prefix] + 1);  // one more: each is written before it is known to be one
+  std::size_t found = 0;
+  for (std::size_t k = 0; found < all[prefix]; ++k) {
+    const std::uint32_t bits = magnitude(values[k]);
+    candidates[found] = bits;
+    found += bits >> first_shift == prefix ? 1 : 0;
+  }
+  candidates.pop_back();
+
+  for (std::uint32_t shift = first_shift; shift > 0;) {
+    const std::uint32_t width = std::min(bits_a_digit, shift);
+    shift -= width;
+    const std::uint32_t mask = (std::uint32_t{1} << width) - 1;
+    all.fill(0);
+    for (const std::uint32_t bits : candidates) ++all[bits >> shift & mask];
+    prefix = prefix << width | digit_of(all, wanted);
+    std::erase_if(candidates, [&](std::uint32_t bits) { return bits >> shift != prefix; });
+  }
+  return {prefix, wanted};
+}
+
+void require_countable(std::size_t count) {
+  if (count <= std::size_t{1} << 32) return;
+  throw configuration_error("top-k cannot take " + std::to_string(count) +
+                            " values (it sends indices of 32 bits); split them");
+}
+
+}  // namespace
+
+topk_codec::topk_codec(double share) : share_(share) { (void)elements_of_share(share, 1); }
+
+void topk_codec::encode(std::span<const float> values, std::uint64_t, std::span<std::byte> encoded) const {
+  detail::require_room("topk", encoded, encoded_bytes(values.size()));
+  require_countable(values.size());
+  const std::size_t chosen = elements_of_share(share_, values.size());
+  if (chosen == 0) return;
+  auto* const indices = reinterpret_cast<std::uint32_t*>(encoded.data());
+  auto* const sent = reinterpret_cast<float*>(indices + chosen);
+  auto [smallest, ties] = find_threshold(values, chosen);
+  // Each value is written where the next chosen one belongs, and stays if it is chosen: no branch to mispredict.
+  for (std::size_t i = 0, next = 0; next < chosen; ++i) {
+    const std::uint32_t bits = magnitude(values[i]);
+    indices[next] = static_cast<std::uint32_t>(i);
+    sent[next] = values[i];
+    const std::size_t tie = bits == smallest && ties > 0 ? 1 : 0;
+    ties -= tie;
+    next += bits > smallest ? 1 : tie;
+  }
+}
+
+void topk_codec::decode_add(std::span<const std::byte> encoded, std::uint64_t, float weight,
+                            std::span<float> sums) const {
+  detail::require_encoded("topk", encoded, encoded_bytes(sums.size()), sums.size());
+  require_countable(sums.size());
+  const std::size_t chosen = elements_of_share(share_, sums.size());
+  const auto* const indices = reinterpret_cast<const std::uint32_t*>(encoded.data());
+  const auto* const sent = reinterpret_cast<const float*>(indices + chosen);
+  for (std::size_t k = 0; k < chosen; ++k) {
+    if (indices[k] >= sums.size() || (k > 0 && indices[k] <= indices[k - 1])) {
+      detail::refuse_encoded("topk", k * sizeof(std::uint32_t),
+                             "index " + std::to_string(indices[k]) + " is not below " + std::to_string(sums.size()) +
+                                 " or not above the one before it");
+    }
+  }
+  for (std::size_t k = 0; k < chosen; ++k) sums[indices[k]] += weight * sent[k];
+}
+
+}  // namespace muster::inline v0

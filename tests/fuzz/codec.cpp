@@ -1,0 +1,10 @@
+// libFuzzer on the decoders of compressed gradients: build/<preset>/tests/fuzz/fuzz_codec -max_total_time=3600 CORPUS
+#include "codec.hpp"
+
+#include <cstddef>
+#include <cstdint>
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {  // NOLINT: the name it looks for
+  fuzz::check_codec({data, size});
+  return 0;
+}
