@@ -1,0 +1,24 @@
+// The small convolutional network of the textbooks on MNIST (docs/resnet.md).
+//
+//   build/release/examples/cnn --data idx:t10k-images-idx3-ubyte.gz,t10k-labels-idx1-ubyte.gz --augment off
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+
+#include "training.hpp"
+
+int main(int argc, char** argv) {
+  const images::program which{
+      .name = "cnn",
+      .about = "The small convolutional network of the textbooks, for MNIST and its kin.",
+      .data = "cifar-like:2000",
+      .mlbench = false,
+      .add_flags = [](CLI::App& app) -> std::function<std::string()> {
+        auto variant = std::make_shared<std::string>("plain");
+        app.add_option("--variant", *variant, "plain, dropout (before the dense layers) or batch-norm")
+            ->check(CLI::IsMember({"plain", "dropout", "batch-norm"}))
+            ->capture_default_str();
+        return [variant] { return *variant == "plain" ? std::string("cnn") : "cnn-" + *variant; };
+      }};
+  return images::run_program(argc, argv, which);
+}

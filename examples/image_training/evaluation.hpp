@@ -1,0 +1,19 @@
+// How good a model is on images it was not trained on.
+#pragma once
+
+#include <muster/comm/group.hpp>
+#include <muster/data/any_loader.hpp>
+
+#include "loss.hpp"
+#include "network.hpp"
+
+namespace images {
+
+/// Collective: goes through all images of `from`, of which each rank takes its slice, and adds up what all found. The
+/// model is the same at every rank.
+nn::totals evaluate(muster::group& ranks, nn::network<float>& net, muster::any_loader& from);
+
+/// Collective: the running statistics of every rank become the mean over the ranks, so that all have one model.
+void average_statistics(muster::group& ranks, nn::network<float>& net);
+
+}  // namespace images

@@ -1,0 +1,169 @@
+#include "options.hpp"
+
+#include <CLI/CLI.hpp>
+#include <optional>
+#include <sstream>
+
+#include <muster/core/error.hpp>
+#include <muster/train/schedule.hpp>
+
+namespace images {
+namespace {
+
+/// MLBench's task 1a as its editions have it; the rate of 2019 is for each sample of a step, so that it grows with the
+/// number of ranks.
+struct preset {
+  const char* name;
+  std::uint64_t epochs;
+  std::uint64_t batch_per_rank;
+  const char* help;
+};
+constexpr preset presets[] = {
+    {"mlbench-1a-2019", 164, 32, "batch 32 a rank, 0.1 / 256 a sample, 5 epochs of warm-up, / 10 at 82 and 109"},
+    {"mlbench-1a-code", 164, 128, "batch 128 a rank, 0.1, / 10 at 82 and 109"},
+    {"mlbench-1a-v3", 164, 128, "batch 128 a rank, 0.02, divided by 2 when the accuracy stands still"}};
+
+std::string schedule_of(const preset& chosen, int ranks) {
+  std::ostringstream text;
+  if (chosen.name == std::string_view("mlbench-1a-2019")) {
+    text << "step:" << 0.1 * 32 / 256 << ",epochs=82+109,factor=0.1,warmup=5,scale=" << ranks;
+  } else if (chosen.name == std::string_view("mlbench-1a-code")) {
+    text << "step:0.1,epochs=82+109,factor=0.1";
+  } else {
+    text << "plateau:0.02,factor=0.5,patience=3,better=higher";
+  }
+  return text.str();
+}
+
+[[noreturn]] void refuse(const std::string& problem, const std::string& suggestion) {
+  throw muster::configuration_error(problem + "; " + suggestion);
+}
+
+std::string one_line(std::string text) {
+  for (char& c : text) {
+    if (c == '\n') c = ' ';
+  }
+  while (text.ends_with(' ')) text.pop_back();
+  return text;
+}
+
+/// The command line and what it may leave open.
+struct command_line {
+  options chosen;
+  std::optional<std::uint64_t> batch_per_rank;
+  std::string goal, preset_name;
+  std::string augment = "on";
+  std::function<std::string()> model;
+  CLI::App app;
+
+  explicit command_line(const program& which) : app(which.about, which.name) {
+    auto& o = chosen;
+    o.data = which.data;
+    app.set_help_flag();  // --help is printed by rank 0 alone
+    app.add_flag("-h,--help", o.help, "print this and exit");
+    model = which.add_flags(app);
+    app.add_option("--data", o.data,
+                   "cifar10:FOLDER, cifar-like:N (generated) or idx:IMAGES,LABELS, of which a tenth is held out")
+        ->type_name("SPEC")
+        ->capture_default_str();
+    app.add_option("--limit", o.limit, "train on the first so many images alone [all]")->type_name("N");
+    app.add_option("--augment", augment, "crop training images and flip them, if they have colours: on or off")
+        ->check(CLI::IsMember({"on", "off"}))
+        ->capture_default_str();
+    app.add_option("--epochs", o.epochs, "passes over the training images")->capture_default_str();
+    app.add_option("--steps", o.steps, "end after so many steps [no limit]")->type_name("N");
+    auto* batch = app.add_option("--batch", o.batch, "images a step, over all ranks")->capture_default_str();
+    app.add_option("--batch-per-rank", batch_per_rank, "images a step and rank, instead of --batch")->excludes(batch);
+    app.add_option("--schedule", o.schedule, "learning rate: see muster's schedules (docs/schedules.md)")
+        ->type_name("SPEC")
+        ->capture_default_str();
+    app.add_option("--goal", goal, "report when it is reached: accuracy=0.80, val_loss=0.6 or train_loss=0.5")
+        ->type_name("METRIC=VALUE");
+    app.add_flag("--stop-at-goal", o.stop_at_goal, "end with the epoch that reaches the goal");
+    app.add_option("--seed", o.seed, "of the order of images, of augmentation, dropout and the model's start")
+        ->capture_default_str();
+    app.add_flag("--sync-batch-norm", o.share_statistics, "batch normalisation by the statistics of all ranks' images");
+    app.add_option("--backend", o.how.backend, "how to convolve: direct, eigen or onednn")->capture_default_str();
+    app.add_option("--kernels", o.how.kernels, "inner loops of direct: avx512, avx2, portable [the best]")
+        ->type_name("NAME");
+    app.add_option("--threads", o.loader_threads, "threads of a rank that make batches ahead")->capture_default_str();
+    app.add_option("--checkpoint", o.checkpoint, "save the training there after every epoch")->type_name("FOLDER");
+    app.add_flag("--resume", o.resume, "go on from the newest checkpoint");
+    app.add_option("--save", o.save, "write the trained model there, for predict")->type_name("FILE");
+    app.add_option("--json", o.json, "write the tracker's report there (docs/tracker.md)")->type_name("FILE");
+    if (which.mlbench) {
+      std::string help = "a task as MLBench published it, flags beside it win:";
+      for (const auto& each : presets) help += std::string(" ") + each.name + " (" + each.help + ")";
+      app.add_option("--preset", preset_name, help)->type_name("NAME");
+    }
+  }
+};
+
+void parse(command_line& line, int argc, char** argv) {
+  try {
+    line.app.parse(argc, argv);
+  } catch (const CLI::ExtrasError&) {
+    std::vector<std::string> known;
+    for (const auto* option : line.app.get_options()) known.push_back(option->get_name());
+    for (const auto& row : muster::setting_table()) known.push_back("--" + std::string(row.name));
+    const std::string word = line.app.remaining().front();
+    const auto meant = muster::closest(word.substr(0, word.find('=')), known);
+    refuse("unknown argument '" + word + "' (neither a flag of this program nor one of muster)",
+           meant ? "did you mean " + *meant + "?" : "--help lists all");
+  } catch (const CLI::ParseError& error) {
+    refuse("bad command line (" + one_line(error.what()) + ")", "--help lists all flags");
+  }
+}
+
+void apply_preset(command_line& line, int ranks) {
+  if (line.preset_name.empty()) return;
+  auto& o = line.chosen;
+  for (const auto& each : presets) {
+    if (line.preset_name != each.name) continue;
+    if (line.app.count("--batch") == 0 && !line.batch_per_rank) line.batch_per_rank = each.batch_per_rank;
+    if (line.app.count("--epochs") == 0) o.epochs = each.epochs;
+    if (line.app.count("--schedule") == 0) o.schedule = schedule_of(each, ranks);
+    if (line.goal.empty()) line.goal = "accuracy=0.80";
+    return;
+  }
+  refuse("unknown preset '" + line.preset_name + "' (known: mlbench-1a-2019, mlbench-1a-code, mlbench-1a-v3)",
+         "use one of these or none");
+}
+
+}  // namespace
+
+options parse_options(int argc, char** argv, int ranks, const muster::settings& settings, const program& which) {
+  command_line line(which);
+  parse(line, argc, argv);
+  auto& o = line.chosen;
+  if (o.help) return o;
+  apply_preset(line, ranks);
+  o.model = line.model();
+  o.augment = line.augment == "on";
+  if (line.batch_per_rank) o.batch = *line.batch_per_rank * static_cast<std::uint64_t>(ranks);
+  if (o.batch == 0) refuse("the batch cannot be 0 (a step needs images)", "give --batch 1 or more");
+  if (o.epochs == 0) refuse("--epochs cannot be 0 (nothing would be trained)", "give 1 or more");
+  if (o.resume && o.checkpoint.empty()) refuse("--resume has nothing to go on from", "give --checkpoint FOLDER too");
+  if (!settings.is_default(muster::setting::optimizer)) o.optimizer = settings.value(muster::setting::optimizer);
+  (void)muster::parse_schedule(o.schedule);
+  if (!line.goal.empty()) o.goal = muster::parse_goal(line.goal);
+  if (o.stop_at_goal && o.goal.metric.empty()) refuse("--stop-at-goal has no goal to stop at", "give --goal too");
+  return o;
+}
+
+std::string help_text(const program& which) {
+  const command_line line(which);
+  return line.app.help() + "\nFlags of every muster program [default, variable]; --optimizer is " +
+         line.chosen.optimizer + " here:\n" + muster::settings_help();
+}
+
+std::string describe(const options& chosen) {
+  std::ostringstream text;
+  text << chosen.model << ", epochs " << chosen.epochs << ", batch " << chosen.batch << ", schedule " << chosen.schedule
+       << ", optimizer " << chosen.optimizer << ", seed " << chosen.seed << ", augmentation "
+       << (chosen.augment ? "on" : "off") << ", batch normalisation by "
+       << (chosen.share_statistics ? "all ranks" : "each rank") << ", " << chosen.how.backend;
+  return text.str();
+}
+
+}  // namespace images

@@ -1,0 +1,62 @@
+// What the command line of a program that trains on images asks for.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include <muster/core/env.hpp>
+#include <muster/train/tracker.hpp>
+
+#include "models.hpp"
+
+namespace CLI {
+class App;
+}
+
+namespace images {
+
+struct options {
+  std::string data = "cifar-like:5000";
+  std::uint64_t limit = 0;  ///< training images; 0: all
+  bool augment = true;
+  std::string model;  ///< a model_description's name
+  std::uint64_t epochs = 3;
+  std::uint64_t steps = 0;    ///< 0: no limit
+  std::uint64_t batch = 128;  ///< over all ranks
+  std::string schedule = "step:0.1,epochs=2,factor=0.1";
+  std::string optimizer = "nesterov:0.9,decay=1e-4";
+  muster::goal goal;
+  bool stop_at_goal = false;
+  std::uint64_t seed = 1;
+  bool share_statistics = false;
+  nn::execution how;
+  int loader_threads = 1;
+  std::string checkpoint;  ///< a folder; empty: none
+  bool resume = false;
+  std::string save;  ///< a file; empty: the model is not saved
+  std::string json;  ///< empty: no report
+  bool help = false;
+};
+
+/// What differs between the programs.
+struct program {
+  std::string name;
+  std::string about;
+  std::string data = "cifar-like:5000";  ///< the default
+  bool mlbench = false;                  ///< has the presets of MLBench's task 1a
+  /// Adds the flags that say which model it is, and gives a function for its name once they are read.
+  std::function<std::function<std::string()>(CLI::App&)> add_flags;
+};
+
+/// Reads the command line of a job of `ranks` ranks, from which muster has taken its own flags out already. Throws
+/// muster::configuration_error.
+options parse_options(int argc, char** argv, int ranks, const muster::settings& settings, const program& which);
+
+/// What --help prints.
+std::string help_text(const program& which);
+
+/// The options that decide the numbers of a run in one line.
+std::string describe(const options& chosen);
+
+}  // namespace images

@@ -1,0 +1,78 @@
+// What a saved model makes of images (docs/resnet.md).
+//
+//   build/release/examples/predict --model resnet20.muster --data cifar10:FOLDER
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <string>
+
+#include <muster/muster.hpp>
+
+#include "data.hpp"
+#include "evaluation.hpp"
+#include "processor.hpp"
+#include "saved_model.hpp"
+
+namespace {
+
+struct options {
+  std::string model, data = "cifar-like:5000";
+  std::uint64_t seed = 1;
+  std::size_t show = 0;
+};
+
+/// Prints the classes of the first test images.
+void show(nn::network<float>& net, muster::any_loader& from, std::size_t count) {
+  from.next_epoch();
+  std::printf("image  label  class\n");
+  for (std::size_t at = 0; at < count;) {
+    const auto batch = from.next({0, 1});
+    if (!batch) break;
+    const auto logits = net.forward(batch.values<float>(), {.images = batch.samples.size(), .training = false});
+    for (std::size_t i = 0; i < batch.samples.size() && at < count; ++i, ++at) {
+      const auto row = logits.subspan(i * net.classes(), net.classes());
+      std::printf("%5zu  %5.0f  %5td\n", at, static_cast<double>(batch.labels[i]),
+                  std::max_element(row.begin(), row.end()) - row.begin());
+    }
+    from.commit();
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return muster::run_main(argc, argv, [&](muster::context& context) {
+    options chosen;
+    CLI::App app{"Evaluates a model that a program of the examples has saved on the images held out of its data.", "predict"};
+    app.add_option("--model", chosen.model, "what --save wrote")->required();
+    app.add_option("--data", chosen.data, "as of the program that trained it")->capture_default_str();
+    app.add_option("--seed", chosen.seed, "of generated data")->capture_default_str();
+    app.add_option("--show", chosen.show, "print the classes of so many images")->capture_default_str();
+    try {
+      app.parse(argc, argv);
+    } catch (const CLI::CallForHelp&) {
+      if (context.launcher().rank == 0) std::fputs(app.help().c_str(), stdout);
+      return;
+    } catch (const CLI::ParseError& error) {
+      throw muster::configuration_error("bad command line (" + std::string(error.what()) + "); --help lists all flags");
+    }
+    const auto data = images::open_images(chosen.data, chosen.seed);
+    context.run([&](muster::group& world) {
+      const nn::flush_denormals flush;
+      const auto model = images::load_model(chosen.model);
+      if (model.what.input != nn::extent{data.height, data.width, data.channels}) {
+        throw muster::configuration_error("the model takes other images than the data has (their shapes differ); give "
+                                          "the data it was trained on");
+      }
+      auto test = images::test_loader(data, 128 * static_cast<std::size_t>(world.size()));
+      const auto found = images::evaluate(world, *model.net, test);
+      if (world.rank() != 0) return;
+      const double all = static_cast<double>(std::max<std::uint64_t>(found.images, 1));
+      std::printf("%s on %llu images of %s\n", model.what.name.c_str(), static_cast<unsigned long long>(found.images),
+                  std::string(test.name()).c_str());
+      std::printf("loss            %.4f\ntop-1 accuracy  %.4f\ntop-5 accuracy  %.4f\n", found.loss / all,
+                  static_cast<double>(found.top1) / all, static_cast<double>(found.top5) / all);
+      if (chosen.show > 0) show(*model.net, test, chosen.show);
+    });
+  });
+}
