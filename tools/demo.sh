@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Trains logistic regression on two ranks, on data it generates: installs what is missing (Debian), builds, runs.
+# Trains a logistic regression and a residual network on two ranks, on data it generates: installs what is missing
+# (Debian), builds, runs.
 usage='usage: tools/demo.sh
 
-Builds muster (in build/release) and trains a logistic regression with it on two ranks.'
+Builds muster (in build/release) and trains a logistic regression and a few steps of ResNet-20 with it on two ranks.'
 case $* in
   "") ;;
   --help) printf '%s\n' "$usage" && exit 0 ;;
@@ -15,10 +16,10 @@ exec </dev/null  # nothing below asks anything
 
 build=build/release
 mkdir -p $build
-say "building $build/examples/logistic_regression (a minute or two the first time; log: $build/demo.log)"
+say "building $build/examples/logistic_regression and resnet (a minute or two the first time; log: $build/demo.log)"
 {
   configure release -DMUSTER_BUILD_EXAMPLES=ON -DMUSTER_BUILD_TESTS=OFF -DMUSTER_BUILD_BENCHMARKS=OFF &&
-    cmake --build $build --parallel "$cores" --target logistic_regression
+    cmake --build $build --parallel "$cores" --target logistic_regression resnet
 } >$build/demo.log 2>&1 || {
   tail -n 40 $build/demo.log >&2
   die "the build failed (see above; whole log: $build/demo.log)"
@@ -37,3 +38,7 @@ train=($build/examples/logistic_regression --synthetic epsilon:20000 --epochs 10
 say "${launch[*]} ${train[*]}"
 "${launch[@]}" "${train[@]}"
 say "the same as JSON: $build/demo.json"
+
+train=($build/examples/resnet --data cifar-like:1000 --epochs 1 --steps 8 --batch 64 --schedule constant:0.05)
+say "${launch[*]} ${train[*]}"
+"${launch[@]}" "${train[@]}"

@@ -83,7 +83,7 @@ endif()
 
 # The examples are a project of their own, which builds against an installed muster as any other.
 if(MUSTER_BUILD_EXAMPLES)
-  muster_add_consumer(examples SOURCE ${PROJECT_SOURCE_DIR}/examples NEEDS stage
+  muster_add_consumer(examples SOURCE ${PROJECT_SOURCE_DIR}/examples NEEDS stage TARGETS logistic_regression cnn
     OPTIONS -DCMAKE_PREFIX_PATH=${stage} -DMUSTER_NATIVE=OFF)
 endif()
 

@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+"""muster's training step and PyTorch's in turns, and the ratio of the medians of their rates: PyTorch's at its better
+layout.
+
+    bench/compare_step.py [--programs build/release/bench] [--python /usr/bin/python3] [--rounds 3] [--batch 32]
+                          [--models resnet20,resnet56,vgg16,cnn] [--ranks 1] [--kernels avx2] [--cpu-time]
+"""
+import argparse
+import collections
+import os
+import pathlib
+import re
+import statistics
+import subprocess
+
+LINE = re.compile(r"^(muster|torch) (\S+) (\S+) batch (\d+) ranks (\d+) (\S+) images/s$")
+
+
+def run(command, environment):
+    ran = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=1800, env=environment, check=True)
+    for line in ran.stdout.splitlines():
+        if found := LINE.match(line):
+            yield found.group(1), found.group(2), found.group(3), float(found.group(6))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--programs", type=pathlib.Path, default=pathlib.Path("build/release/bench"))
+    parser.add_argument("--python", default="/usr/bin/python3", help="one that has torch")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--models", default="resnet20,resnet56,vgg16,cnn")
+    parser.add_argument("--batch", default="32", help="images a rank and step")
+    parser.add_argument("--steps", default="5")
+    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--kernels", default="", help="muster's, instead of the best")
+    parser.add_argument("--cpu-time", action="store_true", help="count the processor's time: on a machine that is shared")
+    chosen = parser.parse_args()
+
+    shared = ["--models", chosen.models, "--batch", chosen.batch, "--steps", chosen.steps]
+    if chosen.cpu_time:
+        shared.append("--cpu-time")
+    ours = [chosen.programs / "train_step", *shared] + (["--kernels", chosen.kernels] if chosen.kernels else [])
+    if chosen.ranks > 1:
+        ours = ["mpirun", "-n", str(chosen.ranks), "--oversubscribe", *ours]
+    peer = pathlib.Path(__file__).parent / "peers" / "step_torch.py"
+    theirs = [chosen.python, peer, *shared, "--ranks", str(chosen.ranks)]
+    environment = dict(os.environ, OMP_NUM_THREADS="1")
+    if os.geteuid() == 0:
+        environment.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+
+    rates = collections.defaultdict(list)
+    for _ in range(chosen.rounds):
+        for command in (ours, theirs):
+            for who, model, how, rate in run(list(map(str, command)), environment):
+                rates[model, who, how].append(rate)
+    print(f"batch {chosen.batch} a rank, {chosen.ranks} rank(s), images/s, medians of {chosen.rounds} rounds")
+    print(f"{'model':10} {'muster':>10} {'torch nchw':>12} {'torch nhwc':>12} {'ratio':>7}")
+    for model in chosen.models.split(","):
+        mine = statistics.median(rates[model, "muster", "direct"])
+        layouts = [statistics.median(rates[model, "torch", how]) for how in ("nchw", "nhwc")]
+        print(f"{model:10} {mine:10.1f} {layouts[0]:12.1f} {layouts[1]:12.1f} {mine / max(layouts):7.2f}")
+
+
+if __name__ == "__main__":
+    main()

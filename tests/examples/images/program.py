@@ -1,0 +1,139 @@
+#!/usr/bin/env python3
+"""The programs that train on images as their users run them: alone, with ranks as threads and under mpirun.
+
+CTest runs one class at a time: program.py CLASS, with the folder of the programs in MUSTER_TEST_PROGRAMS, the launcher
+and its flags in MUSTER_TEST_MPIRUN (empty: without MPI) and a folder of public data in MUSTER_TEST_DATA (or none).
+"""
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+PROGRAMS = pathlib.Path(os.environ["MUSTER_TEST_PROGRAMS"])
+MPIRUN = os.environ.get("MUSTER_TEST_MPIRUN", "").split()
+HANG = 200  # seconds; what is here takes some
+SMALL = ["--data", "cifar-like:240", "--batch", "24", "--epochs", "2", "--schedule", "constant:0.02"]
+
+
+def launch(ranks, kind):
+    """The words before and after a program that make it run on so many ranks."""
+    if kind == "local":
+        return [], ["--ranks", str(ranks)] if ranks > 1 else []
+    return [*MPIRUN, "-n", str(ranks)], ["--transport", kind]
+
+
+def run(program, arguments, ranks=1, kind="local"):
+    before, after = launch(ranks, kind)
+    return subprocess.run([*before, PROGRAMS / program, *map(str, arguments), *after], stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True, timeout=HANG)
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="muster-test-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def report(self, program, arguments, ranks=1, kind="local"):
+        path = self.folder / "report.json"
+        ran = run(program, [*arguments, "--json", path], ranks, kind)
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        return json.loads(path.read_text()), ran.stdout
+
+
+class Together(Case):
+    def test_ranks_train_as_one_with_shared_statistics(self):
+        arguments = [*SMALL, "--depth", "8", "--sync-batch-norm", "--schedule", "constant:0.005", "--augment", "on"]
+        alone, _ = self.report("resnet", arguments)
+        for ranks, kind in [(2, "local"), (3, "local")] + ([(2, "shm")] if MPIRUN else []):
+            together, _ = self.report("resnet", arguments, ranks, kind)
+            self.assertEqual(together["world_size"], ranks)
+            for one, other in zip(alone["epochs"], together["epochs"]):
+                self.assertAlmostEqual(one["train_loss"], other["train_loss"], delta=1e-3 * one["train_loss"])
+
+    def test_a_run_repeats_bit_by_bit(self):
+        arguments = [*SMALL, "--depth", "8"]
+        once, again = self.report("resnet", arguments, 2)[0], self.report("resnet", arguments, 2)[0]
+        losses = [[(e["train_loss"], e["val_loss"]) for e in report["epochs"]] for report in (once, again)]
+        self.assertEqual(*losses)
+
+
+class Saved(Case):
+    def test_a_saved_model_evaluates_to_the_same_number(self):
+        for program, extra in [("resnet", ["--depth", "8", "--variant", "v2", "--shortcut", "A"]),
+                               ("cnn", ["--variant", "batch-norm"])]:
+            for ranks in (1, 2):
+                model = self.folder / "model"
+                _, told = self.report(program, [*SMALL, *extra, "--save", model], ranks)
+                ran = run("predict", ["--model", model, "--data", "cifar-like:240", "--show", "3"])
+                self.assertEqual(ran.returncode, 0, ran.stderr)
+                for line in ("top-1 accuracy", "top-5 accuracy"):
+                    number = re.compile(line + r"\s+(\S+)")
+                    self.assertEqual(number.search(told).group(1), number.search(ran.stdout).group(1), line)
+
+    def test_a_damaged_model_is_refused(self):
+        model = self.folder / "model"
+        self.report("cnn", [*SMALL, "--epochs", "1", "--steps", "1", "--save", model])
+        good = model.read_bytes()
+        for bad in (good[:-1], good[:100] + bytes([good[100] ^ 1]) + good[101:], b"", b"{}\n",
+                    good.replace(b'"cnn"', b'"cxn"')):
+            model.write_bytes(bad)
+            ran = run("predict", ["--model", model, "--data", "cifar-like:240"])
+            self.assertNotEqual(ran.returncode, 0)
+            self.assertEqual(len(ran.stderr.strip().splitlines()), 1, ran.stderr)
+
+    def test_a_training_goes_on_as_if_it_had_not_stopped(self):
+        arguments = [*SMALL, "--depth", "8", "--epochs", "3"]
+        whole, _ = self.report("resnet", arguments)
+        store = self.folder / "checkpoints"
+        self.report("resnet", [*SMALL, "--depth", "8", "--epochs", "2", "--checkpoint", store])
+        rest, _ = self.report("resnet", [*arguments, "--checkpoint", store, "--resume"])
+        self.assertEqual(whole["epochs"][-1]["val_loss"], rest["epochs"][-1]["val_loss"])
+        self.assertEqual(len(rest["epochs"]), 1)
+
+
+class Flags(Case):
+    def test_bad_input_is_one_line_and_a_status(self):
+        for program, arguments in [("resnet", ["--depth", "21"]), ("resnet", ["--data", "mnist:x"]),
+                                   ("resnet", ["--preset", "mlbench-9"]), ("resnet", ["--backend", "magic"]),
+                                   ("resnet", ["--resume"]), ("resnet", ["--epochs", "0"]),
+                                   ("resnet", ["--data", "cifar-like:3"]), ("resnet", ["--dephts", "20"]),
+                                   ("resnet", ["--data", "cifar10:/nowhere"]), ("cnn", ["--variant", "x"]),
+                                   ("resnet", [*SMALL, "--json", "/nowhere/x.json"]),
+                                   ("cnn", ["--data", "idx:/nowhere/a,/nowhere/b"]), ("predict", [])]:
+            for ranks in (1, 2):
+                ran = run(program, arguments, ranks)
+                self.assertNotEqual(ran.returncode, 0, arguments)
+                self.assertEqual(len(ran.stderr.strip().splitlines()), 1, ran.stderr)
+
+    def test_help_and_every_way_to_convolve(self):
+        for program in ("resnet", "vgg16", "cnn", "predict"):
+            self.assertIn("--data", run(program, ["--help"]).stdout)
+        few = ["--data", "cifar-like:60", "--batch", "20", "--steps", "2", "--epochs", "1"]
+        losses = {}
+        for backend in ("direct", "eigen"):
+            report, _ = self.report("resnet", [*few, "--depth", "8", "--backend", backend])
+            losses[backend] = report["epochs"][0]["train_loss"]
+        self.assertAlmostEqual(losses["direct"], losses["eigen"], delta=1e-3)
+        self.report("vgg16", ["--data", "cifar-like:20", "--batch", "4", "--steps", "1", "--epochs", "1"])
+        self.report("resnet", [*few, "--preset", "mlbench-1a-2019", "--epochs", "1"], 2)
+        self.report("resnet", [*few, "--depth", "8", "--mode", "local-sgd:2", "--optimizer", "adam"], 2)
+
+
+class RealData(Case):
+    def test_mnist(self):
+        folder = pathlib.Path(os.environ.get("MUSTER_TEST_DATA", "")) / "mnist"
+        files = [folder / f"t10k-{what}.gz" for what in ("images-idx3-ubyte", "labels-idx1-ubyte")]
+        if not files[0].exists():
+            self.skipTest(f"'{files[0]}' is not there")
+        report, _ = self.report("cnn", ["--data", f"idx:{files[0]},{files[1]}", "--augment", "off", "--epochs", "3",
+                                        "--batch", "50", "--schedule", "constant:0.03"])
+        self.assertGreater(report["epochs"][-1]["val_accuracy"], 0.96)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[1:]], verbosity=2)
