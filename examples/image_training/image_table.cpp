@@ -12,10 +12,8 @@
 namespace images {
 
 image_table::image_table(contents made) {
-  made.digest = muster::digest()
-                    .add(std::as_bytes(std::span(made.bytes)))
-                    .add(std::as_bytes(std::span(made.labels)))
-                    .value();
+  made.digest =
+      muster::digest().add(std::as_bytes(std::span(made.bytes))).add(std::as_bytes(std::span(made.labels))).value();
   made_ = std::make_shared<const contents>(std::move(made));
 }
 
@@ -77,14 +75,12 @@ struct pattern {
 }  // namespace
 
 image_table make_cifar_like(std::size_t images, std::uint64_t seed, std::size_t first) {
-  image_table::contents made{"cifar-like:" + std::to_string(images),
-                             {muster::record_form::fixed,
-                              {{"image", muster::dtype::uint8, {colours, side, side}}},
-                              0,
-                              {"label"}},
-                             std::vector<std::byte>(images * colours * side * side),
-                             std::vector<float>(images),
-                             0};
+  image_table::contents made{
+      "cifar-like:" + std::to_string(images),
+      {muster::record_form::fixed, {{"image", muster::dtype::uint8, {colours, side, side}}}, 0, {"label"}},
+      std::vector<std::byte>(images * colours * side * side),
+      std::vector<float>(images),
+      0};
   std::vector<pattern> patterns;
   for (std::uint64_t label = 0; label < classes; ++label) patterns.emplace_back(seed, label);
   std::byte* to = made.bytes.data();

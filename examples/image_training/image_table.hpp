@@ -41,9 +41,9 @@ class image_table {
 };
 static_assert(muster::record_source<image_table>);
 
-/// Images of CIFAR-10's form that stand in for it: 32 x 32 pixels of three colours, ten classes. A class is a pattern of
-/// coloured waves; an image is that of its class, moved, dimmed and mixed with that of another class and with noise, so
-/// that a network has something to learn but does not learn it at once. Image i is a function of (seed, i).
+/// Images of CIFAR-10's form that stand in for it: 32 x 32 pixels of three colours, ten classes. A class is a pattern
+/// of coloured waves; an image is that of its class, moved, dimmed and mixed with that of another class and with noise,
+/// so that a network has something to learn but does not learn it at once. Image i is a function of (seed, i).
 [[nodiscard]] image_table make_cifar_like(std::size_t images, std::uint64_t seed, std::size_t first = 0);
 
 }  // namespace images

@@ -42,8 +42,9 @@ std::unique_ptr<nn::network<float>> make_model(const model_description& what, co
   }
   if (what.name == "vgg16") {
     if (what.input != nn::extent{32, 32, 3}) {
-      throw muster::configuration_error("VGG16 of this form takes images of 32 x 32 pixels and 3 colours alone (the "
-                                        "data has others); use a residual network or the small one");
+      throw muster::configuration_error(
+          "VGG16 of this form takes images of 32 x 32 pixels and 3 colours alone (the "
+          "data has others); use a residual network or the small one");
     }
     return nn::make_vgg16<float>(what.classes, how);
   }

@@ -48,10 +48,9 @@ class run {
   void train() {
     if (world_.rank() == 0) print_header();
     // Statistics of a rank's own are its own state; shared ones are the same everywhere.
-    const auto kind =
-        chosen_.share_statistics ? muster::state_kind::replicated : muster::state_kind::rank_local;
-    muster::state state{arena_, optimizer_, schedule_,
-                        muster::shadowed_values{"batch_norm", net_->statistics(), kind}, loader_.cursor()};
+    const auto kind = chosen_.share_statistics ? muster::state_kind::replicated : muster::state_kind::rank_local;
+    muster::state state{arena_, optimizer_, schedule_, muster::shadowed_values{"batch_norm", net_->statistics(), kind},
+                        loader_.cursor()};
     auto session = muster::fixed_session(world_);
     std::optional<muster::checkpoint> store;
     if (!chosen_.checkpoint.empty()) store.emplace(chosen_.checkpoint);

@@ -10,8 +10,8 @@ namespace nn {
 template <class T>
 batch_norm<T>::batch_norm(std::size_t channels, parameter<T>& scale, parameter<T>& shift, const kernel_set<T>& kernels)
     : channels_(channels), gamma_(&scale), beta_(&shift), kernels_(&kernels), totals_(2 * channels + 1) {
-  for (auto* const each : {&pivot_, &sum_, &products_, &scale_, &shift_, &mean_, &inverse_, &slope_factor_,
-                           &value_factor_, &offset_}) {
+  for (auto* const each :
+       {&pivot_, &sum_, &products_, &scale_, &shift_, &mean_, &inverse_, &slope_factor_, &value_factor_, &offset_}) {
     each->resize(channels);
   }
 }

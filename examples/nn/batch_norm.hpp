@@ -57,9 +57,9 @@ class batch_norm {
   const kernel_set<T>* kernels_;
   std::span<T> running_;
 
-  std::vector<T> pivot_, sum_, products_;              // of an image
-  std::vector<double> totals_;                         // of the batch: two sums a channel, and the count of pixels
-  std::vector<T> scale_, shift_, mean_, inverse_;      // of the batch
+  std::vector<T> pivot_, sum_, products_;          // of an image
+  std::vector<double> totals_;                     // of the batch: two sums a channel, and the count of pixels
+  std::vector<T> scale_, shift_, mean_, inverse_;  // of the batch
   std::vector<T> slope_factor_, value_factor_, offset_;
   double pixels_ = 0;
   bool training_ = true;

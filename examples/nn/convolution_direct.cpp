@@ -61,8 +61,8 @@ void direct_convolution<T>::place_outputs() {
   for (std::size_t image = 0; image < block_; ++image) {
     for (std::size_t y = 0; y < out.height; ++y) {
       for (std::size_t x = 0; x < out.width; ++x) {
-        const std::size_t in = image * input_.image_size() + y * shape.stride * input_.row_step() +
-                               x * shape.stride * shape.in.channels;
+        const std::size_t in =
+            image * input_.image_size() + y * shape.stride * input_.row_step() + x * shape.stride * shape.in.channels;
         const std::size_t to = image * out.size() + (y * out.width + x) * out.channels;
         places_.push_back({static_cast<std::int32_t>(in), static_cast<std::int32_t>(to)});
       }

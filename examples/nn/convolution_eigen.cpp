@@ -59,9 +59,9 @@ void eigen_convolution<T>::over_patches(std::size_t images, const Run& run) cons
         for (std::size_t ky = 0; ky < shape.kernel; ++ky, patch += row) {
           const std::size_t line = y * shape.stride + ky;
           if (line < shape.padding || line >= shape.in.height + shape.padding || first >= last) continue;
-          const std::size_t pixel = image * shape.in.size() +
-                                    ((line - shape.padding) * shape.in.width + left + first - shape.padding) *
-                                        shape.in.channels;
+          const std::size_t pixel =
+              image * shape.in.size() +
+              ((line - shape.padding) * shape.in.width + left + first - shape.padding) * shape.in.channels;
           run(patch + first * shape.in.channels, pixel, (last - first) * shape.in.channels);
         }
       }

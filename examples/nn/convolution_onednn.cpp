@@ -4,8 +4,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include <dnnl.hpp>
 #include <omp.h>
+#include <dnnl.hpp>
 
 namespace nn {
 namespace {

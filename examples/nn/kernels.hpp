@@ -79,15 +79,15 @@ struct kernel_set {
   void (*moments)(const image_view<const T>& image, const T* pivot, T* sum, T* squares);
   /// gradient = 0 where f(values) is not above 0, if f.relu. Then, unless `sum` is null, sum[c] += gradient and
   /// products[c] += gradient * (of - pivot[c]).
-  void (*mask)(const image_view<const T>& values, const pointwise<T>& f, const image_view<T>& gradient,
-               const T* of, const T* pivot, T* sum, T* products);
+  void (*mask)(const image_view<const T>& values, const pointwise<T>& f, const image_view<T>& gradient, const T* of,
+               const T* pivot, T* sum, T* products);
   /// to = a[c] * gradient + b[c] * values + d[c], or += that.
   void (*combine)(const image_view<const T>& gradient, const image_view<const T>& values, const T* a, const T* b,
                   const T* d, const image_view<T>& to, bool add);
 };
 
-/// What this processor can do best, or the set of that name. Throws muster::configuration_error if there is none, or this
-/// processor cannot run it.
+/// What this processor can do best, or the set of that name. Throws muster::configuration_error if there is none, or
+/// this processor cannot run it.
 template <class T>
 const kernel_set<T>& find_kernels(std::string_view name = {});
 

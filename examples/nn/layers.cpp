@@ -234,8 +234,7 @@ void max_pool<T>::forward(const pass& now) {
           for (std::size_t kx = 0; kx < size_.kernel; ++kx) {
             const std::size_t column = x * size_.stride + kx;
             if (column < size_.padding || column >= from.width + size_.padding) continue;
-            const std::size_t pixel =
-                ((line - size_.padding) * from.width + column - size_.padding) * from.channels;
+            const std::size_t pixel = ((line - size_.padding) * from.width + column - size_.padding) * from.channels;
             for (std::size_t c = 0; c < to.channels; ++c) {
               const T value = image_[pixel + c];
               const bool larger = value > out[c];

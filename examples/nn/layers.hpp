@@ -13,8 +13,9 @@
 
 namespace nn {
 
-/// A step of a network. Its forward pass reads its inputs and writes its output; its backward pass reads the gradient of
-/// the output and writes, or adds to, those of the inputs and of its parameters. Both take part with no image at all.
+/// A step of a network. Its forward pass reads its inputs and writes its output; its backward pass reads the gradient
+/// of the output and writes, or adds to, those of the inputs and of its parameters. Both take part with no image at
+/// all.
 template <class T>
 class layer {
  public:

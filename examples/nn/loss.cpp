@@ -9,8 +9,8 @@
 namespace nn {
 
 template <class T>
-totals softmax_cross_entropy(std::span<const T> logits, std::span<const float> labels, std::size_t classes, double scale,
-                             std::span<T> gradient) {
+totals softmax_cross_entropy(std::span<const T> logits, std::span<const float> labels, std::size_t classes,
+                             double scale, std::span<T> gradient) {
   totals sums;
   for (std::size_t i = 0; i < labels.size(); ++i) {
     const auto row = logits.subspan(i * classes, classes);

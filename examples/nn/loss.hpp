@@ -27,7 +27,7 @@ struct totals {
 /// gradient of scale * the sum over the images, unless `gradient` is empty. Of equal logits the first is the larger; a
 /// logit that is not a number makes the loss one. Throws muster::data_error for a label that is no class.
 template <class T>
-totals softmax_cross_entropy(std::span<const T> logits, std::span<const float> labels, std::size_t classes, double scale,
-                             std::span<T> gradient);
+totals softmax_cross_entropy(std::span<const T> logits, std::span<const float> labels, std::size_t classes,
+                             double scale, std::span<T> gradient);
 
 }  // namespace nn

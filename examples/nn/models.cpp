@@ -108,8 +108,8 @@ std::unique_ptr<network<T>> make_vgg16(std::size_t classes, const execution& how
   auto& net = *made;
   auto* x = &net.input();
   constexpr std::size_t pool = 0;
-  for (const std::size_t channels : std::initializer_list<std::size_t>{64, 64, pool, 128, 128, pool, 256, 256, 256, pool, 512,
-                                                               512, 512, pool, 512, 512, 512, pool}) {
+  for (const std::size_t channels : std::initializer_list<std::size_t>{
+           64, 64, pool, 128, 128, pool, 256, 256, 256, pool, 512, 512, 512, pool, 512, 512, 512, pool}) {
     x = channels == pool ? &net.max(*x, {})
                          : &net.relu(net.normalise(net.convolve(
                                *x, {.channels = channels, .kernel = 3, .stride = 1, .padding = 1, .bias = true})));

@@ -12,9 +12,9 @@ namespace nn {
 
 /// Which residual network.
 struct resnet_options {
-  int depth = 20;          ///< 6 n + 2: 20, 32, 44, 56, 110
-  int version = 1;         ///< 1: He et al. 2015 (arXiv:1512.03385); 2: pre-activation, He et al. 2016 (arXiv:1603.05027)
-  char shortcut = 'B';     ///< between stages; A: padding, B: projection, as MLBench has it
+  int depth = 20;       ///< 6 n + 2: 20, 32, 44, 56, 110
+  int version = 1;      ///< 1: He et al. 2015 (arXiv:1512.03385); 2: pre-activation, He et al. 2016 (arXiv:1603.05027)
+  char shortcut = 'B';  ///< between stages; A: padding, B: projection, as MLBench has it
   std::size_t classes = 10;
   extent input{32, 32, 3};
 };

@@ -9,8 +9,7 @@
 namespace nn {
 
 template <class T>
-network<T>::network(const extent& input, const execution& how)
-    : how_(how), kernels_(&find_kernels<T>(how.kernels)) {
+network<T>::network(const extent& input, const execution& how) : how_(how), kernels_(&find_kernels<T>(how.kernels)) {
   make(input).from_outside();
 }
 
@@ -50,10 +49,10 @@ activation<T>& network<T>::convolve(activation<T>& in, const convolve_options& o
   const double fan_in = static_cast<double>(options.kernel * options.kernel * in.shape().channels);
   // The variance that keeps gradients as large as they are, as PyTorch's models of this kind have it.
   const double fan_out = static_cast<double>(options.kernel * options.kernel * options.channels);
-  auto& weights = make_parameter(name + ".weight", {options.kernel, options.kernel, in.shape().channels, options.channels},
-                                 start::kaiming, options.bias ? fan_in : fan_out);
-  parameter<T>* const bias =
-      options.bias ? &make_parameter(name + ".bias", {options.channels}, start::zeros) : nullptr;
+  auto& weights =
+      make_parameter(name + ".weight", {options.kernel, options.kernel, in.shape().channels, options.channels},
+                     start::kaiming, options.bias ? fan_in : fan_out);
+  parameter<T>* const bias = options.bias ? &make_parameter(name + ".bias", {options.channels}, start::zeros) : nullptr;
   auto& out = make(shape.out());
   add_layer<convolution_layer<T>>(in, out, weights, bias, make_convolution<T>(how_.backend, shape, *kernels_));
   operations_ += shape.operations() * (in.wants_gradient() ? 3 : 2);
@@ -171,10 +170,18 @@ void network<T>::initialise(std::uint64_t seed) {
     const double normal = std::sqrt(2 / each.fan), uniform = 1 / std::sqrt(each.fan);
     for (T& value : each.values) {
       switch (each.how) {
-        case start::zeros: value = T{0}; break;
-        case start::ones: value = T{1}; break;
-        case start::kaiming: value = static_cast<T>(normal * random.normal()); break;
-        case start::uniform: value = static_cast<T>(uniform * (2 * random.uniform() - 1)); break;
+        case start::zeros:
+          value = T{0};
+          break;
+        case start::ones:
+          value = T{1};
+          break;
+        case start::kaiming:
+          value = static_cast<T>(normal * random.normal());
+          break;
+        case start::uniform:
+          value = static_cast<T>(uniform * (2 * random.uniform() - 1));
+          break;
       }
     }
   }

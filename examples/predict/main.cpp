@@ -43,7 +43,8 @@ void show(nn::network<float>& net, muster::any_loader& from, std::size_t count) 
 int main(int argc, char** argv) {
   return muster::run_main(argc, argv, [&](muster::context& context) {
     options chosen;
-    CLI::App app{"Evaluates a model that a program of the examples has saved on the images held out of its data.", "predict"};
+    CLI::App app{"Evaluates a model that a program of the examples has saved on the images held out of its data.",
+                 "predict"};
     app.add_option("--model", chosen.model, "what --save wrote")->required();
     app.add_option("--data", chosen.data, "as of the program that trained it")->capture_default_str();
     app.add_option("--seed", chosen.seed, "of generated data")->capture_default_str();
@@ -61,8 +62,9 @@ int main(int argc, char** argv) {
       const nn::flush_denormals flush;
       const auto model = images::load_model(chosen.model);
       if (model.what.input != nn::extent{data.height, data.width, data.channels}) {
-        throw muster::configuration_error("the model takes other images than the data has (their shapes differ); give "
-                                          "the data it was trained on");
+        throw muster::configuration_error(
+            "the model takes other images than the data has (their shapes differ); give "
+            "the data it was trained on");
       }
       auto test = images::test_loader(data, 128 * static_cast<std::size_t>(world.size()));
       const auto found = images::evaluate(world, *model.net, test);

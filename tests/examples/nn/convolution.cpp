@@ -80,7 +80,8 @@ void compare(const std::string& backend, std::string_view kernels, const nn::con
   const auto how = nn::make_convolution<T>(backend, shape, nn::find_kernels<T>(kernels));
   const std::vector<T> w(weights.begin(), weights.end());
   const std::vector<double> before(in.size(), 0.25);
-  std::vector<T> out(right.out.size()), in_slope(before.begin(), before.end()), set(in.size(), T(9)), weight_slope(w.size());
+  std::vector<T> out(right.out.size()), in_slope(before.begin(), before.end()), set(in.size(), T(9)),
+      weight_slope(w.size());
   how->begin(w);
   for (std::size_t first = 0; first < images; first += how->block()) {
     const std::size_t count = std::min(how->block(), images - first);
@@ -110,8 +111,8 @@ TEST_CASE("all ways to convolve agree on random shapes", "[nn]") {
   const auto pick = [&](std::size_t from, std::size_t to) { return from + random.below(to - from + 1); };
   for (std::uint64_t round = 0; round < 40; ++round) {
     const std::size_t kernel = pick(1, 5);
-    const nn::convolution_shape shape{{pick(kernel, 12), pick(kernel, 12), pick(1, 20)}, pick(1, 40), kernel,
-                                      pick(1, 3),                                        random.below(kernel)};
+    const nn::convolution_shape shape{
+        {pick(kernel, 12), pick(kernel, 12), pick(1, 20)}, pick(1, 40), kernel, pick(1, 3), random.below(kernel)};
     const std::size_t images = pick(1, 5);
     for (const auto backend : nn::convolution_names()) {
       if (backend == "direct") {
@@ -135,7 +136,8 @@ TEST_CASE("all ways to convolve agree on the shapes of the models", "[nn]") {
   std::uint64_t seed = 500;
   for (const auto& shape : shapes) {
     for (const auto backend : nn::convolution_names()) {
-      for (const auto kernels : nn::kernel_names()) compare<float>(std::string(backend), kernels, shape, 3, ++seed, 1e-5);
+      for (const auto kernels : nn::kernel_names())
+        compare<float>(std::string(backend), kernels, shape, 3, ++seed, 1e-5);
     }
   }
 }

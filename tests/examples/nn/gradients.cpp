@@ -79,12 +79,12 @@ TEST_CASE("the gradients of convolutions are those of differences", "[nn]") {
         const std::size_t channels = pick(1, 19);
         const nn::extent input{pick(4, 9), pick(4, 9), pick(1, 5)};
         INFO(backend << " " << kernels << " kernel " << kernel << " stride " << stride << " padding " << padding);
-        check_layer(
-            input, pick(1, 9), 100 + static_cast<std::uint64_t>(round),
-            [&](network& net, activation& in) -> activation& {
-              return net.convolve(in, {.channels = channels, .kernel = kernel, .stride = stride, .padding = padding});
-            },
-            {.backend = backend, .kernels = std::string(kernels)});
+        check_layer(input, pick(1, 9), 100 + static_cast<std::uint64_t>(round),
+                    [&](network& net, activation& in) -> activation& {
+                      return net.convolve(
+                          in, {.channels = channels, .kernel = kernel, .stride = stride, .padding = padding});
+                    },
+                    {.backend = backend, .kernels = std::string(kernels)});
       }
     }
   }
@@ -111,16 +111,15 @@ TEST_CASE("the gradients of pooling, dropout and dense layers are those of diffe
   });
   check_layer({6, 7, 2}, 5, 3, [](network& net, activation& in) -> activation& { return net.average(in); });
   check_layer({6, 7, 2}, 5, 4, [](network& net, activation& in) -> activation& { return net.drop(in, 0.4); });
-  check_layer({6, 7, 2}, 5, 5,
-              [](network& net, activation& in) -> activation& { return net.relu(net.dense(in, 11)); });
+  check_layer({6, 7, 2}, 5, 5, [](network& net, activation& in) -> activation& { return net.relu(net.dense(in, 11)); });
 }
 
 TEST_CASE("the gradients of shortcuts are those of differences", "[nn]") {
   // A block around the layer under test; what goes around it is the same activation.
   const auto block = [](network& net, activation& in) -> activation& {
-    auto& inner = net.normalise(net.convolve(net.relu(net.normalise(net.convolve(
-                                                 in, {.channels = 5, .kernel = 3, .padding = 1}))),
-                                             {.channels = in.shape().channels, .kernel = 3, .padding = 1}));
+    auto& inner = net.normalise(
+        net.convolve(net.relu(net.normalise(net.convolve(in, {.channels = 5, .kernel = 3, .padding = 1}))),
+                     {.channels = in.shape().channels, .kernel = 3, .padding = 1}));
     return net.relu(net.add(inner, in));
   };
   check_layer({5, 5, 2}, 4, 1, block);
@@ -150,10 +149,14 @@ TEST_CASE("the gradients of layers that are normalised behind are those of diffe
   });
   check_layer({6, 6, 2}, 4, 2,
               [&](network& net, activation& in) -> activation& { return finish(net, net.pad_shortcut(in, 7, 2)); });
-  check_layer({6, 6, 2}, 4, 3, [&](network& net, activation& in) -> activation& { return finish(net, net.max(in, {})); });
-  check_layer({6, 6, 2}, 4, 4, [&](network& net, activation& in) -> activation& { return finish(net, net.drop(in, 0.3)); });
-  check_layer({6, 6, 2}, 4, 5, [&](network& net, activation& in) -> activation& { return finish(net, net.average(in)); });
-  check_layer({6, 6, 2}, 4, 6, [&](network& net, activation& in) -> activation& { return finish(net, net.dense(in, 9)); });
+  check_layer({6, 6, 2}, 4, 3,
+              [&](network& net, activation& in) -> activation& { return finish(net, net.max(in, {})); });
+  check_layer({6, 6, 2}, 4, 4,
+              [&](network& net, activation& in) -> activation& { return finish(net, net.drop(in, 0.3)); });
+  check_layer({6, 6, 2}, 4, 5,
+              [&](network& net, activation& in) -> activation& { return finish(net, net.average(in)); });
+  check_layer({6, 6, 2}, 4, 6,
+              [&](network& net, activation& in) -> activation& { return finish(net, net.dense(in, 9)); });
 }
 
 TEST_CASE("the gradients of whole networks are those of differences", "[nn]") {

@@ -37,8 +37,7 @@ outcome train(int ranks, const std::function<std::unique_ptr<nn::network<float>>
   const auto hub = std::make_shared<muster::local_hub>(ranks);
   std::vector<outcome> results(static_cast<std::size_t>(ranks));
   const auto body = [&](int rank) {
-    muster::group world(
-        std::make_unique<muster::any_transport>(std::make_unique<muster::local_transport>(hub, rank)));
+    muster::group world(std::make_unique<muster::any_transport>(std::make_unique<muster::local_transport>(hub, rank)));
     muster::group statistics = world.duplicate();
     auto& result = results[static_cast<std::size_t>(rank)];
     const auto net = make();
@@ -60,9 +59,9 @@ outcome train(int ranks, const std::function<std::unique_ptr<nn::network<float>>
       const nn::pass now{.images = mine.size(), .statistics = &statistics, .samples = samples, .key = step};
       arena.clear_gradients();
       const auto logits = net->forward(std::span(pixels).subspan(mine.first * image, mine.size() * image), now);
-      double loss = nn::softmax_cross_entropy<float>(logits, labels, classes,
-                                                     1.0 / static_cast<double>(global_batch), slopes)
-                        .loss;
+      double loss =
+          nn::softmax_cross_entropy<float>(logits, labels, classes, 1.0 / static_cast<double>(global_batch), slopes)
+              .loss;
       net->backward(slopes, now);
       muster::allreduce(world, arena.gradients(), muster::sum);
       muster::allreduce(world, std::span(&loss, 1), muster::sum);
@@ -82,7 +81,9 @@ outcome train(int ranks, const std::function<std::unique_ptr<nn::network<float>>
   return results[0];
 }
 
-std::unique_ptr<nn::network<float>> small_resnet() { return nn::make_resnet<float>({.depth = 8, .input = {16, 16, 3}}); }
+std::unique_ptr<nn::network<float>> small_resnet() {
+  return nn::make_resnet<float>({.depth = 8, .input = {16, 16, 3}});
+}
 
 TEST_CASE("1, 2 and 4 ranks with shared statistics train alike", "[nn]") {
   const auto alone = train(1, small_resnet);

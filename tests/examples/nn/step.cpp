@@ -31,9 +31,10 @@ void compare_step(const nn::execution& how) {
   net->bind(arena);
   for (const auto& each : net->parameters()) {
     const bool norm_scale = each.how == nn::start::ones;
-    const double scale = each.how == nn::start::kaiming
-                             ? std::sqrt(24.0 / static_cast<double>(each.extents[0] * each.extents[1] * each.extents[3]))
-                             : 0.2;
+    const double scale =
+        each.how == nn::start::kaiming
+            ? std::sqrt(24.0 / static_cast<double>(each.extents[0] * each.extents[1] * each.extents[3]))
+            : 0.2;
     const auto values = test::numbers<float>(each.index, each.values.size(), scale, norm_scale ? 1 : 0);
     std::copy(values.begin(), values.end(), each.values.begin());
   }
