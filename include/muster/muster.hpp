@@ -61,6 +61,7 @@
 #include <muster/core/events.hpp>
 #include <muster/core/float16.hpp>
 #include <muster/core/hash.hpp>
+#include <muster/core/lanes.hpp>
 #include <muster/core/log.hpp>
 #include <muster/core/progress.hpp>
 #include <muster/core/random.hpp>
@@ -118,6 +119,7 @@
 #include <muster/train/arena.hpp>
 #include <muster/train/bucket.hpp>
 #include <muster/train/checkpoint.hpp>
+#include <muster/train/compress.hpp>
 #include <muster/train/gossip.hpp>
 #include <muster/train/gradient_sync.hpp>
 #include <muster/train/lars.hpp>

@@ -51,16 +51,16 @@ constexpr std::array<setting_info, static_cast<std::size_t>(setting::count_)> ta
      "tcp: signs of life that fail to come before a rank counts as lost"},
     {setting::checksum, "checksum", "MUSTER_CHECKSUM", "WHEN", "off",
      "tcp: on or off: a checksum of all data, where that of the network is not enough"},
-    {setting::mode, "mode", "MUSTER_MODE", "NAME", "allreduce",
-     "what ranks exchange in training: allreduce (gradients), allreduce-weights, local-sgd[:STEPS], "
-     "gossip[:ring|:torus|:exponential]"},
-    {setting::trace, "trace", "MUSTER_TRACE", "FILE", "none",
-     "write a timeline of phases, buckets and collectives of all ranks there"},
     {setting::optimizer, "optimizer", "MUSTER_OPTIMIZER", "NAME", "sgd",
      "of programs that train: sgd, momentum:M, nesterov:M, adam, adamw, lars[:M], adagrad; ,decay=D and more behind "
      "it"},
     {setting::compress, "compress", "MUSTER_COMPRESS", "CODEC", "none",
      "of gradients: none, float16, bfloat16, qsgd8, sign, topk:SHARE, randomk:SHARE, blockk:SHARE, powersgd:RANK"},
+    {setting::mode, "mode", "MUSTER_MODE", "NAME", "allreduce",
+     "what ranks exchange in training: allreduce (gradients), allreduce-weights, local-sgd[:STEPS], "
+     "gossip[:ring|:torus|:exponential]"},
+    {setting::trace, "trace", "MUSTER_TRACE", "FILE", "none",
+     "write a timeline of phases, buckets and collectives of all ranks there"},
     {setting::log_level, "log-level", "MUSTER_LOG_LEVEL", "LEVEL", "warning", "debug, info, warning, error, off"},
     {setting::log_ranks, "log-ranks", "MUSTER_LOG_RANKS", "WHO", "0", "0 or all: which ranks may log"},
 }};

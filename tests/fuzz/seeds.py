@@ -62,12 +62,12 @@ def checkpoint(parts):
 
 heading = line("muster-records 1")
 SEEDS = {
-    "checkpoint": [checkpoint([(b"parameters", bytes(range(200))), (b"diary", b"")]), checkpoint([])],
     # Which codec, how many values (two bytes), voters, and what is to be decoded.
     "codec": [bytes([1, 3, 0, 0]) + bytes(8), bytes([3, 5, 0, 0]) + struct.pack("<f8b", 2.5, 1, -127, 127, 0, 3, 0, 0, 0),
               bytes([4, 33, 0, 0]) + struct.pack("<fII", 0.5, 0x80000001, 1),
               bytes([4, 4, 0, 1]) + struct.pack("<fIfI", 0.5, 3, 1.5, 9),
               bytes([5, 20, 0, 0]) + struct.pack("<IIff", 0, 19, 1.0, -2.0), bytes([6, 9, 0, 0]) + struct.pack("<f", 1.0)],
+    "checkpoint": [checkpoint([(b"parameters", bytes(range(200))), (b"diary", b"")]), checkpoint([])],
     "libsvm": [b"+1 1:1 3:0.5 # note\n-1 2:-1.25e-3\n\n0 1:1\r\n", b"1 1:0.12345678901234567 2:1e38 3:-1e-46\n",
                b"3 qid:7 1:2\n", b"1 4294967295:1\n1 10:1\n"],
     "csv": [b"a,b,c\n1,2,3\n4.5,-6e7,8\n", b'"x, y","z ""w"""\n"1", 2\n NA ,""\n', b"\xef\xbb\xbfp;q\n1;2\n", b"1 2\n3 4\n"],

@@ -31,10 +31,10 @@ enum class setting : int {
   heartbeat,
   missed_beats,
   checksum,
-  mode,
-  trace,
   optimizer,
   compress,
+  mode,
+  trace,
   log_level,
   log_ranks,
   count_

@@ -1,11 +1,11 @@
 #include <muster/core/codec/powersgd.hpp>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <string>
 
 #include <muster/core/error.hpp>
+#include <muster/core/lanes.hpp>
 #include <muster/core/random.hpp>
 
 #include "../simd.hpp"
@@ -13,29 +13,33 @@
 namespace muster::inline v0 {
 namespace {
 
-// Sums side by side, so that they are vectors; of doubles where a column is long and small differences count.
-template <class Sum>
-Sum dot(const float* a, const float* b, std::size_t count) {
-  constexpr std::size_t lanes = 16;
-  std::array<Sum, lanes> sums{};
-  std::size_t i = 0;
-  for (; i + lanes <= count; i += lanes) {
-    for (std::size_t lane = 0; lane < lanes; ++lane)
-      sums[lane] += static_cast<Sum>(a[i + lane]) * static_cast<Sum>(b[i + lane]);
-  }
-  for (; i < count; ++i) sums[0] += static_cast<Sum>(a[i]) * static_cast<Sum>(b[i]);
-  for (std::size_t width = lanes / 2; width > 0; width /= 2) {
-    for (std::size_t lane = 0; lane < width; ++lane) sums[lane] += sums[lane + width];
-  }
-  return sums[0];
+float dot(const float* a, const float* b, std::size_t count) {
+  const auto add = [=](std::size_t i, detail::eight_floats& sums) {
+    detail::eight_floats left, right;
+    detail::load(a + i, left);
+    detail::load(b + i, right);
+    sums += left * right;
+  };
+  return detail::sum_in_lanes<detail::eight_floats, float>(0, count, add, [=](std::size_t i) { return a[i] * b[i]; });
+}
+
+// For columns that are long, where small differences count.
+double exact_dot(const float* a, const float* b, std::size_t count) {
+  const auto add = [=](std::size_t i, detail::four_doubles& sums) {
+    detail::four_floats left, right;
+    detail::load(a + i, left);
+    detail::load(b + i, right);
+    sums += __builtin_convertvector(left, detail::four_doubles) * __builtin_convertvector(right, detail::four_doubles);
+  };
+  return detail::sum_in_lanes<detail::four_doubles, double>(
+      0, count, add, [=](std::size_t i) { return static_cast<double>(a[i]) * static_cast<double>(b[i]); });
 }
 
 struct rows_times_columns {
   static void run(const low_rank_shape* shape, const float* matrix, const float* right, float* left) {
     for (std::size_t row = 0; row < shape->rows; ++row) {
       for (std::size_t k = 0; k < shape->used(); ++k) {
-        left[k * shape->rows + row] =
-            dot<float>(matrix + row * shape->columns, right + k * shape->columns, shape->columns);
+        left[k * shape->rows + row] = dot(matrix + row * shape->columns, right + k * shape->columns, shape->columns);
       }
     }
   }
@@ -71,15 +75,15 @@ struct gram_schmidt {
   static void run(float* left, std::size_t rows, std::size_t columns) {
     for (std::size_t k = 0; k < columns; ++k) {
       float* const column = left + k * rows;
-      const double before = dot<double>(column, column, rows);
+      const double before = exact_dot(column, column, rows);
       for (int pass = 0; pass < 2; ++pass) {  // the second takes away what rounding of the first left
         for (std::size_t other = 0; other < k; ++other) {
           const float* const done = left + other * rows;
-          const auto factor = static_cast<float>(dot<double>(done, column, rows));
+          const auto factor = static_cast<float>(exact_dot(done, column, rows));
           for (std::size_t row = 0; row < rows; ++row) column[row] -= factor * done[row];
         }
       }
-      const double after = dot<double>(column, column, rows);
+      const double after = exact_dot(column, column, rows);
       // Below this it is the rounding of floats that is left, and no direction of the matrix.
       const bool dependent = after <= before * 1e-10 || after == 0.0;
       const auto scale = dependent ? 0.0f : static_cast<float>(1.0 / std::sqrt(after));

@@ -7,8 +7,13 @@
 #include <cstring>
 
 #include <muster/core/error.hpp>
+#include <muster/core/lanes.hpp>
 
 #include "../simd.hpp"
+
+#if defined(MUSTER_HAVE_AVX2)
+#include <immintrin.h>
+#endif
 
 namespace muster::inline v0 {
 namespace {
@@ -16,20 +21,22 @@ namespace {
 constexpr std::size_t bits_a_word = 32;
 constexpr std::uint32_t sign_bit = 0x80000000u;
 
-// In 16 sums side by side over a stretch, so that it is vectors and neither loses digits of large arrays.
+// By stretches, so that sums of floats lose no digits of large arrays.
 struct sum_of_magnitudes {
   static double run(const float* values, std::size_t count) {
-    constexpr std::size_t lanes = 16, stretch = 1024;
+    constexpr std::size_t stretch = 1024;
     double total = 0;
     for (std::size_t begin = 0; begin < count; begin += stretch) {
-      const std::size_t end = std::min(count, begin + stretch);
-      std::array<float, lanes> sums{};
-      std::size_t i = begin;
-      for (; i + lanes <= end; i += lanes) {
-        for (std::size_t lane = 0; lane < lanes; ++lane) sums[lane] += std::fabs(values[i + lane]);
-      }
-      for (; i < end; ++i) sums[0] += std::fabs(values[i]);
-      for (const float sum : sums) total += static_cast<double>(sum);
+      const auto add = [&](std::size_t i, detail::eight_floats& sums) {
+        detail::eight_words bits;
+        std::memcpy(&bits, values + i, sizeof bits);
+        bits &= 0x7fffffffu;
+        detail::eight_floats magnitudes;
+        std::memcpy(&magnitudes, &bits, sizeof bits);
+        sums += magnitudes;
+      };
+      total += static_cast<double>(detail::sum_in_lanes<detail::eight_floats, float>(
+          begin, std::min(count, begin + stretch), add, [&](std::size_t i) { return std::fabs(values[i]); }));
     }
     return total;
   }
@@ -43,13 +50,23 @@ std::uint32_t signs_of(const float* values, std::size_t count) {
   return word;
 }
 
-struct collect_signs {
-  static void run(const float* values, std::size_t count, std::uint32_t* words) {
-    std::size_t i = 0;
-    for (; i + bits_a_word <= count; i += bits_a_word) words[i / bits_a_word] = signs_of(values + i, bits_a_word);
-    if (i < count) words[i / bits_a_word] = signs_of(values + i, count - i);
+#if defined(MUSTER_HAVE_AVX2)
+[[gnu::target("avx2")]] std::size_t collect_whole_words(const float* values, std::size_t count, std::uint32_t* words) {
+  std::size_t i = 0;
+  for (; i + bits_a_word <= count; i += bits_a_word) {
+    std::uint32_t word = 0;
+    for (std::uint32_t part = 0; part < 4; ++part)
+      word |= static_cast<std::uint32_t>(_mm256_movemask_ps(_mm256_loadu_ps(values + i + 8 * part))) << (8 * part);
+    words[i / bits_a_word] = word;
   }
-};
+  return i;
+}
+#endif
+
+void collect_signs(const float* values, std::size_t count, std::uint32_t* words) {
+  for (std::size_t i = 0; i < count; i += bits_a_word)
+    words[i / bits_a_word] = signs_of(values + i, std::min(bits_a_word, count - i));
+}
 
 void add_word(std::uint32_t word, std::uint32_t scale, float* sums, std::size_t count) {
   for (std::size_t bit = 0; bit < count; ++bit) {
@@ -116,8 +133,12 @@ void sign_codec::encode(std::span<const float> values, std::uint64_t, std::span<
   const double sum = detail::run_vectorised<sum_of_magnitudes>(values.data(), values.size());
   const auto scale = static_cast<float>(sum / static_cast<double>(values.size()));
   std::memcpy(encoded.data(), &scale, sizeof scale);
-  detail::run_vectorised<collect_signs>(values.data(), values.size(),
-                                        reinterpret_cast<std::uint32_t*>(encoded.data() + sizeof scale));
+  auto* const words = reinterpret_cast<std::uint32_t*>(encoded.data() + sizeof scale);
+  std::size_t done = 0;
+#if defined(MUSTER_HAVE_AVX2)
+  if (detail::has_avx2()) done = collect_whole_words(values.data(), values.size(), words);
+#endif
+  collect_signs(values.data() + done, values.size() - done, words + done / bits_a_word);
 }
 
 void sign_codec::decode_add(std::span<const std::byte> encoded, std::uint64_t, float weight,

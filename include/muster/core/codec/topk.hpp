@@ -10,7 +10,7 @@ namespace muster::inline v0 {
 /// out is at most a part 1 - k/n of |x|^2. Biased: made for error feedback. NaN counts as larger than everything.
 ///
 /// Encoded: the k indices as 32-bit numbers, ascending, then the k values as floats. O(n): the threshold is found from
-/// histograms of the magnitudes' bits, not by sorting. Spans of at most 2^32 values.
+/// a sample and from histograms of the magnitudes' bits, not by sorting. Spans of at most 2^32 values.
 class topk_codec {
  public:
   /// Throws configuration_error unless 0 < share <= 1.

@@ -1,7 +1,6 @@
 // Layer-wise adaptive rate scaling over spans.
 #pragma once
 
-#include <array>
 #include <cmath>
 #include <concepts>
 #include <cstddef>
@@ -9,6 +8,7 @@
 #include <string>
 
 #include <muster/core/error.hpp>
+#include <muster/core/lanes.hpp>
 
 namespace muster::inline v0 {
 
@@ -17,28 +17,27 @@ template <std::floating_point T>
 struct lars_step {
   T learning_rate{};
   T momentum = T(0.9);  ///< share of the velocity that stays
-  T decay{};            ///< weight decay
+  T decay{};            ///< wfour decay
   T trust = T(0.001);   ///< the paper's eta: by how much of its norm a layer may change; 0: no scaling
 };
 
 namespace detail {
 
-/// The sum of squares, in lanes side by side so that the loop is of vectors.
-template <std::floating_point T>
-double sum_of_squares(const T* values, std::size_t size) {
-  constexpr std::size_t lanes = 8;
-  std::array<double, lanes> sums{};
-  std::size_t i = 0;
-  for (; i + lanes <= size; i += lanes) {
-    for (std::size_t lane = 0; lane < lanes; ++lane) {
-      const auto value = static_cast<double>(values[i + lane]);
-      sums[lane] += value * value;
-    }
-  }
-  for (; i < size; ++i) sums[0] += static_cast<double>(values[i]) * static_cast<double>(values[i]);
-  double all = 0;
-  for (const double sum : sums) all += sum;
-  return all;
+/// The sum of squares, in double precision.
+[[nodiscard]] inline double sum_of_squares(const float* values, std::size_t size) {
+  const auto add = [=](std::size_t i, four_doubles& sums) {
+    four_floats four;
+    load(values + i, four);
+    const four_doubles wide = __builtin_convertvector(four, four_doubles);
+    sums += wide * wide;
+  };
+  return sum_in_lanes<four_doubles, double>(
+      0, size, add, [=](std::size_t i) { return static_cast<double>(values[i]) * static_cast<double>(values[i]); });
+}
+[[nodiscard]] inline double sum_of_squares(const double* values, std::size_t size) {
+  double sum = 0;
+  for (std::size_t i = 0; i < size; ++i) sum += values[i] * values[i];
+  return sum;
 }
 
 template <std::floating_point T>

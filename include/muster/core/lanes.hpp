@@ -1,0 +1,45 @@
+// Numbers side by side, as vectors of the machine: for sums, whose order compilers may not change by themselves.
+#pragma once
+
+#include <cstddef>
+#include <cstring>
+
+namespace muster::inline v0::detail {
+
+/// Some floats or doubles, whatever the machine has for them; arithmetic is element by element. No wider than what
+/// most machines have: compilers take wider ones apart badly.
+typedef float eight_floats __attribute__((vector_size(32)));
+typedef unsigned int eight_words __attribute__((vector_size(32)));
+typedef float four_floats __attribute__((vector_size(16)));
+typedef double four_doubles __attribute__((vector_size(32)));
+
+/// The sum over [begin, end), in four vectors of sums side by side that are added at the end: the same order on every
+/// machine. `term(i, sums)` adds what is of the elements from the i-th on, as many as a Vector has, and `single(i)` is
+/// that of the i-th alone.
+template <class Vector, class Element, class Term, class Single>
+[[nodiscard]] inline Element sum_in_lanes(std::size_t begin, std::size_t end, const Term& term, const Single& single) {
+  constexpr std::size_t width = sizeof(Vector) / sizeof(Element);
+  Vector first{}, second{}, third{}, fourth{};
+  std::size_t i = begin;
+  for (; i + 4 * width <= end; i += 4 * width) {
+    term(i, first);
+    term(i + width, second);
+    term(i + 2 * width, third);
+    term(i + 3 * width, fourth);
+  }
+  first += second;
+  third += fourth;
+  first += third;
+  Element sum{};
+  for (std::size_t lane = 0; lane < width; ++lane) sum += first[lane];
+  for (; i < end; ++i) sum += single(i);
+  return sum;
+}
+
+/// What is from `at` on; through a reference, because how vectors are returned depends on the machine.
+template <class Vector>
+inline void load(const float* at, Vector& to) noexcept {
+  std::memcpy(&to, at, sizeof to);
+}
+
+}  // namespace muster::inline v0::detail
