@@ -17,11 +17,12 @@
 #include <string>
 #include <vector>
 
-#include <muster/comm/collectives/allreduce.hpp>
 #include <muster/comm/context.hpp>
 #include <muster/data/loader.hpp>
 #include <muster/data/synthetic.hpp>
+#include <muster/elastic/session.hpp>
 #include <muster/train/arena.hpp>
+#include <muster/train/gradient_sync.hpp>
 #include <muster/train/schedule.hpp>
 #include <muster/train/sgd.hpp>
 #include <muster/train/tracker.hpp>
@@ -54,46 +55,55 @@ void count(benchmark::State& state, const setting& with, std::size_t samples) {
   state.SetBytesProcessed(done * static_cast<std::int64_t>(with.data.features() * sizeof(float)));
 }
 
-/// All of a step as examples/logistic_regression does it: loader, kernel, allreduce, update, tracker.
+/// All of a step as examples/logistic_regression does it: session, loader, kernel, gradient_sync, update, tracker.
 void muster_step(benchmark::State& state, setting& with) {
   muster::group& world = with.context.world();
   muster::arena arena(with.context, {{"weight", {with.data.features()}}, {"bias", {}}});
+  muster::gradient_sync sync(arena);
   muster::sgd optimizer(arena, {.decay = l2});
   muster::tracker tracker(world);
   auto loader = with.data | muster::shuffle(1) | muster::batch(batch_size);
   (void)loader.next({0, 1});  // the order of the first epoch is made here
+  muster::state trained{arena, optimizer, loader.cursor()};
+  auto session = muster::fixed_session(world);
+  auto batches = tracker.batches();
   double loss = 0;
-  std::uint64_t step = 0;
-  for (auto _ : state) {
-    auto batches = tracker.batches();
+  const auto step = [&](muster::step& now) {
     const auto next = [&] {
       auto phase = tracker.phase(muster::phase::batch_load);
-      return loader.next({0, 1});
+      return loader.next(now.slice());
     };
-    auto batch = next();
-    if (!batch) {
-      loader.next_epoch();
-      batch = next();
-    }
+    const auto batch = next();
+    auto backward = sync.begin(now.group());
+    backward.add_samples(batch.samples.size());
+    backward.divided_by(static_cast<double>(batch.global_size));
     {
       auto phase = tracker.phase(muster::phase::backward);
-      arena.clear_gradients();
-      loss += logistic::add_gradient(with.data, batch.samples, with.targets,
-                                     {arena.parameter(std::size_t{0}), arena.parameter(1)[0]},
-                                     1.0f / static_cast<float>(batch.global_size),
-                                     {arena.gradient(std::size_t{0}), arena.gradient(1).data()})
+      backward.clear();
+      loss += logistic::add_gradient(
+                  with.data, batch.samples, with.targets, {arena.parameter(std::size_t{0}), arena.parameter(1)[0]},
+                  1.0f / static_cast<float>(batch.global_size), {backward.gradient(0), backward.gradient(1).data()})
                   .loss;
+      backward.ready(1);
+      backward.ready(0);
     }
     {
       auto phase = tracker.phase(muster::phase::aggregate);
-      muster::allreduce(world, arena.gradients(), muster::sum);
+      backward.wait();
     }
     {
       auto phase = tracker.phase(muster::phase::optimizer_step);
-      optimizer.apply(schedule({.step = step++, .epoch = 0}));
+      optimizer.apply(schedule(now));
     }
-    loader.commit();
+  };
+  // The session counts steps, and the benchmark those of the session.
+  const auto counted = [&](muster::step& now) {
+    (void)state.KeepRunning();
+    step(now);
+  };
+  while (session.run(trained, counted, {.steps = static_cast<std::uint64_t>(state.max_iterations)})) {
   }
+  (void)state.KeepRunning();
   benchmark::DoNotOptimize(loss);
   count(state, with, batch_size);
 }

@@ -10,6 +10,7 @@
 #include <muster/elastic/session.hpp>
 #include <muster/train/arena.hpp>
 #include <muster/train/checkpoint.hpp>
+#include <muster/train/compress.hpp>
 #include <muster/train/gradient_sync.hpp>
 #include <muster/train/optimizer.hpp>
 #include <muster/train/schedule.hpp>
@@ -33,7 +34,7 @@ class run {
         what_{chosen.model, {data.height, data.width, data.channels}, data.classes},
         net_(make_model(what_, chosen.how)),
         arena_(context, net_->shapes()),
-        sync_(arena_, {.mode = muster::sync_mode_of(context)}),
+        sync_(arena_, {.codec = muster::compress(context.configuration()), .mode = muster::sync_mode_of(context)}),
         optimizer_(muster::make_optimizer(arena_, chosen.optimizer)),
         schedule_(muster::parse_schedule(chosen.schedule)),
         loader_(training_loader(data, chosen.seed, chosen.batch, chosen.augment, chosen.loader_threads)),

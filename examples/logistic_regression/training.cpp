@@ -7,9 +7,12 @@
 #include <muster/comm/collectives/allreduce.hpp>
 #include <muster/core/progress.hpp>
 #include <muster/data/loader.hpp>
+#include <muster/elastic/session.hpp>
 #include <muster/train/arena.hpp>
+#include <muster/train/gradient_sync.hpp>
 #include <muster/train/schedule.hpp>
 #include <muster/train/sgd.hpp>
+#include <muster/train/timeline.hpp>
 #include <muster/train/tracker.hpp>
 
 #include "kernels.hpp"
@@ -44,20 +47,27 @@ void require_finite(double loss, std::uint64_t epoch, const options& chosen) {
 class run {
  public:
   run(muster::context& context, muster::group& world, const problem& data, const options& chosen)
-      : world_(world),
+      : timeline_(context),
+        session_(muster::fixed_session(world)),
+        world_(world),
         data_(data),
         chosen_(chosen),
         arena_(context, {{"weight", {data.features}}, {"bias", {}}}),
+        sync_(arena_, {.mode = muster::sync_mode_of(context)}),
         optimizer_(arena_, {.momentum = chosen.momentum, .decay = chosen.l2}),
         schedule_(muster::parse_schedule(chosen.schedule)),
         loader_(data.train.data | muster::shuffle(chosen.seed) | muster::batch(chosen.batch)),
         tracker_(world, {.goal = chosen.goal}),
+        state_{arena_, optimizer_, tracker_, loader_.cursor()},
         progress_(world.rank() == 0) {}
 
   void train() {
     if (world_.rank() == 0) print_header();
-    for (; loader_.epoch() < chosen_.epochs; loader_.next_epoch()) {
-      const totals seen = over_all_ranks(world_, train_epoch());
+    for (;;) {
+      totals mine;
+      if (!train_epoch(mine)) break;
+      sync_.average(world_);  // where ranks have weights of their own, one model is evaluated
+      const totals seen = over_all_ranks(world_, mine);
       progress_.clear();
       totals found;
       {
@@ -82,9 +92,11 @@ class run {
   }
 
   void write_report() {
+    timeline_.write(world_);
     if (chosen_.json.empty()) return;
     char objective[32];
     std::snprintf(objective, sizeof objective, "%.9g", objective_);
+    tracker_.annotate("mode", muster::to_string(sync_.options().mode));
     tracker_.annotate("objective", objective);
     tracker_.annotate("options", describe(chosen_));
     tracker_.annotate("test", data_.test.data.name());
@@ -93,40 +105,42 @@ class run {
   }
 
  private:
-  totals train_epoch() {
-    totals seen;
+  /// False when there was no epoch left to do.
+  bool train_epoch(totals& seen) {
     auto batches = tracker_.batches();
-    while (const auto batch = next_batch()) {
-      {
-        auto phase = tracker_.phase(muster::phase::backward);  // forward and loss are part of the same kernel
-        arena_.clear_gradients();
-        // Divided by the samples of all ranks, so that the sum over the ranks is the mean over the batch however its
-        // samples are spread.
-        seen += add_gradient(data_.train.data, batch.samples, data_.train.targets, model_of(arena_),
-                             1.0f / static_cast<float>(batch.global_size),
-                             {arena_.gradient(weight), arena_.gradient(bias).data()});
-      }
-      {
-        auto phase = tracker_.phase(muster::phase::aggregate);
-        muster::allreduce(world_, arena_.gradients(), muster::sum);
-      }
-      {
-        auto phase = tracker_.phase(muster::phase::optimizer_step);
-        const double epochs_done = static_cast<double>(batch.epoch) +
-                                   static_cast<double>(batch.position) / static_cast<double>(data_.train.data.size());
-        optimizer_.apply(schedule_({.step = steps_, .epoch = epochs_done}));
-      }
-      tracker_.add_samples(batch.samples.size());
-      loader_.commit();
-      ++steps_;
-      if (progress_.active()) show_progress();
-    }
-    return seen;
+    return session_.run(state_, [&](muster::step& step) { train_step(step, seen); }, {.epochs = chosen_.epochs});
   }
 
-  muster::minibatch next_batch() {
+  void train_step(muster::step& step, totals& seen) {
+    const auto batch = next_batch(step);
+    auto backward = sync_.begin(step.group());
+    backward.add_samples(batch.samples.size());
+    backward.divided_by(static_cast<double>(batch.global_size));  // the kernel does, where it costs nothing
+    {
+      auto phase = tracker_.phase(muster::phase::backward);  // forward and loss are part of the same kernel
+      backward.clear();
+      seen += add_gradient(data_.train.data, batch.samples, data_.train.targets, model_of(arena_),
+                           1.0f / static_cast<float>(batch.global_size),
+                           {backward.gradient(weight), backward.gradient(bias).data()});
+      backward.ready(bias);
+      backward.ready(weight);
+    }
+    {
+      auto phase = tracker_.phase(muster::phase::aggregate);
+      backward.wait();
+    }
+    {
+      auto phase = tracker_.phase(muster::phase::optimizer_step);
+      optimizer_.apply(schedule_(step));
+    }
+    sync_.end(step.group());
+    tracker_.add_samples(batch.samples.size());
+    if (progress_.active()) show_progress();
+  }
+
+  muster::minibatch next_batch(const muster::step& step) {
     auto phase = tracker_.phase(muster::phase::batch_load);
-    return loader_.next({world_.rank(), world_.size()});
+    return loader_.next(step.slice());
   }
 
   void show_progress() {
@@ -180,16 +194,19 @@ class run {
     std::fflush(stdout);
   }
 
+  muster::timeline timeline_;  // before the tracker, whose phases it draws
+  muster::session session_;
   muster::group& world_;
   const problem& data_;
   const options& chosen_;
   muster::arena arena_;
+  muster::gradient_sync sync_;
   muster::sgd optimizer_;
   muster::schedule schedule_;
   muster::loader<> loader_;
   muster::tracker tracker_;
+  muster::state state_;
   muster::progress_line progress_;
-  std::uint64_t steps_ = 0;
   double objective_ = 0;
 };
 

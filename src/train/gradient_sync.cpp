@@ -103,6 +103,8 @@ gradient_sync::~gradient_sync() {
   arena_->parameters_are_ = arena_->states_are_ = state_kind::replicated;
 }
 
+// Full buckets first, since each costs a meeting of all ranks; towards the end no bucket is more than half of what is
+// left, down to an eighth of a full one: what leaves last is what no backward pass can hide.
 void gradient_sync::plan() {
   const std::size_t tensors = arena_->shapes().size();
   bucket_of_.resize(tensors);
@@ -115,7 +117,9 @@ void gradient_sync::plan() {
     begin = end;
   };
   for (std::size_t tensor = tensors; tensor-- > 0;) {
-    const std::size_t limit = (buckets_.empty() ? options_.first_bucket : options_.bucket) / sizeof(float);
+    const std::size_t left = (arena_->gradients().size() - begin) * sizeof(float);
+    const std::size_t bytes = std::min(options_.bucket, std::max(options_.bucket / 8, left / 2));
+    const std::size_t limit = (buckets_.empty() ? options_.first_bucket : bytes) / sizeof(float);
     const std::size_t count = arena_->extent(tensor).count;
     if (!open.tensors.empty() && end - begin + count > limit) close();
     open.tensors.push_back(tensor);
@@ -215,11 +219,12 @@ void gradient_sync::start(std::size_t bucket) {
   if (const auto& reducer = options_.codec.reducer()) {
     if (bucket == 0) count_under_way_ = allreduce_async(*ranks_, arena_->gradients_.span().first(arena::head), sum);
     reducer->begin(*ranks_, bucket, now_.steps);
+    flight.started = true;
   } else if (ranks_->size() > 1) {
     flight.under_way = allreduce_async(*ranks_, with_head(bucket), sum);
     bytes_sent_ += with_head(bucket).size_bytes();
+    flight.started = true;
   }
-  flight.started = true;
 }
 
 // Moves the collectives on and ends those that are done while their gradients are still in a cache.

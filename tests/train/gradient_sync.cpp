@@ -156,6 +156,21 @@ TEST_CASE("buckets are cut from what becomes ready together, the first one small
   CHECK(elements == arena.gradients().size());
 }
 
+TEST_CASE("the last buckets are small, since nothing hides them") {
+  heap memory;
+  std::vector<muster::tensor_shape> shapes;
+  for (int k = 0; k < 200; ++k) shapes.push_back({"t" + std::to_string(k), {16}});
+  muster::arena arena(memory, shapes);
+  const muster::gradient_sync sync(arena, {.bucket = 2048, .first_bucket = 64});
+  std::size_t left = arena.gradients().size();
+  for (std::size_t k = 0; k < sync.buckets().size(); ++k) {
+    const std::size_t size = sync.buckets()[k].values.size();
+    CHECK(size == (k == 0 ? 16 : std::clamp<std::size_t>(left / 2 / 16 * 16, 64, std::min<std::size_t>(left, 512))));
+    left -= size;
+  }
+  CHECK(left == 0);
+}
+
 TEST_CASE("gradients are clipped by their global norm, alike at all ranks") {
   test::run_ranks(3, [](muster::group& world) {
     heap memory;

@@ -12,7 +12,7 @@ namespace {
 
 using namespace muster::literals;
 
-// Files as those of CIFAR-10, whose classes differ in how bright they are and where.
+// Files as those of CIFAR-10, whose classes differ in which colours are bright, and where.
 void draw_images(const temporary_folder& folder, std::size_t records) {
   muster::random_stream random(4);
   for (const char* const name : {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin",
@@ -22,7 +22,9 @@ void draw_images(const temporary_folder& folder, std::size_t records) {
       const auto label = random.below(10);
       text += static_cast<char>(label);
       for (std::uint64_t at = 0; at < 3072; ++at) {
-        const auto light = 40 + 30 * ((at / 1024 + label) % 3) + 12 * (at / 128 % 8 < label ? 1u : 0u);
+        const auto channel = at / 1024;
+        const bool bright = (label >> channel & 1) != 0 || (channel == 0 && label >= 8 && at % 1024 >= 512);
+        const auto light = bright ? 150u : 40u;
         text += static_cast<char>(light + random.below(40));
       }
     }
@@ -42,7 +44,7 @@ double train(muster::context& context, const std::string& dir, const std::string
   muster::sgd optimizer(arena, {.momentum = 0.9f, .nesterov = true, .decay = 1e-4f});
   muster::tracker tracker(context.world(), {.goal = {"accuracy", 0.80}});
   muster::checkpoint store(checkpoints, {.keep = 3});
-  const muster::schedule schedule = muster::parse_schedule("step:0.02,epochs=4,factor=0.5,warmup=1,scale=2");
+  const muster::schedule schedule = muster::parse_schedule("step:0.002,epochs=4,factor=0.5,warmup=1,scale=2");
 
   muster::state state{arena, optimizer, model.batch_norm(), tracker, loader.cursor()};
   auto session = muster::fixed_session(context);

@@ -20,7 +20,8 @@ namespace muster::inline v0 {
 
 /// How a gradient_sync works.
 struct sync_options {
-  std::size_t bucket = 1_MiB;         ///< bytes of gradients that are reduced together; a larger tensor is one bucket
+  std::size_t bucket = 4_MiB;  ///< bytes of gradients that are reduced together; a larger tensor is one bucket, and the
+                               ///< last ones are smaller
   std::size_t first_bucket = 64_KiB;  ///< of the first one: small, so that communication begins early
   bucket_codec codec = no_codec;      ///< how buckets are summed
   sync_mode mode{};                   ///< what ranks exchange
@@ -80,7 +81,7 @@ class backward_pass {
 
 /// Reduces the gradients of an arena over the ranks of a step, bucket by bucket, each as soon as it is written.
 ///
-///     muster::gradient_sync sync(arena, {.bucket = 1_MiB});
+///     muster::gradient_sync sync(arena, {.bucket = 4_MiB});
 ///     session.run(state, [&](muster::step& step) {
 ///       auto backward = sync.begin(step.group());
 ///       model.forward_backward(batch, backward);       // backward.ready(tensor) for each, from the last to the first

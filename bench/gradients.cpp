@@ -1,0 +1,199 @@
+// What it costs to reduce gradients by buckets, and how much of that a backward pass hides.
+//
+//   mpirun -n 2 build/release/bench/gradients overhead          # beside one allreduce of the same bytes
+//   mpirun -n 2 build/release/bench/gradients overlap           # with a backward pass as long as the allreduce, or
+//   longer python3 bench/overlap.py --program build/release/bench/gradients     # the same over a slow link between two
+//   hosts
+//
+// [--megabytes 25] [--buckets KIB,KIB...] [--rounds 15] [--longer 1.25]. What is compared is measured in turns, a round
+// of each after the other; a round's time is the slowest rank's, and the medians of all rounds are given.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include <muster/muster.hpp>
+
+namespace {
+
+using namespace muster::literals;
+
+// Layers of a fully connected network: gradient = slopes^T x inputs, [outputs x inputs], over the rows of a batch.
+constexpr std::size_t outputs = 256, inputs = 512;
+
+struct chosen {
+  std::string what = "overhead";
+  std::size_t megabytes = 25;
+  std::vector<std::size_t> buckets = {1024};  // in KiB
+  int rounds = 15;
+  double longer = 1.25;  // the backward pass, in times of the allreduce
+  bool json = false;
+};
+
+chosen parse(int argc, char** argv) {
+  chosen made;
+  for (int i = 1; i < argc; ++i) {
+    const std::string word(argv[i]);
+    const auto value = [&]() -> std::string {
+      if (i + 1 == argc) throw muster::configuration_error(word + " needs a value (it is the last word); give one");
+      return argv[++i];
+    };
+    if (word == "overhead" || word == "overlap") {
+      made.what = word;
+    } else if (word == "--benchmark_format=json") {
+      made.json = true;
+    } else if (word.starts_with("--benchmark_min_time=")) {
+      made.rounds = 1;  // somebody wants to see it run
+    } else if (word == "--megabytes") {
+      made.megabytes = std::stoul(value());
+    } else if (word == "--rounds") {
+      made.rounds = std::stoi(value());
+    } else if (word == "--longer") {
+      made.longer = std::stod(value());
+    } else if (word == "--buckets") {
+      made.buckets.clear();
+      std::string list = value() + ",";
+      for (std::size_t end = 0; (end = list.find(',')) != std::string::npos; list.erase(0, end + 1))
+        made.buckets.push_back(std::stoul(list.substr(0, end)));
+    } else {
+      throw muster::configuration_error("unknown argument '" + word +
+                                        "' (see the top of bench/gradients.cpp); drop it");
+    }
+  }
+  return made;
+}
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
+/// The backward pass: real arithmetic, layer after layer from the last one to the first.
+class network {
+ public:
+  explicit network(std::size_t layers) : layers_(layers), slopes_(most_rows * outputs), values_(most_rows * inputs) {
+    muster::random_stream random(1);
+    for (float& x : slopes_) x = static_cast<float>(random.uniform() - 0.5);
+    for (float& x : values_) x = static_cast<float>(random.uniform() - 0.5);
+  }
+  [[nodiscard]] std::vector<muster::tensor_shape> shapes() const {
+    std::vector<muster::tensor_shape> made;
+    for (std::size_t k = 0; k < layers_; ++k) made.push_back({"layer " + std::to_string(k), {outputs, inputs}});
+    return made;
+  }
+  void backward(muster::backward_pass& pass, std::size_t rows) const {
+    pass.add_samples(std::max<std::size_t>(rows, 1));
+    pass.divided_by(static_cast<double>(std::max<std::size_t>(rows, 1)) * divisor);
+    for (std::size_t layer = layers_; layer-- > 0;) {
+      if (rows > 0) gradient(pass.gradient(layer), rows);
+      pass.ready(layer);
+    }
+  }
+  double divisor = 1;  // ranks
+
+ private:
+  static constexpr std::size_t most_rows = 64;  // of a batch, used again when there are more
+
+  // Outer products of a few rows at a time into a strip of the gradient that stays in the first cache.
+  void gradient(std::span<float> into, std::size_t rows) const {
+    for (std::size_t out = 0; out < outputs; ++out) {
+      float* const __restrict__ strip = into.data() + out * inputs;
+      std::fill_n(strip, inputs, 0.0f);
+      for (std::size_t row = 0; row < rows; ++row) {
+        const float slope = slopes_[row % most_rows * outputs + out];
+        const float* const __restrict__ x = values_.data() + row % most_rows * inputs;
+        for (std::size_t in = 0; in < inputs; ++in) strip[in] += slope * x[in];
+      }
+    }
+  }
+
+  std::size_t layers_;
+  std::vector<float> slopes_, values_;
+};
+
+/// Seconds of a call, those of the slowest rank.
+double timed(muster::group& world, const std::function<void()>& call) {
+  muster::barrier(world);
+  const auto begin = muster::clock::now();
+  call();
+  return muster::allreduce(world, muster::seconds_since(begin), muster::max);
+}
+
+void measure(muster::context& context, muster::group& world, const chosen& how, std::size_t bucket) {
+  network model(how.megabytes * 1000000 / (outputs * inputs * sizeof(float)));
+  model.divisor = world.size();
+  muster::arena arena(context, model.shapes());
+  muster::gradient_sync sync(arena, {.bucket = bucket});
+  muster::group alone(std::make_unique<muster::any_transport>(muster::make_self_transport()));
+  const auto step = [&](muster::group& ranks, std::size_t rows) {
+    auto backward = sync.begin(ranks);
+    model.backward(backward, rows);
+    backward.wait();
+  };
+  const auto plain = [&] { muster::allreduce(world, arena.gradients(), muster::sum); };
+  const auto buckets = [&] { step(world, 0); };
+  for (int k = 0; k < 2; ++k) {
+    plain();
+    buckets();
+  }
+  std::vector<double> times[4];
+  std::size_t rows = 0;
+  if (how.what == "overlap") {  // how many rows of a batch take as long as the allreduce
+    std::vector<double> sums, tens;
+    for (int k = 0; k < 5; ++k) {
+      sums.push_back(timed(world, plain));
+      tens.push_back(timed(world, [&] { step(alone, 10); }));
+    }
+    rows = static_cast<std::size_t>(how.longer * 10 * median(sums) / median(tens)) + 1;
+  }
+  for (int round = 0; round < how.rounds; ++round) {
+    times[0].push_back(timed(world, plain));
+    times[1].push_back(timed(world, buckets));
+    if (rows == 0) continue;
+    times[2].push_back(timed(world, [&] { step(alone, rows); }));
+    times[3].push_back(timed(world, [&] { step(world, rows); }));
+  }
+  if (world.rank() != 0) return;
+  const double one = median(times[0]), parts = median(times[1]);
+  std::vector<double> ratios;
+  for (std::size_t k = 0; k < times[0].size(); ++k) ratios.push_back(times[1][k] / times[0][k]);
+  const double overhead = 100 * (median(ratios) - 1);
+  const double pass = rows > 0 ? median(times[2]) : 0, both = rows > 0 ? median(times[3]) : 0;
+  const double hidden = rows > 0 ? 100 * (pass + parts - both) / parts : 0;
+  if (how.json) {
+    std::printf(
+        "%s{\"name\": \"%s/%zu\", \"allreduce_seconds\": %g, \"by_buckets_seconds\": %g, \"overhead_percent\": %g, "
+        "\"backward_seconds\": %g, \"together_seconds\": %g, \"hidden_percent\": %g}",
+        bucket == how.buckets.front() << 10 ? "" : ",\n", how.what.c_str(), bucket, one, parts, overhead, pass, both,
+        hidden);
+    return;
+  }
+  std::printf("%6zu KiB  %4zu buckets  allreduce %8.2f ms  by buckets %8.2f ms  overhead %+6.1f %%", bucket >> 10,
+              sync.buckets().size(), 1e3 * one, 1e3 * parts, overhead);
+  if (rows > 0) {
+    std::printf("  backward %8.2f ms  together %8.2f ms  hidden %5.1f %%", 1e3 * pass, 1e3 * both, hidden);
+  }
+  std::printf("\n");
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return muster::run_main(argc, argv, [&](muster::context& context) {
+    const auto how = parse(argc, argv);
+    context.run([&](muster::group& world) {
+      if (world.rank() == 0 && how.json) std::printf("{\"benchmarks\": [\n");
+      if (world.rank() == 0 && !how.json) {
+        std::printf("%s of %zu MB of gradients, %d ranks (%s), progress thread %s\n", how.what.c_str(), how.megabytes,
+                    world.size(), std::string(world.abilities().name).c_str(),
+                    world.settings().progress_thread ? "on" : "off");
+      }
+      for (const std::size_t bucket : how.buckets) measure(context, world, how, bucket << 10);
+      if (world.rank() == 0 && how.json) std::printf("\n]}\n");
+    });
+  });
+}
