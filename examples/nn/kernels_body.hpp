@@ -124,40 +124,40 @@ struct kernels {
     }
   }
 
-  template <std::size_t B>
-  static void weight_columns(const weight_job<T>& job, std::size_t column) {
-    for (std::size_t r = 0; r < job.rows; ++r) {
-      const T* const in = job.in + r * job.row_step;
-      const T* const slope = job.gradient + column;
-      T* const to = job.to + r * job.run * job.columns + column;
-      std::size_t k = 0;
-      for (; k + Pixels <= job.run; k += Pixels) weight_tile<Pixels, B>(job, in + k, slope, to + k * job.columns);
-      for (; k + 3 <= job.run; k += 3) weight_tile<3, B>(job, in + k, slope, to + k * job.columns);
-      for (; k < job.run; ++k) weight_tile<1, B>(job, in + k, slope, to + k * job.columns);
+  /// Some terms of a run for all columns: what is read of the input stays in the first cache.
+  template <std::size_t Terms>
+  static void weight_terms(const weight_job<T>& job, const T* in, T* to) {
+    std::size_t column = 0;
+    for (; column + panel <= job.columns; column += panel) {
+      weight_tile<Terms, Blocks>(job, in, job.gradient + column, to + column);
     }
-  }
-
-  static void weight_column(const weight_job<T>& job, std::size_t column) {
-    for (std::size_t r = 0; r < job.rows; ++r) {
-      for (std::size_t k = 0; k < job.run; ++k) {
+    for (; column + lanes <= job.columns; column += lanes) {
+      weight_tile<Terms, 1>(job, in, job.gradient + column, to + column);
+    }
+    for (; column < job.columns; ++column) {
+      for (std::size_t k = 0; k < Terms; ++k) {
         T sum = 0;
         for (std::size_t n = 0; n < job.images; ++n) {
           for (std::size_t y = 0; y < job.height; ++y) {
-            const T* in = job.in + r * job.row_step + k + n * job.in_image + y * job.in_row;
-            const T* slope = job.gradient + column + n * job.gradient_image + y * job.gradient_row;
-            for (std::size_t x = 0; x < job.width; ++x) sum += in[x * job.in_pixel] * slope[x * job.gradient_pixel];
+            const T* const x = in + k + n * job.in_image + y * job.in_row;
+            const T* const g = job.gradient + column + n * job.gradient_image + y * job.gradient_row;
+            for (std::size_t p = 0; p < job.width; ++p) sum += x[p * job.in_pixel] * g[p * job.gradient_pixel];
           }
         }
-        job.to[(r * job.run + k) * job.columns + column] += sum;
+        to[k * job.columns + column] += sum;
       }
     }
   }
 
   static void weight_block(const weight_job<T>& job) {
-    std::size_t column = 0;
-    for (; column + panel <= job.columns; column += panel) weight_columns<Blocks>(job, column);
-    for (; column + lanes <= job.columns; column += lanes) weight_columns<1>(job, column);
-    for (; column < job.columns; ++column) weight_column(job, column);
+    for (std::size_t r = 0; r < job.rows; ++r) {
+      const T* const in = job.in + r * job.row_step;
+      T* const to = job.to + r * job.run * job.columns;
+      std::size_t k = 0;
+      for (; k + Pixels <= job.run; k += Pixels) weight_terms<Pixels>(job, in + k, to + k * job.columns);
+      for (; k + 3 <= job.run; k += 3) weight_terms<3>(job, in + k, to + k * job.columns);
+      for (; k < job.run; ++k) weight_terms<1>(job, in + k, to + k * job.columns);
+    }
   }
 
   static void add_weights(const weight_job<T>& job) {
