@@ -16,7 +16,11 @@ import unittest
 PROGRAMS = pathlib.Path(os.environ["MUSTER_TEST_PROGRAMS"])
 MPIRUN = os.environ.get("MUSTER_TEST_MPIRUN", "").split()
 HANG = 200  # seconds; what is here takes some
-SMALL = ["--data", "cifar-like:240", "--batch", "24", "--epochs", "2", "--schedule", "constant:0.02"]
+
+
+def small(epochs=2, schedule="constant:0.02", data="cifar-like:120"):
+    """A training of seconds."""
+    return ["--data", data, "--batch", "24", "--epochs", epochs, "--schedule", schedule]
 
 
 def launch(ranks, kind):
@@ -47,16 +51,16 @@ class Case(unittest.TestCase):
 
 class Together(Case):
     def test_ranks_train_as_one_with_shared_statistics(self):
-        arguments = [*SMALL, "--depth", "8", "--sync-batch-norm", "--schedule", "constant:0.005", "--augment", "on"]
+        arguments = [*small(schedule="constant:0.005"), "--depth", "8", "--sync-batch-norm"]
         alone, _ = self.report("resnet", arguments)
-        for ranks, kind in [(2, "local"), (3, "local")] + ([(2, "shm")] if MPIRUN else []):
+        for ranks, kind in [(3, "local")] + ([(2, "shm")] if MPIRUN else []):
             together, _ = self.report("resnet", arguments, ranks, kind)
             self.assertEqual(together["world_size"], ranks)
             for one, other in zip(alone["epochs"], together["epochs"]):
                 self.assertAlmostEqual(one["train_loss"], other["train_loss"], delta=1e-3 * one["train_loss"])
 
     def test_a_run_repeats_bit_by_bit(self):
-        arguments = [*SMALL, "--depth", "8"]
+        arguments = [*small(), "--depth", "8"]
         once, again = self.report("resnet", arguments, 2)[0], self.report("resnet", arguments, 2)[0]
         losses = [[(e["train_loss"], e["val_loss"]) for e in report["epochs"]] for report in (once, again)]
         self.assertEqual(*losses)
@@ -68,8 +72,8 @@ class Saved(Case):
                                ("cnn", ["--variant", "batch-norm"])]:
             for ranks in (1, 2):
                 model = self.folder / "model"
-                _, told = self.report(program, [*SMALL, *extra, "--save", model], ranks)
-                ran = run("predict", ["--model", model, "--data", "cifar-like:240", "--show", "3"])
+                _, told = self.report(program, [*small(), *extra, "--save", model], ranks)
+                ran = run("predict", ["--model", model, "--data", "cifar-like:120", "--show", "3"])
                 self.assertEqual(ran.returncode, 0, ran.stderr)
                 for line in ("top-1 accuracy", "top-5 accuracy"):
                     number = re.compile(line + r"\s+(\S+)")
@@ -77,20 +81,20 @@ class Saved(Case):
 
     def test_a_damaged_model_is_refused(self):
         model = self.folder / "model"
-        self.report("cnn", [*SMALL, "--epochs", "1", "--steps", "1", "--save", model])
+        self.report("cnn", [*small(epochs=1), "--steps", "1", "--save", model])
         good = model.read_bytes()
         for bad in (good[:-1], good[:100] + bytes([good[100] ^ 1]) + good[101:], b"", b"{}\n",
                     good.replace(b'"cnn"', b'"cxn"')):
             model.write_bytes(bad)
-            ran = run("predict", ["--model", model, "--data", "cifar-like:240"])
+            ran = run("predict", ["--model", model, "--data", "cifar-like:120"])
             self.assertNotEqual(ran.returncode, 0)
             self.assertEqual(len(ran.stderr.strip().splitlines()), 1, ran.stderr)
 
     def test_a_training_goes_on_as_if_it_had_not_stopped(self):
-        arguments = [*SMALL, "--depth", "8", "--epochs", "3"]
+        arguments = [*small(epochs=3), "--depth", "8"]
         whole, _ = self.report("resnet", arguments)
         store = self.folder / "checkpoints"
-        self.report("resnet", [*SMALL, "--depth", "8", "--epochs", "2", "--checkpoint", store])
+        self.report("resnet", [*small(epochs=2), "--depth", "8", "--checkpoint", store])
         rest, _ = self.report("resnet", [*arguments, "--checkpoint", store, "--resume"])
         self.assertEqual(whole["epochs"][-1]["val_loss"], rest["epochs"][-1]["val_loss"])
         self.assertEqual(len(rest["epochs"]), 1)
@@ -103,24 +107,23 @@ class Flags(Case):
                                    ("resnet", ["--resume"]), ("resnet", ["--epochs", "0"]),
                                    ("resnet", ["--data", "cifar-like:3"]), ("resnet", ["--dephts", "20"]),
                                    ("resnet", ["--data", "cifar10:/nowhere"]), ("cnn", ["--variant", "x"]),
-                                   ("resnet", [*SMALL, "--json", "/nowhere/x.json"]),
+                                   ("resnet", [*small(), "--json", "/nowhere/x.json"]),
                                    ("cnn", ["--data", "idx:/nowhere/a,/nowhere/b"]), ("predict", [])]:
-            for ranks in (1, 2):
-                ran = run(program, arguments, ranks)
-                self.assertNotEqual(ran.returncode, 0, arguments)
-                self.assertEqual(len(ran.stderr.strip().splitlines()), 1, ran.stderr)
+            ran = run(program, arguments, 2)
+            self.assertNotEqual(ran.returncode, 0, arguments)
+            self.assertEqual(len(ran.stderr.strip().splitlines()), 1, ran.stderr)
 
     def test_help_and_every_way_to_convolve(self):
         for program in ("resnet", "vgg16", "cnn", "predict"):
             self.assertIn("--data", run(program, ["--help"]).stdout)
-        few = ["--data", "cifar-like:60", "--batch", "20", "--steps", "2", "--epochs", "1"]
+        few = ["--data", "cifar-like:60", "--steps", "2", "--epochs", "1"]
         losses = {}
         for backend in ("direct", "eigen"):
             report, _ = self.report("resnet", [*few, "--depth", "8", "--backend", backend])
             losses[backend] = report["epochs"][0]["train_loss"]
-        self.assertAlmostEqual(losses["direct"], losses["eigen"], delta=1e-3)
+        self.assertAlmostEqual(losses["direct"], losses["eigen"], delta=1e-3 * losses["direct"])
         self.report("vgg16", ["--data", "cifar-like:20", "--batch", "4", "--steps", "1", "--epochs", "1"])
-        self.report("resnet", [*few, "--preset", "mlbench-1a-2019", "--epochs", "1"], 2)
+        self.report("resnet", [*few, "--preset", "mlbench-1a-2019"], 2)
         self.report("resnet", [*few, "--depth", "8", "--mode", "local-sgd:2", "--optimizer", "adam"], 2)
 
 
