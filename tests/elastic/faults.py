@@ -19,6 +19,7 @@ A failure names its round: --first I --rounds 1 with the same seed repeats that 
 import argparse
 import os
 import random
+import select
 import shutil
 import signal
 import sys
@@ -195,13 +196,21 @@ def act_few(job):
             raise Failure(f"rank {rank.rank} ends with {status}: {rank.lines[-2:]} {rank.errors}")
 
 
+def has_trained(rank):
+    while select.select([rank.process.stdout], [], [], 0)[0] and rank.open:
+        rank.read(time.monotonic())
+    return "ready" in " ".join(rank.lines)
+
+
 def act_storm(job):
     job.await_start()
     gone = []
     until = time.monotonic() + 0.008 * options.steps
     while time.monotonic() < until:
         living = [rank for rank in job.crew if rank not in gone]
-        if len(living) > 2 and job.draw.random() < 0.6:
+        # Who has trained has the state: where all of these die at once, nothing is left to go on with.
+        trained = [rank for rank in living if has_trained(rank)]
+        if len(living) > 2 and len(trained) > 1 and job.draw.random() < 0.6:
             victim = job.draw.choice(living)
             os.kill(victim.pid, signal.SIGKILL)
             gone.append(victim)
