@@ -74,7 +74,7 @@ struct command_line {
     app.add_option("--steps", o.steps, "end after so many steps [no limit]")->type_name("N");
     auto* batch = app.add_option("--batch", o.batch, "images a step, over all ranks")->capture_default_str();
     app.add_option("--batch-per-rank", batch_per_rank, "images a step and rank, instead of --batch")->excludes(batch);
-    app.add_option("--schedule", o.schedule, "learning rate: see muster's schedules (docs/schedules.md)")
+    app.add_option("--schedule", o.schedule, "learning rate: see muster's schedules (docs/optimizers.md)")
         ->type_name("SPEC")
         ->capture_default_str();
     app.add_option("--goal", goal, "report when it is reached: accuracy=0.80, val_loss=0.6 or train_loss=0.5")
