@@ -7,13 +7,15 @@ namespace nn {
 namespace {
 
 /// Weights of `terms` rows, weight(t, c) = from[t * term_step + c * column_step], as rows first, first + 1 ... of
-/// panels that have `all` rows; the last panel is filled up with zeros.
+/// panels that have `all` rows. A panel has set.panel columns and, where fewer are left, set.lanes; the last one is
+/// filled up with zeros.
 template <class T>
 void pack_panels(const T* from, std::size_t terms, std::size_t term_step, std::size_t columns, std::size_t column_step,
-                 std::size_t panel, std::size_t first, std::size_t all, T* to) {
-  for (std::size_t column = 0; column < columns; column += panel) {
+                 const kernel_set<T>& set, std::size_t first, std::size_t all, T* to) {
+  for (std::size_t column = 0, panel = 0; column < columns; column += panel) {
+    panel = columns - column < set.panel ? set.lanes : set.panel;
     const std::size_t width = std::min(panel, columns - column);
-    T* const base = to + (column / panel) * all * panel + first * panel;
+    T* const base = to + column * all + first * panel;
     for (std::size_t t = 0; t < terms; ++t) {
       const T* const source = from + t * term_step + column * column_step;
       if (column_step == 1) {
@@ -26,7 +28,11 @@ void pack_panels(const T* from, std::size_t terms, std::size_t term_step, std::s
   }
 }
 
-std::size_t panel_columns(std::size_t columns, std::size_t panel) { return (columns + panel - 1) / panel * panel; }
+/// Of all panels together.
+template <class T>
+std::size_t panel_columns(std::size_t columns, const kernel_set<T>& set) {
+  return (columns + set.lanes - 1) / set.lanes * set.lanes;
+}
 
 }  // namespace
 
@@ -48,8 +54,8 @@ direct_convolution<T>::direct_convolution(const convolution_shape& shape, const 
   };
   slope_.border = std::max({reach, beyond(shape.in.height, out.height), beyond(shape.in.width, out.width)});
   slope_.reserve(block_);
-  panels_ = muster::buffer<T>(shape.kernel * shape.kernel * shape.in.channels *
-                              panel_columns(shape.out_channels, kernels.panel));
+  panels_ =
+      muster::buffer<T>(shape.kernel * shape.kernel * shape.in.channels * panel_columns(shape.out_channels, kernels));
   place_outputs();
   place_inputs();
 }
@@ -102,7 +108,7 @@ void direct_convolution<T>::place_inputs() {
       }
       made.places_an_image = made.places.size() / block_;
       made.panels = muster::buffer<T>(made.rows * made.columns * shape.out_channels *
-                                      panel_columns(shape.in.channels, kernels_->panel));
+                                      panel_columns(shape.in.channels, *kernels_));
       classes_.push_back(std::move(made));
     }
   }
@@ -126,8 +132,7 @@ void direct_convolution<T>::begin(std::span<const T> weights) {
   weights_ = weights;
   turned_ = false;
   const std::size_t terms = shape.kernel * shape.kernel * shape.in.channels;
-  pack_panels(weights.data(), terms, shape.out_channels, shape.out_channels, 1, kernels_->panel, 0, terms,
-              panels_.data());
+  pack_panels(weights.data(), terms, shape.out_channels, shape.out_channels, 1, *kernels_, 0, terms, panels_.data());
 }
 
 template <class T>
@@ -155,7 +160,7 @@ void direct_convolution<T>::pack(pixel_class& taps) {
       const std::size_t ky = taps.first_row + shape.stride * (taps.rows - 1 - r);
       const std::size_t kx = taps.first_column + shape.stride * (taps.columns - 1 - c);
       const T* const from = weights_.data() + (ky * shape.kernel + kx) * shape.in.channels * shape.out_channels;
-      pack_panels(from, shape.out_channels, 1, shape.in.channels, shape.out_channels, kernels_->panel,
+      pack_panels(from, shape.out_channels, 1, shape.in.channels, shape.out_channels, *kernels_,
                   (r * taps.columns + c) * shape.out_channels, all, taps.panels.data());
     }
   }

@@ -68,7 +68,7 @@ template <class T>
 struct kernel_set {
   std::string_view name;  ///< "avx2"
   std::size_t lanes;      ///< elements of a vector
-  std::size_t panel;      ///< columns that are packed together
+  std::size_t panel;      ///< columns that are packed together; `lanes` where fewer than these are left
 
   void (*multiply)(const product_job<T>&);
   void (*add_weights)(const weight_job<T>&);

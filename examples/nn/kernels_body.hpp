@@ -19,17 +19,20 @@ struct kernels {
 
   [[gnu::always_inline]] static inline vector load(const T* from) { return *reinterpret_cast<const loose*>(from); }
   [[gnu::always_inline]] static inline void store(T* to, vector value) { *reinterpret_cast<loose*>(to) = value; }
+  /// x in every lane. Minus zero leaves every x as it is, so that only a load is left of it; plus zero would not
+  /// (-0.0).
+  [[gnu::always_inline]] static inline vector broadcast(T x) { return x - vector{}; }
 
-  /// One tile: Pixels pixels of a panel's columns.
-  template <bool Add>
+  /// One tile: Pixels pixels of the B vectors of columns that are packed together.
+  template <bool Add, std::size_t B>
   [[gnu::always_inline]] static inline void tile(const product_job<T>& job, const pixel_place* places, const T* weights,
                                                  std::size_t column) {
     const T* in[Pixels];
     NN_UNROLL for (std::size_t p = 0; p < Pixels; ++p) in[p] = job.in + places[p].in;
     T* const out = job.out + column;
-    vector sums[Pixels][Blocks];
+    vector sums[Pixels][B];
     NN_UNROLL for (std::size_t p = 0; p < Pixels; ++p) {
-      NN_UNROLL for (std::size_t b = 0; b < Blocks; ++b) {
+      NN_UNROLL for (std::size_t b = 0; b < B; ++b) {
         if constexpr (Add) {
           sums[p][b] = load(out + places[p].out + b * lanes);
         } else {
@@ -40,59 +43,66 @@ struct kernels {
     for (std::size_t r = 0; r < job.rows; ++r) {
       const std::size_t run = job.run;
       for (std::size_t k = 0; k < run; ++k) {
-        vector weight[Blocks];
-        NN_UNROLL for (std::size_t b = 0; b < Blocks; ++b) weight[b] = load(weights + b * lanes);
+        vector weight[B];
+        NN_UNROLL for (std::size_t b = 0; b < B; ++b) weight[b] = load(weights + b * lanes);
         NN_UNROLL for (std::size_t p = 0; p < Pixels; ++p) {
-          const vector value = vector{} + in[p][k];
-          NN_UNROLL for (std::size_t b = 0; b < Blocks; ++b) sums[p][b] += value * weight[b];
+          const vector value = broadcast(in[p][k]);
+          NN_UNROLL for (std::size_t b = 0; b < B; ++b) sums[p][b] += value * weight[b];
         }
-        weights += panel;
+        weights += B * lanes;
       }
       NN_UNROLL for (std::size_t p = 0; p < Pixels; ++p) in[p] += job.row_step;
     }
     NN_UNROLL for (std::size_t p = 0; p < Pixels; ++p) {
-      NN_UNROLL for (std::size_t b = 0; b < Blocks; ++b) store(out + places[p].out + b * lanes, sums[p][b]);
+      NN_UNROLL for (std::size_t b = 0; b < B; ++b) store(out + places[p].out + b * lanes, sums[p][b]);
     }
   }
 
-  /// The same where the last columns of the panel are not there.
+  /// The same where the last columns of a vector are not there.
   static void tile_of_few(const product_job<T>& job, const pixel_place* places, const T* weights, std::size_t column) {
-    T made[Pixels * panel];
+    T made[Pixels * lanes];
     pixel_place here[Pixels];
-    for (std::size_t p = 0; p < Pixels; ++p) here[p] = {places[p].in, static_cast<std::int32_t>(p * panel)};
+    for (std::size_t p = 0; p < Pixels; ++p) here[p] = {places[p].in, static_cast<std::int32_t>(p * lanes)};
     product_job<T> local = job;
     local.out = made;
-    tile<false>(local, here, weights, 0);
+    tile<false, 1>(local, here, weights, 0);
     for (std::size_t p = 0; p < Pixels; ++p) {
       // A pixel may be there twice, to fill the tile up.
       if (p > 0 && places[p].out == places[p - 1].out) continue;
       T* const out = job.out + places[p].out;
       for (std::size_t c = column; c < job.columns; ++c) {
-        out[c] = (job.add ? out[c] : T{0}) + made[p * panel + c - column];
+        out[c] = (job.add ? out[c] : T{0}) + made[p * lanes + c - column];
+      }
+    }
+  }
+
+  /// All pixels of the B vectors of columns from `column` on.
+  template <std::size_t B>
+  static void multiply_columns(const product_job<T>& job, const T* weights, std::size_t column) {
+    const bool whole = column + B * lanes <= job.columns;
+    for (std::size_t first = 0; first < job.pixel_count; first += Pixels) {
+      pixel_place places[Pixels];
+      for (std::size_t p = 0; p < Pixels; ++p) {
+        const std::size_t at = first + p;
+        places[p] = job.pixels[at < job.pixel_count ? at : job.pixel_count - 1];  // the last one again
+      }
+      if (!whole) {
+        tile_of_few(job, places, weights, column);
+      } else if (job.add) {
+        tile<true, B>(job, places, weights, column);
+      } else {
+        tile<false, B>(job, places, weights, column);
       }
     }
   }
 
   static void multiply(const product_job<T>& job) {
     const std::size_t terms = job.rows * job.run;
-    const T* weights = job.panels;
-    for (std::size_t column = 0; column < job.columns; column += panel, weights += terms * panel) {
-      const bool whole = column + panel <= job.columns;
-      for (std::size_t first = 0; first < job.pixel_count; first += Pixels) {
-        pixel_place places[Pixels];
-        for (std::size_t p = 0; p < Pixels; ++p) {
-          const std::size_t at = first + p;
-          places[p] = job.pixels[at < job.pixel_count ? at : job.pixel_count - 1];  // the last one again
-        }
-        if (!whole) {
-          tile_of_few(job, places, weights, column);
-        } else if (job.add) {
-          tile<true>(job, places, weights, column);
-        } else {
-          tile<false>(job, places, weights, column);
-        }
-      }
+    std::size_t column = 0;
+    for (; column + panel <= job.columns; column += panel) {
+      multiply_columns<Blocks>(job, job.panels + column * terms, column);
     }
+    for (; column < job.columns; column += lanes) multiply_columns<1>(job, job.panels + column * terms, column);
   }
 
   /// Terms x B vectors of the gradient of the weights, from some rows of the output or some images.
@@ -113,7 +123,7 @@ struct kernels {
           vector slopes[B];
           NN_UNROLL for (std::size_t b = 0; b < B; ++b) slopes[b] = load(g + b * lanes);
           NN_UNROLL for (std::size_t k = 0; k < Terms; ++k) {
-            const vector value = vector{} + x[k];
+            const vector value = broadcast(x[k]);
             NN_UNROLL for (std::size_t b = 0; b < B; ++b) sums[k][b] += value * slopes[b];
           }
         }
