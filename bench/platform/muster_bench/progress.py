@@ -61,7 +61,7 @@ class Progress:
             self.say(f"failed: {id_}: {why}")
         if table := scaling_table(groups):
             print(table)
-        print(f"{self._planned - len(failed)} of {self._planned} runs ended well; {folder}/results.csv", flush=True)
+        print(f"{self._planned - len(failed)} of {self._planned} runs ended well; {folder}/report.html", flush=True)
 
 
 def _kind(run):

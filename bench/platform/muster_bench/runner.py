@@ -79,7 +79,10 @@ class Runner:
 
     def _report(self, progress):
         progress.step("report")
-        return tables.write_tables(self.folder, self.file, self.plan, self.division)
+        entries, groups = tables.write_tables(self.folder, self.file, self.plan, self.division)
+        from . import page  # here, for matplotlib takes longer to load than most commands take
+        page.write(self.folder, self.file, self.plan, self.division, entries, groups)
+        return entries, groups
 
     def _is_done(self, run):
         result = tables.result_of(self.folder, run)
