@@ -1,10 +1,12 @@
 """Chromium without a window: what a page says on its console, how wide it gets, and how it looks."""
+import html
 import pathlib
 import re
 import shutil
 import subprocess
 import tempfile
 
+LEAST = 500
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -17,7 +19,11 @@ def open_page(page, width, height, dark=False, picture=None):
     with tempfile.TemporaryDirectory() as folder:
         copy = pathlib.Path(folder, "page.html")
         measure = "<script>addEventListener('load', () => console.log('width ' + document.documentElement.scrollWidth + ' of ' + innerWidth))</script>"
-        copy.write_text(pathlib.Path(page).read_text().replace("</body>", f"{measure}</body>"))
+        text = pathlib.Path(page).read_text().replace("</body>", f"{measure}</body>")
+        if width < LEAST:  # no window is as narrow as a phone, but a frame can be
+            text = (f'<!doctype html><meta name="color-scheme" content="light dark"><style>body {{ margin: 0 }} iframe {{ border: 0 }}'
+                    f'</style><iframe width="{width}" height="{height}" srcdoc="{html.escape(text, quote=True)}"></iframe>')
+        copy.write_text(text)
         words = [find(), "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--disable-dev-shm-usage",
                  f"--user-data-dir={folder}/profile", "--enable-logging=stderr", "--host-resolver-rules=MAP * ~NOTFOUND",
                  f"--window-size={width},{height}", *(["--force-dark-mode", "--blink-settings=preferredColorScheme=0"] if dark else

@@ -98,14 +98,14 @@ def as_text(rows, alone):
 
 
 def write_page(path, names, rows, alone):
-    cells = [[html.escape(row.name), html.escape(row.metric), html.spread(row.old), html.spread(row.new), html.number(row.gain),
-              f'<span class="{ {"better": "faster", "worse": "slower"}.get(row.verdict, row.verdict.split()[0]) }">'
-              f"{html.escape(row.verdict)}</span>"] for row in rows]
+    colour = {"better": "faster", "worse": "slower"}
+    cells = [[html.escape(row.name), f'<span class="{colour.get(row.verdict, row.verdict.split()[0])}">{row.verdict}</span>',
+              html.escape(row.metric), html.number(row.gain), html.spread(row.old), html.spread(row.new)] for row in rows]
     title = f"{names[0]} and {names[1]}"
     counts = [(word, sum(row.verdict == word for row in rows)) for word in ("faster", "slower", "better", "worse", "within noise")]
     body = (f"<h1>{html.escape(title)}</h1>\n" + html.facts([(name, count) for name, count in counts if count]) +
             "<p>A row is within noise unless the ranges of its repetitions do not meet and the medians differ by more than the "
             "machine's own noise, at least 2 %, and 10 % where there are fewer than three repetitions.</p>\n" +
-            html.table(["", "measure", names[0], names[1], "gain", "verdict"], cells) +
+            html.table(["", "verdict", "measure", "gain", *names], cells) +
             "".join(f"<p>{html.escape(text)}</p>\n" for text in alone))
     write_whole(path, html.document(title, body))

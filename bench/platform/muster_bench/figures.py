@@ -100,7 +100,7 @@ def speed_up(lines, what):
 def shares(bars):
     """bars: [(label, {part: share})], stacked to what was measured; the rest is none of these."""
     picture = Picture("", "share of training time", height=max(2.2, 1.2 + 0.36 * len(bars)))
-    parts = ["computation", "communication", "waiting for data"]
+    parts = ["computation", "communication", "waiting"]
     with picture as axes:
         labels = [label for label, _ in bars]
         left = [0.0] * len(bars)
@@ -114,7 +114,7 @@ def shares(bars):
         axes.set_xlim(0, max(1.0, max(left)))
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)
-        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncol=3)
+        axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncol=3, columnspacing=1.0, handlelength=1.2)
     return picture.svg
 
 

@@ -27,7 +27,7 @@ def spread(found):
     """The median, and from least to most where there is more than one."""
     if found is None:
         return ""
-    if found["n"] == 1:
+    if found["min"] == found["max"]:
         return number(found["median"])
     return f"{number(found['median'])}<small>{number(found['min'])} to {number(found['max'])}</small>"
 

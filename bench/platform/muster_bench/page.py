@@ -54,10 +54,9 @@ def _machine(environments):
 
 
 def _failures(failed):
-    rows = [[html.escape(entry["id"]), html.number(entry["ranks"]), html.number(entry["attempts"]),
-             f'<td class="text"><span class="failed">{html.escape(entry["status"])}</span>: {html.escape(entry["why"])}</td>']
-            for entry in failed]
-    return "<h2>Failed runs</h2>\n" + html.table(["run", "ranks", "attempts", "why"], rows)
+    items = [f'<li><b>{html.escape(entry["id"])}</b>, attempts {html.number(entry["attempts"])}: '
+             f'<span class="failed">{html.escape(entry["status"])}</span>, {html.escape(entry["why"])}</li>' for entry in failed]
+    return '<h2>Failed runs</h2>\n<ul class="failures">\n' + "\n".join(items) + "\n</ul>\n"
 
 
 # ---- figures ----
@@ -83,11 +82,11 @@ def _pictures(file, experiment, groups):
     yield from _throughputs(experiment, plain, varying)
     bars = [(_label(group, varying), {part: group.median(f"{metric}_share") for part, metric in
                                       (("computation", "computation"), ("communication", "communication"),
-                                       ("waiting for data", "data_wait")) if group.median(f"{metric}_share") is not None})
+                                       ("waiting", "data_wait")) if group.median(f"{metric}_share") is not None})
             for group in plain]
     bars = [(label, parts) for label, parts in bars if parts]
     if bars:
-        yield figures.shares(bars[:24]), f"{experiment.name}: where the time goes"
+        yield figures.shares(bars[:24]), f"{experiment.name}: where the time goes: computing, communicating, waiting for data"
     costs = [(_label(group, varying), group.spread("cost")) for group in plain if group.spread("cost")]
     if costs:
         until = "to the goal" if experiment.goal else "of the training"
