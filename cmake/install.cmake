@@ -24,6 +24,12 @@ if(TARGET muster_info)
   install(TARGETS ${programs} DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
 
+# The benchmark platform is Python, for no particular machine.
+install(PROGRAMS bench/platform/muster-bench DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(DIRECTORY bench/platform/muster_bench DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/muster/bench
+  FILES_MATCHING PATTERN "*.py" PATTERN "*.css")
+install(DIRECTORY bench/presets DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/muster/bench)
+
 # find_package(muster COMPONENTS core) must not meet a target that needs MPI: hence a file of targets for each part.
 foreach(part IN LISTS muster_parts)
   install(TARGETS muster_${part} EXPORT muster-${part}-targets
