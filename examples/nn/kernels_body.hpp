@@ -80,11 +80,14 @@ struct kernels {
   template <std::size_t B>
   static void multiply_columns(const product_job<T>& job, const T* weights, std::size_t column) {
     const bool whole = column + B * lanes <= job.columns;
+    pixel_place filled[Pixels];
     for (std::size_t first = 0; first < job.pixel_count; first += Pixels) {
-      pixel_place places[Pixels];
-      for (std::size_t p = 0; p < Pixels; ++p) {
-        const std::size_t at = first + p;
-        places[p] = job.pixels[at < job.pixel_count ? at : job.pixel_count - 1];  // the last one again
+      const pixel_place* places = job.pixels + first;
+      if (first + Pixels > job.pixel_count) {
+        for (std::size_t p = 0; p < Pixels; ++p) {
+          filled[p] = job.pixels[first + p < job.pixel_count ? first + p : job.pixel_count - 1];  // the last one again
+        }
+        places = filled;
       }
       if (!whole) {
         tile_of_few(job, places, weights, column);
