@@ -115,6 +115,7 @@ void membership::suspect(clock::time_point now, member_id who, const std::string
 void membership::committed(clock::time_point now, std::uint64_t step, std::uint64_t cursor) {
   step_ = step;
   cursor_ = cursor;
+  if (step >= record_.step) blank_ = false;
   look(now);
 }
 
@@ -186,6 +187,7 @@ void membership::enter(clock::time_point now, const generation_record& next) {
   for (const auto& one : record_.members) {
     if (!next.rank_of(one.id)) gone_.insert(one.id);
   }
+  if (!record_.rank_of(self_.id)) blank_ = step_ < next.step;
   record_ = next;
   std::erase_if(dead_, [&](member_id id) { return !next.rank_of(id); });
   suspects_.clear();
@@ -332,9 +334,8 @@ void membership::propose(clock::time_point now) {
         if (!dead_.contains(one.id) && !suspects_.contains(one.id)) staying.push_back(one);
       }
       leavers.clear();
-    } else if (!std::all_of(record_.holders.begin(), record_.holders.end(),
-                            [&](member_id id) { return dead_.contains(id); })) {
-      return;
+    } else if (!accused.empty()) {
+      return;  // any of them may have copied it by now
     }
   }
 
@@ -360,6 +361,7 @@ void membership::propose(clock::time_point now) {
     if (dead_.contains(one.id) || suspects_.contains(one.id)) continue;
     if (!staying.empty() && contains(leavers, one.id)) continue;  // its state leaves with it
     const bool me = one.id == self_.id;
+    if (me ? blank_ : word_of(one.id).blank) continue;
     const auto step = me ? step_ : word_of(one.id).step;
     if (step > next.step) next.holders.clear();
     if (step < next.step) continue;
@@ -367,7 +369,7 @@ void membership::propose(clock::time_point now) {
     next.cursor = me ? cursor_ : word_of(one.id).cursor;
     next.holders.push_back(one.id);
   }
-  if (next.step + 1 < record_.step)
+  if (next.holders.empty() || next.step + 1 < record_.step)
     return finish(ending::state_lost,
                   "all members that had the state of step " + std::to_string(record_.step) + " died");
   std::size_t joiners = 0;
@@ -401,6 +403,7 @@ word membership::own_word() {
   mine.generation = is_member() ? record_.generation : 0;
   mine.stopped = stopped_;
   mine.leaving = leaving_;
+  mine.blank = blank_;
   mine.step = step_;
   mine.cursor = cursor_;
   mine.halt = halt_;

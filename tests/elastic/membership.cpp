@@ -47,19 +47,30 @@ tally simulate(std::uint64_t runs, World&& make) {
   return seen;
 }
 
+simulation::world anything(muster::random_stream& draw) {
+  simulation::world of;
+  of.members = 1 + static_cast<int>(draw.below(6));
+  of.hosts = 1 + static_cast<int>(draw.below(4));
+  of.min = 1 + static_cast<int>(draw.below(2));
+  of.faults = 1 + static_cast<int>(draw.below(6));
+  of.loss = draw.below(3) == 0 ? 0.3 : 0.02;
+  return of;
+}
+
 }  // namespace
 
 TEST_CASE("no two live groups, no lost commit, no livelock, whatever happens", "[simulation]") {
-  const auto seen = simulate(1500, [](muster::random_stream& draw) {
-    simulation::world of;
-    of.members = 1 + static_cast<int>(draw.below(6));
-    of.hosts = 1 + static_cast<int>(draw.below(4));
-    of.min = 1 + static_cast<int>(draw.below(2));
-    of.faults = 1 + static_cast<int>(draw.below(6));
-    of.loss = draw.below(3) == 0 ? 0.3 : 0.02;
-    return of;
-  });
+  const auto seen = simulate(1500, &anything);
   CHECK(seen.lived * 2 > seen.runs);
+}
+
+// A joiner that had copied nothing began anew when all others were dead; and one of two, which had not copied the state
+// either, went on without the other, which had.
+TEST_CASE("schedules that once broke it", "[simulation]") {
+  for (const std::uint64_t seed : {207412, 108494}) {
+    muster::random_stream draw(seed, 99);
+    CHECK_NOTHROW(simulation::run(seed, anything(draw)).finish());
+  }
 }
 
 TEST_CASE("on one host every death is proof: the group goes on as long as one member lives", "[simulation]") {
@@ -69,6 +80,7 @@ TEST_CASE("on one host every death is proof: the group goes on as long as one me
     of.hosts = 1;
     of.pauses = of.partitions = of.store_trouble = of.leaves = false;
     of.faults = 1 + static_cast<int>(draw.below(2));  // of at most two each: one is left
+    of.echoes = 0;
     return of;
   });
 }

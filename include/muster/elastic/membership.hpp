@@ -175,6 +175,7 @@ class membership {
   bool stopped_ = false;
   bool leaving_ = false;
   bool ended_ = false;
+  bool blank_ = false;  // it joined, and its state is not that of the others yet
   std::uint64_t halt_ = 0;
   std::uint64_t step_ = 0;
   std::uint64_t cursor_ = 0;

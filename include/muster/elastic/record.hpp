@@ -55,6 +55,7 @@ struct word {
   std::uint64_t generation = 0;
   bool stopped = false;  ///< it takes no more part in this generation, whatever comes
   bool leaving = false;  ///< it wants to leave at the next boundary
+  bool blank = false;    ///< it joined, and has not copied the state of the others yet
   std::uint64_t step = 0;
   std::uint64_t cursor = 0;
   std::uint64_t halt = 0;  ///< after this step the group is to stop and change; 0: no wish
