@@ -89,8 +89,9 @@ void elastic_conductor::join_job() {
   const auto& configuration = context_.configuration();
   const auto& launch = context_.launcher();
   const auto until = deadline_after(seconds(configuration.positive(setting::timeout)));
+  const auto policy = policy_of(configuration, launch);  // what is wrong with it is said before anybody is met
   any_store store = open_store(configuration, launch);
-  site_.token = job_token(store, configuration, launch, until);
+  site_.token = common_token(store, configuration, until);
   auto words = std::make_unique<datagram_socket>(configuration.value(setting::interface),
                                                  configuration.origin(setting::interface), site_.token);
   const auto process = process_identity::own();
@@ -100,7 +101,7 @@ void elastic_conductor::join_job() {
   self_.card = std::to_string(process.process) + " " + std::to_string(process.started) + " " + words->place();
   doors_.emplace(configuration.value(setting::interface), configuration.origin(setting::interface));
   self_.door = doors_->card();
-  agent_ = std::make_unique<agent>(std::move(store), std::move(words), self_, policy_of(configuration, launch));
+  agent_ = std::make_unique<agent>(std::move(store), std::move(words), self_, policy);
 }
 
 elastic_conductor::~elastic_conductor() {

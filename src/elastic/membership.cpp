@@ -206,7 +206,7 @@ void membership::look_for_silence(clock::time_point now) {
   const auto members = record_.members;
   for (const auto& one : members) {
     if (one.id == self_.id || dead_.contains(one.id) || suspects_.contains(one.id)) continue;
-    const auto limit = policy_.silence * (one.host == self_.host ? policy_.silences_here : 1);
+    const auto limit = one.host == self_.host ? policy_.silence_here() : policy_.silence;
     if (now - views_[one.id].heard <= limit) continue;
     silent_.insert(one.id);
     const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(limit).count();

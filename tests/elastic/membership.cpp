@@ -85,6 +85,25 @@ TEST_CASE("on one host every death is proof: the group goes on as long as one me
   });
 }
 
+TEST_CASE("silence is suspicious between hosts, and on one host when it lasts as long as a hang") {
+  using namespace std::chrono_literals;
+  const muster::elastic::membership_policy policy;
+  const muster::clock::time_point start{};
+  muster::elastic::generation_record record;
+  record.generation = 1;
+  for (std::uint64_t id = 1; id <= 3; ++id) record.members.push_back({id, id == 3 ? 2u : 1u, id, 0, "", ""});
+  muster::elastic::membership one(record.members[0], policy, start);
+  one.learn(start, 1, record);
+  const auto suspect_at = [&](muster::clock::duration t, muster::elastic::member_id who) {
+    one.tick(start + t);
+    return one.is_suspect(who);
+  };
+  for (auto t = 100ms; t < 500ms; t += 100ms) CHECK_FALSE(suspect_at(t, 3));
+  CHECK(suspect_at(600ms, 3));
+  for (auto t = 700ms; t < 15000ms; t += 100ms) CHECK_FALSE(suspect_at(t, 2));
+  CHECK(suspect_at(15100ms, 2));
+}
+
 TEST_CASE("a record and a word come back as they were, and garbage does not pass for one") {
   muster::random_stream draw(number_from("MUSTER_TEST_SEED", 1));
   muster::elastic::generation_record record;

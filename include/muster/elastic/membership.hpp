@@ -1,6 +1,7 @@
 // How a group decides who is in it: the protocol alone, without sockets, clocks or threads.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <set>
@@ -20,9 +21,11 @@ struct membership_policy {
   int max = 1 << 20;
   clock::duration beat = std::chrono::milliseconds(100);     ///< from one word to the next
   clock::duration silence = std::chrono::milliseconds(500);  ///< a member that was not heard for so long is suspect
-  int silences_here =
-      4;  ///< on this very host so many of them: its death is seen there, and an overloaded host is no death
-  clock::duration patience = std::chrono::seconds(30);  ///< for a majority, for `min`, and for who does not stop
+  clock::duration patience = std::chrono::seconds(30);       ///< for a majority and for `min`; half of it for who hangs
+
+  /// How long a member of this very host may be silent. Its death is seen there, and so is that it was stopped: silence
+  /// alone is most of all a sign of a host with too much to do, where to kill a healthy process would help nobody.
+  [[nodiscard]] clock::duration silence_here() const { return std::max(4 * silence, patience / 2); }
 };
 
 /// Why a member's part in the job is over.
