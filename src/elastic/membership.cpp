@@ -30,6 +30,8 @@ std::string_view to_string(ending why) noexcept {
       return "no majority";
     case ending::never_started:
       return "never started";
+    case ending::too_slow:
+      return "too slow";
     case ending::state_lost:
       return "state lost";
   }
@@ -84,6 +86,8 @@ void membership::learn(clock::time_point now, std::uint64_t version, const gener
     enter(now, record);
   } else if (record.generation > record_.generation && was_member) {
     record_ = record;
+    if (const auto slow = slow_.find(self_.id); leaving_ && policy_.slow_ones_leave && slow != slow_.end())
+      return finish(ending::too_slow, "it left the job (" + slow->second + ")");
     if (leaving_) return finish(ending::left, "it left as it was asked to");
     return finish(ending::fenced, "the others went on without it (" + record.why + ")");
   } else {
@@ -117,6 +121,14 @@ void membership::committed(clock::time_point now, std::uint64_t step, std::uint6
   cursor_ = cursor;
   if (step >= record_.step) blank_ = false;
   look(now);
+}
+
+void membership::worked(clock::duration usual, clock::duration least) {
+  const auto in_microseconds = [](clock::duration span) {
+    return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(span).count());
+  };
+  usual_work_ = in_microseconds(usual);
+  least_work_ = in_microseconds(least);
 }
 
 void membership::stopped(clock::time_point now) {
@@ -192,6 +204,8 @@ void membership::enter(clock::time_point now, const generation_record& next) {
   std::erase_if(dead_, [&](member_id id) { return !next.rank_of(id); });
   suspects_.clear();
   silent_.clear();
+  slow_.clear();
+  usual_work_ = least_work_ = 0;
   must_stop_ = stopped_ = false;
   halt_ = 0;
   for (const auto& one : next.members) views_[one.id].heard = now;
@@ -240,6 +254,7 @@ void membership::look(clock::time_point now) {
       need_stop(now, name(one.id) + " stopped");
     }
   }
+  look_for_slow_ones(now);
   look_for_a_wish(now);
   if (!stopped_) return;
   adopt_suspicions(now);
@@ -282,6 +297,33 @@ void membership::look_for_a_wish(clock::time_point now) {
   actions_.emplace_back(act::halt{halt_});
   said_ = now;
   say();
+}
+
+// All see the same words, and so the slow one too: it leaves as one that wants to, and no step is lost by it.
+void membership::look_for_slow_ones(clock::time_point now) {
+  if (policy_.slow_factor <= 0 || must_stop_ || halt_ != 0) return;
+  std::vector<std::uint64_t> usual;
+  for (const auto& one : record_.members) {
+    usual.push_back(one.id == self_.id ? usual_work_ : word_of(one.id).usual_work);
+    if (usual.back() == 0) return;  // until all have done some steps
+  }
+  const auto middle = usual.begin() + static_cast<std::ptrdiff_t>((usual.size() - 1) / 2);
+  std::nth_element(usual.begin(), middle, usual.end());
+  constexpr double of_no_matter = 1000;  // microseconds
+  const double limit = policy_.slow_factor * static_cast<double>(*middle) + of_no_matter;
+  member_id slowest = 0;
+  std::uint64_t longest = 0;
+  for (const auto& one : record_.members) {
+    const auto least = one.id == self_.id ? least_work_ : word_of(one.id).least_work;
+    if (static_cast<double>(least) <= limit) continue;
+    if (least > longest) slowest = one.id;
+    longest = std::max(longest, least);
+    const auto text = "slow: " + std::to_string(least / 1000) + " ms of a step or more, the median of the ranks " +
+                      std::to_string(*middle / 1000) + " ms";
+    if (slow_.emplace(one.id, text).second) actions_.emplace_back(act::note{name(one.id) + " is " + text});
+  }
+  const bool can_be_spared = record_.members.size() > static_cast<std::size_t>(std::max(policy_.min, 1));
+  if (slowest == self_.id && policy_.slow_ones_leave && can_be_spared) leave(now);
 }
 
 void membership::adopt_suspicions(clock::time_point now) {
@@ -407,6 +449,8 @@ word membership::own_word() {
   mine.step = step_;
   mine.cursor = cursor_;
   mine.halt = halt_;
+  mine.usual_work = usual_work_;
+  mine.least_work = least_work_;
   mine.door = self_.door;
   mine.dead.assign(dead_.begin(), dead_.end());
   for (const auto& [id, why] : suspects_) mine.suspects.push_back(id);
@@ -451,7 +495,8 @@ std::string membership::describe_change(const std::vector<member_id>& leavers, s
     } else if (const auto found = suspects_.find(one.id); found != suspects_.end()) {
       parts.push_back(name(one.id) + " left behind, suspicion: " + found->second);
     } else if (contains(leavers, one.id)) {
-      parts.push_back(name(one.id) + " left");
+      const auto slow = slow_.find(one.id);
+      parts.push_back(name(one.id) + " left" + (slow == slow_.end() ? "" : " (" + slow->second + ")"));
     }
   }
   if (joiners > 0) parts.push_back(std::to_string(joiners) + " joined");

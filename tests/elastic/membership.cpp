@@ -104,6 +104,49 @@ TEST_CASE("silence is suspicious between hosts, and on one host when it lasts as
   CHECK(suspect_at(15100ms, 2));
 }
 
+TEST_CASE("a slow member is reported, and leaves where slow ones are to leave") {
+  using namespace std::chrono_literals;
+  muster::elastic::membership_policy policy;
+  policy.slow_factor = 3;
+  policy.slow_ones_leave = GENERATE(false, true);
+  policy.min = GENERATE(1, 3);
+  const muster::clock::time_point start{};
+  muster::elastic::generation_record record;
+  record.generation = 1;
+  for (std::uint64_t id = 1; id <= 3; ++id) record.members.push_back({id, id, id, 0, "", ""});
+  std::vector<muster::elastic::membership> all;
+  for (const auto& one : record.members) {
+    all.emplace_back(one, policy, start);
+    all.back().learn(start, 1, record);
+  }
+  int notes = 0;
+  bool leaves = false;
+  const auto exchange = [&](muster::clock::time_point now) {
+    for (auto& one : all) {
+      one.tick(now);
+      for (const auto& what : one.take()) {
+        notes += std::holds_alternative<muster::elastic::act::note>(what) ? 1 : 0;
+        const auto* const said = std::get_if<muster::elastic::act::say>(&what);
+        if (said == nullptr) continue;
+        leaves = leaves || said->what.leaving;
+        CHECK((!said->what.leaving || said->what.from == 2));
+        for (auto& other : all) other.hear(now, said->what);
+      }
+    }
+  };
+  const auto work = [&](muster::clock::duration of_the_second, muster::clock::duration least) {
+    for (auto& one : all) one.worked(10ms, 9ms);
+    all[1].worked(of_the_second, least);
+  };
+  work(31ms, 29ms);  // as slow as that, but not in each step
+  for (auto t = 100ms; t < 500ms; t += 100ms) exchange(start + t);
+  CHECK(notes == 0);
+  work(40ms, 35ms);
+  for (auto t = 500ms; t < 1s; t += 100ms) exchange(start + t);
+  CHECK(notes == 3);  // once at each of them
+  CHECK(leaves == (policy.slow_ones_leave && policy.min == 1));
+}
+
 TEST_CASE("a record and a word come back as they were, and garbage does not pass for one") {
   muster::random_stream draw(number_from("MUSTER_TEST_SEED", 1));
   muster::elastic::generation_record record;

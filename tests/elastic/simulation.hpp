@@ -252,6 +252,7 @@ class run {
   void perform(process&, const elastic::act::kill& a) {
     at(now_ + draw(0, 2), 0, [this, id = a.who.id] { crash(id); });
   }
+  void perform(process&, const elastic::act::note&) {}
   void perform(process& one, const elastic::act::form& a) {
     ++one.attempt;
     one.generation = a.group.generation;
