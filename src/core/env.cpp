@@ -62,6 +62,11 @@ constexpr std::array<setting_info, static_cast<std::size_t>(setting::count_)> ta
     {setting::max_ranks, "max-ranks", "MUSTER_MAX_RANKS", "N", "4096", "elastic: more are not taken in"},
     {setting::patience, "patience", "MUSTER_PATIENCE", "SECONDS", "30",
      "elastic: how long to wait for enough ranks, or for a majority of them"},
+    {setting::slow_ranks, "slow-ranks", "MUSTER_SLOW_RANKS", "WHAT", "report",
+     "elastic: ranks that take much longer for their part of a step: ignore, report, or remove them"},
+    {setting::slow_factor, "slow-factor", "MUSTER_SLOW_FACTOR", "K", "3",
+     "elastic: slow is who takes longer than K times what the median rank takes"},
+    {setting::slow_steps, "slow-steps", "MUSTER_SLOW_STEPS", "N", "20", "elastic: and does so in each of N steps"},
     {setting::mode, "mode", "MUSTER_MODE", "NAME", "allreduce",
      "what ranks exchange in training: allreduce (gradients), allreduce-weights, local-sgd[:STEPS], "
      "gossip[:ring|:torus|:exponential]"},

@@ -40,6 +40,9 @@ elastic::membership_policy policy_of(const settings& configuration, const launch
   const double beat = configuration.positive(setting::heartbeat);
   made.beat = span_of(beat);
   made.silence = span_of(beat * static_cast<double>(configuration.integer(setting::missed_beats, 2, 1000000)));
+  if (configuration.choice(setting::slow_ranks, {"ignore", "report", "remove"}) > 0)
+    made.slow_factor = configuration.positive(setting::slow_factor);
+  made.slow_ones_leave = configuration.value(setting::slow_ranks) == "remove";
   made.patience = span_of(configuration.positive(setting::patience));
   return made;
 }
@@ -53,6 +56,24 @@ std::string milliseconds(double span) {
   std::snprintf(text, sizeof text, "%.1f", span * 1e3);
   return text;
 }
+
+// How long a rank waits for others; whoever listened before hears all as well.
+class waiting_time final : public event_sink {
+ public:
+  void record(const event& seen) noexcept override {
+    if (seen.what == activity::communication && seen.begin >= counted_until_) {
+      sum_ += seen.end - seen.begin;
+      counted_until_ = seen.end;
+    }
+    if (installed_.former() != nullptr) installed_.former()->record(seen);
+  }
+  [[nodiscard]] clock::duration sum() const noexcept { return sum_; }
+
+ private:
+  clock::duration sum_{};
+  clock::time_point counted_until_{};
+  scoped_event_sink installed_{*this};
+};
 
 struct sigaction former_term;
 struct sigaction former_usr1;
@@ -89,8 +110,9 @@ void elastic_conductor::join_job() {
   const auto& configuration = context_.configuration();
   const auto& launch = context_.launcher();
   const auto until = deadline_after(seconds(configuration.positive(setting::timeout)));
+  const auto policy = policy_of(configuration, launch);  // what is wrong with it is said before anybody is met
   any_store store = open_store(configuration, launch);
-  site_.token = job_token(store, configuration, launch, until);
+  site_.token = common_token(store, configuration, until);
   auto words = std::make_unique<datagram_socket>(configuration.value(setting::interface),
                                                  configuration.origin(setting::interface), site_.token);
   const auto process = process_identity::own();
@@ -100,7 +122,8 @@ void elastic_conductor::join_job() {
   self_.card = std::to_string(process.process) + " " + std::to_string(process.started) + " " + words->place();
   doors_.emplace(configuration.value(setting::interface), configuration.origin(setting::interface));
   self_.door = doors_->card();
-  agent_ = std::make_unique<agent>(std::move(store), std::move(words), self_, policy_of(configuration, launch));
+  agent_ = std::make_unique<agent>(std::move(store), std::move(words), self_, policy,
+                                   static_cast<std::size_t>(configuration.integer(setting::slow_steps, 1, 100000)));
 }
 
 elastic_conductor::~elastic_conductor() {
@@ -137,6 +160,7 @@ std::uint64_t elastic_conductor::progress_of(const state& of) noexcept {
 
 void elastic_conductor::committed(const state& of) noexcept {
   agent_->committed(progress_of(of), of.position().at.position);
+  agent_->worked(work_);
   if (first_step_) tell_first_step();
 }
 
@@ -179,6 +203,14 @@ void elastic_conductor::retire_group() {
     farewells_.emplace_back([ended = std::make_shared<group>(std::move(*group_))]() mutable { ended.reset(); });
   }
   group_.reset();
+}
+
+// What is left of its time is its own: a rank is slow when the others wait for it.
+void elastic_conductor::attempt(const std::function<void()>& f) {
+  const waiting_time waited;
+  const auto began = clock::now();
+  f();
+  work_ = clock::now() - began - waited.sum();
 }
 
 void elastic_conductor::recover(state& of, std::exception_ptr why) {
@@ -337,6 +369,8 @@ int departure::exit_status() const noexcept {
       return 13;
     case ending::state_lost:
       return 14;
+    case ending::too_slow:
+      return 15;
   }
   return 1;
 }

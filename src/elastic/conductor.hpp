@@ -25,6 +25,7 @@ class elastic_conductor final : public conductor {
   void prepare(state& of) override;
   [[nodiscard]] group& ranks() override;
   [[nodiscard]] std::uint64_t generation() const noexcept override { return record_.generation; }
+  void attempt(const std::function<void()>& f) override;
   void recover(state& of, std::exception_ptr why) override;
   void committed(const state& of) noexcept override;
 
@@ -66,6 +67,7 @@ class elastic_conductor final : public conductor {
   bool signals_caught_ = false;
   bool first_step_ = false;  // of this generation, not done yet
   std::uint64_t again_ = 0;
+  clock::duration work_{};  // of its own in the last attempt
   stopwatch watch_{};
 };
 

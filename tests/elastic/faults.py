@@ -11,6 +11,7 @@ usage: faults.py WHAT --program PATH --rounds N [--hosts one|each|two] [--seed S
   stop       SIGSTOP of a rank for good: the others end well without it; let go it finds itself fenced, and of the same
              host it has been killed
   leave      SIGTERM of a rank: it ends with 143, the others well
+  slow       a rank takes ten times as long as the others: it is told of, and leaves with 15; the others end well
   few        fewer are left than --min-ranks: all end with 11
   storm      kills and joins, one after the other, as long as the job lasts
 --hosts says which ranks count as on one host (MUSTER_HOST): then they talk over shm, tcp, or both.
@@ -30,7 +31,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from ranks import Failure, Process  # noqa: E402
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("what", choices=["kill", "first", "join", "replace", "pause", "stop", "leave", "few", "storm"])
+parser.add_argument("what", choices=["kill", "first", "join", "replace", "pause", "stop", "leave", "slow", "few", "storm"])
 parser.add_argument("--program", required=True)
 parser.add_argument("--rounds", type=int, default=10)
 parser.add_argument("--first", type=int, default=0)
@@ -53,18 +54,18 @@ class Job:
         for rank in range(ranks):
             self.start(rank)
 
-    def start(self, rank):
+    def start(self, rank, *more):
         host = {"one": "auto", "each": f"host-{len(self.crew)}", "two": f"host-{rank % 2}"}[options.hosts]
         environment = dict(RANK=str(rank), WORLD_SIZE=str(self.ranks), LOCAL_RANK="0", MUSTER_ELASTIC="on",
                            MUSTER_JOB=self.name, MUSTER_RENDEZVOUS=f"file:{self.folder}", MUSTER_HOST=host)
         words = ["--samples", "500", "--batch", "50", "--epochs", str(options.steps // 10), "--values",
                  str(options.values), "--steps"]
-        self.crew.append(Process(rank, [options.program, *words, *self.flags], environment))
+        self.crew.append(Process(rank, [options.program, *words, *self.flags, *more], environment))
         return self.crew[-1]
 
-    def join(self):
+    def join(self, *more):
         self.joined += 1
-        return self.start(self.ranks - 1)
+        return self.start(self.ranks - 1, *more)
 
     def await_start(self):
         for rank in self.crew:
@@ -186,6 +187,15 @@ def act_leave(job):
         raise Failure(f"the rank that left ends with {status}: {victim.lines[-2:]} {victim.errors}")
 
 
+def act_slow(job):
+    job.await_start()
+    victim = job.join("--work", "100")
+    job.end_well(but=[victim])
+    status = victim.end()
+    if status != 15 or "is slow: 1" not in "".join("".join(rank.errors) for rank in job.crew):
+        raise Failure(f"the slow rank ends with {status}: {[rank.errors for rank in job.crew]}")
+
+
 def act_few(job):
     job.await_start()
     victim = job.draw.choice(job.crew)
@@ -224,7 +234,8 @@ print(f"seed {options.seed}, rounds {options.first} to {options.first + options.
 begin = time.monotonic()
 for number in range(options.first, options.first + options.rounds):
     draw = random.Random(f"{options.seed}.{number}")
-    flags = ["--min-ranks", "3", "--patience", "1"] if options.what == "few" else ["--patience", "10"]
+    flags = {"few": ["--min-ranks", "3", "--patience", "1"],
+             "slow": ["--slow-ranks", "remove", "--slow-steps", "5"]}.get(options.what, ["--patience", "10"])
     job = Job(draw, number, 3, flags)
     try:
         globals()["act_" + options.what](job)

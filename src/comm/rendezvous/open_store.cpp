@@ -133,6 +133,16 @@ std::string job_token(any_store& store, const settings& configuration, const lau
   return found->value;
 }
 
+std::string common_token(any_store& store, const settings& configuration, clock::time_point until) {
+  const std::string& asked = configuration.value(setting::token);
+  if (asked != "auto") return asked;
+  const auto found = store.get("token", until);
+  if (found) return found.value;
+  const std::string drawn = random_token();
+  const auto left = store.compare_and_swap("token", 0, drawn, until);
+  return left.swapped ? drawn : left.now.value;
+}
+
 bool detail::register_store_opener(const store_opener& made) noexcept {
   opener() = made;
   return true;

@@ -32,6 +32,9 @@ namespace muster::inline v0 {
 [[nodiscard]] std::string job_token(any_store& store, const settings& configuration, const launch_env& launch,
                                     clock::time_point until);
 
+/// The same for processes that come and go, of which none is needed: whoever asks first draws it.
+[[nodiscard]] std::string common_token(any_store& store, const settings& configuration, clock::time_point until);
+
 namespace detail {
 
 /// What muster::tcp adds to `open_store`.
