@@ -10,6 +10,9 @@ foreach(part IN ITEMS mpi tcp)
     list(APPEND left_out PATTERN "comm/${part}" EXCLUDE)
   endif()
 endforeach()
+if(NOT nccl IN_LIST muster_alone)
+  list(APPEND left_out PATTERN "comm/nccl" EXCLUDE PATTERN "core/device" EXCLUDE PATTERN "train/device" EXCLUDE)
+endif()
 install(DIRECTORY include/muster DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.hpp" ${left_out})
 
 if(TARGET muster_info)
@@ -25,12 +28,12 @@ if(TARGET muster_info)
 endif()
 
 # find_package(muster COMPONENTS core) must not meet a target that needs MPI: hence a file of targets for each part.
-foreach(part IN LISTS muster_parts)
+foreach(part IN LISTS muster_parts muster_alone)
   install(TARGETS muster_${part} EXPORT muster-${part}-targets
     INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 endforeach()
 install(TARGETS muster EXPORT muster-muster-targets)
-foreach(part IN LISTS muster_parts ITEMS muster)
+foreach(part IN LISTS muster_parts muster_alone ITEMS muster)
   install(EXPORT muster-${part}-targets NAMESPACE muster:: DESTINATION ${package_dir})
 endforeach()
 
@@ -43,6 +46,7 @@ install(FILES
   ${PROJECT_BINARY_DIR}/cmake/muster-config.cmake
   ${PROJECT_BINARY_DIR}/cmake/muster-config-version.cmake
   cmake/FindLIBPQ.cmake
+  cmake/FindNCCL.cmake
   cmake/FindZSTD.cmake
   DESTINATION ${package_dir})
 
@@ -125,6 +129,15 @@ if(postgres IN_LIST muster_parts)
   definitions_of(definitions postgres)
   muster_install_pc(muster-postgres "PostgreSQL as a source for muster" REQUIRES muster-core
     LIBS -L\${libdir} ${postgres_libraries} CFLAGS ${definitions})
+endif()
+if(nccl IN_LIST muster_alone)
+  set(nccl_libraries -lmuster_nccl)
+  if(NOT BUILD_SHARED_LIBS)
+    list(APPEND nccl_libraries -lnccl -L${CUDAToolkit_LIBRARY_DIR} -lcudart)
+  endif()
+  definitions_of(definitions nccl)
+  muster_install_pc(muster-nccl "muster among devices, by NCCL" REQUIRES muster-core
+    LIBS -L\${libdir} ${nccl_libraries} CFLAGS ${definitions})
 endif()
 list(TRANSFORM muster_parts PREPEND muster- OUTPUT_VARIABLE pc_parts)
 muster_install_pc(muster "${PROJECT_DESCRIPTION}" REQUIRES ${pc_parts})
