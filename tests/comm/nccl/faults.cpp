@@ -233,6 +233,7 @@ TEST_CASE("ranks are rebuilt after a death, with a new id, and go on") {
       const muster::device_stream stream;
       auto data = devices::on_device(std::vector<float>(100, 1.0f), stream);
       auto kept = all.register_memory(data.span());
+      muster::barrier(world);
       if (world.rank() == 0) {
         nccl_double::die_here(true);
         return;
