@@ -1,6 +1,6 @@
 # Every option of the build in one place. Developer options are on only when muster is the top-level project.
 set(MUSTER_WITH_MPI AUTO CACHE STRING "Build muster::mpi: AUTO (if found), ON (or fail), OFF")
-set(MUSTER_WITH_NCCL AUTO CACHE STRING "Build muster::nccl: AUTO (if found), ON (or fail), OFF; no version has it yet")
+set(MUSTER_WITH_NCCL AUTO CACHE STRING "Build muster::nccl: AUTO (if CUDA is found), ON (or fail), OFF")
 set(MUSTER_WITH_ZLIB AUTO CACHE STRING "Build muster::zlib, which reads .gz: AUTO (if found), ON (or fail), OFF")
 set(MUSTER_WITH_TCP AUTO CACHE STRING "Build muster::tcp: AUTO (if OpenSSL is found), ON (or fail), OFF")
 set(MUSTER_WITH_ZSTD AUTO CACHE STRING "Build muster::zstd, which reads .zst and compressed records: AUTO, ON, OFF")
