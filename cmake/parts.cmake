@@ -1,4 +1,4 @@
-# Which optional parts are built: sets MUSTER_HAVE_<PART> of MPI, ZLIB, TCP, ZSTD and LIBPQ from MUSTER_WITH_* and what
+# Which optional parts are built: sets MUSTER_HAVE_<PART> of MPI, ZLIB, TCP, ZSTD, LIBPQ and ETCD from MUSTER_WITH_* and what
 # is installed.
 
 # muster_find_part(<PART> <Debian package> <arguments of find_package>...)
@@ -49,6 +49,7 @@ endif()
 list(APPEND CMAKE_MODULE_PATH ${PROJECT_SOURCE_DIR}/cmake)
 muster_find_part(ZSTD libzstd-dev ZSTD)
 muster_find_part(LIBPQ libpq-dev LIBPQ)
+muster_find_part(ETCD libcurl4-openssl-dev CURL 7.85)
 
 # NCCL: this version has no transport over it, so there is no target yet; ON says so instead of building something else.
 string(TOUPPER "${MUSTER_WITH_NCCL}" muster_with)
