@@ -12,8 +12,10 @@ usage: faults.py WHAT --program PATH --rounds N [--hosts one|each|two] [--seed S
              host it has been killed
   leave      SIGTERM of a rank: it ends with 143, the others well
   slow       a rank takes ten times as long as the others: it is told of, and leaves with 15; the others end well
+  store      the store ends and comes back, and a rank is killed meanwhile: the others end well (with --store etcd)
   few        fewer are left than --min-ranks: all end with 11
   storm      kills and joins, one after the other, as long as the job lasts
+--store etcd starts one for the run, with a folder that outlives it; it is 77 that there is none.
 --hosts says which ranks count as on one host (MUSTER_HOST): then they talk over shm, tcp, or both.
 A failure names its round: --first I --rounds 1 with the same seed repeats that one.
 """
@@ -23,6 +25,8 @@ import random
 import select
 import shutil
 import signal
+import socket
+import subprocess
 import sys
 import tempfile
 import time
@@ -31,15 +35,41 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from ranks import Failure, Process  # noqa: E402
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("what", choices=["kill", "first", "join", "replace", "pause", "stop", "leave", "slow", "few", "storm"])
+parser.add_argument("what", choices=["kill", "first", "join", "replace", "pause", "stop", "leave", "slow", "store", "few", "storm"])
 parser.add_argument("--program", required=True)
 parser.add_argument("--rounds", type=int, default=10)
 parser.add_argument("--first", type=int, default=0)
 parser.add_argument("--seed", type=int, default=int(os.environ.get("MUSTER_TEST_SEED", "20261121")))
 parser.add_argument("--hosts", choices=["one", "each", "two"], default="one")
+parser.add_argument("--store", choices=["file", "etcd"], default="file")
 parser.add_argument("--steps", type=int, default=60, help="of the job, 10 ms each")
 parser.add_argument("--values", type=int, default=200000)
 options = parser.parse_args()
+
+
+class Etcd:
+    """One member, which can be ended and started again over what it has."""
+
+    def __init__(self):
+        self.folder = tempfile.mkdtemp(prefix="muster-etcd-")
+        with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
+            self.address, peer = (f"127.0.0.1:{door.getsockname()[1]}" for door in (one, two))
+        self.words = ["etcd", "--data-dir", self.folder, "--log-level", "error", "--listen-client-urls",
+                      f"http://{self.address}", "--advertise-client-urls", f"http://{self.address}", "--listen-peer-urls",
+                      f"http://{peer}", "--initial-advertise-peer-urls", f"http://{peer}", "--initial-cluster",
+                      f"default=http://{peer}"]
+        self.start()
+
+    def start(self):
+        self.process = subprocess.Popen(self.words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def end(self):
+        self.process.kill()
+        self.process.wait()
+
+    def close(self):
+        self.end()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 class Job:
@@ -57,7 +87,8 @@ class Job:
     def start(self, rank, *more):
         host = {"one": "auto", "each": f"host-{len(self.crew)}", "two": f"host-{rank % 2}"}[options.hosts]
         environment = dict(RANK=str(rank), WORLD_SIZE=str(self.ranks), LOCAL_RANK="0", MUSTER_ELASTIC="on",
-                           MUSTER_JOB=self.name, MUSTER_RENDEZVOUS=f"file:{self.folder}", MUSTER_HOST=host)
+                           MUSTER_JOB=self.name, MUSTER_HOST=host,
+                           MUSTER_RENDEZVOUS=f"etcd://{ETCD.address}" if ETCD else f"file:{self.folder}")
         words = ["--samples", "500", "--batch", "50", "--epochs", str(options.steps // 10), "--values",
                  str(options.values), "--steps"]
         self.crew.append(Process(rank, [options.program, *words, *self.flags, *more], environment))
@@ -196,6 +227,18 @@ def act_slow(job):
         raise Failure(f"the slow rank ends with {status}: {[rank.errors for rank in job.crew]}")
 
 
+def act_store(job):
+    job.await_start()
+    job.nap(0.1)
+    ETCD.end()
+    job.nap(0.1)
+    victim = job.draw.choice(job.crew)
+    os.kill(victim.pid, signal.SIGKILL)
+    job.nap(0.5)
+    ETCD.start()
+    job.end_well(but=[victim])
+
+
 def act_few(job):
     job.await_start()
     victim = job.draw.choice(job.crew)
@@ -230,6 +273,10 @@ def act_storm(job):
     job.end_well(but=gone)
 
 
+if options.store == "etcd" and shutil.which("etcd") is None:
+    print("SKIPPED: there is no etcd")
+    sys.exit(77)
+ETCD = Etcd() if options.store == "etcd" else None
 print(f"seed {options.seed}, rounds {options.first} to {options.first + options.rounds - 1}")
 begin = time.monotonic()
 for number in range(options.first, options.first + options.rounds):
@@ -246,4 +293,8 @@ for number in range(options.first, options.first + options.rounds):
                  f"{options.program} --seed {options.seed} --first {number} --rounds 1")
     finally:
         job.close()
+        if ETCD and sys.exc_info()[0]:
+            ETCD.close()
+if ETCD:
+    ETCD.close()
 print(f"{options.rounds} rounds in {time.monotonic() - begin:.1f} s")

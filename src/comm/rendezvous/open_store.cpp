@@ -20,6 +20,11 @@ std::optional<detail::store_opener>& opener() {
   return registered;
 }
 
+detail::etcd_opener& etcd() {
+  static detail::etcd_opener registered = nullptr;
+  return registered;
+}
+
 [[noreturn]] void refuse(const std::string& text) { throw configuration_error(text); }
 
 // The job's name as part of a path.
@@ -58,6 +63,23 @@ any_store open_over_tcp(std::string_view where, const std::string& origin, const
            "a build with TCP, or use --rendezvous file:/folder");
   }
   return opener()->tcp(where, origin, configuration, launch, until);
+}
+
+any_store open_in_etcd(const std::string& asked, const std::string& origin, const settings& configuration,
+                       const launch_env& launch, clock::time_point until) {
+  if (etcd() == nullptr) {
+    refuse(origin +
+           " asks for an etcd (this program was linked without muster::etcd); link muster::muster from a build " +
+           "with libcurl, or use --rendezvous file:/folder");
+  }
+  if (configuration.value(setting::job) == "auto" && launch.job.empty() && launch.size > 1) {
+    refuse(
+        "the store of this job in an etcd has no name (neither the launcher nor MUSTER_JOB gives one); set MUSTER_JOB "
+        "to the same for all its processes");
+  }
+  const auto colon = asked.find("://");
+  return etcd()(asked.substr(colon + 3), asked.starts_with("etcds") ? "https" : "http",
+                folder_name(configuration, launch), until);
 }
 
 any_store open_automatically(const settings& configuration, const launch_env& launch, clock::time_point until) {
@@ -110,8 +132,11 @@ any_store open_store(const settings& configuration, const launch_env& launch) {
   if (asked.starts_with("tcp://")) {
     return open_over_tcp(std::string_view(asked).substr(6), origin, configuration, launch, until);
   }
+  if (asked.starts_with("etcd://") || asked.starts_with("etcds://"))
+    return open_in_etcd(asked, origin, configuration, launch, until);
   refuse(origin + " cannot be '" + asked +
-         "' (it is auto, tcp://host:port or file:/folder); write tcp://node1:29500 or file:/shared/folder");
+         "' (it is auto, tcp://host:port, etcd://host:port or file:/folder); write tcp://node1:29500 or "
+         "file:/shared/folder");
 }
 
 std::string job_token(any_store& store, const settings& configuration, const launch_env& launch,
@@ -141,6 +166,11 @@ std::string common_token(any_store& store, const settings& configuration, clock:
   const std::string drawn = random_token();
   const auto left = store.compare_and_swap("token", 0, drawn, until);
   return left.swapped ? drawn : left.now.value;
+}
+
+bool detail::register_etcd_opener(etcd_opener made) noexcept {
+  etcd() = made;
+  return true;
 }
 
 bool detail::register_store_opener(const store_opener& made) noexcept {
