@@ -1,10 +1,5 @@
-<<<<<<< HEAD
-# Which optional parts are built: sets MUSTER_HAVE_<PART> of MPI, ZLIB, TCP, ZSTD, LIBPQ and NCCL from MUSTER_WITH_* and
-# what is installed.
-=======
-# Which optional parts are built: sets MUSTER_HAVE_<PART> of MPI, ZLIB, TCP, ZSTD, LIBPQ and ETCD from MUSTER_WITH_* and what
-# is installed.
->>>>>>> b563df9
+# Which optional parts are built: sets MUSTER_HAVE_<PART> of MPI, ZLIB, TCP, ZSTD, LIBPQ, ETCD and NCCL from MUSTER_WITH_*
+# and what is installed.
 
 # muster_find_part(<PART> <Debian package> <arguments of find_package>...)
 # A macro, so that what find_package sets reaches the caller.
