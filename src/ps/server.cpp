@@ -84,6 +84,7 @@ void server::take_place(range_id id, held_range& range, clock::time_point now) {
       if (its.applied > its.committed)
         range.waiting.push_back({range.applied, {worker, its.incarnation}, its.applied});
     }
+    commit(id, range, range.committed);  // perhaps it has
   }
   settle(id, range);
   if (range.before != nobody && range.has_state) {
@@ -91,6 +92,19 @@ void server::take_place(range_id id, held_range& range, clock::time_point now) {
     acknowledge_.emplace_back(id, nobody);
   }
   if (range.behind != nobody) offer(id, range, now);
+}
+
+std::string server::describe(range_id id) const {
+  const auto& range = ranges_[id];
+  constexpr const char* roles[] = {"nothing", "holder", "learner"};
+  std::string text = roles[static_cast<int>(range.as)];
+  text += " in epoch " + std::to_string(range.epoch) + (range.has_state ? "" : " without values") +
+          (range.stopped ? " that has stopped" : "") + ", " + std::to_string(range.applied) + " entries, " +
+          std::to_string(range.committed) + " for good";
+  if (range.behind == nobody) return text;
+  return text + ", " + std::to_string(range.kept.size()) + " kept for server " + std::to_string(range.behind) +
+         (range.behind_known ? ", which has " + std::to_string(range.behind_has) : ", which is not known") +
+         (range.behind_counts ? " and counts" : "");
 }
 
 void server::suspect(const member& who, bool proven) {
@@ -171,7 +185,7 @@ void server::hear(std::span<const std::byte> frame, clock::time_point now) {
 }
 
 void server::hear_worker(const member& from, const message& said, clock::time_point now) {
-  if (said.what == message_kind::pulse) return hear_pulse(from, said);
+  if (said.what == message_kind::pulse) return hear_pulse(from, said, now);
   if (said.range >= ranges_.size()) return;
   auto& range = ranges_[said.range];
   if (!range.serves()) {
@@ -260,11 +274,13 @@ void server::retry_parked() {
   });
 }
 
-void server::hear_pulse(const member& from, const message& said) {
+void server::hear_pulse(const member& from, const message& said, clock::time_point now) {
   if ((said.flags & says_goodbye) != 0) dead_.insert(from);
   if ((said.flags & (says_hello | wants_word)) == 0) return;
   const bool joins = (said.flags & says_hello) != 0;
-  out_.send(from.at, {.what = message_kind::welcome, .number = joins ? clocks_.welcome(from) : clocks_.fastest()});
+  const auto begins = joins ? clocks_.welcome(from) : clocks_.fastest();
+  if (joins) clocks_moved(now);
+  out_.send(from.at, {.what = message_kind::welcome, .number = begins});
 }
 
 // ---- the log ----
@@ -419,8 +435,9 @@ void server::hear_server(const member& from, const message& said, clock::time_po
 }
 
 void server::hear_entry(place from, const message& said, held_range& range, clock::time_point now) {
-  if (from != range.before || !range.has_state || said.number > range.applied + 1) return;
-  if (said.number == range.applied + 1) {
+  if (from != range.before || !range.has_state) return;
+  if (said.number == range.applied + 1) {  // one that came before is acknowledged again; so is what there is before one
+                                           // that is missing
     const auto entry = decode_entry(said.payload);
     if (!entry) return;
     append(said.range, range, *entry, now);
@@ -435,7 +452,8 @@ void server::hear_copied(const message& said, held_range& range, clock::time_poi
   range.behind_has = std::max(range.behind_has, said.number);
   const bool follows = range.behind_has == range.applied ||
                        (!range.kept.empty() && range.kept.front().index <= range.behind_has + 1);
-  if ((said.flags & has_nothing) != 0 || !follows) {
+  const bool empty = (said.flags & has_nothing) != 0 && !range.behind_known;
+  if (empty || !follows) {
     if (range.behind_is_learner) send_copy(id, range, now);
     return;
   }
@@ -547,10 +565,11 @@ void server::tick(clock::time_point now) {
   for (range_id id = 0; id < ranges_.size(); ++id) {
     auto& range = ranges_[id];
     if (range.behind == nobody || !range.has_state || now - range.said < settings_.retry) continue;
+    const auto has = range.behind_is_learner ? range.behind_has : range.committed;
     if (!range.behind_known) {
       offer(id, range, now);
-    } else if (range.sent > std::max(range.committed, range.behind_has) || (range.behind_is_learner && range.sent > range.behind_has)) {
-      range.sent = range.behind_is_learner ? range.behind_has : std::max(range.committed, range.behind_has);
+    } else if (range.sent > has) {  // whoever has them already acknowledges again
+      range.sent = has;
       send_entries(id, range, now);
     }
   }

@@ -205,6 +205,7 @@ class run {
     // Its first words come before it is made.
     [[nodiscard]] std::uint64_t core_map_version() const { return made ? core.map().version : 1; }
     bool made = false;
+    bool leaves = false;
     void swap(std::uint64_t expected, const ps::shard_map& next) override { in.swap(who, expected, next); }
     void look_for_map() override { in.look_for_map(who); }
     void hear(std::span<const std::byte> frame) override {
@@ -215,6 +216,7 @@ class run {
     void tick() override {
       core.tick(in.now_);
       core.flush();
+      if (in.chance(0.01)) look_for_map();  // the store's watch, however late
       if (core.is_fenced()) in.end(*this);
     }
     void swap_failed() override { core.swap_failed(); }
@@ -248,6 +250,7 @@ class run {
     void learn(const ps::shard_map& map) override { core.learn(map, in.now_); }
     void tick() override {
       core.tick(in.now_);
+      if (in.chance(0.01)) look_for_map();
       if (core.is_fenced()) in.end(*this);
     }
   };
@@ -435,6 +438,12 @@ class run {
       });
     });
   }
+  [[nodiscard]] std::size_t staying() const {
+    return static_cast<std::size_t>(std::count_if(processes_.begin(), processes_.end(), [&](const auto& entry) {
+      const auto* const one = dynamic_cast<const server_process*>(entry.second.get());
+      return one != nullptr && one->alive && !one->leaves;
+    }));
+  }
   void plan_faults() {
     const auto count = 1 + random_.below(static_cast<std::uint64_t>(world_.faults));
     microseconds last{0};
@@ -486,8 +495,9 @@ class run {
     } else if (kind == 5 && world_.joins) {
       chance(0.5) ? join_server() : join_worker();
     } else if (kind == 6 && world_.leaves) {
-      if (auto* const one = anybody(true); one != nullptr && map_.servers.size() > 1 + world_.replicas) {
+      if (auto* const one = anybody(true); one != nullptr && staying() > 1 + world_.replicas) {
         tell(ps::to_string(one->who) + " wants to leave");
+        dynamic_cast<server_process&>(*one).leaves = true;
         dynamic_cast<server_process&>(*one).core.leave();
       }
     } else if (kind == 7 && world_.lies) {
@@ -603,6 +613,34 @@ class run {
     for (const auto& [who, one] : processes_) {
       const auto* const worker = dynamic_cast<const worker_process*>(one.get());
       if (worker == nullptr || !worker->alive) continue;
+      if (traced_) {
+        for (const auto& [at, its] : processes_) {
+          if (const auto* const server = dynamic_cast<const server_process*>(its.get()); server != nullptr && its->alive)
+            tell("server " + ps::to_string(at) + ": map " + std::to_string(server->core.map().version) + ", slowest " +
+                 std::to_string(server->core.clocks().slowest()) + ", pulls that wait " +
+                 std::to_string(server->core.waiting()));
+        }
+        for (const auto& known : map_.workers) tell("the map has worker " + ps::to_string(known));
+        for (ps::range_id id = 0; id < map_.ranges.size(); ++id) {
+          if (worker->core.counted(id) == worker->core.pushed(id)) continue;
+          for (const auto& [at, its] : processes_) {
+            if (const auto* const server = dynamic_cast<const server_process*>(its.get()); server && its->alive)
+              tell("range " + std::to_string(id) + " at " + ps::to_string(at) + ": " + server->core.describe(id));
+          }
+          std::string chain;
+          for (const auto at : map_.ranges[id].chain) {
+            const auto* const server = find_server(map_.server(at)->who);
+            chain += " " + std::to_string(at);
+            if (server != nullptr)
+              chain += ":" + std::to_string(server->values.last(id, who)) + "/" + std::to_string(server->core.version(id));
+          }
+          tell("range " + std::to_string(id) + " pushed " + std::to_string(worker->core.pushed(id)) + " counted " +
+               std::to_string(worker->core.counted(id)) + " chain" + chain + " learner " +
+               std::to_string(map_.ranges[id].learner));
+        }
+        tell("worker " + ps::to_string(who) + ": map " + std::to_string(worker->core.map().version) + ", clock " +
+             std::to_string(worker->core.clock_now()) + ", said " + std::to_string(worker->core.clock_said()));
+      }
       throw violation("worker " + ps::to_string(who) + " is not at its end (step " + std::to_string(worker->step) +
                       ", " + std::to_string(worker->core.unacknowledged()) + " pushes not acknowledged, " +
                       std::to_string(worker->core.unanswered()) + " pulls not answered)");

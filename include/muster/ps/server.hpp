@@ -108,6 +108,8 @@ class server {
   [[nodiscard]] bool serves(range_id range) const noexcept { return ranges_[range].serves(); }
   [[nodiscard]] bool holds(range_id range) const noexcept { return ranges_[range].has_state; }
   [[nodiscard]] std::uint64_t version(range_id range) const noexcept { return ranges_[range].applied; }
+  /// What it is to that range, in words: for logs.
+  [[nodiscard]] std::string describe(range_id range) const;
   /// Pulls that wait for slower workers.
   [[nodiscard]] std::size_t waiting() const noexcept { return parked_.size(); }
 
@@ -165,7 +167,7 @@ class server {
   void hear_server(const member& from, const message& said, clock::time_point now);
   void hear_push(const member& from, const message& said, held_range& range, clock::time_point now);
   void hear_pull(const member& from, const message& said);
-  void hear_pulse(const member& from, const message& said);
+  void hear_pulse(const member& from, const message& said, clock::time_point now);
   void hear_entry(place from, const message& said, held_range& range, clock::time_point now);
   void hear_copied(const message& said, held_range& range, clock::time_point now);
   void hear_copy(place from, const message& said, held_range& range);
