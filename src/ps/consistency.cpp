@@ -45,10 +45,12 @@ consistency parse_consistency(std::string_view text) {
   } else if (second.starts_with("damp:")) {
     read.old_pushes = consistency::policy::damp;
   } else {
-    refuse(text, "'" + std::string(second) + "' is neither drop:UPDATES nor damp:UPDATES", "write such as async,damp:8");
+    refuse(text, "'" + std::string(second) + "' is neither drop:UPDATES nor damp:UPDATES",
+           "write such as async,damp:8");
   }
   if (read.what == consistency::kind::bulk)
-    refuse(text, "no push of a bulk-synchronous step is older than another", "leave out '," + std::string(second) + "'");
+    refuse(text, "no push of a bulk-synchronous step is older than another",
+           "leave out '," + std::string(second) + "'");
   read.fresh = number_of(text, second.substr(5), "async,damp:8");
   return read;
 }

@@ -81,8 +81,7 @@ void server::take_place(range_id id, held_range& range, clock::time_point now) {
   if (range.is_head()) {  // what is not acknowledged yet is when the chain, as it is now, has it
     for (place worker = 0; worker < range.workers.size(); ++worker) {
       const auto& its = range.workers[worker];
-      if (its.applied > its.committed)
-        range.waiting.push_back({range.applied, {worker, its.incarnation}, its.applied});
+      if (its.applied > its.committed) range.waiting.push_back({range.applied, {worker, its.incarnation}, its.applied});
     }
     commit(id, range, range.committed);  // perhaps it has
   }
@@ -295,6 +294,7 @@ void server::apply(range_id id, held_range& range, const log_entry& entry) {
   ++range.applied;
   if (entry.what == log_entry::kind::fold) {
     range.folded = entry.clock + 1;
+    clocks_.reach(range.folded);
     values_.apply(id, entry);
     return;
   }
@@ -450,8 +450,8 @@ void server::hear_entry(place from, const message& said, held_range& range, cloc
 void server::hear_copied(const message& said, held_range& range, clock::time_point now) {
   const range_id id = said.range;
   range.behind_has = std::max(range.behind_has, said.number);
-  const bool follows = range.behind_has == range.applied ||
-                       (!range.kept.empty() && range.kept.front().index <= range.behind_has + 1);
+  const bool follows =
+      range.behind_has == range.applied || (!range.kept.empty() && range.kept.front().index <= range.behind_has + 1);
   const bool empty = (said.flags & has_nothing) != 0 && !range.behind_known;
   if (empty || !follows) {
     if (range.behind_is_learner) send_copy(id, range, now);
@@ -518,6 +518,7 @@ void server::hear_copy(place from, const message& said, held_range& range) {
     if (!in.good() || !values_.load(said.range, in.rest())) return;
     range.has_state = true;
     range.folded = folded;
+    clocks_.reach(folded);
     range.workers = std::move(workers);
     range.applied = range.committed = said.number;
   }

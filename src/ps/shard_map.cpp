@@ -91,8 +91,8 @@ std::string shard_map::describe() const {
     const auto found = loads.find(one.who.at);
     text += "server " + to_string(one.who);
     if (found != loads.end()) {
-      text += ": head of " + std::to_string(found->second.heads) + ", copies of " +
-              std::to_string(found->second.copies);
+      text +=
+          ": head of " + std::to_string(found->second.heads) + ", copies of " + std::to_string(found->second.copies);
     } else {
       text += ": leaving";
     }
@@ -217,9 +217,8 @@ std::optional<shard_map> without_servers(const shard_map& map, std::span<const m
   for (const auto& one : suspects) {
     if (!next.has_server(one) || out.contains(one.at)) continue;
     const bool last = std::any_of(next.ranges.begin(), next.ranges.end(), [&](const shard_range& range) {
-      return range.holds(one.at) && std::all_of(range.chain.begin(), range.chain.end(), [&](place other) {
-               return other == one.at || out.contains(other);
-             });
+      return range.holds(one.at) && std::all_of(range.chain.begin(), range.chain.end(),
+                                                [&](place other) { return other == one.at || out.contains(other); });
     });
     if (!last) out.insert(one.at);
   }
@@ -324,9 +323,9 @@ std::optional<shard_map> rebalanced(const shard_map& map, std::size_t at_once) {
     return std::none_of(next.ranges.begin(), next.ranges.end(),
                         [&](const shard_range& range) { return range.holds(who) || range.learner == who; });
   };
-  changed = std::erase_if(next.servers, [&](const server_entry& one) {
-              return one.leaving && holds_nothing(one.who.at);
-            }) > 0 || changed;
+  changed = std::erase_if(next.servers,
+                          [&](const server_entry& one) { return one.leaving && holds_nothing(one.who.at); }) > 0 ||
+            changed;
   if (!changed) return std::nullopt;
   return next;
 }

@@ -199,9 +199,7 @@ class run {
         : in(of),
           values(map.ranges.size(), of.world_.how.what == ps::consistency::kind::bulk),
           core((who = self), of.settings_, values, *this, map) {}
-    void send(ps::place to, const ps::message& what) override {
-      in.send(who, core_map_version(), 0, to, what);
-    }
+    void send(ps::place to, const ps::message& what) override { in.send(who, core_map_version(), 0, to, what); }
     // Its first words come before it is made.
     [[nodiscard]] std::uint64_t core_map_version() const { return made ? core.map().version : 1; }
     bool made = false;
@@ -241,8 +239,8 @@ class run {
     void look_for_map() override { in.look_for_map(who); }
     void acknowledged(ps::range_id range, std::uint64_t sequence) override {
       in.check_acknowledged(who, range, sequence);
-      for (auto at = memory.lower_bound({range, 0}); at != memory.end() && at->first.first == range &&
-                                                     at->first.second <= sequence;)
+      for (auto at = memory.lower_bound({range, 0});
+           at != memory.end() && at->first.first == range && at->first.second <= sequence;)
         at = memory.erase(at);
     }
     void answered(std::uint64_t pull, const ps::message& values) override { in.check_answer(*this, pull, values); }
@@ -332,8 +330,8 @@ class run {
     if (to >= 64 || (sender != processes_.end() && (sender->second->cut >> to & 1) != 0)) return;
     auto* const other = find_at(to);
     if (other == nullptr || chance(world_.loss)) return;
-    auto frame = std::make_shared<std::vector<std::byte>>(ps::frame_head_bytes +
-                                                          ps::encoded_bytes(what.payload.size()));
+    auto frame =
+        std::make_shared<std::vector<std::byte>>(ps::frame_head_bytes + ps::encoded_bytes(what.payload.size()));
     ps::encode(ps::frame_head{from, map_version, clock}, std::span(*frame).first<ps::frame_head_bytes>());
     ps::encode(what, frame->data() + ps::frame_head_bytes);
     const int copies = chance(world_.duplicates) ? 2 : 1;
@@ -520,8 +518,7 @@ class run {
     if (chance(0.7)) {  // its end is seen; else it is only silent
       for (const auto& [other, its] : processes_) {
         if (!its->alive || !is_server(*its)) continue;
-        after(draw(0, 5), other,
-              [who](process& at) { dynamic_cast<server_process&>(at).core.suspect(who, true); });
+        after(draw(0, 5), other, [who](process& at) { dynamic_cast<server_process&>(at).core.suspect(who, true); });
       }
     }
     if (!is_server(one) && chance(0.5))
@@ -615,7 +612,8 @@ class run {
       if (worker == nullptr || !worker->alive) continue;
       if (traced_) {
         for (const auto& [at, its] : processes_) {
-          if (const auto* const server = dynamic_cast<const server_process*>(its.get()); server != nullptr && its->alive)
+          if (const auto* const server = dynamic_cast<const server_process*>(its.get());
+              server != nullptr && its->alive)
             tell("server " + ps::to_string(at) + ": map " + std::to_string(server->core.map().version) + ", slowest " +
                  std::to_string(server->core.clocks().slowest()) + ", pulls that wait " +
                  std::to_string(server->core.waiting()));
@@ -632,7 +630,8 @@ class run {
             const auto* const server = find_server(map_.server(at)->who);
             chain += " " + std::to_string(at);
             if (server != nullptr)
-              chain += ":" + std::to_string(server->values.last(id, who)) + "/" + std::to_string(server->core.version(id));
+              chain +=
+                  ":" + std::to_string(server->values.last(id, who)) + "/" + std::to_string(server->core.version(id));
           }
           tell("range " + std::to_string(id) + " pushed " + std::to_string(worker->core.pushed(id)) + " counted " +
                std::to_string(worker->core.counted(id)) + " chain" + chain + " learner " +

@@ -46,6 +46,8 @@ class clock_table {
     }
     return one.clock;
   }
+  /// Some worker, perhaps one that is gone, had that clock: nobody begins before it.
+  void reach(std::uint64_t clock) noexcept { fastest_ = std::max(fastest_, clock); }
   [[nodiscard]] std::uint64_t slowest() const noexcept { return slowest_; }
   [[nodiscard]] std::uint64_t fastest() const noexcept { return fastest_; }
 

@@ -17,10 +17,10 @@ namespace muster::inline v0::ps {
 /// map by which the sender acts.
 enum class message_kind : std::uint8_t {
   // A worker's.
-  push = 1,  ///< range, number: its sequence for that range, from 1; clock; version: that its values were computed
-             ///< from; offset, count, flags, payload: the table's
-  pull = 2,  ///< range, number: of the request; clock; version: a sequence of its own that the values must include;
-             ///< offset, count, flags, payload: the table's
+  push = 1,   ///< range, number: its sequence for that range, from 1; clock; version: that its values were computed
+              ///< from; offset, count, flags, payload: the table's
+  pull = 2,   ///< range, number: of the request; clock; version: a sequence of its own that the values must include;
+              ///< offset, count, flags, payload: the table's
   pulse = 3,  ///< number: the clock, all pushes before it have been acknowledged; flags: `says_hello`, `wants_word`.
               ///< Servers send it to each other as a sign of life
   // A server's to a worker.
@@ -30,7 +30,7 @@ enum class message_kind : std::uint8_t {
   moved = 7,    ///< range, number: the version of the map by which it is not here
   welcome = 8,  ///< number: the clock of the fastest worker
   // Between servers.
-  entry = 9,      ///< range, number: its place in the range's log, from 1; epoch; payload: see `log_entry`
+  entry = 9,       ///< range, number: its place in the range's log, from 1; epoch; payload: see `log_entry`
   entry_ack = 10,  ///< range, number: all up to it have come and are held behind the sender, too; epoch
   copied = 11,     ///< range, number: all up to it have come; epoch: the answer to `offer` and `copy`
   offer = 12,      ///< range, epoch: what do you have?

@@ -138,21 +138,21 @@ class server {
     bool stopped = false;  // its head is about to leave: serves no more
     std::uint64_t epoch = 0;
     place before = nobody;
-    place behind = nobody;          // in the chain, or the learner
+    place behind = nobody;  // in the chain, or the learner
     bool behind_is_learner = false;
-    bool behind_counts = false;     // a learner without which nothing is acknowledged
-    bool behind_known = false;      // how far it is
-    bool to_acknowledge = false;    // to the one before
+    bool behind_counts = false;   // a learner without which nothing is acknowledged
+    bool behind_known = false;    // how far it is
+    bool to_acknowledge = false;  // to the one before
     std::uint64_t behind_has = 0;
     std::uint64_t sent = 0;
     std::uint64_t applied = 0;
     std::uint64_t committed = 0;
-    std::uint64_t folded = 0;       // bulk: clocks whose sums were applied
+    std::uint64_t folded = 0;  // bulk: clocks whose sums were applied
     std::size_t kept_bytes = 0;
-    clock::time_point said{};       // to the one behind, last
-    std::deque<kept_entry> kept;    // what the one behind may have to be told
-    std::deque<pending> waiting;    // at the head
-    std::vector<seen> workers;      // by place
+    clock::time_point said{};     // to the one behind, last
+    std::deque<kept_entry> kept;  // what the one behind may have to be told
+    std::deque<pending> waiting;  // at the head
+    std::vector<seen> workers;    // by place
 
     [[nodiscard]] bool is_head() const noexcept { return as == role::holder && before == nobody; }
     [[nodiscard]] bool serves() const noexcept { return is_head() && has_state && !stopped; }

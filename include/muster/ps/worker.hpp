@@ -126,7 +126,7 @@ class worker {
   std::size_t count_ = 0;
   clock::time_point pulsed_{};
   roll_call heard_;
-  std::vector<member> welcomes_;                // servers that know it
+  std::vector<member> welcomes_;  // servers that know it
   bool joins_ = false;
   bool leaving_ = false;
   bool fenced_ = false;
