@@ -26,7 +26,8 @@ struct wire_entry {
   float weight;
   std::uint64_t sequence;
   std::uint64_t clock;
-  std::uint64_t zero2;
+  float scale;
+  std::uint32_t zero2;
 };
 static_assert(sizeof(wire_entry) == log_entry_head_bytes);
 
@@ -56,6 +57,7 @@ void encode_head(const log_entry& entry, std::span<std::byte, log_entry_head_byt
                         entry.weight,
                         entry.sequence,
                         entry.clock,
+                        entry.scale,
                         0};
   std::memcpy(to.data(), &wire, sizeof wire);
 }
@@ -65,7 +67,8 @@ std::optional<log_entry> decode_entry(std::span<const std::byte> payload) noexce
   if (payload.size() < sizeof wire) return std::nullopt;
   std::memcpy(&wire, payload.data(), sizeof wire);
   const bool is_push = wire.what == 0;
-  if (wire.what > 1 || wire.zero[0] != 0 || wire.zero[1] != 0 || wire.zero2 != 0 || !std::isfinite(wire.weight))
+  if (wire.what > 1 || wire.zero[0] != 0 || wire.zero[1] != 0 || wire.zero2 != 0 || !std::isfinite(wire.weight) ||
+      !std::isfinite(wire.scale))
     return std::nullopt;
   if (is_push ? wire.at >= most_places : payload.size() != sizeof wire) return std::nullopt;
   return log_entry{static_cast<log_entry::kind>(wire.what),
@@ -76,6 +79,7 @@ std::optional<log_entry> decode_entry(std::span<const std::byte> payload) noexce
                    wire.sequence,
                    wire.clock,
                    wire.weight,
+                   wire.scale,
                    payload.subspan(sizeof wire)};
 }
 

@@ -1,6 +1,7 @@
 #include <muster/ps/server.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "bytes.hpp"
@@ -167,7 +168,7 @@ void server::hear(std::span<const std::byte> frame, clock::time_point now) {
   const bool from_worker = clocks_.has(head->from);
   if (!from_worker && !map_.has_server(head->from)) {
     // Fenced, and told so; or new, and not known here yet.
-    if (head->map_version < map_.version)
+    if (head->map_version <= map_.version)
       out_.send(head->from.at, {.what = message_kind::moved, .number = map_.version});
     return;
   }
@@ -205,7 +206,7 @@ void server::hear_push(const member& from, const message& said, held_range& rang
     out_.send(from.at, {.what = message_kind::resend, .range = said.range, .number = expected, .clock = range.epoch});
     return;
   }
-  if (!values_.accepts(said.range, said)) return;
+  if (!std::isfinite(said.scale) || !values_.accepts(said.range, said)) return;
   log_entry entry;
   entry.flags = said.flags;
   entry.offset = said.offset;
@@ -213,6 +214,7 @@ void server::hear_push(const member& from, const message& said, held_range& rang
   entry.from = from;
   entry.sequence = said.number;
   entry.clock = settings_.how.what == consistency::kind::bulk ? std::max(said.clock, range.folded) : said.clock;
+  entry.scale = said.scale;
   entry.payload = said.payload;
   if (settings_.how.old_pushes != consistency::policy::keep)
     entry.weight = settings_.how.weight_of(range.applied - std::min(range.applied, said.version));
@@ -274,7 +276,11 @@ void server::retry_parked() {
 }
 
 void server::hear_pulse(const member& from, const message& said, clock::time_point now) {
-  if ((said.flags & says_goodbye) != 0) dead_.insert(from);
+  if ((said.flags & says_goodbye) != 0) {
+    dead_.insert(from);  // nobody needs to wait for it
+    farewells_.insert(from);
+    return out_.send(from.at, {.what = message_kind::welcome, .flags = says_goodbye});
+  }
   if ((said.flags & (says_hello | wants_word)) == 0) return;
   const bool joins = (said.flags & says_hello) != 0;
   const auto begins = joins ? clocks_.welcome(from) : clocks_.fastest();
@@ -550,7 +556,7 @@ void server::look_for_the_silent(clock::time_point now) {
     if (one.who != self_ && heard_.is_silent(one.who, now, settings_.silence)) suspects_.insert(one.who);
   }
   for (const auto& who : map_.workers) {
-    if (heard_.is_silent(who, now, settings_.silence)) suspects_.insert(who);
+    if (heard_.is_silent(who, now, settings_.worker_silence)) suspects_.insert(who);
   }
   if (now - pulsed_ < settings_.retry) return;
   pulsed_ = now;

@@ -66,7 +66,7 @@ void worker::learn(const shard_map& map, clock::time_point now) {
   if (map.version <= map_.version || map.ranges.size() != lines_.size()) return;
   map_ = map;
   fenced_ = !map_.has_worker(self_);
-  if (fenced_) return;
+  if (fenced_) return say_pulse();
   for (range_id id = 0; id < lines_.size(); ++id) {
     line& one = lines_[id];
     one.epoch = map_.ranges[id].epoch;
@@ -85,7 +85,7 @@ void worker::learn(const shard_map& map, clock::time_point now) {
 // ---- what servers say ----
 
 void worker::hear(std::span<const std::byte> frame, clock::time_point now) {
-  if (fenced_) return;
+  if (fenced_ && !leaving_) return;
   const auto head = decode_head(frame);
   if (!head) return;
   if (head->map_version > map_.version) out_.look_for_map();
@@ -97,9 +97,14 @@ void worker::hear(std::span<const std::byte> frame, clock::time_point now) {
 }
 
 void worker::hear_one(place from, const message& said, clock::time_point now) {
+  const member who = map_.server(from)->who;
+  const bool knows_the_end = said.what == message_kind::welcome ? (said.flags & says_goodbye) != 0
+                                                                : said.what == message_kind::moved && fenced_;
+  if (leaving_ && knows_the_end && std::find(farewells_.begin(), farewells_.end(), who) == farewells_.end())
+    farewells_.push_back(who);
+  if (fenced_) return;
   if (said.what == message_kind::welcome) {
     if (!joins_) return;
-    const member who = map_.server(from)->who;
     if (std::find(welcomes_.begin(), welcomes_.end(), who) == welcomes_.end()) welcomes_.push_back(who);
     clock_ = std::max(clock_, said.number);
     joins_ = !std::all_of(map_.servers.begin(), map_.servers.end(), [&](const server_entry& one) {
@@ -173,7 +178,7 @@ void worker::send_pull(std::uint64_t number, open_pull& one, clock::time_point n
 }
 
 void worker::say_pulse(std::uint8_t flags) {
-  if (fenced_) return;
+  if (fenced_ && !leaving_) return;
   if (joins_) flags |= says_hello;
   if (leaving_ && count_ == 0) flags |= says_goodbye;
   for (const auto& one : map_.servers)
@@ -182,8 +187,27 @@ void worker::say_pulse(std::uint8_t flags) {
 
 // ---- time ----
 
+bool worker::has_left() const noexcept {
+  return leaving_ && count_ == 0 &&
+         std::all_of(map_.servers.begin(), map_.servers.end(), [&](const server_entry& one) {
+           return std::find(farewells_.begin(), farewells_.end(), one.who) != farewells_.end();
+         });
+}
+
+std::span<const std::byte> worker::payload(range_id range, std::uint64_t sequence) const noexcept {
+  const line& one = lines_[range];
+  if (sequence <= one.counted || sequence >= one.next) return {};
+  return one.kept[static_cast<std::size_t>(sequence - one.counted - 1)].what.payload;
+}
+
+void worker::move_payload(range_id range, std::uint64_t sequence, std::span<const std::byte> to) noexcept {
+  line& one = lines_[range];
+  if (sequence > one.counted && sequence < one.next)
+    one.kept[static_cast<std::size_t>(sequence - one.counted - 1)].what.payload = to;
+}
+
 void worker::tick(clock::time_point now) {
-  if (fenced_) return;
+  if (fenced_ && !leaving_) return;
   heard_.tick(now, settings_.silence);
   std::erase_if(busy_, [&](range_id id) {
     line& one = lines_[id];

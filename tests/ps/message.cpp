@@ -21,7 +21,7 @@ std::vector<std::byte> some_frame(muster::random_stream& draw, std::vector<ps::m
     for (auto& byte : payload) byte = static_cast<std::byte>(draw());
     messages.push_back({static_cast<ps::message_kind>(1 + draw.below(13)), static_cast<std::uint8_t>(draw()),
                         static_cast<ps::range_id>(draw()), static_cast<std::uint32_t>(draw()),
-                        static_cast<std::uint32_t>(draw()), draw(), draw(), draw(), payload});
+                        static_cast<std::uint32_t>(draw()), draw(), draw(), draw(), 0.5f, payload});
     const auto at = frame.size();
     frame.resize(at + ps::encoded_bytes(payload.size()));
     ps::encode(messages.back(), frame.data() + at);
@@ -55,6 +55,7 @@ TEST_CASE("a frame comes back as it was") {
       CHECK(said.number == expected.number);
       CHECK(said.version == expected.version);
       CHECK(said.clock == expected.clock);
+      CHECK(said.scale == expected.scale);
       CHECK(std::ranges::equal(said.payload, expected.payload));
     }
     CHECK_FALSE(in.next(said));
@@ -82,6 +83,7 @@ TEST_CASE("an entry of the log comes back as it was") {
   entry.offset = 7;
   entry.count = 8;
   entry.weight = 0.25f;
+  entry.scale = 3.0f;
   std::vector<std::byte> body(ps::log_entry_head_bytes + 9);
   ps::encode_head(entry, std::span(body).first<ps::log_entry_head_bytes>());
   const auto read = ps::decode_entry(body);
@@ -92,5 +94,6 @@ TEST_CASE("an entry of the log comes back as it was") {
   CHECK(read->offset == 7);
   CHECK(read->count == 8);
   CHECK(read->weight == 0.25f);
+  CHECK(read->scale == 3.0f);
   CHECK(read->payload.size() == 9);
 }

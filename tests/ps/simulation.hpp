@@ -153,6 +153,7 @@ class run {
     settings_.how = of.how;
     settings_.retry = milliseconds(40);
     settings_.silence = milliseconds(400);
+    settings_.worker_silence = milliseconds(400);
     settings_.window = 600;
     settings_.moves_at_once = 1 + random_.below(8);
     std::vector<ps::server_entry> servers;
@@ -249,7 +250,7 @@ class run {
     void tick() override {
       core.tick(in.now_);
       if (in.chance(0.01)) look_for_map();
-      if (core.is_fenced()) in.end(*this);
+      if (core.is_fenced() ? !done || core.has_left() : core.has_left()) in.end(*this);
     }
   };
   struct event {
@@ -320,7 +321,7 @@ class run {
     });
   }
   void end(process& one) {
-    tell(ps::to_string(one.who) + " ends: it is fenced");
+    tell(ps::to_string(one.who) + " ends");
     one.alive = false;
   }
 

@@ -52,6 +52,7 @@ struct message {
   std::uint64_t number = 0;
   std::uint64_t version = 0;
   std::uint64_t clock = 0;  ///< the epoch in kinds that have one
+  float scale = 1;          ///< of a push: of the learning rate, or of what is added
   std::span<const std::byte> payload{};
 
   [[nodiscard]] std::uint64_t epoch() const noexcept { return clock; }
@@ -78,7 +79,8 @@ inline constexpr std::size_t payload_alignment = 16;
 namespace detail {
 struct wire_message {  // as it lies in a frame, little-endian
   std::uint8_t what, flags, zero[2];
-  std::uint32_t range, bytes, offset, count, zero2;
+  std::uint32_t range, bytes, offset, count;
+  float scale;
   std::uint64_t number, version, clock;
 };
 static_assert(sizeof(wire_message) == message_head_bytes);
@@ -98,7 +100,7 @@ inline void encode_head(const message& what, std::size_t payload, std::byte* to)
                                   static_cast<std::uint32_t>(payload),
                                   what.offset,
                                   what.count,
-                                  0,
+                                  what.scale,
                                   what.number,
                                   what.version,
                                   what.clock};
@@ -125,7 +127,7 @@ class message_reader {
     if (rest_.size() < sizeof wire) return false;
     std::memcpy(&wire, rest_.data(), sizeof wire);
     if (wire.what < 1 || wire.what > static_cast<std::uint8_t>(message_kind::copy) || wire.zero[0] != 0 ||
-        wire.zero[1] != 0 || wire.zero2 != 0 || wire.bytes > most_payload || encoded_bytes(wire.bytes) > rest_.size())
+        wire.zero[1] != 0 || wire.bytes > most_payload || encoded_bytes(wire.bytes) > rest_.size())
       return false;
     into = {static_cast<message_kind>(wire.what),
             wire.flags,
@@ -135,6 +137,7 @@ class message_reader {
             wire.number,
             wire.version,
             wire.clock,
+            wire.scale,
             rest_.subspan(sizeof wire, wire.bytes)};
     rest_ = rest_.subspan(encoded_bytes(wire.bytes));
     return true;
@@ -160,6 +163,7 @@ struct log_entry {
   std::uint64_t sequence = 0;
   std::uint64_t clock = 0;
   float weight = 1;  ///< 0: it was too old, and is only remembered
+  float scale = 1;
   std::span<const std::byte> payload{};
 };
 

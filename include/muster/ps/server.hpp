@@ -1,6 +1,7 @@
 // A server's side of the protocol: messages in, messages out, without sockets, clocks or threads.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -63,7 +64,8 @@ class server_outlet {
 struct protocol_settings {
   consistency how{};
   clock::duration retry = std::chrono::milliseconds(50);      ///< after which what was not answered is said again
-  clock::duration silence = std::chrono::milliseconds(1000);  ///< after which who was not heard is suspect
+  clock::duration silence = std::chrono::milliseconds(1000);  ///< after which a server that was not heard is suspect
+  clock::duration worker_silence = std::chrono::seconds(30);  ///< and a worker, which may compute for long
   std::size_t window = std::size_t{64} << 20;  ///< bytes that a learner may lag behind before it is given a fresh copy
   std::size_t moves_at_once = 8;               ///< ranges
 };
@@ -104,6 +106,11 @@ class server {
   [[nodiscard]] const clock_table& clocks() const noexcept { return clocks_; }
   /// The others went on without it. It does nothing any more.
   [[nodiscard]] bool is_fenced() const noexcept { return fenced_; }
+  /// No worker of the map has more to do.
+  [[nodiscard]] bool is_done() const noexcept {
+    return std::all_of(map_.workers.begin(), map_.workers.end(),
+                       [&](const member& who) { return farewells_.contains(who); });
+  }
   /// Whether it serves that range, and how many entries its log has here.
   [[nodiscard]] bool serves(range_id range) const noexcept { return ranges_[range].serves(); }
   [[nodiscard]] bool holds(range_id range) const noexcept { return ranges_[range].has_state; }
@@ -201,6 +208,7 @@ class server {
   std::vector<std::pair<range_id, place>> acknowledge_;  // workers; nobody: the one before in the chain
   std::set<member> dead_;
   std::set<member> suspects_;
+  std::set<member> farewells_;  // workers that are done
   roll_call heard_;
   clock::time_point pulsed_{};
   bool swapping_ = false;

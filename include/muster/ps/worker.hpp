@@ -54,8 +54,13 @@ class worker {
   /// One step is done: what is pushed and pulled from now on is of the next.
   void next_clock();
   /// Nothing is to be pushed or pulled any more: when all pushes count, servers are told that nobody needs to wait for
-  /// this worker. It is over when `is_fenced`.
+  /// this worker. It is over when all of them know: when it `has_left`.
   void leave() noexcept { leaving_ = true; }
+  [[nodiscard]] bool has_left() const noexcept;
+  /// The payload of a push that is not acknowledged yet; nothing of one that is.
+  [[nodiscard]] std::span<const std::byte> payload(range_id range, std::uint64_t sequence) const noexcept;
+  /// It lies elsewhere from now on.
+  void move_payload(range_id range, std::uint64_t sequence, std::span<const std::byte> to) noexcept;
 
   void learn(const shard_map& map, clock::time_point now);
   void hear(std::span<const std::byte> frame, clock::time_point now);
@@ -126,7 +131,8 @@ class worker {
   std::size_t count_ = 0;
   clock::time_point pulsed_{};
   roll_call heard_;
-  std::vector<member> welcomes_;  // servers that know it
+  std::vector<member> welcomes_;   // servers that know it
+  std::vector<member> farewells_;  // and that know that it is done
   bool joins_ = false;
   bool leaving_ = false;
   bool fenced_ = false;
