@@ -185,9 +185,8 @@ pending client::pull_async(std::uint32_t table, std::span<const std::uint64_t> k
     if (mine.empty()) continue;
     asked.clear();
     for (const auto row : mine) asked.push_back(keys[row]);
-    of_->pull_part(made, of_->layout().first(table) + i,
-                   {.count = static_cast<std::uint32_t>(mine.size()), .payload = std::as_bytes(std::span(asked))},
-                   rows.data(), std::move(mine), width);
+    const message what{.count = static_cast<std::uint32_t>(mine.size()), .payload = std::as_bytes(std::span(asked))};
+    of_->pull_part(made, of_->layout().first(table) + i, what, rows.data(), std::move(mine), width);
   }
   of_->begun(true);
   return made;

@@ -113,6 +113,11 @@ struct job::implementation {
       tables = std::make_unique<client>(*worker);
     }
   }
+  implementation(const implementation&) = delete;
+  implementation& operator=(const implementation&) = delete;
+  ~implementation() {
+    if (!ended) ranks.abort("rank " + std::to_string(ranks.rank()) + " has left the job of its parameter server");
+  }
   group checked(group& all) {
     check(all, options, layout);
     return all.duplicate();
@@ -126,6 +131,7 @@ struct job::implementation {
   std::unique_ptr<detail::server_process> server;
   std::unique_ptr<detail::worker_process> worker;
   std::unique_ptr<client> tables;
+  bool ended = false;  // as it should
 };
 
 job::job(group& ranks, const job_options& options, std::shared_ptr<any_store> store)
@@ -142,6 +148,7 @@ const table_layout& job::layout() const noexcept { return self_->layout; }
 void job::serve() {
   if (!self_->server) throw configuration_error("this rank is a worker (it does not serve); use tables()");
   self_->server->serve();
+  self_->ended = true;
 }
 
 client& job::tables() {
@@ -152,6 +159,7 @@ client& job::tables() {
 void job::finish() {
   if (!self_->worker) throw configuration_error("this rank is a server (serve() ends by itself); call finish() at workers");
   self_->worker->finish();
+  self_->ended = true;
 }
 
 }  // namespace muster::inline v0::ps

@@ -42,7 +42,7 @@ class job {
   job(context& of, group& ranks, const job_options& options);
   job(job&&) noexcept;
   job& operator=(job&&) = delete;
-  /// A worker that did not `finish` is counted as dead by the others after a while.
+  /// Tells the others when this rank leaves before its end: they go on without it.
   ~job();
 
   [[nodiscard]] bool is_server() const noexcept;
