@@ -124,9 +124,10 @@ pending client::pull_async(std::uint32_t table, std::span<float> values, std::si
   pending made;
   for_each_part(of_->layout(), table, offset, values.size(),
                 [&](range_id range, std::size_t from, std::size_t size, std::size_t at) {
-                  of_->pull_part(made, range,
-                                 {.offset = static_cast<std::uint32_t>(from), .count = static_cast<std::uint32_t>(size)},
-                                 values.data() + at, {}, 0);
+                  of_->pull_part(
+                      made, range,
+                      {.offset = static_cast<std::uint32_t>(from), .count = static_cast<std::uint32_t>(size)},
+                      values.data() + at, {}, 0);
                 });
   of_->begun(true);
   return made;

@@ -157,7 +157,8 @@ client& job::tables() {
 }
 
 void job::finish() {
-  if (!self_->worker) throw configuration_error("this rank is a server (serve() ends by itself); call finish() at workers");
+  if (!self_->worker)
+    throw configuration_error("this rank is a server (serve() ends by itself); call finish() at workers");
   self_->worker->finish();
   self_->ended = true;
 }

@@ -17,8 +17,8 @@ namespace muster::inline v0::ps::detail {
 /// One process' view of the map. `swap`, `take` and `take_failure` are its owner's thread's and do not block.
 class map_keeper {
  public:
-  /// Leaves `first` in the store under `key` unless a map is there, and begins with what is there. Throws timeout_error,
-  /// and data_error for what is no map.
+  /// Leaves `first` in the store under `key` unless a map is there, and begins with what is there. Throws
+  /// timeout_error, and data_error for what is no map.
   map_keeper(std::shared_ptr<any_store> store, std::string key, const shard_map& first, clock::time_point until);
   map_keeper(const map_keeper&) = delete;
   map_keeper& operator=(const map_keeper&) = delete;

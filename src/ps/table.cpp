@@ -19,7 +19,8 @@ table_layout::table_layout(std::vector<table_spec> tables, std::size_t servers) 
   for (std::uint32_t index = 0; index < tables_.size(); ++index) {
     const auto& one = tables_[index];
     if (one.name.empty()) refuse(one, "it has no name", "give it one");
-    const auto same = std::count_if(tables_.begin(), tables_.end(), [&](const auto& other) { return other.name == one.name; });
+    const auto same =
+        std::count_if(tables_.begin(), tables_.end(), [&](const auto& other) { return other.name == one.name; });
     if (same != 1) refuse(one, "another has its name", "give each table a name of its own");
     if (one.width == 0) refuse(one, "its rows have no elements", "choose a width from 1");
     (void)make_update(one.update);

@@ -30,9 +30,7 @@ std::size_t row_index::slot_of(std::uint64_t key) const noexcept {
   return at;
 }
 
-std::uint32_t row_index::find(std::uint64_t key) const noexcept {
-  return slots_.empty() ? none : slots_[slot_of(key)];
-}
+std::uint32_t row_index::find(std::uint64_t key) const noexcept { return slots_.empty() ? none : slots_[slot_of(key)]; }
 
 std::uint32_t row_index::find_or_add(std::uint64_t key) {
   if (2 * (keys_.size() + 1) > slots_.size()) grow();
@@ -88,7 +86,8 @@ void tables::update_dense(range_id range, kept_range& kept, std::size_t offset, 
   const auto count = std::max<std::uint64_t>(1, kept.updates);
   auto values = kept.dense.span().subspan(offset, pushed.size());
   if (states < 2 || pushed.size() == where.size) {
-    const auto state = states == 0 ? std::span<float>{} : kept.dense.span().subspan(where.size + offset, states * pushed.size());
+    const auto state =
+        states == 0 ? std::span<float>{} : kept.dense.span().subspan(where.size + offset, states * pushed.size());
     return by.apply(values, pushed, state, count, scale);
   }
   // A part of a range: its arrays do not lie one behind the other.
@@ -155,7 +154,8 @@ void tables::apply(range_id range, const log_entry& entry) {
     } else {
       const std::size_t width = layout_.table_of(range).width;
       for (std::size_t row = 0; row < total.rows.keys().size(); ++row)
-        update_row(range, kept, total.rows.keys()[row], std::span(total.values).subspan(row * width, width), total.scale);
+        update_row(range, kept, total.rows.keys()[row], std::span(total.values).subspan(row * width, width),
+                   total.scale);
     }
     kept.sums.erase(found);
     return;
@@ -180,8 +180,7 @@ void tables::apply(range_id range, const log_entry& entry) {
 std::span<const std::byte> tables::read(range_id range, const message& pull) {
   auto& kept = of(range);
   const auto& table = layout_.table_of(range);
-  if (layout_.range(range).size != 0)
-    return std::as_bytes(kept.dense.span().subspan(pull.offset, pull.count));
+  if (layout_.range(range).size != 0) return std::as_bytes(kept.dense.span().subspan(pull.offset, pull.count));
   const std::size_t width = table.width;
   const std::size_t stride = width * (1 + updates_[layout_.range(range).table]->states());
   answer_.resize(pull.count * width * sizeof(float));

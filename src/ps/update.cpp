@@ -112,7 +112,8 @@ struct registry {
       {"momentum",
        [](std::string_view text) {
          const auto read = numbers_of("momentum", text, 2, "momentum:0.1,0.9");
-         if (read[1] >= 1) refuse("momentum", "a momentum of 1 or more never forgets", "write such as momentum:0.1,0.9");
+         if (read[1] >= 1)
+           refuse("momentum", "a momentum of 1 or more never forgets", "write such as momentum:0.1,0.9");
          return std::make_shared<sgd_function>(read[0], read[1]);
        }},
       {"adagrad",
@@ -147,7 +148,8 @@ std::shared_ptr<const update_function> make_update(std::string_view text) {
         list += (list.empty() ? "" : ", ") + each;
       }
       const auto meant = closest(name, names);
-      refuse(text, "'" + name + "' is not one of " + list, meant ? "did you mean " + *meant + "?" : "name one of these");
+      refuse(text, "'" + name + "' is not one of " + list,
+             meant ? "did you mean " + *meant + "?" : "name one of these");
     }
   }
   return make(colon == std::string_view::npos ? std::string_view{} : text.substr(colon + 1));

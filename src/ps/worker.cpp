@@ -188,8 +188,7 @@ void worker::say_pulse(std::uint8_t flags) {
 // ---- time ----
 
 bool worker::has_left() const noexcept {
-  return leaving_ && count_ == 0 &&
-         std::all_of(map_.servers.begin(), map_.servers.end(), [&](const server_entry& one) {
+  return leaving_ && count_ == 0 && std::all_of(map_.servers.begin(), map_.servers.end(), [&](const server_entry& one) {
            return std::find(farewells_.begin(), farewells_.end(), one.who) != farewells_.end();
          });
 }

@@ -34,7 +34,9 @@ void worker_process::send(place to, const message& what) {
 }
 
 void worker_process::await_room(std::size_t bytes) {
-  const auto has_room = [&] { return core_.unacknowledged_bytes() + bytes <= options_.window || core_.unacknowledged() == 0; };
+  const auto has_room = [&] {
+    return core_.unacknowledged_bytes() + bytes <= options_.window || core_.unacknowledged() == 0;
+  };
   if (!has_room()) wait_until(has_room, "push");
 }
 
@@ -139,9 +141,11 @@ void worker_process::release(pending& one) noexcept {
   const auto keep = [&](const auto& part) {
     const auto payload = core_.payload(part.range, part.sequence);
     auto& own = own_[part.range];
-    const bool owns = std::any_of(own.begin(), own.end(), [&](const owned& each) { return each.sequence == part.sequence; });
+    const bool owns =
+        std::any_of(own.begin(), own.end(), [&](const owned& each) { return each.sequence == part.sequence; });
     if (payload.empty() || owns) return;
-    const auto at = std::find_if(own.begin(), own.end(), [&](const owned& each) { return each.sequence > part.sequence; });
+    const auto at =
+        std::find_if(own.begin(), own.end(), [&](const owned& each) { return each.sequence > part.sequence; });
     const auto made = own.insert(at, {part.sequence, {payload.begin(), payload.end()}});
     core_.move_payload(part.range, part.sequence, made->bytes);
   };
@@ -165,8 +169,9 @@ void worker_process::give_up(std::string_view what) {
     silent.push_back(static_cast<int>(one.at));
   throw timeout_error(std::string(what), silent,
                       "a " + std::string(what) + " has not ended within " + std::to_string(options_.timeout.count()) +
-                          " s (" + (silent.empty() ? "all servers answer; a slower worker may be waited for"
-                                                   : "not heard: rank " + format_ranks(silent)) +
+                          " s (" +
+                          (silent.empty() ? "all servers answer; a slower worker may be waited for"
+                                          : "not heard: rank " + format_ranks(silent)) +
                           "); look at what they do, or raise the timeout");
 }
 

@@ -27,8 +27,8 @@ struct open_pull {
 
 class worker_process final : public worker_outlet {
  public:
-  worker_process(member self, const job_options& options, const protocol_settings& protocol,
-                 const table_layout& layout, frame_link& link, map_keeper& keeper, const shard_map& map);
+  worker_process(member self, const job_options& options, const protocol_settings& protocol, const table_layout& layout,
+                 frame_link& link, map_keeper& keeper, const shard_map& map);
 
   // ---- for the client ----
   [[nodiscard]] const table_layout& layout() const noexcept { return layout_; }

@@ -102,9 +102,8 @@ TEST_CASE("rows under keys add up, and are what they were said to be before the 
   const auto over = GENERATE(from_range(fabrics()));
   const auto replicas = static_cast<std::uint32_t>(GENERATE(0, 1));
   constexpr std::size_t width = 3;
-  const auto options = patient({.tables = {{.name = "rows", .width = width, .initial = 0.5f}},
-                                .servers = 2,
-                                .replicas = replicas});
+  const auto options =
+      patient({.tables = {{.name = "rows", .width = width, .initial = 0.5f}}, .servers = 2, .replicas = replicas});
   run_job(over, 2, options, [&](ps::job& job, muster::group& workers) {
     auto& tables = job.tables();
     std::map<std::uint64_t, double> expected;
@@ -138,8 +137,8 @@ TEST_CASE("a server's update functions are the library's") {
   const std::string update = GENERATE("assign", "sgd:0.1", "momentum:0.1,0.9", "adagrad:0.1", "adam:0.01");
   INFO(update);
   constexpr std::size_t size = 20000;
-  const auto options = patient({.tables = {{.name = "dense", .size = size, .update = update},
-                                           {.name = "sparse", .update = update}}});
+  const auto options =
+      patient({.tables = {{.name = "dense", .size = size, .update = update}, {.name = "sparse", .update = update}}});
   run_job(test::fabric::local, 1, options, [&](ps::job& job, muster::group&) {
     auto& tables = job.tables();
     std::vector<float> values(size, 0.0f), state(2 * size, 0.0f), pushed(size), found(size), rows(size);
@@ -172,7 +171,8 @@ TEST_CASE("bulk-synchronous steps are steps by the sum of all workers") {
     std::vector<float> found(size), pushed(size, static_cast<float>(workers.rank() + 1));
     for (int step = 0; step < 8; ++step) {
       tables.pull(0, found);
-      for (const float value : found) require(value == static_cast<float>(-6 * step), "every worker sees the same step");
+      for (const float value : found)
+        require(value == static_cast<float>(-6 * step), "every worker sees the same step");
       tables.push(0, pushed);
       tables.next_clock();
     }
@@ -202,9 +202,11 @@ TEST_CASE("what cannot be is refused in words") {
     const auto store = std::make_shared<muster::any_store>(std::make_unique<muster::memory_store>());
     test::run_ranks(2, [&](muster::group& world) { ps::job job(world, options, store); });
   };
-  CHECK_THROWS_WITH(refused({.tables = {{.name = "a", .size = 1}}, .servers = 2}), contains("choose --servers from 1 to 1"));
+  CHECK_THROWS_WITH(refused({.tables = {{.name = "a", .size = 1}}, .servers = 2}),
+                    contains("choose --servers from 1 to 1"));
   CHECK_THROWS_WITH(refused({.tables = {{.name = "a", .size = 1, .update = "addd"}}}), contains("did you mean add?"));
-  CHECK_THROWS_WITH(refused({.tables = {{.name = "a", .size = 1, .update = "sgd:x"}}}), contains("write such as sgd:0.1"));
+  CHECK_THROWS_WITH(refused({.tables = {{.name = "a", .size = 1, .update = "sgd:x"}}}),
+                    contains("write such as sgd:0.1"));
   run_job(test::fabric::local, 1, patient({.tables = {{.name = "a", .size = 4}, {.name = "b"}}}),
           [](ps::job& job, muster::group&) {
             std::vector<float> five(5);

@@ -56,8 +56,8 @@ struct push_options {
   float scale = 1;         ///< times the table's learning rate, or times what is added
 };
 
-/// The tables of a job, as one worker reaches them. Pushes of one worker to one element take effect in their order, each
-/// once. Used by one thread, and every call makes progress.
+/// The tables of a job, as one worker reaches them. Pushes of one worker to one element take effect in their order,
+/// each once. Used by one thread, and every call makes progress.
 ///
 /// `push`, `pull` and `push_pull` wait; their `_async` twins return something to wait for, and what they were given
 /// stays where it is and as it is until then. Tables are numbered as in `job_options`. Throws configuration_error for
@@ -77,8 +77,8 @@ class client {
   // Sparse tables: rows under keys, one behind the other in the order of the keys. A key may come twice.
   void push(std::uint32_t table, std::span<const std::uint64_t> keys, std::span<const float> rows,
             const push_options& how = {});
-  [[nodiscard]] pending push_async(std::uint32_t table, std::span<const std::uint64_t> keys, std::span<const float> rows,
-                                   const push_options& how = {});
+  [[nodiscard]] pending push_async(std::uint32_t table, std::span<const std::uint64_t> keys,
+                                   std::span<const float> rows, const push_options& how = {});
   void pull(std::uint32_t table, std::span<const std::uint64_t> keys, std::span<float> rows);
   [[nodiscard]] pending pull_async(std::uint32_t table, std::span<const std::uint64_t> keys, std::span<float> rows);
 

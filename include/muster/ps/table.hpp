@@ -47,11 +47,11 @@ void register_update(const std::string& name,
 /// One table; the same at every process of a job.
 struct table_spec {
   std::string name;
-  std::size_t size = 0;         ///< dense: its elements. 0: sparse, rows under 64-bit keys
-  std::size_t width = 1;        ///< sparse: elements of a row
-  std::string update = "add";   ///< see `make_update`
-  float initial = 0;            ///< what each element is before the first update
-  std::size_t ranges = 0;       ///< 0: as many as suit it
+  std::size_t size = 0;        ///< dense: its elements. 0: sparse, rows under 64-bit keys
+  std::size_t width = 1;       ///< sparse: elements of a row
+  std::string update = "add";  ///< see `make_update`
+  float initial = 0;           ///< what each element is before the first update
+  std::size_t ranges = 0;      ///< 0: as many as suit it
 };
 
 /// Where in a table a range lies.
@@ -85,7 +85,8 @@ class table_layout {
   /// Of a sparse one: the range of that key.
   [[nodiscard]] range_id range_of_key(std::uint32_t table, std::uint64_t key) const noexcept {
     const std::uint64_t count = first_[table + 1] - first_[table];
-    return static_cast<range_id>(first_[table] + (mix(key + 0x9e3779b97f4a7c15ULL) >> 32) * count / (std::uint64_t{1} << 32));
+    return static_cast<range_id>(first_[table] +
+                                 (mix(key + 0x9e3779b97f4a7c15ULL) >> 32) * count / (std::uint64_t{1} << 32));
   }
   /// The table of that name. Throws configuration_error when there is none.
   [[nodiscard]] std::uint32_t index(std::string_view name) const;
