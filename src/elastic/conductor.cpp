@@ -166,13 +166,15 @@ void elastic_conductor::committed(const state& of) noexcept {
 
 void elastic_conductor::prepare(state& of) {
   if (group_ && !agent_->must_stop(progress_of(of))) return;
-  const scoped_event measured(activity::communication, "rebuild", 0);
+  const auto began = clock::now();
   for (;;) {
     if (group_ || stopped_) stop_present(of);
     const auto next = agent_->next_group(clock::now() + std::chrono::seconds(1));
     if (!next) continue;
     try {
       build(of, *next);
+      if (event_sink* const sink = current_event_sink())
+        sink->record({activity::rebuild, "generation", began, clock::now(), record_.generation});
       return;
     } catch (const peer_failure&) {  // and once more, with those that are left
     } catch (const timeout_error&) {
