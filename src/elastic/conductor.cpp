@@ -140,7 +140,7 @@ elastic_conductor::~elastic_conductor() {
   } catch (...) {  // it leaves without a word: the others see that soon
   }
   if (group_) retire_group();
-  farewells_.clear();
+  former_.clear();
   agent_.reset();
   if (signals_caught_) restore_signals();
 }
@@ -166,13 +166,15 @@ void elastic_conductor::committed(const state& of) noexcept {
 
 void elastic_conductor::prepare(state& of) {
   if (group_ && !agent_->must_stop(progress_of(of))) return;
-  const scoped_event measured(activity::communication, "rebuild", 0);
+  const auto began = clock::now();
   for (;;) {
     if (group_ || stopped_) stop_present(of);
     const auto next = agent_->next_group(clock::now() + std::chrono::seconds(1));
     if (!next) continue;
     try {
       build(of, *next);
+      if (event_sink* const sink = current_event_sink())
+        sink->record({activity::rebuild, "generation", began, clock::now(), record_.generation});
       return;
     } catch (const peer_failure&) {  // and once more, with those that are left
     } catch (const timeout_error&) {
@@ -198,11 +200,19 @@ void elastic_conductor::stop_present(const state& of) {
 void elastic_conductor::retire_group() {
   group_->abort("generation " + std::to_string(record_.generation) + " is over");
   const bool waits = group_->abilities().name == "tcp" || group_->abilities().name == "hierarchical";
+  former_.push_back({std::move(host_), {}});
   if (waits) {
-    if (farewells_.size() > 4) farewells_.erase(farewells_.begin());
-    farewells_.emplace_back([ended = std::make_shared<group>(std::move(*group_))]() mutable { ended.reset(); });
+    former_.back().farewell =
+        std::jthread([ended = std::make_shared<group>(std::move(*group_))]() mutable { ended.reset(); });
   }
   group_.reset();
+}
+
+void elastic_conductor::forget_oldest() {
+  auto oldest = std::move(former_.front());
+  former_.pop_front();
+  if (oldest.farewell.joinable()) oldest.farewell.join();
+  if (oldest.host) oldest.host->give_back();
 }
 
 // What is left of its time is its own: a rank is slow when the others wait for it.
@@ -286,13 +296,9 @@ void elastic_conductor::connect(const elastic::generation_record& next) {
   group_.emplace(std::make_unique<any_transport>(
                      std::make_unique<revocable_transport>(std::move(made.transport), revocation_, std::move(names))),
                  for_groups_);
-  // What a group shared is given back two generations later: by then nobody has anything made from it any more. Not so
-  // where its end takes a while: then it stays.
-  hosts_.push_back(made.waits_to_end ? nullptr : made.host);
-  if (hosts_.size() > 2) {
-    if (hosts_.front()) hosts_.front()->give_back();
-    hosts_.erase(hosts_.begin());
-  }
+  host_ = made.host;
+  constexpr std::size_t former_ones_kept = 4;
+  while (former_.size() > former_ones_kept) forget_oldest();
   watch_.connected = clock::now();
 }
 

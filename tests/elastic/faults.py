@@ -13,6 +13,7 @@ usage: faults.py WHAT --program PATH --rounds N [--hosts one|each|two] [--seed S
   leave      SIGTERM of a rank: it ends with 143, the others well
   slow       a rank takes ten times as long as the others: it is told of, and leaves with 15; the others end well
   store      the store ends and comes back, and a rank is killed meanwhile: the others end well (with --store etcd)
+  churn      processes join and leave again, two generations each: no memory and no files are left of them
   few        fewer are left than --min-ranks: all end with 11
   storm      kills and joins, one after the other, as long as the job lasts
 --store etcd starts one for the run, with a folder that outlives it; it is 77 that there is none.
@@ -35,7 +36,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from ranks import Failure, Process  # noqa: E402
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("what", choices=["kill", "first", "join", "replace", "pause", "stop", "leave", "slow", "store", "few", "storm"])
+parser.add_argument("what", choices=["kill", "first", "join", "replace", "pause", "stop", "leave", "slow", "store", "churn", "few", "storm"])
 parser.add_argument("--program", required=True)
 parser.add_argument("--rounds", type=int, default=10)
 parser.add_argument("--first", type=int, default=0)
@@ -239,6 +240,32 @@ def act_store(job):
     job.end_well(but=[victim])
 
 
+def held_by(rank):
+    """Megabytes and files of a process."""
+    with open(f"/proc/{rank.pid}/status", encoding="ascii") as status:
+        kilobytes = next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
+    return kilobytes / 1024, len(os.listdir(f"/proc/{rank.pid}/fd"))
+
+
+def act_churn(job):
+    job.await_start()
+    for cycle in range(20):
+        if cycle == 8:
+            memory, files = held_by(job.crew[0])
+        guest = job.join()
+        guest.expect("ready")
+        os.kill(guest.pid, signal.SIGTERM)
+        guest.end()
+    more, later = held_by(job.crew[0])
+    if more > memory + 10 or later > files + 24:
+        raise Failure(f"rank 0 has {more:.0f} MB and {later} files after 40 generations, {memory:.0f} and {files} after 16")
+    for rank in job.crew[:job.ranks]:
+        os.kill(rank.pid, signal.SIGTERM)
+    for rank in job.crew[:job.ranks]:
+        if rank.end() not in (0, 143):
+            raise Failure(f"rank {rank.rank} ends with {rank.end()}: {rank.errors}")
+
+
 def act_few(job):
     job.await_start()
     victim = job.draw.choice(job.crew)
@@ -282,6 +309,7 @@ begin = time.monotonic()
 for number in range(options.first, options.first + options.rounds):
     draw = random.Random(f"{options.seed}.{number}")
     flags = {"few": ["--min-ranks", "3", "--patience", "1"],
+             "churn": ["--epochs", "100000", "--work", "2"],
              "slow": ["--slow-ranks", "remove", "--slow-steps", "5"]}.get(options.what, ["--patience", "10"])
     job = Job(draw, number, 3, flags)
     try:

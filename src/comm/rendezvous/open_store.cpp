@@ -11,6 +11,7 @@
 
 #include <muster/comm/rendezvous/file_store.hpp>
 #include <muster/core/error.hpp>
+#include <muster/core/log.hpp>
 
 namespace muster::inline v0 {
 namespace {
@@ -84,6 +85,16 @@ any_store open_in_etcd(const std::string& asked, const std::string& origin, cons
 
 any_store open_automatically(const settings& configuration, const launch_env& launch, clock::time_point until) {
   std::string why_not = "the launcher offers no PMIx";
+  const bool elastic = configuration.value(setting::elastic) == "on";
+  const auto here = [&] {
+    return open_in_folder(std::filesystem::temp_directory_path().string(), configuration, launch, until);
+  };
+  if (elastic && launch.on_one_host() && !launch.job.empty()) return here();  // any other would end with rank 0
+  if (elastic && launch.size > 1 && launch.rank == 0) {
+    log(log_level::warning,
+        "rank 0 keeps the store of this elastic job, which cannot survive it; a folder of all hosts or an etcd would: "
+        "--rendezvous file:/folder or etcd://host:2379");
+  }
   if (environment("PMIX_NAMESPACE") && launch.size > 1) {
     why_not = "this program was linked without muster::tcp";
     if (opener()) {
@@ -98,7 +109,7 @@ any_store open_automatically(const settings& configuration, const launch_env& la
     return open_over_tcp(where, "MASTER_ADDR and MASTER_PORT", configuration, launch, until);
   }
   if (launch.on_one_host() || launch.size == 1) {
-    return open_in_folder(std::filesystem::temp_directory_path().string(), configuration, launch, until);
+    return here();
   }
   refuse(
       "the ranks cannot find each other (" + why_not +

@@ -21,7 +21,8 @@ namespace muster::inline v0 {
 ///                      The job needs a name: its launcher's, or `--job`
 ///   auto               the first of these that is there: PMIx (mpirun of Open MPI, srun --mpi=pmix), by which rank 0
 ///                      tells the others where it serves and a secret for this start; MASTER_ADDR and MASTER_PORT, as
-///                      tcp://; and where all ranks are on one host, a folder of the system's temporary ones
+///                      tcp://; and where all ranks are on one host, a folder of the system's temporary ones. For
+///                      elastic jobs of one host that comes first, as it outlives rank 0
 ///
 /// All ranks open it, by the deadline `--timeout` sets. Throws configuration_error when it cannot be, with what to set
 /// instead, and timeout_error when nobody serves it in time. Rank 0 closes it last where it serves it: an `exchange`
