@@ -92,7 +92,7 @@ TEST_CASE("a peer that makes no call is found out by the deadline, at every rank
     const auto thrown = failures(ranks, seconds(0.5), [&](communicator& all, device_stream_ref stream) {
       allreduce_once(all, stream);
       if (all.rank() == ranks - 1) {  // busy with something else, until it wants to go on
-        std::this_thread::sleep_for(std::chrono::seconds(2));
+        std::this_thread::sleep_for(std::chrono::milliseconds(1200));
       }
       allreduce_once(all, stream);
     });
