@@ -36,8 +36,14 @@ class folded {
   std::byte* data_;
 };
 
-inline void finish(muster::any_transport& over, muster::request& r) {
-  while (!over.test(r)) over.pause(muster::clock::time_point::max());
+/// All of them are asked in turn: the body of a tagged message is only received when somebody has asked for its head.
+inline void finish(muster::any_transport& over, std::vector<std::unique_ptr<muster::request>>& messages) {
+  while (true) {
+    std::size_t left = 0;
+    for (auto& each : messages) left += over.test(*each) ? 0 : 1;
+    if (left == 0) return;
+    over.pause(muster::clock::time_point::max());
+  }
 }
 
 inline void post(muster::any_transport& over, muster::request& r, bool sends, int peer, std::uint32_t tag, std::byte* data,
@@ -100,7 +106,7 @@ inline void serve(muster::any_transport& over, const service& how, int server, i
     for (auto& each : answers) (void)over.test(*each);
     if (!moved && left > 0) over.pause(muster::clock::time_point::max());
   }
-  for (auto& each : answers) finish(over, *each);
+  finish(over, answers);
 }
 
 }  // namespace detail
@@ -131,7 +137,7 @@ inline void serve_or_train(muster::group& world, const service& how, int steps) 
       }
       begin += part;
     }
-    for (auto& each : messages) finish(over, *each);
+    finish(over, messages);
   }
 }
 

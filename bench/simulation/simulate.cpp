@@ -2,10 +2,10 @@
 //
 //   smpirun -np 64 -platform p.xml ... simulate allreduce --bytes 1048576 --how ring
 //   ... simulate allreduce --bytes 1048576 --how hierarchical --per-host 16    # within a leaf of the tree, then between
-//   ... simulate step --model resnet20 --compute 0.17 --bucket 262144          # backward pass with gradient buckets
-//   ... simulate servers --servers 10 --model vgg16 --compute 1.9              # the other ranks are trainers
+//   ... simulate step --model resnet20 --batch 32 --compute 0.17 --bucket 262144    # backward pass with gradient buckets
+//   ... simulate servers --servers 10 --model vgg16 --batch 32 --compute 1.9        # the other ranks are trainers
 //
-// bench/platform starts it with the platform and all flags (muster-bench simulate). Times are simulated: computing costs
+// muster-bench starts it with the platform and all flags (launcher: simgrid, docs/platform.md). Times are simulated: computing costs
 // nothing but what --compute says, and messages what the platform says. One line is printed.
 #include <mpi.h>
 #include <simgrid/s4u.hpp>
@@ -124,8 +124,8 @@ void step(muster::group& world, const words& said) {
   pass();
   const double time = timed(world, pass);
   if (world.rank() == 0) {
-    std::printf("step %s ranks %d buckets %zu compute %.9g seconds %.9g\n", said.at("model").c_str(), world.size(),
-                sync.buckets().size(), compute, time);
+    std::printf("step %s ranks %d buckets %zu compute %.9g seconds %.9g throughput %.9g\n", said.at("model").c_str(),
+                world.size(), sync.buckets().size(), compute, time, number(said, "batch") * world.size() / time);
   }
 }
 
@@ -134,11 +134,12 @@ void servers(muster::group& world, const words& said) {
   std::size_t values = 0;
   for (const auto& shape : simulation::tensors_of(said.at("model"))) values += shape.size();
   const simulation::service how{count, values * sizeof(float), number(said, "compute"), said.contains("asynchronous")};
-  constexpr int steps = 3;
-  const double time = timed(world, [&] { simulation::serve_or_train(world, how, steps); }) / steps;
+  constexpr int steps = 1;  // they are all alike
+  const double time = timed(world, [&] { simulation::serve_or_train(world, how, steps); });
   if (world.rank() == 0) {
-    std::printf("servers %d trainers %d bytes %zu compute %.9g seconds %.9g\n", count, world.size() - count, how.bytes,
-                how.compute, time);
+    const int trainers = world.size() - count;
+    std::printf("servers %d trainers %d bytes %zu compute %.9g seconds %.9g throughput %.9g\n", count, trainers, how.bytes,
+                how.compute, time, number(said, "batch") * trainers / time);
   }
 }
 
