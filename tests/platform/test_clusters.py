@@ -116,11 +116,11 @@ class Manifests(Case):
         file = self.experiment(["sh", "-c", "echo rate={n}5"], template="read: [{log: {throughput: 'rate=(\\d+)'}}]", sweep="{n: [1, 2, 3]}")
         scripts = self.bench("manifests", file, "--out", "made", "--kind", "slurm", "--results", self.folder / "shared").stdout.split()
         for script in scripts[:2]:
-            subprocess.run(["sh", script], check=True, env={"PATH": f"{self.folder}/bin:/usr/bin:/bin"})
+            subprocess.run(["sh", self.folder / script], check=True, env={"PATH": f"{self.folder}/bin:/usr/bin:/bin"})
         done = self.bench("collect", file, "--out", "shared", status=1)
         self.assertRegex(done.stderr, r"only-n=3-\w+: nothing was left of it")
         self.assertEqual([row["throughput"] for row in self.results(folder="shared")], ["15", "25"])
-        subprocess.run(["sh", scripts[2]], check=True, env={"PATH": f"{self.folder}/bin:/usr/bin:/bin"})
+        subprocess.run(["sh", self.folder / scripts[2]], check=True, env={"PATH": f"{self.folder}/bin:/usr/bin:/bin"})
         self.bench("collect", file, "--out", "shared")
         self.assertEqual([row["throughput"] for row in self.results(folder="shared")], ["15", "25", "35"])
         self.assertTrue(re.search("3 of 3 runs ended well", self.bench("collect", file, "--out", "shared").stdout))
