@@ -104,7 +104,7 @@ class Report(Made):
         captions = re.findall("<figcaption>(.*?)</figcaption>", text)
         for wanted in ("scaling: training loss over time, by ranks", "scaling: validation accuracy over time, by ranks",
                        "scaling: speed-up of the time to accuracy, against one rank", "scaling: where the time goes: computing, communicating, waiting for data",
-                       "scaling: cost to the goal, least to most", "batches: throughput over batch", "sizes: allreduce, time over size"):
+                       "scaling: cost to the goal, least to most", "batches: throughput over batch", "sizes: allreduce, time over size, 2 ranks"):
             self.assertIn(wanted, captions)
         self.assertIn("goal 0.85", text)
         self.assertIn("ideal", text)

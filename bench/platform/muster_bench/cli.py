@@ -5,7 +5,7 @@ import os
 import pathlib
 import sys
 
-from . import compare, revisions
+from . import clusters, compare, revisions
 from .division import digest
 from .errors import FINISHED, SLOWER, Refusal
 from .experiment import read_file
@@ -33,6 +33,18 @@ def parser():
     run.add_argument("--dry-run", action="store_true", help="print the commands and write nothing")
     run.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at a time (their times then disturb each other)")
     run.add_argument("--retry-failed", action="store_true", help="run those again that failed before")
+    manifests = commands.add_parser("manifests", help="write the files that start the runs on a cluster")
+    manifests.set_defaults(call=manifests_command)
+    _file_arguments(manifests)
+    manifests.add_argument("--out", required=True, metavar="DIR")
+    manifests.add_argument("--kind", action="append", choices=clusters.KINDS, help="only these; again for another [all]")
+    manifests.add_argument("--image", default="", metavar="NAME", help="kubernetes: the image with muster and the programs")
+    manifests.add_argument("--elastic", action="store_true", help="ranks may come and go: a StatefulSet with etcd; srun --no-kill")
+    manifests.add_argument("--results", default="/results", metavar="PATH", help="a folder that all nodes share [%(default)s]")
+    collect = commands.add_parser("collect", help="read the results of runs that were started by such files, and report")
+    collect.set_defaults(call=collect_command)
+    _file_arguments(collect)
+    collect.add_argument("--out", required=True, metavar="DIR", help="what --results of manifests is called here")
     compared = commands.add_parser("compare", help="two folders of results, with a verdict a row")
     compared.set_defaults(call=compare_command)
     compared.add_argument("first", metavar="DIR")
@@ -79,11 +91,27 @@ def run_command(chosen):
         return FINISHED
     if not chosen.out:
         raise Refusal("nobody said where the results go (--out is left out); add --out DIR")
-    busiest = max(run.ranks * run.template.resources.cpus_per_rank for run in plan)
+    busiest = max((run.ranks * run.template.resources.cpus_per_rank for run in plan
+                   if run.template.launcher.kind in ("local", "mpirun")), default=0)
     if chosen.jobs * busiest > cores_here():
         print(f"muster-bench: up to {chosen.jobs * busiest} ranks at a time share {cores_here()} cores: look at no times",
               file=sys.stderr)
     return Runner(file, plan, chosen.out, division, chosen.jobs, chosen.retry_failed).run()
+
+
+def manifests_command(chosen):
+    _, plan, _ = planned(chosen, to_run=False)
+    kinds = chosen.kind or [kind for kind in clusters.KINDS if chosen.image or kind != "kubernetes"]
+    made = clusters.write(chosen.out, plan, kinds, chosen.image, chosen.elastic, chosen.results)
+    print("\n".join(map(str, made)))
+    return FINISHED
+
+
+def collect_command(chosen):
+    file, plan, division = planned(chosen, to_run=False)
+    if not (pathlib.Path(chosen.out) / "experiments").is_dir():
+        raise Refusal(f"'{chosen.out}' has no results (there is no folder experiments in it); name what --results was")
+    return Runner(file, plan, chosen.out, division).collect()
 
 
 def compare_command(chosen):

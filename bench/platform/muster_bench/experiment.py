@@ -5,7 +5,7 @@ import pathlib
 from . import document
 from .document import Section
 from .errors import Refusal, closest, listed
-from .sweep import MOST_RUNS, expand
+from .sweep import MOST_RUNS, checked_cases, expand
 from .template import BUILT_IN, Template, read_template
 
 FORMAT = 1
@@ -50,10 +50,11 @@ class Experiment:
     repeats: int
     seed: int
     goal: Goal = None     # its own, else that of the file
+    cases: tuple = ()     # parameters that change together
 
     def runs(self, most=MOST_RUNS):
         where = f"experiment '{self.name}'"
-        for values, repeat in expand(self.parameters, self.sweep, self.exclude, self.repeats, where, most):
+        for values, repeat in expand(self.parameters, self.sweep, self.exclude, self.repeats, where, most, self.cases):
             ranks = values.get("ranks", 1)
             if not isinstance(ranks, int) or isinstance(ranks, bool) or not 1 <= ranks <= 1_000_000:
                 raise Refusal(f"{where}: ranks cannot be '{ranks}' (it is a whole number, 1 or more); change it")
@@ -132,23 +133,25 @@ def _experiments(top, templates, places, settings, path):
             raise Refusal(f"{section.where} has the unknown template '{which}' (known: {listed(templates)}); "
                           f"{closest(which, templates, 'write that template')}")
         parameters, sweep = dict(section.free("parameters")), dict(section.free("sweep"))
+        cases = checked_cases(section.get("cases", "a list", []), section.where)
         for key, given in settings.items():
             if key in parameters or key in sweep:
                 used.add(key)
                 parameters.pop(key, None)
                 sweep[key] = given if isinstance(given, list) else [given]
-        for key in (*parameters, *sweep):
+        for key in (*parameters, *cases[0], *sweep):
             if key in places or (key in BUILT_IN and key != "ranks"):
                 raise Refusal(f"{section.where}: a parameter cannot be called '{key}' (every run has that); choose another name")
         for key, given in parameters.items():
             if isinstance(given, (list, dict)):
                 raise Refusal(f"{section.where}: the parameter '{key}' has several values; put it under sweep")
         template = templates[which]
-        template.check_placeholders([*BUILT_IN, *places, *parameters, *sweep])
+        template.check_placeholders([*BUILT_IN, *places, *parameters, *cases[0], *sweep])
         experiment = Experiment(name=name, template=template, parameters=parameters, sweep=sweep,
                                 exclude=section.get("exclude", "a list", []),
                                 repeats=section.get("repeats", "a whole number", 1),
-                                seed=section.get("seed", "a whole number", 1), goal=_goal(section) or _goal(top))
+                                seed=section.get("seed", "a whole number", 1), goal=_goal(section) or _goal(top),
+                                cases=tuple(case for case in cases if case))
         section.done()
         if experiment.repeats < 1:
             raise Refusal(f"{section.where}: repeats cannot be {experiment.repeats} (it is 1 or more); change it")

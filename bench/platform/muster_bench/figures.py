@@ -69,11 +69,13 @@ embedded.count = 0
 
 
 def over_time(lines, what, target=None, scale="linear"):
-    """lines: label -> [the (seconds, value) of a repetition, ...]. The first repetition carries the label, others are faint."""
+    """lines: label -> [the (seconds, value) of a repetition, ...]. The one that took the median time is drawn strongly."""
     picture = Picture("training time, s", what)
     with picture as axes:
         for index, (label, repetitions) in enumerate(lines.items()):
-            for number, points in enumerate(repetitions):
+            repetitions = sorted(repetitions, key=lambda points: points[-1][0])
+            middle = len(repetitions) // 2
+            for number, points in enumerate(repetitions[middle:] + repetitions[:middle]):
                 axes.plot(*zip(*points), label=label if number == 0 else None, alpha=1 if number == 0 else 0.35,
                           linewidth=1.8 if number == 0 else 0.9, **style(index))
         if target is not None:
@@ -155,7 +157,10 @@ def over_size(lines, x, what, log=True):
         else:
             axes.set_xticks(ticks)
             axes.set_ylim(bottom=0)
-        axes.legend()
+        if len(lines) > 4:
+            axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncol=2)
+        else:
+            axes.legend()
     return picture.svg
 
 

@@ -1,11 +1,14 @@
 """From a command to what starts its ranks."""
 import functools
 import os
+import pathlib
 import shlex
 import shutil
 import subprocess
 
+from . import simgrid
 from .errors import Refusal
+from .files import write_whole
 
 
 @functools.lru_cache(maxsize=None)
@@ -32,7 +35,22 @@ def launched(run, folder, attempt=1):
         return [*options, *command], variables
     if kind == "mpirun":
         return _mpirun(run, options, command, variables)
+    if kind == "simgrid":
+        return [*simgrid.words(run.ranks, platform_file(folder)), *options, *command], variables
     return _srun(run, options, command), variables
+
+
+def platform_file(folder):
+    return pathlib.Path(folder) / "config" / "platform.xml"
+
+
+def prepare(run, folder, attempt):
+    """Writes what a launcher needs beside the command."""
+    launcher = run.template.launcher
+    if launcher.kind == "simgrid":
+        network, bandwidth, latency = (run.text(text, folder, attempt) for text in
+                                       (launcher.network, launcher.bandwidth, launcher.latency))
+        write_whole(platform_file(folder), simgrid.platform(network, run.ranks, bandwidth, latency))
 
 
 def _mpirun(run, options, command, variables):
@@ -61,7 +79,7 @@ def shown(words, variables):
 
 def check_launcher(run):
     """Refuses a launcher that is not here."""
-    needed = {"mpirun": "mpirun", "srun": "srun"}.get(run.template.launcher.kind)
+    needed = {"mpirun": "mpirun", "srun": "srun", "simgrid": "smpirun"}.get(run.template.launcher.kind)
     if needed and shutil.which(needed) is None:
         raise Refusal(f"template '{run.template.name}' is started by {needed} (which is not here); install it, or only "
                       "write the files for a cluster with muster-bench manifests")

@@ -123,10 +123,19 @@ def groups_of(file, entries):
         made[name].entries.append(entry)
     groups = list(made.values())
     single = {group.mode: group for group in groups if group.ranks == 1}
-    plain = {group.row: group for group in groups if is_plain(file, group)}
+    plain = [group for group in groups if is_plain(file, group)]
     for group in groups:
-        _compare(group, single.get(group.mode), plain.get(group.row))
+        _compare(group, single.get(group.mode), _plain_for(group, plain))
     return groups
+
+
+def _plain_for(group, plain):
+    """The plain baseline with the same row and, where both have a parameter, the same value of it."""
+    for base in plain:
+        shared = (set(base.parameters) & set(group.parameters)) - {"ranks"}
+        if base.row == group.row and all(value_text(base.parameters[name]) == value_text(group.parameters[name]) for name in shared):
+            return base
+    return None
 
 
 def is_plain(file, group):

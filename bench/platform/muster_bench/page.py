@@ -139,15 +139,13 @@ def _rows(experiment, groups):
         match = re.fullmatch(r"(.*?)/(\d+)", group.row)
         found = group.spread("seconds")
         if match and found:
-            label = f"{match.group(1)}, {group.ranks} rank" + ("s" if group.ranks > 1 else "")
-            lines.setdefault(label, []).append((int(match.group(2)), found))
-    lines = {label: points for label, points in lines.items() if len(points) > 1}
-    if lines:
-        by_kind = {}
-        for label, points in lines.items():
-            by_kind.setdefault(label.split("/")[0], {})[label] = points
-        for kind, some in by_kind.items():
-            yield figures.over_size(dict(list(some.items())[:8]), "size", "seconds"), f"{experiment.name}: {kind}, time over size"
+            kind, _, who = match.group(1).partition("/")
+            lines.setdefault((kind, group.ranks), {}).setdefault(who or kind, []).append((int(match.group(2)), found))
+    for (kind, ranks), some in lines.items():
+        some = {label: points for label, points in some.items() if len(points) > 1}
+        if some:
+            caption = f"{experiment.name}: {kind}, time over size, {ranks} rank" + ("s" if ranks > 1 else "")
+            yield figures.over_size(dict(list(some.items())[:8]), "size", "seconds"), caption
 
 
 # ---- tables ----

@@ -48,7 +48,8 @@ def built_in(run, folder, attempt):
 
 
 def make_plan(file, digests, most=MOST_RUNS):
-    """All runs in the order of the file. Refused when a program or its data is not there."""
+    """All runs in the order of the file. Refused when a program or its data is not there; without `digests` they need
+    not be: then nothing can be run."""
     places = {**file.places, "here": str(file.path.parent)}
     runs, total = [], 0
     for experiment in file.experiments:
@@ -69,11 +70,11 @@ def make_plan(file, digests, most=MOST_RUNS):
 def _run(experiment, parameters, repeat, seed, places, digests):
     template = experiment.template
     bare = Run(experiment, parameters, repeat, seed, "", "", places)
-    program = program_of(bare)
+    program = program_of(bare) if digests else ""
     inputs = [bare.text(path, "/") for path in template.inputs]
     data = [bare.text(path, "/") for path in template.data]
     for path in (*inputs, *data):
-        if not pathlib.Path(path).exists():
+        if digests and not pathlib.Path(path).exists():
             raise Refusal(f"template '{template.name}' needs '{path}' (there is no such file); make it, or name its place "
                           "with --place")
     key = digest_of({
@@ -82,9 +83,8 @@ def _run(experiment, parameters, repeat, seed, places, digests):
         "steps": [template.before, template.after, template.clean],
         "read": [dataclasses.asdict(reader) for reader in template.read],
         "parameters": {name: value_text(value) for name, value in parameters.items()}, "repeat": repeat, "seed": seed,
-        "binary": digests.of_path(program), "inputs": [digests.of_path(path) for path in inputs],
-        "data": [digests.of_path(path) for path in data]})
-    swept = [f"{name}={value_text(parameters[name])}" for name in experiment.sweep]
+        "read_from": [[digests.of_path(path) for path in paths] for paths in ([program], inputs, data)] if digests else ""})
+    swept = [f"{name}={value_text(parameters[name])}" for name in (*(experiment.cases[0] if experiment.cases else ()), *experiment.sweep)]
     words = [experiment.name, *swept, *([f"r{repeat}"] if experiment.repeats > 1 else [])]
     name = slug("-".join(words))[:120]
     return dataclasses.replace(bare, key=key, id=f"{name}-{key[:8]}")

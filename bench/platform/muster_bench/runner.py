@@ -35,18 +35,53 @@ class Runner:
         self._check_owner()
         held = files.FolderLock(self.folder)
         try:
-            files.write_json(self.folder / MARKER, {"format": 1, "name": self.file.name, "division": self.division,
-                                                    "file": str(self.file.path), "content": self.file.content})
+            self._mark()
             with _signals(self.stop):
                 return self._run_all()
         finally:
             held.release()
 
+    def collect(self):
+        """Takes in what runs have left that were started elsewhere, by a cluster's own means. The exit status."""
+        self._check_owner()
+        held = files.FolderLock(self.folder)
+        try:
+            self._mark()
+            waiting = [run for run in self.plan if tables.result_of(self.folder, run) is None]
+            progress = Progress(self.plan, waiting, self.jobs)
+            progress.begin()
+            for run in waiting:
+                self._take_in(run, progress)
+            entries, groups = self._report(progress)
+            failed = {entry["id"]: entry["why"] for entry in entries if entry["status"] != "ok"}
+            progress.end(groups, failed, self.folder)
+            return FAILED_RUNS if failed or len({entry["id"] for entry in entries}) < len(self.plan) else FINISHED
+        finally:
+            held.release()
+
+    def _take_in(self, run, progress):
+        home = self.folder / "experiments" / run.id
+        log = home / "output" / "1" / "log.txt"
+        if not log.parent.is_dir():
+            progress.say(f"{run.id}: nothing was left of it: not run yet")
+            return
+        try:
+            found, why = read_results(run, home, 1, log), ""
+        except Unreadable as error:
+            found, why = None, str(error)
+        files.make_folder(home / "result")
+        self._keep(run, home, [{"status": "unreadable" if why else "ok", "why": why, "seconds": None}], found, 0.0)
+        progress.end_run(run, "unreadable" if why else "ok", why, 0.0)
+
+    def _mark(self):
+        files.write_json(self.folder / MARKER, {"format": 1, "name": self.file.name, "division": self.division,
+                                                "file": str(self.file.path), "content": self.file.content})
+
     def _check_owner(self):
         """A folder with something else in it is not touched."""
         there = files.read_json(self.folder / MARKER)
         if there is None:
-            strangers = [entry.name for entry in self.folder.iterdir() if entry.name not in (MARKER, "lock")]
+            strangers = [entry.name for entry in self.folder.iterdir() if entry.name not in (MARKER, "lock", "experiments")]
             if strangers:
                 raise Refusal(f"'{self.folder}' is not empty and holds no results of this runner ('{strangers[0]}' is there); "
                               "choose another --out")
@@ -129,6 +164,7 @@ class Runner:
         if before is not None:
             return before.status, f"configure: {before.why}", before.seconds, None
         words, variables = launchers.launched(run, home, number)
+        launchers.prepare(run, home, number)
         files.write_json(home / "config" / "run.json", self._description(run, words, variables))
         files.write_whole(home / "config" / "command.sh", f"#!/bin/sh\n{launchers.shown(words, variables)}\n")
         progress.step("run", run)

@@ -51,14 +51,19 @@ def _range(name, numbers, where):
     return [at(index) for index in range(count)]
 
 
-def expand(parameters, sweep, exclude, repeats, where, most=MOST_RUNS):
+def expand(parameters, sweep, exclude, repeats, where, most=MOST_RUNS, cases=()):
     """Every combination in the order in which the file has the names, the last name changing fastest: (values, repeat),
-    without those that an exclusion matches. Refused before anything is built when there are none or too many."""
+    without those that an exclusion matches. `cases` are values that go together, and change slowest. Refused before
+    anything is built when there are none or too many."""
     axes = {name: values_of(name, value, where) for name, value in sweep.items()}
+    cases = checked_cases(cases, where)
     for name in axes:
         if name in parameters:
             raise Refusal(f"{where}: '{name}' is both a parameter and swept (one of them would win); take one away")
-    known = [*parameters, *axes]
+    for name in cases[0]:
+        if name in parameters or name in axes:
+            raise Refusal(f"{where}: '{name}' is in the cases and beside them (one of them would win); take one away")
+    known = [*parameters, *cases[0], *axes]
     for entry in exclude:
         if not isinstance(entry, dict) or not entry:
             raise Refusal(f"{where}: the exclusion '{entry}' names nothing (it is a mapping of parameters to values); "
@@ -67,12 +72,12 @@ def expand(parameters, sweep, exclude, repeats, where, most=MOST_RUNS):
             if name not in known:
                 raise Refusal(f"{where}: an exclusion names the unknown parameter '{name}' (known: {listed(known)}); "
                               f"{closest(name, known, 'take it away')}")
-    count = repeats * math.prod(len(values) for values in axes.values())
+    count = repeats * len(cases) * math.prod(len(values) for values in axes.values())
     if count > most:
         raise Refusal(f"{where} expands to {count:,} runs (at most {most:,}); sweep less, or say --most-runs {count}")
     made = []
-    for point in itertools.product(*axes.values()):
-        values = {**parameters, **dict(zip(axes, point))}
+    for case, *point in itertools.product(cases, *axes.values()):
+        values = {**parameters, **case, **dict(zip(axes, point))}
         if not any(_matches(entry, values) for entry in exclude):
             made += [(values, repeat) for repeat in range(1, repeats + 1)]
     if not made:
@@ -80,6 +85,16 @@ def expand(parameters, sweep, exclude, repeats, where, most=MOST_RUNS):
         why = f"'{empty[0]}' has no values" if empty else "every combination is excluded"
         raise Refusal(f"{where} expands to no run at all ({why}); change its sweep")
     return made
+
+
+def checked_cases(cases, where):
+    """All with the same names; one that is empty where there are none."""
+    for case in cases:
+        if not isinstance(case, dict) or not case or any(isinstance(value, (list, dict)) for value in case.values()):
+            raise Refusal(f"{where}: the case '{case}' is no mapping of parameters to values; write such as {{batch: 32, rate: 0.1}}")
+        if list(case) != list(cases[0]):
+            raise Refusal(f"{where}: the case '{case}' has other names than the first ({listed(cases[0])}); give all the same")
+    return list(cases) or [{}]
 
 
 def _matches(entry, values):

@@ -6,7 +6,7 @@ from .document import Section
 from .errors import Refusal, closest, listed
 from .text import bytes_of, placeholders, value_text, words_of
 
-LAUNCHERS = ("local", "mpirun", "srun")
+LAUNCHERS = ("local", "mpirun", "srun", "simgrid")
 FAILURES = ("crash", "timeout", "unreadable", "missing", "disk")
 TAKES = ("last", "first", "max", "min", "mean", "sum", "count")
 DEFAULT_TIMEOUT = 3600.0
@@ -19,6 +19,9 @@ BUILT_IN = ("ranks", "seed", "repeat", "id", "config", "output", "scratch", "her
 class Launcher:
     kind: str
     options: tuple = ()   # words between the launcher and the command
+    network: str = "flat"  # of simulated hosts, with the speed of a link in bits a second and its latency in seconds;
+    bandwidth: str = ""    # texts, for they may have placeholders
+    latency: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +87,8 @@ class Template:
         yield from ((text, "data") for text in self.data)
         yield from ((text, f"environment, {name}") for name, text in self.environment.items())
         yield from ((reader.file, "read") for reader in self.read)
-        yield from ((word, "launcher, options") for word in self.launcher.options)
+        yield from ((word, "launcher") for word in (*self.launcher.options, self.launcher.network, self.launcher.bandwidth,
+                                                    self.launcher.latency))
         for step, commands in (("configure", self.before), ("post-process", self.after), ("clean-up", self.clean)):
             yield from ((word, step) for command in commands for word in command)
 
@@ -137,11 +141,16 @@ def _commands(section, key):
 def _launcher(section):
     value = section.get("launcher", "a text or a mapping", "local")
     inner = Section({"kind": value} if isinstance(value, str) else value, f"{section.where}, launcher")
-    made = Launcher(inner.get("kind", "a text"), tuple(words_of(inner.get("options", "a text or a list", []))))
+    made = Launcher(inner.get("kind", "a text"), tuple(words_of(inner.get("options", "a text or a list", []))),
+                    inner.get("network", "a text", "flat"), value_text(inner.get("bandwidth", "a text or a number", "")),
+                    value_text(inner.get("latency", "a text or a number", "")))
     inner.done()
     if made.kind not in LAUNCHERS:
         raise Refusal(f"{section.where} has the unknown launcher '{made.kind}' (known: {listed(LAUNCHERS)}); "
                       f"{closest(made.kind, LAUNCHERS, 'use one of these')}")
+    if made.kind == "simgrid" and not (made.bandwidth and made.latency):
+        raise Refusal(f"{section.where}: the launcher simgrid needs bandwidth and latency (of the links of its hosts); write "
+                      "such as bandwidth: 10G, latency: 5e-6")
     return made
 
 
