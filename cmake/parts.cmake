@@ -1,5 +1,5 @@
-# Which optional parts are built: sets MUSTER_HAVE_<PART> of MPI, ZLIB, TCP, ZSTD, LIBPQ and NCCL from MUSTER_WITH_* and
-# what is installed.
+# Which optional parts are built: sets MUSTER_HAVE_<PART> of MPI, ZLIB, TCP, ZSTD, LIBPQ, ETCD and NCCL from MUSTER_WITH_*
+# and what is installed.
 
 # muster_find_part(<PART> <Debian package> <arguments of find_package>...)
 # A macro, so that what find_package sets reaches the caller.
@@ -49,6 +49,7 @@ endif()
 list(APPEND CMAKE_MODULE_PATH ${PROJECT_SOURCE_DIR}/cmake)
 muster_find_part(ZSTD libzstd-dev ZSTD)
 muster_find_part(LIBPQ libpq-dev LIBPQ)
+muster_find_part(ETCD libcurl4-openssl-dev CURL 7.85)
 
 # NCCL, for groups of devices. It takes the whole toolkit of CUDA: headers, runtime and compiler. Sanitizers look at its
 # logic through the test double; a project that muster is a part of has to want CUDA by itself before AUTO means it.

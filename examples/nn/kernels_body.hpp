@@ -52,6 +52,7 @@ struct kernels {
         weights += B * lanes;
       }
       NN_UNROLL for (std::size_t p = 0; p < Pixels; ++p) in[p] += job.row_step;
+      weights += (job.row_terms - run) * B * lanes;
     }
     NN_UNROLL for (std::size_t p = 0; p < Pixels; ++p) {
       NN_UNROLL for (std::size_t b = 0; b < B; ++b) store(out + places[p].out + b * lanes, sums[p][b]);
@@ -80,11 +81,14 @@ struct kernels {
   template <std::size_t B>
   static void multiply_columns(const product_job<T>& job, const T* weights, std::size_t column) {
     const bool whole = column + B * lanes <= job.columns;
+    pixel_place filled[Pixels];
     for (std::size_t first = 0; first < job.pixel_count; first += Pixels) {
-      pixel_place places[Pixels];
-      for (std::size_t p = 0; p < Pixels; ++p) {
-        const std::size_t at = first + p;
-        places[p] = job.pixels[at < job.pixel_count ? at : job.pixel_count - 1];  // the last one again
+      const pixel_place* places = job.pixels + first;
+      if (first + Pixels > job.pixel_count) {
+        for (std::size_t p = 0; p < Pixels; ++p) {
+          filled[p] = job.pixels[first + p < job.pixel_count ? first + p : job.pixel_count - 1];  // the last one again
+        }
+        places = filled;
       }
       if (!whole) {
         tile_of_few(job, places, weights, column);
@@ -97,12 +101,13 @@ struct kernels {
   }
 
   static void multiply(const product_job<T>& job) {
-    const std::size_t terms = job.rows * job.run;
     std::size_t column = 0;
     for (; column + panel <= job.columns; column += panel) {
-      multiply_columns<Blocks>(job, job.panels + column * terms, column);
+      multiply_columns<Blocks>(job, job.panels + column * job.terms + job.first * panel, column);
     }
-    for (; column < job.columns; column += lanes) multiply_columns<1>(job, job.panels + column * terms, column);
+    for (; column < job.columns; column += lanes) {
+      multiply_columns<1>(job, job.panels + column * job.terms + job.first * lanes, column);
+    }
   }
 
   /// Terms x B vectors of the gradient of the weights, from some rows of the output or some images.
@@ -159,14 +164,43 @@ struct kernels {
     }
   }
 
+  struct span {
+    std::size_t begin, end;
+  };
+  /// The lines of the output for which taps `first` to `last` do not all lie in the zeros around an image.
+  static span within(const weight_job<T>& job, std::size_t first, std::size_t last, std::size_t side,
+                     std::size_t lines) {
+    const std::size_t beyond = job.padding + side;
+    const std::size_t begin = last < job.padding ? (job.padding - last + job.stride - 1) / job.stride : 0;
+    const std::size_t end = first < beyond ? (beyond - first + job.stride - 1) / job.stride : 0;
+    return {begin, end < lines ? end : lines};
+  }
+
+  /// Terms k to k + Terms of a row of taps.
+  template <std::size_t Terms>
+  [[gnu::always_inline]] static inline void weight_tap(const weight_job<T>& row, std::size_t k, T* to) {
+    const auto columns = within(row, k / row.channels, (k + Terms - 1) / row.channels, row.in_width, row.width);
+    if (columns.begin >= columns.end) return;
+    weight_job<T> part = row;
+    part.width = columns.end - columns.begin;
+    part.gradient = row.gradient + columns.begin * row.gradient_pixel;
+    weight_terms<Terms>(part, row.in + columns.begin * row.in_pixel + k, to + k * row.columns);
+  }
+
   static void weight_block(const weight_job<T>& job) {
     for (std::size_t r = 0; r < job.rows; ++r) {
-      const T* const in = job.in + r * job.row_step;
+      const auto rows = within(job, r, r, job.in_height, job.top + job.height);
+      const std::size_t first = rows.begin > job.top ? rows.begin : job.top;
+      if (first >= rows.end) continue;
+      weight_job<T> part = job;
+      part.height = rows.end - first;
+      part.in = job.in + (first - job.top) * job.in_row + r * job.row_step;
+      part.gradient = job.gradient + (first - job.top) * job.gradient_row;
       T* const to = job.to + r * job.run * job.columns;
       std::size_t k = 0;
-      for (; k + Pixels <= job.run; k += Pixels) weight_terms<Pixels>(job, in + k, to + k * job.columns);
-      for (; k + 3 <= job.run; k += 3) weight_terms<3>(job, in + k, to + k * job.columns);
-      for (; k < job.run; ++k) weight_terms<1>(job, in + k, to + k * job.columns);
+      for (; k + Pixels <= job.run; k += Pixels) weight_tap<Pixels>(part, k, to);
+      for (; k + 3 <= job.run; k += 3) weight_tap<3>(part, k, to);
+      for (; k < job.run; ++k) weight_tap<1>(part, k, to);
     }
   }
 
@@ -192,6 +226,7 @@ struct kernels {
     part.images = 1;
     for (std::size_t n = 0; n < job.images; ++n) {
       for (std::size_t y = 0; y < job.height; y += rows) {
+        part.top = y;
         part.height = job.height - y < rows ? job.height - y : rows;
         part.in = job.in + n * job.in_image + y * job.in_row;
         part.gradient = job.gradient + n * job.gradient_image + y * job.gradient_row;
@@ -398,7 +433,7 @@ struct kernels {
   }
 
   static constexpr kernel_set<T> table(std::string_view name) {
-    return {name, lanes, panel, &multiply, &add_weights, &apply, &moments, &mask, &combine};
+    return {name, lanes, Pixels, panel, &multiply, &add_weights, &apply, &moments, &mask, &combine};
   }
 };
 
