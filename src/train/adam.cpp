@@ -22,17 +22,25 @@ void require_share(double beta, const char* name) {
 
 }  // namespace
 
-adam::adam(arena& arena, const adam_options& options)
-    : arena_(&arena),
-      options_(options),
-      runs_(detail::runs_of(arena, options.decay == 0 ? nullptr : options.decay_of)) {
+namespace detail {
+
+void require_adam(const adam_options& options) {
   require_share(options.beta1, "beta1");
   require_share(options.beta2, "beta2");
-  detail::require_decay(options.decay);
+  require_decay(options.decay);
   if (!(options.epsilon > 0.0 && std::isfinite(options.epsilon))) {
     throw configuration_error("epsilon cannot be " + std::to_string(options.epsilon) +
                               " (it keeps roots of 0 from being divided by); choose a positive number");
   }
+}
+
+}  // namespace detail
+
+adam::adam(arena& arena, const adam_options& options)
+    : arena_(&arena),
+      options_(options),
+      runs_(detail::runs_of(arena, options.decay == 0 ? nullptr : options.decay_of)) {
+  detail::require_adam(options);
   means_ = arena.state("mean");
   squares_ = arena.state("square");
 }

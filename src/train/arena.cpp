@@ -2,38 +2,10 @@
 
 #include <algorithm>
 #include <limits>
-#include <set>
+
+#include "layout.hpp"
 
 namespace muster::inline v0 {
-namespace {
-
-constexpr std::size_t elements_a_line = buffer_alignment / sizeof(float);
-
-std::size_t round_up(std::size_t size) { return (size + elements_a_line - 1) / elements_a_line * elements_a_line; }
-
-std::vector<block> lay_out(const std::vector<tensor_shape>& shapes) {
-  std::set<std::string_view> names;
-  for (const auto& shape : shapes) {
-    if (shape.name.empty()) {
-      throw configuration_error("tensor " + std::to_string(names.size()) +
-                                " of the arena has no name (views and checkpoints go by it); name it");
-    }
-    if (!names.insert(shape.name).second) {
-      throw configuration_error("two tensors of the arena are named '" + shape.name +
-                                "' (views and checkpoints go by the name); rename one");
-    }
-  }
-  std::vector<block> extents(shapes.size());
-  std::size_t end = 0;
-  for (std::size_t tensor = shapes.size(); tensor-- > 0;) {
-    extents[tensor] = {end, round_up(shapes[tensor].size())};
-    end += extents[tensor].count;
-  }
-  return extents;
-}
-
-}  // namespace
-
 std::size_t tensor_shape::size() const {
   std::size_t size = 1;
   for (const std::size_t extent : extents) {
@@ -49,8 +21,8 @@ std::size_t tensor_shape::size() const {
 
 arena::arena(std::vector<tensor_shape> shapes, allocator allocate)
     : shapes_(std::move(shapes)),
-      extents_(lay_out(shapes_)),
-      size_(extents_.empty() ? 0 : extents_.front().first + extents_.front().count),
+      extents_(detail::lay_out(shapes_)),
+      size_(detail::size_of(extents_)),
       allocate_(std::move(allocate)),
       parameters_(allocate_(size_)),
       gradients_(allocate_(head + size_)) {}

@@ -11,6 +11,8 @@
 #include <muster/core/error.hpp>
 #include <muster/core/events.hpp>
 
+#include "layout.hpp"
+
 namespace muster::inline v0 {
 namespace {
 
@@ -107,33 +109,18 @@ gradient_sync::~gradient_sync() {
   arena_->parameters_are_ = arena_->states_are_ = state_kind::replicated;
 }
 
-// Full buckets first, since each costs a meeting of all ranks; towards the end no bucket is more than half of what is
-// left, down to an eighth of a full one: what leaves last is what no backward pass can hide.
 void gradient_sync::plan() {
   const std::size_t tensors = arena_->shapes().size();
   bucket_of_.resize(tensors);
   written_.resize(tensors);
-  std::size_t begin = 0, end = 0;
-  gradient_bucket open;
-  const auto close = [&] {
-    open.values = arena_->gradients().subspan(begin, end - begin);
-    buckets_.push_back(std::exchange(open, {}));
-    begin = end;
-  };
-  for (std::size_t tensor = tensors; tensor-- > 0;) {
-    const std::size_t left = (arena_->gradients().size() - begin) * sizeof(float);
-    const std::size_t bytes = std::min(options_.bucket, std::max(options_.bucket / 8, left / 2));
-    const std::size_t limit = (buckets_.empty() ? options_.first_bucket : bytes) / sizeof(float);
-    const std::size_t count = arena_->extent(tensor).count;
-    if (!open.tensors.empty() && end - begin + count > limit) close();
-    open.tensors.push_back(tensor);
-    end += count;
+  std::vector<block> extents;
+  for (std::size_t tensor = 0; tensor < tensors; ++tensor) extents.push_back(arena_->extent(tensor));
+  for (auto& planned : detail::plan_buckets(extents, options_.bucket, options_.first_bucket)) {
+    for (const std::size_t tensor : planned.tensors) bucket_of_[tensor] = buckets_.size();
+    buckets_.push_back(
+        {arena_->gradients().subspan(planned.part.first, planned.part.count), std::move(planned.tensors)});
   }
-  close();
   flights_.resize(buckets_.size());
-  for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
-    for (const std::size_t tensor : buckets_[bucket].tensors) bucket_of_[tensor] = bucket;
-  }
 }
 
 bool gradient_sync::exchanges_gradients() const noexcept { return options_.mode.what == sync_mode::kind::allreduce; }

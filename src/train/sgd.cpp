@@ -19,15 +19,23 @@ struct update {
 
 }  // namespace
 
+namespace detail {
+
+void require_sgd(const sgd_options& options) {
+  require_momentum(options.momentum);
+  require_decay(options.decay);
+  if (options.nesterov && options.momentum == 0.0f) {
+    throw configuration_error("Nesterov's step needs a momentum (it looks ahead along the velocity); set one above 0");
+  }
+}
+
+}  // namespace detail
+
 sgd::sgd(arena& arena, const sgd_options& options)
     : arena_(&arena),
       options_(options),
       runs_(detail::runs_of(arena, options.decay == 0 ? nullptr : options.decay_of)) {
-  detail::require_momentum(options.momentum);
-  detail::require_decay(options.decay);
-  if (options.nesterov && options.momentum == 0.0f) {
-    throw configuration_error("Nesterov's step needs a momentum (it looks ahead along the velocity); set one above 0");
-  }
+  detail::require_sgd(options);
   if (options.momentum != 0.0f) velocity_ = arena.state("velocity");
 }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "layout.hpp"
+
 namespace muster::inline v0::detail {
 
 std::vector<tensor_run> tensors_of(arena& of, const tensor_filter& filter) {
@@ -18,15 +20,9 @@ std::vector<tensor_run> tensors_of(arena& of, const tensor_filter& filter) {
 }
 
 std::vector<tensor_run> runs_of(arena& of, const tensor_filter& filter) {
-  std::vector<tensor_run> runs;
-  for (const auto& tensor : tensors_of(of, filter)) {
-    if (runs.empty() || runs.back().chosen != tensor.chosen) {
-      if (!runs.empty()) runs.back().count = tensor.first - runs.back().first;
-      runs.push_back(tensor);
-    }
-  }
-  if (!runs.empty()) runs.back().count = of.parameters().size() - runs.back().first;
-  return runs;
+  std::vector<block> extents;
+  for (std::size_t tensor = 0; tensor < of.shapes().size(); ++tensor) extents.push_back(of.extent(tensor));
+  return runs_of(of.shapes(), extents, filter);
 }
 
 }  // namespace muster::inline v0::detail

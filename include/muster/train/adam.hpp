@@ -47,4 +47,9 @@ class adam {
 };
 static_assert(optimizer<adam>);
 
+namespace detail {
+/// Throws configuration_error when an option is out of its range.
+void require_adam(const adam_options& options);
+}  // namespace detail
+
 }  // namespace muster::inline v0

@@ -43,4 +43,9 @@ class sgd {
 };
 static_assert(optimizer<sgd>);
 
+namespace detail {
+/// Throws configuration_error when an option is out of its range.
+void require_sgd(const sgd_options& options);
+}  // namespace detail
+
 }  // namespace muster::inline v0

@@ -13,7 +13,7 @@
 #include <muster/core/convert.hpp>
 
 #include "catch.hpp"
-#include "devices.hpp"
+#include "comm/nccl/devices.hpp"
 
 using muster::device_buffer;
 using muster::device_span;

@@ -1,0 +1,36 @@
+// Where tensors lie in an arena, of the host or of a device, and how its gradients are cut into buckets.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include <muster/comm/block.hpp>
+#include <muster/train/arena.hpp>
+#include <muster/train/tensor_filter.hpp>
+
+namespace muster::inline v0::detail {
+
+/// The extent of each tensor, by its index; see arena. Throws as arena's constructor.
+[[nodiscard]] std::vector<block> lay_out(const std::vector<tensor_shape>& shapes);
+
+/// Elements of all.
+[[nodiscard]] inline std::size_t size_of(std::span<const block> extents) noexcept {
+  return extents.empty() ? 0 : extents.front().first + extents.front().count;
+}
+
+/// Tensors that are reduced together, and the elements they lie in.
+struct bucket_plan {
+  block part;
+  std::vector<std::size_t> tensors{};
+};
+
+/// Cuts gradients into buckets of about so many bytes, the first of another size.
+[[nodiscard]] std::vector<bucket_plan> plan_buckets(std::span<const block> extents, std::size_t bucket,
+                                                    std::size_t first_bucket);
+
+/// As runs_of of an arena.
+[[nodiscard]] std::vector<tensor_run> runs_of(std::span<const tensor_shape> shapes, std::span<const block> extents,
+                                              const tensor_filter& filter);
+
+}  // namespace muster::inline v0::detail

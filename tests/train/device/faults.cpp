@@ -1,0 +1,79 @@
+// A rank that dies amid a step on devices, on the test double: the others rebuild and go on.
+#include <optional>
+
+#include <muster/train/device/gradient_sync.hpp>
+#include <muster/train/device/optimizer.hpp>
+
+#include "catch.hpp"
+#include "model.hpp"
+#include "train/heap.hpp"
+
+using muster::device_arena;
+using muster::device_gradient_sync;
+using muster::nccl::communicator;
+
+TEST_CASE("a step in which a rank dies did not happen; the survivors run it again with a new id, to the right bits") {
+  constexpr std::uint64_t steps = 6;
+  constexpr std::uint64_t dies_in = 4;
+  for (const int ranks : {2, 3, 4}) {
+    for (const std::size_t tensors_before : {std::size_t{0}, std::size_t{2}}) {
+      CAPTURE(ranks, tensors_before);
+      heap memory;
+      muster::arena expected(memory, device_model::shapes());
+      muster::sgd by_hand(expected, {.momentum = 0.9f});
+      for (std::uint64_t step = 1; step <= steps; ++step) {
+        const int alive = step < dies_in ? ranks : ranks - 1;
+        if (device_model::all_samples(alive, step) == 0) continue;
+        device_model::fill(expected, alive, step);
+        by_hand.apply(0.05);
+      }
+      const auto again = std::make_shared<muster::local_hub>(ranks - 1);
+      const auto thrown = devices::outcomes(ranks, [&](muster::group& world) {
+        communicator all(world, {.timeout = devices::patience});
+        const muster::device_stream stream;
+        device_arena arena(device_model::shapes(), stream);
+        device_gradient_sync sync(arena, {.bucket = 512, .first_bucket = 256});
+        muster::device_sgd optimizer(arena, {.momentum = 0.9f});
+        std::optional<muster::group> left;
+        int failures = 0;
+        for (std::uint64_t step = 1; step <= steps;) {
+          if (device_model::all_samples(all.size(), step) == 0) {
+            ++step;
+            continue;
+          }
+          // Else one might have seen the death in the step before, which another has committed: what sessions look
+          // after.
+          if (step == dies_in && failures == 0) muster::barrier(world);
+          try {
+            auto pass = sync.begin(all);
+            if (step == dies_in && world.rank() == ranks - 1) {
+              pass.add_samples(device_model::samples(all.rank(), step));
+              for (std::size_t i = 0; i < tensors_before; ++i) pass.ready(device_model::shapes().size() - 1 - i);
+              nccl_double::die_here(true);
+              return;
+            }
+            device_model::backward(arena, pass, all.rank(), step);
+            pass.wait();
+            optimizer.apply(0.05);
+            ++step;
+          } catch (const muster::peer_failure&) {
+            if (++failures > 1) throw;
+            left.emplace(std::make_unique<muster::any_transport>(
+                std::make_unique<muster::local_transport>(again, world.rank())));
+            all.rebuild(*left);
+          }
+        }
+        muster::arena got(memory, device_model::shapes());
+        arena.download(got, muster::deadline_after(devices::patience));
+        if (failures != 1) throw std::runtime_error("the death was not seen once");
+        if (!std::equal(got.parameters().begin(), got.parameters().end(), expected.parameters().begin()))
+          throw std::runtime_error("the parameters are wrong");
+      });
+      for (const auto& one : thrown) {
+        if (one) FAIL(muster::describe(one));
+      }
+      CHECK(nccl_double::communicators() == 0);
+      CHECK(nccl_double::allocated_bytes() == 0);
+    }
+  }
+}

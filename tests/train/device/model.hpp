@@ -1,0 +1,70 @@
+// A model small enough to be done by hand: gradients that are whole numbers, so that any order of adding them is exact.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <muster/train/arena.hpp>
+#include <muster/train/device/gradient_sync.hpp>
+
+#include "comm/nccl/devices.hpp"
+
+namespace device_model {
+
+inline std::vector<muster::tensor_shape> shapes() {
+  return {{"first.weight", {40, 30}},
+          {"first.bias", {40}},
+          {"scale", {}},
+          {"second.weight", {10, 40}},
+          {"second.bias", {10}}};
+}
+
+/// The gradient of one tensor, summed over the samples of a rank in a step.
+inline std::vector<float> gradient(std::size_t tensor, int rank, std::uint64_t step) {
+  std::vector<float> values(shapes()[tensor].size());
+  for (std::size_t i = 0; i < values.size(); ++i)
+    values[i] = static_cast<float>((i * 7 + tensor * 3 + static_cast<std::size_t>(rank) * 5 + step * 11) % 17) - 8.0f;
+  return values;
+}
+
+/// Samples of a rank in a step: not as many at each, and none at some.
+inline std::uint64_t samples(int rank, std::uint64_t step) { return (static_cast<std::uint64_t>(rank) + step) % 3 * 4; }
+
+inline std::uint64_t all_samples(int ranks, std::uint64_t step) {
+  std::uint64_t all = 0;
+  for (int rank = 0; rank < ranks; ++rank) all += samples(rank, step);
+  return all;
+}
+
+/// What every rank is to have after the step's reduction.
+inline std::vector<float> reduced(std::size_t tensor, int ranks, std::uint64_t step) {
+  std::vector<float> sums(shapes()[tensor].size(), 0.0f);
+  for (int rank = 0; rank < ranks; ++rank) {
+    const auto one = gradient(tensor, rank, step);
+    for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += one[i];
+  }
+  const auto factor = static_cast<float>(1.0 / static_cast<double>(all_samples(ranks, step)));
+  for (float& sum : sums) sum *= factor;
+  return sums;
+}
+
+/// A backward pass: from the last layer to the first.
+inline void backward(muster::device_arena& arena, muster::device_backward_pass& pass, int rank, std::uint64_t step) {
+  pass.add_samples(samples(rank, step));
+  for (std::size_t tensor = shapes().size(); tensor-- > 0;) {
+    const auto values = gradient(tensor, rank, step);
+    muster::copy(std::span<const float>(values), arena.gradient(tensor), arena.stream());
+    pass.ready(tensor);
+  }
+}
+
+/// The same step on the host: what the reduction gives, straight into an arena.
+inline void fill(muster::arena& arena, int ranks, std::uint64_t step) {
+  for (std::size_t tensor = 0; tensor < shapes().size(); ++tensor) {
+    const auto values = reduced(tensor, ranks, step);
+    std::copy(values.begin(), values.end(), arena.gradient(tensor).begin());
+  }
+}
+
+}  // namespace device_model

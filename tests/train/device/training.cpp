@@ -1,0 +1,180 @@
+#include <cmath>
+
+#include <muster/elastic/session.hpp>
+#include <muster/train/device/arena.hpp>
+#include <muster/train/device/gradient_sync.hpp>
+#include <muster/train/device/optimizer.hpp>
+
+#include "catch.hpp"
+#include "model.hpp"
+#include "train/heap.hpp"
+
+using muster::device_arena;
+using muster::device_gradient_sync;
+using muster::device_stream_ref;
+using muster::nccl::communicator;
+
+#define RANK_CHECK(condition) \
+  if (!(condition)) throw std::runtime_error("rank " + std::to_string(all.rank()) + ": " #condition)
+
+namespace {
+
+bool is_zero(const std::vector<float>& values) {
+  return std::all_of(values.begin(), values.end(), [](float value) { return value == 0.0f; });
+}
+
+}  // namespace
+
+TEST_CASE("gradients on devices become those of the whole batch, in whatever buckets and form they travel") {
+  MUSTER_NEEDS_DEVICE();
+  for (const int ranks : devices::worlds()) {
+    for (const auto send_as : {muster::dtype::float32, muster::dtype::float16, muster::dtype::bfloat16}) {
+      for (const std::size_t bucket : {std::size_t{64}, std::size_t{2048}, std::size_t{1} << 20}) {
+        devices::run(ranks, [&](communicator& all, device_stream_ref stream) {
+          device_arena arena(device_model::shapes(), stream);
+          device_gradient_sync sync(arena, {.bucket = bucket, .first_bucket = bucket / 2, .send_as = send_as});
+          RANK_CHECK(bucket > 4096 || sync.buckets() > 1);
+          for (std::uint64_t step = 1; step < 4; ++step) {
+            if (device_model::all_samples(ranks, step) == 0) continue;
+            auto pass = sync.begin(all);
+            device_model::backward(arena, pass, all.rank(), step);
+            pass.wait();
+            RANK_CHECK(pass.samples() == device_model::all_samples(ranks, step));
+            for (std::size_t tensor = 0; tensor < device_model::shapes().size(); ++tensor)
+              RANK_CHECK(devices::on_host(arena.gradient(tensor), stream) ==
+                         device_model::reduced(tensor, ranks, step));
+            const std::size_t bytes = arena.gradients().size() * (send_as == muster::dtype::float32 ? 4 : 2);
+            RANK_CHECK(sync.bytes_sent() >= bytes && sync.bytes_sent() <= bytes + 64);
+          }
+        });
+      }
+    }
+  }
+}
+
+TEST_CASE("a gradient that was not written counts as zeros, and a large norm is clipped") {
+  MUSTER_NEEDS_DEVICE();
+  for (const int ranks : devices::worlds()) {
+    devices::run(ranks, [&](communicator& all, device_stream_ref stream) {
+      device_arena arena(device_model::shapes(), stream);
+      device_gradient_sync sync(arena, {.bucket = 512, .clip = 0.5f});
+      muster::fill(arena.gradient(0), 3.0f, stream);  // of a step before
+      auto pass = sync.begin(all);
+      pass.add_samples(1);
+      const auto values = std::vector<float>(10, 2.0f);
+      muster::copy(std::span<const float>(values), arena.gradient(4), stream);
+      pass.ready(4);
+      pass.wait();
+      const double norm = std::sqrt(10 * 4.0);
+      RANK_CHECK(std::abs(pass.norm() - norm) < 1e-6);
+      RANK_CHECK(is_zero(devices::on_host(arena.gradient(0), stream)));
+      for (const float value : devices::on_host(arena.gradient(4), stream))
+        RANK_CHECK(std::abs(static_cast<double>(value) - 2.0 * 0.5 / norm) < 1e-6);
+    });
+  }
+}
+
+TEST_CASE("a training on devices has the parameters of one on the host, to the bit, as a session runs it") {
+  MUSTER_NEEDS_DEVICE();
+  constexpr std::uint64_t steps = 5;
+  for (const int ranks : devices::worlds()) {
+    for (const bool by_adam : {false, true}) {
+      const muster::sgd_options momentum{.momentum = 0.9f, .decay = 1e-3f, .decay_of = muster::is_matrix};
+      const muster::adam_options decoupled{.decay = 1e-2, .decay_of = muster::is_matrix};
+      heap memory;
+      muster::arena host(memory, device_model::shapes());
+      std::fill(host.parameters().begin(), host.parameters().end(), 0.25f);
+      {
+        auto optimizer = by_adam ? muster::any_optimizer(muster::adam(host, decoupled))
+                                 : muster::any_optimizer(muster::sgd(host, momentum));
+        for (std::uint64_t step = 1; step <= steps; ++step) {
+          if (device_model::all_samples(ranks, step) > 0) device_model::fill(host, ranks, step);
+          optimizer.apply(0.05);
+        }
+      }
+      const auto thrown = devices::outcomes(ranks, [&](muster::group& world) {
+        communicator all(world);
+        const muster::device_stream stream;
+        heap own;
+        muster::arena start(own, device_model::shapes());
+        std::fill(start.parameters().begin(), start.parameters().end(), 0.25f);
+        device_arena arena(device_model::shapes(), stream);
+        arena.upload(start, muster::deadline_after(devices::patience));
+        device_gradient_sync sync(arena, {.bucket = 1024});
+        auto optimizer = by_adam ? muster::any_optimizer(muster::device_adam(arena, decoupled))
+                                 : muster::any_optimizer(muster::device_sgd(arena, momentum));
+        muster::state state{arena, optimizer};
+        auto session = muster::fixed_session(world);
+        session.run(state,
+                    [&](muster::step& now) {
+                      const std::uint64_t step = now.number() + 1;
+                      if (device_model::all_samples(ranks, step) > 0) {
+                        auto pass = sync.begin(all);
+                        device_model::backward(arena, pass, all.rank(), step);
+                        pass.wait();
+                      }
+                      optimizer.apply(0.05);
+                    },
+                    {.steps = steps});
+        arena.download(start, muster::deadline_after(devices::patience));
+        RANK_CHECK(std::equal(start.parameters().begin(), start.parameters().end(), host.parameters().begin()));
+        (void)state.digest();  // saves and hashes every part
+      });
+      for (const auto& one : thrown) {
+        if (one) FAIL(muster::describe(one));
+      }
+    }
+  }
+}
+
+TEST_CASE("the state of a device's arena goes to bytes and comes back") {
+  MUSTER_NEEDS_DEVICE();
+  const muster::device_stream stream;
+  device_arena arena(device_model::shapes(), stream);
+  muster::fill(arena.state("velocity"), 2.0f, stream);
+  muster::fill(arena.parameters(), 1.0f, stream);
+  muster::state state{arena};
+  REQUIRE(state.parts().size() == 2);
+  const auto before = state.digest();
+  std::vector<std::vector<std::byte>> saved;
+  for (const auto& part : state.parts()) saved.push_back(part.save());
+  muster::fill(arena.parameters(), 7.0f, stream);
+  CHECK(state.digest() != before);
+  for (std::size_t i = 0; i < saved.size(); ++i) state.parts()[i].load(saved[i]);
+  CHECK(state.digest() == before);
+  saved[0].pop_back();
+  CHECK_THROWS_WITH(state.parts()[0].load(saved[0]), contains("parameters cannot be taken over"));
+  CHECK(state.digest() == before);
+}
+
+TEST_CASE("a pass on a device that is used wrongly says so") {
+  MUSTER_NEEDS_DEVICE();
+  devices::run(1, [](communicator& all, device_stream_ref stream) {
+    device_arena arena(device_model::shapes(), stream);
+    const auto refused = [](const std::function<void()>& call, const std::string& part) {
+      try {
+        call();
+      } catch (const muster::configuration_error& why) {
+        return std::string(why.what()).find(part) != std::string::npos;
+      }
+      return false;
+    };
+    RANK_CHECK(refused([&] { device_gradient_sync(arena, {.send_as = muster::dtype::int32}); }, "sent as int32"));
+    RANK_CHECK(refused([&] { device_gradient_sync(arena, {.clip = -1}); }, "clipped"));
+    RANK_CHECK(refused([&] { muster::device_sgd(arena, {.nesterov = true}); }, "Nesterov"));
+    RANK_CHECK(refused([&] { muster::device_adam(arena, {.beta1 = 2}); }, "beta1"));
+    device_gradient_sync sync(arena, {.bucket = 64, .first_bucket = 64});
+    {
+      auto pass = sync.begin(all);
+      RANK_CHECK(refused([&] { auto second = sync.begin(all); }, "under way"));
+      pass.ready(4);
+      RANK_CHECK(refused([&] { pass.ready(4); }, "written twice"));
+      RANK_CHECK(refused([&] { pass.ready(99); }, "no tensor has index 99"));
+      RANK_CHECK(refused([&] { pass.add_samples(1); }, "too late"));
+      RANK_CHECK(refused([&] { pass.wait(); }, "nobody counted"));
+    }
+    auto pass = sync.begin(all);  // and goes on
+    pass.add_samples(1);
+    pass.wait();
+  });
+}
