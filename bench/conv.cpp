@@ -36,7 +36,7 @@ void convolve(benchmark::State& state, const std::string& backend, const nn::con
       const std::size_t count = std::min(how->block(), batch - first);
       if (pass == "forward") how->forward(count, out.data() + first * shape.out().size());
       if (pass == "data") how->backward_data(count, in.data() + first * shape.in.size(), false);
-      if (pass == "weights") how->backward_weights(count, slopes.data());
+      if (pass == "weights") how->backward_weights(count, nullptr, slopes.data());
     }
   }
   state.counters["GFLOP/s"] = benchmark::Counter(

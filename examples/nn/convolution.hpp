@@ -52,8 +52,9 @@ class convolution {
   virtual void forward(std::size_t images, T* out) = 0;
   /// From slope() to the gradient of the input, which is set or added to.
   virtual void backward_data(std::size_t images, T* in, bool add) = 0;
-  /// From input() and slope(); adds to the gradient of the weights.
-  virtual void backward_weights(std::size_t images, T* weights) = 0;
+  /// From input() and `slopes`, which are dense and one behind another, or slope() if that is null; adds to the gradient
+  /// of the weights.
+  virtual void backward_weights(std::size_t images, const T* slopes, T* weights) = 0;
 
  private:
   convolution_shape shape_;

@@ -221,16 +221,16 @@ void direct_convolution<T>::backward_data(std::size_t images, T* in, bool add) {
 }
 
 template <class T>
-void direct_convolution<T>::backward_weights(std::size_t images, T* weights) {
+void direct_convolution<T>::backward_weights(std::size_t images, const T* slopes, T* weights) {
   const auto& shape = this->shape();
   const extent out = shape.out();
   kernels_->add_weights({.in = input_.memory.data(),
                          .in_image = input_.image_size(),
                          .in_row = shape.stride * input_.row_step(),
                          .in_pixel = shape.stride * shape.in.channels,
-                         .gradient = slope_.pixel(0, 0, 0),
-                         .gradient_image = slope_.image_size(),
-                         .gradient_row = slope_.row_step(),
+                         .gradient = slopes != nullptr ? slopes : slope_.pixel(0, 0, 0),
+                         .gradient_image = slopes != nullptr ? out.size() : slope_.image_size(),
+                         .gradient_row = slopes != nullptr ? out.width * out.channels : slope_.row_step(),
                          .gradient_pixel = out.channels,
                          .images = images,
                          .top = 0,

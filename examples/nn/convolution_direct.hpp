@@ -31,7 +31,7 @@ class direct_convolution final : public convolution<T> {
   void begin(std::span<const T> weights) override;
   void forward(std::size_t images, T* out) override;
   void backward_data(std::size_t images, T* in, bool add) override;
-  void backward_weights(std::size_t images, T* weights) override;
+  void backward_weights(std::size_t images, const T* slopes, T* weights) override;
 
  private:
   /// Images with a border.

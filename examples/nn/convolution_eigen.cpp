@@ -101,13 +101,13 @@ void eigen_convolution<T>::backward_data(std::size_t images, T* in, bool add) {
 }
 
 template <class T>
-void eigen_convolution<T>::backward_weights(std::size_t images, T* weights) {
+void eigen_convolution<T>::backward_weights(std::size_t images, const T* slopes, T* weights) {
   const auto& shape = this->shape();
   const std::size_t pixels = images * shape.out().height * shape.out().width;
   gather(images);
   map(weights, patch_size(shape), shape.out_channels).noalias() +=
       map<T>(static_cast<const T*>(patches_.data()), pixels, patch_size(shape)).transpose() *
-      map<T>(static_cast<const T*>(slope_.data()), pixels, shape.out_channels);
+      map<T>(slopes != nullptr ? slopes : slope_.data(), pixels, shape.out_channels);
 }
 
 template class eigen_convolution<float>;

@@ -19,7 +19,7 @@ class eigen_convolution final : public convolution<T> {
   void begin(std::span<const T> weights) override { weights_ = weights; }
   void forward(std::size_t images, T* out) override;
   void backward_data(std::size_t images, T* in, bool add) override;
-  void backward_weights(std::size_t images, T* weights) override;
+  void backward_weights(std::size_t images, const T* slopes, T* weights) override;
 
  private:
   /// Calls run(patch, pixel, elements): where the taps of a row of the kernel are in patches_ and in an image.

@@ -55,10 +55,10 @@ class onednn_convolution final : public convolution<float> {
     for (std::size_t i = 0; add && i < images * shape().in.size(); ++i) in[i] += sum_[i];
   }
 
-  void backward_weights(std::size_t images, float* weights) override {
+  void backward_weights(std::size_t images, const float* slopes, float* weights) override {
     auto& with = prepared(images);
     with.slopes.execute(stream_, {{DNNL_ARG_SRC, of(with.in, input_.data())},
-                                  {DNNL_ARG_DIFF_DST, of(with.out, slope_.data())},
+                                  {DNNL_ARG_DIFF_DST, of(with.out, slopes != nullptr ? const_cast<float*>(slopes) : slope_.data())},
                                   {DNNL_ARG_DIFF_WEIGHTS, of(with.weights, weight_sum_.data())}});
     stream_.wait();
     for (std::size_t i = 0; i < weight_sum_.size(); ++i) weights[i] += weight_sum_[i];

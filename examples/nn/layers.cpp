@@ -65,11 +65,13 @@ void convolution_layer<T>::forward(const pass& now) {
 template <class T>
 void convolution_layer<T>::backward(const pass& now) {
   how_->begin(weights_->values);
+  // Only for the weights, and as it is: read where it lies.
+  const bool in_place = !in_->wants_gradient() && !out_->normalised();
   for (std::size_t first = 0; first < now.images; first += how_->block()) {
     const std::size_t count = std::min(how_->block(), now.images - first);
     for (std::size_t k = 0; k < count; ++k) {
-      const image_view<T> slope = how_->slope(k);
-      out_->read_gradient(first + k, slope);
+      const image_view<T> slope = in_place ? out_->view(out_->gradient(first + k)) : how_->slope(k);
+      if (!in_place) out_->read_gradient(first + k, slope);
       in_->read(first + k, how_->input(k));
       for (std::size_t y = 0; bias_ != nullptr && y < slope.height; ++y) {
         for (std::size_t x = 0; x < slope.width; ++x) {
@@ -78,7 +80,7 @@ void convolution_layer<T>::backward(const pass& now) {
         }
       }
     }
-    how_->backward_weights(count, weights_->gradient.data());
+    how_->backward_weights(count, in_place ? out_->gradient(first) : nullptr, weights_->gradient.data());
     if (!in_->wants_gradient()) continue;
     how_->backward_data(count, in_->gradient(first), in_.adds());
     for (std::size_t k = 0; k < count; ++k) in_.written(first + k);
@@ -256,10 +258,12 @@ void max_pool<T>::backward(const pass& now) {
   std::vector<T> scratch;
   const std::size_t size = out_->shape().size();
   for (std::size_t i = 0; i < now.images; ++i) {
-    std::fill(image_.begin(), image_.end(), T{0});
+    T* const to = in_->gradient(i);
+    if (!in_.adds()) std::fill_n(to, in_->shape().size(), T{0});
     const T* const slope = slope_of(*out_, i, scratch);
-    for (std::size_t k = 0; k < size; ++k) image_[from_[i * size + k]] += slope[k];
-    give(in_, i, image_.data());
+    const std::uint32_t* const from = from_.data() + i * size;
+    for (std::size_t k = 0; k < size; ++k) to[from[k]] += slope[k];
+    in_.written(i);
   }
   in_.all_written(now);
 }

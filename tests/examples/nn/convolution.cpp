@@ -81,7 +81,7 @@ void compare(const std::string& backend, std::string_view kernels, const nn::con
   const std::vector<T> w(weights.begin(), weights.end());
   const std::vector<double> before(in.size(), 0.25);
   std::vector<T> out(right.out.size()), in_slope(before.begin(), before.end()), set(in.size(), T(9)),
-      weight_slope(w.size());
+      weight_slope(w.size()), again(w.size());
   how->begin(w);
   for (std::size_t first = 0; first < images; first += how->block()) {
     const std::size_t count = std::min(how->block(), images - first);
@@ -92,7 +92,10 @@ void compare(const std::string& backend, std::string_view kernels, const nn::con
     how->forward(count, out.data() + first * shape.out().size());
     how->backward_data(count, set.data() + first * shape.in.size(), false);
     how->backward_data(count, in_slope.data() + first * shape.in.size(), true);
-    how->backward_weights(count, weight_slope.data());
+    how->backward_weights(count, nullptr, weight_slope.data());
+    const auto dense = slope.begin() + static_cast<std::ptrdiff_t>(first * shape.out().size());
+    const std::vector<T> slopes(dense, dense + static_cast<std::ptrdiff_t>(count * shape.out().size()));
+    how->backward_weights(count, slopes.data(), again.data());
   }
   INFO(backend << " " << kernels << ", in " << shape.in.height << "x" << shape.in.width << "x" << shape.in.channels
                << ", out " << shape.out_channels << ", kernel " << shape.kernel << ", stride " << shape.stride
@@ -103,6 +106,7 @@ void compare(const std::string& backend, std::string_view kernels, const nn::con
   for (double& value : added) value += 0.25;
   check_close(in_slope, added, tolerance);
   check_close(weight_slope, right.weight_slope, tolerance);
+  check_close(again, right.weight_slope, tolerance);
 }
 
 TEST_CASE("all ways to convolve agree on random shapes", "[nn]") {
