@@ -1,6 +1,6 @@
 # Every option of the build in one place. Developer options are on only when muster is the top-level project.
 set(MUSTER_WITH_MPI AUTO CACHE STRING "Build muster::mpi: AUTO (if found), ON (or fail), OFF")
-set(MUSTER_WITH_NCCL AUTO CACHE STRING "Build muster::nccl: AUTO (if found), ON (or fail), OFF; no version has it yet")
+set(MUSTER_WITH_NCCL AUTO CACHE STRING "Build muster::nccl: AUTO (if CUDA is found), ON (or fail), OFF")
 set(MUSTER_WITH_ZLIB AUTO CACHE STRING "Build muster::zlib, which reads .gz: AUTO (if found), ON (or fail), OFF")
 set(MUSTER_WITH_TCP AUTO CACHE STRING "Build muster::tcp: AUTO (if OpenSSL is found), ON (or fail), OFF")
 set(MUSTER_WITH_ZSTD AUTO CACHE STRING "Build muster::zstd, which reads .zst and compressed records: AUTO, ON, OFF")
@@ -31,6 +31,9 @@ target_compile_options(muster_build_flags INTERFACE -Wall -Wextra -Wpedantic -Ws
   $<$<BOOL:${MUSTER_WERROR}>:-Werror>
   # GCC 12 warns of its own std::string (https://gcc.gnu.org/PR105651).
   $<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict>
+  # GCC 12 says of its own intrinsics for AVX-512, which Eigen uses, that they are uninitialised
+  # (https://gcc.gnu.org/PR105593).
+  $<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>,$<BOOL:${MUSTER_NATIVE}>>:-Wno-maybe-uninitialized>
   # GCC takes a coroutine's own operator new for another's (https://gcc.gnu.org/PR109224).
   $<$<CXX_COMPILER_ID:GNU>:-Wno-mismatched-new-delete>)
 if(MUSTER_SANITIZE)

@@ -69,7 +69,12 @@ constexpr std::array<setting_info, static_cast<std::size_t>(setting::count_)> ta
     {setting::slow_steps, "slow-steps", "MUSTER_SLOW_STEPS", "N", "20", "elastic: and does so in each of N steps"},
     {setting::mode, "mode", "MUSTER_MODE", "NAME", "allreduce",
      "what ranks exchange in training: allreduce (gradients), allreduce-weights, local-sgd[:STEPS], "
-     "gossip[:ring|:torus|:exponential]"},
+     "gossip[:ring|:torus|:exponential], ps (a parameter server)"},
+    {setting::servers, "servers", "MUSTER_SERVERS", "N", "1", "ps: how many ranks serve, the last ones; the others work"},
+    {setting::replicas, "replicas", "MUSTER_REPLICAS", "N", "0",
+     "ps: copies of all parameters beyond the first: so many servers may die at once"},
+    {setting::consistency, "consistency", "MUSTER_CONSISTENCY", "NAME", "async",
+     "ps: how far workers may be apart: async, bounded:CLOCKS, bulk; ,drop:UPDATES or ,damp:UPDATES behind it"},
     {setting::trace, "trace", "MUSTER_TRACE", "FILE", "none",
      "write a timeline of phases, buckets and collectives of all ranks there"},
     {setting::log_level, "log-level", "MUSTER_LOG_LEVEL", "LEVEL", "warning", "debug, info, warning, error, off"},

@@ -1,0 +1,1 @@
+"""The benchmark platform of muster: runs, compares, reports."""

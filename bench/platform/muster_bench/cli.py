@@ -1,0 +1,156 @@
+"""The command line."""
+import argparse
+import json
+import os
+import pathlib
+import sys
+
+from . import clusters, compare, revisions
+from .division import digest
+from .errors import FINISHED, SLOWER, Refusal
+from .experiment import read_file
+from .launchers import cores_here, launched, shown
+from .request import planned
+from .runner import Runner
+from .sweep import MOST_RUNS
+
+ABOUT = """Runs benchmarks that a file describes, goes on where it was ended, and reports.
+
+exit status: 0 all runs ended well; 1 some failed, and are reported; 2 the file, the command line or the folder cannot be
+used; 3 another runner works in the folder; 4 no room or no right to write; 5 something got slower (compare
+--fail-on-slower); 130 interrupted, the same command goes on. docs/platform.md describes files and results."""
+
+BUILD = "cmake --preset release && cmake --build --preset release --parallel"
+
+
+def parser():
+    made = argparse.ArgumentParser(prog="muster-bench", description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    run = commands.add_parser("run", help="run what a file describes")
+    run.set_defaults(call=run_command)
+    _file_arguments(run)
+    run.add_argument("--out", metavar="DIR", help="where results go; the same folder again goes on")
+    run.add_argument("--dry-run", action="store_true", help="print the commands and write nothing")
+    run.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at a time (their times then disturb each other)")
+    run.add_argument("--retry-failed", action="store_true", help="run those again that failed before")
+    manifests = commands.add_parser("manifests", help="write the files that start the runs on a cluster")
+    manifests.set_defaults(call=manifests_command)
+    _file_arguments(manifests)
+    manifests.add_argument("--out", required=True, metavar="DIR")
+    manifests.add_argument("--kind", action="append", choices=clusters.KINDS, help="only these; again for another [all]")
+    manifests.add_argument("--image", default="", metavar="NAME", help="kubernetes: the image with muster and the programs")
+    manifests.add_argument("--elastic", action="store_true", help="ranks may come and go: a StatefulSet with etcd; srun --no-kill")
+    manifests.add_argument("--results", default="/results", metavar="PATH", help="a folder that all nodes share [%(default)s]")
+    collect = commands.add_parser("collect", help="read the results of runs that were started by such files, and report")
+    collect.set_defaults(call=collect_command)
+    _file_arguments(collect)
+    collect.add_argument("--out", required=True, metavar="DIR", help="what --results of manifests is called here")
+    compared = commands.add_parser("compare", help="two folders of results, with a verdict a row")
+    compared.set_defaults(call=compare_command)
+    compared.add_argument("first", metavar="DIR")
+    compared.add_argument("second", metavar="DIR")
+    _compare_arguments(compared)
+    revisions = commands.add_parser("revisions", help="build and run two git revisions, and compare them")
+    revisions.set_defaults(call=revisions_command)
+    _file_arguments(revisions)
+    revisions.add_argument("old", metavar="OLD", help="a revision")
+    revisions.add_argument("new", metavar="NEW", help="another")
+    revisions.add_argument("--out", required=True, metavar="DIR", help="trees, results and comparison")
+    revisions.add_argument("--build", default=BUILD, metavar="COMMAND", help="builds a tree, in its root [%(default)s]")
+    _compare_arguments(revisions)
+    lock = commands.add_parser("lock", help="print the digests by which closed presets are known")
+    lock.set_defaults(call=lock_command)
+    lock.add_argument("files", nargs="+", metavar="FILE")
+    return made
+
+
+def _compare_arguments(command):
+    command.add_argument("--html", metavar="FILE", help="write a page too")
+    command.add_argument("--fail-on-slower", action="store_true", help="end with status 5 when a row got slower or worse")
+
+
+def _file_arguments(command):
+    command.add_argument("file", metavar="FILE", help="an experiment in YAML, or the name of a preset")
+    command.add_argument("--set", action="append", default=[], metavar="NAME=VALUE",
+                         help="give a parameter another value, or a list [1, 2]")
+    command.add_argument("--place", action="append", default=[], metavar="NAME=PATH",
+                         help="where something lies on this machine, such as build=build/release")
+    command.add_argument("--division", choices=("open", "closed"), help="open: a changed preset may run")
+    command.add_argument("--most-runs", type=int, default=MOST_RUNS, metavar="N", help="refuse to expand to more [%(default)s]")
+
+
+def run_command(chosen):
+    if chosen.jobs < 1:
+        raise Refusal(f"--jobs cannot be {chosen.jobs} (it is 1 or more); leave it out")
+    file, plan, division = planned(chosen)
+    if chosen.dry_run:
+        home = pathlib.Path(chosen.out or "OUT").absolute()
+        for run in plan:
+            print(f"{run.id}\n  {shown(*launched(run, home / 'experiments' / run.id))}")
+        print(f"{len(plan)} runs, {division} division")
+        return FINISHED
+    if not chosen.out:
+        raise Refusal("nobody said where the results go (--out is left out); add --out DIR")
+    busiest = max((run.ranks * run.template.resources.cpus_per_rank for run in plan
+                   if run.template.launcher.kind in ("local", "mpirun")), default=0)
+    if chosen.jobs * busiest > cores_here():
+        print(f"muster-bench: up to {chosen.jobs * busiest} ranks at a time share {cores_here()} cores: look at no times",
+              file=sys.stderr)
+    return Runner(file, plan, chosen.out, division, chosen.jobs, chosen.retry_failed).run()
+
+
+def manifests_command(chosen):
+    _, plan, _ = planned(chosen, to_run=False)
+    kinds = chosen.kind or [kind for kind in clusters.KINDS if chosen.image or kind != "kubernetes"]
+    made = clusters.write(chosen.out, plan, kinds, chosen.image, chosen.elastic, chosen.results)
+    print("\n".join(map(str, made)))
+    return FINISHED
+
+
+def collect_command(chosen):
+    file, plan, division = planned(chosen, to_run=False)
+    if not (pathlib.Path(chosen.out) / "experiments").is_dir():
+        raise Refusal(f"'{chosen.out}' has no results (there is no folder experiments in it); name what --results was")
+    return Runner(file, plan, chosen.out, division).collect()
+
+
+def compare_command(chosen):
+    rows, alone = compare.compare(compare.load(chosen.first), compare.load(chosen.second))
+    return _judged(chosen, (chosen.first, chosen.second), rows, alone)
+
+
+def revisions_command(chosen):
+    if chosen.place:
+        raise Refusal("--place build is each revision's own (both are built for this); leave it out")
+    folders = [revisions.run(chosen, revision) for revision in (chosen.old, chosen.new)]
+    rows, alone = compare.compare(*map(compare.load, folders))
+    return _judged(chosen, (chosen.old, chosen.new), rows, alone)
+
+
+def _judged(chosen, names, rows, alone):
+    if not rows:
+        raise Refusal(f"'{names[0]}' and '{names[1]}' have nothing in common (no experiment with the same parameters and "
+                      "measures); compare results of the same file")
+    print(compare.as_text(rows, alone))
+    if chosen.html:
+        compare.write_page(chosen.html, names, rows, alone)
+    worse = any(row.verdict in ("slower", "worse") for row in rows)
+    return SLOWER if worse and chosen.fail_on_slower else FINISHED
+
+
+def lock_command(chosen):
+    closed = [file for file in map(read_file, chosen.files) if file.division == "closed"]
+    print(json.dumps({file.name: digest(file.content) for file in closed}, indent=2, sort_keys=True))
+    return FINISHED
+
+
+def main(words=None):
+    chosen = parser().parse_args(words)
+    try:
+        return chosen.call(chosen)
+    except Refusal as refusal:
+        print(f"muster-bench: {refusal}", file=sys.stderr)
+        return refusal.status
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FINISHED

@@ -1,0 +1,198 @@
+"""Files by which the runs of a plan are started on a cluster: Slurm, mpirun over ssh, Kubernetes. They are written, not run."""
+import pathlib
+import re
+import shlex
+
+import yaml
+
+from .errors import Refusal
+from .files import make_folder, write_whole
+from .text import slug
+
+KINDS = ("slurm", "ssh", "kubernetes")
+SSH_HOME = "/home/mpiuser"        # of the image: see bench/platform/Dockerfile
+ETCD_IMAGE = "quay.io/coreos/etcd:v3.5.15"
+ETCD = "muster-etcd"
+
+
+class _Plain(yaml.SafeDumper):
+    """Texts of several lines as such, and nothing referred to from elsewhere."""
+
+    def ignore_aliases(self, data):
+        return True
+
+
+_Plain.add_representer(str, lambda dumper, text: dumper.represent_scalar(
+    "tag:yaml.org,2002:str", text, style="|" if "\n" in text else None))
+
+
+def _documents(documents):
+    text = yaml.dump_all(documents, Dumper=_Plain, sort_keys=False, default_flow_style=False, width=1000)
+    return f"# Written by muster-bench; not run on a cluster by those who made it.\n{text}"
+
+
+def write(out, plan, kinds, image, elastic=False, results="/results"):
+    """Writes the files of each run; returns their paths. `results` is a folder that all nodes or pods share."""
+    out, made = pathlib.Path(out), []
+    for run in plan:
+        if run.template.launcher.kind == "simgrid":
+            raise Refusal(f"template '{run.template.name}' is simulated (a cluster has hosts of its own); leave it out")
+        for kind in kinds:
+            folder = make_folder(out / kind)
+            for name, text in FORMS[kind](run, pathlib.Path(results), image, elastic):
+                if not (folder / name).exists() or (folder / name).read_text() != text:
+                    write_whole(folder / name, text)
+                made.append(folder / name)
+    return list(dict.fromkeys(made))
+
+
+def _command(run, results):
+    """(words, variables) of one rank."""
+    home = results / "experiments" / run.id
+    words = run.words(run.template.command, home)
+    return words, {name: run.text(text, home) for name, text in run.template.environment.items()}, home / "output" / "1"
+
+
+def _minutes(run):
+    return max(1, -(-int(run.template.timeout) // 60))
+
+
+def _megabytes(run):
+    return run.template.resources.memory >> 20
+
+
+def _sh(words, variables, output):
+    exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
+    return f"mkdir -p {shlex.quote(str(output))}\ncd {shlex.quote(str(output))}\n{exports}{shlex.join(words)} > log.txt 2>&1\n"
+
+
+# ---- Slurm ----
+
+def slurm(run, results, _, elastic):
+    """A batch script. srun speaks PMIx, by which ranks find each other; an elastic job starts muster-launch on each node."""
+    words, variables, output = _command(run, results)
+    cpus = run.template.resources.cpus_per_rank
+    lines = ["#!/bin/sh", f"#SBATCH --job-name={run.id[:60]}", f"#SBATCH --ntasks={run.ranks}", f"#SBATCH --cpus-per-task={cpus}",
+             f"#SBATCH --time={_minutes(run)}"]
+    if _megabytes(run):
+        lines.append(f"#SBATCH --mem-per-cpu={_megabytes(run) // cpus}M")
+    if elastic:
+        lines.append("#SBATCH --no-kill")
+        launch = ["srun", "--no-kill", "--kill-on-bad-exit=0", "--ntasks-per-node=1", "muster-launch", "-n", "1", "--elastic", "on",
+                  "--rendezvous", f"file:{results}/rendezvous/{run.id}", *words]
+    else:
+        launch = ["srun", "--mpi=pmix", *words]
+    yield f"{run.id}.sbatch", "\n".join(lines) + "\nset -e\n" + _sh(launch, variables, output)
+
+
+# ---- ssh ----
+
+def ssh(run, results, _, __):
+    """A script for a machine that reaches all hosts of `hosts` by ssh without a password."""
+    words, variables, output = _command(run, results)
+    passed = [word for name in variables for word in ("-x", name)]
+    launch = ["mpirun", "-n", str(run.ranks), "--hostfile", "HOSTS", "--map-by", f"slot:PE={run.template.resources.cpus_per_rank}",
+              *passed, *words]
+    text = _sh(launch, variables, output).replace("HOSTS", '"$hosts"')
+    yield f"{run.id}.sh", ("#!/bin/sh\n# usage: " + f"{run.id}.sh [HOSTFILE]   (a line a host: name slots=N)\nset -e\n"
+                           f'hosts=$(realpath "${{1:-hosts}}")\n{text}')
+
+
+# ---- Kubernetes ----
+
+def kubernetes(run, results, image, elastic):
+    if not image:
+        raise Refusal("pods need an image (--image is left out); build one with bench/platform/Dockerfile and name it")
+    documents = _elastic(run, results, image) if elastic else [_mpi_job(run, results, image)]
+    yield f"{run.id}.yaml", _documents(documents)
+    if elastic:
+        yield "etcd.yaml", _documents(_etcd())
+
+
+def name_of(run):
+    """What Kubernetes takes for a name: letters, digits and dashes, at most 50 for what it appends."""
+    text = re.sub(r"[^a-z0-9]+", "-", slug(run.id).lower()).strip("-")
+    short = text if len(text) <= 50 else f"{text[:41].rstrip('-')}-{run.key[:8]}"
+    return short if short[0].isalpha() else f"m-{short}"[:50].rstrip("-")
+
+
+def _resources(run):
+    limits = {"cpu": str(run.template.resources.cpus_per_rank)}
+    if _megabytes(run):
+        limits["memory"] = f"{_megabytes(run)}Mi"
+    return {"requests": limits, "limits": limits}
+
+
+def _container(run, image, words, results, variables=None, name="rank"):
+    return {"name": name, "image": image, "command": words[:1], "args": words[1:],
+            **({"env": [{"name": key, "value": value} for key, value in variables.items()]} if variables else {}),
+            "resources": _resources(run), "volumeMounts": [{"name": "results", "mountPath": str(results)}]}
+
+
+def _volumes():
+    return [{"name": "results", "persistentVolumeClaim": {"claimName": "muster-results"}}]
+
+
+def _mpi_job(run, results, image):
+    words, variables, output = _command(run, results)
+    passed = [word for name in variables for word in ("-x", name)]
+    line = _sh(["mpirun", "-n", str(run.ranks), *passed, *words], variables, output)
+    launcher = _container(run, image, ["sh", "-ec", line], results, name="launcher")
+    worker = _container(run, image, ["/usr/sbin/sshd", "-De", "-f", f"{SSH_HOME}/.sshd_config"], results)
+    for each in (launcher, worker):
+        each["securityContext"] = {"runAsUser": 1000}
+    return {"apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob", "metadata": {"name": name_of(run)},
+            "spec": {"slotsPerWorker": 1, "sshAuthMountPath": f"{SSH_HOME}/.ssh", "mpiImplementation": "OpenMPI",
+                     "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": run.template.retries.attempts - 1,
+                                   "activeDeadlineSeconds": int(run.template.timeout)},
+                     "mpiReplicaSpecs": {
+                         "Launcher": {"replicas": 1, "restartPolicy": "Never", "template": {"spec": {
+                             "containers": [launcher], "volumes": _volumes()}}},
+                         "Worker": {"replicas": run.ranks, "template": {"spec": {
+                             "containers": [worker], "volumes": _volumes()}}}}}}
+
+
+def _elastic(run, results, image):
+    """Pods that may come and go: kubectl scale changes their number while the job trains."""
+    words, variables, output = _command(run, results)
+    name = name_of(run)
+    launch = ["muster-launch", "-n", "1", "--restart", "0", *words]
+    # A pod of a StatefulSet is always started again: one that has trained to the end stays instead.
+    line = _sh(launch, {}, output).replace("> log.txt", '> "log-$HOSTNAME.txt"') + "exec sleep infinity\n"
+    variables = {**variables, "MUSTER_ELASTIC": "on", "MUSTER_JOB": name, "MUSTER_RENDEZVOUS": f"etcd://{ETCD}:2379"}
+    container = _container(run, image, ["sh", "-ec", line], results, variables)
+    container["env"].append({"name": "MUSTER_TOKEN", "valueFrom": {"secretKeyRef": {"name": "muster-token", "key": "token"}}})
+    labels = {"app": name}
+    return [_service(name, labels, [("data", 1)], headless_of=True),
+            {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": name},
+             "spec": {"serviceName": name, "replicas": run.ranks, "podManagementPolicy": "Parallel",
+                      "selector": {"matchLabels": labels},
+                      "template": {"metadata": {"labels": labels}, "spec": {
+                          "terminationGracePeriodSeconds": 10, "containers": [container], "volumes": _volumes()}}}}]
+
+
+def _service(name, labels, ports, headless_of=False):
+    spec = {"selector": labels, "ports": [{"name": port, "port": number} for port, number in ports]}
+    if headless_of:
+        spec = {"clusterIP": "None", "publishNotReadyAddresses": True, **spec}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec}
+
+
+def _etcd():
+    """One member, whose data outlives its pod: enough for the membership of jobs, which goes on without it for a while."""
+    labels = {"app": ETCD}
+    container = {"name": "etcd", "image": ETCD_IMAGE, "command": ["etcd"],
+                 "args": ["--data-dir=/data", "--listen-client-urls=http://0.0.0.0:2379",
+                          f"--advertise-client-urls=http://{ETCD}:2379"],
+                 "ports": [{"name": "client", "containerPort": 2379}],
+                 "readinessProbe": {"httpGet": {"path": "/health", "port": 2379}, "periodSeconds": 5},
+                 "volumeMounts": [{"name": "data", "mountPath": "/data"}]}
+    return [_service(ETCD, labels, [("client", 2379)]),
+            {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": ETCD},
+             "spec": {"serviceName": ETCD, "replicas": 1, "selector": {"matchLabels": labels},
+                      "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}},
+                      "volumeClaimTemplates": [{"metadata": {"name": "data"}, "spec": {
+                          "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}}]}}]
+
+
+FORMS = {"slurm": slurm, "ssh": ssh, "kubernetes": kubernetes}

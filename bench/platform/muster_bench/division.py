@@ -1,0 +1,35 @@
+"""Closed and open, as MLBench means them: what is compared in the closed division was run as it was published."""
+import pathlib
+
+from .errors import Refusal
+from .files import digest_of, read_json
+
+PRESETS = pathlib.Path(__file__).resolve().parent.parent / "presets"
+if not PRESETS.is_dir():
+    PRESETS = PRESETS.parent.parent / "presets"      # in the sources
+
+
+def locked():
+    """Name of each closed preset -> digest of what it says."""
+    return read_json(PRESETS / "closed.json") or {}
+
+
+def digest(content):
+    """Of the meaning of a file: comments, and where things lie and what they cost here, are no part of it."""
+    return digest_of({key: value for key, value in content.items() if key not in ("places", "prices")})
+
+
+def division_of(file, settings, asked):
+    """In which division a run of this file counts; refuses what would pass for closed and is not."""
+    if asked == "open" or file.division == "open":
+        if asked == "closed":
+            raise Refusal(f"'{file.path.name}' is of the open division (it does not claim to be a published task); "
+                          "leave --division out")
+        return "open"
+    if settings:
+        raise Refusal(f"--set {next(iter(settings))} would change the closed preset '{file.name}' (its results are only "
+                      "comparable as it is); add --division open")
+    if locked().get(file.name) != digest(file.content):
+        raise Refusal(f"'{file.path.name}' says that it is the closed preset '{file.name}' but is not what was published "
+                      f"(its digest differs); write division: open, or take the file from {PRESETS}")
+    return "closed"

@@ -1,0 +1,116 @@
+"""YAML as experiments are written in, and reading it with errors that say what and where."""
+import re
+
+import yaml
+
+from .errors import Refusal, closest, listed
+
+MISSING = object()
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.2's plain values: `on`, `no` and `12:30` are texts, 1e-4 is a number; a key given twice is an error."""
+    yaml_implicit_resolvers = {}
+
+    def construct_mapping(self, node, deep=False):
+        seen = {}
+        for key_node, _ in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise yaml.constructor.ConstructorError(None, None, "a key that is no text", key_node.start_mark)
+            if key_node.tag != "tag:yaml.org,2002:merge" and key_node.value in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"'{key_node.value}' is there twice",
+                                                        key_node.start_mark)
+            seen[key_node.value] = True
+        return super().construct_mapping(node, deep)
+
+    def number(self, node):
+        text = self.construct_scalar(node)
+        return float(text)
+
+
+_Loader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"^(?:~|null|)$"), ["~", "n", ""])
+_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|false)$"), list("tf"))
+_Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"^[-+]?(?:0|[1-9][0-9]*)$"), list("-+0123456789"))
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(
+    r"^[-+]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?$"), list("-+.0123456789"))
+_Loader.add_implicit_resolver("tag:yaml.org,2002:merge", re.compile(r"^<<$"), ["<"])
+_Loader.add_constructor("tag:yaml.org,2002:float", _Loader.number)
+
+
+def load(path):
+    """What a YAML file says."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return yaml.load(file, Loader=_Loader)
+    except OSError as error:
+        raise Refusal(f"cannot read '{path}' ({error.strerror}); name a file that describes an experiment") from error
+    except UnicodeDecodeError as error:
+        raise Refusal(f"'{path}' is no text (byte {error.start} is not UTF-8); name a YAML file") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
+        why = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise Refusal(f"{place}: this is no YAML that can be read ({why}); mend the line") from error
+    except (ValueError, RecursionError) as error:
+        raise Refusal(f"'{path}' cannot be read ({error}); mend it") from error
+
+
+KINDS = {"a text": str, "a whole number": int, "a number": (int, float), "true or false": bool, "a list": list,
+         "a mapping": dict}
+
+
+class Section:
+    """A mapping of the file, read key by key; what nobody has asked for is unknown."""
+
+    def __init__(self, value, where):
+        if value is None:
+            value = {}
+        if not isinstance(value, dict):
+            raise Refusal(f"{where} is {type(value).__name__} '{_short(value)}' (it must be a mapping); write key: value")
+        self.where = where
+        self._value = value
+        self._asked = []
+
+    def get(self, key, kind, default=MISSING):
+        """The value, of one of the kinds above ("a text or a list"); the default where it is left out."""
+        self._asked.append(key)
+        value = self._value.get(key)
+        if value is None:
+            if default is MISSING:
+                raise Refusal(f"{self.where} has no '{key}' (it is needed: {kind}); add it")
+            return default
+        for one in kind.split(" or "):
+            wanted = KINDS[one]
+            if isinstance(value, wanted) and (not isinstance(value, bool) or wanted is bool):
+                return value
+        raise Refusal(f"{self.where}: '{key}' cannot be '{_short(value)}' (it is {kind}); change it")
+
+    def section(self, key):
+        return Section(self.get(key, "a mapping", {}), f"{self.where}, {key}")
+
+    def free(self, key):
+        """A mapping whose keys are the writer's."""
+        return self.get(key, "a mapping", {})
+
+    def done(self):
+        for key in self._value:
+            if key not in self._asked:
+                raise Refusal(f"{self.where} has the unknown key '{key}' (known: {listed(self._asked)}); "
+                              f"{closest(key, self._asked, 'leave it out')}")
+
+
+KINDS["true"] = KINDS["true or false"]
+KINDS["false"] = KINDS["true or false"]
+
+
+def _short(value):
+    text = str(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def parse(text):
+    """A value as it stands on a command line."""
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except yaml.YAMLError as error:
+        raise Refusal(f"'{text}' is no value ({getattr(error, 'problem', error)}); put it in quotes") from error

@@ -1,0 +1,207 @@
+"""The file of an experiment: templates, what they run through, and how the results are judged."""
+import dataclasses
+import pathlib
+
+from . import document
+from .document import Section
+from .errors import Refusal, closest, listed
+from .sweep import MOST_RUNS, checked_cases, expand
+from .template import BUILT_IN, Template, read_template
+
+FORMAT = 1
+DIVISIONS = ("open", "closed")
+GOALS = {"accuracy": "val_accuracy", "val_loss": "val_loss", "train_loss": "train_loss"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Goal:
+    metric: str
+    value: float
+
+    def reached(self, epoch):
+        """Whether a row of a series is there, by what muster's tracker calls its columns."""
+        number = epoch.get(GOALS[self.metric])
+        if number is None:
+            return False
+        return number >= self.value if self.metric == "accuracy" else number <= self.value
+
+
+@dataclasses.dataclass(frozen=True)
+class Prices:
+    currency: str = ""
+    cpu_hour: float = 0.0
+    rank_hour: float = 0.0
+    machine_hour: float = 0.0
+
+    def given(self):
+        return bool(self.currency)
+
+    def of(self, seconds, ranks, cpus_per_rank):
+        return seconds / 3600 * (self.machine_hour + ranks * (self.rank_hour + cpus_per_rank * self.cpu_hour))
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    name: str
+    template: Template
+    parameters: dict
+    sweep: dict
+    exclude: list
+    repeats: int
+    seed: int
+    goal: Goal = None     # its own, else that of the file
+    cases: tuple = ()     # parameters that change together
+
+    def runs(self, most=MOST_RUNS):
+        where = f"experiment '{self.name}'"
+        for values, repeat in expand(self.parameters, self.sweep, self.exclude, self.repeats, where, most, self.cases):
+            ranks = values.get("ranks", 1)
+            if not isinstance(ranks, int) or isinstance(ranks, bool) or not 1 <= ranks <= 1_000_000:
+                raise Refusal(f"{where}: ranks cannot be '{ranks}' (it is a whole number, 1 or more); change it")
+            yield {"ranks": 1, **values}, repeat, self.seed + repeat - 1
+
+
+@dataclasses.dataclass(frozen=True)
+class File:
+    path: pathlib.Path
+    content: dict           # as it was read, with what the command line set
+    name: str
+    title: str
+    about: str
+    division: str
+    places: dict            # name -> absolute path
+    experiments: tuple
+    accuracy_after: tuple = ()
+    prices: Prices = Prices()
+    plain: dict = None      # which runs are the plain baseline: {"experiment": ..., and parameters}
+
+
+def read_file(path, settings=None, places=None):
+    """Reads and checks all of it. `settings` are parameters that the command line gives to every experiment that has
+    them, `places` folders."""
+    path = pathlib.Path(path).absolute()
+    content = document.load(path)
+    top = Section(content, f"'{path.name}'")
+    version = top.get("muster-bench", "a whole number")
+    if version != FORMAT:
+        raise Refusal(f"'{path.name}' is of format {version} (this runner reads {FORMAT}); use the runner it was written for")
+    name = top.get("name", "a text")
+    division = top.get("division", "a text", "open")
+    if division not in DIVISIONS:
+        raise Refusal(f"'{path.name}': the division cannot be '{division}' (it is open or closed); change it")
+    where_to = _places(top.free("places"), places or {}, path)
+    templates = _templates(top, path)
+    experiments = _experiments(top, templates, where_to, settings or {}, path)
+    made = File(path=path, content=content, name=name, title=top.get("title", "a text", name),
+                about=top.get("about", "a text", ""), division=division, places=where_to, experiments=experiments,
+                accuracy_after=_times(top), prices=_prices(top.section("prices")),
+                plain=_plain(top, experiments))
+    top.done()
+    return made
+
+
+def _places(given, overridden, path):
+    for name in overridden:
+        if name not in given:
+            raise Refusal(f"--place {name} is not one of this file's places (it has: {listed(given)}); "
+                          f"{closest(name, given, 'leave it out')}")
+    for name in given:
+        if name in BUILT_IN:
+            raise Refusal(f"'{path.name}': the place '{name}' has the name of something that every run has; choose another")
+    return {name: str(pathlib.Path(overridden.get(name, str(value))).expanduser().absolute())
+            for name, value in given.items()}
+
+
+def _templates(top, path):
+    entries = {}
+    for other in top.get("include", "a list", []):
+        included = Section(document.load(path.parent / str(other)), f"'{other}'")
+        included.get("muster-bench", "a whole number", FORMAT)
+        entries.update(included.free("templates"))
+        included.done()
+    entries.update(top.free("templates"))
+    return {name: read_template(name, value) for name, value in entries.items()}
+
+
+def _experiments(top, templates, places, settings, path):
+    entries = top.get("experiments", "a mapping")
+    made, used = [], set()
+    for name, value in entries.items():
+        section = Section(value, f"experiment '{name}'")
+        which = section.get("template", "a text")
+        if which not in templates:
+            raise Refusal(f"{section.where} has the unknown template '{which}' (known: {listed(templates)}); "
+                          f"{closest(which, templates, 'write that template')}")
+        parameters, sweep = dict(section.free("parameters")), dict(section.free("sweep"))
+        cases = checked_cases(section.get("cases", "a list", []), section.where)
+        for key, given in settings.items():
+            if key in parameters or key in sweep:
+                used.add(key)
+                parameters.pop(key, None)
+                sweep[key] = given if isinstance(given, list) else [given]
+        for key in (*parameters, *cases[0], *sweep):
+            if key in places or (key in BUILT_IN and key != "ranks"):
+                raise Refusal(f"{section.where}: a parameter cannot be called '{key}' (every run has that); choose another name")
+        for key, given in parameters.items():
+            if isinstance(given, (list, dict)):
+                raise Refusal(f"{section.where}: the parameter '{key}' has several values; put it under sweep")
+        template = templates[which]
+        template.check_placeholders([*BUILT_IN, *places, *parameters, *cases[0], *sweep])
+        experiment = Experiment(name=name, template=template, parameters=parameters, sweep=sweep,
+                                exclude=section.get("exclude", "a list", []),
+                                repeats=section.get("repeats", "a whole number", 1),
+                                seed=section.get("seed", "a whole number", 1), goal=_goal(section) or _goal(top),
+                                cases=tuple(case for case in cases if case))
+        section.done()
+        if experiment.repeats < 1:
+            raise Refusal(f"{section.where}: repeats cannot be {experiment.repeats} (it is 1 or more); change it")
+        made.append(experiment)
+    for key in settings:
+        if key not in used:
+            known = sorted({each for experiment in made for each in (*experiment.parameters, *experiment.sweep)})
+            raise Refusal(f"--set {key} is a parameter of no experiment in '{path.name}' (they have: {listed(known)}); "
+                          f"{closest(key, known, 'leave it out')}")
+    if not made:
+        raise Refusal(f"'{path.name}' has no experiments (there is nothing to run); write one")
+    return tuple(made)
+
+
+def _goal(top):
+    section = top.section("goal")
+    metric = section.get("metric", "a text", "")
+    if not metric:
+        section.done()
+        return None
+    if metric not in GOALS:
+        raise Refusal(f"{section.where} has the unknown metric '{metric}' (known: {listed(GOALS)}); "
+                      f"{closest(metric, GOALS, 'use one of these')}")
+    made = Goal(metric, float(section.get("value", "a number")))
+    section.done()
+    return made
+
+
+def _times(top):
+    value = top.get("accuracy-after", "a list", [])
+    for one in value:
+        if not isinstance(one, (int, float)) or one <= 0:
+            raise Refusal(f"{top.where}: accuracy-after has '{one}' (it lists seconds above 0); change it")
+    return tuple(value)
+
+
+def _prices(section):
+    made = Prices(section.get("currency", "a text", ""), *(float(section.get(key, "a number", 0))
+                                                           for key in ("cpu-hour", "rank-hour", "machine-hour")))
+    section.done()
+    if not made.currency and (made.cpu_hour or made.rank_hour or made.machine_hour):
+        raise Refusal(f"{section.where} has no currency (a price is a number of something); add currency: EUR")
+    return made
+
+
+def _plain(top, experiments):
+    value = dict(top.free("plain-baseline"))
+    if not value:
+        return None
+    named = value.get("experiment")
+    if named is not None and named not in [each.name for each in experiments]:
+        raise Refusal(f"{top.where}: plain-baseline names the unknown experiment '{named}'; name one that is there")
+    return value

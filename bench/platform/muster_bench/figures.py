@@ -1,0 +1,174 @@
+"""Pictures as SVG that a page holds itself. Colours are names of the page's own, so that they follow light and dark."""
+import io
+import re
+
+import matplotlib
+
+matplotlib.use("svg")
+from matplotlib import pyplot  # noqa: E402
+from matplotlib.ticker import FuncFormatter, NullFormatter  # noqa: E402
+
+from .text import value_text  # noqa: E402
+
+# matplotlib wants colours; each of these stands for a variable of the page.
+INK, FAINT = "#0a0b01", "#0a0b02"
+SERIES = [f"#0a0c{number:02x}" for number in range(1, 9)]
+VARIABLES = {INK: "--ink", FAINT: "--faint", **{colour: f"--s{number}" for number, colour in enumerate(SERIES, 1)}}
+DASHES = ["-", "--", "-.", ":"]
+MARKERS = "os^Dv<>P"
+
+pyplot.rcParams.update({
+    "svg.fonttype": "none", "font.family": "sans-serif", "font.size": 11, "text.color": INK, "axes.labelcolor": INK,
+    "axes.edgecolor": FAINT, "xtick.color": INK, "ytick.color": INK, "axes.spines.top": False, "axes.spines.right": False,
+    "axes.grid": True, "grid.color": FAINT, "grid.linewidth": 0.5, "legend.frameon": False, "figure.facecolor": "none",
+    "axes.facecolor": "none", "savefig.facecolor": "none", "svg.hashsalt": "muster", "legend.fontsize": 10})
+
+
+def style(index):
+    """Lines are told apart by colour, dash and marker: not everybody sees all of these."""
+    return {"color": SERIES[index % len(SERIES)], "linestyle": DASHES[index // len(SERIES) % len(DASHES)],
+            "marker": MARKERS[index % len(MARKERS)], "markersize": 5}
+
+
+class Picture:
+    """A figure with one pair of axes: with Picture(...) as axes: ...; `svg` has the text afterwards."""
+
+    def __init__(self, x, y, height=3.4):
+        self.svg = ""
+        self._figure, self._axes = pyplot.subplots(figsize=(5.6, height), layout="constrained")
+        self._axes.set_xlabel(x)
+        self._axes.set_ylabel(y)
+
+    def __enter__(self):
+        return self._axes
+
+    def __exit__(self, kind, *_):
+        if kind is None:
+            text = io.StringIO()
+            self._figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+            self.svg = embedded(text.getvalue())
+        pyplot.close(self._figure)
+
+
+def embedded(svg):
+    """What matplotlib wrote, fit to stand in a page: no prologue, no size of its own, the page's colours, names of its own."""
+    svg = svg[svg.index("<svg"):]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)
+    svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
+    svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
+    for colour, variable in VARIABLES.items():
+        svg = svg.replace(colour, f"var({variable})")
+    embedded.count += 1
+    prefix = f"p{embedded.count}-"
+    svg = re.sub(r'\bid="', f'id="{prefix}', svg)
+    svg = re.sub(r'(xlink:href="|url\()#', rf"\1#{prefix}", svg)
+    return svg.strip()
+
+
+embedded.count = 0
+
+
+def over_time(lines, what, target=None, scale="linear"):
+    """lines: label -> [the (seconds, value) of a repetition, ...]. The one that took the median time is drawn strongly."""
+    picture = Picture("training time, s", what)
+    with picture as axes:
+        for index, (label, repetitions) in enumerate(lines.items()):
+            repetitions = sorted(repetitions, key=lambda points: points[-1][0])
+            middle = len(repetitions) // 2
+            for number, points in enumerate(repetitions[middle:] + repetitions[:middle]):
+                axes.plot(*zip(*points), label=label if number == 0 else None, alpha=1 if number == 0 else 0.35,
+                          linewidth=1.8 if number == 0 else 0.9, **style(index))
+        if target is not None:
+            axes.axhline(target, color=INK, linewidth=1.2, linestyle=(0, (6, 3)), label=f"goal {target:g}")
+        axes.set_yscale(scale)
+        axes.legend()
+    return picture.svg
+
+
+def speed_up(lines, what):
+    """lines: label -> [(ranks, speed-up)], with the ideal line beside them."""
+    picture = Picture("ranks", what)
+    with picture as axes:
+        ranks = sorted({rank for points in lines.values() for rank, _ in points})
+        axes.plot(ranks, ranks, color=INK, linewidth=1.2, linestyle=(0, (6, 3)), label="ideal")
+        for index, (label, points) in enumerate(lines.items()):
+            axes.plot(*zip(*sorted(points)), label=label, linewidth=1.8, **style(index))
+        axes.set_xticks(ranks)
+        axes.set_ylim(bottom=0)
+        axes.legend()
+    return picture.svg
+
+
+def shares(bars):
+    """bars: [(label, {part: share})], stacked to what was measured; the rest is none of these."""
+    picture = Picture("", "share of training time", height=max(2.2, 1.2 + 0.36 * len(bars)))
+    parts = ["computation", "communication", "waiting"]
+    with picture as axes:
+        labels = [label for label, _ in bars]
+        left = [0.0] * len(bars)
+        for index, part in enumerate(parts):
+            widths = [values.get(part, 0.0) for _, values in bars]
+            axes.barh(labels, widths, left=left, label=part, color=SERIES[index], height=0.62,
+                      hatch=["", "///", "..."][index], edgecolor="none" if index == 0 else FAINT)
+            left = [a + b for a, b in zip(left, widths)]
+        axes.set_xlabel("share of training time, of the slowest rank")
+        axes.set_ylabel("")
+        axes.set_xlim(0, max(1.0, max(left)))
+        axes.invert_yaxis()
+        axes.grid(axis="y", visible=False)
+        axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncol=3, columnspacing=1.0, handlelength=1.2)
+    return picture.svg
+
+
+def spread_bars(bars, what):
+    """bars: [(label, {min, median, max})]: the median as a bar, from min to max as a line."""
+    picture = Picture("", what, height=max(2.0, 1.0 + 0.36 * len(bars)))
+    with picture as axes:
+        labels = [label for label, _ in bars]
+        middle = [found["median"] for _, found in bars]
+        low = [found["median"] - found["min"] for _, found in bars]
+        high = [found["max"] - found["median"] for _, found in bars]
+        axes.barh(labels, middle, xerr=[low, high], color=SERIES[0], height=0.62, ecolor=INK, capsize=3)
+        axes.set_xlabel(what)
+        axes.set_ylabel("")
+        axes.set_xlim(left=0)
+        axes.invert_yaxis()
+        axes.grid(axis="y", visible=False)
+    return picture.svg
+
+
+def over_size(lines, x, what, log=True):
+    """lines: label -> [(x, {min, median, max})]."""
+    picture = Picture(x, what)
+    with picture as axes:
+        ticks = sorted({at for points in lines.values() for at, _ in points})
+        for index, (label, points) in enumerate(lines.items()):
+            points = sorted(points, key=lambda point: point[0])
+            xs = [at for at, _ in points]
+            axes.plot(xs, [found["median"] for _, found in points], label=label, linewidth=1.8, **style(index))
+            axes.fill_between(xs, [found["min"] for _, found in points], [found["max"] for _, found in points],
+                              color=SERIES[index % len(SERIES)], alpha=0.18, linewidth=0)
+        if log:
+            axes.set_xscale("log", base=2)
+            axes.set_yscale("log")
+            axes.xaxis.set_minor_formatter(NullFormatter())
+            axes.set_xticks(ticks[::max(1, (len(ticks) + 5) // 6)])
+            axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: size_text(value)))
+        else:
+            axes.set_xticks(ticks)
+            axes.set_ylim(bottom=0)
+        if len(lines) > 4:
+            axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncol=2)
+        else:
+            axes.legend()
+    return picture.svg
+
+
+def size_text(value):
+    for unit in ("", "K", "M", "G"):
+        if value < 1024 or unit == "G":
+            return f"{value:g}{unit}"
+        value /= 1024
+    return value_text(value)
+
+

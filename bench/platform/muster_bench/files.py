@@ -1,0 +1,136 @@
+"""Files that are written whole or not at all, what they contain, and whose folder it is."""
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+import socket
+import time
+
+from .errors import Busy, NoRoom, Refusal
+
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
+@contextlib.contextmanager
+def writing(path):
+    """Says in one line what kept a file from being written."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in NO_SPACE:
+            raise NoRoom(f"no room to write '{path}' ({error.strerror}); make some and run the same command again, "
+                         "finished runs are kept") from error
+        raise NoRoom(f"cannot write '{path}' ({error.strerror}); choose a folder that this user may write to") from error
+
+
+def write_whole(path, content):
+    """Writes text or bytes so that at every moment, also after a kill, the old file or the new one is there."""
+    path = pathlib.Path(path)
+    data = content.encode() if isinstance(content, str) else content
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    with writing(path):
+        try:
+            with open(beside, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(beside, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                beside.unlink()
+            raise
+
+
+def write_json(path, value):
+    write_whole(path, json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n")
+
+
+def read_json(path):
+    """The value, or None where there is no file or no JSON in it."""
+    try:
+        return json.loads(pathlib.Path(path).read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def make_folder(path):
+    with writing(path):
+        pathlib.Path(path).mkdir(parents=True, exist_ok=True)
+    return pathlib.Path(path)
+
+
+def remove_tree(path):
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def digest_of(value):
+    """Of anything JSON can say: the same for the same meaning."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+class Digests:
+    """SHA-256 of files and folders; each is read once in the life of a runner."""
+
+    def __init__(self):
+        self._known = {}
+
+    def of_path(self, path):
+        path = pathlib.Path(path)
+        if path not in self._known:
+            try:
+                self._known[path] = self._of_folder(path) if path.is_dir() else self._of_file(path)
+            except OSError as error:
+                raise Refusal(f"cannot read '{path}' ({error.strerror}); the runs are named by what is in it") from error
+        return self._known[path]
+
+    @staticmethod
+    def _of_file(path):
+        total = hashlib.sha256()
+        with open(path, "rb") as file:
+            while piece := file.read(1 << 20):
+                total.update(piece)
+        return total.hexdigest()
+
+    def _of_folder(self, folder):
+        files = sorted(file for file in folder.rglob("*") if file.is_file())
+        return digest_of([[file.relative_to(folder).as_posix(), self._of_file(file)] for file in files])
+
+
+class FolderLock:
+    """One runner a folder. The system lets go of the lock when the process ends, however it ends."""
+
+    def __init__(self, folder):
+        self.path = pathlib.Path(folder) / "lock"
+        with writing(self.path):
+            self._file = open(self.path, "a+")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._file.seek(0)
+            who = self._file.read().strip() or "nobody said who"
+            self._file.close()
+            raise Busy(f"another runner works in '{folder}' ({who}); wait for it or choose another --out") from None
+        self._file.truncate(0)
+        self._file.write(f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n")
+        self._file.flush()
+
+    def release(self):
+        self._file.close()
+
+
+def bytes_under(folder):
+    """How much disk the files of a folder take, as far as they can be seen while they come and go."""
+    total = 0
+    for here, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(here, name)).st_blocks * 512
+    return total
+
+
+def free_bytes(folder):
+    return shutil.disk_usage(folder).free

@@ -1,0 +1,85 @@
+"""From a command to what starts its ranks."""
+import functools
+import os
+import pathlib
+import shlex
+import shutil
+import subprocess
+
+from . import simgrid
+from .errors import Refusal
+from .files import write_whole
+
+
+@functools.lru_cache(maxsize=None)
+def is_open_mpi():
+    try:
+        text = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, timeout=20).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return "Open MPI" in text or "OpenRTE" in text
+
+
+def cores_here():
+    return len(os.sched_getaffinity(0))
+
+
+def launched(run, folder, attempt=1):
+    """(words, variables) that start a run on this machine."""
+    template = run.template
+    command = run.words(template.command, folder, attempt)
+    options = run.words(template.launcher.options, folder, attempt)
+    variables = {name: run.text(text, folder, attempt) for name, text in template.environment.items()}
+    kind = template.launcher.kind
+    if kind == "local":
+        return [*options, *command], variables
+    if kind == "mpirun":
+        return _mpirun(run, options, command, variables)
+    if kind == "simgrid":
+        return [*simgrid.words(run.ranks, platform_file(folder)), *options, *command], variables
+    return _srun(run, options, command), variables
+
+
+def platform_file(folder):
+    return pathlib.Path(folder) / "config" / "platform.xml"
+
+
+def prepare(run, folder, attempt):
+    """Writes what a launcher needs beside the command."""
+    launcher = run.template.launcher
+    if launcher.kind == "simgrid":
+        network, bandwidth, latency = (run.text(text, folder, attempt) for text in
+                                       (launcher.network, launcher.bandwidth, launcher.latency))
+        write_whole(platform_file(folder), simgrid.platform(network, run.ranks, bandwidth, latency))
+
+
+def _mpirun(run, options, command, variables):
+    words = ["mpirun", "-n", str(run.ranks)]
+    if is_open_mpi():
+        if run.ranks > cores_here():
+            words.append("--oversubscribe")
+        for name in variables:
+            words += ["-x", name]
+        if os.geteuid() == 0:
+            variables = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", **variables}
+    return [*words, *options, *command], variables
+
+
+def _srun(run, options, command):
+    words = ["srun", f"--ntasks={run.ranks}", f"--cpus-per-task={run.template.resources.cpus_per_rank}"]
+    if run.template.resources.memory:
+        words.append(f"--mem-per-cpu={run.template.resources.memory // run.template.resources.cpus_per_rank >> 20}M")
+    return [*words, *options, *command]
+
+
+def shown(words, variables):
+    """The same as a line for a shell."""
+    return " ".join([*(f"{name}={shlex.quote(value)}" for name, value in variables.items()), shlex.join(words)])
+
+
+def check_launcher(run):
+    """Refuses a launcher that is not here."""
+    needed = {"mpirun": "mpirun", "srun": "srun", "simgrid": "smpirun"}.get(run.template.launcher.kind)
+    if needed and shutil.which(needed) is None:
+        raise Refusal(f"template '{run.template.name}' is started by {needed} (which is not here); install it, or only "
+                      "write the files for a cluster with muster-bench manifests")

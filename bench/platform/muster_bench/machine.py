@@ -1,0 +1,79 @@
+"""What the runs ran on, and how quiet it was."""
+import contextlib
+import hashlib
+import os
+import pathlib
+import platform
+import re
+import shutil
+import statistics
+import subprocess
+import time
+
+PROBES = 15
+
+
+def record(beside):
+    """All that may explain a time: read anew at every start of a runner. `beside` is a folder of the repository."""
+    return {"at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "host": platform.node(), "cpu": _cpu(),
+            "cores": len(os.sched_getaffinity(0)), "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+            "system": _system(), "kernel": platform.release(), "architecture": platform.machine(),
+            "python": platform.python_version(), "compiler": _first_line("c++", "--version"),
+            "mpi": _first_line("mpirun", "--version"), "governor": _governor(), "load": [round(x, 2) for x in os.getloadavg()],
+            "git": _git(beside), "noise": noise()}
+
+
+def noise():
+    """The same work a number of times, in seconds: what it takes at least, in the middle, at most, and the spread of the
+    middle half over the median. On a quiet machine the last is below 0.02."""
+    block = bytes(1 << 20)
+    times = []
+    for _ in range(PROBES):
+        begin = time.perf_counter()
+        for _ in range(8):
+            hashlib.sha256(block)
+        times.append(time.perf_counter() - begin)
+    low, middle, high = statistics.quantiles(times, n=4)
+    return {"min": min(times), "median": middle, "max": max(times), "spread": (high - low) / middle}
+
+
+def _cpu():
+    with contextlib.suppress(OSError):
+        found = re.search(r"^model name\s*:\s*(.*)$", pathlib.Path("/proc/cpuinfo").read_text(), re.M)
+        if found:
+            return found.group(1)
+    return platform.processor() or "unknown"
+
+
+def _system():
+    with contextlib.suppress(OSError):
+        return platform.freedesktop_os_release().get("PRETTY_NAME", "unknown")
+    return "unknown"
+
+
+def _governor():
+    with contextlib.suppress(OSError):
+        return pathlib.Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor").read_text().strip()
+    return "unknown"
+
+
+def _first_line(*words):
+    if shutil.which(words[0]) is None:
+        return "none"
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        text = subprocess.run(words, capture_output=True, text=True, timeout=20).stdout
+        return text.splitlines()[0] if text else "unknown"
+    return "unknown"
+
+
+def _git(folder):
+    def ask(*words):
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=20)
+            if done.returncode == 0:
+                return done.stdout.strip()
+        return None
+    revision = ask("rev-parse", "HEAD")
+    if revision is None:
+        return None
+    return {"revision": revision, "changed": bool(ask("status", "--porcelain", "--untracked-files=no"))}

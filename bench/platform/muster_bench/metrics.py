@@ -1,0 +1,187 @@
+"""What is said of a run and of a group of runs: the measures of MLBench and of the cluster benchmark."""
+import statistics
+
+from .text import value_text
+
+# What is derived, in the order in which tables have it; what programs report themselves comes behind, by its name.
+DERIVED = ("throughput", "train_seconds", "time_to_accuracy", "accuracy", "best_accuracy", "train_loss", "val_loss",
+           "communication_share", "computation_share", "data_wait_share", "bytes_sent", "staleness_mean", "staleness_max",
+           "cost")
+# Of these a smaller number is better.
+LESS_IS_BETTER = {"train_seconds", "time_to_accuracy", "seconds", "cost", "train_loss", "val_loss", "communication_share",
+                  "data_wait_share", "bytes_sent", "staleness_mean", "staleness_max", "price_index"}
+# By what a speed-up is taken, the first that a group has.
+RATES = ("throughput",)
+TIMES = ("seconds", "train_seconds")
+
+
+def derive(file, run, found):
+    """The measures of one run from what its readers found; only those that there are."""
+    raw, series = found["metrics"], found["series"]
+    made = {}
+
+    def put(name, value):
+        if value is not None:
+            made[name] = value
+    train = raw.get("train_seconds")
+    if train is None and series and "seconds" in series[-1]:
+        train = series[-1]["seconds"]
+    put("train_seconds", train)
+    throughput = raw.get("throughput", raw.get("samples_per_second"))
+    if throughput is None and train and raw.get("samples"):
+        throughput = raw["samples"] / train
+    put("throughput", throughput)
+    put("time_to_accuracy", _time_to_goal(run.experiment.goal, raw, series))
+    accuracies = [epoch["val_accuracy"] for epoch in series if "val_accuracy" in epoch]
+    put("accuracy", raw.get("accuracy", accuracies[-1] if accuracies else None))
+    put("best_accuracy", max(accuracies, default=raw.get("accuracy")))
+    for name in ("train_loss", "val_loss"):
+        values = [epoch[name] for epoch in series if name in epoch]
+        put(name, raw.get(name, values[-1] if values else None))
+    for name, of in (("communication_share", "communication_seconds"), ("computation_share", "compute_seconds"),
+                     ("data_wait_share", "data_wait_seconds")):
+        if train and raw.get(of) is not None:
+            put(name, raw[of] / train)
+    put("bytes_sent", raw.get("bytes_sent", raw.get("communication_bytes")))
+    for name in ("staleness_mean", "staleness_max"):
+        put(name, raw.get(name))
+    for limit in file.accuracy_after:
+        put(f"accuracy_after_{value_text(limit)}s", _accuracy_after(series, limit))
+    paid = made.get("time_to_accuracy", train)
+    if file.prices.given() and paid is not None:
+        put("cost", file.prices.of(paid, run.ranks, run.template.resources.cpus_per_rank))
+    return made
+
+
+def _time_to_goal(goal, raw, series):
+    if goal is not None:
+        for epoch in series:
+            if "seconds" in epoch and goal.reached(epoch):
+                return epoch["seconds"]
+        if series:
+            return None  # it has been looked at, and was not reached
+    return raw.get("time_to_accuracy", raw.get("time_to_goal_seconds"))
+
+
+def _accuracy_after(series, limit):
+    seen = [epoch["val_accuracy"] for epoch in series if "val_accuracy" in epoch and epoch.get("seconds", limit + 1) <= limit]
+    return seen[-1] if seen else None
+
+
+def spread(values):
+    """{"min", "median", "max", "n"} of what there is; None of nothing."""
+    values = [value for value in values if value is not None]
+    if not values:
+        return None
+    return {"min": min(values), "median": statistics.median(values), "max": max(values), "n": len(values)}
+
+
+def columns(file, entries):
+    """The names of all measures that any of the entries has or the file asks for, in the order of every table."""
+    after = [f"accuracy_after_{value_text(limit)}s" for limit in file.accuracy_after]
+    first = [*DERIVED, *after]
+    there = {name for entry in entries for name in entry["metrics"]}
+    return [*[name for name in first if name in there or name in after], *sorted(there - set(first))]
+
+
+class Group:
+    """Runs that differ in seed and repetition alone."""
+
+    def __init__(self, experiment, parameters, ranks, row):
+        self.experiment, self.parameters, self.ranks, self.row = experiment, parameters, ranks, row
+        self.entries = []
+        self.extra = {}
+
+    @property
+    def mode(self):
+        """What one rank of the same mode has in common with it."""
+        return self.experiment, self.row, tuple(sorted((name, value_text(value)) for name, value in self.parameters.items()
+                                                       if name != "ranks"))
+
+    def good(self):
+        return [entry for entry in self.entries if entry["status"] == "ok"]
+
+    def spread(self, metric):
+        return spread(entry["metrics"].get(metric) for entry in self.good())
+
+    def median(self, metric):
+        found = self.spread(metric)
+        return None if found is None else found["median"]
+
+    def label(self, names):
+        words = [f"{name} {value_text(self.parameters[name])}" for name in names if name in self.parameters]
+        return ", ".join([self.experiment, *([self.row] if self.row else []), *words])
+
+
+def groups_of(file, entries):
+    """The groups in the order of the file, each with its speed-ups."""
+    made = {}
+    for entry in entries:
+        name = (entry["experiment"], entry["row"], tuple((key, value_text(value)) for key, value in entry["parameters"].items()))
+        if name not in made:
+            made[name] = Group(entry["experiment"], entry["parameters"], entry["ranks"], entry["row"])
+        made[name].entries.append(entry)
+    groups = list(made.values())
+    single = {group.mode: group for group in groups if group.ranks == 1}
+    plain = [group for group in groups if is_plain(file, group)]
+    for group in groups:
+        _compare(group, single.get(group.mode), _plain_for(group, plain))
+    return groups
+
+
+def _plain_for(group, plain):
+    """The plain baseline with the same row and, where both have a parameter, the same value of it."""
+    for base in plain:
+        shared = (set(base.parameters) & set(group.parameters)) - {"ranks"}
+        if base.row == group.row and all(value_text(base.parameters[name]) == value_text(group.parameters[name]) for name in shared):
+            return base
+    return None
+
+
+def is_plain(file, group):
+    """Whether the group is the baseline of one plain thread that the file names."""
+    if file.plain is None:
+        return False
+    wanted = dict(file.plain)
+    if wanted.pop("experiment", group.experiment) != group.experiment:
+        return False
+    return all(value_text(group.parameters.get(name)) == value_text(value) for name, value in wanted.items())
+
+
+def _compare(group, single, plain):
+    for name, base in (("rank", single), ("plain", plain)):
+        gain = speedup(group, base)
+        if gain is not None:
+            group.extra[f"speedup_{name}"] = gain
+            group.extra[f"efficiency_{name}"] = gain / group.ranks
+        sooner = _ratio(base, group, "time_to_accuracy")
+        if sooner is not None:
+            group.extra[f"speedup_time_{name}"] = sooner
+            group.extra[f"efficiency_time_{name}"] = sooner / group.ranks
+    gain = group.extra.get("speedup_time_rank", group.extra.get("speedup_rank"))
+    if gain:
+        group.extra["price_index"] = group.ranks / gain ** 2
+
+
+def speedup(group, base):
+    """S = T1 / TN: by rate where there is one, else by time; None without a baseline."""
+    for metric in RATES:
+        found = _ratio(group, base, metric)
+        if found is not None:
+            return found
+    for metric in TIMES:
+        found = _ratio(base, group, metric)
+        if found is not None:
+            return found
+    return None
+
+
+def _ratio(over, under, metric):
+    if over is None or under is None:
+        return None
+    a, b = over.median(metric), under.median(metric)
+    return a / b if a is not None and b else None
+
+
+SPEEDUPS = ("speedup_rank", "efficiency_rank", "speedup_plain", "efficiency_plain", "speedup_time_rank",
+            "efficiency_time_rank", "speedup_time_plain", "efficiency_time_plain", "price_index")

@@ -1,0 +1,227 @@
+"""The report of a folder of results: one HTML file that needs nothing else."""
+import pathlib
+import re
+
+from . import figures, html, metrics
+from .files import read_json, write_whole
+from .text import value_text
+
+TIME_LOSSES = (("train_loss", "training loss"), ("val_loss", "validation loss"))
+SUMMARY = ("throughput", "seconds", "time_to_accuracy", "accuracy", "train_seconds", "train_loss", "val_loss",
+           "communication_share", "bytes_sent", "staleness_mean", "cost")
+EXTRA = {"speedup_rank": "S, one rank", "efficiency_rank": "E", "speedup_plain": "S, plain", "efficiency_plain": "E, plain",
+         "speedup_time_rank": "S by time to accuracy", "efficiency_time_rank": "E by time", "speedup_time_plain": "S by time, plain",
+         "efficiency_time_plain": "E by time, plain", "price_index": "price N/S²"}
+
+
+def write(folder, file, plan, division, entries, groups):
+    folder = pathlib.Path(folder)
+    environments = read_json(folder / "environment.json") or []
+    write_whole(folder / "report.html", html.document(file.title, page(file, plan, division, entries, groups, environments)))
+
+
+def page(file, plan, division, entries, groups, environments):
+    """The body."""
+    failed = {entry["id"]: entry for entry in entries if entry["status"] != "ok"}
+    done = len({entry["id"] for entry in entries})
+    parts = [f"<h1>{html.escape(file.title)}</h1>\n"]
+    if file.about:
+        parts.append(f"<p>{html.escape(file.about)}</p>\n")
+    parts.append(html.facts([("runs", f"{done} of {len(plan)}"), ("failed", len(failed)), ("division", division),
+                             *_machine(environments)]))
+    if failed:
+        parts.append(_failures(failed.values()))
+    pictures = [html.figure(svg, caption) for experiment in file.experiments
+                for svg, caption in _pictures(file, experiment, [group for group in groups if group.experiment == experiment.name])]
+    if pictures:
+        parts.append('<h2>Figures</h2>\n<div class="figures">\n' + "".join(pictures) + "</div>\n")
+    parts.append("<h2>Results</h2>\n<p>Medians of the repetitions; below them the least and the most.</p>\n")
+    parts += [_summary(experiment, [group for group in groups if group.experiment == experiment.name], file)
+              for experiment in file.experiments]
+    parts.append(_pivots(file, groups))
+    parts.append(_environment(environments))
+    parts.append(_runs(entries))
+    parts.append("<footer>Made by muster-bench. The same figures are in results.csv, summary.csv and results.json beside this "
+                 "page.</footer>\n")
+    return "".join(parts)
+
+
+def _machine(environments):
+    if not environments:
+        return []
+    last = environments[-1]
+    return [("cores", last["cores"]), ("processor", last["cpu"]), ("noise of the machine", f"{last['noise']['spread']:.1%}")]
+
+
+def _failures(failed):
+    items = [f'<li><b>{html.escape(entry["id"])}</b>, attempts {html.number(entry["attempts"])}: '
+             f'<span class="failed">{html.escape(entry["status"])}</span>, {html.escape(entry["why"])}</li>' for entry in failed]
+    return '<h2>Failed runs</h2>\n<ul class="failures">\n' + "\n".join(items) + "\n</ul>\n"
+
+
+# ---- figures ----
+
+def _varying(groups):
+    """The parameters, ranks aside, in which the groups differ."""
+    return [name for name in (groups[0].parameters if groups else {})
+            if name != "ranks" and len({value_text(group.parameters.get(name)) for group in groups}) > 1]
+
+
+def _label(group, varying, ranks=True):
+    words = [f"{name} {value_text(group.parameters[name])}" for name in varying if name in group.parameters]
+    if ranks:
+        words.append(f"{group.ranks} rank" + ("s" if group.ranks > 1 else ""))
+    return ", ".join(words) or group.experiment
+
+
+def _pictures(file, experiment, groups):
+    plain = [group for group in groups if not group.row]
+    varying = _varying(plain)
+    yield from _times(experiment, plain, varying)
+    yield from _speed_ups(experiment, plain, varying)
+    yield from _throughputs(experiment, plain, varying)
+    bars = [(_label(group, varying), {part: group.median(f"{metric}_share") for part, metric in
+                                      (("computation", "computation"), ("communication", "communication"),
+                                       ("waiting", "data_wait")) if group.median(f"{metric}_share") is not None})
+            for group in plain]
+    bars = [(label, parts) for label, parts in bars if parts]
+    if bars:
+        yield figures.shares(bars[:24]), f"{experiment.name}: where the time goes: computing, communicating, waiting for data"
+    costs = [(_label(group, varying), group.spread("cost")) for group in plain if group.spread("cost")]
+    if costs:
+        until = "to the goal" if experiment.goal else "of the training"
+        yield figures.spread_bars(costs[:24], file.prices.currency), f"{experiment.name}: cost {until}, least to most"
+    yield from _rows(experiment, [group for group in groups if group.row])
+
+
+def _times(experiment, groups, varying):
+    goal = experiment.goal
+    for column, name in (*TIME_LOSSES, ("val_accuracy", "validation accuracy")):
+        lines = {}
+        for group in groups[:8]:
+            for entry in group.good():
+                points = [(epoch["seconds"], epoch[column]) for epoch in entry["series"] if column in epoch and "seconds" in epoch]
+                if len(points) > 1:
+                    lines.setdefault(_label(group, varying), []).append(points)
+        if lines:
+            target = goal.value if goal is not None and {"accuracy": "val_accuracy"}.get(goal.metric, goal.metric) == column else None
+            yield figures.over_time(lines, name, target), f"{experiment.name}: {name} over time, by ranks"
+
+
+def _speed_ups(experiment, groups, varying):
+    for key, what in (("speedup_time_rank", "speed-up of the time to accuracy"), ("speedup_rank", "speed-up of the throughput")):
+        lines = {}
+        for group in groups:
+            if key in group.extra:
+                lines.setdefault(_label(group, varying, ranks=False), []).append((group.ranks, group.extra[key]))
+        lines = {label: points for label, points in lines.items() if len(points) > 1}
+        if lines:
+            yield figures.speed_up(dict(list(lines.items())[:8]), "S = T1 / TN"), f"{experiment.name}: {what}, against one rank"
+
+
+def _throughputs(experiment, groups, varying):
+    """Over the parameter that is swept, where that is one number and not the ranks."""
+    numeric = [name for name in varying if all(isinstance(group.parameters[name], (int, float)) for group in groups)]
+    if len(varying) != 1 or not numeric:
+        return
+    lines = {}
+    for group in groups:
+        if found := group.spread("throughput"):
+            lines.setdefault(f"{group.ranks} rank" + ("s" if group.ranks > 1 else ""), []).append((group.parameters[numeric[0]], found))
+    if lines and max(map(len, lines.values())) > 1:
+        yield figures.over_size(lines, numeric[0], "samples a second", log=False), f"{experiment.name}: throughput over {numeric[0]}"
+
+
+def _rows(experiment, groups):
+    """Rows of Google Benchmark whose names end in a size."""
+    lines = {}
+    for group in groups:
+        match = re.fullmatch(r"(.*?)/(\d+)", group.row)
+        found = group.spread("seconds")
+        if match and found:
+            kind, _, who = match.group(1).partition("/")
+            lines.setdefault((kind, group.ranks), {}).setdefault(who or kind, []).append((int(match.group(2)), found))
+    for (kind, ranks), some in lines.items():
+        some = {label: points for label, points in some.items() if len(points) > 1}
+        if some:
+            caption = f"{experiment.name}: {kind}, time over size, {ranks} rank" + ("s" if ranks > 1 else "")
+            yield figures.over_size(dict(list(some.items())[:8]), "size", "seconds"), caption
+
+
+# ---- tables ----
+
+def _summary(experiment, groups, file):
+    if not groups:
+        return ""
+    rows_named = any(group.row for group in groups)
+    varying = [name for name in experiment.sweep if name != "ranks"]
+    measures = [name for name in SUMMARY if any(group.spread(name) for group in groups)]
+    measures += [name for name in metrics.columns(file, [entry for group in groups for entry in group.entries])
+                 if name.startswith("accuracy_after")]
+    if rows_named:
+        known = {*measures, *metrics.DERIVED}
+        measures += [name for name in metrics.columns(file, [entry for group in groups for entry in group.entries])
+                     if name not in known][:6]
+    if not measures:  # a program with numbers of its own
+        measures = metrics.columns(file, [entry for group in groups for entry in group.entries])[:8]
+    extra = [name for name in EXTRA if any(name in group.extra for group in groups)]
+    header = [*(["row"] if rows_named else []), *varying, "ranks", "runs", *measures, *[EXTRA[name] for name in extra]]
+    rows = []
+    for group in groups:
+        good = len(group.good())
+        runs = html.number(good) if good == len(group.entries) else f'<span class="failed">{good} of {len(group.entries)}</span>'
+        rows.append([*([html.escape(group.row)] if rows_named else []),
+                     *[html.escape(group.parameters.get(name)) for name in varying], html.number(group.ranks), runs,
+                     *[html.spread(group.spread(name)) for name in measures],
+                     *[html.number(group.extra.get(name)) for name in extra]])
+    goal = f", goal {experiment.goal.metric} {experiment.goal.value:g}" if experiment.goal else ""
+    table = html.table(header, rows, f"<b>{html.escape(experiment.name)}</b>, template {html.escape(experiment.template.name)}, "
+                       f"launcher {html.escape(experiment.template.launcher.kind)}{goal}")
+    return table if len(rows) <= 40 else f"<details><summary>{html.escape(experiment.name)}: {len(rows)} rows</summary>{table}</details>\n"
+
+
+def _pivots(file, groups):
+    """The cluster benchmark's form: samples a second, one line, a column for each value of what is swept."""
+    parts = []
+    for experiment in file.experiments:
+        mine = [group for group in groups if group.experiment == experiment.name and not group.row and group.spread("throughput")]
+        axes = [name for name in experiment.sweep if len({value_text(group.parameters.get(name)) for group in mine}) > 1]
+        if len(axes) != 1 or len(mine) < 2:
+            continue
+        header = [axes[0], *[value_text(group.parameters[axes[0]]) for group in mine]]
+        rows = [["samples a second", *[html.number(group.median("throughput")) for group in mine]]]
+        for name, key in (("speed-up, one rank", "speedup_rank"), ("efficiency", "efficiency_rank"),
+                          ("speed-up, plain", "speedup_plain"), ("efficiency, plain", "efficiency_plain")):
+            if all(key in group.extra for group in mine):
+                rows.append([name, *[html.number(group.extra[key]) for group in mine]])
+        parts.append(html.table(header, rows, f"<b>{html.escape(experiment.name)}</b>, over {html.escape(axes[0])}"))
+    return "<h2>In the form of the cluster benchmark</h2>\n" + "".join(parts) if parts else ""
+
+
+def _environment(environments):
+    if not environments:
+        return ""
+    names = list(dict.fromkeys(name for one in environments for name in one))
+    rows = [[html.escape(name.replace("_", " ")), *[f'<td class="text">{_environment_cell(one.get(name))}</td>' for one in environments[-4:]]]
+            for name in names]
+    header = ["", *[f"start {number}" for number in range(max(1, len(environments) - 3), len(environments) + 1)]]
+    return "<h2>Machine</h2>\n" + html.table(header, rows, "Noise: the same work 15 times, seconds; the spread is that of the "
+                                             "middle half over the median.")
+
+
+def _environment_cell(value):
+    if isinstance(value, dict):
+        return ", ".join(f"{html.escape(name)} {html.number(item)}" for name, item in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(html.number, value))
+    return html.escape(value)
+
+
+def _runs(entries):
+    seen = {}
+    for entry in entries:
+        seen.setdefault(entry["id"], entry)
+    rows = [[html.escape(entry["id"]), html.number(entry["ranks"]), html.number(entry["repeat"]), html.number(entry["seed"]),
+             html.number(entry["attempts"]), html.escape(entry["status"])] for entry in seen.values()]
+    return f"<details><summary>All {len(rows)} runs</summary>\n" + html.table(
+        ["run", "ranks", "repeat", "seed", "attempts", "status"], rows) + "</details>\n"

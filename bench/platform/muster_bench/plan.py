@@ -1,0 +1,101 @@
+"""Every run that a file asks for, with the name under which its result is kept."""
+import dataclasses
+import pathlib
+import shutil
+
+from .errors import Refusal
+from .files import digest_of
+from .sweep import MOST_RUNS
+from .text import fill, fill_words, slug, value_text
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One command with its parameters. `key` names template, parameters, binary and data: where one of them changes, it
+    is another run."""
+    experiment: object
+    parameters: dict
+    repeat: int
+    seed: int
+    key: str
+    id: str
+    places: dict
+
+    @property
+    def template(self):
+        return self.experiment.template
+
+    @property
+    def ranks(self):
+        return self.parameters["ranks"]
+
+    def values(self, folder, attempt=1):
+        """What the placeholders stand for; `folder` is the run's own, absolute."""
+        return {**self.places, **self.parameters, **built_in(self, folder, attempt)}
+
+    def words(self, words, folder, attempt=1):
+        return fill_words(words, self.values(folder, attempt), f"template '{self.template.name}'")
+
+    def text(self, text, folder, attempt=1):
+        return fill(text, self.values(folder, attempt), f"template '{self.template.name}'")
+
+
+def built_in(run, folder, attempt):
+    folder = pathlib.Path(folder)
+    return {"seed": run.seed, "repeat": run.repeat, "id": run.id, "config": str(folder / "config"),
+            "output": str(folder / "output" / str(attempt)), "scratch": str(folder / "scratch"),
+            "here": run.places["here"]}
+
+
+def make_plan(file, digests, most=MOST_RUNS):
+    """All runs in the order of the file. Refused when a program or its data is not there; without `digests` they need
+    not be: then nothing can be run."""
+    places = {**file.places, "here": str(file.path.parent)}
+    runs, total = [], 0
+    for experiment in file.experiments:
+        for parameters, repeat, seed in experiment.runs(most):
+            runs.append(_run(experiment, parameters, repeat, seed, places, digests))
+        total = len(runs)
+        if total > most:
+            raise Refusal(f"'{file.path.name}' expands to {total:,} runs and more (at most {most:,}); sweep less, "
+                          "or raise --most-runs")
+    seen = {}
+    for run in runs:
+        if run.id in seen:
+            raise Refusal(f"'{file.path.name}' has two runs that are the same ({run.id}); take one of them away")
+        seen[run.id] = run
+    return runs
+
+
+def _run(experiment, parameters, repeat, seed, places, digests):
+    template = experiment.template
+    bare = Run(experiment, parameters, repeat, seed, "", "", places)
+    program = program_of(bare) if digests else ""
+    inputs = [bare.text(path, "/") for path in template.inputs]
+    data = [bare.text(path, "/") for path in template.data]
+    for path in (*inputs, *data):
+        if digests and not pathlib.Path(path).exists():
+            raise Refusal(f"template '{template.name}' needs '{path}' (there is no such file); make it, or name its place "
+                          "with --place")
+    key = digest_of({
+        "command": template.command, "launcher": dataclasses.asdict(template.launcher),
+        "resources": dataclasses.asdict(template.resources), "environment": template.environment,
+        "steps": [template.before, template.after, template.clean],
+        "read": [dataclasses.asdict(reader) for reader in template.read],
+        "parameters": {name: value_text(value) for name, value in parameters.items()}, "repeat": repeat, "seed": seed,
+        "read_from": [[digests.of_path(path) for path in paths] for paths in ([program], inputs, data)] if digests else ""})
+    swept = [f"{name}={value_text(parameters[name])}" for name in (*(experiment.cases[0] if experiment.cases else ()), *experiment.sweep)]
+    words = [experiment.name, *swept, *([f"r{repeat}"] if experiment.repeats > 1 else [])]
+    name = slug("-".join(words))[:120]
+    return dataclasses.replace(bare, key=key, id=f"{name}-{key[:8]}")
+
+
+def program_of(run):
+    """The file that runs."""
+    template = run.template
+    name = run.text(template.binary or template.command[0], "/")
+    found = shutil.which(name)
+    if found is None:
+        raise Refusal(f"template '{template.name}' cannot run '{name}' (there is no such program); build it, or name its "
+                      "place with --place")
+    return str(pathlib.Path(found).absolute())

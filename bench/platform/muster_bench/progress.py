@@ -1,0 +1,85 @@
+"""What a runner says while it works: a line a run, and how long the rest may take."""
+import statistics
+import sys
+import threading
+
+from .metrics import SPEEDUPS
+from .text import human_seconds
+
+
+class Progress:
+    def __init__(self, plan, waiting, jobs, stream=sys.stderr):
+        self._stream = stream
+        self._lock = threading.Lock()
+        self._planned, self._waiting, self._jobs = len(plan), list(waiting), jobs
+        self._seconds = {}       # by kind of run: those that have ended
+        self._ended = 0
+
+    def say(self, text):
+        with self._lock:
+            print(text, file=self._stream, flush=True)
+
+    def begin(self):
+        kept = self._planned - len(self._waiting)
+        self.say(f"{self._planned} runs, {kept} of them finished before; "
+                 f"{len(self._waiting)} to do, {self._jobs} at a time")
+
+    def step(self, name, run=None):
+        if run is None:
+            self.say(f"==> {name}")
+        elif self._stream.isatty():
+            with self._lock:
+                print(f"\r\033[K{run.id}: {name}", end="\r", file=self._stream, flush=True)
+
+    def begin_run(self, run, attempt):
+        self.step("configure" if attempt == 1 else f"configure, attempt {attempt}", run)
+
+    def again(self, run, attempt, why):
+        self.say(f"{run.id}: attempt {attempt} failed ({why}); once more")
+
+    def end_run(self, run, status, why, seconds):
+        with self._lock:
+            self._ended += 1
+            self._seconds.setdefault(_kind(run), []).append(seconds)
+            self._waiting.remove(run)
+            number, left = self._planned - len(self._waiting), self._left()
+        what = f"ok in {human_seconds(seconds)}" if status == "ok" else f"FAILED ({status}): {why}"
+        rest = f"; about {human_seconds(left)} left" if self._waiting else ""
+        self.say(f"[{number}/{self._planned}] {run.id}: {what}{rest}")
+
+    def _left(self):
+        """Runs of a kind that has been seen take what it took; others what the average took."""
+        average = statistics.fmean(value for values in self._seconds.values() for value in values)
+        total = sum(statistics.fmean(self._seconds.get(_kind(run), [average])) for run in self._waiting)
+        return total / max(1, min(self._jobs, len(self._waiting)))
+
+    def interrupted(self):
+        self.say(f"stopped: {len(self._waiting)} runs are left; the same command goes on")
+
+    def end(self, groups, failed, folder):
+        for id_, why in failed.items():
+            self.say(f"failed: {id_}: {why}")
+        if table := scaling_table(groups):
+            print(table)
+        print(f"{self._planned - len(failed)} of {self._planned} runs ended well; {folder}/report.html", flush=True)
+
+
+def _kind(run):
+    return run.experiment.name, run.ranks
+
+
+def scaling_table(groups):
+    """Speed-up and efficiency of groups that have a baseline, as text."""
+    shown = [group for group in groups if group.ranks > 1 and any(name in group.extra for name in SPEEDUPS)]
+    if not shown:
+        return ""
+    names = [name for name in SPEEDUPS if any(name in group.extra for group in shown)]
+    varying = {key for group in shown for key in group.parameters
+               if key != "ranks" and len({str(other.parameters.get(key)) for other in shown}) > 1}
+    lines = [["", "ranks", *names]]
+    for group in shown:
+        lines.append([group.label([key for key in group.parameters if key in varying]), str(group.ranks),
+                      *[f"{group.extra[name]:.3f}" if name in group.extra else "" for name in names]])
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    return "\n".join("  ".join([line[0].ljust(widths[0]), *[cell.rjust(width) for cell, width in zip(line[1:], widths[1:])]])
+                     for line in lines)

@@ -1,0 +1,163 @@
+"""From what a program wrote to numbers: {"metrics": {...}, "series": [an epoch each], "rows": [a benchmark each]}."""
+import json
+import math
+import pathlib
+import re
+import statistics
+
+MOST_BYTES = 256 << 20
+TIME_UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
+PLAIN = re.compile(r"[^A-Za-z0-9_.%/-]+")
+
+
+class Unreadable(Exception):
+    """The program ended well but its results cannot be read; the text says what and why."""
+
+
+def read_results(run, folder, attempt, log):
+    """All readers of the template, one after the other; later ones add to what is there."""
+    found = {"metrics": {}, "series": [], "rows": [], "annotations": {}}
+    for reader in run.template.read:
+        path = pathlib.Path(run.text(reader.file, folder, attempt)) if reader.file else log
+        if not path.is_absolute():
+            path = pathlib.Path(folder) / "output" / str(attempt) / path
+        text = _text_of(path)
+        if reader.kind == "tracker":
+            _tracker(text, path, found)
+        elif reader.kind == "benchmark":
+            _benchmark(text, path, reader, found)
+        else:
+            _log(text, path, reader, found)
+    return found
+
+
+def _text_of(path):
+    try:
+        size = path.stat().st_size
+        if size > MOST_BYTES:
+            raise Unreadable(f"'{path.name}' has {size:,} bytes (at most {MOST_BYTES:,} are read)")
+        return path.read_text(errors="replace")
+    except OSError as error:
+        raise Unreadable(f"'{path.name}' was not written ({error.strerror})") from error
+
+
+def _json(text, path, what):
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise Unreadable(f"'{path.name}' is no JSON ({error})") from error
+    if not isinstance(value, dict):
+        raise Unreadable(f"'{path.name}' is JSON, but no {what} (it is no object)")
+    return value
+
+
+def _embedded(text, path, key):
+    """The list under a key of the JSON object that a program printed, whatever else it said before and after."""
+    decoder = json.JSONDecoder()
+    for start in re.finditer(r"^\{", text, re.MULTILINE):
+        try:
+            value, _ = decoder.raw_decode(text, start.start())
+        except ValueError:
+            continue
+        if isinstance(value, dict) and isinstance(value.get(key), list):
+            return value[key]
+    raise Unreadable(f"'{path.name}' has no JSON object with a list '{key}' (a report of Google Benchmark has one)")
+
+
+def _number(value):
+    """A finite number, or None."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        return None
+    return value
+
+
+def _tracker(text, path, found):
+    report = _json(text, path, "report of a tracker")
+    if report.get("format") != 1 or not isinstance(report.get("epochs"), list):
+        raise Unreadable(f"'{path.name}' is no report of a tracker that is known (format {report.get('format')})")
+    metrics = found["metrics"]
+    for name in ("world_size", "time_to_goal_seconds", "samples", "train_seconds", "samples_per_second", "compute_seconds",
+                 "communication_seconds", "communication_bytes", "data_wait_seconds"):
+        if _number(report.get(name)) is not None:
+            metrics[name] = report[name]
+    for name, phase in report.get("phases", {}).items():
+        if isinstance(phase, dict) and _number(phase.get("max_seconds")) is not None:
+            metrics[f"phase_{name}_seconds"] = phase["max_seconds"]
+    passed = 0.0
+    for epoch in report["epochs"]:
+        if not isinstance(epoch, dict):
+            raise Unreadable(f"'{path.name}' has an epoch that is no object")
+        row = {name: _number(value) for name, value in epoch.items() if _number(value) is not None}
+        passed += row.get("train_seconds", 0.0)
+        found["series"].append({**row, "seconds": passed})
+    annotations = report.get("annotations", {})
+    for name, value in annotations.items() if isinstance(annotations, dict) else ():
+        found["annotations"][name] = str(value)
+        try:
+            number = _number(float(value))
+        except (TypeError, ValueError):
+            continue
+        if number is not None and name not in metrics:
+            metrics[name] = number
+
+
+def _benchmark(text, path, reader, found):
+    rows = _embedded(text, path, "benchmarks")
+    for row in rows:
+        name = row.get("name") if isinstance(row, dict) else None
+        if not isinstance(name, str):
+            raise Unreadable(f"'{path.name}' has a row without a name")
+        match = re.search(reader.rows, name) if reader.rows else None
+        if reader.rows and match is None:
+            continue
+        if match is not None and match.groups():  # what is in the groups names the row
+            name = "/".join(group for group in match.groups() if group is not None)
+        if row.get("error_occurred"):
+            raise Unreadable(f"the benchmark {name} ended with an error ({row.get('error_message', 'no text')})")
+        unit = TIME_UNITS.get(row.get("time_unit", "ns"))
+        real = _number(row.get("real_time"))
+        if unit is None or real is None:
+            continue  # a ratio of complexities, say
+        metrics = {"seconds": real * unit}
+        known = {"real_time", "cpu_time", "iterations", "family_index", "per_family_instance_index", "repetitions",
+                 "repetition_index", "threads", "aggregate_unit"}
+        for key, value in row.items():
+            if key not in known and _number(value) is not None:
+                metrics[PLAIN.sub("_", key)] = value
+        found["rows"].append({"row": name, "metrics": metrics})
+    if not found["rows"]:
+        raise Unreadable(f"'{path.name}' has no benchmark" + (f" that matches '{reader.rows}'" if reader.rows else ""))
+
+
+def _log(text, path, reader, found):
+    for pattern in reader.patterns:
+        matches = list(re.finditer(pattern.regex, text, re.MULTILINE))
+        if pattern.take == "count":
+            found["metrics"][pattern.name] = len(matches)
+            continue
+        if not matches:
+            if pattern.required:
+                raise Unreadable(f"'{path.name}' has no '{pattern.name}' (nothing matches '{pattern.regex}')")
+            continue
+        found["metrics"][pattern.name] = _taken(pattern, [_read(match.group(1), pattern.name, path) for match in matches])
+    if reader.series:
+        for match in re.finditer(reader.series, text, re.MULTILINE):
+            found["series"].append({name: _read(value, name, path) for name, value in match.groupdict().items()
+                                    if value is not None})
+        if not found["series"]:
+            raise Unreadable(f"'{path.name}' has no line of the series (nothing matches '{reader.series}')")
+
+
+def _read(text, name, path):
+    try:
+        value = float(text.replace(",", ""))
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise Unreadable(f"'{path.name}' has {ascii(text[:40])} for '{name}' (it is no finite number)")
+    return int(value) if value.is_integer() and abs(value) < 2 ** 53 and not re.search(r"[.eE]", text) else value
+
+
+def _taken(pattern, values):
+    return {"last": lambda: values[-1], "first": lambda: values[0], "max": lambda: max(values), "min": lambda: min(values),
+            "mean": lambda: statistics.fmean(values), "sum": lambda: sum(values)}[pattern.take]()

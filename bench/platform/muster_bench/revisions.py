@@ -1,0 +1,47 @@
+"""A revision of the repository, built and run in a tree of its own."""
+import pathlib
+import shutil
+import subprocess
+
+from .division import division_of
+from .errors import FAILED_RUNS, FINISHED, Refusal
+from .experiment import read_file
+from .files import Digests, make_folder
+from .plan import make_plan
+from .request import find_file, settings_of
+from .runner import Runner
+
+
+def run(chosen, revision):
+    """The folder of its results. The file of the experiment is the same for both; its places lie in the revision's tree."""
+    out = make_folder(pathlib.Path(chosen.out).absolute())
+    commit = _git("rev-parse", "--verify", f"{revision}^{{commit}}", why=f"no revision '{revision}' is known here")
+    tree = out / f"tree-{commit[:12]}"
+    if not tree.is_dir():
+        _git("worktree", "add", "--detach", str(tree), commit, why=f"no tree of '{revision}' could be made")
+    built = subprocess.run(["sh", "-ec", chosen.build], cwd=tree, stdout=open(out / f"build-{commit[:12]}.txt", "w"),
+                           stderr=subprocess.STDOUT)
+    if built.returncode != 0:
+        raise Refusal(f"revision '{revision}' was not built (status {built.returncode}, see {out}/build-{commit[:12]}.txt); mend "
+                      "--build")
+    settings = settings_of(chosen)
+    path = find_file(chosen.file)
+    relative = read_file(path).content.get("places") or {}
+    places = {name: str(tree / str(place)) for name, place in relative.items() if not pathlib.Path(str(place)).is_absolute()
+              and (tree / str(place)).exists()}
+    file = read_file(path, settings, places)
+    folder = out / f"results-{commit[:12]}"
+    status = Runner(file, make_plan(file, Digests(), chosen.most_runs), folder, division_of(file, settings, chosen.division)).run()
+    if status not in (FINISHED, FAILED_RUNS):
+        raise Refusal(f"revision '{revision}' was not run to its end (status {status}); run the same command again")
+    return folder
+
+
+def _git(*words, why):
+    if shutil.which("git") is None:
+        raise Refusal("there is no git here (revisions are taken from it); install it")
+    done = subprocess.run(["git", *words], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise Refusal(f"{why} ({(done.stderr.strip().splitlines() or ['git said nothing'])[-1]}); name a revision of the "
+                      "repository that this folder is in")
+    return done.stdout.strip()

@@ -1,0 +1,250 @@
+"""Does what a plan asks for: configure -> run -> post-process -> report -> clean up, and goes on where it was ended."""
+import concurrent.futures
+import hashlib
+import pathlib
+import signal
+import threading
+import time
+
+from . import files, launchers, machine, process, tables
+from .errors import FAILED_RUNS, FINISHED, INTERRUPTED, NoRoom, Refusal
+from .progress import Progress
+from .readers import Unreadable, read_results
+
+MARKER = "muster-bench.json"    # says what a folder holds
+TABLES_EVERY = 2.0              # seconds between two writings of the tables while runs go on
+
+
+class Runner:
+    """One folder of results and what is to be in it. Holds the folder's lock while it works."""
+
+    def __init__(self, file, plan, folder, division, jobs=1, retry_failed=False):
+        self.file, self.plan, self.division, self.jobs = file, plan, division, jobs
+        self.retry_failed = retry_failed
+        self.folder = pathlib.Path(folder).absolute()
+        self.stop = threading.Event()
+        self.trouble = None      # what keeps the runner from going on
+        self._written = 0.0
+        self._lock = threading.Lock()
+
+    def run(self):
+        """The exit status."""
+        for run in self.plan:
+            launchers.check_launcher(run)
+        files.make_folder(self.folder)
+        self._check_owner()
+        held = files.FolderLock(self.folder)
+        try:
+            self._mark()
+            with _signals(self.stop):
+                return self._run_all()
+        finally:
+            held.release()
+
+    def collect(self):
+        """Takes in what runs have left that were started elsewhere, by a cluster's own means. The exit status."""
+        self._check_owner()
+        held = files.FolderLock(self.folder)
+        try:
+            self._mark()
+            waiting = [run for run in self.plan if tables.result_of(self.folder, run) is None]
+            progress = Progress(self.plan, waiting, self.jobs)
+            progress.begin()
+            for run in waiting:
+                self._take_in(run, progress)
+            entries, groups = self._report(progress)
+            failed = {entry["id"]: entry["why"] for entry in entries if entry["status"] != "ok"}
+            progress.end(groups, failed, self.folder)
+            return FAILED_RUNS if failed or len({entry["id"] for entry in entries}) < len(self.plan) else FINISHED
+        finally:
+            held.release()
+
+    def _take_in(self, run, progress):
+        home = self.folder / "experiments" / run.id
+        log = home / "output" / "1" / "log.txt"
+        if not log.parent.is_dir():
+            progress.say(f"{run.id}: nothing was left of it: not run yet")
+            return
+        try:
+            found, why = read_results(run, home, 1, log), ""
+        except Unreadable as error:
+            found, why = None, str(error)
+        files.make_folder(home / "result")
+        self._keep(run, home, [{"status": "unreadable" if why else "ok", "why": why, "seconds": None}], found, 0.0)
+        progress.end_run(run, "unreadable" if why else "ok", why, 0.0)
+
+    def _mark(self):
+        files.write_json(self.folder / MARKER, {"format": 1, "name": self.file.name, "division": self.division,
+                                                "file": str(self.file.path), "content": self.file.content})
+
+    def _check_owner(self):
+        """A folder with something else in it is not touched."""
+        there = files.read_json(self.folder / MARKER)
+        if there is None:
+            strangers = [entry.name for entry in self.folder.iterdir() if entry.name not in (MARKER, "lock", "experiments")]
+            if strangers:
+                raise Refusal(f"'{self.folder}' is not empty and holds no results of this runner ('{strangers[0]}' is there); "
+                              "choose another --out")
+        elif there.get("name") != self.file.name or there.get("division") != self.division:
+            raise Refusal(f"'{self.folder}' holds the results of '{there.get('name')}', {there.get('division')} division (this is "
+                          f"'{self.file.name}', {self.division}); choose another --out")
+
+    def _run_all(self):
+        environments = files.read_json(self.folder / "environment.json") or []
+        files.write_json(self.folder / "environment.json", [*environments, machine.record(self.file.path.parent)])
+        waiting = [run for run in self.plan if not self._is_done(run)]
+        progress = Progress(self.plan, waiting, self.jobs)
+        progress.begin()
+        with concurrent.futures.ThreadPoolExecutor(self.jobs) as pool:
+            for done in [pool.submit(self._one, run, progress) for run in waiting]:
+                try:
+                    done.result()
+                except Exception as trouble:  # the others are told, and what they were at is done again next time
+                    self.trouble = self.trouble or trouble
+                    self.stop.set()
+        entries, groups = self._report(progress)
+        if self.trouble is not None:
+            raise self.trouble
+        if self.stop.is_set():
+            progress.interrupted()
+            return INTERRUPTED
+        failed = {entry["id"]: entry["why"] for entry in entries if entry["status"] != "ok"}
+        progress.end(groups, failed, self.folder)
+        return FAILED_RUNS if failed else FINISHED
+
+    def _report(self, progress):
+        progress.step("report")
+        entries, groups = tables.write_tables(self.folder, self.file, self.plan, self.division)
+        from . import page  # here, for matplotlib takes longer to load than most commands take
+        page.write(self.folder, self.file, self.plan, self.division, entries, groups)
+        return entries, groups
+
+    def _is_done(self, run):
+        result = tables.result_of(self.folder, run)
+        return result is not None and (result["status"] == "ok" or not self.retry_failed)
+
+    # ---- one run ----
+
+    def _one(self, run, progress):
+        if self.stop.is_set():
+            return
+        home = self.folder / "experiments" / run.id
+        mark = hashlib.sha256(str(home).encode()).hexdigest()[:24]
+        process.kill_marked(mark)            # what a killed runner has left
+        for part in ("output", "result", "scratch"):
+            files.remove_tree(home / part)
+        for part in ("config", "output", "result", "scratch"):
+            files.make_folder(home / part)
+        attempts, begin = [], time.monotonic()
+        retries = run.template.retries
+        for number in range(1, retries.attempts + 1):
+            progress.begin_run(run, number)
+            status, why, seconds, found = self._attempt(run, home, number, mark, progress)
+            if status == "full":
+                raise NoRoom(f"the disk of '{self.folder}' is full (less than {process.LEAST_FREE >> 20} MiB are free); "
+                             "make room and run the same command again, finished runs are kept")
+            if status == "interrupted":
+                return
+            attempts.append({"status": status, "why": why, "seconds": round(seconds, 3)})
+            if status == "ok" or status not in retries.on or number == retries.attempts:
+                break
+            progress.again(run, number, why)
+            if self.stop.wait(retries.wait):
+                return
+        self._clean_up(run, home, len(attempts), mark, progress)
+        self._keep(run, home, attempts, found, time.monotonic() - begin)
+        progress.end_run(run, attempts[-1]["status"], attempts[-1]["why"], time.monotonic() - begin)
+        self._tables_now_and_then()
+
+    def _attempt(self, run, home, number, mark, progress):
+        """(status, why, seconds of the command, what was read)"""
+        output = files.make_folder(home / "output" / str(number))
+        log = output / "log.txt"
+        before = self._commands(run, home, number, mark, run.template.before, output / "configure.txt")
+        if before is not None:
+            return before.status, f"configure: {before.why}", before.seconds, None
+        words, variables = launchers.launched(run, home, number)
+        launchers.prepare(run, home, number)
+        files.write_json(home / "config" / "run.json", self._description(run, words, variables))
+        files.write_whole(home / "config" / "command.sh", f"#!/bin/sh\n{launchers.shown(words, variables)}\n")
+        progress.step("run", run)
+        ended = process.run(words, variables, output, log, run.template.limits, run.template.timeout, mark, self.stop)
+        if ended.status != "ok":
+            return ended.status, _with_last_line(ended.why, log), ended.seconds, None
+        progress.step("post-process", run)
+        after = self._commands(run, home, number, mark, run.template.after, output / "post-process.txt")
+        if after is not None:
+            return after.status, f"post-process: {after.why}", ended.seconds, None
+        try:
+            found = read_results(run, home, number, log)
+        except Unreadable as error:
+            return "unreadable", str(error), ended.seconds, None
+        return "ok", "", ended.seconds, found
+
+    def _commands(self, run, home, number, mark, commands, log):
+        """The first that did not end well, or None."""
+        for command in commands:
+            words = run.words(command, home, number)
+            variables = {name: run.text(text, home, number) for name, text in run.template.environment.items()}
+            ended = process.run(words, variables, log.parent, log, run.template.limits, run.template.timeout, mark, self.stop)
+            if ended.status != "ok":
+                ended.why = _with_last_line(f"{words[0]}: {ended.why}", log)
+                return ended
+        return None
+
+    def _clean_up(self, run, home, number, mark, progress):
+        """Always, also after a failure; what fails here is said and costs no result."""
+        progress.step("clean up", run)
+        ended = self._commands(run, home, number, mark, run.template.clean, home / "output" / str(number) / "clean-up.txt")
+        if ended is not None and ended.status != "interrupted":
+            progress.say(f"{run.id}: clean-up: {ended.why}")
+        files.remove_tree(home / "scratch")
+
+    def _description(self, run, words, variables):
+        return {"id": run.id, "key": run.key, "experiment": run.experiment.name, "template": run.template.name,
+                "parameters": run.parameters, "repeat": run.repeat, "seed": run.seed, "places": run.places, "words": words,
+                "environment": variables, "timeout": run.template.timeout}
+
+    def _keep(self, run, home, attempts, found, seconds):
+        found = found or {"metrics": {}, "series": [], "rows": [], "annotations": {}}
+        last = attempts[-1]
+        files.write_json(home / "result" / "result.json", {
+            "format": 1, "id": run.id, "key": run.key, "status": last["status"], "why": last["why"], "attempts": attempts,
+            "wall_seconds": round(seconds, 3), "environment": len(files.read_json(self.folder / "environment.json") or []) - 1,
+            **found})
+
+    def _tables_now_and_then(self):
+        with self._lock:
+            if time.monotonic() - self._written >= TABLES_EVERY:
+                self._written = time.monotonic()
+                tables.write_tables(self.folder, self.file, self.plan, self.division)
+
+
+def _with_last_line(why, log):
+    """A failure is easiest understood by the last thing that the command said."""
+    try:
+        with open(log, "rb") as file:
+            file.seek(max(0, log.stat().st_size - 4096))
+            lines = file.read().decode(errors="replace").split("\n")
+    except OSError:
+        return why
+    said = [line.strip() for line in lines if line.strip()]
+    printable = "".join(c for c in said[-1] if c.isprintable())[:200] if said else ""
+    return f"{why}: {printable}" if printable else why
+
+
+class _signals:
+    """SIGINT and SIGTERM end the runs, not the runner: it still writes its tables."""
+
+    def __init__(self, stop):
+        self._stop = stop
+        self._before = {}
+
+    def __enter__(self):
+        if threading.current_thread() is threading.main_thread():
+            for which in (signal.SIGINT, signal.SIGTERM):
+                self._before[which] = signal.signal(which, lambda *_: self._stop.set())
+
+    def __exit__(self, *_):
+        for which, handler in self._before.items():
+            signal.signal(which, handler)

@@ -1,0 +1,101 @@
+"""Parameters and what they run through."""
+import itertools
+import math
+
+from .errors import Refusal, closest, listed
+
+MOST_RUNS = 10_000
+
+
+def values_of(name, value, where):
+    """A list of values: a list, {from, to, step} or {from, to, times}, or one value."""
+    if isinstance(value, list):
+        for one in value:
+            if isinstance(one, (list, dict)):
+                raise Refusal(f"{where}: '{name}' has '{one}' in its list (values are texts and numbers); change it")
+        return list(value)
+    if not isinstance(value, dict):
+        return [value]
+    for key in value:
+        if key not in ("from", "to", "step", "times"):
+            raise Refusal(f"{where}: the range '{name}' has the unknown key '{key}' (known: from, to, step, times); "
+                          f"{closest(key, ('from', 'to', 'step', 'times'), 'leave it out')}")
+    numbers = {key: number for key, number in value.items()}
+    if not all(isinstance(number, (int, float)) and not isinstance(number, bool) and math.isfinite(number)
+               for number in numbers.values()):
+        raise Refusal(f"{where}: the range '{name}' has what is no number ({value}); write such as {{from: 1, to: 8, times: 2}}")
+    if "from" not in numbers or "to" not in numbers or ("step" in numbers and "times" in numbers):
+        raise Refusal(f"{where}: the range '{name}' needs from, to and one of step and times ({value}); complete it")
+    return _range(name, numbers, where)
+
+
+def _range(name, numbers, where):
+    first, last = numbers["from"], numbers["to"]
+    if "times" in numbers:
+        if numbers["times"] <= 1 or first <= 0:
+            raise Refusal(f"{where}: the range '{name}' never gets to its end (times must be above 1, from above 0); "
+                          "change it")
+        count = max(0, math.floor(math.log(last / first, numbers["times"]) + 1e-9) + 1) if last >= first else 0
+    else:
+        step = numbers.get("step", 1)
+        if step == 0:
+            raise Refusal(f"{where}: the range '{name}' never gets to its end (its step is 0); change it")
+        count = max(0, math.floor((last - first) / step + 1e-9) + 1)
+    if count > MOST_RUNS:
+        raise Refusal(f"{where}: the range '{name}' has {count:,} values (at most {MOST_RUNS:,}); make its step larger")
+    whole = all(isinstance(number, int) for number in numbers.values())
+
+    def at(index):
+        value = first * numbers["times"] ** index if "times" in numbers else first + index * numbers.get("step", 1)
+        return value if whole else float(f"{value:.12g}")
+    return [at(index) for index in range(count)]
+
+
+def expand(parameters, sweep, exclude, repeats, where, most=MOST_RUNS, cases=()):
+    """Every combination in the order in which the file has the names, the last name changing fastest: (values, repeat),
+    without those that an exclusion matches. `cases` are values that go together, and change slowest. Refused before
+    anything is built when there are none or too many."""
+    axes = {name: values_of(name, value, where) for name, value in sweep.items()}
+    cases = checked_cases(cases, where)
+    for name in axes:
+        if name in parameters:
+            raise Refusal(f"{where}: '{name}' is both a parameter and swept (one of them would win); take one away")
+    for name in cases[0]:
+        if name in parameters or name in axes:
+            raise Refusal(f"{where}: '{name}' is in the cases and beside them (one of them would win); take one away")
+    known = [*parameters, *cases[0], *axes]
+    for entry in exclude:
+        if not isinstance(entry, dict) or not entry:
+            raise Refusal(f"{where}: the exclusion '{entry}' names nothing (it is a mapping of parameters to values); "
+                          "write such as {ranks: 4, codec: topk}")
+        for name in entry:
+            if name not in known:
+                raise Refusal(f"{where}: an exclusion names the unknown parameter '{name}' (known: {listed(known)}); "
+                              f"{closest(name, known, 'take it away')}")
+    count = repeats * len(cases) * math.prod(len(values) for values in axes.values())
+    if count > most:
+        raise Refusal(f"{where} expands to {count:,} runs (at most {most:,}); sweep less, or say --most-runs {count}")
+    made = []
+    for case, *point in itertools.product(cases, *axes.values()):
+        values = {**parameters, **case, **dict(zip(axes, point))}
+        if not any(_matches(entry, values) for entry in exclude):
+            made += [(values, repeat) for repeat in range(1, repeats + 1)]
+    if not made:
+        empty = [name for name, values in axes.items() if not values]
+        why = f"'{empty[0]}' has no values" if empty else "every combination is excluded"
+        raise Refusal(f"{where} expands to no run at all ({why}); change its sweep")
+    return made
+
+
+def checked_cases(cases, where):
+    """All with the same names; one that is empty where there are none."""
+    for case in cases:
+        if not isinstance(case, dict) or not case or any(isinstance(value, (list, dict)) for value in case.values()):
+            raise Refusal(f"{where}: the case '{case}' is no mapping of parameters to values; write such as {{batch: 32, rate: 0.1}}")
+        if list(case) != list(cases[0]):
+            raise Refusal(f"{where}: the case '{case}' has other names than the first ({listed(cases[0])}); give all the same")
+    return list(cases) or [{}]
+
+
+def _matches(entry, values):
+    return all(values[name] in (wanted if isinstance(wanted, list) else [wanted]) for name, wanted in entry.items())

@@ -1,0 +1,102 @@
+"""The tables of a folder of results: CSV with headers in an order that does not change, and JSON with all."""
+import csv
+import io
+import json
+import pathlib
+
+from . import metrics
+from .files import read_json, write_whole
+from .text import value_text
+
+FIRST = ("id", "experiment", "template", "launcher", "division", "ranks", "repeat", "seed", "status", "why", "attempts", "row")
+SUMMARY_FIRST = ("experiment", "row", "ranks", "runs", "failed")
+
+
+def result_of(folder, run):
+    """What is kept of a run, or None where it has not ended."""
+    found = read_json(pathlib.Path(folder) / "experiments" / run.id / "result" / "result.json")
+    return found if isinstance(found, dict) and found.get("key") == run.key and "status" in found else None
+
+
+def entries_of(folder, file, plan, division):
+    """One entry a run, or one a row of it; runs that have not ended are left out. What is derived is derived here, so
+    that another goal or price needs no new run."""
+    for run in plan:
+        result = result_of(folder, run)
+        if result is None:
+            continue
+        common = {"id": run.id, "experiment": run.experiment.name, "template": run.template.name,
+                  "launcher": run.template.launcher.kind, "division": division, "ranks": run.ranks, "repeat": run.repeat,
+                  "seed": run.seed, "status": result["status"], "why": result["why"], "attempts": len(result["attempts"]),
+                  "parameters": run.parameters, "series": result["series"]}
+        measured = {**result["metrics"], **metrics.derive(file, run, result)}
+        rows = result["rows"] or [{"row": "", "metrics": {}}]
+        for row in rows:
+            yield {**common, "row": row["row"], "metrics": {**measured, **row["metrics"]}}
+
+
+def parameter_names(plan):
+    """In the order in which the file has them first; ranks have a column of their own."""
+    names = {}
+    for run in plan:
+        for name in run.parameters:
+            names.setdefault(name)
+    return [name for name in names if name != "ranks"]
+
+
+def _column(name, taken):
+    """A parameter may be called as a column is."""
+    return f"parameter_{name}" if name in taken else name
+
+
+def results_csv(file, plan, entries):
+    names, measures = parameter_names(plan), metrics.columns(file, entries)
+    header = [*FIRST, *[_column(name, {*FIRST, *measures}) for name in names], *measures]
+    rows = [[*[_cell(entry[name]) for name in FIRST], *[_cell(entry["parameters"].get(name)) for name in names],
+             *[_cell(entry["metrics"].get(name)) for name in measures]] for entry in entries]
+    return _csv(header, rows)
+
+
+def summary_csv(file, plan, groups):
+    names = parameter_names(plan)
+    measures = metrics.columns(file, [entry for group in groups for entry in group.entries])
+    header = [*SUMMARY_FIRST, *[_column(name, {*SUMMARY_FIRST, *metrics.SPEEDUPS}) for name in names],
+              *[f"{name}_{which}" for name in measures for which in ("min", "median", "max")], *metrics.SPEEDUPS]
+    rows = []
+    for group in groups:
+        row = [group.experiment, group.row, group.ranks, len(group.entries), len(group.entries) - len(group.good()),
+               *[group.parameters.get(name) for name in names]]
+        for name in measures:
+            found = group.spread(name) or {}
+            row += [found.get(which) for which in ("min", "median", "max")]
+        rows.append([_cell(value) for value in (*row, *[group.extra.get(name) for name in metrics.SPEEDUPS])])
+    return _csv(header, rows)
+
+
+def _cell(value):
+    return repr(value) if isinstance(value, float) else value_text(value)
+
+
+def _csv(header, rows):
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def write_tables(folder, file, plan, division):
+    """results.csv, summary.csv and results.json; returns the entries and their groups."""
+    folder = pathlib.Path(folder)
+    entries = list(entries_of(folder, file, plan, division))
+    groups = metrics.groups_of(file, entries)
+    write_whole(folder / "results.csv", results_csv(file, plan, entries))
+    write_whole(folder / "summary.csv", summary_csv(file, plan, groups))
+    whole = {"format": 1, "name": file.name, "title": file.title, "division": division, "planned": len(plan),
+             "environments": read_json(folder / "environment.json") or [], "runs": entries,
+             "groups": [{"experiment": group.experiment, "row": group.row, "ranks": group.ranks,
+                         "parameters": group.parameters, "runs": len(group.entries), "failed": len(group.entries) -
+                         len(group.good()), **{name: group.spread(name) for name in
+                                               metrics.columns(file, group.entries)}, **group.extra} for group in groups]}
+    write_whole(folder / "results.json", json.dumps(whole, indent=1) + "\n")
+    return entries, groups

@@ -1,0 +1,231 @@
+"""How something is run: the first tier of an experiment's file."""
+import dataclasses
+import re
+
+from .document import Section
+from .errors import Refusal, closest, listed
+from .text import bytes_of, placeholders, value_text, words_of
+
+LAUNCHERS = ("local", "mpirun", "srun", "simgrid")
+FAILURES = ("crash", "timeout", "unreadable", "missing", "disk")
+TAKES = ("last", "first", "max", "min", "mean", "sum", "count")
+DEFAULT_TIMEOUT = 3600.0
+
+# What the runner gives every command beside the parameters of its experiment.
+BUILT_IN = ("ranks", "seed", "repeat", "id", "config", "output", "scratch", "here")
+
+
+@dataclasses.dataclass(frozen=True)
+class Launcher:
+    kind: str
+    options: tuple = ()   # words between the launcher and the command
+    network: str = "flat"  # of simulated hosts, with the speed of a link in bits a second and its latency in seconds;
+    bandwidth: str = ""    # texts, for they may have placeholders
+    latency: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Resources:
+    cpus_per_rank: int = 1
+    memory: int = 0       # bytes a rank, for the launchers that ask; 0: not said
+
+
+@dataclasses.dataclass(frozen=True)
+class Retries:
+    attempts: int = 1     # in all
+    on: tuple = ("crash", "timeout")
+    wait: float = 0.0     # seconds before the next
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    log: int              # bytes kept of what the command prints
+    disk: int             # bytes that it may write into its folders
+
+
+@dataclasses.dataclass(frozen=True)
+class Pattern:
+    name: str
+    regex: str
+    take: str
+    required: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Reader:
+    """How results are read: kind is tracker, benchmark or log."""
+    kind: str
+    file: str = ""        # with placeholders; empty for log: what the command printed
+    patterns: tuple = ()  # log: numbers of the whole run
+    series: str = ""      # log: one line an epoch, named groups
+    rows: str = ""        # benchmark: the rows to keep, a regular expression
+
+
+@dataclasses.dataclass(frozen=True)
+class Template:
+    name: str
+    command: tuple
+    binary: str           # whose digest names the runs; empty: the first word of the command
+    inputs: tuple         # further files that the result depends on, such as a script
+    data: tuple           # and its data
+    launcher: Launcher
+    resources: Resources
+    timeout: float
+    environment: dict
+    read: tuple
+    before: tuple         # commands of the step configure
+    after: tuple          # of post-process
+    clean: tuple          # of clean up
+    retries: Retries
+    limits: Limits
+
+    def texts(self):
+        """Everything with placeholders, and where it stands."""
+        yield from ((word, "command") for word in self.command)
+        yield self.binary, "binary"
+        yield from ((text, "inputs") for text in self.inputs)
+        yield from ((text, "data") for text in self.data)
+        yield from ((text, f"environment, {name}") for name, text in self.environment.items())
+        yield from ((reader.file, "read") for reader in self.read)
+        yield from ((word, "launcher") for word in (*self.launcher.options, self.launcher.network, self.launcher.bandwidth,
+                                                    self.launcher.latency))
+        for step, commands in (("configure", self.before), ("post-process", self.after), ("clean-up", self.clean)):
+            yield from ((word, step) for command in commands for word in command)
+
+    def check_placeholders(self, known):
+        for text, place in self.texts():
+            for name in placeholders(text):
+                if name not in known:
+                    raise Refusal(f"template '{self.name}', {place} has the unknown placeholder '{{{name}}}' (known: "
+                                  f"{listed(known)}); {closest(name, known, 'give the experiment a parameter of that name')}")
+
+
+def read_template(name, value):
+    section = Section(value, f"template '{name}'")
+    made = Template(
+        name=name,
+        command=tuple(words_of(section.get("command", "a text or a list"))),
+        binary=section.get("binary", "a text", ""),
+        inputs=_texts(section, "inputs"),
+        data=_texts(section, "data"),
+        launcher=_launcher(section),
+        resources=_resources(section.section("resources")),
+        timeout=float(section.get("timeout", "a number", DEFAULT_TIMEOUT)),
+        environment={key: value_text(text) for key, text in section.free("environment").items()},
+        read=tuple(_readers(section)),
+        before=_commands(section, "configure"),
+        after=_commands(section, "post-process"),
+        clean=_commands(section, "clean-up"),
+        retries=_retries(section.section("retries")),
+        limits=_limits(section.section("limits")))
+    section.done()
+    if not made.command:
+        raise Refusal(f"{section.where} has an empty command (there is nothing to run); write the words of one")
+    if made.timeout <= 0:
+        raise Refusal(f"{section.where}: the timeout cannot be {made.timeout:g} (it is in seconds, above 0); change it")
+    return made
+
+
+
+
+def _texts(section, key):
+    value = section.get(key, "a text or a list", [])
+    return tuple(map(str, [value] if isinstance(value, str) else value))
+
+
+def _commands(section, key):
+    value = section.get(key, "a text or a list", [])
+    return tuple(tuple(words_of(command)) for command in ([value] if isinstance(value, str) else value))
+
+
+def _launcher(section):
+    value = section.get("launcher", "a text or a mapping", "local")
+    inner = Section({"kind": value} if isinstance(value, str) else value, f"{section.where}, launcher")
+    made = Launcher(inner.get("kind", "a text"), tuple(words_of(inner.get("options", "a text or a list", []))),
+                    inner.get("network", "a text", "flat"), value_text(inner.get("bandwidth", "a text or a number", "")),
+                    value_text(inner.get("latency", "a text or a number", "")))
+    inner.done()
+    if made.kind not in LAUNCHERS:
+        raise Refusal(f"{section.where} has the unknown launcher '{made.kind}' (known: {listed(LAUNCHERS)}); "
+                      f"{closest(made.kind, LAUNCHERS, 'use one of these')}")
+    if made.kind == "simgrid" and not (made.bandwidth and made.latency):
+        raise Refusal(f"{section.where}: the launcher simgrid needs bandwidth and latency (of the links of its hosts); write "
+                      "such as bandwidth: 10G, latency: 5e-6")
+    return made
+
+
+def _resources(section):
+    made = Resources(section.get("cpus-per-rank", "a whole number", 1),
+                     bytes_of(section.get("memory", "a text or a whole number", 0), section.where))
+    section.done()
+    if made.cpus_per_rank < 1:
+        raise Refusal(f"{section.where}: cpus-per-rank cannot be {made.cpus_per_rank} (it is 1 or more); change it")
+    return made
+
+
+def _retries(section):
+    on = section.get("on", "a list", ["crash", "timeout"])
+    made = Retries(section.get("attempts", "a whole number", 1), tuple(on), float(section.get("wait", "a number", 0)))
+    section.done()
+    for kind in made.on:
+        if kind not in FAILURES:
+            raise Refusal(f"{section.where}: 'on' has the unknown failure '{kind}' (known: {listed(FAILURES)}); "
+                          f"{closest(kind, FAILURES, 'use one of these')}")
+    if not 1 <= made.attempts <= 100:
+        raise Refusal(f"{section.where}: attempts cannot be {made.attempts} (it is 1 to 100); change it")
+    return made
+
+
+def _limits(section):
+    made = Limits(bytes_of(section.get("log", "a text or a whole number", "64M"), section.where),
+                  bytes_of(section.get("disk", "a text or a whole number", "2G"), section.where))
+    section.done()
+    return made
+
+
+def _readers(section):
+    for number, entry in enumerate(section.get("read", "a list", []), 1):
+        inner = Section(entry, f"{section.where}, read {number}")
+        kinds = [kind for kind in ("tracker", "benchmark", "log") if isinstance(entry, dict) and kind in entry]
+        if len(kinds) != 1:
+            raise Refusal(f"{inner.where} does not say what is read (one of tracker, benchmark and log); "
+                          "write such as tracker: '{output}/tracker.json'")
+        kind = kinds[0]
+        if kind == "log":
+            file, patterns, series = _log_reader(inner)
+            yield Reader("log", file=file, patterns=patterns, series=series)
+        else:
+            rows = inner.get("rows", "a text", "") if kind == "benchmark" else ""
+            yield Reader(kind, file=inner.get(kind, "a text"), rows=_compiled(rows, inner.where))
+        inner.done()
+
+
+def _log_reader(inner):
+    file = inner.get("file", "a text", "")
+    patterns = []
+    for name, value in inner.free("log").items():
+        where = f"{inner.where}, {name}"
+        one = Section({"pattern": value} if isinstance(value, str) else value, where)
+        take = one.get("take", "a text", "last")
+        pattern = Pattern(name, _compiled(one.get("pattern", "a text"), where), take,
+                          one.get("required", "true or false", True))
+        one.done()
+        if take not in TAKES:
+            raise Refusal(f"{where} takes '{take}' (known: {listed(TAKES)}); {closest(take, TAKES, 'use one of these')}")
+        if take != "count" and re.compile(pattern.regex).groups != 1:
+            raise Refusal(f"{where}: the pattern '{pattern.regex}' has {re.compile(pattern.regex).groups} groups (the "
+                          "number is what its one group matches); put ( ) around the number alone")
+        patterns.append(pattern)
+    series = _compiled(inner.get("series", "a text", ""), f"{inner.where}, series")
+    if series and not re.compile(series).groupindex:
+        raise Refusal(f"{inner.where}: the series has no named groups (they name its columns); "
+                      "write such as epoch (?P<epoch>\\d+) loss (?P<train_loss>\\S+)")
+    return file, tuple(patterns), series
+
+
+def _compiled(regex, where):
+    try:
+        re.compile(regex)
+    except re.error as error:
+        raise Refusal(f"{where}: '{regex}' is no regular expression ({error}); mend it") from error
+    return regex

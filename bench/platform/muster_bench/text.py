@@ -1,0 +1,77 @@
+"""Placeholders, numbers with units, and values as command lines have them."""
+import re
+import shlex
+
+from .errors import Refusal, closest, listed
+
+PLACEHOLDER = re.compile(r"\{\{|\}\}|\{(\*?)([A-Za-z_][A-Za-z0-9_.-]*)\}|\{|\}")
+UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def value_text(value):
+    """A parameter as a command line has it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return repr(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
+    return "" if value is None else str(value)
+
+
+def placeholders(text):
+    """The names in a text, in their order."""
+    return [match.group(2) for match in PLACEHOLDER.finditer(text) if match.group(2)]
+
+
+def fill(text, values, where):
+    """The text with {name} replaced; {{ and }} are braces."""
+    def one(match):
+        if match.group(0) in ("{{", "}}"):
+            return match.group(0)[0]
+        name = match.group(2)
+        if not name:
+            raise Refusal(f"{where} has a brace alone in '{text}' (braces are for placeholders); write {{{{ or }}}}")
+        if name not in values:
+            raise Refusal(f"{where} has the unknown placeholder '{{{name}}}' (known: {listed(values)}); "
+                          f"{closest(name, values, 'give the experiment a parameter of that name')}")
+        return value_text(values[name])
+    return PLACEHOLDER.sub(one, text)
+
+
+def words_of(command):
+    """A command as a list of words, none of them filled in yet: what a value has in it never becomes two words."""
+    return shlex.split(command) if isinstance(command, str) else [value_text(word) for word in command]
+
+
+def fill_words(words, values, where):
+    """The words filled in. {*name} alone is as many words as its value has; a placeholder alone that is empty is none."""
+    made = []
+    for word in words:
+        match = PLACEHOLDER.fullmatch(word)
+        alone = match is not None and match.group(2)
+        if alone and match.group(1):
+            made += shlex.split(fill("{" + match.group(2) + "}", values, where))
+            continue
+        filled = fill(word, values, where)
+        if filled or not alone:
+            made.append(filled)
+    return made
+
+
+def bytes_of(value, where):
+    """512, "64M", "2 GiB"."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", str(value), re.IGNORECASE)
+    if not match:
+        raise Refusal(f"{where} cannot be '{value}' (it is no size); write such as 64M or 2G")
+    return int(float(match.group(1)) * UNITS[match.group(2).lower()])
+
+
+def slug(text):
+    """Fit for a file's name."""
+    return re.sub(r"[^A-Za-z0-9_.=+-]+", "_", text).strip("_")
+
+
+def human_seconds(value):
+    if value < 60:
+        return f"{value:.1f} s"
+    minutes, rest = divmod(int(round(value)), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

@@ -1,0 +1,76 @@
+// The tensors of the models that the examples train, without the models.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <muster/core/error.hpp>
+#include <muster/train/arena.hpp>
+
+namespace simulation {
+
+namespace detail {
+
+inline void convolution(std::vector<muster::tensor_shape>& to, std::size_t in, std::size_t out, std::size_t kernel,
+                        bool bias) {
+  const std::string name = "layer " + std::to_string(to.size());
+  to.push_back({name, {kernel, kernel, in, out}});
+  if (bias) to.push_back({name + " bias", {out}});
+}
+
+inline void scale_and_shift(std::vector<muster::tensor_shape>& to, std::size_t channels) {
+  const std::string name = "normalisation " + std::to_string(to.size());
+  to.push_back({name + " scale", {channels}});
+  to.push_back({name + " shift", {channels}});
+}
+
+}  // namespace detail
+
+/// ResNet-20 with projections: 272,474 parameters.
+inline std::vector<muster::tensor_shape> resnet20() {
+  std::vector<muster::tensor_shape> made;
+  const auto layer = [&](std::size_t in, std::size_t out, std::size_t kernel) {
+    detail::convolution(made, in, out, kernel, false);
+    detail::scale_and_shift(made, out);
+  };
+  layer(3, 16, 3);
+  std::size_t in = 16;
+  for (const std::size_t out : {16u, 32u, 64u}) {
+    for (int block = 0; block < 3; ++block) {
+      if (in != out) detail::convolution(made, in, out, 1, false);
+      if (in != out) detail::scale_and_shift(made, out);
+      layer(in, out, 3);
+      layer(out, out, 3);
+      in = out;
+    }
+  }
+  made.push_back({"classes", {64, 10}});
+  made.push_back({"classes bias", {10}});
+  return made;
+}
+
+/// VGG16 with batch normalisation and two hidden layers of 512: 15,253,578 parameters.
+inline std::vector<muster::tensor_shape> vgg16() {
+  std::vector<muster::tensor_shape> made;
+  std::size_t in = 3;
+  for (const std::size_t out : {64u, 64u, 128u, 128u, 256u, 256u, 256u, 512u, 512u, 512u, 512u, 512u, 512u}) {
+    detail::convolution(made, in, out, 3, true);
+    detail::scale_and_shift(made, out);
+    in = out;
+  }
+  for (const std::size_t out : {512u, 512u, 10u}) {
+    made.push_back({"dense " + std::to_string(made.size()), {in, out}});
+    made.push_back({"dense bias " + std::to_string(made.size()), {out}});
+    in = out;
+  }
+  return made;
+}
+
+/// By name. Throws configuration_error for another.
+inline std::vector<muster::tensor_shape> tensors_of(const std::string& model) {
+  if (model == "resnet20") return resnet20();
+  if (model == "vgg16") return vgg16();
+  throw muster::configuration_error("unknown model '" + model + "' (known: resnet20, vgg16); use one of these");
+}
+
+}  // namespace simulation

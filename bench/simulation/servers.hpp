@@ -1,0 +1,144 @@
+// The messages of a parameter server, without its work: trainers push a gradient in as many parts as there are servers
+// and pull the parameters back.
+#pragma once
+
+#include <mpi.h>
+#include <smpi/smpi.h>
+
+#include <memory>
+#include <vector>
+
+#include <muster/muster.hpp>
+
+namespace simulation {
+
+struct service {
+  int servers;
+  std::size_t bytes;    // of all parameters
+  double compute;       // seconds of a trainer's step
+  bool asynchronous;    // a trainer's answer comes at once; else when all have pushed
+};
+
+namespace detail {
+
+constexpr std::uint32_t push_tag = 1, pull_tag = 2;
+
+/// Memory whose content does not matter: all of it is the same page over and over, so that a hundred trainers fit.
+class folded {
+ public:
+  explicit folded(std::size_t bytes) : data_(static_cast<std::byte*>(SMPI_SHARED_MALLOC(bytes))) {}
+  ~folded() { SMPI_SHARED_FREE(data_); }
+  folded(const folded&) = delete;
+  folded& operator=(const folded&) = delete;
+  [[nodiscard]] std::byte* data() const { return data_; }
+
+ private:
+  std::byte* data_;
+};
+
+/// All of them are asked in turn: the body of a tagged message is only received when somebody has asked for its head.
+inline void finish(muster::any_transport& over, std::vector<std::unique_ptr<muster::request>>& messages) {
+  while (true) {
+    std::size_t left = 0;
+    for (auto& each : messages) left += over.test(*each) ? 0 : 1;
+    if (left == 0) return;
+    over.pause(muster::clock::time_point::max());
+  }
+}
+
+inline void post(muster::any_transport& over, muster::request& r, bool sends, int peer, std::uint32_t tag, std::byte* data,
+                 std::size_t bytes) {
+  r.data = data;
+  r.bytes = bytes;
+  r.peer = peer;
+  r.tag = tag;
+  if (sends) {
+    over.send(r);
+  } else {
+    over.receive(r);
+  }
+}
+
+}  // namespace detail
+
+/// The part of one server; the last one may be smaller.
+[[nodiscard]] inline std::size_t part_of(const service& how, int server) {
+  const auto count = static_cast<std::size_t>(how.servers);
+  const std::size_t most = (how.bytes + count - 1) / count;
+  const std::size_t begin = most * static_cast<std::size_t>(server);
+  return begin >= how.bytes ? 0 : std::min(most, how.bytes - begin);
+}
+
+namespace detail {
+
+/// Takes `steps` pushes of every trainer and answers each: at once, or when all have pushed as often.
+inline void serve(muster::any_transport& over, const service& how, int server, int trainers, int steps, std::byte* memory) {
+  const std::size_t part = part_of(how, server);
+  std::vector<std::unique_ptr<muster::request>> pushes(static_cast<std::size_t>(trainers));
+  std::vector<std::unique_ptr<muster::request>> answers;
+  std::vector<int> pushed(pushes.size(), 0);
+  const auto listen = [&](std::size_t trainer) {
+    pushes[trainer] = std::make_unique<muster::request>();
+    post(over, *pushes[trainer], false, how.servers + static_cast<int>(trainer), push_tag, memory, part);
+  };
+  const auto answer = [&](std::size_t trainer) {
+    answers.push_back(std::make_unique<muster::request>());
+    post(over, *answers.back(), true, how.servers + static_cast<int>(trainer), pull_tag, memory, part);
+    if (pushed[trainer] < steps) listen(trainer);
+  };
+  for (std::size_t trainer = 0; trainer < pushes.size(); ++trainer) listen(trainer);
+  int missing = trainers;  // of the step that is under way
+  for (int left = steps * trainers; left > 0;) {
+    bool moved = false;
+    for (std::size_t trainer = 0; trainer < pushes.size(); ++trainer) {
+      if (!pushes[trainer] || !over.test(*pushes[trainer])) continue;
+      pushes[trainer].reset();
+      moved = true;
+      --left;
+      ++pushed[trainer];
+      if (how.asynchronous) {
+        answer(trainer);
+      } else if (--missing == 0) {
+        missing = trainers;
+        for (std::size_t each = 0; each < pushes.size(); ++each) answer(each);
+      }
+    }
+    for (auto& each : answers) (void)over.test(*each);
+    if (!moved && left > 0) over.pause(muster::clock::time_point::max());
+  }
+  finish(over, answers);
+}
+
+}  // namespace detail
+
+/// The ranks below `servers` serve, the others train, `steps` steps each.
+inline void serve_or_train(muster::group& world, const service& how, int steps) {
+  using namespace detail;
+  auto& over = world.transport();
+  const int trainers = world.size() - how.servers;
+  if (how.servers < 1 || trainers < 1) {
+    throw muster::configuration_error("no servers or no trainers (" + std::to_string(world.size()) + " ranks, " +
+                                      std::to_string(how.servers) + " of them servers); change --servers");
+  }
+  const folded memory(how.bytes);
+  if (world.rank() < how.servers) {
+    serve(over, how, world.rank(), trainers, steps, memory.data());
+    return;
+  }
+  for (int step = 0; step < steps; ++step) {
+    smpi_execute(how.compute);
+    std::vector<std::unique_ptr<muster::request>> messages;
+    std::size_t begin = 0;
+    for (int server = 0; server < how.servers; ++server) {
+      const std::size_t part = part_of(how, server);
+      for (const bool sends : {false, true}) {
+        messages.push_back(std::make_unique<muster::request>());
+        post(over, *messages.back(), sends, server, sends ? push_tag : pull_tag, memory.data() + begin, part);
+      }
+      begin += part;
+    }
+    finish(over, messages);
+  }
+}
+
+}  // namespace simulation

@@ -1,0 +1,183 @@
+// muster's mpi transport and what runs over it, on hosts that SimGrid simulates: smpicxx compiles it, smpirun starts it.
+//
+//   smpirun -np 64 -platform p.xml ... simulate allreduce --bytes 1048576 --how ring
+//   ... simulate allreduce --bytes 1048576 --how hierarchical --per-host 16    # within a leaf of the tree, then between
+//   ... simulate step --model resnet20 --batch 32 --compute 0.17 --bucket 262144    # backward pass with gradient buckets
+//   ... simulate servers --servers 10 --model vgg16 --batch 32 --compute 1.9        # the other ranks are trainers
+//
+// muster-bench starts it with the platform and all flags (launcher: simgrid, docs/platform.md). Times are simulated: computing costs
+// nothing but what --compute says, and messages what the platform says. One line is printed.
+#include <mpi.h>
+#include <simgrid/s4u.hpp>
+
+#include <cstdio>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <muster/muster.hpp>
+
+#include "../../src/comm/mpi/transport.hpp"
+#include "models.hpp"
+#include "servers.hpp"
+
+namespace {
+
+using words = std::map<std::string, std::string>;
+
+double number(const words& said, const std::string& name) {
+  const auto found = said.find(name);
+  if (found == said.end()) throw muster::configuration_error("--" + name + " is missing (it has no default); give it");
+  return std::stod(found->second);
+}
+
+muster::algorithm by_name(const std::string& name) {
+  for (const auto how : muster::all_algorithms) {
+    if (muster::to_string(how) == name) return how;
+  }
+  throw muster::configuration_error("unknown algorithm '" + name + "' (see docs/collectives.md); use one of these");
+}
+
+/// Seconds from a moment at which all ranks begin to that at which the last is done.
+template <class Call>
+double timed(muster::group& world, Call call) {
+  const double begin = muster::allreduce(world, simgrid_get_clock(), muster::max) + 1e-3;
+  simgrid::s4u::this_actor::sleep_until(begin);
+  call();
+  return muster::allreduce(world, simgrid_get_clock(), muster::max) - begin;
+}
+
+/// Reduced within a host's ranks (or a leaf of the tree) in parts, each part between the hosts, and put together again:
+/// no byte leaves a host twice.
+class hierarchy {
+ public:
+  hierarchy(muster::group& world, int per_host)
+      : inner_(world.split(world.rank() / per_host, world.rank())), outer_(world.split(inner_.rank(), world.rank())) {
+    if (world.size() % per_host != 0) {
+      throw muster::configuration_error("--per-host does not divide the ranks (hosts are alike here); change it");
+    }
+  }
+  void allreduce(std::span<float> data) {
+    const std::size_t part = data.size() / static_cast<std::size_t>(inner_.size());
+    std::vector<float> mine(part);
+    muster::reduce_scatter(inner_, data.first(part * static_cast<std::size_t>(inner_.size())), std::span(mine), muster::sum);
+    muster::allreduce(outer_, std::span(mine), muster::sum);
+    muster::allgather(inner_, std::span(mine), data.first(part * static_cast<std::size_t>(inner_.size())));
+  }
+
+ private:
+  muster::group inner_, outer_;
+};
+
+void allreduce(muster::group& world, const words& said) {
+  const auto bytes = static_cast<std::size_t>(number(said, "bytes"));
+  const std::string how = said.at("how");
+  std::vector<float> data(bytes / sizeof(float), 1.0f);
+  double time = 0;
+  if (how == "hierarchical") {
+    hierarchy levels(world, static_cast<int>(number(said, "per-host")));
+    time = timed(world, [&] { levels.allreduce(data); });
+  } else {
+    const muster::options options{.how = by_name(how)};
+    time = timed(world, [&] { muster::allreduce(world, std::span(data), muster::sum, options); });
+  }
+  for (const float value : data) {
+    if (value != static_cast<float>(world.size())) {
+      throw muster::configuration_error("a wrong sum (its time would mean nothing); look for the mistake");
+    }
+  }
+  auto costs = world.abilities().costs;
+  costs = {number(said, "latency"), 1 / number(said, "bandwidth"), 0.0, costs.next_message};
+  double model = 0;
+  if (how != "hierarchical") model = muster::estimate(muster::collective::allreduce, by_name(how), bytes, world.size(), costs);
+  if (world.rank() == 0) {
+    std::printf("allreduce %s ranks %d bytes %zu seconds %.9g model %.9g\n", how.c_str(), world.size(), bytes, time, model);
+  }
+}
+
+/// What the arena takes its memory from.
+struct plain_memory {
+  template <class T>
+  muster::buffer<T> allocate(std::size_t size) {
+    return muster::buffer<T>(size);
+  }
+};
+
+/// A third of the time forward, and two thirds backward, each layer the same: ResNets and VGG are nearly so.
+void step(muster::group& world, const words& said) {
+  plain_memory memory;
+  muster::arena arena(memory, simulation::tensors_of(said.at("model")));
+  muster::gradient_sync sync(arena, {.bucket = static_cast<std::size_t>(number(said, "bucket"))});
+  const double compute = number(said, "compute");
+  const std::size_t tensors = arena.shapes().size();
+  const auto pass = [&] {
+    smpi_execute(compute / 3);
+    auto backward = sync.begin(world);
+    backward.add_samples(1);
+    for (std::size_t tensor = tensors; tensor-- > 0;) {
+      smpi_execute(compute * 2 / 3 / static_cast<double>(tensors));
+      backward.ready(tensor);
+    }
+    backward.wait();
+    sync.commit();
+  };
+  pass();
+  const double time = timed(world, pass);
+  if (world.rank() == 0) {
+    std::printf("step %s ranks %d buckets %zu compute %.9g seconds %.9g throughput %.9g\n", said.at("model").c_str(),
+                world.size(), sync.buckets().size(), compute, time, number(said, "batch") * world.size() / time);
+  }
+}
+
+void servers(muster::group& world, const words& said) {
+  const int count = static_cast<int>(number(said, "servers"));
+  std::size_t values = 0;
+  for (const auto& shape : simulation::tensors_of(said.at("model"))) values += shape.size();
+  const simulation::service how{count, values * sizeof(float), number(said, "compute"), said.contains("asynchronous")};
+  constexpr int steps = 1;  // they are all alike
+  const double time = timed(world, [&] { simulation::serve_or_train(world, how, steps); });
+  if (world.rank() == 0) {
+    const int trainers = world.size() - count;
+    std::printf("servers %d trainers %d bytes %zu compute %.9g seconds %.9g throughput %.9g\n", count, trainers, how.bytes,
+                how.compute, time, number(said, "batch") * trainers / time);
+  }
+}
+
+int run(int argc, char** argv) {
+  words said;
+  for (int i = 2; i < argc; ++i) {
+    const std::string word(argv[i]);
+    if (!word.starts_with("--")) throw muster::configuration_error("'" + word + "' is no flag; drop it");
+    const bool alone = i + 1 == argc || std::string(argv[i + 1]).starts_with("--");
+    said[word.substr(2)] = alone ? "" : argv[++i];
+  }
+  // Crowded, so that a rank that waits gives the processor away at once: see waiting.cpp. Its clock is the simulation's.
+  auto library = muster::detail::mpi_library::acquire();
+  MPI_Comm comm = MPI_COMM_NULL;
+  MPI_Comm_dup(MPI_COMM_WORLD, &comm);
+  auto transport = std::make_unique<muster::detail::mpi_transport>(std::move(library), comm, /*crowded=*/true);
+  muster::group world(std::make_unique<muster::any_transport>(std::move(transport)), {.timeout = muster::seconds(1e6)});
+  const std::string what = argc > 1 ? argv[1] : "";
+  if (what == "allreduce") {
+    allreduce(world, said);
+  } else if (what == "step") {
+    step(world, said);
+  } else if (what == "servers") {
+    servers(world, said);
+  } else {
+    throw muster::configuration_error("nothing to simulate (allreduce, step or servers); see the top of simulate.cpp");
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "simulate: %s\n", error.what());
+    MPI_Abort(MPI_COMM_WORLD, 2);
+  }
+  return 2;
+}

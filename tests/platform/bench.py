@@ -1,0 +1,67 @@
+"""What the tests of the platform share: a folder, files in it, and the runner as a program."""
+import csv
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+HERE = pathlib.Path(__file__).resolve().parent
+PLATFORM = HERE.parent.parent / "bench" / "platform"
+PROGRAM = PLATFORM / "muster-bench"
+sys.path.insert(0, str(PLATFORM))
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        held = tempfile.TemporaryDirectory(prefix="muster-platform-")
+        self.addCleanup(held.cleanup)
+        self.folder = pathlib.Path(held.name)
+
+    def write(self, name, text):
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    def experiment(self, command, sweep="{n: [1, 2]}", template="", experiment="", top=""):
+        """The file of one template and one experiment."""
+        return self.write("experiment.yaml", f"""
+muster-bench: 1
+name: of the test
+{top}
+templates:
+  one:
+    command: {json.dumps(command)}
+    {template}
+experiments:
+  only:
+    template: one
+    sweep: {sweep}
+    {experiment}
+""")
+
+    def bench(self, *words, status=0, timeout=100, **variables):
+        done = subprocess.run([sys.executable, str(PROGRAM), *map(str, words)], capture_output=True, text=True, timeout=timeout,
+                              cwd=self.folder, env={**os.environ, **variables}, errors="replace")
+        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+        return done
+
+    def run_file(self, path, *words, **more):
+        return self.bench("run", path, "--out", self.folder / "out", *words, **more)
+
+    def refused(self, *words, says, status=2, **more):
+        """One line, the status, and what the line has to say."""
+        done = self.bench(*words, status=status, **more)
+        lines = [line for line in done.stderr.splitlines() if line.startswith("muster-bench: ") and "share" not in line]
+        self.assertEqual(len(lines), 1, done.stderr)
+        self.assertNotIn("Traceback", done.stderr)
+        for text in [says] if isinstance(says, str) else says:
+            self.assertIn(text, lines[0])
+        return done
+
+    def results(self, name="results.csv", folder="out"):
+        with open(self.folder / folder / name, newline="") as file:
+            return list(csv.DictReader(file))

@@ -1,0 +1,135 @@
+"""What is written for clusters: against the published schemas, and by a shell and an mpirun of this machine."""
+import json
+import pathlib
+import re
+import subprocess
+import unittest
+
+import yaml
+from bench import HERE, Case
+
+try:
+    import jsonschema
+except ImportError:
+    jsonschema = None
+
+SCHEMAS = HERE / "schemas"
+
+
+def documents(path):
+    return list(yaml.safe_load_all(pathlib.Path(path).read_text()))
+
+
+def check(document):
+    """Raises where a document is none of its kind."""
+    job = json.loads((SCHEMAS / "mpijob-v2beta1.json").read_text())
+    if document["kind"] == "MPIJob":
+        jsonschema.validate(document, job)
+        assert document["apiVersion"] == "kubeflow.org/v2beta1"
+        return
+    others = json.loads((SCHEMAS / "kubernetes.json").read_text())["definitions"]
+    jsonschema.validate(document, others[document["kind"]])
+    if document["kind"] == "StatefulSet":
+        spec = document["spec"]
+        pod = job["properties"]["spec"]["properties"]["mpiReplicaSpecs"]["additionalProperties"]["properties"]["template"]
+        jsonschema.validate(spec["template"], pod)
+        assert spec["selector"]["matchLabels"].items() <= spec["template"]["metadata"]["labels"].items()
+
+
+class Manifests(Case):
+    def setUp(self):
+        super().setUp()
+        self.file = self.experiment(
+            ["{build}/train", "--rate", "{rate}", "it's", "--json", "{output}/t.json"], sweep="{ranks: [2, 4], rate: [0.1]}",
+            top="places: {build: /opt/muster}", template="""resources: {cpus-per-rank: 2, memory: 2G}
+    environment: {OMP_NUM_THREADS: "2", NOTE: "a b"}
+    timeout: 90
+    retries: {attempts: 2}
+    launcher: mpirun""")
+
+    def made(self, *words):
+        done = self.bench("manifests", self.file, "--out", "made", *words)
+        return [self.folder / line for line in done.stdout.splitlines()]
+
+    def test_mpi_jobs(self):
+        if jsonschema is None:
+            self.skipTest("SKIPPED: python3-jsonschema is not installed")
+        files = self.made("--kind", "kubernetes", "--image", "registry/muster:1")
+        self.assertEqual(len(files), 2)
+        for path, ranks in zip(files, (2, 4)):
+            job, = documents(path)
+            check(job)
+            self.assertIn("not run on a cluster", path.read_text())
+            spec = job["spec"]
+            self.assertEqual(spec["mpiReplicaSpecs"]["Worker"]["replicas"], ranks)
+            self.assertEqual((spec["runPolicy"]["activeDeadlineSeconds"], spec["runPolicy"]["backoffLimit"]), (90, 1))
+            worker = spec["mpiReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
+            self.assertEqual(worker["resources"]["limits"], {"cpu": "2", "memory": "2048Mi"})
+            line = spec["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"][0]["args"][1]
+            self.assertIn(f"mpirun -n {ranks} -x OMP_NUM_THREADS -x NOTE /opt/muster/train --rate 0.1 'it'\"'\"'s'", line)
+            self.assertIn("export NOTE='a b'", line)
+
+    def test_the_schema_refuses_what_is_wrong(self):
+        if jsonschema is None:
+            self.skipTest("SKIPPED: python3-jsonschema is not installed")
+        job, = documents(self.made("--kind", "kubernetes", "--image", "i")[0])
+        for change in (lambda job: job["spec"].update(slotPerWorker=1), lambda job: job["spec"].pop("mpiReplicaSpecs"),
+                       lambda job: job["spec"]["runPolicy"].update(backoffLimit="1"), lambda job: job["metadata"].update(name="A_b"),
+                       lambda job: job["spec"]["mpiReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0].update(img="x")):
+            broken = json.loads(json.dumps(job))
+            change(broken)
+            with self.assertRaises(jsonschema.ValidationError):
+                check(broken)
+
+    def test_elastic_sets(self):
+        if jsonschema is None:
+            self.skipTest("SKIPPED: python3-jsonschema is not installed")
+        files = self.made("--kind", "kubernetes", "--image", "registry/muster:1", "--elastic")
+        self.assertEqual([path.name for path in files if path.name == "etcd.yaml"], ["etcd.yaml"])
+        for path in files:
+            kinds = [document["kind"] for document in documents(path)]
+            self.assertEqual(kinds, ["Service", "StatefulSet"])
+            for document in documents(path):
+                check(document)
+        service, pods = documents(files[0])
+        environment = {entry["name"]: entry.get("value") for entry in pods["spec"]["template"]["spec"]["containers"][0]["env"]}
+        etcd = documents(self.folder / "made" / "kubernetes" / "etcd.yaml")
+        self.assertEqual(environment["MUSTER_RENDEZVOUS"], f"etcd://{etcd[0]['metadata']['name']}:{etcd[0]['spec']['ports'][0]['port']}")
+        self.assertEqual(pods["spec"]["serviceName"], service["metadata"]["name"])
+
+    def test_an_image_is_needed(self):
+        self.refused("manifests", self.file, "--out", "made", "--kind", "kubernetes", says="--image")
+        self.assertEqual({path.parent.name for path in self.made()}, {"slurm", "ssh"})
+
+    def test_scripts_for_shells(self):
+        for path in self.made("--elastic") + self.made():
+            done = subprocess.run(["sh", "-n", path], capture_output=True, text=True)
+            self.assertEqual(done.returncode, 0, done.stderr)
+        text = next((self.folder / "made" / "slurm").glob("*ranks=4*")).read_text()
+        for line in ("#SBATCH --ntasks=4", "#SBATCH --cpus-per-task=2", "#SBATCH --time=2", "#SBATCH --mem-per-cpu=1024M"):
+            self.assertIn(line, text)
+
+    def test_run_by_their_script_and_collected(self):
+        """What the script for Slurm does, with a srun that starts one process; then the results are taken in."""
+        srun = self.write("bin/srun", '#!/bin/sh\nwhile [ "${1#--}" != "$1" ]; do shift; done\nexec "$@"\n')
+        srun.chmod(0o755)
+        file = self.experiment(["sh", "-c", "echo rate={n}5"], template="read: [{log: {throughput: 'rate=(\\d+)'}}]", sweep="{n: [1, 2, 3]}")
+        scripts = self.bench("manifests", file, "--out", "made", "--kind", "slurm", "--results", self.folder / "shared").stdout.split()
+        for script in scripts[:2]:
+            subprocess.run(["sh", self.folder / script], check=True, env={"PATH": f"{self.folder}/bin:/usr/bin:/bin"})
+        done = self.bench("collect", file, "--out", "shared", status=1)
+        self.assertRegex(done.stderr, r"only-n=3-\w+: nothing was left of it")
+        self.assertEqual([row["throughput"] for row in self.results(folder="shared")], ["15", "25"])
+        subprocess.run(["sh", self.folder / scripts[2]], check=True, env={"PATH": f"{self.folder}/bin:/usr/bin:/bin"})
+        self.bench("collect", file, "--out", "shared")
+        self.assertEqual([row["throughput"] for row in self.results(folder="shared")], ["15", "25", "35"])
+        self.assertTrue(re.search("3 of 3 runs ended well", self.bench("collect", file, "--out", "shared").stdout))
+
+    def test_the_image(self):
+        text = (HERE.parent.parent / "bench" / "platform" / "Dockerfile").read_text()
+        for needed in ("/home/mpiuser/.sshd_config", "useradd -m -u 1000 mpiuser", "Port 2222"):
+            self.assertIn(needed, text)
+
+
+if __name__ == "__main__":
+    unittest.main()

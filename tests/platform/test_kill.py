@@ -1,0 +1,58 @@
+"""The runner killed at random moments: what it had finished stays, and the table at the end is the same."""
+import os
+import random
+import signal
+import subprocess
+import sys
+import unittest
+
+from bench import PROGRAM, Case
+
+KILLS = int(os.environ.get("MUSTER_TEST_KILLS", "20"))
+SEED = int(os.environ.get("MUSTER_TEST_SEED", "0")) or random.randrange(1, 1 << 30)
+RUNS = 40
+
+
+class Killed(Case):
+    def test_same_table(self):
+        print(f"MUSTER_TEST_SEED={SEED}")
+        draw = random.Random(SEED)
+        script = self.write("work.sh", "sleep 0.1; echo $1 $2 >> $3/log; [ $1 != 5 ] || exit 7; echo value=$(($1 * $1 + $2))")
+        path = self.experiment(["sh", str(script), "{n}", "{seed}", str(self.folder)], sweep=f"{{n: {{from: 1, to: {RUNS // 2}}}}}",
+                               experiment="repeats: 2", template="read: [{log: {value: 'value=(\\d+)'}}]\n    retries: {attempts: 2}")
+        self.bench("run", path, "--out", "whole", status=1)
+        whole = {name: (self.folder / "whole" / name).read_bytes() for name in ("results.csv", "summary.csv")}
+        (self.folder / "log").unlink()
+
+        kills, folders = 0, 0
+        while kills < KILLS:  # where a folder is done before it was killed often enough, another one
+            folders += 1
+            kills += self.killed_until_done(path, f"out{folders}", KILLS - kills, draw)
+            for name, content in whole.items():
+                self.assertEqual((self.folder / f"out{folders}" / name).read_bytes(), content)
+        # A run that had ended was not run again; one that was under way at a kill was.
+        attempts = folders * (RUNS + 2)          # two runs fail, twice each
+        lines = (self.folder / "log").read_text().count("\n")
+        self.assertLessEqual(lines, attempts + kills * 2)
+        print(f"{kills} kills of {folders} folders, {lines} commands where {attempts} were needed")
+
+    def killed_until_done(self, path, folder, most, draw):
+        """Starts the runner and kills it at random moments until it ends by itself; returns how often."""
+        finished = set()
+        for kills in range(most + 1):
+            words = [sys.executable, PROGRAM, "run", path, "--out", folder]
+            runner = subprocess.Popen(words, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            try:
+                self.assertEqual(runner.wait(draw.uniform(0.05, 0.9) if kills < most else 100), 1)
+                return kills
+            except subprocess.TimeoutExpired:
+                runner.send_signal(signal.SIGKILL)
+                runner.wait()
+            now = {file.parent.parent.name for file in (self.folder / folder).glob("experiments/*/result/result.json")}
+            self.assertLessEqual(finished, now, "a finished run is gone")
+            finished = now
+        raise AssertionError("unreachable")
+
+
+if __name__ == "__main__":
+    unittest.main()

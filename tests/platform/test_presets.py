@@ -1,0 +1,66 @@
+"""The presets that are shipped, and what keeps the closed ones closed."""
+import json
+import unittest
+
+from bench import PLATFORM, PROGRAM, Case
+
+from muster_bench.division import PRESETS, digest, locked
+from muster_bench.experiment import read_file
+
+ALL = sorted(PRESETS.glob("*.yaml"))
+
+
+class Shipped(Case):
+    def test_all_are_read_and_expand(self):
+        self.assertGreaterEqual(len(ALL), 4)
+        for path in ALL:
+            with self.subTest(path=path.name):
+                file = read_file(path)
+                self.assertEqual(file.name, path.stem)
+                self.assertGreater(sum(len(list(experiment.runs())) for experiment in file.experiments), 0)
+                for experiment in file.experiments:
+                    self.assertTrue(experiment.template.read, "nothing would be read")
+
+    def test_the_closed_are_those_that_are_locked(self):
+        closed = {file.name: digest(file.content) for file in map(read_file, ALL) if file.division == "closed"}
+        self.assertEqual(closed, locked(), f"{PROGRAM.name} lock bench/presets/*.yaml > bench/presets/closed.json")
+        self.assertEqual({"mlbench-0a", "mlbench-1a", "mlbench-2a", "cluster-vgg16"}, set(closed))
+
+
+class Divisions(Case):
+    def setUp(self):
+        super().setUp()
+        self.write("build/examples/vgg16", "#!/bin/sh\n").chmod(0o755)
+        self.place = ["--place", f"build={self.folder}/build"]
+
+    def test_closed_as_published(self):
+        done = self.bench("run", "cluster-vgg16", "--dry-run", *self.place)
+        self.assertIn("12 runs, closed division", done.stdout)
+        self.assertIn("--data cifar-like:1024 --batch-per-rank 256 --steps 4", done.stdout)
+
+    def test_an_override_is_refused_or_open(self):
+        self.refused("run", "cluster-vgg16", "--dry-run", "--set", "steps=1", *self.place,
+                     says=["would change the closed preset", "--division open"])
+        done = self.bench("run", "cluster-vgg16", "--dry-run", "--set", "steps=1", "--division", "open", *self.place)
+        self.assertIn("12 runs, open division", done.stdout)
+
+    def test_a_changed_copy_is_not_closed(self):
+        text = (PRESETS / "cluster-vgg16.yaml").read_text()
+        same = self.write("cluster-vgg16.yaml", text.replace("build/release", "elsewhere").replace("0.05", "0.07") + "# a comment\n")
+        self.assertIn("closed division", self.bench("run", same, "--dry-run", *self.place).stdout)
+        for old, new in (("1024", "1000"), ("timeout: 1800", "timeout: 9000"), ("name: cluster-vgg16", "name: mlbench-1a")):
+            copy = self.write("copy.yaml", text.replace(old, new))
+            self.refused("run", copy, "--dry-run", *self.place, says="is not what was published")
+
+    def test_an_open_file_cannot_claim_to_be_closed(self):
+        self.refused("run", self.experiment(["true"]), "--dry-run", "--division", "closed", says="of the open division")
+
+    def test_the_result_says_it(self):
+        self.run_file(self.experiment(["true"], sweep="{n: [1]}"))
+        self.assertEqual(self.results()[0]["division"], "open")
+        self.assertEqual(json.loads((self.folder / "out" / "results.json").read_text())["division"], "open")
+        self.assertTrue(PLATFORM.is_dir())
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,175 @@
+"""The report: one file with all in it, and two of them compared."""
+import html.parser
+import json
+import re
+import subprocess
+import sys
+import unittest
+
+import browser
+from bench import Case
+
+from muster_bench.compare import verdict
+
+PROGRAM = r'''
+import json, sys
+ranks, batch, seed, out = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+rate = 100 * ranks ** 0.8 * (1 + 0.01 * seed) * float(sys.argv[5])
+epochs = [dict(epoch=n, train_loss=2 / n, val_loss=2.2 / n, val_accuracy=1 - 0.6 / n, samples=1000, train_seconds=1000 / rate) for n in range(1, 8)]
+total = 7000 / rate
+json.dump(dict(format=1, world_size=ranks, samples=7000, train_seconds=total, samples_per_second=rate, compute_seconds=0.7 * total / ranks ** 0.1,
+               communication_seconds=0.05 * ranks * total, communication_bytes=1000 * ranks, data_wait_seconds=0.03 * total, phases={},
+               epochs=epochs, annotations={}), open(out, "w"))
+'''
+
+FILE = """
+muster-bench: 1
+name: report
+title: A report <of> everything & more
+prices: {{currency: USD, cpu-hour: 0.05}}
+goal: {{metric: accuracy, value: 0.85}}
+templates:
+  train:
+    command: "{python} {{here}}/train.py {{ranks}} {{batch}} {{seed}} {{output}}/t.json {scale}"
+    inputs: ["{{here}}/train.py"]
+    read: [{{tracker: t.json}}]
+  sizes:
+    command: ["sh", "-c", "cat {{here}}/b.json"]
+    read: [{{benchmark: log.txt, rows: '^(\\w+/\\w+)/\\d+/(\\d+)'}}]
+  bad: {{command: ["sh", "-c", "echo '<script>alert(1)</script>'; exit 3"]}}
+experiments:
+  scaling: {{template: train, parameters: {{batch: 32}}, sweep: {{ranks: [1, 2, 4]}}, repeats: 3}}
+  batches: {{template: train, parameters: {{ranks: 2}}, sweep: {{batch: [32, 64, 128]}}}}
+  sizes: {{template: sizes, sweep: {{ranks: [2]}}}}
+  bad: {{template: bad}}
+"""
+
+
+class Page(html.parser.HTMLParser):
+    """Tags that are balanced, and what is named in them."""
+    ALONE = {"meta", "link", "br", "path", "use", "rect"}
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.ids, self.links, self.tags = [], [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        for name, value in attributes:
+            if name == "id":
+                self.ids.append(value)
+            if name in ("href", "src", "xlink:href"):
+                self.links.append(value)
+        if tag not in self.ALONE:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.handle_starttag(tag, attributes)
+        if tag not in self.ALONE:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        if tag not in self.ALONE:
+            assert self.open.pop() == tag, tag
+
+
+class Made(Case):
+    def make(self, scale=1.0, out="out"):
+        self.write("train.py", PROGRAM)
+        self.write("b.json", json.dumps({"benchmarks": [{"name": f"allreduce/{who}/2/{4 ** n}", "real_time": 4 ** n / speed + 5,
+                                                         "time_unit": "us"} for n in range(1, 9) for who, speed in
+                                                        (("muster_shm", 90), ("openmpi", 40))]}))
+        path = self.write("report.yaml", FILE.format(python=sys.executable, scale=scale))
+        return self.bench("run", path, "--out", out, status=1)
+
+
+class Report(Made):
+    def test_one_file_with_all_in_it(self):
+        self.make()
+        text = (self.folder / "out" / "report.html").read_text()
+        page = Page(text)
+        self.assertEqual(page.open, [])
+        self.assertEqual(len(page.ids), len(set(page.ids)))
+        for link in page.links:
+            self.assertTrue(link.startswith(("#", "data:")), link)
+        for link in page.links:
+            if link.startswith("#"):
+                self.assertIn(link[1:], page.ids)
+        self.assertNotIn("script", page.tags)
+        self.assertNotIn("http", re.sub(r'xmlns(:\w+)?="[^"]*"', "", text))
+        self.assertIn("A report &lt;of&gt; everything &amp; more", text)
+        self.assertIn("&lt;script&gt;alert(1)", text)
+        self.assertNotRegex(text, "#0a0[bc]")
+        captions = re.findall("<figcaption>(.*?)</figcaption>", text)
+        for wanted in ("scaling: training loss over time, by ranks", "scaling: validation accuracy over time, by ranks",
+                       "scaling: speed-up of the time to accuracy, against one rank", "scaling: where the time goes: computing, communicating, waiting for data",
+                       "scaling: cost to the goal, least to most", "batches: throughput over batch", "sizes: allreduce, time over size, 2 ranks"):
+            self.assertIn(wanted, captions)
+        self.assertIn("goal 0.85", text)
+        self.assertIn("ideal", text)
+
+    def test_figures_are_right(self):
+        self.make()
+        rows = {(row["experiment"], row["ranks"]): row for row in self.results("summary.csv") if row["experiment"] == "scaling"}
+        four = rows["scaling", "4"]
+        self.assertAlmostEqual(float(four["speedup_rank"]), 4 ** 0.8)
+        self.assertAlmostEqual(float(four["efficiency_rank"]), 4 ** 0.8 / 4)
+        self.assertAlmostEqual(float(four["speedup_time_rank"]), 4 ** 0.8)
+        self.assertAlmostEqual(float(four["price_index"]), 4 / 4 ** 1.6)
+        self.assertAlmostEqual(float(four["time_to_accuracy_median"]), 4000 / (100 * 4 ** 0.8 * 1.02))
+        self.assertAlmostEqual(float(four["cost_median"]), 4000 / (100 * 4 ** 0.8 * 1.02) / 3600 * 4 * 0.05)
+        self.assertAlmostEqual(float(four["throughput_min"]), 100 * 4 ** 0.8 * 1.01)
+        self.assertEqual(four["communication_share_median"], "0.2")
+
+    def test_in_a_browser(self):
+        if browser.find() is None:
+            self.skipTest("SKIPPED: no chromium is installed")
+        self.make()
+        for width, dark in ((1200, False), (1200, True), (390, False), (390, True)):
+            said, (content, window) = browser.open_page(self.folder / "out" / "report.html", width, 900, dark)
+            self.assertEqual(said, [])
+            self.assertLessEqual(content, window, f"at {width} pixels the page is wider than the window")
+
+
+class Compared(Made):
+    def test_verdicts(self):
+        def of(low, middle, high, n=3):
+            return {"min": low, "median": middle, "max": high, "n": n}
+        for metric, old, new, expected in [
+                ("throughput", of(99, 100, 101), of(119, 120, 121), "faster"), ("throughput", of(99, 100, 101), of(79, 80, 81), "slower"),
+                ("throughput", of(90, 100, 110), of(105, 115, 125), "within noise"), ("throughput", of(99, 100, 100.5), of(101, 101, 102), "within noise"),
+                ("seconds", of(1, 1, 1), of(0.5, 0.5, 0.5), "faster"), ("seconds", of(1, 1, 1), of(2, 2, 2), "slower"),
+                ("accuracy", of(.8, .8, .8), of(.9, .9, .9), "better"), ("throughput", of(100, 100, 100, 1), of(108, 108, 108, 1), "within noise"),
+                ("throughput", of(100, 100, 100, 1), of(112, 112, 112, 1), "faster"), ("accuracy", of(0, 0, 0), of(0, 0, 0), "within noise")]:
+            self.assertEqual(verdict(metric, old, new)[1], expected, (metric, old, new))
+        self.assertEqual(verdict("throughput", of(99, 100, 101), of(119, 120, 121), noise=0.3)[1], "within noise")
+
+    def test_two_folders(self):
+        self.make()
+        self.make(0.5, "slow")
+        same = self.bench("compare", "out", "out", "--fail-on-slower")
+        self.assertNotIn("slower", same.stdout)
+        done = self.bench("compare", "out", "slow", "--html", "c.html", "--fail-on-slower", status=5)
+        self.assertRegex(done.stdout, r"scaling, batch 32, 1 rank +throughput .* 0\.500 +slower")
+        page = Page((self.folder / "c.html").read_text())
+        self.assertEqual(page.open, [])
+        self.refused("compare", "out", "nowhere", says="has no results")
+
+    def test_two_revisions(self):
+        git = ["git", "-c", "user.name=t", "-c", "user.email=t@t"]
+        for rate in (100, 200):
+            self.write("build/rate.sh", f"echo rate={rate}")
+            subprocess.run(git + (["init", "-q", "."] if rate == 100 else ["status", "-s"]), cwd=self.folder, check=True, capture_output=True)
+            subprocess.run([*git, "add", "build"], cwd=self.folder, check=True)
+            subprocess.run([*git, "commit", "-qm", str(rate)], cwd=self.folder, check=True)
+        path = self.experiment(["sh", "{build}/rate.sh"], top="places: {build: build}", sweep="{n: [1]}",
+                               template="inputs: ['{build}/rate.sh']\n    read: [{log: {throughput: 'rate=(\\d+)'}}]")
+        done = self.bench("revisions", path, "HEAD~1", "HEAD", "--out", "both", "--build", "test -d build")
+        self.assertRegex(done.stdout, r"throughput +100 +200 +2\.000 ")
+        self.refused("revisions", path, "HEAD~1", "nothing", "--out", "both", "--build", "true", says="no revision 'nothing'")
+        self.refused("revisions", path, "HEAD~1", "HEAD", "--out", "other", "--build", "false", says="was not built")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,248 @@
+"""The runner: what it keeps, what it does with programs that fail in every way, and two of it at once."""
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+from bench import PROGRAM, Case
+
+from muster_bench import process
+
+TRACKER = {"format": 1, "world_size": 2, "transport": "shm", "goal": None, "time_to_goal_seconds": 2.5, "samples": 100,
+           "train_seconds": 4.0, "samples_per_second": 25.0, "compute_seconds": 3.0, "communication_seconds": 0.8,
+           "communication_bytes": 4096, "data_wait_seconds": 0.2, "phases": {"forward": {"max_seconds": 1.0, "mean_seconds": 0.9}},
+           "epochs": [{"epoch": 1, "train_loss": 0.5, "val_loss": None, "val_accuracy": 0.6, "train_seconds": 1.5},
+                      {"epoch": 2, "train_loss": 0.25, "val_loss": None, "val_accuracy": 0.8, "train_seconds": 2.5}],
+           "annotations": {"seed": "7", "staleness_mean": "1.5", "data": "made"}}
+
+
+class Results(Case):
+    def test_layout_tables_and_order(self):
+        path = self.experiment(["sh", "-c", "echo speed={n}.5; echo made > file"], sweep="{n: [3, 1]}", experiment="repeats: 2",
+                               template="read: [{log: {throughput: 'speed=(\\S+)'}}]")
+        self.run_file(path)
+        rows = self.results()
+        self.assertEqual([(row["n"], row["repeat"], row["throughput"]) for row in rows],
+                         [("3", "1", "3.5"), ("3", "2", "3.5"), ("1", "1", "1.5"), ("1", "2", "1.5")])
+        for row in rows:
+            home = self.folder / "out" / "experiments" / row["id"]
+            self.assertEqual(sorted(part.name for part in home.iterdir()), ["config", "output", "result"])
+            self.assertEqual((home / "output" / "1" / "file").read_text(), "made\n")
+            self.assertEqual(json.loads((home / "config" / "run.json").read_text())["seed"], int(row["repeat"]))
+        environment = json.loads((self.folder / "out" / "environment.json").read_text())
+        self.assertGreater(environment[0]["noise"]["median"], 0)
+        self.assertTrue({"cpu", "cores", "memory_bytes", "kernel", "compiler", "mpi", "git"} <= set(environment[0]))
+
+    def test_finished_runs_are_not_repeated(self):
+        self.write("data", "1")
+        script = self.write("script.sh", "echo x >> $1/count; echo v=$(wc -l < $1/count)")
+        path = self.experiment(["sh", str(script), str(self.folder)], experiment="",
+                               template=f"inputs: [{script}]\n    data: [{self.folder}/data]\n    read: [{{log: {{v: 'v=(\\d+)'}}}}]")
+        self.run_file(path)
+        first = (self.folder / "out" / "results.csv").read_bytes()
+        self.run_file(path)
+        self.assertEqual((self.folder / "out" / "results.csv").read_bytes(), first)
+        self.write("data", "2")                      # other data: other runs
+        self.run_file(path)
+        self.assertEqual([row["v"] for row in self.results()], ["3", "4"])
+        script.write_text(script.read_text() + "# another program\n")
+        self.run_file(path)
+        self.assertEqual([row["v"] for row in self.results()], ["5", "6"])
+
+    def test_readers(self):
+        self.write("t.json", json.dumps(TRACKER))
+        self.write("b.json", json.dumps({"benchmarks": [
+            {"name": "a/4", "real_time": 2.0, "time_unit": "us", "bus_GB/s": 3.0, "cpu_time": 1}, {"name": "b/4", "real_time": 5, "time_unit": "ms"}]}))
+        read = f"read: [{{tracker: '{self.folder}/t.json'}}, {{benchmark: '{self.folder}/b.json', rows: '^a'}}]"
+        path = self.experiment(["true"], sweep="{ranks: [2]}", template=read + "\n    resources: {cpus-per-rank: 2}",
+                               top="goal: {metric: accuracy, value: 0.7}\naccuracy-after: [1, 2, 10]\n"
+                               "prices: {currency: EUR, cpu-hour: 0.9}")
+        self.run_file(path)
+        row, = self.results()
+        expected = {"row": "a/4", "seconds": "2e-06", "bus_GB/s": "3.0", "throughput": "25.0", "time_to_accuracy": "4.0",
+                    "accuracy": "0.8", "communication_share": "0.2", "computation_share": "0.75", "data_wait_share": "0.05",
+                    "bytes_sent": "4096", "staleness_mean": "1.5", "accuracy_after_1s": "", "accuracy_after_2s": "0.6",
+                    "accuracy_after_10s": "0.8", "cost": repr(4.0 / 3600 * 2 * 2 * 0.9)}
+        self.assertEqual({name: row[name] for name in expected}, expected)
+
+    def test_speed_ups_against_both_baselines(self):
+        path = self.write("e.yaml", """
+muster-bench: 1
+name: s
+plain-baseline: {experiment: plain}
+templates: {t: {command: 'echo rate={rate}', read: [{log: {throughput: 'rate=(\\S+)'}}]}}
+experiments:
+  plain: {template: t, parameters: {rate: 110}}
+  one: {template: t, parameters: {rate: 100, ranks: 1, mode: a}}
+""")
+        text = path.read_text() + "  many: {template: t, parameters: {rate: 150, mode: a}, sweep: {ranks: [2]}}\n"
+        path.write_text(text.replace("  one:", "  many1:"))
+        self.run_file(path)
+        by = {row["experiment"]: row for row in self.results("summary.csv")}
+        self.assertAlmostEqual(float(by["many"]["speedup_plain"]), 150 / 110)
+        self.assertAlmostEqual(float(by["many"]["efficiency_plain"]), 150 / 110 / 2)
+        self.assertEqual(by["many"]["speedup_rank"], "")    # one rank of another experiment is another mode
+        self.assertEqual(by["many1"]["speedup_rank"], "1.0")
+
+
+class Trouble(Case):
+    """A run that fails is reported with its reason; the others go on."""
+
+    def check(self, command, says, status, template="", timeout=60, **more):
+        """The run n=1 fails in this way, n=2 does not."""
+        read = "read: [{log: {v: 'v=(\\S+)'}}]"
+        path = self.experiment(["sh", "-c", f"if [ {{n}} = 2 ]; then echo v=1; exit; fi; {command}"],
+                               template=template + "\n    " + read)
+        done = self.run_file(path, status=1, timeout=timeout, **more)
+        first, second = self.results()
+        self.assertEqual((first["status"], second["status"], second["v"]), (status, "ok", "1"))
+        self.assertIn(says, first["why"])
+        self.assertIn(says, done.stderr)
+        return first
+
+    def test_crash(self):
+        self.check("echo it is over >&2; exit 3", "it ended with status 3: it is over", "crash")
+
+    def test_signal(self):
+        self.check("kill -SEGV $$", "killed by SIGSEGV", "crash")
+
+    def test_never_ends(self):
+        begin = time.monotonic()
+        self.check("trap '' TERM; sleep 1000 & sleep 1000; sleep 1000", "did not end within 0.5 s", "timeout",
+                   template="timeout: 0.5")
+        self.assertLess(time.monotonic() - begin, 40)
+
+    def test_child_that_goes_away(self):
+        self.check("setsid sleep 987 & sleep 1000", "did not end within 0.5 s", "timeout", template="timeout: 0.5")
+        left = subprocess.run(["pgrep", "-f", "^sleep 987$"], capture_output=True, text=True).stdout
+        self.assertEqual(left, "")
+
+    def test_garbage(self):
+        self.check("head -c 100000 /dev/urandom | tr -d v", "has no 'v'", "unreadable")
+
+    def test_no_number(self):
+        self.check("echo v=nan", "no finite number", "unreadable")
+
+    def test_endless_output(self):
+        self.check("yes | head -c 30000000; exit 1", "status 1", "crash", template="limits: {log: 1M}")
+        log, = (self.folder / "out" / "experiments").glob("*n=1*/output/1/log.txt")
+        self.assertLess(log.stat().st_size, 1_100_000)
+
+    def test_fills_the_disk(self):
+        self.check("head -c 20000000 /dev/zero > big; sleep 1000", "wrote more than 4 MiB", "disk", template="limits: {disk: 4M}")
+
+    def test_no_json(self):
+        path = self.experiment(["sh", "-c", "echo '{{' > a.json"], template="read: [{tracker: '{output}/a.json'}]")
+        self.run_file(path, status=1)
+        self.assertIn("is no JSON", self.results()[0]["why"])
+        path = self.experiment(["true"], template="read: [{tracker: '{output}/a.json'}]")
+        self.run_file(path, status=1)
+        self.assertIn("was not written", self.results()[0]["why"])
+
+    def test_retries(self):
+        counts = "echo x >> {here}/c{n}; [ $(wc -l < {here}/c{n}) = 3 ] || exit 9"
+        path = self.experiment(["sh", "-c", counts], template="retries: {attempts: 3}")
+        self.run_file(path)
+        self.assertEqual([row["attempts"] for row in self.results()], ["3", "3"])
+        path = self.experiment(["sh", "-c", "exit 9"], template="retries: {attempts: 3, on: [timeout]}")
+        self.run_file(path, status=1)
+        self.assertEqual([row["attempts"] for row in self.results()], ["1", "1"])
+
+    def test_failed_runs_stay_unless_asked(self):
+        path = self.experiment(["sh", "-c", "echo x >> {here}/count; test -e {here}/good"])
+        self.run_file(path, status=1)
+        self.run_file(path, status=1)
+        self.assertEqual((self.folder / "count").read_text().count("x"), 2)
+        self.write("good", "")
+        self.run_file(path, "--retry-failed")
+        self.assertEqual((self.folder / "count").read_text().count("x"), 4)
+
+    def test_steps(self):
+        path = self.experiment(["sh", "-c", "cat {scratch}/made; exit 4"], sweep="{n: [1]}", template="""
+    configure: ["sh -c 'echo configured > {scratch}/made'"]
+    clean-up: ["sh -c 'echo cleaned > {here}/cleaned'", "false"]""")
+        done = self.run_file(path, status=1)
+        self.assertIn("status 4: configured", self.results()[0]["why"])
+        self.assertEqual((self.folder / "cleaned").read_text(), "cleaned\n")
+        self.assertIn("clean-up: false: it ended with status 1", done.stderr)
+
+    def test_full_disk(self):
+        if os.geteuid() != 0 or subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode != 0:
+            self.skipTest("SKIPPED: only root can make a small disk")
+        small = self.folder / "small"
+        small.mkdir()
+        path = self.experiment(["sh", "-c", "[ {n} = 1 ] || head -c 60000000 /dev/zero > big; sleep 3"], template="limits: {disk: 1G}")
+        script = (f"mount -t tmpfs -o size=100m none {small} && {sys.executable} {PROGRAM} run {path} --out {small}/out; "
+                  f"status=$?; rm -rf {small}/out/experiments/*n=2*/output; {sys.executable} {PROGRAM} run {path} --out {small}/out "
+                  f"--set n=1; cat {small}/out/results.csv; exit $status")
+        done = subprocess.run(["unshare", "-m", "sh", "-c", script], capture_output=True, text=True, timeout=100, cwd=self.folder)
+        if "mount" in done.stderr and "denied" in done.stderr:
+            self.skipTest("SKIPPED: no small disk can be made here")
+        self.assertEqual(done.returncode, 4, done.stderr)
+        self.assertIn("is full", done.stderr)
+        self.assertIn("1 runs, 1 of them finished before", done.stderr)
+        self.assertNotIn("Traceback", done.stderr)
+
+
+class Folders(Case):
+    def test_two_runners(self):
+        path = self.experiment(["sleep", "2"], sweep="{n: [1]}")
+        first = subprocess.Popen([sys.executable, PROGRAM, "run", path, "--out", self.folder / "out"], stderr=subprocess.PIPE,
+                                 stdout=subprocess.DEVNULL, text=True)
+        self.assertIn("1 runs, 0 of them", first.stderr.readline())
+        self.refused("run", path, "--out", self.folder / "out", says=["another runner works in", f"process {first.pid}"], status=3)
+        self.assertEqual(first.wait(60), 0)
+        first.stderr.close()
+
+    def test_strangers(self):
+        path = self.experiment(["true"])
+        self.write("out/mine.txt", "mine")
+        self.refused("run", path, "--out", self.folder / "out", says="'mine.txt' is there")
+        self.assertEqual([each.name for each in (self.folder / "out").iterdir()], ["mine.txt"])
+        (self.folder / "out" / "mine.txt").unlink()
+        self.run_file(path)
+        path.write_text(path.read_text().replace("name: of the test", "name: another"))
+        self.refused("run", path, "--out", self.folder / "out", says="holds the results of 'of the test'")
+
+    def test_may_not_write(self):
+        self.refused("run", self.experiment(["true"]), "--out", "/proc/nothing/here", says="cannot write", status=4)
+
+    def test_interrupted(self):
+        path = self.experiment(["sh", "-c", "sleep 0.{n}; echo v=1"], sweep="{n: [1, 2, 9]}", template="read: [{log: {v: 'v=(\\d)'}}]")
+        first = subprocess.Popen([sys.executable, PROGRAM, "run", path, "--out", self.folder / "out"], stderr=subprocess.PIPE,
+                                 stdout=subprocess.DEVNULL, text=True)
+        while "[1/3]" not in first.stderr.readline():
+            pass
+        first.send_signal(signal.SIGINT)
+        said = first.stderr.read()
+        first.stderr.close()
+        self.assertEqual(first.wait(60), 130, said)
+        self.assertIn("the same command goes on", said)
+        self.assertIn("1 of them finished before", self.run_file(path).stderr)
+        self.assertEqual(len(self.results()), 3)
+
+    def test_jobs(self):
+        path = self.experiment(["sh", "-c", "echo v={n}"], sweep="{n: {from: 1, to: 20}}", template="read: [{log: {v: 'v=(\\d+)'}}]")
+        self.run_file(path, "--jobs", "4")
+        self.assertEqual([row["v"] for row in self.results()], [str(n) for n in range(1, 21)])
+
+
+class Marks(unittest.TestCase):
+    def test_all_that_carry_a_mark_are_found_and_ended(self):
+        words = ["sh", "-c", "setsid sleep 600 & setsid sleep 600 & wait"]
+        started = subprocess.Popen(words, env={**os.environ, process.MARK: "of-this-test"}, start_new_session=True)
+        until = time.monotonic() + 10
+        while len(process.marked("of-this-test")) < 3 and time.monotonic() < until:
+            time.sleep(0.01)
+        self.assertEqual(len(process.marked("of-this-test")), 3)
+        self.assertEqual(process.kill_marked("of-this-test"), [])
+        started.wait()
+        self.assertTrue(pathlib.Path("/proc").is_dir())
+
+
+if __name__ == "__main__":
+    unittest.main()
