@@ -8,7 +8,7 @@
 #include <muster/comm/collectives/allreduce.hpp>
 #include <muster/core/progress.hpp>
 #include <muster/data/loader.hpp>
-#include <muster/elastic/elastic.hpp>
+#include <muster/elastic/session.hpp>
 #include <muster/train/arena.hpp>
 #include <muster/train/compress.hpp>
 #include <muster/train/gradient_sync.hpp>
@@ -18,6 +18,7 @@
 #include <muster/train/timeline.hpp>
 #include <muster/train/tracker.hpp>
 
+#include "../job.hpp"
 #include "kernels.hpp"
 
 namespace logistic {
@@ -60,36 +61,30 @@ muster::any_optimizer chosen_optimizer(muster::arena& arena, const muster::setti
   return muster::make_optimizer(arena, settings);
 }
 
-/// Of ranks that may die and join where the job is such a one; `world` is this process alone then.
-muster::session make_session(muster::context& context, muster::group& world, const problem& data,
-                             const options& chosen) {
-#ifdef MUSTER_HAS_TCP
-  if (context.elastic()) {
-    return muster::elastic::session(context, {.on_rebuild = [&](muster::group& ranks, const muster::elastic::change&) {
-                                      require_same_everywhere(ranks, data, chosen);
-                                    }});
-  }
-#endif
-  require_same_everywhere(world, data, chosen);
-  return muster::fixed_session(world);
+muster::loader<> batches_of(const labelled& samples, const options& chosen) {
+  const auto order = samples.data | muster::shuffle(chosen.seed);
+  if (chosen.batch_per_rank != 0) return order | muster::batch(chosen.batch_per_rank, {.per_rank = true});
+  return order | muster::batch(chosen.batch);
 }
 
 class run {
  public:
   run(muster::context& context, muster::group& world, const problem& data, const options& chosen)
       : timeline_(context),
-        session_(make_session(context, world, data, chosen)),
         data_(data),
         chosen_(chosen),
         arena_(context, {{"weight", {data.features}}, {"bias", {}}}),
         sync_(arena_, {.codec = muster::compress(context.configuration()), .mode = muster::sync_mode_of(context)}),
         optimizer_(chosen_optimizer(arena_, context.configuration(), chosen)),
         schedule_(muster::parse_schedule(chosen.schedule)),
-        loader_(data.train.data | muster::shuffle(chosen.seed) | muster::batch(chosen.batch)),
+        loader_(batches_of(data.train, chosen)),
         tracker_(world, {.goal = chosen.goal}),
         state_{arena_, optimizer_, tracker_, loader_.cursor()},
+        session_(examples::open_session(
+            context, world,
+            [&data, &chosen](muster::group& ranks, bool) { require_same_everywhere(ranks, data, chosen); })),
         speaks_first_(world.rank() == 0 && context.launcher().rank == 0),
-        ranks_(context.elastic() ? context.launcher().size : world.size()),
+        ranks_(context.elastic() ? examples::ranks_of(context) : world.size()),
         over_(context.elastic() ? "elastic" : world.abilities().name),
         progress_(speaks_first_),
         compress_(context.configuration().value(muster::setting::compress)) {}
@@ -176,7 +171,7 @@ class run {
     }
     {
       auto phase = tracker_.phase(muster::phase::optimizer_step);
-      optimizer_.apply(schedule_(step));
+      optimizer_.apply(schedule_(step) * (chosen_.batch_per_rank != 0 ? examples::growth(step, ranks_) : 1.0));
     }
     sync_.end(step.group());
     bytes_sent_ += sync_.bytes_sent();
@@ -245,7 +240,6 @@ class run {
   }
 
   muster::timeline timeline_;  // before the tracker, whose phases it draws
-  muster::session session_;
   const problem& data_;
   const options& chosen_;
   muster::arena arena_;
@@ -255,6 +249,7 @@ class run {
   muster::loader<> loader_;
   muster::tracker tracker_;
   muster::state state_;
+  muster::session session_;
   bool speaks_first_;  // before there is a group
   int ranks_;          // to begin with
   std::string over_;

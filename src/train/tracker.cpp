@@ -101,6 +101,8 @@ const epoch_report& tracker::end_epoch(group& world, const epoch_metrics& metric
   allreduce(world, std::span(slowest), max);
   allreduce(world, std::span(total), sum);
   here_ = {};  // now: where that fails, an elastic session ends the epoch once more
+  world_size_ = world.size();
+  transport_ = world.abilities().name;
 
   epochs_.push_back({.metrics = metrics,
                      .samples = static_cast<std::uint64_t>(total[0]),
