@@ -2,13 +2,13 @@
 """Trains one of the example programs twice: undisturbed, and as an elastic job whose ranks are killed while others join.
 Both must end equally good.
 
-usage: examples.py --by mpirun|muster-launch --program PATH [--launcher PATH] [--ranks 4] [--every SECONDS] [--kills N]
-                   [--loss SHARE] [--accuracy POINTS] [--seed S] -- ARGUMENTS...
+usage: disturbed.py --by mpirun|muster-launch --program PATH [--launcher PATH] [--ranks 4] [--every SECONDS] [--kills N]
+                   [--loss SHARE] [--accuracy POINTS] [--seed S] [--needs FILE] -- ARGUMENTS...
 
 Each --every seconds a rank drawn by the seed dies by SIGKILL, and another process takes its place: muster-launch starts
 one itself, beside mpirun --enable-recovery this script does. A training that outlasts --kills of them is then left alone.
 --loss is how much the last validation loss may differ, as a share of it, --accuracy how much worse the last accuracy may
-be. It is 77 that there is no mpirun of Open MPI.
+be. It is 77 that there is no mpirun of Open MPI, or not that file.
 """
 import argparse
 import json
@@ -33,6 +33,7 @@ parser.add_argument("--kills", type=int, default=1000)
 parser.add_argument("--loss", type=float, default=1e-3)
 parser.add_argument("--accuracy", type=float, default=0.01)
 parser.add_argument("--seed", type=int, default=int(os.environ.get("MUSTER_TEST_SEED", "20261122")))
+parser.add_argument("--needs", help="a file of data")
 parser.add_argument("arguments", nargs="+")
 options = parser.parse_args()
 draw = random.Random(options.seed)
@@ -129,6 +130,9 @@ try:
             ["mpirun", "--version"], capture_output=True, text=True, check=False).stdout):
         print("SKIPPED: there is no mpirun of Open MPI")
         sys.exit(77)
+    if options.needs is not None and not os.path.exists(options.needs):
+        print(f"SKIPPED: {options.needs} is not there")
+        sys.exit(77)
     calm, calm_seconds = undisturbed()
     text, killed, seconds = disturbed()
     storm = read_report("storm")
@@ -150,6 +154,6 @@ try:
     if other["val_accuracy"] < one["val_accuracy"] - options.accuracy:
         problems.append("the accuracy is worse")
     if problems:
-        sys.exit(f"seed {options.seed}: {'; '.join(problems)}\n{text[-6000:]}")
+        sys.exit(f"seed {options.seed}: {'; '.join(problems)}\n{text[-2000:]}")
 finally:
     shutil.rmtree(FOLDER, ignore_errors=True)
