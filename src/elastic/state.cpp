@@ -43,7 +43,7 @@ const std::vector<state_part>& state::parts() {
 std::uint64_t state::digest() {
   muster::digest all;
   const state_position here = position();
-  all.add(std::as_bytes(std::span(&here, 1)));
+  all.add(here.steps).add(std::as_bytes(std::span(&here.at, 1)));
   for (const auto& part : parts()) {
     if (part.kind != state_kind::replicated) continue;
     all.add(part.name);

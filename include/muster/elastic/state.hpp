@@ -139,7 +139,7 @@ class state {
 
   /// The parts, in the order of the owners, asked of them anew. Throws configuration_error when two have one name.
   [[nodiscard]] const std::vector<state_part>& parts();
-  /// Of all replicated parts and of the position: equal at ranks that may go on together. Reads all bytes.
+  /// Of all replicated parts, the steps and the cursor: equal at ranks that may go on together. Reads all bytes.
   [[nodiscard]] std::uint64_t digest();
 
   /// Steps committed.
