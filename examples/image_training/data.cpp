@@ -80,21 +80,21 @@ image_data open_images(std::string_view specification, std::uint64_t seed, std::
   return made;
 }
 
-muster::any_loader training_loader(const image_data& from, std::uint64_t seed, std::size_t batch, bool augmented,
+muster::any_loader training_loader(const image_data& from, std::uint64_t seed, muster::batch batches, bool augmented,
                                    int threads) {
   const muster::prefetch_options ahead{.batches = 4, .threads = threads};
   const auto normal = normalisation(from);
   if (augmented) {
     const muster::augment_options chance{.pad = 4, .flip = from.channels == 3};
-    return from.train | muster::shuffle(seed) | muster::batch(batch) |
-           muster::augment(muster::image_augmentation(chance, normal)) | muster::prefetch(ahead);
+    return from.train | muster::shuffle(seed) | batches | muster::augment(muster::image_augmentation(chance, normal)) |
+           muster::prefetch(ahead);
   }
-  return from.train | muster::shuffle(seed) | muster::batch(batch) | muster::map(muster::normalise(normal)) |
+  return from.train | muster::shuffle(seed) | batches | muster::map(muster::normalise(normal)) |
          muster::prefetch(ahead);
 }
 
-muster::any_loader test_loader(const image_data& from, std::size_t batch) {
-  return from.test | muster::batch(batch) | muster::map(muster::normalise(normalisation(from)));
+muster::any_loader test_loader(const image_data& from, muster::batch batches) {
+  return from.test | batches | muster::map(muster::normalise(normalisation(from)));
 }
 
 void require_same_everywhere(muster::group& world, const image_data& data) {

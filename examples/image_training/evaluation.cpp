@@ -1,6 +1,8 @@
 #include "evaluation.hpp"
 
+#include <algorithm>
 #include <array>
+#include <vector>
 
 #include <muster/comm/collectives/allreduce.hpp>
 
@@ -26,6 +28,17 @@ void average_statistics(muster::group& ranks, nn::network<float>& net) {
   if (net.statistics().empty()) return;
   muster::allreduce(ranks, net.statistics(), muster::sum);
   for (float& value : net.statistics()) value /= static_cast<float>(ranks.size());
+}
+
+void share_statistics(muster::group& ranks, nn::network<float>& net, bool joined) {
+  if (net.statistics().empty()) return;
+  const float givers = muster::allreduce(ranks, joined ? 0.0f : 1.0f, muster::sum);
+  if (givers == 0 || givers == static_cast<float>(ranks.size())) return;
+  std::vector<float> mean(net.statistics().size(), 0.0f);
+  if (!joined) std::copy(net.statistics().begin(), net.statistics().end(), mean.begin());
+  muster::allreduce(ranks, std::span(mean), muster::sum);
+  if (!joined) return;
+  for (std::size_t k = 0; k < mean.size(); ++k) net.statistics()[k] = mean[k] / givers;
 }
 
 }  // namespace images

@@ -16,4 +16,7 @@ nn::totals evaluate(muster::group& ranks, nn::network<float>& net, muster::any_l
 /// Collective: the running statistics of every rank become the mean over the ranks, so that all have one model.
 void average_statistics(muster::group& ranks, nn::network<float>& net);
 
+/// Collective: a rank that joined has seen nothing yet, and takes the mean of the others' running statistics.
+void share_statistics(muster::group& ranks, nn::network<float>& net, bool joined);
+
 }  // namespace images

@@ -61,7 +61,10 @@ struct command_line {
     app.add_option("--epochs", o.epochs, "passes over the training images")->capture_default_str();
     app.add_option("--steps", o.steps, "end after so many steps [no limit]")->type_name("N");
     auto* batch = app.add_option("--batch", o.batch, "images a step, over all ranks")->capture_default_str();
-    app.add_option("--batch-per-rank", batch_per_rank, "images a step and rank, instead of --batch")->excludes(batch);
+    app.add_option("--batch-per-rank", batch_per_rank,
+                   "images a step and rank, instead of --batch; where ranks come and go, the learning rate goes with "
+                   "their number")
+        ->excludes(batch);
     app.add_option("--schedule", o.schedule, "learning rate: see muster's schedules (docs/optimizers.md)")
         ->type_name("SPEC")
         ->capture_default_str();
@@ -112,7 +115,10 @@ options parse_options(int argc, char** argv, int ranks, const muster::settings& 
   apply_preset(line, ranks);
   o.model = line.model();
   o.augment = line.augment == "on";
-  if (line.batch_per_rank) o.batch = *line.batch_per_rank * static_cast<std::uint64_t>(ranks);
+  if (line.batch_per_rank) {
+    o.batch_per_rank = *line.batch_per_rank;
+    o.batch = o.batch_per_rank * static_cast<std::uint64_t>(ranks);
+  }
   if (o.batch == 0) examples::refuse("the batch cannot be 0 (a step needs images)", "give --batch 1 or more");
   if (o.epochs == 0) examples::refuse("--epochs cannot be 0 (nothing would be trained)", "give 1 or more");
   if (o.resume && o.checkpoint.empty())

@@ -22,8 +22,9 @@ struct options {
   bool augment = true;
   std::string model;  ///< a model_description's name
   std::uint64_t epochs = 3;
-  std::uint64_t steps = 0;    ///< 0: no limit
-  std::uint64_t batch = 128;  ///< over all ranks
+  std::uint64_t steps = 0;           ///< 0: no limit
+  std::uint64_t batch = 128;         ///< over all ranks, as the job starts
+  std::uint64_t batch_per_rank = 0;  ///< 0: `batch` stays when ranks come or go; else this does
   std::string schedule = "step:0.1,epochs=2,factor=0.1";
   std::string optimizer = "nesterov:0.9,decay=1e-4";
   muster::goal goal;

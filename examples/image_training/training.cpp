@@ -17,6 +17,7 @@
 #include <muster/train/timeline.hpp>
 #include <muster/train/tracker.hpp>
 
+#include "../job.hpp"
 #include "data.hpp"
 #include "evaluation.hpp"
 #include "loss.hpp"
@@ -29,64 +30,82 @@ namespace {
 class run {
  public:
   run(muster::context& context, muster::group& world, const image_data& data, const options& chosen)
-      : world_(world),
-        chosen_(chosen),
+      : chosen_(chosen),
+        elastic_(context.elastic()),
+        ranks_(elastic_ ? examples::ranks_of(context) : world.size()),
+        over_(elastic_ ? "elastic" : world.abilities().name),
+        speaks_first_(world.rank() == 0 && context.launcher().rank == 0),
         what_{chosen.model, {data.height, data.width, data.channels}, data.classes},
         net_(make_model(what_, chosen.how)),
         arena_(context, net_->shapes()),
         sync_(arena_, {.codec = muster::compress(context.configuration()), .mode = muster::sync_mode_of(context)}),
         optimizer_(muster::make_optimizer(arena_, chosen.optimizer)),
         schedule_(muster::parse_schedule(chosen.schedule)),
-        loader_(training_loader(data, chosen.seed, chosen.batch, chosen.augment, chosen.loader_threads)),
-        test_(test_loader(data, 128 * static_cast<std::size_t>(world.size()))),
+        loader_(training_loader(data, chosen.seed, batches_of(chosen), chosen.augment, chosen.loader_threads)),
+        test_(test_loader(data, muster::batch(128, {.per_rank = true}))),
         timeline_(context),
         tracker_(world, {.goal = chosen.goal}),
-        progress_(world.rank() == 0) {
+        progress_(speaks_first_) {
     net_->bind(arena_);
     net_->initialise(chosen.seed);
+    if (!chosen.checkpoint.empty()) store_.emplace(chosen.checkpoint);
+    // Statistics of a rank's own are its own state; shared ones are the same everywhere.
+    const auto kind = chosen.share_statistics ? muster::state_kind::replicated : muster::state_kind::rank_local;
+    state_.emplace(arena_, optimizer_, schedule_, tracker_,
+                   muster::shadowed_values{"batch_norm", net_->statistics(), kind}, loader_.cursor());
+    session_.emplace(examples::open_session(context, world, [this, &data](muster::group& ranks, bool joined) {
+      require_same_everywhere(ranks, data);
+      if (chosen_.resume && state_->steps() == 0) go_on(ranks);
+      if (chosen_.share_statistics)
+        statistics_.emplace(ranks.duplicate());
+      else
+        share_statistics(ranks, *net_, joined);
+    }));
   }
 
   void train() {
-    if (world_.rank() == 0) print_header();
-    // Statistics of a rank's own are its own state; shared ones are the same everywhere.
-    const auto kind = chosen_.share_statistics ? muster::state_kind::replicated : muster::state_kind::rank_local;
-    muster::state state{arena_, optimizer_, schedule_, muster::shadowed_values{"batch_norm", net_->statistics(), kind},
-                        loader_.cursor()};
-    auto session = muster::fixed_session(world_);
-    std::optional<muster::checkpoint> store;
-    if (!chosen_.checkpoint.empty()) store.emplace(chosen_.checkpoint);
-    if (chosen_.resume && store->load(session.group(), state) && world_.rank() == 0) {
-      std::printf("goes on after step %llu, in epoch %llu\n", static_cast<unsigned long long>(state.steps()),
-                  static_cast<unsigned long long>(loader_.epoch() + 1));
-    }
-    bool more = true;
-    while (more) {
-      {
-        auto batches = tracker_.batches();
-        begin_ = muster::clock::now();
-        seen_ = {};
-        more = session.run(state, [&](muster::step& step) { train_step(step); },
-                           {.epochs = chosen_.epochs, .steps = chosen_.steps});
-      }
-      if (!more) break;
+    if (speaks_first_) print_header();
+    while (train_epoch()) {
       progress_.clear();
-      nn::totals found;
-      session.evaluate(state, [&](muster::step& step) {  // its changes are undone
-        auto phase = tracker_.phase(muster::phase::metrics);
-        sync_.average(step.group());
-        average_statistics(step.group(), *net_);
-        found = evaluate(step.group(), *net_, test_);
-      });
-      more = end_epoch(session.group(), found);
-      if (store) store->save(session.group(), state, accuracy_);
+      const bool done = session_->evaluate(*state_, [&](muster::step& step) { end_epoch(step.group()); });
+      if (done && speaks()) print_epoch();
+      if (store_) {
+        session_->evaluate(*state_, [&](muster::step& step) { store_->save(step.group(), *state_, accuracy()); });
+      }
+      if (chosen_.stop_at_goal && tracker_.time_to_goal()) break;
     }
-    save(session.group());
-    if (world_.rank() == 0) print_results();
+    session_->evaluate(*state_, [&](muster::step& step) {
+      save(step.group());
+      timeline_.write(step.group());
+    });
+    if (!speaks()) return;
+    print_results();
     write_report();
-    timeline_.write(world_);
   }
 
  private:
+  static muster::batch batches_of(const options& chosen) {
+    if (chosen.batch_per_rank != 0) return muster::batch(chosen.batch_per_rank, {.per_rank = true});
+    return muster::batch(chosen.batch);
+  }
+
+  /// Collective: from the newest checkpoint, if there is one.
+  void go_on(muster::group& ranks) {
+    if (!store_->load(ranks, *state_)) return;
+    begun_at_ = tracker_.epochs().size();
+    if (ranks.rank() != 0) return;
+    std::printf("goes on after step %llu, in epoch %llu\n", static_cast<unsigned long long>(state_->steps()),
+                static_cast<unsigned long long>(loader_.epoch() + 1));
+  }
+
+  bool train_epoch() {
+    auto batches = tracker_.batches();
+    begin_ = muster::clock::now();
+    seen_ = {};
+    return session_->run(*state_, [&](muster::step& step) { train_step(step); },
+                         {.epochs = chosen_.epochs, .steps = chosen_.steps});
+  }
+
   void train_step(muster::step& step) {
     const auto batch = [&] {
       auto phase = tracker_.phase(muster::phase::batch_load);
@@ -97,7 +116,7 @@ class run {
     backward.add_samples(batch.samples.size());
     backward.divided_by(static_cast<double>(batch.global_size));
     const nn::pass now{.images = batch.samples.size(),
-                       .statistics = shared(step),
+                       .statistics = statistics_ ? &*statistics_ : nullptr,
                        .samples = batch.samples,
                        .key = muster::mix(chosen_.seed) + step.number(),
                        .ready = [&](std::size_t tensor) { backward.ready(tensor); }};
@@ -123,7 +142,7 @@ class run {
     }
     {
       auto phase = tracker_.phase(muster::phase::optimizer_step);
-      optimizer_.apply(schedule_(step));
+      optimizer_.apply(schedule_(step) * (chosen_.batch_per_rank != 0 ? examples::growth(step, ranks_) : 1.0));
     }
     sync_.end(step.group());
     seen_ += sums;
@@ -131,19 +150,15 @@ class run {
     if (progress_.active()) show_progress(step);
   }
 
-  /// A duplicate of the step's ranks for the statistics, so that their collectives do not have to agree with those of
-  /// gradients on an order.
-  muster::group* shared(muster::step& step) {
-    if (!chosen_.share_statistics) return nullptr;
-    if (!statistics_ || generation_ != step.generation()) {
-      statistics_.emplace(step.group().duplicate());
-      generation_ = step.generation();
+  /// Collective: what the epoch came to. What it changes of the model is undone.
+  void end_epoch(muster::group& ranks) {
+    nn::totals found;
+    {
+      auto phase = tracker_.phase(muster::phase::metrics);
+      sync_.average(ranks);
+      average_statistics(ranks, *net_);
+      found = evaluate(ranks, *net_, test_);
     }
-    return &*statistics_;
-  }
-
-  /// Adds up and tells what the epoch came to; whether to go on.
-  bool end_epoch(muster::group& ranks, const nn::totals& found) {
     std::array<double, 2> sums = {seen_.loss, static_cast<double>(seen_.images)};
     muster::allreduce(ranks, std::span(sums), muster::sum);
     const double images = static_cast<double>(std::max<std::uint64_t>(found.images, 1));
@@ -154,18 +169,28 @@ class run {
       throw muster::configuration_error("the training diverged (the loss is not finite any more with schedule " +
                                         chosen_.schedule + "); lower the learning rate");
     }
+    tracker_.end_epoch(ranks, metrics);
+    // From here on nothing can fail, and so this is done once.
     schedule_.observe(metrics.val_accuracy);
-    accuracy_ = metrics.val_accuracy;
     top5_ = static_cast<double>(found.top5) / images;
-    const auto& report = tracker_.end_epoch(ranks, metrics);
-    if (ranks.rank() == 0) {
-      std::printf("%5llu  %10.4f  %10.4f  %8.4f  %8.4f  %8.2f  %10.4g\n",
-                  static_cast<unsigned long long>(loader_.epoch() + 1), metrics.train_loss, metrics.val_loss,
-                  metrics.val_accuracy, top5_, report.train_seconds, report.samples_per_second());
-      std::fflush(stdout);
-    }
-    return !(chosen_.stop_at_goal && tracker_.time_to_goal());
   }
+
+  void print_epoch() const {
+    const auto& report = tracker_.epochs().back();
+    const auto& metrics = report.metrics;
+    std::printf("%5llu  %10.4f  %10.4f  %8.4f  %8.4f  %8.2f  %10.4g\n",
+                static_cast<unsigned long long>(loader_.epoch() + 1), metrics.train_loss, metrics.val_loss,
+                metrics.val_accuracy, top5_, report.train_seconds, report.samples_per_second());
+    std::fflush(stdout);
+  }
+
+  /// Of the last epoch; 0 before there was one.
+  [[nodiscard]] double accuracy() const {
+    return tracker_.epochs().empty() ? 0.0 : tracker_.epochs().back().metrics.val_accuracy;
+  }
+
+  /// Whether this rank is the one that tells people.
+  [[nodiscard]] bool speaks() { return session_->group().rank() == 0; }
 
   void save(muster::group& ranks) {
     if (chosen_.save.empty()) return;
@@ -188,15 +213,14 @@ class run {
 
   void print_header() const {
     std::printf("%s: %zu parameters, %.1f million operations an image and step, %d rank%s (%s)\n%s, %s\n",
-                chosen_.model.c_str(), net_->parameter_count(), net_->operations() * 1e-6, world_.size(),
-                world_.size() == 1 ? "" : "s", std::string(world_.abilities().name).c_str(),
-                std::string(loader_.name()).c_str(), describe(chosen_).c_str());
+                chosen_.model.c_str(), net_->parameter_count(), net_->operations() * 1e-6, ranks_,
+                ranks_ == 1 ? "" : "s", over_.c_str(), std::string(loader_.name()).c_str(), describe(chosen_).c_str());
     std::printf("\nepoch  train loss    val loss     top-1     top-5   seconds    images/s\n");
     std::fflush(stdout);
   }
 
   void print_results() const {
-    if (tracker_.epochs().empty()) {
+    if (tracker_.epochs().size() == begun_at_) {
       std::printf("nothing was left to train\n");
       return;
     }
@@ -206,7 +230,7 @@ class run {
       images += static_cast<double>(epoch.samples);
       communication += epoch.communication_seconds;
     }
-    std::printf("\ntop-1 accuracy  %.4f\ntop-5 accuracy  %.4f\nimages/s        %.4g\n", accuracy_, top5_,
+    std::printf("\ntop-1 accuracy  %.4f\ntop-5 accuracy  %.4f\nimages/s        %.4g\n", accuracy(), top5_,
                 images / seconds);
     std::printf("batch time      %.2f s, of it communicating %.2f s (slowest rank)\n", seconds, communication);
     if (!chosen_.goal.metric.empty()) {
@@ -232,8 +256,11 @@ class run {
   }
 
   const nn::flush_denormals flush_;
-  muster::group& world_;
   const options& chosen_;
+  const bool elastic_;
+  const int ranks_;  // to begin with
+  const std::string over_;
+  const bool speaks_first_;  // before there is a group
   model_description what_;
   std::unique_ptr<nn::network<float>> net_;
   muster::arena arena_;
@@ -245,19 +272,24 @@ class run {
   muster::timeline timeline_;
   muster::tracker tracker_;
   muster::progress_line progress_;
-  std::optional<muster::group> statistics_;
-  std::uint64_t generation_ = 0;
   std::vector<float> slopes_;
   nn::totals seen_;
   muster::clock::time_point begin_{};
-  double accuracy_ = 0, top5_ = 0;
+  double top5_ = 0;
+  std::size_t begun_at_ = 0;  // epochs that a checkpoint had
+  std::optional<muster::checkpoint> store_;
+  std::optional<muster::state> state_;
+  std::optional<muster::session> session_;
+  /// A duplicate of the ranks for shared statistics, so that their collectives do not have to agree with those of
+  /// gradients on an order.
+  std::optional<muster::group> statistics_;
 };
 
 }  // namespace
 
 int run_program(int argc, char** argv, const program& which) {
   return muster::run_main(argc, argv, [&](muster::context& context) {
-    const auto chosen = parse_options(argc, argv, context.ranks(), context.configuration(), which);
+    const auto chosen = parse_options(argc, argv, examples::ranks_of(context), context.configuration(), which);
     if (chosen.help) {
       if (context.launcher().rank == 0) std::fputs(help_text(which).c_str(), stdout);
       return;
@@ -268,10 +300,7 @@ int run_program(int argc, char** argv, const program& which) {
       }
     }
     const auto data = open_images(chosen.data, chosen.seed, chosen.limit);  // ranks that are threads share it
-    context.run([&](muster::group& world) {
-      require_same_everywhere(world, data);
-      run(context, world, data, chosen).train();
-    });
+    context.run([&](muster::group& world) { run(context, world, data, chosen).train(); });
   });
 }
 

@@ -7,13 +7,14 @@
 #include <muster/core/atomic_file.hpp>
 #include <muster/muster.hpp>
 
+#include "../job.hpp"
 #include "options.hpp"
 #include "problem.hpp"
 #include "training.hpp"
 
 int main(int argc, char** argv) {
   return muster::run_main(argc, argv, [&](muster::context& context) {
-    const auto chosen = logistic::parse_options(argc, argv, context.ranks());
+    const auto chosen = logistic::parse_options(argc, argv, examples::ranks_of(context));
     if (chosen.help) {
       if (context.launcher().rank == 0) std::fputs(logistic::help_text().c_str(), stdout);
       return;

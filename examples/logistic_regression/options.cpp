@@ -48,7 +48,10 @@ struct command_line {
     test->needs(train);
     app.add_option("--epochs", o.epochs, "passes over the training set")->capture_default_str();
     auto* batch = app.add_option("--batch", o.batch, "samples a step, over all ranks")->capture_default_str();
-    app.add_option("--batch-per-rank", batch_per_rank, "samples a step and rank, instead of --batch")->excludes(batch);
+    app.add_option("--batch-per-rank", batch_per_rank,
+                   "samples a step and rank, instead of --batch; where ranks come and go, the learning rate goes with "
+                   "their number")
+        ->excludes(batch);
     app.add_option("--schedule", o.schedule,
                    std::string("learning rate: constant:RATE, inverse-sqrt:ALPHA, step:RATE,epochs=E+E,factor=F, "
                                "cosine:RATE,epochs=E and others (docs/optimizers.md) [") +
@@ -97,7 +100,10 @@ options parse_options(int argc, char** argv, int ranks) {
                      "give --train libsvm:PATH --test libsvm:PATH or --synthetic epsilon");
   }
   apply_preset(line, ranks);
-  if (line.batch_per_rank) o.batch = *line.batch_per_rank * static_cast<std::uint64_t>(ranks);
+  if (line.batch_per_rank) {
+    o.batch_per_rank = *line.batch_per_rank;
+    o.batch = o.batch_per_rank * static_cast<std::uint64_t>(ranks);
+  }
   if (o.batch == 0) examples::refuse("the batch cannot be 0 (a step needs samples)", "give --batch 1 or more");
   if (o.epochs == 0) examples::refuse("--epochs cannot be 0 (nothing would be trained)", "give 1 or more");
   if (o.schedule.empty()) o.schedule = o.synthetic.empty() ? default_file_schedule : default_synthetic_schedule;

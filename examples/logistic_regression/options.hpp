@@ -13,7 +13,8 @@ struct options {
   std::string test;       ///< specification of the test set
   std::string synthetic;  ///< "epsilon" or "epsilon:ROWS"; empty with files
   std::uint64_t epochs = 10;
-  std::uint64_t batch = 100;  ///< over all ranks
+  std::uint64_t batch = 100;         ///< over all ranks, as the job starts
+  std::uint64_t batch_per_rank = 0;  ///< 0: `batch` stays when ranks come or go; else this does
   std::string schedule;
   muster::goal goal;  ///< without a metric: none
   std::uint64_t seed = 1;

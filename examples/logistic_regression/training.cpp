@@ -1,5 +1,6 @@
 #include "training.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdio>
@@ -17,6 +18,7 @@
 #include <muster/train/timeline.hpp>
 #include <muster/train/tracker.hpp>
 
+#include "../job.hpp"
 #include "kernels.hpp"
 
 namespace logistic {
@@ -59,57 +61,56 @@ muster::any_optimizer chosen_optimizer(muster::arena& arena, const muster::setti
   return muster::make_optimizer(arena, settings);
 }
 
+muster::loader<> batches_of(const labelled& samples, const options& chosen) {
+  const auto order = samples.data | muster::shuffle(chosen.seed);
+  if (chosen.batch_per_rank != 0) return order | muster::batch(chosen.batch_per_rank, {.per_rank = true});
+  return order | muster::batch(chosen.batch);
+}
+
 class run {
  public:
   run(muster::context& context, muster::group& world, const problem& data, const options& chosen)
       : timeline_(context),
-        session_(muster::fixed_session(world)),
-        world_(world),
         data_(data),
         chosen_(chosen),
         arena_(context, {{"weight", {data.features}}, {"bias", {}}}),
         sync_(arena_, {.codec = muster::compress(context.configuration()), .mode = muster::sync_mode_of(context)}),
         optimizer_(chosen_optimizer(arena_, context.configuration(), chosen)),
         schedule_(muster::parse_schedule(chosen.schedule)),
-        loader_(data.train.data | muster::shuffle(chosen.seed) | muster::batch(chosen.batch)),
+        loader_(batches_of(data.train, chosen)),
         tracker_(world, {.goal = chosen.goal}),
         state_{arena_, optimizer_, tracker_, loader_.cursor()},
-        progress_(world.rank() == 0),
+        session_(examples::open_session(
+            context, world,
+            [&data, &chosen](muster::group& ranks, bool) { require_same_everywhere(ranks, data, chosen); })),
+        speaks_first_(world.rank() == 0 && context.launcher().rank == 0),
+        ranks_(context.elastic() ? examples::ranks_of(context) : world.size()),
+        over_(context.elastic() ? "elastic" : world.abilities().name),
+        progress_(speaks_first_),
         compress_(context.configuration().value(muster::setting::compress)) {}
 
   void train() {
-    if (world_.rank() == 0) print_header();
-    for (;;) {
-      totals mine;
-      if (!train_epoch(mine)) break;
-      sync_.average(world_);  // where ranks have weights of their own, one model is evaluated
-      const totals seen = over_all_ranks(world_, mine);
+    if (speaks_first_) print_header();
+    while (train_epoch()) {
       progress_.clear();
-      totals found;
-      {
-        auto phase = tracker_.phase(muster::phase::metrics);
-        found = evaluate_together(world_, data_.test, model_of(arena_));
-      }
-      const double train_size = static_cast<double>(data_.train.data.size());
-      const double test_size = static_cast<double>(data_.test.data.size());
-      const muster::epoch_metrics metrics{.train_loss = seen.loss / train_size,
-                                          .val_loss = found.loss / test_size,
-                                          .val_accuracy = static_cast<double>(found.correct) / test_size};
-      require_finite(metrics.train_loss + metrics.val_loss, loader_.epoch(), chosen_);
-      const auto& report = tracker_.end_epoch(world_, metrics);
-      if (world_.rank() == 0) print_epoch(report);
+      const muster::epoch_report* report = nullptr;
+      const bool done = session_.evaluate(state_, [&](muster::step& step) { report = &end_epoch(step.group()); });
+      if (done && speaks()) print_epoch(*report);
     }
     // What the training minimises, now that it stands still: the mean log-loss and the penalty.
-    const double loss = evaluate_together(world_, data_.train, model_of(arena_)).loss;
+    double loss = 0;
+    const bool done = session_.evaluate(state_, [&](muster::step& step) {
+      loss = evaluate_together(step.group(), data_.train, model_of(arena_)).loss;
+    });
     double squares = 0;
     for (const float value : arena_.parameters()) squares += double{value} * double{value};
     objective_ = loss / static_cast<double>(data_.train.data.size()) + 0.5 * double{chosen_.l2} * squares;
-    if (world_.rank() == 0) print_results();
+    if (done && speaks()) print_results();
   }
 
   void write_report() {
-    timeline_.write(world_);
-    if (chosen_.json.empty()) return;
+    session_.evaluate(state_, [&](muster::step& step) { timeline_.write(step.group()); });
+    if (chosen_.json.empty() || !speaks()) return;
     char objective[32];
     std::snprintf(objective, sizeof objective, "%.9g", objective_);
     tracker_.annotate("bytes sent", std::to_string(bytes_sent_));
@@ -124,22 +125,43 @@ class run {
 
  private:
   /// False when there was no epoch left to do.
-  bool train_epoch(totals& seen) {
+  bool train_epoch() {
     auto batches = tracker_.batches();
-    return session_.run(state_, [&](muster::step& step) { train_step(step, seen); }, {.epochs = chosen_.epochs});
+    seen_ = {};
+    samples_seen_ = 0;
+    return session_.run(state_, [&](muster::step& step) { train_step(step); }, {.epochs = chosen_.epochs});
   }
 
-  void train_step(muster::step& step, totals& seen) {
+  /// Collective: what the epoch came to.
+  const muster::epoch_report& end_epoch(muster::group& ranks) {
+    sync_.average(ranks);  // where ranks have weights of their own, one model is evaluated
+    const totals seen = over_all_ranks(ranks, seen_);
+    const double samples = muster::allreduce(ranks, samples_seen_, muster::sum);  // fewer where a rank took its with it
+    totals found;
+    {
+      auto phase = tracker_.phase(muster::phase::metrics);
+      found = evaluate_together(ranks, data_.test, model_of(arena_));
+    }
+    const double test_size = static_cast<double>(data_.test.data.size());
+    const muster::epoch_metrics metrics{.train_loss = seen.loss / std::max(1.0, samples),
+                                        .val_loss = found.loss / test_size,
+                                        .val_accuracy = static_cast<double>(found.correct) / test_size};
+    require_finite(metrics.train_loss + metrics.val_loss, loader_.epoch(), chosen_);
+    return tracker_.end_epoch(ranks, metrics);
+  }
+
+  void train_step(muster::step& step) {
     const auto batch = next_batch(step);
     auto backward = sync_.begin(step.group());
     backward.add_samples(batch.samples.size());
     backward.divided_by(static_cast<double>(batch.global_size));  // the kernel does, where it costs nothing
+    totals mine;
     {
       auto phase = tracker_.phase(muster::phase::backward);  // forward and loss are part of the same kernel
       backward.clear();
-      seen += add_gradient(data_.train.data, batch.samples, data_.train.targets, model_of(arena_),
-                           1.0f / static_cast<float>(batch.global_size),
-                           {backward.gradient(weight), backward.gradient(bias).data()});
+      mine = add_gradient(data_.train.data, batch.samples, data_.train.targets, model_of(arena_),
+                          1.0f / static_cast<float>(batch.global_size),
+                          {backward.gradient(weight), backward.gradient(bias).data()});
       backward.ready(bias);
       backward.ready(weight);
     }
@@ -149,10 +171,12 @@ class run {
     }
     {
       auto phase = tracker_.phase(muster::phase::optimizer_step);
-      optimizer_.apply(schedule_(step));
+      optimizer_.apply(schedule_(step) * (chosen_.batch_per_rank != 0 ? examples::growth(step, ranks_) : 1.0));
     }
     sync_.end(step.group());
     bytes_sent_ += sync_.bytes_sent();
+    seen_ += mine;  // now that the step can fail no more
+    samples_seen_ += static_cast<double>(batch.samples.size());
     tracker_.add_samples(batch.samples.size());
     if (progress_.active()) show_progress();
   }
@@ -171,11 +195,13 @@ class run {
     progress_.update(line);
   }
 
+  /// Whether this rank is the one that tells people.
+  [[nodiscard]] bool speaks() { return session_.group().rank() == 0; }
+
   void print_header() const {
     std::printf("%zu training and %zu test samples of %zu features (%s), %d rank%s (%s)\n%s\n", data_.train.data.size(),
-                data_.test.data.size(), data_.features, data_.train.data.is_sparse() ? "sparse" : "dense",
-                world_.size(), world_.size() == 1 ? "" : "s", std::string(world_.abilities().name).c_str(),
-                describe(chosen_).c_str());
+                data_.test.data.size(), data_.features, data_.train.data.is_sparse() ? "sparse" : "dense", ranks_,
+                ranks_ == 1 ? "" : "s", over_.c_str(), describe(chosen_).c_str());
     std::printf("\nepoch  train loss   test loss  accuracy   seconds   samples/s\n");
     std::fflush(stdout);
   }
@@ -214,8 +240,6 @@ class run {
   }
 
   muster::timeline timeline_;  // before the tracker, whose phases it draws
-  muster::session session_;
-  muster::group& world_;
   const problem& data_;
   const options& chosen_;
   muster::arena arena_;
@@ -225,8 +249,14 @@ class run {
   muster::loader<> loader_;
   muster::tracker tracker_;
   muster::state state_;
+  muster::session session_;
+  bool speaks_first_;  // before there is a group
+  int ranks_;          // to begin with
+  std::string over_;
   muster::progress_line progress_;
   std::string compress_;
+  totals seen_;                   // of this rank's samples in the epoch
+  double samples_seen_ = 0;       // so many
   std::uint64_t bytes_sent_ = 0;  // of gradients or weights by this rank
   double objective_ = 0;
 };
@@ -234,7 +264,6 @@ class run {
 }  // namespace
 
 void train(muster::context& context, muster::group& world, const problem& data, const options& chosen) {
-  require_same_everywhere(world, data, chosen);
   run job(context, world, data, chosen);
   job.train();
   job.write_report();

@@ -65,7 +65,7 @@ struct any_loader::engine {
     auto slot = ring.take();
     slot->where = where;
     slot->part = part;
-    slot->global_size = epoch_plan::batch_size(where);
+    slot->global_size = epoch_plan::batch_size(where, part.world);
     const index_range mine = part_of(slot->global_size, part);
     slot->ids.resize(mine.size());
     plan.ids(where, where.position + mine.first, slot->ids);
@@ -84,7 +84,7 @@ struct any_loader::engine {
                                           "); raise it or make batches smaller");
     }
     while (ring.size() <= most) {
-      const muster::cursor next = epoch_plan::after(ring[ring.size() - 1].where);
+      const muster::cursor next = epoch_plan::after(ring[ring.size() - 1].where, part.world);
       if (epoch_plan::batch_size(next) == 0) break;
       begin(next, part);
     }
@@ -160,8 +160,9 @@ void any_loader::drop() noexcept { engine_->ring.pop(engine_->ring.size()); }
 record_batch any_loader::next(slice part) {
   engine& e = *engine_;
   const muster::cursor& at = e.plan.cursor();
-  const std::uint64_t count = epoch_plan::batch_size(at);
+  const std::uint64_t count = epoch_plan::batch_size(at, part.world);
   const index_range mine = part_of(count, part);
+  e.plan.deal_to(part.world);
   record_batch batch;
   batch.schema = &schema();
   batch.epoch = at.epoch;

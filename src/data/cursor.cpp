@@ -31,7 +31,8 @@ std::string detail::difference(const cursor& there, const cursor& here) {
   compare("block", std::to_string(there.block), std::to_string(here.block));
   compare("window", std::to_string(there.window), std::to_string(here.window));
   compare("drop_last", std::to_string(there.drop_last), std::to_string(here.drop_last));
-  compare("global batch", std::to_string(there.batch), std::to_string(here.batch));
+  compare("batch per rank", std::to_string(there.per_rank), std::to_string(here.per_rank));
+  compare(here.per_rank != 0 ? "batch" : "global batch", std::to_string(there.batch), std::to_string(here.batch));
   return text;
 }
 

@@ -14,6 +14,7 @@ cursor detail::start_of(std::uint64_t digest, std::uint64_t size, std::optional<
                         std::uint64_t record_bytes, bool cold) {
   cursor start{.dataset = digest, .size = size, .seed = seed.value_or(0), .batch = global_batch};
   start.drop_last = batches.drop_last ? 1 : 0;
+  start.per_rank = batches.per_rank ? 1 : 0;
   // Never a matter of how much memory this machine has: the order would be another one elsewhere.
   if (seed) start.order = order.order.value_or(cold ? sample_order::block_window : sample_order::shuffled);
   if (start.order == sample_order::block_window) {
@@ -33,13 +34,16 @@ std::uint64_t epoch_plan::end(const muster::cursor& of) noexcept {
   return of.drop_last != 0 ? of.size - of.size % of.batch : of.size;
 }
 
-std::uint64_t epoch_plan::batch_size(const muster::cursor& where) noexcept {
-  return std::min(where.batch, end(where) - where.position);
+std::uint64_t epoch_plan::batch_size(const muster::cursor& where, int world) noexcept {
+  const std::uint64_t left = end(where) - where.position;
+  if (where.per_rank == 0 || world < 1) return std::min(where.batch, left);
+  const auto ranks = static_cast<std::uint64_t>(world);
+  return left / ranks < where.batch ? left : where.batch * ranks;
 }
 
-muster::cursor epoch_plan::after(const muster::cursor& where) noexcept {
+muster::cursor epoch_plan::after(const muster::cursor& where, int world) noexcept {
   muster::cursor next = where;
-  next.position += batch_size(where);
+  next.position += batch_size(where, world);
   if (next.position == end(next)) {
     next.position = 0;
     ++next.epoch;
@@ -48,7 +52,8 @@ muster::cursor epoch_plan::after(const muster::cursor& where) noexcept {
 }
 
 std::uint64_t epoch_plan::steps(std::uint64_t samples) const noexcept {
-  return samples / at_.batch + (samples % at_.batch != 0 ? 1 : 0);
+  const std::uint64_t one = at_.per_rank != 0 ? at_.batch * static_cast<std::uint64_t>(world_) : at_.batch;
+  return samples / one + (samples % one != 0 ? 1 : 0);
 }
 
 void epoch_plan::open(const muster::cursor& there) {
@@ -65,7 +70,7 @@ void epoch_plan::open(const muster::cursor& there) {
 }
 
 void epoch_plan::commit() {
-  const std::uint64_t count = batch_size(at_);
+  const std::uint64_t count = batch_size(at_, world_);
   if (count == 0) {
     throw configuration_error("there is no batch to commit (epoch " + std::to_string(at_.epoch) +
                               " is over); call next_epoch()");

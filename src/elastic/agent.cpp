@@ -305,8 +305,7 @@ void agent::wait_at(const std::string& door) {
 
 void agent::await_others_leaving(clock::time_point until) {
   std::unique_lock held(mutex_);
-  while (!over_ && !protocol_.all_leave() && clock::now() < until)
-    changed_.wait_for(held, std::chrono::milliseconds(2));
+  while (!over_ && !protocol_.may_go() && clock::now() < until) changed_.wait_for(held, std::chrono::milliseconds(2));
 }
 
 void agent::await_ends(const elastic::generation_record& before, const elastic::generation_record& now,

@@ -59,7 +59,8 @@ class agent {
   void suspect(elastic::member_id who, const std::string& why);
   void leave();
   void wait_at(const std::string& door);
-  /// Waits until all other members leave too, or are gone, or something else ends this member's part.
+  /// Waits until all other members leave too, or are gone, or wait for a group without this one, or something else ends
+  /// this member's part.
   void await_others_leaving(clock::time_point until);
   /// Waits until no process of this host that was in the last generation and is not in this one lives any more.
   void await_ends(const elastic::generation_record& before, const elastic::generation_record& now,

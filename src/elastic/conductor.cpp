@@ -152,10 +152,10 @@ group& elastic_conductor::ranks() {
       "options");
 }
 
-// What the protocol counts: one for each step and each evaluation that was finished.
+// What the protocol counts: one for each step, each evaluation that was finished and each run that came to its end.
 std::uint64_t elastic_conductor::progress_of(const state& of) noexcept {
   const auto at = of.position();
-  return at.steps + at.evaluations;
+  return at.steps + at.evaluations + at.runs;
 }
 
 void elastic_conductor::committed(const state& of) noexcept {

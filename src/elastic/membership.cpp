@@ -469,11 +469,15 @@ bool membership::is_heard(clock::time_point now, member_id who) const {
   return seen != views_.end() && now - seen->second.heard <= policy_.silence;
 }
 
-bool membership::all_leave() const {
+bool membership::may_go() const {
   if (!leaving_) return false;
-  return std::all_of(record_.members.begin(), record_.members.end(), [&](const member& one) {
-    return one.id == self_.id || dead_.contains(one.id) || word_of(one.id).leaving;
-  });
+  bool all_leave = true;
+  for (const auto& one : record_.members) {
+    if (one.id == self_.id || dead_.contains(one.id) || word_of(one.id).leaving) continue;
+    if (word_of(one.id).stopped) return true;
+    all_leave = false;
+  }
+  return all_leave;
 }
 
 std::string membership::reason_for(member_id who) const {

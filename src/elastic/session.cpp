@@ -32,6 +32,13 @@ void require_an_end(const state& of, const run_limits& limits) {
       "loader.cursor(), or the run {.steps = N}");
 }
 
+// One of the calls that others have finished is this one.
+bool left_out(std::uint32_t& behind) {
+  if (behind == 0) return false;
+  --behind;
+  return true;
+}
+
 }  // namespace
 
 bool session::attempt(state& of, const std::function<void(step&)>& f, bool commits) {
@@ -53,10 +60,21 @@ bool session::attempt(state& of, const std::function<void(step&)>& f, bool commi
   return true;
 }
 
+// Which may have moved the state past the ends of calls.
+void session::prepare(state& of) {
+  const auto before = of.position();
+  by_->prepare(of);
+  const auto now = of.position();
+  if (now.runs > before.runs) behind_.runs += now.runs - before.runs;
+  if (now.evaluations > before.evaluations) behind_.evaluations += now.evaluations - before.evaluations;
+}
+
 bool session::run_steps(state& of, const std::function<void(step&)>& f, const run_limits& limits) {
   require_an_end(of, limits);
   (void)of.parts();  // owners may have got more since
-  by_->prepare(of);
+  if (left_out(behind_.runs)) return true;
+  prepare(of);
+  if (left_out(behind_.runs)) return true;
   if (reached(of, limits)) return false;
   if (of.epoch_is_over()) {
     if (limits.epochs != 0 && of.position().at.epoch + 1 >= limits.epochs) return false;
@@ -67,22 +85,26 @@ bool session::run_steps(state& of, const std::function<void(step&)>& f, const ru
     }
   }
   const auto begun = of.position();
-  for (;;) {
+  const auto is_done = [&] {
     const auto here = of.position();
-    const bool moved = here.steps != begun.steps;
     if (of.epoch_is_over() || here.at.epoch != begun.at.epoch || reached(of, limits)) return true;
-    if (moved && limits.every != 0 && here.steps % limits.every == 0) return true;
+    return here.steps != begun.steps && limits.every != 0 && here.steps % limits.every == 0;
+  };
+  while (!is_done()) {
     (void)attempt(of, f, true);
-    by_->prepare(of);
+    prepare(of);
+    if (left_out(behind_.runs)) return true;
   }
+  of.finish_run();
+  return true;
 }
 
 bool session::evaluate_once(state& of, const std::function<void(step&)>& f) {
   (void)of.parts();
-  const auto begun = of.position();
+  if (left_out(behind_.evaluations)) return false;
   for (;;) {
-    by_->prepare(of);
-    if (of.position() != begun) return false;
+    prepare(of);
+    if (left_out(behind_.evaluations)) return false;
     if (attempt(of, f, false)) return true;
   }
 }

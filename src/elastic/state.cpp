@@ -43,7 +43,7 @@ const std::vector<state_part>& state::parts() {
 std::uint64_t state::digest() {
   muster::digest all;
   const state_position here = position();
-  all.add(here.steps).add(here.evaluations).add(std::as_bytes(std::span(&here.at, 1)));
+  all.add(here.steps).add(std::as_bytes(std::span(&here.at, 1)));
   for (const auto& part : parts()) {
     if (part.kind != state_kind::replicated) continue;
     all.add(part.name);
@@ -55,7 +55,7 @@ std::uint64_t state::digest() {
   return all.value();
 }
 
-state_position state::position() const { return {steps_, evaluations_, at_ ? at_->now() : cursor{}}; }
+state_position state::position() const { return {steps_, evaluations_, runs_, at_ ? at_->now() : cursor{}}; }
 
 training_position state::progress() const {
   if (!at_) return {.step = steps_};
@@ -68,6 +68,7 @@ void state::move_to(const state_position& there) {
   if (at_) at_->open(there.at);
   steps_ = there.steps;
   evaluations_ = there.evaluations;
+  runs_ = there.runs;
 }
 
 bool state::epoch_is_over() const { return at_ && epoch_plan::batch_size(at_->now()) == 0; }

@@ -294,6 +294,7 @@ bool checkpoint::load_one(group& ranks, state& of, std::uint64_t steps, std::uin
     try {
       file = detail::read_whole_file(path);
       image = detail::parse_checkpoint(file, path);
+      image.head.position.evaluations = image.head.position.runs = 0;  // this start of the program has none yet
       why = misfit(image, parts, state_kind::replicated, path);
       if (why.empty() && (image.head.id != id || image.head.rank != checkpoint_head::replicated))
         why = path + ": this checkpoint was renamed (it is another one inside); give it its name back";

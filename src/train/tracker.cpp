@@ -98,9 +98,11 @@ const epoch_report& tracker::end_epoch(group& world, const epoch_metrics& metric
   std::copy(here_.phases.begin(), here_.phases.end(), slowest.begin() + 4);
   std::array<double, 2 + phase_count> total = {here_.samples, here_.bytes};  // exact below 2^53
   std::copy(here_.phases.begin(), here_.phases.end(), total.begin() + 2);
-  here_ = {};
   allreduce(world, std::span(slowest), max);
   allreduce(world, std::span(total), sum);
+  here_ = {};  // now: where that fails, an elastic session ends the epoch once more
+  world_size_ = world.size();
+  transport_ = world.abilities().name;
 
   epochs_.push_back({.metrics = metrics,
                      .samples = static_cast<std::uint64_t>(total[0]),

@@ -69,7 +69,7 @@ TEST_CASE("exactly once, whatever the worlds, the order, the batch, the threads 
           small(count, mapped, bad) |
           muster::shuffle(
               seed, {.order = order, .block = 1 + seed % 20, .window = 1 + static_cast<std::uint32_t>(seed % 5)}) |
-          muster::batch(size) | muster::on_bad_records(policy);
+          muster::batch(size, {.per_rank = seed % 3 == 0}) | muster::on_bad_records(policy);
       const muster::prefetch made_ahead({.batches = ahead, .threads = threads});
       if (cached && wide) {
         return std::move(ordered) | muster::cache(muster::in_memory) | muster::augment(wide_noise) | made_ahead;

@@ -146,6 +146,47 @@ TEST_CASE("worlds that change at any step lose nothing and repeat nothing") {
   }
 }
 
+TEST_CASE("batches of each rank: a step takes as many as there are ranks, and every sample is used once") {
+  for (std::uint64_t seed = 1; seed <= 300; ++seed) {
+    CAPTURE(seed);
+    muster::random_stream random(seed);
+    const std::uint64_t count = random.below(300);
+    const std::uint64_t size = 1 + random.below(20);
+    const bool drop_last = random.below(4) == 0;
+    const muster::batch_options options{.drop_last = drop_last, .per_rank = true};
+    auto loader = numbers{count} | muster::shuffle(seed) | muster::batch(size, options);
+    for (int epoch = 0; epoch < 2; ++epoch, loader.next_epoch()) {
+      const std::uint64_t end = drop_last ? count - count % size : count;
+      ids used;
+      for (int world = 1; loader.cursor().position < end; world = 1 + static_cast<int>(random.below(9))) {
+        (void)loader.next({0, 1 + static_cast<int>(random.below(9))});  // of a step that fails
+        const std::uint64_t wanted = std::min(size * static_cast<std::uint64_t>(world), end - used.size());
+        ids step;
+        for (int rank = 0; rank < world; ++rank) {
+          const auto part = loader.next({rank, world});
+          REQUIRE(part.global_size == wanted);
+          REQUIRE(part.samples.size() <= size);
+          if (wanted == size * static_cast<std::uint64_t>(world)) REQUIRE(part.samples.size() == size);
+          step.insert(step.end(), part.samples.begin(), part.samples.end());
+        }
+        REQUIRE(step.size() == wanted);
+        used.insert(used.end(), step.begin(), step.end());
+        loader.commit();
+        REQUIRE(loader.cursor().position == used.size());
+      }
+      REQUIRE_FALSE(loader.next({0, 3}));
+      if (!drop_last) REQUIRE(sorted(used) == all(count));
+    }
+  }
+  auto loader = numbers{100} | muster::batch(10, {.per_rank = true});
+  CHECK(loader.steps_per_epoch() == 10);
+  (void)loader.next({0, 3});
+  CHECK(loader.steps_per_epoch() == 4);
+  CHECK_THROWS_WITH(loader.open((numbers{100} | muster::batch(10)).cursor()),
+                    contains("the batch per rank is 0 there"));
+  CHECK_THROWS_WITH(loader.next({0, 0}), contains("no slice"));
+}
+
 TEST_CASE("going on from a cursor is going on") {
   const auto make = [] { return numbers{997} | muster::shuffle(11) | muster::batch(30); };
   auto loader = make();

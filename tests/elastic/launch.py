@@ -75,6 +75,9 @@ ended.process.send_signal(signal.SIGTERM)
 ended.end(143)
 
 Run("-n", "2", "--restart", "5", options.program, "--heartbeat", "none").end(2, "--heartbeat cannot be 'none'")
+# Ranks that differ between exchanges cannot be done without.
+for mode in ("local-sgd", "local-sgd:4", "gossip", "gossip:torus"):
+    Run("-n", "2", options.program, "--mode", mode).end(2, f"--mode asks for {mode} (", "--elastic off")
 
 # The others of the job never come, also not the first, from whom nothing is needed then.
 for words, status, says in ((["--heartbeat", "none"], 2, "--heartbeat cannot be 'none'"),

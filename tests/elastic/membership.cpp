@@ -104,6 +104,36 @@ TEST_CASE("silence is suspicious between hosts, and on one host when it lasts as
   CHECK(suspect_at(15100ms, 2));
 }
 
+// It waited for the rest of its two seconds, and so did the others for it.
+TEST_CASE("who is at its end goes when all are, or when another waits for a group without it") {
+  const muster::elastic::membership_policy policy;
+  const muster::clock::time_point start{};
+  muster::elastic::generation_record record;
+  record.generation = 1;
+  for (std::uint64_t id = 1; id <= 3; ++id) record.members.push_back({id, 1, id, 0, "", ""});
+  muster::elastic::membership one(record.members[0], policy, start);
+  one.learn(start, 1, record);
+  muster::elastic::word from[2];
+  const auto hear = [&](std::size_t which, bool stopped, bool leaving) {
+    auto& said = from[which];
+    said.from = which + 2;
+    ++said.number;
+    said.generation = 1;
+    said.stopped = stopped;
+    said.leaving = leaving;
+    one.hear(start, said);
+  };
+  hear(0, false, true);
+  hear(1, false, false);
+  CHECK_FALSE(one.may_go());  // it does not want to
+  one.leave(start);
+  CHECK_FALSE(one.may_go());
+  SECTION("all want to leave") { hear(1, false, true); }
+  SECTION("one has ended, the other wants to leave") { one.prove_dead(start, 3); }
+  SECTION("one has stopped and stays") { hear(1, true, false); }
+  CHECK(one.may_go());
+}
+
 TEST_CASE("a slow member is reported, and leaves where slow ones are to leave") {
   using namespace std::chrono_literals;
   muster::elastic::membership_policy policy;

@@ -186,19 +186,58 @@ TEST_CASE("a rank whose state was moved on goes on from there") {
     const auto nothing = [](muster::step&) {};
 
     for (int k = 0; k < 4; ++k) ahead.commit();
-    conductor.jump = muster::state_position{4, 0, std::as_const(ahead).cursor()};  // joins in the middle
+    conductor.jump = muster::state_position{4, 0, 0, std::as_const(ahead).cursor()};  // joins in the middle
     std::uint64_t steps = 0;
     CHECK(session.run(state, [&](muster::step&) { ++steps; }));
     CHECK(steps == 6);
 
-    conductor.jump = muster::state_position{10, 1, state.position().at};  // the others have evaluated
+    conductor.jump = muster::state_position{10, 1, 1, state.position().at};  // the others have evaluated
     CHECK_FALSE(session.evaluate(state, nothing));
 
     ahead.next_epoch();
     for (int k = 0; k < 10; ++k) ahead.commit();
-    conductor.jump = muster::state_position{20, 1, std::as_const(ahead).cursor()};  // and have done an epoch
+    conductor.jump = muster::state_position{20, 1, 2, std::as_const(ahead).cursor()};  // and have done an epoch
+    CHECK(session.run(state, nothing));
+    CHECK(state.steps() == 20);
+    CHECK(session.evaluate(state, nothing));
     CHECK(session.run(state, nothing));
     CHECK(loader.epoch() == 2);
     CHECK(state.steps() == 30);
+  });
+}
+
+// Once it trained the next epoch while the others evaluated the last.
+TEST_CASE("a rank that joins leaves out the calls that the others have behind them") {
+  test::run_ranks(1, [](muster::group& world) {
+    constexpr std::uint64_t epochs = 4;
+    std::vector<muster::state_position> places;  // at which another could join
+    std::vector<std::string> calls;              // what is done from there on
+    const auto train = [&](std::optional<std::size_t> joins_at) {
+      auto loader = numbers{30} | muster::batch(10);
+      total model;
+      muster::state state{model, loader.cursor()};
+      auto owned = std::make_unique<patient>(world);
+      if (joins_at) owned->jump = places[*joins_at];
+      muster::session session(std::move(owned));
+      std::vector<std::string> done;
+      const auto note = [&](const std::string& what) {
+        done.push_back(what + " " + std::to_string(state.steps()));
+        if (joins_at) return;
+        calls.push_back(done.back());
+        places.push_back(state.position());
+      };
+      while (session.run(state, [&](muster::step&) { note("step"); }, {.epochs = epochs})) {
+        session.evaluate(state, [&](muster::step&) { note("evaluation"); });
+        session.evaluate(state, [&](muster::step&) { note("checkpoint"); });
+      }
+      session.evaluate(state, [&](muster::step&) { note("last evaluation"); });
+      session.evaluate(state, [&](muster::step&) { note("report"); });
+      return done;
+    };
+    REQUIRE(train(std::nullopt).size() == epochs * (3 + 2) + 2);
+    for (std::size_t at = 0; at < places.size(); ++at) {
+      const std::vector<std::string> rest(calls.begin() + static_cast<std::ptrdiff_t>(at), calls.end());
+      CHECK(train(at) == rest);
+    }
   });
 }

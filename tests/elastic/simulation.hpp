@@ -3,59 +3,21 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
-#include <optional>
 #include <queue>
 #include <set>
-#include <stdexcept>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include <muster/core/random.hpp>
-#include <muster/elastic/membership.hpp>
+
+#include "simulation/ledger.hpp"
+#include "simulation/process.hpp"
 
 namespace simulation {
-
-namespace elastic = muster::elastic;
-using elastic::member_id;
-using time = muster::clock::time_point;
-using std::chrono::microseconds;
-using std::chrono::milliseconds;
-
-/// What may happen in a run, each a probability or a bound.
-struct world {
-  int members = 4;
-  int hosts = 2;
-  int min = 1;
-  bool crashes = true;
-  bool pauses = true;
-  bool partitions = true;
-  bool store_trouble = true;
-  bool joins = true;
-  bool leaves = true;
-  double loss = 0.05;  ///< of words
-  double duplicates = 0.05;
-  int faults = 4;
-  int echoes = 3;  ///< at most so many more, each just after a generation was formed, at one that holds its state
-};
-
-/// A property does not hold; the text says which and when.
-struct violation : std::logic_error {
-  using std::logic_error::logic_error;
-};
-
-struct outcome {
-  std::uint64_t steps = 0;  ///< of the last generation when the run ended
-  std::uint64_t generations = 0;
-  bool lives = false;  ///< whether a group still makes progress
-  int ended = 0;
-};
 
 class run {
  public:
@@ -73,31 +35,11 @@ class run {
       now_ = next.when;
       dispatch(next);
     }
-    return settle();
+    return ledger_.settle(now_);
   }
 
  private:
   // ---- processes ----
-  struct process {
-    process(elastic::member self, const elastic::membership_policy& policy, time now)
-        : id(self.id), host(self.host), protocol(std::move(self), policy, now) {}
-    member_id id;
-    std::uint64_t host;
-    elastic::membership protocol;
-    bool alive = true;
-    bool ended = false;
-    time paused_until{};
-    // Its session: what it computes with the others.
-    std::uint64_t generation = 0;  // of the group it works in; 0: none
-    elastic::generation_record group;
-    std::set<member_id> hellos;
-    bool has_state = false;
-    bool waits = false;  // for the parts of the others
-    std::uint64_t step = 0;
-    std::uint64_t state = 1;  // a digest of all it has learned
-    std::uint64_t halt = 0;
-    std::uint64_t attempt = 0;  // so that what was planned for an earlier group does nothing
-  };
   struct event {
     time when;
     std::uint64_t order;
@@ -200,10 +142,9 @@ class run {
     at(now_ + draw(0, 3), 0, [this, id, wanted] {
       const bool done = wanted.expected == version_;
       if (done) {
-        check_record(wanted.next);
+        ledger_.swaps(now_, wanted.next);
         ++version_;
         record_ = wanted.next;
-        changed_ = now_;
         for (const auto& [other, its] : processes_) ask_store(other);
         plan_echo();
       }
@@ -236,7 +177,7 @@ class run {
     }
   }
   void perform(process& one, const elastic::act::swap& a) {
-    check_proposal(one, a.next);
+    ledger_.proposes(now_, one, a.next);
     swap(one, a);
   }
   void perform(process& one, const elastic::act::stop& a) {
@@ -267,12 +208,7 @@ class run {
   }
   void perform(process& one, const elastic::act::end& a) {
     one.ended = true;
-    ++endings_;
-    tell(std::to_string(one.id) + " is told: " + std::string(elastic::to_string(a.why)) + " (" + a.text + ")");
-    if (a.why == elastic::ending::fenced && one.protocol.record().rank_of(one.id))
-      throw violation("fenced by a record that it is in");
-    if (a.why == elastic::ending::state_lost && state_lives(one.protocol.record()))
-      throw violation("a state is called lost that a living member has");
+    ledger_.ends(now_, one, a);
     crash(one.id);
   }
 
@@ -347,7 +283,7 @@ class run {
     ++one.step;
     one.state = muster::mix(one.state ^ (one.step << 20) ^ one.generation);
     ++one.attempt;
-    check_commit(one);
+    ledger_.commits(now_, one);
     one.protocol.committed(now_, one.step, one.step);
     begin_step(one);
   }
@@ -364,13 +300,6 @@ class run {
       ++self.attempt;
       stop_session(self);
     });
-  }
-
-  static std::string ids_of(const std::vector<elastic::member>& members) {
-    std::string text;
-    for (const auto& m : members)
-      text += (text.empty() ? "" : " ") + std::to_string(m.id) + "@" + std::to_string(m.host);
-    return "{" + text + "}";
   }
 
   // ---- faults ----
@@ -471,95 +400,14 @@ class run {
       start_process(100, now_);
     } else if (kind == 6 && world_.leaves) {
       const auto id = anybody();
-      if (id != 0) at(now_, id, [this, id] { leavers_.insert(id), find(id)->protocol.leave(now_); });
+      if (id != 0) at(now_, id, [this, id] { ledger_.leaves(id), find(id)->protocol.leave(now_); });
     } else if (world_.crashes) {
       crash(anybody());
     }
   }
   void after_cut(microseconds delay, std::function<void()> heal) { at(now_ + delay, 0, std::move(heal)); }
 
-  // ---- what must hold ----
-  void tell(const std::string& line) const {
-    if (!traced_) return;
-    std::printf("%8.3f ms  %s\n", std::chrono::duration<double, std::milli>(now_.time_since_epoch()).count(),
-                line.c_str());
-  }
-  // Whether a member of that generation lives that has the state which it began with.
-  bool state_lives(const elastic::generation_record& of) const {
-    return std::any_of(of.members.begin(), of.members.end(), [&](const elastic::member& m) {
-      const auto& its = *processes_.at(m.id);
-      return its.alive && its.step >= of.step;
-    });
-  }
-  // What a member wants the next generation to be, as it knows the world.
-  void check_proposal(const process& one, const elastic::generation_record& next) const {
-    const auto& present = one.protocol.record();
-    if (next.generation == present.generation) return;
-    for (const auto& m : present.members) {
-      const bool stays = m.id == one.id || next.rank_of(m.id);
-      if (!stays && one.protocol.reason_for(m.id).starts_with("no heartbeat") && !one.protocol.is_silent(now_, m.id))
-        throw violation("a member is left behind for its silence, and it is heard");
-    }
-  }
-  void check_record(const elastic::generation_record& next) {
-    if (next.generation == record_.generation) return;
-    tell("generation " + std::to_string(next.generation) + " of " + ids_of(next.members) + " at step " +
-         std::to_string(next.step) + ": " + next.why);
-    if (next.generation != record_.generation + 1) throw violation("a generation was left out");
-    for (const auto& m : next.members) {
-      const auto& its = *processes_.at(m.id);
-      if (!record_.rank_of(m.id)) continue;  // a joiner
-      if (its.generation == record_.generation && its.alive)
-        throw violation("a member of the next generation has not stopped in this one");
-      if (its.step > next.step) throw violation("a commit of a member is lost");
-    }
-    // Nobody is left behind by fewer than a majority of those that live, but for one of two. Who agreed and died then
-    // has agreed.
-    std::size_t living = 0;
-    std::size_t agreeing = 0;
-    for (const auto& m : record_.members) {
-      const bool agreed = next.rank_of(m.id) || leavers_.contains(m.id);
-      if (agreed || processes_.at(m.id)->alive) ++living;
-      if (agreed) ++agreeing;
-    }
-    if (living > 2 && 2 * agreeing <= living) throw violation("a minority went on by itself");
-    if (next.step < record_.step && state_lives(record_))
-      throw violation("the state of a generation is given up though a living member has it");
-    formed_[next.generation] = next;
-    if (next.step < everywhere_) throw violation("a step that all had committed is lost");
-  }
-  void check_commit(const process& one) {
-    // In a generation that has a successor nobody who is in that one commits, and nobody more than what was under way.
-    const auto successor = formed_.find(one.generation + 1);
-    if (successor != formed_.end()) {
-      if (successor->second.rank_of(one.id)) throw violation("a commit in a generation that the member has left");
-      if (one.step > formed_.at(one.generation + 1).step + 1) throw violation("two live groups");
-    }
-    tell(std::to_string(one.id) + " commits step " + std::to_string(one.step) + " of generation " +
-         std::to_string(one.generation));
-    const auto known = states_.emplace(std::pair(one.generation, one.step), one.state);
-    if (known.first->second != one.state) throw violation("two states of one step of one generation");
-    auto& count = commits_[{one.generation, one.step}];
-    if (++count == one.group.members.size()) everywhere_ = std::max(everywhere_, one.step);
-    last_commit_ = now_;
-  }
-  outcome settle() {
-    outcome seen;
-    seen.generations = record_.generation;
-    seen.ended = endings_;
-    for (const auto& [id, its] : processes_) {
-      if (!its->alive) continue;
-      seen.lives = true;
-      if (record_.rank_of(id)) {
-        seen.steps = std::max(seen.steps, its->step);
-        if (its->protocol.record().generation != record_.generation && now_ - changed_ > milliseconds(1000))
-          throw violation("a member does not know its record");
-      }
-    }
-    if (seen.lives && record_.generation > 0 && now_ - last_commit_ > milliseconds(4000))
-      throw violation("nobody makes progress any more");
-    return seen;
-  }
+  void tell(const std::string& line) const { ledger_.tell(now_, line); }
 
   muster::random_stream random_;
   world world_;
@@ -567,24 +415,16 @@ class run {
   std::uint64_t order_ = 0;
   std::uint64_t last_id_ = 0;
   std::priority_queue<event> queue_;
-  std::map<member_id, std::unique_ptr<process>> processes_;
+  crew processes_;
   std::vector<std::uint64_t> groups_;  // by host: those it does not reach, as bits
   std::uint64_t cut_from_store_ = 0;
   microseconds last_fault_{0};
   int echoes_ = 0;
   std::uint64_t version_ = 0;
   elastic::generation_record record_;
+  ledger ledger_{processes_, record_};
   std::map<std::pair<member_id, std::uint64_t>, std::set<member_id>> early_;
   std::map<std::tuple<member_id, std::uint64_t, std::uint64_t>, std::set<member_id>> parts_;
-  std::map<std::uint64_t, elastic::generation_record> formed_;
-  std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint64_t> states_;
-  std::map<std::pair<std::uint64_t, std::uint64_t>, std::size_t> commits_;
-  std::uint64_t everywhere_ = 0;
-  time last_commit_{};
-  time changed_{};
-  std::set<member_id> leavers_;
-  int endings_ = 0;
-  bool traced_ = std::getenv("MUSTER_TEST_TRACE") != nullptr;  // with one seed: what happened
 };
 
 }  // namespace simulation

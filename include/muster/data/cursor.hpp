@@ -31,8 +31,9 @@ struct cursor {
   std::uint64_t seed = 0;       ///< 0 in sequential order
   std::uint64_t block = 0;      ///< samples of a block; 0 but in block_window order
   std::uint32_t window = 0;     ///< blocks of a window; 0 but in block_window order
-  std::uint32_t drop_last = 0;  ///< 1: a last batch that is not full is left out
-  std::uint64_t batch = 0;      ///< global batch size
+  std::uint16_t drop_last = 0;  ///< 1: a last batch that is not full is left out
+  std::uint16_t per_rank = 0;   ///< 1: the batch is that of each rank, and a step's as large as the ranks' together
+  std::uint64_t batch = 0;      ///< global batch size, or that of a rank
   std::uint64_t epoch = 0;      ///< from 0
   std::uint64_t position = 0;   ///< samples of the epoch that committed steps have used
 

@@ -26,6 +26,9 @@ struct shuffle_options {
 struct batch_options {
   /// Leaves out the last batch of an epoch when it is not full. Those samples are in other batches of other epochs.
   bool drop_last = false;
+  /// The size is that of each rank's part: a step takes so many times the ranks that it is dealt to. Where ranks come
+  /// and go each keeps its batch, and the global one changes.
+  bool per_rank = false;
 };
 
 /// The steps of all epochs: what a loader does without touching the data. A value; used by one thread at a time.
@@ -37,6 +40,9 @@ class epoch_plan {
   /// Goes to where `there` says. Throws configuration_error, and stays, if that is a cursor of another dataset, order,
   /// seed, batch or version, naming what differs, or no place between two batches.
   void open(const muster::cursor& there);
+
+  /// Batches are dealt to so many ranks from now on, which matters where they are `per_rank`.
+  void deal_to(int world) noexcept { world_ = world; }
 
   /// Moves the cursor past its batch: the step has used it. Throws configuration_error at the end of an epoch.
   void commit();
@@ -56,15 +62,15 @@ class epoch_plan {
   }
 
   [[nodiscard]] const muster::cursor& cursor() const noexcept { return at_; }
-  /// Committed steps of the current epoch.
+  /// Committed steps of the current epoch; of batches `per_rank`, as if the ranks had been as many in all of it.
   [[nodiscard]] std::uint64_t step() const noexcept { return steps(at_.position); }
-  /// Batches of an epoch, the last one perhaps smaller.
+  /// Batches of an epoch, the last one perhaps smaller; of batches `per_rank`, of as many ranks as there are now.
   [[nodiscard]] std::uint64_t steps_per_epoch() const noexcept { return steps(end(at_)); }
 
-  /// Samples of the batch at `where`, over all ranks; 0 at the end of the epoch.
-  [[nodiscard]] static std::uint64_t batch_size(const muster::cursor& where) noexcept;
+  /// Samples of the batch at `where`, over all of `world` ranks; 0 at the end of the epoch.
+  [[nodiscard]] static std::uint64_t batch_size(const muster::cursor& where, int world = 1) noexcept;
   /// The batch after the one at `where`: of the next epoch when this one is over.
-  [[nodiscard]] static muster::cursor after(const muster::cursor& where) noexcept;
+  [[nodiscard]] static muster::cursor after(const muster::cursor& where, int world = 1) noexcept;
   /// Writes the ids of the samples at the positions [first, first + ids.size()) of the epoch of `where`.
   void ids(const muster::cursor& where, std::uint64_t first, std::span<sample_id> ids);
 
@@ -73,6 +79,7 @@ class epoch_plan {
   [[nodiscard]] std::uint64_t steps(std::uint64_t samples) const noexcept;
 
   muster::cursor at_;
+  int world_ = 1;
   std::array<epoch_order, 2> orders_;  // of the epoch of the cursor, and of another: batches are made ahead
 };
 

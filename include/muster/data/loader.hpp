@@ -85,11 +85,12 @@ class loader {
   /// an epoch. Throws configuration_error unless 0 <= rank < world.
   [[nodiscard]] minibatch next(slice part) {
     const muster::cursor& at = plan_.cursor();
-    const std::uint64_t count = epoch_plan::batch_size(at);
+    const std::uint64_t count = epoch_plan::batch_size(at, part.world);
     const index_range mine = part_of(count, part);
     const scoped_event event(activity::data_wait, "next", mine.size() * sizeof(sample_id));
     const std::span<sample_id> ids(ids_.data(), mine.size());
     plan_.ids(at, at.position + mine.first, ids);
+    plan_.deal_to(part.world);
     return {ids, count, at.epoch, at.position};
   }
 
@@ -116,7 +117,7 @@ class loader {
   [[nodiscard]] std::uint64_t step() const noexcept { return plan_.step(); }
   /// Batches of an epoch, the last one perhaps smaller.
   [[nodiscard]] std::uint64_t steps_per_epoch() const noexcept { return plan_.steps_per_epoch(); }
-  /// Samples of a global batch, but for the last one of an epoch.
+  /// Samples of a global batch (or of a rank's, `per_rank`), but for the last one of an epoch.
   [[nodiscard]] std::uint64_t batch_size() const noexcept { return cursor().batch; }
   /// What it deals out.
   [[nodiscard]] const Source& source() const noexcept { return source_; }

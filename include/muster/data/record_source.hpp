@@ -66,8 +66,8 @@ class any_record_source {
  public:
   // In this order: whether it is itself a source must not depend on whether it is one.
   template <class Source>
-  requires(!std::same_as<Source, any_record_source> &&
-           record_source<Source>) any_record_source(Source source)  // NOLINT: meant to convert
+  requires(!std::same_as<Source, any_record_source> && record_source<Source>)
+      any_record_source(Source source)  // NOLINT: meant to convert
       : source_(std::make_shared<const model<Source>>(std::move(source))),
         size_(source_->size()),
         digest_(source_->digest()) {}

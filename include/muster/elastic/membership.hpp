@@ -135,8 +135,9 @@ class membership {
   [[nodiscard]] bool has_ended() const noexcept { return ended_; }
   [[nodiscard]] bool is_dead(member_id who) const { return dead_.contains(who); }
   [[nodiscard]] bool is_suspect(member_id who) const { return suspects_.contains(who); }
-  /// Whether it wants to leave, and so do all others that live, as far as they say: then nobody needs anybody.
-  [[nodiscard]] bool all_leave() const;
+  /// Whether it wants to leave, and nobody gains by waiting: all others that live want to leave too, as far as they
+  /// say, or one that does not has stopped and waits for a group without it.
+  [[nodiscard]] bool may_go() const;
   /// Whether nothing came from a member for as long as the silence that makes it suspect elsewhere.
   [[nodiscard]] bool is_silent(clock::time_point now, member_id who) const { return !is_heard(now, who); }
   /// Why a member is suspect or dead; empty for none.

@@ -82,6 +82,10 @@ class session {
   /// twice. What other failures throw ends the run. All ranks run with the same limits; those on epochs and `every`
   /// need no data to be left out, but without a cursor in the state there must be a limit on steps. Throws
   /// configuration_error when it could not end or the data has no batch.
+  ///
+  /// A process that joins begins its program at the start: runs and evaluations that the others have behind them
+  /// return at once, true and false, until it is in the call that they are in. So which calls follow one another must
+  /// be a function of what `run` returned and of the state.
   template <std::invocable<step&> F>
   bool run(state& of, F&& f, const run_limits& limits = {}) {
     return run_steps(
@@ -90,7 +94,7 @@ class session {
 
   /// Calls `f(step)` once as a step that changes nothing: an evaluation, with a slice and a group as in `run`, again
   /// after a failure that an elastic session survives. What it does to shadowed state is undone. False when the others
-  /// had finished it and gone on when this rank failed in it: then there is nothing to do any more.
+  /// had finished it and gone on when this rank failed in it, or joined: then there is nothing to do any more.
   template <std::invocable<step&> F>
   bool evaluate(state& of, F&& f) {
     return evaluate_once(of, [&f](step& now) { f(now); });
@@ -105,8 +109,16 @@ class session {
   bool run_steps(state& of, const std::function<void(step&)>& f, const run_limits& limits);
   bool evaluate_once(state& of, const std::function<void(step&)>& f);
   bool attempt(state& of, const std::function<void(step&)>& f, bool commits);
+  void prepare(state& of);
+
+  /// Calls that the others have behind them and this rank has not: it leaves them out.
+  struct backlog {
+    std::uint32_t runs = 0;
+    std::uint32_t evaluations = 0;
+  };
 
   std::unique_ptr<detail::conductor> by_;
+  backlog behind_;
 };
 
 /// A session of the ranks that there are: a failure of any of them ends its run, with the state as it was before the

@@ -105,17 +105,19 @@ static_assert(state_owner<shadowed_values<float>>);
 /// How far a state is: what survivors compare, and what checkpoints begin with.
 struct state_position {
   std::uint64_t steps = 0;        ///< committed ones
-  std::uint64_t evaluations = 0;  ///< finished ones
+  std::uint32_t evaluations = 0;  ///< `session::evaluate` that were finished since the program began
+  std::uint32_t runs = 0;         ///< `session::run` that came to their end since then
   cursor at{};                    ///< of the data; as it is made where there are none
 
   friend bool operator==(const state_position&, const state_position&) = default;
   /// Whether a rank that is here has done something that one that is there has not.
   [[nodiscard]] bool is_beyond(const state_position& there) const noexcept {
-    return std::tie(steps, evaluations, at.epoch, at.position) >
-           std::tie(there.steps, there.evaluations, there.at.epoch, there.at.position);
+    return std::tie(steps, evaluations, runs, at.epoch, at.position) >
+           std::tie(there.steps, there.evaluations, there.runs, there.at.epoch, there.at.position);
   }
 };
 static_assert(std::is_trivially_copyable_v<state_position>);
+static_assert(std::has_unique_object_representations_v<state_position>, "checkpoints have its bytes");
 
 /// Everything that must survive a failed step, a death or a new start:
 ///
@@ -137,7 +139,7 @@ class state {
 
   /// The parts, in the order of the owners, asked of them anew. Throws configuration_error when two have one name.
   [[nodiscard]] const std::vector<state_part>& parts();
-  /// Of all replicated parts and of the position: equal at ranks that may go on together. Reads all bytes.
+  /// Of all replicated parts, the steps and the cursor: equal at ranks that may go on together. Reads all bytes.
   [[nodiscard]] std::uint64_t digest();
 
   /// Steps committed.
@@ -162,8 +164,9 @@ class state {
   void begin_step();
   void commit_step();
   void roll_back() noexcept;
-  /// The end of an evaluation, which is rolled back and counted.
+  /// The end of an evaluation, which is rolled back and counted; and of a run.
   void finish_evaluation() noexcept;
+  void finish_run() noexcept { ++runs_; }
 
  private:
   struct owner {
@@ -196,7 +199,8 @@ class state {
   std::vector<std::byte> shadow_;  // of the shadowed parts, one behind another
   bool in_step_ = false;
   std::uint64_t steps_ = 0;
-  std::uint64_t evaluations_ = 0;
+  std::uint32_t evaluations_ = 0;
+  std::uint32_t runs_ = 0;
 };
 
 }  // namespace muster::inline v0

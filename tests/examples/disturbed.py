@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+"""Trains one of the example programs twice: undisturbed, and as an elastic job whose ranks are killed while others join.
+Both must end equally good.
+
+usage: disturbed.py --by mpirun|muster-launch --program PATH [--launcher PATH] [--ranks 4] [--every SECONDS] [--kills N]
+                   [--loss SHARE] [--accuracy POINTS] [--seed S] [--needs FILE] -- ARGUMENTS...
+
+Each --every seconds a rank drawn by the seed dies by SIGKILL, and another process takes its place: muster-launch starts
+one itself, beside mpirun --enable-recovery this script does. A training that outlasts --kills of them is then left alone.
+--loss is how much the last validation loss may differ, as a share of it, --accuracy how much worse the last accuracy may
+be. It is 77 that there is no mpirun of Open MPI, or not that file.
+"""
+import argparse
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("--by", choices=["mpirun", "muster-launch"], required=True)
+parser.add_argument("--program", required=True)
+parser.add_argument("--launcher", default="muster-launch", help="where muster-launch is")
+parser.add_argument("--ranks", type=int, default=4)
+parser.add_argument("--every", type=float, default=2.0)
+parser.add_argument("--kills", type=int, default=1000)
+parser.add_argument("--loss", type=float, default=1e-3)
+parser.add_argument("--accuracy", type=float, default=0.01)
+parser.add_argument("--seed", type=int, default=int(os.environ.get("MUSTER_TEST_SEED", "20261122")))
+parser.add_argument("--needs", help="a file of data")
+parser.add_argument("arguments", nargs="+")
+options = parser.parse_args()
+draw = random.Random(options.seed)
+PROGRAM = os.path.realpath(options.program)
+FOLDER = tempfile.mkdtemp(prefix="muster-examples-")
+ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+
+def read_report(name):
+    with open(os.path.join(FOLDER, name), encoding="ascii") as file:
+        return json.load(file)
+
+
+def living():
+    """The processes of this job: those of the program that were given its folder."""
+    found = []
+    for name in os.listdir("/proc"):
+        try:
+            if name.isdigit() and os.path.realpath(os.readlink(f"/proc/{name}/exe")) == PROGRAM:
+                with open(f"/proc/{name}/cmdline", encoding="utf-8", errors="replace") as words:
+                    if FOLDER in words.read():
+                        found.append(int(name))
+        except OSError:
+            pass  # it has ended
+    return found
+
+
+def undisturbed():
+    words = [PROGRAM, *options.arguments, "--ranks", str(options.ranks), "--json", f"{FOLDER}/calm"]
+    began = time.monotonic()
+    ran = subprocess.run(words, capture_output=True, text=True, check=False)
+    if ran.returncode != 0:
+        sys.exit(f"the undisturbed run ends with {ran.returncode}: {ran.stderr}")
+    return read_report("calm"), time.monotonic() - began
+
+
+def start(words, **variables):
+    return subprocess.Popen(words, env=os.environ | ROOT | {"MUSTER_ELASTIC": "on"} | variables, stdout=subprocess.PIPE,
+                            stderr=subprocess.STDOUT, text=True, start_new_session=True)
+
+
+def disturbed():
+    """What the job says, how many of its ranks were killed, and the seconds that it took."""
+    words = [PROGRAM, *options.arguments, "--json", f"{FOLDER}/storm", "--job", os.path.basename(FOLDER), "--rendezvous",
+             f"file:{FOLDER}"]
+    said, guests = [], []
+
+    def listen(to):
+        for line in to.stdout:
+            said.append(line)
+
+    if options.by == "mpirun":
+        job = start(["mpirun", "--enable-recovery", "--oversubscribe", "-n", str(options.ranks), *words])
+    else:
+        job = start([options.launcher, "-n", str(options.ranks), "--restart", "1000", *words])
+    listeners = [threading.Thread(target=listen, args=(job,))]
+    listeners[0].start()
+    began = time.monotonic()
+    kills = 0
+    try:
+        while len(living()) < options.ranks and job.poll() is None:
+            time.sleep(0.05)
+        until = time.monotonic() + options.every
+        while job.poll() is None:
+            time.sleep(0.05)
+            ranks = living()
+            if time.monotonic() < until or kills == options.kills or len(ranks) < 3 or os.path.exists(f"{FOLDER}/storm"):
+                continue
+            until = time.monotonic() + options.every
+            os.kill(draw.choice(ranks), signal.SIGKILL)
+            kills += 1
+            if options.by == "mpirun":
+                guests.append(start(words, RANK=str(options.ranks - 1), WORLD_SIZE=str(options.ranks), LOCAL_RANK="0"))
+                listeners.append(threading.Thread(target=listen, args=(guests[-1],)))
+                listeners[-1].start()
+        took = time.monotonic() - began
+        for guest in guests:
+            guest.wait(timeout=60)
+    finally:
+        for process in [job, *guests]:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        for listener in listeners:
+            listener.join()
+    if job.returncode != 0 or not os.path.exists(f"{FOLDER}/storm"):
+        sys.exit(f"the disturbed run ends with {job.returncode} after {kills} kills (seed {options.seed}):\n"
+                 f"{''.join(said[-40:])}")
+    return "".join(said), kills, took
+
+
+try:
+    if options.by == "mpirun" and (shutil.which("mpirun") is None or "Open MPI" not in subprocess.run(
+            ["mpirun", "--version"], capture_output=True, text=True, check=False).stdout):
+        print("SKIPPED: there is no mpirun of Open MPI")
+        sys.exit(77)
+    if options.needs is not None and not os.path.exists(options.needs):
+        print(f"SKIPPED: {options.needs} is not there")
+        sys.exit(77)
+    calm, calm_seconds = undisturbed()
+    text, killed, seconds = disturbed()
+    storm = read_report("storm")
+    deaths = re.findall(r"generation \d+: .*died", text)
+    joins = re.findall(r"generation \d+: .*joined", text)
+    one, other = calm["epochs"][-1], storm["epochs"][-1]
+    print(f"{options.by}: {killed} kills, {len(deaths)} generations without one that died, {len(joins)} with one that "
+          f"joined; {len(storm['epochs'])} epochs in {seconds:.1f} s (undisturbed, as threads: {calm_seconds:.1f} s)\n"
+          f"  validation loss {other['val_loss']:.6f} ({one['val_loss']:.6f}), accuracy {other['val_accuracy']:.4f} "
+          f"({one['val_accuracy']:.4f})")
+    problems = []
+    if len(storm["epochs"]) != len(calm["epochs"]) or storm["samples"] > calm["samples"]:
+        problems.append(f"{len(storm['epochs'])} epochs and {storm['samples']} samples, not {len(calm['epochs'])} and at "
+                        f"most {calm['samples']}")
+    if killed == 0 or not deaths or not joins:
+        problems.append("the job ended before anything happened to it")
+    if abs(other["val_loss"] / one["val_loss"] - 1) > options.loss:
+        problems.append("the loss is another")
+    if other["val_accuracy"] < one["val_accuracy"] - options.accuracy:
+        problems.append("the accuracy is worse")
+    if problems:
+        sys.exit(f"seed {options.seed}: {'; '.join(problems)}\n{text[-2000:]}")
+finally:
+    shutil.rmtree(FOLDER, ignore_errors=True)
