@@ -45,21 +45,30 @@ void convolve(benchmark::State& state, const std::string& backend, const nn::con
 }
 
 #ifdef __AVX2__
-/// Twelve independent sums of vectors, as the kernels have.
+/// Twelve independent sums of this machine's widest vectors: what its fused multiply-adds can do at most.
 void peak(benchmark::State& state) {
-  using vector [[gnu::vector_size(32)]] = float;
+#ifdef __AVX512F__
+  constexpr int width = 64;
+#else
+  constexpr int width = 32;
+#endif
+  using vector [[gnu::vector_size(width)]] = float;
   vector sums[12] = {};
   vector a = vector{} + 0.999f, b = vector{} + 0.001f;
-  asm volatile("" : "+x"(a), "+x"(b));
-  constexpr int rounds = 10000;
+  asm volatile("" : "+v"(a), "+v"(b));
+  constexpr int rounds = 10000, operations = 2 * 12 * width / 4;
   for (auto _ : state) {
     for (int round = 0; round < rounds; ++round) {
+// Or the sums would lie in memory.
 #pragma GCC unroll 12
-      for (auto& sum : sums) sum = sum * a + b;
-      for (auto& sum : sums) asm volatile("" : "+x"(sum));
+      for (int i = 0; i < 12; ++i) {
+        vector sum = sums[i] * a + b;
+        asm volatile("" : "+v"(sum));
+        sums[i] = sum;
+      }
     }
   }
-  state.counters["GFLOP/s"] = benchmark::Counter(static_cast<double>(state.iterations()) * rounds * 12 * 16 * 1e-9,
+  state.counters["GFLOP/s"] = benchmark::Counter(static_cast<double>(state.iterations()) * rounds * operations * 1e-9,
                                                  benchmark::Counter::kIsRate);
 }
 #endif

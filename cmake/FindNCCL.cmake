@@ -1,6 +1,14 @@
-# Finds NVIDIA's NCCL: NCCL_FOUND, NCCL_VERSION and the target NCCL::nccl. NCCL_ROOT or NCCL_HOME says where to look.
-find_path(NCCL_INCLUDE_DIR nccl.h HINTS ENV NCCL_HOME PATH_SUFFIXES include)
-find_library(NCCL_LIBRARY nccl HINTS ENV NCCL_HOME PATH_SUFFIXES lib lib64)
+# Finds NVIDIA's NCCL: NCCL_FOUND, NCCL_VERSION and the target NCCL::nccl. NCCL_ROOT or NCCL_HOME says where to look; it
+# is also found beside CUDA's toolkit, and in the folders of Python's packages (nvidia-nccl-*, in nvidia/nccl/), for which
+# NCCL_ROOT is the site-packages.
+if(CUDAToolkit_FOUND)
+  get_filename_component(nccl_beside_cuda "${CUDAToolkit_INCLUDE_DIRS}" DIRECTORY)
+endif()
+set(nccl_hints ENV NCCL_HOME ${nccl_beside_cuda} ${CUDAToolkit_ROOT})
+find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${nccl_hints} PATH_SUFFIXES include nvidia/nccl/include ../nccl/include)
+# Python's packages have no libnccl.so without a version.
+find_library(NCCL_LIBRARY NAMES nccl libnccl.so.2 HINTS ${nccl_hints}
+  PATH_SUFFIXES lib lib64 nvidia/nccl/lib ../nccl/lib)
 mark_as_advanced(NCCL_INCLUDE_DIR NCCL_LIBRARY)
 
 if(NCCL_INCLUDE_DIR)

@@ -6,10 +6,13 @@ set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/muster)
 
 set(left_out)  # the headers of parts that are not there
 foreach(part IN ITEMS mpi tcp)
-  if(NOT part IN_LIST muster_parts)
+  if(NOT TARGET muster_${part})
     list(APPEND left_out PATTERN "comm/${part}" EXCLUDE)
   endif()
 endforeach()
+if(NOT nccl IN_LIST muster_alone)
+  list(APPEND left_out PATTERN "comm/nccl" EXCLUDE PATTERN "core/device" EXCLUDE PATTERN "train/device" EXCLUDE)
+endif()
 install(DIRECTORY include/muster DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.hpp" ${left_out})
 
 if(TARGET muster_info)
@@ -31,12 +34,12 @@ install(DIRECTORY bench/platform/muster_bench DESTINATION ${CMAKE_INSTALL_DATARO
 install(DIRECTORY bench/presets DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/muster/bench)
 
 # find_package(muster COMPONENTS core) must not meet a target that needs MPI: hence a file of targets for each part.
-foreach(part IN LISTS muster_parts)
+foreach(part IN LISTS muster_parts muster_alone)
   install(TARGETS muster_${part} EXPORT muster-${part}-targets
     INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 endforeach()
 install(TARGETS muster EXPORT muster-muster-targets)
-foreach(part IN LISTS muster_parts ITEMS muster)
+foreach(part IN LISTS muster_parts muster_alone ITEMS muster)
   install(EXPORT muster-${part}-targets NAMESPACE muster:: DESTINATION ${package_dir})
 endforeach()
 
@@ -49,6 +52,7 @@ install(FILES
   ${PROJECT_BINARY_DIR}/cmake/muster-config.cmake
   ${PROJECT_BINARY_DIR}/cmake/muster-config-version.cmake
   cmake/FindLIBPQ.cmake
+  cmake/FindNCCL.cmake
   cmake/FindZSTD.cmake
   DESTINATION ${package_dir})
 
@@ -95,42 +99,25 @@ if(mpi IN_LIST muster_parts)
     LIBS -L\${libdir} -lmuster_mpi ${MPI_C_LINK_FLAGS} ${MPI_C_LIBRARIES}
     CFLAGS ${definitions} ${mpi_definitions} ${mpi_includes} ${MPI_C_COMPILE_OPTIONS})
 endif()
-if(zlib IN_LIST muster_parts)
-  set(zlib_libraries -lmuster_zlib)
-  if(NOT BUILD_SHARED_LIBS)
-    list(APPEND zlib_libraries -lz)
+# muster_install_part_pc(<part> <description> <libraries that a static one needs>...): nothing where it is not built.
+function(muster_install_part_pc part description)
+  if(NOT TARGET muster_${part})
+    return()
   endif()
-  definitions_of(definitions zlib)
-  muster_install_pc(muster-zlib "Compressed files for muster" REQUIRES muster-core
-    LIBS -L\${libdir} ${zlib_libraries} CFLAGS ${definitions})
-endif()
-if(tcp IN_LIST muster_parts)
-  set(tcp_libraries -lmuster_tcp)
+  set(libraries)
   if(NOT BUILD_SHARED_LIBS)
-    list(APPEND tcp_libraries -lcrypto ${CMAKE_DL_LIBS})  # "dl", or nothing where the C library has it
-    list(TRANSFORM tcp_libraries REPLACE "^([^-].*)$" "-l\\1")
+    list(TRANSFORM ARGN REPLACE "^([^-].*)$" "-l\\1" OUTPUT_VARIABLE libraries)
   endif()
-  definitions_of(definitions tcp)
-  muster_install_pc(muster-tcp "muster over TCP" REQUIRES muster-core
-    LIBS -L\${libdir} ${tcp_libraries} CFLAGS ${definitions})
-endif()
-if(zstd IN_LIST muster_parts)
-  set(zstd_libraries -lmuster_zstd)
-  if(NOT BUILD_SHARED_LIBS)
-    list(APPEND zstd_libraries -lzstd)
-  endif()
-  definitions_of(definitions zstd)
-  muster_install_pc(muster-zstd "Zstandard for muster" REQUIRES muster-core
-    LIBS -L\${libdir} ${zstd_libraries} CFLAGS ${definitions})
-endif()
-if(postgres IN_LIST muster_parts)
-  set(postgres_libraries -lmuster_postgres)
-  if(NOT BUILD_SHARED_LIBS)
-    list(APPEND postgres_libraries -lpq)
-  endif()
-  definitions_of(definitions postgres)
-  muster_install_pc(muster-postgres "PostgreSQL as a source for muster" REQUIRES muster-core
-    LIBS -L\${libdir} ${postgres_libraries} CFLAGS ${definitions})
-endif()
+  definitions_of(definitions ${part})
+  muster_install_pc(muster-${part} ${description} REQUIRES muster-core
+    LIBS -L\${libdir} -lmuster_${part} ${libraries} CFLAGS ${definitions})
+endfunction()
+muster_install_part_pc(zlib "Compressed files for muster" -lz)
+# The second is "dl", or nothing where the C library has it.
+muster_install_part_pc(tcp "muster over TCP" -lcrypto ${CMAKE_DL_LIBS})
+muster_install_part_pc(zstd "Zstandard for muster" -lzstd)
+muster_install_part_pc(postgres "PostgreSQL as a source for muster" -lpq)
+muster_install_part_pc(etcd "A store for muster that an etcd keeps" -lcurl)
+muster_install_part_pc(nccl "muster among devices, by NCCL" -lnccl -L${CUDAToolkit_LIBRARY_DIR} -lcudart)
 list(TRANSFORM muster_parts PREPEND muster- OUTPUT_VARIABLE pc_parts)
 muster_install_pc(muster "${PROJECT_DESCRIPTION}" REQUIRES ${pc_parts})

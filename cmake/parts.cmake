@@ -1,5 +1,5 @@
-# Which optional parts are built: sets MUSTER_HAVE_<PART> of MPI, ZLIB, TCP, ZSTD and LIBPQ from MUSTER_WITH_* and what
-# is installed.
+# Which optional parts are built: sets MUSTER_HAVE_<PART> of MPI, ZLIB, TCP, ZSTD, LIBPQ, ETCD and NCCL from MUSTER_WITH_*
+# and what is installed.
 
 # muster_find_part(<PART> <Debian package> <arguments of find_package>...)
 # A macro, so that what find_package sets reaches the caller.
@@ -49,15 +49,52 @@ endif()
 list(APPEND CMAKE_MODULE_PATH ${PROJECT_SOURCE_DIR}/cmake)
 muster_find_part(ZSTD libzstd-dev ZSTD)
 muster_find_part(LIBPQ libpq-dev LIBPQ)
+muster_find_part(ETCD libcurl4-openssl-dev CURL 7.85)
 
-# NCCL: this version has no transport over it, so there is no target yet; ON says so instead of building something else.
+# NCCL, for groups of devices. It takes the whole toolkit of CUDA: headers, runtime and compiler. Sanitizers look at its
+# logic through the test double; a project that muster is a part of has to want CUDA by itself before AUTO means it.
+set(MUSTER_HAVE_NCCL FALSE)
 string(TOUPPER "${MUSTER_WITH_NCCL}" muster_with)
-if(muster_with STREQUAL "AUTO")
+set(muster_why_not)
+if(muster_with STREQUAL "AUTO" AND (MUSTER_SANITIZE OR NOT (PROJECT_IS_TOP_LEVEL OR CMAKE_CUDA_COMPILER_LOADED)))
+  set(muster_with OFF)
+endif()
+if(muster_with STREQUAL "AUTO" OR muster_with)
+  find_package(CUDAToolkit QUIET)
   find_package(NCCL QUIET)
-  if(NCCL_FOUND)
-    message(STATUS "NCCL ${NCCL_VERSION} is here, but this version of muster has no NCCL transport yet")
+  if(NOT CUDAToolkit_FOUND)
+    set(muster_why_not "CUDA's toolkit was not found; CUDAToolkit_ROOT says where it is")
+  elseif(NOT NCCL_FOUND)
+    set(muster_why_not "NCCL was not found; NCCL_ROOT says where it is")
+  elseif(NOT CUDAToolkit_NVCC_EXECUTABLE AND NOT CMAKE_CUDA_COMPILER_LOADED)
+    set(muster_why_not "nvcc was not found; CUDAToolkit_ROOT says where it is")
+  else()
+    if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
+      set(CMAKE_CUDA_COMPILER ${CUDAToolkit_NVCC_EXECUTABLE} CACHE FILEPATH "The compiler of CUDA")
+    endif()
+    if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+      # Code for the oldest kind of device there is, which drivers translate for all later ones, and for Hopper's, where
+      # the toolkit knows it.
+      execute_process(COMMAND ${CUDAToolkit_NVCC_EXECUTABLE} --list-gpu-arch OUTPUT_VARIABLE muster_known ERROR_QUIET)
+      string(REGEX MATCHALL "[0-9]+" muster_known "${muster_known}")
+      list(GET muster_known 0 muster_oldest)
+      set(muster_architectures ${muster_oldest}-virtual)
+      if("90" IN_LIST muster_known)
+        list(APPEND muster_architectures 90-real)
+      endif()
+      set(CMAKE_CUDA_ARCHITECTURES "${muster_architectures}" CACHE STRING "Kinds of devices that code is made for")
+    endif()
+    enable_language(CUDA)
+    set(MUSTER_HAVE_NCCL TRUE)
+    message(STATUS "muster::nccl uses NCCL ${NCCL_VERSION} and CUDA ${CUDAToolkit_VERSION}, for devices "
+      "${CMAKE_CUDA_ARCHITECTURES}")
   endif()
-elseif(muster_with)
-  message(FATAL_ERROR "MUSTER_WITH_NCCL is ${MUSTER_WITH_NCCL} but this version of muster has no NCCL transport yet; "
-    "leave it at AUTO")
+  if(muster_why_not)
+    if(muster_with STREQUAL "AUTO")
+      message(STATUS "muster is built without NCCL (${muster_why_not})")
+    else()
+      message(FATAL_ERROR "MUSTER_WITH_NCCL is ${MUSTER_WITH_NCCL} but ${muster_why_not}; or build without it "
+        "(-DMUSTER_WITH_NCCL=OFF)")
+    endif()
+  endif()
 endif()

@@ -1,11 +1,11 @@
 #include "options.hpp"
 
-#include <CLI/CLI.hpp>
 #include <optional>
 #include <sstream>
 
-#include <muster/core/error.hpp>
 #include <muster/train/schedule.hpp>
+
+#include "../command_line.hpp"
 
 namespace images {
 namespace {
@@ -33,18 +33,6 @@ std::string schedule_of(const preset& chosen, int ranks) {
     text << "plateau:0.02,factor=0.5,patience=3,better=higher";
   }
   return text.str();
-}
-
-[[noreturn]] void refuse(const std::string& problem, const std::string& suggestion) {
-  throw muster::configuration_error(problem + "; " + suggestion);
-}
-
-std::string one_line(std::string text) {
-  for (char& c : text) {
-    if (c == '\n') c = ' ';
-  }
-  while (text.ends_with(' ')) text.pop_back();
-  return text;
 }
 
 /// The command line and what it may leave open.
@@ -99,22 +87,6 @@ struct command_line {
   }
 };
 
-void parse(command_line& line, int argc, char** argv) {
-  try {
-    line.app.parse(argc, argv);
-  } catch (const CLI::ExtrasError&) {
-    std::vector<std::string> known;
-    for (const auto* option : line.app.get_options()) known.push_back(option->get_name());
-    for (const auto& row : muster::setting_table()) known.push_back("--" + std::string(row.name));
-    const std::string word = line.app.remaining().front();
-    const auto meant = muster::closest(word.substr(0, word.find('=')), known);
-    refuse("unknown argument '" + word + "' (neither a flag of this program nor one of muster)",
-           meant ? "did you mean " + *meant + "?" : "--help lists all");
-  } catch (const CLI::ParseError& error) {
-    refuse("bad command line (" + one_line(error.what()) + ")", "--help lists all flags");
-  }
-}
-
 void apply_preset(command_line& line, int ranks) {
   if (line.preset_name.empty()) return;
   auto& o = line.chosen;
@@ -126,28 +98,30 @@ void apply_preset(command_line& line, int ranks) {
     if (line.goal.empty()) line.goal = "accuracy=0.80";
     return;
   }
-  refuse("unknown preset '" + line.preset_name + "' (known: mlbench-1a-2019, mlbench-1a-code, mlbench-1a-v3)",
-         "use one of these or none");
+  examples::refuse("unknown preset '" + line.preset_name + "' (known: mlbench-1a-2019, mlbench-1a-code, mlbench-1a-v3)",
+                   "use one of these or none");
 }
 
 }  // namespace
 
 options parse_options(int argc, char** argv, int ranks, const muster::settings& settings, const program& which) {
   command_line line(which);
-  parse(line, argc, argv);
+  examples::parse(line.app, argc, argv);
   auto& o = line.chosen;
   if (o.help) return o;
   apply_preset(line, ranks);
   o.model = line.model();
   o.augment = line.augment == "on";
   if (line.batch_per_rank) o.batch = *line.batch_per_rank * static_cast<std::uint64_t>(ranks);
-  if (o.batch == 0) refuse("the batch cannot be 0 (a step needs images)", "give --batch 1 or more");
-  if (o.epochs == 0) refuse("--epochs cannot be 0 (nothing would be trained)", "give 1 or more");
-  if (o.resume && o.checkpoint.empty()) refuse("--resume has nothing to go on from", "give --checkpoint FOLDER too");
+  if (o.batch == 0) examples::refuse("the batch cannot be 0 (a step needs images)", "give --batch 1 or more");
+  if (o.epochs == 0) examples::refuse("--epochs cannot be 0 (nothing would be trained)", "give 1 or more");
+  if (o.resume && o.checkpoint.empty())
+    examples::refuse("--resume has nothing to go on from", "give --checkpoint FOLDER too");
   if (!settings.is_default(muster::setting::optimizer)) o.optimizer = settings.value(muster::setting::optimizer);
   (void)muster::parse_schedule(o.schedule);
   if (!line.goal.empty()) o.goal = muster::parse_goal(line.goal);
-  if (o.stop_at_goal && o.goal.metric.empty()) refuse("--stop-at-goal has no goal to stop at", "give --goal too");
+  if (o.stop_at_goal && o.goal.metric.empty())
+    examples::refuse("--stop-at-goal has no goal to stop at", "give --goal too");
   return o;
 }
 

@@ -1,13 +1,13 @@
 #include "options.hpp"
 
-#include <CLI/CLI.hpp>
 #include <array>
 #include <optional>
 #include <sstream>
 
 #include <muster/core/env.hpp>
-#include <muster/core/error.hpp>
 #include <muster/train/schedule.hpp>
+
+#include "../command_line.hpp"
 
 namespace logistic {
 namespace {
@@ -68,40 +68,12 @@ struct command_line {
   }
 };
 
-[[noreturn]] void refuse(const std::string& problem, const std::string& suggestion) {
-  throw muster::configuration_error(problem + "; " + suggestion);
-}
-
-std::string one_line(std::string text) {
-  for (char& c : text) {
-    if (c == '\n') c = ' ';
-  }
-  while (text.ends_with(' ')) text.pop_back();
-  return text;
-}
-
-void parse(command_line& line, int argc, char** argv) {
-  try {
-    line.app.parse(argc, argv);
-  } catch (const CLI::ExtrasError&) {
-    std::vector<std::string> known;
-    for (const auto* option : line.app.get_options()) known.push_back(option->get_name());
-    for (const auto& row : muster::setting_table()) known.push_back("--" + std::string(row.name));
-    const std::string word = line.app.remaining().front();
-    const auto meant = muster::closest(word.substr(0, word.find('=')), known);
-    refuse("unknown argument '" + word + "' (neither a flag of this program nor one of muster)",
-           meant ? "did you mean " + *meant + "?" : "--help lists all");
-  } catch (const CLI::ParseError& error) {
-    refuse("bad command line (" + one_line(error.what()) + ")", "--help lists all flags");
-  }
-}
-
 void apply_preset(command_line& line, int ranks) {
   if (line.preset.empty()) return;
   if (line.preset != "mlbench-2a") {
     const auto meant = muster::closest(line.preset, {"mlbench-2a"});
-    refuse("unknown preset '" + line.preset + "' (known: mlbench-2a)",
-           meant ? "did you mean " + *meant + "?" : "use that or none");
+    examples::refuse("unknown preset '" + line.preset + "' (known: mlbench-2a)",
+                     meant ? "did you mean " + *meant + "?" : "use that or none");
   }
   auto& o = line.chosen;
   if (line.app.count("--batch") == 0 && !line.batch_per_rank) line.batch_per_rank = 100;
@@ -117,17 +89,17 @@ void apply_preset(command_line& line, int ranks) {
 
 options parse_options(int argc, char** argv, int ranks) {
   command_line line;
-  parse(line, argc, argv);
+  examples::parse(line.app, argc, argv);
   auto& o = line.chosen;
   if (o.help) return o;
   if (o.train.empty() && o.synthetic.empty()) {
-    refuse("nothing to train on (neither --train nor --synthetic is given)",
-           "give --train libsvm:PATH --test libsvm:PATH or --synthetic epsilon");
+    examples::refuse("nothing to train on (neither --train nor --synthetic is given)",
+                     "give --train libsvm:PATH --test libsvm:PATH or --synthetic epsilon");
   }
   apply_preset(line, ranks);
   if (line.batch_per_rank) o.batch = *line.batch_per_rank * static_cast<std::uint64_t>(ranks);
-  if (o.batch == 0) refuse("the batch cannot be 0 (a step needs samples)", "give --batch 1 or more");
-  if (o.epochs == 0) refuse("--epochs cannot be 0 (nothing would be trained)", "give 1 or more");
+  if (o.batch == 0) examples::refuse("the batch cannot be 0 (a step needs samples)", "give --batch 1 or more");
+  if (o.epochs == 0) examples::refuse("--epochs cannot be 0 (nothing would be trained)", "give 1 or more");
   if (o.schedule.empty()) o.schedule = o.synthetic.empty() ? default_file_schedule : default_synthetic_schedule;
   (void)muster::parse_schedule(o.schedule);
   if (!line.goal.empty()) o.goal = muster::parse_goal(line.goal);

@@ -7,13 +7,15 @@ namespace nn {
 namespace {
 
 /// Weights of `terms` rows, weight(t, c) = from[t * term_step + c * column_step], as rows first, first + 1 ... of
-/// panels that have `all` rows; the last panel is filled up with zeros.
+/// panels that have `all` rows. A panel has set.panel columns and, where fewer are left, set.lanes; the last one is
+/// filled up with zeros.
 template <class T>
 void pack_panels(const T* from, std::size_t terms, std::size_t term_step, std::size_t columns, std::size_t column_step,
-                 std::size_t panel, std::size_t first, std::size_t all, T* to) {
-  for (std::size_t column = 0; column < columns; column += panel) {
+                 const kernel_set<T>& set, std::size_t first, std::size_t all, T* to) {
+  for (std::size_t column = 0, panel = 0; column < columns; column += panel) {
+    panel = columns - column < set.panel ? set.lanes : set.panel;
     const std::size_t width = std::min(panel, columns - column);
-    T* const base = to + (column / panel) * all * panel + first * panel;
+    T* const base = to + column * all + first * panel;
     for (std::size_t t = 0; t < terms; ++t) {
       const T* const source = from + t * term_step + column * column_step;
       if (column_step == 1) {
@@ -26,7 +28,11 @@ void pack_panels(const T* from, std::size_t terms, std::size_t term_step, std::s
   }
 }
 
-std::size_t panel_columns(std::size_t columns, std::size_t panel) { return (columns + panel - 1) / panel * panel; }
+/// Of all panels together.
+template <class T>
+std::size_t panel_columns(std::size_t columns, const kernel_set<T>& set) {
+  return (columns + set.lanes - 1) / set.lanes * set.lanes;
+}
 
 }  // namespace
 
@@ -34,12 +40,8 @@ template <class T>
 direct_convolution<T>::direct_convolution(const convolution_shape& shape, const kernel_set<T>& kernels)
     : convolution<T>(shape), kernels_(&kernels) {
   const extent out = shape.out();
-  // Small images are done together, or the last tile of each would waste much and weights would be read too often.
-  constexpr std::size_t pixels_at_once = 128;
-  block_ = std::max<std::size_t>(1, pixels_at_once / (out.height * out.width));
   input_.inner = shape.in;
   input_.border = shape.padding;
-  input_.reserve(block_);
   slope_.inner = out;
   const std::size_t reach = (shape.kernel + shape.stride - 1) / shape.stride - 1;
   const auto beyond = [&](std::size_t in_side, std::size_t out_side) {
@@ -47,63 +49,95 @@ direct_convolution<T>::direct_convolution(const convolution_shape& shape, const 
     return last + 1 > out_side ? last + 1 - out_side : 0;
   };
   slope_.border = std::max({reach, beyond(shape.in.height, out.height), beyond(shape.in.width, out.width)});
+  make_classes();
+  choose_block();
+  input_.reserve(block_);
   slope_.reserve(block_);
-  panels_ = muster::buffer<T>(shape.kernel * shape.kernel * shape.in.channels *
-                              panel_columns(shape.out_channels, kernels.panel));
-  place_outputs();
-  place_inputs();
+  place(outputs_, input_, out);
+  for (auto& each : inputs_) place(each, slope_, shape.in);
 }
 
 template <class T>
-void direct_convolution<T>::place_outputs() {
+void direct_convolution<T>::make_classes() {
   const auto& shape = this->shape();
   const extent out = shape.out();
-  for (std::size_t image = 0; image < block_; ++image) {
-    for (std::size_t y = 0; y < out.height; ++y) {
-      for (std::size_t x = 0; x < out.width; ++x) {
-        const std::size_t in =
-            image * input_.image_size() + y * shape.stride * input_.row_step() + x * shape.stride * shape.in.channels;
-        const std::size_t to = image * out.size() + (y * out.width + x) * out.channels;
-        places_.push_back({static_cast<std::int32_t>(in), static_cast<std::int32_t>(to)});
-      }
+  const std::size_t s = shape.stride;
+  const auto along = [&](std::size_t side, std::size_t in_side) {
+    tap_axis axis{{}, shape.kernel, in_side};
+    for (std::size_t at = 0; at < side; ++at) {
+      axis.lines.push_back({at, static_cast<std::ptrdiff_t>(at * s) - static_cast<std::ptrdiff_t>(shape.padding)});
+    }
+    return axis;
+  };
+  outputs_.rows = along(out.height, shape.in.height);
+  outputs_.columns = along(out.width, shape.in.width);
+  outputs_.panels =
+      muster::buffer<T>(shape.kernel * shape.kernel * shape.in.channels * panel_columns(shape.out_channels, *kernels_));
+  // Back again: the taps of a class look at the outputs that an input of it went into, the last one at the first.
+  const auto back = [&](std::size_t first, std::size_t in_side, std::size_t side) {
+    tap_axis axis{{}, first < shape.kernel ? (shape.kernel - first + s - 1) / s : 0, side};
+    for (std::size_t at = 0; at < in_side; ++at) {
+      if ((at + shape.padding) % s != first) continue;
+      axis.lines.push_back(
+          {at, static_cast<std::ptrdiff_t>((at + shape.padding) / s + 1) - static_cast<std::ptrdiff_t>(axis.taps)});
+    }
+    return axis;
+  };
+  for (std::size_t row = 0; row < s; ++row) {
+    for (std::size_t column = 0; column < s; ++column) {
+      pixel_class made;
+      made.first_row = row;
+      made.first_column = column;
+      made.rows = back(row, shape.in.height, out.height);
+      made.columns = back(column, shape.in.width, out.width);
+      made.panels = muster::buffer<T>(made.rows.taps * made.columns.taps * shape.out_channels *
+                                      panel_columns(shape.in.channels, *kernels_));
+      inputs_.push_back(std::move(made));
     }
   }
 }
 
+// Small images are done together, or the last tile of each group would waste much and weights would be read too often;
+// but what they are made of should stay in the second cache.
 template <class T>
-void direct_convolution<T>::place_inputs() {
-  const auto& shape = this->shape();
-  const std::size_t s = shape.stride;
-  const auto taps = [&](std::size_t first) { return first < shape.kernel ? (shape.kernel - first + s - 1) / s : 0; };
-  for (std::size_t class_y = 0; class_y < s; ++class_y) {
-    for (std::size_t class_x = 0; class_x < s; ++class_x) {
-      pixel_class made;
-      made.first_row = class_y;
-      made.first_column = class_x;
-      made.rows = taps(class_y);
-      made.columns = taps(class_x);
-      const bool any = made.rows > 0 && made.columns > 0;
+void direct_convolution<T>::choose_block() {
+  constexpr std::size_t pixels_at_once = 128, cache = 384 * 1024;
+  const extent out = this->shape().out();
+  const std::size_t least = std::max<std::size_t>(1, pixels_at_once / (out.height * out.width));
+  const std::size_t most = cache / ((input_.image_size() + slope_.image_size()) * sizeof(T));
+  double best = 0;
+  for (std::size_t block = least; block == least || (block <= most && block <= 4 * least); ++block) {
+    std::size_t cost = tap_groups(outputs_.rows, outputs_.columns, block, kernels_->pixels).cost();
+    for (const auto& each : inputs_) cost += tap_groups(each.rows, each.columns, block, kernels_->pixels).cost();
+    const double an_image = static_cast<double>(cost) / static_cast<double>(block);
+    if (block > least && an_image > 0.99 * best) continue;
+    best = an_image;
+    block_ = block;
+  }
+}
+
+template <class T>
+void direct_convolution<T>::place(pixel_class& pixels, const framed& from, const extent& to) {
+  const tap_groups groups(pixels.rows, pixels.columns, block_, kernels_->pixels);
+  const auto inside = [&](const pixel_line& line, const tap_range& taps) {
+    return static_cast<std::size_t>(line.base + static_cast<std::ptrdiff_t>(from.border + taps.first));
+  };
+  for (const auto& rows : groups.rows()) {
+    for (const auto& columns : groups.columns()) {
+      pixel_group made{rows.taps, columns.taps, {}, rows.lines.size() * columns.lines.size()};
+      const bool any = rows.taps.count > 0 && columns.taps.count > 0;
       for (std::size_t image = 0; image < block_; ++image) {
-        for (std::size_t y = 0; y < shape.in.height; ++y) {
-          if ((y + shape.padding) % s != class_y) continue;
-          for (std::size_t x = 0; x < shape.in.width; ++x) {
-            if ((x + shape.padding) % s != class_x) continue;
-            std::size_t from = 0;
-            if (any) {
-              // The first of the outputs that this input went into.
-              const std::size_t top = (y + shape.padding) / s + slope_.border - (made.rows - 1);
-              const std::size_t left = (x + shape.padding) / s + slope_.border - (made.columns - 1);
-              from = image * slope_.image_size() + top * slope_.row_step() + left * shape.out_channels;
-            }
-            const std::size_t to = image * shape.in.size() + (y * shape.in.width + x) * shape.in.channels;
-            made.places.push_back({static_cast<std::int32_t>(from), static_cast<std::int32_t>(to)});
+        for (const auto& y : rows.lines) {
+          for (const auto& x : columns.lines) {
+            const std::size_t in = !any ? 0
+                                        : image * from.image_size() + inside(y, rows.taps) * from.row_step() +
+                                              inside(x, columns.taps) * from.inner.channels;
+            const std::size_t out = image * to.size() + (y.at * to.width + x.at) * to.channels;
+            made.places.push_back({static_cast<std::int32_t>(in), static_cast<std::int32_t>(out)});
           }
         }
       }
-      made.places_an_image = made.places.size() / block_;
-      made.panels = muster::buffer<T>(made.rows * made.columns * shape.out_channels *
-                                      panel_columns(shape.in.channels, kernels_->panel));
-      classes_.push_back(std::move(made));
+      pixels.groups.push_back(std::move(made));
     }
   }
 }
@@ -126,68 +160,64 @@ void direct_convolution<T>::begin(std::span<const T> weights) {
   weights_ = weights;
   turned_ = false;
   const std::size_t terms = shape.kernel * shape.kernel * shape.in.channels;
-  pack_panels(weights.data(), terms, shape.out_channels, shape.out_channels, 1, kernels_->panel, 0, terms,
-              panels_.data());
+  pack_panels(weights.data(), terms, shape.out_channels, shape.out_channels, 1, *kernels_, 0, terms,
+              outputs_.panels.data());
+}
+
+template <class T>
+void direct_convolution<T>::multiply(const pixel_class& pixels, const framed& from, std::size_t images, T* out,
+                                     const extent& to, bool add) {
+  const std::size_t channels = from.inner.channels;
+  for (const auto& group : pixels.groups) {
+    const std::size_t count = group.an_image * images;
+    if (group.rows.count * group.columns.count == 0) {
+      for (std::size_t p = 0; p < count && !add; ++p) std::fill_n(out + group.places[p].out, to.channels, T{0});
+      continue;
+    }
+    kernels_->multiply({.in = from.memory.data(),
+                        .pixels = group.places.data(),
+                        .pixel_count = count,
+                        .rows = group.rows.count,
+                        .row_step = from.row_step(),
+                        .run = group.columns.count * channels,
+                        .panels = pixels.panels.data(),
+                        .terms = pixels.rows.taps * pixels.columns.taps * channels,
+                        .first = (group.rows.first * pixels.columns.taps + group.columns.first) * channels,
+                        .row_terms = pixels.columns.taps * channels,
+                        .out = out,
+                        .columns = to.channels,
+                        .add = add});
+  }
 }
 
 template <class T>
 void direct_convolution<T>::forward(std::size_t images, T* out) {
-  const auto& shape = this->shape();
-  kernels_->multiply({.in = input_.memory.data(),
-                      .pixels = places_.data(),
-                      .pixel_count = places_.size() / block_ * images,
-                      .rows = shape.kernel,
-                      .row_step = input_.row_step(),
-                      .run = shape.kernel * shape.in.channels,
-                      .panels = panels_.data(),
-                      .out = out,
-                      .columns = shape.out_channels,
-                      .add = false});
+  multiply(outputs_, input_, images, out, this->shape().out(), false);
 }
 
 template <class T>
 void direct_convolution<T>::pack(pixel_class& taps) {
   const auto& shape = this->shape();
-  const std::size_t all = taps.rows * taps.columns * shape.out_channels;
-  for (std::size_t r = 0; r < taps.rows; ++r) {
-    for (std::size_t c = 0; c < taps.columns; ++c) {
+  const std::size_t rows = taps.rows.taps, columns = taps.columns.taps, all = rows * columns * shape.out_channels;
+  for (std::size_t r = 0; r < rows; ++r) {
+    for (std::size_t c = 0; c < columns; ++c) {
       // The last tap of a class looks at the first of the outputs.
-      const std::size_t ky = taps.first_row + shape.stride * (taps.rows - 1 - r);
-      const std::size_t kx = taps.first_column + shape.stride * (taps.columns - 1 - c);
+      const std::size_t ky = taps.first_row + shape.stride * (rows - 1 - r);
+      const std::size_t kx = taps.first_column + shape.stride * (columns - 1 - c);
       const T* const from = weights_.data() + (ky * shape.kernel + kx) * shape.in.channels * shape.out_channels;
-      pack_panels(from, shape.out_channels, 1, shape.in.channels, shape.out_channels, kernels_->panel,
-                  (r * taps.columns + c) * shape.out_channels, all, taps.panels.data());
+      pack_panels(from, shape.out_channels, 1, shape.in.channels, shape.out_channels, *kernels_,
+                  (r * columns + c) * shape.out_channels, all, taps.panels.data());
     }
   }
 }
 
 template <class T>
 void direct_convolution<T>::backward_data(std::size_t images, T* in, bool add) {
-  const auto& shape = this->shape();
   if (!turned_) {
-    for (auto& taps : classes_) pack(taps);
+    for (auto& each : inputs_) pack(each);
     turned_ = true;
   }
-  for (const auto& taps : classes_) {
-    const std::size_t count = taps.places_an_image * images;
-    if (taps.rows * taps.columns == 0) {
-      for (std::size_t p = 0; p < count && !add; ++p) {
-        std::fill_n(in + taps.places[p].out, shape.in.channels, T{0});
-      }
-      continue;
-    }
-    if (count == 0) continue;
-    kernels_->multiply({.in = slope_.memory.data(),
-                        .pixels = taps.places.data(),
-                        .pixel_count = count,
-                        .rows = taps.rows,
-                        .row_step = slope_.row_step(),
-                        .run = taps.columns * shape.out_channels,
-                        .panels = taps.panels.data(),
-                        .out = in,
-                        .columns = shape.in.channels,
-                        .add = add});
-  }
+  for (const auto& each : inputs_) multiply(each, slope_, images, in, this->shape().in, add);
 }
 
 template <class T>
@@ -203,8 +233,14 @@ void direct_convolution<T>::backward_weights(std::size_t images, T* weights) {
                          .gradient_row = slope_.row_step(),
                          .gradient_pixel = out.channels,
                          .images = images,
+                         .top = 0,
                          .height = out.height,
                          .width = out.width,
+                         .in_height = shape.in.height,
+                         .in_width = shape.in.width,
+                         .channels = shape.in.channels,
+                         .padding = shape.padding,
+                         .stride = shape.stride,
                          .rows = shape.kernel,
                          .row_step = input_.row_step(),
                          .run = shape.kernel * shape.in.channels,

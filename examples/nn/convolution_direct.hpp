@@ -6,6 +6,7 @@
 #include <muster/core/buffer.hpp>
 
 #include "convolution.hpp"
+#include "tap_groups.hpp"
 
 namespace nn {
 
@@ -18,6 +19,7 @@ namespace nn {
 ///   by zeros in between;
 /// - backward weights: for each row of the kernel, six terms of a run times two vectors of output channels, summed over
 ///   the pixels.
+/// The taps that lie in the zeros around the image are left out where that pays: of a small image they are many.
 template <class T>
 class direct_convolution final : public convolution<T> {
  public:
@@ -45,27 +47,27 @@ class direct_convolution final : public convolution<T> {
       return memory.data() + image * image_size() + (y + border) * row_step() + (x + border) * inner.channels;
     }
   };
-  /// Input pixels whose gradient comes from the same taps.
+  /// Pixels that come from the same taps of the kernel, but for those in the border.
   struct pixel_class {
     std::size_t first_row = 0, first_column = 0;  ///< of the taps; the others follow in steps of the stride
-    std::size_t rows = 0, columns = 0;            ///< taps
-    std::vector<pixel_place> places;              ///< of all images of a block
-    std::size_t places_an_image = 0;
+    tap_axis rows, columns;
+    std::vector<pixel_group> groups;  ///< of all images of a block
     muster::buffer<T> panels;
   };
 
-  void place_outputs();
-  void place_inputs();
+  void make_classes();
+  void choose_block();
+  void place(pixel_class& pixels, const framed& from, const extent& to);
+  void multiply(const pixel_class& pixels, const framed& from, std::size_t images, T* out, const extent& to, bool add);
   void pack(pixel_class& taps);
 
   const kernel_set<T>* kernels_;
-  std::size_t block_;
+  std::size_t block_ = 1;
   framed input_, slope_;
-  std::vector<pixel_place> places_;
-  muster::buffer<T> panels_;
-  std::vector<pixel_class> classes_;
+  pixel_class outputs_;
+  std::vector<pixel_class> inputs_;
   std::span<const T> weights_;
-  bool turned_ = false;  // the classes' panels are those of weights_
+  bool turned_ = false;  // the panels of inputs_ are those of weights_
 };
 
 }  // namespace nn

@@ -25,7 +25,10 @@ struct product_job {
   std::size_t rows;
   std::size_t row_step;
   std::size_t run;
-  const T* panels;  ///< as pack_panels() makes them
+  const T* panels;        ///< as pack_panels() makes them
+  std::size_t terms;      ///< that a panel has for each of its columns
+  std::size_t first;      ///< of them, that of the first row and k
+  std::size_t row_terms;  ///< from one row to the next
   T* out;
   std::size_t columns;
   bool add;  ///< to what is in `out`
@@ -40,7 +43,9 @@ struct weight_job {
   const T* gradient;
   std::size_t gradient_image, gradient_row, gradient_pixel;
   std::size_t images;
-  std::size_t height, width;  ///< of the output
+  std::size_t top;            ///< the row of the output that `in` and `gradient` begin with
+  std::size_t height, width;  ///< of the output, from there on
+  std::size_t in_height, in_width, channels, padding, stride;
   std::size_t rows;
   std::size_t row_step;
   std::size_t run;
@@ -68,7 +73,8 @@ template <class T>
 struct kernel_set {
   std::string_view name;  ///< "avx2"
   std::size_t lanes;      ///< elements of a vector
-  std::size_t panel;      ///< columns that are packed together
+  std::size_t pixels;     ///< that are multiplied at a time
+  std::size_t panel;      ///< columns that are packed together; `lanes` where fewer than these are left
 
   void (*multiply)(const product_job<T>&);
   void (*add_weights)(const weight_job<T>&);

@@ -19,17 +19,20 @@ struct kernels {
 
   [[gnu::always_inline]] static inline vector load(const T* from) { return *reinterpret_cast<const loose*>(from); }
   [[gnu::always_inline]] static inline void store(T* to, vector value) { *reinterpret_cast<loose*>(to) = value; }
+  /// x in every lane. Minus zero leaves every x as it is, so that only a load is left of it; plus zero would not
+  /// (-0.0).
+  [[gnu::always_inline]] static inline vector broadcast(T x) { return x - vector{}; }
 
-  /// One tile: Pixels pixels of a panel's columns.
-  template <bool Add>
+  /// One tile: Pixels pixels of the B vectors of columns that are packed together.
+  template <bool Add, std::size_t B>
   [[gnu::always_inline]] static inline void tile(const product_job<T>& job, const pixel_place* places, const T* weights,
                                                  std::size_t column) {
     const T* in[Pixels];
     NN_UNROLL for (std::size_t p = 0; p < Pixels; ++p) in[p] = job.in + places[p].in;
     T* const out = job.out + column;
-    vector sums[Pixels][Blocks];
+    vector sums[Pixels][B];
     NN_UNROLL for (std::size_t p = 0; p < Pixels; ++p) {
-      NN_UNROLL for (std::size_t b = 0; b < Blocks; ++b) {
+      NN_UNROLL for (std::size_t b = 0; b < B; ++b) {
         if constexpr (Add) {
           sums[p][b] = load(out + places[p].out + b * lanes);
         } else {
@@ -40,58 +43,70 @@ struct kernels {
     for (std::size_t r = 0; r < job.rows; ++r) {
       const std::size_t run = job.run;
       for (std::size_t k = 0; k < run; ++k) {
-        vector weight[Blocks];
-        NN_UNROLL for (std::size_t b = 0; b < Blocks; ++b) weight[b] = load(weights + b * lanes);
+        vector weight[B];
+        NN_UNROLL for (std::size_t b = 0; b < B; ++b) weight[b] = load(weights + b * lanes);
         NN_UNROLL for (std::size_t p = 0; p < Pixels; ++p) {
-          const vector value = vector{} + in[p][k];
-          NN_UNROLL for (std::size_t b = 0; b < Blocks; ++b) sums[p][b] += value * weight[b];
+          const vector value = broadcast(in[p][k]);
+          NN_UNROLL for (std::size_t b = 0; b < B; ++b) sums[p][b] += value * weight[b];
         }
-        weights += panel;
+        weights += B * lanes;
       }
       NN_UNROLL for (std::size_t p = 0; p < Pixels; ++p) in[p] += job.row_step;
+      weights += (job.row_terms - run) * B * lanes;
     }
     NN_UNROLL for (std::size_t p = 0; p < Pixels; ++p) {
-      NN_UNROLL for (std::size_t b = 0; b < Blocks; ++b) store(out + places[p].out + b * lanes, sums[p][b]);
+      NN_UNROLL for (std::size_t b = 0; b < B; ++b) store(out + places[p].out + b * lanes, sums[p][b]);
     }
   }
 
-  /// The same where the last columns of the panel are not there.
+  /// The same where the last columns of a vector are not there.
   static void tile_of_few(const product_job<T>& job, const pixel_place* places, const T* weights, std::size_t column) {
-    T made[Pixels * panel];
+    T made[Pixels * lanes];
     pixel_place here[Pixels];
-    for (std::size_t p = 0; p < Pixels; ++p) here[p] = {places[p].in, static_cast<std::int32_t>(p * panel)};
+    for (std::size_t p = 0; p < Pixels; ++p) here[p] = {places[p].in, static_cast<std::int32_t>(p * lanes)};
     product_job<T> local = job;
     local.out = made;
-    tile<false>(local, here, weights, 0);
+    tile<false, 1>(local, here, weights, 0);
     for (std::size_t p = 0; p < Pixels; ++p) {
       // A pixel may be there twice, to fill the tile up.
       if (p > 0 && places[p].out == places[p - 1].out) continue;
       T* const out = job.out + places[p].out;
       for (std::size_t c = column; c < job.columns; ++c) {
-        out[c] = (job.add ? out[c] : T{0}) + made[p * panel + c - column];
+        out[c] = (job.add ? out[c] : T{0}) + made[p * lanes + c - column];
+      }
+    }
+  }
+
+  /// All pixels of the B vectors of columns from `column` on.
+  template <std::size_t B>
+  static void multiply_columns(const product_job<T>& job, const T* weights, std::size_t column) {
+    const bool whole = column + B * lanes <= job.columns;
+    pixel_place filled[Pixels];
+    for (std::size_t first = 0; first < job.pixel_count; first += Pixels) {
+      const pixel_place* places = job.pixels + first;
+      if (first + Pixels > job.pixel_count) {
+        for (std::size_t p = 0; p < Pixels; ++p) {
+          filled[p] = job.pixels[first + p < job.pixel_count ? first + p : job.pixel_count - 1];  // the last one again
+        }
+        places = filled;
+      }
+      if (!whole) {
+        tile_of_few(job, places, weights, column);
+      } else if (job.add) {
+        tile<true, B>(job, places, weights, column);
+      } else {
+        tile<false, B>(job, places, weights, column);
       }
     }
   }
 
   static void multiply(const product_job<T>& job) {
-    const std::size_t terms = job.rows * job.run;
-    const T* weights = job.panels;
-    for (std::size_t column = 0; column < job.columns; column += panel, weights += terms * panel) {
-      const bool whole = column + panel <= job.columns;
-      for (std::size_t first = 0; first < job.pixel_count; first += Pixels) {
-        pixel_place places[Pixels];
-        for (std::size_t p = 0; p < Pixels; ++p) {
-          const std::size_t at = first + p;
-          places[p] = job.pixels[at < job.pixel_count ? at : job.pixel_count - 1];  // the last one again
-        }
-        if (!whole) {
-          tile_of_few(job, places, weights, column);
-        } else if (job.add) {
-          tile<true>(job, places, weights, column);
-        } else {
-          tile<false>(job, places, weights, column);
-        }
-      }
+    std::size_t column = 0;
+    for (; column + panel <= job.columns; column += panel) {
+      multiply_columns<Blocks>(job, job.panels + column * job.terms + job.first * panel, column);
+    }
+    for (; column < job.columns; column += lanes) {
+      multiply_columns<1>(job, job.panels + column * job.terms + job.first * lanes, column);
     }
   }
 
@@ -113,7 +128,7 @@ struct kernels {
           vector slopes[B];
           NN_UNROLL for (std::size_t b = 0; b < B; ++b) slopes[b] = load(g + b * lanes);
           NN_UNROLL for (std::size_t k = 0; k < Terms; ++k) {
-            const vector value = vector{} + x[k];
+            const vector value = broadcast(x[k]);
             NN_UNROLL for (std::size_t b = 0; b < B; ++b) sums[k][b] += value * slopes[b];
           }
         }
@@ -149,14 +164,43 @@ struct kernels {
     }
   }
 
+  struct span {
+    std::size_t begin, end;
+  };
+  /// The lines of the output for which taps `first` to `last` do not all lie in the zeros around an image.
+  static span within(const weight_job<T>& job, std::size_t first, std::size_t last, std::size_t side,
+                     std::size_t lines) {
+    const std::size_t beyond = job.padding + side;
+    const std::size_t begin = last < job.padding ? (job.padding - last + job.stride - 1) / job.stride : 0;
+    const std::size_t end = first < beyond ? (beyond - first + job.stride - 1) / job.stride : 0;
+    return {begin, end < lines ? end : lines};
+  }
+
+  /// Terms k to k + Terms of a row of taps.
+  template <std::size_t Terms>
+  [[gnu::always_inline]] static inline void weight_tap(const weight_job<T>& row, std::size_t k, T* to) {
+    const auto columns = within(row, k / row.channels, (k + Terms - 1) / row.channels, row.in_width, row.width);
+    if (columns.begin >= columns.end) return;
+    weight_job<T> part = row;
+    part.width = columns.end - columns.begin;
+    part.gradient = row.gradient + columns.begin * row.gradient_pixel;
+    weight_terms<Terms>(part, row.in + columns.begin * row.in_pixel + k, to + k * row.columns);
+  }
+
   static void weight_block(const weight_job<T>& job) {
     for (std::size_t r = 0; r < job.rows; ++r) {
-      const T* const in = job.in + r * job.row_step;
+      const auto rows = within(job, r, r, job.in_height, job.top + job.height);
+      const std::size_t first = rows.begin > job.top ? rows.begin : job.top;
+      if (first >= rows.end) continue;
+      weight_job<T> part = job;
+      part.height = rows.end - first;
+      part.in = job.in + (first - job.top) * job.in_row + r * job.row_step;
+      part.gradient = job.gradient + (first - job.top) * job.gradient_row;
       T* const to = job.to + r * job.run * job.columns;
       std::size_t k = 0;
-      for (; k + Pixels <= job.run; k += Pixels) weight_terms<Pixels>(job, in + k, to + k * job.columns);
-      for (; k + 3 <= job.run; k += 3) weight_terms<3>(job, in + k, to + k * job.columns);
-      for (; k < job.run; ++k) weight_terms<1>(job, in + k, to + k * job.columns);
+      for (; k + Pixels <= job.run; k += Pixels) weight_tap<Pixels>(part, k, to);
+      for (; k + 3 <= job.run; k += 3) weight_tap<3>(part, k, to);
+      for (; k < job.run; ++k) weight_tap<1>(part, k, to);
     }
   }
 
@@ -182,6 +226,7 @@ struct kernels {
     part.images = 1;
     for (std::size_t n = 0; n < job.images; ++n) {
       for (std::size_t y = 0; y < job.height; y += rows) {
+        part.top = y;
         part.height = job.height - y < rows ? job.height - y : rows;
         part.in = job.in + n * job.in_image + y * job.in_row;
         part.gradient = job.gradient + n * job.gradient_image + y * job.gradient_row;
@@ -388,7 +433,7 @@ struct kernels {
   }
 
   static constexpr kernel_set<T> table(std::string_view name) {
-    return {name, lanes, panel, &multiply, &add_weights, &apply, &moments, &mask, &combine};
+    return {name, lanes, Pixels, panel, &multiply, &add_weights, &apply, &moments, &mask, &combine};
   }
 };
 

@@ -1,13 +1,13 @@
 // What a saved model makes of images (docs/resnet.md).
 //
 //   build/release/examples/predict --model resnet20.muster --data cifar10:FOLDER
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <string>
 
 #include <muster/muster.hpp>
 
+#include "../command_line.hpp"
 #include "data.hpp"
 #include "evaluation.hpp"
 #include "processor.hpp"
@@ -50,12 +50,10 @@ int main(int argc, char** argv) {
     app.add_option("--seed", chosen.seed, "of generated data")->capture_default_str();
     app.add_option("--show", chosen.show, "print the classes of so many images")->capture_default_str();
     try {
-      app.parse(argc, argv);
+      examples::parse(app, argc, argv);
     } catch (const CLI::CallForHelp&) {
       if (context.launcher().rank == 0) std::fputs(app.help().c_str(), stdout);
       return;
-    } catch (const CLI::ParseError& error) {
-      throw muster::configuration_error("bad command line (" + std::string(error.what()) + "); --help lists all flags");
     }
     const auto data = images::open_images(chosen.data, chosen.seed);
     context.run([&](muster::group& world) {

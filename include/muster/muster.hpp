@@ -34,6 +34,7 @@
 #include <muster/comm/rendezvous/file_store.hpp>
 #include <muster/comm/rendezvous/host_identity.hpp>
 #include <muster/comm/rendezvous/launch_env.hpp>
+#include <muster/comm/rendezvous/memory_store.hpp>
 #include <muster/comm/rendezvous/open_store.hpp>
 #include <muster/comm/rendezvous/store.hpp>
 #include <muster/comm/transport.hpp>
@@ -117,6 +118,17 @@
 #include <muster/elastic/session.hpp>
 #include <muster/elastic/state.hpp>
 #include <muster/elastic/step.hpp>
+#include <muster/ps/client.hpp>
+#include <muster/ps/clocks.hpp>
+#include <muster/ps/consistency.hpp>
+#include <muster/ps/job.hpp>
+#include <muster/ps/member.hpp>
+#include <muster/ps/message.hpp>
+#include <muster/ps/roll_call.hpp>
+#include <muster/ps/server.hpp>
+#include <muster/ps/shard_map.hpp>
+#include <muster/ps/table.hpp>
+#include <muster/ps/worker.hpp>
 #include <muster/train/adagrad.hpp>
 #include <muster/train/adam.hpp>
 #include <muster/train/arena.hpp>

@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 
+#include <algorithm>
 #include <sstream>
 
 #include <muster/core/error.hpp>
@@ -39,12 +40,14 @@ signals_seen& signals() noexcept {
 }
 
 agent::agent(any_store store, std::unique_ptr<datagram_socket> words, elastic::member self,
-             const elastic::membership_policy& policy)
+             const elastic::membership_policy& policy, std::size_t steps_watched)
     : store_(std::move(store)),
       words_(std::move(words)),
       self_(self),
       policy_(policy),
       bell_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
+      works_(steps_watched),
+      sorted_(steps_watched),
       protocol_(std::move(self), policy, clock::now()) {
   writer_ = std::jthread([this](const std::stop_token& stop) { write_records(stop); });
   watcher_ = std::jthread([this](const std::stop_token& stop) { watch_record(stop); });
@@ -92,6 +95,7 @@ void agent::run(const std::stop_token& stop) {
     const auto now = clock::now();
     const auto steps = steps_.load(std::memory_order_acquire);
     if (!protocol_.has_stopped()) protocol_.committed(now, steps, cursor_.load(std::memory_order_relaxed));
+    protocol_.worked(usual_work_.load(std::memory_order_relaxed), least_work_.load(std::memory_order_relaxed));
     while (!tasks_.empty()) {
       const task next = std::move(tasks_.front());
       tasks_.pop_front();
@@ -188,6 +192,8 @@ void agent::perform(const elastic::act::kill& a) {
   if (const auto* const its = life_of(a.who)) its->kill();
 }
 
+void agent::perform(const elastic::act::note& a) { log(log_level::warning, a.text); }
+
 void agent::perform(const elastic::act::form& a) {
   to_form_ = a.group;
   stop_.store(false, std::memory_order_release);
@@ -258,7 +264,19 @@ std::optional<elastic::generation_record> agent::next_group(clock::time_point un
   return std::exchange(to_form_, std::nullopt);
 }
 
+void agent::worked(clock::duration work) noexcept {
+  works_[works_seen_++ % works_.size()] = work;
+  if (works_seen_ < works_.size()) return;
+  sorted_ = works_;  // of the same size: nothing is allocated
+  const auto middle = sorted_.begin() + static_cast<std::ptrdiff_t>(sorted_.size() / 2);
+  std::nth_element(sorted_.begin(), middle, sorted_.end());
+  usual_work_.store(*middle, std::memory_order_relaxed);
+  least_work_.store(*std::min_element(sorted_.begin(), middle + 1), std::memory_order_relaxed);
+}
+
 void agent::attach(std::uint64_t generation, std::shared_ptr<revocation> what) {
+  works_seen_ = 0;
+  usual_work_ = least_work_ = clock::duration{};
   const std::lock_guard held(mutex_);
   attached_ = what;
   attached_generation_ = generation;

@@ -29,7 +29,7 @@ class agent {
  public:
   /// The rest is the thread's that is the rank.
   agent(any_store store, std::unique_ptr<datagram_socket> words, elastic::member self,
-        const elastic::membership_policy& policy);
+        const elastic::membership_policy& policy, std::size_t steps_watched);
   agent(const agent&) = delete;
   agent& operator=(const agent&) = delete;
   ~agent();
@@ -45,6 +45,8 @@ class agent {
     cursor_.store(cursor, std::memory_order_relaxed);
     steps_.store(steps, std::memory_order_release);
   }
+  /// How long the rank's own part of a step took.
+  void worked(clock::duration work) noexcept;
 
   // ---- changes ----
   /// The generation that is to be formed next; nothing when the deadline comes first. Throws departure when this
@@ -85,6 +87,7 @@ class agent {
   void perform(const elastic::act::stop& a);
   void perform(const elastic::act::halt& a);
   void perform(const elastic::act::kill& a);
+  void perform(const elastic::act::note& a);
   void perform(const elastic::act::form& a);
   void perform(const elastic::act::end& a);
   [[nodiscard]] const life* life_of(const elastic::member& who);
@@ -103,6 +106,13 @@ class agent {
   std::atomic<std::uint64_t> halt_{0};
   std::atomic<std::uint64_t> steps_{0};
   std::atomic<std::uint64_t> cursor_{0};
+  std::atomic<clock::duration> usual_work_{};
+  std::atomic<clock::duration> least_work_{};
+
+  // The rank's thread's: the last steps of this generation, and room to sort them.
+  std::vector<clock::duration> works_;
+  std::vector<clock::duration> sorted_;
+  std::size_t works_seen_ = 0;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

@@ -40,6 +40,9 @@ elastic::membership_policy policy_of(const settings& configuration, const launch
   const double beat = configuration.positive(setting::heartbeat);
   made.beat = span_of(beat);
   made.silence = span_of(beat * static_cast<double>(configuration.integer(setting::missed_beats, 2, 1000000)));
+  if (configuration.choice(setting::slow_ranks, {"ignore", "report", "remove"}) > 0)
+    made.slow_factor = configuration.positive(setting::slow_factor);
+  made.slow_ones_leave = configuration.value(setting::slow_ranks) == "remove";
   made.patience = span_of(configuration.positive(setting::patience));
   return made;
 }
@@ -53,6 +56,24 @@ std::string milliseconds(double span) {
   std::snprintf(text, sizeof text, "%.1f", span * 1e3);
   return text;
 }
+
+// How long a rank waits for others; whoever listened before hears all as well.
+class waiting_time final : public event_sink {
+ public:
+  void record(const event& seen) noexcept override {
+    if (seen.what == activity::communication && seen.begin >= counted_until_) {
+      sum_ += seen.end - seen.begin;
+      counted_until_ = seen.end;
+    }
+    if (installed_.former() != nullptr) installed_.former()->record(seen);
+  }
+  [[nodiscard]] clock::duration sum() const noexcept { return sum_; }
+
+ private:
+  clock::duration sum_{};
+  clock::time_point counted_until_{};
+  scoped_event_sink installed_{*this};
+};
 
 struct sigaction former_term;
 struct sigaction former_usr1;
@@ -89,8 +110,9 @@ void elastic_conductor::join_job() {
   const auto& configuration = context_.configuration();
   const auto& launch = context_.launcher();
   const auto until = deadline_after(seconds(configuration.positive(setting::timeout)));
+  const auto policy = policy_of(configuration, launch);  // what is wrong with it is said before anybody is met
   any_store store = open_store(configuration, launch);
-  site_.token = job_token(store, configuration, launch, until);
+  site_.token = common_token(store, configuration, until);
   auto words = std::make_unique<datagram_socket>(configuration.value(setting::interface),
                                                  configuration.origin(setting::interface), site_.token);
   const auto process = process_identity::own();
@@ -100,7 +122,8 @@ void elastic_conductor::join_job() {
   self_.card = std::to_string(process.process) + " " + std::to_string(process.started) + " " + words->place();
   doors_.emplace(configuration.value(setting::interface), configuration.origin(setting::interface));
   self_.door = doors_->card();
-  agent_ = std::make_unique<agent>(std::move(store), std::move(words), self_, policy_of(configuration, launch));
+  agent_ = std::make_unique<agent>(std::move(store), std::move(words), self_, policy,
+                                   static_cast<std::size_t>(configuration.integer(setting::slow_steps, 1, 100000)));
 }
 
 elastic_conductor::~elastic_conductor() {
@@ -117,7 +140,7 @@ elastic_conductor::~elastic_conductor() {
   } catch (...) {  // it leaves without a word: the others see that soon
   }
   if (group_) retire_group();
-  farewells_.clear();
+  former_.clear();
   agent_.reset();
   if (signals_caught_) restore_signals();
 }
@@ -137,18 +160,21 @@ std::uint64_t elastic_conductor::progress_of(const state& of) noexcept {
 
 void elastic_conductor::committed(const state& of) noexcept {
   agent_->committed(progress_of(of), of.position().at.position);
+  agent_->worked(work_);
   if (first_step_) tell_first_step();
 }
 
 void elastic_conductor::prepare(state& of) {
   if (group_ && !agent_->must_stop(progress_of(of))) return;
-  const scoped_event measured(activity::communication, "rebuild", 0);
+  const auto began = clock::now();
   for (;;) {
     if (group_ || stopped_) stop_present(of);
     const auto next = agent_->next_group(clock::now() + std::chrono::seconds(1));
     if (!next) continue;
     try {
       build(of, *next);
+      if (event_sink* const sink = current_event_sink())
+        sink->record({activity::rebuild, "generation", began, clock::now(), record_.generation});
       return;
     } catch (const peer_failure&) {  // and once more, with those that are left
     } catch (const timeout_error&) {
@@ -174,11 +200,27 @@ void elastic_conductor::stop_present(const state& of) {
 void elastic_conductor::retire_group() {
   group_->abort("generation " + std::to_string(record_.generation) + " is over");
   const bool waits = group_->abilities().name == "tcp" || group_->abilities().name == "hierarchical";
+  former_.push_back({std::move(host_), {}});
   if (waits) {
-    if (farewells_.size() > 4) farewells_.erase(farewells_.begin());
-    farewells_.emplace_back([ended = std::make_shared<group>(std::move(*group_))]() mutable { ended.reset(); });
+    former_.back().farewell =
+        std::jthread([ended = std::make_shared<group>(std::move(*group_))]() mutable { ended.reset(); });
   }
   group_.reset();
+}
+
+void elastic_conductor::forget_oldest() {
+  auto oldest = std::move(former_.front());
+  former_.pop_front();
+  if (oldest.farewell.joinable()) oldest.farewell.join();
+  if (oldest.host) oldest.host->give_back();
+}
+
+// What is left of its time is its own: a rank is slow when the others wait for it.
+void elastic_conductor::attempt(const std::function<void()>& f) {
+  const waiting_time waited;
+  const auto began = clock::now();
+  f();
+  work_ = clock::now() - began - waited.sum();
 }
 
 void elastic_conductor::recover(state& of, std::exception_ptr why) {
@@ -254,13 +296,9 @@ void elastic_conductor::connect(const elastic::generation_record& next) {
   group_.emplace(std::make_unique<any_transport>(
                      std::make_unique<revocable_transport>(std::move(made.transport), revocation_, std::move(names))),
                  for_groups_);
-  // What a group shared is given back two generations later: by then nobody has anything made from it any more. Not so
-  // where its end takes a while: then it stays.
-  hosts_.push_back(made.waits_to_end ? nullptr : made.host);
-  if (hosts_.size() > 2) {
-    if (hosts_.front()) hosts_.front()->give_back();
-    hosts_.erase(hosts_.begin());
-  }
+  host_ = made.host;
+  constexpr std::size_t former_ones_kept = 4;
+  while (former_.size() > former_ones_kept) forget_oldest();
   watch_.connected = clock::now();
 }
 
@@ -337,6 +375,8 @@ int departure::exit_status() const noexcept {
       return 13;
     case ending::state_lost:
       return 14;
+    case ending::too_slow:
+      return 15;
   }
   return 1;
 }

@@ -1,11 +1,11 @@
 // The rank's side of an elastic job: when to stop, when to go on, and with whom.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include <muster/elastic/elastic.hpp>
 
@@ -25,6 +25,7 @@ class elastic_conductor final : public conductor {
   void prepare(state& of) override;
   [[nodiscard]] group& ranks() override;
   [[nodiscard]] std::uint64_t generation() const noexcept override { return record_.generation; }
+  void attempt(const std::function<void()>& f) override;
   void recover(state& of, std::exception_ptr why) override;
   void committed(const state& of) noexcept override;
 
@@ -34,8 +35,16 @@ class elastic_conductor final : public conductor {
     clock::time_point began, stopped, agreed, connected, same_state;
   };
 
+  // A group that is over. Over a network its end may take a while; what it shared on this host is given back when
+  // nobody has anything made from it any more, some generations later.
+  struct former_group {
+    std::shared_ptr<shm_host> host;
+    std::jthread farewell;
+  };
+
   void stop_present(const state& of);
   void retire_group();
+  void forget_oldest();
   void build(state& of, const elastic::generation_record& next);
   void connect(const elastic::generation_record& next);
   void renew_doors();
@@ -59,13 +68,14 @@ class elastic_conductor final : public conductor {
   elastic::generation_record record_;
   std::shared_ptr<revocation> revocation_;
   std::optional<group> group_;
-  std::vector<std::shared_ptr<shm_host>> hosts_;  // of the last generations: their lanes are given back later
-  std::vector<std::jthread> farewells_;           // to groups over a network
-  bool holds_ = false;                            // whether this rank's state counts
-  bool stopped_ = false;                          // and the agent was told
+  std::shared_ptr<shm_host> host_;  // of the present group
+  std::deque<former_group> former_;
+  bool holds_ = false;    // whether this rank's state counts
+  bool stopped_ = false;  // and the agent was told
   bool signals_caught_ = false;
   bool first_step_ = false;  // of this generation, not done yet
   std::uint64_t again_ = 0;
+  clock::duration work_{};  // of its own in the last attempt
   stopwatch watch_{};
 };
 

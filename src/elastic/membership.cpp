@@ -30,6 +30,8 @@ std::string_view to_string(ending why) noexcept {
       return "no majority";
     case ending::never_started:
       return "never started";
+    case ending::too_slow:
+      return "too slow";
     case ending::state_lost:
       return "state lost";
   }
@@ -84,6 +86,8 @@ void membership::learn(clock::time_point now, std::uint64_t version, const gener
     enter(now, record);
   } else if (record.generation > record_.generation && was_member) {
     record_ = record;
+    if (const auto slow = slow_.find(self_.id); leaving_ && policy_.slow_ones_leave && slow != slow_.end())
+      return finish(ending::too_slow, "it left the job (" + slow->second + ")");
     if (leaving_) return finish(ending::left, "it left as it was asked to");
     return finish(ending::fenced, "the others went on without it (" + record.why + ")");
   } else {
@@ -115,7 +119,16 @@ void membership::suspect(clock::time_point now, member_id who, const std::string
 void membership::committed(clock::time_point now, std::uint64_t step, std::uint64_t cursor) {
   step_ = step;
   cursor_ = cursor;
+  if (step >= record_.step) blank_ = false;
   look(now);
+}
+
+void membership::worked(clock::duration usual, clock::duration least) {
+  const auto in_microseconds = [](clock::duration span) {
+    return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(span).count());
+  };
+  usual_work_ = in_microseconds(usual);
+  least_work_ = in_microseconds(least);
 }
 
 void membership::stopped(clock::time_point now) {
@@ -186,10 +199,13 @@ void membership::enter(clock::time_point now, const generation_record& next) {
   for (const auto& one : record_.members) {
     if (!next.rank_of(one.id)) gone_.insert(one.id);
   }
+  if (!record_.rank_of(self_.id)) blank_ = step_ < next.step;
   record_ = next;
   std::erase_if(dead_, [&](member_id id) { return !next.rank_of(id); });
   suspects_.clear();
   silent_.clear();
+  slow_.clear();
+  usual_work_ = least_work_ = 0;
   must_stop_ = stopped_ = false;
   halt_ = 0;
   for (const auto& one : next.members) views_[one.id].heard = now;
@@ -204,7 +220,7 @@ void membership::look_for_silence(clock::time_point now) {
   const auto members = record_.members;
   for (const auto& one : members) {
     if (one.id == self_.id || dead_.contains(one.id) || suspects_.contains(one.id)) continue;
-    const auto limit = policy_.silence * (one.host == self_.host ? policy_.silences_here : 1);
+    const auto limit = one.host == self_.host ? policy_.silence_here() : policy_.silence;
     if (now - views_[one.id].heard <= limit) continue;
     silent_.insert(one.id);
     const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(limit).count();
@@ -238,6 +254,7 @@ void membership::look(clock::time_point now) {
       need_stop(now, name(one.id) + " stopped");
     }
   }
+  look_for_slow_ones(now);
   look_for_a_wish(now);
   if (!stopped_) return;
   adopt_suspicions(now);
@@ -280,6 +297,33 @@ void membership::look_for_a_wish(clock::time_point now) {
   actions_.emplace_back(act::halt{halt_});
   said_ = now;
   say();
+}
+
+// All see the same words, and so the slow one too: it leaves as one that wants to, and no step is lost by it.
+void membership::look_for_slow_ones(clock::time_point now) {
+  if (policy_.slow_factor <= 0 || must_stop_ || halt_ != 0) return;
+  std::vector<std::uint64_t> usual;
+  for (const auto& one : record_.members) {
+    usual.push_back(one.id == self_.id ? usual_work_ : word_of(one.id).usual_work);
+    if (usual.back() == 0) return;  // until all have done some steps
+  }
+  const auto middle = usual.begin() + static_cast<std::ptrdiff_t>((usual.size() - 1) / 2);
+  std::nth_element(usual.begin(), middle, usual.end());
+  constexpr double of_no_matter = 1000;  // microseconds
+  const double limit = policy_.slow_factor * static_cast<double>(*middle) + of_no_matter;
+  member_id slowest = 0;
+  std::uint64_t longest = 0;
+  for (const auto& one : record_.members) {
+    const auto least = one.id == self_.id ? least_work_ : word_of(one.id).least_work;
+    if (static_cast<double>(least) <= limit) continue;
+    if (least > longest) slowest = one.id;
+    longest = std::max(longest, least);
+    const auto text = "slow: " + std::to_string(least / 1000) + " ms of a step or more, the median of the ranks " +
+                      std::to_string(*middle / 1000) + " ms";
+    if (slow_.emplace(one.id, text).second) actions_.emplace_back(act::note{name(one.id) + " is " + text});
+  }
+  const bool can_be_spared = record_.members.size() > static_cast<std::size_t>(std::max(policy_.min, 1));
+  if (slowest == self_.id && policy_.slow_ones_leave && can_be_spared) leave(now);
 }
 
 void membership::adopt_suspicions(clock::time_point now) {
@@ -332,9 +376,8 @@ void membership::propose(clock::time_point now) {
         if (!dead_.contains(one.id) && !suspects_.contains(one.id)) staying.push_back(one);
       }
       leavers.clear();
-    } else if (!std::all_of(record_.holders.begin(), record_.holders.end(),
-                            [&](member_id id) { return dead_.contains(id); })) {
-      return;
+    } else if (!accused.empty()) {
+      return;  // any of them may have copied it by now
     }
   }
 
@@ -360,6 +403,7 @@ void membership::propose(clock::time_point now) {
     if (dead_.contains(one.id) || suspects_.contains(one.id)) continue;
     if (!staying.empty() && contains(leavers, one.id)) continue;  // its state leaves with it
     const bool me = one.id == self_.id;
+    if (me ? blank_ : word_of(one.id).blank) continue;
     const auto step = me ? step_ : word_of(one.id).step;
     if (step > next.step) next.holders.clear();
     if (step < next.step) continue;
@@ -367,7 +411,7 @@ void membership::propose(clock::time_point now) {
     next.cursor = me ? cursor_ : word_of(one.id).cursor;
     next.holders.push_back(one.id);
   }
-  if (next.step + 1 < record_.step)
+  if (next.holders.empty() || next.step + 1 < record_.step)
     return finish(ending::state_lost,
                   "all members that had the state of step " + std::to_string(record_.step) + " died");
   std::size_t joiners = 0;
@@ -401,9 +445,12 @@ word membership::own_word() {
   mine.generation = is_member() ? record_.generation : 0;
   mine.stopped = stopped_;
   mine.leaving = leaving_;
+  mine.blank = blank_;
   mine.step = step_;
   mine.cursor = cursor_;
   mine.halt = halt_;
+  mine.usual_work = usual_work_;
+  mine.least_work = least_work_;
   mine.door = self_.door;
   mine.dead.assign(dead_.begin(), dead_.end());
   for (const auto& [id, why] : suspects_) mine.suspects.push_back(id);
@@ -448,7 +495,8 @@ std::string membership::describe_change(const std::vector<member_id>& leavers, s
     } else if (const auto found = suspects_.find(one.id); found != suspects_.end()) {
       parts.push_back(name(one.id) + " left behind, suspicion: " + found->second);
     } else if (contains(leavers, one.id)) {
-      parts.push_back(name(one.id) + " left");
+      const auto slow = slow_.find(one.id);
+      parts.push_back(name(one.id) + " left" + (slow == slow_.end() ? "" : " (" + slow->second + ")"));
     }
   }
   if (joiners > 0) parts.push_back(std::to_string(joiners) + " joined");

@@ -93,7 +93,6 @@ built_group connect_members(const building_site& site, const elastic::generation
     made.host = within->shared_host();
     made.transport = std::make_unique<any_transport>(std::move(within));
   } else {
-    made.waits_to_end = true;
     made.transport = over_tcp(site, group, rank, std::move(doors), given_up);
     if (how == "tcp") return made;
     auto hosts = hosts_of(group);

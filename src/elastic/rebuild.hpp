@@ -24,7 +24,6 @@ struct building_site {
 struct built_group {
   std::unique_ptr<any_transport> transport;
   std::shared_ptr<shm_host> host;  ///< where all or some share memory
-  bool waits_to_end = false;       ///< its end may take a while, as it says goodbye over a network
 };
 
 /// Which transport joins members of these hosts; throws configuration_error for one that cannot.

@@ -39,7 +39,7 @@ bool session::attempt(state& of, const std::function<void(step&)>& f, bool commi
   of.begin_step();
   try {
     step now(by_->ranks(), by_->generation(), of.steps(), of.progress());
-    f(now);
+    by_->attempt([&] { f(now); });
     if (commits) of.commit_step();
   } catch (...) {
     of.roll_back();

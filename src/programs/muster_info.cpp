@@ -114,6 +114,9 @@ std::vector<std::string> optional_parts() {
 #ifdef MUSTER_HAS_POSTGRES
   parts.emplace_back("postgres");
 #endif
+#ifdef MUSTER_HAS_ETCD
+  parts.emplace_back("etcd");
+#endif
   return parts;
 }
 

@@ -82,6 +82,10 @@ gradient_sync::gradient_sync(arena& of, const sync_options& options) : arena_(&o
     throw configuration_error("gradients cannot be clipped to a norm of " + std::to_string(options.clip) +
                               " (it is not a number from 0 on); give a positive one, or 0 for no clipping");
   }
+  if (options.mode.what == sync_mode::kind::parameter_server) {
+    throw configuration_error("mode ps cannot be had from a gradient_sync (it reduces among ranks that all train); push and "
+                              "pull through a ps::worker, or use another mode");
+  }
   if (options.mode.what != sync_mode::kind::allreduce && options.codec.reducer() != nullptr) {
     throw configuration_error("a codec cannot be used in mode " + to_string(options.mode) +
                               " (it is for gradients, and these ranks exchange weights); use mode allreduce or no "
@@ -283,6 +287,7 @@ void gradient_sync::end(group& ranks) {
   next_.samples_since_average = now_.samples_since_average + samples_here_;
   switch (options_.mode.what) {
     case sync_mode::kind::allreduce:
+    case sync_mode::kind::parameter_server:  // refused when made
       return;
     case sync_mode::kind::local_sgd:
       if ((now_.steps + 1) % options_.mode.period != 0) return;

@@ -24,6 +24,10 @@ sync_mode parse_sync_mode(std::string_view text) {
     if (has_rest) refuse(text, name + " takes nothing behind it", "drop ':" + std::string(rest) + "'");
     return {.what = name == "allreduce" ? kind::allreduce : kind::allreduce_weights};
   }
+  if (name == "ps") {
+    if (has_rest) refuse(text, "ps takes nothing behind it", "say --servers " + std::string(rest) + " for their number");
+    return {.what = kind::parameter_server};
+  }
   if (name == "local-sgd") {
     sync_mode mode{.what = kind::local_sgd, .period = 8};
     if (!has_rest) return mode;
@@ -47,8 +51,8 @@ sync_mode parse_sync_mode(std::string_view text) {
     refuse(text, "'" + std::string(rest) + "' is not one of ring, torus, exponential",
            meant ? "did you mean gossip:" + *meant + "?" : "write such as gossip:ring");
   }
-  const auto meant = closest(name, {"allreduce", "allreduce-weights", "local-sgd", "gossip"});
-  refuse(text, "'" + name + "' is not one of allreduce, allreduce-weights, local-sgd, gossip",
+  const auto meant = closest(name, {"allreduce", "allreduce-weights", "local-sgd", "gossip", "ps"});
+  refuse(text, "'" + name + "' is not one of allreduce, allreduce-weights, local-sgd, gossip, ps",
          meant ? "did you mean " + *meant + "?" : "write such as local-sgd:8");
 }
 
@@ -64,6 +68,8 @@ std::string to_string(const sync_mode& mode) {
       return "local-sgd:" + std::to_string(mode.period);
     case sync_mode::kind::gossip:
       return "gossip:" + std::string(to_string(mode.graph));
+    case sync_mode::kind::parameter_server:
+      return "ps";
   }
   return "allreduce";
 }

@@ -23,6 +23,8 @@ row row_of(activity what) {
   switch (what) {
     case activity::step:
       return {"step", 0};
+    case activity::rebuild:
+      return {"generation", 0};  // between two steps
     case activity::phase:
       return {"phase", 1};
     case activity::communication:
@@ -108,7 +110,8 @@ std::string timeline::events_of(int rank) const {
       busy_until[free] = one->end;
       number += static_cast<int>(free);
     }
-    const char* const measure = one->what == activity::step ? "number" : "bytes";
+    const bool counts = one->what == activity::step || one->what == activity::rebuild;
+    const char* const measure = counts ? "number" : "bytes";
     std::snprintf(line.data(), line.size(),
                   "{\"name\":\"%.*s\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,\"tid\":%d,"
                   "\"args\":{\"%s\":%" PRIu64 "}},\n",

@@ -71,6 +71,9 @@ void tracker::record(const event& event) noexcept {
       here_.communication_seconds += span;
       here_.bytes += static_cast<double>(event.bytes);
       break;
+    case activity::rebuild:
+      here_.communication_seconds += span;
+      break;
     case activity::data_wait:
       here_.data_wait_seconds += span;
       break;

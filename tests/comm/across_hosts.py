@@ -40,6 +40,8 @@ class Rank(Process):
         flags = ["--transport", options.transport]
         if options.transport == "hierarchical":
             flags += ["--between", "tcp"]
+        if options.what in ("oracle", "traffic", "rate"):
+            flags += ["--heartbeat", "2"]  # nobody dies here, but a machine with fewer cores than ranks may be busy
         super().__init__(rank, host.inside(options.program, *words, *flags), environment)
 
     def say(self):

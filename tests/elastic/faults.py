@@ -11,8 +11,12 @@ usage: faults.py WHAT --program PATH --rounds N [--hosts one|each|two] [--seed S
   stop       SIGSTOP of a rank for good: the others end well without it; let go it finds itself fenced, and of the same
              host it has been killed
   leave      SIGTERM of a rank: it ends with 143, the others well
+  slow       a rank takes ten times as long as the others: it is told of, and leaves with 15; the others end well
+  store      the store ends and comes back, and a rank is killed meanwhile: the others end well (with --store etcd)
+  churn      processes join and leave again, two generations each: no memory and no files are left of them
   few        fewer are left than --min-ranks: all end with 11
   storm      kills and joins, one after the other, as long as the job lasts
+--store etcd starts one for the run, with a folder that outlives it; it is 77 that there is none.
 --hosts says which ranks count as on one host (MUSTER_HOST): then they talk over shm, tcp, or both.
 A failure names its round: --first I --rounds 1 with the same seed repeats that one.
 """
@@ -22,6 +26,8 @@ import random
 import select
 import shutil
 import signal
+import socket
+import subprocess
 import sys
 import tempfile
 import time
@@ -30,15 +36,41 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from ranks import Failure, Process  # noqa: E402
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("what", choices=["kill", "first", "join", "replace", "pause", "stop", "leave", "few", "storm"])
+parser.add_argument("what", choices=["kill", "first", "join", "replace", "pause", "stop", "leave", "slow", "store", "churn", "few", "storm"])
 parser.add_argument("--program", required=True)
 parser.add_argument("--rounds", type=int, default=10)
 parser.add_argument("--first", type=int, default=0)
 parser.add_argument("--seed", type=int, default=int(os.environ.get("MUSTER_TEST_SEED", "20261121")))
 parser.add_argument("--hosts", choices=["one", "each", "two"], default="one")
+parser.add_argument("--store", choices=["file", "etcd"], default="file")
 parser.add_argument("--steps", type=int, default=60, help="of the job, 10 ms each")
 parser.add_argument("--values", type=int, default=200000)
 options = parser.parse_args()
+
+
+class Etcd:
+    """One member, which can be ended and started again over what it has."""
+
+    def __init__(self):
+        self.folder = tempfile.mkdtemp(prefix="muster-etcd-")
+        with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
+            self.address, peer = (f"127.0.0.1:{door.getsockname()[1]}" for door in (one, two))
+        self.words = ["etcd", "--data-dir", self.folder, "--log-level", "error", "--listen-client-urls",
+                      f"http://{self.address}", "--advertise-client-urls", f"http://{self.address}", "--listen-peer-urls",
+                      f"http://{peer}", "--initial-advertise-peer-urls", f"http://{peer}", "--initial-cluster",
+                      f"default=http://{peer}"]
+        self.start()
+
+    def start(self):
+        self.process = subprocess.Popen(self.words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def end(self):
+        self.process.kill()
+        self.process.wait()
+
+    def close(self):
+        self.end()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 class Job:
@@ -53,18 +85,19 @@ class Job:
         for rank in range(ranks):
             self.start(rank)
 
-    def start(self, rank):
+    def start(self, rank, *more):
         host = {"one": "auto", "each": f"host-{len(self.crew)}", "two": f"host-{rank % 2}"}[options.hosts]
         environment = dict(RANK=str(rank), WORLD_SIZE=str(self.ranks), LOCAL_RANK="0", MUSTER_ELASTIC="on",
-                           MUSTER_JOB=self.name, MUSTER_RENDEZVOUS=f"file:{self.folder}", MUSTER_HOST=host)
+                           MUSTER_JOB=self.name, MUSTER_HOST=host,
+                           MUSTER_RENDEZVOUS=f"etcd://{ETCD.address}" if ETCD else f"file:{self.folder}")
         words = ["--samples", "500", "--batch", "50", "--epochs", str(options.steps // 10), "--values",
                  str(options.values), "--steps"]
-        self.crew.append(Process(rank, [options.program, *words, *self.flags], environment))
+        self.crew.append(Process(rank, [options.program, *words, *self.flags, *more], environment))
         return self.crew[-1]
 
-    def join(self):
+    def join(self, *more):
         self.joined += 1
-        return self.start(self.ranks - 1)
+        return self.start(self.ranks - 1, *more)
 
     def await_start(self):
         for rank in self.crew:
@@ -186,6 +219,53 @@ def act_leave(job):
         raise Failure(f"the rank that left ends with {status}: {victim.lines[-2:]} {victim.errors}")
 
 
+def act_slow(job):
+    job.await_start()
+    victim = job.join("--work", "100")
+    job.end_well(but=[victim])
+    status = victim.end()
+    if status != 15 or "is slow: 1" not in "".join("".join(rank.errors) for rank in job.crew):
+        raise Failure(f"the slow rank ends with {status}: {[rank.errors for rank in job.crew]}")
+
+
+def act_store(job):
+    job.await_start()
+    job.nap(0.1)
+    ETCD.end()
+    job.nap(0.1)
+    victim = job.draw.choice(job.crew)
+    os.kill(victim.pid, signal.SIGKILL)
+    job.nap(0.5)
+    ETCD.start()
+    job.end_well(but=[victim])
+
+
+def held_by(rank):
+    """Megabytes and files of a process."""
+    with open(f"/proc/{rank.pid}/status", encoding="ascii") as status:
+        kilobytes = next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
+    return kilobytes / 1024, len(os.listdir(f"/proc/{rank.pid}/fd"))
+
+
+def act_churn(job):
+    job.await_start()
+    for cycle in range(20):
+        if cycle == 8:
+            memory, files = held_by(job.crew[0])
+        guest = job.join()
+        guest.expect("ready")
+        os.kill(guest.pid, signal.SIGTERM)
+        guest.end()
+    more, later = held_by(job.crew[0])
+    if more > memory + 10 or later > files + 24:
+        raise Failure(f"rank 0 has {more:.0f} MB and {later} files after 40 generations, {memory:.0f} and {files} after 16")
+    for rank in job.crew[:job.ranks]:
+        os.kill(rank.pid, signal.SIGTERM)
+    for rank in job.crew[:job.ranks]:
+        if rank.end() not in (0, 143):
+            raise Failure(f"rank {rank.rank} ends with {rank.end()}: {rank.errors}")
+
+
 def act_few(job):
     job.await_start()
     victim = job.draw.choice(job.crew)
@@ -220,11 +300,17 @@ def act_storm(job):
     job.end_well(but=gone)
 
 
+if options.store == "etcd" and shutil.which("etcd") is None:
+    print("SKIPPED: there is no etcd")
+    sys.exit(77)
+ETCD = Etcd() if options.store == "etcd" else None
 print(f"seed {options.seed}, rounds {options.first} to {options.first + options.rounds - 1}")
 begin = time.monotonic()
 for number in range(options.first, options.first + options.rounds):
     draw = random.Random(f"{options.seed}.{number}")
-    flags = ["--min-ranks", "3", "--patience", "1"] if options.what == "few" else ["--patience", "10"]
+    flags = {"few": ["--min-ranks", "3", "--patience", "1"],
+             "churn": ["--epochs", "100000", "--work", "2"],
+             "slow": ["--slow-ranks", "remove", "--slow-steps", "5"]}.get(options.what, ["--patience", "10"])
     job = Job(draw, number, 3, flags)
     try:
         globals()["act_" + options.what](job)
@@ -235,4 +321,8 @@ for number in range(options.first, options.first + options.rounds):
                  f"{options.program} --seed {options.seed} --first {number} --rounds 1")
     finally:
         job.close()
+        if ETCD and sys.exc_info()[0]:
+            ETCD.close()
+if ETCD:
+    ETCD.close()
 print(f"{options.rounds} rounds in {time.monotonic() - begin:.1f} s")

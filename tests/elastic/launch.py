@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 parser = argparse.ArgumentParser()
@@ -57,6 +58,12 @@ more.ranks(2)
 more.process.send_signal(signal.SIGUSR2)
 more.end(0, done=3)
 
+# One process that others join later.
+alone = Run("-n", "1", "--max", "2", options.program, *JOB)
+alone.ranks(1)
+alone.process.send_signal(signal.SIGUSR2)
+alone.end(0, done=2)
+
 few = Run("-n", "2", "--min", "2", options.program, "--patience", "1", *JOB)
 os.kill(few.ranks(2)[0], signal.SIGKILL)
 few.end(11, "ended with 11")
@@ -68,6 +75,17 @@ ended.process.send_signal(signal.SIGTERM)
 ended.end(143)
 
 Run("-n", "2", "--restart", "5", options.program, "--heartbeat", "none").end(2, "--heartbeat cannot be 'none'")
+
+# The others of the job never come, also not the first, from whom nothing is needed then.
+for words, status, says in ((["--heartbeat", "none"], 2, "--heartbeat cannot be 'none'"),
+                            (["--patience", "1", "--min-ranks", "2"], 13, "1 of 2 came")):
+    with tempfile.TemporaryDirectory() as folder:
+        place = dict(RANK="1", WORLD_SIZE="2", MUSTER_ELASTIC="on", MUSTER_JOB="late", MUSTER_RENDEZVOUS=f"file:{folder}")
+        late = subprocess.run([options.program, *words, *JOB], env=os.environ | place, capture_output=True, text=True,
+                              timeout=25)
+        if late.returncode != status or says not in late.stderr:
+            sys.exit(f"a process without the others ends with {late.returncode}, not {status}: {late.stderr}")
+
 Run("-n", "2", "/no/such/program").end(127, "cannot be started")
 Run("-n", "2", "--min", "3", options.program).end(2, "--min is 3")
 Run("--ranks", "3", options.program).end(2, "does not know '--ranks'")

@@ -47,19 +47,30 @@ tally simulate(std::uint64_t runs, World&& make) {
   return seen;
 }
 
+simulation::world anything(muster::random_stream& draw) {
+  simulation::world of;
+  of.members = 1 + static_cast<int>(draw.below(6));
+  of.hosts = 1 + static_cast<int>(draw.below(4));
+  of.min = 1 + static_cast<int>(draw.below(2));
+  of.faults = 1 + static_cast<int>(draw.below(6));
+  of.loss = draw.below(3) == 0 ? 0.3 : 0.02;
+  return of;
+}
+
 }  // namespace
 
 TEST_CASE("no two live groups, no lost commit, no livelock, whatever happens", "[simulation]") {
-  const auto seen = simulate(1500, [](muster::random_stream& draw) {
-    simulation::world of;
-    of.members = 1 + static_cast<int>(draw.below(6));
-    of.hosts = 1 + static_cast<int>(draw.below(4));
-    of.min = 1 + static_cast<int>(draw.below(2));
-    of.faults = 1 + static_cast<int>(draw.below(6));
-    of.loss = draw.below(3) == 0 ? 0.3 : 0.02;
-    return of;
-  });
+  const auto seen = simulate(1500, &anything);
   CHECK(seen.lived * 2 > seen.runs);
+}
+
+// A joiner that had copied nothing began anew when all others were dead; and one of two, which had not copied the state
+// either, went on without the other, which had.
+TEST_CASE("schedules that once broke it", "[simulation]") {
+  for (const std::uint64_t seed : {207412, 108494}) {
+    muster::random_stream draw(seed, 99);
+    CHECK_NOTHROW(simulation::run(seed, anything(draw)).finish());
+  }
 }
 
 TEST_CASE("on one host every death is proof: the group goes on as long as one member lives", "[simulation]") {
@@ -69,8 +80,71 @@ TEST_CASE("on one host every death is proof: the group goes on as long as one me
     of.hosts = 1;
     of.pauses = of.partitions = of.store_trouble = of.leaves = false;
     of.faults = 1 + static_cast<int>(draw.below(2));  // of at most two each: one is left
+    of.echoes = 0;
     return of;
   });
+}
+
+TEST_CASE("silence is suspicious between hosts, and on one host when it lasts as long as a hang") {
+  using namespace std::chrono_literals;
+  const muster::elastic::membership_policy policy;
+  const muster::clock::time_point start{};
+  muster::elastic::generation_record record;
+  record.generation = 1;
+  for (std::uint64_t id = 1; id <= 3; ++id) record.members.push_back({id, id == 3 ? 2u : 1u, id, 0, "", ""});
+  muster::elastic::membership one(record.members[0], policy, start);
+  one.learn(start, 1, record);
+  const auto suspect_at = [&](muster::clock::duration t, muster::elastic::member_id who) {
+    one.tick(start + t);
+    return one.is_suspect(who);
+  };
+  for (auto t = 100ms; t < 500ms; t += 100ms) CHECK_FALSE(suspect_at(t, 3));
+  CHECK(suspect_at(600ms, 3));
+  for (auto t = 700ms; t < 15000ms; t += 100ms) CHECK_FALSE(suspect_at(t, 2));
+  CHECK(suspect_at(15100ms, 2));
+}
+
+TEST_CASE("a slow member is reported, and leaves where slow ones are to leave") {
+  using namespace std::chrono_literals;
+  muster::elastic::membership_policy policy;
+  policy.slow_factor = 3;
+  policy.slow_ones_leave = GENERATE(false, true);
+  policy.min = GENERATE(1, 3);
+  const muster::clock::time_point start{};
+  muster::elastic::generation_record record;
+  record.generation = 1;
+  for (std::uint64_t id = 1; id <= 3; ++id) record.members.push_back({id, id, id, 0, "", ""});
+  std::vector<muster::elastic::membership> all;
+  for (const auto& one : record.members) {
+    all.emplace_back(one, policy, start);
+    all.back().learn(start, 1, record);
+  }
+  int notes = 0;
+  bool leaves = false;
+  const auto exchange = [&](muster::clock::time_point now) {
+    for (auto& one : all) {
+      one.tick(now);
+      for (const auto& what : one.take()) {
+        notes += std::holds_alternative<muster::elastic::act::note>(what) ? 1 : 0;
+        const auto* const said = std::get_if<muster::elastic::act::say>(&what);
+        if (said == nullptr) continue;
+        leaves = leaves || said->what.leaving;
+        CHECK((!said->what.leaving || said->what.from == 2));
+        for (auto& other : all) other.hear(now, said->what);
+      }
+    }
+  };
+  const auto work = [&](muster::clock::duration of_the_second, muster::clock::duration least) {
+    for (auto& one : all) one.worked(10ms, 9ms);
+    all[1].worked(of_the_second, least);
+  };
+  work(31ms, 29ms);  // as slow as that, but not in each step
+  for (auto t = 100ms; t < 500ms; t += 100ms) exchange(start + t);
+  CHECK(notes == 0);
+  work(40ms, 35ms);
+  for (auto t = 500ms; t < 1s; t += 100ms) exchange(start + t);
+  CHECK(notes == 3);  // once at each of them
+  CHECK(leaves == (policy.slow_ones_leave && policy.min == 1));
 }
 
 TEST_CASE("a record and a word come back as they were, and garbage does not pass for one") {

@@ -42,6 +42,7 @@ struct world {
   double loss = 0.05;  ///< of words
   double duplicates = 0.05;
   int faults = 4;
+  int echoes = 3;  ///< at most so many more, each just after a generation was formed, at one that holds its state
 };
 
 /// A property does not hold; the text says which and when.
@@ -204,6 +205,7 @@ class run {
         record_ = wanted.next;
         changed_ = now_;
         for (const auto& [other, its] : processes_) ask_store(other);
+        plan_echo();
       }
       auto* const asker = find(id);
       if (asker == nullptr) return;
@@ -233,7 +235,10 @@ class run {
       send(one, id, false, [this, said = a.what](process& other) { other.protocol.hear(now_, said); });
     }
   }
-  void perform(process& one, const elastic::act::swap& a) { swap(one, a); }
+  void perform(process& one, const elastic::act::swap& a) {
+    check_proposal(one, a.next);
+    swap(one, a);
+  }
   void perform(process& one, const elastic::act::stop& a) {
     tell(std::to_string(one.id) + " is to stop: " + a.why);
     // Computing, it sees that late; now and then very late.
@@ -247,6 +252,7 @@ class run {
   void perform(process&, const elastic::act::kill& a) {
     at(now_ + draw(0, 2), 0, [this, id = a.who.id] { crash(id); });
   }
+  void perform(process&, const elastic::act::note&) {}
   void perform(process& one, const elastic::act::form& a) {
     ++one.attempt;
     one.generation = a.group.generation;
@@ -265,6 +271,8 @@ class run {
     tell(std::to_string(one.id) + " is told: " + std::string(elastic::to_string(a.why)) + " (" + a.text + ")");
     if (a.why == elastic::ending::fenced && one.protocol.record().rank_of(one.id))
       throw violation("fenced by a record that it is in");
+    if (a.why == elastic::ending::state_lost && state_lives(one.protocol.record()))
+      throw violation("a state is called lost that a living member has");
     crash(one.id);
   }
 
@@ -295,14 +303,20 @@ class run {
     send(one, holders[random_.below(holders.size())], true, [this, to = one.id, g = one.generation](process& holder) {
       if (holder.generation != g || !holder.has_state) return;
       if (holder.step != holder.group.step) return;  // cannot be: it needs this member to go on
-      send(holder, to, true, [this, g, step = holder.step, state = holder.state](process& other) {
-        if (other.generation != g || other.has_state) return;
-        other.step = step;
-        other.state = state;
-        other.has_state = true;
-        other.protocol.committed(now_, step, step);
-        begin_step(other);
+      after(draw(0, 40), holder.id, [this, from = holder.id, to, g] {
+        auto& giver = *find(from);
+        if (giver.generation == g) give_state(giver, to);
       });
+    });
+  }
+  void give_state(process& holder, member_id to) {
+    send(holder, to, true, [this, g = holder.generation, step = holder.step, state = holder.state](process& other) {
+      if (other.generation != g || other.has_state) return;
+      other.step = step;
+      other.state = state;
+      other.has_state = true;
+      other.protocol.committed(now_, step, step);
+      begin_step(other);
     });
   }
   void begin_step(process& one) {
@@ -397,6 +411,39 @@ class run {
       cut_from_store_ = 0;
     });
   }
+  // What happens while a new group comes together and copies its state is where the protocol is at its weakest.
+  void plan_echo() {
+    if (echoes_ >= world_.echoes || now_ > time{} + milliseconds(3400) || record_.holders.empty() || !chance(0.4))
+      return;
+    ++echoes_;
+    const auto victim = record_.holders[random_.below(record_.holders.size())];
+    const auto kind = random_.below(3);
+    at(now_ + draw(0, 60), 0, [this, victim, kind] {
+      auto* const one = find(victim);
+      if (one == nullptr) return;
+      if (kind == 0 && world_.crashes) {
+        crash(victim);
+      } else if (kind == 1 && world_.pauses) {
+        one->paused_until = now_ + draw(20, 1500);
+        tell(std::to_string(victim) + " stands still");
+      } else if (kind == 2 && world_.partitions) {
+        isolate(one->host);
+      }
+    });
+  }
+  // Nobody of that host is heard by the others, or nobody hears and is heard.
+  void isolate(std::uint64_t host) {
+    tell("host " + std::to_string(host) + " is cut from all others");
+    const auto both = chance(0.7);
+    const auto bit = std::uint64_t{1} << host;
+    groups_[host] |= ~bit;
+    for (auto& others : groups_) others |= both ? bit : 0;
+    groups_[host] &= ~bit;
+    after_cut(draw(50, 1500), [this, host, bit] {
+      groups_[host] = 0;
+      for (auto& others : groups_) others &= ~bit;
+    });
+  }
   void one_fault() {
     const auto kind = random_.below(7);
     const auto host = random_.below(static_cast<std::uint64_t>(world_.hosts));
@@ -437,6 +484,23 @@ class run {
     std::printf("%8.3f ms  %s\n", std::chrono::duration<double, std::milli>(now_.time_since_epoch()).count(),
                 line.c_str());
   }
+  // Whether a member of that generation lives that has the state which it began with.
+  bool state_lives(const elastic::generation_record& of) const {
+    return std::any_of(of.members.begin(), of.members.end(), [&](const elastic::member& m) {
+      const auto& its = *processes_.at(m.id);
+      return its.alive && its.step >= of.step;
+    });
+  }
+  // What a member wants the next generation to be, as it knows the world.
+  void check_proposal(const process& one, const elastic::generation_record& next) const {
+    const auto& present = one.protocol.record();
+    if (next.generation == present.generation) return;
+    for (const auto& m : present.members) {
+      const bool stays = m.id == one.id || next.rank_of(m.id);
+      if (!stays && one.protocol.reason_for(m.id).starts_with("no heartbeat") && !one.protocol.is_silent(now_, m.id))
+        throw violation("a member is left behind for its silence, and it is heard");
+    }
+  }
   void check_record(const elastic::generation_record& next) {
     if (next.generation == record_.generation) return;
     tell("generation " + std::to_string(next.generation) + " of " + ids_of(next.members) + " at step " +
@@ -449,15 +513,18 @@ class run {
         throw violation("a member of the next generation has not stopped in this one");
       if (its.step > next.step) throw violation("a commit of a member is lost");
     }
-    // Nobody is left behind by fewer than a majority of those that live, but for one of two.
+    // Nobody is left behind by fewer than a majority of those that live, but for one of two. Who agreed and died then
+    // has agreed.
     std::size_t living = 0;
     std::size_t agreeing = 0;
     for (const auto& m : record_.members) {
-      if (!processes_.at(m.id)->alive) continue;
-      ++living;
-      if (next.rank_of(m.id) || leavers_.contains(m.id)) ++agreeing;
+      const bool agreed = next.rank_of(m.id) || leavers_.contains(m.id);
+      if (agreed || processes_.at(m.id)->alive) ++living;
+      if (agreed) ++agreeing;
     }
     if (living > 2 && 2 * agreeing <= living) throw violation("a minority went on by itself");
+    if (next.step < record_.step && state_lives(record_))
+      throw violation("the state of a generation is given up though a living member has it");
     formed_[next.generation] = next;
     if (next.step < everywhere_) throw violation("a step that all had committed is lost");
   }
@@ -504,6 +571,7 @@ class run {
   std::vector<std::uint64_t> groups_;  // by host: those it does not reach, as bits
   std::uint64_t cut_from_store_ = 0;
   microseconds last_fault_{0};
+  int echoes_ = 0;
   std::uint64_t version_ = 0;
   elastic::generation_record record_;
   std::map<std::pair<member_id, std::uint64_t>, std::set<member_id>> early_;

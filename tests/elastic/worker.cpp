@@ -19,6 +19,7 @@
 #include <vector>
 
 #include <muster/comm/collectives/allreduce.hpp>
+#include <muster/core/events.hpp>
 #include <muster/core/hash.hpp>
 #include <muster/data/loader.hpp>
 #include <muster/elastic/elastic.hpp>
@@ -74,12 +75,30 @@ struct model {
   muster::buffer<float> gradient;
 };
 
+// The generations that the events tell of.
+class generations final : public muster::event_sink {
+ public:
+  void record(const muster::event& seen) noexcept override {
+    if (seen.what != muster::activity::rebuild || seen.bytes <= last || seen.end < seen.begin) return;
+    last = seen.bytes;
+    ++count;
+  }
+  std::uint64_t last = 0;
+  std::uint64_t count = 0;
+
+ private:
+  muster::scoped_event_sink installed_{*this};
+};
+
 void train(muster::context& context, const words& asked) {
   auto loader = numbers{asked.samples} | muster::shuffle(7) | muster::batch(asked.batch);
   model learned(context, asked.values);
   muster::state state{learned, loader.cursor()};
+  const generations told;
+  std::uint64_t rebuilt = 0;
   muster::elastic::session_options options;
-  options.on_rebuild = [](muster::group&, const muster::elastic::change& what) {
+  options.on_rebuild = [&rebuilt](muster::group&, const muster::elastic::change& what) {
+    ++rebuilt;
     std::string origins;
     for (const int rank : what.origin) origins += (origins.empty() ? "" : ",") + std::to_string(rank);
     say("rebuilt " + std::to_string(what.generation) + " " + std::to_string(what.rank) + " " +
@@ -122,6 +141,10 @@ void train(muster::context& context, const words& asked) {
   }
   if (learned.used != wanted || learned.count != asked.samples * asked.epochs) {
     say("wrong samples: " + std::to_string(learned.count) + " used of " + std::to_string(asked.samples * asked.epochs));
+    std::_Exit(70);
+  }
+  if (told.last != session.generation() || told.count > rebuilt) {
+    say("wrong events: " + std::to_string(told.count) + " generations, the last " + std::to_string(told.last));
     std::_Exit(70);
   }
   say("done " + std::to_string(learned.used) + " " + std::to_string(state.steps()) + " " +

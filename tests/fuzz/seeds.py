@@ -60,6 +60,15 @@ def checkpoint(parts):
     return struct.pack(">H", len(table)) + body
 
 
+def ps_frame(*messages):
+    """A frame of the parameter server: who, its map and clock, then messages of kind, range, number, payload."""
+    frame = struct.pack("<IIIIQQ", 0x7073726D, 3, 1, 0, 7, 5)
+    for kind, place, number, payload in messages:
+        frame += struct.pack("<BBHIIIIIQQQ", kind, 0, 0, place, len(payload), 0, 1, 0, number, 0, 0)
+        frame += payload + bytes(-len(payload) % 16)
+    return frame
+
+
 heading = line("muster-records 1")
 SEEDS = {
     # Which codec, how many values (two bytes), voters, and what is to be decoded.
@@ -74,6 +83,8 @@ SEEDS = {
     "idx": [b"\0\0\x08\x02\0\0\0\x02\0\0\0\x03abcdef", b"\0\0\x0d\x01\0\0\0\x01abcd"],
     "npy": [npy("{'descr': '<f4', 'fortran_order': False, 'shape': (1, 2), }\n", b"12345678"),
             npy("{'descr': '|u1', 'fortran_order': True, 'shape': (3,)}", b"123", 3)],
+    "ps": [ps_frame((1, 0, 1, bytes(8)), (3, 0, 5, b""), (4, 2, 9, b"")),
+           struct.pack("<QQIQIIIBQQQIIQI", 0x6D75737465720301, 4, 1, 1, 2, 1, 1, 0, 0, 1, 3, 2**32 - 1, 2**32 - 1, 1, 2)],
     "tfrecord": [tfrecord(b"") + tfrecord(b"abc") + tfrecord(bytes(300))],
     "manifest": [(heading + line("file 1 2 3 1") + line("other 4 5 6 0")).encode(), heading.encode()],
     "store": [bytes(8)],

@@ -28,7 +28,7 @@ function(muster_add_consumer name)
   add_test(NAME ${test} COMMAND ${CMAKE_COMMAND} -D "source=${consumer_SOURCE}" -D "build=${consumers_build}/${name}"
     -D "options=${consumer_options};${consumer_OPTIONS}" -D "targets=${consumer_TARGETS}"
     -P ${CMAKE_CURRENT_SOURCE_DIR}/build_consumer.cmake)
-  set_tests_properties(${test} PROPERTIES TIMEOUT 300 PROCESSORS 2 FIXTURES_REQUIRED "${consumer_NEEDS}"
+  set_tests_properties(${test} PROPERTIES TIMEOUT 900 PROCESSORS 2 FIXTURES_REQUIRED "${consumer_NEEDS}"
     FIXTURES_SETUP consumer_${name})
 endfunction()
 

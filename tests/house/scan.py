@@ -16,7 +16,7 @@ LAYERS["ps"] = [*LAYERS["elastic"], "elastic"]
 LAYERS["train"] = [*LAYERS["ps"], "ps"]
 
 # Inside comm these are leaves: nothing but themselves includes them.
-LEAVES = ["comm/mpi/", "comm/tcp/", "comm/shm/", "comm/nccl/"]
+LEAVES = ["comm/mpi/", "comm/tcp/", "comm/etcd/", "comm/shm/", "comm/nccl/"]
 
 VENDOR = re.compile(r"^(mpi\.h|nccl\.h|cuda.*\.h|zlib\.h|zstd\.h|libpq-fe\.h|Eigen/|unsupported/Eigen|tbb/|oneapi/|CLI/|nlohmann/"
                     r"|catch2/|benchmark/)")

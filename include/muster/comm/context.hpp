@@ -139,6 +139,10 @@ inline const bool mpi_is_linked = link_mpi();
 bool link_tcp() noexcept;
 inline const bool tcp_is_linked = link_tcp();
 #endif
+#ifdef MUSTER_HAS_ETCD
+bool link_etcd_store() noexcept;
+inline const bool etcd_is_linked = link_etcd_store();
+#endif
 
 }  // namespace detail
 }  // namespace muster::inline v0

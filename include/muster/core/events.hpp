@@ -15,6 +15,7 @@ enum class activity : std::uint8_t {
   cache_hit,      ///< no time: a loader's cache had records of so many bytes since the last event
   cache_miss,     ///< no time: a loader's cache had to make records of so many bytes
   phase,          ///< a phase of a tracker
+  rebuild,        ///< a change of the ranks, from when this one stopped to the group of the generation in `bytes`
   step,           ///< an attempt at a step, whose number is in `bytes`
   bucket  ///< a bucket of gradients from when it left to when this rank saw it reduced; other work goes on in it
 };

@@ -20,7 +20,7 @@ class departure : public error {
 
   [[nodiscard]] ending why() const noexcept { return why_; }
   /// 143 when it left as it was asked to (as after SIGTERM), 10 fenced, 11 too few, 12 no majority, 13 never started,
-  /// 14 state lost.
+  /// 14 state lost, 15 too slow.
   [[nodiscard]] int exit_status() const noexcept override;
 
  private:

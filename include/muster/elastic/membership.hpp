@@ -1,6 +1,7 @@
 // How a group decides who is in it: the protocol alone, without sockets, clocks or threads.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <set>
@@ -20,9 +21,13 @@ struct membership_policy {
   int max = 1 << 20;
   clock::duration beat = std::chrono::milliseconds(100);     ///< from one word to the next
   clock::duration silence = std::chrono::milliseconds(500);  ///< a member that was not heard for so long is suspect
-  int silences_here =
-      4;  ///< on this very host so many of them: its death is seen there, and an overloaded host is no death
-  clock::duration patience = std::chrono::seconds(30);  ///< for a majority, for `min`, and for who does not stop
+  double slow_factor = 0;        ///< slow is who takes so many times as long as the median member; 0: nobody is
+  bool slow_ones_leave = false;  ///< instead of being reported alone
+  clock::duration patience = std::chrono::seconds(30);  ///< for a majority and for `min`; half of it for who hangs
+
+  /// How long a member of this very host may be silent. Its death is seen there, and so is that it was stopped: silence
+  /// alone is most of all a sign of a host with too much to do, where to kill a healthy process would help nobody.
+  [[nodiscard]] clock::duration silence_here() const { return std::max(4 * silence, patience / 2); }
 };
 
 /// Why a member's part in the job is over.
@@ -31,6 +36,7 @@ enum class ending {
   fenced,        ///< the others went on without it
   too_few,       ///< fewer than `min` were left for as long as the patience
   no_majority,   ///< suspects, and no majority that agrees, for as long as the patience
+  too_slow,      ///< it held up the others, and slow members are to leave
   state_lost,    ///< all members that had the state died before another had copied it
   never_started  ///< the first generation did not come together, or nobody took a joiner in
 };
@@ -59,6 +65,10 @@ struct halt {
 struct kill {
   member who;
 };
+/// Tell people.
+struct note {
+  std::string text;
+};
 /// Build the group of that generation.
 struct form {
   generation_record group;
@@ -69,7 +79,7 @@ struct end {
   std::string text;
 };
 }  // namespace act
-using action = std::variant<act::say, act::swap, act::stop, act::halt, act::kill, act::form, act::end>;
+using action = std::variant<act::say, act::swap, act::stop, act::halt, act::kill, act::note, act::form, act::end>;
 
 /// One member's side of the protocol: events in, actions out. Time is what the caller says it is; nothing waits, so the
 /// same code runs in a process and in a simulation.
@@ -104,6 +114,8 @@ class membership {
   void suspect(clock::time_point now, member_id who, const std::string& why);
   /// This member's state is now complete after so many steps.
   void committed(clock::time_point now, std::uint64_t step, std::uint64_t cursor);
+  /// How long its own part of a step takes, without waiting for others: usually, and at least, in the last steps.
+  void worked(clock::duration usual, clock::duration least);
   /// It takes no more part in the present generation; its step is final. Also without having been asked.
   void stopped(clock::time_point now);
   /// It wants to leave at the next boundary.
@@ -144,6 +156,7 @@ class membership {
   void look(clock::time_point now);
   void look_for_silence(clock::time_point now);
   void look_for_a_wish(clock::time_point now);
+  void look_for_slow_ones(clock::time_point now);
   void need_stop(clock::time_point now, const std::string& why);
   void adopt_suspicions(clock::time_point now);
   void propose(clock::time_point now);
@@ -171,10 +184,14 @@ class membership {
   std::set<member_id> dead_;
   std::map<member_id, std::string> suspects_;
   std::set<member_id> silent_;  // suspects for that alone
+  std::map<member_id, std::string> slow_;
+  std::uint64_t usual_work_ = 0;
+  std::uint64_t least_work_ = 0;
   bool must_stop_ = false;
   bool stopped_ = false;
   bool leaving_ = false;
   bool ended_ = false;
+  bool blank_ = false;  // it joined, and its state is not that of the others yet
   std::uint64_t halt_ = 0;
   std::uint64_t step_ = 0;
   std::uint64_t cursor_ = 0;

@@ -55,9 +55,12 @@ struct word {
   std::uint64_t generation = 0;
   bool stopped = false;  ///< it takes no more part in this generation, whatever comes
   bool leaving = false;  ///< it wants to leave at the next boundary
+  bool blank = false;    ///< it joined, and has not copied the state of the others yet
   std::uint64_t step = 0;
   std::uint64_t cursor = 0;
-  std::uint64_t halt = 0;  ///< after this step the group is to stop and change; 0: no wish
+  std::uint64_t halt = 0;        ///< after this step the group is to stop and change; 0: no wish
+  std::uint64_t usual_work = 0;  ///< microseconds of its own in a step, without waiting for others; 0: not known yet
+  std::uint64_t least_work = 0;  ///< the least of the last steps: it has been as slow as that in all of them
   std::vector<member_id> dead;
   std::vector<member_id> suspects;
   std::string door;

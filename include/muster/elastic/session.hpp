@@ -55,6 +55,8 @@ class conductor {
   /// The present group: valid from `prepare` to the next `prepare` or `recover`.
   [[nodiscard]] virtual group& ranks() = 0;
   [[nodiscard]] virtual std::uint64_t generation() const noexcept = 0;
+  /// Runs the function of one attempt: what it throws goes through.
+  virtual void attempt(const std::function<void()>& f) { f(); }
   /// An attempt threw; the state is as it was before. Returns when it may be tried again, or throws what ends the run:
   /// `why` itself unless it is about ranks that can be done without.
   virtual void recover(state& of, std::exception_ptr why) = 0;

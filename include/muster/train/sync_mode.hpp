@@ -16,7 +16,8 @@ struct sync_mode {
     allreduce,          ///< gradients are summed before the optimizer's step: every rank takes the same one
     allreduce_weights,  ///< each rank steps by its own gradient, and then the weights are averaged
     local_sgd,  ///< the same, averaged after every `period` steps (Stich 2019, https://arxiv.org/abs/1805.09767)
-    gossip      ///< after each step every rank mixes its weights with those of its neighbours in a graph
+    gossip,     ///< after each step every rank mixes its weights with those of its neighbours in a graph
+    parameter_server  ///< some ranks hold the weights, the others push gradients to them: see <muster/ps/job.hpp>
   };
   kind what = kind::allreduce;
   std::uint64_t period = 1;                 ///< of local_sgd, in steps
@@ -27,7 +28,7 @@ struct sync_mode {
 
 /// Reads what `--mode` takes:
 ///
-///     allreduce | allreduce-weights | local-sgd[:STEPS] | gossip[:ring|:torus|:exponential]
+///     allreduce | allreduce-weights | local-sgd[:STEPS] | gossip[:ring|:torus|:exponential] | ps
 ///
 /// with 8 steps and a ring where nothing is said. Throws configuration_error saying what is wrong and what is known.
 [[nodiscard]] sync_mode parse_sync_mode(std::string_view text);

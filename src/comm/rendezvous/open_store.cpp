@@ -11,12 +11,18 @@
 
 #include <muster/comm/rendezvous/file_store.hpp>
 #include <muster/core/error.hpp>
+#include <muster/core/log.hpp>
 
 namespace muster::inline v0 {
 namespace {
 
 std::optional<detail::store_opener>& opener() {
   static std::optional<detail::store_opener> registered;
+  return registered;
+}
+
+detail::etcd_opener& etcd() {
+  static detail::etcd_opener registered = nullptr;
   return registered;
 }
 
@@ -60,8 +66,35 @@ any_store open_over_tcp(std::string_view where, const std::string& origin, const
   return opener()->tcp(where, origin, configuration, launch, until);
 }
 
+any_store open_in_etcd(const std::string& asked, const std::string& origin, const settings& configuration,
+                       const launch_env& launch, clock::time_point until) {
+  if (etcd() == nullptr) {
+    refuse(origin +
+           " asks for an etcd (this program was linked without muster::etcd); link muster::muster from a build " +
+           "with libcurl, or use --rendezvous file:/folder");
+  }
+  if (configuration.value(setting::job) == "auto" && launch.job.empty() && launch.size > 1) {
+    refuse(
+        "the store of this job in an etcd has no name (neither the launcher nor MUSTER_JOB gives one); set MUSTER_JOB "
+        "to the same for all its processes");
+  }
+  const auto colon = asked.find("://");
+  return etcd()(asked.substr(colon + 3), asked.starts_with("etcds") ? "https" : "http",
+                folder_name(configuration, launch), until);
+}
+
 any_store open_automatically(const settings& configuration, const launch_env& launch, clock::time_point until) {
   std::string why_not = "the launcher offers no PMIx";
+  const bool elastic = configuration.value(setting::elastic) == "on";
+  const auto here = [&] {
+    return open_in_folder(std::filesystem::temp_directory_path().string(), configuration, launch, until);
+  };
+  if (elastic && launch.on_one_host() && !launch.job.empty()) return here();  // any other would end with rank 0
+  if (elastic && launch.size > 1 && launch.rank == 0) {
+    log(log_level::warning,
+        "rank 0 keeps the store of this elastic job, which cannot survive it; a folder of all hosts or an etcd would: "
+        "--rendezvous file:/folder or etcd://host:2379");
+  }
   if (environment("PMIX_NAMESPACE") && launch.size > 1) {
     why_not = "this program was linked without muster::tcp";
     if (opener()) {
@@ -76,7 +109,7 @@ any_store open_automatically(const settings& configuration, const launch_env& la
     return open_over_tcp(where, "MASTER_ADDR and MASTER_PORT", configuration, launch, until);
   }
   if (launch.on_one_host() || launch.size == 1) {
-    return open_in_folder(std::filesystem::temp_directory_path().string(), configuration, launch, until);
+    return here();
   }
   refuse(
       "the ranks cannot find each other (" + why_not +
@@ -110,8 +143,11 @@ any_store open_store(const settings& configuration, const launch_env& launch) {
   if (asked.starts_with("tcp://")) {
     return open_over_tcp(std::string_view(asked).substr(6), origin, configuration, launch, until);
   }
+  if (asked.starts_with("etcd://") || asked.starts_with("etcds://"))
+    return open_in_etcd(asked, origin, configuration, launch, until);
   refuse(origin + " cannot be '" + asked +
-         "' (it is auto, tcp://host:port or file:/folder); write tcp://node1:29500 or file:/shared/folder");
+         "' (it is auto, tcp://host:port, etcd://host:port or file:/folder); write tcp://node1:29500 or "
+         "file:/shared/folder");
 }
 
 std::string job_token(any_store& store, const settings& configuration, const launch_env& launch,
@@ -131,6 +167,21 @@ std::string job_token(any_store& store, const settings& configuration, const lau
                             " in time (missing: rank 0); look at what it does, or raise --timeout / MUSTER_TIMEOUT");
   }
   return found->value;
+}
+
+std::string common_token(any_store& store, const settings& configuration, clock::time_point until) {
+  const std::string& asked = configuration.value(setting::token);
+  if (asked != "auto") return asked;
+  const auto found = store.get("token", until);
+  if (found) return found.value;
+  const std::string drawn = random_token();
+  const auto left = store.compare_and_swap("token", 0, drawn, until);
+  return left.swapped ? drawn : left.now.value;
+}
+
+bool detail::register_etcd_opener(etcd_opener made) noexcept {
+  etcd() = made;
+  return true;
 }
 
 bool detail::register_store_opener(const store_opener& made) noexcept {

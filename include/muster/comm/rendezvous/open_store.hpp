@@ -17,9 +17,12 @@ namespace muster::inline v0 {
 ///   tcp://host:port    over TCP. Rank 0 serves there if the host is its own and nobody serves yet; the others, and
 ///   rank 0
 ///                      if not, connect, and try again until the deadline while nobody does. Needs muster::tcp
+///   etcd://host:port   an etcd, or several of a cluster with commas between them, by muster::etcd; etcds:// over TLS.
+///                      The job needs a name: its launcher's, or `--job`
 ///   auto               the first of these that is there: PMIx (mpirun of Open MPI, srun --mpi=pmix), by which rank 0
 ///                      tells the others where it serves and a secret for this start; MASTER_ADDR and MASTER_PORT, as
-///                      tcp://; and where all ranks are on one host, a folder of the system's temporary ones
+///                      tcp://; and where all ranks are on one host, a folder of the system's temporary ones. For
+///                      elastic jobs of one host that comes first, as it outlives rank 0
 ///
 /// All ranks open it, by the deadline `--timeout` sets. Throws configuration_error when it cannot be, with what to set
 /// instead, and timeout_error when nobody serves it in time. Rank 0 closes it last where it serves it: an `exchange`
@@ -31,6 +34,9 @@ namespace muster::inline v0 {
 /// can read the store knows it.
 [[nodiscard]] std::string job_token(any_store& store, const settings& configuration, const launch_env& launch,
                                     clock::time_point until);
+
+/// The same for processes that come and go, of which none is needed: whoever asks first draws it.
+[[nodiscard]] std::string common_token(any_store& store, const settings& configuration, clock::time_point until);
 
 namespace detail {
 
@@ -44,11 +50,19 @@ struct store_opener {
 };
 /// Returns true, so that it can start an inline variable.
 bool register_store_opener(const store_opener& opener) noexcept;
+/// What muster::etcd adds; `scheme` is "http" or "https".
+using etcd_opener = any_store (*)(std::string_view endpoints, std::string_view scheme, std::string_view name,
+                                  clock::time_point until);
+bool register_etcd_opener(etcd_opener opener) noexcept;
 
 #ifdef MUSTER_HAS_TCP
 // Linking muster::tcp is what makes these known: this reference pulls them out of the archive.
 bool link_tcp_store() noexcept;
 inline const bool tcp_store_is_linked = link_tcp_store();
+#endif
+#ifdef MUSTER_HAS_ETCD
+bool link_etcd_store() noexcept;
+inline const bool etcd_store_is_linked = link_etcd_store();
 #endif
 
 }  // namespace detail

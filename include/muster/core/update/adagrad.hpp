@@ -22,7 +22,7 @@ struct adagrad_step {
 namespace detail {
 
 template <std::floating_point T>
-void adagrad_all(T* __restrict__ parameters, const T* __restrict__ gradients, T* __restrict__ squares, std::size_t size,
+constexpr void adagrad_all(T* __restrict__ parameters, const T* __restrict__ gradients, T* __restrict__ squares, std::size_t size,
                  const adagrad_step<T> step) {
   for (std::size_t i = 0; i < size; ++i) {
     const T gradient = gradients[i] + step.decay * parameters[i];

@@ -32,7 +32,7 @@ template <std::floating_point T>
 struct adam_factors {
   T beta1, rest1, beta2, rest2, rate, root, epsilon, shrink, penalty;
 
-  explicit adam_factors(const adam_step<T>& step)
+  constexpr explicit adam_factors(const adam_step<T>& step)
       : beta1(static_cast<T>(step.beta1)),
         rest1(static_cast<T>(1 - step.beta1)),
         beta2(static_cast<T>(step.beta2)),
@@ -45,7 +45,7 @@ struct adam_factors {
 };
 
 template <std::floating_point T>
-void adam_all(T* __restrict__ parameters, const T* __restrict__ gradients, T* __restrict__ means,
+constexpr void adam_all(T* __restrict__ parameters, const T* __restrict__ gradients, T* __restrict__ means,
               T* __restrict__ squares, std::size_t size, const adam_factors<T> by) {
   for (std::size_t i = 0; i < size; ++i) {
     const T gradient = gradients[i] + by.penalty * parameters[i];

@@ -21,9 +21,10 @@ struct sgd_step {
 
 namespace detail {
 
-// The choices are made once outside the loop, so that the loop has no branch and compilers vectorise it.
+// The choices are made once outside the loop, so that the loop has no branch and compilers vectorise it. constexpr lets
+// the kernels of devices call it too, an element at a time.
 template <bool Nesterov, std::floating_point T>
-void sgd_with_momentum(T* __restrict__ parameters, const T* __restrict__ gradients, T* __restrict__ velocities,
+constexpr void sgd_with_momentum(T* __restrict__ parameters, const T* __restrict__ gradients, T* __restrict__ velocities,
                        std::size_t size, sgd_step<T> step) {
   for (std::size_t i = 0; i < size; ++i) {
     const T gradient = gradients[i] + step.decay * parameters[i];
@@ -34,7 +35,7 @@ void sgd_with_momentum(T* __restrict__ parameters, const T* __restrict__ gradien
 }
 
 template <std::floating_point T>
-void sgd_without_momentum(T* __restrict__ parameters, const T* __restrict__ gradients, std::size_t size,
+constexpr void sgd_without_momentum(T* __restrict__ parameters, const T* __restrict__ gradients, std::size_t size,
                           sgd_step<T> step) {
   for (std::size_t i = 0; i < size; ++i) {
     parameters[i] -= step.learning_rate * (gradients[i] + step.decay * parameters[i]);

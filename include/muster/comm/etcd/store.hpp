@@ -1,0 +1,43 @@
+// A store that an etcd keeps.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include <muster/comm/rendezvous/store.hpp>
+
+namespace muster::inline v0 {
+
+/// Models `store` over the keys of an etcd (version 3.4 or later) that begin with "muster/NAME/", by its HTTP gateway.
+///
+/// It lives as long as somebody has it open: whoever opens it first clears what a former one left. An etcd that cannot
+/// be reached is waited for until a call's deadline, and may come back: nothing here throws peer_failure. A swap whose
+/// answer was lost on the way is a timeout_error too, as it may have happened. etcd keeps a lease for two seconds at
+/// least, and does not see that a process died: then the lease ends when its time is over.
+class etcd_store {
+ public:
+  /// `endpoints` is "host:port", or several with commas between them, members of one cluster: the first that answers is
+  /// used. `scheme` is "http" or "https", which trusts what the system does. `name` is of letters, digits, '-', '_' and
+  /// '.'. Throws timeout_error when none answers by the deadline, configuration_error when it refuses.
+  etcd_store(std::string_view endpoints, std::string_view scheme, std::string_view name, clock::time_point until);
+  etcd_store(etcd_store&&) noexcept;
+  etcd_store& operator=(etcd_store&&) = delete;
+  /// Ends the leases of this object, and clears the store when nobody else has it open.
+  ~etcd_store();
+
+  [[nodiscard]] store_entry get(std::string_view key, clock::time_point until);
+  store_swap compare_and_swap(std::string_view key, std::uint64_t expected, std::optional<std::string_view> value,
+                              clock::time_point until, std::uint64_t lease = 0);
+  [[nodiscard]] std::optional<store_entry> watch(std::string_view key, std::uint64_t known, clock::time_point until);
+  [[nodiscard]] store_lease lease(seconds ttl, clock::time_point until);
+  [[nodiscard]] std::string where() const;
+
+ private:
+  struct implementation;
+  std::shared_ptr<implementation> self_;
+};
+
+static_assert(store<etcd_store>);
+
+}  // namespace muster::inline v0

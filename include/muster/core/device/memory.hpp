@@ -1,0 +1,70 @@
+// Memory of a device with one owner, and copies to and from it.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <type_traits>
+
+#include <muster/core/device/span.hpp>
+#include <muster/core/device/stream.hpp>
+
+namespace muster::inline v0 {
+
+namespace detail {
+struct device_release {
+  void operator()(void* memory) const noexcept;
+};
+/// Zeroed; throws muster::error, with what is free, when there is not enough.
+[[nodiscard]] void* allocate_on_device(std::size_t bytes);
+void copy_to_device(const void* from, void* to, std::size_t bytes, device_stream_ref stream);
+void copy_from_device(const void* from, void* to, std::size_t bytes, device_stream_ref stream);
+void copy_on_device(const void* from, void* to, std::size_t bytes, device_stream_ref stream);
+void clear_on_device(void* memory, std::size_t bytes, device_stream_ref stream);
+void require_same_size(std::size_t from, std::size_t to);
+}  // namespace detail
+
+/// `size` elements of T on the current device, zeroed, owned by this object; aligned to 256 bytes at least.
+template <class T>
+class device_buffer {
+  static_assert(std::is_trivially_copyable_v<T>, "a device holds plain values");
+
+ public:
+  device_buffer() = default;
+  explicit device_buffer(std::size_t size)
+      : memory_(size == 0 ? nullptr : detail::allocate_on_device(size * sizeof(T))), size_(size) {}
+
+  [[nodiscard]] std::size_t size() const noexcept { return size_; }
+  [[nodiscard]] device_span<T> span() noexcept { return {static_cast<T*>(memory_.get()), size_}; }
+  [[nodiscard]] device_span<const T> span() const noexcept { return {static_cast<const T*>(memory_.get()), size_}; }
+
+ private:
+  std::unique_ptr<void, detail::device_release> memory_;
+  std::size_t size_ = 0;
+};
+
+/// Copies in the order of the stream; both spans have one length (configuration_error) and stay until it is done. From
+/// and to ordinary host memory the call may itself wait for the copy.
+template <class T>
+void copy(std::span<const std::type_identity_t<T>> from, device_span<T> to, device_stream_ref stream) {
+  detail::require_same_size(from.size(), to.size());
+  detail::copy_to_device(from.data(), to.data(), from.size_bytes(), stream);
+}
+template <class T>
+void copy(device_span<const std::type_identity_t<T>> from, std::span<T> to, device_stream_ref stream) {
+  detail::require_same_size(from.size(), to.size());
+  detail::copy_from_device(from.data(), to.data(), to.size_bytes(), stream);
+}
+template <class T>
+void copy(device_span<const std::type_identity_t<T>> from, device_span<T> to, device_stream_ref stream) {
+  detail::require_same_size(from.size(), to.size());
+  detail::copy_on_device(from.data(), to.data(), to.size_bytes(), stream);
+}
+
+/// Sets all bits to zero, in the order of the stream.
+template <class T>
+void clear(device_span<T> values, device_stream_ref stream) {
+  detail::clear_on_device(values.data(), values.size_bytes(), stream);
+}
+
+}  // namespace muster::inline v0

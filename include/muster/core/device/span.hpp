@@ -1,0 +1,45 @@
+// Elements in the memory of a device.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include <muster/core/dtype.hpp>
+
+namespace muster::inline v0 {
+
+/// `size` elements in a device's memory, which the processor can name but not touch: a type of its own, without
+/// operator[] and iterators, so that host code and host collectives refuse it when they are compiled. Owns nothing.
+template <class T>
+class device_span {
+ public:
+  constexpr device_span() noexcept = default;
+  constexpr device_span(T* first, std::size_t size) noexcept : first_(first), size_(size) {}
+  /// A view to read is made of one to write.
+  template <class U>
+  requires std::same_as<T, const U>
+  constexpr device_span(device_span<U> other) noexcept  // NOLINT: converts as std::span does
+      : first_(other.data()), size_(other.size()) {}
+
+  [[nodiscard]] constexpr T* data() const noexcept { return first_; }
+  [[nodiscard]] constexpr std::size_t size() const noexcept { return size_; }
+  [[nodiscard]] constexpr std::size_t size_bytes() const noexcept { return size_ * sizeof(T); }
+  [[nodiscard]] constexpr bool empty() const noexcept { return size_ == 0; }
+  [[nodiscard]] constexpr device_span subspan(std::size_t first, std::size_t count) const noexcept {
+    return {first_ + first, count};
+  }
+  [[nodiscard]] constexpr device_span first(std::size_t count) const noexcept { return {first_, count}; }
+
+ private:
+  T* first_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+/// What devices' collectives take: whole numbers of 1, 4 and 8 bytes, float16, bfloat16, float and double.
+template <class T>
+concept device_element =
+    element<T> && !std::same_as<T, bool> && !std::same_as<T, long double> && (!std::is_integral_v<T> || sizeof(T) != 2);
+
+}  // namespace muster::inline v0

@@ -1,0 +1,101 @@
+// What a worker pushes and pulls by.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include <muster/core/clock.hpp>
+#include <muster/ps/table.hpp>
+
+namespace muster::inline v0::ps {
+
+class client;
+
+namespace detail {
+class worker_process;
+struct open_pull;
+}  // namespace detail
+
+/// A push or a pull under way: what it reads or writes belongs to it until it is done. Moves; is taken back when it is
+/// destroyed unfinished: a pull then writes nothing any more; a push goes on from a copy.
+class [[nodiscard]] pending {
+ public:
+  pending();
+  pending(pending&&) noexcept;
+  pending& operator=(pending&&) noexcept;
+  ~pending();
+
+  /// Makes progress; true when it is done.
+  bool test();
+  /// Waits for it. Throws timeout_error, naming the servers that do not answer, and peer_failure where all that held a
+  /// range are gone, or this worker was fenced.
+  void wait();
+  /// Of a pull that is done: the fewest updates that any of its ranges had seen.
+  [[nodiscard]] std::uint64_t version() const noexcept;
+
+ private:
+  friend class client;
+  friend class detail::worker_process;
+  struct part {
+    range_id range;
+    std::uint64_t sequence;
+  };
+  void release() noexcept;
+
+  detail::worker_process* of_ = nullptr;
+  part first_{};
+  std::vector<part> more_;
+  std::unique_ptr<detail::open_pull> pull_;
+};
+
+/// How a push is to be taken.
+struct push_options {
+  std::size_t offset = 0;  ///< dense: the element that the first value is for
+  float scale = 1;         ///< times the table's learning rate, or times what is added
+};
+
+/// The tables of a job, as one worker reaches them. Pushes of one worker to one element take effect in their order,
+/// each once. Used by one thread, and every call makes progress.
+///
+/// `push`, `pull` and `push_pull` wait; their `_async` twins return something to wait for, and what they were given
+/// stays where it is and as it is until then. Tables are numbered as in `job_options`. Throws configuration_error for
+/// spans that do not fit the table.
+class client {
+ public:
+  explicit client(detail::worker_process& of) noexcept : of_(&of) {}
+
+  // Dense tables: a slice of one, or all of it.
+  void push(std::uint32_t table, std::span<const float> values, const push_options& how = {});
+  [[nodiscard]] pending push_async(std::uint32_t table, std::span<const float> values, const push_options& how = {});
+  void pull(std::uint32_t table, std::span<float> values, std::size_t offset = 0);
+  [[nodiscard]] pending pull_async(std::uint32_t table, std::span<float> values, std::size_t offset = 0);
+  void push_pull(std::uint32_t table, std::span<const float> pushed, std::span<float> pulled,
+                 const push_options& how = {});
+
+  // Sparse tables: rows under keys, one behind the other in the order of the keys. A key may come twice.
+  void push(std::uint32_t table, std::span<const std::uint64_t> keys, std::span<const float> rows,
+            const push_options& how = {});
+  [[nodiscard]] pending push_async(std::uint32_t table, std::span<const std::uint64_t> keys,
+                                   std::span<const float> rows, const push_options& how = {});
+  void pull(std::uint32_t table, std::span<const std::uint64_t> keys, std::span<float> rows);
+  [[nodiscard]] pending pull_async(std::uint32_t table, std::span<const std::uint64_t> keys, std::span<float> rows);
+
+  /// Waits until all pushes count.
+  void flush();
+  /// One step is done: see `consistency`.
+  void next_clock();
+  [[nodiscard]] std::uint64_t clock_now() const noexcept;
+  /// Makes progress once, without waiting.
+  void progress();
+  /// Updates that the range of that element had had when it was last pulled.
+  [[nodiscard]] std::uint64_t version(std::uint32_t table, std::size_t element = 0) const;
+  /// Who holds what, as this worker knows it.
+  [[nodiscard]] const shard_map& map() const noexcept;
+
+ private:
+  detail::worker_process* of_;
+};
+
+}  // namespace muster::inline v0::ps

@@ -1,0 +1,66 @@
+// A job with a parameter server: which ranks serve and which work, and what they have in common.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <muster/comm/context.hpp>
+#include <muster/comm/group.hpp>
+#include <muster/comm/rendezvous/store.hpp>
+#include <muster/core/bytes.hpp>
+#include <muster/core/clock.hpp>
+#include <muster/ps/client.hpp>
+#include <muster/ps/consistency.hpp>
+#include <muster/ps/table.hpp>
+
+namespace muster::inline v0::ps {
+
+/// The same at every rank.
+struct job_options {
+  std::vector<table_spec> tables;
+  int servers = 1;             ///< the last ranks of the group
+  std::uint32_t replicas = 0;  ///< copies of every range beyond the first: as many servers may die at once
+  consistency how{};
+  seconds timeout{30};         ///< of every blocking call
+  seconds retry{0.2};          ///< after which what was not answered is said again
+  seconds silence{1.0};        ///< after which who was not heard is suspect
+  std::size_t window = 8_MiB;  ///< of pushes that a worker may have under way
+};
+
+/// One rank's part in such a job: a server or a worker. The ranks talk in a group of their own, which survives the
+/// death of any of them where its transport does (shm, tcp). Used by one thread.
+class job {
+ public:
+  /// Collective over the group. The shard map is kept in `store`, which has to outlive the servers that may die; the
+  /// same at every rank. Throws configuration_error where the transport has no receives from any source, where no rank
+  /// is left to work, and where ranks were given different options.
+  job(group& ranks, const job_options& options, std::shared_ptr<any_store> store);
+  /// The same with the store that the context's settings and launcher lead to (`open_store`): in memory for ranks that
+  /// are threads.
+  job(context& of, group& ranks, const job_options& options);
+  job(job&&) noexcept;
+  job& operator=(job&&) = delete;
+  /// Tells the others when this rank leaves before its end: they go on without it.
+  ~job();
+
+  [[nodiscard]] bool is_server() const noexcept;
+  [[nodiscard]] int workers() const noexcept;
+  /// Rank among the workers.
+  [[nodiscard]] int worker() const noexcept;
+  [[nodiscard]] const table_layout& layout() const noexcept;
+
+  /// A server's: serves until the last worker has left. Throws peer_failure when the others went on without this one.
+  void serve();
+  /// A worker's: what it pushes and pulls by.
+  [[nodiscard]] client& tables();
+  /// A worker's last call: all pushes count, and nobody waits for it any more.
+  void finish();
+
+ private:
+  struct implementation;
+  std::unique_ptr<implementation> self_;
+};
+
+}  // namespace muster::inline v0::ps

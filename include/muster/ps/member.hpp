@@ -1,0 +1,30 @@
+// Who is meant: a place in the job, and which of the processes that had it one after the other.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <string>
+
+namespace muster::inline v0::ps {
+
+/// Places are small numbers: the rank in a group that was launched together.
+using place = std::uint32_t;
+inline constexpr place nobody = 0xffffffff;
+/// No place is as high: what a message says is not believed beyond it.
+inline constexpr place most_places = 65536;
+
+/// A server or a worker. A process that takes the place of one that died counts its incarnation up, so that what the
+/// dead one said is not taken for its own.
+struct member {
+  place at = nobody;
+  std::uint32_t incarnation = 0;
+
+  friend auto operator<=>(const member&, const member&) = default;
+};
+
+/// "3", or "3.2" for a later incarnation than the first.
+[[nodiscard]] inline std::string to_string(const member& who) {
+  return std::to_string(who.at) + (who.incarnation > 1 ? "." + std::to_string(who.incarnation) : "");
+}
+
+}  // namespace muster::inline v0::ps

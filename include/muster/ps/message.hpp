@@ -1,0 +1,175 @@
+// What servers and workers say to each other: messages, many of them in a frame.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <span>
+
+#include <muster/ps/member.hpp>
+#include <muster/ps/shard_map.hpp>
+
+namespace muster::inline v0::ps {
+
+/// What a message is; behind each what its fields mean, of those it uses. `epoch` is that of the range's entry in the
+/// map by which the sender acts.
+enum class message_kind : std::uint8_t {
+  // A worker's.
+  push = 1,   ///< range, number: its sequence for that range, from 1; clock; version: that its values were computed
+              ///< from; offset, count, flags, payload: the table's
+  pull = 2,   ///< range, number: of the request; clock; version: a sequence of its own that the values must include;
+              ///< offset, count, flags, payload: the table's
+  pulse = 3,  ///< number: the clock, all pushes before it have been acknowledged; flags: `says_hello`, `wants_word`.
+              ///< Servers send it to each other as a sign of life
+  // A server's to a worker.
+  ack = 4,      ///< range, number: all sequences up to it are applied for good; version: of the range then; epoch
+  resend = 5,   ///< range, number: the sequence that is expected; epoch
+  values = 6,   ///< range, number: of the request; version; clock: of the slowest worker; count, payload: the table's
+  moved = 7,    ///< range, number: the version of the map by which it is not here
+  welcome = 8,  ///< number: the clock of the fastest worker
+  // Between servers.
+  entry = 9,       ///< range, number: its place in the range's log, from 1; epoch; payload: see `log_entry`
+  entry_ack = 10,  ///< range, number: all up to it have come and are held behind the sender, too; epoch
+  copied = 11,     ///< range, number: all up to it have come; epoch: the answer to `offer` and `copy`
+  offer = 12,      ///< range, epoch: what do you have?
+  copy = 13,       ///< range, number: the log's place of which the payload is the state; epoch
+};
+
+/// In the flags of a pulse: its sender joins and waits for a welcome; it wants one as a sign of life; it is done.
+inline constexpr std::uint8_t says_hello = 1;
+inline constexpr std::uint8_t wants_word = 2;
+inline constexpr std::uint8_t says_goodbye = 4;
+
+/// One message. The payload belongs to whoever gave it.
+struct message {
+  message_kind what = message_kind::pulse;
+  std::uint8_t flags = 0;
+  range_id range = 0;
+  std::uint32_t offset = 0;
+  std::uint32_t count = 0;
+  std::uint64_t number = 0;
+  std::uint64_t version = 0;
+  std::uint64_t clock = 0;  ///< the epoch in kinds that have one
+  float scale = 1;          ///< of a push: of the learning rate, or of what is added
+  std::span<const std::byte> payload{};
+
+  [[nodiscard]] std::uint64_t epoch() const noexcept { return clock; }
+};
+
+/// What a frame begins with.
+struct frame_head {
+  member from;
+  std::uint64_t map_version = 0;  ///< that its sender knows
+  std::uint64_t clock = 0;        ///< of a worker, as in a pulse
+};
+
+inline constexpr std::size_t frame_head_bytes = 32;
+inline constexpr std::size_t message_head_bytes = 48;
+inline constexpr std::size_t most_payload = std::size_t{1} << 30;
+/// Payloads lie on such a boundary when their frame does, and end on one.
+inline constexpr std::size_t payload_alignment = 16;
+
+/// Bytes of a message in a frame.
+[[nodiscard]] constexpr std::size_t encoded_bytes(std::size_t payload) noexcept {
+  return message_head_bytes + (payload + payload_alignment - 1) / payload_alignment * payload_alignment;
+}
+
+namespace detail {
+struct wire_message {  // as it lies in a frame, little-endian
+  std::uint8_t what, flags, zero[2];
+  std::uint32_t range, bytes, offset, count;
+  float scale;
+  std::uint64_t number, version, clock;
+};
+static_assert(sizeof(wire_message) == message_head_bytes);
+}  // namespace detail
+
+/// Writes the head of a frame.
+void encode(const frame_head& head, std::span<std::byte, frame_head_bytes> to) noexcept;
+/// Reads any bytes whatever.
+[[nodiscard]] std::optional<frame_head> decode_head(std::span<const std::byte> frame) noexcept;
+
+/// Writes the head of a message whose payload, of `payload` bytes, goes behind it.
+inline void encode_head(const message& what, std::size_t payload, std::byte* to) noexcept {
+  const detail::wire_message wire{static_cast<std::uint8_t>(what.what),
+                                  what.flags,
+                                  {},
+                                  what.range,
+                                  static_cast<std::uint32_t>(payload),
+                                  what.offset,
+                                  what.count,
+                                  what.scale,
+                                  what.number,
+                                  what.version,
+                                  what.clock};
+  std::memcpy(to, &wire, sizeof wire);
+}
+
+/// Writes all of it, `encoded_bytes(payload)` bytes.
+inline void encode(const message& what, std::byte* to) noexcept {
+  encode_head(what, what.payload.size(), to);
+  if (what.payload.empty()) return;
+  std::memcpy(to + message_head_bytes, what.payload.data(), what.payload.size());
+  const std::size_t end = message_head_bytes + what.payload.size();
+  std::memset(to + end, 0, encoded_bytes(what.payload.size()) - end);
+}
+
+/// Takes the messages of a frame one by one out of any bytes whatever.
+class message_reader {
+ public:
+  explicit message_reader(std::span<const std::byte> behind_head) noexcept : rest_(behind_head) {}
+
+  /// The next message, whose payload points into the frame; false at the end, or where there is none.
+  [[nodiscard]] bool next(message& into) noexcept {
+    detail::wire_message wire;
+    if (rest_.size() < sizeof wire) return false;
+    std::memcpy(&wire, rest_.data(), sizeof wire);
+    if (wire.what < 1 || wire.what > static_cast<std::uint8_t>(message_kind::copy) || wire.zero[0] != 0 ||
+        wire.zero[1] != 0 || wire.bytes > most_payload || encoded_bytes(wire.bytes) > rest_.size())
+      return false;
+    into = {static_cast<message_kind>(wire.what),
+            wire.flags,
+            wire.range,
+            wire.offset,
+            wire.count,
+            wire.number,
+            wire.version,
+            wire.clock,
+            wire.scale,
+            rest_.subspan(sizeof wire, wire.bytes)};
+    rest_ = rest_.subspan(encoded_bytes(wire.bytes));
+    return true;
+  }
+  /// Whether all was read: else the frame is no frame.
+  [[nodiscard]] bool whole() const noexcept { return rest_.empty(); }
+
+ private:
+  std::span<const std::byte> rest_;
+};
+
+/// What the log of a range consists of, and what goes down its chain.
+struct log_entry {
+  enum class kind : std::uint8_t {
+    push = 0,  ///< of `from`, to be applied with `weight`
+    fold = 1   ///< bulk-synchronous: the sum of all pushes of `clock` becomes one update
+  };
+  kind what = kind::push;
+  std::uint8_t flags = 0;  ///< this and the next two as in the push
+  std::uint32_t offset = 0;
+  std::uint32_t count = 0;
+  member from;
+  std::uint64_t sequence = 0;
+  std::uint64_t clock = 0;
+  float weight = 1;  ///< 0: it was too old, and is only remembered
+  float scale = 1;
+  std::span<const std::byte> payload{};
+};
+
+inline constexpr std::size_t log_entry_head_bytes = 48;
+void encode_head(const log_entry& entry, std::span<std::byte, log_entry_head_bytes> to) noexcept;
+/// Reads any bytes whatever.
+[[nodiscard]] std::optional<log_entry> decode_entry(std::span<const std::byte> payload) noexcept;
+
+}  // namespace muster::inline v0::ps

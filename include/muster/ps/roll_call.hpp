@@ -1,0 +1,46 @@
+// Who was heard, and when.
+#pragma once
+
+#include <vector>
+
+#include <muster/core/clock.hpp>
+#include <muster/ps/member.hpp>
+
+namespace muster::inline v0::ps {
+
+/// When each place was heard last. Not thread safe; O(1) a word.
+class roll_call {
+ public:
+  /// It is expected to be heard from now on, unless it was before.
+  void expect(const member& who, clock::time_point now) {
+    auto& one = at(who.at);
+    if (one.incarnation != who.incarnation) one = {who.incarnation, now};
+  }
+  void hear(const member& who, clock::time_point now) { at(who.at) = {who.incarnation, now}; }
+  /// Time passes. One who was itself away for a good part of `silence` did not hear anybody, which is nobody's fault.
+  void tick(clock::time_point now, clock::duration silence) {
+    if (now - ticked_ > silence / 4) {
+      for (auto& one : heard_) one.when = now;
+    }
+    ticked_ = now;
+  }
+  [[nodiscard]] bool is_silent(const member& who, clock::time_point now, clock::duration longer_than) const {
+    return who.at < heard_.size() && heard_[who.at].incarnation == who.incarnation &&
+           now - heard_[who.at].when > longer_than;
+  }
+
+ private:
+  struct entry {
+    std::uint32_t incarnation = 0;
+    clock::time_point when{};
+  };
+  entry& at(place who) {
+    if (heard_.size() <= who) heard_.resize(who + 1);
+    return heard_[who];
+  }
+
+  std::vector<entry> heard_;
+  clock::time_point ticked_{};
+};
+
+}  // namespace muster::inline v0::ps

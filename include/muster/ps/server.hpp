@@ -1,0 +1,219 @@
+// A server's side of the protocol: messages in, messages out, without sockets, clocks or threads.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <muster/core/clock.hpp>
+#include <muster/ps/clocks.hpp>
+#include <muster/ps/consistency.hpp>
+#include <muster/ps/message.hpp>
+#include <muster/ps/roll_call.hpp>
+#include <muster/ps/shard_map.hpp>
+
+namespace muster::inline v0::ps {
+
+/// The values that a server keeps; what they are is nothing that the protocol knows. All calls name ranges that the
+/// server holds, and are made by one thread.
+class range_storage {
+ public:
+  range_storage() = default;
+  range_storage(const range_storage&) = delete;
+  range_storage& operator=(const range_storage&) = delete;
+  virtual ~range_storage() = default;
+
+  /// Whether a push or pull of any origin is one that `apply` and `read` can carry out.
+  [[nodiscard]] virtual bool accepts(range_id range, const message& asked) const = 0;
+  /// Carries out an entry of the log, the same at every server that has what came before it. Of pushes whose weight is
+  /// 0 it is not told.
+  virtual void apply(range_id range, const log_entry& entry) = 0;
+  /// What a pull asks for; valid until the next call.
+  [[nodiscard]] virtual std::span<const std::byte> read(range_id range, const message& pull) = 0;
+  /// All that there is of a range, appended.
+  virtual void save(range_id range, std::string& to) const = 0;
+  /// What `save` wrote, there or elsewhere; false for what it cannot have written.
+  [[nodiscard]] virtual bool load(range_id range, std::span<const std::byte> saved) = 0;
+  /// The range as it is in the beginning, and where it is not held any more.
+  virtual void reset(range_id range) = 0;
+};
+
+/// Where a server's words go.
+class server_outlet {
+ public:
+  server_outlet() = default;
+  server_outlet(const server_outlet&) = delete;
+  server_outlet& operator=(const server_outlet&) = delete;
+  virtual ~server_outlet() = default;
+
+  /// The payload is taken before it returns.
+  virtual void send(place to, const message& what) = 0;
+  /// The store's map becomes `next` if it still is of version `expected`. Whatever comes of it is told by `learn`, or
+  /// `swap_failed`.
+  virtual void swap(std::uint64_t expected, const shard_map& next) = 0;
+  /// There may be a newer map: `learn` it.
+  virtual void look_for_map() = 0;
+};
+
+/// What all processes of a job have in common.
+struct protocol_settings {
+  consistency how{};
+  clock::duration retry = std::chrono::milliseconds(50);      ///< after which what was not answered is said again
+  clock::duration silence = std::chrono::milliseconds(1000);  ///< after which a server that was not heard is suspect
+  clock::duration worker_silence = std::chrono::seconds(30);  ///< and a worker, which may compute for long
+  std::size_t window = std::size_t{64} << 20;  ///< bytes that a learner may lag behind before it is given a fresh copy
+  std::size_t moves_at_once = 8;               ///< ranges
+};
+
+/// One server. Not thread safe. A push costs O(1), a change of the map O(ranges).
+///
+/// A push counts from when the last of its range's chain has it, and is acknowledged then: it is lost only if all of
+/// the chain die. Every server of the chain keeps, beside the values, the sequence of the last push of each worker: a
+/// push is applied when it is the next of its worker, and what was applied before is only acknowledged again. That
+/// table goes wherever the values go, in the same message.
+///
+/// A server that was fenced can do no harm: it is in no chain, so nobody takes its word, and what it applies alone is
+/// acknowledged to nobody. With one copy alone (no replicas) a fenced server might acknowledge what nobody will have;
+/// therefore the last holder of a range is fenced only when it is known to be dead.
+class server {
+ public:
+  server(member self, const protocol_settings& settings, range_storage& values, server_outlet& out,
+         const shard_map& map);
+
+  /// The store's map; older ones than the one it knows are ignored.
+  void learn(const shard_map& map, clock::time_point now);
+  /// A swap came to nothing that is known: it is tried again.
+  void swap_failed() { swapping_ = false; }
+  /// A frame of any origin; what is no frame is ignored. Answers wait for `flush`.
+  void hear(std::span<const std::byte> frame, clock::time_point now);
+  /// Sends the acknowledgements of what was heard: one a range and worker, however many pushes.
+  void flush();
+  /// Time passes; about ten times in `retry`.
+  void tick(clock::time_point now);
+
+  /// A server or worker is gone: certainly, or as far as can be told.
+  void suspect(const member& who, bool proven);
+  /// Wants its ranges to move away, to end when it `is_fenced`.
+  void leave() { leaving_ = true; }
+
+  [[nodiscard]] const member& self() const noexcept { return self_; }
+  [[nodiscard]] const shard_map& map() const noexcept { return map_; }
+  [[nodiscard]] const clock_table& clocks() const noexcept { return clocks_; }
+  /// The others went on without it. It does nothing any more.
+  [[nodiscard]] bool is_fenced() const noexcept { return fenced_; }
+  /// No worker of the map has more to do.
+  [[nodiscard]] bool is_done() const noexcept {
+    return std::all_of(map_.workers.begin(), map_.workers.end(),
+                       [&](const member& who) { return farewells_.contains(who); });
+  }
+  /// Whether it serves that range, and how many entries its log has here.
+  [[nodiscard]] bool serves(range_id range) const noexcept { return ranges_[range].serves(); }
+  [[nodiscard]] bool holds(range_id range) const noexcept { return ranges_[range].has_state; }
+  [[nodiscard]] std::uint64_t version(range_id range) const noexcept { return ranges_[range].applied; }
+  /// What it is to that range, in words: for logs.
+  [[nodiscard]] std::string describe(range_id range) const;
+  /// Pulls that wait for slower workers.
+  [[nodiscard]] std::size_t waiting() const noexcept { return parked_.size(); }
+
+ private:
+  enum class role : std::uint8_t { none, holder, learner };
+  // The pushes of one worker that a range has had.
+  struct seen {
+    std::uint32_t incarnation = 0;
+    bool to_acknowledge = false;
+    std::uint64_t applied = 0;    // the last sequence
+    std::uint64_t committed = 0;  // of those, the last that all of the chain have
+  };
+  struct kept_entry {
+    std::uint64_t index;
+    std::vector<std::byte> body;
+  };
+  // An entry that is to be acknowledged to its worker when the chain has it.
+  struct pending {
+    std::uint64_t index;
+    member from;
+    std::uint64_t sequence;
+  };
+  struct held_range {
+    role as = role::none;
+    bool has_state = false;
+    bool stopped = false;  // its head is about to leave: serves no more
+    std::uint64_t epoch = 0;
+    place before = nobody;
+    place behind = nobody;  // in the chain, or the learner
+    bool behind_is_learner = false;
+    bool behind_counts = false;   // a learner without which nothing is acknowledged
+    bool behind_known = false;    // how far it is
+    bool to_acknowledge = false;  // to the one before
+    std::uint64_t behind_has = 0;
+    std::uint64_t sent = 0;
+    std::uint64_t applied = 0;
+    std::uint64_t committed = 0;
+    std::uint64_t folded = 0;  // bulk: clocks whose sums were applied
+    std::size_t kept_bytes = 0;
+    clock::time_point said{};     // to the one behind, last
+    std::deque<kept_entry> kept;  // what the one behind may have to be told
+    std::deque<pending> waiting;  // at the head
+    std::vector<seen> workers;    // by place
+
+    [[nodiscard]] bool is_head() const noexcept { return as == role::holder && before == nobody; }
+    [[nodiscard]] bool serves() const noexcept { return is_head() && has_state && !stopped; }
+  };
+  struct parked_pull {
+    member from;
+    message what;
+    std::vector<std::byte> payload;
+  };
+
+  void hear_worker(const member& from, const message& said, clock::time_point now);
+  void hear_server(const member& from, const message& said, clock::time_point now);
+  void hear_push(const member& from, const message& said, held_range& range, clock::time_point now);
+  void hear_pull(const member& from, const message& said);
+  void hear_pulse(const member& from, const message& said, clock::time_point now);
+  void hear_entry(place from, const message& said, held_range& range, clock::time_point now);
+  void hear_copied(const message& said, held_range& range, clock::time_point now);
+  void hear_copy(place from, const message& said, held_range& range);
+
+  void take_place(range_id id, held_range& range, clock::time_point now);
+  void append(range_id id, held_range& range, const log_entry& entry, clock::time_point now);
+  void apply(range_id id, held_range& range, const log_entry& entry);
+  void commit(range_id id, held_range& range, std::uint64_t up_to);
+  void settle(range_id id, held_range& range);
+  void acknowledge_to(range_id id, held_range& range, place worker);
+  void send_entries(range_id id, held_range& range, clock::time_point now);
+  void send_copy(range_id id, held_range& range, clock::time_point now);
+  void offer(range_id id, held_range& range, clock::time_point now);
+  void send_values(const member& to, const message& pull);
+  [[nodiscard]] bool is_ready(const member& from, const message& pull) const;
+  void clocks_moved(clock::time_point now);
+  void fold_due(clock::time_point now);
+  void retry_parked();
+  void govern();
+  void look_for_the_silent(clock::time_point now);
+  seen& seen_of(held_range& range, place worker);
+
+  member self_;
+  protocol_settings settings_;
+  range_storage& values_;
+  server_outlet& out_;
+  shard_map map_;
+  clock_table clocks_;
+  std::vector<held_range> ranges_;
+  std::vector<parked_pull> parked_;
+  std::vector<std::pair<range_id, place>> acknowledge_;  // workers; nobody: the one before in the chain
+  std::set<member> dead_;
+  std::set<member> suspects_;
+  std::set<member> farewells_;  // workers that are done
+  roll_call heard_;
+  clock::time_point pulsed_{};
+  bool swapping_ = false;
+  bool leaving_ = false;
+  bool fenced_ = false;
+};
+
+}  // namespace muster::inline v0::ps

@@ -1,0 +1,93 @@
+// Who holds which range of the parameters: a record with a version of its own, changed by compare-and-swap alone.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <muster/ps/member.hpp>
+
+namespace muster::inline v0::ps {
+
+/// Ranges of all tables count through.
+using range_id = std::uint32_t;
+inline constexpr std::size_t most_ranges = 65536;
+
+/// A server that is not fenced.
+struct server_entry {
+  member who;
+  std::uint32_t weight = 1;  ///< it gets ranges in proportion
+  bool leaving = false;      ///< its ranges move away, and then it may end
+
+  friend bool operator==(const server_entry&, const server_entry&) = default;
+};
+
+/// Who holds one range. The first of the chain takes pushes and pulls, each hands every push on to the next, and it
+/// counts when the last one has it. So each has all that those behind it have.
+struct shard_range {
+  std::uint64_t epoch = 0;   ///< the version of the map in which this entry changed last
+  std::vector<place> chain;  ///< empty: nobody is left who has it
+  place learner = nobody;    ///< is given a copy by the last of the chain, and then becomes the last
+  place leaver = nobody;     ///< leaves the chain when the learner is in it
+
+  [[nodiscard]] place head() const noexcept { return chain.empty() ? nobody : chain.front(); }
+  [[nodiscard]] bool holds(place who) const noexcept {
+    return std::find(chain.begin(), chain.end(), who) != chain.end();
+  }
+  friend bool operator==(const shard_range&, const shard_range&) = default;
+};
+
+/// The whole record. A plain value; its size is that of the ranges.
+struct shard_map {
+  std::uint64_t version = 0;
+  std::uint32_t replicas = 0;  ///< copies beyond the first that every range should have
+  std::vector<server_entry> servers;
+  std::vector<member> workers;  ///< those that are not fenced: their clocks count
+  std::vector<shard_range> ranges;
+
+  [[nodiscard]] const server_entry* server(place at) const noexcept;
+  [[nodiscard]] bool has_server(const member& who) const noexcept;
+  [[nodiscard]] bool has_worker(const member& who) const noexcept;
+  /// One line a server: what it holds. For logs and for who asks.
+  [[nodiscard]] std::string describe() const;
+
+  [[nodiscard]] std::string encode() const;
+  /// Reads any bytes whatever; nothing when they are not such a record.
+  [[nodiscard]] static std::optional<shard_map> decode(std::string_view text);
+
+  friend bool operator==(const shard_map&, const shard_map&) = default;
+};
+
+/// The first map: ranges in proportion to the weights, and the copies of one server's ranges spread over all others, so
+/// that when it dies each of them takes a part. Throws configuration_error without servers or with more ranges than
+/// `most_ranges`; with fewer than replicas + 1 servers, ranges have fewer copies until more come.
+[[nodiscard]] shard_map first_map(std::vector<server_entry> servers, std::vector<member> workers, std::size_t ranges,
+                                  std::uint32_t replicas);
+
+/// The map without these servers. Those of whose death there is proof lose what they hold; one that is only suspect
+/// stays as long as it is the last to hold some range. Nothing when nothing changes. Its version is one up.
+[[nodiscard]] std::optional<shard_map> without_servers(const shard_map& map, std::span<const member> dead,
+                                                       std::span<const member> suspects);
+/// The map without a worker.
+[[nodiscard]] std::optional<shard_map> without_worker(const shard_map& map, const member& who);
+/// The map with one more worker, or the next incarnation of one.
+[[nodiscard]] shard_map with_worker(const shard_map& map, const member& who);
+/// The map with one more server, which holds nothing yet. What an earlier incarnation held is lost to it.
+[[nodiscard]] shard_map with_server(const shard_map& map, const server_entry& who);
+
+/// The next step to where every range has its copies, every server its share, and no leaving one anything: new learners
+/// (at most `at_once` in all), and servers that are done with leaving. Nothing when all is as it should be or under
+/// way.
+[[nodiscard]] std::optional<shard_map> rebalanced(const shard_map& map, std::size_t at_once = 8);
+
+/// The learner of a range becomes the last of its chain.
+[[nodiscard]] shard_map with_learner_joined(const shard_map& map, range_id range);
+/// The one that is to leave a range has left its chain.
+[[nodiscard]] shard_map without_leaver(const shard_map& map, range_id range);
+
+}  // namespace muster::inline v0::ps

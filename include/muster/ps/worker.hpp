@@ -1,0 +1,141 @@
+// A worker's side of the protocol: messages in, messages out, without sockets, clocks or threads.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <muster/core/clock.hpp>
+#include <muster/ps/message.hpp>
+#include <muster/ps/roll_call.hpp>
+#include <muster/ps/server.hpp>
+#include <muster/ps/shard_map.hpp>
+
+namespace muster::inline v0::ps {
+
+/// Where a worker's words go, and what comes back.
+class worker_outlet {
+ public:
+  worker_outlet() = default;
+  worker_outlet(const worker_outlet&) = delete;
+  worker_outlet& operator=(const worker_outlet&) = delete;
+  virtual ~worker_outlet() = default;
+
+  /// The payload is taken before it returns, or stays the caller's as `worker::push` says.
+  virtual void send(place to, const message& what) = 0;
+  /// There may be a newer map: `learn` it.
+  virtual void look_for_map() = 0;
+  /// All pushes to that range up to this sequence count: their memory is the caller's again.
+  virtual void acknowledged(range_id range, std::uint64_t sequence) = 0;
+  /// What a pull asked for; the payload is valid during the call. Each pull is answered once.
+  virtual void answered(std::uint64_t pull, const message& values) = 0;
+};
+
+/// One worker. Not thread safe. A push or pull costs O(1) beside what it sends.
+///
+/// Pushes to one range take effect in the order in which they are made, each once, whatever servers die: they are said
+/// again until they are acknowledged.
+class worker {
+ public:
+  /// One that `joins` waits until every server knows it (`is_ready`) and begins at the clock of the fastest.
+  worker(member self, const protocol_settings& settings, worker_outlet& out, const shard_map& map, bool joins = false);
+
+  /// Starts a push; the payload stays where it is until it is `acknowledged`. `version` is that of the pull that the
+  /// values were computed from. Returns its sequence for that range, from 1.
+  std::uint64_t push(range_id range, const message& what, clock::time_point now);
+  /// Starts a pull of values that include all pushes of this worker to that range, if `own`; returns its number.
+  std::uint64_t pull(range_id range, const message& what, bool own, clock::time_point now);
+  /// Nobody waits for that pull any more.
+  void forget(std::uint64_t pull) { pulls_.erase(pull); }
+  /// One step is done: what is pushed and pulled from now on is of the next.
+  void next_clock();
+  /// Nothing is to be pushed or pulled any more: when all pushes count, servers are told that nobody needs to wait for
+  /// this worker. It is over when all of them know: when it `has_left`.
+  void leave() noexcept { leaving_ = true; }
+  [[nodiscard]] bool has_left() const noexcept;
+  /// The payload of a push that is not acknowledged yet; nothing of one that is.
+  [[nodiscard]] std::span<const std::byte> payload(range_id range, std::uint64_t sequence) const noexcept;
+  /// It lies elsewhere from now on.
+  void move_payload(range_id range, std::uint64_t sequence, std::span<const std::byte> to) noexcept;
+
+  void learn(const shard_map& map, clock::time_point now);
+  void hear(std::span<const std::byte> frame, clock::time_point now);
+  /// Time passes; about ten times in `retry`.
+  void tick(clock::time_point now);
+
+  [[nodiscard]] const member& self() const noexcept { return self_; }
+  [[nodiscard]] const shard_map& map() const noexcept { return map_; }
+  /// Steps that this worker has done.
+  [[nodiscard]] std::uint64_t clock_now() const noexcept { return clock_; }
+  /// Of them, those all of whose pushes count: what servers are told.
+  [[nodiscard]] std::uint64_t clock_said() const noexcept;
+  [[nodiscard]] bool is_ready() const noexcept { return !joins_; }
+  /// The others went on without it. It does nothing any more.
+  [[nodiscard]] bool is_fenced() const noexcept { return fenced_; }
+  /// Bytes of pushes that are not acknowledged, and their number.
+  [[nodiscard]] std::size_t unacknowledged_bytes() const noexcept { return bytes_; }
+  [[nodiscard]] std::size_t unacknowledged() const noexcept { return count_; }
+  [[nodiscard]] std::size_t unanswered() const noexcept { return pulls_.size(); }
+  /// The last sequence that was pushed to a range, and of those that count.
+  [[nodiscard]] std::uint64_t pushed(range_id range) const noexcept { return lines_[range].next - 1; }
+  [[nodiscard]] std::uint64_t counted(range_id range) const noexcept { return lines_[range].counted; }
+  /// Servers that were not heard for so long.
+  [[nodiscard]] std::vector<member> silent(clock::time_point now, clock::duration longer_than) const;
+  /// A range whose servers are all gone, if this worker waits for one; -1 for none.
+  [[nodiscard]] std::int64_t waits_in_vain() const noexcept;
+
+ private:
+  struct kept_push {
+    message what;  // without its payload's bytes, which are the caller's
+  };
+  // What goes to one range, in its order.
+  struct line {
+    place to = nobody;
+    std::uint64_t epoch = 0;
+    std::uint64_t next = 1;     // sequence
+    std::uint64_t counted = 0;  // acknowledged
+    std::uint64_t sent = 0;
+    std::uint64_t resent_from = 0;  // what it was asked to say again, so that it says it once
+    clock::time_point since{};      // when it was told last, or heard of
+    std::deque<kept_push> kept;     // from counted + 1 on
+    bool listed = false;            // among the busy ones
+  };
+  struct open_pull {
+    message what;
+    std::vector<std::byte> payload;
+    clock::time_point asked{};
+  };
+
+  void hear_one(place from, const message& said, clock::time_point now);
+  void send_kept(line& one);
+  void send_pull(std::uint64_t number, open_pull& one, clock::time_point now);
+  void say_pulse(std::uint8_t flags = 0);
+  void close_clocks();
+
+  member self_;
+  protocol_settings settings_;
+  worker_outlet& out_;
+  shard_map map_;
+  std::vector<line> lines_;
+  std::vector<range_id> busy_;  // lines with something kept
+  std::map<std::uint64_t, open_pull> pulls_;
+  std::uint64_t next_pull_ = 1;
+  std::uint64_t clock_ = 0;
+  std::deque<std::uint64_t> open_of_clock_;  // pushes not acknowledged of clocks from `first_open_` on
+  std::uint64_t first_open_ = 0;
+  std::size_t bytes_ = 0;
+  std::size_t count_ = 0;
+  clock::time_point pulsed_{};
+  roll_call heard_;
+  std::vector<member> welcomes_;   // servers that know it
+  std::vector<member> farewells_;  // and that know that it is done
+  bool joins_ = false;
+  bool leaving_ = false;
+  bool fenced_ = false;
+};
+
+}  // namespace muster::inline v0::ps

@@ -1,0 +1,51 @@
+#include <muster/core/device/memory.hpp>
+
+#include <string>
+
+#include "check.hpp"
+
+namespace muster::inline v0::detail {
+
+void device_release::operator()(void* memory) const noexcept { (void)cudaFree(memory); }
+
+void* allocate_on_device(std::size_t bytes) {
+  void* memory = nullptr;
+  if (const auto answer = cudaMalloc(&memory, bytes); answer != cudaSuccess) {
+    (void)cudaGetLastError();
+    std::size_t free = 0;
+    std::size_t all = 0;
+    (void)cudaMemGetInfo(&free, &all);
+    throw error(error_kind::other, "the device has no " + std::to_string(bytes) + " bytes (CUDA says: " +
+                                       cudaGetErrorString(answer) + "; " + std::to_string(free) + " of " +
+                                       std::to_string(all) + " are free); use a smaller model or batch");
+  }
+  std::unique_ptr<void, device_release> held(memory);
+  check_cuda(cudaMemset(memory, 0, bytes), "cudaMemset");
+  check_cuda(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");  // streams of one's own do not wait for it
+  return held.release();
+}
+
+void copy_to_device(const void* from, void* to, std::size_t bytes, device_stream_ref stream) {
+  if (bytes > 0) check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream.handle), "cudaMemcpyAsync");
+}
+
+void copy_from_device(const void* from, void* to, std::size_t bytes, device_stream_ref stream) {
+  if (bytes > 0) check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream.handle), "cudaMemcpyAsync");
+}
+
+void copy_on_device(const void* from, void* to, std::size_t bytes, device_stream_ref stream) {
+  if (bytes > 0)
+    check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream.handle), "cudaMemcpyAsync");
+}
+
+void clear_on_device(void* memory, std::size_t bytes, device_stream_ref stream) {
+  if (bytes > 0) check_cuda(cudaMemsetAsync(memory, 0, bytes, stream.handle), "cudaMemsetAsync");
+}
+
+void require_same_size(std::size_t from, std::size_t to) {
+  if (from == to) return;
+  throw configuration_error("cannot copy " + std::to_string(from) + " elements to a span of " + std::to_string(to) +
+                            " (the lengths differ); pass spans of one length");
+}
+
+}  // namespace muster::inline v0::detail

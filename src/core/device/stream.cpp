@@ -1,0 +1,98 @@
+#include <muster/core/device/stream.hpp>
+
+#include <string>
+#include <thread>
+
+#include "check.hpp"
+
+namespace muster::inline v0 {
+namespace {
+
+// CUDA has no wait with a deadline: it is asked, back to back at first and then with naps.
+template <class Done>
+void poll(const char* what, clock::time_point until, const Done& done) {
+  constexpr int quick = 1000;
+  constexpr std::chrono::microseconds nap{50};
+  const auto begin = clock::now();
+  for (int turn = 0; !done(); ++turn) {
+    if (turn < quick) continue;
+    if (clock::now() >= until) {
+      throw timeout_error(what, {},
+                          std::string(what) + " was not done after " + std::to_string(seconds_since(begin)) +
+                              " s (the device works on, or waits for a peer); give it longer, or look for a kernel "
+                              "that does not end");
+    }
+    std::this_thread::sleep_for(nap);
+  }
+}
+
+bool is_done(cudaError_t answer, const char* call) {
+  if (answer == cudaErrorNotReady) {
+    (void)cudaGetLastError();
+    return false;
+  }
+  detail::check_cuda(answer, call);
+  return true;
+}
+
+}  // namespace
+
+int device_count() noexcept {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+  (void)cudaGetLastError();
+  return 0;
+}
+
+int current_device() {
+  int device = 0;
+  detail::check_cuda(cudaGetDevice(&device), "cudaGetDevice");
+  return device;
+}
+
+void use_device(int device) {
+  const int count = device_count();
+  if (device < 0 || device >= count) {
+    throw configuration_error("there is no device " + std::to_string(device) + " (this process sees " +
+                              std::to_string(count) + "); look at nvidia-smi and CUDA_VISIBLE_DEVICES");
+  }
+  detail::check_cuda(cudaSetDevice(device), "cudaSetDevice");
+}
+
+device_stream::device_stream() {
+  CUstream_st* made = nullptr;
+  detail::check_cuda(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  handle_.reset(made);
+}
+
+void device_stream::release::operator()(CUstream_st* handle) const noexcept { (void)cudaStreamDestroy(handle); }
+
+void device_stream::wait(clock::time_point until) const { wait_for(*this, until); }
+
+void wait_for(device_stream_ref stream, clock::time_point until) {
+  poll("work on a stream", until, [&] { return is_done(cudaStreamQuery(stream.handle), "cudaStreamQuery"); });
+}
+
+device_event::device_event(device_stream_ref at) {
+  CUevent_st* made = nullptr;
+  detail::check_cuda(cudaEventCreateWithFlags(&made, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+  handle_.reset(made);
+  detail::check_cuda(cudaEventRecord(made, at.handle), "cudaEventRecord");
+}
+
+void device_event::release::operator()(CUevent_st* handle) const noexcept { (void)cudaEventDestroy(handle); }
+
+bool device_event::test() const {
+  return handle_ == nullptr || is_done(cudaEventQuery(handle_.get()), "cudaEventQuery");
+}
+
+void device_event::wait(clock::time_point until) const {
+  poll("an event", until, [&] { return test(); });
+}
+
+void device_event::hold_back(device_stream_ref stream) const {
+  if (handle_ != nullptr)
+    detail::check_cuda(cudaStreamWaitEvent(stream.handle, handle_.get(), 0), "cudaStreamWaitEvent");
+}
+
+}  // namespace muster::inline v0

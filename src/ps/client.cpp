@@ -1,0 +1,222 @@
+#include <muster/ps/client.hpp>
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include <muster/core/error.hpp>
+
+#include "worker_process.hpp"
+
+namespace muster::inline v0::ps {
+namespace {
+
+void require(const table_layout& layout, std::uint32_t table, bool sparse) {
+  if (table >= layout.tables().size()) {
+    throw configuration_error("there is no table " + std::to_string(table) + " (the job has " +
+                              std::to_string(layout.tables().size()) + "); they count from 0");
+  }
+  if ((layout.tables()[table].size == 0) == sparse) return;
+  throw configuration_error("table '" + layout.tables()[table].name + "' is " + (sparse ? "dense" : "sparse") +
+                            (sparse ? " (it has no keys); push and pull slices" : " (its rows have keys); name them"));
+}
+
+void require_slice(const table_layout& layout, std::uint32_t table, std::size_t offset, std::size_t count) {
+  require(layout, table, false);
+  const auto& spec = layout.tables()[table];
+  if (offset <= spec.size && count <= spec.size - offset) return;
+  throw configuration_error("table '" + spec.name + "' has no elements " + std::to_string(offset) + " to " +
+                            std::to_string(offset + count) + " (it has " + std::to_string(spec.size) +
+                            "); give a slice of it");
+}
+
+void require_rows(const table_layout& layout, std::uint32_t table, std::size_t keys, std::size_t values) {
+  require(layout, table, true);
+  const auto& spec = layout.tables()[table];
+  if (values == keys * spec.width) return;
+  throw configuration_error(std::to_string(keys) + " rows of table '" + spec.name + "' are not " +
+                            std::to_string(values) + " values (each has " + std::to_string(spec.width) +
+                            "); give one row a key");
+}
+
+// The parts of a slice, range by range: part(range, offset in it, count, offset in the slice).
+template <class Part>
+void for_each_part(const table_layout& layout, std::uint32_t table, std::size_t offset, std::size_t count,
+                   const Part& part) {
+  for (std::size_t done = 0; done < count;) {
+    const range_id id = layout.range_of_element(table, offset + done);
+    const auto& range = layout.range(id);
+    const std::size_t from = offset + done - range.begin;
+    const std::size_t size = std::min(range.size - from, count - done);
+    part(id, from, size, done);
+    done += size;
+  }
+}
+
+// The positions of keys by range.
+std::vector<std::vector<std::uint32_t>> rows_by_range(const table_layout& layout, std::uint32_t table,
+                                                      std::span<const std::uint64_t> keys) {
+  std::vector<std::vector<std::uint32_t>> rows(layout.last(table) - layout.first(table));
+  for (std::uint32_t i = 0; i < keys.size(); ++i)
+    rows[layout.range_of_key(table, keys[i]) - layout.first(table)].push_back(i);
+  return rows;
+}
+
+}  // namespace
+
+// ---- pending ----
+
+pending::pending() = default;
+pending::pending(pending&& other) noexcept
+    : of_(std::exchange(other.of_, nullptr)),
+      first_(other.first_),
+      more_(std::move(other.more_)),
+      pull_(std::move(other.pull_)) {}
+pending& pending::operator=(pending&& other) noexcept {
+  if (this == &other) return *this;
+  release();
+  of_ = std::exchange(other.of_, nullptr);
+  first_ = other.first_;
+  more_ = std::move(other.more_);
+  pull_ = std::move(other.pull_);
+  return *this;
+}
+pending::~pending() { release(); }
+
+void pending::release() noexcept {
+  if (of_ != nullptr && !of_->is_done(*this)) of_->release(*this);
+  of_ = nullptr;
+}
+
+bool pending::test() {
+  if (of_ == nullptr || of_->is_done(*this)) return true;
+  of_->progress();
+  return of_->is_done(*this);
+}
+
+void pending::wait() {
+  if (of_ == nullptr || of_->is_done(*this)) return;
+  of_->wait_until([&] { return of_->is_done(*this); }, pull_ ? "pull" : "push");
+}
+
+std::uint64_t pending::version() const noexcept { return pull_ ? pull_->version : 0; }
+
+// ---- dense ----
+
+pending client::push_async(std::uint32_t table, std::span<const float> values, const push_options& how) {
+  require_slice(of_->layout(), table, how.offset, values.size());
+  pending made;
+  for_each_part(of_->layout(), table, how.offset, values.size(),
+                [&](range_id range, std::size_t from, std::size_t size, std::size_t at) {
+                  of_->push_part(made, range,
+                                 {.offset = static_cast<std::uint32_t>(from),
+                                  .count = static_cast<std::uint32_t>(size),
+                                  .scale = how.scale,
+                                  .payload = std::as_bytes(values.subspan(at, size))});
+                });
+  of_->begun(false);
+  return made;
+}
+
+pending client::pull_async(std::uint32_t table, std::span<float> values, std::size_t offset) {
+  require_slice(of_->layout(), table, offset, values.size());
+  pending made;
+  for_each_part(of_->layout(), table, offset, values.size(),
+                [&](range_id range, std::size_t from, std::size_t size, std::size_t at) {
+                  of_->pull_part(
+                      made, range,
+                      {.offset = static_cast<std::uint32_t>(from), .count = static_cast<std::uint32_t>(size)},
+                      values.data() + at, {}, 0);
+                });
+  of_->begun(true);
+  return made;
+}
+
+void client::push(std::uint32_t table, std::span<const float> values, const push_options& how) {
+  push_async(table, values, how).wait();
+}
+
+void client::pull(std::uint32_t table, std::span<float> values, std::size_t offset) {
+  pull_async(table, values, offset).wait();
+}
+
+void client::push_pull(std::uint32_t table, std::span<const float> pushed, std::span<float> pulled,
+                       const push_options& how) {
+  auto sent = push_async(table, pushed, how);
+  pull(table, pulled, how.offset);
+  sent.wait();
+}
+
+// ---- sparse ----
+
+pending client::push_async(std::uint32_t table, std::span<const std::uint64_t> keys, std::span<const float> rows,
+                           const push_options& how) {
+  require_rows(of_->layout(), table, keys.size(), rows.size());
+  const std::size_t width = of_->layout().tables()[table].width;
+  const auto by_range = rows_by_range(of_->layout(), table, keys);
+  pending made;
+  for (range_id i = 0; i < by_range.size(); ++i) {
+    const auto& mine = by_range[i];
+    if (mine.empty()) continue;
+    std::vector<std::byte> payload(mine.size() * (sizeof(std::uint64_t) + width * sizeof(float)));
+    std::byte* key_to = payload.data();
+    std::byte* row_to = payload.data() + mine.size() * sizeof(std::uint64_t);
+    for (const auto row : mine) {
+      std::memcpy(key_to, &keys[row], sizeof(std::uint64_t));
+      std::memcpy(row_to, rows.data() + row * width, width * sizeof(float));
+      key_to += sizeof(std::uint64_t);
+      row_to += width * sizeof(float);
+    }
+    of_->push_own_part(made, of_->layout().first(table) + i,
+                       {.count = static_cast<std::uint32_t>(mine.size()), .scale = how.scale}, std::move(payload));
+  }
+  of_->begun(false);
+  return made;
+}
+
+pending client::pull_async(std::uint32_t table, std::span<const std::uint64_t> keys, std::span<float> rows) {
+  require_rows(of_->layout(), table, keys.size(), rows.size());
+  const std::size_t width = of_->layout().tables()[table].width;
+  auto by_range = rows_by_range(of_->layout(), table, keys);
+  pending made;
+  std::vector<std::uint64_t> asked;
+  for (range_id i = 0; i < by_range.size(); ++i) {
+    auto& mine = by_range[i];
+    if (mine.empty()) continue;
+    asked.clear();
+    for (const auto row : mine) asked.push_back(keys[row]);
+    const message what{.count = static_cast<std::uint32_t>(mine.size()), .payload = std::as_bytes(std::span(asked))};
+    of_->pull_part(made, of_->layout().first(table) + i, what, rows.data(), std::move(mine), width);
+  }
+  of_->begun(true);
+  return made;
+}
+
+void client::push(std::uint32_t table, std::span<const std::uint64_t> keys, std::span<const float> rows,
+                  const push_options& how) {
+  push_async(table, keys, rows, how).wait();
+}
+
+void client::pull(std::uint32_t table, std::span<const std::uint64_t> keys, std::span<float> rows) {
+  pull_async(table, keys, rows).wait();
+}
+
+// ---- the rest ----
+
+void client::flush() {
+  of_->wait_until([&] { return of_->core().unacknowledged() == 0; }, "flush");
+}
+
+void client::next_clock() { of_->next_clock(); }
+std::uint64_t client::clock_now() const noexcept { return of_->core().clock_now(); }
+void client::progress() { of_->progress(); }
+
+std::uint64_t client::version(std::uint32_t table, std::size_t element) const {
+  require_slice(of_->layout(), table, element, 1);
+  return of_->version(of_->layout().range_of_element(table, element));
+}
+
+const shard_map& client::map() const noexcept { return of_->core().map(); }
+
+}  // namespace muster::inline v0::ps

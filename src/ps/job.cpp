@@ -1,0 +1,166 @@
+#include <muster/ps/job.hpp>
+
+#include <random>
+
+#include <muster/comm/collectives/allgather.hpp>
+#include <muster/comm/collectives/barrier.hpp>
+#include <muster/comm/collectives/broadcast.hpp>
+#include <muster/comm/rendezvous/memory_store.hpp>
+#include <muster/comm/rendezvous/open_store.hpp>
+#include <muster/core/error.hpp>
+#include <muster/core/hash.hpp>
+
+#include "server_process.hpp"
+#include "worker_process.hpp"
+
+namespace muster::inline v0::ps {
+namespace {
+
+clock::duration span_of(seconds span) { return std::chrono::duration_cast<clock::duration>(span); }
+
+protocol_settings protocol_of(const job_options& options) {
+  protocol_settings made;
+  made.how = options.how;
+  made.retry = span_of(options.retry);
+  made.silence = span_of(options.silence);
+  made.worker_silence = span_of(options.timeout);
+  return made;
+}
+
+std::uint64_t digest_of(const job_options& options, const table_layout& layout) {
+  return digest()
+      .add(layout.digest())
+      .add(static_cast<std::uint64_t>(options.servers))
+      .add(std::uint64_t{options.replicas})
+      .add(to_string(options.how))
+      .value();
+}
+
+void check(group& ranks, const job_options& options, const table_layout& layout) {
+  if (options.servers < 1 || options.servers >= ranks.size()) {
+    throw configuration_error("of " + std::to_string(ranks.size()) + " ranks " + std::to_string(options.servers) +
+                              " cannot serve (one at least serves, and one works); choose --servers from 1 to " +
+                              std::to_string(ranks.size() - 1));
+  }
+  if (!ranks.abilities().any_source) {
+    throw configuration_error("transport " + std::string(ranks.abilities().name) +
+                              " cannot carry a parameter server (it has no receives from any source); use shm, tcp, "
+                              "local or mpi");
+  }
+  const std::uint64_t mine[] = {digest_of(options, layout)};
+  std::vector<std::uint64_t> all(static_cast<std::size_t>(ranks.size()));
+  allgather(ranks, mine, all);
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank] != all[0]) {
+      throw mismatch_error("ranks 0 and " + std::to_string(rank) +
+                           " were given different tables, servers, replicas or consistency (all ranks must have the "
+                           "same); start them alike");
+    }
+  }
+}
+
+// Under which the job keeps its map: new for every job in a store.
+std::string name_of_job(group& ranks) {
+  std::uint64_t number[] = {0};
+  if (ranks.rank() == 0) number[0] = (std::uint64_t{std::random_device()()} << 32) ^ std::random_device()();
+  broadcast(ranks, std::span(number), 0);
+  return "ps/" + std::to_string(number[0]);
+}
+
+// One for all threads of a process; for processes what the settings and the launcher lead to.
+std::shared_ptr<any_store> store_for(context& of, group& ranks) {
+  const std::string transport = of.transport_name();
+  if (transport != "local" && transport != "self")
+    return std::make_shared<any_store>(open_store(of.configuration(), of.launcher()));
+  std::shared_ptr<any_store> store;
+  std::uint64_t where[] = {0};
+  if (ranks.rank() == 0) {
+    store = std::make_shared<any_store>(std::make_unique<memory_store>());
+    where[0] = reinterpret_cast<std::uint64_t>(&store);
+  }
+  broadcast(ranks, std::span(where), 0);
+  if (ranks.rank() != 0) store = *reinterpret_cast<const std::shared_ptr<any_store>*>(where[0]);
+  barrier(ranks);  // rank 0's stays until all have theirs
+  return store;
+}
+
+}  // namespace
+
+struct job::implementation {
+  implementation(group& all, const job_options& given, std::shared_ptr<any_store> store)
+      : options(given), layout(given.tables, static_cast<std::size_t>(given.servers)), ranks(checked(all)) {
+    const auto size = static_cast<place>(ranks.size());
+    const auto servers = static_cast<place>(options.servers);
+    std::vector<server_entry> serving;
+    std::vector<member> working;
+    for (place at = 0; at < size; ++at) {
+      if (at + servers >= size)
+        serving.push_back({{at, 1}});
+      else
+        working.push_back({at, 1});
+    }
+    const auto first = first_map(serving, working, layout.ranges(), options.replicas);
+    keeper = std::make_unique<detail::map_keeper>(std::move(store), name_of_job(ranks), first,
+                                                  deadline_after(options.timeout));
+    const member self{static_cast<place>(ranks.rank()), 1};
+    link = std::make_unique<detail::frame_link>(ranks.transport());
+    const auto protocol = protocol_of(options);
+    link->introduce({self, first.version, 0});
+    if (self.at + servers >= size) {
+      server = std::make_unique<detail::server_process>(self, protocol, layout, *link, *keeper, first);
+    } else {
+      worker = std::make_unique<detail::worker_process>(self, options, protocol, layout, *link, *keeper, first);
+      tables = std::make_unique<client>(*worker);
+    }
+  }
+  implementation(const implementation&) = delete;
+  implementation& operator=(const implementation&) = delete;
+  ~implementation() {
+    if (!ended) ranks.abort("rank " + std::to_string(ranks.rank()) + " has left the job of its parameter server");
+  }
+  group checked(group& all) {
+    check(all, options, layout);
+    return all.duplicate();
+  }
+
+  job_options options;
+  table_layout layout;
+  group ranks;
+  std::unique_ptr<detail::map_keeper> keeper;
+  std::unique_ptr<detail::frame_link> link;
+  std::unique_ptr<detail::server_process> server;
+  std::unique_ptr<detail::worker_process> worker;
+  std::unique_ptr<client> tables;
+  bool ended = false;  // as it should
+};
+
+job::job(group& ranks, const job_options& options, std::shared_ptr<any_store> store)
+    : self_(std::make_unique<implementation>(ranks, options, std::move(store))) {}
+job::job(context& of, group& ranks, const job_options& options) : job(ranks, options, store_for(of, ranks)) {}
+job::job(job&&) noexcept = default;
+job::~job() = default;
+
+bool job::is_server() const noexcept { return self_->server != nullptr; }
+int job::workers() const noexcept { return self_->ranks.size() - self_->options.servers; }
+int job::worker() const noexcept { return self_->ranks.rank(); }
+const table_layout& job::layout() const noexcept { return self_->layout; }
+
+void job::serve() {
+  if (!self_->server) throw configuration_error("this rank is a worker (it does not serve); use tables()");
+  self_->server->serve();
+  self_->ended = true;
+}
+
+client& job::tables() {
+  if (!self_->tables) throw configuration_error("this rank is a server (it has no tables to push to); call serve()");
+  return *self_->tables;
+}
+
+void job::finish() {
+  if (!self_->worker)
+    throw configuration_error("this rank is a server (serve() ends by itself); call finish() at workers");
+  self_->worker->finish();
+  self_->ended = true;
+}
+
+}  // namespace muster::inline v0::ps

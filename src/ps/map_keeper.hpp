@@ -1,0 +1,61 @@
+// The shard map in the store: watched and written by threads of their own, so that no server waits for the store.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include <muster/comm/rendezvous/store.hpp>
+#include <muster/ps/shard_map.hpp>
+
+namespace muster::inline v0::ps::detail {
+
+/// One process' view of the map. `swap`, `take` and `take_failure` are its owner's thread's and do not block.
+class map_keeper {
+ public:
+  /// Leaves `first` in the store under `key` unless a map is there, and begins with what is there. Throws
+  /// timeout_error, and data_error for what is no map.
+  map_keeper(std::shared_ptr<any_store> store, std::string key, const shard_map& first, clock::time_point until);
+  map_keeper(const map_keeper&) = delete;
+  map_keeper& operator=(const map_keeper&) = delete;
+
+  /// A map that was not taken yet.
+  [[nodiscard]] std::optional<shard_map> take();
+  /// The map becomes `next` if it is of that version; then `take` gives what came of it, or `take_failure` says that
+  /// nothing is known.
+  void swap(std::uint64_t expected, const shard_map& next);
+  [[nodiscard]] bool take_failure() noexcept { return failed_.exchange(false); }
+  /// Blocks: writes what `change` makes of the newest map until it succeeds. Returns the map then.
+  template <class Change>
+  shard_map change(const Change& change, clock::time_point until) {
+    for (;;) {
+      const auto before = store_->get(key_, until);
+      const auto next = change(read(before.value));
+      if (store_->compare_and_swap(key_, before.version, next.encode(), until).swapped) return next;
+    }
+  }
+
+ private:
+  [[nodiscard]] shard_map read(const std::string& text) const;
+  void learn(std::uint64_t version, const std::string& text);
+  void watch(const std::stop_token& stop);
+  void write(const std::stop_token& stop);
+
+  std::shared_ptr<any_store> store_;
+  std::string key_;
+  std::atomic<bool> news_{false};
+  std::atomic<bool> failed_{false};
+  std::mutex mutex_;
+  std::condition_variable_any wanted_;
+  std::uint64_t version_ = 0;  // of the store's entry
+  shard_map newest_;
+  std::optional<std::pair<std::uint64_t, shard_map>> swap_;
+  std::jthread watcher_;
+  std::jthread writer_;
+};
+
+}  // namespace muster::inline v0::ps::detail

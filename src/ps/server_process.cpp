@@ -1,0 +1,68 @@
+#include "server_process.hpp"
+
+#include <muster/core/error.hpp>
+#include <muster/core/log.hpp>
+
+namespace muster::inline v0::ps::detail {
+namespace {
+
+constexpr int ticks_a_retry = 10;
+constexpr int spins = 2000;
+// Workers whose farewell was answered may not have heard that: so long the last words are said again.
+constexpr std::chrono::milliseconds for_last_words{300};
+
+}  // namespace
+
+server_process::server_process(member self, const protocol_settings& protocol, const table_layout& layout,
+                               frame_link& link, map_keeper& keeper, const shard_map& map)
+    : protocol_(protocol),
+      link_(link),
+      keeper_(keeper),
+      values_(layout, protocol.how),
+      core_(self, protocol, values_, *this, map) {}
+
+void server_process::tick(clock::time_point now) {
+  for (place gone = link_.find_gone(); gone != nobody; gone = link_.find_gone()) {
+    const auto& map = core_.map();
+    log(log_level::info, "rank " + std::to_string(gone) + " is gone from the parameter server's job");
+    // What the transport says of an end may be a broken connection: the last holder of a range is kept in hope.
+    if (const auto* const server = map.server(gone)) core_.suspect(server->who, false);
+    for (const auto& worker : map.workers) {
+      if (worker.at == gone) core_.suspect(worker, false);
+    }
+  }
+  if (const auto map = keeper_.take()) core_.learn(*map, now);
+  if (keeper_.take_failure()) core_.swap_failed();
+  core_.tick(now);
+}
+
+void server_process::serve() {
+  clock::time_point next_tick{};
+  clock::time_point done_since{};
+  for (int idle = 0;; ++idle) {
+    const auto now = clock::now();
+    const bool heard = link_.poll([&](std::span<const std::byte> frame) { core_.hear(frame, now); });
+    if (now >= next_tick) {
+      next_tick = now + protocol_.retry / ticks_a_retry;
+      tick(now);
+    }
+    link_.introduce({core_.self(), core_.map().version, 0});
+    core_.flush();
+    link_.ship();
+    if (core_.is_fenced()) {
+      throw peer_failure({}, "server " + to_string(core_.self()) +
+                                 " was given up by the others of its job (they did not hear it, or its connections "
+                                 "broke); its ranges are served by them now");
+    }
+    if (core_.is_done()) {
+      if (done_since == clock::time_point{}) done_since = now;
+      if (now - done_since > for_last_words && link_.is_idle()) return;
+    } else {
+      done_since = {};
+    }
+    if (heard) idle = 0;
+    if (idle >= spins || link_.must_yield()) link_.pause(next_tick);
+  }
+}
+
+}  // namespace muster::inline v0::ps::detail

@@ -1,0 +1,33 @@
+// A server in a job: the protocol's state machine, its values and its connections.
+#pragma once
+
+#include <muster/ps/job.hpp>
+#include <muster/ps/server.hpp>
+
+#include "link.hpp"
+#include "map_keeper.hpp"
+#include "tables.hpp"
+
+namespace muster::inline v0::ps::detail {
+
+class server_process final : public server_outlet {
+ public:
+  server_process(member self, const protocol_settings& protocol, const table_layout& layout, frame_link& link,
+                 map_keeper& keeper, const shard_map& map);
+
+  void serve();
+
+ private:
+  void send(place to, const message& what) override { link_.send(to, what); }
+  void swap(std::uint64_t expected, const shard_map& next) override { keeper_.swap(expected, next); }
+  void look_for_map() override {}  // the keeper watches
+  void tick(clock::time_point now);
+
+  protocol_settings protocol_;
+  frame_link& link_;
+  map_keeper& keeper_;
+  detail::tables values_;
+  server core_;
+};
+
+}  // namespace muster::inline v0::ps::detail

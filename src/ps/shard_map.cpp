@@ -1,0 +1,353 @@
+#include <muster/ps/shard_map.hpp>
+
+#include <map>
+#include <set>
+
+#include <muster/core/error.hpp>
+
+#include "bytes.hpp"
+
+namespace muster::inline v0::ps {
+namespace {
+
+constexpr std::uint64_t map_magic = 0x6d7573746572'0301;
+constexpr std::size_t longest_chain = 64;
+
+// How many ranges each server holds a copy of, or is about to, and how many it is the head of, over its weight.
+struct load {
+  std::size_t copies = 0;
+  std::size_t heads = 0;
+  std::uint32_t weight = 1;
+};
+
+std::map<place, load> loads_of(const shard_map& map) {
+  std::map<place, load> loads;
+  for (const auto& one : map.servers) {
+    if (!one.leaving) loads[one.who.at].weight = std::max<std::uint32_t>(1, one.weight);
+  }
+  const auto count = [&](place who, std::size_t load::*what) {
+    if (const auto found = loads.find(who); found != loads.end()) ++(found->second.*what);
+  };
+  for (const auto& range : map.ranges) {
+    for (const auto who : range.chain) {
+      if (who != range.leaver) count(who, &load::copies);
+    }
+    if (range.learner != nobody) count(range.learner, &load::copies);
+    // The one behind a head that leaves takes its place.
+    const bool head_leaves = range.leaver != nobody && range.head() == range.leaver;
+    const place head = !head_leaves ? range.head() : range.chain.size() > 1 ? range.chain[1] : range.learner;
+    if (head != nobody) count(head, &load::heads);
+  }
+  return loads;
+}
+
+// Whether one more for `a` is better than for `b`: so the shares of all come out in proportion to the weights.
+bool less_loaded(const load& a, const load& b) {
+  const auto left = (a.copies + 1) * b.weight;
+  const auto right = (b.copies + 1) * a.weight;
+  return left != right ? left < right : a.heads * b.weight < b.heads * a.weight;
+}
+
+template <class Allowed>
+place least_loaded(const std::map<place, load>& loads, const Allowed& allowed) {
+  place best = nobody;
+  for (const auto& [who, its] : loads) {
+    if (allowed(who) && (best == nobody || less_loaded(its, loads.at(best)))) best = who;
+  }
+  return best;
+}
+
+void touch(shard_map& map, shard_range& range) { range.epoch = map.version; }
+
+}  // namespace
+
+const server_entry* shard_map::server(place at) const noexcept {
+  const auto found = std::find_if(servers.begin(), servers.end(), [&](const auto& one) { return one.who.at == at; });
+  return found == servers.end() ? nullptr : &*found;
+}
+
+bool shard_map::has_server(const member& who) const noexcept {
+  const auto* const found = server(who.at);
+  return found != nullptr && found->who == who;
+}
+
+bool shard_map::has_worker(const member& who) const noexcept {
+  return std::find(workers.begin(), workers.end(), who) != workers.end();
+}
+
+std::string shard_map::describe() const {
+  const auto loads = loads_of(*this);
+  std::size_t lost = 0;
+  std::size_t moving = 0;
+  for (const auto& range : ranges) {
+    lost += range.chain.empty() ? 1 : 0;
+    moving += range.learner != nobody ? 1 : 0;
+  }
+  std::string text = "map " + std::to_string(version) + ": " + std::to_string(ranges.size()) + " ranges, " +
+                     std::to_string(replicas) + " copies beyond the first, " + std::to_string(workers.size()) +
+                     " workers, " + std::to_string(moving) + " ranges on the move, " + std::to_string(lost) +
+                     " held by nobody\n";
+  for (const auto& one : servers) {
+    const auto found = loads.find(one.who.at);
+    text += "server " + to_string(one.who);
+    if (found != loads.end()) {
+      text +=
+          ": head of " + std::to_string(found->second.heads) + ", copies of " + std::to_string(found->second.copies);
+    } else {
+      text += ": leaving";
+    }
+    text += "\n";
+  }
+  return text;
+}
+
+std::string shard_map::encode() const {
+  detail::byte_writer out;
+  out.add(map_magic);
+  out.add(version);
+  out.add(replicas);
+  out.add(std::uint64_t{servers.size()});
+  for (const auto& one : servers) {
+    out.add(one.who);
+    out.add(one.weight);
+    out.add(std::uint8_t{one.leaving});
+  }
+  out.add(std::uint64_t{workers.size()});
+  for (const auto& one : workers) out.add(one);
+  out.add(std::uint64_t{ranges.size()});
+  for (const auto& one : ranges) {
+    out.add(one.epoch);
+    out.add(one.learner);
+    out.add(one.leaver);
+    out.add(std::uint64_t{one.chain.size()});
+    for (const auto who : one.chain) out.add(who);
+  }
+  return out.take();
+}
+
+std::optional<shard_map> shard_map::decode(std::string_view text) {
+  detail::byte_reader in(text);
+  shard_map read;
+  const bool known = in.number<std::uint64_t>() == map_magic;
+  read.version = in.number<std::uint64_t>();
+  read.replicas = in.number<std::uint32_t>();
+  read.servers.resize(known ? in.count(13, most_places) : 0);
+  for (auto& one : read.servers) {
+    one.who = in.number<member>();
+    one.weight = in.number<std::uint32_t>();
+    const auto leaving = in.number<std::uint8_t>();
+    one.leaving = leaving == 1;
+    if (one.who.at >= most_places || leaving > 1) in.fail();
+  }
+  read.workers.resize(known ? in.count(sizeof(member), most_places) : 0);
+  for (auto& one : read.workers) {
+    one = in.number<member>();
+    if (one.at >= most_places) in.fail();
+  }
+  read.ranges.resize(known ? in.count(24, most_ranges) : 0);
+  for (auto& one : read.ranges) {
+    one.epoch = in.number<std::uint64_t>();
+    one.learner = in.number<place>();
+    one.leaver = in.number<place>();
+    one.chain.resize(in.count(sizeof(place), longest_chain));
+    for (auto& who : one.chain) {
+      who = in.number<place>();
+      if (read.server(who) == nullptr) in.fail();
+    }
+    if (one.learner != nobody && read.server(one.learner) == nullptr) in.fail();
+    if (one.leaver != nobody && !one.holds(one.leaver)) in.fail();
+  }
+  if (!known || !in.whole()) return std::nullopt;
+  return read;
+}
+
+shard_map first_map(std::vector<server_entry> servers, std::vector<member> workers, std::size_t ranges,
+                    std::uint32_t replicas) {
+  if (servers.empty()) {
+    throw configuration_error("a parameter server needs a server (none was named); start one at least, --servers 1");
+  }
+  if (ranges > most_ranges) {
+    throw configuration_error("the tables have " + std::to_string(ranges) + " ranges (a map holds " +
+                              std::to_string(most_ranges) + "); make the ranges larger");
+  }
+  shard_map map;
+  map.version = 1;
+  map.replicas = replicas;
+  map.servers = std::move(servers);
+  map.workers = std::move(workers);
+  map.ranges.resize(ranges);
+  // Heads first: then the copies, the next of each server's ranges to the next of the others.
+  std::map<place, load> heads = loads_of(map);
+  for (auto& range : map.ranges) {
+    const auto who = least_loaded(heads, [](place) { return true; });
+    ++heads[who].copies;
+    range.chain.push_back(who);
+    touch(map, range);
+  }
+  auto loads = loads_of(map);
+  std::map<std::pair<place, place>, std::size_t> shared;  // ranges of the first that the second has a copy of
+  for (std::uint32_t copy = 0; copy < replicas && copy + 1 < loads.size(); ++copy) {
+    for (auto& range : map.ranges) {
+      const auto better = [&](place a, place b) {
+        const auto left = shared[{range.head(), a}] * loads[b].weight;
+        const auto right = shared[{range.head(), b}] * loads[a].weight;
+        return left != right ? left < right : less_loaded(loads[a], loads[b]);
+      };
+      place best = nobody;
+      for (const auto& [who, its] : loads) {
+        if (!range.holds(who) && (best == nobody || better(who, best))) best = who;
+      }
+      range.chain.push_back(best);
+      ++loads[best].copies;
+      ++shared[{range.head(), best}];
+    }
+  }
+  return map;
+}
+
+std::optional<shard_map> without_servers(const shard_map& map, std::span<const member> dead,
+                                         std::span<const member> suspects) {
+  shard_map next = map;
+  ++next.version;
+  std::set<place> out;
+  for (const auto& one : dead) {
+    if (next.has_server(one)) out.insert(one.at);
+  }
+  // The last holder of a range is not given up for a suspicion.
+  for (const auto& one : suspects) {
+    if (!next.has_server(one) || out.contains(one.at)) continue;
+    const bool last = std::any_of(next.ranges.begin(), next.ranges.end(), [&](const shard_range& range) {
+      return range.holds(one.at) && std::all_of(range.chain.begin(), range.chain.end(),
+                                                [&](place other) { return other == one.at || out.contains(other); });
+    });
+    if (!last) out.insert(one.at);
+  }
+  if (out.empty()) return std::nullopt;
+  std::erase_if(next.servers, [&](const server_entry& one) { return out.contains(one.who.at); });
+  for (auto& range : next.ranges) {
+    const auto before = range;
+    std::erase_if(range.chain, [&](place who) { return out.contains(who); });
+    if (range.learner != nobody && (out.contains(range.learner) || range.chain.empty())) {
+      range.learner = nobody;
+      range.leaver = nobody;  // nobody takes its place
+    }
+    if (range.leaver != nobody && (out.contains(range.leaver) || range.chain.size() == 1)) range.leaver = nobody;
+    if (!(range == before)) touch(next, range);
+  }
+  return next;
+}
+
+std::optional<shard_map> without_worker(const shard_map& map, const member& who) {
+  if (!map.has_worker(who)) return std::nullopt;
+  shard_map next = map;
+  ++next.version;
+  std::erase(next.workers, who);
+  return next;
+}
+
+shard_map with_worker(const shard_map& map, const member& who) {
+  shard_map next = map;
+  ++next.version;
+  std::erase_if(next.workers, [&](const member& one) { return one.at == who.at; });
+  next.workers.push_back(who);
+  return next;
+}
+
+shard_map with_server(const shard_map& map, const server_entry& who) {
+  shard_map next = map;
+  if (const auto* const before = map.server(who.who.at)) {
+    const member gone[] = {before->who};
+    next = *without_servers(map, gone, {});
+    --next.version;
+  }
+  ++next.version;
+  next.servers.push_back(who);
+  return next;
+}
+
+std::optional<shard_map> rebalanced(const shard_map& map, std::size_t at_once) {
+  shard_map next = map;
+  ++next.version;
+  bool changed = false;
+  auto loads = loads_of(next);
+  std::size_t moving = 0;
+  for (const auto& range : next.ranges) moving += range.learner != nobody ? 1 : 0;
+  const auto copies_wanted = std::min<std::size_t>(next.replicas + 1, loads.size());
+  const auto teach = [&](shard_range& range, place learner, place leaver) {
+    range.learner = learner;
+    range.leaver = leaver;
+    touch(next, range);
+    ++moving;
+    changed = true;
+    loads = loads_of(next);
+  };
+  // What has too few copies first, and then what a leaving server holds.
+  for (auto& range : next.ranges) {
+    if (moving >= at_once) break;
+    if (range.chain.empty() || range.learner != nobody || range.leaver != nobody) continue;
+    const auto stays = static_cast<std::size_t>(
+        std::count_if(range.chain.begin(), range.chain.end(), [&](place who) { return loads.contains(who); }));
+    const auto goes =
+        std::find_if(range.chain.begin(), range.chain.end(), [&](place who) { return !loads.contains(who); });
+    const auto to = least_loaded(loads, [&](place who) { return !range.holds(who); });
+    if (stays < copies_wanted && to != nobody) {
+      teach(range, to, goes == range.chain.end() ? nobody : *goes);
+    } else if (range.chain.size() > 1 && (goes != range.chain.end() || stays > copies_wanted)) {
+      range.leaver = goes != range.chain.end() ? *goes : range.chain.back();  // the others are copies enough
+      touch(next, range);
+      changed = true;
+    }
+  }
+  // Then from the fullest server to the emptiest, while that makes them more alike.
+  while (moving < at_once && loads.size() > 1) {
+    place low = nobody;
+    place high = nobody;
+    for (const auto& [who, its] : loads) {
+      if (low == nobody || its.copies * loads[low].weight < loads[low].copies * its.weight) low = who;
+      if (high == nobody || its.copies * loads[high].weight > loads[high].copies * its.weight) high = who;
+    }
+    const auto& full = loads[high];
+    const auto& empty = loads[low];
+    if (low == high || (empty.copies + 1) * full.weight > (full.copies - 1) * empty.weight) break;
+    const bool heads_first = full.heads * empty.weight > empty.heads * full.weight;
+    shard_range* best = nullptr;
+    for (auto& range : next.ranges) {
+      if (range.learner != nobody || range.leaver != nobody || !range.holds(high) || range.holds(low)) continue;
+      if (best == nullptr || ((range.head() == high) == heads_first && (best->head() == high) != heads_first))
+        best = &range;
+    }
+    if (best == nullptr) break;
+    teach(*best, low, high);
+  }
+  const auto holds_nothing = [&](place who) {
+    return std::none_of(next.ranges.begin(), next.ranges.end(),
+                        [&](const shard_range& range) { return range.holds(who) || range.learner == who; });
+  };
+  changed = std::erase_if(next.servers,
+                          [&](const server_entry& one) { return one.leaving && holds_nothing(one.who.at); }) > 0 ||
+            changed;
+  if (!changed) return std::nullopt;
+  return next;
+}
+
+shard_map with_learner_joined(const shard_map& map, range_id range) {
+  shard_map next = map;
+  ++next.version;
+  auto& changed = next.ranges.at(range);
+  changed.chain.push_back(changed.learner);
+  changed.learner = nobody;
+  touch(next, changed);
+  return next;
+}
+
+shard_map without_leaver(const shard_map& map, range_id range) {
+  shard_map next = map;
+  ++next.version;
+  auto& changed = next.ranges.at(range);
+  std::erase(changed.chain, changed.leaver);
+  changed.leaver = nobody;
+  touch(next, changed);
+  return next;
+}
+
+}  // namespace muster::inline v0::ps

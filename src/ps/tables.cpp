@@ -1,0 +1,274 @@
+#include "tables.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "bytes.hpp"
+
+namespace muster::inline v0::ps::detail {
+namespace {
+
+std::uint64_t key_at(std::span<const std::byte> keys, std::size_t i) {
+  std::uint64_t key = 0;
+  std::memcpy(&key, keys.data() + i * sizeof key, sizeof key);
+  return key;
+}
+
+template <class T>
+void append(std::string& to, std::span<const T> values) {
+  to.append(reinterpret_cast<const char*>(values.data()), values.size_bytes());
+}
+
+}  // namespace
+
+// ---- rows ----
+
+std::size_t row_index::slot_of(std::uint64_t key) const noexcept {
+  const std::size_t last = slots_.size() - 1;
+  std::size_t at = static_cast<std::size_t>(mix(key)) & last;
+  while (slots_[at] != none && keys_[slots_[at]] != key) at = (at + 1) & last;
+  return at;
+}
+
+std::uint32_t row_index::find(std::uint64_t key) const noexcept { return slots_.empty() ? none : slots_[slot_of(key)]; }
+
+std::uint32_t row_index::find_or_add(std::uint64_t key) {
+  if (2 * (keys_.size() + 1) > slots_.size()) grow();
+  auto& slot = slots_[slot_of(key)];
+  if (slot == none) {
+    slot = static_cast<std::uint32_t>(keys_.size());
+    keys_.push_back(key);
+  }
+  return slot;
+}
+
+void row_index::grow() {
+  slots_.assign(std::max<std::size_t>(16, 2 * slots_.size()), none);
+  for (std::uint32_t row = 0; row < keys_.size(); ++row) slots_[slot_of(keys_[row])] = row;
+}
+
+// ---- tables ----
+
+tables::tables(const table_layout& layout, const consistency& how)
+    : layout_(layout), bulk_(how.what == consistency::kind::bulk), kept_(layout.ranges()) {
+  for (const auto& one : layout.tables()) updates_.push_back(make_update(one.update));
+}
+
+// A range is made when it is first needed: a server holds the memory of its own ones only.
+tables::kept_range& tables::of(range_id range) {
+  auto& kept = kept_[range];
+  if (kept.made) return kept;
+  kept.made = true;
+  const auto& where = layout_.range(range);
+  if (where.size == 0) return kept;
+  kept.dense = buffer<float>(where.size * (1 + updates_[where.table]->states()));
+  std::fill_n(kept.dense.begin(), where.size, layout_.table_of(range).initial);
+  return kept;
+}
+
+bool tables::accepts(range_id range, const message& asked) const {
+  const auto& where = layout_.range(range);
+  const bool pushes = asked.what == message_kind::push;
+  if (where.size != 0) {
+    return asked.offset <= where.size && asked.count <= where.size - asked.offset &&
+           asked.payload.size() == (pushes ? asked.count * sizeof(float) : 0);
+  }
+  const std::size_t row = sizeof(std::uint64_t) + (pushes ? layout_.table_of(range).width * sizeof(float) : 0);
+  return asked.payload.size() % row == 0 && asked.payload.size() / row == asked.count;
+}
+
+void tables::update_dense(range_id range, kept_range& kept, std::size_t offset, std::span<const float> pushed,
+                          float scale) {
+  const auto& where = layout_.range(range);
+  const auto& by = *updates_[where.table];
+  const std::size_t states = by.states();
+  if (offset == 0) ++kept.updates;  // a push in several pieces counts once
+  const auto count = std::max<std::uint64_t>(1, kept.updates);
+  auto values = kept.dense.span().subspan(offset, pushed.size());
+  if (states < 2 || pushed.size() == where.size) {
+    const auto state =
+        states == 0 ? std::span<float>{} : kept.dense.span().subspan(where.size + offset, states * pushed.size());
+    return by.apply(values, pushed, state, count, scale);
+  }
+  // A part of a range: its arrays do not lie one behind the other.
+  std::vector<float> state(states * pushed.size());
+  const auto each = [&](const auto& copy) {
+    for (std::size_t k = 0; k < states; ++k)
+      copy(kept.dense.data() + (k + 1) * where.size + offset, state.data() + k * pushed.size());
+  };
+  each([&](const float* from, float* to) { std::copy_n(from, pushed.size(), to); });
+  by.apply(values, pushed, state, count, scale);
+  each([&](float* to, const float* from) { std::copy_n(from, pushed.size(), to); });
+}
+
+void tables::update_row(range_id range, kept_range& kept, std::uint64_t key, std::span<const float> pushed,
+                        float scale) {
+  const auto& table = layout_.table_of(range);
+  const auto& by = *updates_[layout_.range(range).table];
+  const std::size_t stride = table.width * (1 + by.states());
+  const std::size_t row = kept.rows.find_or_add(key);
+  if (row == kept.times.size()) {
+    kept.times.push_back(0);
+    kept.sparse.resize(kept.sparse.size() + stride, 0.0f);
+    std::fill_n(kept.sparse.begin() + static_cast<std::ptrdiff_t>(row * stride), table.width, table.initial);
+  }
+  const auto all = std::span(kept.sparse).subspan(row * stride, stride);
+  by.apply(all.first(table.width), pushed, all.subspan(table.width), ++kept.times[row], scale);
+}
+
+void tables::add_to_sum(range_id range, kept_range& kept, const log_entry& entry) {
+  const auto& where = layout_.range(range);
+  auto& to = kept.sums[entry.clock];
+  to.scale = entry.scale;
+  if (where.size != 0) {
+    to.values.resize(where.size, 0.0f);
+    for (std::size_t i = 0; i < entry.count; ++i) {
+      float value = 0;
+      std::memcpy(&value, entry.payload.data() + i * sizeof value, sizeof value);
+      to.values[entry.offset + i] += value;
+    }
+    return;
+  }
+  const std::size_t width = layout_.table_of(range).width;
+  const auto values = entry.payload.subspan(entry.count * sizeof(std::uint64_t));
+  for (std::size_t i = 0; i < entry.count; ++i) {
+    const std::size_t row = to.rows.find_or_add(key_at(entry.payload, i));
+    if (to.values.size() < (row + 1) * width) to.values.resize((row + 1) * width, 0.0f);
+    for (std::size_t k = 0; k < width; ++k) {
+      float value = 0;
+      std::memcpy(&value, values.data() + (i * width + k) * sizeof value, sizeof value);
+      to.values[row * width + k] += value;
+    }
+  }
+}
+
+void tables::apply(range_id range, const log_entry& entry) {
+  auto& kept = of(range);
+  const auto& where = layout_.range(range);
+  if (entry.what == log_entry::kind::fold) {
+    const auto found = kept.sums.find(entry.clock);
+    if (found == kept.sums.end()) return;
+    const auto& total = found->second;
+    if (where.size != 0) {
+      update_dense(range, kept, 0, total.values, total.scale);
+    } else {
+      const std::size_t width = layout_.table_of(range).width;
+      for (std::size_t row = 0; row < total.rows.keys().size(); ++row)
+        update_row(range, kept, total.rows.keys()[row], std::span(total.values).subspan(row * width, width),
+                   total.scale);
+    }
+    kept.sums.erase(found);
+    return;
+  }
+  if (bulk_) return add_to_sum(range, kept, entry);
+  const float scale = entry.scale * entry.weight;
+  // Payloads are aligned in frames; what comes from elsewhere is made so.
+  const auto floats_at = [&](std::span<const std::byte> bytes) -> std::span<const float> {
+    if (reinterpret_cast<std::uintptr_t>(bytes.data()) % alignof(float) == 0)
+      return {reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)};
+    aligned_.resize(bytes.size() / sizeof(float));
+    std::memcpy(aligned_.data(), bytes.data(), bytes.size());
+    return aligned_;
+  };
+  if (where.size != 0) return update_dense(range, kept, entry.offset, floats_at(entry.payload), scale);
+  const std::size_t width = layout_.table_of(range).width;
+  const auto values = floats_at(entry.payload.subspan(entry.count * sizeof(std::uint64_t)));
+  for (std::size_t i = 0; i < entry.count; ++i)
+    update_row(range, kept, key_at(entry.payload, i), values.subspan(i * width, width), scale);
+}
+
+std::span<const std::byte> tables::read(range_id range, const message& pull) {
+  auto& kept = of(range);
+  const auto& table = layout_.table_of(range);
+  if (layout_.range(range).size != 0) return std::as_bytes(kept.dense.span().subspan(pull.offset, pull.count));
+  const std::size_t width = table.width;
+  const std::size_t stride = width * (1 + updates_[layout_.range(range).table]->states());
+  answer_.resize(pull.count * width * sizeof(float));
+  for (std::size_t i = 0; i < pull.count; ++i) {
+    std::byte* const to = answer_.data() + i * width * sizeof(float);
+    const auto row = kept.rows.find(key_at(pull.payload, i));
+    if (row != row_index::none) {
+      std::memcpy(to, kept.sparse.data() + row * stride, width * sizeof(float));
+    } else {
+      for (std::size_t k = 0; k < width; ++k) std::memcpy(to + k * sizeof(float), &table.initial, sizeof(float));
+    }
+  }
+  return answer_;
+}
+
+// ---- copies ----
+
+void tables::save(range_id range, std::string& to) const {
+  const auto& kept = kept_[range];
+  byte_writer head;
+  head.add(std::uint64_t{kept.made});
+  head.add(kept.updates);
+  head.add(std::uint64_t{kept.dense.size()});
+  head.add(std::uint64_t{kept.times.size()});
+  head.add(std::uint64_t{kept.sparse.size()});
+  head.add(std::uint64_t{kept.sums.size()});
+  to += head.take();
+  append(to, kept.dense.span());
+  append(to, std::span(kept.rows.keys()));
+  append(to, std::span(kept.times));
+  append<float>(to, kept.sparse);
+  for (const auto& [clock, total] : kept.sums) {
+    byte_writer each;
+    each.add(clock);
+    each.add(total.scale);
+    each.add(std::uint64_t{total.values.size()});
+    each.add(std::uint64_t{total.rows.keys().size()});
+    to += each.take();
+    append<float>(to, total.values);
+    append(to, std::span(total.rows.keys()));
+  }
+}
+
+bool tables::load(range_id range, std::span<const std::byte> saved) {
+  byte_reader in(saved);
+  kept_range read;
+  const auto& where = layout_.range(range);
+  const std::size_t states = updates_[where.table]->states();
+  const std::size_t width = layout_.table_of(range).width;
+  read.made = in.number<std::uint64_t>() != 0;
+  read.updates = in.number<std::uint64_t>();
+  const auto dense = in.number<std::uint64_t>();
+  const auto rows = in.number<std::uint64_t>();
+  const auto sparse = in.number<std::uint64_t>();
+  const auto sums = in.number<std::uint64_t>();
+  if (read.made && dense != where.size * (1 + states)) return false;
+  if (!read.made && dense != 0) return false;
+  if (rows > in.rest().size() / sizeof(std::uint64_t) || sparse != rows * width * (1 + states)) return false;
+  const auto take = [&](auto* to, std::size_t count) {
+    const auto bytes = in.bytes(count * sizeof(*to));
+    if (!bytes.empty()) std::memcpy(to, bytes.data(), bytes.size());
+  };
+  read.dense = buffer<float>(static_cast<std::size_t>(dense));
+  take(read.dense.data(), read.dense.size());
+  for (std::uint64_t i = 0; i < rows; ++i) {
+    if (read.rows.find_or_add(in.number<std::uint64_t>()) != i) return false;
+  }
+  read.times.resize(rows);
+  take(read.times.data(), rows);
+  if (sparse > in.rest().size() / sizeof(float)) return false;
+  read.sparse.resize(sparse);
+  take(read.sparse.data(), sparse);
+  for (std::uint64_t i = 0; i < sums && in.good(); ++i) {
+    sum& one = read.sums[in.number<std::uint64_t>()];
+    one.scale = in.number<float>();
+    const auto values = in.number<std::uint64_t>();
+    const auto keys = in.number<std::uint64_t>();
+    if (values > in.rest().size() / sizeof(float) || keys > in.rest().size() / sizeof(std::uint64_t)) return false;
+    if (where.size != 0 ? values != where.size : values != keys * width) return false;
+    one.values.resize(values);
+    take(one.values.data(), values);
+    for (std::uint64_t k = 0; k < keys; ++k) {
+      if (one.rows.find_or_add(in.number<std::uint64_t>()) != k) return false;
+    }
+  }
+  if (!in.whole()) return false;
+  kept_[range] = std::move(read);
+  return true;
+}
+
+}  // namespace muster::inline v0::ps::detail

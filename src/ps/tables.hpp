@@ -1,0 +1,78 @@
+// The values that a server keeps: dense ranges as arrays, sparse ones as rows under keys.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <muster/core/buffer.hpp>
+#include <muster/ps/consistency.hpp>
+#include <muster/ps/server.hpp>
+#include <muster/ps/table.hpp>
+
+namespace muster::inline v0::ps::detail {
+
+/// Rows of floats under 64-bit keys, in the order in which they came: open addressing, and one array of all rows, so
+/// that a row is one or two cache lines from its key.
+class row_index {
+ public:
+  static constexpr std::uint32_t none = 0xffffffff;
+
+  [[nodiscard]] std::uint32_t find(std::uint64_t key) const noexcept;
+  /// The row of that key, a new one at the end if there is none.
+  std::uint32_t find_or_add(std::uint64_t key);
+  [[nodiscard]] const std::vector<std::uint64_t>& keys() const noexcept { return keys_; }
+
+ private:
+  [[nodiscard]] std::size_t slot_of(std::uint64_t key) const noexcept;
+  void grow();
+
+  std::vector<std::uint64_t> keys_;   // by row
+  std::vector<std::uint32_t> slots_;  // rows; none where free; a power of two of them
+};
+
+/// See `range_storage`. In messages, a dense push or pull is of `count` elements from the `offset`-th of its range on;
+/// a sparse one of `count` keys, whose rows follow them in a push. Values and keys are as they lie in memory.
+class tables final : public range_storage {
+ public:
+  tables(const table_layout& layout, const consistency& how);
+
+  [[nodiscard]] bool accepts(range_id range, const message& asked) const override;
+  void apply(range_id range, const log_entry& entry) override;
+  [[nodiscard]] std::span<const std::byte> read(range_id range, const message& pull) override;
+  void save(range_id range, std::string& to) const override;
+  [[nodiscard]] bool load(range_id range, std::span<const std::byte> saved) override;
+  void reset(range_id range) override { kept_[range] = {}; }
+
+ private:
+  // What bulk-synchronous pushes of one clock add up to.
+  struct sum {
+    std::vector<float> values;
+    row_index rows;  // sparse
+    float scale = 1;
+  };
+  struct kept_range {
+    bool made = false;
+    buffer<float> dense;               // the values, and behind them the arrays of the update function
+    row_index rows;                    // sparse
+    std::vector<float> sparse;         // by row: its values and what the update function remembers of them
+    std::vector<std::uint64_t> times;  // by row: updates
+    std::uint64_t updates = 0;         // dense
+    std::map<std::uint64_t, sum> sums;
+  };
+
+  kept_range& of(range_id range);
+  void update_dense(range_id range, kept_range& kept, std::size_t offset, std::span<const float> pushed, float scale);
+  void update_row(range_id range, kept_range& kept, std::uint64_t key, std::span<const float> pushed, float scale);
+  void add_to_sum(range_id range, kept_range& kept, const log_entry& entry);
+
+  const table_layout& layout_;
+  bool bulk_;
+  std::vector<std::shared_ptr<const update_function>> updates_;  // by table
+  std::vector<kept_range> kept_;
+  std::vector<std::byte> answer_;
+  std::vector<float> aligned_;
+};
+
+}  // namespace muster::inline v0::ps::detail

@@ -1,0 +1,251 @@
+#include <muster/ps/worker.hpp>
+
+#include <algorithm>
+#include <utility>
+
+namespace muster::inline v0::ps {
+
+worker::worker(member self, const protocol_settings& settings, worker_outlet& out, const shard_map& map, bool joins)
+    : self_(self), settings_(settings), out_(out), lines_(map.ranges.size()), open_of_clock_{0}, joins_(joins) {
+  learn(map, {});
+}
+
+// ---- what the program wants ----
+
+std::uint64_t worker::push(range_id range, const message& what, clock::time_point now) {
+  line& to = lines_[range];
+  kept_push kept{what};
+  kept.what.what = message_kind::push;
+  kept.what.range = range;
+  kept.what.number = to.next++;
+  kept.what.clock = clock_;
+  ++open_of_clock_.back();
+  ++count_;
+  bytes_ += what.payload.size();
+  if (!std::exchange(to.listed, true)) busy_.push_back(range);
+  if (to.kept.empty()) to.since = now;
+  to.kept.push_back(kept);
+  send_kept(to);
+  return kept.what.number;
+}
+
+std::uint64_t worker::pull(range_id range, const message& what, bool own, clock::time_point now) {
+  const std::uint64_t number = next_pull_++;
+  open_pull& one = pulls_[number];
+  one.what = what;
+  one.what.what = message_kind::pull;
+  one.what.range = range;
+  one.what.number = number;
+  one.what.clock = clock_;
+  one.what.version = own ? lines_[range].next - 1 : 0;
+  one.payload.assign(what.payload.begin(), what.payload.end());
+  send_pull(number, one, now);
+  return number;
+}
+
+void worker::next_clock() {
+  ++clock_;
+  open_of_clock_.push_back(0);
+  close_clocks();
+  say_pulse();
+}
+
+// Steps whose pushes are all acknowledged are done for everybody.
+void worker::close_clocks() {
+  while (open_of_clock_.size() > 1 && open_of_clock_.front() == 0) {
+    open_of_clock_.pop_front();
+    ++first_open_;
+  }
+}
+
+std::uint64_t worker::clock_said() const noexcept { return first_open_; }
+
+// ---- the map ----
+
+void worker::learn(const shard_map& map, clock::time_point now) {
+  if (map.version <= map_.version || map.ranges.size() != lines_.size()) return;
+  map_ = map;
+  fenced_ = !map_.has_worker(self_);
+  if (fenced_) return say_pulse();
+  for (range_id id = 0; id < lines_.size(); ++id) {
+    line& one = lines_[id];
+    one.epoch = map_.ranges[id].epoch;
+    const place to = map_.ranges[id].head();
+    if (one.to == to) continue;
+    one.to = to;
+    one.sent = one.counted;
+    one.resent_from = 0;
+    send_kept(one);
+  }
+  for (auto& [number, one] : pulls_) send_pull(number, one, now);
+  for (const auto& one : map_.servers) heard_.expect(one.who, now);
+  say_pulse();
+}
+
+// ---- what servers say ----
+
+void worker::hear(std::span<const std::byte> frame, clock::time_point now) {
+  if (fenced_ && !leaving_) return;
+  const auto head = decode_head(frame);
+  if (!head) return;
+  if (head->map_version > map_.version) out_.look_for_map();
+  if (!map_.has_server(head->from)) return;
+  heard_.hear(head->from, now);
+  message said;
+  message_reader in(frame.subspan(frame_head_bytes));
+  while (in.next(said)) hear_one(head->from.at, said, now);
+}
+
+void worker::hear_one(place from, const message& said, clock::time_point now) {
+  const member who = map_.server(from)->who;
+  const bool knows_the_end = said.what == message_kind::welcome ? (said.flags & says_goodbye) != 0
+                                                                : said.what == message_kind::moved && fenced_;
+  if (leaving_ && knows_the_end && std::find(farewells_.begin(), farewells_.end(), who) == farewells_.end())
+    farewells_.push_back(who);
+  if (fenced_) return;
+  if (said.what == message_kind::welcome) {
+    if (!joins_) return;
+    if (std::find(welcomes_.begin(), welcomes_.end(), who) == welcomes_.end()) welcomes_.push_back(who);
+    clock_ = std::max(clock_, said.number);
+    joins_ = !std::all_of(map_.servers.begin(), map_.servers.end(), [&](const server_entry& one) {
+      return std::find(welcomes_.begin(), welcomes_.end(), one.who) != welcomes_.end();
+    });
+    first_open_ = clock_;
+    if (!joins_) say_pulse();
+    return;
+  }
+  if (said.what == message_kind::moved) {
+    if (said.number > map_.version) out_.look_for_map();
+    return;
+  }
+  if (said.range >= lines_.size()) return;
+  line& one = lines_[said.range];
+  if (from != one.to) return;  // it was the head once
+  switch (said.what) {
+    case message_kind::ack: {
+      if (said.number >= one.next) return;
+      while (one.counted < said.number) {
+        const auto& done = one.kept.front().what;
+        bytes_ -= done.payload.size();
+        --count_;
+        --open_of_clock_[done.clock - first_open_];
+        ++one.counted;
+        one.kept.pop_front();
+      }
+      one.sent = std::max(one.sent, one.counted);
+      one.since = now;
+      const auto before = first_open_;
+      close_clocks();
+      out_.acknowledged(said.range, said.number);
+      if (first_open_ != before) say_pulse();
+      return;
+    }
+    case message_kind::resend:
+      if (said.number <= one.counted || said.number > one.sent || one.resent_from == said.number) return;
+      one.resent_from = said.number;
+      one.sent = said.number - 1;
+      return send_kept(one);
+    case message_kind::values: {
+      const auto found = pulls_.find(said.number);
+      if (found == pulls_.end() || found->second.what.range != said.range) return;
+      pulls_.erase(found);
+      return out_.answered(said.number, said);
+    }
+    default:
+      return;
+  }
+}
+
+// ---- what it says ----
+
+void worker::send_kept(line& one) {
+  if (one.to == nobody || fenced_ || joins_) return;
+  while (one.sent < one.next - 1) {
+    const auto& next = one.kept[static_cast<std::size_t>(one.sent - one.counted)];
+    ++one.sent;
+    out_.send(one.to, next.what);
+  }
+}
+
+void worker::send_pull(std::uint64_t number, open_pull& one, clock::time_point now) {
+  const place to = lines_[one.what.range].to;
+  one.what.number = number;
+  one.asked = now;
+  if (to == nobody || fenced_ || joins_) return;
+  message asked = one.what;
+  asked.payload = one.payload;
+  out_.send(to, asked);
+}
+
+void worker::say_pulse(std::uint8_t flags) {
+  if (fenced_ && !leaving_) return;
+  if (joins_) flags |= says_hello;
+  if (leaving_ && count_ == 0) flags |= says_goodbye;
+  for (const auto& one : map_.servers)
+    out_.send(one.who.at, {.what = message_kind::pulse, .flags = flags, .number = clock_said()});
+}
+
+// ---- time ----
+
+bool worker::has_left() const noexcept {
+  return leaving_ && count_ == 0 && std::all_of(map_.servers.begin(), map_.servers.end(), [&](const server_entry& one) {
+           return std::find(farewells_.begin(), farewells_.end(), one.who) != farewells_.end();
+         });
+}
+
+std::span<const std::byte> worker::payload(range_id range, std::uint64_t sequence) const noexcept {
+  const line& one = lines_[range];
+  if (sequence <= one.counted || sequence >= one.next) return {};
+  return one.kept[static_cast<std::size_t>(sequence - one.counted - 1)].what.payload;
+}
+
+void worker::move_payload(range_id range, std::uint64_t sequence, std::span<const std::byte> to) noexcept {
+  line& one = lines_[range];
+  if (sequence > one.counted && sequence < one.next)
+    one.kept[static_cast<std::size_t>(sequence - one.counted - 1)].what.payload = to;
+}
+
+void worker::tick(clock::time_point now) {
+  if (fenced_ && !leaving_) return;
+  heard_.tick(now, settings_.silence);
+  std::erase_if(busy_, [&](range_id id) {
+    line& one = lines_[id];
+    if (one.kept.empty()) {
+      one.listed = false;
+      return true;
+    }
+    if (now - one.since >= settings_.retry) {
+      one.since = now;
+      one.sent = one.counted;
+      one.resent_from = 0;
+      send_kept(one);
+    }
+    return false;
+  });
+  for (auto& [number, one] : pulls_) {
+    if (now - one.asked >= settings_.retry) send_pull(number, one, now);
+  }
+  if (now - pulsed_ < settings_.retry) return;
+  pulsed_ = now;
+  say_pulse(wants_word);
+}
+
+std::vector<member> worker::silent(clock::time_point now, clock::duration longer_than) const {
+  std::vector<member> found;
+  for (const auto& one : map_.servers) {
+    if (heard_.is_silent(one.who, now, longer_than)) found.push_back(one.who);
+  }
+  return found;
+}
+
+std::int64_t worker::waits_in_vain() const noexcept {
+  for (const auto id : busy_) {
+    if (lines_[id].to == nobody && !lines_[id].kept.empty()) return id;
+  }
+  for (const auto& [number, one] : pulls_) {
+    if (lines_[one.what.range].to == nobody) return one.what.range;
+  }
+  return -1;
+}
+
+}  // namespace muster::inline v0::ps

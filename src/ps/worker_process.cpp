@@ -1,0 +1,196 @@
+#include "worker_process.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+namespace muster::inline v0::ps::detail {
+namespace {
+
+// A frame with so much in it leaves at once; a fuller one costs less a word, a smaller one is there sooner.
+constexpr std::size_t ship_at = 16384;
+// Frames to one server that its transport has not taken yet.
+constexpr std::size_t most_under_way = 24;
+constexpr int ticks_a_retry = 10;
+
+}  // namespace
+
+worker_process::worker_process(member self, const job_options& options, const protocol_settings& protocol,
+                               const table_layout& layout, frame_link& link, map_keeper& keeper, const shard_map& map)
+    : options_(options),
+      protocol_(protocol),
+      layout_(layout),
+      link_(link),
+      keeper_(keeper),
+      core_(self, protocol, *this, map),
+      now_(clock::now()),
+      own_(layout.ranges()),
+      versions_(layout.ranges(), 0) {}
+
+// ---- out ----
+
+void worker_process::send(place to, const message& what) {
+  link_.send(to, what);
+  if (link_.waiting(to) >= ship_at) link_.ship(to);
+}
+
+void worker_process::await_room(std::size_t bytes) {
+  const auto has_room = [&] {
+    return core_.unacknowledged_bytes() + bytes <= options_.window || core_.unacknowledged() == 0;
+  };
+  if (!has_room()) wait_until(has_room, "push");
+}
+
+void worker_process::push_part(pending& to, range_id range, const message& what) {
+  await_room(what.payload.size());
+  const place server = core_.map().ranges[range].head();
+  if (server != nobody && link_.under_way(server) >= most_under_way)
+    wait_until([&] { return link_.under_way(server) < most_under_way; }, "push");
+  message told = what;
+  told.version = versions_[range];
+  const pending::part part{range, core_.push(range, told, now_)};
+  if (to.of_ == nullptr) {
+    to.of_ = this;
+    to.first_ = part;
+  } else {
+    to.more_.push_back(part);
+  }
+}
+
+void worker_process::push_own_part(pending& to, range_id range, message what, std::vector<std::byte> payload) {
+  what.payload = payload;
+  auto& own = own_[range];
+  own.push_back({core_.pushed(range) + 1, std::move(payload)});  // its bytes stay where they are
+  push_part(to, range, what);
+}
+
+void worker_process::pull_part(pending& to, range_id range, const message& what, float* out,
+                               std::vector<std::uint32_t> rows, std::size_t width) {
+  to.of_ = this;
+  if (!to.pull_) to.pull_ = std::make_unique<open_pull>();
+  const auto number = core_.pull(range, what, true, now_);
+  to.pull_->numbers.push_back(number);
+  ++to.pull_->left;
+  const std::size_t bytes = what.count * sizeof(float) * std::max<std::size_t>(1, width);
+  targets_[number] = {to.pull_.get(), out, std::move(rows), width, bytes};
+}
+
+// What was begun leaves now, unless more of the kind can be expected while answers are due.
+void worker_process::begun(bool pulls) {
+  if (pulls || core_.unacknowledged() <= 1) {
+    link_.introduce({core_.self(), core_.map().version, core_.clock_said()});
+    link_.ship();
+  }
+}
+
+// ---- in ----
+
+void worker_process::acknowledged(range_id range, std::uint64_t sequence) {
+  auto& own = own_[range];
+  while (!own.empty() && own.front().sequence <= sequence) own.pop_front();
+}
+
+void worker_process::answered(std::uint64_t pull, const message& values) {
+  const auto found = targets_.find(pull);
+  if (found == targets_.end()) return;
+  const auto& to = found->second;
+  if (values.payload.size() == to.bytes) {
+    if (to.width == 0) {
+      std::memcpy(to.out, values.payload.data(), to.bytes);
+    } else {
+      const std::size_t row = to.width * sizeof(float);
+      for (std::size_t i = 0; i < to.rows.size(); ++i)
+        std::memcpy(to.out + to.rows[i] * to.width, values.payload.data() + i * row, row);
+    }
+  }
+  versions_[values.range] = values.version;
+  to.of->version = std::min(to.of->version, values.version);
+  --to.of->left;
+  targets_.erase(found);
+}
+
+void worker_process::progress() {
+  now_ = clock::now();
+  link_.introduce({core_.self(), core_.map().version, core_.clock_said()});
+  link_.poll([&](std::span<const std::byte> frame) { core_.hear(frame, now_); });
+  if (const auto map = keeper_.take()) core_.learn(*map, now_);
+  if (now_ >= next_tick_) {
+    next_tick_ = now_ + protocol_.retry / ticks_a_retry;
+    (void)link_.find_gone();
+    core_.tick(now_);
+  }
+  link_.ship();
+}
+
+// ---- waiting ----
+
+bool worker_process::is_done(const pending& one) const noexcept {
+  if (one.pull_) return one.pull_->left == 0;
+  return core_.counted(one.first_.range) >= one.first_.sequence &&
+         std::all_of(one.more_.begin(), one.more_.end(),
+                     [&](const auto& part) { return core_.counted(part.range) >= part.sequence; });
+}
+
+void worker_process::release(pending& one) noexcept {
+  if (one.pull_) {
+    for (const auto number : one.pull_->numbers) {
+      targets_.erase(number);
+      core_.forget(number);
+    }
+    return;
+  }
+  const auto keep = [&](const auto& part) {
+    const auto payload = core_.payload(part.range, part.sequence);
+    auto& own = own_[part.range];
+    const bool owns =
+        std::any_of(own.begin(), own.end(), [&](const owned& each) { return each.sequence == part.sequence; });
+    if (payload.empty() || owns) return;
+    const auto at =
+        std::find_if(own.begin(), own.end(), [&](const owned& each) { return each.sequence > part.sequence; });
+    const auto made = own.insert(at, {part.sequence, {payload.begin(), payload.end()}});
+    core_.move_payload(part.range, part.sequence, made->bytes);
+  };
+  keep(one.first_);
+  for (const auto& part : one.more_) keep(part);
+}
+
+void worker_process::give_up(std::string_view what) {
+  if (core_.is_fenced()) {
+    throw peer_failure({}, "this worker was given up by the servers of its job (they did not hear it for longer than " +
+                               std::to_string(seconds(protocol_.worker_silence).count()) +
+                               " s, or its connections broke); start it again");
+  }
+  if (const auto range = core_.waits_in_vain(); range >= 0) {
+    throw peer_failure({}, "range " + std::to_string(range) + " of table '" +
+                               layout_.table_of(static_cast<range_id>(range)).name +
+                               "' is lost (all servers that held it are gone); run with more replicas");
+  }
+  std::vector<int> silent;
+  for (const auto& one : core_.silent(now_, std::chrono::duration_cast<clock::duration>(options_.silence)))
+    silent.push_back(static_cast<int>(one.at));
+  throw timeout_error(std::string(what), silent,
+                      "a " + std::string(what) + " has not ended within " + std::to_string(options_.timeout.count()) +
+                          " s (" +
+                          (silent.empty() ? "all servers answer; a slower worker may be waited for"
+                                          : "not heard: rank " + format_ranks(silent)) +
+                          "); look at what they do, or raise the timeout");
+}
+
+void worker_process::next_clock() {
+  core_.next_clock();
+  progress();
+}
+
+void worker_process::finish() {
+  wait_until([&] { return core_.unacknowledged() == 0; }, "flush");
+  core_.leave();
+  const auto until = deadline_after(options_.timeout);
+  next_tick_ = {};
+  while (!core_.has_left()) {
+    progress();
+    if (now_ >= until) give_up("finish");
+    link_.pause(std::min(until, next_tick_));
+  }
+  while (!link_.is_idle() && clock::now() < until) progress();
+}
+
+}  // namespace muster::inline v0::ps::detail

@@ -1,0 +1,98 @@
+// A worker in a job: the protocol's state machine, its connections, and the values that are on their way.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include <muster/core/error.hpp>
+#include <muster/ps/client.hpp>
+#include <muster/ps/job.hpp>
+#include <muster/ps/worker.hpp>
+
+#include "link.hpp"
+#include "map_keeper.hpp"
+
+namespace muster::inline v0::ps::detail {
+
+/// What one call has pulled, and where it goes.
+struct open_pull {
+  std::vector<std::uint64_t> numbers;  // of the protocol's pulls
+  std::size_t left = 0;
+  std::uint64_t version = ~std::uint64_t{0};
+};
+
+class worker_process final : public worker_outlet {
+ public:
+  worker_process(member self, const job_options& options, const protocol_settings& protocol, const table_layout& layout,
+                 frame_link& link, map_keeper& keeper, const shard_map& map);
+
+  // ---- for the client ----
+  [[nodiscard]] const table_layout& layout() const noexcept { return layout_; }
+  [[nodiscard]] const worker& core() const noexcept { return core_; }
+  void push_part(pending& to, range_id range, const message& what);
+  void push_own_part(pending& to, range_id range, message what, std::vector<std::byte> payload);
+  void pull_part(pending& to, range_id range, const message& what, float* out, std::vector<std::uint32_t> rows,
+                 std::size_t width);
+  void begun(bool pulls);
+  [[nodiscard]] bool is_done(const pending& one) const noexcept;
+  /// Nobody waits for it any more, and its memory goes.
+  void release(pending& one) noexcept;
+  void next_clock();
+  void progress();
+  template <class Ready>
+  void wait_until(const Ready& ready, std::string_view what);
+  [[nodiscard]] std::uint64_t version(range_id range) const noexcept { return versions_[range]; }
+  void finish();
+
+ private:
+  // Where the rows of one answer go.
+  struct target {
+    open_pull* of;
+    float* out;
+    std::vector<std::uint32_t> rows;  // sparse
+    std::size_t width;                // of them; 0: dense
+    std::size_t bytes;
+  };
+  struct owned {
+    std::uint64_t sequence;
+    std::vector<std::byte> bytes;
+  };
+
+  void send(place to, const message& what) override;
+  void look_for_map() override {}  // the keeper watches
+  void acknowledged(range_id range, std::uint64_t sequence) override;
+  void answered(std::uint64_t pull, const message& values) override;
+  void await_room(std::size_t bytes);
+  [[noreturn]] void give_up(std::string_view what);
+
+  const job_options& options_;
+  protocol_settings protocol_;
+  const table_layout& layout_;
+  frame_link& link_;
+  map_keeper& keeper_;
+  worker core_;
+  clock::time_point now_;
+  clock::time_point next_tick_{};
+  std::unordered_map<std::uint64_t, target> targets_;
+  std::vector<std::deque<owned>> own_;  // by range: payloads that are nobody else's
+  std::vector<std::uint64_t> versions_;
+};
+
+template <class Ready>
+void worker_process::wait_until(const Ready& ready, std::string_view what) {
+  const auto until = deadline_after(options_.timeout);
+  constexpr int spins = 2000;
+  for (int idle = 0;; ++idle) {
+    progress();
+    if (ready()) return;
+    if (core_.is_fenced() || core_.waits_in_vain() >= 0 || now_ >= until) give_up(what);
+    if (idle < spins && !link_.must_yield()) continue;
+    link_.pause(std::min(until, next_tick_));
+  }
+}
+
+}  // namespace muster::inline v0::ps::detail

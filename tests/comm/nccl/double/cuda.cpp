@@ -1,0 +1,242 @@
+// TEST DOUBLE, never installed: the CUDA runtime on host memory. A stream is a thread that does one thing after
+// another, so what is put on it is as asynchronous as on a device.
+#include <cuda_runtime_api.h>
+
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "control.hpp"
+#include "stream.hpp"
+
+namespace {
+
+constexpr int devices = 8;
+constexpr std::size_t device_memory = std::size_t{1} << 30;
+thread_local int device = 0;
+
+struct allocations {
+  std::mutex mutex;
+  std::map<void*, std::size_t> bytes;
+  std::size_t all = 0;
+};
+allocations& memory() {
+  static auto* const kept = new allocations;  // threads of streams may outlive static objects
+  return *kept;
+}
+
+/// A stream's work, which its thread shares: a destroyed stream still ends what is on it.
+struct queue {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<std::function<void()>> tasks;
+  bool busy = false;
+  bool closed = false;
+
+  void run() {
+    std::unique_lock lock(mutex);
+    for (;;) {
+      changed.wait(lock, [&] { return closed || !tasks.empty(); });
+      if (tasks.empty()) return;
+      const auto task = std::move(tasks.front());
+      tasks.pop_front();
+      busy = true;
+      lock.unlock();
+      task();
+      lock.lock();
+      busy = false;
+      changed.notify_all();
+    }
+  }
+};
+
+struct mark {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool done = false;
+};
+
+[[maybe_unused]] const bool said = [] {
+  std::fprintf(stderr, "[%s]\n", nccl_double::name);
+  return true;
+}();
+
+}  // namespace
+
+struct CUstream_st {
+  std::shared_ptr<queue> work = std::make_shared<queue>();
+  CUstream_st() {
+    std::thread([mine = work] { mine->run(); }).detach();
+  }
+};
+
+struct CUevent_st {
+  std::shared_ptr<mark> at;
+};
+
+namespace {
+queue& queue_of(cudaStream_t stream) {
+  static auto* const default_stream = new CUstream_st;
+  return stream == nullptr ? *default_stream->work : *stream->work;
+}
+}  // namespace
+
+namespace nccl_double {
+
+void put_on(cudaStream_t stream, std::function<void()> task) {
+  queue& work = queue_of(stream);
+  const std::lock_guard lock(work.mutex);
+  work.tasks.push_back(std::move(task));
+  work.changed.notify_all();
+}
+
+std::size_t allocated_bytes() {
+  const std::lock_guard lock(memory().mutex);
+  return memory().all;
+}
+
+}  // namespace nccl_double
+
+extern "C" {
+
+const char* cudaGetErrorString(cudaError_t error) {
+  switch (error) {
+    case cudaSuccess:
+      return "no error (test double)";
+    case cudaErrorMemoryAllocation:
+      return "out of memory (test double)";
+    case cudaErrorInvalidDevice:
+      return "invalid device ordinal (test double)";
+    default:
+      return "an error (test double)";
+  }
+}
+cudaError_t cudaGetLastError(void) { return cudaSuccess; }
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = devices;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* which) {
+  *which = device;
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int which) {
+  if (which < 0 || which >= devices) return cudaErrorInvalidDevice;
+  device = which;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetPCIBusId(char* place, int length, int which) {
+  std::snprintf(place, static_cast<std::size_t>(length), "double:%02x", static_cast<unsigned>(which));
+  return cudaSuccess;
+}
+
+cudaError_t cudaMalloc(void** to, size_t bytes) {
+  auto& all = memory();
+  const std::lock_guard lock(all.mutex);
+  if (bytes > device_memory - all.all) return cudaErrorMemoryAllocation;
+  *to = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+  std::memset(*to, 0xa5, bytes);  // a device does not clear it either
+  all.bytes[*to] = bytes;
+  all.all += bytes;
+  return cudaSuccess;
+}
+cudaError_t cudaFree(void* what) {
+  if (what == nullptr) return cudaSuccess;
+  auto& all = memory();
+  const std::lock_guard lock(all.mutex);
+  const auto found = all.bytes.find(what);
+  if (found == all.bytes.end()) return cudaErrorInvalidValue;
+  all.all -= found->second;
+  all.bytes.erase(found);
+  std::free(what);
+  return cudaSuccess;
+}
+cudaError_t cudaMemGetInfo(size_t* free, size_t* all) {
+  *all = device_memory;
+  *free = device_memory - nccl_double::allocated_bytes();
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemset(void* what, int value, size_t bytes) {
+  const auto answer = cudaMemsetAsync(what, value, bytes, nullptr);
+  return answer == cudaSuccess ? cudaStreamSynchronize(nullptr) : answer;
+}
+cudaError_t cudaMemsetAsync(void* what, int value, size_t bytes, cudaStream_t stream) {
+  nccl_double::put_on(stream, [=] { std::memset(what, value, bytes); });
+  return cudaSuccess;
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream) {
+  nccl_double::put_on(stream, [=] { std::memmove(to, from, bytes); });
+  // Ordinary host memory: the runtime takes what is to be sent before it returns.
+  return kind == cudaMemcpyHostToDevice ? cudaStreamSynchronize(stream) : cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned int) {
+  *stream = new CUstream_st;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  {
+    const std::lock_guard lock(stream->work->mutex);
+    stream->work->closed = true;
+    stream->work->changed.notify_all();
+  }
+  delete stream;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  queue& work = queue_of(stream);
+  const std::lock_guard lock(work.mutex);
+  return work.busy || !work.tasks.empty() ? cudaErrorNotReady : cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  queue& work = queue_of(stream);
+  std::unique_lock lock(work.mutex);
+  work.changed.wait(lock, [&] { return !work.busy && work.tasks.empty(); });
+  return cudaSuccess;
+}
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
+  nccl_double::put_on(stream, [=] { function(data); });
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int) {
+  *event = new CUevent_st;
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete event;
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  event->at = std::make_shared<mark>();
+  nccl_double::put_on(stream, [at = event->at] {
+    const std::lock_guard lock(at->mutex);
+    at->done = true;
+    at->changed.notify_all();
+  });
+  return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  if (!event->at) return cudaSuccess;
+  const std::lock_guard lock(event->at->mutex);
+  return event->at->done ? cudaSuccess : cudaErrorNotReady;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int) {
+  if (!event->at) return cudaSuccess;
+  nccl_double::put_on(stream, [at = event->at] {
+    std::unique_lock lock(at->mutex);
+    at->changed.wait(lock, [&] { return at->done; });
+  });
+  return cudaSuccess;
+}
+
+}  // extern "C"

@@ -1,0 +1,59 @@
+// What is an etcd's own: it comes and goes, and keeps what it has when nobody is there.
+#include <muster/comm/etcd/store.hpp>
+
+#include <thread>
+
+#include <muster/core/error.hpp>
+
+#include "catch.hpp"
+#include "places.hpp"
+
+using places::place;
+using places::soon;
+
+TEST_CASE("what a former job left in an etcd is cleared by the first that opens it, and by the last") {
+  if (!places::has_etcd()) SUCCEED("SKIPPED: there is no etcd");
+  if (!places::has_etcd()) return;
+  const place at("etcd");
+  const place other("etcd");
+  auto kept = other.open();
+  REQUIRE(kept.compare_and_swap("key", 0, "of another job", soon()).swapped);
+  {
+    auto store = at.open();
+    REQUIRE(store.compare_and_swap("key", 0, "left", soon()).swapped);
+    auto second = at.open();
+    CHECK(second.get("key", soon()).value == "left");
+  }
+  auto next = at.open();
+  CHECK(next.get("key", soon()) == muster::store_entry{});
+  CHECK(kept.get("key", soon()).value == "of another job");
+}
+
+TEST_CASE("an etcd that is stopped or killed fails calls at their deadlines, and nothing else") {
+  if (!places::has_etcd()) SUCCEED("SKIPPED: there is no etcd");
+  if (!places::has_etcd()) return;
+  places::etcd_process server;
+  const auto shortly = [] { return muster::deadline_after(muster::seconds(0.2)); };
+  muster::etcd_store store(server.address(), "http", "comes-and-goes", soon());
+  const auto first = store.compare_and_swap("key", 0, "one", soon()).now;
+  server.send(SIGSTOP);
+  CHECK_THROWS_AS(store.get("key", shortly()), muster::timeout_error);
+  CHECK_THROWS_AS(store.compare_and_swap("key", first.version, "two", shortly()), muster::timeout_error);
+  CHECK_FALSE(store.watch("key", first.version, shortly()));
+  server.send(SIGCONT);
+  const auto there = store.get("key", soon());  // the swap may have happened
+  CHECK((there.value == "one" || there.value == "two"));
+  std::jthread writer([&] { store.compare_and_swap("key", there.version, "three", soon()); });
+  CHECK(store.watch("key", there.version, soon())->value == "three");
+  writer.join();
+  server.send(SIGKILL);
+  CHECK_THROWS_AS(store.get("key", shortly()), muster::timeout_error);
+  CHECK_THROWS_AS(store.compare_and_swap("key", first.version, "four", shortly()), muster::timeout_error);
+}
+
+TEST_CASE("an etcd that cannot be reached or named is an error") {
+  const auto shortly = muster::deadline_after(muster::seconds(0.2));
+  CHECK_THROWS_AS(muster::etcd_store("127.0.0.1:1", "http", "x", shortly), muster::timeout_error);
+  CHECK_THROWS_AS(muster::etcd_store("", "http", "x", shortly), muster::configuration_error);
+  CHECK_THROWS_AS(muster::etcd_store("a:1,,b:2", "http", "x", shortly), muster::configuration_error);
+}

@@ -1,0 +1,56 @@
+#!/usr/bin/env python3
+"""Elastic jobs that mpirun starts: with --enable-recovery it leaves the others alone when a rank dies. It then ends with 0
+whatever became of the ranks, so what each of them ended with is looked at behind a shell.
+
+usage: mpirun.py --program PATH   (test_elastic_worker)
+"""
+import argparse
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--program", required=True)
+options = parser.parse_args()
+if shutil.which("mpirun") is None or "Open MPI" not in subprocess.run(["mpirun", "--version"], capture_output=True,
+                                                                     text=True, check=False).stdout:
+    print("SKIPPED: there is no mpirun of Open MPI")
+    sys.exit(77)
+RANKS = 4
+JOB = ["--samples", "500", "--batch", "50", "--epochs", "8"]
+
+
+def run(what, victims, done, status, *flags):
+    """Kills the victims when all ranks train; the others are to end with that status, so many of them done."""
+    tell = f'"{options.program}" "$@"; echo "status $?"'
+    job = subprocess.Popen(["mpirun", "--enable-recovery", "--oversubscribe", "-n", str(RANKS), "sh", "-c", tell, "sh", *JOB,
+                            *flags], env=os.environ | {"MUSTER_ELASTIC": "on", "OMPI_ALLOW_RUN_AS_ROOT": "1",
+                                                       "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"},
+                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    timer = threading.Timer(60, job.kill)
+    timer.start()
+    pids, lines = [], []
+    for line in job.stdout:
+        lines.append(line)
+        if line.startswith("ready "):
+            pids.append(int(line.split()[1]))
+            if len(pids) == RANKS:
+                for victim in victims:
+                    os.kill(pids[victim], signal.SIGKILL)
+    errors = job.stderr.read()
+    job.wait()
+    timer.cancel()
+    said = [sum(line.startswith(text) for line in lines) for text in ("done ", f"status {status}\n", "status 137\n")]
+    if said != [done, RANKS - len(victims), len(victims)]:
+        sys.exit(f"{what}: of done, status {status} and killed there are {said}\n{''.join(lines[-20:])}\n{errors}")
+    print(f"{what}: {done} done, {len(victims)} killed")
+
+
+for victim in range(RANKS):  # in the order in which they were ready: any rank, also rank 0
+    run("one is killed, shm", [victim], 3, 0)
+run("two are killed, shm", [1, 2], 2, 0)
+run("one is killed, tcp", [0], 3, 0, "--transport", "tcp")
+run("too few are left", [1, 2], 0, 11, "--min-ranks", "3", "--patience", "1")

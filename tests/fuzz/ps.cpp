@@ -1,0 +1,9 @@
+// libFuzzer on the words of the parameter server: build/<preset>/tests/fuzz/fuzz_ps -max_total_time=3600 -max_len=4096
+#include "ps.hpp"
+
+#include <cstddef>
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {  // NOLINT: the name it looks for
+  fuzz::check_ps({data, size});
+  return 0;
+}

@@ -1,0 +1,226 @@
+// Real servers and workers, as threads, over every transport: what is pushed is what is there, once.
+#include <muster/ps/job.hpp>
+
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <vector>
+
+#include <muster/comm/collectives/barrier.hpp>
+#include <muster/comm/rendezvous/memory_store.hpp>
+#include <muster/core/error.hpp>
+#include <muster/core/random.hpp>
+#include <muster/core/update.hpp>
+
+#include "catch.hpp"
+#include "comm/ranks.hpp"
+
+namespace ps = muster::ps;
+
+namespace {
+
+void require(bool condition, const char* what) {
+  if (!condition) throw std::runtime_error(what);
+}
+
+std::vector<test::fabric> fabrics() {
+#ifdef MUSTER_HAS_TCP
+  return {test::fabric::local, test::fabric::shm, test::fabric::tcp};
+#else
+  return {test::fabric::local, test::fabric::shm};
+#endif
+}
+
+/// Runs `work(job, the workers' group)` at every worker and serves at the others.
+void run_job(test::fabric over, int workers, const ps::job_options& options,
+             const std::function<void(ps::job&, muster::group&)>& work) {
+  const auto store = std::make_shared<muster::any_store>(std::make_unique<muster::memory_store>());
+  test::run_ranks(over, workers + options.servers, [&](muster::group& world) {
+    ps::job job(world, options, store);
+    auto workers_only = world.split(job.is_server() ? 0 : 1);
+    if (job.is_server()) return job.serve();
+    work(job, workers_only);
+    job.finish();
+  });
+}
+
+ps::job_options patient(ps::job_options options) {  // a busy machine with sanitizers is no dead server
+  options.silence = muster::seconds(20);
+  options.timeout = muster::seconds(60);
+  return options;
+}
+
+}  // namespace
+
+TEST_CASE("pushes of many workers add up, in slices of any size") {
+  const auto over = GENERATE(from_range(fabrics()));
+  const int servers = GENERATE(1, 3);
+  const auto replicas = static_cast<std::uint32_t>(GENERATE(0, 1));
+  INFO(over << ", " << servers << " servers, " << replicas << " replicas");
+  constexpr std::size_t size = 70000;
+  const auto options = patient({.tables = {{.name = "a", .size = size}, {.name = "b", .size = 5}},
+                                .servers = servers,
+                                .replicas = replicas,
+                                .window = 300000});
+  run_job(over, 3, options, [&](ps::job& job, muster::group& workers) {
+    auto& tables = job.tables();
+    std::vector<double> expected(size, 0.0);
+    // Every worker knows what all do: whole numbers, so that no order of sums matters.
+    for (int worker = 0; worker < workers.size(); ++worker) {
+      muster::random_stream draw(11, static_cast<std::uint64_t>(worker));
+      std::vector<ps::pending> under_way;
+      std::vector<std::vector<float>> memory;
+      for (int i = 0; i < 40; ++i) {
+        const std::size_t offset = draw.below(size);
+        const std::size_t count = draw.below(2) == 0 ? draw.below(50) : draw.below(size - offset + 1);
+        std::vector<float> values(std::min(count, size - offset));
+        for (auto& value : values) value = static_cast<float>(draw.below(9));
+        for (std::size_t k = 0; k < values.size(); ++k) expected[offset + k] += double{values[k]};
+        const bool forgotten = draw.below(4) == 0;
+        if (worker != workers.rank()) continue;
+        memory.push_back(std::move(values));
+        under_way.push_back(tables.push_async(0, memory.back(), {.offset = offset}));
+        if (!forgotten) continue;
+        under_way.clear();  // nobody waits for them, and they count nevertheless
+        memory.clear();
+      }
+      for (auto& one : under_way) one.wait();
+    }
+    tables.flush();
+    muster::barrier(workers);
+    std::vector<float> found(size);
+    tables.pull(0, found);
+    for (std::size_t i = 0; i < size; ++i) require(double{found[i]} == expected[i], "the sums");
+    std::vector<float> part(1000);
+    tables.pull(0, part, 30000);
+    require(std::equal(part.begin(), part.end(), found.begin() + 30000), "a slice");
+    muster::barrier(workers);
+  });
+}
+
+TEST_CASE("rows under keys add up, and are what they were said to be before the first push") {
+  const auto over = GENERATE(from_range(fabrics()));
+  const auto replicas = static_cast<std::uint32_t>(GENERATE(0, 1));
+  constexpr std::size_t width = 3;
+  const auto options =
+      patient({.tables = {{.name = "rows", .width = width, .initial = 0.5f}}, .servers = 2, .replicas = replicas});
+  run_job(over, 2, options, [&](ps::job& job, muster::group& workers) {
+    auto& tables = job.tables();
+    std::map<std::uint64_t, double> expected;
+    for (int worker = 0; worker < workers.size(); ++worker) {
+      muster::random_stream draw(12, static_cast<std::uint64_t>(worker));
+      for (int i = 0; i < 30; ++i) {
+        std::vector<std::uint64_t> keys(draw.below(400));
+        std::vector<float> rows;
+        for (auto& key : keys) {
+          key = muster::mix(draw.below(2000));  // any 64 bits, and some twice
+          for (std::size_t k = 0; k < width; ++k) rows.push_back(static_cast<float>(k + 1));
+          expected[key] += 1;
+        }
+        if (worker == workers.rank()) tables.push(0, keys, rows);
+      }
+    }
+    muster::barrier(workers);
+    std::vector<std::uint64_t> keys = {1, 2, 3};  // of which there are no rows
+    for (const auto& [key, times] : expected) keys.push_back(key);
+    std::vector<float> rows(keys.size() * width);
+    tables.pull(0, keys, rows);
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      for (std::size_t k = 0; k < width; ++k)
+        require(double{rows[i * width + k]} == 0.5 + static_cast<double>(k + 1) * expected[keys[i]], "a row");
+    }
+    muster::barrier(workers);
+  });
+}
+
+TEST_CASE("a server's update functions are the library's") {
+  const std::string update = GENERATE("assign", "sgd:0.1", "momentum:0.1,0.9", "adagrad:0.1", "adam:0.01");
+  INFO(update);
+  constexpr std::size_t size = 20000;
+  const auto options =
+      patient({.tables = {{.name = "dense", .size = size, .update = update}, {.name = "sparse", .update = update}}});
+  run_job(test::fabric::local, 1, options, [&](ps::job& job, muster::group&) {
+    auto& tables = job.tables();
+    std::vector<float> values(size, 0.0f), state(2 * size, 0.0f), pushed(size), found(size), rows(size);
+    std::vector<std::uint64_t> keys(size);
+    std::iota(keys.begin(), keys.end(), std::uint64_t{1} << 40);
+    const auto by = ps::make_update(update);
+    muster::random_stream draw(13);
+    for (std::uint64_t step = 1; step <= 4; ++step) {
+      for (auto& value : pushed) value = static_cast<float>(draw.normal());
+      by->apply(values, pushed, std::span(state).first(by->states() * size), step, 0.5f);
+      tables.push_pull(0, pushed, found, {.scale = 0.5f});
+      require(found == values, "dense");
+      tables.push(1, keys, pushed, {.scale = 0.5f});
+      tables.pull(1, keys, rows);
+      require(rows == values, "sparse");
+    }
+  });
+}
+
+TEST_CASE("bulk-synchronous steps are steps by the sum of all workers") {
+  const auto over = GENERATE(from_range(fabrics()));
+  const auto replicas = static_cast<std::uint32_t>(GENERATE(0, 1));
+  constexpr std::size_t size = 3000;
+  const auto options = patient({.tables = {{.name = "w", .size = size, .update = "sgd:1"}},
+                                .servers = 2,
+                                .replicas = replicas,
+                                .how = ps::parse_consistency("bulk")});
+  run_job(over, 3, options, [&](ps::job& job, muster::group& workers) {
+    auto& tables = job.tables();
+    std::vector<float> found(size), pushed(size, static_cast<float>(workers.rank() + 1));
+    for (int step = 0; step < 8; ++step) {
+      tables.pull(0, found);
+      for (const float value : found)
+        require(value == static_cast<float>(-6 * step), "every worker sees the same step");
+      tables.push(0, pushed);
+      tables.next_clock();
+    }
+  });
+}
+
+TEST_CASE("no worker is further ahead than the bound") {
+  const auto over = GENERATE(from_range(fabrics()));
+  constexpr std::uint64_t bound = 2;
+  const auto options = patient({.tables = {{.name = "w", .size = 64}}, .how = ps::parse_consistency("bounded:2")});
+  run_job(over, 3, options, [&](ps::job& job, muster::group& workers) {
+    auto& tables = job.tables();
+    std::vector<float> counts(64), mine(1, 1.0f);
+    for (std::uint64_t step = 0; step < 20; ++step) {
+      tables.pull(0, counts);
+      for (int other = 0; other < workers.size(); ++other)
+        require(static_cast<std::uint64_t>(counts[static_cast<std::size_t>(other)]) + bound >= step, "the bound");
+      if (workers.rank() == 0 && step % 5 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      tables.push(0, mine, {.offset = static_cast<std::size_t>(workers.rank())});
+      tables.next_clock();
+    }
+  });
+}
+
+TEST_CASE("what cannot be is refused in words") {
+  const auto refused = [](ps::job_options options) {
+    const auto store = std::make_shared<muster::any_store>(std::make_unique<muster::memory_store>());
+    test::run_ranks(2, [&](muster::group& world) { ps::job job(world, options, store); });
+  };
+  CHECK_THROWS_WITH(refused({.tables = {{.name = "a", .size = 1}}, .servers = 2}),
+                    contains("choose --servers from 1 to 1"));
+  CHECK_THROWS_WITH(refused({.tables = {{.name = "a", .size = 1, .update = "addd"}}}), contains("did you mean add?"));
+  CHECK_THROWS_WITH(refused({.tables = {{.name = "a", .size = 1, .update = "sgd:x"}}}),
+                    contains("write such as sgd:0.1"));
+  run_job(test::fabric::local, 1, patient({.tables = {{.name = "a", .size = 4}, {.name = "b"}}}),
+          [](ps::job& job, muster::group&) {
+            std::vector<float> five(5);
+            const std::vector<std::uint64_t> keys(5);
+            for (const auto& wrong : std::vector<std::function<void()>>{
+                     [&] { job.tables().push(0, five); }, [&] { job.tables().push(0, keys, five); },
+                     [&] { job.tables().pull(1, five); }, [&] { job.tables().pull(2, five); }, [&] { job.serve(); }}) {
+              bool thrown = false;
+              try {
+                wrong();
+              } catch (const muster::configuration_error&) {
+                thrown = true;
+              }
+              require(thrown, "refused");
+            }
+          });
+}

@@ -1,0 +1,99 @@
+// Words of the parameter server as bytes.
+#include <muster/ps/message.hpp>
+
+#include <muster/core/random.hpp>
+
+#include "catch.hpp"
+#include "fuzz/ps.hpp"
+
+namespace ps = muster::ps;
+
+namespace {
+
+std::vector<std::byte> some_frame(muster::random_stream& draw, std::vector<ps::message>& messages,
+                                  std::vector<std::vector<std::byte>>& payloads) {
+  std::vector<std::byte> frame(ps::frame_head_bytes);
+  ps::encode(ps::frame_head{{7, 2}, 11, 13}, std::span(frame).first<ps::frame_head_bytes>());
+  const auto count = draw.below(6);
+  payloads.resize(count);
+  for (auto& payload : payloads) {
+    payload.resize(draw.below(100));
+    for (auto& byte : payload) byte = static_cast<std::byte>(draw());
+    messages.push_back({static_cast<ps::message_kind>(1 + draw.below(13)), static_cast<std::uint8_t>(draw()),
+                        static_cast<ps::range_id>(draw()), static_cast<std::uint32_t>(draw()),
+                        static_cast<std::uint32_t>(draw()), draw(), draw(), draw(), 0.5f, payload});
+    const auto at = frame.size();
+    frame.resize(at + ps::encoded_bytes(payload.size()));
+    ps::encode(messages.back(), frame.data() + at);
+  }
+  return frame;
+}
+
+}  // namespace
+
+TEST_CASE("a frame comes back as it was") {
+  muster::random_stream draw(5);
+  for (int trial = 0; trial < 200; ++trial) {
+    std::vector<ps::message> messages;
+    std::vector<std::vector<std::byte>> payloads;
+    const auto frame = some_frame(draw, messages, payloads);
+    const auto head = ps::decode_head(frame);
+    REQUIRE(head);
+    CHECK(head->from == ps::member{7, 2});
+    CHECK(head->map_version == 11);
+    CHECK(head->clock == 13);
+    const std::span<const std::byte> bytes(frame);
+    ps::message_reader in(bytes.subspan(ps::frame_head_bytes));
+    ps::message said;
+    for (const auto& expected : messages) {
+      REQUIRE(in.next(said));
+      CHECK(said.what == expected.what);
+      CHECK(said.flags == expected.flags);
+      CHECK(said.range == expected.range);
+      CHECK(said.offset == expected.offset);
+      CHECK(said.count == expected.count);
+      CHECK(said.number == expected.number);
+      CHECK(said.version == expected.version);
+      CHECK(said.clock == expected.clock);
+      CHECK(said.scale == expected.scale);
+      CHECK(std::ranges::equal(said.payload, expected.payload));
+    }
+    CHECK_FALSE(in.next(said));
+    CHECK(in.whole());
+  }
+}
+
+TEST_CASE("no bytes are taken for more than they are") {
+  muster::random_stream draw(6);
+  for (int trial = 0; trial < 20000; ++trial) {
+    std::vector<ps::message> messages;
+    std::vector<std::vector<std::byte>> payloads;
+    auto frame = some_frame(draw, messages, payloads);
+    for (auto n = draw.below(4); n > 0; --n) frame[draw.below(frame.size())] = static_cast<std::byte>(draw());
+    frame.resize(draw.below(frame.size() + 1));
+    fuzz::check_ps({reinterpret_cast<const std::uint8_t*>(frame.data()), frame.size()});
+  }
+}
+
+TEST_CASE("an entry of the log comes back as it was") {
+  ps::log_entry entry;
+  entry.from = {3, 4};
+  entry.sequence = 5;
+  entry.clock = 6;
+  entry.offset = 7;
+  entry.count = 8;
+  entry.weight = 0.25f;
+  entry.scale = 3.0f;
+  std::vector<std::byte> body(ps::log_entry_head_bytes + 9);
+  ps::encode_head(entry, std::span(body).first<ps::log_entry_head_bytes>());
+  const auto read = ps::decode_entry(body);
+  REQUIRE(read);
+  CHECK(read->from == entry.from);
+  CHECK(read->sequence == 5);
+  CHECK(read->clock == 6);
+  CHECK(read->offset == 7);
+  CHECK(read->count == 8);
+  CHECK(read->weight == 0.25f);
+  CHECK(read->scale == 3.0f);
+  CHECK(read->payload.size() == 9);
+}

@@ -1,0 +1,88 @@
+// The protocol of the parameter server in a simulated world: what must hold in every run.
+#include <cstdlib>
+#include <iostream>
+#include <string>
+
+#include "catch.hpp"
+#include "simulation.hpp"
+
+namespace {
+
+std::uint64_t number_from(const char* variable, std::uint64_t fallback) {
+  const char* const text = std::getenv(variable);
+  return text == nullptr ? fallback : std::strtoull(text, nullptr, 10);
+}
+
+struct tally {
+  std::uint64_t runs = 0;
+  std::uint64_t excused = 0;
+  simulation::outcome sum;
+};
+
+/// So many runs; MUSTER_TEST_SEED=S MUSTER_TEST_CASES=1 repeats the one that failed.
+template <class World>
+tally simulate(std::uint64_t runs, World&& make) {
+  const std::uint64_t first = number_from("MUSTER_TEST_SEED", 20261122);
+  runs = number_from("MUSTER_TEST_CASES", runs);
+  tally seen;
+  for (std::uint64_t seed = first; seed < first + runs; ++seed) {
+    muster::random_stream draw(seed, 99);
+    try {
+      const auto ended = simulation::run(seed, make(draw)).finish();
+      ++seen.runs;
+      seen.excused += ended.excused ? 1 : 0;
+      seen.sum.pushes += ended.pushes;
+      seen.sum.pulls += ended.pulls;
+      seen.sum.versions += ended.versions;
+    } catch (const std::logic_error& broken) {
+      FAIL("seed " << seed << ": " << broken.what() << "; again: MUSTER_TEST_SEED=" << seed << " MUSTER_TEST_CASES=1");
+    }
+  }
+  std::cout << seen.runs << " runs, " << seen.sum.pushes << " pushes, " << seen.sum.pulls << " pulls, "
+            << seen.sum.versions << " maps; in " << seen.excused << " more servers failed than there were copies\n";
+  return seen;
+}
+
+simulation::world any_world(muster::random_stream& draw) {
+  simulation::world of;
+  of.servers = 1 + static_cast<int>(draw.below(5));
+  of.workers = 1 + static_cast<int>(draw.below(4));
+  of.ranges = 1 + draw.below(8);
+  of.faults = 1 + static_cast<int>(draw.below(7));
+  of.loss = draw.below(3) == 0 ? 0.2 : 0.02;
+  using kind = muster::ps::consistency::kind;
+  of.how.what = static_cast<kind>(draw.below(3));
+  of.how.bound = draw.below(4);
+  return of;
+}
+
+}  // namespace
+
+TEST_CASE("with a replica no acknowledged push is lost, none applied twice, nobody waits for ever", "[simulation]") {
+  const auto seen = simulate(1200, [](muster::random_stream& draw) {
+    auto of = any_world(draw);
+    of.replicas = 1;
+    return of;
+  });
+  CHECK(seen.excused * 10 < seen.runs);
+}
+
+TEST_CASE("with two replicas two servers may die at once", "[simulation]") {
+  const auto seen = simulate(500, [](muster::random_stream& draw) {
+    auto of = any_world(draw);
+    of.servers = 3 + static_cast<int>(draw.below(3));
+    of.replicas = 2;
+    return of;
+  });
+  CHECK(seen.excused * 10 < seen.runs);
+}
+
+TEST_CASE("without replicas ranges move and servers are suspected, and nothing is lost", "[simulation]") {
+  const auto seen = simulate(600, [](muster::random_stream& draw) {
+    auto of = any_world(draw);
+    of.replicas = 0;
+    of.server_crashes = false;
+    return of;
+  });
+  CHECK(seen.excused == 0);
+}

@@ -1,0 +1,138 @@
+// Maps of the parameter server: who gets what, what moves, and what bytes are one.
+#include <muster/ps/shard_map.hpp>
+
+#include <map>
+#include <numeric>
+#include <set>
+
+#include <muster/core/random.hpp>
+
+#include "catch.hpp"
+
+namespace ps = muster::ps;
+
+namespace {
+
+std::vector<ps::server_entry> servers_of(std::vector<std::uint32_t> weights) {
+  std::vector<ps::server_entry> made;
+  for (const auto weight : weights) made.push_back({{static_cast<ps::place>(made.size()), 1}, weight});
+  return made;
+}
+
+std::map<ps::place, std::size_t> heads_of(const ps::shard_map& map) {
+  std::map<ps::place, std::size_t> heads;
+  for (const auto& range : map.ranges) ++heads[range.head()];
+  return heads;
+}
+
+/// Carries out all that is under way, as servers would, until nothing is.
+ps::shard_map settled(ps::shard_map map, std::size_t at_once) {
+  for (int round = 0; round < 10000; ++round) {
+    bool moved = false;
+    for (ps::range_id id = 0; id < map.ranges.size(); ++id) {
+      if (map.ranges[id].learner != ps::nobody) {
+        map = ps::with_learner_joined(map, id);
+        moved = true;
+      } else if (map.ranges[id].leaver != ps::nobody) {
+        map = ps::without_leaver(map, id);
+        moved = true;
+      }
+    }
+    if (auto next = ps::rebalanced(map, at_once)) {
+      map = std::move(*next);
+    } else if (!moved) {
+      return map;
+    }
+  }
+  FAIL("it never comes to rest");
+  return map;
+}
+
+}  // namespace
+
+TEST_CASE("ranges go to servers in proportion to their weights") {
+  const auto map = ps::first_map(servers_of({1, 2, 1}), {}, 400, 0);
+  CHECK(heads_of(map) == std::map<ps::place, std::size_t>{{0, 100}, {1, 200}, {2, 100}});
+}
+
+TEST_CASE("the copies of one server's ranges are spread over all others") {
+  const auto map = ps::first_map(servers_of({1, 1, 1, 1}), {}, 120, 1);
+  std::map<std::pair<ps::place, ps::place>, std::size_t> shared;
+  for (const auto& range : map.ranges) {
+    REQUIRE(range.chain.size() == 2);
+    REQUIRE(range.chain[0] != range.chain[1]);
+    ++shared[{range.chain[0], range.chain[1]}];
+  }
+  CHECK(shared.size() == 12);
+  for (const auto& [who, count] : shared) CHECK(count == 10);
+  const ps::member dead[] = {{2, 1}};
+  const auto after = ps::without_servers(map, dead, {});
+  REQUIRE(after);
+  CHECK(heads_of(*after) == std::map<ps::place, std::size_t>{{0, 40}, {1, 40}, {3, 40}});
+}
+
+TEST_CASE("the last holder of a range is given up for a proof, not for a suspicion") {
+  const auto map = ps::first_map(servers_of({1, 1}), {}, 4, 0);
+  const ps::member one[] = {{1, 1}};
+  CHECK_FALSE(ps::without_servers(map, {}, one));
+  const auto after = ps::without_servers(map, one, {});
+  REQUIRE(after);
+  CHECK(std::count_if(after->ranges.begin(), after->ranges.end(), [](const auto& r) { return r.chain.empty(); }) == 2);
+}
+
+TEST_CASE("whatever servers come and go, every range has its copies in the end and every server its share") {
+  const std::uint64_t seed = 7;
+  muster::random_stream draw(seed);
+  for (int trial = 0; trial < 200; ++trial) {
+    INFO("seed " << seed << ", trial " << trial);
+    const auto replicas = static_cast<std::uint32_t>(draw.below(3));
+    const std::size_t ranges = 1 + draw.below(60);
+    auto map = ps::first_map(servers_of(std::vector<std::uint32_t>(2 + draw.below(4), 1)), {}, ranges, replicas);
+    ps::place next = 10;
+    for (int change = 0; change < 4; ++change) {
+      if (draw.below(2) == 0) {
+        map = ps::with_server(map, {{next++, 1}, 1});
+      } else if (std::count_if(map.servers.begin(), map.servers.end(), [](const auto& one) { return !one.leaving; }) >
+                 replicas + 1) {
+        auto& one = map.servers[draw.below(map.servers.size())];
+        if (draw.below(2) == 0) {
+          one.leaving = true;
+          ++map.version;
+        } else {
+          const ps::member suspects[] = {one.who};
+          map = ps::without_servers(map, {}, suspects).value_or(map);
+        }
+      }
+      if (draw.below(2) == 0) continue;  // the next comes in the middle of what this one began
+      map = settled(std::move(map), 1 + draw.below(9));
+    }
+    map = settled(std::move(map), 8);
+    const auto copies = std::min<std::size_t>(replicas + 1, map.servers.size());
+    std::map<ps::place, std::size_t> held;
+    for (const auto& range : map.ranges) {
+      REQUIRE(range.chain.size() == copies);
+      REQUIRE(std::set<ps::place>(range.chain.begin(), range.chain.end()).size() == copies);
+      for (const auto who : range.chain) ++held[who];
+    }
+    for (const auto& one : map.servers) {
+      CHECK_FALSE(one.leaving);
+      const double share = static_cast<double>(ranges * copies) / static_cast<double>(map.servers.size());
+      CHECK(static_cast<double>(held[one.who.at]) >= share - 2);
+      CHECK(static_cast<double>(held[one.who.at]) <= share + 2);
+    }
+  }
+}
+
+TEST_CASE("a map comes back as it was, and garbage does not pass for one") {
+  auto map = ps::first_map(servers_of({1, 2, 3}), {{5, 1}, {6, 2}}, 17, 2);
+  map = *ps::rebalanced(ps::with_server(map, {{9, 1}, 1}), 3);
+  const auto text = map.encode();
+  CHECK(ps::shard_map::decode(text) == map);
+  for (std::size_t cut = 0; cut < text.size(); ++cut) CHECK_FALSE(ps::shard_map::decode(text.substr(0, cut)));
+  muster::random_stream draw(3);
+  for (int trial = 0; trial < 3000; ++trial) {
+    auto broken = text;
+    broken[draw.below(broken.size())] ^= static_cast<char>(1 + draw.below(255));
+    if (const auto read = ps::shard_map::decode(broken)) CHECK(read->encode() == broken);
+  }
+}
