@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <muster/comm/group.hpp>
+#include <muster/core/atomic_file.hpp>
 
 namespace bench {
 
@@ -15,10 +16,12 @@ namespace bench {
 struct report_flags {
   bool json = false;   ///< --benchmark_format=json
   bool quick = false;  ///< --benchmark_min_time=...: somebody wants to see it run, as short as can be
+  std::string out;     ///< --benchmark_out=FILE: JSON there, whatever is printed
 };
 
 /// Takes them out of the command line.
 [[nodiscard]] inline report_flags take_report_flags(int& argc, char** argv) {
+  constexpr std::string_view out = "--benchmark_out=";
   report_flags found;
   int kept = 1;
   for (int i = 1; i < argc; ++i) {
@@ -27,6 +30,8 @@ struct report_flags {
       found.json = true;
     else if (word.starts_with("--benchmark_min_time="))
       found.quick = true;
+    else if (word.starts_with(out))
+      found.out = word.substr(out.size());
     else
       argv[kept++] = argv[i];
   }
@@ -38,7 +43,7 @@ struct report_flags {
 class row_report {
  public:
   row_report(report_flags flags, const muster::group& ranks)
-      : is_json_(flags.json), ranks_(ranks.size()), speaks_(ranks.rank() == 0) {}
+      : is_json_(flags.json), out_(std::move(flags.out)), ranks_(ranks.size()), speaks_(ranks.rank() == 0) {}
 
   /// To people.
   template <class... Values>
@@ -69,11 +74,15 @@ class row_report {
 
   /// At the end.
   void write() const {
-    if (is_json_ && speaks_) std::printf("{\n  \"benchmarks\": [\n%s\n  ]\n}\n", rows_.c_str());
+    if (!speaks_) return;
+    const auto text = "{\n  \"benchmarks\": [\n" + rows_ + "\n  ]\n}\n";
+    if (is_json_) std::fputs(text.c_str(), stdout);
+    if (!out_.empty()) muster::write_atomically(out_, text);
   }
 
  private:
   bool is_json_;
+  std::string out_;
   int ranks_;
   bool speaks_;
   std::string rows_;

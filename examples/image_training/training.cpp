@@ -7,7 +7,7 @@
 #include <muster/comm/collectives/allreduce.hpp>
 #include <muster/core/atomic_file.hpp>
 #include <muster/core/progress.hpp>
-#include <muster/elastic/session.hpp>
+#include <muster/elastic/elastic.hpp>
 #include <muster/train/arena.hpp>
 #include <muster/train/checkpoint.hpp>
 #include <muster/train/compress.hpp>
@@ -29,7 +29,8 @@ namespace {
 class run {
  public:
   run(muster::context& context, muster::group& world, const image_data& data, const options& chosen)
-      : world_(world),
+      : context_(context),
+        world_(world),
         chosen_(chosen),
         what_{chosen.model, {data.height, data.width, data.channels}, data.classes},
         net_(make_model(what_, chosen.how)),
@@ -41,21 +42,20 @@ class run {
         test_(test_loader(data, 128 * static_cast<std::size_t>(world.size()))),
         timeline_(context),
         tracker_(world, {.goal = chosen.goal}),
-        progress_(world.rank() == 0) {
+        progress_(world.rank() == 0 && !context.elastic()) {
     net_->bind(arena_);
     net_->initialise(chosen.seed);
   }
 
   void train() {
-    if (world_.rank() == 0) print_header();
     // Statistics of a rank's own are its own state; shared ones are the same everywhere.
     const auto kind = chosen_.share_statistics ? muster::state_kind::replicated : muster::state_kind::rank_local;
     muster::state state{arena_, optimizer_, schedule_, muster::shadowed_values{"batch_norm", net_->statistics(), kind},
                         loader_.cursor()};
-    auto session = muster::fixed_session(world_);
+    auto session = open_session();
     std::optional<muster::checkpoint> store;
     if (!chosen_.checkpoint.empty()) store.emplace(chosen_.checkpoint);
-    if (chosen_.resume && store->load(session.group(), state) && world_.rank() == 0) {
+    if (chosen_.resume && store->load(session.group(), state) && session.group().rank() == 0) {
       std::printf("goes on after step %llu, in epoch %llu\n", static_cast<unsigned long long>(state.steps()),
                   static_cast<unsigned long long>(loader_.epoch() + 1));
     }
@@ -81,12 +81,27 @@ class run {
       if (store) store->save(session.group(), state, accuracy_);
     }
     save(session.group());
-    if (world_.rank() == 0) print_results();
-    write_report();
-    timeline_.write(world_);
+    if (session.group().rank() == 0) {
+      print_results();
+      write_report();
+    }
+    timeline_.write(session.group());
   }
 
  private:
+  /// With `--elastic on` ranks may die and join in any step or evaluation; a death while an epoch's figures are added up
+  /// ends the job.
+  muster::session open_session() {
+    if (!context_.elastic()) {
+      if (world_.rank() == 0) print_header(world_);
+      return muster::fixed_session(world_);
+    }
+    return muster::elastic::session(
+        context_, {.on_rebuild = [this](muster::group& ranks, const muster::elastic::change& what) {
+          if (ranks.rank() == 0 && what.generation == 1) print_header(ranks);
+        }});
+  }
+
   void train_step(muster::step& step) {
     const auto batch = [&] {
       auto phase = tracker_.phase(muster::phase::batch_load);
@@ -186,10 +201,10 @@ class run {
     progress_.update(line);
   }
 
-  void print_header() const {
+  void print_header(const muster::group& ranks) const {
     std::printf("%s: %zu parameters, %.1f million operations an image and step, %d rank%s (%s)\n%s, %s\n",
-                chosen_.model.c_str(), net_->parameter_count(), net_->operations() * 1e-6, world_.size(),
-                world_.size() == 1 ? "" : "s", std::string(world_.abilities().name).c_str(),
+                chosen_.model.c_str(), net_->parameter_count(), net_->operations() * 1e-6, ranks.size(),
+                ranks.size() == 1 ? "" : "s", std::string(ranks.abilities().name).c_str(),
                 std::string(loader_.name()).c_str(), describe(chosen_).c_str());
     std::printf("\nepoch  train loss    val loss     top-1     top-5   seconds    images/s\n");
     std::fflush(stdout);
@@ -232,6 +247,7 @@ class run {
   }
 
   const nn::flush_denormals flush_;
+  muster::context& context_;
   muster::group& world_;
   const options& chosen_;
   model_description what_;

@@ -161,6 +161,20 @@ class Trouble(Case):
         self.run_file(path, "--retry-failed")
         self.assertEqual((self.folder / "count").read_text().count("x"), 4)
 
+    def test_what_is_lacking_skips_a_run_until_it_is_there(self):
+        path = self.experiment(["sh", "-c", "echo v=1"], template="""
+    needs: ["sh -c 'test -e {here}/torch || {{ echo no torch here; exit 1; }}'"]
+    read: [{log: {v: 'v=(\\d)'}}]""")
+        done = self.run_file(path)
+        self.assertEqual([row["status"] for row in self.results()], ["skipped"] * 2)
+        self.assertIn("no torch here", self.results()[0]["why"])
+        self.assertIn("0 of 2 runs ended well, 2 were skipped", done.stdout)
+        self.assertIn("Skipped runs", (self.folder / "out" / "report.html").read_text())
+        self.assertEqual([(row["runs"], row["failed"], row["skipped"]) for row in self.results("summary.csv")], [("1", "0", "1")] * 2)
+        self.write("torch", "")
+        self.run_file(path)
+        self.assertEqual([(row["status"], row["v"]) for row in self.results()], [("ok", "1")] * 2)
+
     def test_steps(self):
         path = self.experiment(["sh", "-c", "cat {scratch}/made; exit 4"], sweep="{n: [1]}", template="""
     configure: ["sh -c 'echo configured > {scratch}/made'"]
