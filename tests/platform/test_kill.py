@@ -8,7 +8,7 @@ import unittest
 
 from bench import PROGRAM, Case
 
-KILLS = int(os.environ.get("MUSTER_TEST_KILLS", "20"))
+KILLS = int(os.environ.get("MUSTER_TEST_KILLS", "6"))
 SEED = int(os.environ.get("MUSTER_TEST_SEED", "0")) or random.randrange(1, 1 << 30)
 RUNS = 40
 
