@@ -74,19 +74,22 @@ class Results(Case):
 muster-bench: 1
 name: s
 plain-baseline: {experiment: plain}
-templates: {t: {command: 'echo rate={rate}', read: [{log: {throughput: 'rate=(\\S+)'}}]}}
+templates:
+  one: {command: 'echo rate=110 {batch}', read: [{log: {throughput: 'rate=(\\S+)'}}]}
+  t: {command: 'echo rate={rate} {batch}', read: [{log: {throughput: 'rate=(\\S+)'}}]}
 experiments:
-  plain: {template: t, parameters: {rate: 110}}
-  one: {template: t, parameters: {rate: 100, ranks: 1, mode: a}}
+  plain: {template: one, parameters: {batch: 32}}
+  many1: {template: t, parameters: {rate: 100, ranks: 1, mode: a, batch: 32}}
+  many: {template: t, parameters: {rate: 150, mode: a, batch: 32}, sweep: {ranks: [2]}}
+  large: {template: t, parameters: {rate: 200, mode: a, batch: 64}, sweep: {ranks: [2]}}
 """)
-        text = path.read_text() + "  many: {template: t, parameters: {rate: 150, mode: a}, sweep: {ranks: [2]}}\n"
-        path.write_text(text.replace("  one:", "  many1:"))
         self.run_file(path)
         by = {row["experiment"]: row for row in self.results("summary.csv")}
         self.assertAlmostEqual(float(by["many"]["speedup_plain"]), 150 / 110)
         self.assertAlmostEqual(float(by["many"]["efficiency_plain"]), 150 / 110 / 2)
         self.assertEqual(by["many"]["speedup_rank"], "")    # one rank of another experiment is another mode
         self.assertEqual(by["many1"]["speedup_rank"], "1.0")
+        self.assertEqual(by["large"]["speedup_plain"], "")  # nobody measured one plain thread with that batch
 
 
 class Trouble(Case):
