@@ -11,6 +11,8 @@
 #include <muster/core/codec/powersgd.hpp>
 #include <muster/core/random.hpp>
 
+#include "everywhere.hpp"
+
 namespace {
 
 muster::buffer<float> gradient(std::size_t count) {
@@ -100,11 +102,7 @@ void powersgd(benchmark::State& state) {
 
 void both_sizes(benchmark::internal::Benchmark* one) { one->Arg(1 << 20)->Arg(64 << 20); }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
+void enrol(muster::context&) {
   both_sizes(benchmark::RegisterBenchmark("copy", copy));
   for (const char* name :
        {"float16", "bfloat16", "qsgd8", "sign", "topk:0.1", "topk:0.01", "randomk:0.1", "blockk:0.1"}) {
@@ -116,6 +114,8 @@ int main(int argc, char** argv) {
   both_sizes(benchmark::RegisterBenchmark("majority_vote/4", vote));
   for (const int rank : {1, 2, 4})
     benchmark::RegisterBenchmark("powersgd", powersgd)->Args({1 << 20, rank})->Args({64 << 20, rank});
-  benchmark::RunSpecifiedBenchmarks();
-  return 0;
 }
+
+}  // namespace
+
+int main(int argc, char** argv) { return bench::run_everywhere(argc, argv, enrol); }

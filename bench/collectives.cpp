@@ -105,6 +105,7 @@ void report(benchmark::State& state, table& results, const bench::contender& c, 
   const double seconds = medians.at(bench::row_name(c, bytes));
   for ([[maybe_unused]] auto once : state) state.SetIterationTime(seconds);
   if (seconds <= 0) return;  // a rank that does not report
+  state.counters["ranks"] = c.ranks;
   const double n = c.ranks;
   const double per_byte = c.what == bench::op::allreduce ? 2 * (n - 1) / n : 1;
   state.counters["bus_GB/s"] = per_byte * static_cast<double>(bytes) / seconds * 1e-9;
@@ -159,10 +160,6 @@ int main(int argc, char** argv) {
       throw muster::configuration_error(std::string("a flag is not known (it is named above); --help lists Google "
                                                     "Benchmark's, its own are:\n") +
                                         flags_help + "and muster's are:\n" + muster::settings_help());
-    }
-    if (context.ranks() < 2) {
-      throw muster::configuration_error(
-          "a collective of one rank is no benchmark (nobody to talk to); start with mpirun -n 2 or --ranks 2");
     }
     const int rank = context.transport_name() == "local" ? 0 : context.world().rank();
     const bench::contest who(context, mpi, taken.algorithms);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "convolution.hpp"
+#include "everywhere.hpp"
 #include "processor.hpp"
 
 namespace {
@@ -72,10 +73,7 @@ void peak(benchmark::State& state) {
 }
 #endif
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  benchmark::Initialize(&argc, argv);
+void enrol(muster::context&) {
 #ifdef __AVX2__
   benchmark::RegisterBenchmark("peak", peak);
 #endif
@@ -96,5 +94,8 @@ int main(int argc, char** argv) {
       }
     }
   }
-  benchmark::RunSpecifiedBenchmarks();
 }
+
+}  // namespace
+
+int main(int argc, char** argv) { return bench::run_everywhere(argc, argv, enrol); }

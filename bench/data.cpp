@@ -14,6 +14,7 @@
 #include <muster/data/synthetic.hpp>
 
 #include "data_sources.hpp"
+#include "everywhere.hpp"
 
 namespace {
 
@@ -54,6 +55,24 @@ void next_batch(benchmark::State& state) {
   }
 }
 
+void enrol(const source_texts& texts, const muster::text_file* a9a) {
+  register_sources(texts);
+  if (a9a) {
+    benchmark::RegisterBenchmark("libsvm_a9a/threads", [a9a](benchmark::State& state) { parse(state, a9a->text()); })
+        ->Arg(1)
+        ->Arg(2)
+        ->UseRealTime()
+        ->Unit(benchmark::kMillisecond);
+  }
+  benchmark::RegisterBenchmark("synthetic_epsilon/threads", generate)
+      ->Arg(1)
+      ->Arg(2)
+      ->UseRealTime()
+      ->Unit(benchmark::kMillisecond);
+  benchmark::RegisterBenchmark("permutation", shuffle_epoch)->Arg(100'000)->Arg(10'000'000);
+  benchmark::RegisterBenchmark("loader_next_of_100", next_batch);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -72,28 +91,10 @@ int main(int argc, char** argv) {
     --argc;
     ++argv;
   }
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
   const source_texts texts{dense_libsvm_text(1000), sparse_libsvm_text(400000), csv_text(30000)};
   if (!folder.empty()) {
     write_texts(texts, folder);
     return 0;
   }
-  register_sources(texts);
-  if (a9a) {
-    benchmark::RegisterBenchmark("libsvm_a9a/threads", [&](benchmark::State& state) { parse(state, a9a->text()); })
-        ->Arg(1)
-        ->Arg(2)
-        ->UseRealTime()
-        ->Unit(benchmark::kMillisecond);
-  }
-  benchmark::RegisterBenchmark("synthetic_epsilon/threads", generate)
-      ->Arg(1)
-      ->Arg(2)
-      ->UseRealTime()
-      ->Unit(benchmark::kMillisecond);
-  benchmark::RegisterBenchmark("permutation", shuffle_epoch)->Arg(100'000)->Arg(10'000'000);
-  benchmark::RegisterBenchmark("loader_next_of_100", next_batch);
-  benchmark::RunSpecifiedBenchmarks();
-  return 0;
+  return bench::run_everywhere(argc, argv, [&](muster::context&) { enrol(texts, a9a.get()); });
 }

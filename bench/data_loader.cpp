@@ -1,17 +1,18 @@
 // What a loader of records costs beside the memory it moves: the goals of docs/benchmarks.md, one line each.
 //   build/release/bench/data_loader [--rounds N] [--only WORD] [--folder PATH] [--benchmark_format=json]
+//   mpirun -n 2 build/release/bench/data_loader ...     # all ranks at once, their rates together
 //
 // Contenders of a row take turns, so that a machine whose speed drifts drifts for all; a row is the median of its
 // rounds.
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <functional>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -22,10 +23,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <muster/core/buffer.hpp>
-#include <muster/core/random.hpp>
-#include <muster/data/image.hpp>
-#include <muster/data/pipeline.hpp>
+#include <muster/muster.hpp>
+
+#include "rows.hpp"
 
 namespace {
 
@@ -100,7 +100,7 @@ lap run_epoch(Loader& loader) {
   }
   all.seconds = now() - begin;
   loader.next_epoch();
-  if (use == 0.125f) std::puts("");  // so that it is not left out
+  if (use == 0.125f) std::abort();  // so that it is not left out
   return all;
 }
 
@@ -147,43 +147,36 @@ struct contender {
 std::string only;
 int rounds = 9;
 
-bool as_json = false;
-std::string json_of_rates, json_of_goals;
+muster::group* world = nullptr;
+std::optional<bench::row_report> report;
 
-// What people read; programs get JSON at the end.
 template <class... Values>
 void say(const char* format, Values... values) {
-  if (as_json) return;
-  std::printf(format, values...);
-  std::fflush(stdout);
-}
-
-void note(std::string& list, const std::string& name, const char* what, double value) {
-  char text[64];
-  std::snprintf(text, sizeof text, "\"%s\": %.6g}", what, value);
-  list += (list.empty() ? "" : ",\n    ") + ("{\"name\": \"" + name + "\", ") + text;
+  report->say(format, values...);
 }
 
 bool is_wanted(const std::string& row) { return only.empty() || row.find(only) != std::string::npos; }
 
-// Runs contenders in turns; returns their medians.
+// Runs contenders in turns, each at all ranks at once; returns their medians, of all ranks together.
 std::vector<double> measure(std::vector<contender> contenders) {
   for (auto& one : contenders) (void)one.run();
   for (int round = 0; round < rounds; ++round) {
-    for (auto& one : contenders) one.rates.push_back(one.run().rate());
+    for (auto& one : contenders) {
+      muster::barrier(*world);
+      one.rates.push_back(one.run().rate());
+    }
   }
   std::vector<double> medians;
   for (const auto& one : contenders) {
-    medians.push_back(one.median());
+    medians.push_back(muster::allreduce(*world, one.median(), muster::sum));
     say("  %-44s %12.4g /s\n", one.name.c_str(), medians.back());
-    note(json_of_rates, one.name, "items_per_second", medians.back());
+    report->add(one.name, world->size() / medians.back(), medians.back());
   }
   return medians;
 }
 
 void verdict(const char* what, double value, double goal) {
   say("  %-44s %12.3f    goal %.2f %s\n", what, value, goal, value >= goal ? "met" : "MISSED");
-  note(json_of_goals, what, "ratio", value);
 }
 
 void images() {
@@ -231,7 +224,7 @@ void mapped(const std::string& folder, std::size_t record, std::size_t count, do
   if (!is_wanted(row)) return;
   say("%s: %zu records of %zu bytes from a mapped file in the page cache, batches of 128\n", row.c_str(), count,
       record);
-  const plain_records data(mapped_file(folder + "/muster-bench-records", count * record), count, record, {record});
+  const plain_records data(mapped_file(folder + "/records", count * record), count, record, {record});
   auto sequential = data | muster::batch(128);
   auto global = data | muster::shuffle(1, {.order = muster::sample_order::shuffled}) | muster::batch(128);
   auto blocks = data | muster::shuffle(1, {.order = muster::sample_order::block_window}) | muster::batch(128);
@@ -290,12 +283,12 @@ void caches(const std::string& folder) {
       measure({{"cache in memory", [&] { return run_epoch(memory); }}, {"memcpy in the same order", copy}});
   verdict("cache / memcpy", rates[0] / rates[1], 0.95);
 
-  const std::string where = folder + "/muster-bench-cache";
+  const std::string where = folder + "/cache";
   std::filesystem::remove_all(where);
   {
     auto disk = data | muster::batch(batch) | muster::cache(where);
     (void)run_epoch(disk);
-    const plain_records same(mapped_file(folder + "/muster-bench-records", count * record), count, record, {record});
+    const plain_records same(mapped_file(folder + "/records", count * record), count, record, {record});
     auto file = same | muster::batch(batch);
     const auto disk_rates = measure({{"cache on disk, in its order", [&] { return run_epoch(disk); }},
                                      {"sequential read of a mapped file", [&] { return run_epoch(file); }}});
@@ -307,32 +300,34 @@ void caches(const std::string& folder) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::string folder = std::filesystem::temp_directory_path().string();
-  for (int i = 1; i < argc; ++i) {
-    const std::string_view flag = argv[i];
-    const char* const value = i + 1 < argc ? argv[i + 1] : "";
-    if (flag == "--benchmark_format=json") {
-      as_json = true;
-    } else if (flag.starts_with("--benchmark_min_time=")) {
-      rounds = 1;  // as short as can be
-    } else if (flag == "--rounds" || flag == "--only" || flag == "--folder") {
-      if (flag == "--rounds") rounds = std::max(1, std::atoi(value));
-      if (flag == "--only") only = value;
-      if (flag == "--folder") folder = value;
-      ++i;
-    } else {
-      std::fprintf(stderr, "unknown argument '%s'; see the top of bench/data_loader.cpp\n", argv[i]);
-      return 2;
+  return muster::run_main(argc, argv, [&](muster::context& context) {
+    world = &context.world();
+    const auto flags = bench::take_report_flags(argc, argv);
+    report.emplace(flags, *world);
+    if (flags.quick) rounds = 1;
+    std::string folder = std::filesystem::temp_directory_path().string();
+    for (int i = 1; i < argc; ++i) {
+      const std::string_view flag = argv[i];
+      const char* const value = i + 1 < argc ? argv[++i] : "";
+      if (flag == "--rounds") {
+        rounds = std::max(1, std::atoi(value));
+      } else if (flag == "--only") {
+        only = value;
+      } else if (flag == "--folder") {
+        folder = value;
+      } else {
+        throw muster::configuration_error("unknown argument '" + std::string(flag) +
+                                          "' (known: --rounds --only --folder); drop it");
+      }
     }
-  }
-  images();
-  mapped(folder, 3072, 100'000, 0.60, 0.70);
-  mapped(folder, 16384, 20'000, 0.95, 0.95);
-  resume();
-  caches(folder);
-  if (as_json) {
-    std::printf("{\n  \"benchmarks\": [\n    %s\n  ],\n  \"ratios\": [\n    %s\n  ]\n}\n", json_of_rates.c_str(),
-                json_of_goals.c_str());
-  }
-  return 0;
+    folder += "/muster-bench-" + std::to_string(::getpid());
+    std::filesystem::create_directories(folder);
+    images();
+    mapped(folder, 3072, 100'000, 0.60, 0.70);
+    mapped(folder, 16384, 20'000, 0.95, 0.95);
+    resume();
+    caches(folder);
+    std::filesystem::remove_all(folder);
+    report->write();
+  });
 }

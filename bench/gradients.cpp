@@ -9,7 +9,6 @@
 // What is compared is measured in turns, a round of each after the other; a round's time is the slowest rank's, and the
 // medians of all rounds are given.
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <numeric>
@@ -17,6 +16,8 @@
 #include <vector>
 
 #include <muster/muster.hpp>
+
+#include "rows.hpp"
 
 namespace {
 
@@ -31,7 +32,6 @@ struct chosen {
   std::vector<std::size_t> buckets = {4096};  // in KiB
   int rounds = 15;
   double longer = 1.25;  // the backward pass, in times of the allreduce
-  bool json = false;
 };
 
 chosen parse(int argc, char** argv) {
@@ -44,10 +44,6 @@ chosen parse(int argc, char** argv) {
     };
     if (word == "overhead" || word == "overlap") {
       made.what = word;
-    } else if (word == "--benchmark_format=json") {
-      made.json = true;
-    } else if (word.starts_with("--benchmark_min_time=")) {
-      made.rounds = 1;  // somebody wants to see it run
     } else if (word == "--megabytes") {
       made.megabytes = std::stoul(value());
     } else if (word == "--rounds") {
@@ -123,7 +119,8 @@ double timed(muster::group& world, const std::function<void()>& call) {
   return muster::allreduce(world, muster::seconds_since(begin), muster::max);
 }
 
-void measure(muster::context& context, muster::group& world, const chosen& how, std::size_t bucket) {
+void measure(muster::context& context, muster::group& world, const chosen& how, std::size_t bucket,
+             bench::row_report& report) {
   network model(how.megabytes * 1000000 / (outputs * inputs * sizeof(float)));
   model.divisor = world.size();
   muster::arena arena(context, model.shapes());
@@ -161,45 +158,39 @@ void measure(muster::context& context, muster::group& world, const chosen& how, 
     times[2].push_back(timed(world, [&] { step(alone, rows); }));
     times[3].push_back(timed(world, [&] { step(world, rows); }));
   }
-  if (world.rank() != 0) return;
   const double one = median(times[0]), parts = median(times[1]);
   std::vector<double> ratios;
   for (std::size_t k = 0; k < times[0].size(); ++k) ratios.push_back(times[1][k] / times[0][k]);
   const double overhead = 100 * (median(ratios) - 1);
   const double pass = rows > 0 ? median(times[2]) : 0, both = rows > 0 ? median(times[3]) : 0;
   const double hidden = rows > 0 ? 100 * (pass + parts - both) / parts : 0;
-  if (how.json) {
-    std::printf(
-        "%s{\"name\": \"%s/%zu\", \"allreduce_seconds\": %g, \"by_buckets_seconds\": %g, \"overhead_percent\": %g, "
-        "\"backward_seconds\": %g, \"together_seconds\": %g, \"hidden_percent\": %g}",
-        bucket == how.buckets.front() << 10 ? "" : ",\n", how.what.c_str(), bucket, one, parts, overhead, pass, both,
-        hidden);
-    return;
-  }
-  std::printf("%6zu KiB  %4zu buckets  allreduce %8.2f ms  by buckets %8.2f ms  overhead %+6.1f %%", bucket >> 10,
-              sync.buckets().size(), 1e3 * one, 1e3 * parts, overhead);
-  if (rows > 0) {
-    std::printf("  backward %8.2f ms  together %8.2f ms  hidden %5.1f %%", 1e3 * pass, 1e3 * both, hidden);
-  }
-  std::printf("\n");
-  std::fflush(stdout);
+  report.add(how.what + "/" + std::to_string(bucket), parts, world.size() / parts,
+             {{"allreduce_seconds", one},
+              {"overhead_percent", overhead},
+              {"backward_seconds", pass},
+              {"together_seconds", both},
+              {"hidden_percent", hidden}});
+  report.say("%6zu KiB  %4zu buckets  allreduce %8.2f ms  by buckets %8.2f ms  overhead %+6.1f %%", bucket >> 10,
+             sync.buckets().size(), 1e3 * one, 1e3 * parts, overhead);
+  if (rows > 0) report.say("  backward %8.2f ms  together %8.2f ms  hidden %5.1f %%", 1e3 * pass, 1e3 * both, hidden);
+  report.say("\n");
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   return muster::run_main(argc, argv, [&](muster::context& context) {
-    const auto how = parse(argc, argv);
+    const auto flags = bench::take_report_flags(argc, argv);
+    auto how = parse(argc, argv);
+    if (flags.quick) how.rounds = 1;
     context.run([&](muster::group& world) {
       muster::timeline timeline(context);
-      if (world.rank() == 0 && how.json) std::printf("{\"benchmarks\": [\n");
-      if (world.rank() == 0 && !how.json) {
-        std::printf("%s of %zu MB of gradients, %d ranks (%s), progress thread %s\n", how.what.c_str(), how.megabytes,
-                    world.size(), std::string(world.abilities().name).c_str(),
-                    world.settings().progress_thread ? "on" : "off");
-      }
-      for (const std::size_t bucket : how.buckets) measure(context, world, how, bucket << 10);
-      if (world.rank() == 0 && how.json) std::printf("\n]}\n");
+      bench::row_report report(flags, world);
+      report.say("%s of %zu MB of gradients, %d ranks (%s), progress thread %s\n", how.what.c_str(), how.megabytes,
+                 world.size(), std::string(world.abilities().name).c_str(),
+                 world.settings().progress_thread ? "on" : "off");
+      for (const std::size_t bucket : how.buckets) measure(context, world, how, bucket << 10, report);
+      report.write();
       timeline.write(world);
     });
   });

@@ -1,7 +1,8 @@
-// A step of logistic regression on dense rows in memory, one rank, beside what the machine can do: Eigen's two-pass
-// matrix-vector products over the same rows and plain reading of memory.
+// A step of logistic regression on dense rows in memory, each rank by itself, beside what the machine can do: Eigen's
+// two-pass matrix-vector products over the same rows and plain reading of memory.
 //
 //   build/release/bench/logistic_regression [--rows=N] [flags of Google Benchmark]
+//   mpirun -n 2 build/release/bench/logistic_regression ...     # all ranks at once, not interleaved
 //
 // Repetitions of all are interleaved, so that a busy moment of the machine hits each alike; after them the ratios of
 // the medians go to stderr (stdout stays what --benchmark_format says).
@@ -12,21 +13,14 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include <muster/comm/context.hpp>
-#include <muster/data/loader.hpp>
-#include <muster/data/synthetic.hpp>
-#include <muster/elastic/session.hpp>
-#include <muster/train/arena.hpp>
-#include <muster/train/gradient_sync.hpp>
-#include <muster/train/schedule.hpp>
-#include <muster/train/sgd.hpp>
-#include <muster/train/tracker.hpp>
+#include <muster/muster.hpp>
 
+#include "everywhere.hpp"
 #include "kernels.hpp"
 
 namespace {
@@ -40,10 +34,11 @@ using const_vector_map = Eigen::Map<const Eigen::VectorXf>;
 
 /// What all measurements share.
 struct setting {
-  explicit setting(std::size_t rows) : data(muster::synthetic_epsilon(rows, 1)) {
+  setting(muster::context& all, std::size_t rows) : context(&all), data(muster::synthetic_epsilon(rows, 1)) {
     targets.assign(data.labels().begin(), data.labels().end());
   }
-  muster::context context;
+  muster::context* context;
+  muster::group alone{std::make_unique<muster::any_transport>(muster::make_self_transport())};
   muster::dataset data;
   std::vector<float> targets;
 };
@@ -57,15 +52,14 @@ void count(benchmark::State& state, const setting& with, std::size_t samples) {
 
 /// All of a step as examples/logistic_regression does it: session, loader, kernel, gradient_sync, update, tracker.
 void muster_step(benchmark::State& state, setting& with) {
-  muster::group& world = with.context.world();
-  muster::arena arena(with.context, {{"weight", {with.data.features()}}, {"bias", {}}});
+  muster::arena arena(*with.context, {{"weight", {with.data.features()}}, {"bias", {}}});
   muster::gradient_sync sync(arena);
   muster::sgd optimizer(arena, {.decay = l2});
-  muster::tracker tracker(world);
+  muster::tracker tracker(with.alone);
   auto loader = with.data | muster::shuffle(1) | muster::batch(batch_size);
   (void)loader.next({0, 1});  // the order of the first epoch is made here
   muster::state trained{arena, optimizer, loader.cursor()};
-  auto session = muster::fixed_session(world);
+  auto session = muster::fixed_session(with.alone);
   auto batches = tracker.batches();
   double loss = 0;
   const auto step = [&](muster::step& now) {
@@ -170,8 +164,10 @@ void read_memory(benchmark::State& state, setting& with) {
 /// Keeps the medians of what passes through to the reporter of the user's choice.
 class median_keeper final : public benchmark::BenchmarkReporter {
  public:
-  explicit median_keeper(benchmark::BenchmarkReporter& shown) : shown_(&shown) {}
-  bool ReportContext(const Context& context) override { return shown_->ReportContext(context); }
+  bool ReportContext(const Context& context) override {
+    shown_ = benchmark::CreateDefaultDisplayReporter();  // the library's, which keeps it
+    return shown_->ReportContext(context);
+  }
   void ReportRuns(const std::vector<Run>& runs) override {
     for (const auto& run : runs) {
       if (run.run_type == Run::RT_Aggregate && run.aggregate_name == "median") {
@@ -189,7 +185,7 @@ class median_keeper final : public benchmark::BenchmarkReporter {
   }
 
  private:
-  benchmark::BenchmarkReporter* shown_;  // the library's, which keeps it
+  benchmark::BenchmarkReporter* shown_ = nullptr;
   std::map<std::string, double> medians_;
 };
 
@@ -197,36 +193,35 @@ class median_keeper final : public benchmark::BenchmarkReporter {
 
 int main(int argc, char** argv) {
   std::size_t rows = 50'000;  // 400 MB: no cache holds them
-  std::vector<char*> words{argv, argv + argc};
-  std::erase_if(words, [&](const char* word) {
-    if (std::strncmp(word, "--rows=", 7) != 0) return false;
-    rows = std::max<std::size_t>(batch_size, std::strtoull(word + 7, nullptr, 10));
-    return true;
-  });
+  if (const auto given = bench::take_flag(argc, argv, "--rows="); !given.empty())
+    rows = std::max<std::size_t>(batch_size, std::strtoull(given.c_str(), nullptr, 10));
   // Ahead of the user's flags, which win.
   static char interleaved[] = "--benchmark_enable_random_interleaving=true",
               repetitions[] = "--benchmark_repetitions=9", aggregates[] = "--benchmark_report_aggregates_only=true",
               time[] = "--benchmark_min_time=0.1";
+  std::vector<char*> words{argv, argv + argc};
   words.insert(words.begin() + 1, {interleaved, repetitions, aggregates, time});
-  int count_of_words = static_cast<int>(words.size());
+  const int count_of_words = static_cast<int>(words.size());
   words.push_back(nullptr);
-  benchmark::Initialize(&count_of_words, words.data());
-  if (benchmark::ReportUnrecognizedArguments(count_of_words, words.data())) return 2;
 
-  setting with(rows);
-  for (const auto& [name, body] : {std::pair{"muster_step", &muster_step}, std::pair{"eigen_two_pass", &eigen_two_pass},
-                                   std::pair{"eigen_two_pass_shuffled", &eigen_two_pass_shuffled}}) {
-    benchmark::RegisterBenchmark(name, [&with, run = body](benchmark::State& state) {
-      run(state, with);
-    })->UseRealTime();
-  }
-  benchmark::RegisterBenchmark("read_memory", [&with](benchmark::State& state) { read_memory(state, with); })
-      ->UseRealTime()
-      ->Unit(benchmark::kMillisecond);
-
-  median_keeper keeper(*benchmark::CreateDefaultDisplayReporter());
-  benchmark::RunSpecifiedBenchmarks(&keeper);
+  std::optional<setting> with;
+  const auto enrol = [&](muster::context& context) {
+    with.emplace(context, rows);
+    for (const auto& [name, body] :
+         {std::pair{"muster_step", &muster_step}, std::pair{"eigen_two_pass", &eigen_two_pass},
+          std::pair{"eigen_two_pass_shuffled", &eigen_two_pass_shuffled}}) {
+      benchmark::RegisterBenchmark(name, [&with, run = body](benchmark::State& state) {
+        run(state, *with);
+      })->UseRealTime();
+    }
+    benchmark::RegisterBenchmark("read_memory", [&with](benchmark::State& state) { read_memory(state, *with); })
+        ->UseRealTime()
+        ->Unit(benchmark::kMillisecond);
+  };
+  median_keeper keeper;
+  const int status = bench::run_everywhere(count_of_words, words.data(), enrol, &keeper);
   keeper.print_ratio("muster_step", "eigen_two_pass");
   keeper.print_ratio("muster_step", "eigen_two_pass_shuffled");
   keeper.print_ratio("muster_step", "read_memory");
+  return status;
 }

@@ -1,21 +1,20 @@
 // The optimizer's step over an arena beside what memory allows: for each optimizer a loop that reads and writes the
 // same arrays and does nothing else, in turns with the step, one thread, in time of the processor.
-//   build/release/bench/optimizer [--parameters N] [--rounds N] [--json]
+//   build/release/bench/optimizer [--parameters N] [--rounds N] [--benchmark_format=json]
+//   mpirun -n 2 build/release/bench/optimizer ...     # all ranks at once, each with an arena of its own
 // bench/peers/optimizer.py runs it in turns with PyTorch.
 #include <time.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
 #include <vector>
 
-#include <muster/core/buffer.hpp>
-#include <muster/train/arena.hpp>
-#include <muster/train/optimizer.hpp>
+#include <muster/muster.hpp>
 
 #include "protocol.hpp"
+#include "rows.hpp"
 
 namespace {
 
@@ -68,67 +67,70 @@ struct contender {
   std::vector<std::string> states;  // of the arena
 };
 
+/// The step of one optimizer beside its limit, in turns; at all ranks at once.
+void measure(const contender& one, std::size_t parameters, int rounds, muster::group& world,
+             bench::row_report& report) {
+  heap memory;
+  std::vector<muster::tensor_shape> shapes;
+  for (std::size_t t = 0; t < tensors; ++t)
+    shapes.push_back({"tensor " + std::to_string(t), {10, parameters / tensors / 10}});
+  muster::arena arena(memory, shapes);
+  auto optimizer = muster::make_optimizer(arena, one.spec);
+  std::fill(arena.parameters().begin(), arena.parameters().end(), 0.5f);
+  std::fill(arena.gradients().begin(), arena.gradients().end(), 1e-3f);
+  float* const p = arena.parameters().data();
+  const float* const g = arena.gradients().data();
+  const std::size_t count = arena.parameters().size();
+  std::vector<double> steps, limits;
+  for (int round = -2; round < rounds; ++round) {
+    muster::barrier(world);
+    const double step = seconds_of([&] { optimizer.apply(1e-3); });
+    const double limit = seconds_of([&] {
+      if (one.states.empty())
+        touch(p, g, count);
+      else if (one.states.size() == 1)
+        touch(p, g, arena.state(one.states[0]).data(), count);
+      else
+        touch(p, g, arena.state(one.states[0]).data(), arena.state(one.states[1]).data(), count);
+    });
+    if (round < 0) continue;
+    steps.push_back(step);
+    limits.push_back(limit);
+  }
+  const double step = muster::allreduce(world, bench::median(steps), muster::max);
+  const double limit = muster::allreduce(world, bench::median(limits), muster::max);
+  const double bytes = static_cast<double>(count * sizeof(float) * (3 + 2 * one.states.size())) * world.size();
+  report.say("%-26s %10.2f %10.2f %9.2f %9.1f\n", one.spec.c_str(), step * 1e3, limit * 1e3, limit / step,
+             bytes / step * 1e-9);
+  report.add(one.spec, step, world.size() / step, {{"limit_seconds", limit}});
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::size_t parameters = 25'000'000;
-  int rounds = 15;
-  bool json = false;
-  for (int i = 1; i < argc; ++i) {
-    if (std::strcmp(argv[i], "--json") == 0)
-      json = true;
-    else if (std::strcmp(argv[i], "--parameters") == 0 && i + 1 < argc)
-      parameters = std::strtoull(argv[++i], nullptr, 10);
-    else if (std::strcmp(argv[i], "--rounds") == 0 && i + 1 < argc)
-      rounds = std::atoi(argv[++i]);
-    else
-      return std::fputs("usage: optimizer [--parameters N] [--rounds N] [--json]\n", stderr), 2;
-  }
-  const contender contenders[] = {{"sgd", {}},
-                                  {"momentum:0.9,decay=1e-4", {"velocity"}},
-                                  {"nesterov:0.9,decay=1e-4", {"velocity"}},
-                                  {"adamw,decay=1e-2", {"mean", "square"}},
-                                  {"lars:0.9,decay=1e-4", {"velocity"}}};
-  if (!json)
-    std::printf("%zu parameters, median of %d rounds, one thread\n\n%-26s %10s %10s %9s %9s\n", parameters, rounds,
-                "optimizer", "step, ms", "limit, ms", "of limit", "GB/s");
-  for (const auto& one : contenders) {
-    const auto& spec = one.spec;
-    const auto& states = one.states;
-    heap memory;
-    std::vector<muster::tensor_shape> shapes;
-    for (std::size_t t = 0; t < tensors; ++t)
-      shapes.push_back({"tensor " + std::to_string(t), {10, parameters / tensors / 10}});
-    muster::arena arena(memory, shapes);
-    auto optimizer = muster::make_optimizer(arena, spec);
-    std::fill(arena.parameters().begin(), arena.parameters().end(), 0.5f);
-    std::fill(arena.gradients().begin(), arena.gradients().end(), 1e-3f);
-    float* const p = arena.parameters().data();
-    const float* const g = arena.gradients().data();
-    const std::size_t count = arena.parameters().size();
-    std::vector<double> steps, limits;
-    for (int round = -2; round < rounds; ++round) {
-      const double step = seconds_of([&] { optimizer.apply(1e-3); });
-      const double limit = seconds_of([&] {
-        if (states.empty())
-          touch(p, g, count);
-        else if (states.size() == 1)
-          touch(p, g, arena.state(states[0]).data(), count);
-        else
-          touch(p, g, arena.state(states[0]).data(), arena.state(states[1]).data(), count);
-      });
-      if (round < 0) continue;
-      steps.push_back(step);
-      limits.push_back(limit);
+  return muster::run_main(argc, argv, [&](muster::context& context) {
+    auto& world = context.world();
+    const auto flags = bench::take_report_flags(argc, argv);
+    std::size_t parameters = 25'000'000;
+    int rounds = flags.quick ? 1 : 15;
+    for (int i = 1; i < argc; ++i) {
+      if (std::strcmp(argv[i], "--parameters") == 0 && i + 1 < argc)
+        parameters = std::strtoull(argv[++i], nullptr, 10);
+      else if (std::strcmp(argv[i], "--rounds") == 0 && i + 1 < argc)
+        rounds = std::max(1, std::atoi(argv[++i]));
+      else
+        throw muster::configuration_error("unknown argument '" + std::string(argv[i]) +
+                                          "' (known: --parameters N, --rounds N); drop it");
     }
-    const double step = bench::median(steps), limit = bench::median(limits);
-    const double bytes = static_cast<double>(count * sizeof(float) * (3 + 2 * states.size()));
-    if (json)
-      std::printf("{\"optimizer\": \"%s\", \"step_seconds\": %.9g, \"limit_seconds\": %.9g}\n", spec.c_str(), step,
-                  limit);
-    else
-      std::printf("%-26s %10.2f %10.2f %9.2f %9.1f\n", spec.c_str(), step * 1e3, limit * 1e3, limit / step,
-                  bytes / step * 1e-9);
-  }
-  return 0;
+    bench::row_report report(flags, world);
+    report.say("%zu parameters, median of %d rounds, %d ranks, one thread each\n\n%-26s %10s %10s %9s %9s\n",
+               parameters, rounds, world.size(), "optimizer", "step, ms", "limit, ms", "of limit", "GB/s");
+    const contender contenders[] = {{"sgd", {}},
+                                    {"momentum:0.9,decay=1e-4", {"velocity"}},
+                                    {"nesterov:0.9,decay=1e-4", {"velocity"}},
+                                    {"adamw,decay=1e-2", {"mean", "square"}},
+                                    {"lars:0.9,decay=1e-4", {"velocity"}}};
+    for (const auto& one : contenders) measure(one, parameters, rounds, world, report);
+    report.write();
+  });
 }

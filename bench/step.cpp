@@ -14,6 +14,7 @@
 #include <muster/core/random.hpp>
 #include <muster/train/sgd.hpp>
 
+#include "everywhere.hpp"
 #include "loss.hpp"
 #include "models.hpp"
 #include "processor.hpp"
@@ -59,11 +60,7 @@ void train_step(benchmark::State& state, muster::context& context, const std::st
   state.counters["GFLOP/s"] = benchmark::Counter(done * net->operations() * 1e-9, benchmark::Counter::kIsRate);
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  benchmark::Initialize(&argc, argv);
-  muster::context context(argc, argv);
+void enrol(muster::context& context) {
   for (const std::string model : {"resnet20", "resnet56", "vgg16", "cnn"}) {
     for (const std::size_t batch : {32, 128}) {
       for (const auto backend : nn::convolution_names()) {
@@ -81,5 +78,8 @@ int main(int argc, char** argv) {
       }
     }
   }
-  benchmark::RunSpecifiedBenchmarks();
 }
+
+}  // namespace
+
+int main(int argc, char** argv) { return bench::run_everywhere(argc, argv, enrol); }

@@ -2,10 +2,9 @@
 // beside it: one line a model, with the median of the steps' times at the slowest rank.
 //
 //   build/release/bench/train_step [--models resnet20,resnet56,vgg16,cnn] [--batch 32] [--steps 5]
-//   mpirun -n 2 build/release/bench/train_step ...
+//   mpirun -n 2 build/release/bench/train_step ...     # --benchmark_format=json for programs
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
 #include <ctime>
 #include <memory>
 #include <sstream>
@@ -23,6 +22,7 @@
 #include "loss.hpp"
 #include "models.hpp"
 #include "processor.hpp"
+#include "rows.hpp"
 
 namespace {
 
@@ -47,7 +47,8 @@ double now_seconds(bool cpu_time) {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-void measure(muster::context& context, muster::group& world, const std::string& model, const options& chosen) {
+void measure(muster::context& context, muster::group& world, const std::string& model, const options& chosen,
+             bench::row_report& report) {
   const nn::flush_denormals flush;
   const auto net = make(model, chosen.how);
   muster::arena arena(context, net->shapes());
@@ -86,11 +87,10 @@ void measure(muster::context& context, muster::group& world, const std::string& 
     if (step >= 2) times.push_back(spent);
   }
   std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
-  if (world.rank() == 0) {
-    std::printf("muster %s %s batch %zu ranks %d %.1f images/s\n", model.c_str(), chosen.how.backend.c_str(), batch,
-                world.size(), global / times[times.size() / 2]);
-    std::fflush(stdout);
-  }
+  const double step = times[times.size() / 2];
+  report.say("muster %s %s batch %zu ranks %d %.1f images/s\n", model.c_str(), chosen.how.backend.c_str(), batch,
+             world.size(), global / step);
+  report.add(model + "/" + std::to_string(batch), step, global / step);
 }
 
 options parse(int argc, char** argv) {
@@ -125,10 +125,14 @@ options parse(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   return muster::run_main(argc, argv, [&](muster::context& context) {
-    const auto chosen = parse(argc, argv);
+    const auto flags = bench::take_report_flags(argc, argv);
+    auto chosen = parse(argc, argv);
+    if (flags.quick) chosen.steps = 1;
     context.run([&](muster::group& world) {
+      bench::row_report report(flags, world);
       std::istringstream models(chosen.models);
-      for (std::string model; std::getline(models, model, ',');) measure(context, world, model, chosen);
+      for (std::string model; std::getline(models, model, ',');) measure(context, world, model, chosen, report);
+      report.write();
     });
   });
 }

@@ -18,6 +18,12 @@ def lines_of(command):
     return {line["optimizer"]: line for line in map(json.loads, ran.stdout.splitlines())}
 
 
+def muster_rows(command):
+    ran = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, text=True, check=True)
+    return {row["name"]: {"step_seconds": row["real_time"], "limit_seconds": row["limit_seconds"]}
+            for row in json.loads(ran.stdout)["benchmarks"]}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", default=HERE.parent.parent / "build" / "release")
@@ -28,7 +34,7 @@ def main():
     size = ["--parameters", options.parameters, "--rounds", 9]
     rounds = []
     for _ in range(options.rounds):
-        muster = lines_of([f"{options.build}/bench/optimizer", "--json", *size])
+        muster = muster_rows([f"{options.build}/bench/optimizer", "--benchmark_format=json", *size])
         torch = lines_of([options.python, HERE / "optimizer_torch.py", *size])
         rounds.append({name: {**muster[name], **torch.get(name, {})} for name in muster})
     print(f"{options.parameters} parameters, one thread, medians of {options.rounds} rounds, ms\n")

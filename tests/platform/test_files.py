@@ -72,6 +72,7 @@ class Documents(Case):
                 ("- 1\n", "must be a mapping"), ("muster-bench: 2\n", "format 2"), (good.replace("name: x", "nam: x"), "no 'name'"),
                 (good + "experimets: {}\n", "did you mean 'experiments'"), (good.replace("template: t", "template: s"), "unknown template 's'"),
                 (good.replace("'true'", "'true {rank}'"), ["unknown placeholder '{rank}'", "did you mean 'ranks'"]),
+                (good.replace("'true'", "'true', clean-up: ['true }']"), ["clean-up", "brace alone"]),
                 (good.replace("'true'", "[]"), "empty command"), (good.replace("'true'", "nothing-of-that-name"), "no such program"),
                 (good.replace("{command: 'true'}", "{command: 'true', timeout: -1}"), "timeout cannot be -1"),
                 (good.replace("{command: 'true'}", "{command: 'true', data: [/no/such]}"), "no such file"),

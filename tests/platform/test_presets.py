@@ -27,6 +27,19 @@ class Shipped(Case):
         self.assertEqual({"mlbench-0a", "mlbench-1a", "mlbench-2a", "cluster-vgg16"}, set(closed))
 
 
+class OtherPrograms(Case):
+    def test_a_pytorch_script(self):
+        """By the preset; where PyTorch is missing its runs are skipped with that reason."""
+        self.bench("run", "pytorch", "--out", "out", "--set", "images=128", "--set", "epochs=1", "--set", "ranks=1")
+        for row in self.results():
+            if row["status"] == "skipped":
+                self.assertIn("No module named 'torch'", row["why"])
+            else:
+                self.assertEqual(row["status"], "ok", row["why"])
+                self.assertGreater(float(row["throughput"]), 0)
+                self.assertLessEqual(float(row["accuracy"]), 1)
+
+
 class Divisions(Case):
     def setUp(self):
         super().setUp()

@@ -74,19 +74,22 @@ class Results(Case):
 muster-bench: 1
 name: s
 plain-baseline: {experiment: plain}
-templates: {t: {command: 'echo rate={rate}', read: [{log: {throughput: 'rate=(\\S+)'}}]}}
+templates:
+  one: {command: 'echo rate=110 {batch}', read: [{log: {throughput: 'rate=(\\S+)'}}]}
+  t: {command: 'echo rate={rate} {batch}', read: [{log: {throughput: 'rate=(\\S+)'}}]}
 experiments:
-  plain: {template: t, parameters: {rate: 110}}
-  one: {template: t, parameters: {rate: 100, ranks: 1, mode: a}}
+  plain: {template: one, parameters: {batch: 32}}
+  many1: {template: t, parameters: {rate: 100, ranks: 1, mode: a, batch: 32}}
+  many: {template: t, parameters: {rate: 150, mode: a, batch: 32}, sweep: {ranks: [2]}}
+  large: {template: t, parameters: {rate: 200, mode: a, batch: 64}, sweep: {ranks: [2]}}
 """)
-        text = path.read_text() + "  many: {template: t, parameters: {rate: 150, mode: a}, sweep: {ranks: [2]}}\n"
-        path.write_text(text.replace("  one:", "  many1:"))
         self.run_file(path)
         by = {row["experiment"]: row for row in self.results("summary.csv")}
         self.assertAlmostEqual(float(by["many"]["speedup_plain"]), 150 / 110)
         self.assertAlmostEqual(float(by["many"]["efficiency_plain"]), 150 / 110 / 2)
         self.assertEqual(by["many"]["speedup_rank"], "")    # one rank of another experiment is another mode
         self.assertEqual(by["many1"]["speedup_rank"], "1.0")
+        self.assertEqual(by["large"]["speedup_plain"], "")  # nobody measured one plain thread with that batch
 
 
 class Trouble(Case):
@@ -160,6 +163,20 @@ class Trouble(Case):
         self.write("good", "")
         self.run_file(path, "--retry-failed")
         self.assertEqual((self.folder / "count").read_text().count("x"), 4)
+
+    def test_what_is_lacking_skips_a_run_until_it_is_there(self):
+        path = self.experiment(["sh", "-c", "echo v=1"], template="""
+    needs: ["sh -c 'test -e {here}/torch || {{ echo no torch here; exit 1; }}'"]
+    read: [{log: {v: 'v=(\\d)'}}]""")
+        done = self.run_file(path)
+        self.assertEqual([row["status"] for row in self.results()], ["skipped"] * 2)
+        self.assertIn("no torch here", self.results()[0]["why"])
+        self.assertIn("0 of 2 runs ended well, 2 were skipped", done.stdout)
+        self.assertIn("Skipped runs", (self.folder / "out" / "report.html").read_text())
+        self.assertEqual([(row["runs"], row["failed"], row["skipped"]) for row in self.results("summary.csv")], [("1", "0", "1")] * 2)
+        self.write("torch", "")
+        self.run_file(path)
+        self.assertEqual([(row["status"], row["v"]) for row in self.results()], [("ok", "1")] * 2)
 
     def test_steps(self):
         path = self.experiment(["sh", "-c", "cat {scratch}/made; exit 4"], sweep="{n: [1]}", template="""

@@ -52,6 +52,11 @@ class Experiment:
     goal: Goal = None     # its own, else that of the file
     cases: tuple = ()     # parameters that change together
 
+    @property
+    def swept(self):
+        """The names of all parameters in which its runs differ."""
+        return [*(self.cases[0] if self.cases else ()), *self.sweep]
+
     def runs(self, most=MOST_RUNS):
         where = f"experiment '{self.name}'"
         for values, repeat in expand(self.parameters, self.sweep, self.exclude, self.repeats, where, most, self.cases):

@@ -101,6 +101,12 @@ class Group:
     def good(self):
         return [entry for entry in self.entries if entry["status"] == "ok"]
 
+    def skipped(self):
+        return [entry for entry in self.entries if entry["status"] == "skipped"]
+
+    def failed(self):
+        return [entry for entry in self.entries if entry["status"] not in ("ok", "skipped")]
+
     def spread(self, metric):
         return spread(entry["metrics"].get(metric) for entry in self.good())
 

@@ -22,15 +22,19 @@ def write(folder, file, plan, division, entries, groups):
 
 def page(file, plan, division, entries, groups, environments):
     """The body."""
-    failed = {entry["id"]: entry for entry in entries if entry["status"] != "ok"}
+    failed = {entry["id"]: entry for entry in entries if entry["status"] not in ("ok", "skipped")}
+    skipped = {entry["id"]: entry for entry in entries if entry["status"] == "skipped"}
     done = len({entry["id"] for entry in entries})
     parts = [f"<h1>{html.escape(file.title)}</h1>\n"]
     if file.about:
         parts.append(f"<p>{html.escape(file.about)}</p>\n")
-    parts.append(html.facts([("runs", f"{done} of {len(plan)}"), ("failed", len(failed)), ("division", division),
+    parts.append(html.facts([("runs", f"{done} of {len(plan)}"), ("failed", len(failed)),
+                             *([("skipped", len(skipped))] if skipped else []), ("division", division),
                              *_machine(environments)]))
     if failed:
-        parts.append(_failures(failed.values()))
+        parts.append(_failures("Failed runs", failed.values()))
+    if skipped:
+        parts.append(_failures("Skipped runs", skipped.values()))
     pictures = [html.figure(svg, caption) for experiment in file.experiments
                 for svg, caption in _pictures(file, experiment, [group for group in groups if group.experiment == experiment.name])]
     if pictures:
@@ -53,10 +57,10 @@ def _machine(environments):
     return [("cores", last["cores"]), ("processor", last["cpu"]), ("noise of the machine", f"{last['noise']['spread']:.1%}")]
 
 
-def _failures(failed):
+def _failures(title, failed):
     items = [f'<li><b>{html.escape(entry["id"])}</b>, attempts {html.number(entry["attempts"])}: '
              f'<span class="failed">{html.escape(entry["status"])}</span>, {html.escape(entry["why"])}</li>' for entry in failed]
-    return '<h2>Failed runs</h2>\n<ul class="failures">\n' + "\n".join(items) + "\n</ul>\n"
+    return f'<h2>{title}</h2>\n<ul class="failures">\n' + "\n".join(items) + "\n</ul>\n"
 
 
 # ---- figures ----
@@ -154,7 +158,7 @@ def _summary(experiment, groups, file):
     if not groups:
         return ""
     rows_named = any(group.row for group in groups)
-    varying = [name for name in experiment.sweep if name != "ranks"]
+    varying = [name for name in experiment.swept if name != "ranks"]
     measures = [name for name in SUMMARY if any(group.spread(name) for group in groups)]
     measures += [name for name in metrics.columns(file, [entry for group in groups for entry in group.entries])
                  if name.startswith("accuracy_after")]
@@ -185,7 +189,7 @@ def _pivots(file, groups):
     parts = []
     for experiment in file.experiments:
         mine = [group for group in groups if group.experiment == experiment.name and not group.row and group.spread("throughput")]
-        axes = [name for name in experiment.sweep if len({value_text(group.parameters.get(name)) for group in mine}) > 1]
+        axes = [name for name in experiment.swept if len({value_text(group.parameters.get(name)) for group in mine}) > 1]
         if len(axes) != 1 or len(mine) < 2:
             continue
         header = [axes[0], *[value_text(group.parameters[axes[0]]) for group in mine]]

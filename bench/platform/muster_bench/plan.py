@@ -84,7 +84,7 @@ def _run(experiment, parameters, repeat, seed, places, digests):
         "read": [dataclasses.asdict(reader) for reader in template.read],
         "parameters": {name: value_text(value) for name, value in parameters.items()}, "repeat": repeat, "seed": seed,
         "read_from": [[digests.of_path(path) for path in paths] for paths in ([program], inputs, data)] if digests else ""})
-    swept = [f"{name}={value_text(parameters[name])}" for name in (*(experiment.cases[0] if experiment.cases else ()), *experiment.sweep)]
+    swept = [f"{name}={value_text(parameters[name])}" for name in experiment.swept]
     words = [experiment.name, *swept, *([f"r{repeat}"] if experiment.repeats > 1 else [])]
     name = slug("-".join(words))[:120]
     return dataclasses.replace(bare, key=key, id=f"{name}-{key[:8]}")

@@ -43,7 +43,8 @@ class Progress:
             self._seconds.setdefault(_kind(run), []).append(seconds)
             self._waiting.remove(run)
             number, left = self._planned - len(self._waiting), self._left()
-        what = f"ok in {human_seconds(seconds)}" if status == "ok" else f"FAILED ({status}): {why}"
+        what = (f"ok in {human_seconds(seconds)}" if status == "ok" else f"skipped: {why}" if status == "skipped" else
+                f"FAILED ({status}): {why}")
         rest = f"; about {human_seconds(left)} left" if self._waiting else ""
         self.say(f"[{number}/{self._planned}] {run.id}: {what}{rest}")
 
@@ -61,7 +62,9 @@ class Progress:
             self.say(f"failed: {id_}: {why}")
         if table := scaling_table(groups):
             print(table)
-        print(f"{self._planned - len(failed)} of {self._planned} runs ended well; {folder}/report.html", flush=True)
+        skipped = len({entry["id"] for group in groups for entry in group.skipped()})
+        print(f"{self._planned - len(failed) - skipped} of {self._planned} runs ended well"
+              f"{f', {skipped} were skipped' if skipped else ''}; {folder}/report.html", flush=True)
 
 
 def _kind(run):

@@ -53,7 +53,7 @@ class Runner:
             for run in waiting:
                 self._take_in(run, progress)
             entries, groups = self._report(progress)
-            failed = {entry["id"]: entry["why"] for entry in entries if entry["status"] != "ok"}
+            failed = {entry["id"]: entry["why"] for entry in entries if entry["status"] not in ("ok", "skipped")}
             progress.end(groups, failed, self.folder)
             return FAILED_RUNS if failed or len({entry["id"] for entry in entries}) < len(self.plan) else FINISHED
         finally:
@@ -108,7 +108,7 @@ class Runner:
         if self.stop.is_set():
             progress.interrupted()
             return INTERRUPTED
-        failed = {entry["id"]: entry["why"] for entry in entries if entry["status"] != "ok"}
+        failed = {entry["id"]: entry["why"] for entry in entries if entry["status"] not in ("ok", "skipped")}
         progress.end(groups, failed, self.folder)
         return FAILED_RUNS if failed else FINISHED
 
@@ -121,7 +121,7 @@ class Runner:
 
     def _is_done(self, run):
         result = tables.result_of(self.folder, run)
-        return result is not None and (result["status"] == "ok" or not self.retry_failed)
+        return result is not None and (result["status"] == "ok" or not (self.retry_failed or result["status"] == "skipped"))
 
     # ---- one run ----
 
@@ -146,7 +146,7 @@ class Runner:
             if status == "interrupted":
                 return
             attempts.append({"status": status, "why": why, "seconds": round(seconds, 3)})
-            if status == "ok" or status not in retries.on or number == retries.attempts:
+            if status not in retries.on or number == retries.attempts:
                 break
             progress.again(run, number, why)
             if self.stop.wait(retries.wait):
@@ -160,6 +160,9 @@ class Runner:
         """(status, why, seconds of the command, what was read)"""
         output = files.make_folder(home / "output" / str(number))
         log = output / "log.txt"
+        lacking = self._commands(run, home, number, mark, run.template.needs, output / "needs.txt")
+        if lacking is not None:
+            return (lacking.status if lacking.status in ("full", "interrupted") else "skipped"), lacking.why, lacking.seconds, None
         before = self._commands(run, home, number, mark, run.template.before, output / "configure.txt")
         if before is not None:
             return before.status, f"configure: {before.why}", before.seconds, None

@@ -9,7 +9,7 @@ from .files import read_json, write_whole
 from .text import value_text
 
 FIRST = ("id", "experiment", "template", "launcher", "division", "ranks", "repeat", "seed", "status", "why", "attempts", "row")
-SUMMARY_FIRST = ("experiment", "row", "ranks", "runs", "failed")
+SUMMARY_FIRST = ("experiment", "row", "ranks", "runs", "failed", "skipped")
 
 
 def result_of(folder, run):
@@ -64,7 +64,7 @@ def summary_csv(file, plan, groups):
               *[f"{name}_{which}" for name in measures for which in ("min", "median", "max")], *metrics.SPEEDUPS]
     rows = []
     for group in groups:
-        row = [group.experiment, group.row, group.ranks, len(group.entries), len(group.entries) - len(group.good()),
+        row = [group.experiment, group.row, group.ranks, len(group.entries), len(group.failed()), len(group.skipped()),
                *[group.parameters.get(name) for name in names]]
         for name in measures:
             found = group.spread(name) or {}
@@ -95,8 +95,8 @@ def write_tables(folder, file, plan, division):
     whole = {"format": 1, "name": file.name, "title": file.title, "division": division, "planned": len(plan),
              "environments": read_json(folder / "environment.json") or [], "runs": entries,
              "groups": [{"experiment": group.experiment, "row": group.row, "ranks": group.ranks,
-                         "parameters": group.parameters, "runs": len(group.entries), "failed": len(group.entries) -
-                         len(group.good()), **{name: group.spread(name) for name in
+                         "parameters": group.parameters, "runs": len(group.entries), "failed": len(group.failed()),
+                         "skipped": len(group.skipped()), **{name: group.spread(name) for name in
                                                metrics.columns(file, group.entries)}, **group.extra} for group in groups]}
     write_whole(folder / "results.json", json.dumps(whole, indent=1) + "\n")
     return entries, groups

@@ -4,7 +4,7 @@ import re
 
 from .document import Section
 from .errors import Refusal, closest, listed
-from .text import bytes_of, placeholders, value_text, words_of
+from .text import bytes_of, fill, value_text, words_of
 
 LAUNCHERS = ("local", "mpirun", "srun", "simgrid")
 FAILURES = ("crash", "timeout", "unreadable", "missing", "disk")
@@ -73,6 +73,7 @@ class Template:
     timeout: float
     environment: dict
     read: tuple
+    needs: tuple          # commands that end well where this can run at all; elsewhere a run is skipped
     before: tuple         # commands of the step configure
     after: tuple          # of post-process
     clean: tuple          # of clean up
@@ -89,15 +90,12 @@ class Template:
         yield from ((reader.file, "read") for reader in self.read)
         yield from ((word, "launcher") for word in (*self.launcher.options, self.launcher.network, self.launcher.bandwidth,
                                                     self.launcher.latency))
-        for step, commands in (("configure", self.before), ("post-process", self.after), ("clean-up", self.clean)):
+        for step, commands in (("needs", self.needs), ("configure", self.before), ("post-process", self.after), ("clean-up", self.clean)):
             yield from ((word, step) for command in commands for word in command)
 
     def check_placeholders(self, known):
         for text, place in self.texts():
-            for name in placeholders(text):
-                if name not in known:
-                    raise Refusal(f"template '{self.name}', {place} has the unknown placeholder '{{{name}}}' (known: "
-                                  f"{listed(known)}); {closest(name, known, 'give the experiment a parameter of that name')}")
+            fill(text, dict.fromkeys(known, ""), f"template '{self.name}', {place}")
 
 
 def read_template(name, value):
@@ -113,6 +111,7 @@ def read_template(name, value):
         timeout=float(section.get("timeout", "a number", DEFAULT_TIMEOUT)),
         environment={key: value_text(text) for key, text in section.free("environment").items()},
         read=tuple(_readers(section)),
+        needs=_commands(section, "needs"),
         before=_commands(section, "configure"),
         after=_commands(section, "post-process"),
         clean=_commands(section, "clean-up"),
@@ -124,7 +123,6 @@ def read_template(name, value):
     if made.timeout <= 0:
         raise Refusal(f"{section.where}: the timeout cannot be {made.timeout:g} (it is in seconds, above 0); change it")
     return made
-
 
 
 

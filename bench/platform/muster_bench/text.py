@@ -17,11 +17,6 @@ def value_text(value):
     return "" if value is None else str(value)
 
 
-def placeholders(text):
-    """The names in a text, in their order."""
-    return [match.group(2) for match in PLACEHOLDER.finditer(text) if match.group(2)]
-
-
 def fill(text, values, where):
     """The text with {name} replaced; {{ and }} are braces."""
     def one(match):

@@ -1,0 +1,91 @@
+// The report of a program that takes rounds of its own: lines for people, or JSON as Google Benchmark writes it.
+#pragma once
+
+#include <cstdio>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <muster/comm/group.hpp>
+#include <muster/core/atomic_file.hpp>
+
+namespace bench {
+
+/// The flags of Google Benchmark that mean something to such a program.
+struct report_flags {
+  bool json = false;   ///< --benchmark_format=json
+  bool quick = false;  ///< --benchmark_min_time=...: somebody wants to see it run, as short as can be
+  std::string out;     ///< --benchmark_out=FILE: JSON there, whatever is printed
+};
+
+/// Takes them out of the command line.
+[[nodiscard]] inline report_flags take_report_flags(int& argc, char** argv) {
+  constexpr std::string_view out = "--benchmark_out=";
+  report_flags found;
+  int kept = 1;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    if (word == "--benchmark_format=json")
+      found.json = true;
+    else if (word.starts_with("--benchmark_min_time="))
+      found.quick = true;
+    else if (word.starts_with(out))
+      found.out = word.substr(out.size());
+    else
+      argv[kept++] = argv[i];
+  }
+  argc = kept;
+  return found;
+}
+
+/// Made at every rank; rank 0 prints.
+class row_report {
+ public:
+  row_report(report_flags flags, const muster::group& ranks)
+      : is_json_(flags.json), out_(std::move(flags.out)), ranks_(ranks.size()), speaks_(ranks.rank() == 0) {}
+
+  /// To people.
+  template <class... Values>
+  void say(const char* format, Values... values) const {
+    if (is_json_ || !speaks_) return;
+    if constexpr (sizeof...(values) == 0)
+      std::fputs(format, stdout);
+    else
+      std::printf(format, values...);
+    std::fflush(stdout);
+  }
+
+  /// To programs: what a unit of work took, how many units all ranks did in a second, and whatever else.
+  void add(const std::string& name, double seconds, double throughput,
+           const std::vector<std::pair<std::string, double>>& more = {}) {
+    std::string row = "{\"name\": \"" + name + "\", \"time_unit\": \"s\"";
+    const auto put = [&](const std::string& key, double value) {
+      char text[64];
+      std::snprintf(text, sizeof text, "\": %.9g", value);
+      row += ", \"" + key + text;
+    };
+    put("real_time", seconds);
+    put("ranks", ranks_);
+    put("throughput", throughput);
+    for (const auto& [key, value] : more) put(key, value);
+    rows_ += (rows_.empty() ? "    " : ",\n    ") + row + "}";
+  }
+
+  /// At the end.
+  void write() const {
+    if (!speaks_) return;
+    const auto text = "{\n  \"benchmarks\": [\n" + rows_ + "\n  ]\n}\n";
+    if (is_json_) std::fputs(text.c_str(), stdout);
+    if (!out_.empty()) muster::write_atomically(out_, text);
+  }
+
+ private:
+  bool is_json_;
+  std::string out_;
+  int ranks_;
+  bool speaks_;
+  std::string rows_;
+};
+
+}  // namespace bench
