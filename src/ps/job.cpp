@@ -105,7 +105,7 @@ struct job::implementation {
     const member self{static_cast<place>(ranks.rank()), 1};
     link = std::make_unique<detail::frame_link>(ranks.transport());
     const auto protocol = protocol_of(options);
-    link->introduce({self, first.version, 0});
+    link->introduce({.from = self, .map_version = first.version});
     if (self.at + servers >= size) {
       server = std::make_unique<detail::server_process>(self, protocol, layout, *link, *keeper, first);
     } else {

@@ -46,7 +46,7 @@ void server_process::serve() {
       next_tick = now + protocol_.retry / ticks_a_retry;
       tick(now);
     }
-    link_.introduce({core_.self(), core_.map().version, 0});
+    link_.introduce({.from = core_.self(), .map_version = core_.map().version});
     core_.flush();
     link_.ship();
     if (core_.is_fenced()) {

@@ -70,7 +70,8 @@ void worker::learn(const shard_map& map, clock::time_point now) {
   for (range_id id = 0; id < lines_.size(); ++id) {
     line& one = lines_[id];
     one.epoch = map_.ranges[id].epoch;
-    const place to = map_.ranges[id].head();
+    const auto* const head = map_.server(map_.ranges[id].head());
+    const member to = head == nullptr ? member{} : head->who;
     if (one.to == to) continue;
     one.to = to;
     one.sent = one.counted;
@@ -87,17 +88,16 @@ void worker::learn(const shard_map& map, clock::time_point now) {
 void worker::hear(std::span<const std::byte> frame, clock::time_point now) {
   if (fenced_ && !leaving_) return;
   const auto head = decode_head(frame);
-  if (!head) return;
+  if (!head || (head->to != 0 && head->to != self_.incarnation)) return;
   if (head->map_version > map_.version) out_.look_for_map();
   if (!map_.has_server(head->from)) return;
   heard_.hear(head->from, now);
   message said;
   message_reader in(frame.subspan(frame_head_bytes));
-  while (in.next(said)) hear_one(head->from.at, said, now);
+  while (in.next(said)) hear_one(head->from, said, now);
 }
 
-void worker::hear_one(place from, const message& said, clock::time_point now) {
-  const member who = map_.server(from)->who;
+void worker::hear_one(const member& who, const message& said, clock::time_point now) {
   const bool knows_the_end = said.what == message_kind::welcome ? (said.flags & says_goodbye) != 0
                                                                 : said.what == message_kind::moved && fenced_;
   if (leaving_ && knows_the_end && std::find(farewells_.begin(), farewells_.end(), who) == farewells_.end())
@@ -120,7 +120,7 @@ void worker::hear_one(place from, const message& said, clock::time_point now) {
   }
   if (said.range >= lines_.size()) return;
   line& one = lines_[said.range];
-  if (from != one.to) return;  // it was the head once
+  if (who != one.to) return;  // it was the head once
   switch (said.what) {
     case message_kind::ack: {
       if (said.number >= one.next) return;
@@ -159,7 +159,7 @@ void worker::hear_one(place from, const message& said, clock::time_point now) {
 // ---- what it says ----
 
 void worker::send_kept(line& one) {
-  if (one.to == nobody || fenced_ || joins_) return;
+  if (one.to.at == nobody || fenced_ || joins_) return;
   while (one.sent < one.next - 1) {
     const auto& next = one.kept[static_cast<std::size_t>(one.sent - one.counted)];
     ++one.sent;
@@ -168,10 +168,10 @@ void worker::send_kept(line& one) {
 }
 
 void worker::send_pull(std::uint64_t number, open_pull& one, clock::time_point now) {
-  const place to = lines_[one.what.range].to;
+  const member to = lines_[one.what.range].to;
   one.what.number = number;
   one.asked = now;
-  if (to == nobody || fenced_ || joins_) return;
+  if (to.at == nobody || fenced_ || joins_) return;
   message asked = one.what;
   asked.payload = one.payload;
   out_.send(to, asked);
@@ -182,7 +182,7 @@ void worker::say_pulse(std::uint8_t flags) {
   if (joins_) flags |= says_hello;
   if (leaving_ && count_ == 0) flags |= says_goodbye;
   for (const auto& one : map_.servers)
-    out_.send(one.who.at, {.what = message_kind::pulse, .flags = flags, .number = clock_said()});
+    out_.send(one.who, {.what = message_kind::pulse, .flags = flags, .number = clock_said()});
 }
 
 // ---- time ----
@@ -240,10 +240,10 @@ std::vector<member> worker::silent(clock::time_point now, clock::duration longer
 
 std::int64_t worker::waits_in_vain() const noexcept {
   for (const auto id : busy_) {
-    if (lines_[id].to == nobody && !lines_[id].kept.empty()) return id;
+    if (lines_[id].to.at == nobody && !lines_[id].kept.empty()) return id;
   }
   for (const auto& [number, one] : pulls_) {
-    if (lines_[one.what.range].to == nobody) return one.what.range;
+    if (lines_[one.what.range].to.at == nobody) return one.what.range;
   }
   return -1;
 }

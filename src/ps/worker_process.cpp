@@ -28,9 +28,9 @@ worker_process::worker_process(member self, const job_options& options, const pr
 
 // ---- out ----
 
-void worker_process::send(place to, const message& what) {
+void worker_process::send(const member& to, const message& what) {
   link_.send(to, what);
-  if (link_.waiting(to) >= ship_at) link_.ship(to);
+  if (link_.waiting(to.at) >= ship_at) link_.ship(to.at);
 }
 
 void worker_process::await_room(std::size_t bytes) {
@@ -77,7 +77,7 @@ void worker_process::pull_part(pending& to, range_id range, const message& what,
 // What was begun leaves now, unless more of the kind can be expected while answers are due.
 void worker_process::begun(bool pulls) {
   if (pulls || core_.unacknowledged() <= 1) {
-    link_.introduce({core_.self(), core_.map().version, core_.clock_said()});
+    link_.introduce({.from = core_.self(), .map_version = core_.map().version, .clock = core_.clock_said()});
     link_.ship();
   }
 }
@@ -110,7 +110,7 @@ void worker_process::answered(std::uint64_t pull, const message& values) {
 
 void worker_process::progress() {
   now_ = clock::now();
-  link_.introduce({core_.self(), core_.map().version, core_.clock_said()});
+  link_.introduce({.from = core_.self(), .map_version = core_.map().version, .clock = core_.clock_said()});
   link_.poll([&](std::span<const std::byte> frame) { core_.hear(frame, now_); });
   if (const auto map = keeper_.take()) core_.learn(*map, now_);
   if (now_ >= next_tick_) {

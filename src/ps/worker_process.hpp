@@ -62,7 +62,7 @@ class worker_process final : public worker_outlet {
     std::vector<std::byte> bytes;
   };
 
-  void send(place to, const message& what) override;
+  void send(const member& to, const message& what) override;
   void look_for_map() override {}  // the keeper watches
   void acknowledged(range_id range, std::uint64_t sequence) override;
   void answered(std::uint64_t pull, const message& values) override;

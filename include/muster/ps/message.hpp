@@ -61,6 +61,7 @@ struct message {
 /// What a frame begins with.
 struct frame_head {
   member from;
+  std::uint32_t to = 0;           ///< the incarnation that is meant; 0: whichever there is
   std::uint64_t map_version = 0;  ///< that its sender knows
   std::uint64_t clock = 0;        ///< of a worker, as in a pulse
 };

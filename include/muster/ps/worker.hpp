@@ -26,7 +26,7 @@ class worker_outlet {
   virtual ~worker_outlet() = default;
 
   /// The payload is taken before it returns, or stays the caller's as `worker::push` says.
-  virtual void send(place to, const message& what) = 0;
+  virtual void send(const member& to, const message& what) = 0;
   /// There may be a newer map: `learn` it.
   virtual void look_for_map() = 0;
   /// All pushes to that range up to this sequence count: their memory is the caller's again.
@@ -94,7 +94,7 @@ class worker {
   };
   // What goes to one range, in its order.
   struct line {
-    place to = nobody;
+    member to;
     std::uint64_t epoch = 0;
     std::uint64_t next = 1;     // sequence
     std::uint64_t counted = 0;  // acknowledged
@@ -110,7 +110,7 @@ class worker {
     clock::time_point asked{};
   };
 
-  void hear_one(place from, const message& said, clock::time_point now);
+  void hear_one(const member& who, const message& said, clock::time_point now);
   void send_kept(line& one);
   void send_pull(std::uint64_t number, open_pull& one, clock::time_point now);
   void say_pulse(std::uint8_t flags = 0);
