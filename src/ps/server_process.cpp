@@ -56,7 +56,8 @@ void server_process::serve() {
     }
     if (core_.is_done()) {
       if (done_since == clock::time_point{}) done_since = now;
-      if (now - done_since > for_last_words && link_.is_idle()) return;
+      // A worker that heard one farewell does not wait for the next: what is still under way to it then is never taken.
+      if (now - done_since > for_last_words && (link_.is_idle() || now - done_since > 2 * for_last_words)) return;
     } else {
       done_since = {};
     }

@@ -189,8 +189,14 @@ void worker::say_pulse(std::uint8_t flags) {
 
 bool worker::has_left() const noexcept {
   return leaving_ && count_ == 0 && std::all_of(map_.servers.begin(), map_.servers.end(), [&](const server_entry& one) {
-           return std::find(farewells_.begin(), farewells_.end(), one.who) != farewells_.end();
+           return std::find(farewells_.begin(), farewells_.end(), one.who) != farewells_.end() ||
+                  std::find(gone_.begin(), gone_.end(), one.who) != gone_.end();
          });
+}
+
+void worker::lose(place gone) {
+  const auto* const entry = map_.server(gone);
+  if (entry != nullptr) gone_.push_back(entry->who);
 }
 
 std::span<const std::byte> worker::payload(range_id range, std::uint64_t sequence) const noexcept {

@@ -115,7 +115,7 @@ void worker_process::progress() {
   if (const auto map = keeper_.take()) core_.learn(*map, now_);
   if (now_ >= next_tick_) {
     next_tick_ = now_ + protocol_.retry / ticks_a_retry;
-    (void)link_.find_gone();
+    for (place gone = link_.find_gone(); gone != nobody; gone = link_.find_gone()) core_.lose(gone);
     core_.tick(now_);
   }
   link_.ship();

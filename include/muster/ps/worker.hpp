@@ -57,6 +57,8 @@ class worker {
   /// this worker. It is over when all of them know: when it `has_left`.
   void leave() noexcept { leaving_ = true; }
   [[nodiscard]] bool has_left() const noexcept;
+  /// The process at that place has ended: a server that did so may be done, and then it answers no farewell.
+  void lose(place gone);
   /// The payload of a push that is not acknowledged yet; nothing of one that is.
   [[nodiscard]] std::span<const std::byte> payload(range_id range, std::uint64_t sequence) const noexcept;
   /// It lies elsewhere from now on.
@@ -133,6 +135,7 @@ class worker {
   roll_call heard_;
   std::vector<member> welcomes_;   // servers that know it
   std::vector<member> farewells_;  // and that know that it is done
+  std::vector<member> gone_;       // and that have ended
   bool joins_ = false;
   bool leaving_ = false;
   bool fenced_ = false;
