@@ -1,7 +1,6 @@
 #include "training.hpp"
 
 #include <array>
-#include <cmath>
 #include <cstdio>
 
 #include <muster/comm/collectives/allreduce.hpp>
@@ -18,6 +17,9 @@
 #include <muster/train/tracker.hpp>
 
 #include "kernels.hpp"
+#include "pace.hpp"
+#include "report.hpp"
+#include "served.hpp"
 
 namespace logistic {
 namespace {
@@ -37,13 +39,6 @@ totals over_all_ranks(muster::group& world, const totals& mine) {
 totals evaluate_together(muster::group& world, const labelled& set, const model_view& model) {
   const auto mine = muster::part_of(set.data.size(), {world.rank(), world.size()});
   return over_all_ranks(world, evaluate(set.data, mine.first, mine.last, set.targets, model));
-}
-
-void require_finite(double loss, std::uint64_t epoch, const options& chosen) {
-  if (std::isfinite(loss)) return;
-  throw muster::configuration_error("the training diverged (in epoch " + std::to_string(epoch + 1) +
-                                    " the loss is not finite any more with schedule " + chosen.schedule +
-                                    "); lower the learning rate");
 }
 
 /// SGD with the example's own numbers, or what --optimizer names.
@@ -78,7 +73,7 @@ class run {
         compress_(context.configuration().value(muster::setting::compress)) {}
 
   void train() {
-    if (world_.rank() == 0) print_header();
+    if (world_.rank() == 0) print_header(data_, chosen_, count_of(world_.size(), "rank") + " (" + std::string(world_.abilities().name) + ")");
     for (;;) {
       totals mine;
       if (!train_epoch(mine)) break;
@@ -96,15 +91,15 @@ class run {
                                           .val_loss = found.loss / test_size,
                                           .val_accuracy = static_cast<double>(found.correct) / test_size};
       require_finite(metrics.train_loss + metrics.val_loss, loader_.epoch(), chosen_);
-      const auto& report = tracker_.end_epoch(world_, metrics);
-      if (world_.rank() == 0) print_epoch(report);
+      tracker_.end_epoch(world_, metrics);
+      if (world_.rank() == 0) print_epoch(tracker_);
     }
     // What the training minimises, now that it stands still: the mean log-loss and the penalty.
     const double loss = evaluate_together(world_, data_.train, model_of(arena_)).loss;
     double squares = 0;
     for (const float value : arena_.parameters()) squares += double{value} * double{value};
     objective_ = loss / static_cast<double>(data_.train.data.size()) + 0.5 * double{chosen_.l2} * squares;
-    if (world_.rank() == 0) print_results();
+    if (world_.rank() == 0) print_results(tracker_, chosen_, objective_);
   }
 
   void write_report() {
@@ -131,6 +126,7 @@ class run {
 
   void train_step(muster::step& step, totals& seen) {
     const auto batch = next_batch(step);
+    pace_.begin();
     auto backward = sync_.begin(step.group());
     backward.add_samples(batch.samples.size());
     backward.divided_by(static_cast<double>(batch.global_size));  // the kernel does, where it costs nothing
@@ -143,6 +139,7 @@ class run {
       backward.ready(bias);
       backward.ready(weight);
     }
+    pace_.hold(world_.rank());
     {
       auto phase = tracker_.phase(muster::phase::aggregate);
       backward.wait();
@@ -171,48 +168,6 @@ class run {
     progress_.update(line);
   }
 
-  void print_header() const {
-    std::printf("%zu training and %zu test samples of %zu features (%s), %d rank%s (%s)\n%s\n", data_.train.data.size(),
-                data_.test.data.size(), data_.features, data_.train.data.is_sparse() ? "sparse" : "dense",
-                world_.size(), world_.size() == 1 ? "" : "s", std::string(world_.abilities().name).c_str(),
-                describe(chosen_).c_str());
-    std::printf("\nepoch  train loss   test loss  accuracy   seconds   samples/s\n");
-    std::fflush(stdout);
-  }
-
-  void print_epoch(const muster::epoch_report& report) const {
-    std::printf("%5zu  %10.6g  %10.6g  %8.4f  %8.3f  %10.3g\n", tracker_.epochs().size(), report.metrics.train_loss,
-                report.metrics.val_loss, report.metrics.val_accuracy, report.train_seconds,
-                report.samples_per_second());
-    std::fflush(stdout);
-  }
-
-  void print_results() const {
-    const auto& epochs = tracker_.epochs();
-    muster::epoch_report all;
-    for (const auto& epoch : epochs) {
-      all.samples += epoch.samples;
-      all.train_seconds += epoch.train_seconds;
-      all.compute_seconds += epoch.compute_seconds;
-      all.communication_seconds += epoch.communication_seconds;
-    }
-    std::printf("\nobjective      %.6g (mean log-loss + l2 / 2 * |parameters|^2, training set)\n", objective_);
-    std::printf("test loss      %.6g\n", epochs.back().metrics.val_loss);
-    std::printf("test accuracy  %.4f\n", epochs.back().metrics.val_accuracy);
-    std::printf("samples/s      %.3g\n", all.samples_per_second());
-    std::printf("batch time     %.3f s, of it computing %.3f s, communicating %.3f s (slowest rank)\n",
-                all.train_seconds, all.compute_seconds, all.communication_seconds);
-    if (!chosen_.goal.metric.empty()) {
-      std::printf("time to goal   ");
-      if (const auto reached = tracker_.time_to_goal()) {
-        std::printf("%.3f s (%s %g)\n", *reached, chosen_.goal.metric.c_str(), chosen_.goal.value);
-      } else {
-        std::printf("not reached (%s %g)\n", chosen_.goal.metric.c_str(), chosen_.goal.value);
-      }
-    }
-    std::fflush(stdout);
-  }
-
   muster::timeline timeline_;  // before the tracker, whose phases it draws
   muster::session session_;
   muster::group& world_;
@@ -226,6 +181,7 @@ class run {
   muster::tracker tracker_;
   muster::state state_;
   muster::progress_line progress_;
+  pace pace_{chosen_};
   std::string compress_;
   std::uint64_t bytes_sent_ = 0;  // of gradients or weights by this rank
   double objective_ = 0;
@@ -235,6 +191,8 @@ class run {
 
 void train(muster::context& context, muster::group& world, const problem& data, const options& chosen) {
   require_same_everywhere(world, data, chosen);
+  if (muster::sync_mode_of(context).what == muster::sync_mode::kind::parameter_server)
+    return train_served(context, world, data, chosen);
   run job(context, world, data, chosen);
   job.train();
   job.write_report();

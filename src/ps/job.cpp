@@ -134,6 +134,16 @@ struct job::implementation {
   bool ended = false;  // as it should
 };
 
+job_options chosen_options(const settings& chosen, std::vector<table_spec> tables) {
+  job_options made;
+  made.tables = std::move(tables);
+  made.servers = static_cast<int>(chosen.integer(setting::servers, 1, most_places));
+  made.replicas = static_cast<std::uint32_t>(chosen.integer(setting::replicas, 0, 16));
+  made.how = parse_consistency(chosen.value(setting::consistency));
+  made.timeout = seconds(chosen.positive(setting::timeout));
+  return made;
+}
+
 job::job(group& ranks, const job_options& options, std::shared_ptr<any_store> store)
     : self_(std::make_unique<implementation>(ranks, options, std::move(store))) {}
 job::job(context& of, group& ranks, const job_options& options) : job(ranks, options, store_for(of, ranks)) {}

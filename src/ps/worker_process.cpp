@@ -77,8 +77,7 @@ void worker_process::pull_part(pending& to, range_id range, const message& what,
 // What was begun leaves now, unless more of the kind can be expected while answers are due.
 void worker_process::begun(bool pulls) {
   if (pulls || core_.unacknowledged() <= 1) {
-    link_.introduce({.from = core_.self(), .map_version = core_.map().version, .clock = core_.clock_said()});
-    link_.ship();
+    ship();
   }
 }
 
@@ -110,7 +109,6 @@ void worker_process::answered(std::uint64_t pull, const message& values) {
 
 void worker_process::progress() {
   now_ = clock::now();
-  link_.introduce({.from = core_.self(), .map_version = core_.map().version, .clock = core_.clock_said()});
   link_.poll([&](std::span<const std::byte> frame) { core_.hear(frame, now_); });
   if (const auto map = keeper_.take()) core_.learn(*map, now_);
   if (now_ >= next_tick_) {
@@ -118,6 +116,12 @@ void worker_process::progress() {
     for (place gone = link_.find_gone(); gone != nobody; gone = link_.find_gone()) core_.lose(gone);
     core_.tick(now_);
   }
+  ship();
+}
+
+// What was heard may have closed a clock, which the others wait for: frames say the newest.
+void worker_process::ship() {
+  link_.introduce({.from = core_.self(), .map_version = core_.map().version, .clock = core_.clock_said()});
   link_.ship();
 }
 
@@ -178,6 +182,20 @@ void worker_process::give_up(std::string_view what) {
 void worker_process::next_clock() {
   core_.next_clock();
   progress();
+}
+
+// As long as servers are heard they see to it that nobody is waited for in vain.
+void worker_process::wait_for_others() {
+  const auto patience = std::chrono::duration_cast<clock::duration>(options_.timeout);
+  const auto alone = [&] {
+    const auto& workers = core_.map().workers;
+    return std::all_of(workers.begin(), workers.end(), [&](const member& who) { return who == core_.self(); });
+  };
+  while (!alone()) {
+    progress();
+    if (core_.is_fenced() || core_.silent(now_, patience).size() == core_.map().servers.size()) give_up("wait");
+    link_.pause(next_tick_);
+  }
 }
 
 void worker_process::finish() {

@@ -46,6 +46,7 @@ class worker_process final : public worker_outlet {
   template <class Ready>
   void wait_until(const Ready& ready, std::string_view what);
   [[nodiscard]] std::uint64_t version(range_id range) const noexcept { return versions_[range]; }
+  void wait_for_others();
   void finish();
 
  private:
@@ -66,6 +67,7 @@ class worker_process final : public worker_outlet {
   void look_for_map() override {}  // the keeper watches
   void acknowledged(range_id range, std::uint64_t sequence) override;
   void answered(std::uint64_t pull, const message& values) override;
+  void ship();
   void await_room(std::size_t bytes);
   [[noreturn]] void give_up(std::string_view what);
 

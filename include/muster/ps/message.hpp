@@ -42,6 +42,9 @@ inline constexpr std::uint8_t says_hello = 1;
 inline constexpr std::uint8_t wants_word = 2;
 inline constexpr std::uint8_t says_goodbye = 4;
 
+/// In the flags of a push: its values replace those that are there, whatever the table's updates are.
+inline constexpr std::uint8_t assigns = 1;
+
 /// One message. The payload belongs to whoever gave it.
 struct message {
   message_kind what = message_kind::pulse;
