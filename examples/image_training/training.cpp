@@ -1,6 +1,5 @@
 #include "training.hpp"
 
-#include <cmath>
 #include <cstdio>
 #include <optional>
 
@@ -21,7 +20,9 @@
 #include "evaluation.hpp"
 #include "loss.hpp"
 #include "processor.hpp"
+#include "report.hpp"
 #include "saved_model.hpp"
+#include "served.hpp"
 
 namespace images {
 namespace {
@@ -47,7 +48,11 @@ class run {
   }
 
   void train() {
-    if (world_.rank() == 0) print_header();
+    if (world_.rank() == 0) {
+      print_header(chosen_, *net_, loader_.name(),
+                   std::to_string(world_.size()) + (world_.size() == 1 ? " rank (" : " ranks (") +
+                       std::string(world_.abilities().name) + ")");
+    }
     // Statistics of a rank's own are its own state; shared ones are the same everywhere.
     const auto kind = chosen_.share_statistics ? muster::state_kind::replicated : muster::state_kind::rank_local;
     muster::state state{arena_, optimizer_, schedule_, muster::shadowed_values{"batch_norm", net_->statistics(), kind},
@@ -81,8 +86,8 @@ class run {
       if (store) store->save(session.group(), state, accuracy_);
     }
     save(session.group());
-    if (world_.rank() == 0) print_results();
-    write_report();
+    if (world_.rank() == 0) print_results(tracker_, chosen_, accuracy_, top5_);
+    write_report(tracker_, chosen_, loader_.name(), top5_);
     timeline_.write(world_);
   }
 
@@ -146,24 +151,12 @@ class run {
   bool end_epoch(muster::group& ranks, const nn::totals& found) {
     std::array<double, 2> sums = {seen_.loss, static_cast<double>(seen_.images)};
     muster::allreduce(ranks, std::span(sums), muster::sum);
-    const double images = static_cast<double>(std::max<std::uint64_t>(found.images, 1));
-    const muster::epoch_metrics metrics{.train_loss = sums[0] / std::max(1.0, sums[1]),
-                                        .val_loss = found.loss / images,
-                                        .val_accuracy = static_cast<double>(found.top1) / images};
-    if (!std::isfinite(metrics.train_loss + metrics.val_loss)) {
-      throw muster::configuration_error("the training diverged (the loss is not finite any more with schedule " +
-                                        chosen_.schedule + "); lower the learning rate");
-    }
+    const auto metrics = metrics_of(sums[0], sums[1], found, chosen_);
     schedule_.observe(metrics.val_accuracy);
     accuracy_ = metrics.val_accuracy;
-    top5_ = static_cast<double>(found.top5) / images;
-    const auto& report = tracker_.end_epoch(ranks, metrics);
-    if (ranks.rank() == 0) {
-      std::printf("%5llu  %10.4f  %10.4f  %8.4f  %8.4f  %8.2f  %10.4g\n",
-                  static_cast<unsigned long long>(loader_.epoch() + 1), metrics.train_loss, metrics.val_loss,
-                  metrics.val_accuracy, top5_, report.train_seconds, report.samples_per_second());
-      std::fflush(stdout);
-    }
+    top5_ = top5_of(found);
+    tracker_.end_epoch(ranks, metrics);
+    if (ranks.rank() == 0) print_epoch(tracker_, loader_.epoch() + 1, top5_);
     return !(chosen_.stop_at_goal && tracker_.time_to_goal());
   }
 
@@ -184,51 +177,6 @@ class run {
                   done, all, images * step.group().size() / spent, seen_.loss / std::max(1.0, images),
                   spent / done * (all - done));
     progress_.update(line);
-  }
-
-  void print_header() const {
-    std::printf("%s: %zu parameters, %.1f million operations an image and step, %d rank%s (%s)\n%s, %s\n",
-                chosen_.model.c_str(), net_->parameter_count(), net_->operations() * 1e-6, world_.size(),
-                world_.size() == 1 ? "" : "s", std::string(world_.abilities().name).c_str(),
-                std::string(loader_.name()).c_str(), describe(chosen_).c_str());
-    std::printf("\nepoch  train loss    val loss     top-1     top-5   seconds    images/s\n");
-    std::fflush(stdout);
-  }
-
-  void print_results() const {
-    if (tracker_.epochs().empty()) {
-      std::printf("nothing was left to train\n");
-      return;
-    }
-    double seconds = 0, images = 0, communication = 0;
-    for (const auto& epoch : tracker_.epochs()) {
-      seconds += epoch.train_seconds;
-      images += static_cast<double>(epoch.samples);
-      communication += epoch.communication_seconds;
-    }
-    std::printf("\ntop-1 accuracy  %.4f\ntop-5 accuracy  %.4f\nimages/s        %.4g\n", accuracy_, top5_,
-                images / seconds);
-    std::printf("batch time      %.2f s, of it communicating %.2f s (slowest rank)\n", seconds, communication);
-    if (!chosen_.goal.metric.empty()) {
-      const auto reached = tracker_.time_to_goal();
-      if (reached) {
-        std::printf("time to goal    %.2f s (%s %g)\n", *reached, chosen_.goal.metric.c_str(), chosen_.goal.value);
-      } else {
-        std::printf("time to goal    not reached (%s %g)\n", chosen_.goal.metric.c_str(), chosen_.goal.value);
-      }
-    }
-    std::fflush(stdout);
-  }
-
-  void write_report() {
-    if (chosen_.json.empty()) return;
-    tracker_.annotate("data", std::string(loader_.name()));
-    tracker_.annotate("model", chosen_.model);
-    tracker_.annotate("options", describe(chosen_));
-    char text[32];
-    std::snprintf(text, sizeof text, "%.6f", top5_);
-    tracker_.annotate("top5_accuracy", text);
-    tracker_.write(chosen_.json);
   }
 
   const nn::flush_denormals flush_;
@@ -270,6 +218,8 @@ int run_program(int argc, char** argv, const program& which) {
     const auto data = open_images(chosen.data, chosen.seed, chosen.limit);  // ranks that are threads share it
     context.run([&](muster::group& world) {
       require_same_everywhere(world, data);
+      if (muster::sync_mode_of(context).what == muster::sync_mode::kind::parameter_server)
+        return train_served(context, world, data, chosen);
       run(context, world, data, chosen).train();
     });
   });
