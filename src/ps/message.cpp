@@ -66,8 +66,8 @@ std::optional<log_entry> decode_entry(std::span<const std::byte> payload) noexce
   wire_entry wire;
   if (payload.size() < sizeof wire) return std::nullopt;
   std::memcpy(&wire, payload.data(), sizeof wire);
-  const bool is_push = wire.what == 0;
-  if (wire.what > 1 || wire.zero[0] != 0 || wire.zero[1] != 0 || wire.zero2 != 0 || !std::isfinite(wire.weight) ||
+  const bool is_push = wire.what != 1;
+  if (wire.what > 2 || wire.zero[0] != 0 || wire.zero[1] != 0 || wire.zero2 != 0 || !std::isfinite(wire.weight) ||
       !std::isfinite(wire.scale))
     return std::nullopt;
   if (is_push ? wire.at >= most_places : payload.size() != sizeof wire) return std::nullopt;

@@ -213,7 +213,8 @@ void server::hear_push(const member& from, const message& said, held_range& rang
   entry.count = said.count;
   entry.from = from;
   entry.sequence = said.number;
-  entry.clock = settings_.how.what == consistency::kind::bulk ? std::max(said.clock, range.folded) : said.clock;
+  entry.clock = said.clock;
+  if (settings_.how.what == consistency::kind::bulk && said.clock < range.folded) entry.what = log_entry::kind::late;
   entry.scale = said.scale;
   entry.payload = said.payload;
   if (settings_.how.old_pushes != consistency::policy::keep)
@@ -244,7 +245,8 @@ bool server::is_ready(const member& from, const message& pull) const {
     case consistency::kind::bounded:
       return clocks_.slowest() + settings_.how.bound >= pull.clock;
     case consistency::kind::bulk:
-      return range.folded >= pull.clock;
+      // A former head may have folded what a worker that it did not know has not even sent.
+      return range.folded >= pull.clock && clocks_.slowest() >= pull.clock;
   }
   return true;
 }
@@ -315,7 +317,7 @@ void server::append(range_id id, held_range& range, const log_entry& entry, cloc
   apply(id, range, entry);
   if (range.behind == nobody) {  // nobody waits for anybody: the common case, and without a queue
     range.committed = range.applied;
-    if (range.before == nobody && entry.what == log_entry::kind::push) {
+    if (range.before == nobody && entry.what != log_entry::kind::fold) {
       auto& its = range.workers[entry.from.at];
       its.committed = its.applied;
       acknowledge_to(id, range, entry.from.at);
@@ -328,7 +330,7 @@ void server::append(range_id id, held_range& range, const log_entry& entry, cloc
   std::copy(entry.payload.begin(), entry.payload.end(), kept.body.begin() + log_entry_head_bytes);
   range.kept_bytes += kept.body.size();
   range.kept.push_back(std::move(kept));
-  if (range.is_head() && entry.what == log_entry::kind::push)
+  if (range.is_head() && entry.what != log_entry::kind::fold)
     range.waiting.push_back({range.applied, entry.from, entry.sequence});
   if (range.behind_is_learner && !range.behind_counts && range.kept_bytes > settings_.window) {
     range.kept.clear();  // it will be given a copy

@@ -161,7 +161,7 @@ void tables::apply(range_id range, const log_entry& entry) {
     return;
   }
   const bool replaces = (entry.flags & assigns) != 0;
-  if (bulk_ && !replaces) return add_to_sum(range, kept, entry);
+  if (bulk_ && !replaces && entry.what != log_entry::kind::late) return add_to_sum(range, kept, entry);
   const float scale = entry.scale * entry.weight;
   // Payloads are aligned in frames; what comes from elsewhere is made so.
   const auto floats_at = [&](std::span<const std::byte> bytes) -> std::span<const float> {

@@ -102,6 +102,7 @@ class ledgers final : public ps::range_storage {
     if (sequence <= before) throw violation("a push is applied twice");
     if (sequence != before + 1) throw violation("a push is applied before an earlier one");
     to.rows.push_back({entry.from, sequence, entry.clock});
+    if (entry.what == ps::log_entry::kind::late) to.folded.push_back(to.rows.back());
   }
   std::span<const std::byte> read(ps::range_id range, const ps::message&) override {
     return std::as_bytes(std::span(seen(range)));
@@ -615,7 +616,14 @@ class run {
       if (found == clocks_.end()) continue;
       std::uint64_t due = 0;  // pushes of clocks that must have been seen
       while (due < found->second.size() && found->second[due] + bound < clock) ++due;
-      if (seen[who] < due) throw violation("a pull misses a push that is older than the bound");
+      if (seen[who] < due) {
+        throw violation("a pull by worker " + ps::to_string(one.who) + " of range " + std::to_string(values.range) +
+                        " at clock " + std::to_string(clock) + ", asked at " +
+                        std::to_string(std::chrono::duration<double, std::milli>(when.time_since_epoch()).count()) +
+                        " ms, has " + std::to_string(seen[who]) + " pushes of worker " + ps::to_string(who) +
+                        " and must have " + std::to_string(due) + ", the bound is " + std::to_string(bound) +
+                        ", its clock " + std::to_string(other->core.clock_now()));
+      }
     }
   }
   outcome settle() {

@@ -157,7 +157,8 @@ class message_reader {
 struct log_entry {
   enum class kind : std::uint8_t {
     push = 0,  ///< of `from`, to be applied with `weight`
-    fold = 1   ///< bulk-synchronous: the sum of all pushes of `clock` becomes one update
+    fold = 1,  ///< bulk-synchronous: the sum of all pushes of `clock` becomes one update
+    late = 2   ///< bulk-synchronous: a push of a clock whose sum is applied already: an update by itself
   };
   kind what = kind::push;
   std::uint8_t flags = 0;  ///< this and the next two as in the push
