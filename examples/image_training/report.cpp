@@ -49,8 +49,7 @@ void print_results(const muster::tracker& tracker, const options& chosen, double
     images += static_cast<double>(epoch.samples);
     communication += epoch.communication_seconds;
   }
-  std::printf("\ntop-1 accuracy  %.4f\ntop-5 accuracy  %.4f\nimages/s        %.4g\n", accuracy, top5,
-              images / seconds);
+  std::printf("\ntop-1 accuracy  %.4f\ntop-5 accuracy  %.4f\nimages/s        %.4g\n", accuracy, top5, images / seconds);
   std::printf("batch time      %.2f s, of it communicating %.2f s (slowest rank)\n", seconds, communication);
   if (!chosen.goal.metric.empty()) {
     const auto reached = tracker.time_to_goal();

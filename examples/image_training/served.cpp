@@ -23,9 +23,10 @@ namespace {
 
 void check(const muster::settings& settings, const options& chosen) {
   if (chosen.share_statistics) {
-    examples::refuse("--sync-batch-norm cannot be used with --mode ps (it has all ranks wait for each other in every "
-                     "layer)",
-                     "leave it out, or use another mode");
+    examples::refuse(
+        "--sync-batch-norm cannot be used with --mode ps (it has all ranks wait for each other in every "
+        "layer)",
+        "leave it out, or use another mode");
   }
   if (!chosen.checkpoint.empty()) {
     examples::refuse("--checkpoint cannot be used with --mode ps (the parameters are the servers')",
@@ -183,9 +184,9 @@ void train_served(muster::context& context, muster::group& world, const image_da
   muster::arena arena(context, net->shapes());
   net->bind(arena);
   net->initialise(chosen.seed);
-  muster::ps::job job(context, world,
-                      muster::ps::chosen_options(context.configuration(),
-                                                 {muster::served_arena::table(arena, chosen.optimizer)}));
+  muster::ps::job job(
+      context, world,
+      muster::ps::chosen_options(context.configuration(), {muster::served_arena::table(arena, chosen.optimizer)}));
   auto workers = world.split(job.is_server() ? 1 : 0);
   auto alone = world.split(world.rank());
   if (job.is_server()) return job.serve();

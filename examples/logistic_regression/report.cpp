@@ -47,8 +47,8 @@ void print_results(const muster::tracker& tracker, const options& chosen, double
   std::printf("test loss      %.6g\n", epochs.back().metrics.val_loss);
   std::printf("test accuracy  %.4f\n", epochs.back().metrics.val_accuracy);
   std::printf("samples/s      %.3g\n", all.samples_per_second());
-  std::printf("batch time     %.3f s, of it computing %.3f s, communicating %.3f s (slowest rank)\n",
-              all.train_seconds, all.compute_seconds, all.communication_seconds);
+  std::printf("batch time     %.3f s, of it computing %.3f s, communicating %.3f s (slowest rank)\n", all.train_seconds,
+              all.compute_seconds, all.communication_seconds);
   if (!chosen.goal.metric.empty()) {
     std::printf("time to goal   ");
     if (const auto reached = tracker.time_to_goal()) {

@@ -32,9 +32,10 @@ std::string update_of(const muster::settings& settings, const problem& data, con
                      "write such as --optimizer momentum:0.9,decay=1e-6");
   }
   if (chosen.l2 != 0.0f && data.train.data.is_sparse()) {
-    examples::refuse("--l2 cannot be used with --mode ps on sparse data (it changes every weight in every step, and "
-                     "workers push those of their own samples)",
-                     "leave it out, or use another mode");
+    examples::refuse(
+        "--l2 cannot be used with --mode ps on sparse data (it changes every weight in every step, and "
+        "workers push those of their own samples)",
+        "leave it out, or use another mode");
   }
   if (settings.value(muster::setting::compress) != "none") {
     examples::refuse("--compress cannot be used with --mode ps (it is of gradients that ranks reduce among each other)",
@@ -199,9 +200,10 @@ class served_run {
       found = evaluate(data_.test.data, 0, data_.test.data.size(), data_.test.targets, model_.view());
     }
     const double test_size = static_cast<double>(data_.test.data.size());
-    const muster::epoch_metrics metrics{.train_loss = seen.loss / static_cast<double>(std::max<std::size_t>(samples_, 1)),
-                                        .val_loss = found.loss / test_size,
-                                        .val_accuracy = static_cast<double>(found.correct) / test_size};
+    const muster::epoch_metrics metrics{
+        .train_loss = seen.loss / static_cast<double>(std::max<std::size_t>(samples_, 1)),
+        .val_loss = found.loss / test_size,
+        .val_accuracy = static_cast<double>(found.correct) / test_size};
     require_finite(metrics.val_loss, loader_.epoch(), chosen_);
     tracker_.end_epoch(alone_, metrics);
     print_epoch(tracker_);
@@ -225,8 +227,7 @@ class served_run {
     const double accuracy = static_cast<double>(tested.correct) / static_cast<double>(data_.test.data.size());
     print_results(tracker_, chosen_, objective);
     std::printf("all workers    test accuracy %.4f, %.3g samples/s over %.3f s (%.3f s of them for the slowest)\n",
-                accuracy,
-                static_cast<double>(chosen_.epochs * data_.train.data.size()) / (own_seconds + waited),
+                accuracy, static_cast<double>(chosen_.epochs * data_.train.data.size()) / (own_seconds + waited),
                 own_seconds + waited, waited);
     std::fflush(stdout);
     if (!chosen_.json.empty()) write_report(objective, accuracy);
@@ -278,8 +279,7 @@ class served_run {
 
 void train_served(muster::context& context, muster::group& world, const problem& data, const options& chosen) {
   const auto& settings = context.configuration();
-  muster::ps::job job(context, world,
-                      muster::ps::chosen_options(settings, {table_of(settings, data, chosen)}));
+  muster::ps::job job(context, world, muster::ps::chosen_options(settings, {table_of(settings, data, chosen)}));
   auto workers = world.split(job.is_server() ? 1 : 0);
   auto alone = world.split(world.rank());
   if (job.is_server()) return job.serve();
