@@ -76,6 +76,7 @@ void worker::learn(const shard_map& map, clock::time_point now) {
     one.to = to;
     one.sent = one.counted;
     one.resent_from = 0;
+    one.tries = 0;
     send_kept(one);
   }
   for (auto& [number, one] : pulls_) send_pull(number, one, now);
@@ -134,6 +135,7 @@ void worker::hear_one(const member& who, const message& said, clock::time_point 
       }
       one.sent = std::max(one.sent, one.counted);
       one.since = now;
+      one.tries = 0;
       const auto before = first_open_;
       close_clocks();
       out_.acknowledged(said.range, said.number);
@@ -211,6 +213,16 @@ void worker::move_payload(range_id range, std::uint64_t sequence, std::span<cons
     one.kept[static_cast<std::size_t>(sequence - one.counted - 1)].what.payload = to;
 }
 
+// Whether what was said then is to be said again. A server that answers others meanwhile may only have much to do: what
+// it was told is seldom lost, and saying it again would be more to do. So each try waits longer, and all the longer while
+// it is heard.
+bool worker::is_due(const member& who, clock::time_point since, int tries, clock::time_point now) const {
+  constexpr int most = 8;
+  const int times = (1 << std::min(tries, 3)) * (heard_.last(who) > since ? 4 : 1);
+  const auto wait = settings_.retry * std::min(times, most);
+  return now - since >= wait;
+}
+
 void worker::tick(clock::time_point now) {
   if (fenced_ && !leaving_) return;
   heard_.tick(now, settings_.silence);
@@ -220,8 +232,9 @@ void worker::tick(clock::time_point now) {
       one.listed = false;
       return true;
     }
-    if (now - one.since >= settings_.retry) {
+    if (is_due(one.to, one.since, one.tries, now)) {
       one.since = now;
+      ++one.tries;
       one.sent = one.counted;
       one.resent_from = 0;
       send_kept(one);
@@ -229,7 +242,9 @@ void worker::tick(clock::time_point now) {
     return false;
   });
   for (auto& [number, one] : pulls_) {
-    if (now - one.asked >= settings_.retry) send_pull(number, one, now);
+    if (!is_due(lines_[one.what.range].to, one.asked, one.tries, now)) continue;
+    ++one.tries;
+    send_pull(number, one, now);
   }
   if (now - pulsed_ < settings_.retry) return;
   pulsed_ = now;

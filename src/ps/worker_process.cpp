@@ -65,12 +65,18 @@ void worker_process::push_own_part(pending& to, range_id range, message what, st
 
 void worker_process::pull_part(pending& to, range_id range, const message& what, float* out,
                                std::vector<std::uint32_t> rows, std::size_t width) {
+  const std::size_t bytes = what.count * sizeof(float) * std::max<std::size_t>(1, width);
+  const auto has_room = [&] { return asked_bytes_ + bytes <= options_.window || asked_bytes_ == 0; };
+  if (!has_room()) {
+    ship();
+    wait_until(has_room, "pull");
+  }
+  asked_bytes_ += bytes;
   to.of_ = this;
   if (!to.pull_) to.pull_ = std::make_unique<open_pull>();
   const auto number = core_.pull(range, what, true, now_);
   to.pull_->numbers.push_back(number);
   ++to.pull_->left;
-  const std::size_t bytes = what.count * sizeof(float) * std::max<std::size_t>(1, width);
   targets_[number] = {to.pull_.get(), out, std::move(rows), width, bytes};
 }
 
@@ -104,6 +110,7 @@ void worker_process::answered(std::uint64_t pull, const message& values) {
   versions_[values.range] = values.version;
   to.of->version = std::min(to.of->version, values.version);
   --to.of->left;
+  asked_bytes_ -= to.bytes;
   targets_.erase(found);
 }
 
@@ -137,7 +144,10 @@ bool worker_process::is_done(const pending& one) const noexcept {
 void worker_process::release(pending& one) noexcept {
   if (one.pull_) {
     for (const auto number : one.pull_->numbers) {
-      targets_.erase(number);
+      if (const auto found = targets_.find(number); found != targets_.end()) {
+        asked_bytes_ -= found->second.bytes;
+        targets_.erase(found);
+      }
       core_.forget(number);
     }
     return;

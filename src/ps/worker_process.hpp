@@ -80,6 +80,7 @@ class worker_process final : public worker_outlet {
   clock::time_point now_;
   clock::time_point next_tick_{};
   std::unordered_map<std::uint64_t, target> targets_;
+  std::size_t asked_bytes_ = 0;  // of answers that have not come
   std::vector<std::deque<owned>> own_;  // by range: payloads that are nobody else's
   std::vector<std::uint64_t> versions_;
 };

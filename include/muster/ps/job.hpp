@@ -27,7 +27,7 @@ struct job_options {
   seconds timeout{30};         ///< of every blocking call
   seconds retry{0.2};          ///< after which what was not answered is said again
   seconds silence{1.0};        ///< after which who was not heard is suspect
-  std::size_t window = 8_MiB;  ///< of pushes that a worker may have under way
+  std::size_t window = 8_MiB;  ///< of pushes that a worker may have under way, and of pulls
 };
 
 /// These tables, served as `--servers`, `--replicas`, `--consistency` and `--timeout` or their variables say.

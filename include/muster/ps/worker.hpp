@@ -103,6 +103,7 @@ class worker {
     std::uint64_t sent = 0;
     std::uint64_t resent_from = 0;  // what it was asked to say again, so that it says it once
     clock::time_point since{};      // when it was told last, or heard of
+    int tries = 0;                  // since it was heard of
     std::deque<kept_push> kept;     // from counted + 1 on
     bool listed = false;            // among the busy ones
   };
@@ -110,8 +111,10 @@ class worker {
     message what;
     std::vector<std::byte> payload;
     clock::time_point asked{};
+    int tries = 0;
   };
 
+  [[nodiscard]] bool is_due(const member& who, clock::time_point since, int tries, clock::time_point now) const;
   void hear_one(const member& who, const message& said, clock::time_point now);
   void send_kept(line& one);
   void send_pull(std::uint64_t number, open_pull& one, clock::time_point now);
