@@ -2,6 +2,8 @@
 #pragma once
 
 #include <functional>
+#include <string>
+#include <string_view>
 
 #include <muster/comm/context.hpp>
 #include <muster/elastic/session.hpp>
@@ -14,6 +16,17 @@ namespace examples {
 /// Ranks that the job was started with.
 inline int ranks_of(const muster::context& context) {
   return context.elastic() ? context.launcher().size : context.ranks();
+}
+
+/// "4 ranks", "1 rank".
+inline std::string count_of(int count, std::string_view what) {
+  return std::to_string(count) + " " + std::string(what) + (count == 1 ? "" : "s");
+}
+
+/// As a header names them: "4 ranks (shm)".
+inline std::string describe_ranks(const muster::context& context, const muster::group& world) {
+  return count_of(ranks_of(context), "rank") + " (" +
+         (context.elastic() ? "elastic" : std::string(world.abilities().name)) + ")";
 }
 
 /// What the learning rate is multiplied by where each rank keeps its batch and there are more or fewer than `at_start`

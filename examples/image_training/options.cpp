@@ -137,6 +137,11 @@ std::string help_text(const program& which) {
          line.chosen.optimizer + " here:\n" + muster::settings_help();
 }
 
+muster::batch batches_of(const options& chosen) {
+  if (chosen.batch_per_rank != 0) return muster::batch(chosen.batch_per_rank, {.per_rank = true});
+  return muster::batch(chosen.batch);
+}
+
 std::string describe(const options& chosen) {
   std::ostringstream text;
   text << chosen.model << ", epochs " << chosen.epochs << ", batch " << chosen.batch << ", schedule " << chosen.schedule

@@ -6,6 +6,7 @@
 #include <string>
 
 #include <muster/core/env.hpp>
+#include <muster/data/loader.hpp>
 #include <muster/train/tracker.hpp>
 
 #include "models.hpp"
@@ -59,5 +60,8 @@ std::string help_text(const program& which);
 
 /// The options that decide the numbers of a run in one line.
 std::string describe(const options& chosen);
+
+/// The batches that it asks for, of all ranks or of each.
+muster::batch batches_of(const options& chosen);
 
 }  // namespace images

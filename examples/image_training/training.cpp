@@ -1,6 +1,5 @@
 #include "training.hpp"
 
-#include <cmath>
 #include <cstdio>
 #include <optional>
 
@@ -22,7 +21,9 @@
 #include "evaluation.hpp"
 #include "loss.hpp"
 #include "processor.hpp"
+#include "report.hpp"
 #include "saved_model.hpp"
+#include "served.hpp"
 
 namespace images {
 namespace {
@@ -31,9 +32,8 @@ class run {
  public:
   run(muster::context& context, muster::group& world, const image_data& data, const options& chosen)
       : chosen_(chosen),
-        elastic_(context.elastic()),
-        ranks_(elastic_ ? examples::ranks_of(context) : world.size()),
-        over_(elastic_ ? "elastic" : world.abilities().name),
+        ranks_(examples::ranks_of(context)),
+        started_as_(examples::describe_ranks(context, world)),
         speaks_first_(world.rank() == 0 && context.launcher().rank == 0),
         what_{chosen.model, {data.height, data.width, data.channels}, data.classes},
         net_(make_model(what_, chosen.how)),
@@ -64,11 +64,11 @@ class run {
   }
 
   void train() {
-    if (speaks_first_) print_header();
+    if (speaks_first_) print_header(chosen_, *net_, loader_.name(), started_as_);
     while (train_epoch()) {
       progress_.clear();
       const bool done = session_->evaluate(*state_, [&](muster::step& step) { end_epoch(step.group()); });
-      if (done && speaks()) print_epoch();
+      if (done && speaks()) print_epoch(tracker_, loader_.epoch() + 1, top5_);
       if (store_) {
         session_->evaluate(*state_, [&](muster::step& step) { store_->save(step.group(), *state_, accuracy()); });
       }
@@ -79,16 +79,14 @@ class run {
       timeline_.write(step.group());
     });
     if (!speaks()) return;
-    print_results();
-    write_report();
+    if (tracker_.epochs().size() == begun_at_)
+      std::printf("nothing was left to train\n");
+    else
+      print_results(tracker_, chosen_, accuracy(), top5_);
+    write_report(tracker_, chosen_, loader_.name(), top5_);
   }
 
  private:
-  static muster::batch batches_of(const options& chosen) {
-    if (chosen.batch_per_rank != 0) return muster::batch(chosen.batch_per_rank, {.per_rank = true});
-    return muster::batch(chosen.batch);
-  }
-
   /// Collective: from the newest checkpoint, if there is one.
   void go_on(muster::group& ranks) {
     if (!store_->load(ranks, *state_)) return;
@@ -161,27 +159,11 @@ class run {
     }
     std::array<double, 2> sums = {seen_.loss, static_cast<double>(seen_.images)};
     muster::allreduce(ranks, std::span(sums), muster::sum);
-    const double images = static_cast<double>(std::max<std::uint64_t>(found.images, 1));
-    const muster::epoch_metrics metrics{.train_loss = sums[0] / std::max(1.0, sums[1]),
-                                        .val_loss = found.loss / images,
-                                        .val_accuracy = static_cast<double>(found.top1) / images};
-    if (!std::isfinite(metrics.train_loss + metrics.val_loss)) {
-      throw muster::configuration_error("the training diverged (the loss is not finite any more with schedule " +
-                                        chosen_.schedule + "); lower the learning rate");
-    }
+    const auto metrics = metrics_of(sums[0], sums[1], found, chosen_);
     tracker_.end_epoch(ranks, metrics);
     // From here on nothing can fail, and so this is done once.
     schedule_.observe(metrics.val_accuracy);
-    top5_ = static_cast<double>(found.top5) / images;
-  }
-
-  void print_epoch() const {
-    const auto& report = tracker_.epochs().back();
-    const auto& metrics = report.metrics;
-    std::printf("%5llu  %10.4f  %10.4f  %8.4f  %8.4f  %8.2f  %10.4g\n",
-                static_cast<unsigned long long>(loader_.epoch() + 1), metrics.train_loss, metrics.val_loss,
-                metrics.val_accuracy, top5_, report.train_seconds, report.samples_per_second());
-    std::fflush(stdout);
+    top5_ = top5_of(found);
   }
 
   /// Of the last epoch; 0 before there was one.
@@ -211,55 +193,10 @@ class run {
     progress_.update(line);
   }
 
-  void print_header() const {
-    std::printf("%s: %zu parameters, %.1f million operations an image and step, %d rank%s (%s)\n%s, %s\n",
-                chosen_.model.c_str(), net_->parameter_count(), net_->operations() * 1e-6, ranks_,
-                ranks_ == 1 ? "" : "s", over_.c_str(), std::string(loader_.name()).c_str(), describe(chosen_).c_str());
-    std::printf("\nepoch  train loss    val loss     top-1     top-5   seconds    images/s\n");
-    std::fflush(stdout);
-  }
-
-  void print_results() const {
-    if (tracker_.epochs().size() == begun_at_) {
-      std::printf("nothing was left to train\n");
-      return;
-    }
-    double seconds = 0, images = 0, communication = 0;
-    for (const auto& epoch : tracker_.epochs()) {
-      seconds += epoch.train_seconds;
-      images += static_cast<double>(epoch.samples);
-      communication += epoch.communication_seconds;
-    }
-    std::printf("\ntop-1 accuracy  %.4f\ntop-5 accuracy  %.4f\nimages/s        %.4g\n", accuracy(), top5_,
-                images / seconds);
-    std::printf("batch time      %.2f s, of it communicating %.2f s (slowest rank)\n", seconds, communication);
-    if (!chosen_.goal.metric.empty()) {
-      const auto reached = tracker_.time_to_goal();
-      if (reached) {
-        std::printf("time to goal    %.2f s (%s %g)\n", *reached, chosen_.goal.metric.c_str(), chosen_.goal.value);
-      } else {
-        std::printf("time to goal    not reached (%s %g)\n", chosen_.goal.metric.c_str(), chosen_.goal.value);
-      }
-    }
-    std::fflush(stdout);
-  }
-
-  void write_report() {
-    if (chosen_.json.empty()) return;
-    tracker_.annotate("data", std::string(loader_.name()));
-    tracker_.annotate("model", chosen_.model);
-    tracker_.annotate("options", describe(chosen_));
-    char text[32];
-    std::snprintf(text, sizeof text, "%.6f", top5_);
-    tracker_.annotate("top5_accuracy", text);
-    tracker_.write(chosen_.json);
-  }
-
   const nn::flush_denormals flush_;
   const options& chosen_;
-  const bool elastic_;
   const int ranks_;  // to begin with
-  const std::string over_;
+  const std::string started_as_;
   const bool speaks_first_;  // before there is a group
   model_description what_;
   std::unique_ptr<nn::network<float>> net_;
@@ -300,7 +237,13 @@ int run_program(int argc, char** argv, const program& which) {
       }
     }
     const auto data = open_images(chosen.data, chosen.seed, chosen.limit);  // ranks that are threads share it
-    context.run([&](muster::group& world) { run(context, world, data, chosen).train(); });
+    context.run([&](muster::group& world) {
+      if (muster::sync_mode_of(context).what == muster::sync_mode::kind::parameter_server) {
+        require_same_everywhere(world, data);
+        return train_served(context, world, data, chosen);
+      }
+      run(context, world, data, chosen).train();
+    });
   });
 }
 

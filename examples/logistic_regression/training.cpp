@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstdio>
 
 #include <muster/comm/collectives/allreduce.hpp>
@@ -20,6 +19,9 @@
 
 #include "../job.hpp"
 #include "kernels.hpp"
+#include "pace.hpp"
+#include "report.hpp"
+#include "served.hpp"
 
 namespace logistic {
 namespace {
@@ -39,13 +41,6 @@ totals over_all_ranks(muster::group& world, const totals& mine) {
 totals evaluate_together(muster::group& world, const labelled& set, const model_view& model) {
   const auto mine = muster::part_of(set.data.size(), {world.rank(), world.size()});
   return over_all_ranks(world, evaluate(set.data, mine.first, mine.last, set.targets, model));
-}
-
-void require_finite(double loss, std::uint64_t epoch, const options& chosen) {
-  if (std::isfinite(loss)) return;
-  throw muster::configuration_error("the training diverged (in epoch " + std::to_string(epoch + 1) +
-                                    " the loss is not finite any more with schedule " + chosen.schedule +
-                                    "); lower the learning rate");
 }
 
 /// SGD with the example's own numbers, or what --optimizer names.
@@ -84,18 +79,17 @@ class run {
             context, world,
             [&data, &chosen](muster::group& ranks, bool) { require_same_everywhere(ranks, data, chosen); })),
         speaks_first_(world.rank() == 0 && context.launcher().rank == 0),
-        ranks_(context.elastic() ? examples::ranks_of(context) : world.size()),
-        over_(context.elastic() ? "elastic" : world.abilities().name),
+        ranks_(examples::ranks_of(context)),
+        started_as_(examples::describe_ranks(context, world)),
         progress_(speaks_first_),
         compress_(context.configuration().value(muster::setting::compress)) {}
 
   void train() {
-    if (speaks_first_) print_header();
+    if (speaks_first_) print_header(data_, chosen_, started_as_);
     while (train_epoch()) {
       progress_.clear();
-      const muster::epoch_report* report = nullptr;
-      const bool done = session_.evaluate(state_, [&](muster::step& step) { report = &end_epoch(step.group()); });
-      if (done && speaks()) print_epoch(*report);
+      const bool done = session_.evaluate(state_, [&](muster::step& step) { end_epoch(step.group()); });
+      if (done && speaks()) print_epoch(tracker_);
     }
     // What the training minimises, now that it stands still: the mean log-loss and the penalty.
     double loss = 0;
@@ -105,7 +99,7 @@ class run {
     double squares = 0;
     for (const float value : arena_.parameters()) squares += double{value} * double{value};
     objective_ = loss / static_cast<double>(data_.train.data.size()) + 0.5 * double{chosen_.l2} * squares;
-    if (done && speaks()) print_results();
+    if (done && speaks()) print_results(tracker_, chosen_, objective_);
   }
 
   void write_report() {
@@ -133,7 +127,7 @@ class run {
   }
 
   /// Collective: what the epoch came to.
-  const muster::epoch_report& end_epoch(muster::group& ranks) {
+  void end_epoch(muster::group& ranks) {
     sync_.average(ranks);  // where ranks have weights of their own, one model is evaluated
     const totals seen = over_all_ranks(ranks, seen_);
     const double samples = muster::allreduce(ranks, samples_seen_, muster::sum);  // fewer where a rank took its with it
@@ -147,11 +141,12 @@ class run {
                                         .val_loss = found.loss / test_size,
                                         .val_accuracy = static_cast<double>(found.correct) / test_size};
     require_finite(metrics.train_loss + metrics.val_loss, loader_.epoch(), chosen_);
-    return tracker_.end_epoch(ranks, metrics);
+    tracker_.end_epoch(ranks, metrics);
   }
 
   void train_step(muster::step& step) {
     const auto batch = next_batch(step);
+    pace_.begin();
     auto backward = sync_.begin(step.group());
     backward.add_samples(batch.samples.size());
     backward.divided_by(static_cast<double>(batch.global_size));  // the kernel does, where it costs nothing
@@ -165,6 +160,7 @@ class run {
       backward.ready(bias);
       backward.ready(weight);
     }
+    pace_.hold(step.group().rank());
     {
       auto phase = tracker_.phase(muster::phase::aggregate);
       backward.wait();
@@ -198,47 +194,6 @@ class run {
   /// Whether this rank is the one that tells people.
   [[nodiscard]] bool speaks() { return session_.group().rank() == 0; }
 
-  void print_header() const {
-    std::printf("%zu training and %zu test samples of %zu features (%s), %d rank%s (%s)\n%s\n", data_.train.data.size(),
-                data_.test.data.size(), data_.features, data_.train.data.is_sparse() ? "sparse" : "dense", ranks_,
-                ranks_ == 1 ? "" : "s", over_.c_str(), describe(chosen_).c_str());
-    std::printf("\nepoch  train loss   test loss  accuracy   seconds   samples/s\n");
-    std::fflush(stdout);
-  }
-
-  void print_epoch(const muster::epoch_report& report) const {
-    std::printf("%5zu  %10.6g  %10.6g  %8.4f  %8.3f  %10.3g\n", tracker_.epochs().size(), report.metrics.train_loss,
-                report.metrics.val_loss, report.metrics.val_accuracy, report.train_seconds,
-                report.samples_per_second());
-    std::fflush(stdout);
-  }
-
-  void print_results() const {
-    const auto& epochs = tracker_.epochs();
-    muster::epoch_report all;
-    for (const auto& epoch : epochs) {
-      all.samples += epoch.samples;
-      all.train_seconds += epoch.train_seconds;
-      all.compute_seconds += epoch.compute_seconds;
-      all.communication_seconds += epoch.communication_seconds;
-    }
-    std::printf("\nobjective      %.6g (mean log-loss + l2 / 2 * |parameters|^2, training set)\n", objective_);
-    std::printf("test loss      %.6g\n", epochs.back().metrics.val_loss);
-    std::printf("test accuracy  %.4f\n", epochs.back().metrics.val_accuracy);
-    std::printf("samples/s      %.3g\n", all.samples_per_second());
-    std::printf("batch time     %.3f s, of it computing %.3f s, communicating %.3f s (slowest rank)\n",
-                all.train_seconds, all.compute_seconds, all.communication_seconds);
-    if (!chosen_.goal.metric.empty()) {
-      std::printf("time to goal   ");
-      if (const auto reached = tracker_.time_to_goal()) {
-        std::printf("%.3f s (%s %g)\n", *reached, chosen_.goal.metric.c_str(), chosen_.goal.value);
-      } else {
-        std::printf("not reached (%s %g)\n", chosen_.goal.metric.c_str(), chosen_.goal.value);
-      }
-    }
-    std::fflush(stdout);
-  }
-
   muster::timeline timeline_;  // before the tracker, whose phases it draws
   const problem& data_;
   const options& chosen_;
@@ -252,8 +207,9 @@ class run {
   muster::session session_;
   bool speaks_first_;  // before there is a group
   int ranks_;          // to begin with
-  std::string over_;
+  std::string started_as_;
   muster::progress_line progress_;
+  pace pace_{chosen_};
   std::string compress_;
   totals seen_;                   // of this rank's samples in the epoch
   double samples_seen_ = 0;       // so many
@@ -264,6 +220,10 @@ class run {
 }  // namespace
 
 void train(muster::context& context, muster::group& world, const problem& data, const options& chosen) {
+  if (muster::sync_mode_of(context).what == muster::sync_mode::kind::parameter_server) {
+    require_same_everywhere(world, data, chosen);
+    return train_served(context, world, data, chosen);
+  }
   run job(context, world, data, chosen);
   job.train();
   job.write_report();

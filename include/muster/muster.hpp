@@ -141,6 +141,7 @@
 #include <muster/train/optimizer.hpp>
 #include <muster/train/scatter_records.hpp>
 #include <muster/train/schedule.hpp>
+#include <muster/train/served_arena.hpp>
 #include <muster/train/sgd.hpp>
 #include <muster/train/sync_mode.hpp>
 #include <muster/train/tensor_filter.hpp>

@@ -104,19 +104,29 @@ std::uint64_t pending::version() const noexcept { return pull_ ? pull_->version 
 
 // ---- dense ----
 
-pending client::push_async(std::uint32_t table, std::span<const float> values, const push_options& how) {
-  require_slice(of_->layout(), table, how.offset, values.size());
+pending client::push_dense(std::uint32_t table, std::span<const float> values, std::size_t offset, float scale,
+                           std::uint8_t flags) {
+  require_slice(of_->layout(), table, offset, values.size());
   pending made;
-  for_each_part(of_->layout(), table, how.offset, values.size(),
+  for_each_part(of_->layout(), table, offset, values.size(),
                 [&](range_id range, std::size_t from, std::size_t size, std::size_t at) {
                   of_->push_part(made, range,
-                                 {.offset = static_cast<std::uint32_t>(from),
+                                 {.flags = flags,
+                                  .offset = static_cast<std::uint32_t>(from),
                                   .count = static_cast<std::uint32_t>(size),
-                                  .scale = how.scale,
+                                  .scale = scale,
                                   .payload = std::as_bytes(values.subspan(at, size))});
                 });
   of_->begun(false);
   return made;
+}
+
+pending client::push_async(std::uint32_t table, std::span<const float> values, const push_options& how) {
+  return push_dense(table, values, how.offset, how.scale, 0);
+}
+
+void client::assign(std::uint32_t table, std::span<const float> values, std::size_t offset) {
+  push_dense(table, values, offset, 1, assigns).wait();
 }
 
 pending client::pull_async(std::uint32_t table, std::span<float> values, std::size_t offset) {
@@ -208,6 +218,7 @@ void client::flush() {
   of_->wait_until([&] { return of_->core().unacknowledged() == 0; }, "flush");
 }
 
+void client::wait_for_others() { of_->wait_for_others(); }
 void client::next_clock() { of_->next_clock(); }
 std::uint64_t client::clock_now() const noexcept { return of_->core().clock_now(); }
 void client::progress() { of_->progress(); }

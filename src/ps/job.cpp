@@ -105,7 +105,7 @@ struct job::implementation {
     const member self{static_cast<place>(ranks.rank()), 1};
     link = std::make_unique<detail::frame_link>(ranks.transport());
     const auto protocol = protocol_of(options);
-    link->introduce({self, first.version, 0});
+    link->introduce({.from = self, .map_version = first.version});
     if (self.at + servers >= size) {
       server = std::make_unique<detail::server_process>(self, protocol, layout, *link, *keeper, first);
     } else {
@@ -133,6 +133,16 @@ struct job::implementation {
   std::unique_ptr<client> tables;
   bool ended = false;  // as it should
 };
+
+job_options chosen_options(const settings& chosen, std::vector<table_spec> tables) {
+  job_options made;
+  made.tables = std::move(tables);
+  made.servers = static_cast<int>(chosen.integer(setting::servers, 1, most_places));
+  made.replicas = static_cast<std::uint32_t>(chosen.integer(setting::replicas, 0, 16));
+  made.how = parse_consistency(chosen.value(setting::consistency));
+  made.timeout = seconds(chosen.positive(setting::timeout));
+  return made;
+}
 
 job::job(group& ranks, const job_options& options, std::shared_ptr<any_store> store)
     : self_(std::make_unique<implementation>(ranks, options, std::move(store))) {}

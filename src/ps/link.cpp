@@ -28,12 +28,14 @@ std::unique_ptr<frame_link::outgoing> frame_link::fresh() {
   return made;
 }
 
-void frame_link::send(place to, const message& what) {
+void frame_link::send(const member& who, const message& what) {
+  const place to = who.at;
   if (to >= peers_.size() || peers_[to].gone) return;
   auto& peer = peers_[to];
   const std::size_t size = encoded_bytes(what.payload.size());
-  if (size > frame_limit - frame_head_bytes) return send_large(to, what);
-  if (peer.open && peer.open->used + size > frame_limit) ship(to);
+  if (size > frame_limit - frame_head_bytes) return send_large(who, what);
+  if (peer.open && (peer.open->used + size > frame_limit || peer.incarnation != who.incarnation)) ship(to);
+  peer.incarnation = who.incarnation;
   if (!peer.open) {
     peer.open = fresh();
     peer.open->used = frame_head_bytes;  // the head is written when it leaves
@@ -45,6 +47,7 @@ void frame_link::send(place to, const message& what) {
 void frame_link::ship(place to) {
   auto& peer = peers_[to];
   if (!peer.open) return;
+  head_.to = peer.incarnation;
   encode(head_, peer.open->data.span().first<frame_head_bytes>());
   start(to, std::move(peer.open), frame_tag);
 }
@@ -81,8 +84,10 @@ bool frame_link::is_idle() {
   return flying_to_.empty();
 }
 
-void frame_link::send_large(place to, const message& what) {
+void frame_link::send_large(const member& who, const message& what) {
+  const place to = who.at;
   ship(to);  // what came before goes before
+  head_.to = who.incarnation;
   std::vector<std::byte> whole(frame_head_bytes + encoded_bytes(what.payload.size()));
   encode(head_, std::span(whole).first<frame_head_bytes>());
   encode(what, whole.data() + frame_head_bytes);

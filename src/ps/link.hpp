@@ -33,7 +33,7 @@ class frame_link {
 
   /// What frames say of their sender from now on.
   void introduce(const frame_head& head) noexcept { head_ = head; }
-  void send(place to, const message& what);
+  void send(const member& to, const message& what);
   /// Sends what waits for that place, or for all.
   void ship(place to);
   void ship();
@@ -82,6 +82,7 @@ class frame_link {
   };
   struct neighbour {
     std::unique_ptr<outgoing> open;
+    std::uint32_t incarnation = 0;  // that `open` is for
     std::deque<std::unique_ptr<outgoing>> flying;
     bool gone = false;
     // The large frame that comes from there.
@@ -99,7 +100,7 @@ class frame_link {
   void advance();
   void start(place to, std::unique_ptr<outgoing> frame, std::uint32_t tag);
   std::unique_ptr<outgoing> fresh();
-  void send_large(place to, const message& what);
+  void send_large(const member& to, const message& what);
   void post(std::deque<std::unique_ptr<incoming>>& to, std::uint32_t tag, int count);
   void repost(std::deque<std::unique_ptr<incoming>>& in);
   [[nodiscard]] const std::vector<std::byte>* take_part(const incoming& part);

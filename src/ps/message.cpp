@@ -11,7 +11,7 @@ struct wire_frame {
   std::uint32_t magic;
   place at;
   std::uint32_t incarnation;
-  std::uint32_t zero;
+  std::uint32_t to;
   std::uint64_t map_version;
   std::uint64_t clock;
 };
@@ -34,7 +34,7 @@ static_assert(sizeof(wire_entry) == log_entry_head_bytes);
 }  // namespace
 
 void encode(const frame_head& head, std::span<std::byte, frame_head_bytes> to) noexcept {
-  const wire_frame wire{frame_magic, head.from.at, head.from.incarnation, 0, head.map_version, head.clock};
+  const wire_frame wire{frame_magic, head.from.at, head.from.incarnation, head.to, head.map_version, head.clock};
   std::memcpy(to.data(), &wire, sizeof wire);
 }
 
@@ -42,8 +42,8 @@ std::optional<frame_head> decode_head(std::span<const std::byte> frame) noexcept
   wire_frame wire;
   if (frame.size() < sizeof wire) return std::nullopt;
   std::memcpy(&wire, frame.data(), sizeof wire);
-  if (wire.magic != frame_magic || wire.at >= most_places || wire.zero != 0) return std::nullopt;
-  return frame_head{{wire.at, wire.incarnation}, wire.map_version, wire.clock};
+  if (wire.magic != frame_magic || wire.at >= most_places) return std::nullopt;
+  return frame_head{{wire.at, wire.incarnation}, wire.to, wire.map_version, wire.clock};
 }
 
 void encode_head(const log_entry& entry, std::span<std::byte, log_entry_head_bytes> to) noexcept {
@@ -66,8 +66,8 @@ std::optional<log_entry> decode_entry(std::span<const std::byte> payload) noexce
   wire_entry wire;
   if (payload.size() < sizeof wire) return std::nullopt;
   std::memcpy(&wire, payload.data(), sizeof wire);
-  const bool is_push = wire.what == 0;
-  if (wire.what > 1 || wire.zero[0] != 0 || wire.zero[1] != 0 || wire.zero2 != 0 || !std::isfinite(wire.weight) ||
+  const bool is_push = wire.what != 1;
+  if (wire.what > 2 || wire.zero[0] != 0 || wire.zero[1] != 0 || wire.zero2 != 0 || !std::isfinite(wire.weight) ||
       !std::isfinite(wire.scale))
     return std::nullopt;
   if (is_push ? wire.at >= most_places : payload.size() != sizeof wire) return std::nullopt;

@@ -163,13 +163,13 @@ void server::govern() {
 void server::hear(std::span<const std::byte> frame, clock::time_point now) {
   if (fenced_) return;
   const auto head = decode_head(frame);
-  if (!head) return;
+  if (!head || (head->to != 0 && head->to != self_.incarnation)) return;
   if (head->map_version > map_.version) out_.look_for_map();
   const bool from_worker = clocks_.has(head->from);
   if (!from_worker && !map_.has_server(head->from)) {
     // Fenced, and told so; or new, and not known here yet.
     if (head->map_version <= map_.version)
-      out_.send(head->from.at, {.what = message_kind::moved, .number = map_.version});
+      out_.send(head->from, {.what = message_kind::moved, .number = map_.version});
     return;
   }
   heard_.hear(head->from, now);
@@ -189,7 +189,7 @@ void server::hear_worker(const member& from, const message& said, clock::time_po
   if (said.range >= ranges_.size()) return;
   auto& range = ranges_[said.range];
   if (!range.serves()) {
-    out_.send(from.at, {.what = message_kind::moved, .range = said.range, .number = map_.version});
+    out_.send(from, {.what = message_kind::moved, .range = said.range, .number = map_.version});
     return;
   }
   if (said.what == message_kind::push) return hear_push(from, said, range, now);
@@ -203,7 +203,7 @@ void server::hear_push(const member& from, const message& said, held_range& rang
   const std::uint64_t expected = first_of_it ? 1 : its.applied + 1;
   if (said.number < expected) return acknowledge_to(said.range, range, from.at);
   if (said.number > expected) {
-    out_.send(from.at, {.what = message_kind::resend, .range = said.range, .number = expected, .clock = range.epoch});
+    out_.send(from, {.what = message_kind::resend, .range = said.range, .number = expected, .clock = range.epoch});
     return;
   }
   if (!std::isfinite(said.scale) || !values_.accepts(said.range, said)) return;
@@ -213,7 +213,8 @@ void server::hear_push(const member& from, const message& said, held_range& rang
   entry.count = said.count;
   entry.from = from;
   entry.sequence = said.number;
-  entry.clock = settings_.how.what == consistency::kind::bulk ? std::max(said.clock, range.folded) : said.clock;
+  entry.clock = said.clock;
+  if (settings_.how.what == consistency::kind::bulk && said.clock < range.folded) entry.what = log_entry::kind::late;
   entry.scale = said.scale;
   entry.payload = said.payload;
   if (settings_.how.old_pushes != consistency::policy::keep)
@@ -244,13 +245,14 @@ bool server::is_ready(const member& from, const message& pull) const {
     case consistency::kind::bounded:
       return clocks_.slowest() + settings_.how.bound >= pull.clock;
     case consistency::kind::bulk:
-      return range.folded >= pull.clock;
+      // A former head may have folded what a worker that it did not know has not even sent.
+      return range.folded >= pull.clock && clocks_.slowest() >= pull.clock;
   }
   return true;
 }
 
 void server::send_values(const member& to, const message& pull) {
-  out_.send(to.at, {.what = message_kind::values,
+  out_.send(to, {.what = message_kind::values,
                     .flags = pull.flags,
                     .range = pull.range,
                     .offset = pull.offset,
@@ -265,7 +267,7 @@ void server::retry_parked() {
   std::erase_if(parked_, [&](parked_pull& one) {
     if (!clocks_.has(one.from)) return true;
     if (!ranges_[one.what.range].serves()) {
-      out_.send(one.from.at, {.what = message_kind::moved, .range = one.what.range, .number = map_.version});
+      out_.send(one.from, {.what = message_kind::moved, .range = one.what.range, .number = map_.version});
       return true;
     }
     if (!is_ready(one.from, one.what)) return false;
@@ -279,13 +281,13 @@ void server::hear_pulse(const member& from, const message& said, clock::time_poi
   if ((said.flags & says_goodbye) != 0) {
     dead_.insert(from);  // nobody needs to wait for it
     farewells_.insert(from);
-    return out_.send(from.at, {.what = message_kind::welcome, .flags = says_goodbye});
+    return out_.send(from, {.what = message_kind::welcome, .flags = says_goodbye});
   }
   if ((said.flags & (says_hello | wants_word)) == 0) return;
   const bool joins = (said.flags & says_hello) != 0;
   const auto begins = joins ? clocks_.welcome(from) : clocks_.fastest();
   if (joins) clocks_moved(now);
-  out_.send(from.at, {.what = message_kind::welcome, .number = begins});
+  out_.send(from, {.what = message_kind::welcome, .number = begins});
 }
 
 // ---- the log ----
@@ -315,7 +317,7 @@ void server::append(range_id id, held_range& range, const log_entry& entry, cloc
   apply(id, range, entry);
   if (range.behind == nobody) {  // nobody waits for anybody: the common case, and without a queue
     range.committed = range.applied;
-    if (range.before == nobody && entry.what == log_entry::kind::push) {
+    if (range.before == nobody && entry.what != log_entry::kind::fold) {
       auto& its = range.workers[entry.from.at];
       its.committed = its.applied;
       acknowledge_to(id, range, entry.from.at);
@@ -328,7 +330,7 @@ void server::append(range_id id, held_range& range, const log_entry& entry, cloc
   std::copy(entry.payload.begin(), entry.payload.end(), kept.body.begin() + log_entry_head_bytes);
   range.kept_bytes += kept.body.size();
   range.kept.push_back(std::move(kept));
-  if (range.is_head() && entry.what == log_entry::kind::push)
+  if (range.is_head() && entry.what != log_entry::kind::fold)
     range.waiting.push_back({range.applied, entry.from, entry.sequence});
   if (range.behind_is_learner && !range.behind_counts && range.kept_bytes > settings_.window) {
     range.kept.clear();  // it will be given a copy
@@ -384,14 +386,14 @@ void server::flush() {
     if (to == nobody) {
       if (!std::exchange(range.to_acknowledge, false) || range.before == nobody || !range.has_state) continue;
       const bool learns = range.as == role::learner;
-      out_.send(range.before, {.what = learns ? message_kind::copied : message_kind::entry_ack,
+      tell_server(range.before, {.what = learns ? message_kind::copied : message_kind::entry_ack,
                                .range = id,
                                .number = learns ? range.applied : range.committed,
                                .clock = range.epoch});
     } else if (to < range.workers.size() && std::exchange(range.workers[to].to_acknowledge, false) && range.is_head()) {
       const auto& its = range.workers[to];
       if (!clocks_.has({to, its.incarnation})) continue;
-      out_.send(to, {.what = message_kind::ack,
+      out_.send({to, its.incarnation}, {.what = message_kind::ack,
                      .range = id,
                      .number = its.committed,
                      .version = range.applied,
@@ -412,7 +414,7 @@ void server::hear_server(const member& from, const message& said, clock::time_po
   auto& range = ranges_[said.range];
   if (said.epoch() > range.epoch) return out_.look_for_map();
   if (said.epoch() < range.epoch) {
-    out_.send(from.at, {.what = message_kind::moved, .range = said.range, .number = map_.version});
+    out_.send(from, {.what = message_kind::moved, .range = said.range, .number = map_.version});
     return;
   }
   switch (said.what) {
@@ -422,7 +424,7 @@ void server::hear_server(const member& from, const message& said, clock::time_po
       return hear_copy(from.at, said, range);
     case message_kind::offer:
       if (from.at != range.before) return;
-      out_.send(from.at, {.what = message_kind::copied,
+      out_.send(from, {.what = message_kind::copied,
                           .flags = range.has_state ? std::uint8_t{0} : has_nothing,
                           .range = said.range,
                           .number = range.applied,
@@ -471,16 +473,21 @@ void server::hear_copied(const message& said, held_range& range, clock::time_poi
   send_entries(id, range, now);
 }
 
+// A neighbour in a chain of this map.
+void server::tell_server(place to, const message& what) {
+  if (const auto* const entry = map_.server(to)) out_.send(entry->who, what);
+}
+
 void server::offer(range_id id, held_range& range, clock::time_point now) {
   range.said = now;
-  out_.send(range.behind, {.what = message_kind::offer, .range = id, .clock = range.epoch});
+  tell_server(range.behind, {.what = message_kind::offer, .range = id, .clock = range.epoch});
 }
 
 void server::send_entries(range_id id, held_range& range, clock::time_point now) {
   if (!range.behind_known || range.kept.empty()) return;
   const auto first = range.kept.front().index;
   for (auto next = std::max(range.sent + 1, first); next < first + range.kept.size(); ++next) {
-    out_.send(range.behind, {.what = message_kind::entry,
+    tell_server(range.behind, {.what = message_kind::entry,
                              .range = id,
                              .number = next,
                              .clock = range.epoch,
@@ -504,7 +511,7 @@ void server::send_copy(range_id id, held_range& range, clock::time_point now) {
   range.kept.clear();
   range.kept_bytes = 0;
   range.said = now;
-  out_.send(range.behind, {.what = message_kind::copy,
+  tell_server(range.behind, {.what = message_kind::copy,
                            .range = id,
                            .number = range.applied,
                            .clock = range.epoch,
@@ -561,7 +568,7 @@ void server::look_for_the_silent(clock::time_point now) {
   if (now - pulsed_ < settings_.retry) return;
   pulsed_ = now;
   for (const auto& one : map_.servers) {
-    if (one.who != self_) out_.send(one.who.at, {.what = message_kind::pulse});
+    if (one.who != self_) out_.send(one.who, {.what = message_kind::pulse});
   }
 }
 

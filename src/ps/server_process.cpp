@@ -46,7 +46,7 @@ void server_process::serve() {
       next_tick = now + protocol_.retry / ticks_a_retry;
       tick(now);
     }
-    link_.introduce({core_.self(), core_.map().version, 0});
+    link_.introduce({.from = core_.self(), .map_version = core_.map().version});
     core_.flush();
     link_.ship();
     if (core_.is_fenced()) {
@@ -56,7 +56,8 @@ void server_process::serve() {
     }
     if (core_.is_done()) {
       if (done_since == clock::time_point{}) done_since = now;
-      if (now - done_since > for_last_words && link_.is_idle()) return;
+      // A worker that heard one farewell does not wait for the next: what is still under way to it then is never taken.
+      if (now - done_since > for_last_words && (link_.is_idle() || now - done_since > 2 * for_last_words)) return;
     } else {
       done_since = {};
     }

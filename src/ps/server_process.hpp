@@ -18,7 +18,7 @@ class server_process final : public server_outlet {
   void serve();
 
  private:
-  void send(place to, const message& what) override { link_.send(to, what); }
+  void send(const member& to, const message& what) override { link_.send(to, what); }
   void swap(std::uint64_t expected, const shard_map& next) override { keeper_.swap(expected, next); }
   void look_for_map() override {}  // the keeper watches
   void tick(clock::time_point now);

@@ -22,8 +22,11 @@ struct load {
 
 std::map<place, load> loads_of(const shard_map& map) {
   std::map<place, load> loads;
+  // Where all want to leave none can: they hold what there is until others come.
+  const bool all_leave =
+      std::all_of(map.servers.begin(), map.servers.end(), [](const server_entry& one) { return one.leaving; });
   for (const auto& one : map.servers) {
-    if (!one.leaving) loads[one.who.at].weight = std::max<std::uint32_t>(1, one.weight);
+    if (!one.leaving || all_leave) loads[one.who.at].weight = std::max<std::uint32_t>(1, one.weight);
   }
   const auto count = [&](place who, std::size_t load::*what) {
     if (const auto found = loads.find(who); found != loads.end()) ++(found->second.*what);

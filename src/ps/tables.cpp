@@ -74,7 +74,7 @@ bool tables::accepts(range_id range, const message& asked) const {
            asked.payload.size() == (pushes ? asked.count * sizeof(float) : 0);
   }
   const std::size_t row = sizeof(std::uint64_t) + (pushes ? layout_.table_of(range).width * sizeof(float) : 0);
-  return asked.payload.size() % row == 0 && asked.payload.size() / row == asked.count;
+  return (!pushes || asked.flags == 0) && asked.payload.size() % row == 0 && asked.payload.size() / row == asked.count;
 }
 
 void tables::update_dense(range_id range, kept_range& kept, std::size_t offset, std::span<const float> pushed,
@@ -160,7 +160,8 @@ void tables::apply(range_id range, const log_entry& entry) {
     kept.sums.erase(found);
     return;
   }
-  if (bulk_) return add_to_sum(range, kept, entry);
+  const bool replaces = (entry.flags & assigns) != 0;
+  if (bulk_ && !replaces && entry.what != log_entry::kind::late) return add_to_sum(range, kept, entry);
   const float scale = entry.scale * entry.weight;
   // Payloads are aligned in frames; what comes from elsewhere is made so.
   const auto floats_at = [&](std::span<const std::byte> bytes) -> std::span<const float> {
@@ -170,6 +171,10 @@ void tables::apply(range_id range, const log_entry& entry) {
     std::memcpy(aligned_.data(), bytes.data(), bytes.size());
     return aligned_;
   };
+  if (where.size != 0 && replaces) {
+    std::memcpy(kept.dense.data() + entry.offset, entry.payload.data(), entry.payload.size());
+    return;
+  }
   if (where.size != 0) return update_dense(range, kept, entry.offset, floats_at(entry.payload), scale);
   const std::size_t width = layout_.table_of(range).width;
   const auto values = floats_at(entry.payload.subspan(entry.count * sizeof(std::uint64_t)));

@@ -28,44 +28,48 @@ class add_function final : public update_function {
 
 class sgd_function final : public update_function {
  public:
-  sgd_function(double rate, double momentum)
-      : rate_(static_cast<float>(rate)), momentum_(static_cast<float>(momentum)) {}
-  std::size_t states() const override { return momentum_ == 0 ? 0 : 1; }
+  explicit sgd_function(const sgd_step<float>& step) : step_(step) {}
+  std::size_t states() const override { return step_.momentum == 0 ? 0 : 1; }
   void apply(std::span<float> values, std::span<const float> pushed, std::span<float> state, std::uint64_t,
              float scale) const override {
-    sgd_update(values, pushed, state, sgd_step<float>{.learning_rate = rate_ * scale, .momentum = momentum_});
+    auto step = step_;
+    step.learning_rate *= scale;
+    sgd_update(values, pushed, state, step);
   }
 
  private:
-  float rate_;
-  float momentum_;
+  sgd_step<float> step_;
 };
 
 class adagrad_function final : public update_function {
  public:
-  explicit adagrad_function(double rate) : rate_(static_cast<float>(rate)) {}
+  explicit adagrad_function(const adagrad_step<float>& step) : step_(step) {}
   std::size_t states() const override { return 1; }
   void apply(std::span<float> values, std::span<const float> pushed, std::span<float> state, std::uint64_t,
              float scale) const override {
-    adagrad_update(values, pushed, state, adagrad_step<float>{.learning_rate = rate_ * scale});
+    auto step = step_;
+    step.learning_rate *= scale;
+    adagrad_update(values, pushed, state, step);
   }
 
  private:
-  float rate_;
+  adagrad_step<float> step_;
 };
 
 class adam_function final : public update_function {
  public:
-  explicit adam_function(double rate) : rate_(rate) {}
+  explicit adam_function(const adam_step<float>& step) : step_(step) {}
   std::size_t states() const override { return 2; }
   void apply(std::span<float> values, std::span<const float> pushed, std::span<float> state, std::uint64_t count,
              float scale) const override {
-    adam_update(values, pushed, state.first(values.size()), state.subspan(values.size()),
-                adam_step<float>{.learning_rate = rate_ * double{scale}, .count = count});
+    auto step = step_;
+    step.learning_rate *= double{scale};
+    step.count = count;
+    adam_update(values, pushed, state.first(values.size()), state.subspan(values.size()), step);
   }
 
  private:
-  double rate_;
+  adam_step<float> step_;
 };
 
 using maker = std::function<std::shared_ptr<const update_function>(std::string_view)>;
@@ -74,55 +78,79 @@ using maker = std::function<std::shared_ptr<const update_function>(std::string_v
   throw configuration_error("update function '" + std::string(text) + "' cannot be used (" + why + "); " + suggestion);
 }
 
-// So many numbers with commas between them.
-std::vector<double> numbers_of(std::string_view name, std::string_view text, std::size_t count,
-                               const std::string& example) {
-  std::vector<double> read;
+struct numbers {
+  std::vector<double> given;
+  double decay = 0;
+  [[nodiscard]] float at(std::size_t i) const { return static_cast<float>(given[i]); }
+};
+
+// So many numbers with commas between them, and perhaps a decay.
+numbers numbers_of(std::string_view name, std::string_view text, std::size_t count, const std::string& example) {
+  constexpr std::string_view decay = "decay=";
+  numbers read;
   for (std::string_view rest = text; !rest.empty();) {
+    const bool decays = rest.starts_with(decay);
+    if (decays) rest.remove_prefix(decay.size());
     double number = 0;
     const auto [end, code] = std::from_chars(rest.data(), rest.data() + rest.size(), number);
-    const bool good = code == std::errc() && (end == rest.data() + rest.size() || *end == ',') && number >= 0;
+    const bool last = end == rest.data() + rest.size();
+    const bool good = code == std::errc() && (last || (*end == ',' && !decays)) && number >= 0;
     if (!good) refuse(name, "'" + std::string(text) + "' is not numbers from 0 on", "write such as " + example);
-    read.push_back(number);
+    if (decays)
+      read.decay = number;
+    else
+      read.given.push_back(number);
     rest.remove_prefix(std::min(rest.size(), static_cast<std::size_t>(end - rest.data()) + 1));
   }
-  if (read.size() != count)
+  if (read.given.size() != count)
     refuse(name, "it takes " + std::to_string(count) + " numbers, not '" + std::string(text) + "'",
            "write such as " + example);
   return read;
+}
+
+std::shared_ptr<const update_function> without_numbers(const std::string& name, std::string_view text,
+                                                       std::shared_ptr<const update_function> made) {
+  if (!text.empty()) refuse(name, "it takes nothing behind it, not '" + std::string(text) + "'", "write " + name);
+  return made;
+}
+
+std::shared_ptr<const update_function> with_velocity(const std::string& name, std::string_view text) {
+  const auto read = numbers_of(name, text, 2, name + ":0.1,0.9");
+  if (read.given[1] >= 1) refuse(name, "a momentum of 1 or more never forgets", "write such as " + name + ":0.1,0.9");
+  return std::make_shared<sgd_function>(sgd_step<float>{.learning_rate = read.at(0),
+                                                        .momentum = read.at(1),
+                                                        .decay = static_cast<float>(read.decay),
+                                                        .nesterov = name == "nesterov"});
+}
+
+std::shared_ptr<const update_function> with_squares(const std::string& name, std::string_view text) {
+  const auto read = numbers_of(name, text, 1, name + ":0.001");
+  return std::make_shared<adam_function>(
+      adam_step<float>{.learning_rate = read.given[0], .decay = read.decay, .decoupled = name == "adamw"});
 }
 
 struct registry {
   std::mutex mutex;
   std::map<std::string, maker> makers = {
       {"assign",
-       [](std::string_view text) {
-         (void)numbers_of("assign", text, 0, "assign");
-         return std::make_shared<assign_function>();
-       }},
-      {"add",
-       [](std::string_view text) {
-         (void)numbers_of("add", text, 0, "add");
-         return std::make_shared<add_function>();
-       }},
+       [](std::string_view text) { return without_numbers("assign", text, std::make_shared<assign_function>()); }},
+      {"add", [](std::string_view text) { return without_numbers("add", text, std::make_shared<add_function>()); }},
       {"sgd",
        [](std::string_view text) {
-         return std::make_shared<sgd_function>(numbers_of("sgd", text, 1, "sgd:0.1")[0], 0);
+         const auto read = numbers_of("sgd", text, 1, "sgd:0.1");
+         return std::make_shared<sgd_function>(
+             sgd_step<float>{.learning_rate = read.at(0), .decay = static_cast<float>(read.decay)});
        }},
-      {"momentum",
-       [](std::string_view text) {
-         const auto read = numbers_of("momentum", text, 2, "momentum:0.1,0.9");
-         if (read[1] >= 1)
-           refuse("momentum", "a momentum of 1 or more never forgets", "write such as momentum:0.1,0.9");
-         return std::make_shared<sgd_function>(read[0], read[1]);
-       }},
+      {"momentum", [](std::string_view text) { return with_velocity("momentum", text); }},
+      {"nesterov", [](std::string_view text) { return with_velocity("nesterov", text); }},
       {"adagrad",
        [](std::string_view text) {
-         return std::make_shared<adagrad_function>(numbers_of("adagrad", text, 1, "adagrad:0.1")[0]);
+         const auto read = numbers_of("adagrad", text, 1, "adagrad:0.1");
+         return std::make_shared<adagrad_function>(
+             adagrad_step<float>{.learning_rate = read.at(0), .decay = static_cast<float>(read.decay)});
        }},
-      {"adam", [](std::string_view text) {
-         return std::make_shared<adam_function>(numbers_of("adam", text, 1, "adam:0.001")[0]);
-       }}};
+      {"adam", [](std::string_view text) { return with_squares("adam", text); }},
+      {"adamw", [](std::string_view text) { return with_squares("adamw", text); }}};
 };
 
 registry& known() {

@@ -70,11 +70,13 @@ void worker::learn(const shard_map& map, clock::time_point now) {
   for (range_id id = 0; id < lines_.size(); ++id) {
     line& one = lines_[id];
     one.epoch = map_.ranges[id].epoch;
-    const place to = map_.ranges[id].head();
+    const auto* const head = map_.server(map_.ranges[id].head());
+    const member to = head == nullptr ? member{} : head->who;
     if (one.to == to) continue;
     one.to = to;
     one.sent = one.counted;
     one.resent_from = 0;
+    one.tries = 0;
     send_kept(one);
   }
   for (auto& [number, one] : pulls_) send_pull(number, one, now);
@@ -87,17 +89,16 @@ void worker::learn(const shard_map& map, clock::time_point now) {
 void worker::hear(std::span<const std::byte> frame, clock::time_point now) {
   if (fenced_ && !leaving_) return;
   const auto head = decode_head(frame);
-  if (!head) return;
+  if (!head || (head->to != 0 && head->to != self_.incarnation)) return;
   if (head->map_version > map_.version) out_.look_for_map();
   if (!map_.has_server(head->from)) return;
   heard_.hear(head->from, now);
   message said;
   message_reader in(frame.subspan(frame_head_bytes));
-  while (in.next(said)) hear_one(head->from.at, said, now);
+  while (in.next(said)) hear_one(head->from, said, now);
 }
 
-void worker::hear_one(place from, const message& said, clock::time_point now) {
-  const member who = map_.server(from)->who;
+void worker::hear_one(const member& who, const message& said, clock::time_point now) {
   const bool knows_the_end = said.what == message_kind::welcome ? (said.flags & says_goodbye) != 0
                                                                 : said.what == message_kind::moved && fenced_;
   if (leaving_ && knows_the_end && std::find(farewells_.begin(), farewells_.end(), who) == farewells_.end())
@@ -120,7 +121,7 @@ void worker::hear_one(place from, const message& said, clock::time_point now) {
   }
   if (said.range >= lines_.size()) return;
   line& one = lines_[said.range];
-  if (from != one.to) return;  // it was the head once
+  if (who != one.to) return;  // it was the head once
   switch (said.what) {
     case message_kind::ack: {
       if (said.number >= one.next) return;
@@ -134,6 +135,7 @@ void worker::hear_one(place from, const message& said, clock::time_point now) {
       }
       one.sent = std::max(one.sent, one.counted);
       one.since = now;
+      one.tries = 0;
       const auto before = first_open_;
       close_clocks();
       out_.acknowledged(said.range, said.number);
@@ -159,7 +161,7 @@ void worker::hear_one(place from, const message& said, clock::time_point now) {
 // ---- what it says ----
 
 void worker::send_kept(line& one) {
-  if (one.to == nobody || fenced_ || joins_) return;
+  if (one.to.at == nobody || fenced_ || joins_) return;
   while (one.sent < one.next - 1) {
     const auto& next = one.kept[static_cast<std::size_t>(one.sent - one.counted)];
     ++one.sent;
@@ -168,10 +170,10 @@ void worker::send_kept(line& one) {
 }
 
 void worker::send_pull(std::uint64_t number, open_pull& one, clock::time_point now) {
-  const place to = lines_[one.what.range].to;
+  const member to = lines_[one.what.range].to;
   one.what.number = number;
   one.asked = now;
-  if (to == nobody || fenced_ || joins_) return;
+  if (to.at == nobody || fenced_ || joins_) return;
   message asked = one.what;
   asked.payload = one.payload;
   out_.send(to, asked);
@@ -182,15 +184,21 @@ void worker::say_pulse(std::uint8_t flags) {
   if (joins_) flags |= says_hello;
   if (leaving_ && count_ == 0) flags |= says_goodbye;
   for (const auto& one : map_.servers)
-    out_.send(one.who.at, {.what = message_kind::pulse, .flags = flags, .number = clock_said()});
+    out_.send(one.who, {.what = message_kind::pulse, .flags = flags, .number = clock_said()});
 }
 
 // ---- time ----
 
 bool worker::has_left() const noexcept {
   return leaving_ && count_ == 0 && std::all_of(map_.servers.begin(), map_.servers.end(), [&](const server_entry& one) {
-           return std::find(farewells_.begin(), farewells_.end(), one.who) != farewells_.end();
+           return std::find(farewells_.begin(), farewells_.end(), one.who) != farewells_.end() ||
+                  std::find(gone_.begin(), gone_.end(), one.who) != gone_.end();
          });
+}
+
+void worker::lose(place gone) {
+  const auto* const entry = map_.server(gone);
+  if (entry != nullptr) gone_.push_back(entry->who);
 }
 
 std::span<const std::byte> worker::payload(range_id range, std::uint64_t sequence) const noexcept {
@@ -205,6 +213,16 @@ void worker::move_payload(range_id range, std::uint64_t sequence, std::span<cons
     one.kept[static_cast<std::size_t>(sequence - one.counted - 1)].what.payload = to;
 }
 
+// Whether what was said then is to be said again. A server that answers others meanwhile may only have much to do: what
+// it was told is seldom lost, and saying it again would be more to do. So each try waits longer, and all the longer while
+// it is heard.
+bool worker::is_due(const member& who, clock::time_point since, int tries, clock::time_point now) const {
+  constexpr int most = 8;
+  const int times = (1 << std::min(tries, 3)) * (heard_.last(who) > since ? 4 : 1);
+  const auto wait = settings_.retry * std::min(times, most);
+  return now - since >= wait;
+}
+
 void worker::tick(clock::time_point now) {
   if (fenced_ && !leaving_) return;
   heard_.tick(now, settings_.silence);
@@ -214,8 +232,9 @@ void worker::tick(clock::time_point now) {
       one.listed = false;
       return true;
     }
-    if (now - one.since >= settings_.retry) {
+    if (is_due(one.to, one.since, one.tries, now)) {
       one.since = now;
+      ++one.tries;
       one.sent = one.counted;
       one.resent_from = 0;
       send_kept(one);
@@ -223,7 +242,9 @@ void worker::tick(clock::time_point now) {
     return false;
   });
   for (auto& [number, one] : pulls_) {
-    if (now - one.asked >= settings_.retry) send_pull(number, one, now);
+    if (!is_due(lines_[one.what.range].to, one.asked, one.tries, now)) continue;
+    ++one.tries;
+    send_pull(number, one, now);
   }
   if (now - pulsed_ < settings_.retry) return;
   pulsed_ = now;
@@ -240,10 +261,10 @@ std::vector<member> worker::silent(clock::time_point now, clock::duration longer
 
 std::int64_t worker::waits_in_vain() const noexcept {
   for (const auto id : busy_) {
-    if (lines_[id].to == nobody && !lines_[id].kept.empty()) return id;
+    if (lines_[id].to.at == nobody && !lines_[id].kept.empty()) return id;
   }
   for (const auto& [number, one] : pulls_) {
-    if (lines_[one.what.range].to == nobody) return one.what.range;
+    if (lines_[one.what.range].to.at == nobody) return one.what.range;
   }
   return -1;
 }

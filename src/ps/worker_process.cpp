@@ -28,9 +28,9 @@ worker_process::worker_process(member self, const job_options& options, const pr
 
 // ---- out ----
 
-void worker_process::send(place to, const message& what) {
+void worker_process::send(const member& to, const message& what) {
   link_.send(to, what);
-  if (link_.waiting(to) >= ship_at) link_.ship(to);
+  if (link_.waiting(to.at) >= ship_at) link_.ship(to.at);
 }
 
 void worker_process::await_room(std::size_t bytes) {
@@ -65,20 +65,25 @@ void worker_process::push_own_part(pending& to, range_id range, message what, st
 
 void worker_process::pull_part(pending& to, range_id range, const message& what, float* out,
                                std::vector<std::uint32_t> rows, std::size_t width) {
+  const std::size_t bytes = what.count * sizeof(float) * std::max<std::size_t>(1, width);
+  const auto has_room = [&] { return asked_bytes_ + bytes <= options_.window || asked_bytes_ == 0; };
+  if (!has_room()) {
+    ship();
+    wait_until(has_room, "pull");
+  }
+  asked_bytes_ += bytes;
   to.of_ = this;
   if (!to.pull_) to.pull_ = std::make_unique<open_pull>();
   const auto number = core_.pull(range, what, true, now_);
   to.pull_->numbers.push_back(number);
   ++to.pull_->left;
-  const std::size_t bytes = what.count * sizeof(float) * std::max<std::size_t>(1, width);
   targets_[number] = {to.pull_.get(), out, std::move(rows), width, bytes};
 }
 
 // What was begun leaves now, unless more of the kind can be expected while answers are due.
 void worker_process::begun(bool pulls) {
   if (pulls || core_.unacknowledged() <= 1) {
-    link_.introduce({core_.self(), core_.map().version, core_.clock_said()});
-    link_.ship();
+    ship();
   }
 }
 
@@ -105,19 +110,25 @@ void worker_process::answered(std::uint64_t pull, const message& values) {
   versions_[values.range] = values.version;
   to.of->version = std::min(to.of->version, values.version);
   --to.of->left;
+  asked_bytes_ -= to.bytes;
   targets_.erase(found);
 }
 
 void worker_process::progress() {
   now_ = clock::now();
-  link_.introduce({core_.self(), core_.map().version, core_.clock_said()});
   link_.poll([&](std::span<const std::byte> frame) { core_.hear(frame, now_); });
   if (const auto map = keeper_.take()) core_.learn(*map, now_);
   if (now_ >= next_tick_) {
     next_tick_ = now_ + protocol_.retry / ticks_a_retry;
-    (void)link_.find_gone();
+    for (place gone = link_.find_gone(); gone != nobody; gone = link_.find_gone()) core_.lose(gone);
     core_.tick(now_);
   }
+  ship();
+}
+
+// What was heard may have closed a clock, which the others wait for: frames say the newest.
+void worker_process::ship() {
+  link_.introduce({.from = core_.self(), .map_version = core_.map().version, .clock = core_.clock_said()});
   link_.ship();
 }
 
@@ -133,7 +144,10 @@ bool worker_process::is_done(const pending& one) const noexcept {
 void worker_process::release(pending& one) noexcept {
   if (one.pull_) {
     for (const auto number : one.pull_->numbers) {
-      targets_.erase(number);
+      if (const auto found = targets_.find(number); found != targets_.end()) {
+        asked_bytes_ -= found->second.bytes;
+        targets_.erase(found);
+      }
       core_.forget(number);
     }
     return;
@@ -178,6 +192,20 @@ void worker_process::give_up(std::string_view what) {
 void worker_process::next_clock() {
   core_.next_clock();
   progress();
+}
+
+// As long as servers are heard they see to it that nobody is waited for in vain.
+void worker_process::wait_for_others() {
+  const auto patience = std::chrono::duration_cast<clock::duration>(options_.timeout);
+  const auto alone = [&] {
+    const auto& workers = core_.map().workers;
+    return std::all_of(workers.begin(), workers.end(), [&](const member& who) { return who == core_.self(); });
+  };
+  while (!alone()) {
+    progress();
+    if (core_.is_fenced() || core_.silent(now_, patience).size() == core_.map().servers.size()) give_up("wait");
+    link_.pause(next_tick_);
+  }
 }
 
 void worker_process::finish() {

@@ -46,6 +46,7 @@ class worker_process final : public worker_outlet {
   template <class Ready>
   void wait_until(const Ready& ready, std::string_view what);
   [[nodiscard]] std::uint64_t version(range_id range) const noexcept { return versions_[range]; }
+  void wait_for_others();
   void finish();
 
  private:
@@ -62,10 +63,11 @@ class worker_process final : public worker_outlet {
     std::vector<std::byte> bytes;
   };
 
-  void send(place to, const message& what) override;
+  void send(const member& to, const message& what) override;
   void look_for_map() override {}  // the keeper watches
   void acknowledged(range_id range, std::uint64_t sequence) override;
   void answered(std::uint64_t pull, const message& values) override;
+  void ship();
   void await_room(std::size_t bytes);
   [[noreturn]] void give_up(std::string_view what);
 
@@ -78,6 +80,7 @@ class worker_process final : public worker_outlet {
   clock::time_point now_;
   clock::time_point next_tick_{};
   std::unordered_map<std::uint64_t, target> targets_;
+  std::size_t asked_bytes_ = 0;  // of answers that have not come
   std::vector<std::deque<owned>> own_;  // by range: payloads that are nobody else's
   std::vector<std::uint64_t> versions_;
 };

@@ -13,7 +13,7 @@ namespace {
 std::vector<std::byte> some_frame(muster::random_stream& draw, std::vector<ps::message>& messages,
                                   std::vector<std::vector<std::byte>>& payloads) {
   std::vector<std::byte> frame(ps::frame_head_bytes);
-  ps::encode(ps::frame_head{{7, 2}, 11, 13}, std::span(frame).first<ps::frame_head_bytes>());
+  ps::encode(ps::frame_head{{7, 2}, 3, 11, 13}, std::span(frame).first<ps::frame_head_bytes>());
   const auto count = draw.below(6);
   payloads.resize(count);
   for (auto& payload : payloads) {

@@ -102,6 +102,7 @@ class ledgers final : public ps::range_storage {
     if (sequence <= before) throw violation("a push is applied twice");
     if (sequence != before + 1) throw violation("a push is applied before an earlier one");
     to.rows.push_back({entry.from, sequence, entry.clock});
+    if (entry.what == ps::log_entry::kind::late) to.folded.push_back(to.rows.back());
   }
   std::span<const std::byte> read(ps::range_id range, const ps::message&) override {
     return std::as_bytes(std::span(seen(range)));
@@ -200,7 +201,7 @@ class run {
         : in(of),
           values(map.ranges.size(), of.world_.how.what == ps::consistency::kind::bulk),
           core((who = self), of.settings_, values, *this, map) {}
-    void send(ps::place to, const ps::message& what) override { in.send(who, core_map_version(), 0, to, what); }
+    void send(const ps::member& to, const ps::message& what) override { in.send(who, core_map_version(), 0, to, what); }
     // Its first words come before it is made.
     [[nodiscard]] std::uint64_t core_map_version() const { return made ? core.map().version : 1; }
     bool made = false;
@@ -234,7 +235,7 @@ class run {
     std::map<std::uint64_t, std::uint64_t> own;  // pulls: of the range's sequence that must be in it
     worker_process(run& of, ps::member self, bool joins_late, const ps::shard_map& map)
         : in(of), joins(joins_late), core((who = self), of.settings_, *this, map, joins_late) {}
-    void send(ps::place to, const ps::message& what) override {
+    void send(const ps::member& to, const ps::message& what) override {
       in.send(who, made ? core.map().version : 1, made ? core.clock_said() : 0, to, what);
     }
     void look_for_map() override { in.look_for_map(who); }
@@ -326,14 +327,15 @@ class run {
   }
 
   // ---- network ----
-  void send(ps::member from, std::uint64_t map_version, std::uint64_t clock, ps::place to, const ps::message& what) {
+  void send(ps::member from, std::uint64_t map_version, std::uint64_t clock, ps::member who, const ps::message& what) {
+    const ps::place to = who.at;
     const auto sender = processes_.find(from);
     if (to >= 64 || (sender != processes_.end() && (sender->second->cut >> to & 1) != 0)) return;
     auto* const other = find_at(to);
     if (other == nullptr || chance(world_.loss)) return;
     auto frame =
         std::make_shared<std::vector<std::byte>>(ps::frame_head_bytes + ps::encoded_bytes(what.payload.size()));
-    ps::encode(ps::frame_head{from, map_version, clock}, std::span(*frame).first<ps::frame_head_bytes>());
+    ps::encode(ps::frame_head{from, who.incarnation, map_version, clock}, std::span(*frame).first<ps::frame_head_bytes>());
     ps::encode(what, frame->data() + ps::frame_head_bytes);
     const int copies = chance(world_.duplicates) ? 2 : 1;
     for (int i = 0; i < copies; ++i) {
@@ -557,7 +559,17 @@ class run {
                 line.c_str());
   }
   void check_map() {
-    if (traced_) tell(map_.describe());
+    if (traced_) {
+      tell(map_.describe());
+      for (ps::range_id id = 0; id < map_.ranges.size(); ++id) {
+        const auto& range = map_.ranges[id];
+        std::string line = "range " + std::to_string(id) + ", epoch " + std::to_string(range.epoch) + ":";
+        for (const auto at : range.chain) line += " " + std::to_string(at);
+        if (range.learner != ps::nobody) line += ", learns " + std::to_string(range.learner);
+        if (range.leaver != ps::nobody) line += ", leaves " + std::to_string(range.leaver);
+        tell(line);
+      }
+    }
     for (const auto& range : map_.ranges) {
       const bool held = std::any_of(range.chain.begin(), range.chain.end(), [&](ps::place at) {
         const auto* const entry = map_.server(at);
@@ -574,7 +586,10 @@ class run {
       const auto* const entry = map_.server(at);
       const auto* const one = entry == nullptr ? nullptr : find_server(entry->who);
       if (one != nullptr && one->values.last(id, who) < sequence)
-        throw violation("an acknowledged push is not at server " + ps::to_string(one->who));
+        throw violation("push " + std::to_string(sequence) + " of worker " + ps::to_string(who) + " to range " +
+                        std::to_string(id) + " is acknowledged, but not at server " + ps::to_string(one->who) +
+                        ", which has " + std::to_string(one->values.last(id, who)) + " (" + one->core.describe(id) +
+                        ")");
     }
     acknowledged_[{id, who}] = sequence;
   }
@@ -601,7 +616,14 @@ class run {
       if (found == clocks_.end()) continue;
       std::uint64_t due = 0;  // pushes of clocks that must have been seen
       while (due < found->second.size() && found->second[due] + bound < clock) ++due;
-      if (seen[who] < due) throw violation("a pull misses a push that is older than the bound");
+      if (seen[who] < due) {
+        throw violation("a pull by worker " + ps::to_string(one.who) + " of range " + std::to_string(values.range) +
+                        " at clock " + std::to_string(clock) + ", asked at " +
+                        std::to_string(std::chrono::duration<double, std::milli>(when.time_since_epoch()).count()) +
+                        " ms, has " + std::to_string(seen[who]) + " pushes of worker " + ps::to_string(who) +
+                        " and must have " + std::to_string(due) + ", the bound is " + std::to_string(bound) +
+                        ", its clock " + std::to_string(other->core.clock_now()));
+      }
     }
   }
   outcome settle() {

@@ -69,6 +69,9 @@ class client {
   // Dense tables: a slice of one, or all of it.
   void push(std::uint32_t table, std::span<const float> values, const push_options& how = {});
   [[nodiscard]] pending push_async(std::uint32_t table, std::span<const float> values, const push_options& how = {});
+  /// The values become these, whatever the table's update function is, and what it remembers of them stays: how a
+  /// table gets what it begins with. Waits.
+  void assign(std::uint32_t table, std::span<const float> values, std::size_t offset = 0);
   void pull(std::uint32_t table, std::span<float> values, std::size_t offset = 0);
   [[nodiscard]] pending pull_async(std::uint32_t table, std::span<float> values, std::size_t offset = 0);
   void push_pull(std::uint32_t table, std::span<const float> pushed, std::span<float> pulled,
@@ -87,6 +90,9 @@ class client {
   /// One step is done: see `consistency`.
   void next_clock();
   [[nodiscard]] std::uint64_t clock_now() const noexcept;
+  /// Waits until no other worker is at work: all have finished, or are gone. Throws timeout_error when no server was
+  /// heard for as long as calls may take.
+  void wait_for_others();
   /// Makes progress once, without waiting.
   void progress();
   /// Updates that the range of that element had had when it was last pulled.
@@ -95,6 +101,9 @@ class client {
   [[nodiscard]] const shard_map& map() const noexcept;
 
  private:
+  pending push_dense(std::uint32_t table, std::span<const float> values, std::size_t offset, float scale,
+                     std::uint8_t flags);
+
   detail::worker_process* of_;
 };
 

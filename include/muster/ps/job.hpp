@@ -11,6 +11,7 @@
 #include <muster/comm/rendezvous/store.hpp>
 #include <muster/core/bytes.hpp>
 #include <muster/core/clock.hpp>
+#include <muster/core/env.hpp>
 #include <muster/ps/client.hpp>
 #include <muster/ps/consistency.hpp>
 #include <muster/ps/table.hpp>
@@ -26,8 +27,11 @@ struct job_options {
   seconds timeout{30};         ///< of every blocking call
   seconds retry{0.2};          ///< after which what was not answered is said again
   seconds silence{1.0};        ///< after which who was not heard is suspect
-  std::size_t window = 8_MiB;  ///< of pushes that a worker may have under way
+  std::size_t window = 8_MiB;  ///< of pushes that a worker may have under way, and of pulls
 };
+
+/// These tables, served as `--servers`, `--replicas`, `--consistency` and `--timeout` or their variables say.
+[[nodiscard]] job_options chosen_options(const settings& chosen, std::vector<table_spec> tables);
 
 /// One rank's part in such a job: a server or a worker. The ranks talk in a group of their own, which survives the
 /// death of any of them where its transport does (shm, tcp). Used by one thread.

@@ -42,6 +42,9 @@ inline constexpr std::uint8_t says_hello = 1;
 inline constexpr std::uint8_t wants_word = 2;
 inline constexpr std::uint8_t says_goodbye = 4;
 
+/// In the flags of a push: its values replace those that are there, whatever the table's updates are.
+inline constexpr std::uint8_t assigns = 1;
+
 /// One message. The payload belongs to whoever gave it.
 struct message {
   message_kind what = message_kind::pulse;
@@ -61,6 +64,7 @@ struct message {
 /// What a frame begins with.
 struct frame_head {
   member from;
+  std::uint32_t to = 0;           ///< the incarnation that is meant; 0: whichever there is
   std::uint64_t map_version = 0;  ///< that its sender knows
   std::uint64_t clock = 0;        ///< of a worker, as in a pulse
 };
@@ -153,7 +157,8 @@ class message_reader {
 struct log_entry {
   enum class kind : std::uint8_t {
     push = 0,  ///< of `from`, to be applied with `weight`
-    fold = 1   ///< bulk-synchronous: the sum of all pushes of `clock` becomes one update
+    fold = 1,  ///< bulk-synchronous: the sum of all pushes of `clock` becomes one update
+    late = 2   ///< bulk-synchronous: a push of a clock whose sum is applied already: an update by itself
   };
   kind what = kind::push;
   std::uint8_t flags = 0;  ///< this and the next two as in the push

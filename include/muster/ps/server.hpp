@@ -51,8 +51,9 @@ class server_outlet {
   server_outlet& operator=(const server_outlet&) = delete;
   virtual ~server_outlet() = default;
 
-  /// The payload is taken before it returns.
-  virtual void send(place to, const message& what) = 0;
+  /// The payload is taken before it returns. No other process than that one may hear it: what is meant for one that
+  /// died is not for whoever has its place now.
+  virtual void send(const member& to, const message& what) = 0;
   /// The store's map becomes `next` if it still is of version `expected`. Whatever comes of it is told by `learn`, or
   /// `swap_failed`.
   virtual void swap(std::uint64_t expected, const shard_map& next) = 0;
@@ -193,6 +194,7 @@ class server {
   void clocks_moved(clock::time_point now);
   void fold_due(clock::time_point now);
   void retry_parked();
+  void tell_server(place to, const message& what);
   void govern();
   void look_for_the_silent(clock::time_point now);
   seen& seen_of(held_range& range, place worker);

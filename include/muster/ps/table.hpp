@@ -34,7 +34,8 @@ class update_function {
 
 /// The function of a name:
 ///
-///     assign | add | sgd:RATE | momentum:RATE,MOMENTUM | adagrad:RATE | adam:RATE
+///     assign | add
+///     sgd:RATE | momentum:RATE,MOMENTUM | nesterov:RATE,MOMENTUM | adagrad:RATE | adam:RATE | adamw:RATE   [,decay=D]
 ///
 /// or one that was registered. Throws configuration_error saying what is wrong and what is known.
 [[nodiscard]] std::shared_ptr<const update_function> make_update(std::string_view text);

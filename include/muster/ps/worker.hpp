@@ -26,7 +26,7 @@ class worker_outlet {
   virtual ~worker_outlet() = default;
 
   /// The payload is taken before it returns, or stays the caller's as `worker::push` says.
-  virtual void send(place to, const message& what) = 0;
+  virtual void send(const member& to, const message& what) = 0;
   /// There may be a newer map: `learn` it.
   virtual void look_for_map() = 0;
   /// All pushes to that range up to this sequence count: their memory is the caller's again.
@@ -57,6 +57,8 @@ class worker {
   /// this worker. It is over when all of them know: when it `has_left`.
   void leave() noexcept { leaving_ = true; }
   [[nodiscard]] bool has_left() const noexcept;
+  /// The process at that place has ended: a server that did so may be done, and then it answers no farewell.
+  void lose(place gone);
   /// The payload of a push that is not acknowledged yet; nothing of one that is.
   [[nodiscard]] std::span<const std::byte> payload(range_id range, std::uint64_t sequence) const noexcept;
   /// It lies elsewhere from now on.
@@ -94,13 +96,14 @@ class worker {
   };
   // What goes to one range, in its order.
   struct line {
-    place to = nobody;
+    member to;
     std::uint64_t epoch = 0;
     std::uint64_t next = 1;     // sequence
     std::uint64_t counted = 0;  // acknowledged
     std::uint64_t sent = 0;
     std::uint64_t resent_from = 0;  // what it was asked to say again, so that it says it once
     clock::time_point since{};      // when it was told last, or heard of
+    int tries = 0;                  // since it was heard of
     std::deque<kept_push> kept;     // from counted + 1 on
     bool listed = false;            // among the busy ones
   };
@@ -108,9 +111,11 @@ class worker {
     message what;
     std::vector<std::byte> payload;
     clock::time_point asked{};
+    int tries = 0;
   };
 
-  void hear_one(place from, const message& said, clock::time_point now);
+  [[nodiscard]] bool is_due(const member& who, clock::time_point since, int tries, clock::time_point now) const;
+  void hear_one(const member& who, const message& said, clock::time_point now);
   void send_kept(line& one);
   void send_pull(std::uint64_t number, open_pull& one, clock::time_point now);
   void say_pulse(std::uint8_t flags = 0);
@@ -133,6 +138,7 @@ class worker {
   roll_call heard_;
   std::vector<member> welcomes_;   // servers that know it
   std::vector<member> farewells_;  // and that know that it is done
+  std::vector<member> gone_;       // and that have ended
   bool joins_ = false;
   bool leaving_ = false;
   bool fenced_ = false;

@@ -1,0 +1,183 @@
+// How fast a parameter server's job pushes and pulls: rows ps/<what>/<servers>/<workers>/<bytes> (docs/benchmarks.md).
+//
+//   mpirun -n 2 build/release/bench/ps --transport shm
+//   mpirun --oversubscribe -n 4 build/release/bench/ps --transport tcp --servers 2 --only push,pull
+//
+// Every table is updated by +=. All workers do the same at the same time; a row is of the slowest one, the median of
+// `--turns`. `--only` chooses among latency, push, pull, rate and adam, `--seconds` is about the time of a turn.
+#include <algorithm>
+#include <cstdio>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include <muster/muster.hpp>
+
+#include "rows.hpp"
+
+namespace ps = muster::ps;
+
+namespace {
+
+struct options {
+  std::string only = "latency,push,pull,rate,adam";
+  double seconds = 0.3;
+  int turns = 5;
+  [[nodiscard]] bool has(std::string_view what) const {
+    return ("," + only + ",").find("," + std::string(what) + ",") != std::string::npos;
+  }
+};
+
+constexpr std::size_t sizes[] = {64, 4096, std::size_t{1} << 20, std::size_t{16} << 20, std::size_t{100} << 20};
+constexpr std::uint32_t tiny = 0, small = 1, medium = 2, large = 3, adam = 4;
+
+std::vector<ps::table_spec> tables(const options& chosen) {
+  std::vector<ps::table_spec> made;
+  for (const auto bytes : sizes) {
+    const bool is_adam = bytes == sizes[adam];
+    ps::table_spec one{.name = std::to_string(bytes) + " bytes", .size = bytes / sizeof(float)};
+    if (bytes <= sizes[small]) one.ranges = 1;
+    if (is_adam) one.update = "adam:0.001";
+    if (is_adam && !chosen.has("adam")) one.size = 16;
+    made.push_back(std::move(one));
+  }
+  return made;
+}
+
+double median(std::vector<double> of) {
+  std::sort(of.begin(), of.end());
+  return of[of.size() / 2];
+}
+
+class worker {
+ public:
+  worker(ps::job& job, muster::group& workers, const options& chosen, bench::row_report& report)
+      : job_(job),
+        tables_(job.tables()),
+        workers_(workers),
+        chosen_(chosen),
+        report_(report),
+        values_(sizes[adam] / sizeof(float), 1e-6f) {}
+
+  void measure() {
+    if (chosen_.has("latency")) latency();
+    if (chosen_.has("push")) {
+      for (const auto table : {small, medium, large})
+        stream("push", table, chosen_.seconds, [&] { return push(table); });
+    }
+    if (chosen_.has("pull")) {
+      for (const auto table : {small, medium, large})
+        stream("pull", table, chosen_.seconds, [&] { return pull(table); });
+    }
+    if (chosen_.has("rate")) rate();
+    if (chosen_.has("adam")) stream("adam", adam, 4 * chosen_.seconds, [&] { return push(adam); });
+  }
+
+ private:
+  [[nodiscard]] std::span<const float> values(std::uint32_t table) const {
+    return std::span(values_).first(sizes[table] / sizeof(float));
+  }
+  [[nodiscard]] ps::pending push(std::uint32_t table) { return tables_.push_async(table, values(table)); }
+  [[nodiscard]] ps::pending pull(std::uint32_t table) {
+    return tables_.pull_async(table, std::span(values_).first(sizes[table] / sizeof(float)));
+  }
+  // The slowest worker's.
+  [[nodiscard]] double slowest(double mine) {
+    double all[] = {mine};
+    muster::allreduce(workers_, std::span(all), muster::max);
+    return all[0];
+  }
+  // What a call took, and as what people read it.
+  void row(const char* what, std::uint32_t table, double seconds, double value, const char* unit) {
+    const auto name = std::string("ps/") + what + "/" + std::to_string(tables_.map().servers.size()) + "/" +
+                      std::to_string(workers_.size()) + "/" + std::to_string(sizes[table]);
+    report_.say("%s  %.4g %s\n", name.c_str(), value, unit);
+    report_.add(name, seconds, workers_.size() / seconds);
+  }
+  // Calls one after the other with up to so many under way, for about so long.
+  template <class Start>
+  double per_call(std::size_t under_way, double span, const Start& start) {
+    std::deque<ps::pending> open;
+    const auto run = [&](std::size_t calls) {
+      const auto begun = muster::clock::now();
+      for (std::size_t i = 0; i < calls; ++i) {
+        if (open.size() == under_way) {
+          open.front().wait();
+          open.pop_front();
+        }
+        open.push_back(start());
+      }
+      for (auto& one : open) one.wait();
+      open.clear();
+      return muster::seconds_since(begun);
+    };
+    const double once = slowest(run(2 * under_way)) / static_cast<double>(2 * under_way);
+    const auto calls = std::max<std::size_t>(2 * under_way, static_cast<std::size_t>(span / once));
+    std::vector<double> times;
+    for (int turn = 0; turn < chosen_.turns; ++turn) {
+      muster::barrier(workers_);
+      times.push_back(slowest(run(calls)) / static_cast<double>(calls));
+    }
+    return median(times);
+  }
+  template <class Start>
+  void stream(const char* what, std::uint32_t table, double span, const Start& start) {
+    const std::size_t under_way = table == small ? 64 : table == medium ? 8 : 2;
+    const double seconds = per_call(under_way, span, start);
+    row(what, table, seconds, static_cast<double>(sizes[table]) / seconds / 1e9, "GB/s a worker");
+  }
+  void latency() {
+    std::vector<double> times;
+    muster::barrier(workers_);
+    for (int i = 0; i < 4000; ++i) {
+      const auto begun = muster::clock::now();
+      tables_.push(small, values(small));
+      times.push_back(muster::seconds_since(begun));
+    }
+    const double seconds = slowest(median(times));
+    row("latency", small, seconds, seconds * 1e6, "microseconds p50");
+  }
+  void rate() {
+    const double seconds = per_call(64, chosen_.seconds, [&] { return push(tiny); });
+    row("rate", tiny, seconds, 1e-6 / seconds, "million a second and worker");
+  }
+
+  ps::job& job_;
+  ps::client& tables_;
+  muster::group& workers_;
+  const options& chosen_;
+  bench::row_report& report_;
+  std::vector<float> values_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return muster::run_main(argc, argv, [&](muster::context& context) {
+    options chosen;
+    const auto flags = bench::take_report_flags(argc, argv);
+    CLI::App app("Pushes and pulls of a parameter server's job.", "ps");
+    app.add_option("--only", chosen.only, "of latency, push, pull, rate, adam; commas between")->capture_default_str();
+    app.add_option("--seconds", chosen.seconds, "of a turn, about")->capture_default_str();
+    app.add_option("--turns", chosen.turns, "of each row")->capture_default_str();
+    try {
+      app.parse(argc, argv);
+    } catch (const CLI::CallForHelp&) {
+      if (context.launcher().rank == 0) std::puts(app.help().c_str());
+      return;
+    } catch (const CLI::ParseError& wrong) {
+      throw muster::configuration_error(std::string(wrong.what()) + "; --help lists all flags");
+    }
+    context.run([&](muster::group& world) {
+      bench::row_report report(flags, world);
+      ps::job job(context, world, ps::chosen_options(context.configuration(), tables(chosen)));
+      auto workers = world.split(job.is_server() ? 1 : 0);
+      if (job.is_server()) return job.serve();
+      worker(job, workers, chosen, report).measure();
+      job.finish();
+      report.write();
+    });
+  });
+}

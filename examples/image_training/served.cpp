@@ -1,0 +1,196 @@
+#include "served.hpp"
+
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include <muster/comm/collectives/barrier.hpp>
+#include <muster/elastic/session.hpp>
+#include <muster/ps/job.hpp>
+#include <muster/train/schedule.hpp>
+#include <muster/train/served_arena.hpp>
+#include <muster/train/tracker.hpp>
+
+#include "../command_line.hpp"
+#include "evaluation.hpp"
+#include "loss.hpp"
+#include "processor.hpp"
+#include "report.hpp"
+#include "saved_model.hpp"
+
+namespace images {
+namespace {
+
+void check(const muster::settings& settings, const options& chosen) {
+  if (chosen.share_statistics) {
+    examples::refuse(
+        "--sync-batch-norm cannot be used with --mode ps (it has all ranks wait for each other in every "
+        "layer)",
+        "leave it out, or use another mode");
+  }
+  if (!chosen.checkpoint.empty()) {
+    examples::refuse("--checkpoint cannot be used with --mode ps (the parameters are the servers')",
+                     "--save writes the trained model");
+  }
+  if (chosen.stop_at_goal || chosen.schedule.starts_with("plateau")) {
+    examples::refuse(std::string(chosen.stop_at_goal ? "--stop-at-goal" : "--schedule " + chosen.schedule) +
+                         " cannot be used with --mode ps (one worker alone sees the accuracy, and the others do not "
+                         "wait for it)",
+                     "leave it out, or use another mode");
+  }
+  if (settings.value(muster::setting::compress) != "none") {
+    examples::refuse("--compress cannot be used with --mode ps (it is of gradients that ranks reduce among each other)",
+                     "leave it out, or use another mode");
+  }
+}
+
+class served_run {
+ public:
+  /// `alone` is this worker by itself.
+  served_run(muster::group& workers, muster::group& alone, muster::ps::job& job, const image_data& data,
+             const model_description& what, nn::network<float>& net, muster::arena& arena, const options& chosen)
+      : workers_(workers),
+        alone_(alone),
+        job_(job),
+        what_(what),
+        net_(net),
+        served_(arena, job),
+        chosen_(chosen),
+        schedule_(muster::parse_schedule(chosen.schedule)),
+        loader_(training_loader(data, chosen.seed, batches_of(chosen), chosen.augment, chosen.loader_threads)),
+        test_(test_loader(data, muster::batch(128))),
+        tracker_(alone, {.goal = chosen.goal}),
+        state_{muster::shadowed_values{"batch_norm", net.statistics(), muster::state_kind::rank_local},
+               loader_.cursor()} {}
+
+  void train() {
+    const bool first = workers_.rank() == 0;
+    if (first) {
+      served_.assign();
+      print_start();
+    }
+    muster::barrier(workers_);  // nobody pulls before the parameters are there
+    auto session = muster::fixed_session(workers_);
+    for (;;) {
+      seen_ = {};
+      bool more = false;
+      {
+        auto batches = tracker_.batches();
+        more = session.run(state_, [&](muster::step& step) { train_step(step); },
+                           {.epochs = chosen_.epochs, .steps = chosen_.steps});
+      }
+      if (!more) break;
+      if (first) end_epoch(session);
+    }
+    if (first) {
+      job_.tables().wait_for_others();
+      if (!chosen_.save.empty()) {
+        served_.pull();
+        save_model(chosen_.save, what_, net_);
+      }
+      print_results(tracker_, chosen_, accuracy_, top5_);
+      annotate();
+      write_report(tracker_, chosen_, loader_.name(), top5_);
+    }
+    job_.finish();
+  }
+
+ private:
+  void train_step(muster::step& step) {
+    const auto batch = [&] {
+      auto phase = tracker_.phase(muster::phase::batch_load);
+      return loader_.next(step.slice());
+    }();
+    {
+      auto phase = tracker_.phase(muster::phase::aggregate);
+      served_.pull();
+    }
+    served_.begin(schedule_(step));
+    const nn::pass now{.images = batch.samples.size(),
+                       .statistics = nullptr,
+                       .samples = batch.samples,
+                       .key = muster::mix(chosen_.seed) + step.number(),
+                       .ready = [&](std::size_t tensor) { served_.ready(tensor); }};
+    std::span<const float> logits;
+    {
+      auto phase = tracker_.phase(muster::phase::forward);
+      logits = net_.forward(batch.values<float>(), now);
+    }
+    {
+      auto phase = tracker_.phase(muster::phase::loss);
+      slopes_.resize(logits.size());
+      seen_ += nn::softmax_cross_entropy<float>(logits, batch.labels, net_.classes(),
+                                                1.0 / static_cast<double>(batch.global_size), slopes_);
+    }
+    {
+      auto phase = tracker_.phase(muster::phase::backward);
+      net_.backward(slopes_, now);
+    }
+    served_.end();
+    tracker_.add_samples(batch.samples.size());
+  }
+
+  /// Of the first worker: how good the servers' model is now, with the running statistics of its own images.
+  void end_epoch(muster::session& session) {
+    nn::totals found;
+    session.evaluate(state_, [&](muster::step&) {  // its changes are undone
+      auto phase = tracker_.phase(muster::phase::metrics);
+      served_.pull();
+      found = evaluate(alone_, net_, test_);
+    });
+    const auto metrics = metrics_of(seen_.loss, static_cast<double>(seen_.images), found, chosen_);
+    accuracy_ = metrics.val_accuracy;
+    top5_ = top5_of(found);
+    tracker_.end_epoch(alone_, metrics);
+    print_epoch(tracker_, loader_.epoch() + 1, top5_);
+  }
+
+  void annotate() {
+    tracker_.annotate("mode", "ps");
+    tracker_.annotate("workers", std::to_string(workers_.size()));
+  }
+
+  void print_start() {
+    const auto servers = job_.tables().map().servers.size();
+    print_header(chosen_, net_, loader_.name(),
+                 std::to_string(workers_.size()) + " workers and " + std::to_string(servers) + " servers (" +
+                     std::string(workers_.abilities().name) + "); losses, seconds and images of the first worker");
+  }
+
+  muster::group& workers_;
+  muster::group& alone_;
+  muster::ps::job& job_;
+  const model_description& what_;
+  nn::network<float>& net_;
+  muster::served_arena served_;
+  const options& chosen_;
+  muster::schedule schedule_;
+  muster::any_loader loader_;
+  muster::any_loader test_;
+  muster::tracker tracker_;
+  muster::state state_;
+  std::vector<float> slopes_;
+  nn::totals seen_;
+  double accuracy_ = 0, top5_ = 0;
+};
+
+}  // namespace
+
+void train_served(muster::context& context, muster::group& world, const image_data& data, const options& chosen) {
+  check(context.configuration(), chosen);
+  const nn::flush_denormals flush;
+  const model_description what{chosen.model, {data.height, data.width, data.channels}, data.classes};
+  const auto net = make_model(what, chosen.how);
+  muster::arena arena(context, net->shapes());
+  net->bind(arena);
+  net->initialise(chosen.seed);
+  muster::ps::job job(
+      context, world,
+      muster::ps::chosen_options(context.configuration(), {muster::served_arena::table(arena, chosen.optimizer)}));
+  auto workers = world.split(job.is_server() ? 1 : 0);
+  auto alone = world.split(world.rank());
+  if (job.is_server()) return job.serve();
+  served_run(workers, alone, job, data, what, *net, arena, chosen).train();
+}
+
+}  // namespace images
