@@ -7,12 +7,10 @@
 #include <muster/core/error.hpp>
 #include <muster/core/log.hpp>
 
-extern char** environ;  // NOLINT: POSIX wants it declared like this
-
 namespace muster::inline v0 {
 namespace {
 
-constexpr std::array<setting_info, static_cast<std::size_t>(setting::count_)> table = {{
+constexpr std::array<setting_info, static_cast<std::size_t>(setting::count_)> known_settings = {{
     {setting::transport, "transport", "MUSTER_TRANSPORT", "NAME", "auto",
      "how ranks talk: auto, self, local (ranks as threads), shm (processes of one host), mpi, tcp, hierarchical (shm "
      "within a host)"},
@@ -70,7 +68,8 @@ constexpr std::array<setting_info, static_cast<std::size_t>(setting::count_)> ta
     {setting::mode, "mode", "MUSTER_MODE", "NAME", "allreduce",
      "what ranks exchange in training: allreduce (gradients), allreduce-weights, local-sgd[:STEPS], "
      "gossip[:ring|:torus|:exponential], ps (a parameter server)"},
-    {setting::servers, "servers", "MUSTER_SERVERS", "N", "1", "ps: how many ranks serve, the last ones; the others work"},
+    {setting::servers, "servers", "MUSTER_SERVERS", "N", "1",
+     "ps: how many ranks serve, the last ones; the others work"},
     {setting::replicas, "replicas", "MUSTER_REPLICAS", "N", "0",
      "ps: copies of all parameters beyond the first: so many servers may die at once"},
     {setting::consistency, "consistency", "MUSTER_CONSISTENCY", "NAME", "async",
@@ -83,8 +82,8 @@ constexpr std::array<setting_info, static_cast<std::size_t>(setting::count_)> ta
 
 void warn_of_unknown_variables() {
   std::vector<std::string> known;
-  known.reserve(table.size());
-  for (const auto& row : table) known.emplace_back(row.variable);
+  known.reserve(known_settings.size());
+  for (const auto& row : known_settings) known.emplace_back(row.variable);
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view text(*entry);
     const std::string name(text.substr(0, text.find('=')));
@@ -108,7 +107,9 @@ std::optional<T> parse(const std::string& text) {
 
 }  // namespace
 
-const std::array<setting_info, static_cast<std::size_t>(setting::count_)>& setting_table() noexcept { return table; }
+const std::array<setting_info, static_cast<std::size_t>(setting::count_)>& setting_table() noexcept {
+  return known_settings;
+}
 
 std::optional<std::string> environment(const char* name) {
   const char* value = std::getenv(name);
@@ -117,9 +118,9 @@ std::optional<std::string> environment(const char* name) {
 }
 
 settings::settings() {
-  for (std::size_t i = 0; i < table.size(); ++i) {
-    entries_[i].value = table[i].fallback;
-    if (auto value = environment(std::string(table[i].variable).c_str())) {
+  for (std::size_t i = 0; i < known_settings.size(); ++i) {
+    entries_[i].value = known_settings[i].fallback;
+    if (auto value = environment(std::string(known_settings[i].variable).c_str())) {
       entries_[i] = {std::move(*value), source::variable};
     }
   }
@@ -133,7 +134,7 @@ settings::settings(int& argc, char** argv) : settings() {
     const std::string_view argument(argv[i]);
     if (argument == "--") ours = false;
     const setting_info* row = nullptr;
-    for (const auto& candidate : table) {
+    for (const auto& candidate : known_settings) {
       if (!ours || !argument.starts_with("--")) break;
       const std::string_view name = argument.substr(2, argument.find('=') - 2);
       if (name == candidate.name) row = &candidate;
@@ -163,7 +164,7 @@ const std::string& settings::value(setting which) const { return at(which).value
 bool settings::is_default(setting which) const { return at(which).from == source::fallback; }
 
 std::string settings::origin(setting which) const {
-  const auto& row = table[static_cast<std::size_t>(which)];
+  const auto& row = known_settings[static_cast<std::size_t>(which)];
   switch (at(which).from) {
     case source::flag:
       return "--" + std::string(row.name);
@@ -187,7 +188,7 @@ double settings::positive(setting which) const {
   if (number && std::isfinite(*number) && *number > 0) return *number;
   throw configuration_error(origin(which) + " cannot be '" + value(which) +
                             "' (it is a positive number); give one such as " +
-                            std::string(table[static_cast<std::size_t>(which)].fallback));
+                            std::string(known_settings[static_cast<std::size_t>(which)].fallback));
 }
 
 std::size_t settings::choice(setting which, const std::vector<std::string>& choices) const {
@@ -203,7 +204,7 @@ std::size_t settings::choice(setting which, const std::vector<std::string>& choi
 
 std::string settings_help() {
   std::string text;
-  for (const auto& row : table) {
+  for (const auto& row : known_settings) {
     std::string left = "  --" + std::string(row.name) + " " + std::string(row.placeholder);
     left.resize(std::max<std::size_t>(left.size() + 1, 26), ' ');
     text += left + std::string(row.help) + " [" + std::string(row.fallback) + ", " + std::string(row.variable) + "]\n";

@@ -94,7 +94,7 @@ bool is_at(int file, const std::string& path) noexcept {
 
 }  // namespace
 
-disk_cache::disk_cache(const cache_options& options, const cache_identity& identity, const record_places& places)
+disk_cache::disk_cache(const cache_options& options, const cache_identity& identity, const cached_places& places)
     : options_(options), identity_(identity), places_(places) {
   const auto lay_out = [&](std::uint64_t kept) {
     shape all;
@@ -113,7 +113,7 @@ disk_cache::disk_cache(const cache_options& options, const cache_identity& ident
 }
 
 std::unique_ptr<disk_cache> disk_cache::open(const cache_options& options, const cache_identity& identity,
-                                             const record_places& places) {
+                                             const cached_places& places) {
   std::unique_ptr<disk_cache> opened(new disk_cache(options, identity, places));
   try {
     if (opened->shape_.kept == 0) throw std::runtime_error("no record fits into cache_options::disk");

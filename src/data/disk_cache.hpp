@@ -28,7 +28,7 @@ class disk_cache {
  public:
   /// Null, with a warning, where nothing can be kept. `places` outlives the result.
   [[nodiscard]] static std::unique_ptr<disk_cache> open(const cache_options& options, const cache_identity& identity,
-                                                        const record_places& places);
+                                                        const cached_places& places);
   ~disk_cache();
   disk_cache(const disk_cache&) = delete;
   disk_cache& operator=(const disk_cache&) = delete;
@@ -46,7 +46,7 @@ class disk_cache {
     std::uint64_t footer = 0;
     std::uint64_t size = 0;
   };
-  disk_cache(const cache_options& options, const cache_identity& identity, const record_places& places);
+  disk_cache(const cache_options& options, const cache_identity& identity, const cached_places& places);
 
   [[nodiscard]] std::string path(const char* suffix) const;
   [[nodiscard]] std::vector<std::byte> header(std::int64_t made) const;
@@ -65,7 +65,7 @@ class disk_cache {
 
   const cache_options& options_;
   const cache_identity& identity_;
-  const record_places& places_;
+  const cached_places& places_;
   shape shape_;
   int file_ = -1;
   bool finished_ = false;

@@ -28,10 +28,10 @@ inline void copy_some(void* to, const void* from, std::size_t bytes) noexcept {
 }
 
 /// Where each record lies when all lie one behind another, each on a 64-byte boundary with its labels behind it.
-class record_places {
+class cached_places {
  public:
   /// Of `size` records of `record_bytes`, or of these sizes.
-  record_places(std::uint64_t size, std::size_t record_bytes, std::vector<std::uint64_t> sizes, std::size_t label_width)
+  cached_places(std::uint64_t size, std::size_t record_bytes, std::vector<std::uint64_t> sizes, std::size_t label_width)
       : size_(size), record_bytes_(record_bytes), label_bytes_(label_width * sizeof(float)), begins_(std::move(sizes)) {
     if (record_bytes_ != 0) return;
     lengths_ = begins_;
@@ -80,7 +80,7 @@ class record_places {
 /// All records of a source: the memory is there at once, and used when a record comes.
 class whole_memory_cache {
  public:
-  explicit whole_memory_cache(const record_places& places)
+  explicit whole_memory_cache(const cached_places& places)
       : places_(places),
         states_(places.size()),
         bytes_(static_cast<std::byte*>(::operator new (places.end(), std::align_val_t{buffer_alignment}))) {
@@ -112,7 +112,7 @@ class whole_memory_cache {
     }
   };
 
-  const record_places& places_;
+  const cached_places& places_;
   std::vector<std::atomic<std::uint8_t>> states_;
   std::unique_ptr<std::byte, release> bytes_;
 };

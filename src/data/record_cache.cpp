@@ -16,7 +16,7 @@
 namespace muster::inline v0::detail {
 namespace {
 
-record_places places_of(const cache_identity& identity) {
+cached_places places_of(const cache_identity& identity) {
   std::vector<std::uint64_t> sizes;
   if (identity.record_bytes == 0) {
     sizes.resize(identity.size);
@@ -59,7 +59,7 @@ struct record_cache::state {
 
   cache_options options;
   cache_identity identity;
-  record_places places;
+  cached_places places;
   std::optional<whole_memory_cache> whole;
   std::optional<bounded_memory_cache> bounded;
   std::unique_ptr<disk_cache> disk;

@@ -39,8 +39,9 @@ std::uint64_t digest_of(const job_options& options, const table_layout& layout) 
 void check(group& ranks, const job_options& options, const table_layout& layout) {
   if (options.servers < 1 || options.servers >= ranks.size()) {
     throw configuration_error("of " + std::to_string(ranks.size()) + " ranks " + std::to_string(options.servers) +
-                              " cannot serve (one at least serves, and one works); choose --servers from 1 to " +
-                              std::to_string(ranks.size() - 1));
+                              " cannot serve (one at least serves, and one works); " +
+                              (ranks.size() < 2 ? "start two ranks or more"
+                                                : "choose --servers from 1 to " + std::to_string(ranks.size() - 1)));
   }
   if (!ranks.abilities().any_source) {
     throw configuration_error("transport " + std::string(ranks.abilities().name) +

@@ -14,6 +14,9 @@
 
 namespace muster::inline v0::ps::detail {
 
+/// How often both sides of the protocol are told the time.
+inline constexpr int ticks_a_retry = 10;
+
 /// The tags of the parameter server's messages.
 inline constexpr std::uint32_t frame_tag = 15001;
 inline constexpr std::uint32_t part_tag = 15002;

@@ -6,7 +6,6 @@
 namespace muster::inline v0::ps::detail {
 namespace {
 
-constexpr int ticks_a_retry = 10;
 constexpr int spins = 2000;
 // Workers whose farewell was answered may not have heard that: so long the last words are said again.
 constexpr std::chrono::milliseconds for_last_words{300};

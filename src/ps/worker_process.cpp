@@ -10,7 +10,6 @@ namespace {
 constexpr std::size_t ship_at = 16384;
 // Frames to one server that its transport has not taken yet.
 constexpr std::size_t most_under_way = 24;
-constexpr int ticks_a_retry = 10;
 
 }  // namespace
 

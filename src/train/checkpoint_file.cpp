@@ -14,6 +14,8 @@
 #include <muster/core/crc32c.hpp>
 #include <muster/core/error.hpp>
 
+#include "../core/round_up.hpp"
+
 namespace muster::inline v0::detail {
 namespace {
 
@@ -39,8 +41,6 @@ std::uint32_t crc_of(const fixed_head& head) {
 }
 
 constexpr std::array<std::byte, alignment> zeros{};
-
-constexpr std::size_t round_up(std::size_t size) { return (size + alignment - 1) / alignment * alignment; }
 
 class table_writer {
  public:
@@ -129,11 +129,11 @@ checkpoint_rank write_checkpoint(const std::string& path, const checkpoint_head&
   fixed_head first{.magic = magic,
                    .version = current_version,
                    .order = byte_order,
-                   .file_bytes = round_up(sizeof(fixed_head) + table.size()),
+                   .file_bytes = round_up(sizeof(fixed_head) + table.size(), alignment),
                    .table_bytes = table.size(),
                    .table_crc = crc32c(table),
                    .head_crc = 0};
-  for (const auto& part : parts) first.file_bytes += round_up(part.bytes.size());
+  for (const auto& part : parts) first.file_bytes += round_up(part.bytes.size(), alignment);
   first.head_crc = crc_of(first);
 
   atomic_file file(path);
@@ -141,8 +141,8 @@ checkpoint_rank write_checkpoint(const std::string& path, const checkpoint_head&
   const auto write = [&](std::span<const std::byte> bytes) {
     file.write(bytes);
     crc = crc32c(bytes, crc);
-    const auto gap =
-        std::span(zeros).first(round_up(static_cast<std::size_t>(file.size())) - static_cast<std::size_t>(file.size()));
+    const auto gap = std::span(zeros).first(round_up(static_cast<std::size_t>(file.size()), alignment) -
+                                            static_cast<std::size_t>(file.size()));
     return gap;
   };
   (void)write(std::as_bytes(std::span(&first, 1)));
@@ -185,7 +185,7 @@ checkpoint_image parse_checkpoint(std::span<const std::byte> file, const std::st
     refuse(sizeof first, "this checkpoint is damaged (the checksum of its table is wrong); use another one");
 
   const auto require_zeros = [&](std::size_t begin) {  // what lies between parts has no checksum
-    const auto gap = file.subspan(begin, std::min(round_up(begin) - begin, file.size() - begin));
+    const auto gap = file.subspan(begin, std::min(round_up(begin, alignment) - begin, file.size() - begin));
     if (std::ranges::any_of(gap, [](std::byte byte) { return byte != std::byte{0}; }))
       refuse(begin, "this checkpoint is damaged (there is something between its parts); use another one");
   };
@@ -203,7 +203,7 @@ checkpoint_image parse_checkpoint(std::span<const std::byte> file, const std::st
     rank.crc = table.get<std::uint32_t>();
   }
   const auto parts = table.count(20);
-  std::size_t at = round_up(sizeof first + table_bytes.size());
+  std::size_t at = round_up(sizeof first + table_bytes.size(), alignment);
   for (std::uint64_t k = 0; k < parts; ++k) {
     checkpoint_part part{table.text(), {}};
     const auto bytes = table.get<std::uint64_t>();
@@ -214,7 +214,7 @@ checkpoint_image parse_checkpoint(std::span<const std::byte> file, const std::st
     if (crc32c(part.bytes) != crc)
       refuse(at, "this checkpoint is damaged (the checksum of part '" + part.name + "' is wrong); use another one");
     require_zeros(at + part.bytes.size());
-    at += round_up(part.bytes.size());
+    at += round_up(part.bytes.size(), alignment);
     image.parts.push_back(std::move(part));
   }
   table.end();

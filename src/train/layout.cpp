@@ -8,12 +8,12 @@
 #include <muster/core/buffer.hpp>
 #include <muster/core/error.hpp>
 
+#include "../core/round_up.hpp"
+
 namespace muster::inline v0::detail {
 namespace {
 
 constexpr std::size_t elements_a_line = buffer_alignment / sizeof(float);
-
-std::size_t round_up(std::size_t size) { return (size + elements_a_line - 1) / elements_a_line * elements_a_line; }
 
 }  // namespace
 
@@ -32,7 +32,7 @@ std::vector<block> lay_out(const std::vector<tensor_shape>& shapes) {
   std::vector<block> extents(shapes.size());
   std::size_t end = 0;
   for (std::size_t tensor = shapes.size(); tensor-- > 0;) {
-    extents[tensor] = {end, round_up(shapes[tensor].size())};
+    extents[tensor] = {end, round_up(shapes[tensor].size(), elements_a_line)};
     end += extents[tensor].count;
   }
   return extents;

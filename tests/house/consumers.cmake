@@ -10,6 +10,9 @@ set(consumer_options -G ${CMAKE_GENERATOR} -DCMAKE_CXX_COMPILER=${CMAKE_CXX_COMP
 if(CMAKE_CXX_COMPILER_LAUNCHER)
   list(APPEND consumer_options -DCMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER})
 endif()
+# Where all of muster is compiled once more, a dozen files at a time: that takes a third of the time, and shows that no two
+# files have the same name for different things.
+set(unity -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=12)
 set(strict -DCMAKE_PROJECT_INCLUDE=${consumers}/strict.cmake)
 
 add_test(NAME "house: install" COMMAND ${CMAKE_COMMAND} -D build=${CMAKE_BINARY_DIR} -D stage=${stage}
@@ -59,7 +62,7 @@ muster_run_consumer(find_package_core FIXTURE find_package_core
   COMMAND ${consumers_build}/find_package_core/consumer --ranks 2)
 
 muster_add_consumer(add_subdirectory SOURCE ${consumers}/add_subdirectory
-  OPTIONS -DMUSTER_SOURCE=${PROJECT_SOURCE_DIR} TARGETS consumer)
+  OPTIONS ${unity} -DMUSTER_SOURCE=${PROJECT_SOURCE_DIR} TARGETS consumer)
 muster_run_consumer(add_subdirectory FIXTURE add_subdirectory
   COMMAND ${two_ranks} ${consumers_build}/add_subdirectory/consumer ${two_threads})
 
@@ -93,7 +96,7 @@ set(nothing_found -DMUSTER_BUILD_TESTS=OFF -DCMAKE_INSTALL_LIBDIR=lib/x86_64-lin
 foreach(package IN ITEMS MPI OpenSSL ZLIB ZSTD LIBPQ NCCL Eigen3 TBB CLI11 benchmark Catch2)
   list(APPEND nothing_found -DCMAKE_DISABLE_FIND_PACKAGE_${package}=ON)
 endforeach()
-muster_add_consumer(core_only SOURCE ${PROJECT_SOURCE_DIR} OPTIONS --preset core-only ${nothing_found})
+muster_add_consumer(core_only SOURCE ${PROJECT_SOURCE_DIR} OPTIONS --preset core-only ${nothing_found} ${unity})
 if(make_program AND pkgconfig_program)
   set(deep_stage ${consumers_build}/core_only_stage)
   add_test(NAME "house: install core_only" COMMAND ${CMAKE_COMMAND} -D build=${consumers_build}/core_only

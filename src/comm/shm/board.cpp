@@ -8,6 +8,8 @@
 #include <climits>
 #include <ctime>
 
+#include "../../core/round_up.hpp"
+
 namespace muster::inline v0::detail {
 namespace {
 
@@ -23,8 +25,6 @@ bool register_membarrier() noexcept {
   static const bool done = ::syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0;
   return done;
 }
-
-constexpr std::size_t round_up(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
 
 }  // namespace
 

@@ -11,14 +11,14 @@
 
 #include <muster/core/error.hpp>
 
+#include "../../core/round_up.hpp"
+
 namespace muster::inline v0::detail {
 namespace {
 
 constexpr std::size_t granule = 4096;                        // what allocations are rounded to: nobody shares a page
 constexpr std::size_t growth = std::size_t{1} << 20;         // what the file grows by at least
 constexpr std::size_t returned_from = std::size_t{1} << 20;  // free runs this long give their pages back
-
-constexpr std::size_t round_up(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
 
 descriptor make_file() {
   descriptor file(::memfd_create("muster", MFD_CLOEXEC | MFD_ALLOW_SEALING));

@@ -20,7 +20,7 @@ constexpr std::size_t most_unsent = std::size_t{1} << 20;
 constexpr std::size_t most_unsent_of_no_matter = std::size_t{64} << 10;
 
 // A stream of data that broke may be the end of a rank whose last words are still to be read.
-constexpr std::chrono::milliseconds for_last_words{50};
+constexpr std::chrono::milliseconds for_last_notices{50};
 
 }  // namespace
 
@@ -190,7 +190,7 @@ void tcp_watch::take_orders() {
     if (what.broken.empty()) {
       dial(what.peer);
     } else if (!of.goodbye && of.condemned == clock::time_point::max()) {
-      of.condemned = clock::now() + for_last_words;
+      of.condemned = clock::now() + for_last_notices;
       of.verdict = what.broken;
     }
   }

@@ -10,6 +10,8 @@
 #include <muster/data/record_schema.hpp>
 #include <muster/data/text_file.hpp>
 
+#include "../../core/round_up.hpp"
+
 namespace muster::inline v0::detail::records {
 
 inline constexpr std::uint64_t page = 4096;           // where the first record begins: a multiple of this
@@ -50,10 +52,6 @@ struct block_entry {
   std::uint64_t raw_bytes;
 };
 static_assert(sizeof(block_entry) == 24);
-
-[[nodiscard]] constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t alignment) noexcept {
-  return (value + alignment - 1) / alignment * alignment;
-}
 
 /// Where the tables of a file lie, all behind the payload.
 struct table_places {

@@ -61,7 +61,7 @@ struct record_file_writer::state {
 
   void pad_to(std::uint64_t alignment) {
     static constexpr std::byte zeros[format::page]{};
-    out.write(std::span(zeros).first(format::round_up(out.size(), alignment) - out.size()));
+    out.write(std::span(zeros).first(detail::round_up(out.size(), alignment) - out.size()));
   }
 
   void write_header() {
@@ -93,9 +93,9 @@ struct record_file_writer::state {
     if (codec != nullptr) {
       if (record.size() > format::most_raw_bytes)
         refuse("a record is larger than a block may be", "do not compress it");
-      const std::uint64_t begin = format::round_up(block.size(), options.alignment);
+      const std::uint64_t begin = detail::round_up(block.size(), options.alignment);
       if (!block.empty() && begin + record.size() > options.block_bytes) end_block();
-      block.resize(format::round_up(block.size(), options.alignment));
+      block.resize(detail::round_up(block.size(), options.alignment));
       block.insert(block.end(), record.begin(), record.end());
       if (schema.form != record_form::fixed) ends.push_back(block.size());
     } else {
@@ -135,7 +135,7 @@ struct record_file_writer::state {
     };
     table(bytes_of(labels));
     table(bytes_of(crcs));
-    table(std::as_bytes(std::span("\0\0\0\0\0\0\0\0")).first(format::round_up(out.size(), 8) - out.size()));
+    table(std::as_bytes(std::span("\0\0\0\0\0\0\0\0")).first(detail::round_up(out.size(), 8) - out.size()));
     table(bytes_of(ends));
     table(bytes_of(blocks));
     footer.tables_crc = crc;

@@ -1,0 +1,13 @@
+// Sizes in whole lines, pages or whatever memory comes in.
+#pragma once
+
+#include <cstddef>
+
+namespace muster::inline v0::detail {
+
+/// The least multiple of `to` that is not below `size`.
+[[nodiscard]] constexpr std::size_t round_up(std::size_t size, std::size_t to) noexcept {
+  return (size + to - 1) / to * to;
+}
+
+}  // namespace muster::inline v0::detail
