@@ -257,7 +257,8 @@ void elastic_conductor::build(state& of, const elastic::generation_record& next)
   stopped_ = false;
   try {
     connect(next);
-    const auto moved = transfer_state(*group_, of, holds_);
+    const bool is_blank = !holds_ && next.step > self_.step;
+    const auto moved = transfer_state(*group_, of, holds_, is_blank);
     holds_ = true;
     agent_->committed(progress_of(of), of.position().at.position);
     watch_.same_state = clock::now();
