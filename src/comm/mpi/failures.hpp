@@ -3,6 +3,7 @@
 
 #include <mpi.h>
 
+#include <string>
 #include <vector>
 
 namespace muster::inline v0::detail {
@@ -14,6 +15,9 @@ namespace muster::inline v0::detail {
 /// The ranks of a communicator that have ended, ascending. Acknowledges them, so that receives from anybody work again.
 /// Local. None where MPI does not survive deaths.
 [[nodiscard]] std::vector<int> ended_ranks(MPI_Comm communicator);
+
+/// "rank 1 has ended (rank 3 of MPI_COMM_WORLD, as MPI says)".
+[[nodiscard]] std::string text_of_end(MPI_Comm communicator, int rank);
 
 /// Throws peer_failure naming the ranks of `communicator` that have ended when `code` says that one has, or that the
 /// communicator was revoked because of one; and muster::error with MPI's own text for other failures.

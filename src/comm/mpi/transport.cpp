@@ -260,7 +260,7 @@ bool mpi_transport::tell_of_death(notice& message) {
     message.what = notice::kind::gone;
     message.origin = rank;
     message.status = static_cast<int>(error_kind::peer_failure);
-    message.set_text("rank " + std::to_string(rank) + " has ended (MPI says so)");
+    message.set_text(text_of_end(comm_, rank));
     return true;
   }
   return false;
