@@ -58,6 +58,11 @@ inside() {
   ' bash "$root" "$sources" "$@"
 }
 
+if [ ! -e "$root/configured" ]; then
+  inside "export DEBIAN_FRONTEND=noninteractive; apt-get -qq update; apt-get -qq -y --fix-broken install" >>"$root.log" 2>&1 ||
+    skip "apt could not configure the root ($root.log)"
+  touch "$root/configured"
+fi
 if [ ${#shell[@]} -gt 0 ]; then
   inside "${shell[@]}"
   exit
