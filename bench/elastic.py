@@ -2,6 +2,8 @@
 """How long an elastic job stands still when a rank dies, stops or joins.
 
 usage: elastic.py --program build/release/tests/elastic/test_elastic_worker [--kills 200] [--stops 10] [--torch PYTHON]
+       elastic.py --program ... --idle 10       what the threads beside the ranks' take when nothing happens
+       elastic.py --program ... --state 500     megabytes to one that joins over tcp, and the same by a plain connection
 
 Three workers, 200,000 floats reduced in each step and 10 ms of work beside that, on one host. A rank is killed at a random
 moment; the time is that from the signal to the end of the first step that all survivors have done without it. Then another
@@ -14,8 +16,10 @@ restart is measured in the same way, before and after.
 import argparse
 import os
 import random
+import re
 import shutil
 import signal
+import socket
 import statistics
 import subprocess
 import sys
@@ -30,6 +34,9 @@ parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.R
 parser.add_argument("--program", required=True)
 parser.add_argument("--kills", type=int, default=200)
 parser.add_argument("--stops", type=int, default=10)
+parser.add_argument("--idle", type=float, help="seconds")
+parser.add_argument("--state", type=float, help="megabytes")
+parser.add_argument("--rounds", type=int, default=5, help="of --state")
 parser.add_argument("--hosts", choices=["one", "each"], default="one", help="ranks that count as on one host, or not")
 parser.add_argument("--torch", help="a Python that has PyTorch")
 parser.add_argument("--torch-kills", type=int, default=3)
@@ -40,12 +47,14 @@ ENDLESS = "1000000"
 
 
 class Worker(Process):
-    def __init__(self, job, number):
+    def __init__(self, job, number, *more):
         host = "auto" if options.hosts == "one" else f"host-{number}"
-        environment = dict(RANK=str(min(number, 2)), WORLD_SIZE="3", MUSTER_ELASTIC="on", MUSTER_JOB=job.name,
-                           MUSTER_RENDEZVOUS=f"file:{job.folder}", MUSTER_HOST=host, MUSTER_LOG_LEVEL="error")
+        environment = dict(RANK=str(min(number, job.ranks - 1)), WORLD_SIZE=str(job.ranks), MUSTER_ELASTIC="on", MUSTER_JOB=job.name,
+                           MUSTER_RENDEZVOUS=f"file:{job.folder}", MUSTER_HOST=host,
+                           MUSTER_LOG_LEVEL="warning" if more else "error")
         self.started = time.monotonic_ns()
-        words = ["--samples", "1000", "--batch", "48", "--epochs", ENDLESS, "--values", "200000", "--work", "10", "--steps"]
+        words = ["--samples", "1000", "--batch", "48", "--epochs", ENDLESS, "--values", "200000", "--work", "10", "--steps",
+                 *more]
         super().__init__(number, [options.program, *words], environment)
         self.steps = []  # (generation, ranks, nanoseconds)
         self.taken = 0
@@ -72,16 +81,18 @@ class Worker(Process):
 
 
 class Job:
-    def __init__(self):
+    def __init__(self, ranks=3, *more):
+        self.ranks = ranks
+        self.more = more
         self.folder = tempfile.mkdtemp(prefix="muster-bench-")
         self.name = f"bench-{os.getpid()}-{time.monotonic_ns()}"
         self.count = 0
         self.crew = []
-        for _ in range(3):
+        for _ in range(ranks):
             self.add()
 
     def add(self):
-        self.crew.append(Worker(self, self.count))
+        self.crew.append(Worker(self, self.count, *self.more))
         self.count += 1
         return self.crew[-1]
 
@@ -146,6 +157,85 @@ def stops(count):
     return times
 
 
+def idle(span):
+    """Microseconds in 10 ms that the threads beside a rank's own take, of each rank."""
+
+    def taken(worker):
+        of = f"/proc/{worker.pid}/task"
+        total = 0
+        for thread in os.listdir(of):
+            if int(thread) != worker.pid:
+                with open(f"{of}/{thread}/schedstat", encoding="ascii") as times:
+                    total += int(times.read().split()[0])
+        return total
+
+    job = Job()
+    try:
+        for worker in job.crew:
+            worker.expect("ready")
+        until = time.monotonic() + 0.5
+        while time.monotonic() < until:
+            for worker in job.crew:
+                worker.look(time.monotonic() + 10)
+        before, began = [taken(worker) for worker in job.crew], time.monotonic()
+        while time.monotonic() < began + span:
+            for worker in job.crew:
+                worker.look(time.monotonic() + 10)
+                worker.steps, worker.lines, worker.taken = [], [], 0
+        spent = time.monotonic() - began
+        return [(taken(worker) - was) * 1e-3 / (spent * 100) for worker, was in zip(job.crew, before)]
+    finally:
+        job.close()
+
+
+def plain_tcp(size):
+    """Seconds for so many bytes over one connection of this host, from memory to memory."""
+    door = socket.create_server(("127.0.0.1", 0))
+    child = os.fork()
+    if child == 0:
+        with socket.create_connection(door.getsockname()) as to:
+            to.sendall(bytes(size))
+            to.recv(1)
+        os._exit(0)
+    came, _ = door.accept()
+    memory = memoryview(bytearray(size))
+    memory[::4096] = bytes(len(memory[::4096]))  # its pages are there
+    at, began = 0, None
+    while at < size:
+        at += came.recv_into(memory[at:])
+        began = began or time.monotonic()
+    took = time.monotonic() - began
+    came.send(b"!")
+    os.waitpid(child, 0)
+    came.close()
+    door.close()
+    return took
+
+
+def states(megabytes, rounds):
+    """Seconds that the state takes to one that joins, as rank 0 tells it, and by a plain connection, in turns."""
+    by_us, plain = [], []
+    options.hosts = "each"
+    for _ in range(rounds):
+        plain.append(plain_tcp(int(megabytes * 1e6)))
+        job = Job(1, "--ballast", str(megabytes))
+        try:
+            job.crew[0].expect("ready")
+            joined = job.add()
+            joined.first_after(0, 2)
+            for _ in range(2):  # it tells of the first step when that has ended
+                job.crew[0].first_after(time.monotonic_ns(), 2)
+            job.crew[0].process.kill()
+            job.crew[0].end()
+            told = re.search(r"state ([0-9.]+),", job.crew[0].errors)
+            if told is None:
+                raise Failure(f"rank 0 does not tell of the change: {job.crew[0].errors}")
+            by_us.append(float(told.group(1)) * 1e-3)
+        finally:
+            job.close()
+    return by_us, plain
+
+
 def torchrun(count):
     times = []
     for _ in range(count):
@@ -172,6 +262,19 @@ def torchrun(count):
     return times
 
 
+if options.idle is not None:
+    for share in idle(options.idle):
+        print(f"{share:.1f} us in 10 ms: {share / 100:.2f} %   (goal: 1 %)")
+    sys.exit()
+if options.state is not None:
+    try:
+        ours, raw = states(options.state, options.rounds)
+    except Failure as failure:
+        sys.exit(f"failed: {failure}")
+    for one, other in zip(ours, raw):
+        print(f"state {one:.3f} s, plain connection {other:.3f} s: {other / one:.2f} of its rate")
+    print(f"median {statistics.median(raw) / statistics.median(ours):.2f}   (goal: 0.7)")
+    sys.exit()
 try:
     print(f"{'milliseconds':<46} {'n':>5} {'median':>9} {'95 %':>9} {'most':>9}   goal")
     if options.torch:

@@ -21,8 +21,14 @@ set(MUSTER_MPIRUN_ENVIRONMENT)
 if(MPI_C_LIBRARY_VERSION_STRING MATCHES "Open MPI")
   # More ranks than cores are wanted here; and without --bind-to none the ranks of tests that run at the same time would
   # all sit on the same first cores.
-  list(APPEND MUSTER_MPIRUN --oversubscribe --bind-to none)
-  set(MUSTER_MPIRUN_ENVIRONMENT OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1)  # containers run as root
+  if(MUSTER_HAVE_ULFM)
+    list(APPEND MUSTER_MPIRUN --with-ft ulfm --map-by :OVERSUBSCRIBE --bind-to none)
+  else()
+    list(APPEND MUSTER_MPIRUN --oversubscribe --bind-to none)
+  endif()
+  foreach(launcher OMPI PRTE)  # containers run as root
+    list(APPEND MUSTER_MPIRUN_ENVIRONMENT ${launcher}_ALLOW_RUN_AS_ROOT=1 ${launcher}_ALLOW_RUN_AS_ROOT_CONFIRM=1)
+  endforeach()
   if(MUSTER_SANITIZE MATCHES "address")
     # Open MPI's own leaks; the slow unwinder sees the callers in it by which they are known.
     list(APPEND MUSTER_MPIRUN_ENVIRONMENT ASAN_OPTIONS=fast_unwind_on_malloc=0

@@ -32,7 +32,26 @@ endif()
 muster_find_part(MPI "libopenmpi-dev openmpi-bin" MPI COMPONENTS C)
 if(MUSTER_HAVE_MPI)
   string(REGEX MATCH "^[^,\n]*" muster_mpi_version "${MPI_C_LIBRARY_VERSION_STRING}")
-  message(STATUS "muster::mpi uses ${muster_mpi_version}")
+  # An MPI that can go on when ranks die (User Level Failure Mitigation): Open MPI from 5 on.
+  include(CheckSourceCompiles)
+  set(CMAKE_REQUIRED_LIBRARIES MPI::MPI_C)
+  check_source_compiles(C "
+    #include <mpi.h>
+    #include <mpi-ext.h>
+    int main(void) {
+      MPI_Comm made;
+      MPI_Group ended;
+      int flag = MPIX_FT + MPIX_ERR_PROC_FAILED + MPIX_ERR_REVOKED;
+      return MPIX_Comm_revoke(MPI_COMM_WORLD) + MPIX_Comm_agree(MPI_COMM_WORLD, &flag) +
+             MPIX_Comm_shrink(MPI_COMM_WORLD, &made) + MPIX_Comm_failure_ack(MPI_COMM_WORLD) +
+             MPIX_Comm_failure_get_acked(MPI_COMM_WORLD, &ended);
+    }" MUSTER_HAVE_ULFM)
+  unset(CMAKE_REQUIRED_LIBRARIES)
+  set(muster_mpi_deaths "a death of a rank ends the job")
+  if(MUSTER_HAVE_ULFM)
+    set(muster_mpi_deaths "with ULFM: the job goes on when ranks die")
+  endif()
+  message(STATUS "muster::mpi uses ${muster_mpi_version} (${muster_mpi_deaths})")
 endif()
 muster_find_part(ZLIB zlib1g-dev ZLIB)
 muster_find_part(TCP libssl-dev OpenSSL COMPONENTS Crypto)  # for the challenges by which ranks prove who they are

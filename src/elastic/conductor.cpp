@@ -111,6 +111,11 @@ void elastic_conductor::join_job() {
   const auto& launch = context_.launcher();
   const auto until = deadline_after(seconds(configuration.positive(setting::timeout)));
   const auto policy = policy_of(configuration, launch);  // what is wrong with it is said before anybody is met
+  if (configuration.value(setting::transport) == "mpi" && !launch.speaks_mpi()) {
+    throw configuration_error(configuration.origin(setting::transport) +
+                              " asks for transport mpi (this process was not started by mpirun, and has no part in its "
+                              "world); use --transport tcp where ranks join");
+  }
   any_store store = open_store(configuration, launch);
   site_.token = common_token(store, configuration, until);
   auto words = std::make_unique<datagram_socket>(configuration.value(setting::interface),
@@ -257,7 +262,8 @@ void elastic_conductor::build(state& of, const elastic::generation_record& next)
   stopped_ = false;
   try {
     connect(next);
-    const auto moved = transfer_state(*group_, of, holds_);
+    const bool is_blank = !holds_ && next.step > self_.step;
+    const auto moved = transfer_state(*group_, of, holds_, is_blank);
     holds_ = true;
     agent_->committed(progress_of(of), of.position().at.position);
     watch_.same_state = clock::now();

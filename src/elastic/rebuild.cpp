@@ -1,6 +1,8 @@
 #include "rebuild.hpp"
 
+#include <algorithm>
 #include <charconv>
+#include <functional>
 #include <numeric>
 
 #include <muster/comm/local.hpp>
@@ -8,6 +10,7 @@
 #include <muster/core/hash.hpp>
 
 #include "../comm/hierarchical/transport.hpp"
+#include "../comm/reconnect.hpp"
 #include "../comm/shm/connect.hpp"
 #include "../comm/tcp/transport.hpp"
 
@@ -59,6 +62,16 @@ std::unique_ptr<any_transport> over_tcp(const building_site& site, const elastic
   return std::make_unique<any_transport>(std::make_unique<tcp_transport>(std::move(mesh), std::move(all), rank, 0));
 }
 
+// The launcher's ranks that are left; of the launcher's, since others have no part in its world.
+std::unique_ptr<any_transport> over_mpi(const building_site& site, const elastic::generation_record& group, int rank) {
+  std::vector<int> ranks;
+  for (const auto& one : group.members) ranks.push_back(static_cast<int>(one.order));
+  if (std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<>()) != ranks.end())
+    throw peer_failure({}, "a process that joined is not of the world of MPI");
+  return find_surviving_transport("mpi")->connect(*site.configuration, ranks, ranks[static_cast<std::size_t>(rank)],
+                                                  group.generation);
+}
+
 }  // namespace
 
 std::string transport_between(const elastic::generation_record& group, const settings& configuration) {
@@ -66,11 +79,17 @@ std::string transport_between(const elastic::generation_record& group, const set
   const auto asked =
       configuration.choice(setting::transport, {"auto", "self", "local", "shm", "mpi", "tcp", "hierarchical"});
   const std::string origin = configuration.origin(setting::transport);
-  if (asked == 1 || asked == 2 || asked == 4) {
+  if (asked == 4 && find_surviving_transport("mpi") == nullptr) {
+    throw configuration_error(origin +
+                              " asks for transport mpi (the MPI of this program does not go on when ranks die, as Open "
+                              "MPI 5 does); use auto, tcp, shm or hierarchical");
+  }
+  if (asked == 1 || asked == 2) {
     throw configuration_error(origin + " asks for transport " + configuration.value(setting::transport) +
                               " (ranks that die and join are connected by shm, tcp or hierarchical); choose one of "
                               "these or auto");
   }
+  if (asked == 4) return "mpi";  // also for one that is left: the others of its world may not have ended yet
   if (group.members.size() == 1) return "self";
   if (asked == 3 && !hosts.one_host()) {
     throw configuration_error(origin + " asks for transport shm (the members of this job are on " +
@@ -86,7 +105,9 @@ built_group connect_members(const building_site& site, const elastic::generation
   const std::string how = transport_between(group, *site.configuration);
   const int size = static_cast<int>(group.members.size());
   built_group made;
-  if (how == "self") {
+  if (how == "mpi") {
+    made.transport = over_mpi(site, group, rank);
+  } else if (how == "self") {
     made.transport = std::make_unique<any_transport>(make_self_transport());
   } else if (how == "shm") {
     auto within = over_memory(site, group, group.members.front().host, rank, size, given_up);

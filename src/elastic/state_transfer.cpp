@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <span>
 #include <string>
 #include <vector>
 
 #include <muster/comm/collectives/allgather.hpp>
 #include <muster/comm/collectives/broadcast.hpp>
+#include <muster/core/crc32c.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>
 
@@ -15,6 +17,7 @@ namespace muster::inline v0::detail {
 namespace {
 
 constexpr std::size_t chunk = std::size_t{4} << 20;
+constexpr std::size_t at_once = 2;  // chunks
 
 struct standing {
   state_position at;
@@ -24,7 +27,6 @@ static_assert(std::is_trivially_copyable_v<standing>);
 
 // What the first holder says before it sends.
 struct announcement {
-  std::uint64_t digest;
   std::uint64_t names;  // of the parts and their kinds
   std::uint64_t parts;  // replicated ones
 };
@@ -41,7 +43,7 @@ class transfer {
   transfer(group& ranks, state& of)
       : ranks_(ranks), of_(of), parts_(of.parts()), rank_(static_cast<std::size_t>(ranks.rank())) {}
 
-  transfer_result run(bool may_hold) {
+  transfer_result run(bool may_hold, bool in_place) {
     standing mine{of_.position(), may_hold ? 1u : 0u};
     std::vector<standing> all(static_cast<std::size_t>(ranks_.size()));
     allgather(ranks_, numbers(std::span(&mine, 1)), numbers(std::span(all)));
@@ -53,14 +55,14 @@ class transfer {
       if (part.kind == state_kind::replicated) wanted_.push_back(&part);
     }
     announcement said{};
-    if (holds) said = {of_.digest(), names_.value(), wanted_.size()};
+    if (holds) said = {names_.value(), wanted_.size()};
     broadcast(ranks_, numbers(std::span(&said, 1)), holders_.front());
     if (said.names != names_.value() || said.parts != wanted_.size()) {
       throw configuration_error(
           "the state of this rank has other parts than that of the others (every rank makes its state of the same "
           "owners in the same order); look at how it is made");
     }
-    if (!holds) return take(said, all[static_cast<std::size_t>(holders_.front())].at);
+    if (!holds) return take(all[static_cast<std::size_t>(holders_.front())].at, in_place);
     give();
     return {};
   }
@@ -81,12 +83,37 @@ class transfer {
     }
   }
 
-  // One after the other: who sends a chunk is the next of the holders.
-  void send_all(std::span<std::byte> bytes) {
+  // Chunks of all parts, one after the other: who sends one is the next of the holders. While one travels, the one
+  // before is added to the digest.
+  void move_all(std::span<std::byte> bytes) {
+    struct moving {
+      std::span<std::byte> piece;
+      work going;
+    };
+    std::deque<moving> under_way;  // gone before the bytes are, whatever happens
+    const auto settle_first = [&] {
+      under_way.front().going.wait();
+      bytes_.add(crc32c(under_way.front().piece));
+      under_way.pop_front();
+    };
     for (std::size_t at = 0; at < bytes.size(); at += chunk) {
+      const auto piece = bytes.subspan(at, std::min(chunk, bytes.size() - at));
+      if (under_way.size() == at_once) settle_first();
       const int from = holders_[turn_++ % holders_.size()];
-      broadcast(ranks_, numbers(bytes.subspan(at, std::min(chunk, bytes.size() - at))), from);
+      under_way.push_back({piece, broadcast_async(ranks_, numbers(piece), from)});
     }
+    while (!under_way.empty()) settle_first();
+  }
+
+  std::uint64_t size_at_holder(std::uint64_t mine) {
+    broadcast(ranks_, numbers(std::span(&mine, 1)), holders_.front());
+    return mine;
+  }
+
+  std::uint64_t digest_at_holder() {
+    std::uint64_t value = bytes_.value();
+    broadcast(ranks_, numbers(std::span(&value, 1)), holders_.front());
+    return value;
   }
 
   // Another holder's copy is the same, byte for byte: it does no harm that it is received over this one.
@@ -95,26 +122,31 @@ class transfer {
       std::vector<std::byte> saved;
       if (part->save) saved = part->save();
       std::span<std::byte> bytes = part->save ? std::span(saved) : part->bytes;
-      std::uint64_t size = bytes.size();
-      broadcast(ranks_, numbers(std::span(&size, 1)), holders_.front());
-      send_all(bytes);
+      (void)size_at_holder(bytes.size());
+      move_all(bytes);
     }
+    (void)digest_at_holder();
   }
 
-  transfer_result take(const announcement& said, const state_position& there) {
+  transfer_result take(const state_position& there, bool in_place) {
     std::vector<std::vector<std::byte>> came;
     transfer_result done{true, 0};
     for (const auto* part : wanted_) {
-      std::uint64_t size = 0;
-      broadcast(ranks_, numbers(std::span(&size, 1)), holders_.front());
+      const std::uint64_t size = size_at_holder(0);
       if (!part->save && size != part->bytes.size()) {
         throw configuration_error("part '" + part->name + "' of the state has " + std::to_string(part->bytes.size()) +
                                   " bytes here (and " + std::to_string(size) +
                                   " at the others); every rank makes the same model");
       }
-      came.emplace_back(size);
-      send_all(came.back());
+      const bool directly = in_place && !part->save;
+      came.emplace_back(directly ? 0 : size);
+      move_all(directly ? part->bytes : std::span(came.back()));
       done.bytes += size;
+    }
+    if (digest_at_holder() != bytes_.value()) {
+      throw error(error_kind::other,
+                  "the state that came from the others is not what they hold (its digest is another); this is a fault "
+                  "of the memory or of the network: start this rank again");
     }
     for (std::size_t i = 0; i < wanted_.size(); ++i) {
       if (wanted_[i]->save) {
@@ -124,11 +156,6 @@ class transfer {
       }
     }
     of_.move_to(there);
-    if (of_.digest() != said.digest) {
-      throw error(error_kind::other,
-                  "the state that came from the others is not what they hold (its digest is another); this is a fault "
-                  "of the memory or of the network: start this rank again");
-    }
     return done;
   }
 
@@ -139,14 +166,15 @@ class transfer {
   std::vector<int> holders_;
   std::vector<const state_part*> wanted_;  // of them: the replicated ones
   digest names_;
+  digest bytes_;  // of all chunks that were moved
   std::size_t turn_ = 0;
 };
 
 }  // namespace
 
-transfer_result transfer_state(group& ranks, state& of, bool may_hold) {
+transfer_result transfer_state(group& ranks, state& of, bool may_hold, bool in_place) {
   if (ranks.size() == 1 && may_hold) return {};
-  return transfer(ranks, of).run(may_hold);
+  return transfer(ranks, of).run(may_hold, in_place);
 }
 
 }  // namespace muster::inline v0::detail

@@ -16,8 +16,9 @@ struct transfer_result {
 /// Collective. `may_hold`: whether this rank's state counts (a joiner's does not, nor one that was not the first in the
 /// first generation). Those that are at the furthest position and may hold send the replicated parts, chunk by chunk in
 /// turns; the others take them into memory of their own first and into their state when all of it is there and has the
-/// digest that the first of the holders named: until then their state is what it was. Throws what collectives throw;
-/// error when a digest is another, or nobody holds a state, and configuration_error when the parts do not fit.
-transfer_result transfer_state(group& ranks, state& of, bool may_hold);
+/// digest of the first of the holders: until then their state is what it was. With `in_place`, for one whose state is
+/// nothing that anybody could go on from, they go into the state at once. Throws what collectives throw; error when a
+/// digest is another, or nobody holds a state, and configuration_error when the parts do not fit.
+transfer_result transfer_state(group& ranks, state& of, bool may_hold, bool in_place);
 
 }  // namespace muster::inline v0::detail

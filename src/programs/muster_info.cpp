@@ -100,6 +100,13 @@ std::string mpi_library() {
 #endif
 }
 
+/// Whether the MPI that it was built with can go on when ranks die.
+#ifdef MUSTER_HAVE_ULFM
+constexpr bool survives_deaths = true;
+#else
+constexpr bool survives_deaths = false;
+#endif
+
 std::vector<std::string> optional_parts() {
   std::vector<std::string> parts;
 #ifdef MUSTER_HAS_ZLIB
@@ -126,6 +133,7 @@ json describe_build() {
   if (const auto library = mpi_library(); !library.empty()) {
     build["parts"].push_back("mpi");
     build["mpi_library"] = library;
+    build["mpi_ulfm"] = survives_deaths;
   }
   for (const auto& part : optional_parts()) build["parts"].push_back(part);
   return build;
@@ -144,8 +152,9 @@ json describe_settings(const muster::settings& settings) {
   for (const auto& row : muster::setting_table()) {
     // Reports are sent around; the token is not for those who read them.
     const bool is_secret = row.id == muster::setting::token && !settings.is_default(row.id);
-    all[std::string(row.name)] = {
-        {"value", is_secret ? "(secret)" : settings.value(row.id)}, {"origin", settings.origin(row.id)}, {"variable", row.variable}};
+    all[std::string(row.name)] = {{"value", is_secret ? "(secret)" : settings.value(row.id)},
+                                  {"origin", settings.origin(row.id)},
+                                  {"variable", row.variable}};
   }
   return all;
 }
@@ -195,7 +204,11 @@ void print(const json& report) {
   std::printf("muster %s (%s, %s)\n", text(build["version"]).c_str(), text(build["compiler"]).c_str(),
               text(build["build_type"]).c_str());
   std::printf("built with  %s\n", parts.c_str());
-  if (build.contains("mpi_library")) std::printf("MPI         %s\n", text(build["mpi_library"]).c_str());
+  if (build.contains("mpi_library")) {
+    std::printf("MPI         %s, %s\n", text(build["mpi_library"]).c_str(),
+                build["mpi_ulfm"].get<bool>() ? "with ULFM: under mpirun --with-ft ulfm it survives deaths of ranks"
+                                              : "without ULFM: a rank that dies ends the job");
+  }
   const auto& launch = report["launcher"];
   std::printf("launcher    %s (%s): rank %d of %d\n", text(launch["name"]).c_str(), text(launch["why"]).c_str(),
               launch["rank"].get<int>(), launch["size"].get<int>());

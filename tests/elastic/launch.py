@@ -79,6 +79,9 @@ Run("-n", "2", "--restart", "5", options.program, "--heartbeat", "none").end(2, 
 for mode in ("local-sgd", "local-sgd:4", "gossip", "gossip:torus"):
     Run("-n", "2", options.program, "--mode", mode).end(2, f"--mode asks for {mode} (", "--elastic off")
 
+# Nor is anybody a part of MPI's world whom mpirun has not started.
+Run("-n", "2", options.program, "--transport", "mpi").end(2, "asks for transport mpi", "use --transport tcp")
+
 # The others of the job never come, also not the first, from whom nothing is needed then.
 for words, status, says in ((["--heartbeat", "none"], 2, "--heartbeat cannot be 'none'"),
                             (["--patience", "1", "--min-ranks", "2"], 13, "1 of 2 came")):

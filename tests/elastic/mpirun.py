@@ -20,13 +20,15 @@ if shutil.which("mpirun") is None or "Open MPI" not in subprocess.run(["mpirun",
     print("SKIPPED: there is no mpirun of Open MPI")
     sys.exit(77)
 RANKS = 4
+ULFM = "FT MPI support: yes" in subprocess.run(["ompi_info"], capture_output=True, text=True, check=False).stdout
+LAUNCH = ["--with-ft", "ulfm", "--map-by", ":OVERSUBSCRIBE"] if ULFM else ["--enable-recovery", "--oversubscribe"]
 JOB = ["--samples", "500", "--batch", "50", "--epochs", "8"]
 
 
 def run(what, victims, done, status, *flags):
     """Kills the victims when all ranks train; the others are to end with that status, so many of them done."""
     tell = f'"{options.program}" "$@"; echo "status $?"'
-    job = subprocess.Popen(["mpirun", "--enable-recovery", "--oversubscribe", "-n", str(RANKS), "sh", "-c", tell, "sh", *JOB,
+    job = subprocess.Popen(["mpirun", *LAUNCH, "-n", str(RANKS), "sh", "-c", tell, "sh", *JOB,
                             *flags], env=os.environ | {"MUSTER_ELASTIC": "on", "OMPI_ALLOW_RUN_AS_ROOT": "1",
                                                        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"},
                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

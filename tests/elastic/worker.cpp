@@ -2,8 +2,10 @@
 // ids that committed steps used, which is a function of the data alone. The tests beside it start it and do things to
 // it.
 //
-// usage: test_elastic_worker [--samples N] [--batch N] [--epochs N] [--values N] [--work MILLISECONDS] [--steps]
+// usage: test_elastic_worker [--samples N] [--batch N] [--epochs N] [--values N] [--work MILLISECONDS] [--ballast MB]
+//                            [--steps]
 //   --values   floats of the model, which are reduced in each step and copied to those that join
+//   --ballast  more of the state, which is copied alone
 //   --work     what each step takes beside that
 //   --steps    says when each step is committed: "step NUMBER GENERATION RANKS NANOSECONDS"
 // It says "ready PROCESS" when it has a group, "rebuilt GENERATION RANK SIZE ORIGINS" for each, "done CHECKSUM STEPS
@@ -34,6 +36,7 @@ struct words {
   std::uint64_t epochs = 4;
   std::size_t values = 200000;
   double work = 10;
+  std::size_t ballast = 0;  // bytes
   bool steps = false;
 };
 
@@ -47,6 +50,7 @@ words read_words(int argc, char** argv) {
     if (name == "--epochs") read.epochs = static_cast<std::uint64_t>(number());
     if (name == "--values") read.values = static_cast<std::size_t>(number());
     if (name == "--work") read.work = number();
+    if (name == "--ballast") read.ballast = static_cast<std::size_t>(number() * 1e6);
     if (name == "--steps") read.steps = true;
   }
   return read;
@@ -60,19 +64,25 @@ void say(const std::string& line) {
 std::uint64_t mark_of(std::uint64_t id, std::uint64_t epoch) { return muster::mix(id * 1000003 + epoch * 7 + 1); }
 
 struct model {
-  model(muster::context& context, std::size_t values)
-      : weights(context.allocate<float>(values)), gradient(context.allocate<float>(values)) {}
+  model(muster::context& context, std::size_t values, std::size_t more)
+      : weights(context.allocate<float>(values)),
+        gradient(context.allocate<float>(values)),
+        ballast(context.allocate<std::uint8_t>(more)) {
+    for (std::size_t k = 0; k < more; ++k) ballast[k] = static_cast<std::uint8_t>(k * 7 + k / 251);
+  }
 
   void describe(muster::state_parts& parts) {
     parts.add("checksum", std::span(&used, 1));
     parts.add("count", std::span(&count, 1));
     parts.add("weights", weights.span());
+    parts.add("ballast", ballast.span());
   }
 
   std::uint64_t used = 0;
   std::uint64_t count = 0;
   muster::buffer<float> weights;
   muster::buffer<float> gradient;
+  muster::buffer<std::uint8_t> ballast;
 };
 
 // The generations that the events tell of.
@@ -92,7 +102,7 @@ class generations final : public muster::event_sink {
 
 void train(muster::context& context, const words& asked) {
   auto loader = numbers{asked.samples} | muster::shuffle(7) | muster::batch(asked.batch);
-  model learned(context, asked.values);
+  model learned(context, asked.values, asked.ballast);
   muster::state state{learned, loader.cursor()};
   const generations told;
   std::uint64_t rebuilt = 0;

@@ -2,11 +2,12 @@
 """Trains one of the example programs twice: undisturbed, and as an elastic job whose ranks are killed while others join.
 Both must end equally good.
 
-usage: disturbed.py --by mpirun|muster-launch --program PATH [--launcher PATH] [--ranks 4] [--every SECONDS] [--kills N]
+usage: disturbed.py --by mpirun|ulfm|muster-launch --program PATH [--launcher PATH] [--ranks 4] [--every SECONDS] [--kills N]
                    [--loss SHARE] [--accuracy POINTS] [--seed S] [--needs FILE] -- ARGUMENTS...
 
 Each --every seconds a rank drawn by the seed dies by SIGKILL, and another process takes its place: muster-launch starts
-one itself, beside mpirun --enable-recovery this script does. A training that outlasts --kills of them is then left alone.
+one itself, beside mpirun --enable-recovery this script does, and in MPI's world (ulfm: Open MPI 5, --transport mpi) nobody
+can. A training that outlasts --kills of them is then left alone.
 --loss is how much the last validation loss may differ, as a share of it, --accuracy how much worse the last accuracy may
 be. It is 77 that there is no mpirun of Open MPI, or not that file.
 """
@@ -24,7 +25,7 @@ import threading
 import time
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--by", choices=["mpirun", "muster-launch"], required=True)
+parser.add_argument("--by", choices=["mpirun", "ulfm", "muster-launch"], required=True)
 parser.add_argument("--program", required=True)
 parser.add_argument("--launcher", default="muster-launch", help="where muster-launch is")
 parser.add_argument("--ranks", type=int, default=4)
@@ -86,7 +87,9 @@ def disturbed():
             said.append(line)
 
     if options.by == "mpirun":
-        job = start(["mpirun", "--enable-recovery", "--oversubscribe", "-n", str(options.ranks), *words])
+        job = start(["mpirun", *RECOVERY, "-n", str(options.ranks), *words])
+    elif options.by == "ulfm":
+        job = start(["mpirun", *RECOVERY, "-x", "MUSTER_ELASTIC", "-n", str(options.ranks), *words, "--transport", "mpi"])
     else:
         job = start([options.launcher, "-n", str(options.ranks), "--restart", "1000", *words])
     listeners = [threading.Thread(target=listen, args=(job,))]
@@ -126,10 +129,17 @@ def disturbed():
 
 
 try:
-    if options.by == "mpirun" and (shutil.which("mpirun") is None or "Open MPI" not in subprocess.run(
+    if options.by != "muster-launch" and (shutil.which("mpirun") is None or "Open MPI" not in subprocess.run(
             ["mpirun", "--version"], capture_output=True, text=True, check=False).stdout):
         print("SKIPPED: there is no mpirun of Open MPI")
         sys.exit(77)
+    with_ulfm = options.by != "muster-launch" and "FT MPI support: yes" in subprocess.run(
+        ["ompi_info"], capture_output=True, text=True, check=False).stdout
+    if options.by == "ulfm" and not with_ulfm:
+        print("SKIPPED: there is no Open MPI with ULFM")
+        sys.exit(77)
+    RECOVERY = (["--with-ft", "ulfm", "--map-by", ":OVERSUBSCRIBE"] if with_ulfm else
+                ["--enable-recovery", "--oversubscribe"])
     if options.needs is not None and not os.path.exists(options.needs):
         print(f"SKIPPED: {options.needs} is not there")
         sys.exit(77)
@@ -147,7 +157,7 @@ try:
     if len(storm["epochs"]) != len(calm["epochs"]) or storm["samples"] > calm["samples"]:
         problems.append(f"{len(storm['epochs'])} epochs and {storm['samples']} samples, not {len(calm['epochs'])} and at "
                         f"most {calm['samples']}")
-    if killed == 0 or not deaths or not joins:
+    if killed == 0 or not deaths or (not joins and options.by != "ulfm"):
         problems.append("the job ended before anything happened to it")
     if abs(other["val_loss"] / one["val_loss"] - 1) > options.loss:
         problems.append("the loss is another")

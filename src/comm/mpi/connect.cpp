@@ -5,6 +5,7 @@
 #include <muster/comm/mpi/adopt.hpp>
 #include <muster/core/error.hpp>
 
+#include "survivors.hpp"
 #include "transport.hpp"
 
 namespace muster::inline v0 {
@@ -55,7 +56,12 @@ std::unique_ptr<any_transport> adopt_mpi(MPI_Comm communicator) {
 namespace detail {
 
 bool link_mpi() noexcept {
-  static const bool done = register_process_transport({"mpi", &connect_world, mpi_abilities});
+  static const bool done = [] {
+#ifdef MUSTER_HAVE_ULFM
+    register_surviving_transport({"mpi", &connect_survivors});
+#endif
+    return register_process_transport({"mpi", &connect_world, mpi_abilities});
+  }();
   return done;
 }
 

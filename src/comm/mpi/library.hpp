@@ -25,6 +25,8 @@ class mpi_library {
   /// MPI_Finalize. Called after a failure that left an operation which MPI can neither finish nor cancel.
   void abandon() noexcept { abandoned_ = true; }
   [[nodiscard]] bool abandoned() const noexcept { return abandoned_; }
+  /// MPI is not finalised in the end: where ranks die and leave, that could wait for them.
+  void leave_open() noexcept { ours_ = false; }
 
  private:
   mpi_library();

@@ -163,7 +163,7 @@ bool mpi_transport::native(const native_call& call, request& r) {
     if (planned->in > 0) std::memcpy(in, call.in, planned->in);
     used.in = in;
   }
-  check_mpi(start(*planned, used, comm_, &p.head), "a native collective");
+  check_mpi(start(*planned, used, comm_, &p.head), "a native collective", comm_);
   return true;
 }
 

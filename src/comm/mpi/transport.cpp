@@ -50,6 +50,7 @@ mpi_transport::mpi_transport(std::shared_ptr<mpi_library> library, MPI_Comm comm
   MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
   MPI_Comm_rank(comm_, &rank_);
   MPI_Comm_size(comm_, &size_);
+  survives_ = mpi_survives_deaths();
 }
 
 mpi_transport::~mpi_transport() {
@@ -78,6 +79,7 @@ mpi_transport::~mpi_transport() {
 transport_abilities mpi_transport::abilities() const {
   auto made = mpi_abilities;
   made.concurrent_groups = library_->concurrent();
+  made.detects_death = survives_;
   return made;
 }
 
@@ -119,8 +121,8 @@ void mpi_transport::send(request& r) {
   const std::size_t head_bytes = sizeof(envelope) + (small ? r.bytes : 0);
   check_mpi(
       MPI_Isend(p.held->bytes, static_cast<int>(head_bytes), MPI_BYTE, r.peer, mpi_head_tag(r.tag), comm_, &p.head),
-      "MPI_Isend");
-  if (!small) check_mpi(MPI_Isend(r.data, body_bytes, MPI_BYTE, r.peer, tag, comm_, &p.body), "MPI_Isend");
+      "MPI_Isend", comm_);
+  if (!small) check_mpi(MPI_Isend(r.data, body_bytes, MPI_BYTE, r.peer, tag, comm_, &p.body), "MPI_Isend", comm_);
 }
 
 std::byte* mpi_transport::take_landing(std::size_t bytes) {
@@ -141,14 +143,14 @@ void mpi_transport::post_body(request& r, int source, int tag) {
   if (r.combine != nullptr) p.landing = take_landing(r.bytes);
   check_mpi(MPI_Irecv(p.landing != nullptr ? p.landing : r.data, checked_count(r.bytes), MPI_BYTE, source, tag, comm_,
                       &p.body),
-            "MPI_Irecv");
+            "MPI_Irecv", comm_);
 }
 
 void mpi_transport::receive(request& r) {
   auto& p = begin(r, progress::kind::receive);
   const int from = r.peer == any_source ? MPI_ANY_SOURCE : r.peer;
   check_mpi(MPI_Irecv(p.held->bytes, static_cast<int>(slot_size), MPI_BYTE, from, mpi_head_tag(r.tag), comm_, &p.head),
-            "MPI_Irecv");
+            "MPI_Irecv", comm_);
   if (r.tag == 0 && r.bytes > inline_limit) post_body(r, r.peer, body_tag);
 }
 
@@ -157,7 +159,7 @@ bool mpi_transport::test_receive(request& r) {
   int done = 0;
   if (!p.head_done) {
     MPI_Status status;
-    check_mpi(MPI_Test(&p.head, &done, &status), "MPI_Test");
+    check_mpi(MPI_Test(&p.head, &done, &status), "MPI_Test", comm_);
     if (done == 0) return false;
     p.head_done = true;
     const envelope& head = p.held->head();
@@ -171,7 +173,7 @@ bool mpi_transport::test_receive(request& r) {
     }
   }
   if (r.received > inline_limit) {
-    check_mpi(MPI_Test(&p.body, &done, MPI_STATUS_IGNORE), "MPI_Test");
+    check_mpi(MPI_Test(&p.body, &done, MPI_STATUS_IGNORE), "MPI_Test", comm_);
     if (done == 0) return false;
     if (p.landing != nullptr) deliver(r, p.landing, r.received);
   }
@@ -185,9 +187,9 @@ bool mpi_transport::test(request& r) {
     if (!test_receive(r)) return false;
   } else {
     int done = 0;
-    check_mpi(MPI_Test(&p.head, &done, MPI_STATUS_IGNORE), "MPI_Test");
+    check_mpi(MPI_Test(&p.head, &done, MPI_STATUS_IGNORE), "MPI_Test", comm_);
     if (done == 0) return false;
-    check_mpi(MPI_Test(&p.body, &done, MPI_STATUS_IGNORE), "MPI_Test");
+    check_mpi(MPI_Test(&p.body, &done, MPI_STATUS_IGNORE), "MPI_Test", comm_);
     if (done == 0) return false;
     if (p.what == progress::kind::native && p.landing != nullptr && r.bytes > 0)
       std::memcpy(r.data, p.landing, r.bytes);
@@ -204,16 +206,24 @@ void mpi_transport::cancel(request& r) noexcept {
   for (MPI_Request* one : {&p.head, &p.body}) {
     if (receiving && *one != MPI_REQUEST_NULL) MPI_Cancel(one);  // sends and collectives cannot be cancelled
   }
-  const auto until = deadline_after(last_chance);
   int heads = 0;
   int bodies = 0;
-  while (true) {
-    if (heads == 0 && MPI_Test(&p.head, &heads, MPI_STATUS_IGNORE) != MPI_SUCCESS) heads = 1;
-    if (bodies == 0 && MPI_Test(&p.body, &bodies, MPI_STATUS_IGNORE) != MPI_SUCCESS) bodies = 1;
-    if ((heads != 0 && bodies != 0) || clock::now() >= until) break;
-    sched_yield();
+  const auto ends_in_time = [&] {
+    const auto until = deadline_after(last_chance);
+    for (;;) {
+      if (heads == 0 && MPI_Test(&p.head, &heads, MPI_STATUS_IGNORE) != MPI_SUCCESS) heads = 1;
+      if (bodies == 0 && MPI_Test(&p.body, &bodies, MPI_STATUS_IGNORE) != MPI_SUCCESS) bodies = 1;
+      if (heads != 0 && bodies != 0) return true;
+      if (clock::now() >= until) return false;
+      sched_yield();
+    }
+  };
+  bool ended = ends_in_time();
+  if (!ended && survives_) {  // a communicator that is given up ends all that goes on in it
+    revoke(comm_);
+    ended = ends_in_time();
   }
-  if (heads != 0 && bodies != 0) {
+  if (ended) {
     finish(r);
     return;
   }
@@ -232,12 +242,33 @@ void mpi_transport::notify(int peer, const notice& message) {
   auto sent = std::make_unique<note>();  // out of the ordinary: notices are about trouble
   sent->text = message;
   sent->text.origin = rank_;
-  check_mpi(MPI_Isend(&sent->text, sizeof(notice), MPI_BYTE, peer, notice_tag, comm_, &sent->sent), "MPI_Isend");
+  check_mpi(MPI_Isend(&sent->text, sizeof(notice), MPI_BYTE, peer, notice_tag, comm_, &sent->sent), "MPI_Isend", comm_);
   notes_.push_back(std::move(sent));
+}
+
+// Whoever has ended and was not told of yet. Asking takes locks in MPI, so not at every turn.
+bool mpi_transport::tell_of_death(notice& message) {
+  constexpr std::chrono::milliseconds between_looks{2};
+  const auto now = clock::now();
+  if (now - last_look_ < between_looks) return false;
+  last_look_ = now;
+  for (const int rank : ended_ranks(comm_)) {
+    if (std::find(ended_.begin(), ended_.end(), rank) != ended_.end()) continue;
+    ended_.push_back(rank);
+    last_look_ = {};  // there may be more
+    message = {};
+    message.what = notice::kind::gone;
+    message.origin = rank;
+    message.status = static_cast<int>(error_kind::peer_failure);
+    message.set_text(text_of_end(comm_, rank));
+    return true;
+  }
+  return false;
 }
 
 bool mpi_transport::poll(notice& message) {
   if (library_->abandoned()) return false;
+  if (survives_ && tell_of_death(message)) return true;
   // A probe looks first and makes progress after: a rank that was away from MPI, or that just found something, needs
   // some turns before it sees what else came.
   const auto now = clock::now();
@@ -246,11 +277,11 @@ bool mpi_transport::poll(notice& message) {
   int there = 0;
   MPI_Status status;
   while (there == 0 && turns-- > 0) {
-    check_mpi(MPI_Iprobe(MPI_ANY_SOURCE, notice_tag, comm_, &there, &status), "MPI_Iprobe");
+    check_mpi(MPI_Iprobe(MPI_ANY_SOURCE, notice_tag, comm_, &there, &status), "MPI_Iprobe", comm_);
   }
   if (there == 0) return false;
   check_mpi(MPI_Recv(&message, sizeof message, MPI_BYTE, status.MPI_SOURCE, notice_tag, comm_, MPI_STATUS_IGNORE),
-            "MPI_Recv");
+            "MPI_Recv", comm_);
   last_poll_ = {};
   return true;
 }
@@ -273,14 +304,14 @@ std::unique_ptr<mpi_transport> mpi_transport::subgroup(std::span<const int> memb
   MPI_Group all = MPI_GROUP_NULL;
   MPI_Group some = MPI_GROUP_NULL;
   MPI_Comm made = MPI_COMM_NULL;
-  check_mpi(MPI_Comm_group(comm_, &all), "MPI_Comm_group");
+  check_mpi(MPI_Comm_group(comm_, &all), "MPI_Comm_group", comm_);
   check_mpi(MPI_Group_incl(all, static_cast<int>(members.size()), members.data(), &some), "MPI_Group_incl");
   // Every member has just been heard from, and members only take part: this does not wait for anybody who is not
   // coming.
   const int code = MPI_Comm_create_group(comm_, some, static_cast<int>(id % 32768), &made);
   MPI_Group_free(&some);
   MPI_Group_free(&all);
-  check_mpi(code, "MPI_Comm_create_group");
+  check_mpi(code, "MPI_Comm_create_group", comm_);
   return std::make_unique<mpi_transport>(library_, made, crowded_);
 }
 

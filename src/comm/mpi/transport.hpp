@@ -8,6 +8,7 @@
 
 #include <muster/comm/transport.hpp>
 
+#include "failures.hpp"
 #include "library.hpp"
 
 namespace muster::inline v0::detail {
@@ -78,6 +79,7 @@ class mpi_transport final : public request_owner {
   progress& begin(request& r, progress::kind what);
   void post_body(request& r, int source, int tag);
   bool test_receive(request& r);
+  bool tell_of_death(notice& message);
   void finish(request& r) noexcept;
   [[nodiscard]] std::byte* take_landing(std::size_t bytes);
 
@@ -88,6 +90,9 @@ class mpi_transport final : public request_owner {
   bool crowded_;
   int idle_ = 0;  // pauses since something was done
   clock::time_point last_poll_{};
+  bool survives_ = false;  // MPI goes on when ranks die
+  clock::time_point last_look_{};
+  std::vector<int> ended_;       // those that were told of
   std::uint64_t next_body_ = 0;  // so that bodies of tagged messages find their envelopes
   std::vector<std::unique_ptr<slot>> slots_;
   std::vector<slot*> free_slots_;
