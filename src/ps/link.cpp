@@ -39,9 +39,11 @@ void frame_link::send(const member& who, const message& what) {
   if (!peer.open) {
     peer.open = fresh();
     peer.open->used = frame_head_bytes;  // the head is written when it leaves
+    peer.words = 0;
   }
   encode(what, peer.open->data.data() + peer.open->used);
   peer.open->used += size;
+  ++peer.words;
 }
 
 void frame_link::ship(place to) {

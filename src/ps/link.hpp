@@ -21,6 +21,10 @@ inline constexpr int ticks_a_retry = 10;
 inline constexpr std::uint32_t frame_tag = 15001;
 inline constexpr std::uint32_t part_tag = 15002;
 
+/// Frames to one process that its transport has not taken: so many that it always has some, and so few that they are in
+/// a cache when they are filled again. Who sends much asks for it.
+inline constexpr std::size_t frames_at_once = 6;
+
 /// This process' words to all others of a group, and theirs to it; places are ranks. Used by one thread.
 ///
 /// What goes to one place waits in a frame until it is full or `ship`ped, so that small words share the cost of a
@@ -42,6 +46,7 @@ class frame_link {
   void ship();
   /// Bytes that wait for that place in the frame to come, and frames that are not yet taken by the transport.
   [[nodiscard]] std::size_t waiting(place to) const noexcept { return peers_[to].open ? peers_[to].open->used : 0; }
+  [[nodiscard]] std::uint32_t words(place to) const noexcept { return peers_[to].open ? peers_[to].words : 0; }
   [[nodiscard]] std::size_t under_way(place to) const noexcept { return peers_[to].flying.size(); }
 
   /// Makes progress; calls `hear(frame)` for what has come, at most `most` frames. False when nothing has.
@@ -86,6 +91,7 @@ class frame_link {
   struct neighbour {
     std::unique_ptr<outgoing> open;
     std::uint32_t incarnation = 0;  // that `open` is for
+    std::uint32_t words = 0;        // in it
     std::deque<std::unique_ptr<outgoing>> flying;
     bool gone = false;
     // The large frame that comes from there.

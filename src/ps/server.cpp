@@ -224,7 +224,7 @@ void server::hear_push(const member& from, const message& said, held_range& rang
 
 void server::hear_pull(const member& from, const message& said) {
   if (!values_.accepts(said.range, said)) return;
-  if (is_ready(from, said)) return send_values(from, said);
+  if (is_ready(from, said) && out_.has_room(from)) return send_values(from, said);
   const bool known = std::any_of(parked_.begin(), parked_.end(), [&](const parked_pull& one) {
     return one.from == from && one.what.range == said.range && one.what.number == said.number;
   });
@@ -270,7 +270,7 @@ void server::retry_parked() {
       out_.send(one.from, {.what = message_kind::moved, .range = one.what.range, .number = map_.version});
       return true;
     }
-    if (!is_ready(one.from, one.what)) return false;
+    if (!is_ready(one.from, one.what) || !out_.has_room(one.from)) return false;
     one.what.payload = one.payload;
     send_values(one.from, one.what);
     return true;

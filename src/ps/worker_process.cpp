@@ -6,10 +6,10 @@
 namespace muster::inline v0::ps::detail {
 namespace {
 
-// A frame with so much in it leaves at once; a fuller one costs less a word, a smaller one is there sooner.
+// A frame with so many bytes or words in it leaves at once; a fuller one costs less a word, a smaller one is there sooner,
+// and a server that has some works while others are written.
 constexpr std::size_t ship_at = 16384;
-// Frames to one server that its transport has not taken yet.
-constexpr std::size_t most_under_way = 24;
+constexpr std::uint32_t ship_at_words = 24;
 
 }  // namespace
 
@@ -29,7 +29,7 @@ worker_process::worker_process(member self, const job_options& options, const pr
 
 void worker_process::send(const member& to, const message& what) {
   link_.send(to, what);
-  if (link_.waiting(to.at) >= ship_at) link_.ship(to.at);
+  if (link_.waiting(to.at) >= ship_at || link_.words(to.at) >= ship_at_words) link_.ship(to.at);
 }
 
 void worker_process::await_room(std::size_t bytes) {
@@ -42,8 +42,8 @@ void worker_process::await_room(std::size_t bytes) {
 void worker_process::push_part(pending& to, range_id range, const message& what) {
   await_room(what.payload.size());
   const place server = core_.map().ranges[range].head();
-  if (server != nobody && link_.under_way(server) >= most_under_way)
-    wait_until([&] { return link_.under_way(server) < most_under_way; }, "push");
+  if (server != nobody && link_.under_way(server) >= frames_at_once)
+    wait_until([&] { return link_.under_way(server) < frames_at_once; }, "push");
   message told = what;
   told.version = versions_[range];
   const pending::part part{range, core_.push(range, told, now_)};

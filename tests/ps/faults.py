@@ -75,6 +75,8 @@ def play(draw, folder):
             return ranks, f"it hangs: {[one.rank for one in ranks if one.process.poll() is None]} are still there"
         for one in ranks:
             one.listen()
+            if one.serves == ("step 0" in one.says):
+                return ranks, f"rank {one.rank} does not do what it should: work or serve"
             if not one.harmed and (one.process.returncode != 0 or "done" not in one.says):
                 return ranks, f"rank {one.rank} ends with {one.process.returncode}"
             if not one.serves and not one.harmed and "all counts" not in one.says:

@@ -1,7 +1,7 @@
 // A rank of a job with a parameter server, to which faults.py does things. Each worker adds 1 to an element of its own
 // in every range, step after step, and says what it has been told to count; in the end it says what is there.
 //
-//   test_ps_process --steps N --servers N --replicas R
+//   test_ps_process --steps N      and muster's own --servers N --replicas R
 #include <unistd.h>
 
 #include <cstdio>
@@ -87,13 +87,12 @@ int main(int argc, char** argv) {
   try {
     muster::context context(argc, argv);
     auto& world = context.world();
-    ps::job job(context, world,
-                {.tables = {{.name = "dense", .size = ranges * stride, .ranges = ranges}, {.name = "sparse"}},
-                 .servers = static_cast<int>(number_after(argc, argv, "--servers", 1)),
-                 .replicas = static_cast<std::uint32_t>(number_after(argc, argv, "--replicas", 0)),
-                 .timeout = muster::seconds(20),
-                 .retry = muster::seconds(0.1),
-                 .silence = muster::seconds(0.5)});
+    auto options = ps::chosen_options(
+        context.configuration(), {{.name = "dense", .size = ranges * stride, .ranges = ranges}, {.name = "sparse"}});
+    options.timeout = muster::seconds(20);
+    options.retry = muster::seconds(0.1);
+    options.silence = muster::seconds(0.5);
+    ps::job job(context, world, options);
     say("ready " + std::to_string(::getpid()));
     if (job.is_server())
       job.serve();

@@ -54,6 +54,8 @@ class server_outlet {
   /// The payload is taken before it returns. No other process than that one may hear it: what is meant for one that
   /// died is not for whoever has its place now.
   virtual void send(const member& to, const message& what) = 0;
+  /// Whether values may be sent there now: else pulls wait, so that one slow worker costs no memory.
+  [[nodiscard]] virtual bool has_room(const member&) const { return true; }
   /// The store's map becomes `next` if it still is of version `expected`. Whatever comes of it is told by `learn`, or
   /// `swap_failed`.
   virtual void swap(std::uint64_t expected, const shard_map& next) = 0;

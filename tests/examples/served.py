@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+"""The examples with a parameter server, as their users run them: ranks as threads and under mpirun.
+
+CTest runs one class at a time: served.py CLASS, with the folder of the programs in MUSTER_TEST_PROGRAMS, the launcher and
+its flags in MUSTER_TEST_MPIRUN (empty: without MPI), and the folder that has a9a in MUSTER_TEST_DATA.
+"""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+PROGRAMS = pathlib.Path(os.environ["MUSTER_TEST_PROGRAMS"])
+MPIRUN = os.environ.get("MUSTER_TEST_MPIRUN", "").split()
+DATA = pathlib.Path(os.environ["MUSTER_TEST_DATA"])
+HANG = 120  # seconds
+WORSE = 0.003  # of accuracy: what asynchronous training may cost
+EPSILON = ["--synthetic", "epsilon:500", "--epochs", "2", "--l2", "1e-4", "--schedule", "inverse-sqrt:100"]
+CNN = ["--data", "cifar-like:120", "--batch", "24", "--epochs", "2"]
+
+
+def run(program, arguments, ranks, kind="local"):
+    before, after = ([], ["--ranks", str(ranks)]) if kind == "local" else (
+        [*MPIRUN, "-n", str(ranks)], ["--transport", kind])
+    return subprocess.run([*before, PROGRAMS / program, *map(str, arguments), *after], stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True, timeout=HANG)
+
+
+class Case(unittest.TestCase):
+    def report(self, program, arguments, ranks, kind="local"):
+        with tempfile.TemporaryDirectory(prefix="muster-test-") as folder:
+            path = pathlib.Path(folder, "report.json")
+            ran = run(program, [*arguments, "--json", path], ranks, kind)
+            self.assertEqual(ran.returncode, 0, ran.stderr)
+            return json.loads(path.read_text())
+
+
+class InStep(Case):
+    """Bulk-synchronous workers train as ranks that reduce their gradients do."""
+
+    def check(self, program, arguments, *kinds):
+        together = self.report(program, arguments, 2)
+        for kind in kinds:
+            for servers in (1, 2):
+                with self.subTest(program=program, kind=kind, servers=servers):
+                    served = self.report(program, [*arguments, "--mode", "ps", "--servers", servers, "--consistency",
+                                                   "bulk"], 2 + servers, kind)
+                    for one, other in zip(together["epochs"], served["epochs"], strict=True):
+                        self.assertAlmostEqual(one["val_loss"], other["val_loss"], delta=1e-4 * one["val_loss"])
+
+    def test_dense_weights_with_a_penalty(self):
+        self.check("logistic_regression", EPSILON, *(["local", "mpi"] if MPIRUN else ["local"]))
+
+    def test_a_model_that_trains_an_arena(self):
+        self.check("cnn", CNN, *(["local", "shm"] if MPIRUN else ["local"]))
+        self.check("cnn", [*CNN, "--optimizer", "adam", "--schedule", "constant:0.001"], "local")
+
+
+class RealData(Case):
+    def test_asynchronous_workers_reach_the_accuracy_of_synchronous_ones(self):
+        if not (DATA / "a9a.t").is_file():
+            self.skipTest(f"{DATA / 'a9a.t'} is not there")
+        files = ["--train", f"libsvm:{DATA}/a9a", "--test", f"libsvm:{DATA}/a9a.t"]
+        together = self.report("logistic_regression", files, 4)["epochs"][-1]["val_accuracy"]
+        for servers in (1, 2):
+            for how in ("async", "bounded:4", "async,damp:64"):
+                with self.subTest(servers=servers, how=how):
+                    served = self.report("logistic_regression", [*files, "--mode", "ps", "--servers", servers,
+                                                                 "--consistency", how], 4 + servers)
+                    reached = float(served["annotations"]["accuracy of all workers"])
+                    print(f"{servers} servers, {how}: {reached:.4f} beside {together:.4f}")
+                    self.assertGreaterEqual(reached, together - WORSE)
+
+
+class Refused(Case):
+    def check(self, program, arguments, ranks, words):
+        ran = run(program, [*arguments, "--mode", "ps"], ranks)
+        self.assertEqual(ran.returncode, 2, ran.stderr)
+        self.assertEqual(len(ran.stderr.splitlines()), 1, ran.stderr)
+        self.assertIn(words, ran.stderr)
+
+    def test_what_does_not_go_with_servers(self):
+        self.check("logistic_regression", EPSILON, 1, "cannot serve")
+        self.check("logistic_regression", [*EPSILON, "--servers", "2"], 2, "cannot serve")
+        self.check("logistic_regression", [*EPSILON, "--compress", "sign"], 3, "--compress cannot be used")
+        self.check("logistic_regression", ["--synthetic", "epsilon:500", "--optimizer", "lars"], 3, "lars")
+        self.check("logistic_regression", [*EPSILON, "--consistency", "loose"], 3, "loose")
+        self.check("cnn", [*CNN, "--sync-batch-norm"], 3, "--sync-batch-norm cannot be used")
+        self.check("cnn", [*CNN, "--schedule", "plateau:0.1"], 3, "plateau")
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[1:]])
