@@ -209,11 +209,14 @@ void gradient_sync::start(std::size_t bucket) {
   if (current_event_sink() != nullptr) flight.begin = clock::now();
   if (const auto& reducer = options_.codec.reducer()) {
     if (bucket == 0) count_under_way_ = allreduce_async(*ranks_, arena_->gradients_.span().first(arena::head), sum);
+    const std::uint64_t before = bucket == 0 ? 0 : reducer->bytes_sent();
     reducer->begin(*ranks_, bucket, now_.steps);
+    flight.bytes = reducer->bytes_sent() - before;
     flight.started = true;
   } else if (ranks_->size() > 1) {
     flight.under_way = allreduce_async(*ranks_, with_head(bucket), sum);
     bytes_sent_ += with_head(bucket).size_bytes();
+    flight.bytes = buckets_[bucket].values.size_bytes();
     flight.started = true;
   }
 }
@@ -236,7 +239,7 @@ void gradient_sync::finish(std::size_t bucket) {
   if (bucket == 0) take_count();
   const auto values = buckets_[bucket].values;
   if (event_sink* const sink = current_event_sink(); sink != nullptr && flights_[bucket].started)
-    sink->record({activity::bucket, "bucket", flights_[bucket].begin, clock::now(), values.size_bytes()});
+    sink->record({activity::bucket, "bucket", flights_[bucket].begin, clock::now(), flights_[bucket].bytes});
   if (factor_ != 1.0f) scale(values, factor_);
   if (options_.clip > 0) squares_ += sum_of_squares(values);
   flights_[bucket].finished = true;

@@ -102,7 +102,7 @@ class Report(Made):
         self.assertIn("&lt;script&gt;alert(1)", text)
         self.assertNotRegex(text, "#0a0[bc]")
         captions = re.findall("<figcaption>(.*?)</figcaption>", text)
-        for wanted in ("scaling: training loss over time, by ranks", "scaling: validation accuracy over time, by ranks",
+        for wanted in ("scaling: training loss over time", "scaling: validation accuracy over time",
                        "scaling: speed-up of the time to accuracy, against one rank", "scaling: where the time goes: computing, communicating, waiting for data",
                        "scaling: cost to the goal, least to most", "batches: throughput over batch", "sizes: allreduce, time over size, 2 ranks"):
             self.assertIn(wanted, captions)

@@ -5,7 +5,9 @@
 #include <cstring>
 #include <numeric>
 
+#include <muster/core/events.hpp>
 #include <muster/core/random.hpp>
+#include <muster/train/gradient_sync.hpp>
 
 #include "catch.hpp"
 #include "comm/ranks.hpp"
@@ -265,6 +267,35 @@ TEST_CASE("what is sent is what the codec says") {
   CHECK(sent("topk:0.1") == 8 * (41 + 3 + 1 + 0 + 36));
   CHECK(sent("blockk:0.1") == 4 * (41 + 3 + 1 + 0 + 36));
   CHECK(sent("powersgd:2") == 4 * (2 * (24 + 17) + 24 + 1 + 0 + 2 * (13 + 27)));
+}
+
+TEST_CASE("a tracker counts the bytes that were sent, not those that were compressed") {
+  struct counter final : muster::event_sink {
+    void record(const muster::event& event) noexcept override {
+      if (event.what == muster::activity::bucket || event.what == muster::activity::communication) bytes += event.bytes;
+    }
+    std::uint64_t bytes = 0;
+  };
+  const auto method = GENERATE(from_range(methods));
+  CAPTURE(method);
+  test::run_ranks(2, [&](muster::group& world) {
+    heap memory;
+    muster::arena arena(memory, {{"first", {24, 17}}, {"bias", {24}}, {"last", {13, 9, 3}}});
+    muster::gradient_sync sync(arena, {.bucket = 1000, .first_bucket = 200, .codec = muster::compress(method)});
+    counter heard;
+    const muster::scoped_event_sink listens(heard);
+    for (int step = 0; step < 2; ++step) {
+      heard.bytes = 0;
+      auto pass = sync.begin(world);
+      pass.add_samples(1);
+      for (std::size_t tensor = 0; tensor < 3; ++tensor) pass.ready(tensor);
+      pass.wait();
+      sync.commit();
+      if (heard.bytes != sync.bytes_sent())
+        throw std::runtime_error(std::to_string(heard.bytes) + " bytes were heard of, and " +
+                                 std::to_string(sync.bytes_sent()) + " sent");
+    }
+  });
 }
 
 TEST_CASE("descent along compressed gradients of ranks that differ comes to where all of them want it") {

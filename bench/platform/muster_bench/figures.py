@@ -70,7 +70,7 @@ embedded.count = 0
 
 def over_time(lines, what, target=None, scale="linear"):
     """lines: label -> [the (seconds, value) of a repetition, ...]. The one that took the median time is drawn strongly."""
-    picture = Picture("training time, s", what)
+    picture = Picture("training time, s", what, height=3.4 if len(lines) <= 4 else 3.4 + 0.12 * len(lines))
     with picture as axes:
         for index, (label, repetitions) in enumerate(lines.items()):
             repetitions = sorted(repetitions, key=lambda points: points[-1][0])
@@ -81,8 +81,16 @@ def over_time(lines, what, target=None, scale="linear"):
         if target is not None:
             axes.axhline(target, color=INK, linewidth=1.2, linestyle=(0, (6, 3)), label=f"goal {target:g}")
         axes.set_yscale(scale)
-        axes.legend()
+        _legend(axes, len(lines))
     return picture.svg
+
+
+def _legend(axes, count):
+    """In the picture where it leaves room for lines, else below it."""
+    if count <= 4:
+        axes.legend()
+    else:
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncol=2, columnspacing=1.0)
 
 
 def speed_up(lines, what):
@@ -111,7 +119,7 @@ def shares(bars):
             axes.barh(labels, widths, left=left, label=part, color=SERIES[index], height=0.62,
                       hatch=["", "///", "..."][index], edgecolor="none" if index == 0 else FAINT)
             left = [a + b for a, b in zip(left, widths)]
-        axes.set_xlabel("share of training time, of the slowest rank")
+        axes.set_xlabel("share of the slowest rank's time")
         axes.set_ylabel("")
         axes.set_xlim(0, max(1.0, max(left)))
         axes.invert_yaxis()

@@ -72,7 +72,8 @@ def _varying(groups):
 
 
 def _label(group, varying, ranks=True):
-    words = [f"{name} {value_text(group.parameters[name])}" for name in varying if name in group.parameters]
+    words = [value_text(group.parameters[name]) if isinstance(group.parameters[name], str) else
+             f"{name} {value_text(group.parameters[name])}" for name in varying if name in group.parameters]
     if ranks:
         words.append(f"{group.ranks} rank" + ("s" if group.ranks > 1 else ""))
     return ", ".join(words) or group.experiment
@@ -81,24 +82,25 @@ def _label(group, varying, ranks=True):
 def _pictures(file, experiment, groups):
     plain = [group for group in groups if not group.row]
     varying = _varying(plain)
-    yield from _times(experiment, plain, varying)
+    ranked = len({group.ranks for group in plain}) > 1 or not varying
+    yield from _times(experiment, plain, varying, ranked)
     yield from _speed_ups(experiment, plain, varying)
     yield from _throughputs(experiment, plain, varying)
-    bars = [(_label(group, varying), {part: group.median(f"{metric}_share") for part, metric in
+    bars = [(_label(group, varying, ranked), {part: group.median(f"{metric}_share") for part, metric in
                                       (("computation", "computation"), ("communication", "communication"),
                                        ("waiting", "data_wait")) if group.median(f"{metric}_share") is not None})
             for group in plain]
     bars = [(label, parts) for label, parts in bars if parts]
     if bars:
         yield figures.shares(bars[:24]), f"{experiment.name}: where the time goes: computing, communicating, waiting for data"
-    costs = [(_label(group, varying), group.spread("cost")) for group in plain if group.spread("cost")]
+    costs = [(_label(group, varying, ranked), group.spread("cost")) for group in plain if group.spread("cost")]
     if costs:
         until = "to the goal" if experiment.goal else "of the training"
         yield figures.spread_bars(costs[:24], file.prices.currency), f"{experiment.name}: cost {until}, least to most"
     yield from _rows(experiment, [group for group in groups if group.row])
 
 
-def _times(experiment, groups, varying):
+def _times(experiment, groups, varying, ranked):
     goal = experiment.goal
     for column, name in (*TIME_LOSSES, ("val_accuracy", "validation accuracy")):
         lines = {}
@@ -106,10 +108,10 @@ def _times(experiment, groups, varying):
             for entry in group.good():
                 points = [(epoch["seconds"], epoch[column]) for epoch in entry["series"] if column in epoch and "seconds" in epoch]
                 if len(points) > 1:
-                    lines.setdefault(_label(group, varying), []).append(points)
+                    lines.setdefault(_label(group, varying, ranked), []).append(points)
         if lines:
             target = goal.value if goal is not None and {"accuracy": "val_accuracy"}.get(goal.metric, goal.metric) == column else None
-            yield figures.over_time(lines, name, target), f"{experiment.name}: {name} over time, by ranks"
+            yield figures.over_time(lines, name, target), f"{experiment.name}: {name} over time"
 
 
 def _speed_ups(experiment, groups, varying):

@@ -132,6 +132,7 @@ class gradient_sync {
     bool started = false;
     bool finished = false;
     work under_way;
+    std::uint64_t bytes = 0;  // of this rank, as it was sent
     clock::time_point begin{};
   };
 
