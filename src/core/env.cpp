@@ -1,5 +1,7 @@
 #include <muster/core/env.hpp>
 
+#include <unistd.h>
+
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
