@@ -5,10 +5,11 @@
 
 Sums: the two constants of the network (latency, seconds a byte) are fitted by muster-info --calibrate over the mpi transport;
 with them each algorithm is simulated at each size and measured by bench/collectives. The constants come from this machine, so
-what is tested is the form: whether one latency and one bandwidth explain all sizes and algorithms.
+what is tested is the form: whether one latency and one bandwidth explain all sizes and algorithms. The model also counts the
+adding up, which takes no time in a simulation.
 Steps: what a rank computes is measured by bench/step at two ranks side by side, without communication; a whole step with its
 gradients over mpi is simulated with that, and measured by bench/train_step.
-Real figures are the least of the rounds: what is left when nobody disturbs.
+Real figures are the least of all calls: what is left when nobody disturbs.
 """
 import argparse
 import collections
@@ -55,25 +56,26 @@ class Machine:
         return {name: float(value) for name, value in re.findall(r"(\w+) ([-\d.e+]+)\b", line)}
 
     def constants(self, rounds):
-        """Seconds, bytes a second."""
+        """Seconds, bytes a second, seconds to add up a byte."""
         found = [json.loads(self.real("src/programs/muster-info", "--transport", "mpi", "--calibrate", "--json"))["constants"]
                  for _ in range(rounds)]
-        return statistics.median(one["latency"] for one in found), 1 / statistics.median(one["per_byte"] for one in found)
+        latency, per_byte, reduction = (min(one[name] for one in found) for name in ("latency", "per_byte", "reduce_per_byte"))
+        return latency, 1 / per_byte, reduction
 
 
 def rows_of(text):
     return {row["name"]: row for row in json.loads(text[text.index("{"):])["benchmarks"]}
 
 
-def sums(machine, latency, bandwidth, rounds):
+def sums(machine, latency, bandwidth, reduction, rounds):
     wanted = f"^allreduce/muster_mpi_({'|'.join(ALGORITHMS)})/2/({'|'.join(map(str, SIZES))})/"
     times = collections.defaultdict(list)
     for _ in range(rounds):
-        rows = rows_of(machine.real("bench/collectives", "--algorithms", "--rounds=1", f"--benchmark_filter={wanted}",
+        rows = rows_of(machine.real("bench/collectives", "--algorithms", "--rounds=3", f"--benchmark_filter={wanted}",
                                     "--benchmark_format=json"))
         for name, row in rows.items():
             _, who, _, size, *_ = name.split("/")
-            times[who.removeprefix("muster_mpi_"), int(size)].append(row["real_time"] * 1e-6)
+            times[who.removeprefix("muster_mpi_"), int(size)].append(row["least_us"] * 1e-6)
     print(f"\nallreduce, 2 ranks, microseconds\n{'algorithm':20} {'bytes':>9} {'real':>10} {'simulated':>10} {'model':>10} {'sim/real':>9}")
     for how in ALGORITHMS:
         for size in SIZES:
@@ -81,7 +83,7 @@ def sums(machine, latency, bandwidth, rounds):
                 continue
             real = min(times[how, size])
             found = machine.simulated(latency, bandwidth, "allreduce", "--bytes", size, "--how", how, "--per-host", 1, "--latency",
-                                      latency, "--bandwidth", bandwidth)
+                                      latency, "--bandwidth", bandwidth, "--reduction", reduction)
             print(f"{how:20} {size:9} {real * 1e6:10.1f} {found['seconds'] * 1e6:10.1f} {found['model'] * 1e6:10.1f} "
                   f"{found['seconds'] / real:9.2f}", flush=True)
 
@@ -108,10 +110,10 @@ def main():
     parser.add_argument("--only", choices=("sums", "steps"))
     chosen = parser.parse_args()
     machine = Machine(chosen.build)
-    latency, bandwidth = machine.constants(chosen.rounds)
-    print(f"fitted: latency {latency * 1e6:.2f} us, {bandwidth * 1e-9:.2f} GB/s", flush=True)
+    latency, bandwidth, reduction = machine.constants(chosen.rounds)
+    print(f"fitted: latency {latency * 1e6:.2f} us, {bandwidth * 1e-9:.2f} GB/s, adding up {1e-9 / reduction:.2f} GB/s", flush=True)
     if chosen.only != "steps":
-        sums(machine, latency, bandwidth, chosen.rounds)
+        sums(machine, latency, bandwidth, reduction, chosen.rounds)
     if chosen.only != "sums":
         steps(machine, latency, bandwidth, chosen.rounds, chosen.models.split(","))
 

@@ -87,7 +87,8 @@ void allreduce(muster::group& world, const words& said) {
     }
   }
   auto costs = world.abilities().costs;
-  costs = {number(said, "latency"), 1 / number(said, "bandwidth"), 0.0, costs.next_message};
+  const double reduction = said.contains("reduction") ? number(said, "reduction") : 0.0;  // only the model knows it
+  costs = {number(said, "latency"), 1 / number(said, "bandwidth"), reduction, costs.next_message};
   double model = 0;
   if (how != "hierarchical") model = muster::estimate(muster::collective::allreduce, by_name(how), bytes, world.size(), costs);
   if (world.rank() == 0) {
