@@ -64,7 +64,7 @@ int main(int argc, char** argv) {
             "the model takes other images than the data has (their shapes differ); give "
             "the data it was trained on");
       }
-      auto test = images::test_loader(data, 128 * static_cast<std::size_t>(world.size()));
+      auto test = images::test_loader(data, muster::batch(128, {.per_rank = true}));
       const auto found = images::evaluate(world, *model.net, test);
       if (world.rank() != 0) return;
       const double all = static_cast<double>(std::max<std::uint64_t>(found.images, 1));
