@@ -49,6 +49,11 @@ killed = Run("-n", "3", "--restart", "2", options.program, *JOB)
 os.kill(killed.ranks(3)[1], signal.SIGKILL)
 killed.end(0, "was killed by signal 9; it is started again", "4 processes were started, 1 died, and the job is done", done=3)
 
+# One that is stopped is killed by the others of its host, and comes back as somebody new.
+stopped = Run("-n", "3", "--restart", "2", options.program, *JOB, "--epochs", "25")
+os.kill(stopped.ranks(3)[1], signal.SIGSTOP)
+stopped.end(0, "was killed by signal 9; it is started again", "4 processes were started, 1 died, and the job is done", done=3)
+
 left = Run("-n", "3", options.program, *JOB)
 os.kill(left.ranks(3)[0], signal.SIGKILL)
 left.end(0, "was killed by signal 9\n", done=2)

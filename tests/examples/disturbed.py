@@ -2,7 +2,7 @@
 """Trains one of the example programs twice: undisturbed, and as an elastic job whose ranks are killed while others join.
 Both must end equally good.
 
-usage: disturbed.py --by mpirun|ulfm|muster-launch --program PATH [--launcher PATH] [--ranks 4] [--every SECONDS] [--kills N]
+usage: disturbed.py --by mpirun|ulfm|muster-launch --program PATH [--launcher PATH] [--ranks 4] [--every SECONDS] [--kills N] [--calm-ranks 1]
                    [--loss SHARE] [--accuracy POINTS] [--seed S] [--needs FILE] -- ARGUMENTS...
 
 Each --every seconds a rank drawn by the seed dies by SIGKILL, and another process takes its place: muster-launch starts
@@ -29,6 +29,7 @@ parser.add_argument("--by", choices=["mpirun", "ulfm", "muster-launch"], require
 parser.add_argument("--program", required=True)
 parser.add_argument("--launcher", default="muster-launch", help="where muster-launch is")
 parser.add_argument("--ranks", type=int, default=4)
+parser.add_argument("--calm-ranks", type=int, default=1, help="of the undisturbed run: threads of one process")
 parser.add_argument("--every", type=float, default=2.0)
 parser.add_argument("--kills", type=int, default=1000)
 parser.add_argument("--loss", type=float, default=1e-3)
@@ -63,7 +64,7 @@ def living():
 
 
 def undisturbed():
-    words = [PROGRAM, *options.arguments, "--ranks", str(options.ranks), "--json", f"{FOLDER}/calm"]
+    words = [PROGRAM, *options.arguments, "--ranks", str(options.calm_ranks), "--json", f"{FOLDER}/calm"]
     began = time.monotonic()
     ran = subprocess.run(words, capture_output=True, text=True, check=False)
     if ran.returncode != 0:
@@ -96,14 +97,25 @@ def disturbed():
     listeners[0].start()
     began = time.monotonic()
     kills = 0
+
+    def trains():
+        return any(process.poll() is None for process in [job, *guests])
+
+    def may_kill():
+        """Where all that have the state die before another has copied it, nothing is left to go on with."""
+        if options.by == "ulfm":
+            return time.monotonic() > until
+        joined = len(re.findall("joined", "".join(said)))
+        return time.monotonic() > until and (joined >= kills or time.monotonic() > until + 20)
+
     try:
         while len(living()) < options.ranks and job.poll() is None:
             time.sleep(0.05)
         until = time.monotonic() + options.every
-        while job.poll() is None:
+        while trains():
             time.sleep(0.05)
             ranks = living()
-            if time.monotonic() < until or kills == options.kills or len(ranks) < 3 or os.path.exists(f"{FOLDER}/storm"):
+            if not may_kill() or kills == options.kills or len(ranks) < 3 or os.path.exists(f"{FOLDER}/storm"):
                 continue
             until = time.monotonic() + options.every
             os.kill(draw.choice(ranks), signal.SIGKILL)
@@ -113,8 +125,6 @@ def disturbed():
                 listeners.append(threading.Thread(target=listen, args=(guests[-1],)))
                 listeners[-1].start()
         took = time.monotonic() - began
-        for guest in guests:
-            guest.wait(timeout=60)
     finally:
         for process in [job, *guests]:
             if process.poll() is None:
@@ -150,7 +160,7 @@ try:
     joins = re.findall(r"generation \d+: .*joined", text)
     one, other = calm["epochs"][-1], storm["epochs"][-1]
     print(f"{options.by}: {killed} kills, {len(deaths)} generations without one that died, {len(joins)} with one that "
-          f"joined; {len(storm['epochs'])} epochs in {seconds:.1f} s (undisturbed, as threads: {calm_seconds:.1f} s)\n"
+          f"joined; {len(storm['epochs'])} epochs in {seconds:.1f} s (undisturbed: {calm_seconds:.1f} s)\n"
           f"  validation loss {other['val_loss']:.6f} ({one['val_loss']:.6f}), accuracy {other['val_accuracy']:.4f} "
           f"({one['val_accuracy']:.4f})")
     problems = []

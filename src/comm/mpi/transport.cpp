@@ -218,19 +218,19 @@ void mpi_transport::cancel(request& r) noexcept {
       sched_yield();
     }
   };
-  bool ended = ends_in_time();
-  if (!ended && survives_) {  // a communicator that is given up ends all that goes on in it
-    revoke(comm_);
-    ended = ends_in_time();
-  }
-  if (ended) {
+  if (ends_in_time()) {
     finish(r);
     return;
   }
   // A send that nobody takes only reads, and nobody asks for it any more; its slot stays taken. A native collective in
   // memory of ours may go on there. Anything else may yet write into memory that is about to be given back.
   const bool harmless = p.what == progress::kind::send || (p.what == progress::kind::native && p.landing != nullptr);
-  if (!harmless) library_->abandon();
+  if (harmless) return;
+  if (survives_) {  // a communicator that is given up ends all that goes on in it, and notices that are under way
+    revoke(comm_);
+    if (ends_in_time()) return finish(r);
+  }
+  library_->abandon();
 }
 
 void mpi_transport::notify(int peer, const notice& message) {
