@@ -63,6 +63,7 @@
 #include <muster/core/float16.hpp>
 #include <muster/core/hash.hpp>
 #include <muster/core/lanes.hpp>
+#include <muster/core/histogram.hpp>
 #include <muster/core/log.hpp>
 #include <muster/core/progress.hpp>
 #include <muster/core/random.hpp>

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 namespace muster::inline v0::ps {
@@ -81,8 +82,9 @@ void server::hear_push(const member& from, const message& said, held_range& rang
   if (settings_.how.what == consistency::kind::bulk && said.clock < range.folded) entry.what = log_entry::kind::late;
   entry.scale = said.scale;
   entry.payload = said.payload;
-  if (settings_.how.old_pushes != consistency::policy::keep)
-    entry.weight = settings_.how.weight_of(range.applied - std::min(range.applied, said.version));
+  const auto age = range.applied - std::min(range.applied, said.version);
+  if (settings_.how.old_pushes != consistency::policy::keep) entry.weight = settings_.how.weight_of(age);
+  its.age = static_cast<std::uint32_t>(std::min<std::uint64_t>(age, std::numeric_limits<std::uint32_t>::max()));
   append(said.range, range, entry, now);
 }
 
@@ -171,7 +173,7 @@ void server::apply(range_id id, held_range& range, const log_entry& entry) {
     return;
   }
   auto& its = seen_of(range, entry.from.at);
-  if (its.incarnation != entry.from.incarnation) its = {entry.from.incarnation, its.to_acknowledge, 0, 0};
+  if (its.incarnation != entry.from.incarnation) its = {entry.from.incarnation, its.to_acknowledge, its.age, 0, 0};
   its.applied = entry.sequence;
   if (entry.weight != 0) values_.apply(id, entry);
 }
@@ -259,6 +261,7 @@ void server::flush() {
       if (!clocks_.has({to, its.incarnation})) continue;
       out_.send({to, its.incarnation}, {.what = message_kind::ack,
                      .range = id,
+                     .count = its.age,
                      .number = its.committed,
                      .version = range.applied,
                      .clock = range.epoch});

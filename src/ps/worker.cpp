@@ -125,6 +125,7 @@ void worker::hear_one(const member& who, const message& said, clock::time_point 
   switch (said.what) {
     case message_kind::ack: {
       if (said.number >= one.next) return;
+      const bool any = one.counted < said.number;
       while (one.counted < said.number) {
         const auto& done = one.kept.front().what;
         bytes_ -= done.payload.size();
@@ -138,7 +139,7 @@ void worker::hear_one(const member& who, const message& said, clock::time_point 
       one.tries = 0;
       const auto before = first_open_;
       close_clocks();
-      out_.acknowledged(said.range, said.number);
+      if (any) out_.acknowledged(said.range, said.number, said.count);
       if (first_open_ != before) say_pulse();
       return;
     }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include <muster/core/events.hpp>
+
 namespace muster::inline v0::ps::detail {
 namespace {
 
@@ -89,7 +91,9 @@ void worker_process::begun(bool pulls) {
 
 // ---- in ----
 
-void worker_process::acknowledged(range_id range, std::uint64_t sequence) {
+void worker_process::acknowledged(range_id range, std::uint64_t sequence, std::uint32_t age) {
+  if (auto* const sink = current_event_sink(); sink != nullptr)
+    sink->record({activity::push_age, "push", now_, now_, age});
   auto& own = own_[range];
   while (!own.empty() && own.front().sequence <= sequence) own.pop_front();
 }

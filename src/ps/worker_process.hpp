@@ -65,7 +65,7 @@ class worker_process final : public worker_outlet {
 
   void send(const member& to, const message& what) override;
   void look_for_map() override {}  // the keeper watches
-  void acknowledged(range_id range, std::uint64_t sequence) override;
+  void acknowledged(range_id range, std::uint64_t sequence, std::uint32_t age) override;
   void answered(std::uint64_t pull, const message& values) override;
   void ship();
   void await_room(std::size_t bytes);

@@ -239,7 +239,7 @@ class run {
       in.send(who, made ? core.map().version : 1, made ? core.clock_said() : 0, to, what);
     }
     void look_for_map() override { in.look_for_map(who); }
-    void acknowledged(ps::range_id range, std::uint64_t sequence) override {
+    void acknowledged(ps::range_id range, std::uint64_t sequence, std::uint32_t) override {
       in.check_acknowledged(who, range, sequence);
       for (auto at = memory.lower_bound({range, 0});
            at != memory.end() && at->first.first == range && at->first.second <= sequence;)
