@@ -73,7 +73,8 @@ class run {
         compress_(context.configuration().value(muster::setting::compress)) {}
 
   void train() {
-    if (world_.rank() == 0) print_header(data_, chosen_, count_of(world_.size(), "rank") + " (" + std::string(world_.abilities().name) + ")");
+    if (world_.rank() == 0)
+      print_header(data_, chosen_, count_of(world_.size(), "rank") + " (" + std::string(world_.abilities().name) + ")");
     for (;;) {
       totals mine;
       if (!train_epoch(mine)) break;

@@ -129,6 +129,7 @@
 #include <muster/ps/server.hpp>
 #include <muster/ps/shard_map.hpp>
 #include <muster/ps/table.hpp>
+#include <muster/ps/table_files.hpp>
 #include <muster/ps/worker.hpp>
 #include <muster/train/adagrad.hpp>
 #include <muster/train/adam.hpp>

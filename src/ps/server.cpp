@@ -33,8 +33,7 @@ void server::hear(std::span<const std::byte> frame, clock::time_point now) {
   const bool from_worker = clocks_.has(head->from);
   if (!from_worker && !map_.has_server(head->from)) {
     // Fenced, and told so; or new, and not known here yet.
-    if (head->map_version <= map_.version)
-      out_.send(head->from, {.what = message_kind::moved, .number = map_.version});
+    if (head->map_version <= map_.version) out_.send(head->from, {.what = message_kind::moved, .number = map_.version});
     return;
   }
   heard_.hear(head->from, now);
@@ -119,14 +118,14 @@ bool server::is_ready(const member& from, const message& pull) const {
 
 void server::send_values(const member& to, const message& pull) {
   out_.send(to, {.what = message_kind::values,
-                    .flags = pull.flags,
-                    .range = pull.range,
-                    .offset = pull.offset,
-                    .count = pull.count,
-                    .number = pull.number,
-                    .version = ranges_[pull.range].applied,
-                    .clock = clocks_.slowest(),
-                    .payload = values_.read(pull.range, pull)});
+                 .flags = pull.flags,
+                 .range = pull.range,
+                 .offset = pull.offset,
+                 .count = pull.count,
+                 .number = pull.number,
+                 .version = ranges_[pull.range].applied,
+                 .clock = clocks_.slowest(),
+                 .payload = values_.read(pull.range, pull)});
 }
 
 void server::retry_parked() {
@@ -253,18 +252,18 @@ void server::flush() {
       if (!std::exchange(range.to_acknowledge, false) || range.before == nobody || !range.has_state) continue;
       const bool learns = range.as == role::learner;
       tell_server(range.before, {.what = learns ? message_kind::copied : message_kind::entry_ack,
-                               .range = id,
-                               .number = learns ? range.applied : range.committed,
-                               .clock = range.epoch});
+                                 .range = id,
+                                 .number = learns ? range.applied : range.committed,
+                                 .clock = range.epoch});
     } else if (to < range.workers.size() && std::exchange(range.workers[to].to_acknowledge, false) && range.is_head()) {
       const auto& its = range.workers[to];
       if (!clocks_.has({to, its.incarnation})) continue;
       out_.send({to, its.incarnation}, {.what = message_kind::ack,
-                     .range = id,
-                     .count = its.age,
-                     .number = its.committed,
-                     .version = range.applied,
-                     .clock = range.epoch});
+                                        .range = id,
+                                        .count = its.age,
+                                        .number = its.committed,
+                                        .version = range.applied,
+                                        .clock = range.epoch});
     }
   }
   acknowledge_.clear();

@@ -34,10 +34,10 @@ void server::hear_server(const member& from, const message& said, clock::time_po
     case message_kind::offer:
       if (from.at != range.before) return;
       out_.send(from, {.what = message_kind::copied,
-                          .flags = range.has_state ? std::uint8_t{0} : has_nothing,
-                          .range = said.range,
-                          .number = range.applied,
-                          .clock = range.epoch});
+                       .flags = range.has_state ? std::uint8_t{0} : has_nothing,
+                       .range = said.range,
+                       .number = range.applied,
+                       .clock = range.epoch});
       return;
     case message_kind::copied:
       if (from.at == range.behind && said.number <= range.applied) hear_copied(said, range, now);
@@ -97,10 +97,10 @@ void server::send_entries(range_id id, held_range& range, clock::time_point now)
   const auto first = range.kept.front().index;
   for (auto next = std::max(range.sent + 1, first); next < first + range.kept.size(); ++next) {
     tell_server(range.behind, {.what = message_kind::entry,
-                             .range = id,
-                             .number = next,
-                             .clock = range.epoch,
-                             .payload = range.kept[next - first].body});
+                               .range = id,
+                               .number = next,
+                               .clock = range.epoch,
+                               .payload = range.kept[next - first].body});
     range.sent = next;
     range.said = now;
   }
@@ -121,10 +121,10 @@ void server::send_copy(range_id id, held_range& range, clock::time_point now) {
   range.kept_bytes = 0;
   range.said = now;
   tell_server(range.behind, {.what = message_kind::copy,
-                           .range = id,
-                           .number = range.applied,
-                           .clock = range.epoch,
-                           .payload = std::as_bytes(std::span(all))});
+                             .range = id,
+                             .number = range.applied,
+                             .clock = range.epoch,
+                             .payload = std::as_bytes(std::span(all))});
 }
 
 void server::hear_copy(place from, const message& said, held_range& range) {

@@ -215,8 +215,8 @@ void worker::move_payload(range_id range, std::uint64_t sequence, std::span<cons
 }
 
 // Whether what was said then is to be said again. A server that answers others meanwhile may only have much to do: what
-// it was told is seldom lost, and saying it again would be more to do. So each try waits longer, and all the longer while
-// it is heard.
+// it was told is seldom lost, and saying it again would be more to do. So each try waits longer, and all the longer
+// while it is heard.
 bool worker::is_due(const member& who, clock::time_point since, int tries, clock::time_point now) const {
   constexpr int most = 8;
   const int times = (1 << std::min(tries, 3)) * (heard_.last(who) > since ? 4 : 1);

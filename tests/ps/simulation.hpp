@@ -335,7 +335,8 @@ class run {
     if (other == nullptr || chance(world_.loss)) return;
     auto frame =
         std::make_shared<std::vector<std::byte>>(ps::frame_head_bytes + ps::encoded_bytes(what.payload.size()));
-    ps::encode(ps::frame_head{from, who.incarnation, map_version, clock}, std::span(*frame).first<ps::frame_head_bytes>());
+    ps::encode(ps::frame_head{from, who.incarnation, map_version, clock},
+               std::span(*frame).first<ps::frame_head_bytes>());
     ps::encode(what, frame->data() + ps::frame_head_bytes);
     const int copies = chance(world_.duplicates) ? 2 : 1;
     for (int i = 0; i < copies; ++i) {
