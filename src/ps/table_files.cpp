@@ -122,6 +122,7 @@ void save_tables(job& of, group& workers, const std::filesystem::path& folder) {
       if (read.is_object()) former = read.value("files", former);
     }
     std::vector<std::string> files;
+    files.reserve(static_cast<std::size_t>(workers.size()));
     for (int rank = 0; rank < workers.size(); ++rank) files.push_back(name_of(number[0], rank));
     write_atomically(
         manifest.string(),
