@@ -63,6 +63,7 @@
 #include <muster/core/float16.hpp>
 #include <muster/core/hash.hpp>
 #include <muster/core/lanes.hpp>
+#include <muster/core/histogram.hpp>
 #include <muster/core/log.hpp>
 #include <muster/core/progress.hpp>
 #include <muster/core/random.hpp>
@@ -128,6 +129,7 @@
 #include <muster/ps/server.hpp>
 #include <muster/ps/shard_map.hpp>
 #include <muster/ps/table.hpp>
+#include <muster/ps/table_files.hpp>
 #include <muster/ps/worker.hpp>
 #include <muster/train/adagrad.hpp>
 #include <muster/train/adam.hpp>

@@ -7,6 +7,7 @@
 
 #include <muster/core/error.hpp>
 
+#include "bytes.hpp"
 #include "worker_process.hpp"
 
 namespace muster::inline v0::ps {
@@ -210,6 +211,75 @@ void client::push(std::uint32_t table, std::span<const std::uint64_t> keys, std:
 
 void client::pull(std::uint32_t table, std::span<const std::uint64_t> keys, std::span<float> rows) {
   pull_async(table, keys, rows).wait();
+}
+
+// ---- checkpoints ----
+
+std::vector<std::byte> client::save(range_id range) {
+  std::vector<std::byte> saved;
+  pending made;
+  of_->pull_all(made, range, saved);
+  of_->begun(true);
+  made.wait();
+  return saved;
+}
+
+void client::restore(std::uint32_t table, std::span<const std::byte> saved) {
+  const auto& layout = of_->layout();
+  const auto& spec = layout.tables().at(table);
+  const std::size_t arrays = 1 + make_update(spec.update)->states();
+  detail::byte_reader in(saved);
+  const auto begin = in.number<std::uint64_t>();
+  const auto count = in.number<std::uint64_t>();
+  const auto refuse = [&] {
+    throw data_error({"table " + spec.name},
+                     "a part of a checkpoint is not of it (its length is wrong); restore it "
+                     "into the table that was saved");
+  };
+  std::vector<pending> made;
+  if (spec.size != 0) {
+    const auto updates = in.number<std::uint64_t>();
+    if (!in.good() || begin > spec.size || count > spec.size - begin ||
+        in.rest().size() != count * arrays * sizeof(float))
+      refuse();
+    for_each_part(layout, table, begin, count, [&](range_id range, std::size_t from, std::size_t size, std::size_t at) {
+      detail::byte_writer part;
+      part.add(updates);
+      for (std::size_t k = 0; k < arrays; ++k)
+        part.add_bytes(in.rest().subspan((k * count + at) * sizeof(float), size * sizeof(float)));
+      made.push_back(push_whole(range, from, size, part.take()));
+    });
+  } else {
+    const std::size_t row = spec.width * arrays * sizeof(float);
+    if (!in.good() || count > in.rest().size() || in.rest().size() != count * (2 * sizeof(std::uint64_t) + row))
+      refuse();
+    std::vector<std::uint64_t> keys(count);
+    if (count > 0) std::memcpy(keys.data(), in.rest().data(), count * sizeof(std::uint64_t));
+    const auto times = in.rest().subspan(count * sizeof(std::uint64_t), count * sizeof(std::uint64_t));
+    const auto rows = in.rest().subspan(2 * count * sizeof(std::uint64_t));
+    const auto by_range = rows_by_range(layout, table, keys);
+    for (range_id i = 0; i < by_range.size(); ++i) {
+      if (by_range[i].empty()) continue;
+      detail::byte_writer part;
+      for (const auto at : by_range[i]) part.add(keys[at]);
+      for (const auto at : by_range[i])
+        part.add_bytes(times.subspan(at * sizeof(std::uint64_t), sizeof(std::uint64_t)));
+      for (const auto at : by_range[i]) part.add_bytes(rows.subspan(at * row, row));
+      made.push_back(push_whole(layout.first(table) + i, 0, by_range[i].size(), part.take()));
+    }
+  }
+  for (auto& one : made) one.wait();
+}
+
+pending client::push_whole(range_id range, std::size_t offset, std::size_t count, const std::string& part) {
+  const auto bytes = std::as_bytes(std::span(part));
+  pending made;
+  of_->push_own_part(
+      made, range,
+      {.flags = restores, .offset = static_cast<std::uint32_t>(offset), .count = static_cast<std::uint32_t>(count)},
+      {bytes.begin(), bytes.end()});
+  of_->begun(false);
+  return made;
 }
 
 // ---- the rest ----

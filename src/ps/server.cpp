@@ -2,18 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
-
-#include "bytes.hpp"
 
 namespace muster::inline v0::ps {
 namespace {
 
 // More pulls do not wait; their workers ask again.
 constexpr std::size_t most_parked = 4096;
-
-// In the flags of `copied`: it has no state at all, and needs a copy.
-constexpr std::uint8_t has_nothing = 1;
 
 }  // namespace
 
@@ -27,137 +23,6 @@ server::server(member self, const protocol_settings& settings, range_storage& va
   learn(map, {});
 }
 
-// ---- the map ----
-
-void server::learn(const shard_map& map, clock::time_point now) {
-  swapping_ = false;
-  if (map.version <= map_.version || map.ranges.size() != ranges_.size()) return;
-  map_ = map;
-  fenced_ = !map_.has_server(self_);
-  std::erase_if(dead_, [&](const member& who) { return !map_.has_server(who) && !map_.has_worker(who); });
-  std::erase_if(suspects_, [&](const member& who) { return !map_.has_server(who) && !map_.has_worker(who); });
-  clocks_.learn(map_);
-  for (const auto& one : map_.servers) heard_.expect(one.who, now);
-  for (const auto& who : map_.workers) heard_.expect(who, now);
-  for (range_id id = 0; id < ranges_.size(); ++id) take_place(id, ranges_[id], now);
-  clocks_moved(now);
-}
-
-// What this server is in the chain of a range from now on.
-void server::take_place(range_id id, held_range& range, clock::time_point now) {
-  const shard_range& entry = map_.ranges[id];
-  if (entry.epoch == range.epoch && !fenced_) return;
-  const bool holds = !fenced_ && entry.holds(self_.at);
-  const bool learns = !fenced_ && entry.learner == self_.at;
-  // A learner's log is the beginning of what the chain has, whatever happened meanwhile. That of one who left the chain
-  // need not be.
-  if ((!holds && !learns) || (learns && range.as == role::holder)) {
-    if (range.as != role::none || range.has_state) values_.reset(id);
-    range = {};
-  }
-  range.epoch = entry.epoch;
-  if (!holds && !learns) return;
-  range.as = holds ? role::holder : role::learner;
-  range.stopped = false;
-  range.behind_is_learner = range.behind_counts = range.behind_known = false;
-  range.behind = range.before = nobody;
-  range.behind_has = range.sent = 0;
-  range.waiting.clear();
-  if (holds) {
-    const auto at = std::find(entry.chain.begin(), entry.chain.end(), self_.at);
-    if (at != entry.chain.begin()) range.before = *(at - 1);
-    if (at + 1 != entry.chain.end()) {
-      range.behind = *(at + 1);
-    } else if (entry.learner != nobody) {
-      range.behind = entry.learner;
-      range.behind_is_learner = true;
-    }
-  } else if (!entry.chain.empty()) {
-    range.before = entry.chain.back();
-  }
-  if (range.behind == nobody) {
-    range.kept.clear();
-    range.kept_bytes = 0;
-  }
-  if (range.is_head()) {  // what is not acknowledged yet is when the chain, as it is now, has it
-    for (place worker = 0; worker < range.workers.size(); ++worker) {
-      const auto& its = range.workers[worker];
-      if (its.applied > its.committed) range.waiting.push_back({range.applied, {worker, its.incarnation}, its.applied});
-    }
-    commit(id, range, range.committed);  // perhaps it has
-  }
-  settle(id, range);
-  if (range.before != nobody && range.has_state) {
-    range.to_acknowledge = true;
-    acknowledge_.emplace_back(id, nobody);
-  }
-  if (range.behind != nobody) offer(id, range, now);
-}
-
-std::string server::describe(range_id id) const {
-  const auto& range = ranges_[id];
-  constexpr const char* roles[] = {"nothing", "holder", "learner"};
-  std::string text = roles[static_cast<int>(range.as)];
-  text += " in epoch " + std::to_string(range.epoch) + (range.has_state ? "" : " without values") +
-          (range.stopped ? " that has stopped" : "") + ", " + std::to_string(range.applied) + " entries, " +
-          std::to_string(range.committed) + " for good";
-  if (range.behind == nobody) return text;
-  return text + ", " + std::to_string(range.kept.size()) + " kept for server " + std::to_string(range.behind) +
-         (range.behind_known ? ", which has " + std::to_string(range.behind_has) : ", which is not known") +
-         (range.behind_counts ? " and counts" : "");
-}
-
-void server::suspect(const member& who, bool proven) {
-  if (!map_.has_server(who) && !map_.has_worker(who)) return;
-  (proven ? dead_ : suspects_).insert(who);
-}
-
-// Wants the map changed as far as it is this server's to say.
-void server::govern() {
-  if (swapping_ || fenced_) return;
-  shard_map next = map_;
-  bool changed = false;
-  const auto take = [&](std::optional<shard_map> made) {
-    if (!made) return;
-    next = std::move(*made);
-    changed = true;
-  };
-  if (!dead_.empty() || !suspects_.empty()) {
-    const std::vector<member> dead(dead_.begin(), dead_.end());
-    const std::vector<member> suspects(suspects_.begin(), suspects_.end());
-    take(without_servers(next, dead, suspects));
-    for (const auto* some : {&dead, &suspects}) {
-      for (const auto& who : *some) take(without_worker(next, who));
-    }
-  }
-  for (range_id id = 0; id < ranges_.size(); ++id) {
-    auto& range = ranges_[id];
-    if (range.as != role::holder || next.ranges[id] != map_.ranges[id]) continue;
-    const shard_range& entry = map_.ranges[id];
-    if (range.behind_is_learner && range.behind_counts && range.behind_has >= range.committed)
-      take(with_learner_joined(next, id));
-    if (range.is_head() && entry.leaver != nobody && entry.learner == nobody && entry.chain.size() > 1) {
-      range.stopped = range.stopped || entry.leaver == self_.at;  // nobody reads here what others have gone beyond
-      take(without_leaver(next, id));
-    }
-  }
-  if (leaving_) {
-    const auto own = std::find_if(next.servers.begin(), next.servers.end(),
-                                  [&](const server_entry& one) { return one.who == self_; });
-    if (own != next.servers.end() && !own->leaving) {
-      own->leaving = true;
-      ++next.version;
-      changed = true;
-    }
-  }
-  const auto plans = std::find_if(next.servers.begin(), next.servers.end(),
-                                  [&](const server_entry& one) { return !suspects_.contains(one.who); });
-  if (plans != next.servers.end() && plans->who == self_) take(rebalanced(next, settings_.moves_at_once));
-  if (!changed) return;
-  swapping_ = true;
-  out_.swap(map_.version, next);
-}
-
 // ---- frames ----
 
 void server::hear(std::span<const std::byte> frame, clock::time_point now) {
@@ -168,8 +33,7 @@ void server::hear(std::span<const std::byte> frame, clock::time_point now) {
   const bool from_worker = clocks_.has(head->from);
   if (!from_worker && !map_.has_server(head->from)) {
     // Fenced, and told so; or new, and not known here yet.
-    if (head->map_version <= map_.version)
-      out_.send(head->from, {.what = message_kind::moved, .number = map_.version});
+    if (head->map_version <= map_.version) out_.send(head->from, {.what = message_kind::moved, .number = map_.version});
     return;
   }
   heard_.hear(head->from, now);
@@ -217,8 +81,9 @@ void server::hear_push(const member& from, const message& said, held_range& rang
   if (settings_.how.what == consistency::kind::bulk && said.clock < range.folded) entry.what = log_entry::kind::late;
   entry.scale = said.scale;
   entry.payload = said.payload;
-  if (settings_.how.old_pushes != consistency::policy::keep)
-    entry.weight = settings_.how.weight_of(range.applied - std::min(range.applied, said.version));
+  const auto age = range.applied - std::min(range.applied, said.version);
+  if (settings_.how.old_pushes != consistency::policy::keep) entry.weight = settings_.how.weight_of(age);
+  its.age = static_cast<std::uint32_t>(std::min<std::uint64_t>(age, std::numeric_limits<std::uint32_t>::max()));
   append(said.range, range, entry, now);
 }
 
@@ -253,14 +118,14 @@ bool server::is_ready(const member& from, const message& pull) const {
 
 void server::send_values(const member& to, const message& pull) {
   out_.send(to, {.what = message_kind::values,
-                    .flags = pull.flags,
-                    .range = pull.range,
-                    .offset = pull.offset,
-                    .count = pull.count,
-                    .number = pull.number,
-                    .version = ranges_[pull.range].applied,
-                    .clock = clocks_.slowest(),
-                    .payload = values_.read(pull.range, pull)});
+                 .flags = pull.flags,
+                 .range = pull.range,
+                 .offset = pull.offset,
+                 .count = pull.count,
+                 .number = pull.number,
+                 .version = ranges_[pull.range].applied,
+                 .clock = clocks_.slowest(),
+                 .payload = values_.read(pull.range, pull)});
 }
 
 void server::retry_parked() {
@@ -307,7 +172,7 @@ void server::apply(range_id id, held_range& range, const log_entry& entry) {
     return;
   }
   auto& its = seen_of(range, entry.from.at);
-  if (its.incarnation != entry.from.incarnation) its = {entry.from.incarnation, its.to_acknowledge, 0, 0};
+  if (its.incarnation != entry.from.incarnation) its = {entry.from.incarnation, its.to_acknowledge, its.age, 0, 0};
   its.applied = entry.sequence;
   if (entry.weight != 0) values_.apply(id, entry);
 }
@@ -387,156 +252,21 @@ void server::flush() {
       if (!std::exchange(range.to_acknowledge, false) || range.before == nobody || !range.has_state) continue;
       const bool learns = range.as == role::learner;
       tell_server(range.before, {.what = learns ? message_kind::copied : message_kind::entry_ack,
-                               .range = id,
-                               .number = learns ? range.applied : range.committed,
-                               .clock = range.epoch});
+                                 .range = id,
+                                 .number = learns ? range.applied : range.committed,
+                                 .clock = range.epoch});
     } else if (to < range.workers.size() && std::exchange(range.workers[to].to_acknowledge, false) && range.is_head()) {
       const auto& its = range.workers[to];
       if (!clocks_.has({to, its.incarnation})) continue;
       out_.send({to, its.incarnation}, {.what = message_kind::ack,
-                     .range = id,
-                     .number = its.committed,
-                     .version = range.applied,
-                     .clock = range.epoch});
+                                        .range = id,
+                                        .count = its.age,
+                                        .number = its.committed,
+                                        .version = range.applied,
+                                        .clock = range.epoch});
     }
   }
   acknowledge_.clear();
-}
-
-// ---- the chain ----
-
-void server::hear_server(const member& from, const message& said, clock::time_point now) {
-  if (said.what == message_kind::moved) {
-    if (said.number > map_.version) out_.look_for_map();
-    return;
-  }
-  if (said.what < message_kind::entry || said.range >= ranges_.size()) return;
-  auto& range = ranges_[said.range];
-  if (said.epoch() > range.epoch) return out_.look_for_map();
-  if (said.epoch() < range.epoch) {
-    out_.send(from, {.what = message_kind::moved, .range = said.range, .number = map_.version});
-    return;
-  }
-  switch (said.what) {
-    case message_kind::entry:
-      return hear_entry(from.at, said, range, now);
-    case message_kind::copy:
-      return hear_copy(from.at, said, range);
-    case message_kind::offer:
-      if (from.at != range.before) return;
-      out_.send(from, {.what = message_kind::copied,
-                          .flags = range.has_state ? std::uint8_t{0} : has_nothing,
-                          .range = said.range,
-                          .number = range.applied,
-                          .clock = range.epoch});
-      return;
-    case message_kind::copied:
-      if (from.at == range.behind && said.number <= range.applied) hear_copied(said, range, now);
-      return;
-    case message_kind::entry_ack:
-      if (from.at != range.behind || range.behind_is_learner || said.number > range.applied) return;
-      range.behind_has = std::max(range.behind_has, said.number);
-      return commit(said.range, range, said.number);
-    default:
-      return;
-  }
-}
-
-void server::hear_entry(place from, const message& said, held_range& range, clock::time_point now) {
-  if (from != range.before || !range.has_state) return;
-  if (said.number == range.applied + 1) {  // one that came before is acknowledged again; so is what there is before one
-                                           // that is missing
-    const auto entry = decode_entry(said.payload);
-    if (!entry) return;
-    append(said.range, range, *entry, now);
-  }
-  if (std::exchange(range.to_acknowledge, true)) return;
-  acknowledge_.emplace_back(said.range, nobody);
-}
-
-// How far the one behind is: the answer to an offer, or a learner's acknowledgement.
-void server::hear_copied(const message& said, held_range& range, clock::time_point now) {
-  const range_id id = said.range;
-  range.behind_has = std::max(range.behind_has, said.number);
-  const bool follows =
-      range.behind_has == range.applied || (!range.kept.empty() && range.kept.front().index <= range.behind_has + 1);
-  const bool empty = (said.flags & has_nothing) != 0 && !range.behind_known;
-  if (empty || !follows) {
-    if (range.behind_is_learner) send_copy(id, range, now);
-    return;
-  }
-  if (!std::exchange(range.behind_known, true)) range.sent = range.behind_has;
-  if (range.behind_is_learner) {
-    range.behind_counts = true;
-    commit(id, range, std::min(range.applied, range.behind_has));
-  }
-  send_entries(id, range, now);
-}
-
-// A neighbour in a chain of this map.
-void server::tell_server(place to, const message& what) {
-  if (const auto* const entry = map_.server(to)) out_.send(entry->who, what);
-}
-
-void server::offer(range_id id, held_range& range, clock::time_point now) {
-  range.said = now;
-  tell_server(range.behind, {.what = message_kind::offer, .range = id, .clock = range.epoch});
-}
-
-void server::send_entries(range_id id, held_range& range, clock::time_point now) {
-  if (!range.behind_known || range.kept.empty()) return;
-  const auto first = range.kept.front().index;
-  for (auto next = std::max(range.sent + 1, first); next < first + range.kept.size(); ++next) {
-    tell_server(range.behind, {.what = message_kind::entry,
-                             .range = id,
-                             .number = next,
-                             .clock = range.epoch,
-                             .payload = range.kept[next - first].body});
-    range.sent = next;
-    range.said = now;
-  }
-}
-
-// The values, and with them the table of the pushes that they contain.
-void server::send_copy(range_id id, held_range& range, clock::time_point now) {
-  detail::byte_writer head;
-  head.add(range.folded);
-  head.add(std::uint64_t{range.workers.size()});
-  for (const auto& its : range.workers) {
-    head.add(its.incarnation);
-    head.add(its.applied);
-  }
-  std::string all = head.take();
-  values_.save(id, all);
-  range.kept.clear();
-  range.kept_bytes = 0;
-  range.said = now;
-  tell_server(range.behind, {.what = message_kind::copy,
-                           .range = id,
-                           .number = range.applied,
-                           .clock = range.epoch,
-                           .payload = std::as_bytes(std::span(all))});
-}
-
-void server::hear_copy(place from, const message& said, held_range& range) {
-  if (from != range.before || range.as != role::learner) return;
-  if (!range.has_state || said.number > range.applied) {
-    detail::byte_reader in(said.payload);
-    const auto folded = in.number<std::uint64_t>();
-    std::vector<seen> workers(in.count(sizeof(std::uint32_t) + sizeof(std::uint64_t), most_places));
-    for (auto& its : workers) {
-      its.incarnation = in.number<std::uint32_t>();
-      its.applied = in.number<std::uint64_t>();
-    }
-    if (!in.good() || !values_.load(said.range, in.rest())) return;
-    range.has_state = true;
-    range.folded = folded;
-    clocks_.reach(folded);
-    range.workers = std::move(workers);
-    range.applied = range.committed = said.number;
-  }
-  if (std::exchange(range.to_acknowledge, true)) return;
-  acknowledge_.emplace_back(said.range, nobody);
 }
 
 // ---- time ----

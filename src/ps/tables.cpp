@@ -8,6 +8,8 @@
 namespace muster::inline v0::ps::detail {
 namespace {
 
+constexpr std::size_t counter = sizeof(std::uint64_t);  // how many updates there were, in a checkpoint
+
 std::uint64_t key_at(std::span<const std::byte> keys, std::size_t i) {
   std::uint64_t key = 0;
   std::memcpy(&key, keys.data() + i * sizeof key, sizeof key);
@@ -68,13 +70,19 @@ tables::kept_range& tables::of(range_id range) {
 
 bool tables::accepts(range_id range, const message& asked) const {
   const auto& where = layout_.range(range);
+  const bool dense = where.size != 0;
   const bool pushes = asked.what == message_kind::push;
-  if (where.size != 0) {
+  if (!pushes && asked.flags == saves) return asked.payload.empty();
+  const bool known = asked.flags == 0 || (pushes && (asked.flags == restores || (dense && asked.flags == assigns)));
+  if (!known) return false;
+  const std::size_t element = sizeof(float) * (asked.flags == restores ? 1 + updates_[where.table]->states() : 1);
+  if (dense) {
     return asked.offset <= where.size && asked.count <= where.size - asked.offset &&
-           asked.payload.size() == (pushes ? asked.count * sizeof(float) : 0);
+           asked.payload.size() == (pushes ? asked.count * element + (asked.flags == restores ? counter : 0) : 0);
   }
-  const std::size_t row = sizeof(std::uint64_t) + (pushes ? layout_.table_of(range).width * sizeof(float) : 0);
-  return (!pushes || asked.flags == 0) && asked.payload.size() % row == 0 && asked.payload.size() / row == asked.count;
+  std::size_t row = sizeof(std::uint64_t);
+  if (pushes) row += layout_.table_of(range).width * element + (asked.flags == restores ? counter : 0);
+  return asked.payload.size() % row == 0 && asked.payload.size() / row == asked.count;
 }
 
 void tables::update_dense(range_id range, kept_range& kept, std::size_t offset, std::span<const float> pushed,
@@ -106,12 +114,7 @@ void tables::update_row(range_id range, kept_range& kept, std::uint64_t key, std
   const auto& table = layout_.table_of(range);
   const auto& by = *updates_[layout_.range(range).table];
   const std::size_t stride = table.width * (1 + by.states());
-  const std::size_t row = kept.rows.find_or_add(key);
-  if (row == kept.times.size()) {
-    kept.times.push_back(0);
-    kept.sparse.resize(kept.sparse.size() + stride, 0.0f);
-    std::fill_n(kept.sparse.begin() + static_cast<std::ptrdiff_t>(row * stride), table.width, table.initial);
-  }
+  const std::size_t row = row_of(range, kept, key);
   const auto all = std::span(kept.sparse).subspan(row * stride, stride);
   by.apply(all.first(table.width), pushed, all.subspan(table.width), ++kept.times[row], scale);
 }
@@ -160,7 +163,8 @@ void tables::apply(range_id range, const log_entry& entry) {
     kept.sums.erase(found);
     return;
   }
-  const bool replaces = (entry.flags & assigns) != 0;
+  if (entry.flags == restores) return restore(range, kept, entry);
+  const bool replaces = entry.flags == assigns;
   if (bulk_ && !replaces && entry.what != log_entry::kind::late) return add_to_sum(range, kept, entry);
   const float scale = entry.scale * entry.weight;
   // Payloads are aligned in frames; what comes from elsewhere is made so.
@@ -182,8 +186,66 @@ void tables::apply(range_id range, const log_entry& entry) {
     update_row(range, kept, key_at(entry.payload, i), values.subspan(i * width, width), scale);
 }
 
+// The row of that key in `sparse`, made if there is none.
+std::size_t tables::row_of(range_id range, kept_range& kept, std::uint64_t key) {
+  const auto& table = layout_.table_of(range);
+  const std::size_t stride = table.width * (1 + updates_[layout_.range(range).table]->states());
+  const std::size_t row = kept.rows.find_or_add(key);
+  if (row < kept.times.size()) return row;
+  kept.times.push_back(0);
+  kept.sparse.resize(kept.sparse.size() + stride, 0.0f);
+  std::fill_n(kept.sparse.begin() + static_cast<std::ptrdiff_t>(row * stride), table.width, table.initial);
+  return row;
+}
+
+// ---- checkpoints ----
+
+// Dense: the number of updates, and each array's part. Sparse: keys, the number of updates of each, and the rows with
+// what is remembered of them.
+void tables::restore(range_id range, kept_range& kept, const log_entry& entry) {
+  const auto& where = layout_.range(range);
+  const std::size_t arrays = 1 + updates_[where.table]->states();
+  const std::byte* from = entry.payload.data();
+  if (where.size != 0) {
+    std::uint64_t updates = 0;
+    std::memcpy(&updates, from, counter);
+    kept.updates = std::max(kept.updates, updates);
+    from += counter;
+    for (std::size_t k = 0; k < arrays; ++k, from += entry.count * sizeof(float))
+      std::memcpy(kept.dense.data() + k * where.size + entry.offset, from, entry.count * sizeof(float));
+    return;
+  }
+  const std::size_t stride = layout_.table_of(range).width * arrays;
+  const std::byte* const times = from + entry.count * sizeof(std::uint64_t);
+  const std::byte* const rows = times + entry.count * counter;
+  for (std::size_t i = 0; i < entry.count; ++i) {
+    const auto row = row_of(range, kept, key_at(entry.payload, i));
+    std::memcpy(&kept.times[row], times + i * counter, counter);
+    std::memcpy(kept.sparse.data() + row * stride, rows + i * stride * sizeof(float), stride * sizeof(float));
+  }
+}
+
+// As `client::restore` reads it: where the range lies and how long it is, and then as above.
+std::span<const std::byte> tables::read_all(range_id range, const kept_range& kept) {
+  const auto& where = layout_.range(range);
+  std::string text;
+  byte_writer head;
+  head.add(std::uint64_t{where.begin});
+  head.add(std::uint64_t{where.size != 0 ? where.size : kept.times.size()});
+  if (where.size != 0) head.add(kept.updates);
+  text = head.take();
+  append(text, kept.dense.span());
+  append(text, std::span(kept.rows.keys()));
+  append(text, std::span(kept.times));
+  append<float>(text, kept.sparse);
+  const auto bytes = std::as_bytes(std::span(text));
+  answer_.assign(bytes.begin(), bytes.end());
+  return answer_;
+}
+
 std::span<const std::byte> tables::read(range_id range, const message& pull) {
   auto& kept = of(range);
+  if (pull.flags == saves) return read_all(range, kept);
   const auto& table = layout_.table_of(range);
   if (layout_.range(range).size != 0) return std::as_bytes(kept.dense.span().subspan(pull.offset, pull.count));
   const std::size_t width = table.width;

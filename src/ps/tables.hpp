@@ -33,7 +33,8 @@ class row_index {
 };
 
 /// See `range_storage`. In messages, a dense push or pull is of `count` elements from the `offset`-th of its range on;
-/// a sparse one of `count` keys, whose rows follow them in a push. Values and keys are as they lie in memory.
+/// a sparse one of `count` keys, whose rows follow them in a push. Values and keys are as they lie in memory. Those
+/// that `saves` or `restores` have all that there is.
 class tables final : public range_storage {
  public:
   tables(const table_layout& layout, const consistency& how);
@@ -65,6 +66,9 @@ class tables final : public range_storage {
   kept_range& of(range_id range);
   void update_dense(range_id range, kept_range& kept, std::size_t offset, std::span<const float> pushed, float scale);
   void update_row(range_id range, kept_range& kept, std::uint64_t key, std::span<const float> pushed, float scale);
+  std::size_t row_of(range_id range, kept_range& kept, std::uint64_t key);
+  void restore(range_id range, kept_range& kept, const log_entry& entry);
+  [[nodiscard]] std::span<const std::byte> read_all(range_id range, const kept_range& kept);
   void add_to_sum(range_id range, kept_range& kept, const log_entry& entry);
 
   const table_layout& layout_;

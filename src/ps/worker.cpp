@@ -125,6 +125,7 @@ void worker::hear_one(const member& who, const message& said, clock::time_point 
   switch (said.what) {
     case message_kind::ack: {
       if (said.number >= one.next) return;
+      const bool any = one.counted < said.number;
       while (one.counted < said.number) {
         const auto& done = one.kept.front().what;
         bytes_ -= done.payload.size();
@@ -138,7 +139,7 @@ void worker::hear_one(const member& who, const message& said, clock::time_point 
       one.tries = 0;
       const auto before = first_open_;
       close_clocks();
-      out_.acknowledged(said.range, said.number);
+      if (any) out_.acknowledged(said.range, said.number, said.count);
       if (first_open_ != before) say_pulse();
       return;
     }
@@ -214,8 +215,8 @@ void worker::move_payload(range_id range, std::uint64_t sequence, std::span<cons
 }
 
 // Whether what was said then is to be said again. A server that answers others meanwhile may only have much to do: what
-// it was told is seldom lost, and saying it again would be more to do. So each try waits longer, and all the longer while
-// it is heard.
+// it was told is seldom lost, and saying it again would be more to do. So each try waits longer, and all the longer
+// while it is heard.
 bool worker::is_due(const member& who, clock::time_point since, int tries, clock::time_point now) const {
   constexpr int most = 8;
   const int times = (1 << std::min(tries, 3)) * (heard_.last(who) > since ? 4 : 1);

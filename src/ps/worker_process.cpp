@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cstring>
 
+#include <muster/core/events.hpp>
+
 namespace muster::inline v0::ps::detail {
 namespace {
 
-// A frame with so many bytes or words in it leaves at once; a fuller one costs less a word, a smaller one is there sooner,
-// and a server that has some works while others are written.
+// A frame with so many bytes or words in it leaves at once; a fuller one costs less a word, a smaller one is there
+// sooner, and a server that has some works while others are written.
 constexpr std::size_t ship_at = 16384;
 constexpr std::uint32_t ship_at_words = 24;
 
@@ -76,7 +78,16 @@ void worker_process::pull_part(pending& to, range_id range, const message& what,
   const auto number = core_.pull(range, what, true, now_);
   to.pull_->numbers.push_back(number);
   ++to.pull_->left;
-  targets_[number] = {to.pull_.get(), out, std::move(rows), width, bytes};
+  targets_[number] = {to.pull_.get(), out, std::move(rows), width, bytes, nullptr};
+}
+
+void worker_process::pull_all(pending& to, range_id range, std::vector<std::byte>& saved) {
+  to.of_ = this;
+  to.pull_ = std::make_unique<open_pull>();
+  const auto number = core_.pull(range, {.flags = saves}, true, now_);
+  to.pull_->numbers.push_back(number);
+  ++to.pull_->left;
+  targets_[number] = {to.pull_.get(), nullptr, {}, 0, 0, &saved};
 }
 
 // What was begun leaves now, unless more of the kind can be expected while answers are due.
@@ -88,7 +99,9 @@ void worker_process::begun(bool pulls) {
 
 // ---- in ----
 
-void worker_process::acknowledged(range_id range, std::uint64_t sequence) {
+void worker_process::acknowledged(range_id range, std::uint64_t sequence, std::uint32_t age) {
+  if (auto* const sink = current_event_sink(); sink != nullptr)
+    sink->record({activity::push_age, "push", now_, now_, age});
   auto& own = own_[range];
   while (!own.empty() && own.front().sequence <= sequence) own.pop_front();
 }
@@ -97,7 +110,9 @@ void worker_process::answered(std::uint64_t pull, const message& values) {
   const auto found = targets_.find(pull);
   if (found == targets_.end()) return;
   const auto& to = found->second;
-  if (values.payload.size() == to.bytes) {
+  if (to.saved != nullptr) {
+    to.saved->assign(values.payload.begin(), values.payload.end());
+  } else if (values.payload.size() == to.bytes) {
     if (to.width == 0) {
       std::memcpy(to.out, values.payload.data(), to.bytes);
     } else {

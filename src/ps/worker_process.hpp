@@ -37,6 +37,8 @@ class worker_process final : public worker_outlet {
   void push_own_part(pending& to, range_id range, message what, std::vector<std::byte> payload);
   void pull_part(pending& to, range_id range, const message& what, float* out, std::vector<std::uint32_t> rows,
                  std::size_t width);
+  /// All of a range, as a checkpoint has it.
+  void pull_all(pending& to, range_id range, std::vector<std::byte>& saved);
   void begun(bool pulls);
   [[nodiscard]] bool is_done(const pending& one) const noexcept;
   /// Nobody waits for it any more, and its memory goes.
@@ -57,6 +59,7 @@ class worker_process final : public worker_outlet {
     std::vector<std::uint32_t> rows;  // sparse
     std::size_t width;                // of them; 0: dense
     std::size_t bytes;
+    std::vector<std::byte>* saved = nullptr;  // of a checkpoint: any length
   };
   struct owned {
     std::uint64_t sequence;
@@ -65,7 +68,7 @@ class worker_process final : public worker_outlet {
 
   void send(const member& to, const message& what) override;
   void look_for_map() override {}  // the keeper watches
-  void acknowledged(range_id range, std::uint64_t sequence) override;
+  void acknowledged(range_id range, std::uint64_t sequence, std::uint32_t age) override;
   void answered(std::uint64_t pull, const message& values) override;
   void ship();
   void await_room(std::size_t bytes);
@@ -80,7 +83,7 @@ class worker_process final : public worker_outlet {
   clock::time_point now_;
   clock::time_point next_tick_{};
   std::unordered_map<std::uint64_t, target> targets_;
-  std::size_t asked_bytes_ = 0;  // of answers that have not come
+  std::size_t asked_bytes_ = 0;         // of answers that have not come
   std::vector<std::deque<owned>> own_;  // by range: payloads that are nobody else's
   std::vector<std::uint64_t> versions_;
 };

@@ -35,6 +35,7 @@ row row_of(activity what) {
       return {"bucket", 4};
     case activity::cache_hit:
     case activity::cache_miss:
+    case activity::push_age:
       break;
   }
   return {"cache", 3};
@@ -69,7 +70,8 @@ timeline::~timeline() {
 
 void timeline::record(const event& event) noexcept {
   if (former_ != nullptr) former_->record(event);
-  if (event.what == activity::cache_hit || event.what == activity::cache_miss) return;  // no time of their own
+  if (event.what == activity::cache_hit || event.what == activity::cache_miss || event.what == activity::push_age)
+    return;  // no time of their own
   if (events_.size() == most_) {
     ++dropped_;
     return;

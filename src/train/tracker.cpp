@@ -80,6 +80,9 @@ void tracker::record(const event& event) noexcept {
     case activity::bucket:  // its time is that of waiting for it, which is told by itself
       here_.bytes += static_cast<double>(event.bytes);
       break;
+    case activity::push_age:
+      here_.push_ages.add(event.bytes);
+      break;
     case activity::phase:
     case activity::step:
       break;  // made of others
@@ -98,11 +101,19 @@ const epoch_report& tracker::end_epoch(group& world, const epoch_metrics& metric
   std::copy(here_.phases.begin(), here_.phases.end(), slowest.begin() + 4);
   std::array<double, 2 + phase_count> total = {here_.samples, here_.bytes};  // exact below 2^53
   std::copy(here_.phases.begin(), here_.phases.end(), total.begin() + 2);
+  std::array<double, histogram::buckets + 1> ages{};
+  std::copy(here_.push_ages.counts.begin(), here_.push_ages.counts.end(), ages.begin());
+  ages.back() = here_.push_ages.total;
   allreduce(world, std::span(slowest), max);
   allreduce(world, std::span(total), sum);
+  allreduce(world, std::span(ages), sum);
   here_ = {};  // now: where that fails, an elastic session ends the epoch once more
   world_size_ = world.size();
   transport_ = world.abilities().name;
+  histogram pushed;
+  std::copy_n(ages.begin(), histogram::buckets, pushed.counts.begin());
+  pushed.total = ages.back();
+  push_ages_ += pushed;
 
   epochs_.push_back({.metrics = metrics,
                      .samples = static_cast<std::uint64_t>(total[0]),
@@ -129,6 +140,7 @@ struct tracked {
   std::uint64_t epochs = 0;
   double time_to_goal = -1;  // below 0: not reached
   std::array<std::array<double, 2>, phase_count> phases{};
+  histogram push_ages;
 };
 static_assert(std::is_trivially_copyable_v<tracked> && std::is_trivially_copyable_v<epoch_report>);
 
@@ -138,7 +150,7 @@ void tracker::describe(state_parts& parts) {
   parts.add(
       "tracker", state_kind::replicated,
       [this] {
-        tracked all{.epochs = epochs_.size(), .time_to_goal = time_to_goal_.value_or(-1.0)};
+        tracked all{.epochs = epochs_.size(), .time_to_goal = time_to_goal_.value_or(-1.0), .phases = {}, .push_ages = push_ages_};
         for (std::size_t k = 0; k < phase_count; ++k) all.phases[k] = {phases_[k].slowest, phases_[k].mean};
         std::vector<std::byte> bytes(sizeof all + epochs_.size() * sizeof(epoch_report));
         std::memcpy(bytes.data(), &all, sizeof all);
@@ -156,6 +168,7 @@ void tracker::describe(state_parts& parts) {
         if (!epochs_.empty()) std::memcpy(epochs_.data(), bytes.data() + sizeof all, bytes.size() - sizeof all);
         for (std::size_t k = 0; k < phase_count; ++k) phases_[k] = {all.phases[k][0], all.phases[k][1]};
         time_to_goal_ = all.time_to_goal < 0 ? std::nullopt : std::optional(all.time_to_goal);
+        push_ages_ = all.push_ages;
         here_ = {};
       });
 }
@@ -208,6 +221,14 @@ std::string tracker::json() const {
   report["communication_bytes"] = all.communication_bytes;
   report["data_wait_seconds"] = all.data_wait_seconds;
   report["phases"] = std::move(phases);
+  report["push_ages"] = nullptr;
+  if (const double pushes = push_ages_.count(); pushes > 0) {
+    report["push_ages"] = {{"pushes", static_cast<std::uint64_t>(pushes)},
+                           {"mean", push_ages_.mean()},
+                           {"half_at_most", push_ages_.at_most(0.5)},
+                           {"most_at_most", push_ages_.at_most(0.95)},
+                           {"all_at_most", push_ages_.at_most(1.0)}};
+  }
   report["epochs"] = std::move(epochs);
   report["annotations"] = annotations_;
   // Annotations may hold any bytes, such as those of a file name; what is not UTF-8 is replaced.

@@ -1,7 +1,11 @@
 // Real servers and workers, as threads, over every transport: what is pushed is what is there, once.
 #include <muster/ps/job.hpp>
 
+#include <unistd.h>
+
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <numeric>
 #include <vector>
@@ -11,6 +15,7 @@
 #include <muster/core/error.hpp>
 #include <muster/core/random.hpp>
 #include <muster/core/update.hpp>
+#include <muster/ps/table_files.hpp>
 
 #include "catch.hpp"
 #include "comm/ranks.hpp"
@@ -195,6 +200,71 @@ TEST_CASE("no worker is further ahead than the bound") {
       tables.next_clock();
     }
   });
+}
+
+TEST_CASE("tables come back from files on another number of servers, with what their updates remember") {
+  const std::string update = GENERATE("add", "momentum:0.1,0.9", "adam:0.01");
+  const auto over = GENERATE(test::fabric::local, test::fabric::shm);
+  INFO(update << " over " << over);
+  constexpr std::size_t size = 30000, rows = 700, width = 2;
+  const auto folder = std::filesystem::temp_directory_path() / ("muster-tables-" + std::to_string(::getpid()));
+  const auto options = [&](int servers) {
+    return patient({.tables = {{.name = "dense", .size = size, .update = update},
+                               {.name = "sparse", .width = width, .update = update, .initial = 0.5f}},
+                    .servers = servers});
+  };
+  std::vector<std::uint64_t> keys(rows);
+  for (std::size_t i = 0; i < rows; ++i) keys[i] = muster::mix(i);
+  // One more step of a worker, and what is there then.
+  const auto step = [&](ps::client& tables, std::uint64_t number) {
+    muster::random_stream draw(17, number);
+    std::vector<float> pushed(size), row_values(rows * width), found(size + rows * width);
+    for (auto& value : pushed) value = static_cast<float>(draw.normal());
+    for (auto& value : row_values) value = static_cast<float>(draw.normal());
+    tables.push(0, pushed);
+    tables.push(1, keys, row_values);
+    tables.pull(0, std::span(found).first(size));
+    tables.pull(1, keys, std::span(found).subspan(size));
+    return found;
+  };
+  std::vector<float> expected;
+  run_job(over, 2, options(3), [&](ps::job& job, muster::group& workers) {
+    require(!ps::load_tables(job, workers, folder), "nothing was saved");
+    if (workers.rank() == 0) {
+      (void)step(job.tables(), 1);
+      (void)step(job.tables(), 2);
+    }
+    ps::save_tables(job, workers, folder);
+    ps::save_tables(job, workers, folder);  // in the place of the first
+    if (workers.rank() == 0) expected = step(job.tables(), 3);
+  });
+  for (const int servers : {1, 2}) {
+    run_job(over, 3, options(servers), [&](ps::job& job, muster::group& workers) {
+      require(ps::load_tables(job, workers, folder).has_value(), "it is there");
+      if (workers.rank() == 0) require(step(job.tables(), 3) == expected, "it goes on as it would have");
+    });
+  }
+  CHECK(std::distance(std::filesystem::directory_iterator(folder), {}) == 3);  // the manifest and a file of each worker
+  // One bit: no worker goes on with it.
+  for (const auto& file : std::filesystem::directory_iterator(folder)) {
+    if (file.path().extension() == ".json") continue;
+    std::fstream bytes(file.path(), std::ios::in | std::ios::out | std::ios::binary);
+    bytes.seekp(100);
+    const int byte = bytes.peek();
+    bytes.seekp(100);
+    bytes.put(static_cast<char>(byte ^ 4));
+    break;
+  }
+  run_job(over, 2, options(1), [&](ps::job& job, muster::group& workers) {
+    bool refused = false;
+    try {
+      (void)ps::load_tables(job, workers, folder);
+    } catch (const muster::data_error&) {
+      refused = true;
+    }
+    require(refused, "damaged");
+  });
+  std::filesystem::remove_all(folder);
 }
 
 TEST_CASE("what cannot be is refused in words") {

@@ -30,6 +30,7 @@ tally simulate(std::uint64_t runs, World&& make) {
     try {
       const auto ended = simulation::run(seed, make(draw)).finish();
       ++seen.runs;
+      if (seen.runs % 20000 == 0) std::cout << seen.runs << " runs, the last of seed " << seed << std::endl;
       seen.excused += ended.excused ? 1 : 0;
       seen.sum.pushes += ended.pushes;
       seen.sum.pulls += ended.pulls;

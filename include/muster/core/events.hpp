@@ -17,7 +17,8 @@ enum class activity : std::uint8_t {
   phase,          ///< a phase of a tracker
   rebuild,        ///< a change of the ranks, from when this one stopped to the group of the generation in `bytes`
   step,           ///< an attempt at a step, whose number is in `bytes`
-  bucket  ///< a bucket of gradients from when it left to when this rank saw it reduced; other work goes on in it
+  push_age,  ///< no time: a push to a parameter server counts, and was as many updates old as `bytes` says
+  bucket     ///< a bucket of gradients from when it left to when this rank saw it reduced; other work goes on in it
 };
 
 /// A finished span of time on the calling thread.

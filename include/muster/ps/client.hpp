@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include <muster/core/clock.hpp>
@@ -85,6 +86,12 @@ class client {
   void pull(std::uint32_t table, std::span<const std::uint64_t> keys, std::span<float> rows);
   [[nodiscard]] pending pull_async(std::uint32_t table, std::span<const std::uint64_t> keys, std::span<float> rows);
 
+  /// All that there is of a range, what its update function remembers too: of a checkpoint (`save_tables`). Waits.
+  [[nodiscard]] std::vector<std::byte> save(range_id range);
+  /// The elements or rows of a table that `save` gave, of this layout or another, become what they were. Waits. Throws
+  /// data_error for what cannot be of such a table.
+  void restore(std::uint32_t table, std::span<const std::byte> saved);
+
   /// Waits until all pushes count.
   void flush();
   /// One step is done: see `consistency`.
@@ -103,6 +110,8 @@ class client {
  private:
   pending push_dense(std::uint32_t table, std::span<const float> values, std::size_t offset, float scale,
                      std::uint8_t flags);
+
+  pending push_whole(range_id range, std::size_t offset, std::size_t count, const std::string& part);
 
   detail::worker_process* of_;
 };

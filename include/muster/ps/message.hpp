@@ -24,7 +24,9 @@ enum class message_kind : std::uint8_t {
   pulse = 3,  ///< number: the clock, all pushes before it have been acknowledged; flags: `says_hello`, `wants_word`.
               ///< Servers send it to each other as a sign of life
   // A server's to a worker.
-  ack = 4,      ///< range, number: all sequences up to it are applied for good; version: of the range then; epoch
+  ack = 4,  ///< range, number: all sequences up to it are applied for good; version: of the range then; count: how many
+            ///< updates
+            ///< the last one was old; epoch
   resend = 5,   ///< range, number: the sequence that is expected; epoch
   values = 6,   ///< range, number: of the request; version; clock: of the slowest worker; count, payload: the table's
   moved = 7,    ///< range, number: the version of the map by which it is not here
@@ -44,6 +46,10 @@ inline constexpr std::uint8_t says_goodbye = 4;
 
 /// In the flags of a push: its values replace those that are there, whatever the table's updates are.
 inline constexpr std::uint8_t assigns = 1;
+/// Its values are of a checkpoint: they replace those that are there and all that the update function remembers.
+inline constexpr std::uint8_t restores = 2;
+/// In those of a pull: what is asked for is all that there is of the range, as a checkpoint has it.
+inline constexpr std::uint8_t saves = 1;
 
 /// One message. The payload belongs to whoever gave it.
 struct message {

@@ -27,7 +27,7 @@ class roll_call {
   /// When it was heard last, or was first expected; the beginning of time when it never was.
   [[nodiscard]] clock::time_point last(const member& who) const {
     return who.at < heard_.size() && heard_[who.at].incarnation == who.incarnation ? heard_[who.at].when
-                                                                                  : clock::time_point{};
+                                                                                   : clock::time_point{};
   }
   [[nodiscard]] bool is_silent(const member& who, clock::time_point now, clock::duration longer_than) const {
     return who.at < heard_.size() && heard_[who.at].incarnation == who.incarnation &&

@@ -129,6 +129,7 @@ class server {
   struct seen {
     std::uint32_t incarnation = 0;
     bool to_acknowledge = false;
+    std::uint32_t age = 0;        // of the last push, in updates since it was pulled
     std::uint64_t applied = 0;    // the last sequence
     std::uint64_t committed = 0;  // of those, the last that all of the chain have
   };

@@ -29,8 +29,9 @@ class worker_outlet {
   virtual void send(const member& to, const message& what) = 0;
   /// There may be a newer map: `learn` it.
   virtual void look_for_map() = 0;
-  /// All pushes to that range up to this sequence count: their memory is the caller's again.
-  virtual void acknowledged(range_id range, std::uint64_t sequence) = 0;
+  /// All pushes to that range up to this sequence count: their memory is the caller's again. The last one was that many
+  /// updates old.
+  virtual void acknowledged(range_id range, std::uint64_t sequence, std::uint32_t age) = 0;
   /// What a pull asked for; the payload is valid during the call. Each pull is answered once.
   virtual void answered(std::uint64_t pull, const message& values) = 0;
 };

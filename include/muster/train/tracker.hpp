@@ -14,6 +14,7 @@
 #include <muster/comm/group.hpp>
 #include <muster/core/clock.hpp>
 #include <muster/core/events.hpp>
+#include <muster/core/histogram.hpp>
 #include <muster/elastic/state.hpp>
 
 namespace muster::inline v0 {
@@ -130,6 +131,10 @@ class tracker final : public event_sink {
   /// at every rank.
   [[nodiscard]] std::optional<double> time_to_goal() const noexcept { return time_to_goal_; }
 
+  /// How old the pushes to a parameter server were that came to count while the batch clock ran, in epochs that ended:
+  /// the updates that their ranges had since they were pulled.
+  [[nodiscard]] const histogram& push_ages() const noexcept { return push_ages_; }
+
   /// Adds something that the report should say of the run: a seed, a data set. The last text for a key stays.
   void annotate(const std::string& key, const std::string& text) { annotations_[key] = text; }
   /// The report; its format is described in docs/tracker.md and only ever gains fields.
@@ -153,6 +158,7 @@ class tracker final : public event_sink {
     double samples = 0;
     double bytes = 0;
     std::array<double, phase_count> phases{};
+    histogram push_ages;
   };
   struct phase_seconds {
     double slowest = 0;
@@ -168,6 +174,7 @@ class tracker final : public event_sink {
   measured here_;
   bool in_batches_ = false;
   std::array<phase_seconds, phase_count> phases_{};
+  histogram push_ages_;
   std::vector<epoch_report> epochs_;
   std::optional<double> time_to_goal_;
   std::map<std::string, std::string> annotations_;

@@ -1,0 +1,112 @@
+// What bench/ps measures, with ps-lite (https://github.com/dmlc/ps-lite), for the same host and run. Built where ps-lite
+// is, outside this repository:
+//
+//   g++ -std=c++14 -O3 -I PSLITE/include bench/peers/ps_lite.cpp PSLITE/build/libps.a -lzmq -lprotobuf -pthread -o ps_lite
+//   PSLITE/tests/local.sh SERVERS WORKERS ./ps_lite add|discard
+//
+// One key has all values of a push. `add` applies += at the server, `discard` drops what is pushed.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <deque>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "ps/ps.h"
+
+namespace {
+
+using clock_type = std::chrono::steady_clock;
+
+double seconds_since(clock_type::time_point begun) {
+  return std::chrono::duration<double>(clock_type::now() - begun).count();
+}
+
+bool adds = false;
+std::unordered_map<ps::Key, ps::SArray<float>> store;
+
+void handle(const ps::KVMeta& meta, const ps::KVPairs<float>& asked, ps::KVServer<float>* server) {
+  ps::KVPairs<float> answer;
+  if (meta.push) {
+    auto& values = store[asked.keys[0]];
+    if (values.size() != asked.vals.size()) values.resize(asked.vals.size(), 0.0f);
+    if (adds) {
+      for (std::size_t i = 0; i < values.size(); ++i) values[i] += asked.vals[i];
+    }
+  } else {
+    answer.keys = asked.keys;
+    answer.vals = store[asked.keys[0]];
+    answer.lens = {static_cast<int>(answer.vals.size())};
+  }
+  server->Response(meta, answer);
+}
+
+double median(std::vector<double> of) {
+  std::sort(of.begin(), of.end());
+  return of[of.size() / 2];
+}
+
+void work() {
+  ps::KVWorker<float> kv(0, 0);
+  const auto measure = [&](const char* what, std::size_t bytes, std::size_t under_way, bool pulls, int turns,
+                           std::size_t calls) {
+    const ps::SArray<ps::Key> keys({bytes});
+    const ps::SArray<float> values(bytes / sizeof(float), 1e-6f);
+    const ps::SArray<int> lens({static_cast<int>(values.size())});
+    kv.Wait(kv.ZPush(keys, values, lens));
+    std::vector<double> times;
+    for (int turn = 0; turn < turns; ++turn) {
+      std::deque<int> open;
+      std::deque<ps::SArray<float>> memory;
+      const auto begun = clock_type::now();
+      for (std::size_t i = 0; i < calls; ++i) {
+        if (open.size() == under_way) {
+          kv.Wait(open.front());
+          open.pop_front();
+          if (pulls) memory.pop_front();
+        }
+        if (pulls) {
+          memory.emplace_back(values.size());
+          open.push_back(kv.ZPull(keys, &memory.back()));
+        } else {
+          open.push_back(kv.ZPush(keys, values, lens));
+        }
+      }
+      for (const int one : open) kv.Wait(one);
+      times.push_back(seconds_since(begun) / static_cast<double>(calls));
+    }
+    const double once = median(times);
+    if (std::string(what) == "latency")
+      std::printf("ps-lite/latency/%zu  %.4g microseconds\n", bytes, once * 1e6);
+    else if (std::string(what) == "rate")
+      std::printf("ps-lite/rate/%zu  %.4g million a second and worker\n", bytes, 1e-6 / once);
+    else
+      std::printf("ps-lite/%s/%zu  %.4g GB/s a worker\n", what, bytes, static_cast<double>(bytes) / once / 1e9);
+    std::fflush(stdout);
+  };
+  measure("latency", 4096, 1, false, 200, 1);
+  for (const bool pulls : {false, true}) {
+    const char* const what = pulls ? "pull" : "push";
+    measure(what, 4096, 64, pulls, 5, 5000);
+    measure(what, std::size_t{1} << 20, 8, pulls, 5, 100);
+    measure(what, std::size_t{16} << 20, 2, pulls, 5, 10);
+  }
+  measure("rate", 64, 64, false, 5, 10000);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  adds = argc > 1 && std::strcmp(argv[1], "add") == 0;
+  ps::Start(0);
+  ps::KVServer<float>* server = nullptr;
+  if (ps::IsServer()) {
+    server = new ps::KVServer<float>(0);
+    server->set_request_handle(handle);
+    ps::RegisterExitCallback([server] { delete server; });
+  }
+  if (ps::IsWorker()) work();
+  ps::Finalize(0, true);
+}

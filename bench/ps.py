@@ -1,0 +1,64 @@
+#!/usr/bin/env python3
+"""The parameter server's table: pushes and pulls of one server and one worker over shm and tcp, beside ps-lite, in turns.
+
+usage: ps.py [--build build/release] [--rounds 3] [--ps-lite FOLDER] [--sweep] [--quick]
+
+--ps-lite is the folder of a built ps-lite with bench/peers/ps_lite.cpp compiled there as ps_lite. --sweep adds 1 to 4
+servers and 1 to 6 workers. Each figure is the median of the rounds; the runs of a round follow each other.
+"""
+import argparse
+import collections
+import os
+import pathlib
+import re
+import statistics
+import subprocess
+
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("--build", type=pathlib.Path, default=pathlib.Path("build/release"))
+parser.add_argument("--rounds", type=int, default=3)
+parser.add_argument("--ps-lite", type=pathlib.Path)
+parser.add_argument("--sweep", action="store_true")
+parser.add_argument("--quick", action="store_true", help="shorter turns, and without Adam's 100 MB")
+options = parser.parse_args()
+found = collections.defaultdict(lambda: collections.defaultdict(list))  # row -> who -> figures
+units = {}
+
+
+def take(who, command, **more):
+    ran = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                         timeout=600, **more)
+    for path, figure, unit in re.findall(r"^(?:ps|ps-lite)/(\S+)  (\S+) (.+)$", ran.stdout, re.M):
+        words = path.split("/")
+        row = (words[0], 1, 1, words[1]) if len(words) == 2 else (words[0], int(words[1]), int(words[2]), words[3])
+        found[row][who].append(float(figure))
+        units[row[0]] = unit
+    if ran.returncode != 0:
+        print(f"{who} ended with {ran.returncode}:\n{ran.stdout[-800:]}")
+
+
+def ours(transport, servers, workers, more=()):
+    take(transport, ["mpirun", "--oversubscribe", "-n", servers + workers, options.build / "bench/ps", "--transport",
+                     transport, "--servers", servers, *more])
+
+
+def lite(what):
+    take(f"ps-lite {what}", ["bash", options.ps_lite / "tests/local.sh", 1, 1, options.ps_lite / "ps_lite", what],
+         env={**os.environ, "DMLC_INTERFACE": "lo"})
+
+
+for _ in range(options.rounds):
+    for transport in ("shm", "tcp"):
+        ours(transport, 1, 1, ["--only", "latency,push,pull,rate", "--seconds", "0.1"] if options.quick else ())
+    if options.ps_lite:
+        lite("discard")
+        lite("add")
+    if options.sweep:
+        for transport in ("shm", "tcp"):
+            for servers, workers in [(2, 2)] + [(n, 2) for n in (1, 3, 4)] + [(1, n) for n in (3, 4, 5, 6)]:
+                ours(transport, servers, workers, ["--only", "push,pull", "--seconds", "0.1"])
+who = sorted({one for row in found.values() for one in row})
+print(f"| what/servers/workers/bytes | | {' | '.join(who)} |\n|---|---|{'---|' * len(who)}")
+for row in sorted(found, key=lambda row: (row[1], row[2], row[0], int(row[3]))):
+    figures = [f"{statistics.median(found[row][one]):.4g}" if found[row][one] else "" for one in who]
+    print(f"| {'/'.join(map(str, row))} | {units[row[0]]} | {' | '.join(figures)} |")

@@ -1,0 +1,45 @@
+#!/usr/bin/env python3
+"""How long a9a takes to an accuracy when one of four workers is slower than the others: with an allreduce, and with a
+parameter server that waits for it, for as long as a bound, or never.
+
+usage: ps_slow_worker.py --program build/release/examples/logistic_regression --data FOLDER [--goal 0.845] [--slow 10]
+
+A step's arithmetic is made to take 2 ms, and so many times as long at the slow worker (`--step-time`, `--slow`), so that
+the ranks do not compete for processors. The time is that of the first worker's batches until the end of its epoch that
+reaches the goal; the accuracy is that when all are done.
+"""
+import argparse
+import json
+import pathlib
+import subprocess
+import tempfile
+
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("--program", required=True)
+parser.add_argument("--data", type=pathlib.Path, required=True, help="the folder that has a9a and a9a.t")
+parser.add_argument("--goal", default="0.845")
+parser.add_argument("--slow", default="10")
+parser.add_argument("--epochs", default="2")
+parser.add_argument("--transport", default="local", help="local, or one that mpirun starts")
+options = parser.parse_args()
+
+print("| | time to the goal | accuracy in the end |\n|---|---|---|")
+for name, ranks, flags in [("allreduce", 4, []),
+                           ("bulk", 5, ["--mode", "ps", "--consistency", "bulk"]),
+                           ("bounded:16", 5, ["--mode", "ps", "--consistency", "bounded:16"]),
+                           ("bounded:256", 5, ["--mode", "ps", "--consistency", "bounded:256"]),
+                           ("async", 5, ["--mode", "ps", "--consistency", "async"])]:
+    for slow in ("1", options.slow):
+        with tempfile.TemporaryDirectory() as folder:
+            report = pathlib.Path(folder, "report.json")
+            start = [] if options.transport == "local" else ["mpirun", "--oversubscribe", "-n", str(ranks)]
+            where = ["--ranks", str(ranks)] if options.transport == "local" else ["--transport", options.transport]
+            subprocess.run([*start, options.program, "--train", f"libsvm:{options.data}/a9a", "--test",
+                            f"libsvm:{options.data}/a9a.t", "--epochs", options.epochs, "--goal",
+                            f"accuracy={options.goal}", "--step-time", "0.002", "--slow", f"3:{slow}", "--json", report,
+                            *where, *flags], stdout=subprocess.DEVNULL, check=True, timeout=600)
+            read = json.loads(report.read_text())
+        reached = read["time_to_goal_seconds"]
+        accuracy = float(read["annotations"].get("accuracy of all workers", read["epochs"][-1]["val_accuracy"]))
+        print(f"| {name}, {'all alike' if slow == '1' else f'one {slow} times slower'} | "
+              f"{'not reached' if reached is None else f'{reached:.2f} s'} | {100 * accuracy:.2f} % |", flush=True)

@@ -1,0 +1,151 @@
+// What the servers of a range's chain say to each other: entries of its log, copies for those that learn it.
+#include <muster/ps/server.hpp>
+
+#include <algorithm>
+#include <utility>
+
+#include "bytes.hpp"
+
+namespace muster::inline v0::ps {
+namespace {
+
+// In the flags of `copied`: it has no state at all, and needs a copy.
+constexpr std::uint8_t has_nothing = 1;
+
+}  // namespace
+
+void server::hear_server(const member& from, const message& said, clock::time_point now) {
+  if (said.what == message_kind::moved) {
+    if (said.number > map_.version) out_.look_for_map();
+    return;
+  }
+  if (said.what < message_kind::entry || said.range >= ranges_.size()) return;
+  auto& range = ranges_[said.range];
+  if (said.epoch() > range.epoch) return out_.look_for_map();
+  if (said.epoch() < range.epoch) {
+    out_.send(from, {.what = message_kind::moved, .range = said.range, .number = map_.version});
+    return;
+  }
+  switch (said.what) {
+    case message_kind::entry:
+      return hear_entry(from.at, said, range, now);
+    case message_kind::copy:
+      return hear_copy(from.at, said, range);
+    case message_kind::offer:
+      if (from.at != range.before) return;
+      out_.send(from, {.what = message_kind::copied,
+                       .flags = range.has_state ? std::uint8_t{0} : has_nothing,
+                       .range = said.range,
+                       .number = range.applied,
+                       .clock = range.epoch});
+      return;
+    case message_kind::copied:
+      if (from.at == range.behind && said.number <= range.applied) hear_copied(said, range, now);
+      return;
+    case message_kind::entry_ack:
+      if (from.at != range.behind || range.behind_is_learner || said.number > range.applied) return;
+      range.behind_has = std::max(range.behind_has, said.number);
+      return commit(said.range, range, said.number);
+    default:
+      return;
+  }
+}
+
+void server::hear_entry(place from, const message& said, held_range& range, clock::time_point now) {
+  if (from != range.before || !range.has_state) return;
+  if (said.number == range.applied + 1) {  // one that came before is acknowledged again; so is what there is before one
+                                           // that is missing
+    const auto entry = decode_entry(said.payload);
+    if (!entry) return;
+    append(said.range, range, *entry, now);
+  }
+  if (std::exchange(range.to_acknowledge, true)) return;
+  acknowledge_.emplace_back(said.range, nobody);
+}
+
+// How far the one behind is: the answer to an offer, or a learner's acknowledgement.
+void server::hear_copied(const message& said, held_range& range, clock::time_point now) {
+  const range_id id = said.range;
+  range.behind_has = std::max(range.behind_has, said.number);
+  const bool follows =
+      range.behind_has == range.applied || (!range.kept.empty() && range.kept.front().index <= range.behind_has + 1);
+  const bool empty = (said.flags & has_nothing) != 0 && !range.behind_known;
+  if (empty || !follows) {
+    if (range.behind_is_learner) send_copy(id, range, now);
+    return;
+  }
+  if (!std::exchange(range.behind_known, true)) range.sent = range.behind_has;
+  if (range.behind_is_learner) {
+    range.behind_counts = true;
+    commit(id, range, std::min(range.applied, range.behind_has));
+  }
+  send_entries(id, range, now);
+}
+
+// A neighbour in a chain of this map.
+void server::tell_server(place to, const message& what) {
+  if (const auto* const entry = map_.server(to)) out_.send(entry->who, what);
+}
+
+void server::offer(range_id id, held_range& range, clock::time_point now) {
+  range.said = now;
+  tell_server(range.behind, {.what = message_kind::offer, .range = id, .clock = range.epoch});
+}
+
+void server::send_entries(range_id id, held_range& range, clock::time_point now) {
+  if (!range.behind_known || range.kept.empty()) return;
+  const auto first = range.kept.front().index;
+  for (auto next = std::max(range.sent + 1, first); next < first + range.kept.size(); ++next) {
+    tell_server(range.behind, {.what = message_kind::entry,
+                               .range = id,
+                               .number = next,
+                               .clock = range.epoch,
+                               .payload = range.kept[next - first].body});
+    range.sent = next;
+    range.said = now;
+  }
+}
+
+// The values, and with them the table of the pushes that they contain.
+void server::send_copy(range_id id, held_range& range, clock::time_point now) {
+  detail::byte_writer head;
+  head.add(range.folded);
+  head.add(std::uint64_t{range.workers.size()});
+  for (const auto& its : range.workers) {
+    head.add(its.incarnation);
+    head.add(its.applied);
+  }
+  std::string all = head.take();
+  values_.save(id, all);
+  range.kept.clear();
+  range.kept_bytes = 0;
+  range.said = now;
+  tell_server(range.behind, {.what = message_kind::copy,
+                             .range = id,
+                             .number = range.applied,
+                             .clock = range.epoch,
+                             .payload = std::as_bytes(std::span(all))});
+}
+
+void server::hear_copy(place from, const message& said, held_range& range) {
+  if (from != range.before || range.as != role::learner) return;
+  if (!range.has_state || said.number > range.applied) {
+    detail::byte_reader in(said.payload);
+    const auto folded = in.number<std::uint64_t>();
+    std::vector<seen> workers(in.count(sizeof(std::uint32_t) + sizeof(std::uint64_t), most_places));
+    for (auto& its : workers) {
+      its.incarnation = in.number<std::uint32_t>();
+      its.applied = in.number<std::uint64_t>();
+    }
+    if (!in.good() || !values_.load(said.range, in.rest())) return;
+    range.has_state = true;
+    range.folded = folded;
+    clocks_.reach(folded);
+    range.workers = std::move(workers);
+    range.applied = range.committed = said.number;
+  }
+  if (std::exchange(range.to_acknowledge, true)) return;
+  acknowledge_.emplace_back(said.range, nobody);
+}
+
+}  // namespace muster::inline v0::ps

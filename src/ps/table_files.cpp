@@ -1,0 +1,161 @@
+#include <muster/ps/table_files.hpp>
+
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include <muster/comm/collectives/allreduce.hpp>
+#include <muster/comm/collectives/barrier.hpp>
+#include <muster/comm/collectives/broadcast.hpp>
+#include <muster/core/atomic_file.hpp>
+#include <muster/core/crc32c.hpp>
+#include <muster/core/error.hpp>
+
+#include "bytes.hpp"
+
+namespace muster::inline v0::ps {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* manifest_name = "tables.json";
+
+struct saved_part {
+  std::uint32_t table;
+  std::span<const std::byte> bytes;
+};
+
+std::string read_all(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw data_error({path.string()}, "cannot be read (the checkpoint names it); restore the file");
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// Parts one behind the other: table, bytes, and a checksum over all in the end.
+std::string encode(const std::vector<std::pair<std::uint32_t, std::vector<std::byte>>>& parts) {
+  detail::byte_writer to;
+  for (const auto& [table, bytes] : parts) {
+    to.add(table);
+    to.add(std::uint64_t{bytes.size()});
+    to.add_bytes(bytes);
+  }
+  std::string text = to.take();
+  const std::uint32_t sum = crc32c(std::as_bytes(std::span(text)));
+  text.append(reinterpret_cast<const char*>(&sum), sizeof sum);
+  return text;
+}
+
+std::vector<saved_part> decode(const std::filesystem::path& path, std::string_view text, std::size_t tables) {
+  const auto refuse = [&] {
+    throw data_error({path.string()}, "is damaged (its checksum is wrong); go back to an older checkpoint");
+  };
+  std::uint32_t sum = 0;
+  if (text.size() < sizeof sum) refuse();
+  std::memcpy(&sum, text.data() + text.size() - sizeof sum, sizeof sum);
+  text.remove_suffix(sizeof sum);
+  if (crc32c(std::as_bytes(std::span(text))) != sum) refuse();
+  std::vector<saved_part> parts;
+  for (detail::byte_reader in(text); !in.rest().empty();) {
+    const auto table = in.number<std::uint32_t>();
+    const auto size = in.number<std::uint64_t>();
+    parts.push_back({table, in.bytes(size)});
+    if (!in.good() || table >= tables) refuse();
+  }
+  return parts;
+}
+
+json describe(const table_layout& layout) {
+  json tables = json::array();
+  for (const auto& one : layout.tables())
+    tables.push_back({{"name", one.name}, {"size", one.size}, {"width", one.width}, {"update", one.update}});
+  return tables;
+}
+
+// What one worker cannot do none has done: all throw, those that could with another's failure as the reason.
+void together(group& workers, const std::filesystem::path& folder, const std::function<void()>& part) {
+  std::exception_ptr own;
+  try {
+    part();
+  } catch (...) {
+    own = std::current_exception();
+  }
+  std::int64_t failures[] = {own ? 1 : 0};
+  allreduce(workers, std::span(failures), sum);
+  if (own) std::rethrow_exception(own);
+  if (failures[0] > 0)
+    throw data_error({folder.string()}, "was not saved or loaded (another worker failed in it); see what it says");
+}
+
+}  // namespace
+
+void save_tables(job& of, group& workers, const std::filesystem::path& folder) {
+  auto& tables = of.tables();
+  tables.flush();
+  barrier(workers);  // all pushes count, and nobody makes others
+  const std::uint64_t clock = tables.clock_now();
+  const auto name_of = [](std::uint64_t at, int rank) {
+    return "tables-" + std::to_string(at) + "-" + std::to_string(rank);
+  };
+  std::uint64_t number[] = {clock};  // a name that no file of the save before has
+  if (workers.rank() == 0) {
+    while (std::filesystem::exists(folder / name_of(number[0], 0))) ++number[0];
+  }
+  broadcast(workers, std::span(number), 0);
+  together(workers, folder, [&] {
+    std::filesystem::create_directories(folder);
+    std::vector<std::pair<std::uint32_t, std::vector<std::byte>>> parts;
+    const auto step = static_cast<range_id>(workers.size());
+    for (auto range = static_cast<range_id>(workers.rank()); range < of.layout().ranges(); range += step)
+      parts.emplace_back(of.layout().range(range).table, tables.save(range));
+    write_atomically((folder / name_of(number[0], workers.rank())).string(), encode(parts));
+  });
+  together(workers, folder, [&] {
+    if (workers.rank() != 0) return;
+    const auto manifest = folder / manifest_name;
+    std::vector<std::string> former;
+    if (std::filesystem::exists(manifest)) {
+      const auto read = json::parse(read_all(manifest), nullptr, false);
+      if (read.is_object()) former = read.value("files", former);
+    }
+    std::vector<std::string> files;
+    files.reserve(static_cast<std::size_t>(workers.size()));
+    for (int rank = 0; rank < workers.size(); ++rank) files.push_back(name_of(number[0], rank));
+    write_atomically(
+        manifest.string(),
+        json{{"format", 1}, {"clock", clock}, {"tables", describe(of.layout())}, {"files", files}}.dump(1) + "\n");
+    std::error_code ignored;
+    for (const auto& name : former) std::filesystem::remove(folder / std::filesystem::path(name).filename(), ignored);
+  });
+}
+
+std::optional<std::uint64_t> load_tables(job& of, group& workers, const std::filesystem::path& folder) {
+  std::optional<std::uint64_t> clock;
+  together(workers, folder, [&] {
+    const auto manifest = folder / manifest_name;
+    if (!std::filesystem::exists(manifest)) return;
+    const auto read = json::parse(read_all(manifest), nullptr, false);
+    if (!read.is_object() || read.value("format", 0) != 1 || !read.contains("files"))
+      throw data_error({manifest.string()}, "is no manifest of tables (it is damaged); go back to an older checkpoint");
+    if (read["tables"] != describe(of.layout())) {
+      throw data_error({manifest.string()}, "is of other tables (" + read["tables"].dump() + ", not " +
+                                                describe(of.layout()).dump() + "); give the job those that were saved");
+    }
+    const auto files = read["files"].get<std::vector<std::string>>();
+    for (auto i = static_cast<std::size_t>(workers.rank()); i < files.size();
+         i += static_cast<std::size_t>(workers.size())) {
+      const auto path = folder / std::filesystem::path(files[i]).filename();
+      const auto text = read_all(path);
+      for (const auto& part : decode(path, text, of.layout().tables().size()))
+        of.tables().restore(part.table, part.bytes);
+    }
+    clock = read.value("clock", std::uint64_t{0});
+  });
+  barrier(workers);  // nobody pulls before all is there
+  return clock;
+}
+
+}  // namespace muster::inline v0::ps
