@@ -96,6 +96,11 @@ class run {
       if (world_.rank() == 0) print_header(world_);
       return muster::fixed_session(world_);
     }
+    if (chosen_.resume) {
+      throw muster::configuration_error(
+          "--resume and --elastic on do not go together (who joins an elastic job takes the state of its members); drop "
+          "one of them");
+    }
     return muster::elastic::session(
         context_, {.on_rebuild = [this](muster::group& ranks, const muster::elastic::change& what) {
           if (ranks.rank() == 0 && what.generation == 1) print_header(ranks);
