@@ -89,23 +89,17 @@ class run {
   }
 
  private:
-  /// With `--elastic on` ranks may die and join in any step or evaluation; a death while an epoch's figures are added
-  /// up ends the job.
+  /// With `--elastic on` ranks may die and join in any step or evaluation; a death while an epoch's figures are added up
+  /// ends the job.
   muster::session open_session() {
     if (!context_.elastic()) {
       if (world_.rank() == 0) print_header(world_);
       return muster::fixed_session(world_);
     }
-    if (chosen_.resume) {
-      throw muster::configuration_error(
-          "--resume and --elastic on do not go together (who joins an elastic job takes the state of its members); "
-          "drop "
-          "one of them");
-    }
-    return muster::elastic::session(context_,
-                                    {.on_rebuild = [this](muster::group& ranks, const muster::elastic::change& what) {
-                                      if (ranks.rank() == 0 && what.generation == 1) print_header(ranks);
-                                    }});
+    return muster::elastic::session(
+        context_, {.on_rebuild = [this](muster::group& ranks, const muster::elastic::change& what) {
+          if (ranks.rank() == 0 && what.generation == 1) print_header(ranks);
+        }});
   }
 
   void train_step(muster::step& step) {
