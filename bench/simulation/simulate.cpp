@@ -1,12 +1,15 @@
-// muster's mpi transport and what runs over it, on hosts that SimGrid simulates: smpicxx compiles it, smpirun starts it.
+// muster's mpi transport and what runs over it, on hosts that SimGrid simulates: smpicxx compiles it, smpirun starts
+// it.
 //
 //   smpirun -np 64 -platform p.xml ... simulate allreduce --bytes 1048576 --how ring
-//   ... simulate allreduce --bytes 1048576 --how hierarchical --per-host 16    # within a leaf of the tree, then between
-//   ... simulate step --model resnet20 --batch 32 --compute 0.17 --bucket 262144    # backward pass with gradient buckets
+//   ... simulate allreduce --bytes 1048576 --how hierarchical --per-host 16    # within a leaf of the tree, then
+//   between
+//   ... simulate step --model resnet20 --batch 32 --compute 0.17 --bucket 262144    # backward pass with gradient
+//   buckets
 //   ... simulate servers --servers 10 --model vgg16 --batch 32 --compute 1.9        # the other ranks are trainers
 //
-// muster-bench starts it with the platform and all flags (launcher: simgrid, docs/platform.md). Times are simulated: computing costs
-// nothing but what --compute says, and messages what the platform says. One line is printed.
+// muster-bench starts it with the platform and all flags (launcher: simgrid, docs/platform.md). Times are simulated:
+// computing costs nothing but what --compute says, and messages what the platform says. One line is printed.
 #include <mpi.h>
 #include <simgrid/s4u.hpp>
 
@@ -60,7 +63,8 @@ class hierarchy {
   void allreduce(std::span<float> data) {
     const std::size_t part = data.size() / static_cast<std::size_t>(inner_.size());
     std::vector<float> mine(part);
-    muster::reduce_scatter(inner_, data.first(part * static_cast<std::size_t>(inner_.size())), std::span(mine), muster::sum);
+    muster::reduce_scatter(inner_, data.first(part * static_cast<std::size_t>(inner_.size())), std::span(mine),
+                           muster::sum);
     muster::allreduce(outer_, std::span(mine), muster::sum);
     muster::allgather(inner_, std::span(mine), data.first(part * static_cast<std::size_t>(inner_.size())));
   }
@@ -90,9 +94,11 @@ void allreduce(muster::group& world, const words& said) {
   const double reduction = said.contains("reduction") ? number(said, "reduction") : 0.0;  // only the model knows it
   costs = {number(said, "latency"), 1 / number(said, "bandwidth"), reduction, costs.next_message};
   double model = 0;
-  if (how != "hierarchical") model = muster::estimate(muster::collective::allreduce, by_name(how), bytes, world.size(), costs);
+  if (how != "hierarchical")
+    model = muster::estimate(muster::collective::allreduce, by_name(how), bytes, world.size(), costs);
   if (world.rank() == 0) {
-    std::printf("allreduce %s ranks %d bytes %zu seconds %.9g model %.9g\n", how.c_str(), world.size(), bytes, time, model);
+    std::printf("allreduce %s ranks %d bytes %zu seconds %.9g model %.9g\n", how.c_str(), world.size(), bytes, time,
+                model);
   }
 }
 
@@ -139,8 +145,8 @@ void servers(muster::group& world, const words& said) {
   const double time = timed(world, [&] { simulation::serve_or_train(world, how, steps); });
   if (world.rank() == 0) {
     const int trainers = world.size() - count;
-    std::printf("servers %d trainers %d bytes %zu compute %.9g seconds %.9g throughput %.9g\n", count, trainers, how.bytes,
-                how.compute, time, number(said, "batch") * trainers / time);
+    std::printf("servers %d trainers %d bytes %zu compute %.9g seconds %.9g throughput %.9g\n", count, trainers,
+                how.bytes, how.compute, time, number(said, "batch") * trainers / time);
   }
 }
 
@@ -152,7 +158,8 @@ int run(int argc, char** argv) {
     const bool alone = i + 1 == argc || std::string(argv[i + 1]).starts_with("--");
     said[word.substr(2)] = alone ? "" : argv[++i];
   }
-  // Crowded, so that a rank that waits gives the processor away at once: see waiting.cpp. Its clock is the simulation's.
+  // Crowded, so that a rank that waits gives the processor away at once: see waiting.cpp. Its clock is the
+  // simulation's.
   auto library = muster::detail::mpi_library::acquire();
   MPI_Comm comm = MPI_COMM_NULL;
   MPI_Comm_dup(MPI_COMM_WORLD, &comm);

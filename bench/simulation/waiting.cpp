@@ -40,8 +40,8 @@ void watch(MPI_Request* request) {
   under_way.push_back({request});
 }
 
-// What has arrived may be asked for after something else: an algorithm looks at a message a turn, and at a body after its
-// head. So it gets some turns before the next wait.
+// What has arrived may be asked for after something else: an algorithm looks at a message a turn, and at a body after
+// its head. So it gets some turns before the next wait.
 bool may_ask() {
   const bool unasked = std::any_of(under_way.begin(), under_way.end(), [](const message& m) { return m.arrived; });
   return unasked && turns++ < 2 * under_way.size() + 16;
@@ -72,11 +72,13 @@ void wait_for_one() {
 
 extern "C" {
 
-int __real_MPI_Isend(const void* data, int count, MPI_Datatype type, int peer, int tag, MPI_Comm comm, MPI_Request* made);
+int __real_MPI_Isend(const void* data, int count, MPI_Datatype type, int peer, int tag, MPI_Comm comm,
+                     MPI_Request* made);
 int __real_MPI_Irecv(void* data, int count, MPI_Datatype type, int peer, int tag, MPI_Comm comm, MPI_Request* made);
 int __real_MPI_Test(MPI_Request* request, int* done, MPI_Status* status);
 
-int __wrap_MPI_Isend(const void* data, int count, MPI_Datatype type, int peer, int tag, MPI_Comm comm, MPI_Request* made) {
+int __wrap_MPI_Isend(const void* data, int count, MPI_Datatype type, int peer, int tag, MPI_Comm comm,
+                     MPI_Request* made) {
   const int code = __real_MPI_Isend(data, count, type, peer, tag, comm, made);
   if (code == MPI_SUCCESS) watch(made);
   return code;

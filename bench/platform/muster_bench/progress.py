@@ -71,17 +71,22 @@ def _kind(run):
     return run.experiment.name, run.ranks
 
 
+def _telling(group, shown):
+    """The parameters by which it differs from others of its experiment and row."""
+    others = [other for other in shown if (other.experiment, other.row) == (group.experiment, group.row)]
+    return [key for key in group.parameters
+            if key != "ranks" and len({str(other.parameters.get(key)) for other in others}) > 1]
+
+
 def scaling_table(groups):
     """Speed-up and efficiency of groups that have a baseline, as text."""
     shown = [group for group in groups if group.ranks > 1 and any(name in group.extra for name in SPEEDUPS)]
     if not shown:
         return ""
     names = [name for name in SPEEDUPS if any(name in group.extra for group in shown)]
-    varying = {key for group in shown for key in group.parameters
-               if key != "ranks" and len({str(other.parameters.get(key)) for other in shown}) > 1}
     lines = [["", "ranks", *names]]
     for group in shown:
-        lines.append([group.label([key for key in group.parameters if key in varying]), str(group.ranks),
+        lines.append([group.label(_telling(group, shown)), str(group.ranks),
                       *[f"{group.extra[name]:.3f}" if name in group.extra else "" for name in names]])
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     return "\n".join("  ".join([line[0].ljust(widths[0]), *[cell.rjust(width) for cell, width in zip(line[1:], widths[1:])]])
