@@ -1,6 +1,7 @@
 #include "powersgd_reducer.hpp"
 
 #include <algorithm>
+#include <span>
 
 #include <muster/comm/collectives/allreduce.hpp>
 #include <muster/core/hash.hpp>
@@ -14,6 +15,20 @@ std::span<float> take(std::span<float>& from, std::size_t count) {
   return taken;
 }
 
+/// The first extents for rows and the others for columns, cut where rows + columns are least: what is sent grows with
+/// them. A kernel of 3 x 3 x 16 x 16 is 144 rows of 16, and not, as its first extent alone would have it, 3 of 768.
+low_rank_shape as_matrix(std::span<const std::size_t> extents, std::size_t rank) {
+  std::size_t all = 1;
+  for (const std::size_t extent : extents) all *= extent;
+  low_rank_shape best{1, all, rank};
+  std::size_t rows = 1;
+  for (const std::size_t extent : extents) {
+    rows *= extent;
+    if (rows != 0 && rows + all / rows < best.rows + best.columns) best = {rows, all / rows, rank};
+  }
+  return best;
+}
+
 }  // namespace
 
 void powersgd_reducer::attach(arena& of, std::span<const gradient_bucket> buckets) {
@@ -24,9 +39,7 @@ void powersgd_reducer::attach(arena& of, std::span<const gradient_bucket> bucket
     std::size_t size = 0;
     for (const std::size_t tensor : bucket.tensors) {
       const auto values = of.gradient(tensor);
-      const auto& extents = of.shapes()[tensor].extents;
-      const std::size_t rows = extents.empty() ? 1 : extents.front();
-      const low_rank_shape shape{rows, rows == 0 ? 0 : values.size() / rows, rank_};
+      const auto shape = as_matrix(of.shapes()[tensor].extents, rank_);
       if (!shape.pays()) {
         made.plain.push_back(values);
         size += values.size();

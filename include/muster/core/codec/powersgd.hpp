@@ -7,7 +7,7 @@
 
 namespace muster::inline v0 {
 
-/// A tensor as PowerSGD sees it: `rows` (its first extent) by `columns` (all others), approximated by `rank` columns.
+/// A tensor as PowerSGD sees it: `rows` (its first extents) by `columns` (the others), approximated by `rank` columns.
 struct low_rank_shape {
   std::size_t rows = 0;
   std::size_t columns = 0;
