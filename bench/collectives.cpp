@@ -88,7 +88,8 @@ class table {
     medians_.clear();
     least_.clear();
     for (auto& [name, all] : times) {
-      least_[name] = *std::min_element(all.begin(), all.end());
+      least_[name] =
+          all.empty() ? 0 : *std::min_element(all.begin(), all.end());  // none at a rank that does not report
       medians_[name] = bench::median(std::move(all));
     }
     measured_ = bytes;
