@@ -315,18 +315,26 @@ void group_state::time_out(const operation_state& op) {
 void group_state::poll_notices() noexcept {
   try {
     notice message;
-    while (!failure_ && transport->poll(message)) handle(message);
+    while (!failure_ && transport->poll(message)) {
+      // A rank that is gone may have said why in the group that this one was made from, and that came before its end.
+      // Whoever works there just now hears of the end too: the wait is short.
+      if (message.what == notice::kind::gone) hear_parent(true);
+      handle(message);
+    }
   } catch (...) {
     fail(std::current_exception());
   }
-  if (!failure_ && parent) {
-    // Somebody who works on the parent just now polls there, and hears of it.
-    const auto lock =
-        parent->threaded ? std::unique_lock(parent->mutex_, std::try_to_lock) : std::unique_lock<std::mutex>();
-    if (parent->threaded && !lock.owns_lock()) return;
-    parent->poll_notices();
-    if (parent->failed()) fail(parent->failure(), true);  // whose members ours are: they hear of it there
-  }
+  if (!failure_) hear_parent(false);
+}
+
+void group_state::hear_parent(bool waits) noexcept {
+  if (!parent) return;
+  std::unique_lock<std::mutex> lock;
+  if (parent->threaded)
+    lock = waits ? std::unique_lock(parent->mutex_) : std::unique_lock(parent->mutex_, std::try_to_lock);
+  if (parent->threaded && !lock.owns_lock()) return;  // who works on the parent just now polls there, and hears of it
+  parent->poll_notices();
+  if (parent->failed()) fail(parent->failure(), true);  // whose members ours are: they hear of it there
 }
 
 void group_state::handle(const notice& message) {

@@ -131,6 +131,7 @@ class group_state {
   void append(operation_state& op) noexcept;
   bool advance(operation_state& op, bool& moved);
   void finish_head(std::exception_ptr failure) noexcept;
+  void hear_parent(bool waits) noexcept;
   void handle(const notice& message);
   void compare_position(int peer, const stamp& theirs);
   void tell_position(const operation_state& op);

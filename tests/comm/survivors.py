@@ -190,10 +190,6 @@ def give_up(draw, ranks, start):
         if how == "quit" and rank.rank == quitter:
             continue
         _, said, named, text = rank.error()
-        # Over tcp the end of a process that quits at once may be seen before its last words, about once in sixty rounds:
-        # a known weakness. It is named all the same.
-        if how == "quit" and options.transport == "tcp" and named == [quitter] and {status, said} <= {4, 9}:
-            continue
         if status != 9 or said != 9 or named != [quitter] or "had enough" not in text:
             raise Failure(f"rank {rank.rank} ends with {status}, not 9 for rank {quitter}: {text}")
 

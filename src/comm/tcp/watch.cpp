@@ -19,7 +19,7 @@ namespace {
 constexpr std::size_t most_unsent = std::size_t{1} << 20;
 constexpr std::size_t most_unsent_of_no_matter = std::size_t{64} << 10;
 
-// A stream of data that broke may be the end of a rank whose last words are still to be read.
+// A stream of data that broke, or another rank's loss, may be the end of a rank whose last words are still to be read.
 constexpr std::chrono::milliseconds for_last_notices{50};
 
 }  // namespace
@@ -186,14 +186,22 @@ void tcp_watch::take_orders() {
     orders.swap(orders_);
   }
   for (const auto& what : orders) {
-    line& of = line_of(what.peer);
     if (what.broken.empty()) {
       dial(what.peer);
-    } else if (!of.goodbye && of.condemned == clock::time_point::max()) {
-      of.condemned = clock::now() + for_last_notices;
-      of.verdict = what.broken;
+    } else {
+      condemn(what.peer, what.broken, -1);
     }
   }
+}
+
+// What this rank saw itself counts for more than what it was told.
+void tcp_watch::condemn(int peer, const std::string& why, int witness) {
+  line& of = line_of(peer);
+  const bool is_new = of.condemned == clock::time_point::max();
+  if (of.goodbye || (!is_new && (witness >= 0 || of.witness < 0))) return;
+  if (is_new) of.condemned = clock::now() + for_last_notices;
+  of.verdict = why;
+  of.witness = witness;
 }
 
 // ---- signs of life ----
@@ -233,7 +241,8 @@ void tcp_watch::listen(int peer) {
       const auto n = of.socket.try_read(bytes);
       if (!n) return;
       if (*n == 0) {
-        if (!of.goodbye) return lose(peer, of.verdict.empty() ? "its connection ended" : of.verdict);
+        const bool broke = of.condemned != clock::time_point::max() && of.witness < 0;
+        if (!of.goodbye) return lose(peer, broke ? of.verdict : "its connection ended");
         const std::lock_guard lock(lines_mutex_);
         of.socket = {};
         return;
@@ -281,8 +290,8 @@ void tcp_watch::hear(int peer, const frame& head, std::span<const std::byte> pay
       return mesh_.hear_leave(peer, head.generation, head.number());
     case frame_kind::suspect:
       if (head.number() >= lines_.size() || static_cast<int>(head.number()) == rank_) return;
-      return mesh_.lose(static_cast<int>(head.number()),
-                        std::string(reinterpret_cast<const char*>(payload.data()), payload.size()), peer);
+      return condemn(static_cast<int>(head.number()),
+                     std::string(reinterpret_cast<const char*>(payload.data()), payload.size()), peer);
     case frame_kind::goodbye:
       line_of(peer).goodbye = true;
       line_of(peer).condemned = clock::time_point::max();
@@ -322,7 +331,10 @@ void tcp_watch::expire(clock::time_point now) {
   for (std::size_t i = 0; i < lines_.size(); ++i) {
     const int peer = static_cast<int>(i);
     line& of = lines_[i];
-    if (now >= of.condemned) {
+    if (now >= of.condemned && of.witness >= 0) {
+      of.condemned = clock::time_point::max();
+      mesh_.lose(peer, of.verdict, of.witness);
+    } else if (now >= of.condemned) {
       lose(peer, of.verdict);
     } else if (of.socket && !of.goodbye && now - of.heard > silence) {
       const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(silence).count();

@@ -91,8 +91,9 @@ class tcp_watch {
     std::vector<std::byte> out;  // with lines_mutex_
     clock::time_point heard;
     bool goodbye = false;
-    clock::time_point condemned = clock::time_point::max();  // a stream of data broke: lost then at the latest
+    clock::time_point condemned = clock::time_point::max();  // lost then at the latest: a stream of data broke,
     std::string verdict;
+    int witness = -1;  // or another rank has lost it
   };
 
   void run(const std::stop_token& stop);
@@ -116,6 +117,7 @@ class tcp_watch {
   void listen(int peer);
   void hear(int peer, const frame& head, std::span<const std::byte> payload);
   void flush(line& one);  // with lines_mutex_
+  void condemn(int peer, const std::string& why, int witness);
   void lose(int peer, const std::string& why);
 
   [[nodiscard]] line& line_of(int peer) { return lines_[static_cast<std::size_t>(peer)]; }
