@@ -96,7 +96,7 @@ def contenders(programs, ranks, cores):
     muster = programs["muster"]
 
     def as_called(who):
-        return who if who.startswith(("muster", "gloo", "memory")) else None
+        return who if who.startswith(("muster", "gloo")) or who.endswith("_limit") else None
 
     if "launcher" in muster:
         flags = pin["openmpi"] if muster.get("mpi") == "openmpi" else []
@@ -110,8 +110,8 @@ def contenders(programs, ranks, cores):
         for name, flags in ((f"{mpi}_tuned", tune[mpi]), (mpi, [])):
             peer = programs.get(mpi)
             yield name, {"mpi": name}.get, peer and [peer["launcher"], *pin[mpi], *flags, "-n", str(ranks), peer["program"]]
-    if ranks == 2:
-        yield "memory_limit", as_called, [programs["memory_limit"]["program"]]
+    for limit in ("memory_limit", "loopback_limit") if ranks == 2 else ():
+        yield limit, as_called, [programs[limit]["program"]]
     gloo = programs.get("gloo")
     yield "gloo", as_called, gloo and [gloo["program"], str(ranks)]
 

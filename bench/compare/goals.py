@@ -21,6 +21,7 @@ ALLREDUCE = {
 ONE, ANY_LARGE = (64 * KIB, 64 * KIB), (MIB, 64 * MIB)
 TCP = {2: {SMALL: 3.0, ONE: 2.0, ANY_LARGE: 1.6}, 4: {SMALL: 3.0, ONE: 3.0, ANY_LARGE: 1.9}}
 OF_MEMORY_LIMIT = 0.85  # of the speed at which two processes can read and write twice the bytes: 2 ranks, registered
+OF_LOOPBACK = 0.9  # of the speed at which two processes can exchange as many bytes over a bare connection
 OF_BARE_CALL = 0.9  # of the speed of a call of 4 bytes without deadlines, abort checks and type dispatch
 ROOTED = 1.5  # broadcast and reduce, times faster than Open MPI, at every size
 
@@ -68,6 +69,9 @@ def judge(results, cores):
             default = fill(dataclasses.replace(line), times, "allreduce", "muster_tcp", ["gloo_default"], sizes)
             line.at_default = default.ratio
             lines.append(line)
+            if ranks == 2:
+                line = Line(line.who, "the bare loopback", BANDS[band], OF_LOOPBACK)
+                lines.append(fill(line, times, "allreduce", "muster_tcp", ["loopback_limit"], sizes))
     for ranks, times in results.items():
         if ranks <= cores:  # it spins
             line = Line(f"allreduce, {ranks} ranks, private", "the bare transport", "4 B", OF_BARE_CALL)

@@ -56,10 +56,13 @@ assert close(mean.ratio, 6.0), mean  # of 3 and 12
 
 # A size at which no peer came to an end is left out of its band.
 over_tcp = times(muster_tcp=[1.0] * 3, gloo_ring=[2.0] * 3, gloo_ring_busy=[3.0] * 3)
+over_tcp["allreduce", "loopback_limit", 65536] = [0.8] * 3
 for peer in ("gloo_ring", "gloo_ring_busy"):
     del over_tcp["allreduce", peer, 64 << 20]
-without = line_of(goals.judge({2: over_tcp}, 2), "allreduce, 2 ranks over tcp", "1 MiB and up, without 64 MiB")
+without = line_of(goals.judge({2: over_tcp}, 2), "allreduce, 2 ranks over tcp", "1 MiB and up, without 64 MiB", "Gloo")
 assert close(without.ratio, 2.0) and without.verdict == "met", without
+bare = line_of(goals.judge({2: over_tcp}, 2), "allreduce, 2 ranks over tcp", "64 KiB", "loopback")
+assert close(bare.ratio, 0.8) and bare.verdict == "missed", bare
 
 # With more ranks than cores MPICH is no peer; what was not measured is neither met nor missed.
 crowded = line_of(goals.judge({4: measured}, cores=2), "allreduce, 4 ranks on 2 cores, private", "64 KiB to 1 MiB")
