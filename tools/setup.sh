@@ -49,16 +49,16 @@ install_missing() {
     die "apt-get failed (see above); once that is mended run this again, or as root: $line"
 }
 
-# configure PRESET OPTION...: into build/PRESET, with Ninja where there is one and nobody chose otherwise.
+# configure FOLDER PRESET OPTION...: into FOLDER, with Ninja where there is one and nobody chose otherwise.
 configure() {
-  local preset=$1 cache=build/$1/CMakeCache.txt generator=()
-  shift
+  local folder=$1 preset=$2 cache=$1/CMakeCache.txt generator=()
+  shift 2
   if [ -f "$cache" ] && ! grep -qxF "CMAKE_HOME_DIRECTORY:INTERNAL=$PWD" "$cache"; then
-    say "build/$preset was configured for another folder: configuring it anew"
-    rm -rf "$cache" "build/$preset/CMakeFiles"
+    say "$folder was configured for another folder: configuring it anew"
+    rm -rf "$cache" "$folder/CMakeFiles"
   fi
   if [ ! -f "$cache" ] && [ -z "${CMAKE_GENERATOR:-}" ] && command -v ninja >/dev/null; then generator=(-G Ninja); fi
-  cmake --preset "$preset" "${generator[@]}" "$@"
+  cmake --preset "$preset" -B "$folder" "${generator[@]}" "$@"
 }
 
 # What compiling any of it needs, and what running on several ranks does.

@@ -33,7 +33,7 @@ build_and_test() {
   local preset=$1 tests=$2 report=$PWD/build/$1/test-report.xml
   shift 2
   say "building build/$preset"
-  configure "$preset" -DMUSTER_WERROR=ON -DMUSTER_BUILD_TESTS=ON -DMUSTER_BUILD_EXAMPLES=ON "$@"
+  configure "build/$preset" "$preset" -DMUSTER_WERROR=ON -DMUSTER_BUILD_TESTS=ON -DMUSTER_BUILD_EXAMPLES=ON "$@"
   cmake --build "build/$preset" --parallel "$cores"
   say "testing build/$preset"
   rm -f "$report"
