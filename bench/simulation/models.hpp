@@ -66,11 +66,16 @@ inline std::vector<muster::tensor_shape> vgg16() {
   return made;
 }
 
+/// MLBench's 2a on epsilon: 2,000 weights and an intercept.
+inline std::vector<muster::tensor_shape> logistic() { return {{"weights", {2000}}, {"intercept", {1}}}; }
+
 /// By name. Throws configuration_error for another.
 inline std::vector<muster::tensor_shape> tensors_of(const std::string& model) {
   if (model == "resnet20") return resnet20();
   if (model == "vgg16") return vgg16();
-  throw muster::configuration_error("unknown model '" + model + "' (known: resnet20, vgg16); use one of these");
+  if (model == "logistic") return logistic();
+  throw muster::configuration_error("unknown model '" + model +
+                                    "' (known: resnet20, vgg16, logistic); use one of these");
 }
 
 }  // namespace simulation

@@ -1,12 +1,21 @@
 """What files say, and what is said of files that cannot be used."""
+import subprocess
+import sys
 import unittest
 
-from bench import Case
+from bench import Case, PROGRAM
 
 from muster_bench import document
 from muster_bench.errors import Refusal
 from muster_bench.sweep import expand, values_of
 from muster_bench.text import bytes_of, fill, fill_words, words_of
+
+
+class Python(unittest.TestCase):
+    def test_without_its_packages(self):
+        ran = subprocess.run([sys.executable, "-S", PROGRAM, "--help"], capture_output=True, text=True, timeout=60)
+        self.assertEqual((ran.returncode, ran.stderr.count("\n")), (2, 1), ran.stderr)
+        self.assertIn("yaml and matplotlib cannot be imported", ran.stderr)
 
 
 class Sweeps(unittest.TestCase):
