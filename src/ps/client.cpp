@@ -73,6 +73,7 @@ pending::pending(pending&& other) noexcept
     : of_(std::exchange(other.of_, nullptr)),
       first_(other.first_),
       more_(std::move(other.more_)),
+      version_(other.version_),
       pull_(std::move(other.pull_)) {}
 pending& pending::operator=(pending&& other) noexcept {
   if (this == &other) return *this;
@@ -80,6 +81,7 @@ pending& pending::operator=(pending&& other) noexcept {
   of_ = std::exchange(other.of_, nullptr);
   first_ = other.first_;
   more_ = std::move(other.more_);
+  version_ = other.version_;
   pull_ = std::move(other.pull_);
   return *this;
 }
@@ -101,7 +103,7 @@ void pending::wait() {
   of_->wait_until([&] { return of_->is_done(*this); }, pull_ ? "pull" : "push");
 }
 
-std::uint64_t pending::version() const noexcept { return pull_ ? pull_->version : 0; }
+std::uint64_t pending::version() const noexcept { return pull_ ? std::min(version_, pull_->version) : version_ + 1 == 0 ? 0 : version_; }
 
 // ---- dense ----
 
@@ -135,12 +137,13 @@ pending client::pull_async(std::uint32_t table, std::span<float> values, std::si
   pending made;
   for_each_part(of_->layout(), table, offset, values.size(),
                 [&](range_id range, std::size_t from, std::size_t size, std::size_t at) {
+                  if (of_->read_part(range, from, values.subspan(at, size), made.version_)) return;
                   of_->pull_part(
                       made, range,
                       {.offset = static_cast<std::uint32_t>(from), .count = static_cast<std::uint32_t>(size)},
                       values.data() + at, {}, 0);
                 });
-  of_->begun(true);
+  if (made.of_ != nullptr) of_->begun(true);
   return made;
 }
 

@@ -1,5 +1,6 @@
 #include <muster/ps/job.hpp>
 
+#include <algorithm>
 #include <random>
 
 #include <muster/comm/collectives/allgather.hpp>
@@ -108,16 +109,29 @@ struct job::implementation {
     const auto protocol = protocol_of(options);
     link->introduce({.from = self, .map_version = first.version});
     if (self.at + servers >= size) {
-      server = std::make_unique<detail::server_process>(self, protocol, layout, *link, *keeper, first);
+      server =
+          std::make_unique<detail::server_process>(self, protocol, layout, ranks.transport(), *link, *keeper, first);
     } else {
       worker = std::make_unique<detail::worker_process>(self, options, protocol, layout, *link, *keeper, first);
       tables = std::make_unique<client>(*worker);
     }
+    show();
   }
   implementation(const implementation&) = delete;
   implementation& operator=(const implementation&) = delete;
   ~implementation() {
     if (!ended) ranks.abort("rank " + std::to_string(ranks.rank()) + " has left the job of its parameter server");
+  }
+  // Workers learn where servers of their host keep what they may read.
+  void show() {
+    const std::uint64_t mine[] = {server ? server->shown() : 0};
+    std::vector<std::uint64_t> names(static_cast<std::size_t>(ranks.size()));
+    allgather(ranks, mine, names);
+    if (!worker || std::all_of(names.begin(), names.end(), [](std::uint64_t name) { return name == 0; })) return;
+    std::vector<detail::shown_values> shown;
+    for (std::size_t at = 0; at < names.size(); ++at)
+      shown.emplace_back(ranks.transport(), static_cast<int>(at), names[at], layout.ranges());
+    worker->look_at(std::move(shown));
   }
   group checked(group& all) {
     check(all, options, layout);

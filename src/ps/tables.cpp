@@ -51,8 +51,8 @@ void row_index::grow() {
 
 // ---- tables ----
 
-tables::tables(const table_layout& layout, const consistency& how)
-    : layout_(layout), bulk_(how.what == consistency::kind::bulk), kept_(layout.ranges()) {
+tables::tables(const table_layout& layout, const consistency& how, showcase& shown)
+    : layout_(layout), shown_(shown), bulk_(how.what == consistency::kind::bulk), kept_(layout.ranges()) {
   for (const auto& one : layout.tables()) updates_.push_back(make_update(one.update));
 }
 
@@ -63,9 +63,21 @@ tables::kept_range& tables::of(range_id range) {
   kept.made = true;
   const auto& where = layout_.range(range);
   if (where.size == 0) return kept;
-  kept.dense = buffer<float>(where.size * (1 + updates_[where.table]->states()));
+  kept.dense = made_for(range);
   std::fill_n(kept.dense.begin(), where.size, layout_.table_of(range).initial);
+  shown_.place(range, kept.dense.span().first(where.size));
   return kept;
+}
+
+buffer<float> tables::made_for(range_id range) const {
+  const auto& where = layout_.range(range);
+  return buffer<float>(where.size * (1 + updates_[where.table]->states()), shown_.memory());
+}
+
+void tables::reset(range_id range) {
+  shown_.begin(range);
+  shown_.place(range, {});
+  kept_[range] = {};
 }
 
 bool tables::accepts(range_id range, const message& asked) const {
@@ -148,6 +160,7 @@ void tables::add_to_sum(range_id range, kept_range& kept, const log_entry& entry
 void tables::apply(range_id range, const log_entry& entry) {
   auto& kept = of(range);
   const auto& where = layout_.range(range);
+  shown_.begin(range);
   if (entry.what == log_entry::kind::fold) {
     const auto found = kept.sums.find(entry.clock);
     if (found == kept.sums.end()) return;
@@ -310,7 +323,7 @@ bool tables::load(range_id range, std::span<const std::byte> saved) {
     const auto bytes = in.bytes(count * sizeof(*to));
     if (!bytes.empty()) std::memcpy(to, bytes.data(), bytes.size());
   };
-  read.dense = buffer<float>(static_cast<std::size_t>(dense));
+  if (dense > 0) read.dense = made_for(range);
   take(read.dense.data(), read.dense.size());
   for (std::uint64_t i = 0; i < rows; ++i) {
     if (read.rows.find_or_add(in.number<std::uint64_t>()) != i) return false;
@@ -334,7 +347,9 @@ bool tables::load(range_id range, std::span<const std::byte> saved) {
     }
   }
   if (!in.whole()) return false;
+  shown_.begin(range);
   kept_[range] = std::move(read);
+  if (where.size != 0) shown_.place(range, std::as_const(kept_[range].dense).span().first(dense == 0 ? 0 : where.size));
   return true;
 }
 

@@ -11,6 +11,8 @@
 #include <muster/ps/server.hpp>
 #include <muster/ps/table.hpp>
 
+#include "showcase.hpp"
+
 namespace muster::inline v0::ps::detail {
 
 /// Rows of floats under 64-bit keys, in the order in which they came: open addressing, and one array of all rows, so
@@ -37,14 +39,15 @@ class row_index {
 /// that `saves` or `restores` have all that there is.
 class tables final : public range_storage {
  public:
-  tables(const table_layout& layout, const consistency& how);
+  /// Dense values lie where `shown` has workers read them, if anybody does.
+  tables(const table_layout& layout, const consistency& how, showcase& shown);
 
   [[nodiscard]] bool accepts(range_id range, const message& asked) const override;
   void apply(range_id range, const log_entry& entry) override;
   [[nodiscard]] std::span<const std::byte> read(range_id range, const message& pull) override;
   void save(range_id range, std::string& to) const override;
   [[nodiscard]] bool load(range_id range, std::span<const std::byte> saved) override;
-  void reset(range_id range) override { kept_[range] = {}; }
+  void reset(range_id range) override;
 
  private:
   // What bulk-synchronous pushes of one clock add up to.
@@ -71,7 +74,10 @@ class tables final : public range_storage {
   [[nodiscard]] std::span<const std::byte> read_all(range_id range, const kept_range& kept);
   void add_to_sum(range_id range, kept_range& kept, const log_entry& entry);
 
+  [[nodiscard]] buffer<float> made_for(range_id range) const;
+
   const table_layout& layout_;
+  showcase& shown_;
   bool bulk_;
   std::vector<std::shared_ptr<const update_function>> updates_;  // by table
   std::vector<kept_range> kept_;

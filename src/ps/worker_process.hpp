@@ -15,6 +15,7 @@
 
 #include "link.hpp"
 #include "map_keeper.hpp"
+#include "showcase.hpp"
 
 namespace muster::inline v0::ps::detail {
 
@@ -37,6 +38,10 @@ class worker_process final : public worker_outlet {
   void push_own_part(pending& to, range_id range, message what, std::vector<std::byte> payload);
   void pull_part(pending& to, range_id range, const message& what, float* out, std::vector<std::uint32_t> rows,
                  std::size_t width);
+  /// Reads values of a range where its server keeps them, if they lie in reach and may be read now.
+  [[nodiscard]] bool read_part(range_id range, std::size_t offset, std::span<float> to, std::uint64_t& version);
+  /// What the servers let this worker read, by place.
+  void look_at(std::vector<shown_values> shown) { shown_ = std::move(shown); }
   /// All of a range, as a checkpoint has it.
   void pull_all(pending& to, range_id range, std::vector<std::byte>& saved);
   void begun(bool pulls);
@@ -86,6 +91,8 @@ class worker_process final : public worker_outlet {
   std::size_t asked_bytes_ = 0;         // of answers that have not come
   std::vector<std::deque<owned>> own_;  // by range: payloads that are nobody else's
   std::vector<std::uint64_t> versions_;
+  std::vector<shown_values> shown_;  // by place
+  int reads_ = 0;                    // since progress was made
 };
 
 template <class Ready>

@@ -48,6 +48,7 @@ class [[nodiscard]] pending {
   detail::worker_process* of_ = nullptr;
   part first_{};
   std::vector<part> more_;
+  std::uint64_t version_ = ~std::uint64_t{0};  // of what was read in place
   std::unique_ptr<detail::open_pull> pull_;
 };
 
