@@ -301,6 +301,7 @@ std::uint64_t client::version(std::uint32_t table, std::size_t element) const {
   return of_->version(of_->layout().range_of_element(table, element));
 }
 
+std::uint64_t client::read_in_place() const noexcept { return of_->read_in_place(); }
 const shard_map& client::map() const noexcept { return of_->core().map(); }
 
 }  // namespace muster::inline v0::ps

@@ -18,6 +18,16 @@ namespace muster::inline v0::ps::detail {
 
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
+// Reads what another thread or process may be writing: the sequence lock tells whether it was whole.
+#if defined(__SANITIZE_THREAD__)
+[[gnu::no_sanitize("thread")]] inline void copy_unlocked(float* to, const std::byte* from, std::size_t bytes) noexcept {
+  const auto* const values = reinterpret_cast<const volatile float*>(from);
+  for (std::size_t i = 0; i < bytes / sizeof(float); ++i) to[i] = values[i];
+}
+#else
+inline void copy_unlocked(float* to, const std::byte* from, std::size_t bytes) noexcept { std::memcpy(to, from, bytes); }
+#endif
+
 /// One range, in memory that the server writes and all of its host read: a sequence lock (Lameter 2005), whose `turn`
 /// is odd while anything of it, or the values, is being changed.
 struct alignas(64) shown_entry {
@@ -143,7 +153,7 @@ class shown_values {
         return false;
       const std::byte* const values = over_->look(server_, place - 1 + offset * sizeof(float), to.size_bytes());
       if (values == nullptr) return false;
-      std::memcpy(to.data(), values, to.size_bytes());
+      copy_unlocked(to.data(), values, to.size_bytes());
       std::atomic_thread_fence(std::memory_order_acquire);  // behind all of the values
       if (one.turn.load(std::memory_order_relaxed) != turn) continue;
       version = seen;

@@ -75,6 +75,7 @@ bool worker_process::read_part(range_id range, std::size_t offset, std::span<flo
   if (at.at >= shown_.size()) return false;
   std::uint64_t seen = 0;
   if (!shown_[at.at].read(range, offset, to, protocol_.how, core_.clock_now(), seen)) return false;
+  ++read_in_place_;
   versions_[range] = seen;
   version = std::min(version, seen);
   return true;
@@ -92,6 +93,7 @@ void worker_process::pull_part(pending& to, range_id range, const message& what,
   to.of_ = this;
   if (!to.pull_) to.pull_ = std::make_unique<open_pull>();
   const auto number = core_.pull(range, what, true, now_);
+  ++asked_at_once_;
   to.pull_->numbers.push_back(number);
   ++to.pull_->left;
   targets_[number] = {to.pull_.get(), out, std::move(rows), width, bytes, nullptr};
@@ -101,6 +103,7 @@ void worker_process::pull_all(pending& to, range_id range, std::vector<std::byte
   to.of_ = this;
   to.pull_ = std::make_unique<open_pull>();
   const auto number = core_.pull(range, {.flags = saves}, true, now_);
+  ++asked_at_once_;
   to.pull_->numbers.push_back(number);
   ++to.pull_->left;
   targets_[number] = {to.pull_.get(), nullptr, {}, 0, 0, &saved};
@@ -108,9 +111,9 @@ void worker_process::pull_all(pending& to, range_id range, std::vector<std::byte
 
 // What was begun leaves now, unless more of the kind can be expected while answers are due.
 void worker_process::begun(bool pulls) {
-  if (pulls || core_.unacknowledged() <= 1) {
-    ship();
-  }
+  const bool alone = pulls ? core_.unanswered() <= asked_at_once_ : core_.unacknowledged() <= 1;
+  if (pulls) asked_at_once_ = 0;
+  if (alone) ship();
 }
 
 // ---- in ----

@@ -53,6 +53,7 @@ class worker_process final : public worker_outlet {
   template <class Ready>
   void wait_until(const Ready& ready, std::string_view what);
   [[nodiscard]] std::uint64_t version(range_id range) const noexcept { return versions_[range]; }
+  [[nodiscard]] std::uint64_t read_in_place() const noexcept { return read_in_place_; }
   void wait_for_others();
   void finish();
 
@@ -89,9 +90,11 @@ class worker_process final : public worker_outlet {
   clock::time_point next_tick_{};
   std::unordered_map<std::uint64_t, target> targets_;
   std::size_t asked_bytes_ = 0;         // of answers that have not come
+  std::size_t asked_at_once_ = 0;       // pulls of one call
   std::vector<std::deque<owned>> own_;  // by range: payloads that are nobody else's
   std::vector<std::uint64_t> versions_;
   std::vector<shown_values> shown_;  // by place
+  std::uint64_t read_in_place_ = 0;
   int reads_ = 0;                    // since progress was made
 };
 

@@ -184,6 +184,37 @@ TEST_CASE("bulk-synchronous steps are steps by the sum of all workers") {
   });
 }
 
+TEST_CASE("whoever pulls while others push sees whole pushes, read in place or sent") {
+  const auto over = GENERATE(from_range(fabrics()));
+  INFO(over);
+  constexpr std::size_t size = 30000;  // three ranges
+  constexpr float pushes = 500;
+  const auto options = patient({.tables = {{.name = "w", .size = size, .ranges = 3}}, .servers = 2, .replicas = 1});
+  run_job(over, 3, options, [&](ps::job& job, muster::group& workers) {
+    auto& tables = job.tables();
+    std::vector<float> values(size, 1.0f);
+    if (workers.rank() == 0) {
+      for (float i = 0; i < pushes; ++i) tables.push(0, values);
+      muster::barrier(workers);
+      return;
+    }
+    float last = 0;
+    while (last < pushes) {
+      auto pulled = tables.pull_async(0, values);
+      pulled.wait();
+      for (std::size_t begin = 0; begin < size; begin += size / 3) {
+        for (std::size_t i = 0; i < size / 3; ++i) require(values[begin + i] == values[begin], "a push that is whole");
+      }
+      const float least = *std::min_element(values.begin(), values.end());
+      require(static_cast<float>(pulled.version()) == least, "the version of what was seen");
+      require(values[0] >= last, "what was seen stays");
+      last = values[0];
+    }
+    require((tables.read_in_place() > 0) == (over == test::fabric::shm), "reads in place over shared memory");
+    muster::barrier(workers);
+  });
+}
+
 TEST_CASE("no worker is further ahead than the bound") {
   const auto over = GENERATE(from_range(fabrics()));
   constexpr std::uint64_t bound = 2;
