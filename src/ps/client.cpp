@@ -113,12 +113,14 @@ pending client::push_dense(std::uint32_t table, std::span<const float> values, s
   pending made;
   for_each_part(of_->layout(), table, offset, values.size(),
                 [&](range_id range, std::size_t from, std::size_t size, std::size_t at) {
-                  of_->push_part(made, range,
-                                 {.flags = flags,
-                                  .offset = static_cast<std::uint32_t>(from),
-                                  .count = static_cast<std::uint32_t>(size),
-                                  .scale = scale,
-                                  .payload = std::as_bytes(values.subspan(at, size))});
+                  message what{.flags = flags,
+                               .offset = static_cast<std::uint32_t>(from),
+                               .count = static_cast<std::uint32_t>(size),
+                               .scale = scale};
+                  const auto part = values.subspan(at, size);
+                  if (flags == 0) return of_->push_values(made, range, what, part);
+                  what.payload = std::as_bytes(part);
+                  of_->push_part(made, range, what);
                 });
   of_->begun(false);
   return made;
@@ -173,17 +175,24 @@ pending client::push_async(std::uint32_t table, std::span<const std::uint64_t> k
   for (range_id i = 0; i < by_range.size(); ++i) {
     const auto& mine = by_range[i];
     if (mine.empty()) continue;
-    std::vector<std::byte> payload(mine.size() * (sizeof(std::uint64_t) + width * sizeof(float)));
+    const range_id range = of_->layout().first(table) + i;
+    const std::size_t key_bytes = mine.size() * sizeof(std::uint64_t);
+    const std::size_t row_bytes = mine.size() * width * sizeof(float);
+    message what{.count = static_cast<std::uint32_t>(mine.size()), .scale = how.scale};
+    std::vector<std::byte> payload(key_bytes + row_bytes);
     std::byte* key_to = payload.data();
-    std::byte* row_to = payload.data() + mine.size() * sizeof(std::uint64_t);
+    std::byte* row_to = payload.data() + key_bytes;
     for (const auto row : mine) {
       std::memcpy(key_to, &keys[row], sizeof(std::uint64_t));
       std::memcpy(row_to, rows.data() + row * width, width * sizeof(float));
       key_to += sizeof(std::uint64_t);
       row_to += width * sizeof(float);
     }
-    of_->push_own_part(made, of_->layout().first(table) + i,
-                       {.count = static_cast<std::uint32_t>(mine.size()), .scale = how.scale}, std::move(payload));
+    if (of_->codec().pays(mine.size() * width)) {
+      what.flags = encoded;
+      of_->encode_rows(range, payload, key_bytes);
+    }
+    of_->push_own_part(made, range, what, std::move(payload));
   }
   of_->begun(false);
   return made;
@@ -301,6 +310,7 @@ std::uint64_t client::version(std::uint32_t table, std::size_t element) const {
   return of_->version(of_->layout().range_of_element(table, element));
 }
 
+std::uint64_t client::bytes_pushed() const noexcept { return of_->bytes_pushed(); }
 std::uint64_t client::read_in_place() const noexcept { return of_->read_in_place(); }
 const shard_map& client::map() const noexcept { return of_->core().map(); }
 

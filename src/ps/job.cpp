@@ -34,10 +34,27 @@ std::uint64_t digest_of(const job_options& options, const table_layout& layout) 
       .add(static_cast<std::uint64_t>(options.servers))
       .add(std::uint64_t{options.replicas})
       .add(to_string(options.how))
+      .add(to_string(options.compress))
       .value();
 }
 
+// Whether pushes to these tables can be encoded so.
+void check(const compression& how, const std::vector<table_spec>& tables) {
+  if (how.method == compression_method::powersgd) {
+    throw configuration_error("--compress " + to_string(how) +
+                              " cannot be used with a parameter server (its matrices are multiplied by all ranks "
+                              "together); use another method");
+  }
+  if (!any_codec(how).is_biased()) return;
+  for (const auto& one : tables) {
+    if (one.size != 0) continue;
+    throw configuration_error("--compress " + to_string(how) + " cannot be used with the sparse table '" + one.name +
+                              "' (what it leaves out of a row has no place to wait in); use float16, bfloat16 or qsgd8");
+  }
+}
+
 void check(group& ranks, const job_options& options, const table_layout& layout) {
+  check(options.compress, options.tables);
   if (options.servers < 1 || options.servers >= ranks.size()) {
     throw configuration_error("of " + std::to_string(ranks.size()) + " ranks " + std::to_string(options.servers) +
                               " cannot serve (one at least serves, and one works); " +
@@ -55,7 +72,7 @@ void check(group& ranks, const job_options& options, const table_layout& layout)
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank] != all[0]) {
       throw mismatch_error("ranks 0 and " + std::to_string(rank) +
-                           " were given different tables, servers, replicas or consistency (all ranks must have the "
+                           " were given different tables, servers, replicas, consistency or compression (all ranks must have the "
                            "same); start them alike");
     }
   }
@@ -109,8 +126,8 @@ struct job::implementation {
     const auto protocol = protocol_of(options);
     link->introduce({.from = self, .map_version = first.version});
     if (self.at + servers >= size) {
-      server =
-          std::make_unique<detail::server_process>(self, protocol, layout, ranks.transport(), *link, *keeper, first);
+      server = std::make_unique<detail::server_process>(self, options, protocol, layout, ranks.transport(), *link,
+                                                        *keeper, first);
     } else {
       worker = std::make_unique<detail::worker_process>(self, options, protocol, layout, *link, *keeper, first);
       tables = std::make_unique<client>(*worker);
@@ -155,6 +172,7 @@ job_options chosen_options(const settings& chosen, std::vector<table_spec> table
   made.servers = static_cast<int>(chosen.integer(setting::servers, 1, most_places));
   made.replicas = static_cast<std::uint32_t>(chosen.integer(setting::replicas, 0, 16));
   made.how = parse_consistency(chosen.value(setting::consistency));
+  made.compress = parse_compression(chosen.value(setting::compress));
   made.timeout = seconds(chosen.positive(setting::timeout));
   return made;
 }

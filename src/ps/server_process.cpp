@@ -12,14 +12,15 @@ constexpr std::chrono::milliseconds for_last_words{300};
 
 }  // namespace
 
-server_process::server_process(member self, const protocol_settings& protocol, const table_layout& layout,
-                               any_transport& over, frame_link& link, map_keeper& keeper, const shard_map& map)
+server_process::server_process(member self, const job_options& options, const protocol_settings& protocol,
+                               const table_layout& layout, any_transport& over, frame_link& link, map_keeper& keeper,
+                               const shard_map& map)
     : protocol_(protocol),
       link_(link),
       keeper_(keeper),
       workers_(map.workers.size()),
       shown_(over, layout.ranges()),
-      values_(layout, protocol.how, shown_),
+      values_(layout, protocol.how, options.compress, shown_),
       core_(self, protocol, values_, *this, map) {}
 
 void server_process::tick(clock::time_point now) {

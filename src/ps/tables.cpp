@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include <muster/core/error.hpp>
+#include <muster/core/log.hpp>
+
 #include "bytes.hpp"
 
 namespace muster::inline v0::ps::detail {
@@ -51,8 +54,8 @@ void row_index::grow() {
 
 // ---- tables ----
 
-tables::tables(const table_layout& layout, const consistency& how, showcase& shown)
-    : layout_(layout), shown_(shown), bulk_(how.what == consistency::kind::bulk), kept_(layout.ranges()) {
+tables::tables(const table_layout& layout, const consistency& how, const compression& compress, showcase& shown)
+    : layout_(layout), shown_(shown), bulk_(how.what == consistency::kind::bulk), kept_(layout.ranges()), codec_(compress) {
   for (const auto& one : layout.tables()) updates_.push_back(make_update(one.update));
 }
 
@@ -85,8 +88,17 @@ bool tables::accepts(range_id range, const message& asked) const {
   const bool dense = where.size != 0;
   const bool pushes = asked.what == message_kind::push;
   if (!pushes && asked.flags == saves) return asked.payload.empty();
-  const bool known = asked.flags == 0 || (pushes && (asked.flags == restores || (dense && asked.flags == assigns)));
-  if (!known) return false;
+  const bool encodes = pushes && asked.flags == encoded;
+  const bool known =
+      asked.flags == 0 || encodes || (pushes && (asked.flags == restores || (dense && asked.flags == assigns)));
+  if (!known || asked.count > most_payload) return false;
+  if (encodes) {
+    const std::size_t values = dense ? asked.count : asked.count * layout_.table_of(range).width;
+    if (values > most_payload || !codec_.pays(values)) return false;
+    if (!dense) return asked.payload.size() == asked.count * sizeof(std::uint64_t) + codec_.bytes(values);
+    return asked.offset <= where.size && asked.count <= where.size - asked.offset &&
+           asked.payload.size() == codec_.bytes(values);
+  }
   const std::size_t element = sizeof(float) * (asked.flags == restores ? 1 + updates_[where.table]->states() : 1);
   if (dense) {
     return asked.offset <= where.size && asked.count <= where.size - asked.offset &&
@@ -131,30 +143,44 @@ void tables::update_row(range_id range, kept_range& kept, std::uint64_t key, std
   by.apply(all.first(table.width), pushed, all.subspan(table.width), ++kept.times[row], scale);
 }
 
-void tables::add_to_sum(range_id range, kept_range& kept, const log_entry& entry) {
+void tables::add_to_sum(range_id range, kept_range& kept, const log_entry& entry, std::span<const float> pushed) {
   const auto& where = layout_.range(range);
   auto& to = kept.sums[entry.clock];
   to.scale = entry.scale;
   if (where.size != 0) {
     to.values.resize(where.size, 0.0f);
-    for (std::size_t i = 0; i < entry.count; ++i) {
-      float value = 0;
-      std::memcpy(&value, entry.payload.data() + i * sizeof value, sizeof value);
-      to.values[entry.offset + i] += value;
-    }
+    for (std::size_t i = 0; i < entry.count; ++i) to.values[entry.offset + i] += pushed[i];
     return;
   }
   const std::size_t width = layout_.table_of(range).width;
-  const auto values = entry.payload.subspan(entry.count * sizeof(std::uint64_t));
   for (std::size_t i = 0; i < entry.count; ++i) {
     const std::size_t row = to.rows.find_or_add(key_at(entry.payload, i));
     if (to.values.size() < (row + 1) * width) to.values.resize((row + 1) * width, 0.0f);
-    for (std::size_t k = 0; k < width; ++k) {
-      float value = 0;
-      std::memcpy(&value, values.data() + (i * width + k) * sizeof value, sizeof value);
-      to.values[row * width + k] += value;
-    }
+    for (std::size_t k = 0; k < width; ++k) to.values[row * width + k] += pushed[i * width + k];
   }
+}
+
+// What was pushed, behind the keys of a sparse push; nothing when it is no encoding, which is the same at every server.
+std::span<const float> tables::values_of(range_id range, const log_entry& entry) {
+  const bool dense = layout_.range(range).size != 0;
+  const auto bytes = entry.payload.subspan(dense ? 0 : entry.count * sizeof(std::uint64_t));
+  const auto here = reinterpret_cast<std::uintptr_t>(bytes.data());
+  if (entry.flags != encoded) {
+    // Payloads are aligned in frames; what comes from elsewhere is made so.
+    if (here % alignof(float) == 0)
+      return {reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)};
+    aligned_.resize(bytes.size() / sizeof(float));
+    std::memcpy(aligned_.data(), bytes.data(), bytes.size());
+    return aligned_;
+  }
+  aligned_.assign(dense ? entry.count : entry.count * layout_.table_of(range).width, 0.0f);
+  try {
+    codec_.codec().decode_add(bytes, push_codec::draw(range, entry.from, entry.sequence), 1.0f, aligned_);
+  } catch (const data_error& trouble) {
+    log(log_level::warning, "a push of worker " + to_string(entry.from) + " is dropped: " + trouble.what());
+    return {};
+  }
+  return aligned_;
 }
 
 void tables::apply(range_id range, const log_entry& entry) {
@@ -178,23 +204,16 @@ void tables::apply(range_id range, const log_entry& entry) {
   }
   if (entry.flags == restores) return restore(range, kept, entry);
   const bool replaces = entry.flags == assigns;
-  if (bulk_ && !replaces && entry.what != log_entry::kind::late) return add_to_sum(range, kept, entry);
   const float scale = entry.scale * entry.weight;
-  // Payloads are aligned in frames; what comes from elsewhere is made so.
-  const auto floats_at = [&](std::span<const std::byte> bytes) -> std::span<const float> {
-    if (reinterpret_cast<std::uintptr_t>(bytes.data()) % alignof(float) == 0)
-      return {reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)};
-    aligned_.resize(bytes.size() / sizeof(float));
-    std::memcpy(aligned_.data(), bytes.data(), bytes.size());
-    return aligned_;
-  };
   if (where.size != 0 && replaces) {
     std::memcpy(kept.dense.data() + entry.offset, entry.payload.data(), entry.payload.size());
     return;
   }
-  if (where.size != 0) return update_dense(range, kept, entry.offset, floats_at(entry.payload), scale);
+  const auto values = values_of(range, entry);
+  if (values.empty()) return;
+  if (bulk_ && entry.what != log_entry::kind::late) return add_to_sum(range, kept, entry, values);
+  if (where.size != 0) return update_dense(range, kept, entry.offset, values, scale);
   const std::size_t width = layout_.table_of(range).width;
-  const auto values = floats_at(entry.payload.subspan(entry.count * sizeof(std::uint64_t)));
   for (std::size_t i = 0; i < entry.count; ++i)
     update_row(range, kept, key_at(entry.payload, i), values.subspan(i * width, width), scale);
 }

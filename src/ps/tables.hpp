@@ -11,6 +11,7 @@
 #include <muster/ps/server.hpp>
 #include <muster/ps/table.hpp>
 
+#include "push_codec.hpp"
 #include "showcase.hpp"
 
 namespace muster::inline v0::ps::detail {
@@ -40,7 +41,7 @@ class row_index {
 class tables final : public range_storage {
  public:
   /// Dense values lie where `shown` has workers read them, if anybody does.
-  tables(const table_layout& layout, const consistency& how, showcase& shown);
+  tables(const table_layout& layout, const consistency& how, const compression& compress, showcase& shown);
 
   [[nodiscard]] bool accepts(range_id range, const message& asked) const override;
   void apply(range_id range, const log_entry& entry) override;
@@ -72,7 +73,8 @@ class tables final : public range_storage {
   std::size_t row_of(range_id range, kept_range& kept, std::uint64_t key);
   void restore(range_id range, kept_range& kept, const log_entry& entry);
   [[nodiscard]] std::span<const std::byte> read_all(range_id range, const kept_range& kept);
-  void add_to_sum(range_id range, kept_range& kept, const log_entry& entry);
+  void add_to_sum(range_id range, kept_range& kept, const log_entry& entry, std::span<const float> values);
+  [[nodiscard]] std::span<const float> values_of(range_id range, const log_entry& entry);
 
   [[nodiscard]] buffer<float> made_for(range_id range) const;
 
@@ -82,6 +84,7 @@ class tables final : public range_storage {
   std::vector<std::shared_ptr<const update_function>> updates_;  // by table
   std::vector<kept_range> kept_;
   std::vector<std::byte> answer_;
+  push_codec codec_;
   std::vector<float> aligned_;
 };
 

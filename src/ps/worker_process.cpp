@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include <muster/core/codec/error_feedback.hpp>
 #include <muster/core/events.hpp>
 
 namespace muster::inline v0::ps::detail {
@@ -25,7 +26,9 @@ worker_process::worker_process(member self, const job_options& options, const pr
       core_(self, protocol, *this, map),
       now_(clock::now()),
       own_(layout.ranges()),
-      versions_(layout.ranges(), 0) {}
+      versions_(layout.ranges(), 0),
+      codec_(options.compress),
+      residuals_(layout.ranges()) {}
 
 // ---- out ----
 
@@ -46,6 +49,7 @@ void worker_process::push_part(pending& to, range_id range, const message& what)
   const place server = core_.map().ranges[range].head();
   if (server != nobody && link_.under_way(server) >= frames_at_once)
     wait_until([&] { return link_.under_way(server) < frames_at_once; }, "push");
+  bytes_pushed_ += what.payload.size();
   message told = what;
   told.version = versions_[range];
   const pending::part part{range, core_.push(range, told, now_)};
@@ -55,6 +59,35 @@ void worker_process::push_part(pending& to, range_id range, const message& what)
   } else {
     to.more_.push_back(part);
   }
+}
+
+void worker_process::push_values(pending& to, range_id range, message what, std::span<const float> values) {
+  if (!codec_.pays(values.size())) {
+    what.payload = std::as_bytes(values);
+    return push_part(to, range, what);
+  }
+  std::vector<std::byte> bytes(codec_.bytes(values.size()));
+  const auto draw = push_codec::draw(range, core_.self(), core_.pushed(range) + 1);
+  if (codec_.codec().is_biased()) {
+    auto& all = residuals_[range];
+    all.resize(layout_.range(range).size, 0.0f);
+    const auto residual = std::span(all).subspan(what.offset, values.size());
+    encode_with_feedback(codec_.codec(), values, residual, draw, bytes, residual);
+  } else {
+    codec_.codec().encode(values, draw, bytes);
+  }
+  what.flags = encoded;
+  push_own_part(to, range, what, std::move(bytes));
+}
+
+void worker_process::encode_rows(range_id range, std::vector<std::byte>& payload, std::size_t keys) const {
+  const std::span values(reinterpret_cast<const float*>(payload.data() + keys),
+                         (payload.size() - keys) / sizeof(float));
+  std::vector<std::byte> made(keys + codec_.bytes(values.size()));
+  std::memcpy(made.data(), payload.data(), keys);
+  codec_.codec().encode(values, push_codec::draw(range, core_.self(), core_.pushed(range) + 1),
+                        std::span(made).subspan(keys));
+  payload = std::move(made);
 }
 
 void worker_process::push_own_part(pending& to, range_id range, message what, std::vector<std::byte> payload) {
@@ -113,6 +146,8 @@ void worker_process::pull_all(pending& to, range_id range, std::vector<std::byte
 void worker_process::begun(bool pulls) {
   const bool alone = pulls ? core_.unanswered() <= asked_at_once_ : core_.unacknowledged() <= 1;
   if (pulls) asked_at_once_ = 0;
+  if (auto* const sink = current_event_sink(); sink != nullptr && !pulls)
+    sink->record({activity::communication, "push", now_, now_, bytes_pushed_ - std::exchange(bytes_told_, bytes_pushed_)});
   if (alone) ship();
 }
 

@@ -15,6 +15,7 @@
 
 #include "link.hpp"
 #include "map_keeper.hpp"
+#include "push_codec.hpp"
 #include "showcase.hpp"
 
 namespace muster::inline v0::ps::detail {
@@ -35,6 +36,14 @@ class worker_process final : public worker_outlet {
   [[nodiscard]] const table_layout& layout() const noexcept { return layout_; }
   [[nodiscard]] const worker& core() const noexcept { return core_; }
   void push_part(pending& to, range_id range, const message& what);
+  /// The same encoded where that is smaller; what the codec leaves out waits for the next to the same elements.
+  void push_values(pending& to, range_id range, message what, std::span<const float> values);
+  /// Of the codec, if `values` of a push are sent encoded: of those of rows.
+  [[nodiscard]] const push_codec& codec() const noexcept { return codec_; }
+  /// The values of rows behind their keys are encoded.
+  void encode_rows(range_id range, std::vector<std::byte>& payload, std::size_t keys) const;
+  /// Bytes of the values (and keys) that were pushed so far, as they are sent.
+  [[nodiscard]] std::uint64_t bytes_pushed() const noexcept { return bytes_pushed_; }
   void push_own_part(pending& to, range_id range, message what, std::vector<std::byte> payload);
   void pull_part(pending& to, range_id range, const message& what, float* out, std::vector<std::uint32_t> rows,
                  std::size_t width);
@@ -93,6 +102,10 @@ class worker_process final : public worker_outlet {
   std::size_t asked_at_once_ = 0;       // pulls of one call
   std::vector<std::deque<owned>> own_;  // by range: payloads that are nobody else's
   std::vector<std::uint64_t> versions_;
+  push_codec codec_;
+  std::vector<std::vector<float>> residuals_;  // by range, of methods that need them
+  std::uint64_t bytes_pushed_ = 0;
+  std::uint64_t bytes_told_ = 0;  // of them, to the event sink
   std::vector<shown_values> shown_;  // by place
   std::uint64_t read_in_place_ = 0;
   int reads_ = 0;                    // since progress was made
