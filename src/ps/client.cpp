@@ -120,6 +120,7 @@ pending client::push_dense(std::uint32_t table, std::span<const float> values, s
                   const auto part = values.subspan(at, size);
                   if (flags == 0) return of_->push_values(made, range, what, part);
                   what.payload = std::as_bytes(part);
+                  of_->forget(range);
                   of_->push_part(made, range, what);
                 });
   of_->begun(false);
@@ -139,11 +140,13 @@ pending client::pull_async(std::uint32_t table, std::span<float> values, std::si
   pending made;
   for_each_part(of_->layout(), table, offset, values.size(),
                 [&](range_id range, std::size_t from, std::size_t size, std::size_t at) {
-                  if (of_->read_part(range, from, values.subspan(at, size), made.version_)) return;
+                  const auto part = values.subspan(at, size);
+                  if (of_->read_part(range, from, part, made.version_)) return;
+                  if (of_->repeat_part(range, from, part, made.version_)) return;
                   of_->pull_part(
                       made, range,
                       {.offset = static_cast<std::uint32_t>(from), .count = static_cast<std::uint32_t>(size)},
-                      values.data() + at, {}, 0);
+                      part.data(), {}, 0);
                 });
   if (made.of_ != nullptr) of_->begun(true);
   return made;
@@ -207,12 +210,14 @@ pending client::pull_async(std::uint32_t table, std::span<const std::uint64_t> k
   for (range_id i = 0; i < by_range.size(); ++i) {
     auto& mine = by_range[i];
     if (mine.empty()) continue;
+    of_->repeat_rows(of_->layout().first(table) + i, keys, rows.data(), mine, made.version_);
+    if (mine.empty()) continue;
     asked.clear();
     for (const auto row : mine) asked.push_back(keys[row]);
     const message what{.count = static_cast<std::uint32_t>(mine.size()), .payload = std::as_bytes(std::span(asked))};
     of_->pull_part(made, of_->layout().first(table) + i, what, rows.data(), std::move(mine), width);
   }
-  of_->begun(true);
+  if (made.of_ != nullptr) of_->begun(true);
   return made;
 }
 
@@ -286,6 +291,7 @@ void client::restore(std::uint32_t table, std::span<const std::byte> saved) {
 pending client::push_whole(range_id range, std::size_t offset, std::size_t count, const std::string& part) {
   const auto bytes = std::as_bytes(std::span(part));
   pending made;
+  of_->forget(range);
   of_->push_own_part(
       made, range,
       {.flags = restores, .offset = static_cast<std::uint32_t>(offset), .count = static_cast<std::uint32_t>(count)},

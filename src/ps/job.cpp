@@ -35,6 +35,7 @@ std::uint64_t digest_of(const job_options& options, const table_layout& layout) 
       .add(std::uint64_t{options.replicas})
       .add(to_string(options.how))
       .add(to_string(options.compress))
+      .add(options.pull_cache)
       .value();
 }
 
@@ -55,6 +56,11 @@ void check(const compression& how, const std::vector<table_spec>& tables) {
 
 void check(group& ranks, const job_options& options, const table_layout& layout) {
   check(options.compress, options.tables);
+  if (options.pull_cache > 0 && options.how.what == consistency::kind::bulk) {
+    throw configuration_error(
+        "--pull-cache cannot be used with --consistency bulk (workers in step see what all have pushed); leave it out, "
+        "or choose async or bounded");
+  }
   if (options.servers < 1 || options.servers >= ranks.size()) {
     throw configuration_error("of " + std::to_string(ranks.size()) + " ranks " + std::to_string(options.servers) +
                               " cannot serve (one at least serves, and one works); " +
@@ -72,7 +78,7 @@ void check(group& ranks, const job_options& options, const table_layout& layout)
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank] != all[0]) {
       throw mismatch_error("ranks 0 and " + std::to_string(rank) +
-                           " were given different tables, servers, replicas, consistency or compression (all ranks must have the "
+                           " were given different tables, servers, replicas, consistency, compression or cache (all ranks must have the "
                            "same); start them alike");
     }
   }
@@ -172,6 +178,7 @@ job_options chosen_options(const settings& chosen, std::vector<table_spec> table
   made.servers = static_cast<int>(chosen.integer(setting::servers, 1, most_places));
   made.replicas = static_cast<std::uint32_t>(chosen.integer(setting::replicas, 0, 16));
   made.how = parse_consistency(chosen.value(setting::consistency));
+  made.pull_cache = static_cast<std::uint64_t>(chosen.integer(setting::pull_cache, 0, 1000000));
   made.compress = parse_compression(chosen.value(setting::compress));
   made.timeout = seconds(chosen.positive(setting::timeout));
   return made;

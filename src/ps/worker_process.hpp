@@ -15,6 +15,7 @@
 
 #include "link.hpp"
 #include "map_keeper.hpp"
+#include "pull_cache.hpp"
 #include "push_codec.hpp"
 #include "showcase.hpp"
 
@@ -49,6 +50,13 @@ class worker_process final : public worker_outlet {
                  std::size_t width);
   /// Reads values of a range where its server keeps them, if they lie in reach and may be read now.
   [[nodiscard]] bool read_part(range_id range, std::size_t offset, std::span<float> to, std::uint64_t& version);
+  /// Gives again what was pulled of a range not long ago, or of the rows of some of these keys: at the positions that
+  /// it takes out of `rows`.
+  [[nodiscard]] bool repeat_part(range_id range, std::size_t offset, std::span<float> to, std::uint64_t& version);
+  void repeat_rows(range_id range, std::span<const std::uint64_t> keys, float* to, std::vector<std::uint32_t>& rows,
+                   std::uint64_t& version);
+  /// It has other values from now on, whatever was pulled.
+  void forget(range_id range) { cache_.forget(range); }
   /// What the servers let this worker read, by place.
   void look_at(std::vector<shown_values> shown) { shown_ = std::move(shown); }
   /// All of a range, as a checkpoint has it.
@@ -69,11 +77,14 @@ class worker_process final : public worker_outlet {
  private:
   // Where the rows of one answer go.
   struct target {
-    open_pull* of;
-    float* out;
-    std::vector<std::uint32_t> rows;  // sparse
-    std::size_t width;                // of them; 0: dense
-    std::size_t bytes;
+    open_pull* of = nullptr;
+    float* out = nullptr;
+    std::vector<std::uint32_t> rows;          // sparse
+    std::size_t width = 0;                    // of them; 0: dense
+    std::size_t bytes = 0;
+    std::uint64_t asked = 0;                  // the clock
+    std::size_t offset = 0;                   // dense
+    std::vector<std::uint64_t> keys;          // sparse, for the cache
     std::vector<std::byte>* saved = nullptr;  // of a checkpoint: any length
   };
   struct owned {
@@ -103,6 +114,7 @@ class worker_process final : public worker_outlet {
   std::vector<std::deque<owned>> own_;  // by range: payloads that are nobody else's
   std::vector<std::uint64_t> versions_;
   push_codec codec_;
+  pull_cache cache_;
   std::vector<std::vector<float>> residuals_;  // by range, of methods that need them
   std::uint64_t bytes_pushed_ = 0;
   std::uint64_t bytes_told_ = 0;  // of them, to the event sink
