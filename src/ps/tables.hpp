@@ -13,6 +13,7 @@
 
 #include "push_codec.hpp"
 #include "row_index.hpp"
+#include "row_store.hpp"
 #include "showcase.hpp"
 
 namespace muster::inline v0::ps::detail {
@@ -41,18 +42,16 @@ class tables final : public range_storage {
   };
   struct kept_range {
     bool made = false;
-    buffer<float> dense;               // the values, and behind them the arrays of the update function
-    row_index rows;                    // sparse
-    std::vector<float> sparse;         // by row: its values and what the update function remembers of them
-    std::vector<std::uint64_t> times;  // by row: updates
-    std::uint64_t updates = 0;         // dense
+    buffer<float> dense;        // the values, and behind them the arrays of the update function
+    row_store rows;             // sparse: their values and what the update function remembers of them
+    std::uint64_t updates = 0;  // dense
     std::map<std::uint64_t, sum> sums;
   };
 
   kept_range& of(range_id range);
   void update_dense(range_id range, kept_range& kept, std::size_t offset, std::span<const float> pushed, float scale);
   void update_row(range_id range, kept_range& kept, std::uint64_t key, std::span<const float> pushed, float scale);
-  std::size_t row_of(range_id range, kept_range& kept, std::uint64_t key);
+  [[nodiscard]] const row_shape& shape_of(range_id range) const { return shapes_[layout_.range(range).table]; }
   void restore(range_id range, kept_range& kept, const log_entry& entry);
   [[nodiscard]] std::span<const std::byte> read_all(range_id range, const kept_range& kept);
   void add_to_sum(range_id range, kept_range& kept, const log_entry& entry, std::span<const float> values);
@@ -64,6 +63,7 @@ class tables final : public range_storage {
   showcase& shown_;
   bool bulk_;
   std::vector<std::shared_ptr<const update_function>> updates_;  // by table
+  std::vector<row_shape> shapes_;                                // by table
   std::vector<kept_range> kept_;
   std::vector<std::byte> answer_;
   push_codec codec_;

@@ -301,6 +301,29 @@ TEST_CASE("a pull is answered from what was pulled while that is not too old, an
   });
 }
 
+TEST_CASE("a bounded sparse table keeps what was pushed to last, at every server of a chain") {
+  const auto over = GENERATE(from_range(fabrics()));
+  const std::vector<ps::table_spec> specs = {{.name = "counted", .initial = 7, .ranges = 1, .most_rows = 80},
+                                             {.name = "aged", .ranges = 1, .most_age = 10}};
+  run_job(over, 1, patient({.tables = specs, .servers = 2, .replicas = 1}), [&](ps::job& job, muster::group&) {
+    auto& tables = job.tables();
+    const std::vector<float> one = {1.0f};
+    std::vector<float> found(1);
+    for (std::uint64_t key = 0; key < 1000; ++key) {
+      for (std::uint32_t table : {0u, 1u}) tables.push(table, std::span(&key, 1), one);
+    }
+    std::size_t kept = 0;
+    for (std::uint64_t key = 0; key < 1000; ++key) {
+      tables.pull(0, std::span(&key, 1), found);
+      kept += found[0] == 8 ? 1 : 0;
+      require(found[0] == 8 || key < 930, "the newest are kept");
+      tables.pull(1, std::span(&key, 1), found);
+      require(found[0] == (key >= 989 ? 1.0f : 0.0f), "a row is kept for ten pushes");
+    }
+    require(kept <= 80 && kept >= 70, "so many are kept");
+  });
+}
+
 TEST_CASE("rows are pushed compressed by methods that leave nothing out") {
   const auto over = GENERATE(from_range(fabrics()));
   const auto consistency = GENERATE("async", "bulk");
@@ -416,6 +439,7 @@ TEST_CASE("what cannot be is refused in words") {
                     contains("write such as sgd:0.1"));
   ps::job_options cached{.tables = {{.name = "a"}}, .how = ps::parse_consistency("bulk")};
   cached.pull_cache = 1;
+  CHECK_THROWS_WITH(refused({.tables = {{.name = "a", .size = 9, .most_rows = 1}}}), contains("bound sparse tables"));
   CHECK_THROWS_WITH(refused(cached), contains("choose async or bounded"));
   CHECK_THROWS_WITH(refused({.tables = {{.name = "a"}}, .compress = muster::parse_compression("topk:0.1")}),
                     contains("use float16, bfloat16 or qsgd8"));
