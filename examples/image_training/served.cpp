@@ -21,7 +21,7 @@
 namespace images {
 namespace {
 
-void check(const muster::settings& settings, const options& chosen) {
+void check(const options& chosen) {
   if (chosen.share_statistics) {
     examples::refuse(
         "--sync-batch-norm cannot be used with --mode ps (it has all ranks wait for each other in every "
@@ -36,10 +36,6 @@ void check(const muster::settings& settings, const options& chosen) {
     examples::refuse(std::string(chosen.stop_at_goal ? "--stop-at-goal" : "--schedule " + chosen.schedule) +
                          " cannot be used with --mode ps (one worker alone sees the accuracy, and the others do not "
                          "wait for it)",
-                     "leave it out, or use another mode");
-  }
-  if (settings.value(muster::setting::compress) != "none") {
-    examples::refuse("--compress cannot be used with --mode ps (it is of gradients that ranks reduce among each other)",
                      "leave it out, or use another mode");
   }
 }
@@ -177,7 +173,7 @@ class served_run {
 }  // namespace
 
 void train_served(muster::context& context, muster::group& world, const image_data& data, const options& chosen) {
-  check(context.configuration(), chosen);
+  check(chosen);
   const nn::flush_denormals flush;
   const model_description what{chosen.model, {data.height, data.width, data.channels}, data.classes};
   const auto net = make_model(what, chosen.how);

@@ -38,10 +38,6 @@ std::string update_of(const muster::settings& settings, const problem& data, con
         "workers push those of their own samples)",
         "leave it out, or use another mode");
   }
-  if (settings.value(muster::setting::compress) != "none") {
-    examples::refuse("--compress cannot be used with --mode ps (it is of gradients that ranks reduce among each other)",
-                     "leave it out, or use another mode");
-  }
   if (!own) return muster::served_update(settings.value(muster::setting::optimizer));
   std::ostringstream text;
   text.precision(9);
@@ -241,6 +237,8 @@ class served_run {
       return std::string(text);
     };
     tracker_.annotate("accuracy of all workers", text_of(accuracy));
+    tracker_.annotate("bytes pushed", std::to_string(job_.tables().bytes_pushed()));
+    tracker_.annotate("compress", settings_.value(muster::setting::compress));
     tracker_.annotate("consistency", settings_.value(muster::setting::consistency));
     tracker_.annotate("mode", "ps");
     tracker_.annotate("objective", text_of(objective));

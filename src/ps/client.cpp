@@ -73,6 +73,7 @@ pending::pending(pending&& other) noexcept
     : of_(std::exchange(other.of_, nullptr)),
       first_(other.first_),
       more_(std::move(other.more_)),
+      version_(other.version_),
       pull_(std::move(other.pull_)) {}
 pending& pending::operator=(pending&& other) noexcept {
   if (this == &other) return *this;
@@ -80,6 +81,7 @@ pending& pending::operator=(pending&& other) noexcept {
   of_ = std::exchange(other.of_, nullptr);
   first_ = other.first_;
   more_ = std::move(other.more_);
+  version_ = other.version_;
   pull_ = std::move(other.pull_);
   return *this;
 }
@@ -101,7 +103,7 @@ void pending::wait() {
   of_->wait_until([&] { return of_->is_done(*this); }, pull_ ? "pull" : "push");
 }
 
-std::uint64_t pending::version() const noexcept { return pull_ ? pull_->version : 0; }
+std::uint64_t pending::version() const noexcept { return pull_ ? std::min(version_, pull_->version) : version_ + 1 == 0 ? 0 : version_; }
 
 // ---- dense ----
 
@@ -111,12 +113,15 @@ pending client::push_dense(std::uint32_t table, std::span<const float> values, s
   pending made;
   for_each_part(of_->layout(), table, offset, values.size(),
                 [&](range_id range, std::size_t from, std::size_t size, std::size_t at) {
-                  of_->push_part(made, range,
-                                 {.flags = flags,
-                                  .offset = static_cast<std::uint32_t>(from),
-                                  .count = static_cast<std::uint32_t>(size),
-                                  .scale = scale,
-                                  .payload = std::as_bytes(values.subspan(at, size))});
+                  message what{.flags = flags,
+                               .offset = static_cast<std::uint32_t>(from),
+                               .count = static_cast<std::uint32_t>(size),
+                               .scale = scale};
+                  const auto part = values.subspan(at, size);
+                  if (flags == 0) return of_->push_values(made, range, what, part);
+                  what.payload = std::as_bytes(part);
+                  of_->forget(range);
+                  of_->push_part(made, range, what);
                 });
   of_->begun(false);
   return made;
@@ -135,12 +140,15 @@ pending client::pull_async(std::uint32_t table, std::span<float> values, std::si
   pending made;
   for_each_part(of_->layout(), table, offset, values.size(),
                 [&](range_id range, std::size_t from, std::size_t size, std::size_t at) {
+                  const auto part = values.subspan(at, size);
+                  if (of_->read_part(range, from, part, made.version_)) return;
+                  if (of_->repeat_part(range, from, part, made.version_)) return;
                   of_->pull_part(
                       made, range,
                       {.offset = static_cast<std::uint32_t>(from), .count = static_cast<std::uint32_t>(size)},
-                      values.data() + at, {}, 0);
+                      part.data(), {}, 0);
                 });
-  of_->begun(true);
+  if (made.of_ != nullptr) of_->begun(true);
   return made;
 }
 
@@ -170,17 +178,24 @@ pending client::push_async(std::uint32_t table, std::span<const std::uint64_t> k
   for (range_id i = 0; i < by_range.size(); ++i) {
     const auto& mine = by_range[i];
     if (mine.empty()) continue;
-    std::vector<std::byte> payload(mine.size() * (sizeof(std::uint64_t) + width * sizeof(float)));
+    const range_id range = of_->layout().first(table) + i;
+    const std::size_t key_bytes = mine.size() * sizeof(std::uint64_t);
+    const std::size_t row_bytes = mine.size() * width * sizeof(float);
+    message what{.count = static_cast<std::uint32_t>(mine.size()), .scale = how.scale};
+    std::vector<std::byte> payload(key_bytes + row_bytes);
     std::byte* key_to = payload.data();
-    std::byte* row_to = payload.data() + mine.size() * sizeof(std::uint64_t);
+    std::byte* row_to = payload.data() + key_bytes;
     for (const auto row : mine) {
       std::memcpy(key_to, &keys[row], sizeof(std::uint64_t));
       std::memcpy(row_to, rows.data() + row * width, width * sizeof(float));
       key_to += sizeof(std::uint64_t);
       row_to += width * sizeof(float);
     }
-    of_->push_own_part(made, of_->layout().first(table) + i,
-                       {.count = static_cast<std::uint32_t>(mine.size()), .scale = how.scale}, std::move(payload));
+    if (of_->codec().pays(mine.size() * width)) {
+      what.flags = encoded;
+      of_->encode_rows(range, payload, key_bytes);
+    }
+    of_->push_own_part(made, range, what, std::move(payload));
   }
   of_->begun(false);
   return made;
@@ -195,12 +210,14 @@ pending client::pull_async(std::uint32_t table, std::span<const std::uint64_t> k
   for (range_id i = 0; i < by_range.size(); ++i) {
     auto& mine = by_range[i];
     if (mine.empty()) continue;
+    of_->repeat_rows(of_->layout().first(table) + i, keys, rows.data(), mine, made.version_);
+    if (mine.empty()) continue;
     asked.clear();
     for (const auto row : mine) asked.push_back(keys[row]);
     const message what{.count = static_cast<std::uint32_t>(mine.size()), .payload = std::as_bytes(std::span(asked))};
     of_->pull_part(made, of_->layout().first(table) + i, what, rows.data(), std::move(mine), width);
   }
-  of_->begun(true);
+  if (made.of_ != nullptr) of_->begun(true);
   return made;
 }
 
@@ -274,6 +291,7 @@ void client::restore(std::uint32_t table, std::span<const std::byte> saved) {
 pending client::push_whole(range_id range, std::size_t offset, std::size_t count, const std::string& part) {
   const auto bytes = std::as_bytes(std::span(part));
   pending made;
+  of_->forget(range);
   of_->push_own_part(
       made, range,
       {.flags = restores, .offset = static_cast<std::uint32_t>(offset), .count = static_cast<std::uint32_t>(count)},
@@ -298,6 +316,8 @@ std::uint64_t client::version(std::uint32_t table, std::size_t element) const {
   return of_->version(of_->layout().range_of_element(table, element));
 }
 
+std::uint64_t client::bytes_pushed() const noexcept { return of_->bytes_pushed(); }
+std::uint64_t client::read_in_place() const noexcept { return of_->read_in_place(); }
 const shard_map& client::map() const noexcept { return of_->core().map(); }
 
 }  // namespace muster::inline v0::ps

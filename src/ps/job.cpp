@@ -1,5 +1,6 @@
 #include <muster/ps/job.hpp>
 
+#include <algorithm>
 #include <random>
 
 #include <muster/comm/collectives/allgather.hpp>
@@ -33,10 +34,33 @@ std::uint64_t digest_of(const job_options& options, const table_layout& layout) 
       .add(static_cast<std::uint64_t>(options.servers))
       .add(std::uint64_t{options.replicas})
       .add(to_string(options.how))
+      .add(to_string(options.compress))
+      .add(options.pull_cache)
       .value();
 }
 
+// Whether pushes to these tables can be encoded so.
+void check(const compression& how, const std::vector<table_spec>& tables) {
+  if (how.method == compression_method::powersgd) {
+    throw configuration_error("--compress " + to_string(how) +
+                              " cannot be used with a parameter server (its matrices are multiplied by all ranks "
+                              "together); use another method");
+  }
+  if (!any_codec(how).is_biased()) return;
+  for (const auto& one : tables) {
+    if (one.size != 0) continue;
+    throw configuration_error("--compress " + to_string(how) + " cannot be used with the sparse table '" + one.name +
+                              "' (what it leaves out of a row has no place to wait in); use float16, bfloat16 or qsgd8");
+  }
+}
+
 void check(group& ranks, const job_options& options, const table_layout& layout) {
+  check(options.compress, options.tables);
+  if (options.pull_cache > 0 && options.how.what == consistency::kind::bulk) {
+    throw configuration_error(
+        "--pull-cache cannot be used with --consistency bulk (workers in step see what all have pushed); leave it out, "
+        "or choose async or bounded");
+  }
   if (options.servers < 1 || options.servers >= ranks.size()) {
     throw configuration_error("of " + std::to_string(ranks.size()) + " ranks " + std::to_string(options.servers) +
                               " cannot serve (one at least serves, and one works); " +
@@ -54,7 +78,7 @@ void check(group& ranks, const job_options& options, const table_layout& layout)
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank] != all[0]) {
       throw mismatch_error("ranks 0 and " + std::to_string(rank) +
-                           " were given different tables, servers, replicas or consistency (all ranks must have the "
+                           " were given different tables, servers, replicas, consistency, compression or cache (all ranks must have the "
                            "same); start them alike");
     }
   }
@@ -108,16 +132,29 @@ struct job::implementation {
     const auto protocol = protocol_of(options);
     link->introduce({.from = self, .map_version = first.version});
     if (self.at + servers >= size) {
-      server = std::make_unique<detail::server_process>(self, protocol, layout, *link, *keeper, first);
+      server = std::make_unique<detail::server_process>(self, options, protocol, layout, ranks.transport(), *link,
+                                                        *keeper, first);
     } else {
       worker = std::make_unique<detail::worker_process>(self, options, protocol, layout, *link, *keeper, first);
       tables = std::make_unique<client>(*worker);
     }
+    show();
   }
   implementation(const implementation&) = delete;
   implementation& operator=(const implementation&) = delete;
   ~implementation() {
     if (!ended) ranks.abort("rank " + std::to_string(ranks.rank()) + " has left the job of its parameter server");
+  }
+  // Workers learn where servers of their host keep what they may read.
+  void show() {
+    const std::uint64_t mine[] = {server ? server->shown() : 0};
+    std::vector<std::uint64_t> names(static_cast<std::size_t>(ranks.size()));
+    allgather(ranks, mine, names);
+    if (!worker || std::all_of(names.begin(), names.end(), [](std::uint64_t name) { return name == 0; })) return;
+    std::vector<detail::shown_values> shown;
+    for (std::size_t at = 0; at < names.size(); ++at)
+      shown.emplace_back(ranks.transport(), static_cast<int>(at), names[at], layout.ranges());
+    worker->look_at(std::move(shown));
   }
   group checked(group& all) {
     check(all, options, layout);
@@ -141,6 +178,8 @@ job_options chosen_options(const settings& chosen, std::vector<table_spec> table
   made.servers = static_cast<int>(chosen.integer(setting::servers, 1, most_places));
   made.replicas = static_cast<std::uint32_t>(chosen.integer(setting::replicas, 0, 16));
   made.how = parse_consistency(chosen.value(setting::consistency));
+  made.pull_cache = static_cast<std::uint64_t>(chosen.integer(setting::pull_cache, 0, 1000000));
+  made.compress = parse_compression(chosen.value(setting::compress));
   made.timeout = seconds(chosen.positive(setting::timeout));
   return made;
 }

@@ -104,16 +104,7 @@ bool server::is_ready(const member& from, const message& pull) const {
     const auto& its = range.workers[from.at];
     if (its.incarnation != from.incarnation || its.applied < pull.version) return false;
   }
-  switch (settings_.how.what) {
-    case consistency::kind::asynchronous:
-      return true;
-    case consistency::kind::bounded:
-      return clocks_.slowest() + settings_.how.bound >= pull.clock;
-    case consistency::kind::bulk:
-      // A former head may have folded what a worker that it did not know has not even sent.
-      return range.folded >= pull.clock && clocks_.slowest() >= pull.clock;
-  }
-  return true;
+  return settings_.how.answers(pull.clock, clocks_.slowest(), range.folded);
 }
 
 void server::send_values(const member& to, const message& pull) {
@@ -169,12 +160,13 @@ void server::apply(range_id id, held_range& range, const log_entry& entry) {
     range.folded = entry.clock + 1;
     clocks_.reach(range.folded);
     values_.apply(id, entry);
-    return;
+    return show(id, range);
   }
   auto& its = seen_of(range, entry.from.at);
   if (its.incarnation != entry.from.incarnation) its = {entry.from.incarnation, its.to_acknowledge, its.age, 0, 0};
   its.applied = entry.sequence;
   if (entry.weight != 0) values_.apply(id, entry);
+  show(id, range);
 }
 
 // At the head, and behind it as entries come: applies, and hands on.
@@ -273,6 +265,7 @@ void server::flush() {
 
 void server::clocks_moved(clock::time_point now) {
   if (settings_.how.what == consistency::kind::bulk) fold_due(now);
+  out_.show_slowest(clocks_.slowest());
 }
 
 void server::fold_due(clock::time_point now) {

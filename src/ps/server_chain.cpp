@@ -143,6 +143,7 @@ void server::hear_copy(place from, const message& said, held_range& range) {
     clocks_.reach(folded);
     range.workers = std::move(workers);
     range.applied = range.committed = said.number;
+    show(said.range, range);
   }
   if (std::exchange(range.to_acknowledge, true)) return;
   acknowledge_.emplace_back(said.range, nobody);

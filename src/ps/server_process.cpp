@@ -12,12 +12,15 @@ constexpr std::chrono::milliseconds for_last_words{300};
 
 }  // namespace
 
-server_process::server_process(member self, const protocol_settings& protocol, const table_layout& layout,
-                               frame_link& link, map_keeper& keeper, const shard_map& map)
+server_process::server_process(member self, const job_options& options, const protocol_settings& protocol,
+                               const table_layout& layout, any_transport& over, frame_link& link, map_keeper& keeper,
+                               const shard_map& map)
     : protocol_(protocol),
       link_(link),
       keeper_(keeper),
-      values_(layout, protocol.how),
+      workers_(map.workers.size()),
+      shown_(over, layout.ranges()),
+      values_(layout, protocol.how, options.compress, shown_),
       core_(self, protocol, values_, *this, map) {}
 
 void server_process::tick(clock::time_point now) {
@@ -56,7 +59,10 @@ void server_process::serve() {
     if (core_.is_done()) {
       if (done_since == clock::time_point{}) done_since = now;
       // A worker that heard one farewell does not wait for the next: what is still under way to it then is never taken.
-      if (now - done_since > for_last_words && (link_.is_idle() || now - done_since > 2 * for_last_words)) return;
+      if (now - done_since > for_last_words && (link_.is_idle() || now - done_since > 2 * for_last_words)) {
+        if (core_.farewells() == workers_) shown_.end_alone();
+        return;
+      }
     } else {
       done_since = {};
     }

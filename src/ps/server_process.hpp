@@ -6,27 +6,35 @@
 
 #include "link.hpp"
 #include "map_keeper.hpp"
+#include "showcase.hpp"
 #include "tables.hpp"
 
 namespace muster::inline v0::ps::detail {
 
 class server_process final : public server_outlet {
  public:
-  server_process(member self, const protocol_settings& protocol, const table_layout& layout, frame_link& link,
-                 map_keeper& keeper, const shard_map& map);
+  server_process(member self, const job_options& options, const protocol_settings& protocol,
+                 const table_layout& layout, any_transport& over, frame_link& link, map_keeper& keeper,
+                 const shard_map& map);
 
   void serve();
+  /// By which workers find what it lets them read in place; 0 for nothing.
+  [[nodiscard]] std::uint64_t shown() const noexcept { return shown_.name(); }
 
  private:
   void send(const member& to, const message& what) override { link_.send(to, what); }
   [[nodiscard]] bool has_room(const member& to) const override { return link_.under_way(to.at) < frames_at_once; }
   void swap(std::uint64_t expected, const shard_map& next) override { keeper_.swap(expected, next); }
   void look_for_map() override {}  // the keeper watches
+  void show(range_id range, const shown_range& what) override { shown_.show(range, what); }
+  void show_slowest(std::uint64_t clock) override { shown_.show_slowest(clock); }
   void tick(clock::time_point now);
 
   protocol_settings protocol_;
   frame_link& link_;
   map_keeper& keeper_;
+  std::size_t workers_;  // in the beginning
+  showcase shown_;
   detail::tables values_;
   server core_;
 };

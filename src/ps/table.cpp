@@ -23,6 +23,8 @@ table_layout::table_layout(std::vector<table_spec> tables, std::size_t servers) 
         std::count_if(tables_.begin(), tables_.end(), [&](const auto& other) { return other.name == one.name; });
     if (same != 1) refuse(one, "another has its name", "give each table a name of its own");
     if (one.width == 0) refuse(one, "its rows have no elements", "choose a width from 1");
+    if (one.size != 0 && (one.most_rows != 0 || one.most_age != 0))
+      refuse(one, "a dense table has all its elements for ever", "bound sparse tables alone");
     (void)make_update(one.update);
     first_.push_back(static_cast<range_id>(ranges_.size()));
     const std::size_t spread = std::max<std::size_t>(1, servers) * ranges_a_server;
@@ -59,7 +61,7 @@ std::uint64_t table_layout::digest() const noexcept {
   muster::digest all;
   for (const auto& one : tables_) {
     all.add(one.name).add(std::uint64_t{one.size}).add(std::uint64_t{one.width}).add(one.update);
-    all.add(std::as_bytes(std::span(&one.initial, 1)));
+    all.add(std::uint64_t{one.most_rows}).add(one.most_age).add(std::as_bytes(std::span(&one.initial, 1)));
   }
   return all.add(std::uint64_t{ranges_.size()}).value();
 }

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include <muster/core/error.hpp>
+#include <muster/core/log.hpp>
+
 #include "bytes.hpp"
 
 namespace muster::inline v0::ps::detail {
@@ -23,37 +26,15 @@ void append(std::string& to, std::span<const T> values) {
 
 }  // namespace
 
-// ---- rows ----
-
-std::size_t row_index::slot_of(std::uint64_t key) const noexcept {
-  const std::size_t last = slots_.size() - 1;
-  std::size_t at = static_cast<std::size_t>(mix(key)) & last;
-  while (slots_[at] != none && keys_[slots_[at]] != key) at = (at + 1) & last;
-  return at;
-}
-
-std::uint32_t row_index::find(std::uint64_t key) const noexcept { return slots_.empty() ? none : slots_[slot_of(key)]; }
-
-std::uint32_t row_index::find_or_add(std::uint64_t key) {
-  if (2 * (keys_.size() + 1) > slots_.size()) grow();
-  auto& slot = slots_[slot_of(key)];
-  if (slot == none) {
-    slot = static_cast<std::uint32_t>(keys_.size());
-    keys_.push_back(key);
+tables::tables(const table_layout& layout, const consistency& how, const compression& compress, showcase& shown)
+    : layout_(layout), shown_(shown), bulk_(how.what == consistency::kind::bulk), kept_(layout.ranges()), codec_(compress) {
+  for (std::uint32_t table = 0; table < layout.tables().size(); ++table) {
+    const auto& one = layout.tables()[table];
+    updates_.push_back(make_update(one.update));
+    const std::size_t ranges = layout.last(table) - layout.first(table);
+    shapes_.push_back({one.width, one.width * (1 + updates_.back()->states()), one.initial,
+                       one.most_rows == 0 ? 0 : std::max<std::size_t>(1, one.most_rows / ranges), one.most_age});
   }
-  return slot;
-}
-
-void row_index::grow() {
-  slots_.assign(std::max<std::size_t>(16, 2 * slots_.size()), none);
-  for (std::uint32_t row = 0; row < keys_.size(); ++row) slots_[slot_of(keys_[row])] = row;
-}
-
-// ---- tables ----
-
-tables::tables(const table_layout& layout, const consistency& how)
-    : layout_(layout), bulk_(how.what == consistency::kind::bulk), kept_(layout.ranges()) {
-  for (const auto& one : layout.tables()) updates_.push_back(make_update(one.update));
 }
 
 // A range is made when it is first needed: a server holds the memory of its own ones only.
@@ -63,9 +44,21 @@ tables::kept_range& tables::of(range_id range) {
   kept.made = true;
   const auto& where = layout_.range(range);
   if (where.size == 0) return kept;
-  kept.dense = buffer<float>(where.size * (1 + updates_[where.table]->states()));
+  kept.dense = made_for(range);
   std::fill_n(kept.dense.begin(), where.size, layout_.table_of(range).initial);
+  shown_.place(range, kept.dense.span().first(where.size));
   return kept;
+}
+
+buffer<float> tables::made_for(range_id range) const {
+  const auto& where = layout_.range(range);
+  return buffer<float>(where.size * (1 + updates_[where.table]->states()), shown_.memory());
+}
+
+void tables::reset(range_id range) {
+  shown_.begin(range);
+  shown_.place(range, {});
+  kept_[range] = {};
 }
 
 bool tables::accepts(range_id range, const message& asked) const {
@@ -73,8 +66,17 @@ bool tables::accepts(range_id range, const message& asked) const {
   const bool dense = where.size != 0;
   const bool pushes = asked.what == message_kind::push;
   if (!pushes && asked.flags == saves) return asked.payload.empty();
-  const bool known = asked.flags == 0 || (pushes && (asked.flags == restores || (dense && asked.flags == assigns)));
-  if (!known) return false;
+  const bool encodes = pushes && asked.flags == encoded;
+  const bool known =
+      asked.flags == 0 || encodes || (pushes && (asked.flags == restores || (dense && asked.flags == assigns)));
+  if (!known || asked.count > most_payload) return false;
+  if (encodes) {
+    const std::size_t values = dense ? asked.count : asked.count * layout_.table_of(range).width;
+    if (values > most_payload || !codec_.pays(values)) return false;
+    if (!dense) return asked.payload.size() == asked.count * sizeof(std::uint64_t) + codec_.bytes(values);
+    return asked.offset <= where.size && asked.count <= where.size - asked.offset &&
+           asked.payload.size() == codec_.bytes(values);
+  }
   const std::size_t element = sizeof(float) * (asked.flags == restores ? 1 + updates_[where.table]->states() : 1);
   if (dense) {
     return asked.offset <= where.size && asked.count <= where.size - asked.offset &&
@@ -111,43 +113,56 @@ void tables::update_dense(range_id range, kept_range& kept, std::size_t offset, 
 
 void tables::update_row(range_id range, kept_range& kept, std::uint64_t key, std::span<const float> pushed,
                         float scale) {
-  const auto& table = layout_.table_of(range);
-  const auto& by = *updates_[layout_.range(range).table];
-  const std::size_t stride = table.width * (1 + by.states());
-  const std::size_t row = row_of(range, kept, key);
-  const auto all = std::span(kept.sparse).subspan(row * stride, stride);
-  by.apply(all.first(table.width), pushed, all.subspan(table.width), ++kept.times[row], scale);
+  const auto& shape = shape_of(range);
+  const auto row = kept.rows.touch(shape, key);
+  updates_[layout_.range(range).table]->apply(row.values.first(shape.width), pushed, row.values.subspan(shape.width),
+                                              ++row.times, scale);
 }
 
-void tables::add_to_sum(range_id range, kept_range& kept, const log_entry& entry) {
+void tables::add_to_sum(range_id range, kept_range& kept, const log_entry& entry, std::span<const float> pushed) {
   const auto& where = layout_.range(range);
   auto& to = kept.sums[entry.clock];
   to.scale = entry.scale;
   if (where.size != 0) {
     to.values.resize(where.size, 0.0f);
-    for (std::size_t i = 0; i < entry.count; ++i) {
-      float value = 0;
-      std::memcpy(&value, entry.payload.data() + i * sizeof value, sizeof value);
-      to.values[entry.offset + i] += value;
-    }
+    for (std::size_t i = 0; i < entry.count; ++i) to.values[entry.offset + i] += pushed[i];
     return;
   }
   const std::size_t width = layout_.table_of(range).width;
-  const auto values = entry.payload.subspan(entry.count * sizeof(std::uint64_t));
   for (std::size_t i = 0; i < entry.count; ++i) {
     const std::size_t row = to.rows.find_or_add(key_at(entry.payload, i));
     if (to.values.size() < (row + 1) * width) to.values.resize((row + 1) * width, 0.0f);
-    for (std::size_t k = 0; k < width; ++k) {
-      float value = 0;
-      std::memcpy(&value, values.data() + (i * width + k) * sizeof value, sizeof value);
-      to.values[row * width + k] += value;
-    }
+    for (std::size_t k = 0; k < width; ++k) to.values[row * width + k] += pushed[i * width + k];
   }
+}
+
+// What was pushed, behind the keys of a sparse push; nothing when it is no encoding, which is the same at every server.
+std::span<const float> tables::values_of(range_id range, const log_entry& entry) {
+  const bool dense = layout_.range(range).size != 0;
+  const auto bytes = entry.payload.subspan(dense ? 0 : entry.count * sizeof(std::uint64_t));
+  const auto here = reinterpret_cast<std::uintptr_t>(bytes.data());
+  if (entry.flags != encoded) {
+    // Payloads are aligned in frames; what comes from elsewhere is made so.
+    if (here % alignof(float) == 0)
+      return {reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)};
+    aligned_.resize(bytes.size() / sizeof(float));
+    std::memcpy(aligned_.data(), bytes.data(), bytes.size());
+    return aligned_;
+  }
+  aligned_.assign(dense ? entry.count : entry.count * layout_.table_of(range).width, 0.0f);
+  try {
+    codec_.codec().decode_add(bytes, push_codec::draw(range, entry.from, entry.sequence), 1.0f, aligned_);
+  } catch (const data_error& trouble) {
+    log(log_level::warning, "a push of worker " + to_string(entry.from) + " is dropped: " + trouble.what());
+    return {};
+  }
+  return aligned_;
 }
 
 void tables::apply(range_id range, const log_entry& entry) {
   auto& kept = of(range);
   const auto& where = layout_.range(range);
+  shown_.begin(range);
   if (entry.what == log_entry::kind::fold) {
     const auto found = kept.sums.find(entry.clock);
     if (found == kept.sums.end()) return;
@@ -156,6 +171,7 @@ void tables::apply(range_id range, const log_entry& entry) {
       update_dense(range, kept, 0, total.values, total.scale);
     } else {
       const std::size_t width = layout_.table_of(range).width;
+      kept.rows.next_push(shape_of(range));
       for (std::size_t row = 0; row < total.rows.keys().size(); ++row)
         update_row(range, kept, total.rows.keys()[row], std::span(total.values).subspan(row * width, width),
                    total.scale);
@@ -165,37 +181,19 @@ void tables::apply(range_id range, const log_entry& entry) {
   }
   if (entry.flags == restores) return restore(range, kept, entry);
   const bool replaces = entry.flags == assigns;
-  if (bulk_ && !replaces && entry.what != log_entry::kind::late) return add_to_sum(range, kept, entry);
   const float scale = entry.scale * entry.weight;
-  // Payloads are aligned in frames; what comes from elsewhere is made so.
-  const auto floats_at = [&](std::span<const std::byte> bytes) -> std::span<const float> {
-    if (reinterpret_cast<std::uintptr_t>(bytes.data()) % alignof(float) == 0)
-      return {reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)};
-    aligned_.resize(bytes.size() / sizeof(float));
-    std::memcpy(aligned_.data(), bytes.data(), bytes.size());
-    return aligned_;
-  };
   if (where.size != 0 && replaces) {
     std::memcpy(kept.dense.data() + entry.offset, entry.payload.data(), entry.payload.size());
     return;
   }
-  if (where.size != 0) return update_dense(range, kept, entry.offset, floats_at(entry.payload), scale);
+  const auto values = values_of(range, entry);
+  if (values.empty()) return;
+  if (bulk_ && entry.what != log_entry::kind::late) return add_to_sum(range, kept, entry, values);
+  if (where.size != 0) return update_dense(range, kept, entry.offset, values, scale);
   const std::size_t width = layout_.table_of(range).width;
-  const auto values = floats_at(entry.payload.subspan(entry.count * sizeof(std::uint64_t)));
+  kept.rows.next_push(shape_of(range));
   for (std::size_t i = 0; i < entry.count; ++i)
     update_row(range, kept, key_at(entry.payload, i), values.subspan(i * width, width), scale);
-}
-
-// The row of that key in `sparse`, made if there is none.
-std::size_t tables::row_of(range_id range, kept_range& kept, std::uint64_t key) {
-  const auto& table = layout_.table_of(range);
-  const std::size_t stride = table.width * (1 + updates_[layout_.range(range).table]->states());
-  const std::size_t row = kept.rows.find_or_add(key);
-  if (row < kept.times.size()) return row;
-  kept.times.push_back(0);
-  kept.sparse.resize(kept.sparse.size() + stride, 0.0f);
-  std::fill_n(kept.sparse.begin() + static_cast<std::ptrdiff_t>(row * stride), table.width, table.initial);
-  return row;
 }
 
 // ---- checkpoints ----
@@ -215,29 +213,31 @@ void tables::restore(range_id range, kept_range& kept, const log_entry& entry) {
       std::memcpy(kept.dense.data() + k * where.size + entry.offset, from, entry.count * sizeof(float));
     return;
   }
-  const std::size_t stride = layout_.table_of(range).width * arrays;
+  const auto& shape = shape_of(range);
+  const std::size_t row_bytes = shape.stride * sizeof(float);
   const std::byte* const times = from + entry.count * sizeof(std::uint64_t);
   const std::byte* const rows = times + entry.count * counter;
+  kept.rows.next_push(shape);
   for (std::size_t i = 0; i < entry.count; ++i) {
-    const auto row = row_of(range, kept, key_at(entry.payload, i));
-    std::memcpy(&kept.times[row], times + i * counter, counter);
-    std::memcpy(kept.sparse.data() + row * stride, rows + i * stride * sizeof(float), stride * sizeof(float));
+    const auto row = kept.rows.touch(shape, key_at(entry.payload, i));
+    std::memcpy(&row.times, times + i * counter, counter);
+    std::memcpy(row.values.data(), rows + i * row_bytes, row_bytes);
   }
 }
 
 // As `client::restore` reads it: where the range lies and how long it is, and then as above.
 std::span<const std::byte> tables::read_all(range_id range, const kept_range& kept) {
   const auto& where = layout_.range(range);
-  std::string text;
-  byte_writer head;
-  head.add(std::uint64_t{where.begin});
-  head.add(std::uint64_t{where.size != 0 ? where.size : kept.times.size()});
-  if (where.size != 0) head.add(kept.updates);
-  text = head.take();
-  append(text, kept.dense.span());
-  append(text, std::span(kept.rows.keys()));
-  append(text, std::span(kept.times));
-  append<float>(text, kept.sparse);
+  byte_writer all;
+  all.add(std::uint64_t{where.begin});
+  if (where.size != 0) {
+    all.add(std::uint64_t{where.size});
+    all.add(kept.updates);
+    all.add_bytes(std::as_bytes(kept.dense.span()));
+  } else {
+    kept.rows.list(shape_of(range), all);
+  }
+  const auto text = all.take();
   const auto bytes = std::as_bytes(std::span(text));
   answer_.assign(bytes.begin(), bytes.end());
   return answer_;
@@ -246,19 +246,14 @@ std::span<const std::byte> tables::read_all(range_id range, const kept_range& ke
 std::span<const std::byte> tables::read(range_id range, const message& pull) {
   auto& kept = of(range);
   if (pull.flags == saves) return read_all(range, kept);
-  const auto& table = layout_.table_of(range);
   if (layout_.range(range).size != 0) return std::as_bytes(kept.dense.span().subspan(pull.offset, pull.count));
-  const std::size_t width = table.width;
-  const std::size_t stride = width * (1 + updates_[layout_.range(range).table]->states());
-  answer_.resize(pull.count * width * sizeof(float));
+  const auto& shape = shape_of(range);
+  const std::size_t row_bytes = shape.width * sizeof(float);
+  answer_.resize(pull.count * row_bytes);
+  const std::vector<float> fresh(shape.width, shape.initial);
   for (std::size_t i = 0; i < pull.count; ++i) {
-    std::byte* const to = answer_.data() + i * width * sizeof(float);
-    const auto row = kept.rows.find(key_at(pull.payload, i));
-    if (row != row_index::none) {
-      std::memcpy(to, kept.sparse.data() + row * stride, width * sizeof(float));
-    } else {
-      for (std::size_t k = 0; k < width; ++k) std::memcpy(to + k * sizeof(float), &table.initial, sizeof(float));
-    }
+    const auto row = kept.rows.find(shape, key_at(pull.payload, i));
+    std::memcpy(answer_.data() + i * row_bytes, row.empty() ? fresh.data() : row.data(), row_bytes);
   }
   return answer_;
 }
@@ -271,14 +266,10 @@ void tables::save(range_id range, std::string& to) const {
   head.add(std::uint64_t{kept.made});
   head.add(kept.updates);
   head.add(std::uint64_t{kept.dense.size()});
-  head.add(std::uint64_t{kept.times.size()});
-  head.add(std::uint64_t{kept.sparse.size()});
   head.add(std::uint64_t{kept.sums.size()});
+  head.add_bytes(std::as_bytes(kept.dense.span()));
+  kept.rows.save(head);
   to += head.take();
-  append(to, kept.dense.span());
-  append(to, std::span(kept.rows.keys()));
-  append(to, std::span(kept.times));
-  append<float>(to, kept.sparse);
   for (const auto& [clock, total] : kept.sums) {
     byte_writer each;
     each.add(clock);
@@ -300,26 +291,16 @@ bool tables::load(range_id range, std::span<const std::byte> saved) {
   read.made = in.number<std::uint64_t>() != 0;
   read.updates = in.number<std::uint64_t>();
   const auto dense = in.number<std::uint64_t>();
-  const auto rows = in.number<std::uint64_t>();
-  const auto sparse = in.number<std::uint64_t>();
   const auto sums = in.number<std::uint64_t>();
   if (read.made && dense != where.size * (1 + states)) return false;
   if (!read.made && dense != 0) return false;
-  if (rows > in.rest().size() / sizeof(std::uint64_t) || sparse != rows * width * (1 + states)) return false;
   const auto take = [&](auto* to, std::size_t count) {
     const auto bytes = in.bytes(count * sizeof(*to));
     if (!bytes.empty()) std::memcpy(to, bytes.data(), bytes.size());
   };
-  read.dense = buffer<float>(static_cast<std::size_t>(dense));
+  if (dense > 0) read.dense = made_for(range);
   take(read.dense.data(), read.dense.size());
-  for (std::uint64_t i = 0; i < rows; ++i) {
-    if (read.rows.find_or_add(in.number<std::uint64_t>()) != i) return false;
-  }
-  read.times.resize(rows);
-  take(read.times.data(), rows);
-  if (sparse > in.rest().size() / sizeof(float)) return false;
-  read.sparse.resize(sparse);
-  take(read.sparse.data(), sparse);
+  if (!read.rows.load(shape_of(range), in)) return false;
   for (std::uint64_t i = 0; i < sums && in.good(); ++i) {
     sum& one = read.sums[in.number<std::uint64_t>()];
     one.scale = in.number<float>();
@@ -334,7 +315,9 @@ bool tables::load(range_id range, std::span<const std::byte> saved) {
     }
   }
   if (!in.whole()) return false;
+  shown_.begin(range);
   kept_[range] = std::move(read);
+  if (where.size != 0) shown_.place(range, std::as_const(kept_[range].dense).span().first(dense == 0 ? 0 : where.size));
   return true;
 }
 

@@ -11,40 +11,27 @@
 #include <muster/ps/server.hpp>
 #include <muster/ps/table.hpp>
 
+#include "push_codec.hpp"
+#include "row_index.hpp"
+#include "row_store.hpp"
+#include "showcase.hpp"
+
 namespace muster::inline v0::ps::detail {
-
-/// Rows of floats under 64-bit keys, in the order in which they came: open addressing, and one array of all rows, so
-/// that a row is one or two cache lines from its key.
-class row_index {
- public:
-  static constexpr std::uint32_t none = 0xffffffff;
-
-  [[nodiscard]] std::uint32_t find(std::uint64_t key) const noexcept;
-  /// The row of that key, a new one at the end if there is none.
-  std::uint32_t find_or_add(std::uint64_t key);
-  [[nodiscard]] const std::vector<std::uint64_t>& keys() const noexcept { return keys_; }
-
- private:
-  [[nodiscard]] std::size_t slot_of(std::uint64_t key) const noexcept;
-  void grow();
-
-  std::vector<std::uint64_t> keys_;   // by row
-  std::vector<std::uint32_t> slots_;  // rows; none where free; a power of two of them
-};
 
 /// See `range_storage`. In messages, a dense push or pull is of `count` elements from the `offset`-th of its range on;
 /// a sparse one of `count` keys, whose rows follow them in a push. Values and keys are as they lie in memory. Those
 /// that `saves` or `restores` have all that there is.
 class tables final : public range_storage {
  public:
-  tables(const table_layout& layout, const consistency& how);
+  /// Dense values lie where `shown` has workers read them, if anybody does.
+  tables(const table_layout& layout, const consistency& how, const compression& compress, showcase& shown);
 
   [[nodiscard]] bool accepts(range_id range, const message& asked) const override;
   void apply(range_id range, const log_entry& entry) override;
   [[nodiscard]] std::span<const std::byte> read(range_id range, const message& pull) override;
   void save(range_id range, std::string& to) const override;
   [[nodiscard]] bool load(range_id range, std::span<const std::byte> saved) override;
-  void reset(range_id range) override { kept_[range] = {}; }
+  void reset(range_id range) override;
 
  private:
   // What bulk-synchronous pushes of one clock add up to.
@@ -55,27 +42,31 @@ class tables final : public range_storage {
   };
   struct kept_range {
     bool made = false;
-    buffer<float> dense;               // the values, and behind them the arrays of the update function
-    row_index rows;                    // sparse
-    std::vector<float> sparse;         // by row: its values and what the update function remembers of them
-    std::vector<std::uint64_t> times;  // by row: updates
-    std::uint64_t updates = 0;         // dense
+    buffer<float> dense;        // the values, and behind them the arrays of the update function
+    row_store rows;             // sparse: their values and what the update function remembers of them
+    std::uint64_t updates = 0;  // dense
     std::map<std::uint64_t, sum> sums;
   };
 
   kept_range& of(range_id range);
   void update_dense(range_id range, kept_range& kept, std::size_t offset, std::span<const float> pushed, float scale);
   void update_row(range_id range, kept_range& kept, std::uint64_t key, std::span<const float> pushed, float scale);
-  std::size_t row_of(range_id range, kept_range& kept, std::uint64_t key);
+  [[nodiscard]] const row_shape& shape_of(range_id range) const { return shapes_[layout_.range(range).table]; }
   void restore(range_id range, kept_range& kept, const log_entry& entry);
   [[nodiscard]] std::span<const std::byte> read_all(range_id range, const kept_range& kept);
-  void add_to_sum(range_id range, kept_range& kept, const log_entry& entry);
+  void add_to_sum(range_id range, kept_range& kept, const log_entry& entry, std::span<const float> values);
+  [[nodiscard]] std::span<const float> values_of(range_id range, const log_entry& entry);
+
+  [[nodiscard]] buffer<float> made_for(range_id range) const;
 
   const table_layout& layout_;
+  showcase& shown_;
   bool bulk_;
   std::vector<std::shared_ptr<const update_function>> updates_;  // by table
+  std::vector<row_shape> shapes_;                                // by table
   std::vector<kept_range> kept_;
   std::vector<std::byte> answer_;
+  push_codec codec_;
   std::vector<float> aligned_;
 };
 

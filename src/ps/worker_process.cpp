@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include <muster/core/codec/error_feedback.hpp>
 #include <muster/core/events.hpp>
 
 namespace muster::inline v0::ps::detail {
@@ -25,7 +26,10 @@ worker_process::worker_process(member self, const job_options& options, const pr
       core_(self, protocol, *this, map),
       now_(clock::now()),
       own_(layout.ranges()),
-      versions_(layout.ranges(), 0) {}
+      versions_(layout.ranges(), 0),
+      codec_(options.compress),
+      cache_(layout, options.pull_cache),
+      residuals_(layout.ranges()) {}
 
 // ---- out ----
 
@@ -46,6 +50,7 @@ void worker_process::push_part(pending& to, range_id range, const message& what)
   const place server = core_.map().ranges[range].head();
   if (server != nobody && link_.under_way(server) >= frames_at_once)
     wait_until([&] { return link_.under_way(server) < frames_at_once; }, "push");
+  bytes_pushed_ += what.payload.size();
   message told = what;
   told.version = versions_[range];
   const pending::part part{range, core_.push(range, told, now_)};
@@ -57,11 +62,79 @@ void worker_process::push_part(pending& to, range_id range, const message& what)
   }
 }
 
+void worker_process::push_values(pending& to, range_id range, message what, std::span<const float> values) {
+  if (!codec_.pays(values.size())) {
+    what.payload = std::as_bytes(values);
+    return push_part(to, range, what);
+  }
+  std::vector<std::byte> bytes(codec_.bytes(values.size()));
+  const auto draw = push_codec::draw(range, core_.self(), core_.pushed(range) + 1);
+  if (codec_.codec().is_biased()) {
+    auto& all = residuals_[range];
+    all.resize(layout_.range(range).size, 0.0f);
+    const auto residual = std::span(all).subspan(what.offset, values.size());
+    encode_with_feedback(codec_.codec(), values, residual, draw, bytes, residual);
+  } else {
+    codec_.codec().encode(values, draw, bytes);
+  }
+  what.flags = encoded;
+  push_own_part(to, range, what, std::move(bytes));
+}
+
+void worker_process::encode_rows(range_id range, std::vector<std::byte>& payload, std::size_t keys) const {
+  const std::span values(reinterpret_cast<const float*>(payload.data() + keys),
+                         (payload.size() - keys) / sizeof(float));
+  std::vector<std::byte> made(keys + codec_.bytes(values.size()));
+  std::memcpy(made.data(), payload.data(), keys);
+  codec_.codec().encode(values, push_codec::draw(range, core_.self(), core_.pushed(range) + 1),
+                        std::span(made).subspan(keys));
+  payload = std::move(made);
+}
+
 void worker_process::push_own_part(pending& to, range_id range, message what, std::vector<std::byte> payload) {
   what.payload = payload;
   auto& own = own_[range];
   own.push_back({core_.pushed(range) + 1, std::move(payload)});  // its bytes stay where they are
   push_part(to, range, what);
+}
+
+bool worker_process::read_part(range_id range, std::size_t offset, std::span<float> to, std::uint64_t& version) {
+  constexpr int reads_between = 16;  // a system's clock and all connections are looked at no more often
+  if (shown_.empty()) return false;
+  if (++reads_ >= reads_between) {
+    reads_ = 0;
+    progress();
+  }
+  const member at = core_.reads_at(range, now_);
+  if (at.at >= shown_.size()) return false;
+  std::uint64_t seen = 0;
+  if (!shown_[at.at].read(range, offset, to, protocol_.how, core_.clock_now(), seen)) return false;
+  ++read_in_place_;
+  versions_[range] = seen;
+  version = std::min(version, seen);
+  return true;
+}
+
+bool worker_process::repeat_part(range_id range, std::size_t offset, std::span<float> to, std::uint64_t& version) {
+  std::uint64_t seen = 0;
+  if (!cache_.read(range, offset, to, core_.clock_now(), seen)) return false;
+  versions_[range] = seen;
+  version = std::min(version, seen);
+  return true;
+}
+
+void worker_process::repeat_rows(range_id range, std::span<const std::uint64_t> keys, float* to,
+                                 std::vector<std::uint32_t>& rows, std::uint64_t& version) {
+  if (!cache_.is_on()) return;
+  std::erase_if(rows, [&](std::uint32_t at) {
+    std::uint64_t seen = 0;
+    const auto row = cache_.read_row(range, keys[at], core_.clock_now(), seen);
+    if (row.empty()) return false;
+    std::copy(row.begin(), row.end(), to + at * row.size());
+    versions_[range] = seen;
+    version = std::min(version, seen);
+    return true;
+  });
 }
 
 void worker_process::pull_part(pending& to, range_id range, const message& what, float* out,
@@ -76,25 +149,36 @@ void worker_process::pull_part(pending& to, range_id range, const message& what,
   to.of_ = this;
   if (!to.pull_) to.pull_ = std::make_unique<open_pull>();
   const auto number = core_.pull(range, what, true, now_);
+  ++asked_at_once_;
   to.pull_->numbers.push_back(number);
   ++to.pull_->left;
-  targets_[number] = {to.pull_.get(), out, std::move(rows), width, bytes, nullptr};
+  target& made = targets_[number];
+  made = {to.pull_.get(), out, std::move(rows), width, bytes, core_.clock_now(), what.offset, {}, nullptr};
+  if (cache_.is_on() && width > 0) {
+    made.keys.resize(what.count);
+    std::memcpy(made.keys.data(), what.payload.data(), what.payload.size());
+  }
 }
 
 void worker_process::pull_all(pending& to, range_id range, std::vector<std::byte>& saved) {
   to.of_ = this;
   to.pull_ = std::make_unique<open_pull>();
   const auto number = core_.pull(range, {.flags = saves}, true, now_);
+  ++asked_at_once_;
   to.pull_->numbers.push_back(number);
   ++to.pull_->left;
-  targets_[number] = {to.pull_.get(), nullptr, {}, 0, 0, &saved};
+  auto& made = targets_[number];
+  made.of = to.pull_.get();
+  made.saved = &saved;
 }
 
 // What was begun leaves now, unless more of the kind can be expected while answers are due.
 void worker_process::begun(bool pulls) {
-  if (pulls || core_.unacknowledged() <= 1) {
-    ship();
-  }
+  const bool alone = pulls ? core_.unanswered() <= asked_at_once_ : core_.unacknowledged() <= 1;
+  if (pulls) asked_at_once_ = 0;
+  if (auto* const sink = current_event_sink(); sink != nullptr && !pulls)
+    sink->record({activity::communication, "push", now_, now_, bytes_pushed_ - std::exchange(bytes_told_, bytes_pushed_)});
+  if (alone) ship();
 }
 
 // ---- in ----
@@ -115,10 +199,14 @@ void worker_process::answered(std::uint64_t pull, const message& values) {
   } else if (values.payload.size() == to.bytes) {
     if (to.width == 0) {
       std::memcpy(to.out, values.payload.data(), to.bytes);
+      cache_.keep(values.range, to.offset, std::span(to.out, to.bytes / sizeof(float)), to.asked, values.version);
     } else {
       const std::size_t row = to.width * sizeof(float);
       for (std::size_t i = 0; i < to.rows.size(); ++i)
         std::memcpy(to.out + to.rows[i] * to.width, values.payload.data() + i * row, row);
+      for (std::size_t i = 0; i < to.keys.size(); ++i)
+        cache_.keep_row(values.range, to.keys[i], std::span(to.out + to.rows[i] * to.width, to.width), to.asked,
+                    values.version);
     }
   }
   versions_[values.range] = values.version;

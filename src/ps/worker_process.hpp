@@ -15,6 +15,9 @@
 
 #include "link.hpp"
 #include "map_keeper.hpp"
+#include "pull_cache.hpp"
+#include "push_codec.hpp"
+#include "showcase.hpp"
 
 namespace muster::inline v0::ps::detail {
 
@@ -34,9 +37,28 @@ class worker_process final : public worker_outlet {
   [[nodiscard]] const table_layout& layout() const noexcept { return layout_; }
   [[nodiscard]] const worker& core() const noexcept { return core_; }
   void push_part(pending& to, range_id range, const message& what);
+  /// The same encoded where that is smaller; what the codec leaves out waits for the next to the same elements.
+  void push_values(pending& to, range_id range, message what, std::span<const float> values);
+  /// Of the codec, if `values` of a push are sent encoded: of those of rows.
+  [[nodiscard]] const push_codec& codec() const noexcept { return codec_; }
+  /// The values of rows behind their keys are encoded.
+  void encode_rows(range_id range, std::vector<std::byte>& payload, std::size_t keys) const;
+  /// Bytes of the values (and keys) that were pushed so far, as they are sent.
+  [[nodiscard]] std::uint64_t bytes_pushed() const noexcept { return bytes_pushed_; }
   void push_own_part(pending& to, range_id range, message what, std::vector<std::byte> payload);
   void pull_part(pending& to, range_id range, const message& what, float* out, std::vector<std::uint32_t> rows,
                  std::size_t width);
+  /// Reads values of a range where its server keeps them, if they lie in reach and may be read now.
+  [[nodiscard]] bool read_part(range_id range, std::size_t offset, std::span<float> to, std::uint64_t& version);
+  /// Gives again what was pulled of a range not long ago, or of the rows of some of these keys: at the positions that
+  /// it takes out of `rows`.
+  [[nodiscard]] bool repeat_part(range_id range, std::size_t offset, std::span<float> to, std::uint64_t& version);
+  void repeat_rows(range_id range, std::span<const std::uint64_t> keys, float* to, std::vector<std::uint32_t>& rows,
+                   std::uint64_t& version);
+  /// It has other values from now on, whatever was pulled.
+  void forget(range_id range) { cache_.forget(range); }
+  /// What the servers let this worker read, by place.
+  void look_at(std::vector<shown_values> shown) { shown_ = std::move(shown); }
   /// All of a range, as a checkpoint has it.
   void pull_all(pending& to, range_id range, std::vector<std::byte>& saved);
   void begun(bool pulls);
@@ -48,17 +70,21 @@ class worker_process final : public worker_outlet {
   template <class Ready>
   void wait_until(const Ready& ready, std::string_view what);
   [[nodiscard]] std::uint64_t version(range_id range) const noexcept { return versions_[range]; }
+  [[nodiscard]] std::uint64_t read_in_place() const noexcept { return read_in_place_; }
   void wait_for_others();
   void finish();
 
  private:
   // Where the rows of one answer go.
   struct target {
-    open_pull* of;
-    float* out;
-    std::vector<std::uint32_t> rows;  // sparse
-    std::size_t width;                // of them; 0: dense
-    std::size_t bytes;
+    open_pull* of = nullptr;
+    float* out = nullptr;
+    std::vector<std::uint32_t> rows;          // sparse
+    std::size_t width = 0;                    // of them; 0: dense
+    std::size_t bytes = 0;
+    std::uint64_t asked = 0;                  // the clock
+    std::size_t offset = 0;                   // dense
+    std::vector<std::uint64_t> keys;          // sparse, for the cache
     std::vector<std::byte>* saved = nullptr;  // of a checkpoint: any length
   };
   struct owned {
@@ -84,8 +110,17 @@ class worker_process final : public worker_outlet {
   clock::time_point next_tick_{};
   std::unordered_map<std::uint64_t, target> targets_;
   std::size_t asked_bytes_ = 0;         // of answers that have not come
+  std::size_t asked_at_once_ = 0;       // pulls of one call
   std::vector<std::deque<owned>> own_;  // by range: payloads that are nobody else's
   std::vector<std::uint64_t> versions_;
+  push_codec codec_;
+  pull_cache cache_;
+  std::vector<std::vector<float>> residuals_;  // by range, of methods that need them
+  std::uint64_t bytes_pushed_ = 0;
+  std::uint64_t bytes_told_ = 0;  // of them, to the event sink
+  std::vector<shown_values> shown_;  // by place
+  std::uint64_t read_in_place_ = 0;
+  int reads_ = 0;                    // since progress was made
 };
 
 template <class Ready>

@@ -45,7 +45,7 @@ void served_arena::pull() {
 
 void served_arena::begin(double learning_rate) {
   {
-    const scoped_event measured(activity::communication, "push", arena_.gradients().size_bytes());
+    const scoped_event measured(activity::communication, "push", 0);  // its bytes are told when they are handed over
     for (auto& push : under_way_) push.wait();
   }
   under_way_.clear();

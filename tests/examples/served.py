@@ -58,6 +58,23 @@ class InStep(Case):
         self.check("cnn", [*CNN, "--optimizer", "adam", "--schedule", "constant:0.001"], "local")
 
 
+class Compressed(Case):
+    """Pushes in fewer bytes: what is left out comes with a later one, and the losses are nearly those of all bytes."""
+
+    def test_dense_pushes(self):
+        served = [*EPSILON, "--mode", "ps", "--servers", "2", "--consistency", "bulk"]
+        exact = self.report("logistic_regression", served, 4)
+        loss = exact["epochs"][-1]["val_loss"]
+        sent = int(exact["annotations"]["bytes pushed"])
+        for codec, share, off in (("float16", 0.51, 1e-3), ("qsgd8", 0.26, 1e-2), ("topk:0.1", 0.21, 0.1),
+                                  ("sign", 0.05, 0.3)):
+            with self.subTest(codec=codec):
+                told = self.report("logistic_regression", [*served, "--compress", codec], 4)
+                self.assertLess(int(told["annotations"]["bytes pushed"]), share * sent)
+                self.assertLess(told["epochs"][-1]["communication_bytes"], exact["epochs"][-1]["communication_bytes"])
+                self.assertLess(told["epochs"][-1]["val_loss"], (1 + off) * loss)
+
+
 class RealData(Case):
     def test_asynchronous_workers_reach_the_accuracy_of_synchronous_ones(self):
         if not (DATA / "a9a.t").is_file():
@@ -84,7 +101,7 @@ class Refused(Case):
     def test_what_does_not_go_with_servers(self):
         self.check("logistic_regression", EPSILON, 1, "cannot serve")
         self.check("logistic_regression", [*EPSILON, "--servers", "2"], 2, "cannot serve")
-        self.check("logistic_regression", [*EPSILON, "--compress", "sign"], 3, "--compress cannot be used")
+        self.check("logistic_regression", [*EPSILON, "--compress", "powersgd:2"], 3, "--compress powersgd")
         self.check("logistic_regression", ["--synthetic", "epsilon:500", "--optimizer", "lars"], 3, "lars")
         self.check("logistic_regression", [*EPSILON, "--consistency", "loose"], 3, "loose")
         self.check("cnn", [*CNN, "--sync-batch-norm"], 3, "--sync-batch-norm cannot be used")

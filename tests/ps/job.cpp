@@ -10,6 +10,7 @@
 #include <numeric>
 #include <vector>
 
+#include <muster/comm/collectives/allreduce.hpp>
 #include <muster/comm/collectives/barrier.hpp>
 #include <muster/comm/rendezvous/memory_store.hpp>
 #include <muster/core/error.hpp>
@@ -184,6 +185,165 @@ TEST_CASE("bulk-synchronous steps are steps by the sum of all workers") {
   });
 }
 
+TEST_CASE("whoever pulls while others push sees whole pushes, read in place or sent") {
+  const auto over = GENERATE(from_range(fabrics()));
+  INFO(over);
+  constexpr std::size_t size = 30000;  // three ranges
+  constexpr float pushes = 500;
+  const auto options = patient({.tables = {{.name = "w", .size = size, .ranges = 3}}, .servers = 2, .replicas = 1});
+  run_job(over, 3, options, [&](ps::job& job, muster::group& workers) {
+    auto& tables = job.tables();
+    std::vector<float> values(size, 1.0f);
+    if (workers.rank() == 0) {
+      for (float i = 0; i < pushes; ++i) tables.push(0, values);
+      muster::barrier(workers);
+      return;
+    }
+    float last = 0;
+    while (last < pushes) {
+      auto pulled = tables.pull_async(0, values);
+      pulled.wait();
+      for (std::size_t begin = 0; begin < size; begin += size / 3) {
+        for (std::size_t i = 0; i < size / 3; ++i) require(values[begin + i] == values[begin], "a push that is whole");
+      }
+      const float least = *std::min_element(values.begin(), values.end());
+      require(static_cast<float>(pulled.version()) == least, "the version of what was seen");
+      require(values[0] >= last, "what was seen stays");
+      last = values[0];
+    }
+    require((tables.read_in_place() > 0) == (over == test::fabric::shm), "reads in place over shared memory");
+    muster::barrier(workers);
+  });
+}
+
+TEST_CASE("what compressed pushes leave out comes with later ones, and every server decodes the same") {
+  const auto over = GENERATE(from_range(fabrics()));
+  const std::string how = GENERATE("none", "float16", "bfloat16", "qsgd8", "sign", "topk:0.1", "randomk:0.1", "blockk:0.1");
+  const auto codec = muster::parse_compression(how);
+  INFO(over << ", " << how);
+  constexpr std::size_t size = 20000;
+  constexpr int steps = 40;
+  const auto options = patient({.tables = {{.name = "w", .size = size}}, .servers = 2, .replicas = 1, .compress = codec});
+  run_job(over, 2, options, [&](ps::job& job, muster::group& workers) {
+    auto& tables = job.tables();
+    const bool biased = muster::any_codec(codec).is_biased();
+    // The oracle: each worker's own encoder with its residual, of the whole slice of a range; what is left out is small
+    // beside what all steps push.
+    muster::random_stream draw(5, static_cast<std::uint64_t>(workers.rank()));
+    std::vector<float> gradient(size), found(size);
+    for (auto& value : gradient) value = static_cast<float>(draw.normal());
+    for (int step = 0; step < steps; ++step) tables.push(0, gradient);
+    const double raw = static_cast<double>(steps) * static_cast<double>(size) * sizeof(float);
+    if (how == "none") require(static_cast<double>(tables.bytes_pushed()) == raw, "all bytes are sent");
+    if (how != "none") require(static_cast<double>(tables.bytes_pushed()) < 0.85 * raw, "fewer bytes are sent");
+    std::vector<float> sums(size);
+    for (std::size_t i = 0; i < size; ++i) sums[i] = gradient[i] * steps;
+    muster::allreduce(workers, std::span(sums), muster::sum);
+    tables.pull(0, found);
+    double off = 0, all = 0;
+    for (std::size_t i = 0; i < size; ++i) {
+      off += std::pow(double{found[i]} - double{sums[i]}, 2);
+      all += std::pow(double{sums[i]}, 2);
+    }
+    require(std::sqrt(off / all) < (how == "none" ? 1e-6 : biased ? 0.45 : 0.01), "the sums, but for what is under way");
+    muster::barrier(workers);
+  });
+}
+
+TEST_CASE("a pull is answered from what was pulled while that is not too old, and says so") {
+  const auto over = GENERATE(from_range(fabrics()));
+  const std::vector<ps::table_spec> specs = {{.name = "dense", .size = 3000}, {.name = "rows", .width = 2}};
+  auto options = patient({.tables = specs, .how = ps::parse_consistency("bounded:1000")});
+  options.pull_cache = 2;
+  run_job(over, 2, options, [&](ps::job& job, muster::group& workers) {
+    auto& tables = job.tables();
+    const bool in_place = over == test::fabric::shm;  // then the newest costs no more
+    const std::vector<std::uint64_t> some = {7, 8}, more = {7, 8, 9};
+    const std::vector<float> ones(3000, 1.0f), rows(4, 1.0f);
+    std::vector<float> found(3000), slice(10), found_rows(6);
+    for (int round = 0; round < 3; ++round) {
+      const auto before = static_cast<float>(round);
+      if (workers.rank() == 0) {
+        tables.pull(0, found);
+        tables.pull(1, some, std::span(found_rows).first(4));
+        require(found[5] == before && found_rows[3] == before, "what was pushed so far");
+      }
+      muster::barrier(workers);
+      if (workers.rank() == 1) {
+        tables.push(0, ones);
+        tables.push(1, some, rows);
+      }
+      muster::barrier(workers);
+      if (workers.rank() == 0) {
+        for (int clock = 0; clock <= 2; ++clock) {
+          auto pulled = tables.pull_async(0, slice, 17);
+          pulled.wait();
+          require(slice[0] == (in_place ? before + 1 : before), "what was pulled before, or the newest");
+          require(pulled.version() == static_cast<std::uint64_t>(slice[0]), "the version that was seen");
+          tables.pull(1, more, found_rows);
+          require(found_rows[0] == before && found_rows[3] == before, "the rows that were pulled before");
+          require(found_rows[4] == 0, "and one that was not");
+          tables.next_clock();
+        }
+        tables.pull(0, slice, 17);
+        tables.pull(1, more, found_rows);
+        require(slice[0] == before + 1 && found_rows[3] == before + 1, "what is too old is asked for");
+        for (int clock = 0; clock < 3; ++clock) tables.next_clock();
+      }
+      muster::barrier(workers);
+    }
+    const std::vector<float> other(3000, 50.0f);
+    tables.pull(0, found);
+    tables.assign(0, other);
+    tables.pull(0, found);
+    require(found[0] == 50, "what this worker has assigned");
+    muster::barrier(workers);
+  });
+}
+
+TEST_CASE("a bounded sparse table keeps what was pushed to last, at every server of a chain") {
+  const auto over = GENERATE(from_range(fabrics()));
+  const std::vector<ps::table_spec> specs = {{.name = "counted", .initial = 7, .ranges = 1, .most_rows = 80},
+                                             {.name = "aged", .ranges = 1, .most_age = 10}};
+  run_job(over, 1, patient({.tables = specs, .servers = 2, .replicas = 1}), [&](ps::job& job, muster::group&) {
+    auto& tables = job.tables();
+    const std::vector<float> one = {1.0f};
+    std::vector<float> found(1);
+    for (std::uint64_t key = 0; key < 1000; ++key) {
+      for (std::uint32_t table : {0u, 1u}) tables.push(table, std::span(&key, 1), one);
+    }
+    std::size_t kept = 0;
+    for (std::uint64_t key = 0; key < 1000; ++key) {
+      tables.pull(0, std::span(&key, 1), found);
+      kept += found[0] == 8 ? 1 : 0;
+      require(found[0] == 8 || key < 930, "the newest are kept");
+      tables.pull(1, std::span(&key, 1), found);
+      require(found[0] == (key >= 989 ? 1.0f : 0.0f), "a row is kept for ten pushes");
+    }
+    require(kept <= 80 && kept >= 70, "so many are kept");
+  });
+}
+
+TEST_CASE("rows are pushed compressed by methods that leave nothing out") {
+  const auto over = GENERATE(from_range(fabrics()));
+  const auto consistency = GENERATE("async", "bulk");
+  const std::vector<ps::table_spec> sparse = {{.name = "rows", .width = 64}};
+  const auto options =
+      patient({.tables = sparse, .servers = 2, .how = ps::parse_consistency(consistency), .compress = muster::parse_compression("qsgd8")});
+  run_job(over, 2, options, [&](ps::job& job, muster::group& workers) {
+    auto& tables = job.tables();
+    const std::vector<std::uint64_t> keys = {3, 1000000007, 5};
+    std::vector<float> rows(3 * 64, 0.5f), found(3 * 64);
+    for (int i = 0; i < 20; ++i) tables.push(0, keys, rows);
+    tables.next_clock();
+    muster::barrier(workers);
+    tables.pull(0, keys, found);
+    for (const float value : found) require(std::abs(value - 20.0f) < 0.2f, "the rows");
+    require(tables.bytes_pushed() < 20 * 3 * (8 + 64 * 2), "fewer bytes");
+    muster::barrier(workers);
+  });
+}
+
 TEST_CASE("no worker is further ahead than the bound") {
   const auto over = GENERATE(from_range(fabrics()));
   constexpr std::uint64_t bound = 2;
@@ -277,6 +437,14 @@ TEST_CASE("what cannot be is refused in words") {
   CHECK_THROWS_WITH(refused({.tables = {{.name = "a", .size = 1, .update = "addd"}}}), contains("did you mean add?"));
   CHECK_THROWS_WITH(refused({.tables = {{.name = "a", .size = 1, .update = "sgd:x"}}}),
                     contains("write such as sgd:0.1"));
+  ps::job_options cached{.tables = {{.name = "a"}}, .how = ps::parse_consistency("bulk")};
+  cached.pull_cache = 1;
+  CHECK_THROWS_WITH(refused({.tables = {{.name = "a", .size = 9, .most_rows = 1}}}), contains("bound sparse tables"));
+  CHECK_THROWS_WITH(refused(cached), contains("choose async or bounded"));
+  CHECK_THROWS_WITH(refused({.tables = {{.name = "a"}}, .compress = muster::parse_compression("topk:0.1")}),
+                    contains("use float16, bfloat16 or qsgd8"));
+  CHECK_THROWS_WITH(refused({.tables = {{.name = "a", .size = 9}}, .compress = muster::parse_compression("powersgd:2")}),
+                    contains("use another method"));
   run_job(test::fabric::local, 1, patient({.tables = {{.name = "a", .size = 4}, {.name = "b"}}}),
           [](ps::job& job, muster::group&) {
             std::vector<float> five(5);

@@ -4,7 +4,8 @@
 #include <string>
 
 #include "catch.hpp"
-#include "simulation.hpp"
+#include "simulated_checks.hpp"
+#include "simulated_faults.hpp"
 
 namespace {
 
@@ -34,12 +35,14 @@ tally simulate(std::uint64_t runs, World&& make) {
       seen.excused += ended.excused ? 1 : 0;
       seen.sum.pushes += ended.pushes;
       seen.sum.pulls += ended.pulls;
+      seen.sum.reads += ended.reads;
       seen.sum.versions += ended.versions;
     } catch (const std::logic_error& broken) {
       FAIL("seed " << seed << ": " << broken.what() << "; again: MUSTER_TEST_SEED=" << seed << " MUSTER_TEST_CASES=1");
     }
   }
-  std::cout << seen.runs << " runs, " << seen.sum.pushes << " pushes, " << seen.sum.pulls << " pulls, "
+  std::cout << seen.runs << " runs, " << seen.sum.pushes << " pushes, " << seen.sum.pulls << " pulls ("
+            << seen.sum.reads << " read in place), "
             << seen.sum.versions << " maps; in " << seen.excused << " more servers failed than there were copies\n";
   return seen;
 }

@@ -1,5 +1,5 @@
 // The protocol of the parameter server over a simulated clock, network and store: one thread, everything drawn from a
-// seed. What servers keep is which pushes they have had, so that nothing that is lost or comes twice stays unseen.
+// seed. What happens to it is in simulated_faults.hpp, what must hold in simulated_checks.hpp.
 #pragma once
 
 #include <algorithm>
@@ -22,131 +22,13 @@
 #include <muster/ps/server.hpp>
 #include <muster/ps/worker.hpp>
 
+#include "simulated_values.hpp"
+
 namespace simulation {
 
-namespace ps = muster::ps;
 using time = muster::clock::time_point;
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
-
-/// What may happen in a run, each a probability or a bound.
-struct world {
-  int servers = 3;
-  int workers = 3;
-  std::size_t ranges = 6;
-  std::uint32_t replicas = 1;
-  ps::consistency how;
-  int steps = 12;
-  int faults = 4;
-  bool server_crashes = true;
-  bool worker_crashes = true;
-  bool pauses = true;
-  bool partitions = true;
-  bool joins = true;
-  bool leaves = true;
-  bool lies = true;  ///< suspicions of those that live
-  double loss = 0.03;
-  double duplicates = 0.05;
-};
-
-/// A property does not hold; the text says which.
-struct violation : std::logic_error {
-  using std::logic_error::logic_error;
-};
-
-struct outcome {
-  std::uint64_t pushes = 0;
-  std::uint64_t pulls = 0;
-  std::uint64_t versions = 0;  ///< of the map
-  bool excused = false;        ///< more servers failed than there were copies, and something was lost
-};
-
-/// Which push it is: a worker, its incarnation, its sequence for that range.
-using push_id = std::tuple<ps::member, std::uint64_t>;
-
-/// The pushes a server has had, in their order. Bulk-synchronous ones are seen from when their clock was folded.
-class ledgers final : public ps::range_storage {
- public:
-  struct row {
-    ps::member from;
-    std::uint64_t sequence;
-    std::uint64_t clock;
-    friend bool operator==(const row&, const row&) = default;
-  };
-  struct ledger {
-    std::vector<row> rows;
-    std::vector<row> folded;
-    friend bool operator==(const ledger&, const ledger&) = default;
-  };
-
-  ledgers(std::size_t ranges, bool bulk) : all_(ranges), bulk_(bulk) {}
-
-  bool accepts(ps::range_id, const ps::message& asked) const override {
-    return asked.what != ps::message_kind::push || asked.payload.size() == sizeof(std::uint64_t);
-  }
-  void apply(ps::range_id range, const ps::log_entry& entry) override {
-    ledger& to = all_[range];
-    if (entry.what == ps::log_entry::kind::fold) {
-      for (const auto& one : to.rows) {
-        if (one.clock == entry.clock) to.folded.push_back(one);
-      }
-      return;
-    }
-    std::uint64_t sequence = 0;
-    std::memcpy(&sequence, entry.payload.data(), sizeof sequence);
-    if (sequence != entry.sequence) throw violation("a push has the values of another");
-    std::uint64_t before = 0;
-    for (const auto& one : to.rows) {
-      if (one.from == entry.from) before = one.sequence;
-    }
-    if (sequence <= before) throw violation("a push is applied twice");
-    if (sequence != before + 1) throw violation("a push is applied before an earlier one");
-    to.rows.push_back({entry.from, sequence, entry.clock});
-    if (entry.what == ps::log_entry::kind::late) to.folded.push_back(to.rows.back());
-  }
-  std::span<const std::byte> read(ps::range_id range, const ps::message&) override {
-    return std::as_bytes(std::span(seen(range)));
-  }
-  void save(ps::range_id range, std::string& to) const override {
-    for (const auto* rows : {&all_[range].rows, &all_[range].folded}) {
-      const std::uint64_t count = rows->size();
-      to.append(reinterpret_cast<const char*>(&count), sizeof count);
-      to.append(reinterpret_cast<const char*>(rows->data()), count * sizeof(row));
-    }
-  }
-  bool load(ps::range_id range, std::span<const std::byte> saved) override {
-    ledger read;
-    for (auto* rows : {&read.rows, &read.folded}) {
-      std::uint64_t count = 0;
-      if (saved.size() < sizeof count) return false;
-      std::memcpy(&count, saved.data(), sizeof count);
-      saved = saved.subspan(sizeof count);
-      if (saved.size() < count * sizeof(row)) return false;
-      rows->resize(count);
-      if (count > 0) std::memcpy(rows->data(), saved.data(), count * sizeof(row));
-      saved = saved.subspan(count * sizeof(row));
-    }
-    all_[range] = std::move(read);
-    return saved.empty();
-  }
-  void reset(ps::range_id range) override { all_[range] = {}; }
-
-  [[nodiscard]] const std::vector<row>& seen(ps::range_id range) const {
-    return bulk_ ? all_[range].folded : all_[range].rows;
-  }
-  [[nodiscard]] const ledger& of(ps::range_id range) const { return all_[range]; }
-  [[nodiscard]] std::uint64_t last(ps::range_id range, const ps::member& from) const {
-    std::uint64_t last = 0;
-    for (const auto& one : all_[range].rows) {
-      if (one.from == from) last = one.sequence;
-    }
-    return last;
-  }
-
- private:
-  std::vector<ledger> all_;
-  bool bulk_;
-};
 
 class run {
  public:
@@ -195,6 +77,9 @@ class run {
   };
   struct server_process final : process, ps::server_outlet {
     run& in;
+    // What workers read in place: it stays as it was when the process has died.
+    std::map<ps::range_id, ps::shown_range> shown;
+    std::uint64_t slowest = 0;
     ledgers values;
     ps::server core;
     server_process(run& of, ps::member self, const ps::shard_map& map)
@@ -208,6 +93,8 @@ class run {
     bool leaves = false;
     void swap(std::uint64_t expected, const ps::shard_map& next) override { in.swap(who, expected, next); }
     void look_for_map() override { in.look_for_map(who); }
+    void show(ps::range_id range, const ps::shown_range& what) override { shown[range] = what; }
+    void show_slowest(std::uint64_t clock) override { slowest = clock; }
     void hear(std::span<const std::byte> frame) override {
       core.hear(frame, in.now_);
       if (in.chance(0.7)) core.flush();
@@ -400,6 +287,7 @@ class run {
         const bool own = chance(0.5);
         // Folded once all have closed the clock, so a bulk-synchronous pull cannot see what is of this one.
         const bool bulk = world_.how.what == ps::consistency::kind::bulk;
+        if (chance(0.4) && read_in_place(one, range, !bulk)) continue;
         const auto pull = core.pull(range, {}, own && !bulk, now_);
         one.asked[pull] = {core.clock_now(), now_};
         if (own && !bulk) one.own[pull] = core.pushed(range);
@@ -421,279 +309,55 @@ class run {
     ++one.step;
   }
 
-  // ---- faults ----
-  process* anybody(bool server) {
-    std::vector<process*> living;
-    for (const auto& [who, one] : processes_) {
-      const bool serves = dynamic_cast<server_process*>(one.get()) != nullptr;
-      if (one->alive && serves == server && one->paused_until <= now_) living.push_back(one.get());
-    }
-    return living.empty() ? nullptr : living[random_.below(living.size())];
-  }
-  // Whether all that it holds is held by another that lives and is well.
-  bool is_spare(const ps::member& who) {
-    return std::all_of(map_.ranges.begin(), map_.ranges.end(), [&](const ps::shard_range& range) {
-      return std::any_of(range.chain.begin(), range.chain.end(), [&](ps::place at) {
-        const auto* const entry = map_.server(at);
-        const auto* const other = entry == nullptr ? nullptr : find(entry->who);
-        return other != nullptr && !(other->who == who) && other->paused_until <= now_ && other->cut == 0;
-      });
-    });
-  }
-  [[nodiscard]] std::size_t staying() const {
-    return static_cast<std::size_t>(std::count_if(processes_.begin(), processes_.end(), [&](const auto& entry) {
-      const auto* const one = dynamic_cast<const server_process*>(entry.second.get());
-      return one != nullptr && one->alive && !one->leaves;
-    }));
-  }
-  void plan_faults() {
-    const auto count = 1 + random_.below(static_cast<std::uint64_t>(world_.faults));
-    microseconds last{0};
-    for (std::uint64_t i = 0; i < count; ++i) {
-      // Many at nearly the same time: what matters is what happens during a recovery.
-      const auto when = i > 0 && chance(0.5) ? last + draw(0, 80) : draw(20, 1500);
-      last = when;
-      at(time{} + when, {}, [this](process&) { one_fault(); });
-    }
-    at(time{} + milliseconds(3500), {}, [this](process&) {
-      for (auto& [who, one] : processes_) one->cut = 0;
-    });
-    look_whether_settled(time{} + last + milliseconds(400));
-  }
-  // Nothing more happens when all is as it must be in the end: that need not be simulated.
-  void look_whether_settled(time when) {
-    at(when, {}, [this](process&) {
-      const bool well = std::all_of(processes_.begin(), processes_.end(), [&](const auto& entry) {
-        const auto& one = *entry.second;
-        return !one.alive || (one.cut == 0 && one.paused_until <= now_);
-      });
-      try {
-        if (well) (void)settle();
-        settled_ = well;
-      } catch (const violation&) {  // not yet
-      }
-      if (!settled_) look_whether_settled(now_ + milliseconds(150));
-    });
-  }
-  void one_fault() {
-    const auto kind = random_.below(9);
-    if (kind <= 1 && world_.server_crashes) {
-      if (auto* const one = anybody(true); one != nullptr && is_spare(one->who)) crash(*one);
-    } else if (kind == 2 && world_.worker_crashes) {
-      if (auto* const one = anybody(false)) crash(*one);
-    } else if (kind == 3 && world_.pauses) {
-      auto* const one = anybody(chance(0.7));
-      if (one == nullptr || (is_server(*one) && !is_spare(one->who))) return;
-      if (is_server(*one)) ++server_faults_;
-      one->paused_until = now_ + draw(20, 1500);
-      tell(ps::to_string(one->who) + " stands still");
-    } else if (kind == 4 && world_.partitions) {
-      auto* const one = anybody(chance(0.7));
-      if (one == nullptr || (is_server(*one) && !is_spare(one->who))) return;
-      ++server_faults_;
-      one->cut = random_();
-      tell(ps::to_string(one->who) + " does not reach some");
-      after(draw(30, 1500), one->who, [](process& its) { its.cut = 0; });
-    } else if (kind == 5 && world_.joins) {
-      chance(0.5) ? join_server() : join_worker();
-    } else if (kind == 6 && world_.leaves) {
-      if (auto* const one = anybody(true); one != nullptr && staying() > 1 + world_.replicas) {
-        tell(ps::to_string(one->who) + " wants to leave");
-        dynamic_cast<server_process&>(*one).leaves = true;
-        dynamic_cast<server_process&>(*one).core.leave();
-      }
-    } else if (kind == 7 && world_.lies) {
-      auto* const one = anybody(true);
-      auto* const about = anybody(chance(0.7));
-      if (one == nullptr || about == nullptr || one == about) return;
-      if (is_server(*about)) ++server_faults_;
-      tell(ps::to_string(one->who) + " suspects " + ps::to_string(about->who));
-      dynamic_cast<server_process&>(*one).core.suspect(about->who, false);
-    } else if (kind == 8) {
-      join_server();
-    }
-  }
-  static bool is_server(const process& one) { return dynamic_cast<const server_process*>(&one) != nullptr; }
-  void crash(process& one) {
-    tell(ps::to_string(one.who) + " dies");
-    one.alive = false;
-    if (is_server(one)) ++server_faults_;
-    const auto who = one.who;
-    if (chance(0.7)) {  // its end is seen; else it is only silent
-      for (const auto& [other, its] : processes_) {
-        if (!its->alive || !is_server(*its)) continue;
-        after(draw(0, 5), other, [who](process& at) { dynamic_cast<server_process&>(at).core.suspect(who, true); });
-      }
-    }
-    if (!is_server(one) && chance(0.5))
-      at(now_ + draw(0, 300), {}, [this, who](process&) { begin_worker({who.at, who.incarnation + 1}); });
-    if (is_server(one) && chance(0.5))
-      at(now_ + draw(0, 300), {}, [this, who](process&) { begin_server({who.at, who.incarnation + 1}); });
-  }
-  void join_server() {
-    if (next_place_ < 60) begin_server({next_place_++, 1});
-  }
-  void join_worker() {
-    if (next_place_ < 60) begin_worker({next_place_++, 1});
-  }
-  // Whoever starts writes itself into the store's map first.
-  void begin_server(ps::member who) {
-    if (find_at(who.at) != nullptr) return;
-    const auto* const before = map_.server(who.at);
-    if (before != nullptr && !is_spare(before->who)) return;
-    tell("server " + ps::to_string(who) + " starts");
-    map_ = ps::with_server(map_, {who, 1});
-    check_map();
-    start_server(who, map_);
-  }
-  void begin_worker(ps::member who) {
-    if (find_at(who.at) != nullptr) return;
-    tell("worker " + ps::to_string(who) + " starts");
-    map_ = ps::with_worker(map_, who);
-    start_worker(who, true);
+  // A pull without a message: of what the server that the worker takes for the head of a range shows, even if it died.
+  bool read_in_place(worker_process& one, ps::range_id range, bool own) {
+    const auto at = one.core.reads_at(range, now_);
+    const auto found = processes_.find(at);
+    if (found == processes_.end()) return false;
+    auto& server = dynamic_cast<server_process&>(*found->second);
+    const auto& shown = server.shown[range];
+    check_shown(server, range, shown);
+    if (!shown.serves || !world_.how.answers(one.core.clock_now(), server.slowest, shown.folded)) return false;
+    const std::uint64_t pull = ~++reads_;
+    one.asked[pull] = {one.core.clock_now(), now_};
+    if (own) one.own[pull] = one.core.pushed(range);
+    check_answer(one, pull, {.range = range, .version = shown.version, .payload = server.values.read(range, {})});
+    ++seen_.reads;
+    return true;
   }
 
+  // ---- faults ----
+  process* anybody(bool server);
+  // Whether all that it holds is held by another that lives and is well.
+  bool is_spare(const ps::member& who);
+  [[nodiscard]] std::size_t staying() const;
+  void plan_faults();
+  // Nothing more happens when all is as it must be in the end: that need not be simulated.
+  void look_whether_settled(time when);
+  void one_fault();
+  static bool is_server(const process& one) { return dynamic_cast<const server_process*>(&one) != nullptr; }
+  void crash(process& one);
+  void join_server();
+  void join_worker();
+  // Whoever starts writes itself into the store's map first.
+  void begin_server(ps::member who);
+  void begin_worker(ps::member who);
+
   // ---- what must hold ----
-  void tell(const std::string& line) const {
-    if (!traced_) return;
-    std::printf("%8.3f ms  %s\n", std::chrono::duration<double, std::milli>(now_.time_since_epoch()).count(),
-                line.c_str());
-  }
-  void check_map() {
-    if (traced_) {
-      tell(map_.describe());
-      for (ps::range_id id = 0; id < map_.ranges.size(); ++id) {
-        const auto& range = map_.ranges[id];
-        std::string line = "range " + std::to_string(id) + ", epoch " + std::to_string(range.epoch) + ":";
-        for (const auto at : range.chain) line += " " + std::to_string(at);
-        if (range.learner != ps::nobody) line += ", learns " + std::to_string(range.learner);
-        if (range.leaver != ps::nobody) line += ", leaves " + std::to_string(range.leaver);
-        tell(line);
-      }
-    }
-    for (const auto& range : map_.ranges) {
-      const bool held = std::any_of(range.chain.begin(), range.chain.end(), [&](ps::place at) {
-        const auto* const entry = map_.server(at);
-        return entry != nullptr && find(entry->who) != nullptr;
-      });
-      if (held) continue;
-      if (server_faults_ <= world_.replicas) throw violation("a range is lost, though no more servers failed than may");
-      excused_ = true;
-    }
-  }
+  void tell(const std::string& line) const;
+  void check_map();
   // What a worker is told to count is at every server that the map gives the range to.
-  void check_acknowledged(const ps::member& who, ps::range_id id, std::uint64_t sequence) {
-    for (const auto at : map_.ranges[id].chain) {
-      const auto* const entry = map_.server(at);
-      const auto* const one = entry == nullptr ? nullptr : find_server(entry->who);
-      if (one != nullptr && one->values.last(id, who) < sequence)
-        throw violation("push " + std::to_string(sequence) + " of worker " + ps::to_string(who) + " to range " +
-                        std::to_string(id) + " is acknowledged, but not at server " + ps::to_string(one->who) +
-                        ", which has " + std::to_string(one->values.last(id, who)) + " (" + one->core.describe(id) +
-                        ")");
-    }
-    acknowledged_[{id, who}] = sequence;
-  }
-  void check_answer(worker_process& one, std::uint64_t pull, const ps::message& values) {
-    ++seen_.pulls;
-    const auto [clock, when] = one.asked.at(pull);
-    one.asked.erase(pull);
-    std::vector<ledgers::row> rows(values.payload.size() / sizeof(ledgers::row));
-    if (!rows.empty()) std::memcpy(rows.data(), values.payload.data(), values.payload.size());
-    std::map<ps::member, std::uint64_t> seen;
-    for (const auto& row : rows) seen[row.from] = std::max(seen[row.from], row.sequence);
-    if (const auto own = one.own.find(pull); own != one.own.end()) {
-      if (seen[one.who] < own->second) throw violation("a pull misses a push of its own worker");
-      one.own.erase(own);
-    }
-    if (world_.how.what == ps::consistency::kind::asynchronous) return;
-    const std::uint64_t bound = world_.how.what == ps::consistency::kind::bulk ? 0 : world_.how.bound;
-    for (const auto& [who, its] : processes_) {
-      const auto* const other = dynamic_cast<const worker_process*>(its.get());
-      if (other == nullptr || !other->alive || !map_.has_worker(who)) continue;
-      if (other->ready == time{} || other->ready >= when) continue;
-      if (other->core.clock_now() + bound < clock) throw violation("a worker is further ahead than the bound");
-      const auto found = clocks_.find({values.range, who});
-      if (found == clocks_.end()) continue;
-      std::uint64_t due = 0;  // pushes of clocks that must have been seen
-      while (due < found->second.size() && found->second[due] + bound < clock) ++due;
-      if (seen[who] < due) {
-        throw violation("a pull by worker " + ps::to_string(one.who) + " of range " + std::to_string(values.range) +
-                        " at clock " + std::to_string(clock) + ", asked at " +
-                        std::to_string(std::chrono::duration<double, std::milli>(when.time_since_epoch()).count()) +
-                        " ms, has " + std::to_string(seen[who]) + " pushes of worker " + ps::to_string(who) +
-                        " and must have " + std::to_string(due) + ", the bound is " + std::to_string(bound) +
-                        ", its clock " + std::to_string(other->core.clock_now()));
-      }
-    }
-  }
-  outcome settle() {
-    seen_.versions = map_.version;
-    seen_.excused = excused_;
-    if (excused_) return seen_;
-    for (const auto& [who, one] : processes_) {
-      const auto* const worker = dynamic_cast<const worker_process*>(one.get());
-      if (worker == nullptr || !worker->alive) continue;
-      if (traced_) {
-        for (const auto& [at, its] : processes_) {
-          if (const auto* const server = dynamic_cast<const server_process*>(its.get());
-              server != nullptr && its->alive)
-            tell("server " + ps::to_string(at) + ": map " + std::to_string(server->core.map().version) + ", slowest " +
-                 std::to_string(server->core.clocks().slowest()) + ", pulls that wait " +
-                 std::to_string(server->core.waiting()));
-        }
-        for (const auto& known : map_.workers) tell("the map has worker " + ps::to_string(known));
-        for (ps::range_id id = 0; id < map_.ranges.size(); ++id) {
-          if (worker->core.counted(id) == worker->core.pushed(id)) continue;
-          for (const auto& [at, its] : processes_) {
-            if (const auto* const server = dynamic_cast<const server_process*>(its.get()); server && its->alive)
-              tell("range " + std::to_string(id) + " at " + ps::to_string(at) + ": " + server->core.describe(id));
-          }
-          std::string chain;
-          for (const auto at : map_.ranges[id].chain) {
-            const auto* const server = find_server(map_.server(at)->who);
-            chain += " " + std::to_string(at);
-            if (server != nullptr)
-              chain +=
-                  ":" + std::to_string(server->values.last(id, who)) + "/" + std::to_string(server->core.version(id));
-          }
-          tell("range " + std::to_string(id) + " pushed " + std::to_string(worker->core.pushed(id)) + " counted " +
-               std::to_string(worker->core.counted(id)) + " chain" + chain + " learner " +
-               std::to_string(map_.ranges[id].learner));
-        }
-        tell("worker " + ps::to_string(who) + ": map " + std::to_string(worker->core.map().version) + ", clock " +
-             std::to_string(worker->core.clock_now()) + ", said " + std::to_string(worker->core.clock_said()));
-      }
-      throw violation("worker " + ps::to_string(who) + " is not at its end (step " + std::to_string(worker->step) +
-                      ", " + std::to_string(worker->core.unacknowledged()) + " pushes not acknowledged, " +
-                      std::to_string(worker->core.unanswered()) + " pulls not answered)");
-    }
-    if (map_.servers.empty()) throw violation("no server is left");
-    const auto copies = std::min<std::size_t>(world_.replicas + 1, map_.servers.size());
-    for (ps::range_id id = 0; id < map_.ranges.size(); ++id) {
-      const auto& range = map_.ranges[id];
-      if (range.chain.size() != copies || range.learner != ps::nobody || range.leaver != ps::nobody)
-        throw violation("a range does not have its copies again");
-      const auto* const head = find_server(map_.server(range.head())->who);
-      if (head == nullptr || !head->core.serves(id)) throw violation("a range is served by nobody");
-      for (const auto at : range.chain) {
-        const auto* const other = find_server(map_.server(at)->who);
-        if (other == nullptr || !(other->values.of(id) == head->values.of(id)))
-          throw violation("two copies of a range differ");
-      }
-      for (const auto& [key, sequence] : acknowledged_) {
-        if (key.first == id && head->values.last(id, key.second) < sequence)
-          throw violation("an acknowledged push is lost");
-      }
-    }
-    return seen_;
-  }
+  void check_acknowledged(const ps::member& who, ps::range_id id, std::uint64_t sequence);
+  void check_shown(const server_process& server, ps::range_id id, const ps::shown_range& shown);
+  void check_answer(worker_process& one, std::uint64_t pull, const ps::message& values);
+  outcome settle();
 
   muster::random_stream random_;
   world world_;
   ps::protocol_settings settings_;
   time now_{};
   bool settled_ = false;
+  std::uint64_t reads_ = 0;
   std::uint64_t order_ = 0;
   ps::place next_place_ = 0;
   std::priority_queue<event> queue_;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include <muster/comm/transport.hpp>
@@ -34,6 +35,17 @@ class any_transport final : public request_owner {
     return self_->subgroup(members, id);
   }
 
+  /// By what name peers find [data, data + bytes), which came from `memory()`; nothing where no peer reads this rank's
+  /// memory in place.
+  [[nodiscard]] std::optional<std::uint64_t> name_of(const void* data, std::size_t bytes) const {
+    return self_->name_of(data, bytes);
+  }
+  /// What lies in that peer's memory under a name that it gave; null where this rank does not reach it. It can be read
+  /// as long as this transport lives, even when the peer is dead; what the peer writes meanwhile is seen half done.
+  [[nodiscard]] const std::byte* look(int peer, std::uint64_t name, std::size_t bytes) const {
+    return self_->look(peer, name, bytes);
+  }
+
  private:
   struct interface {
     interface() = default;
@@ -55,6 +67,8 @@ class any_transport final : public request_owner {
     virtual bool poll(notice& message) = 0;
     virtual void pause(clock::time_point until) = 0;
     virtual std::unique_ptr<any_transport> subgroup(std::span<const int> members, std::uint64_t id) = 0;
+    virtual std::optional<std::uint64_t> name_of(const void* data, std::size_t bytes) const = 0;
+    virtual const std::byte* look(int peer, std::uint64_t name, std::size_t bytes) const = 0;
   };
 
   template <transport T>
@@ -76,6 +90,17 @@ class any_transport final : public request_owner {
     void pause(clock::time_point until) override { inner->pause(until); }
     std::unique_ptr<any_transport> subgroup(std::span<const int> members, std::uint64_t id) override {
       return std::make_unique<any_transport>(inner->subgroup(members, id));
+    }
+    // An ability of few.
+    std::optional<std::uint64_t> name_of(const void* data, std::size_t bytes) const override {
+      if constexpr (requires { std::as_const(*inner).name_of(data, bytes); })
+        return std::as_const(*inner).name_of(data, bytes);
+      return std::nullopt;
+    }
+    const std::byte* look(int peer, std::uint64_t name, std::size_t bytes) const override {
+      if constexpr (requires { std::as_const(*inner).look(peer, name, bytes); })
+        return std::as_const(*inner).look(peer, name, bytes);
+      return nullptr;
     }
     std::unique_ptr<T> inner;
   };

@@ -44,6 +44,7 @@ enum class setting : int {
   servers,
   replicas,
   consistency,
+  pull_cache,
   trace,
   log_level,
   log_ranks,

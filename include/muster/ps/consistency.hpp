@@ -34,6 +34,15 @@ struct consistency {
     return old_pushes == policy::drop ? 0.0f : 1.0f / (1.0f + static_cast<float>(age - fresh));
   }
 
+  /// Whether a pull of that clock may have values now: where every live worker's clock is `slowest` at least, and the
+  /// sums of all clocks before `folded` are in them.
+  [[nodiscard]] bool answers(std::uint64_t clock, std::uint64_t slowest, std::uint64_t folded) const noexcept {
+    if (what == kind::bounded) return slowest + bound >= clock;
+    // A former head may have folded what a worker that it did not know has not even sent.
+    if (what == kind::bulk) return folded >= clock && slowest >= clock;
+    return true;
+  }
+
   friend bool operator==(const consistency&, const consistency&) = default;
 };
 

@@ -10,6 +10,7 @@
 #include <muster/comm/group.hpp>
 #include <muster/comm/rendezvous/store.hpp>
 #include <muster/core/bytes.hpp>
+#include <muster/core/codec/compression.hpp>
 #include <muster/core/clock.hpp>
 #include <muster/core/env.hpp>
 #include <muster/ps/client.hpp>
@@ -24,13 +25,20 @@ struct job_options {
   int servers = 1;             ///< the last ranks of the group
   std::uint32_t replicas = 0;  ///< copies of every range beyond the first: as many servers may die at once
   consistency how{};
+  /// Of pushes: what a biased method leaves out of one to a dense table, its worker adds to the next for the same
+  /// elements (core/codec/error_feedback.hpp). Rows of sparse tables come and go, so these take unbiased methods alone.
+  compression compress{};
+  /// A pull may be answered with what this worker pulled up to so many clocks before, its own later pushes or not; its
+  /// version is told as it was then. A bound of consistency is exceeded by as much. 0: never.
+  std::uint64_t pull_cache = 0;
   seconds timeout{30};         ///< of every blocking call
   seconds retry{0.2};          ///< after which what was not answered is said again
   seconds silence{1.0};        ///< after which who was not heard is suspect
   std::size_t window = 8_MiB;  ///< of pushes that a worker may have under way, and of pulls
 };
 
-/// These tables, served as `--servers`, `--replicas`, `--consistency` and `--timeout` or their variables say.
+/// These tables, served as `--servers`, `--replicas`, `--consistency`, `--compress`, `--pull-cache` and `--timeout`
+/// or their variables say.
 [[nodiscard]] job_options chosen_options(const settings& chosen, std::vector<table_spec> tables);
 
 /// One rank's part in such a job: a server or a worker. The ranks talk in a group of their own, which survives the
@@ -39,7 +47,8 @@ class job {
  public:
   /// Collective over the group. The shard map is kept in `store`, which has to outlive the servers that may die; the
   /// same at every rank. Throws configuration_error where the transport has no receives from any source, where no rank
-  /// is left to work, and where ranks were given different options.
+  /// is left to work, where ranks were given different options, for methods of compression that do not go with the
+  /// tables, and for a cache of pulls that are to be in step.
   job(group& ranks, const job_options& options, std::shared_ptr<any_store> store);
   /// The same with the store that the context's settings and launcher lead to (`open_store`): in memory for ranks that
   /// are threads.

@@ -48,6 +48,8 @@ inline constexpr std::uint8_t says_goodbye = 4;
 inline constexpr std::uint8_t assigns = 1;
 /// Its values are of a checkpoint: they replace those that are there and all that the update function remembers.
 inline constexpr std::uint8_t restores = 2;
+/// Its values are encoded by the job's codec.
+inline constexpr std::uint8_t encoded = 4;
 /// In those of a pull: what is asked for is all that there is of the range, as a checkpoint has it.
 inline constexpr std::uint8_t saves = 1;
 

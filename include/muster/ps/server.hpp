@@ -43,6 +43,15 @@ class range_storage {
   virtual void reset(range_id range) = 0;
 };
 
+/// What a server would say of a range to whoever pulls it.
+struct shown_range {
+  bool serves = false;
+  std::uint64_t version = 0;
+  std::uint64_t folded = 0;  ///< bulk: the clocks before have their sums in the values
+
+  friend bool operator==(const shown_range&, const shown_range&) = default;
+};
+
 /// Where a server's words go.
 class server_outlet {
  public:
@@ -61,6 +70,10 @@ class server_outlet {
   virtual void swap(std::uint64_t expected, const shard_map& next) = 0;
   /// There may be a newer map: `learn` it.
   virtual void look_for_map() = 0;
+  /// What workers that read this server's memory go by from now on; told behind each change of the range's values.
+  virtual void show(range_id, const shown_range&) {}
+  /// The slowest live worker's clock, as far as is known; told behind all that it promises.
+  virtual void show_slowest(std::uint64_t) {}
 };
 
 /// What all processes of a job have in common.
@@ -114,6 +127,8 @@ class server {
     return std::all_of(map_.workers.begin(), map_.workers.end(),
                        [&](const member& who) { return farewells_.contains(who); });
   }
+  /// Workers that said that they are done.
+  [[nodiscard]] std::size_t farewells() const noexcept { return farewells_.size(); }
   /// Whether it serves that range, and how many entries its log has here.
   [[nodiscard]] bool serves(range_id range) const noexcept { return ranges_[range].serves(); }
   [[nodiscard]] bool holds(range_id range) const noexcept { return ranges_[range].has_state; }
@@ -194,6 +209,9 @@ class server {
   void offer(range_id id, held_range& range, clock::time_point now);
   void send_values(const member& to, const message& pull);
   [[nodiscard]] bool is_ready(const member& from, const message& pull) const;
+  void show(range_id id, const held_range& range) {
+    out_.show(id, {range.serves(), range.applied, range.folded});
+  }
   void clocks_moved(clock::time_point now);
   void fold_due(clock::time_point now);
   void retry_parked();

@@ -1,0 +1,155 @@
+// What must hold in every run of a simulated job.
+#pragma once
+
+#include "simulation.hpp"
+
+namespace simulation {
+
+inline void run::tell(const std::string& line) const {
+  if (!traced_) return;
+  std::printf("%8.3f ms  %s\n", std::chrono::duration<double, std::milli>(now_.time_since_epoch()).count(),
+              line.c_str());
+}
+
+inline void run::check_map() {
+  if (traced_) {
+    tell(map_.describe());
+    for (ps::range_id id = 0; id < map_.ranges.size(); ++id) {
+      const auto& range = map_.ranges[id];
+      std::string line = "range " + std::to_string(id) + ", epoch " + std::to_string(range.epoch) + ":";
+      for (const auto at : range.chain) line += " " + std::to_string(at);
+      if (range.learner != ps::nobody) line += ", learns " + std::to_string(range.learner);
+      if (range.leaver != ps::nobody) line += ", leaves " + std::to_string(range.leaver);
+      tell(line);
+    }
+  }
+  for (const auto& range : map_.ranges) {
+    const bool held = std::any_of(range.chain.begin(), range.chain.end(), [&](ps::place at) {
+      const auto* const entry = map_.server(at);
+      return entry != nullptr && find(entry->who) != nullptr;
+    });
+    if (held) continue;
+    if (server_faults_ <= world_.replicas) throw violation("a range is lost, though no more servers failed than may");
+    excused_ = true;
+  }
+}
+
+// What a worker is told to count is at every server that the map gives the range to.
+inline void run::check_acknowledged(const ps::member& who, ps::range_id id, std::uint64_t sequence) {
+  for (const auto at : map_.ranges[id].chain) {
+    const auto* const entry = map_.server(at);
+    const auto* const one = entry == nullptr ? nullptr : find_server(entry->who);
+    if (one != nullptr && one->values.last(id, who) < sequence)
+      throw violation("push " + std::to_string(sequence) + " of worker " + ps::to_string(who) + " to range " +
+                      std::to_string(id) + " is acknowledged, but not at server " + ps::to_string(one->who) +
+                      ", which has " + std::to_string(one->values.last(id, who)) + " (" + one->core.describe(id) +
+                      ")");
+  }
+  acknowledged_[{id, who}] = sequence;
+}
+
+// A server shows what it would say.
+inline void run::check_shown(const server_process& server, ps::range_id id, const ps::shown_range& shown) {
+  const auto& core = server.core;
+  if (shown.serves != core.serves(id)) throw violation("a server shows that it serves what it does not serve, or hides it");
+  if (shown.serves && shown.version != core.version(id)) throw violation("a server shows another version than it has");
+  if (server.slowest > core.clocks().slowest()) throw violation("a server shows a clock that nobody said");
+}
+
+inline void run::check_answer(worker_process& one, std::uint64_t pull, const ps::message& values) {
+  ++seen_.pulls;
+  const auto [clock, when] = one.asked.at(pull);
+  one.asked.erase(pull);
+  std::vector<ledgers::row> rows(values.payload.size() / sizeof(ledgers::row));
+  if (!rows.empty()) std::memcpy(rows.data(), values.payload.data(), values.payload.size());
+  std::map<ps::member, std::uint64_t> seen;
+  for (const auto& row : rows) seen[row.from] = std::max(seen[row.from], row.sequence);
+  if (const auto own = one.own.find(pull); own != one.own.end()) {
+    if (seen[one.who] < own->second) throw violation("a pull misses a push of its own worker");
+    one.own.erase(own);
+  }
+  if (world_.how.what == ps::consistency::kind::asynchronous) return;
+  const std::uint64_t bound = world_.how.what == ps::consistency::kind::bulk ? 0 : world_.how.bound;
+  for (const auto& [who, its] : processes_) {
+    const auto* const other = dynamic_cast<const worker_process*>(its.get());
+    if (other == nullptr || !other->alive || !map_.has_worker(who)) continue;
+    if (other->ready == time{} || other->ready >= when) continue;
+    if (other->core.clock_now() + bound < clock) throw violation("a worker is further ahead than the bound");
+    const auto found = clocks_.find({values.range, who});
+    if (found == clocks_.end()) continue;
+    std::uint64_t due = 0;  // pushes of clocks that must have been seen
+    while (due < found->second.size() && found->second[due] + bound < clock) ++due;
+    if (seen[who] < due) {
+      throw violation("a pull by worker " + ps::to_string(one.who) + " of range " + std::to_string(values.range) +
+                      " at clock " + std::to_string(clock) + ", asked at " +
+                      std::to_string(std::chrono::duration<double, std::milli>(when.time_since_epoch()).count()) +
+                      " ms, has " + std::to_string(seen[who]) + " pushes of worker " + ps::to_string(who) +
+                      " and must have " + std::to_string(due) + ", the bound is " + std::to_string(bound) +
+                      ", its clock " + std::to_string(other->core.clock_now()));
+    }
+  }
+}
+
+inline outcome run::settle() {
+  seen_.versions = map_.version;
+  seen_.excused = excused_;
+  if (excused_) return seen_;
+  for (const auto& [who, one] : processes_) {
+    const auto* const worker = dynamic_cast<const worker_process*>(one.get());
+    if (worker == nullptr || !worker->alive) continue;
+    if (traced_) {
+      for (const auto& [at, its] : processes_) {
+        if (const auto* const server = dynamic_cast<const server_process*>(its.get());
+            server != nullptr && its->alive)
+          tell("server " + ps::to_string(at) + ": map " + std::to_string(server->core.map().version) + ", slowest " +
+               std::to_string(server->core.clocks().slowest()) + ", pulls that wait " +
+               std::to_string(server->core.waiting()));
+      }
+      for (const auto& known : map_.workers) tell("the map has worker " + ps::to_string(known));
+      for (ps::range_id id = 0; id < map_.ranges.size(); ++id) {
+        if (worker->core.counted(id) == worker->core.pushed(id)) continue;
+        for (const auto& [at, its] : processes_) {
+          if (const auto* const server = dynamic_cast<const server_process*>(its.get()); server && its->alive)
+            tell("range " + std::to_string(id) + " at " + ps::to_string(at) + ": " + server->core.describe(id));
+        }
+        std::string chain;
+        for (const auto at : map_.ranges[id].chain) {
+          const auto* const server = find_server(map_.server(at)->who);
+          chain += " " + std::to_string(at);
+          if (server != nullptr)
+            chain +=
+                ":" + std::to_string(server->values.last(id, who)) + "/" + std::to_string(server->core.version(id));
+        }
+        tell("range " + std::to_string(id) + " pushed " + std::to_string(worker->core.pushed(id)) + " counted " +
+             std::to_string(worker->core.counted(id)) + " chain" + chain + " learner " +
+             std::to_string(map_.ranges[id].learner));
+      }
+      tell("worker " + ps::to_string(who) + ": map " + std::to_string(worker->core.map().version) + ", clock " +
+           std::to_string(worker->core.clock_now()) + ", said " + std::to_string(worker->core.clock_said()));
+    }
+    throw violation("worker " + ps::to_string(who) + " is not at its end (step " + std::to_string(worker->step) +
+                    ", " + std::to_string(worker->core.unacknowledged()) + " pushes not acknowledged, " +
+                    std::to_string(worker->core.unanswered()) + " pulls not answered)");
+  }
+  if (map_.servers.empty()) throw violation("no server is left");
+  const auto copies = std::min<std::size_t>(world_.replicas + 1, map_.servers.size());
+  for (ps::range_id id = 0; id < map_.ranges.size(); ++id) {
+    const auto& range = map_.ranges[id];
+    if (range.chain.size() != copies || range.learner != ps::nobody || range.leaver != ps::nobody)
+      throw violation("a range does not have its copies again");
+    const auto* const head = find_server(map_.server(range.head())->who);
+    if (head == nullptr || !head->core.serves(id)) throw violation("a range is served by nobody");
+    for (const auto at : range.chain) {
+      const auto* const other = find_server(map_.server(at)->who);
+      if (other == nullptr || !(other->values.of(id) == head->values.of(id)))
+        throw violation("two copies of a range differ");
+    }
+    for (const auto& [key, sequence] : acknowledged_) {
+      if (key.first == id && head->values.last(id, key.second) < sequence)
+        throw violation("an acknowledged push is lost");
+    }
+  }
+  return seen_;
+}
+
+}  // namespace simulation

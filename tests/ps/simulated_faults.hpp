@@ -1,0 +1,148 @@
+// What happens to a simulated job: crashes, pauses, partitions, lies, processes that come and leave.
+#pragma once
+
+#include "simulation.hpp"
+
+namespace simulation {
+
+inline run::process* run::anybody(bool server) {
+  std::vector<process*> living;
+  for (const auto& [who, one] : processes_) {
+    const bool serves = dynamic_cast<server_process*>(one.get()) != nullptr;
+    if (one->alive && serves == server && one->paused_until <= now_) living.push_back(one.get());
+  }
+  return living.empty() ? nullptr : living[random_.below(living.size())];
+}
+
+// Whether all that it holds is held by another that lives and is well.
+inline bool run::is_spare(const ps::member& who) {
+  return std::all_of(map_.ranges.begin(), map_.ranges.end(), [&](const ps::shard_range& range) {
+    return std::any_of(range.chain.begin(), range.chain.end(), [&](ps::place at) {
+      const auto* const entry = map_.server(at);
+      const auto* const other = entry == nullptr ? nullptr : find(entry->who);
+      return other != nullptr && !(other->who == who) && other->paused_until <= now_ && other->cut == 0;
+    });
+  });
+}
+
+inline std::size_t run::staying() const {
+  return static_cast<std::size_t>(std::count_if(processes_.begin(), processes_.end(), [&](const auto& entry) {
+    const auto* const one = dynamic_cast<const server_process*>(entry.second.get());
+    return one != nullptr && one->alive && !one->leaves;
+  }));
+}
+
+inline void run::plan_faults() {
+  const auto count = 1 + random_.below(static_cast<std::uint64_t>(world_.faults));
+  microseconds last{0};
+  for (std::uint64_t i = 0; i < count; ++i) {
+    // Many at nearly the same time: what matters is what happens during a recovery.
+    const auto when = i > 0 && chance(0.5) ? last + draw(0, 80) : draw(20, 1500);
+    last = when;
+    at(time{} + when, {}, [this](process&) { one_fault(); });
+  }
+  at(time{} + milliseconds(3500), {}, [this](process&) {
+    for (auto& [who, one] : processes_) one->cut = 0;
+  });
+  look_whether_settled(time{} + last + milliseconds(400));
+}
+
+// Nothing more happens when all is as it must be in the end: that need not be simulated.
+inline void run::look_whether_settled(time when) {
+  at(when, {}, [this](process&) {
+    const bool well = std::all_of(processes_.begin(), processes_.end(), [&](const auto& entry) {
+      const auto& one = *entry.second;
+      return !one.alive || (one.cut == 0 && one.paused_until <= now_);
+    });
+    try {
+      if (well) (void)settle();
+      settled_ = well;
+    } catch (const violation&) {  // not yet
+    }
+    if (!settled_) look_whether_settled(now_ + milliseconds(150));
+  });
+}
+
+inline void run::one_fault() {
+  const auto kind = random_.below(9);
+  if (kind <= 1 && world_.server_crashes) {
+    if (auto* const one = anybody(true); one != nullptr && is_spare(one->who)) crash(*one);
+  } else if (kind == 2 && world_.worker_crashes) {
+    if (auto* const one = anybody(false)) crash(*one);
+  } else if (kind == 3 && world_.pauses) {
+    auto* const one = anybody(chance(0.7));
+    if (one == nullptr || (is_server(*one) && !is_spare(one->who))) return;
+    if (is_server(*one)) ++server_faults_;
+    one->paused_until = now_ + draw(20, 1500);
+    tell(ps::to_string(one->who) + " stands still");
+  } else if (kind == 4 && world_.partitions) {
+    auto* const one = anybody(chance(0.7));
+    if (one == nullptr || (is_server(*one) && !is_spare(one->who))) return;
+    ++server_faults_;
+    one->cut = random_();
+    tell(ps::to_string(one->who) + " does not reach some");
+    after(draw(30, 1500), one->who, [](process& its) { its.cut = 0; });
+  } else if (kind == 5 && world_.joins) {
+    chance(0.5) ? join_server() : join_worker();
+  } else if (kind == 6 && world_.leaves) {
+    if (auto* const one = anybody(true); one != nullptr && staying() > 1 + world_.replicas) {
+      tell(ps::to_string(one->who) + " wants to leave");
+      dynamic_cast<server_process&>(*one).leaves = true;
+      dynamic_cast<server_process&>(*one).core.leave();
+    }
+  } else if (kind == 7 && world_.lies) {
+    auto* const one = anybody(true);
+    auto* const about = anybody(chance(0.7));
+    if (one == nullptr || about == nullptr || one == about) return;
+    if (is_server(*about)) ++server_faults_;
+    tell(ps::to_string(one->who) + " suspects " + ps::to_string(about->who));
+    dynamic_cast<server_process&>(*one).core.suspect(about->who, false);
+  } else if (kind == 8) {
+    join_server();
+  }
+}
+
+inline void run::crash(process& one) {
+  tell(ps::to_string(one.who) + " dies");
+  one.alive = false;
+  if (is_server(one)) ++server_faults_;
+  const auto who = one.who;
+  if (chance(0.7)) {  // its end is seen; else it is only silent
+    for (const auto& [other, its] : processes_) {
+      if (!its->alive || !is_server(*its)) continue;
+      after(draw(0, 5), other, [who](process& at) { dynamic_cast<server_process&>(at).core.suspect(who, true); });
+    }
+  }
+  if (!is_server(one) && chance(0.5))
+    at(now_ + draw(0, 300), {}, [this, who](process&) { begin_worker({who.at, who.incarnation + 1}); });
+  if (is_server(one) && chance(0.5))
+    at(now_ + draw(0, 300), {}, [this, who](process&) { begin_server({who.at, who.incarnation + 1}); });
+}
+
+inline void run::join_server() {
+  if (next_place_ < 60) begin_server({next_place_++, 1});
+}
+
+inline void run::join_worker() {
+  if (next_place_ < 60) begin_worker({next_place_++, 1});
+}
+
+// Whoever starts writes itself into the store's map first.
+inline void run::begin_server(ps::member who) {
+  if (find_at(who.at) != nullptr) return;
+  const auto* const before = map_.server(who.at);
+  if (before != nullptr && !is_spare(before->who)) return;
+  tell("server " + ps::to_string(who) + " starts");
+  map_ = ps::with_server(map_, {who, 1});
+  check_map();
+  start_server(who, map_);
+}
+
+inline void run::begin_worker(ps::member who) {
+  if (find_at(who.at) != nullptr) return;
+  tell("worker " + ps::to_string(who) + " starts");
+  map_ = ps::with_worker(map_, who);
+  start_worker(who, true);
+}
+
+}  // namespace simulation

@@ -1,0 +1,140 @@
+// What is simulated of a parameter server: worlds, and servers whose values are which pushes they have had, so that
+// nothing that is lost or comes twice stays unseen.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <muster/ps/server.hpp>
+
+namespace simulation {
+
+namespace ps = muster::ps;
+
+/// What may happen in a run, each a probability or a bound.
+struct world {
+  int servers = 3;
+  int workers = 3;
+  std::size_t ranges = 6;
+  std::uint32_t replicas = 1;
+  ps::consistency how;
+  int steps = 12;
+  int faults = 4;
+  bool server_crashes = true;
+  bool worker_crashes = true;
+  bool pauses = true;
+  bool partitions = true;
+  bool joins = true;
+  bool leaves = true;
+  bool lies = true;  ///< suspicions of those that live
+  double loss = 0.03;
+  double duplicates = 0.05;
+};
+
+/// A property does not hold; the text says which.
+struct violation : std::logic_error {
+  using std::logic_error::logic_error;
+};
+
+struct outcome {
+  std::uint64_t pushes = 0;
+  std::uint64_t pulls = 0;
+  std::uint64_t reads = 0;     ///< pulls that were read in place
+  std::uint64_t versions = 0;  ///< of the map
+  bool excused = false;        ///< more servers failed than there were copies, and something was lost
+};
+
+/// Which push it is: a worker, its incarnation, its sequence for that range.
+using push_id = std::tuple<ps::member, std::uint64_t>;
+
+/// The pushes a server has had, in their order. Bulk-synchronous ones are seen from when their clock was folded.
+class ledgers final : public ps::range_storage {
+ public:
+  struct row {
+    ps::member from;
+    std::uint64_t sequence;
+    std::uint64_t clock;
+    friend bool operator==(const row&, const row&) = default;
+  };
+  struct ledger {
+    std::vector<row> rows;
+    std::vector<row> folded;
+    friend bool operator==(const ledger&, const ledger&) = default;
+  };
+
+  ledgers(std::size_t ranges, bool bulk) : all_(ranges), bulk_(bulk) {}
+
+  bool accepts(ps::range_id, const ps::message& asked) const override {
+    return asked.what != ps::message_kind::push || asked.payload.size() == sizeof(std::uint64_t);
+  }
+  void apply(ps::range_id range, const ps::log_entry& entry) override {
+    ledger& to = all_[range];
+    if (entry.what == ps::log_entry::kind::fold) {
+      for (const auto& one : to.rows) {
+        if (one.clock == entry.clock) to.folded.push_back(one);
+      }
+      return;
+    }
+    std::uint64_t sequence = 0;
+    std::memcpy(&sequence, entry.payload.data(), sizeof sequence);
+    if (sequence != entry.sequence) throw violation("a push has the values of another");
+    std::uint64_t before = 0;
+    for (const auto& one : to.rows) {
+      if (one.from == entry.from) before = one.sequence;
+    }
+    if (sequence <= before) throw violation("a push is applied twice");
+    if (sequence != before + 1) throw violation("a push is applied before an earlier one");
+    to.rows.push_back({entry.from, sequence, entry.clock});
+    if (entry.what == ps::log_entry::kind::late) to.folded.push_back(to.rows.back());
+  }
+  std::span<const std::byte> read(ps::range_id range, const ps::message&) override {
+    return std::as_bytes(std::span(seen(range)));
+  }
+  void save(ps::range_id range, std::string& to) const override {
+    for (const auto* rows : {&all_[range].rows, &all_[range].folded}) {
+      const std::uint64_t count = rows->size();
+      to.append(reinterpret_cast<const char*>(&count), sizeof count);
+      to.append(reinterpret_cast<const char*>(rows->data()), count * sizeof(row));
+    }
+  }
+  bool load(ps::range_id range, std::span<const std::byte> saved) override {
+    ledger read;
+    for (auto* rows : {&read.rows, &read.folded}) {
+      std::uint64_t count = 0;
+      if (saved.size() < sizeof count) return false;
+      std::memcpy(&count, saved.data(), sizeof count);
+      saved = saved.subspan(sizeof count);
+      if (saved.size() < count * sizeof(row)) return false;
+      rows->resize(count);
+      if (count > 0) std::memcpy(rows->data(), saved.data(), count * sizeof(row));
+      saved = saved.subspan(count * sizeof(row));
+    }
+    all_[range] = std::move(read);
+    return saved.empty();
+  }
+  void reset(ps::range_id range) override { all_[range] = {}; }
+
+  [[nodiscard]] const std::vector<row>& seen(ps::range_id range) const {
+    return bulk_ ? all_[range].folded : all_[range].rows;
+  }
+  [[nodiscard]] const ledger& of(ps::range_id range) const { return all_[range]; }
+  [[nodiscard]] std::uint64_t last(ps::range_id range, const ps::member& from) const {
+    std::uint64_t last = 0;
+    for (const auto& one : all_[range].rows) {
+      if (one.from == from) last = one.sequence;
+    }
+    return last;
+  }
+
+ private:
+  std::vector<ledger> all_;
+  bool bulk_;
+};
+
+}  // namespace simulation
