@@ -269,6 +269,27 @@ TEST_CASE("what is sent is what the codec says") {
   CHECK(sent("powersgd:2") == 4 * (2 * (24 + 17) + 24 + 1 + 0 + 2 * (13 + 27)));
 }
 
+TEST_CASE("PowerSGD cuts the extents of a tensor where rows and columns together are least") {
+  struct cut {
+    std::vector<std::size_t> extents;
+    std::uint64_t sides;
+  };
+  for (const auto& [extents, sides] :
+       {cut{{3, 3, 16, 32}, 144 + 32}, cut{{32, 16, 3, 3}, 32 + 144}, cut{{5, 7, 6}, 35 + 6}, cut{{64, 10}, 64 + 10}}) {
+    test::run_ranks(2, [&, &shape = extents, total = sides](muster::group& world) {
+      heap memory;
+      muster::arena arena(memory, {{"kernel", shape}});
+      const muster::gradient_bucket all[] = {{arena.gradients(), {0}}};
+      const auto reducer = muster::compress("powersgd:1").reducer();
+      reducer->attach(arena, all);
+      reducer->begin(world, 0, 0);
+      reducer->finish(world, 0);
+      reducer->abandon();
+      CHECK(reducer->bytes_sent() == 4 * total);
+    });
+  }
+}
+
 TEST_CASE("a tracker counts the bytes that were sent, not those that were compressed") {
   struct counter final : muster::event_sink {
     void record(const muster::event& event) noexcept override {
