@@ -4,19 +4,6 @@
 #include <utility>
 
 namespace muster::inline v0::elastic {
-namespace {
-
-bool contains(const std::vector<member_id>& ids, member_id id) {
-  return std::find(ids.begin(), ids.end(), id) != ids.end();
-}
-
-std::string list_of(const std::vector<std::string>& parts) {
-  std::string text;
-  for (const auto& part : parts) text += (text.empty() ? "" : ", ") + part;
-  return text;
-}
-
-}  // namespace
 
 std::string_view to_string(ending why) noexcept {
   switch (why) {
@@ -343,92 +330,6 @@ void membership::adopt_suspicions(clock::time_point now) {
   }
 }
 
-void membership::propose(clock::time_point now) {
-  if (!stopped_ || ended_ || swapping_ || now < swap_after_) return;
-  std::vector<member> staying;
-  std::vector<member_id> leavers;
-  std::vector<member_id> accused;
-  std::size_t alive = 0;
-  for (const auto& one : record_.members) {
-    if (dead_.contains(one.id)) continue;
-    ++alive;
-    const auto& said = word_of(one.id);
-    const bool me = one.id == self_.id;
-    if (suspects_.contains(one.id)) {
-      accused.push_back(one.id);
-      continue;
-    }
-    if (!me && !said.stopped) return;  // nobody is left behind who may still commit
-    if (me ? leaving_ : said.leaving) {
-      leavers.push_back(one.id);
-    } else {
-      staying.push_back(one);
-    }
-  }
-  // What this generation began with must not be forgotten because those who have it are suspect, or because they leave
-  // before the others have copied it.
-  const auto has = [&](member_id id) { return (id == self_.id ? step_ : word_of(id).step) >= record_.step; };
-  if (!staying.empty() &&
-      std::none_of(staying.begin(), staying.end(), [&](const member& one) { return has(one.id); })) {
-    if (std::any_of(leavers.begin(), leavers.end(), has)) {
-      staying.clear();
-      for (const auto& one : record_.members) {
-        if (!dead_.contains(one.id) && !suspects_.contains(one.id)) staying.push_back(one);
-      }
-      leavers.clear();
-    } else if (!accused.empty()) {
-      return;  // any of them may have copied it by now
-    }
-  }
-
-  const member_id first = !staying.empty() ? staying.front().id : leavers.front();
-  if (first != self_.id) return;
-  for (const auto id : accused) {
-    std::size_t agree = 0;
-    for (const auto& one : record_.members) {
-      if (dead_.contains(one.id) || suspects_.contains(one.id)) continue;
-      if (one.id == self_.id || contains(word_of(one.id).suspects, id)) ++agree;
-    }
-    if (2 * agree <= alive && alive != 2) return;
-  }
-
-  // All that can be heard leave: whether the others go on is theirs to say.
-  if (staying.empty() && !accused.empty()) return finish(ending::left, "it left; nobody else could be heard");
-
-  generation_record next;
-  next.generation = record_.generation + 1;
-  next.members = staying;
-  for (auto& one : next.members) one.door = one.id == self_.id ? self_.door : word_of(one.id).door;
-  for (const auto& one : record_.members) {
-    if (dead_.contains(one.id) || suspects_.contains(one.id)) continue;
-    if (!staying.empty() && contains(leavers, one.id)) continue;  // its state leaves with it
-    const bool me = one.id == self_.id;
-    if (me ? blank_ : word_of(one.id).blank) continue;
-    const auto step = me ? step_ : word_of(one.id).step;
-    if (step > next.step) next.holders.clear();
-    if (step < next.step) continue;
-    next.step = step;
-    next.cursor = me ? cursor_ : word_of(one.id).cursor;
-    next.holders.push_back(one.id);
-  }
-  if (next.holders.empty() || next.step + 1 < record_.step)
-    return finish(ending::state_lost,
-                  "all members that had the state of step " + std::to_string(record_.step) + " died");
-  std::size_t joiners = 0;
-  for (const auto& one : record_.waiting) {
-    if (!is_heard(now, one.id)) continue;  // it announces itself again if it lives
-    if (staying.empty() || next.members.size() >= static_cast<std::size_t>(policy_.max)) {
-      next.waiting.push_back(one);
-    } else {
-      next.members.push_back(one);
-      ++joiners;
-    }
-  }
-  if (!staying.empty() && next.members.size() < static_cast<std::size_t>(policy_.min)) return;
-  next.why = describe_change(leavers, joiners);
-  swap(next);
-}
-
 // ---- words ----
 
 void membership::swap(const generation_record& next) {
@@ -489,22 +390,6 @@ std::string membership::reason_for(member_id who) const {
 std::string membership::name(member_id who) const {
   const auto rank = record_.rank_of(who);
   return rank ? "rank " + std::to_string(*rank) : "a joiner";
-}
-
-std::string membership::describe_change(const std::vector<member_id>& leavers, std::size_t joiners) const {
-  std::vector<std::string> parts;
-  for (const auto& one : record_.members) {
-    if (dead_.contains(one.id)) {
-      parts.push_back(name(one.id) + " died: proof");
-    } else if (const auto found = suspects_.find(one.id); found != suspects_.end()) {
-      parts.push_back(name(one.id) + " left behind, suspicion: " + found->second);
-    } else if (contains(leavers, one.id)) {
-      const auto slow = slow_.find(one.id);
-      parts.push_back(name(one.id) + " left" + (slow == slow_.end() ? "" : " (" + slow->second + ")"));
-    }
-  }
-  if (joiners > 0) parts.push_back(std::to_string(joiners) + " joined");
-  return parts.empty() ? "a connection broke" : list_of(parts);
 }
 
 void membership::finish(ending why, const std::string& text) {

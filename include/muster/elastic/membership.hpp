@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <variant>
@@ -160,7 +161,19 @@ class membership {
   void look_for_slow_ones(clock::time_point now);
   void need_stop(clock::time_point now, const std::string& why);
   void adopt_suspicions(clock::time_point now);
+  /// The members of a generation that is over.
+  struct parting {
+    std::vector<member> staying;
+    std::vector<member_id> leaving;
+    std::vector<member_id> accused;  // suspects
+    std::size_t alive = 0;           // not proven dead
+  };
   void propose(clock::time_point now);
+  [[nodiscard]] std::optional<parting> parted() const;
+  [[nodiscard]] bool keep_the_state(parting& of) const;
+  [[nodiscard]] bool most_agree(const parting& of) const;
+  void find_holders(const parting& of, generation_record& next) const;
+  std::size_t take_in(clock::time_point now, generation_record& next) const;
   void swap(const generation_record& next);
   void say();
   void finish(ending why, const std::string& text);

@@ -1,0 +1,149 @@
+// What becomes of a group whose members have stopped: who stays, who may say so, and the generation that comes next.
+#include <algorithm>
+#include <utility>
+
+#include <muster/elastic/membership.hpp>
+
+namespace muster::inline v0::elastic {
+namespace {
+
+bool contains(const std::vector<member_id>& ids, member_id id) {
+  return std::find(ids.begin(), ids.end(), id) != ids.end();
+}
+
+std::string list_of(const std::vector<std::string>& parts) {
+  std::string text;
+  for (const auto& part : parts) text += (text.empty() ? "" : ", ") + part;
+  return text;
+}
+
+}  // namespace
+
+// The first of those that stay writes the next generation down, once nobody is left behind who may still commit.
+void membership::propose(clock::time_point now) {
+  if (!stopped_ || ended_ || swapping_ || now < swap_after_) return;
+  auto found = parted();
+  if (!found || !keep_the_state(*found)) return;
+  const member_id first = !found->staying.empty() ? found->staying.front().id : found->leaving.front();
+  if (first != self_.id || !most_agree(*found)) return;
+  // All that can be heard leave: whether the others go on is theirs to say.
+  if (found->staying.empty() && !found->accused.empty())
+    return finish(ending::left, "it left; nobody else could be heard");
+
+  generation_record next;
+  next.generation = record_.generation + 1;
+  next.members = found->staying;
+  for (auto& one : next.members) one.door = one.id == self_.id ? self_.door : word_of(one.id).door;
+  find_holders(*found, next);
+  if (next.holders.empty() || next.step + 1 < record_.step) {
+    return finish(ending::state_lost,
+                  "all members that had the state of step " + std::to_string(record_.step) + " died");
+  }
+  const std::size_t joiners = take_in(now, next);
+  if (!found->staying.empty() && next.members.size() < static_cast<std::size_t>(policy_.min)) return;
+  next.why = describe_change(found->leaving, joiners);
+  swap(next);
+}
+
+// Nothing while somebody who lives goes on.
+std::optional<membership::parting> membership::parted() const {
+  parting found;
+  for (const auto& one : record_.members) {
+    if (dead_.contains(one.id)) continue;
+    ++found.alive;
+    const auto& said = word_of(one.id);
+    const bool me = one.id == self_.id;
+    if (suspects_.contains(one.id)) {
+      found.accused.push_back(one.id);
+      continue;
+    }
+    if (!me && !said.stopped) return std::nullopt;
+    if (me ? leaving_ : said.leaving) {
+      found.leaving.push_back(one.id);
+    } else {
+      found.staying.push_back(one);
+    }
+  }
+  return found;
+}
+
+// What this generation began with must not be forgotten because those who have it are suspect, or because they leave
+// before the others have copied it: then they stay. False when any of the suspects may have it, or have copied it by
+// now.
+bool membership::keep_the_state(parting& of) const {
+  const auto has = [&](member_id id) { return (id == self_.id ? step_ : word_of(id).step) >= record_.step; };
+  if (of.staying.empty() ||
+      std::any_of(of.staying.begin(), of.staying.end(), [&](const member& one) { return has(one.id); }))
+    return true;
+  if (std::any_of(of.leaving.begin(), of.leaving.end(), has)) {
+    of.staying.clear();
+    for (const auto& one : record_.members) {
+      if (!dead_.contains(one.id) && !suspects_.contains(one.id)) of.staying.push_back(one);
+    }
+    of.leaving.clear();
+    return true;
+  }
+  return of.accused.empty();
+}
+
+// Of each suspect a strict majority of those that are not proven dead; of two members it takes one.
+bool membership::most_agree(const parting& of) const {
+  for (const auto id : of.accused) {
+    std::size_t agree = 0;
+    for (const auto& one : record_.members) {
+      if (dead_.contains(one.id) || suspects_.contains(one.id)) continue;
+      if (one.id == self_.id || contains(word_of(one.id).suspects, id)) ++agree;
+    }
+    if (2 * agree <= of.alive && of.alive != 2) return false;
+  }
+  return true;
+}
+
+void membership::find_holders(const parting& of, generation_record& next) const {
+  for (const auto& one : record_.members) {
+    if (dead_.contains(one.id) || suspects_.contains(one.id)) continue;
+    if (!of.staying.empty() && contains(of.leaving, one.id)) continue;  // its state leaves with it
+    const bool me = one.id == self_.id;
+    if (me ? blank_ : word_of(one.id).blank) continue;
+    const auto step = me ? step_ : word_of(one.id).step;
+    if (step > next.step) next.holders.clear();
+    if (step < next.step) continue;
+    next.step = step;
+    next.cursor = me ? cursor_ : word_of(one.id).cursor;
+    next.holders.push_back(one.id);
+  }
+}
+
+// Those that wait and are heard, as far as there is room; returns how many.
+std::size_t membership::take_in(clock::time_point now, generation_record& next) const {
+  const bool anybody_stays = !next.members.empty();
+  std::size_t joiners = 0;
+  for (const auto& one : record_.waiting) {
+    if (!is_heard(now, one.id)) continue;  // it announces itself again if it lives
+    if (!anybody_stays || next.members.size() >= static_cast<std::size_t>(policy_.max)) {
+      next.waiting.push_back(one);
+    } else {
+      next.members.push_back(one);
+      ++joiners;
+    }
+  }
+  return joiners;
+}
+
+std::string membership::describe_change(const std::vector<member_id>& leavers, std::size_t joiners) const {
+  std::vector<std::string> parts;
+  for (const auto& one : record_.members) {
+    if (dead_.contains(one.id)) {
+      parts.push_back(name(one.id) + " died: proof");
+    } else if (const auto found = suspects_.find(one.id); found != suspects_.end()) {
+      parts.push_back(name(one.id) + " left behind, suspicion: " + found->second);
+    } else if (contains(leavers, one.id)) {
+      const auto slow = slow_.find(one.id);
+      parts.push_back(name(one.id) + " left" + (slow == slow_.end() ? "" : " (" + slow->second + ")"));
+    }
+  }
+  if (joiners > 0) parts.push_back(std::to_string(joiners) + " joined");
+  return parts.empty() ? "a connection broke" : list_of(parts);
+}
+
+}  // namespace muster::inline v0::elastic
