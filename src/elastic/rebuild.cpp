@@ -30,11 +30,14 @@ std::string hexadecimal(std::uint64_t number) {
   return {digits, std::to_chars(digits, digits + sizeof digits, number, 16).ptr};
 }
 
+// The token tells jobs apart.
+std::string job_name(const building_site& site) { return hexadecimal(digest().add(site.token).value()); }
+
 std::unique_ptr<shm_transport> over_memory(const building_site& site, const elastic::generation_record& group,
                                            std::uint64_t host, int rank, int size, const given_up_question& given_up) {
-  // The token tells jobs apart, the generation one meeting from the next.
-  const std::string name = "muster-elastic." + hexadecimal(digest().add(site.token).value()) + "." +
-                           std::to_string(group.generation) + "." + hexadecimal(host);
+  // The generation tells one meeting from the next.
+  const std::string name =
+      "muster-elastic." + job_name(site) + "." + std::to_string(group.generation) + "." + hexadecimal(host);
   const auto pulls = static_cast<cma_wish>(site.configuration->choice(setting::cma, {"auto", "on", "off"}));
   return connect_anew(name, rank, size, site.memory, pulls, seconds(site.configuration->positive(setting::timeout)),
                       given_up);
@@ -62,14 +65,13 @@ std::unique_ptr<any_transport> over_tcp(const building_site& site, const elastic
   return std::make_unique<any_transport>(std::make_unique<tcp_transport>(std::move(mesh), std::move(all), rank, 0));
 }
 
-// The launcher's ranks that are left; of the launcher's, since others have no part in its world.
-std::unique_ptr<any_transport> over_mpi(const building_site& site, const elastic::generation_record& group, int rank) {
-  std::vector<int> ranks;
-  for (const auto& one : group.members) ranks.push_back(static_cast<int>(one.order));
-  if (std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<>()) != ranks.end())
-    throw peer_failure({}, "a process that joined is not of the world of MPI");
-  return find_surviving_transport("mpi")->connect(*site.configuration, ranks, ranks[static_cast<std::size_t>(rank)],
-                                                  group.generation);
+// By those of the launcher's ranks that are left, and those that it started since.
+std::unique_ptr<any_transport> over_mpi(const building_site& site, const elastic::generation_record& group, int rank,
+                                        const given_up_question& given_up) {
+  std::vector<elastic::member_id> members;
+  for (const auto& one : group.members) members.push_back(one.id);
+  return find_surviving_transport("mpi")->connect(
+      *site.configuration, {job_name(site), members, rank, group.generation, given_up});
 }
 
 }  // namespace
@@ -106,7 +108,7 @@ built_group connect_members(const building_site& site, const elastic::generation
   const int size = static_cast<int>(group.members.size());
   built_group made;
   if (how == "mpi") {
-    made.transport = over_mpi(site, group, rank);
+    made.transport = over_mpi(site, group, rank, given_up);
   } else if (how == "self") {
     made.transport = std::make_unique<any_transport>(make_self_transport());
   } else if (how == "shm") {
