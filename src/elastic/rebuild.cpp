@@ -70,8 +70,8 @@ std::unique_ptr<any_transport> over_mpi(const building_site& site, const elastic
                                         const given_up_question& given_up) {
   std::vector<elastic::member_id> members;
   for (const auto& one : group.members) members.push_back(one.id);
-  return find_surviving_transport("mpi")->connect(
-      *site.configuration, {job_name(site), members, rank, group.generation, given_up});
+  return find_surviving_transport("mpi")->connect(*site.configuration,
+                                                  {job_name(site), members, rank, group.generation, given_up});
 }
 
 }  // namespace

@@ -110,7 +110,7 @@ class Job:
             yield said
 
     def tail(self):
-        return "\n".join(f"{who}: {word} {rest}" for who, word, rest in self.lines[-60:] if word != "step")
+        return "\n".join([f"{who}: {word} {rest}" for who, word, rest in self.lines if word != "step"][-60:])
 
     def close(self):
         for process in self.crew:

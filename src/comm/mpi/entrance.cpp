@@ -60,12 +60,12 @@ bool all_agree(MPI_Comm those, bool fine) {
   return MPIX_Comm_agree(those, &flag) == MPI_SUCCESS && flag != 0;
 }
 
-// One communicator of both sides of another, which is freed.
-std::optional<MPI_Comm> merged(MPI_Comm sides, bool is_new) {
+// One communicator of both sides of another, which is given back.
+std::optional<MPI_Comm> merged(mpi_library& library, MPI_Comm sides, bool is_new) {
   MPI_Comm_set_errhandler(sides, MPI_ERRORS_RETURN);
   MPI_Comm all = MPI_COMM_NULL;
   const int code = MPI_Intercomm_merge(sides, is_new ? 1 : 0, &all);
-  MPI_Comm_free(&sides);
+  library.retire(sides);
   if (code != MPI_SUCCESS || all == MPI_COMM_NULL) return std::nullopt;
   MPI_Comm_set_errhandler(all, MPI_ERRORS_RETURN);
   return all;
@@ -73,7 +73,7 @@ std::optional<MPI_Comm> merged(MPI_Comm sides, bool is_new) {
 
 }  // namespace
 
-std::optional<MPI_Comm> enter(const std::string& name) {
+std::optional<MPI_Comm> enter(mpi_library& library, const std::string& name) {
   char port[MPI_MAX_PORT_NAME] = {};
   if (MPI_Open_port(MPI_INFO_NULL, port) != MPI_SUCCESS) return std::nullopt;
   MPI_Comm sides = MPI_COMM_NULL;
@@ -84,7 +84,7 @@ std::optional<MPI_Comm> enter(const std::string& name) {
   }
   MPI_Close_port(port);
   if (code != MPI_SUCCESS) return std::nullopt;
-  const auto all = merged(sides, true);
+  const auto all = merged(library, sides, true);
   if (!all) {
     throw error(error_kind::other,
                 "this process was about to join over MPI and is connected to some of the others only (one of them died "
@@ -94,7 +94,7 @@ std::optional<MPI_Comm> enter(const std::string& name) {
   return all;
 }
 
-admission take_in(MPI_Comm those, const std::string& name, const std::function<bool()>& given_up,
+admission take_in(mpi_library& library, MPI_Comm those, const std::string& name, const std::function<bool()>& given_up,
                   clock::time_point until, std::atomic<bool>& at_the_door) {
   int rank = 0;
   MPI_Comm_rank(those, &rank);
@@ -111,11 +111,11 @@ admission take_in(MPI_Comm those, const std::string& name, const std::function<b
   const int connected = MPI_Comm_connect(found.port.data(), MPI_INFO_NULL, root, those, &sides);
   at_the_door = false;
   std::optional<MPI_Comm> all;
-  if (connected == MPI_SUCCESS) all = merged(sides, false);
+  if (connected == MPI_SUCCESS) all = merged(library, sides, false);
   if (!all_agree(those, all.has_value())) {
     if (all) {
       MPIX_Comm_revoke(*all);
-      MPI_Comm_free(&*all);
+      library.retire(*all);
     }
     return {};
   }

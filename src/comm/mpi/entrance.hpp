@@ -12,6 +12,8 @@
 
 #include <muster/core/clock.hpp>
 
+#include "library.hpp"
+
 namespace muster::inline v0::detail {
 
 /// What became of the attempt to take somebody in.
@@ -23,13 +25,14 @@ struct admission {
 /// For one that joins: waits under that name until the others take it in, however long that is, and returns the
 /// communicator of all. Nothing when that did not come about, to be tried again. Throws error when MPI has connected
 /// some of them and not all: then this process is of no use any more.
-[[nodiscard]] std::optional<MPI_Comm> enter(const std::string& name);
+[[nodiscard]] std::optional<MPI_Comm> enter(mpi_library& library, const std::string& name);
 
-/// For those that are in, collective over `those`: waits until somebody waits under that name, and takes it in. All that
-/// live get the same outcome. `at_the_door` is true where and while MPI may wait for a newcomer that has died, which
-/// nothing else can end.
-[[nodiscard]] admission take_in(MPI_Comm those, const std::string& name, const std::function<bool()>& given_up,
-                                clock::time_point until, std::atomic<bool>& at_the_door);
+/// For those that are in, collective over `those`: waits until somebody waits under that name, and takes it in. All
+/// that live get the same outcome. `at_the_door` is true where and while MPI may wait for a newcomer that has died,
+/// which nothing else can end.
+[[nodiscard]] admission take_in(mpi_library& library, MPI_Comm those, const std::string& name,
+                                const std::function<bool()>& given_up, clock::time_point until,
+                                std::atomic<bool>& at_the_door);
 
 }  // namespace muster::inline v0::detail
 

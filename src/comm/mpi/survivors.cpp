@@ -89,30 +89,27 @@ std::optional<meeting> meet(const attempt& mine) {
   int fine = code == MPI_SUCCESS ? 1 : 0;
   const int agreed = MPIX_Comm_agree(now.made, &fine);
   if (fine != 0 && agreed == MPI_SUCCESS) return now;
-  MPI_Comm_free(&now.made);
+  world().library->retire(now.made);
   return std::nullopt;
 }
 
-// With the ranks that were asked for. Frees what it is given.
+// With the ranks that were asked for; what it is given is used up.
 MPI_Comm in_order(const meeting& those, const attempt& mine) {
-  const bool is_so =
-      std::equal(those.all.begin(), those.all.end(), mine.members.begin(), mine.members.end(),
-                 [](const presence& one, std::uint64_t member) { return one.who == member; });
+  const bool is_so = std::equal(those.all.begin(), those.all.end(), mine.members.begin(), mine.members.end(),
+                                [](const presence& one, std::uint64_t member) { return one.who == member; });
   MPI_Comm made = those.made;
   if (is_so) return made;
   MPI_Comm ordered = MPI_COMM_NULL;
   const auto place = std::find(mine.members.begin(), mine.members.end(), mine.self) - mine.members.begin();
   int fine = MPI_Comm_split(made, 0, static_cast<int>(place), &ordered) == MPI_SUCCESS ? 1 : 0;
   const bool agreed = MPIX_Comm_agree(made, &fine) == MPI_SUCCESS && fine != 0;
-  MPI_Comm_free(&made);
+  world().library->retire(made);
   if (agreed) return ordered;
-  if (ordered != MPI_COMM_NULL) MPI_Comm_free(&ordered);
+  if (ordered != MPI_COMM_NULL) world().library->retire(ordered);
   return MPI_COMM_NULL;
 }
 
-std::string name_of(const attempt& mine, std::uint64_t who) {
-  return "muster." + mine.job + "." + std::to_string(who);
-}
+std::string name_of(const attempt& mine, std::uint64_t who) { return "muster." + mine.job + "." + std::to_string(who); }
 
 // From one meeting to the next one more is in.
 result connect_those(const attempt& mine) {
@@ -130,21 +127,21 @@ result connect_those(const attempt& mine) {
                                         [&now](std::uint64_t member) { return !now->has(member); });
       if (missing == mine.members.end()) return {in_order(*now, mine)};
       if (missing == mine.members.begin()) {
-        MPI_Comm_free(&now->made);
+        world().library->retire(now->made);
         return {MPI_COMM_NULL, std::nullopt, true};
       }
       const auto taken =
-          take_in(now->made, name_of(mine, *missing), mine.given_up, mine.until, world().at_the_door);
-      MPI_Comm_free(&now->made);
+          take_in(*world().library, now->made, name_of(mine, *missing), mine.given_up, mine.until, world().at_the_door);
+      world().library->retire(now->made);
       if (taken.what == admission::outcome::absent)
         return {MPI_COMM_NULL, static_cast<int>(missing - mine.members.begin())};
       if (taken.what != admission::outcome::in) return {};
-      if (world().all != MPI_COMM_WORLD) MPI_Comm_free(&world().all);
+      if (world().all != MPI_COMM_WORLD) world().library->retire(world().all);
       world().all = taken.all;
       continue;
     }
     const bool others_follow = first->generation < mine.generation && last->generation == mine.generation;
-    MPI_Comm_free(&now->made);
+    world().library->retire(now->made);
     if (!others_follow) return {};
   }
 }
@@ -171,7 +168,7 @@ void await_entrance(const attempt& mine) {
   while (known.all == MPI_COMM_NULL) {
     // One that waits for an earlier attempt waits for this one as well.
     if (!known.entering.valid())
-      known.entering = in_a_thread([name = name_of(mine, mine.self)] { return enter(name); });
+      known.entering = in_a_thread([name = name_of(mine, mine.self)] { return enter(*world().library, name); });
     while (known.entering.wait_for(between_looks) != std::future_status::ready) {
       if (mine.given_up()) throw peer_failure({}, "this process was not taken in yet (the others changed meanwhile)");
       if (clock::now() >= mine.until)
@@ -191,9 +188,10 @@ result await(std::future<result> meeting_of_all, const attempt& mine, double lim
     if (known.at_the_door && mine.given_up() && !closed_since) closed_since = now;
     if (closed_since && now - *closed_since > at_a_closed_door) {
       known.library->abandon();
-      throw error(error_kind::other,
-                  "a process that was joining over MPI died while this one was connecting to it (MPI_Comm_connect waits "
-                  "for it, and cannot be ended); this rank ends, the others go on without it");
+      throw error(
+          error_kind::other,
+          "a process that was joining over MPI died while this one was connecting to it (MPI_Comm_connect waits "
+          "for it, and cannot be ended); this rank ends, the others go on without it");
     }
     if (now >= until) {
       known.library->abandon();
