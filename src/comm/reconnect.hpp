@@ -26,10 +26,12 @@ struct regrouping {
 /// A part of muster that can do that registers itself here.
 struct surviving_transport {
   std::string_view name;
-  /// Collective among the members. Throws peer_failure when others are left than those or the attempt is given up,
-  /// timeout_error by `--timeout`, configuration_error when the launcher does not go on when ranks die, or cannot
-  /// connect this process.
+  /// Collective among the members. Throws peer_failure when others are left than those, the attempt is given up, or it
+  /// cannot be used any more; timeout_error by `--timeout`; configuration_error when the launcher does not go on when
+  /// ranks die, or cannot connect this process.
   std::unique_ptr<any_transport> (*connect)(const settings& configuration, const regrouping& wanted);
+  /// Whether this process can still be connected by it.
+  bool (*is_usable)() noexcept;
 };
 
 void register_surviving_transport(const surviving_transport& made) noexcept;

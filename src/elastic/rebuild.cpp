@@ -4,6 +4,7 @@
 #include <charconv>
 #include <functional>
 #include <numeric>
+#include <string_view>
 
 #include <muster/comm/local.hpp>
 #include <muster/core/error.hpp>
@@ -43,12 +44,20 @@ std::unique_ptr<shm_transport> over_memory(const building_site& site, const elas
                       given_up);
 }
 
+constexpr std::string_view without_mpi = " no-mpi";
+
+// Where it waits, without what it says of MPI.
+std::string doors_of(const elastic::member& one) {
+  const std::string_view card = one.door;
+  return std::string(card.ends_with(without_mpi) ? card.substr(0, card.size() - without_mpi.size()) : card);
+}
+
 std::unique_ptr<any_transport> over_tcp(const building_site& site, const elastic::generation_record& group, int rank,
                                         tcp_doors doors, const given_up_question& given_up) {
   const tcp_plan plan = plan_of(*site.configuration);
   const auto until = deadline_after(plan.patience);
   std::vector<std::string> cards;
-  for (const auto& one : group.members) cards.push_back(one.door);
+  for (const auto& one : group.members) cards.push_back(doors_of(one));
   auto mesh = make_mesh(plan, rank, cards, std::move(doors), site.token + "/" + std::to_string(group.generation));
   for (;;) {
     if (given_up()) throw peer_failure({}, "the connections were given up (not all members live any more)");
@@ -65,6 +74,11 @@ std::unique_ptr<any_transport> over_tcp(const building_site& site, const elastic
   return std::make_unique<any_transport>(std::make_unique<tcp_transport>(std::move(mesh), std::move(all), rank, 0));
 }
 
+bool has_lost_mpi(const elastic::generation_record& group) {
+  return std::any_of(group.members.begin(), group.members.end(),
+                     [](const elastic::member& one) { return one.door.ends_with(without_mpi); });
+}
+
 // By those of the launcher's ranks that are left, and those that it started since.
 std::unique_ptr<any_transport> over_mpi(const building_site& site, const elastic::generation_record& group, int rank,
                                         const given_up_question& given_up) {
@@ -75,6 +89,12 @@ std::unique_ptr<any_transport> over_mpi(const building_site& site, const elastic
 }
 
 }  // namespace
+
+std::string door_card(const tcp_doors& doors, const settings& configuration) {
+  const auto* const by_mpi =
+      configuration.value(setting::transport) == "mpi" ? find_surviving_transport("mpi") : nullptr;
+  return doors.card() + std::string(by_mpi != nullptr && !by_mpi->is_usable() ? without_mpi : "");
+}
 
 std::string transport_between(const elastic::generation_record& group, const settings& configuration) {
   const auto hosts = hosts_of(group);
@@ -91,7 +111,8 @@ std::string transport_between(const elastic::generation_record& group, const set
                               " (ranks that die and join are connected by shm, tcp or hierarchical); choose one of "
                               "these or auto");
   }
-  if (asked == 4) return "mpi";  // also for one that is left: the others of its world may not have ended yet
+  if (asked == 4 && !has_lost_mpi(group))
+    return "mpi";  // also for one that is left: the others of its world may not have ended yet
   if (group.members.size() == 1) return "self";
   if (asked == 3 && !hosts.one_host()) {
     throw configuration_error(origin + " asks for transport shm (the members of this job are on " +

@@ -110,7 +110,7 @@ class Job:
             yield said
 
     def tail(self):
-        return "\n".join([f"{who}: {word} {rest}" for who, word, rest in self.lines if word != "step"][-60:])
+        return "\n".join([f"{who}: {word} {rest}" for who, word, rest in self.lines if word not in ("step", "NBC_Progress:")][-60:])
 
     def close(self):
         for process in self.crew:

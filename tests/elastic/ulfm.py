@@ -29,7 +29,7 @@ parser.add_argument("--transport", choices=["mpi", "tcp", "both"], default="mpi"
 options = parser.parse_args()
 skip_without_ulfm()
 TRANSPORTS = ["mpi", "tcp"] if options.transport == "both" else [options.transport]
-EPOCHS = 6 if options.what == "kill" else 60  # of 10 steps of 10 ms: those that join start MPI first
+EPOCHS = 5 if options.what == "kill" else 40  # of 10 steps of 10 ms: those that join start MPI first
 
 
 class Round:
@@ -136,6 +136,9 @@ def one_round(number):
         turn = Round(number, transport)
         times[transport] = turn.run()
         kills[transport] += len(turn.killed)
+        span = times[transport]
+        print(f"round {number} over {transport}: {', '.join(turn.killed) or 'nobody'} killed, {turn.job.joined} joined"
+              + (f", {span * 1e3:.0f} ms" if span else ""), flush=True)
     return times
 
 

@@ -71,6 +71,13 @@ std::optional<MPI_Comm> merged(mpi_library& library, MPI_Comm sides, bool is_new
   return all;
 }
 
+// After a communicator whose making failed Open MPI 5.0 makes no other from one of a higher number, and waits for ever
+// (ompi_comm_cid_lowest_id, ompi/communicator/comm_cid.c): one of a lower number, made well, ends that.
+void free_number_lock(mpi_library& library) {
+  MPI_Comm made = MPI_COMM_NULL;
+  if (MPI_Comm_dup(MPI_COMM_SELF, &made) == MPI_SUCCESS) library.retire(made);
+}
+
 }  // namespace
 
 std::optional<MPI_Comm> enter(mpi_library& library, const std::string& name) {
@@ -83,7 +90,10 @@ std::optional<MPI_Comm> enter(mpi_library& library, const std::string& name) {
     MPI_Unpublish_name(name.c_str(), MPI_INFO_NULL, port);
   }
   MPI_Close_port(port);
-  if (code != MPI_SUCCESS) return std::nullopt;
+  if (code != MPI_SUCCESS) {
+    free_number_lock(library);
+    return std::nullopt;
+  }
   const auto all = merged(library, sides, true);
   if (!all) {
     throw error(error_kind::other,
@@ -107,16 +117,18 @@ admission take_in(mpi_library& library, MPI_Comm those, const std::string& name,
   tried_ports().emplace_back(found.port.data());
 
   MPI_Comm sides = MPI_COMM_NULL;
-  at_the_door = rank == root;
+  at_the_door = true;
   const int connected = MPI_Comm_connect(found.port.data(), MPI_INFO_NULL, root, those, &sides);
-  at_the_door = false;
   std::optional<MPI_Comm> all;
   if (connected == MPI_SUCCESS) all = merged(library, sides, false);
-  if (!all_agree(those, all.has_value())) {
+  const bool is_in = all_agree(those, all.has_value());
+  at_the_door = false;
+  if (!is_in) {
     if (all) {
       MPIX_Comm_revoke(*all);
       library.retire(*all);
     }
+    free_number_lock(library);
     return {};
   }
   (void)all_agree(*all, true);

@@ -28,8 +28,8 @@ struct admission {
 [[nodiscard]] std::optional<MPI_Comm> enter(mpi_library& library, const std::string& name);
 
 /// For those that are in, collective over `those`: waits until somebody waits under that name, and takes it in. All
-/// that live get the same outcome. `at_the_door` is true where and while MPI may wait for a newcomer that has died,
-/// which nothing else can end.
+/// that live get the same outcome. `at_the_door` is true while that may wait for one that has died, which nothing can
+/// end: what Open MPI 5 connects by, it does not see deaths in.
 [[nodiscard]] admission take_in(mpi_library& library, MPI_Comm those, const std::string& name,
                                 const std::function<bool()>& given_up, clock::time_point until,
                                 std::atomic<bool>& at_the_door);

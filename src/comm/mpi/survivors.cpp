@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <csignal>
 #include <future>
 #include <numeric>
 #include <optional>
@@ -64,11 +65,25 @@ struct known_world {
   std::atomic<bool> at_the_door{false};
 };
 
+// Open MPI's tcp writes to those that have died, and would have this process ended by that; a program that has a
+// handler of its own keeps it.
+void ignore_broken_pipes() noexcept {
+  struct sigaction present {};
+  if (::sigaction(SIGPIPE, nullptr, &present) == 0 && present.sa_handler == SIG_DFL) {
+    present.sa_handler = SIG_IGN;
+    (void)::sigaction(SIGPIPE, &present, nullptr);
+  }
+}
+
+bool world_began = false;  // of the rank's thread
+
 known_world& world() {
+  world_began = true;
   static auto* const known = [] {  // threads that were left behind may outlive all that is destroyed
     auto made = std::make_unique<known_world>();
     made->library = mpi_library::acquire();
     made->library->leave_open();
+    ignore_broken_pipes();
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
     return made.release();
@@ -188,17 +203,17 @@ result await(std::future<result> meeting_of_all, const attempt& mine, double lim
     if (known.at_the_door && mine.given_up() && !closed_since) closed_since = now;
     if (closed_since && now - *closed_since > at_a_closed_door) {
       known.library->abandon();
-      throw error(
-          error_kind::other,
-          "a process that was joining over MPI died while this one was connecting to it (MPI_Comm_connect waits "
-          "for it, and cannot be ended); this rank ends, the others go on without it");
+      throw peer_failure(
+          {},
+          "a process died while it joined over MPI (MPI_Comm_connect waits for it, and cannot be ended); "
+          "the job goes on without MPI");
     }
     if (now >= until) {
       known.library->abandon();
       throw timeout_error("connecting the survivors", {},
                           "the survivors of generation " + std::to_string(mine.generation) +
                               " did not come together in " + std::to_string(limit) +
-                              " s (MPI_Comm_shrink waits for all that live)");
+                              " s (MPI_Comm_shrink waits for all that live); the job goes on without MPI");
     }
   }
   return meeting_of_all.get();
@@ -211,15 +226,14 @@ void check_world(const regrouping& wanted) {
         "an elastic job cannot use transport mpi here (this MPI does not go on when a rank dies); start it with mpirun "
         "--with-ft ulfm, or use --transport tcp");
   }
-  if (known.library->abandoned()) {
-    throw error(error_kind::other,
-                "the survivors cannot be connected over MPI any more (an earlier attempt is stuck); "
-                "end the program");
-  }
+  if (known.library->abandoned())
+    throw peer_failure({}, "an earlier attempt to connect the survivors over MPI is stuck");
   if (known.all == MPI_COMM_NULL && !is_newcomer(wanted)) known.all = MPI_COMM_WORLD;
 }
 
 }  // namespace
+
+bool can_connect_survivors() noexcept { return !world_began || !world().library->abandoned(); }
 
 std::unique_ptr<any_transport> connect_survivors(const settings& configuration, const regrouping& wanted) {
   check_world(wanted);
