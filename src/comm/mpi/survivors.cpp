@@ -17,6 +17,7 @@
 #include <vector>
 
 #include <muster/core/error.hpp>
+#include <muster/core/log.hpp>
 
 #include "entrance.hpp"
 #include "transport.hpp"
@@ -193,27 +194,34 @@ void await_entrance(const attempt& mine) {
   }
 }
 
+// What goes on in MPI stays behind, and MPI with it.
+std::string give_up_mpi(const std::string& why) {
+  world().library->abandon();
+  const std::string text = why + "; the job goes on without MPI";
+  log(log_level::warning, text);
+  return text;
+}
+
 result await(std::future<result> meeting_of_all, const attempt& mine, double limit) {
   auto& known = world();
   const auto until = deadline_after(seconds(limit));
   std::optional<clock::time_point> closed_since;
   while (meeting_of_all.wait_for(between_looks) != std::future_status::ready) {
     const auto now = clock::now();
-    if (!known.at_the_door || !mine.given_up()) closed_since.reset();
-    if (known.at_the_door && mine.given_up() && !closed_since) closed_since = now;
+    if (!known.at_the_door || !mine.given_up())
+      closed_since.reset();
+    else if (!closed_since)
+      closed_since = now;
     if (closed_since && now - *closed_since > at_a_closed_door) {
-      known.library->abandon();
       throw peer_failure(
-          {},
-          "a process died while it joined over MPI (MPI_Comm_connect waits for it, and cannot be ended); "
-          "the job goes on without MPI");
+          {}, give_up_mpi("a process died while one was joining over MPI (MPI_Comm_connect waits for it, and "
+                          "cannot be ended)"));
     }
     if (now >= until) {
-      known.library->abandon();
-      throw timeout_error("connecting the survivors", {},
-                          "the survivors of generation " + std::to_string(mine.generation) +
-                              " did not come together in " + std::to_string(limit) +
-                              " s (MPI_Comm_shrink waits for all that live); the job goes on without MPI");
+      throw timeout_error(
+          "connecting the survivors", {},
+          give_up_mpi("the survivors of generation " + std::to_string(mine.generation) + " did not come together in " +
+                      std::to_string(limit) + " s (MPI_Comm_shrink waits for all that live)"));
     }
   }
   return meeting_of_all.get();
