@@ -78,7 +78,7 @@ class Job:
 
         def listen():
             for line in process.stdout:
-                found = re.match(r"(\w+): (\S+) ?(.*)", line)
+                found = re.match(r"\W*(\w+): (\S+) ?(.*)", line)  # PRRTE puts zeros before some
                 if found and is_its(found[1]):  # mpirun repeats what those say that have joined
                     self.said.put(found.groups())
             process.wait()
