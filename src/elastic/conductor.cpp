@@ -126,7 +126,7 @@ void elastic_conductor::join_job() {
   self_.order = static_cast<std::uint64_t>(launch.rank);
   self_.card = std::to_string(process.process) + " " + std::to_string(process.started) + " " + words->place();
   doors_.emplace(configuration.value(setting::interface), configuration.origin(setting::interface));
-  self_.door = doors_->card();
+  self_.door = door_card(*doors_, configuration);
   agent_ = std::make_unique<agent>(std::move(store), std::move(words), self_, policy,
                                    static_cast<std::size_t>(configuration.integer(setting::slow_steps, 1, 100000)));
 }
@@ -198,6 +198,7 @@ void elastic_conductor::stop_present(const state& of) {
     retire_group();
   }
   agent_->committed(progress_of(of), of.position().at.position);
+  agent_->wait_at(door_card(*doors_, context_.configuration()));  // what connecting it has shown of MPI
   agent_->stopped();
   watch_.stopped = clock::now();
 }
@@ -311,7 +312,7 @@ void elastic_conductor::connect(const elastic::generation_record& next) {
 void elastic_conductor::renew_doors() {
   const auto& configuration = context_.configuration();
   doors_.emplace(configuration.value(setting::interface), configuration.origin(setting::interface));
-  agent_->wait_at(doors_->card());
+  agent_->wait_at(door_card(*doors_, configuration));
 }
 
 elastic::change elastic_conductor::describe(bool copied) const {

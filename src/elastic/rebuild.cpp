@@ -4,6 +4,7 @@
 #include <charconv>
 #include <functional>
 #include <numeric>
+#include <string_view>
 
 #include <muster/comm/local.hpp>
 #include <muster/core/error.hpp>
@@ -30,14 +31,25 @@ std::string hexadecimal(std::uint64_t number) {
   return {digits, std::to_chars(digits, digits + sizeof digits, number, 16).ptr};
 }
 
+// The token tells jobs apart.
+std::string job_name(const building_site& site) { return hexadecimal(digest().add(site.token).value()); }
+
 std::unique_ptr<shm_transport> over_memory(const building_site& site, const elastic::generation_record& group,
                                            std::uint64_t host, int rank, int size, const given_up_question& given_up) {
-  // The token tells jobs apart, the generation one meeting from the next.
-  const std::string name = "muster-elastic." + hexadecimal(digest().add(site.token).value()) + "." +
-                           std::to_string(group.generation) + "." + hexadecimal(host);
+  // The generation tells one meeting from the next.
+  const std::string name =
+      "muster-elastic." + job_name(site) + "." + std::to_string(group.generation) + "." + hexadecimal(host);
   const auto pulls = static_cast<cma_wish>(site.configuration->choice(setting::cma, {"auto", "on", "off"}));
   return connect_anew(name, rank, size, site.memory, pulls, seconds(site.configuration->positive(setting::timeout)),
                       given_up);
+}
+
+constexpr std::string_view without_mpi = " no-mpi";
+
+// Where it waits, without what it says of MPI.
+std::string doors_of(const elastic::member& one) {
+  const std::string_view card = one.door;
+  return std::string(card.ends_with(without_mpi) ? card.substr(0, card.size() - without_mpi.size()) : card);
 }
 
 std::unique_ptr<any_transport> over_tcp(const building_site& site, const elastic::generation_record& group, int rank,
@@ -45,7 +57,7 @@ std::unique_ptr<any_transport> over_tcp(const building_site& site, const elastic
   const tcp_plan plan = plan_of(*site.configuration);
   const auto until = deadline_after(plan.patience);
   std::vector<std::string> cards;
-  for (const auto& one : group.members) cards.push_back(one.door);
+  for (const auto& one : group.members) cards.push_back(doors_of(one));
   auto mesh = make_mesh(plan, rank, cards, std::move(doors), site.token + "/" + std::to_string(group.generation));
   for (;;) {
     if (given_up()) throw peer_failure({}, "the connections were given up (not all members live any more)");
@@ -62,17 +74,27 @@ std::unique_ptr<any_transport> over_tcp(const building_site& site, const elastic
   return std::make_unique<any_transport>(std::make_unique<tcp_transport>(std::move(mesh), std::move(all), rank, 0));
 }
 
-// The launcher's ranks that are left; of the launcher's, since others have no part in its world.
-std::unique_ptr<any_transport> over_mpi(const building_site& site, const elastic::generation_record& group, int rank) {
-  std::vector<int> ranks;
-  for (const auto& one : group.members) ranks.push_back(static_cast<int>(one.order));
-  if (std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<>()) != ranks.end())
-    throw peer_failure({}, "a process that joined is not of the world of MPI");
-  return find_surviving_transport("mpi")->connect(*site.configuration, ranks, ranks[static_cast<std::size_t>(rank)],
-                                                  group.generation);
+bool has_lost_mpi(const elastic::generation_record& group) {
+  return std::any_of(group.members.begin(), group.members.end(),
+                     [](const elastic::member& one) { return one.door.ends_with(without_mpi); });
+}
+
+// By those of the launcher's ranks that are left, and those that it started since.
+std::unique_ptr<any_transport> over_mpi(const building_site& site, const elastic::generation_record& group, int rank,
+                                        const given_up_question& given_up) {
+  std::vector<elastic::member_id> members;
+  for (const auto& one : group.members) members.push_back(one.id);
+  return find_surviving_transport("mpi")->connect(*site.configuration,
+                                                  {job_name(site), members, rank, group.generation, given_up});
 }
 
 }  // namespace
+
+std::string door_card(const tcp_doors& doors, const settings& configuration) {
+  const auto* const by_mpi =
+      configuration.value(setting::transport) == "mpi" ? find_surviving_transport("mpi") : nullptr;
+  return doors.card() + std::string(by_mpi != nullptr && !by_mpi->is_usable() ? without_mpi : "");
+}
 
 std::string transport_between(const elastic::generation_record& group, const settings& configuration) {
   const auto hosts = hosts_of(group);
@@ -89,7 +111,8 @@ std::string transport_between(const elastic::generation_record& group, const set
                               " (ranks that die and join are connected by shm, tcp or hierarchical); choose one of "
                               "these or auto");
   }
-  if (asked == 4) return "mpi";  // also for one that is left: the others of its world may not have ended yet
+  if (asked == 4 && !has_lost_mpi(group))
+    return "mpi";  // also for one that is left: the others of its world may not have ended yet
   if (group.members.size() == 1) return "self";
   if (asked == 3 && !hosts.one_host()) {
     throw configuration_error(origin + " asks for transport shm (the members of this job are on " +
@@ -106,7 +129,7 @@ built_group connect_members(const building_site& site, const elastic::generation
   const int size = static_cast<int>(group.members.size());
   built_group made;
   if (how == "mpi") {
-    made.transport = over_mpi(site, group, rank);
+    made.transport = over_mpi(site, group, rank, given_up);
   } else if (how == "self") {
     made.transport = std::make_unique<any_transport>(make_self_transport());
   } else if (how == "shm") {

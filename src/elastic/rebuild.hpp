@@ -26,6 +26,10 @@ struct built_group {
   std::shared_ptr<shm_host> host;  ///< where all or some share memory
 };
 
+/// Where this member waits for the others, as the record has it: at these doors, and whether MPI, where it was asked
+/// for, can still connect it. One that it cannot has all of them use another transport.
+[[nodiscard]] std::string door_card(const tcp_doors& doors, const settings& configuration);
+
 /// Which transport joins members of these hosts; throws configuration_error for one that cannot.
 [[nodiscard]] std::string transport_between(const elastic::generation_record& group, const settings& configuration);
 

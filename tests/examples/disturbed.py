@@ -6,8 +6,8 @@ usage: disturbed.py --by mpirun|ulfm|muster-launch --program PATH [--launcher PA
                    [--loss SHARE] [--accuracy POINTS] [--seed S] [--needs FILE] -- ARGUMENTS...
 
 Each --every seconds a rank drawn by the seed dies by SIGKILL, and another process takes its place: muster-launch starts
-one itself, beside mpirun --enable-recovery this script does, and in MPI's world (ulfm: Open MPI 5, --transport mpi) nobody
-can. A training that outlasts --kills of them is then left alone.
+one itself, beside mpirun --enable-recovery this script does, and in MPI's world (ulfm: Open MPI 5, --transport mpi) it has
+prun do so. A training that outlasts --kills of them is then left alone.
 --loss is how much the last validation loss may differ, as a share of it, --accuracy how much worse the last accuracy may
 be. It is 77 that there is no mpirun of Open MPI, or not that file.
 """
@@ -23,6 +23,9 @@ import sys
 import tempfile
 import threading
 import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "comm"))
+from ulfm_job import HERE, mpirun_words, prun_words, there_is_ulfm  # noqa: E402
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--by", choices=["mpirun", "ulfm", "muster-launch"], required=True)
@@ -41,7 +44,6 @@ options = parser.parse_args()
 draw = random.Random(options.seed)
 PROGRAM = os.path.realpath(options.program)
 FOLDER = tempfile.mkdtemp(prefix="muster-examples-")
-ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
 def read_report(name):
@@ -73,7 +75,7 @@ def undisturbed():
 
 
 def start(words, **variables):
-    return subprocess.Popen(words, env=os.environ | ROOT | {"MUSTER_ELASTIC": "on"} | variables, stdout=subprocess.PIPE,
+    return subprocess.Popen(words, env=os.environ | HERE | {"MUSTER_ELASTIC": "on"} | variables, stdout=subprocess.PIPE,
                             stderr=subprocess.STDOUT, text=True, start_new_session=True)
 
 
@@ -81,6 +83,8 @@ def disturbed():
     """What the job says, how many of its ranks were killed, and the seconds that it took."""
     words = [PROGRAM, *options.arguments, "--json", f"{FOLDER}/storm", "--job", os.path.basename(FOLDER), "--rendezvous",
              f"file:{FOLDER}"]
+    if options.by == "ulfm":
+        words += ["--transport", "mpi"]
     said, guests = [], []
 
     def listen(to):
@@ -90,7 +94,7 @@ def disturbed():
     if options.by == "mpirun":
         job = start(["mpirun", *RECOVERY, "-n", str(options.ranks), *words])
     elif options.by == "ulfm":
-        job = start(["mpirun", *RECOVERY, "-x", "MUSTER_ELASTIC", "-n", str(options.ranks), *words, "--transport", "mpi"])
+        job = start([*mpirun_words(options.ranks, f"{FOLDER}/uri"), "-x", "MUSTER_ELASTIC", *words])
     else:
         job = start([options.launcher, "-n", str(options.ranks), "--restart", "1000", *words])
     listeners = [threading.Thread(target=listen, args=(job,))]
@@ -98,18 +102,20 @@ def disturbed():
     began = time.monotonic()
     kills = 0
 
+    def has_begun():
+        """Over MPI a death is survived from the first group on: one in MPI_Init has the others wait there."""
+        return len(living()) >= options.ranks and (options.by != "ulfm" or re.search(r"^ +1 ", "".join(said), re.M))
+
     def trains():
         return any(process.poll() is None for process in [job, *guests])
 
     def may_kill():
         """Where all that have the state die before another has copied it, nothing is left to go on with."""
-        if options.by == "ulfm":
-            return time.monotonic() > until
-        joined = len(re.findall("joined", "".join(said)))
+        joined = len(set(re.findall(r"generation (\d+): .*joined", "".join(said))))
         return time.monotonic() > until and (joined >= kills or time.monotonic() > until + 20)
 
     try:
-        while len(living()) < options.ranks and job.poll() is None:
+        while not has_begun() and job.poll() is None:
             time.sleep(0.05)
         until = time.monotonic() + options.every
         while trains():
@@ -120,8 +126,10 @@ def disturbed():
             until = time.monotonic() + options.every
             os.kill(draw.choice(ranks), signal.SIGKILL)
             kills += 1
-            if options.by == "mpirun":
-                guests.append(start(words, RANK=str(options.ranks - 1), WORLD_SIZE=str(options.ranks), LOCAL_RANK="0"))
+            if options.by != "muster-launch":
+                place = {"RANK": str(options.ranks - 1), "WORLD_SIZE": str(options.ranks), "LOCAL_RANK": "0"}
+                by = prun_words(f"{FOLDER}/uri", place | {"MUSTER_ELASTIC": "on"}) if options.by == "ulfm" else []
+                guests.append(start([*by, *words], **place))
                 listeners.append(threading.Thread(target=listen, args=(guests[-1],)))
                 listeners[-1].start()
         took = time.monotonic() - began
@@ -143,8 +151,7 @@ try:
             ["mpirun", "--version"], capture_output=True, text=True, check=False).stdout):
         print("SKIPPED: there is no mpirun of Open MPI")
         sys.exit(77)
-    with_ulfm = options.by != "muster-launch" and "FT MPI support: yes" in subprocess.run(
-        ["ompi_info"], capture_output=True, text=True, check=False).stdout
+    with_ulfm = options.by != "muster-launch" and there_is_ulfm()
     if options.by == "ulfm" and not with_ulfm:
         print("SKIPPED: there is no Open MPI with ULFM")
         sys.exit(77)
@@ -156,8 +163,8 @@ try:
     calm, calm_seconds = undisturbed()
     text, killed, seconds = disturbed()
     storm = read_report("storm")
-    deaths = re.findall(r"generation \d+: .*died", text)
-    joins = re.findall(r"generation \d+: .*joined", text)
+    deaths = set(re.findall(r"generation (\d+): .*died", text))
+    joins = set(re.findall(r"generation (\d+): .*joined", text))
     one, other = calm["epochs"][-1], storm["epochs"][-1]
     print(f"{options.by}: {killed} kills, {len(deaths)} generations without one that died, {len(joins)} with one that "
           f"joined; {len(storm['epochs'])} epochs in {seconds:.1f} s (undisturbed: {calm_seconds:.1f} s)\n"
@@ -167,7 +174,7 @@ try:
     if len(storm["epochs"]) != len(calm["epochs"]) or storm["samples"] > calm["samples"]:
         problems.append(f"{len(storm['epochs'])} epochs and {storm['samples']} samples, not {len(calm['epochs'])} and at "
                         f"most {calm['samples']}")
-    if killed == 0 or not deaths or (not joins and options.by != "ulfm"):
+    if killed == 0 or not deaths or not joins:
         problems.append("the job ended before anything happened to it")
     if abs(other["val_loss"] / one["val_loss"] - 1) > options.loss:
         problems.append("the loss is another")

@@ -58,7 +58,7 @@ namespace detail {
 bool link_mpi() noexcept {
   static const bool done = [] {
 #ifdef MUSTER_HAVE_ULFM
-    register_surviving_transport({"mpi", &connect_survivors});
+    register_surviving_transport({"mpi", &connect_survivors, &can_connect_survivors});
 #endif
     return register_process_transport({"mpi", &connect_world, mpi_abilities});
   }();

@@ -49,6 +49,16 @@ mpi_library::~mpi_library() {
   if (ours_ && !abandoned_ && finalised == 0) MPI_Finalize();
 }
 
+void mpi_library::retire(MPI_Comm communicator) {
+  // Made by all that are left, one after the other: when so many have come since, what was sent before has arrived.
+  constexpr std::size_t kept = 32;
+  const std::lock_guard lock(retiring_);
+  retired_.push_back(communicator);
+  if (retired_.size() <= kept) return;
+  MPI_Comm_free(&retired_.front());
+  retired_.pop_front();
+}
+
 void mpi_library::check_thread() const {
   if (level_ >= MPI_THREAD_SERIALIZED || std::this_thread::get_id() == main_thread_) return;
   throw configuration_error(

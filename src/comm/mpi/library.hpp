@@ -3,7 +3,9 @@
 
 #include <mpi.h>
 
+#include <deque>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 
@@ -27,6 +29,9 @@ class mpi_library {
   [[nodiscard]] bool abandoned() const noexcept { return abandoned_; }
   /// MPI is not finalised in the end: where ranks die and leave, that could wait for them.
   void leave_open() noexcept { ours_ = false; }
+  /// Frees a communicator some time later, where ranks may have died in it. What was sent in it may be on its way
+  /// still, and Open MPI 5 would take that for a message of the next communicator that gets the same number.
+  void retire(MPI_Comm communicator);
 
  private:
   mpi_library();
@@ -35,6 +40,8 @@ class mpi_library {
   bool abandoned_ = false;
   int level_ = MPI_THREAD_SINGLE;
   std::thread::id main_thread_;
+  std::mutex retiring_;
+  std::deque<MPI_Comm> retired_;
 };
 
 /// Throws muster::error with MPI's own text unless `code` is MPI_SUCCESS.

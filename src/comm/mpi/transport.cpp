@@ -73,7 +73,10 @@ mpi_transport::~mpi_transport() {
   // What an operation that never ended still uses stays: a send its slot, a native collective its memory.
   if (free_slots_.size() != slots_.size()) keep_for_ever(slots_);
   if (free_landings_.size() != landings_.size()) keep_for_ever(landings_);
-  MPI_Comm_free(&comm_);
+  if (survives_)
+    library_->retire(comm_);
+  else
+    MPI_Comm_free(&comm_);
 }
 
 transport_abilities mpi_transport::abilities() const {

@@ -124,7 +124,9 @@ launch_env detect_launch(const variable_reader& read) {
     if (d.kind == launch_env::launcher::slurm && read("SLURM_STEP_NUM_NODES") == "1") found.local_size = *size;
     found.job = job_of(d, read);
     found.why = spelled(d.rank, *rank) + ", " + spelled(d.size, *size);
-    if (found.kind == launch_env::launcher::slurm && read("PMIX_RANK")) found.kind = launch_env::launcher::pmix;
+    const bool has_no_own_mpi =
+        found.kind == launch_env::launcher::slurm || found.kind == launch_env::launcher::generic;
+    if (has_no_own_mpi && read("PMIX_RANK")) found.kind = launch_env::launcher::pmix;
     return found;
   }
   launch_env alone;

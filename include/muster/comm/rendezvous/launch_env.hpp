@@ -32,10 +32,10 @@ struct launch_env {
 using variable_reader = std::function<std::optional<std::string>(const char*)>;
 
 /// Looks, in this order, for Open MPI's mpirun (OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK), PMIx (PMIX_RANK with a size
-/// from PMI or Slurm), PMI (PMI_RANK, PMI_SIZE: MPICH, Intel MPI), a step of srun (SLURM_STEP_ID, SLURM_PROCID,
-/// SLURM_NTASKS, SLURM_LOCALID), and the generic RANK, WORLD_SIZE, LOCAL_RANK; none of them means alone. Throws
-/// configuration_error naming the variable when one is not a number, when a rank lacks its size or the other way round,
-/// or is not below it.
+/// from PMI, Slurm or WORLD_SIZE), PMI (PMI_RANK, PMI_SIZE: MPICH, Intel MPI), a step of srun (SLURM_STEP_ID,
+/// SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID), and the generic RANK, WORLD_SIZE, LOCAL_RANK; none of them means alone.
+/// Throws configuration_error naming the variable when one is not a number, when a rank lacks its size or the other way
+/// round, or is not below it.
 [[nodiscard]] launch_env detect_launch();
 /// The same from another reader, for tests.
 [[nodiscard]] launch_env detect_launch(const variable_reader& read);
