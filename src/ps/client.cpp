@@ -306,6 +306,7 @@ void client::flush() {
   of_->wait_until([&] { return of_->core().unacknowledged() == 0; }, "flush");
 }
 
+void client::serve_by(std::size_t servers) { of_->serve_by(servers); }
 void client::wait_for_others() { of_->wait_for_others(); }
 void client::next_clock() { of_->next_clock(); }
 std::uint64_t client::clock_now() const noexcept { return of_->core().clock_now(); }

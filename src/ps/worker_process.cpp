@@ -222,7 +222,10 @@ void worker_process::progress() {
   if (const auto map = keeper_.take()) core_.learn(*map, now_);
   if (now_ >= next_tick_) {
     next_tick_ = now_ + protocol_.retry / ticks_a_retry;
-    for (place gone = link_.find_gone(); gone != nobody; gone = link_.find_gone()) core_.lose(gone);
+    for (place gone = link_.find_gone(); gone != nobody; gone = link_.find_gone()) {
+      core_.lose(gone);
+      std::erase(servers_, gone);
+    }
     core_.tick(now_);
   }
   ship();
@@ -320,7 +323,19 @@ void worker_process::finish() {
     if (now_ >= until) give_up("finish");
     link_.pause(std::min(until, next_tick_));
   }
+  // Who stands by hears it too: nobody else tells it when all is over.
+  for (const auto server : servers_) {
+    if (core_.map().server(server) == nullptr)
+      link_.send({server, 0}, {.what = message_kind::pulse, .flags = says_goodbye});
+  }
+  ship();
   while (!link_.is_idle() && clock::now() < until) progress();
+}
+
+void worker_process::serve_by(std::size_t servers) {
+  progress();
+  keeper_.change([&](const shard_map& map) { return scaled_to(map, servers_, servers); },
+                       deadline_after(options_.timeout));
 }
 
 }  // namespace muster::inline v0::ps::detail

@@ -73,6 +73,9 @@ class worker_process final : public worker_outlet {
   [[nodiscard]] std::uint64_t read_in_place() const noexcept { return read_in_place_; }
   void wait_for_others();
   void finish();
+  void serve_by(std::size_t servers);
+  /// The places that can serve.
+  void know_servers(std::vector<place> servers) { servers_ = std::move(servers); }
 
  private:
   // Where the rows of one answer go.
@@ -120,6 +123,7 @@ class worker_process final : public worker_outlet {
   std::uint64_t bytes_told_ = 0;  // of them, to the event sink
   std::vector<shown_values> shown_;  // by place
   std::uint64_t read_in_place_ = 0;
+  std::vector<place> servers_;  // that can serve, and live
   int reads_ = 0;                    // since progress was made
 };
 

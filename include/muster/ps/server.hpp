@@ -128,7 +128,7 @@ class server {
                        [&](const member& who) { return farewells_.contains(who); });
   }
   /// Workers that said that they are done.
-  [[nodiscard]] std::size_t farewells() const noexcept { return farewells_.size(); }
+  [[nodiscard]] const std::set<member>& farewells() const noexcept { return farewells_; }
   /// Whether it serves that range, and how many entries its log has here.
   [[nodiscard]] bool serves(range_id range) const noexcept { return ranges_[range].serves(); }
   [[nodiscard]] bool holds(range_id range) const noexcept { return ranges_[range].has_state; }
