@@ -103,7 +103,9 @@ void pending::wait() {
   of_->wait_until([&] { return of_->is_done(*this); }, pull_ ? "pull" : "push");
 }
 
-std::uint64_t pending::version() const noexcept { return pull_ ? std::min(version_, pull_->version) : version_ + 1 == 0 ? 0 : version_; }
+std::uint64_t pending::version() const noexcept {
+  return pull_ ? std::min(version_, pull_->version) : version_ + 1 == 0 ? 0 : version_;
+}
 
 // ---- dense ----
 

@@ -50,8 +50,9 @@ void check(const compression& how, const std::vector<table_spec>& tables) {
   if (!any_codec(how).is_biased()) return;
   for (const auto& one : tables) {
     if (one.size != 0) continue;
-    throw configuration_error("--compress " + to_string(how) + " cannot be used with the sparse table '" + one.name +
-                              "' (what it leaves out of a row has no place to wait in); use float16, bfloat16 or qsgd8");
+    throw configuration_error(
+        "--compress " + to_string(how) + " cannot be used with the sparse table '" + one.name +
+        "' (what it leaves out of a row has no place to wait in); use float16, bfloat16 or qsgd8");
   }
 }
 
@@ -64,7 +65,8 @@ void check(group& ranks, const job_options& options, const table_layout& layout)
   }
   if (options.servers < 1 || options.standby < 0 || options.servers + options.standby >= ranks.size()) {
     throw configuration_error("of " + std::to_string(ranks.size()) + " ranks " +
-                              std::to_string(options.servers + options.standby) + " cannot serve (one at least serves, and one works); " +
+                              std::to_string(options.servers + options.standby) +
+                              " cannot serve (one at least serves, and one works); " +
                               (ranks.size() < 2 ? "start two ranks or more"
                                                 : "choose --servers from 1 to " + std::to_string(ranks.size() - 1)));
   }
@@ -78,9 +80,10 @@ void check(group& ranks, const job_options& options, const table_layout& layout)
   allgather(ranks, mine, all);
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank] != all[0]) {
-      throw mismatch_error("ranks 0 and " + std::to_string(rank) +
-                           " were given different tables, servers, replicas, consistency, compression or cache (all ranks must have the "
-                           "same); start them alike");
+      throw mismatch_error(
+          "ranks 0 and " + std::to_string(rank) +
+          " were given different tables, servers, replicas, consistency, compression or cache (all ranks must have the "
+          "same); start them alike");
     }
   }
 }
@@ -114,7 +117,9 @@ std::shared_ptr<any_store> store_for(context& of, group& ranks) {
 
 struct job::implementation {
   implementation(group& all, const job_options& given, std::shared_ptr<any_store> store)
-      : options(given), layout(given.tables, static_cast<std::size_t>(given.servers) + static_cast<std::size_t>(given.standby)), ranks(checked(all)) {
+      : options(given),
+        layout(given.tables, static_cast<std::size_t>(given.servers) + static_cast<std::size_t>(given.standby)),
+        ranks(checked(all)) {
     const auto size = static_cast<place>(ranks.size());
     const auto standby = static_cast<place>(options.standby);
     const auto servers = static_cast<place>(options.servers) + standby;
@@ -198,9 +203,7 @@ job::job(job&&) noexcept = default;
 job::~job() = default;
 
 bool job::is_server() const noexcept { return self_->server != nullptr; }
-int job::workers() const noexcept {
-  return self_->ranks.size() - self_->options.servers - self_->options.standby;
-}
+int job::workers() const noexcept { return self_->ranks.size() - self_->options.servers - self_->options.standby; }
 int job::worker() const noexcept { return self_->ranks.rank(); }
 const table_layout& job::layout() const noexcept { return self_->layout; }
 

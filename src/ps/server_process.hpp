@@ -16,9 +16,8 @@ namespace muster::inline v0::ps::detail {
 
 class server_process final : public server_outlet {
  public:
-  server_process(member self, const job_options& options, const protocol_settings& protocol,
-                 const table_layout& layout, any_transport& over, frame_link& link, map_keeper& keeper,
-                 const shard_map& map);
+  server_process(member self, const job_options& options, const protocol_settings& protocol, const table_layout& layout,
+                 any_transport& over, frame_link& link, map_keeper& keeper, const shard_map& map);
 
   /// Serves as long as the map names it, and stands by else; until the job is over.
   void serve();

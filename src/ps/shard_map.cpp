@@ -270,9 +270,9 @@ shard_map with_server(const shard_map& map, const server_entry& who) {
 
 std::optional<shard_map> scaled_to(const shard_map& map, std::span<const place> candidates, std::size_t servers) {
   if (servers < 1 || servers > candidates.size()) {
-    throw configuration_error("there cannot be " + std::to_string(servers) + " servers (the job has " +
-                              std::to_string(candidates.size()) + " that live, and one at least serves); choose from 1 to " +
-                              std::to_string(candidates.size()));
+    throw configuration_error(
+        "there cannot be " + std::to_string(servers) + " servers (the job has " + std::to_string(candidates.size()) +
+        " that live, and one at least serves); choose from 1 to " + std::to_string(candidates.size()));
   }
   const auto serves = [&](place who) {
     const auto* const entry = map.server(who);

@@ -25,7 +25,9 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
   for (std::size_t i = 0; i < bytes / sizeof(float); ++i) to[i] = values[i];
 }
 #else
-inline void copy_unlocked(float* to, const std::byte* from, std::size_t bytes) noexcept { std::memcpy(to, from, bytes); }
+inline void copy_unlocked(float* to, const std::byte* from, std::size_t bytes) noexcept {
+  std::memcpy(to, from, bytes);
+}
 #endif
 
 /// One range, in memory that the server writes and all of its host read: a sequence lock (Lameter 2005), whose `turn`

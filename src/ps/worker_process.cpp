@@ -177,7 +177,8 @@ void worker_process::begun(bool pulls) {
   const bool alone = pulls ? core_.unanswered() <= asked_at_once_ : core_.unacknowledged() <= 1;
   if (pulls) asked_at_once_ = 0;
   if (auto* const sink = current_event_sink(); sink != nullptr && !pulls)
-    sink->record({activity::communication, "push", now_, now_, bytes_pushed_ - std::exchange(bytes_told_, bytes_pushed_)});
+    sink->record(
+        {activity::communication, "push", now_, now_, bytes_pushed_ - std::exchange(bytes_told_, bytes_pushed_)});
   if (alone) ship();
 }
 
@@ -206,7 +207,7 @@ void worker_process::answered(std::uint64_t pull, const message& values) {
         std::memcpy(to.out + to.rows[i] * to.width, values.payload.data() + i * row, row);
       for (std::size_t i = 0; i < to.keys.size(); ++i)
         cache_.keep_row(values.range, to.keys[i], std::span(to.out + to.rows[i] * to.width, to.width), to.asked,
-                    values.version);
+                        values.version);
     }
   }
   versions_[values.range] = values.version;
@@ -335,7 +336,7 @@ void worker_process::finish() {
 void worker_process::serve_by(std::size_t servers) {
   progress();
   keeper_.change([&](const shard_map& map) { return scaled_to(map, servers_, servers); },
-                       deadline_after(options_.timeout));
+                 deadline_after(options_.timeout));
 }
 
 }  // namespace muster::inline v0::ps::detail

@@ -4,7 +4,7 @@
 usage: faults.py WHAT --transport tcp|shm --program PATH [--rounds N] [--seed S]
 
 WHAT: server, worker, both: killed; stop: a server is stopped and continued; scale: servers come and leave as the program
-wants; move: and one is killed meanwhile; save: one is killed while tables are saved; strangers: garbage comes to every port.
+wants; move: and one is killed meanwhile; strangers: garbage comes to every port.
 """
 import argparse
 import os
@@ -19,7 +19,7 @@ import tempfile
 import time
 
 parser = argparse.ArgumentParser()
-parser.add_argument("what", choices=["server", "worker", "both", "stop", "scale", "move", "save", "strangers"])
+parser.add_argument("what", choices=["server", "worker", "both", "stop", "scale", "move", "strangers"])
 parser.add_argument("--transport", required=True)
 parser.add_argument("--program", required=True)
 parser.add_argument("--rounds", type=int, default=1)
@@ -72,10 +72,13 @@ def ports_of(process):
         if link.startswith("socket:["):
             inodes.add(link[8:-1])
     found = []
-    for line in open("/proc/net/tcp").read().splitlines()[1:]:
-        words = line.split()
-        if words[3] == "0A" and words[9] in inodes:
-            found.append(int(words[1].split(":")[1], 16))
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        if not os.path.exists(table):
+            continue
+        for line in open(table).read().splitlines()[1:]:
+            words = line.split()
+            if words[3] == "0A" and words[9] in inodes:
+                found.append(int(words[1].split(":")[1], 16))
     return found
 
 
@@ -104,16 +107,17 @@ def bother(draw, ranks):
 
 
 def play(draw, folder):
-    more = {"scale": ["--scale", ",".join(str(draw.randrange(2, SERVERS + STANDBY + 1)) for _ in range(4))],
-            "move": ["--scale", ",".join(str(draw.randrange(3, SERVERS + STANDBY + 1)) for _ in range(3))],
-            "save": ["--save", os.path.join(folder, "tables")]}.get(options.what, [])
+    more = []
+    if STANDBY > 0:  # one of them may die, and two keep all copies
+        wanted = [draw.randrange(2, SERVERS + STANDBY + (options.what == "scale")) for _ in range(4)]
+        more = ["--scale", ",".join(map(str, wanted))]
     ranks = [Rank(rank, folder, more) for rank in range(RANKS)]
     try:
         until = time.monotonic() + LIMIT
         begun = lambda: all("ready" in one.says or one.process.poll() is not None for one in ranks)
         if not wait_for(ranks, begun, until):
             return ranks, "the job does not begin"
-        awaited = {"move": "scales to", "save": "saves"}.get(options.what, "")
+        awaited = "scales to" if options.what == "move" else ""
         if not wait_for(ranks, lambda: awaited in ranks[0].says, until):
             return ranks, f"no worker {awaited}"
         time.sleep(draw.uniform(0, 0.15))

@@ -10,8 +10,8 @@
 #include <muster/comm/group.hpp>
 #include <muster/comm/rendezvous/store.hpp>
 #include <muster/core/bytes.hpp>
-#include <muster/core/codec/compression.hpp>
 #include <muster/core/clock.hpp>
+#include <muster/core/codec/compression.hpp>
 #include <muster/core/env.hpp>
 #include <muster/ps/client.hpp>
 #include <muster/ps/consistency.hpp>
@@ -38,8 +38,8 @@ struct job_options {
   std::size_t window = 8_MiB;  ///< of pushes that a worker may have under way, and of pulls
 };
 
-/// These tables, served as `--servers`, `--standby`, `--replicas`, `--consistency`, `--compress`, `--pull-cache` and `--timeout`
-/// or their variables say.
+/// These tables, served as `--servers`, `--standby`, `--replicas`, `--consistency`, `--compress`, `--pull-cache` and
+/// `--timeout` or their variables say.
 [[nodiscard]] job_options chosen_options(const settings& chosen, std::vector<table_spec> tables);
 
 /// One rank's part in such a job: a server or a worker. The ranks talk in a group of their own, which survives the
