@@ -6,8 +6,11 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <span>
+#include <utility>
+#include <vector>
 
 #include <muster/comm/any_transport.hpp>
 #include <muster/core/buffer.hpp>
@@ -66,7 +69,7 @@ class showcase {
   ~showcase() {
     for (range_id id = 0; id < count_; ++id) begin(id);
     // A worker that was given up may look here as long as it lives: the memory is then left to it.
-    if (!alone_ && count_ > 0) (void)new buffer<std::byte>(std::move(memory_));
+    if (!alone_ && count_ > 0) leave(std::move(memory_));
   }
   /// No worker looks here any more.
   void end_alone() noexcept { alone_ = true; }
@@ -111,6 +114,13 @@ class showcase {
   }
 
  private:
+  // Kept until the process ends.
+  static void leave(buffer<std::byte> memory) {
+    static std::mutex mutex;
+    static auto& left = *new std::vector<buffer<std::byte>>();  // never destroyed: what it is of may be gone by then
+    const std::lock_guard lock(mutex);
+    left.push_back(std::move(memory));
+  }
   void end(range_id id) noexcept {
     auto& turn = entries_[id].turn;
     turn.store(turn.load(std::memory_order_relaxed) + 1, std::memory_order_release);
