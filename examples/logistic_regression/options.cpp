@@ -39,10 +39,11 @@ struct command_line {
     app.add_flag("-h,--help", o.help, "print this and exit");
     auto* train = app.add_option("--train", o.train, "training set: libsvm:PATH, plain or gzip")->type_name("SPEC");
     auto* test = app.add_option("--test", o.test, "test set, of the same classes")->type_name("SPEC");
-    app.add_option("--synthetic", o.synthetic,
-                   "instead of files: dense rows of 2,000 features that stand in for the epsilon data set, and a "
-                   "fifth as many to test on")
-        ->type_name("epsilon[:ROWS]")
+    app.add_option(
+           "--synthetic", o.synthetic,
+           "instead of files: dense rows of 2,000 features that stand in for the epsilon data set, or rows of 30 "
+           "features out of ten million (clicks), and a fifth as many to test on")
+        ->type_name("epsilon[:ROWS]|clicks[:ROWS]")
         ->excludes(train)
         ->excludes(test);
     train->needs(test);

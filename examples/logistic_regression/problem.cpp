@@ -12,6 +12,8 @@
 #include <muster/data/open.hpp>
 #include <muster/data/synthetic.hpp>
 
+#include "clicks.hpp"
+
 namespace logistic {
 namespace {
 
@@ -68,9 +70,10 @@ problem make_problem(muster::dataset train, muster::dataset test) {
 
 std::uint64_t rows_of(const std::string& synthetic) {
   const auto colon = synthetic.find(':');
-  if (synthetic.substr(0, colon) != "epsilon") {
-    throw muster::configuration_error("no synthetic data is named '" + synthetic +
-                                      "' (known: epsilon[:ROWS]); give --synthetic epsilon or epsilon:20000");
+  if (const auto name = synthetic.substr(0, colon); name != "epsilon" && name != "clicks") {
+    throw muster::configuration_error(
+        "no synthetic data is named '" + synthetic +
+        "' (known: epsilon[:ROWS], clicks[:ROWS]); give --synthetic epsilon or epsilon:20000");
   }
   if (colon == std::string::npos) return default_synthetic_rows;
   std::uint64_t rows = 0;
@@ -87,6 +90,8 @@ problem open_problem(const options& chosen) {
   if (chosen.synthetic.empty())
     return make_problem(muster::open_dataset(chosen.train), muster::open_dataset(chosen.test));
   const std::uint64_t rows = rows_of(chosen.synthetic);
+  if (chosen.synthetic.starts_with("clicks"))
+    return make_problem(synthetic_clicks(rows, chosen.seed), synthetic_clicks(rows / 5, chosen.seed, rows));
   return make_problem(muster::synthetic_epsilon(rows, chosen.seed),
                       muster::synthetic_epsilon(rows / 5, chosen.seed, {.first_row = rows}));
 }

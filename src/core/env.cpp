@@ -72,6 +72,8 @@ constexpr std::array<setting_info, static_cast<std::size_t>(setting::count_)> kn
      "gossip[:ring|:torus|:exponential], ps (a parameter server)"},
     {setting::servers, "servers", "MUSTER_SERVERS", "N", "1",
      "ps: how many ranks serve, the last ones; the others work"},
+    {setting::standby, "standby", "MUSTER_STANDBY", "N", "0",
+     "ps: how many ranks behind them stand by, to serve when the program wants more servers"},
     {setting::replicas, "replicas", "MUSTER_REPLICAS", "N", "0",
      "ps: copies of all parameters beyond the first: so many servers may die at once"},
     {setting::consistency, "consistency", "MUSTER_CONSISTENCY", "NAME", "async",

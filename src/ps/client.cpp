@@ -103,7 +103,9 @@ void pending::wait() {
   of_->wait_until([&] { return of_->is_done(*this); }, pull_ ? "pull" : "push");
 }
 
-std::uint64_t pending::version() const noexcept { return pull_ ? std::min(version_, pull_->version) : version_ + 1 == 0 ? 0 : version_; }
+std::uint64_t pending::version() const noexcept {
+  return pull_ ? std::min(version_, pull_->version) : version_ + 1 == 0 ? 0 : version_;
+}
 
 // ---- dense ----
 
@@ -306,6 +308,7 @@ void client::flush() {
   of_->wait_until([&] { return of_->core().unacknowledged() == 0; }, "flush");
 }
 
+void client::serve_by(std::size_t servers) { of_->serve_by(servers); }
 void client::wait_for_others() { of_->wait_for_others(); }
 void client::next_clock() { of_->next_clock(); }
 std::uint64_t client::clock_now() const noexcept { return of_->core().clock_now(); }

@@ -32,6 +32,7 @@ std::uint64_t digest_of(const job_options& options, const table_layout& layout) 
   return digest()
       .add(layout.digest())
       .add(static_cast<std::uint64_t>(options.servers))
+      .add(static_cast<std::uint64_t>(options.standby))
       .add(std::uint64_t{options.replicas})
       .add(to_string(options.how))
       .add(to_string(options.compress))
@@ -49,8 +50,9 @@ void check(const compression& how, const std::vector<table_spec>& tables) {
   if (!any_codec(how).is_biased()) return;
   for (const auto& one : tables) {
     if (one.size != 0) continue;
-    throw configuration_error("--compress " + to_string(how) + " cannot be used with the sparse table '" + one.name +
-                              "' (what it leaves out of a row has no place to wait in); use float16, bfloat16 or qsgd8");
+    throw configuration_error(
+        "--compress " + to_string(how) + " cannot be used with the sparse table '" + one.name +
+        "' (what it leaves out of a row has no place to wait in); use float16, bfloat16 or qsgd8");
   }
 }
 
@@ -61,8 +63,9 @@ void check(group& ranks, const job_options& options, const table_layout& layout)
         "--pull-cache cannot be used with --consistency bulk (workers in step see what all have pushed); leave it out, "
         "or choose async or bounded");
   }
-  if (options.servers < 1 || options.servers >= ranks.size()) {
-    throw configuration_error("of " + std::to_string(ranks.size()) + " ranks " + std::to_string(options.servers) +
+  if (options.servers < 1 || options.standby < 0 || options.servers + options.standby >= ranks.size()) {
+    throw configuration_error("of " + std::to_string(ranks.size()) + " ranks " +
+                              std::to_string(options.servers + options.standby) +
                               " cannot serve (one at least serves, and one works); " +
                               (ranks.size() < 2 ? "start two ranks or more"
                                                 : "choose --servers from 1 to " + std::to_string(ranks.size() - 1)));
@@ -77,9 +80,10 @@ void check(group& ranks, const job_options& options, const table_layout& layout)
   allgather(ranks, mine, all);
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank] != all[0]) {
-      throw mismatch_error("ranks 0 and " + std::to_string(rank) +
-                           " were given different tables, servers, replicas, consistency, compression or cache (all ranks must have the "
-                           "same); start them alike");
+      throw mismatch_error(
+          "ranks 0 and " + std::to_string(rank) +
+          " were given different tables, servers, replicas, consistency, compression or cache (all ranks must have the "
+          "same); start them alike");
     }
   }
 }
@@ -113,16 +117,22 @@ std::shared_ptr<any_store> store_for(context& of, group& ranks) {
 
 struct job::implementation {
   implementation(group& all, const job_options& given, std::shared_ptr<any_store> store)
-      : options(given), layout(given.tables, static_cast<std::size_t>(given.servers)), ranks(checked(all)) {
+      : options(given),
+        layout(given.tables, static_cast<std::size_t>(given.servers) + static_cast<std::size_t>(given.standby)),
+        ranks(checked(all)) {
     const auto size = static_cast<place>(ranks.size());
-    const auto servers = static_cast<place>(options.servers);
+    const auto standby = static_cast<place>(options.standby);
+    const auto servers = static_cast<place>(options.servers) + standby;
     std::vector<server_entry> serving;
+    std::vector<place> can_serve;
     std::vector<member> working;
     for (place at = 0; at < size; ++at) {
-      if (at + servers >= size)
-        serving.push_back({{at, 1}});
-      else
+      if (at + servers >= size) {
+        can_serve.push_back(at);
+        if (at + standby < size) serving.push_back({{at, 1}});
+      } else {
         working.push_back({at, 1});
+      }
     }
     const auto first = first_map(serving, working, layout.ranges(), options.replicas);
     keeper = std::make_unique<detail::map_keeper>(std::move(store), name_of_job(ranks), first,
@@ -136,6 +146,7 @@ struct job::implementation {
                                                         *keeper, first);
     } else {
       worker = std::make_unique<detail::worker_process>(self, options, protocol, layout, *link, *keeper, first);
+      worker->know_servers(std::move(can_serve));
       tables = std::make_unique<client>(*worker);
     }
     show();
@@ -176,6 +187,7 @@ job_options chosen_options(const settings& chosen, std::vector<table_spec> table
   job_options made;
   made.tables = std::move(tables);
   made.servers = static_cast<int>(chosen.integer(setting::servers, 1, most_places));
+  made.standby = static_cast<int>(chosen.integer(setting::standby, 0, most_places));
   made.replicas = static_cast<std::uint32_t>(chosen.integer(setting::replicas, 0, 16));
   made.how = parse_consistency(chosen.value(setting::consistency));
   made.pull_cache = static_cast<std::uint64_t>(chosen.integer(setting::pull_cache, 0, 1000000));
@@ -191,7 +203,7 @@ job::job(job&&) noexcept = default;
 job::~job() = default;
 
 bool job::is_server() const noexcept { return self_->server != nullptr; }
-int job::workers() const noexcept { return self_->ranks.size() - self_->options.servers; }
+int job::workers() const noexcept { return self_->ranks.size() - self_->options.servers - self_->options.standby; }
 int job::worker() const noexcept { return self_->ranks.rank(); }
 const table_layout& job::layout() const noexcept { return self_->layout; }
 

@@ -29,13 +29,13 @@ class map_keeper {
   /// nothing is known.
   void swap(std::uint64_t expected, const shard_map& next);
   [[nodiscard]] bool take_failure() noexcept { return failed_.exchange(false); }
-  /// Blocks: writes what `change` makes of the newest map until it succeeds. Returns the map then.
+  /// Blocks: writes what `change` makes of the newest map, if it makes anything, until it succeeds.
   template <class Change>
-  shard_map change(const Change& change, clock::time_point until) {
+  void change(const Change& change, clock::time_point until) {
     for (;;) {
       const auto before = store_->get(key_, until);
-      const auto next = change(read(before.value));
-      if (store_->compare_and_swap(key_, before.version, next.encode(), until).swapped) return next;
+      const std::optional<shard_map> next = change(read(before.value));
+      if (!next || store_->compare_and_swap(key_, before.version, next->encode(), until).swapped) return;
     }
   }
 

@@ -27,7 +27,7 @@ void pull_cache::keep(range_id range, std::size_t offset, std::span<const float>
 }
 
 std::span<const float> pull_cache::read_row(range_id range, std::uint64_t key, std::uint64_t now,
-                                        std::uint64_t& version) const {
+                                            std::uint64_t& version) const {
   if (!is_on()) return {};
   const auto& kept = kept_[range];
   const auto row = kept.rows.find(key);
@@ -38,7 +38,7 @@ std::span<const float> pull_cache::read_row(range_id range, std::uint64_t key, s
 }
 
 void pull_cache::keep_row(range_id range, std::uint64_t key, std::span<const float> row, std::uint64_t asked,
-                      std::uint64_t version) {
+                          std::uint64_t version) {
   if (!is_on()) return;
   auto& kept = kept_[range];
   if (kept.ages.size() >= kept.sweep_at) sweep(kept, row.size(), asked);

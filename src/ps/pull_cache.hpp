@@ -13,8 +13,8 @@
 namespace muster::inline v0::ps::detail {
 
 /// Values by range and element, or by key, each with the clock at which they were asked for and the version that came.
-/// They are good for so many clocks. Dense ones take as much memory as what was ever pulled of the tables; rows that are
-/// too old go when there are twice as many as after the last time. O(1) a row.
+/// They are good for so many clocks. Dense ones take as much memory as what was ever pulled of the tables; rows that
+/// are too old go when there are twice as many as after the last time. O(1) a row.
 class pull_cache {
  public:
   /// Of 0 clocks it keeps nothing.
@@ -30,8 +30,9 @@ class pull_cache {
             std::uint64_t version);
   /// The row of a key, of the table's width; none if it is too old, or was never asked for.
   [[nodiscard]] std::span<const float> read_row(range_id range, std::uint64_t key, std::uint64_t now,
-                                            std::uint64_t& version) const;
-  void keep_row(range_id range, std::uint64_t key, std::span<const float> row, std::uint64_t asked, std::uint64_t version);
+                                                std::uint64_t& version) const;
+  void keep_row(range_id range, std::uint64_t key, std::span<const float> row, std::uint64_t asked,
+                std::uint64_t version);
   /// What it has of that range is not so any more.
   void forget(range_id range);
 

@@ -80,8 +80,7 @@ void row_store::list(const row_shape& shape, byte_writer& to) const {
   to.add(std::uint64_t{rows.size()});
   for (const auto row : rows) to.add(index_.keys()[row]);
   for (const auto row : rows) to.add(times_[row]);
-  for (const auto row : rows)
-    to.add_bytes(std::as_bytes(std::span(values_).subspan(row * shape.stride, shape.stride)));
+  for (const auto row : rows) to.add_bytes(std::as_bytes(std::span(values_).subspan(row * shape.stride, shape.stride)));
 }
 
 void row_store::save(byte_writer& to) const {

@@ -14,11 +14,11 @@ namespace muster::inline v0::ps::detail {
 
 /// What the rows of a table are.
 struct row_shape {
-  std::size_t width = 1;        ///< values of a row
-  std::size_t stride = 1;       ///< with what an update function remembers of them
-  float initial = 0;            ///< each value before the first push
-  std::size_t most_rows = 0;    ///< of a range; 0: any number
-  std::uint64_t most_age = 0;   ///< of a row, in pushes to the range since one was to it; 0: any
+  std::size_t width = 1;       ///< values of a row
+  std::size_t stride = 1;      ///< with what an update function remembers of them
+  float initial = 0;           ///< each value before the first push
+  std::size_t most_rows = 0;   ///< of a range; 0: any number
+  std::uint64_t most_age = 0;  ///< of a row, in pushes to the range since one was to it; 0: any
 
   [[nodiscard]] bool is_bounded() const noexcept { return most_rows > 0 || most_age > 0; }
 };

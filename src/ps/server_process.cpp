@@ -1,5 +1,7 @@
 #include "server_process.hpp"
 
+#include <algorithm>
+
 #include <muster/core/error.hpp>
 #include <muster/core/log.hpp>
 
@@ -21,47 +23,77 @@ server_process::server_process(member self, const job_options& options, const pr
       workers_(map.workers.size()),
       shown_(over, layout.ranges()),
       values_(layout, protocol.how, options.compress, shown_),
-      core_(self, protocol, values_, *this, map) {}
+      newest_(map),
+      self_(self.at) {
+  if (map.has_server(self)) core_.emplace(self, protocol_, values_, *this, map);
+}
+
+// What the map makes of this server, which begins, leaves or is fenced.
+void server_process::learn(const shard_map& map, clock::time_point now) {
+  newest_ = map;
+  if (!core_) return;
+  const auto* const own = map.server(self_);
+  const bool holds_some = std::any_of(core_->map().ranges.begin(), core_->map().ranges.end(),
+                                      [&](const shard_range& range) { return range.holds(self_); });
+  goes_ = own != nullptr ? own->leaving : goes_ || !holds_some;
+  core_->learn(map, now);
+}
 
 void server_process::tick(clock::time_point now) {
   for (place gone = link_.find_gone(); gone != nobody; gone = link_.find_gone()) {
-    const auto& map = core_.map();
     log(log_level::info, "rank " + std::to_string(gone) + " is gone from the parameter server's job");
+    left_.insert(gone);
+    if (!core_) continue;
     // What the transport says of an end may be a broken connection: the last holder of a range is kept in hope.
-    if (const auto* const server = map.server(gone)) core_.suspect(server->who, false);
+    const auto& map = core_->map();
+    if (const auto* const server = map.server(gone)) core_->suspect(server->who, false);
     for (const auto& worker : map.workers) {
-      if (worker.at == gone) core_.suspect(worker, false);
+      if (worker.at == gone) core_->suspect(worker, false);
     }
   }
-  if (const auto map = keeper_.take()) core_.learn(*map, now);
-  if (keeper_.take_failure()) core_.swap_failed();
-  core_.tick(now);
+  if (const auto map = keeper_.take()) learn(*map, now);
+  const bool failed = keeper_.take_failure();
+  if (!core_) return;
+  if (failed) core_->swap_failed();
+  core_->tick(now);
 }
 
 void server_process::serve() {
+  while (core_ ? serve_ranges() : stand_by()) {
+  }
+}
+
+// False when the job is over, true when others have all that it held.
+bool server_process::serve_ranges() {
   clock::time_point next_tick{};
   clock::time_point done_since{};
   for (int idle = 0;; ++idle) {
     const auto now = clock::now();
-    const bool heard = link_.poll([&](std::span<const std::byte> frame) { core_.hear(frame, now); });
+    const bool heard = link_.poll([&](std::span<const std::byte> frame) { core_->hear(frame, now); });
     if (now >= next_tick) {
       next_tick = now + protocol_.retry / ticks_a_retry;
       tick(now);
     }
-    link_.introduce({.from = core_.self(), .map_version = core_.map().version});
-    core_.flush();
+    link_.introduce({.from = core_->self(), .map_version = core_->map().version});
+    core_->flush();
     link_.ship();
-    if (core_.is_fenced()) {
-      throw peer_failure({}, "server " + to_string(core_.self()) +
+    for (const auto& who : core_->farewells()) left_.insert(who.at);
+    if (core_->is_fenced()) {
+      if (goes_) {
+        log(log_level::info, "server " + to_string(core_->self()) + " serves no more");
+        core_.reset();
+        return true;
+      }
+      throw peer_failure({}, "server " + to_string(core_->self()) +
                                  " was given up by the others of its job (they did not hear it, or its connections "
                                  "broke); its ranges are served by them now");
     }
-    if (core_.is_done()) {
+    if (core_->is_done()) {
       if (done_since == clock::time_point{}) done_since = now;
       // A worker that heard one farewell does not wait for the next: what is still under way to it then is never taken.
       if (now - done_since > for_last_words && (link_.is_idle() || now - done_since > 2 * for_last_words)) {
-        if (core_.farewells() == workers_) shown_.end_alone();
-        return;
+        if (core_->farewells().size() == workers_) shown_.end_alone();
+        return false;
       }
     } else {
       done_since = {};
@@ -69,6 +101,40 @@ void server_process::serve() {
     if (heard) idle = 0;
     if (idle >= spins || link_.must_yield()) link_.pause(next_tick);
   }
+}
+
+// Holds nothing, and waits to be named. False when the job is over.
+bool server_process::stand_by() {
+  while (!is_over()) {
+    link_.poll([&](std::span<const std::byte> frame) { hear_goodbye(frame); });
+    const auto now = clock::now();
+    tick(now);
+    if (const auto* const own = newest_.server(self_); own != nullptr && !own->leaving) {
+      log(log_level::info, "server " + to_string(own->who) + " begins to serve");
+      goes_ = false;
+      core_.emplace(own->who, protocol_, values_, *this, newest_);
+      return true;
+    }
+    link_.ship();
+    link_.pause(now + protocol_.retry / ticks_a_retry);
+  }
+  shown_.end_alone();
+  return false;
+}
+
+void server_process::hear_goodbye(std::span<const std::byte> frame) {
+  const auto head = decode_head(frame);
+  if (!head) return;
+  message said;
+  message_reader in(frame.subspan(frame_head_bytes));
+  while (in.next(said)) {
+    if (said.what == message_kind::pulse && (said.flags & says_goodbye) != 0) left_.insert(head->from.at);
+  }
+}
+
+bool server_process::is_over() const {
+  return std::all_of(newest_.workers.begin(), newest_.workers.end(),
+                     [&](const member& who) { return left_.contains(who.at); });
 }
 
 }  // namespace muster::inline v0::ps::detail

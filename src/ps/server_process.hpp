@@ -1,6 +1,9 @@
 // A server in a job: the protocol's state machine, its values and its connections.
 #pragma once
 
+#include <optional>
+#include <set>
+
 #include <muster/ps/job.hpp>
 #include <muster/ps/server.hpp>
 
@@ -13,10 +16,10 @@ namespace muster::inline v0::ps::detail {
 
 class server_process final : public server_outlet {
  public:
-  server_process(member self, const job_options& options, const protocol_settings& protocol,
-                 const table_layout& layout, any_transport& over, frame_link& link, map_keeper& keeper,
-                 const shard_map& map);
+  server_process(member self, const job_options& options, const protocol_settings& protocol, const table_layout& layout,
+                 any_transport& over, frame_link& link, map_keeper& keeper, const shard_map& map);
 
+  /// Serves as long as the map names it, and stands by else; until the job is over.
   void serve();
   /// By which workers find what it lets them read in place; 0 for nothing.
   [[nodiscard]] std::uint64_t shown() const noexcept { return shown_.name(); }
@@ -29,6 +32,11 @@ class server_process final : public server_outlet {
   void show(range_id range, const shown_range& what) override { shown_.show(range, what); }
   void show_slowest(std::uint64_t clock) override { shown_.show_slowest(clock); }
   void tick(clock::time_point now);
+  void learn(const shard_map& map, clock::time_point now);
+  [[nodiscard]] bool serve_ranges();
+  [[nodiscard]] bool stand_by();
+  void hear_goodbye(std::span<const std::byte> frame);
+  [[nodiscard]] bool is_over() const;
 
   protocol_settings protocol_;
   frame_link& link_;
@@ -36,7 +44,11 @@ class server_process final : public server_outlet {
   std::size_t workers_;  // in the beginning
   showcase shown_;
   detail::tables values_;
-  server core_;
+  shard_map newest_;
+  std::optional<server> core_;  // while it serves
+  bool goes_ = false;           // the map wants it to, or to leave with nothing: then it is no failure to be fenced
+  place self_;
+  std::set<place> left_;  // workers that are done, or dead
 };
 
 }  // namespace muster::inline v0::ps::detail

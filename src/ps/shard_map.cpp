@@ -268,6 +268,38 @@ shard_map with_server(const shard_map& map, const server_entry& who) {
   return next;
 }
 
+std::optional<shard_map> scaled_to(const shard_map& map, std::span<const place> candidates, std::size_t servers) {
+  if (servers < 1 || servers > candidates.size()) {
+    throw configuration_error(
+        "there cannot be " + std::to_string(servers) + " servers (the job has " + std::to_string(candidates.size()) +
+        " that live, and one at least serves); choose from 1 to " + std::to_string(candidates.size()));
+  }
+  const auto serves = [&](place who) {
+    const auto* const entry = map.server(who);
+    return entry != nullptr && !entry->leaving;
+  };
+  std::vector<place> order(candidates.begin(), candidates.end());
+  std::stable_partition(order.begin(), order.end(), serves);
+  shard_map next = map;
+  ++next.version;
+  bool changed = false;
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    const bool wanted = i < servers;
+    if (wanted == serves(order[i])) continue;
+    const auto own = std::find_if(next.servers.begin(), next.servers.end(),
+                                  [&](const server_entry& one) { return one.who.at == order[i]; });
+    if (own != next.servers.end()) {
+      changed = changed || own->leaving == wanted;
+      own->leaving = !wanted;
+    } else if (wanted) {  // versions only grow: no earlier process of that place has had this incarnation
+      next.servers.push_back({{order[i], static_cast<std::uint32_t>(next.version)}});
+      changed = true;
+    }
+  }
+  if (!changed) return std::nullopt;
+  return next;
+}
+
 std::optional<shard_map> rebalanced(const shard_map& map, std::size_t at_once) {
   shard_map next = map;
   ++next.version;

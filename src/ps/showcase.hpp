@@ -6,8 +6,11 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <span>
+#include <utility>
+#include <vector>
 
 #include <muster/comm/any_transport.hpp>
 #include <muster/core/buffer.hpp>
@@ -25,7 +28,9 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
   for (std::size_t i = 0; i < bytes / sizeof(float); ++i) to[i] = values[i];
 }
 #else
-inline void copy_unlocked(float* to, const std::byte* from, std::size_t bytes) noexcept { std::memcpy(to, from, bytes); }
+inline void copy_unlocked(float* to, const std::byte* from, std::size_t bytes) noexcept {
+  std::memcpy(to, from, bytes);
+}
 #endif
 
 /// One range, in memory that the server writes and all of its host read: a sequence lock (Lameter 2005), whose `turn`
@@ -64,7 +69,7 @@ class showcase {
   ~showcase() {
     for (range_id id = 0; id < count_; ++id) begin(id);
     // A worker that was given up may look here as long as it lives: the memory is then left to it.
-    if (!alone_ && count_ > 0) (void)new buffer<std::byte>(std::move(memory_));
+    if (!alone_ && count_ > 0) leave(std::move(memory_));
   }
   /// No worker looks here any more.
   void end_alone() noexcept { alone_ = true; }
@@ -109,6 +114,13 @@ class showcase {
   }
 
  private:
+  // Kept until the process ends.
+  static void leave(buffer<std::byte> memory) {
+    static std::mutex mutex;
+    static auto& left = *new std::vector<buffer<std::byte>>();  // never destroyed: what it is of may be gone by then
+    const std::lock_guard lock(mutex);
+    left.push_back(std::move(memory));
+  }
   void end(range_id id) noexcept {
     auto& turn = entries_[id].turn;
     turn.store(turn.load(std::memory_order_relaxed) + 1, std::memory_order_release);

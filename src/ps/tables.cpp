@@ -27,7 +27,11 @@ void append(std::string& to, std::span<const T> values) {
 }  // namespace
 
 tables::tables(const table_layout& layout, const consistency& how, const compression& compress, showcase& shown)
-    : layout_(layout), shown_(shown), bulk_(how.what == consistency::kind::bulk), kept_(layout.ranges()), codec_(compress) {
+    : layout_(layout),
+      shown_(shown),
+      bulk_(how.what == consistency::kind::bulk),
+      kept_(layout.ranges()),
+      codec_(compress) {
   for (std::uint32_t table = 0; table < layout.tables().size(); ++table) {
     const auto& one = layout.tables()[table];
     updates_.push_back(make_update(one.update));
@@ -143,8 +147,7 @@ std::span<const float> tables::values_of(range_id range, const log_entry& entry)
   const auto here = reinterpret_cast<std::uintptr_t>(bytes.data());
   if (entry.flags != encoded) {
     // Payloads are aligned in frames; what comes from elsewhere is made so.
-    if (here % alignof(float) == 0)
-      return {reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)};
+    if (here % alignof(float) == 0) return {reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)};
     aligned_.resize(bytes.size() / sizeof(float));
     std::memcpy(aligned_.data(), bytes.data(), bytes.size());
     return aligned_;

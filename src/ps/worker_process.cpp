@@ -177,7 +177,8 @@ void worker_process::begun(bool pulls) {
   const bool alone = pulls ? core_.unanswered() <= asked_at_once_ : core_.unacknowledged() <= 1;
   if (pulls) asked_at_once_ = 0;
   if (auto* const sink = current_event_sink(); sink != nullptr && !pulls)
-    sink->record({activity::communication, "push", now_, now_, bytes_pushed_ - std::exchange(bytes_told_, bytes_pushed_)});
+    sink->record(
+        {activity::communication, "push", now_, now_, bytes_pushed_ - std::exchange(bytes_told_, bytes_pushed_)});
   if (alone) ship();
 }
 
@@ -206,7 +207,7 @@ void worker_process::answered(std::uint64_t pull, const message& values) {
         std::memcpy(to.out + to.rows[i] * to.width, values.payload.data() + i * row, row);
       for (std::size_t i = 0; i < to.keys.size(); ++i)
         cache_.keep_row(values.range, to.keys[i], std::span(to.out + to.rows[i] * to.width, to.width), to.asked,
-                    values.version);
+                        values.version);
     }
   }
   versions_[values.range] = values.version;
@@ -222,7 +223,10 @@ void worker_process::progress() {
   if (const auto map = keeper_.take()) core_.learn(*map, now_);
   if (now_ >= next_tick_) {
     next_tick_ = now_ + protocol_.retry / ticks_a_retry;
-    for (place gone = link_.find_gone(); gone != nobody; gone = link_.find_gone()) core_.lose(gone);
+    for (place gone = link_.find_gone(); gone != nobody; gone = link_.find_gone()) {
+      core_.lose(gone);
+      std::erase(servers_, gone);
+    }
     core_.tick(now_);
   }
   ship();
@@ -320,7 +324,19 @@ void worker_process::finish() {
     if (now_ >= until) give_up("finish");
     link_.pause(std::min(until, next_tick_));
   }
+  // Who stands by hears it too: nobody else tells it when all is over.
+  for (const auto server : servers_) {
+    if (core_.map().server(server) == nullptr)
+      link_.send({server, 0}, {.what = message_kind::pulse, .flags = says_goodbye});
+  }
+  ship();
   while (!link_.is_idle() && clock::now() < until) progress();
+}
+
+void worker_process::serve_by(std::size_t servers) {
+  progress();
+  keeper_.change([&](const shard_map& map) { return scaled_to(map, servers_, servers); },
+                 deadline_after(options_.timeout));
 }
 
 }  // namespace muster::inline v0::ps::detail

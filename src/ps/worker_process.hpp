@@ -73,14 +73,17 @@ class worker_process final : public worker_outlet {
   [[nodiscard]] std::uint64_t read_in_place() const noexcept { return read_in_place_; }
   void wait_for_others();
   void finish();
+  void serve_by(std::size_t servers);
+  /// The places that can serve.
+  void know_servers(std::vector<place> servers) { servers_ = std::move(servers); }
 
  private:
   // Where the rows of one answer go.
   struct target {
     open_pull* of = nullptr;
     float* out = nullptr;
-    std::vector<std::uint32_t> rows;          // sparse
-    std::size_t width = 0;                    // of them; 0: dense
+    std::vector<std::uint32_t> rows;  // sparse
+    std::size_t width = 0;            // of them; 0: dense
     std::size_t bytes = 0;
     std::uint64_t asked = 0;                  // the clock
     std::size_t offset = 0;                   // dense
@@ -117,10 +120,11 @@ class worker_process final : public worker_outlet {
   pull_cache cache_;
   std::vector<std::vector<float>> residuals_;  // by range, of methods that need them
   std::uint64_t bytes_pushed_ = 0;
-  std::uint64_t bytes_told_ = 0;  // of them, to the event sink
+  std::uint64_t bytes_told_ = 0;     // of them, to the event sink
   std::vector<shown_values> shown_;  // by place
   std::uint64_t read_in_place_ = 0;
-  int reads_ = 0;                    // since progress was made
+  std::vector<place> servers_;  // that can serve, and live
+  int reads_ = 0;               // since progress was made
 };
 
 template <class Ready>

@@ -29,11 +29,7 @@ ps::table_spec served_arena::table(const arena& of, std::string_view optimizer, 
 }
 
 served_arena::served_arena(arena& of, ps::job& job, std::uint32_t table)
-    : arena_(of),
-      tables_(job.tables()),
-      layout_(job.layout()),
-      table_(table),
-      written_(of.shapes().size(), false) {}
+    : arena_(of), tables_(job.tables()), layout_(job.layout()), table_(table), written_(of.shapes().size(), false) {}
 
 void served_arena::assign() { tables_.assign(table_, std::as_const(arena_).parameters()); }
 
@@ -70,8 +66,8 @@ void served_arena::ready(std::size_t tensor) {
 void served_arena::push_up_to(std::size_t end) {
   if (end <= pushed_) return;
   const auto gradients = std::as_const(arena_).gradients();
-  under_way_.push_back(tables_.push_async(table_, gradients.subspan(pushed_, end - pushed_),
-                                          {.offset = pushed_, .scale = rate_}));
+  under_way_.push_back(
+      tables_.push_async(table_, gradients.subspan(pushed_, end - pushed_), {.offset = pushed_, .scale = rate_}));
   pushed_ = end;
 }
 

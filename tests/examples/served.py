@@ -75,6 +75,17 @@ class Compressed(Case):
                 self.assertLess(told["epochs"][-1]["val_loss"], (1 + off) * loss)
 
 
+class ManyFeatures(Case):
+    """Ten million features: the servers have those that were met, and the workers learn."""
+
+    def test_clicks(self):
+        arguments = ["--synthetic", "clicks:12000", "--epochs", "4", "--batch", "100", "--schedule", "constant:0.5"]
+        served = self.report("logistic_regression", [*arguments, "--mode", "ps", "--servers", "2", "--consistency",
+                                                     "bounded:4"], 4)
+        print(f"accuracy {served['epochs'][-1]['val_accuracy']:.4f}")
+        self.assertGreater(served["epochs"][-1]["val_accuracy"], 0.6)
+
+
 class RealData(Case):
     def test_asynchronous_workers_reach_the_accuracy_of_synchronous_ones(self):
         if not (DATA / "a9a.t").is_file():

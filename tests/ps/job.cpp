@@ -218,12 +218,14 @@ TEST_CASE("whoever pulls while others push sees whole pushes, read in place or s
 
 TEST_CASE("what compressed pushes leave out comes with later ones, and every server decodes the same") {
   const auto over = GENERATE(from_range(fabrics()));
-  const std::string how = GENERATE("none", "float16", "bfloat16", "qsgd8", "sign", "topk:0.1", "randomk:0.1", "blockk:0.1");
+  const std::string how =
+      GENERATE("none", "float16", "bfloat16", "qsgd8", "sign", "topk:0.1", "randomk:0.1", "blockk:0.1");
   const auto codec = muster::parse_compression(how);
   INFO(over << ", " << how);
   constexpr std::size_t size = 20000;
   constexpr int steps = 40;
-  const auto options = patient({.tables = {{.name = "w", .size = size}}, .servers = 2, .replicas = 1, .compress = codec});
+  const auto options =
+      patient({.tables = {{.name = "w", .size = size}}, .servers = 2, .replicas = 1, .compress = codec});
   run_job(over, 2, options, [&](ps::job& job, muster::group& workers) {
     auto& tables = job.tables();
     const bool biased = muster::any_codec(codec).is_biased();
@@ -245,7 +247,10 @@ TEST_CASE("what compressed pushes leave out comes with later ones, and every ser
       off += std::pow(double{found[i]} - double{sums[i]}, 2);
       all += std::pow(double{sums[i]}, 2);
     }
-    require(std::sqrt(off / all) < (how == "none" ? 1e-6 : biased ? 0.45 : 0.01), "the sums, but for what is under way");
+    require(std::sqrt(off / all) < (how == "none" ? 1e-6
+                                    : biased      ? 0.45
+                                                  : 0.01),
+            "the sums, but for what is under way");
     muster::barrier(workers);
   });
 }
@@ -328,8 +333,10 @@ TEST_CASE("rows are pushed compressed by methods that leave nothing out") {
   const auto over = GENERATE(from_range(fabrics()));
   const auto consistency = GENERATE("async", "bulk");
   const std::vector<ps::table_spec> sparse = {{.name = "rows", .width = 64}};
-  const auto options =
-      patient({.tables = sparse, .servers = 2, .how = ps::parse_consistency(consistency), .compress = muster::parse_compression("qsgd8")});
+  const auto options = patient({.tables = sparse,
+                                .servers = 2,
+                                .how = ps::parse_consistency(consistency),
+                                .compress = muster::parse_compression("qsgd8")});
   run_job(over, 2, options, [&](ps::job& job, muster::group& workers) {
     auto& tables = job.tables();
     const std::vector<std::uint64_t> keys = {3, 1000000007, 5};
@@ -443,8 +450,9 @@ TEST_CASE("what cannot be is refused in words") {
   CHECK_THROWS_WITH(refused(cached), contains("choose async or bounded"));
   CHECK_THROWS_WITH(refused({.tables = {{.name = "a"}}, .compress = muster::parse_compression("topk:0.1")}),
                     contains("use float16, bfloat16 or qsgd8"));
-  CHECK_THROWS_WITH(refused({.tables = {{.name = "a", .size = 9}}, .compress = muster::parse_compression("powersgd:2")}),
-                    contains("use another method"));
+  CHECK_THROWS_WITH(
+      refused({.tables = {{.name = "a", .size = 9}}, .compress = muster::parse_compression("powersgd:2")}),
+      contains("use another method"));
   run_job(test::fabric::local, 1, patient({.tables = {{.name = "a", .size = 4}, {.name = "b"}}}),
           [](ps::job& job, muster::group&) {
             std::vector<float> five(5);

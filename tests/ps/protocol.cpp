@@ -42,8 +42,8 @@ tally simulate(std::uint64_t runs, World&& make) {
     }
   }
   std::cout << seen.runs << " runs, " << seen.sum.pushes << " pushes, " << seen.sum.pulls << " pulls ("
-            << seen.sum.reads << " read in place), "
-            << seen.sum.versions << " maps; in " << seen.excused << " more servers failed than there were copies\n";
+            << seen.sum.reads << " read in place), " << seen.sum.versions << " maps; in " << seen.excused
+            << " more servers failed than there were copies\n";
   return seen;
 }
 

@@ -1,10 +1,12 @@
 // Maps of the parameter server: who gets what, what moves, and what bytes are one.
 #include <muster/ps/shard_map.hpp>
 
+#include <algorithm>
 #include <map>
 #include <numeric>
 #include <set>
 
+#include <muster/core/error.hpp>
 #include <muster/core/random.hpp>
 
 #include "catch.hpp"
@@ -120,6 +122,44 @@ TEST_CASE("whatever servers come and go, every range has its copies in the end a
       CHECK(static_cast<double>(held[one.who.at]) >= share - 2);
       CHECK(static_cast<double>(held[one.who.at]) <= share + 2);
     }
+  }
+}
+
+TEST_CASE(
+    "as many servers serve as are wanted, nothing is lost on the way, and no process is taken for its former self") {
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    muster::random_stream draw(seed, 5);
+    const std::size_t places = 2 + draw.below(6);
+    const std::size_t at_first = 1 + draw.below(places);
+    const auto replicas = static_cast<std::uint32_t>(draw.below(3));
+    std::vector<ps::place> candidates(places);
+    std::iota(candidates.begin(), candidates.end(), ps::place{0});
+    auto map = ps::first_map(servers_of(std::vector<std::uint32_t>(at_first, 1)), {}, 8 * places, replicas);
+    INFO("seed " << seed << ", " << at_first << " of " << places << " servers, " << replicas << " replicas");
+    std::set<ps::member> seen;
+    for (const auto& one : map.servers) seen.insert(one.who);
+    for (int i = 0; i < 12; ++i) {
+      const auto wanted = 1 + draw.below(places);
+      const auto before = map;
+      const auto next = ps::scaled_to(map, candidates, wanted);
+      const auto staying = static_cast<std::size_t>(std::count_if(
+          before.servers.begin(), before.servers.end(), [](const ps::server_entry& one) { return !one.leaving; }));
+      REQUIRE(next.has_value() == (staying != wanted));
+      if (next) map = *next;
+      for (const auto& one : map.servers) {
+        if (before.has_server(one.who)) continue;
+        REQUIRE(seen.insert(one.who).second);  // a new incarnation
+      }
+      if (draw.below(3) == 0) {  // the next wish comes before all of this one is done
+        if (auto some = ps::rebalanced(map, 3)) map = std::move(*some);
+        continue;
+      }
+      map = settled(std::move(map), 1 + draw.below(9));
+      REQUIRE(map.servers.size() == wanted);
+      for (const auto& range : map.ranges) REQUIRE(range.chain.size() == std::min<std::size_t>(replicas + 1, wanted));
+    }
+    CHECK_THROWS_AS(ps::scaled_to(map, candidates, places + 1), muster::configuration_error);
+    CHECK_THROWS_AS(ps::scaled_to(map, candidates, 0), muster::configuration_error);
   }
 }
 

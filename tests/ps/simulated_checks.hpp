@@ -42,8 +42,7 @@ inline void run::check_acknowledged(const ps::member& who, ps::range_id id, std:
     if (one != nullptr && one->values.last(id, who) < sequence)
       throw violation("push " + std::to_string(sequence) + " of worker " + ps::to_string(who) + " to range " +
                       std::to_string(id) + " is acknowledged, but not at server " + ps::to_string(one->who) +
-                      ", which has " + std::to_string(one->values.last(id, who)) + " (" + one->core.describe(id) +
-                      ")");
+                      ", which has " + std::to_string(one->values.last(id, who)) + " (" + one->core.describe(id) + ")");
   }
   acknowledged_[{id, who}] = sequence;
 }
@@ -51,7 +50,8 @@ inline void run::check_acknowledged(const ps::member& who, ps::range_id id, std:
 // A server shows what it would say.
 inline void run::check_shown(const server_process& server, ps::range_id id, const ps::shown_range& shown) {
   const auto& core = server.core;
-  if (shown.serves != core.serves(id)) throw violation("a server shows that it serves what it does not serve, or hides it");
+  if (shown.serves != core.serves(id))
+    throw violation("a server shows that it serves what it does not serve, or hides it");
   if (shown.serves && shown.version != core.version(id)) throw violation("a server shows another version than it has");
   if (server.slowest > core.clocks().slowest()) throw violation("a server shows a clock that nobody said");
 }
@@ -99,8 +99,7 @@ inline outcome run::settle() {
     if (worker == nullptr || !worker->alive) continue;
     if (traced_) {
       for (const auto& [at, its] : processes_) {
-        if (const auto* const server = dynamic_cast<const server_process*>(its.get());
-            server != nullptr && its->alive)
+        if (const auto* const server = dynamic_cast<const server_process*>(its.get()); server != nullptr && its->alive)
           tell("server " + ps::to_string(at) + ": map " + std::to_string(server->core.map().version) + ", slowest " +
                std::to_string(server->core.clocks().slowest()) + ", pulls that wait " +
                std::to_string(server->core.waiting()));
@@ -127,8 +126,8 @@ inline outcome run::settle() {
       tell("worker " + ps::to_string(who) + ": map " + std::to_string(worker->core.map().version) + ", clock " +
            std::to_string(worker->core.clock_now()) + ", said " + std::to_string(worker->core.clock_said()));
     }
-    throw violation("worker " + ps::to_string(who) + " is not at its end (step " + std::to_string(worker->step) +
-                    ", " + std::to_string(worker->core.unacknowledged()) + " pushes not acknowledged, " +
+    throw violation("worker " + ps::to_string(who) + " is not at its end (step " + std::to_string(worker->step) + ", " +
+                    std::to_string(worker->core.unacknowledged()) + " pushes not acknowledged, " +
                     std::to_string(worker->core.unanswered()) + " pulls not answered)");
   }
   if (map_.servers.empty()) throw violation("no server is left");

@@ -64,7 +64,7 @@ inline void run::look_whether_settled(time when) {
 }
 
 inline void run::one_fault() {
-  const auto kind = random_.below(9);
+  const auto kind = random_.below(10);
   if (kind <= 1 && world_.server_crashes) {
     if (auto* const one = anybody(true); one != nullptr && is_spare(one->who)) crash(*one);
   } else if (kind == 2 && world_.worker_crashes) {
@@ -99,6 +99,8 @@ inline void run::one_fault() {
     dynamic_cast<server_process&>(*one).core.suspect(about->who, false);
   } else if (kind == 8) {
     join_server();
+  } else if (kind == 9 && world_.leaves && world_.joins) {
+    scale();
   }
 }
 
@@ -136,6 +138,36 @@ inline void run::begin_server(ps::member who) {
   map_ = ps::with_server(map_, {who, 1});
   check_map();
   start_server(who, map_);
+}
+
+inline void run::scale() {
+  std::vector<ps::place> candidates;  // that live, or have left in peace
+  for (const auto at : can_serve_) {
+    const auto* const entry = map_.server(at);
+    if (entry == nullptr || find(entry->who) != nullptr) candidates.push_back(at);
+  }
+  const std::size_t least = 1 + world_.replicas;
+  if (candidates.size() <= least) return;
+  const auto wanted = least + random_.below(candidates.size() - least + 1);
+  const auto next = ps::scaled_to(map_, candidates, wanted);
+  if (!next) return;
+  tell(std::to_string(wanted) + " servers are wanted");
+  std::vector<ps::member> named;
+  for (const auto& one : next->servers) {
+    if (!map_.has_server(one.who)) named.push_back(one.who);
+    if (auto* const its = find_server(one.who); its != nullptr) its->leaves = one.leaving;
+  }
+  map_ = *next;
+  check_map();
+  for (const auto& who : named) begin_named(who);
+}
+
+inline void run::begin_named(ps::member who) {
+  at(now_ + draw(1, 60), {}, [this, who](process&) {
+    if (!map_.has_server(who)) return;
+    if (find_at(who.at) != nullptr) return begin_named(who);  // its former self has not seen that it left
+    start_server(who, map_);
+  });
 }
 
 inline void run::begin_worker(ps::member who) {

@@ -190,6 +190,7 @@ class run {
   }
 
   void start_server(ps::member who, const ps::shard_map& map) {
+    can_serve_.insert(who.at);
     auto made = std::make_unique<server_process>(*this, who, map);
     made->made = true;
     processes_[who] = std::move(made);
@@ -342,6 +343,9 @@ class run {
   // Whoever starts writes itself into the store's map first.
   void begin_server(ps::member who);
   void begin_worker(ps::member who);
+  // More servers are wanted, or fewer; who stands by sees it some time later.
+  void scale();
+  void begin_named(ps::member who);
 
   // ---- what must hold ----
   void tell(const std::string& line) const;
@@ -360,6 +364,7 @@ class run {
   std::uint64_t reads_ = 0;
   std::uint64_t order_ = 0;
   ps::place next_place_ = 0;
+  std::set<ps::place> can_serve_;
   std::priority_queue<event> queue_;
   ps::shard_map map_;  // the store's
   std::map<ps::member, std::unique_ptr<process>> processes_;

@@ -42,6 +42,7 @@ enum class setting : int {
   slow_steps,
   mode,
   servers,
+  standby,
   replicas,
   consistency,
   pull_cache,

@@ -101,6 +101,10 @@ class client {
   /// Waits until no other worker is at work: all have finished, or are gone. Throws timeout_error when no server was
   /// heard for as long as calls may take.
   void wait_for_others();
+  /// So many servers are wanted from now on, of those that serve and those that stand by: ranges move to servers that
+  /// come, and from those that go, while pushes and pulls go on. Waits until that is written, not until all have moved,
+  /// which `map` tells. Throws configuration_error when so many are not there, timeout_error without the store.
+  void serve_by(std::size_t servers);
   /// Makes progress once, without waiting.
   void progress();
   /// Updates that the range of that element had had when it was last pulled.

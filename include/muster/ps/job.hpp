@@ -10,8 +10,8 @@
 #include <muster/comm/group.hpp>
 #include <muster/comm/rendezvous/store.hpp>
 #include <muster/core/bytes.hpp>
-#include <muster/core/codec/compression.hpp>
 #include <muster/core/clock.hpp>
+#include <muster/core/codec/compression.hpp>
 #include <muster/core/env.hpp>
 #include <muster/ps/client.hpp>
 #include <muster/ps/consistency.hpp>
@@ -22,7 +22,8 @@ namespace muster::inline v0::ps {
 /// The same at every rank.
 struct job_options {
   std::vector<table_spec> tables;
-  int servers = 1;             ///< the last ranks of the group
+  int servers = 1;             ///< ranks that serve, the last of the group but for those that stand by
+  int standby = 0;             ///< behind them: ranks that serve when `client::serve_by` wants more
   std::uint32_t replicas = 0;  ///< copies of every range beyond the first: as many servers may die at once
   consistency how{};
   /// Of pushes: what a biased method leaves out of one to a dense table, its worker adds to the next for the same
@@ -37,8 +38,8 @@ struct job_options {
   std::size_t window = 8_MiB;  ///< of pushes that a worker may have under way, and of pulls
 };
 
-/// These tables, served as `--servers`, `--replicas`, `--consistency`, `--compress`, `--pull-cache` and `--timeout`
-/// or their variables say.
+/// These tables, served as `--servers`, `--standby`, `--replicas`, `--consistency`, `--compress`, `--pull-cache` and
+/// `--timeout` or their variables say.
 [[nodiscard]] job_options chosen_options(const settings& chosen, std::vector<table_spec> tables);
 
 /// One rank's part in such a job: a server or a worker. The ranks talk in a group of their own, which survives the

@@ -128,7 +128,7 @@ class server {
                        [&](const member& who) { return farewells_.contains(who); });
   }
   /// Workers that said that they are done.
-  [[nodiscard]] std::size_t farewells() const noexcept { return farewells_.size(); }
+  [[nodiscard]] const std::set<member>& farewells() const noexcept { return farewells_; }
   /// Whether it serves that range, and how many entries its log has here.
   [[nodiscard]] bool serves(range_id range) const noexcept { return ranges_[range].serves(); }
   [[nodiscard]] bool holds(range_id range) const noexcept { return ranges_[range].has_state; }
@@ -209,9 +209,7 @@ class server {
   void offer(range_id id, held_range& range, clock::time_point now);
   void send_values(const member& to, const message& pull);
   [[nodiscard]] bool is_ready(const member& from, const message& pull) const;
-  void show(range_id id, const held_range& range) {
-    out_.show(id, {range.serves(), range.applied, range.folded});
-  }
+  void show(range_id id, const held_range& range) { out_.show(id, {range.serves(), range.applied, range.folded}); }
   void clocks_moved(clock::time_point now);
   void fold_due(clock::time_point now);
   void retry_parked();

@@ -80,6 +80,11 @@ struct shard_map {
 /// The map with one more server, which holds nothing yet. What an earlier incarnation held is lost to it.
 [[nodiscard]] shard_map with_server(const shard_map& map, const server_entry& who);
 
+/// The map by which so many of these places serve, those first that serve already: the others of them leave, and who
+/// is new holds nothing yet. Nothing when nothing changes. Throws configuration_error when they are not so many.
+[[nodiscard]] std::optional<shard_map> scaled_to(const shard_map& map, std::span<const place> candidates,
+                                                 std::size_t servers);
+
 /// The next step to where every range has its copies, every server its share, and no leaving one anything: new learners
 /// (at most `at_once` in all), and servers that are done with leaving. Nothing when all is as it should be or under
 /// way.

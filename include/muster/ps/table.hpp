@@ -55,7 +55,7 @@ struct table_spec {
   std::size_t ranges = 0;      ///< 0: as many as suit it
 
   // Bounds of a sparse table; what goes is forgotten, and begins anew when it is pushed to again.
-  std::size_t most_rows = 0;  ///< 0: any number. Each range has its share; those that were pushed to least recently go
+  std::size_t most_rows = 0;   ///< 0: any number. Each range has its share; those that were pushed to least recently go
   std::uint64_t most_age = 0;  ///< pushes to its range after which a row that none of them was to goes. 0: never
 };
 
