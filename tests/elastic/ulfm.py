@@ -29,7 +29,7 @@ parser.add_argument("--transport", choices=["mpi", "tcp", "both"], default="mpi"
 options = parser.parse_args()
 skip_without_ulfm()
 TRANSPORTS = ["mpi", "tcp"] if options.transport == "both" else [options.transport]
-EPOCHS = 5 if options.what == "kill" else 40  # of 10 steps of 10 ms: those that join start MPI first
+EPOCHS = 5 if options.what == "kill" else 25  # of 10 steps of 10 ms: those that join start MPI first
 
 
 class Round:

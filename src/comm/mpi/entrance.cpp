@@ -39,12 +39,20 @@ bool was_tried(const char* port) {
 }
 
 invitation look_for(const std::string& name, const std::function<bool()>& given_up, clock::time_point until) {
+  constexpr seconds to_say_another{2.0};
   invitation found;
+  std::optional<clock::time_point> tried_since;
   for (;;) {
-    if (MPI_Lookup_name(name.c_str(), MPI_INFO_NULL, found.port.data()) == MPI_SUCCESS &&
-        !was_tried(found.port.data())) {
-      found.what = admission::outcome::in;
-      return found;
+    if (MPI_Lookup_name(name.c_str(), MPI_INFO_NULL, found.port.data()) == MPI_SUCCESS) {
+      if (!was_tried(found.port.data())) {
+        found.what = admission::outcome::in;
+        return found;
+      }
+      if (!tried_since) tried_since = clock::now();
+      if (clock::now() - *tried_since > to_say_another) {
+        found.what = admission::outcome::stuck;
+        return found;
+      }
     }
     if (given_up()) return found;
     if (clock::now() >= until) {

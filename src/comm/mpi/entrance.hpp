@@ -16,9 +16,9 @@
 
 namespace muster::inline v0::detail {
 
-/// What became of the attempt to take somebody in.
+/// What became of the attempt to take somebody in. Stuck: it waits in MPI for what an earlier attempt left undone.
 struct admission {
-  enum class outcome { in, given_up, absent, failed } what = outcome::failed;
+  enum class outcome { in, given_up, absent, stuck, failed } what = outcome::failed;
   MPI_Comm all = MPI_COMM_NULL;  ///< where it is in: those that were, in their order, and the new one behind them
 };
 

@@ -55,6 +55,7 @@ struct meeting {
 struct result {
   MPI_Comm made = MPI_COMM_NULL;  // null when others are left than those, or somebody died meanwhile
   std::optional<int> absent{};    // the rank of one that was to join and did not come
+  bool is_stuck = false;          // one that was to join waits in MPI for ever
   bool is_apart = false;          // this process and its own world are those that are to join
 };
 
@@ -144,13 +145,14 @@ result connect_those(const attempt& mine) {
       if (missing == mine.members.end()) return {in_order(*now, mine)};
       if (missing == mine.members.begin()) {
         world().library->retire(now->made);
-        return {MPI_COMM_NULL, std::nullopt, true};
+        return {MPI_COMM_NULL, std::nullopt, false, true};
       }
       const auto taken =
           take_in(*world().library, now->made, name_of(mine, *missing), mine.given_up, mine.until, world().at_the_door);
       world().library->retire(now->made);
       if (taken.what == admission::outcome::absent)
         return {MPI_COMM_NULL, static_cast<int>(missing - mine.members.begin())};
+      if (taken.what == admission::outcome::stuck) return {MPI_COMM_NULL, std::nullopt, true};
       if (taken.what != admission::outcome::in) return {};
       if (world().all != MPI_COMM_WORLD) world().library->retire(world().all);
       world().all = taken.all;
@@ -259,6 +261,8 @@ std::unique_ptr<any_transport> connect_survivors(const settings& configuration, 
         "this process cannot join over transport mpi (it was started together with others, and those that join are "
         "connected one by one); start each of them by a prun of its own, with -n 1");
   }
+  if (made.is_stuck)
+    throw peer_failure({}, give_up_mpi("a process that was to join over MPI waits there for one that has died"));
   if (made.absent) {
     throw timeout_error("connecting the survivors", {*made.absent},
                         "rank " + std::to_string(*made.absent) + " of generation " + std::to_string(mine.generation) +
