@@ -23,6 +23,7 @@
 #include <muster/core/log.hpp>
 
 #include "checkpoint_file.hpp"
+#include "octets.hpp"
 
 namespace muster::inline v0 {
 
@@ -40,16 +41,12 @@ std::uint64_t draw_id() {
       .value();
 }
 
-std::span<std::uint8_t> octets(std::span<std::byte> bytes) {
-  return {reinterpret_cast<std::uint8_t*>(bytes.data()), bytes.size()};
-}
-
 /// Sends text from one rank to all; empty means that all is well.
 std::string tell_all(group& ranks, std::string text, int from) {
   std::uint64_t size = text.size();
   broadcast(ranks, std::span(&size, 1), from);
   text.resize(static_cast<std::size_t>(size));
-  if (size > 0) broadcast(ranks, octets(std::as_writable_bytes(std::span(text))), from);
+  if (size > 0) broadcast(ranks, detail::octets(std::as_writable_bytes(std::span(text))), from);
   return text;
 }
 
@@ -306,11 +303,11 @@ bool checkpoint::load_one(group& ranks, state& of, std::uint64_t steps, std::uin
   if (!why.empty()) return false;
 
   // Where it is, and this rank's own part.
-  broadcast(ranks, octets(std::as_writable_bytes(std::span(&image.head.position, 1))), 0);
+  broadcast(ranks, detail::octets(std::as_writable_bytes(std::span(&image.head.position, 1))), 0);
   std::uint64_t world = image.head.ranks.size();
   broadcast(ranks, std::span(&world, 1), 0);
   image.head.ranks.resize(static_cast<std::size_t>(world));
-  if (world > 0) broadcast(ranks, octets(std::as_writable_bytes(std::span(image.head.ranks))), 0);
+  if (world > 0) broadcast(ranks, detail::octets(std::as_writable_bytes(std::span(image.head.ranks))), 0);
   std::vector<std::byte> own_file;
   checkpoint_image own;
   const bool same_world = world == static_cast<std::uint64_t>(ranks.size());
@@ -342,7 +339,7 @@ bool checkpoint::load_one(group& ranks, state& of, std::uint64_t steps, std::uin
     broadcast(ranks, std::span(&size, 1), 0);
     bytes.assign(static_cast<std::size_t>(size), {});
     if (ranks.rank() == 0) bytes.assign(image.parts[at].bytes.begin(), image.parts[at].bytes.end());
-    if (size > 0) broadcast(ranks, octets(bytes), 0);
+    if (size > 0) broadcast(ranks, detail::octets(bytes), 0);
     try {
       if (problem.empty()) put(part, bytes);
     } catch (const error& refused) {

@@ -13,6 +13,7 @@
 #include <muster/core/hash.hpp>
 
 #include "../data/records/layout.hpp"
+#include "octets.hpp"
 
 namespace muster::inline v0 {
 
@@ -160,10 +161,6 @@ class root_side {
                    "rank " + std::to_string(root) + " could not go on (its own error says why); see there");
 }
 
-std::span<std::uint8_t> octets(std::span<std::byte> bytes) {
-  return {reinterpret_cast<std::uint8_t*>(bytes.data()), bytes.size()};
-}
-
 }  // namespace
 
 /// Puts a shard together from the pieces that come.
@@ -242,7 +239,7 @@ record_shard scatter_records(group& ranks, const any_record_source* source, int 
   if (failure) std::rethrow_exception(failure);
   if (told.failed != 0) fail_with_root(root);
   text.resize(told.schema + told.name);
-  broadcast(ranks, octets(std::as_writable_bytes(std::span(text))), root, chosen.calls);
+  broadcast(ranks, detail::octets(std::as_writable_bytes(std::span(text))), root, chosen.calls);
 
   std::vector<std::uint64_t> extents;  // of three words each, and how much the largest is
   if (is_root) {
@@ -274,7 +271,7 @@ record_shard scatter_records(group& ranks, const any_record_source* source, int 
         pieces[rank * (piece + 1) + piece] = std::byte{failure ? std::uint8_t{1} : std::uint8_t{0}};
       }
     }
-    scatter(ranks, octets(pieces), octets(arrived), root, chosen.calls);
+    scatter(ranks, detail::octets(pieces), detail::octets(arrived), root, chosen.calls);
     if (failure) std::rethrow_exception(failure);
     if (arrived[piece] != std::byte{0}) fail_with_root(root);
     receiver.take(std::span(arrived).first(piece));
