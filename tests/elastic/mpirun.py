@@ -22,7 +22,7 @@ if shutil.which("mpirun") is None or "Open MPI" not in subprocess.run(["mpirun",
 RANKS = 4
 ULFM = "FT MPI support: yes" in subprocess.run(["ompi_info"], capture_output=True, text=True, check=False).stdout
 LAUNCH = ["--with-ft", "ulfm", "--map-by", ":OVERSUBSCRIBE"] if ULFM else ["--enable-recovery", "--oversubscribe"]
-JOB = ["--samples", "500", "--batch", "50", "--epochs", "8"]
+JOB = ["--samples", "500", "--batch", "50", "--epochs", "20"]  # two seconds, so that the deaths come before the end
 
 
 def run(what, victims, done, status, *flags):
