@@ -32,6 +32,28 @@ void require_an_end(const state& of, const run_limits& limits) {
       "loader.cursor(), or the run {.steps = N}");
 }
 
+// To the start of the next epoch where one is over; false when there is nothing left to do.
+bool start_epoch(state& of, const run_limits& limits) {
+  if (reached(of, limits)) return false;
+  if (!of.epoch_is_over()) return true;
+  if (limits.epochs != 0 && of.position().at.epoch + 1 >= limits.epochs) return false;
+  of.next_epoch();
+  if (of.epoch_is_over()) {
+    throw configuration_error(
+        "an epoch of the data has no batch (it has fewer samples than one needs); choose a smaller batch");
+  }
+  return true;
+}
+
+// A run lasts no longer than the call, however that ends.
+struct run_mark {
+  explicit run_mark(state& in) noexcept : of(in) { of.set_run(std::nullopt); }
+  run_mark(const run_mark&) = delete;
+  run_mark& operator=(const run_mark&) = delete;
+  ~run_mark() { of.set_run(std::nullopt); }
+  state& of;
+};
+
 // One of the calls that others have finished is this one.
 bool left_out(std::uint32_t& behind) {
   if (behind == 0) return false;
@@ -72,28 +94,27 @@ void session::prepare(state& of) {
 bool session::run_steps(state& of, const std::function<void(step&)>& f, const run_limits& limits) {
   require_an_end(of, limits);
   (void)of.parts();  // owners may have got more since
+  const run_mark mark(of);
   if (left_out(behind_.runs)) return true;
   prepare(of);
   if (left_out(behind_.runs)) return true;
-  if (reached(of, limits)) return false;
-  if (of.epoch_is_over()) {
-    if (limits.epochs != 0 && of.position().at.epoch + 1 >= limits.epochs) return false;
-    of.next_epoch();
-    if (of.epoch_is_over()) {
-      throw configuration_error(
-          "an epoch of the data has no batch (it has fewer samples than one needs); choose a smaller batch");
-    }
+  if (const auto theirs = of.followed_run()) {  // the others are in this run, perhaps at its end
+    of.set_run(theirs);
+  } else {
+    if (!start_epoch(of, limits)) return false;
+    of.set_run(state::run_start{of.steps(), of.position().at.epoch});
   }
-  const auto begun = of.position();
+  const auto began = of.run().value();
   const auto is_done = [&] {
     const auto here = of.position();
-    if (of.epoch_is_over() || here.at.epoch != begun.at.epoch || reached(of, limits)) return true;
-    return here.steps != begun.steps && limits.every != 0 && here.steps % limits.every == 0;
+    if (of.epoch_is_over() || here.at.epoch != began.epoch || reached(of, limits)) return true;
+    return here.steps != began.steps && limits.every != 0 && here.steps % limits.every == 0;
   };
   while (!is_done()) {
     (void)attempt(of, f, true);
     prepare(of);
     if (left_out(behind_.runs)) return true;
+    (void)of.followed_run();  // it is this one
   }
   of.finish_run();
   return true;

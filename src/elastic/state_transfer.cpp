@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <deque>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -21,6 +22,8 @@ constexpr std::size_t at_once = 2;  // chunks
 
 struct standing {
   state_position at;
+  state::run_start run;
+  std::uint64_t in_run;
   std::uint64_t may_hold;
 };
 static_assert(std::is_trivially_copyable_v<standing>);
@@ -44,7 +47,8 @@ class transfer {
       : ranks_(ranks), of_(of), parts_(of.parts()), rank_(static_cast<std::size_t>(ranks.rank())) {}
 
   transfer_result run(bool may_hold, bool in_place) {
-    standing mine{of_.position(), may_hold ? 1u : 0u};
+    const auto& run = of_.run();
+    standing mine{of_.position(), run.value_or(state::run_start{}), run ? 1u : 0u, may_hold ? 1u : 0u};
     std::vector<standing> all(static_cast<std::size_t>(ranks_.size()));
     allgather(ranks_, numbers(std::span(&mine, 1)), numbers(std::span(all)));
     find_holders(all);
@@ -62,7 +66,7 @@ class transfer {
           "the state of this rank has other parts than that of the others (every rank makes its state of the same "
           "owners in the same order); look at how it is made");
     }
-    if (!holds) return take(all[static_cast<std::size_t>(holders_.front())].at, in_place);
+    if (!holds) return take(all[static_cast<std::size_t>(holders_.front())], in_place);
     give();
     return {};
   }
@@ -128,7 +132,7 @@ class transfer {
     (void)digest_at_holder();
   }
 
-  transfer_result take(const state_position& there, bool in_place) {
+  transfer_result take(const standing& there, bool in_place) {
     std::vector<std::vector<std::byte>> came;
     transfer_result done{true, 0};
     for (const auto* part : wanted_) {
@@ -155,7 +159,8 @@ class transfer {
         std::memcpy(wanted_[i]->bytes.data(), came[i].data(), came[i].size());
       }
     }
-    of_.move_to(there);
+    of_.move_to(there.at);
+    of_.follow_run(there.in_run != 0 ? std::optional(there.run) : std::nullopt);
     return done;
   }
 

@@ -168,6 +168,19 @@ class state {
   void finish_evaluation() noexcept;
   void finish_run() noexcept { ++runs_; }
 
+  /// Where the run began that a rank is in.
+  struct run_start {
+    std::uint64_t steps = 0;
+    std::uint64_t epoch = 0;
+  };
+  /// Of this rank: set and taken back by `session::run`. Whoever copies this state has to end that run where this rank
+  /// does, and cannot tell from the position: after the last step of an epoch it is that of the next run's start.
+  [[nodiscard]] const std::optional<run_start>& run() const noexcept { return run_; }
+  void set_run(const std::optional<run_start>& began) noexcept { run_ = began; }
+  /// Of the rank that this one's state was copied from, until `followed_run` takes it.
+  void follow_run(const std::optional<run_start>& theirs) noexcept { followed_ = theirs; }
+  [[nodiscard]] std::optional<run_start> followed_run() noexcept { return std::exchange(followed_, std::nullopt); }
+
  private:
   struct owner {
     owner() = default;
@@ -201,6 +214,8 @@ class state {
   std::uint64_t steps_ = 0;
   std::uint32_t evaluations_ = 0;
   std::uint32_t runs_ = 0;
+  std::optional<run_start> run_;
+  std::optional<run_start> followed_;
 };
 
 }  // namespace muster::inline v0
