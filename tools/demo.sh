@@ -16,7 +16,7 @@ exec </dev/null  # nothing below asks anything
 
 build=build/demo
 mkdir -p $build
-say "building $build/examples/logistic_regression and resnet (a minute or two the first time; log: $build/demo.log)"
+say "building $build/examples/logistic_regression and resnet (two or three minutes the first time; log: $build/demo.log)"
 {
   # Two ranks of one host need no network; and many files compiled at a time take half as long.
   configure $build release -DMUSTER_BUILD_EXAMPLES=ON -DMUSTER_BUILD_TESTS=OFF -DMUSTER_BUILD_BENCHMARKS=OFF \
