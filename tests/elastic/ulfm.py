@@ -3,9 +3,10 @@
 what MPI had connected, those that join are connected to it, and all end well with the same state.
 
 usage: ulfm.py [kill|join|replace|door] --program PATH [--ranks 3] [--rounds 5] [--transport mpi|tcp|both] [--seed S]
-               [--first I]                                                              (test_elastic_worker)
+               [--first I] [--victims 0,1]                                              (test_elastic_worker)
   kill     one or two ranks die by SIGKILL at a random moment, the second perhaps during the recovery from the first. Where
-           two die and only they had committed the last step, the others may end with 14, all of them: that is counted
+           two die and only they had committed the last step, the others may end with 14, all of them: that is counted.
+           With --victims it is these, in this order
   join     one or two processes join
   replace  a rank dies, and a process joins at nearly the same time
   door     a process joins, and dies by SIGKILL at a random moment of that. Where MPI is left waiting for it the others go on
@@ -26,6 +27,7 @@ from ulfm_job import Job, arguments_of, run_rounds, skip_without_ulfm  # noqa: E
 parser = arguments_of(__doc__, 5)
 parser.add_argument("what", choices=["kill", "join", "replace", "door"], nargs="?", default="kill")
 parser.add_argument("--transport", choices=["mpi", "tcp", "both"], default="mpi")
+parser.add_argument("--victims", help="ranks, separated by commas")
 options = parser.parse_args()
 skip_without_ulfm()
 TRANSPORTS = ["mpi", "tcp"] if options.transport == "both" else [options.transport]
@@ -49,7 +51,8 @@ class Round:
     def act(self):
         if options.what == "kill":
             time.sleep(0.2 * self.draw.random())
-            for victim in self.draw.sample(range(options.ranks), self.draw.randint(1, 2)):
+            drawn = self.draw.sample(range(options.ranks), self.draw.randint(1, 2))
+            for victim in options.victims.split(",") if options.victims else drawn:
                 self.kill(str(victim))
                 time.sleep(self.draw.choice([0, 0.005, 0.03]))
         if options.what in ("join", "door"):

@@ -110,6 +110,12 @@ std::optional<meeting> meet(const attempt& mine) {
   return std::nullopt;
 }
 
+bool somebody_died(const meeting& those) {
+  int before = 0;
+  MPI_Comm_size(world().all, &before);
+  return those.all.size() < static_cast<std::size_t>(before);
+}
+
 // With the ranks that were asked for; what it is given is used up.
 MPI_Comm in_order(const meeting& those, const attempt& mine) {
   const bool is_so = std::equal(those.all.begin(), those.all.end(), mine.members.begin(), mine.members.end(),
@@ -145,6 +151,7 @@ result connect_those(const attempt& mine) {
       if (missing == mine.members.end()) return {in_order(*now, mine)};
       if (missing == mine.members.begin()) {
         world().library->retire(now->made);
+        if (somebody_died(*now)) return {};  // that one, for all that is known
         return {MPI_COMM_NULL, std::nullopt, false, true};
       }
       const auto taken =
