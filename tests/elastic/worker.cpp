@@ -76,10 +76,19 @@ struct model {
     parts.add("count", std::span(&count, 1));
     parts.add("weights", weights.span());
     parts.add("ballast", ballast.span());
+    parts.replay({std::as_writable_bytes(gradient.span()), std::as_writable_bytes(std::span(brought))},
+                 [this] { learn(); });
+  }
+
+  void learn() {
+    for (std::size_t k = 0; k < weights.size(); ++k) weights[k] += gradient[k];
+    used += brought[0];
+    count += brought[1];
   }
 
   std::uint64_t used = 0;
   std::uint64_t count = 0;
+  std::uint64_t brought[2] = {};  // by the last step: to both
   muster::buffer<float> weights;
   muster::buffer<float> gradient;
   muster::buffer<std::uint8_t> ballast;
@@ -133,11 +142,10 @@ void train(muster::context& context, const words& asked) {
     std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(asked.work));
     for (float& g : learned.gradient) g = static_cast<float>(batch.samples.size());
     muster::allreduce(now.group(), learned.gradient.span(), muster::sum);
-    std::uint64_t both[2] = {mine, batch.samples.size()};
-    muster::allreduce(now.group(), both, muster::sum);
-    for (std::size_t k = 0; k < learned.weights.size(); ++k) learned.weights[k] += learned.gradient[k];
-    learned.used += both[0];
-    learned.count += both[1];
+    learned.brought[0] = mine;
+    learned.brought[1] = batch.samples.size();
+    muster::allreduce(now.group(), learned.brought, muster::sum);
+    learned.learn();
     if (asked.steps) {
       const auto at = std::chrono::nanoseconds(muster::clock::now().time_since_epoch()).count();
       say("step " + std::to_string(now.number()) + " " + std::to_string(now.generation()) + " " +
