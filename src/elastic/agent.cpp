@@ -249,7 +249,7 @@ void agent::write_records(const std::stop_token& stop) {
 std::optional<elastic::generation_record> agent::next_group(clock::time_point until) {
   std::unique_lock held(mutex_);
   changed_.wait_until(held, until, [this] { return to_form_ || over_; });
-  if (over_) throw elastic::departure(over_->why, over_->text);
+  if (over_) throw elastic::departure(over_->why, over_->text, over_->first);
   return std::exchange(to_form_, std::nullopt);
 }
 

@@ -423,7 +423,10 @@ std::string membership::name(member_id who) const {
 void membership::finish(ending why, const std::string& text) {
   if (ended_) return;
   ended_ = true;
-  actions_.emplace_back(act::end{why, text});
+  const auto first = std::find_if(record_.members.begin(), record_.members.end(), [this](const member& one) {
+    return !dead_.contains(one.id) && !suspects_.contains(one.id);
+  });
+  actions_.emplace_back(act::end{why, text, first != record_.members.end() && first->id == self_.id});
 }
 
 }  // namespace muster::inline v0::elastic

@@ -12,8 +12,8 @@
 namespace muster::inline v0::detail {
 namespace {
 
-constexpr std::chrono::seconds for_words{5};
-constexpr int attempts = 3;
+constexpr std::chrono::seconds for_agreement{5};
+constexpr int attempts_to_agree = 3;
 // All members are to hear of the step before they are there.
 constexpr std::chrono::milliseconds notice_of_snapshot{30};
 
@@ -28,7 +28,7 @@ state_follower::state_follower(state& of, std::span<const std::string> cards, st
                                const std::function<bool()>& given_up)
     : replays_(of.replays()), replicated_(replicated_bytes(of)), brought_(brought_bytes(of)) {
   if (replays_.empty()) throw error(error_kind::other, "no owner of the state says how steps are done again");
-  for (int left = attempts; left > 0; --left) {
+  for (int left = attempts_to_agree; left > 0; --left) {
     sources_.clear();
     try {
       agree(of, cards, token, given_up);
@@ -41,7 +41,7 @@ state_follower::state_follower(state& of, std::span<const std::string> cards, st
 
 void state_follower::agree(state& of, std::span<const std::string> cards, std::string_view token,
                            const std::function<bool()>& given_up) {
-  const auto until = clock::now() + for_words;
+  const auto until = clock::now() + for_agreement;
   const auto mine = describe_state(of);
   std::uint64_t furthest = 0;
   std::uint64_t shortest = static_cast<std::uint64_t>(clock::duration(notice_of_snapshot).count());

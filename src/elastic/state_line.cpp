@@ -11,17 +11,17 @@
 namespace muster::inline v0::detail {
 namespace {
 
-constexpr std::size_t piece = std::size_t{256} << 10;
-constexpr std::chrono::milliseconds between_looks{20};
+constexpr std::size_t piece_bytes = std::size_t{256} << 10;
+constexpr std::chrono::milliseconds between_questions{20};
 
 }  // namespace
 
 std::uint64_t state_share::size(std::uint64_t whole) const noexcept {
-  const std::uint64_t pieces_of_all = (whole + piece - 1) / piece;
+  const std::uint64_t pieces_of_all = (whole + piece_bytes - 1) / piece_bytes;
   if (which >= pieces_of_all) return 0;
   const std::uint64_t mine = (pieces_of_all - which + of - 1) / of;
   const bool has_last = (pieces_of_all - 1) % of == which;
-  return mine * piece - (has_last ? pieces_of_all * piece - whole : 0);
+  return mine * piece_bytes - (has_last ? pieces_of_all * piece_bytes - whole : 0);
 }
 
 std::vector<std::span<std::byte>> state_share::pieces(std::span<const std::span<std::byte>> whole) const {
@@ -29,8 +29,8 @@ std::vector<std::span<std::byte>> state_share::pieces(std::span<const std::span<
   std::size_t at = 0;  // in all of it
   for (auto rest : whole) {
     while (!rest.empty()) {
-      const std::size_t length = std::min(rest.size(), piece - at % piece);
-      if (at / piece % of == which) mine.push_back(rest.first(length));
+      const std::size_t length = std::min(rest.size(), piece_bytes - at % piece_bytes);
+      if (at / piece_bytes % of == which) mine.push_back(rest.first(length));
       rest = rest.subspan(length);
       at += length;
     }
@@ -81,7 +81,7 @@ void state_line::wait(short events, clock::time_point until) const {
   do {
     if (given_up_()) throw socket_error(ECANCELED, "nobody waits for it any more");
     if (clock::now() >= until) throw socket_error(ETIMEDOUT, socket_.peer().to_string() + " says nothing");
-  } while (!wait_for(socket_.file(), events, std::min(until, clock::now() + between_looks)));
+  } while (!wait_for(socket_.file(), events, std::min(until, clock::now() + between_questions)));
 }
 
 void state_line::read(std::span<std::byte> into, clock::time_point until) {

@@ -12,13 +12,13 @@
 namespace muster::inline v0::detail {
 namespace {
 
-constexpr std::chrono::milliseconds between_looks{50};
-constexpr std::chrono::seconds for_words{5};
+constexpr std::chrono::milliseconds between_visits{50};
+constexpr std::chrono::seconds for_answers{5};
 constexpr std::chrono::seconds for_bytes{30};  // in which one message is taken
 constexpr std::chrono::seconds for_a_state{2};
 constexpr std::size_t most_followers = 16;
 
-void copy(std::span<const std::span<std::byte>> pieces, std::span<std::byte> to) {
+void copy_all(std::span<const std::span<std::byte>> pieces, std::span<std::byte> to) {
   std::size_t at = 0;
   for (const auto& one : pieces) {
     std::memcpy(to.data() + at, one.data(), one.size());
@@ -89,7 +89,7 @@ void state_server::give(follower& one, const state& of) {
   if (!one.has_snapshot) {
     const auto pieces = one.share.pieces(replicated_bytes(of));
     if (of.steps() != one.at || size_of(pieces) != one.snapshot.size()) return cut(one);
-    copy(pieces, one.snapshot);
+    copy_all(pieces, one.snapshot);
     one.has_snapshot = true;
     const state_message head{state_message::kind::snapshot, one.at, 0, one.snapshot.size()};
     put(one, head, std::move(one.snapshot));
@@ -106,7 +106,7 @@ void state_server::give(follower& one, const state& of) {
     one.spare.pop_back();
   }
   copied.resize(bytes);  // new memory only while the follower falls back
-  copy(pieces, copied);
+  copy_all(pieces, copied);
   put(one, {state_message::kind::step, of.steps(), 0, bytes}, std::move(copied));
 }
 
@@ -127,7 +127,7 @@ void state_server::listen(const std::stop_token& stop) {
   std::vector<pollfd> watched;
   for (const auto& door : doors_) watched.push_back({door.file(), POLLIN, 0});
   while (!stop.stop_requested()) {
-    (void)::poll(watched.data(), watched.size(), static_cast<int>(between_looks.count()));
+    (void)::poll(watched.data(), watched.size(), static_cast<int>(between_visits.count()));
     const std::lock_guard held(mutex_);
     std::erase_if(followers_, [](const follower& one) { return one.done.load(); });
     for (const auto& door : doors_) {
@@ -165,7 +165,7 @@ void state_server::admit(follower& one, state_line& line, const std::stop_token&
   line.socket().set_no_delay();
   if (is_own(line.socket().peer())) line.socket().set_unpaced();
   auto talk = handshake::answer(secret_, 0);
-  line.meet(talk, clock::now() + for_words);
+  line.meet(talk, clock::now() + for_answers);
   state_offer offer;
   {
     std::unique_lock held(mutex_);
@@ -177,8 +177,8 @@ void state_server::admit(follower& one, state_line& line, const std::stop_token&
   std::vector<room> spare(2, room(share.size(offer.brought)));
   offer.steps = steps_;
   offer.step_time = static_cast<std::uint64_t>(step_time_.load(std::memory_order_relaxed));
-  line.write_value(offer, clock::now() + for_words);
-  const auto at = line.read_value<std::uint64_t>(clock::now() + for_words);
+  line.write_value(offer, clock::now() + for_answers);
+  const auto at = line.read_value<std::uint64_t>(clock::now() + for_answers);
   bool in_time = false;
   {
     const std::lock_guard held(mutex_);
@@ -193,7 +193,7 @@ void state_server::admit(follower& one, state_line& line, const std::stop_token&
       --following_;
     }
   }
-  line.write_value(std::uint64_t{in_time ? 1u : 0u}, clock::now() + for_words);
+  line.write_value(std::uint64_t{in_time ? 1u : 0u}, clock::now() + for_answers);
   if (!in_time) throw error(error_kind::other, "the step that it asked for is over");
 }
 

@@ -3,10 +3,11 @@
 // it.
 //
 // usage: test_elastic_worker [--samples N] [--batch N] [--epochs N] [--values N] [--work MILLISECONDS] [--ballast MB]
-//                            [--steps]
+//                            [--steps] [--checkpoint FOLDER]
 //   --values   floats of the model, which are reduced in each step and copied to those that join
 //   --ballast  more of the state, which is copied alone
 //   --work     what each step takes beside that
+//   --checkpoint  goes on from what is saved there, and saves after each epoch: "saves PROCESS", then "saved"
 //   --steps    says when each step is committed: "step NUMBER GENERATION RANKS NANOSECONDS"
 // It says "ready PROCESS" when it has a group, "rebuilt GENERATION RANK SIZE ORIGINS" for each, "done CHECKSUM STEPS
 // GENERATION" at the end, "ended STATUS TEXT" for other ends; "wrong TEXT" when the state is not what it must be.
@@ -16,6 +17,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -25,6 +27,7 @@
 #include <muster/core/hash.hpp>
 #include <muster/data/loader.hpp>
 #include <muster/elastic/elastic.hpp>
+#include <muster/train/checkpoint.hpp>
 
 #include "elastic/numbers.hpp"
 
@@ -38,6 +41,7 @@ struct words {
   double work = 10;
   std::size_t ballast = 0;  // bytes
   bool steps = false;
+  std::string checkpoint;
 };
 
 words read_words(int argc, char** argv) {
@@ -52,6 +56,7 @@ words read_words(int argc, char** argv) {
     if (name == "--work") read.work = number();
     if (name == "--ballast") read.ballast = static_cast<std::size_t>(number() * 1e6);
     if (name == "--steps") read.steps = true;
+    if (name == "--checkpoint" && i + 1 < argc) read.checkpoint = argv[++i];
   }
   return read;
 }
@@ -115,9 +120,12 @@ void train(muster::context& context, const words& asked) {
   muster::state state{learned, loader.cursor()};
   const generations told;
   std::uint64_t rebuilt = 0;
+  std::optional<muster::checkpoint> store;
+  if (!asked.checkpoint.empty()) store.emplace(asked.checkpoint);
   muster::elastic::session_options options;
-  options.on_rebuild = [&rebuilt](muster::group&, const muster::elastic::change& what) {
+  options.on_rebuild = [&](muster::group& ranks, const muster::elastic::change& what) {
     ++rebuilt;
+    if (store && state.steps() == 0 && store->load(ranks, state)) say("goes on after " + std::to_string(state.steps()));
     std::string origins;
     for (const int rank : what.origin) origins += (origins.empty() ? "" : ",") + std::to_string(rank);
     say("rebuilt " + std::to_string(what.generation) + " " + std::to_string(what.rank) + " " +
@@ -152,7 +160,15 @@ void train(muster::context& context, const words& asked) {
           std::to_string(now.group().size()) + " " + std::to_string(at));
     }
   };
-  while (session.run(state, step, {.epochs = asked.epochs})) check();
+  while (session.run(state, step, {.epochs = asked.epochs})) {
+    check();
+    if (!store) continue;
+    session.evaluate(state, [&](muster::step& now) {
+      say("saves " + std::to_string(state.steps()));
+      store->save(now.group(), state);
+      say("saved");
+    });
+  }
   std::uint64_t wanted = 0;
   for (std::uint64_t epoch = 0; epoch < asked.epochs; ++epoch) {
     for (std::uint64_t id = 0; id < asked.samples; ++id) wanted += mark_of(id, epoch);

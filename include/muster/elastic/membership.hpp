@@ -78,6 +78,7 @@ struct form {
 struct end {
   ending why;
   std::string text;
+  bool first = false;  ///< of those that end alike, as far as this member knows: one of them
 };
 }  // namespace act
 using action = std::variant<act::say, act::swap, act::stop, act::halt, act::kill, act::note, act::form, act::end>;
