@@ -3,7 +3,7 @@
 
 usage: elastic.py --program build/release/tests/elastic/test_elastic_worker [--kills 200] [--stops 10] [--torch PYTHON]
        elastic.py --program ... --idle 10       what the threads beside the ranks' take when nothing happens
-       elastic.py --program ... --state 500     megabytes to one that joins over tcp, and the same by a plain connection
+       elastic.py --program ... --state 500     megabytes to one that joins two others, and the same by a plain connection
 
 Three workers, 200,000 floats reduced in each step and 10 ms of work beside that, on one host. A rank is killed at a random
 moment; the time is that from the signal to the end of the first step that all survivors have done without it. Then another
@@ -51,7 +51,7 @@ class Worker(Process):
         host = "auto" if options.hosts == "one" else f"host-{number}"
         environment = dict(RANK=str(min(number, job.ranks - 1)), WORLD_SIZE=str(job.ranks), MUSTER_ELASTIC="on", MUSTER_JOB=job.name,
                            MUSTER_RENDEZVOUS=f"file:{job.folder}", MUSTER_HOST=host,
-                           MUSTER_LOG_LEVEL="warning" if more else "error")
+                           MUSTER_LOG_LEVEL="info" if more else "error", MUSTER_LOG_RANKS="all")
         self.started = time.monotonic_ns()
         words = ["--samples", "1000", "--batch", "48", "--epochs", ENDLESS, "--values", "200000", "--work", "10", "--steps",
                  *more]
@@ -213,27 +213,34 @@ def plain_tcp(size):
 
 
 def states(megabytes, rounds):
-    """Seconds that the state takes to one that joins, as rank 0 tells it, and by a plain connection, in turns."""
-    by_us, plain = [], []
+    """By round: seconds that the state takes to one that joins a job of two, and by a plain connection; seconds that the
+    two stand still for it."""
+    by_us, plain, pause = [], [], []
     options.hosts = "each"
     for _ in range(rounds):
         plain.append(plain_tcp(int(megabytes * 1e6)))
-        job = Job(1, "--ballast", str(megabytes))
+        job = Job(2, "--ballast", str(megabytes))
         try:
-            job.crew[0].expect("ready")
+            for worker in job.crew:
+                worker.expect("ready")
+            time.sleep(0.5)
+            others = list(job.crew)
             joined = job.add()
-            joined.first_after(0, 2)
-            for _ in range(2):  # it tells of the first step when that has ended
-                job.crew[0].first_after(time.monotonic_ns(), 2)
-            job.crew[0].process.kill()
-            job.crew[0].end()
-            told = re.search(r"state ([0-9.]+),", job.crew[0].errors)
+            joined.first_after(0, 3)
+            for worker in others:
+                worker.first_after(time.monotonic_ns(), 3)
+                moments = [at for _, _, at in worker.steps]
+                gaps = [b - a for a, b in zip(moments, moments[1:])]
+                pause.append((max(gaps) - statistics.median(gaps)) * 1e-9)
+            joined.process.kill()
+            joined.end()
+            told = re.search(r"bytes of state came in ([0-9.]+) ms", joined.errors)
             if told is None:
-                raise Failure(f"rank 0 does not tell of the change: {job.crew[0].errors}")
+                raise Failure(f"who joined does not tell of the state: {joined.errors}")
             by_us.append(float(told.group(1)) * 1e-3)
         finally:
             job.close()
-    return by_us, plain
+    return by_us, plain, pause
 
 
 def torchrun(count):
@@ -268,12 +275,14 @@ if options.idle is not None:
     sys.exit()
 if options.state is not None:
     try:
-        ours, raw = states(options.state, options.rounds)
+        ours, raw, still = states(options.state, options.rounds)
     except Failure as failure:
         sys.exit(f"failed: {failure}")
     for one, other in zip(ours, raw):
         print(f"state {one:.3f} s, plain connection {other:.3f} s: {other / one:.2f} of its rate")
     print(f"median {statistics.median(raw) / statistics.median(ours):.2f}   (goal: 0.7)")
+    print(f"pause that the others see of it: median {statistics.median(still) * 1e3:.0f} ms, at most "
+          f"{max(still) * 1e3:.0f} ms   (goal: 100)")
     sys.exit()
 try:
     print(f"{'milliseconds':<46} {'n':>5} {'median':>9} {'95 %':>9} {'most':>9}   goal")

@@ -54,4 +54,20 @@ inline muster::session open_session(muster::context& context, muster::group& wor
   return muster::fixed_session(world);
 }
 
+/// Calls `train`, and `save` on one of those ranks that are left when so many are gone that the job ends.
+template <class Train, class Save>
+void train_or_save(Train&& train, Save&& save) {
+#ifdef MUSTER_HAS_TCP
+  try {
+    train();
+  } catch (const muster::elastic::departure& gone) {
+    if (gone.should_save()) save();
+    throw;
+  }
+#else
+  (void)save;
+  train();
+#endif
+}
+
 }  // namespace examples

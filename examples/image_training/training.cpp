@@ -5,6 +5,7 @@
 
 #include <muster/comm/collectives/allreduce.hpp>
 #include <muster/core/atomic_file.hpp>
+#include <muster/core/log.hpp>
 #include <muster/core/progress.hpp>
 #include <muster/elastic/session.hpp>
 #include <muster/train/arena.hpp>
@@ -84,6 +85,15 @@ class run {
     else
       print_results(tracker_, chosen_, accuracy(), top5_);
     write_report(tracker_, chosen_, loader_.name(), top5_);
+  }
+
+  /// For a training that goes on when there are ranks again: of this one alone.
+  void save_what_is_left(muster::group& self) {
+    if (!store_) return;
+    store_->save(self, *state_, accuracy());
+    muster::set_log_rank(self.rank());  // alone now, and heard
+    muster::log(muster::log_level::warning, "saved after step " + std::to_string(state_->steps()) + " in " +
+                                                store_->folder() + "; --resume goes on from there");
   }
 
  private:
@@ -242,7 +252,8 @@ int run_program(int argc, char** argv, const program& which) {
         require_same_everywhere(world, data);
         return train_served(context, world, data, chosen);
       }
-      run(context, world, data, chosen).train();
+      run job(context, world, data, chosen);
+      examples::train_or_save([&] { job.train(); }, [&] { job.save_what_is_left(world); });
     });
   });
 }

@@ -4,11 +4,12 @@
 #include <sys/eventfd.h>
 
 #include <algorithm>
-#include <sstream>
 
 #include <muster/core/error.hpp>
 #include <muster/core/log.hpp>
 #include <muster/elastic/elastic.hpp>
+
+#include "card.hpp"
 
 namespace muster::inline v0::detail {
 namespace {
@@ -17,20 +18,6 @@ constexpr std::string_view record_key = "elastic/record";
 // A watch is made anew this often: so soon an agent can end.
 constexpr std::chrono::milliseconds watch_slice{100};
 constexpr seconds for_a_swap{2.0};
-
-// "process started udp-port addresses", see conductor.
-struct card {
-  process_identity process;
-  std::string place;
-};
-
-card read_card(const std::string& text) {
-  std::istringstream words(text);
-  card read;
-  words >> read.process.process >> read.process.started;
-  std::getline(words >> std::ws, read.place);
-  return read;
-}
 
 }  // namespace
 
@@ -114,7 +101,7 @@ void agent::run(const std::stop_token& stop) {
 const life* agent::life_of(const elastic::member& who) {
   if (who.host != self_.host || who.id == self_.id) return nullptr;
   auto found = lives_.find(who.id);
-  if (found == lives_.end()) found = lives_.emplace(who.id, life(read_card(who.card).process)).first;
+  if (found == lives_.end()) found = lives_.emplace(who.id, life(member_card::decode(who.card).process)).first;
   return &found->second;
 }
 
@@ -139,8 +126,9 @@ void agent::look_at_signals(clock::time_point now) {
   int rank = 0;
   for (const auto& one : protocol_.record().members) {
     const auto reason = protocol_.reason_for(one.id);
-    text += " rank " + std::to_string(rank++) + " is process " + std::to_string(read_card(one.card).process.process) +
-            (one.id == self_.id ? " (this one)" : "") + (reason.empty() ? "" : " (" + reason + ")") + ";";
+    text += " rank " + std::to_string(rank++) + " is process " +
+            std::to_string(member_card::decode(one.card).process.process) + (one.id == self_.id ? " (this one)" : "") +
+            (reason.empty() ? "" : " (" + reason + ")") + ";";
   }
   text += " " + std::to_string(protocol_.record().waiting.size()) + " wait to join";
   log(log_level::error, text);  // at whatever level: somebody asked
@@ -160,7 +148,8 @@ void agent::perform(const elastic::act::say& a) {
     if (to.id == self_.id) return;
     auto found = places_.find(to.id);
     if (found == places_.end())
-      found = places_.emplace(to.id, words_->read_place(read_card(to.card).place, to.host == self_.host)).first;
+      found =
+          places_.emplace(to.id, words_->read_place(member_card::decode(to.card).words, to.host == self_.host)).first;
     words_->send(text, found->second);
   };
   for (const auto& one : protocol_.record().members) tell(one);
@@ -187,7 +176,7 @@ void agent::perform(const elastic::act::stop& a) {
 void agent::perform(const elastic::act::halt& a) { halt_.store(a.step, std::memory_order_release); }
 
 void agent::perform(const elastic::act::kill& a) {
-  log(log_level::warning, "process " + std::to_string(read_card(a.who.card).process.process) +
+  log(log_level::warning, "process " + std::to_string(member_card::decode(a.who.card).process.process) +
                               " of this host is killed (" + protocol_.reason_for(a.who.id) + ")");
   if (const auto* const its = life_of(a.who)) its->kill();
 }
@@ -260,7 +249,7 @@ void agent::write_records(const std::stop_token& stop) {
 std::optional<elastic::generation_record> agent::next_group(clock::time_point until) {
   std::unique_lock held(mutex_);
   changed_.wait_until(held, until, [this] { return to_form_ || over_; });
-  if (over_) throw elastic::departure(over_->why, over_->text);
+  if (over_) throw elastic::departure(over_->why, over_->text, over_->first);
   return std::exchange(to_form_, std::nullopt);
 }
 
@@ -297,6 +286,21 @@ void agent::suspect(elastic::member_id who, const std::string& why) {
 
 void agent::leave() {
   post([this](clock::time_point now) { protocol_.leave(now); });
+}
+
+void agent::ready() {
+  post([this](clock::time_point now) { protocol_.ready(now); });
+}
+
+std::vector<elastic::member> agent::hosts() const {
+  const std::lock_guard held(mutex_);
+  if (protocol_.is_member() || protocol_.record().generation == 0) return {};
+  return protocol_.record().members;
+}
+
+bool agent::has_news() const {
+  const std::lock_guard held(mutex_);
+  return to_form_ || over_;
 }
 
 void agent::wait_at(const std::string& door) {

@@ -1,5 +1,6 @@
 #include "conductor.hpp"
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 
@@ -11,6 +12,7 @@
 #include <muster/core/log.hpp>
 
 #include "../comm/net/handshake.hpp"
+#include "card.hpp"
 #include "state_transfer.hpp"
 
 namespace muster::inline v0::detail {
@@ -18,7 +20,9 @@ namespace {
 
 // A member that is done waits so long for the others to be done too.
 constexpr seconds for_the_others{2.0};
-constexpr seconds for_ends{2.0};  // of killed processes of this host
+constexpr seconds for_ends{2.0};                       // of killed processes of this host
+constexpr std::chrono::milliseconds between_looks{5};  // of one that waits to join
+constexpr seconds for_the_last_step{2.0};              // to come from those that have stopped to take this process in
 
 elastic::member_id draw_identity() {
   elastic::member_id id = 0;
@@ -120,11 +124,12 @@ void elastic_conductor::join_job() {
   site_.token = common_token(store, configuration, until);
   auto words = std::make_unique<datagram_socket>(configuration.value(setting::interface),
                                                  configuration.origin(setting::interface), site_.token);
-  const auto process = process_identity::own();
   self_.id = draw_identity();
   self_.host = digest().add(host_identity(configuration)).add(process_numbers()).value();
   self_.order = static_cast<std::uint64_t>(launch.rank);
-  self_.card = std::to_string(process.process) + " " + std::to_string(process.started) + " " + words->place();
+  server_ = std::make_unique<state_server>(configuration.value(setting::interface),
+                                           configuration.origin(setting::interface), site_.token);
+  self_.card = member_card{process_identity::own(), words->place(), server_->card()}.encode();
   doors_.emplace(configuration.value(setting::interface), configuration.origin(setting::interface));
   self_.door = door_card(*doors_, configuration);
   agent_ = std::make_unique<agent>(std::move(store), std::move(words), self_, policy,
@@ -166,6 +171,7 @@ std::uint64_t elastic_conductor::progress_of(const state& of) noexcept {
 void elastic_conductor::committed(const state& of) noexcept {
   agent_->committed(progress_of(of), of.position().at.position);
   agent_->worked(work_);
+  server_->committed(of);
   if (first_step_) tell_first_step();
 }
 
@@ -174,7 +180,7 @@ void elastic_conductor::prepare(state& of) {
   const auto began = clock::now();
   for (;;) {
     if (group_ || stopped_) stop_present(of);
-    const auto next = agent_->next_group(clock::now() + std::chrono::seconds(1));
+    const auto next = next_group(of);
     if (!next) continue;
     try {
       build(of, *next);
@@ -188,11 +194,66 @@ void elastic_conductor::prepare(state& of) {
   }
 }
 
+// One that is not in yet gets nearer to where the others are, while it waits.
+std::optional<elastic::generation_record> elastic_conductor::next_group(state& of) {
+  if (stopped_) return agent_->next_group(clock::now() + std::chrono::seconds(1));
+  const bool has_waited = follow(of);
+  auto next = agent_->next_group(clock::now() + (has_waited ? clock::duration{} : between_looks));
+  if (next && follower_) {
+    follower_->finish(next->generation - 1, deadline_after(for_the_last_step));
+    has_followed_ = follower_->at() != 0;
+    if (has_followed_) {
+      log(log_level::info, "joins after step " + std::to_string(follower_->at()) + ": " +
+                               std::to_string(follower_->bytes()) + " bytes of state came in " +
+                               milliseconds(seconds(follower_->span()).count()) + " ms while the others went on, " +
+                               std::to_string(follower_->repeated()) + " steps were done again");
+    }
+    follower_.reset();
+  }
+  return next;
+}
+
+// Whether that took some time.
+bool elastic_conductor::follow(state& of) {
+  if (!follower_ && !begin_to_follow(of)) return false;
+  const auto present = agent_->hosts();
+  const auto is_present = [&](elastic::member_id id) {
+    return std::any_of(present.begin(), present.end(), [id](const elastic::member& one) { return one.id == id; });
+  };
+  const bool goes_on = (present.empty() || std::all_of(hosts_.begin(), hosts_.end(), is_present)) &&
+                       follower_->advance(clock::now() + between_looks);
+  if (!goes_on || follower_->is_there()) say_ready();
+  return goes_on;
+}
+
+bool elastic_conductor::begin_to_follow(state& of) {
+  if (is_ready_) return false;
+  std::vector<std::string> cards;
+  for (const auto& one : agent_->hosts()) {
+    hosts_.push_back(one.id);
+    cards.push_back(member_card::decode(one.card).state);
+  }
+  if (cards.empty() && !of.replays().empty()) return false;
+  try {
+    follower_.emplace(of, cards, site_.token, [this] { return agent_->has_news(); });
+    return true;
+  } catch (const error& failed) {
+    log(log_level::debug, std::string("the state will be copied while the others wait: ") + failed.what());
+    say_ready();
+    return false;
+  }
+}
+
+void elastic_conductor::say_ready() {
+  if (!std::exchange(is_ready_, true)) agent_->ready();
+}
+
 // The promise that the protocol rests on: whatever of this generation still comes, this rank is not in it any more.
 void elastic_conductor::stop_present(const state& of) {
   if (stopped_) return;
   stopped_ = true;
   watch_ = {};
+  server_->pause(record_.generation);
   if (group_) {
     if (options_.before_rebuild) options_.before_rebuild();
     retire_group();
@@ -264,8 +325,11 @@ void elastic_conductor::build(state& of, const elastic::generation_record& next)
   try {
     connect(next);
     const bool is_blank = !holds_ && next.step > self_.step;
-    const auto moved = transfer_state(*group_, of, holds_, is_blank);
+    const auto moved =
+        transfer_state(*group_, of, {.may_hold = holds_, .in_place = is_blank, .followed = has_followed_});
     holds_ = true;
+    has_followed_ = false;
+    server_->present(of, moved.copied);
     agent_->committed(progress_of(of), of.position().at.position);
     watch_.same_state = clock::now();
     report(moved.copied);

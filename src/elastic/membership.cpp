@@ -136,6 +136,13 @@ void membership::leave(clock::time_point now) {
   look(now);
 }
 
+void membership::ready(clock::time_point now) {
+  if (ended_ || ready_) return;
+  ready_ = true;
+  said_ = now;
+  say();
+}
+
 void membership::wait_at(std::string door) { self_.door = std::move(door); }
 
 // ---- before it is in ----
@@ -277,13 +284,28 @@ void membership::look_for_a_wish(clock::time_point now) {
     furthest = std::max(furthest, said.step);
     if (*record_.rank_of(one.id) < *record_.rank_of(self_.id) && !dead_.contains(one.id)) first = false;
   }
-  const bool room = record_.members.size() < static_cast<std::size_t>(policy_.max);
-  for (const auto& one : record_.waiting) wish = wish || (room && is_heard(now, one.id));
+  if (joiners_wish(now)) wish = true;
   if (!wish || !first) return;
   halt_ = furthest + 2;
   actions_.emplace_back(act::halt{halt_});
   said_ = now;
   say();
+}
+
+// One that is ready waits a little for others that are not yet, so that the group changes once for all of them.
+bool membership::joiners_wish(clock::time_point now) {
+  if (record_.members.size() >= static_cast<std::size_t>(policy_.max)) return false;
+  bool ready = false;
+  bool coming = false;
+  for (const auto& one : record_.waiting) {
+    if (is_heard(now, one.id)) (is_ready(one.id) ? ready : coming) = true;
+  }
+  if (!ready || !coming) {
+    ready_since_.reset();
+    return ready;
+  }
+  if (!ready_since_) ready_since_ = now;
+  return now - *ready_since_ > policy_.silence;
 }
 
 // All see the same words, and so the slow one too: it leaves as one that wants to, and no step is lost by it.
@@ -347,6 +369,7 @@ word membership::own_word() {
   mine.stopped = stopped_;
   mine.leaving = leaving_;
   mine.blank = blank_;
+  mine.ready = ready_;
   mine.step = step_;
   mine.cursor = cursor_;
   mine.halt = halt_;
@@ -368,6 +391,11 @@ const word& membership::word_of(member_id who) const {
 bool membership::is_heard(clock::time_point now, member_id who) const {
   const auto seen = views_.find(who);
   return seen != views_.end() && now - seen->second.heard <= policy_.silence;
+}
+
+bool membership::is_ready(member_id who) const {
+  const auto seen = views_.find(who);
+  return seen != views_.end() && seen->second.last.ready;
 }
 
 bool membership::may_go() const {
@@ -395,7 +423,10 @@ std::string membership::name(member_id who) const {
 void membership::finish(ending why, const std::string& text) {
   if (ended_) return;
   ended_ = true;
-  actions_.emplace_back(act::end{why, text});
+  const auto first = std::find_if(record_.members.begin(), record_.members.end(), [this](const member& one) {
+    return !dead_.contains(one.id) && !suspects_.contains(one.id);
+  });
+  actions_.emplace_back(act::end{why, text, first != record_.members.end() && first->id == self_.id});
 }
 
 }  // namespace muster::inline v0::elastic

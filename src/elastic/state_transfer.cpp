@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <muster/comm/collectives/allgather.hpp>
+#include <muster/comm/collectives/allreduce.hpp>
 #include <muster/comm/collectives/broadcast.hpp>
 #include <muster/core/crc32c.hpp>
 #include <muster/core/error.hpp>
@@ -25,6 +26,7 @@ struct standing {
   state::run_start run;
   std::uint64_t in_run;
   std::uint64_t may_hold;
+  std::uint64_t followed;
 };
 static_assert(std::is_trivially_copyable_v<standing>);
 
@@ -41,34 +43,46 @@ std::span<std::uint8_t> numbers(std::span<T> of) {
   return {reinterpret_cast<std::uint8_t*>(of.data()), of.size_bytes()};
 }
 
+std::uint64_t digest_of(std::span<const std::byte> bytes) {
+  constexpr std::size_t step = std::size_t{64} << 10;
+  digest all;
+  for (std::size_t at = 0; at < bytes.size(); at += step)
+    all.add(std::uint64_t{crc32c(bytes.subspan(at, std::min(step, bytes.size() - at)))});
+  return all.value();
+}
+
+// A part of a part.
+struct piece {
+  std::span<std::byte> bytes;
+  std::size_t part;
+  std::size_t at;  // in it
+  bool travels;
+};
+
 class transfer {
  public:
   transfer(group& ranks, state& of)
       : ranks_(ranks), of_(of), parts_(of.parts()), rank_(static_cast<std::size_t>(ranks.rank())) {}
 
-  transfer_result run(bool may_hold, bool in_place) {
+  transfer_result run(const transfer_part& part) {
     const auto& run = of_.run();
-    standing mine{of_.position(), run.value_or(state::run_start{}), run ? 1u : 0u, may_hold ? 1u : 0u};
+    standing mine{of_.position(), run.value_or(state::run_start{}), run ? 1u : 0u, part.may_hold ? 1u : 0u,
+                  part.followed ? 1u : 0u};
     std::vector<standing> all(static_cast<std::size_t>(ranks_.size()));
     allgather(ranks_, numbers(std::span(&mine, 1)), numbers(std::span(all)));
     find_holders(all);
     if (holders_.size() == all.size()) return {};
-    const bool holds = std::find(holders_.begin(), holders_.end(), static_cast<int>(rank_)) != holders_.end();
-    for (const auto& part : parts_) {
-      names_.add(part.name).add(static_cast<std::uint64_t>(part.kind));
-      if (part.kind == state_kind::replicated) wanted_.push_back(&part);
+    agree_on_parts();
+    measure(part.in_place);
+    if (std::any_of(all.begin(), all.end(), [](const standing& one) { return one.followed != 0; })) compare();
+    move_all();
+    if (digest_at_holder() != bytes_.value()) {
+      throw error(error_kind::other,
+                  "the state that came from the others is not what they hold (its digest is another); this is a fault "
+                  "of the memory or of the network: start this rank again");
     }
-    announcement said{};
-    if (holds) said = {names_.value(), wanted_.size()};
-    broadcast(ranks_, numbers(std::span(&said, 1)), holders_.front());
-    if (said.names != names_.value() || said.parts != wanted_.size()) {
-      throw configuration_error(
-          "the state of this rank has other parts than that of the others (every rank makes its state of the same "
-          "owners in the same order); look at how it is made");
-    }
-    if (!holds) return take(all[static_cast<std::size_t>(holders_.front())], in_place);
-    give();
-    return {};
+    if (place_) return {};
+    return adopt(all[static_cast<std::size_t>(holders_.front())]);
   }
 
  private:
@@ -87,9 +101,69 @@ class transfer {
     }
   }
 
-  // Chunks of all parts, one after the other: who sends one is the next of the holders. While one travels, the one
-  // before is added to the digest.
-  void move_all(std::span<std::byte> bytes) {
+  void agree_on_parts() {
+    const auto found = std::find(holders_.begin(), holders_.end(), static_cast<int>(rank_));
+    if (found != holders_.end()) place_ = static_cast<std::size_t>(found - holders_.begin());
+    digest names;
+    for (const auto& part : parts_) {
+      names.add(part.name).add(static_cast<std::uint64_t>(part.kind));
+      if (part.kind == state_kind::replicated) wanted_.push_back(&part);
+    }
+    announcement said{};
+    if (place_) said = {names.value(), wanted_.size()};
+    broadcast(ranks_, numbers(std::span(&said, 1)), holders_.front());
+    if (said.names != names.value() || said.parts != wanted_.size()) {
+      throw configuration_error(
+          "the state of this rank has other parts than that of the others (every rank makes its state of the same "
+          "owners in the same order); look at how it is made");
+    }
+  }
+
+  // Where every chunk lies here, or goes first. Another holder's copy is the same, byte for byte: it does no harm that
+  // it is received over this one.
+  void measure(bool in_place) {
+    std::vector<std::uint64_t> sizes(wanted_.size());
+    room_.resize(wanted_.size());
+    for (std::size_t i = 0; i < wanted_.size(); ++i) {
+      if (place_ && wanted_[i]->save) room_[i] = wanted_[i]->save();
+      sizes[i] = wanted_[i]->save ? room_[i].size() : wanted_[i]->bytes.size();
+    }
+    broadcast(ranks_, numbers(std::span(sizes)), holders_.front());
+    for (std::size_t i = 0; i < wanted_.size(); ++i) {
+      const auto& part = *wanted_[i];
+      if (!part.save && sizes[i] != part.bytes.size()) {
+        throw configuration_error("part '" + part.name + "' of the state has " + std::to_string(part.bytes.size()) +
+                                  " bytes here (and " + std::to_string(sizes[i]) +
+                                  " at the others); every rank makes the same model");
+      }
+      const bool directly = !part.save && (in_place || place_);
+      if (!directly) room_[i].resize(sizes[i]);
+      const auto whole = directly ? part.bytes : std::span(room_[i]);
+      for (std::size_t at = 0; at < whole.size(); at += chunk)
+        chunks_.push_back({whole.subspan(at, std::min(chunk, whole.size() - at)), i, at, true});
+    }
+  }
+
+  // Chunks that all have already need not travel. Each holder says the digests of some.
+  void compare() {
+    std::vector<std::uint64_t> theirs(chunks_.size());
+    for (std::size_t c = 0; c < chunks_.size(); ++c) {
+      if (place_ && c % holders_.size() == *place_) theirs[c] = digest_of(chunks_[c].bytes);
+    }
+    allreduce(ranks_, std::span(theirs), sum);
+    std::vector<std::uint64_t> missing(chunks_.size());
+    for (std::size_t c = 0; c < chunks_.size(); ++c) {
+      const auto& part = *wanted_[chunks_[c].part];
+      const auto here = part.save ? std::span<std::byte>() : part.bytes.subspan(chunks_[c].at, chunks_[c].bytes.size());
+      if (part.save || (!place_ && digest_of(here) != theirs[c])) missing[c] = 1;
+    }
+    allreduce(ranks_, std::span(missing), sum);
+    for (std::size_t c = 0; c < chunks_.size(); ++c) chunks_[c].travels = missing[c] != 0;
+  }
+
+  // One after the other: who sends one is the next of the holders. While one travels, the one before is added to the
+  // digest.
+  void move_all() {
     struct moving {
       std::span<std::byte> piece;
       work going;
@@ -100,18 +174,14 @@ class transfer {
       bytes_.add(crc32c(under_way.front().piece));
       under_way.pop_front();
     };
-    for (std::size_t at = 0; at < bytes.size(); at += chunk) {
-      const auto piece = bytes.subspan(at, std::min(chunk, bytes.size() - at));
+    std::size_t turn = 0;
+    for (const auto& one : chunks_) {
+      if (!one.travels) continue;
       if (under_way.size() == at_once) settle_first();
-      const int from = holders_[turn_++ % holders_.size()];
-      under_way.push_back({piece, broadcast_async(ranks_, numbers(piece), from)});
+      const int from = holders_[turn++ % holders_.size()];
+      under_way.push_back({one.bytes, broadcast_async(ranks_, numbers(one.bytes), from)});
     }
     while (!under_way.empty()) settle_first();
-  }
-
-  std::uint64_t size_at_holder(std::uint64_t mine) {
-    broadcast(ranks_, numbers(std::span(&mine, 1)), holders_.front());
-    return mine;
   }
 
   std::uint64_t digest_at_holder() {
@@ -120,44 +190,17 @@ class transfer {
     return value;
   }
 
-  // Another holder's copy is the same, byte for byte: it does no harm that it is received over this one.
-  void give() {
-    for (const auto* part : wanted_) {
-      std::vector<std::byte> saved;
-      if (part->save) saved = part->save();
-      std::span<std::byte> bytes = part->save ? std::span(saved) : part->bytes;
-      (void)size_at_holder(bytes.size());
-      move_all(bytes);
-    }
-    (void)digest_at_holder();
-  }
-
-  transfer_result take(const standing& there, bool in_place) {
-    std::vector<std::vector<std::byte>> came;
+  transfer_result adopt(const standing& there) {
     transfer_result done{true, 0};
-    for (const auto* part : wanted_) {
-      const std::uint64_t size = size_at_holder(0);
-      if (!part->save && size != part->bytes.size()) {
-        throw configuration_error("part '" + part->name + "' of the state has " + std::to_string(part->bytes.size()) +
-                                  " bytes here (and " + std::to_string(size) +
-                                  " at the others); every rank makes the same model");
-      }
-      const bool directly = in_place && !part->save;
-      came.emplace_back(directly ? 0 : size);
-      move_all(directly ? part->bytes : std::span(came.back()));
-      done.bytes += size;
-    }
-    if (digest_at_holder() != bytes_.value()) {
-      throw error(error_kind::other,
-                  "the state that came from the others is not what they hold (its digest is another); this is a fault "
-                  "of the memory or of the network: start this rank again");
+    for (const auto& one : chunks_) {
+      if (!one.travels) continue;
+      done.bytes += one.bytes.size();
+      const auto& part = *wanted_[one.part];
+      if (!part.save && !room_[one.part].empty())
+        std::memcpy(part.bytes.data() + one.at, one.bytes.data(), one.bytes.size());
     }
     for (std::size_t i = 0; i < wanted_.size(); ++i) {
-      if (wanted_[i]->save) {
-        wanted_[i]->load(came[i]);
-      } else if (!came[i].empty()) {
-        std::memcpy(wanted_[i]->bytes.data(), came[i].data(), came[i].size());
-      }
+      if (wanted_[i]->save) wanted_[i]->load(room_[i]);
     }
     of_.move_to(there.at);
     of_.follow_run(there.in_run != 0 ? std::optional(there.run) : std::nullopt);
@@ -169,17 +212,18 @@ class transfer {
   const std::vector<state_part> parts_;  // a copy: whoever asks the state for them again gets others
   std::size_t rank_;
   std::vector<int> holders_;
-  std::vector<const state_part*> wanted_;  // of them: the replicated ones
-  digest names_;
+  std::optional<std::size_t> place_;          // of this rank among them
+  std::vector<const state_part*> wanted_;     // of the parts: the replicated ones
+  std::vector<std::vector<std::byte>> room_;  // by wanted part: for what has no place of its own yet
+  std::vector<piece> chunks_;
   digest bytes_;  // of all chunks that were moved
-  std::size_t turn_ = 0;
 };
 
 }  // namespace
 
-transfer_result transfer_state(group& ranks, state& of, bool may_hold, bool in_place) {
-  if (ranks.size() == 1 && may_hold) return {};
-  return transfer(ranks, of).run(may_hold, in_place);
+transfer_result transfer_state(group& ranks, state& of, const transfer_part& mine) {
+  if (ranks.size() == 1 && mine.may_hold) return {};
+  return transfer(ranks, of).run(mine);
 }
 
 }  // namespace muster::inline v0::detail

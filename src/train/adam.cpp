@@ -47,6 +47,7 @@ adam::adam(arena& arena, const adam_options& options)
 
 void adam::apply(double learning_rate) {
   detail::require_learning_rate(learning_rate);
+  rate_ = learning_rate;
   ++steps_;
   float* const parameters = arena_->parameters().data();
   const float* const gradients = arena_->gradients().data();
@@ -65,6 +66,7 @@ void adam::apply(double learning_rate) {
 
 void adam::describe(state_parts& parts) {
   parts.add("steps of adam", std::span(&steps_, 1), state_kind::replicated, in_step::shadowed);
+  detail::replay_step(*this, *arena_, rate_, parts);
 }
 
 }  // namespace muster::inline v0

@@ -15,6 +15,7 @@ usage: faults.py WHAT --program PATH --rounds N [--hosts one|each|two] [--seed S
   store      the store ends and comes back, and a rank is killed meanwhile: the others end well (with --store etcd)
   churn      processes join and leave again, two generations each: no memory and no files are left of them
   few        fewer are left than --min-ranks: all end with 11
+  save       ranks are killed while the state is saved: what is saved is whole, and another job goes on from it
   storm      kills and joins, one after the other, as long as the job lasts
 --store etcd starts one for the run, with a folder that outlives it; it is 77 that there is none.
 --hosts says which ranks count as on one host (MUSTER_HOST): then they talk over shm, tcp, or both.
@@ -36,7 +37,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from ranks import Failure, Process  # noqa: E402
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("what", choices=["kill", "first", "join", "replace", "pause", "stop", "leave", "slow", "store", "churn", "few", "storm"])
+parser.add_argument("what", choices=["kill", "first", "join", "replace", "pause", "stop", "leave", "slow", "store", "churn", "few", "save", "storm"])
 parser.add_argument("--program", required=True)
 parser.add_argument("--rounds", type=int, default=10)
 parser.add_argument("--first", type=int, default=0)
@@ -91,8 +92,9 @@ class Job:
                            MUSTER_JOB=self.name, MUSTER_HOST=host,
                            MUSTER_RENDEZVOUS=f"etcd://{ETCD.address}" if ETCD else f"file:{self.folder}")
         words = ["--samples", "500", "--batch", "50", "--epochs", str(options.steps // 10), "--values",
-                 str(options.values), "--steps"]
-        self.crew.append(Process(rank, [options.program, *words, *self.flags, *more], environment))
+                 str(options.values), "--steps", *self.flags, *more]
+        words = [word.replace("FOLDER", self.folder) for word in words]
+        self.crew.append(Process(rank, [options.program, *words], environment))
         return self.crew[-1]
 
     def join(self, *more):
@@ -276,6 +278,29 @@ def act_few(job):
             raise Failure(f"rank {rank.rank} ends with {status}: {rank.lines[-2:]} {rank.errors}")
 
 
+def act_save(job):
+    """The ranks that are killed are the one that writes or others, at any moment of it."""
+    job.await_start()
+    wanted = job.draw.randint(1, 3)
+    while sum(line.startswith("saves") for line in job.crew[0].lines) < wanted:
+        job.crew[0].read(time.monotonic() + 30)
+    job.nap(0.04)
+    victims = job.draw.sample(job.crew, job.draw.randint(1, 2))
+    for victim in victims:
+        os.kill(victim.pid, signal.SIGKILL)
+        job.nap(job.draw.choice([0, 0.01]))
+    job.end_well(but=victims)
+    after = Job(job.draw, "after", 2, [*(flag.replace("FOLDER", job.folder) for flag in job.flags), "--epochs",
+                                       str(options.steps // 10 + 2)])
+    try:
+        after.end_well()
+        for rank in after.crew:
+            if int(rank.expect("goes").split(" ")[3]) != options.steps:
+                raise Failure(f"the job after goes on after {rank.lines}")
+    finally:
+        after.close()
+
+
 def has_trained(rank):
     while select.select([rank.process.stdout], [], [], 0)[0] and rank.open:
         rank.read(time.monotonic())
@@ -309,6 +334,7 @@ begin = time.monotonic()
 for number in range(options.first, options.first + options.rounds):
     draw = random.Random(f"{options.seed}.{number}")
     flags = {"few": ["--min-ranks", "3", "--patience", "1"],
+             "save": ["--checkpoint", "FOLDER/checkpoints", "--values", "2000000", "--patience", "10"],
              "churn": ["--epochs", "100000", "--work", "2"],
              "slow": ["--slow-ranks", "remove", "--slow-steps", "5"]}.get(options.what, ["--patience", "10"])
     job = Job(draw, number, 3, flags)

@@ -3,10 +3,11 @@
 // it.
 //
 // usage: test_elastic_worker [--samples N] [--batch N] [--epochs N] [--values N] [--work MILLISECONDS] [--ballast MB]
-//                            [--steps]
+//                            [--steps] [--checkpoint FOLDER]
 //   --values   floats of the model, which are reduced in each step and copied to those that join
 //   --ballast  more of the state, which is copied alone
 //   --work     what each step takes beside that
+//   --checkpoint  goes on from what is saved there, and saves after each epoch: "saves PROCESS", then "saved"
 //   --steps    says when each step is committed: "step NUMBER GENERATION RANKS NANOSECONDS"
 // It says "ready PROCESS" when it has a group, "rebuilt GENERATION RANK SIZE ORIGINS" for each, "done CHECKSUM STEPS
 // GENERATION" at the end, "ended STATUS TEXT" for other ends; "wrong TEXT" when the state is not what it must be.
@@ -16,6 +17,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -25,6 +27,7 @@
 #include <muster/core/hash.hpp>
 #include <muster/data/loader.hpp>
 #include <muster/elastic/elastic.hpp>
+#include <muster/train/checkpoint.hpp>
 
 #include "elastic/numbers.hpp"
 
@@ -38,6 +41,7 @@ struct words {
   double work = 10;
   std::size_t ballast = 0;  // bytes
   bool steps = false;
+  std::string checkpoint;
 };
 
 words read_words(int argc, char** argv) {
@@ -52,6 +56,7 @@ words read_words(int argc, char** argv) {
     if (name == "--work") read.work = number();
     if (name == "--ballast") read.ballast = static_cast<std::size_t>(number() * 1e6);
     if (name == "--steps") read.steps = true;
+    if (name == "--checkpoint" && i + 1 < argc) read.checkpoint = argv[++i];
   }
   return read;
 }
@@ -76,10 +81,19 @@ struct model {
     parts.add("count", std::span(&count, 1));
     parts.add("weights", weights.span());
     parts.add("ballast", ballast.span());
+    parts.replay({std::as_writable_bytes(gradient.span()), std::as_writable_bytes(std::span(brought))},
+                 [this] { learn(); });
+  }
+
+  void learn() {
+    for (std::size_t k = 0; k < weights.size(); ++k) weights[k] += gradient[k];
+    used += brought[0];
+    count += brought[1];
   }
 
   std::uint64_t used = 0;
   std::uint64_t count = 0;
+  std::uint64_t brought[2] = {};  // by the last step: to both
   muster::buffer<float> weights;
   muster::buffer<float> gradient;
   muster::buffer<std::uint8_t> ballast;
@@ -106,9 +120,12 @@ void train(muster::context& context, const words& asked) {
   muster::state state{learned, loader.cursor()};
   const generations told;
   std::uint64_t rebuilt = 0;
+  std::optional<muster::checkpoint> store;
+  if (!asked.checkpoint.empty()) store.emplace(asked.checkpoint);
   muster::elastic::session_options options;
-  options.on_rebuild = [&rebuilt](muster::group&, const muster::elastic::change& what) {
+  options.on_rebuild = [&](muster::group& ranks, const muster::elastic::change& what) {
     ++rebuilt;
+    if (store && state.steps() == 0 && store->load(ranks, state)) say("goes on after " + std::to_string(state.steps()));
     std::string origins;
     for (const int rank : what.origin) origins += (origins.empty() ? "" : ",") + std::to_string(rank);
     say("rebuilt " + std::to_string(what.generation) + " " + std::to_string(what.rank) + " " +
@@ -133,18 +150,25 @@ void train(muster::context& context, const words& asked) {
     std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(asked.work));
     for (float& g : learned.gradient) g = static_cast<float>(batch.samples.size());
     muster::allreduce(now.group(), learned.gradient.span(), muster::sum);
-    std::uint64_t both[2] = {mine, batch.samples.size()};
-    muster::allreduce(now.group(), both, muster::sum);
-    for (std::size_t k = 0; k < learned.weights.size(); ++k) learned.weights[k] += learned.gradient[k];
-    learned.used += both[0];
-    learned.count += both[1];
+    learned.brought[0] = mine;
+    learned.brought[1] = batch.samples.size();
+    muster::allreduce(now.group(), learned.brought, muster::sum);
+    learned.learn();
     if (asked.steps) {
       const auto at = std::chrono::nanoseconds(muster::clock::now().time_since_epoch()).count();
       say("step " + std::to_string(now.number()) + " " + std::to_string(now.generation()) + " " +
           std::to_string(now.group().size()) + " " + std::to_string(at));
     }
   };
-  while (session.run(state, step, {.epochs = asked.epochs})) check();
+  while (session.run(state, step, {.epochs = asked.epochs})) {
+    check();
+    if (!store) continue;
+    session.evaluate(state, [&](muster::step& now) {
+      say("saves " + std::to_string(state.steps()));
+      store->save(now.group(), state);
+      say("saved");
+    });
+  }
   std::uint64_t wanted = 0;
   for (std::uint64_t epoch = 0; epoch < asked.epochs; ++epoch) {
     for (std::uint64_t id = 0; id < asked.samples; ++id) wanted += mark_of(id, epoch);

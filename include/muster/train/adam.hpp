@@ -39,6 +39,7 @@ class adam {
 
  private:
   arena* arena_;
+  double rate_ = 0;  // of the last step
   adam_options options_;
   std::vector<detail::tensor_run> runs_;
   std::span<float> means_;

@@ -32,10 +32,11 @@ class lars {
   [[nodiscard]] const lars_options& options() const noexcept { return options_; }
 
   /// As an owner of state: all it has lies in the arena.
-  void describe(state_parts&) const noexcept {}
+  void describe(state_parts& parts) { detail::replay_step(*this, *arena_, rate_, parts); }
 
  private:
   arena* arena_;
+  double rate_ = 0;  // of the last step
   lars_options options_;
   std::vector<detail::tensor_run> tensors_;
   std::span<float> velocity_;

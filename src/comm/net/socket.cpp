@@ -144,6 +144,11 @@ void tcp_socket::set_acknowledged_within(seconds most) const {
   set(IPPROTO_TCP, TCP_USER_TIMEOUT, milliseconds, "TCP_USER_TIMEOUT");
 }
 
+void tcp_socket::set_unpaced() const noexcept {
+  constexpr char name[] = "reno";
+  (void)::setsockopt(file(), IPPROTO_TCP, TCP_CONGESTION, name, sizeof name - 1);
+}
+
 void tcp_socket::set_buffers(int send, int receive) const {
   set(SOL_SOCKET, SO_SNDBUF, send, "SO_SNDBUF");
   set(SOL_SOCKET, SO_RCVBUF, receive, "SO_RCVBUF");

@@ -65,9 +65,12 @@ class tcp_socket {
   /// The system tells of a peer whose host is silent: when nothing came for `idle`, it is asked six times within
   /// `silent` and does not answer. Seconds, rounded up.
   void set_liveness(seconds idle, seconds silent) const;
-  /// And when nothing that was sent was taken for so long (TCP_USER_TIMEOUT). For peers that always read what comes: one
-  /// that has no room for a while, and says so, counts as silent too.
+  /// And when nothing that was sent was taken for so long (TCP_USER_TIMEOUT). For peers that always read what comes:
+  /// one that has no room for a while, and says so, counts as silent too.
   void set_acknowledged_within(seconds most) const;
+  /// Holds nothing back until the path seems to be free, as BBR does: inside a machine that gains nothing and takes
+  /// half of the loopback's bandwidth. A wish, by Reno, which every Linux has.
+  void set_unpaced() const noexcept;
   /// The system's buffers, in bytes; it may take less.
   void set_buffers(int send, int receive) const;
 

@@ -1,6 +1,4 @@
 // The part of the watch that makes connections.
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 
 #include <algorithm>
@@ -20,13 +18,6 @@ clock::duration pause_before(int attempt) {
   constexpr std::chrono::milliseconds first{5};
   constexpr std::chrono::milliseconds last{500};
   return std::min<clock::duration>(first * (1 << std::min(attempt, 8)), last);
-}
-
-// Inside a machine nothing is gained by holding data back until the path seems to be free, as BBR does: that takes half
-// of the loopback's bandwidth. Reno does not, and every Linux has it.
-void send_unpaced(const tcp_socket& over) {
-  constexpr char name[] = "reno";
-  (void)::setsockopt(over.file(), IPPROTO_TCP, TCP_CONGESTION, name, sizeof name - 1);
 }
 
 }  // namespace
@@ -215,7 +206,7 @@ void tcp_watch::complete(int peer) {
   std::vector<tcp_socket> streams;
   const bool same_machine = peers_[static_cast<std::size_t>(peer)].host == peers_[static_cast<std::size_t>(rank_)].host;
   for (std::size_t i = 1; i < with.ready.size(); ++i) {
-    if (same_machine) send_unpaced(with.ready[i]);
+    if (same_machine) with.ready[i].set_unpaced();
     streams.push_back(std::move(with.ready[i]));
   }
   with.ready.clear();

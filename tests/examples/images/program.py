@@ -2,15 +2,18 @@
 """The programs that train on images as their users run them: alone, with ranks as threads and under mpirun.
 
 CTest runs one class at a time: program.py CLASS, with the folder of the programs in MUSTER_TEST_PROGRAMS, the launcher
-and its flags in MUSTER_TEST_MPIRUN (empty: without MPI) and a folder of public data in MUSTER_TEST_DATA (or none).
+and its flags in MUSTER_TEST_MPIRUN (empty: without MPI), muster-launch in MUSTER_TEST_LAUNCHER (or nothing) and a folder
+of public data in MUSTER_TEST_DATA (or none).
 """
 import json
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 PROGRAMS = pathlib.Path(os.environ["MUSTER_TEST_PROGRAMS"])
@@ -98,6 +101,34 @@ class Saved(Case):
         rest, _ = self.report("resnet", [*arguments, "--checkpoint", store, "--resume"])
         self.assertEqual(whole["epochs"][-1]["val_loss"], rest["epochs"][-1]["val_loss"])
         self.assertEqual(len(rest["epochs"]), 3)  # those of before come with the checkpoint
+
+
+    def test_the_last_of_too_few_ranks_saves_and_another_job_goes_on(self):
+        launcher = os.environ.get("MUSTER_TEST_LAUNCHER")
+        if not launcher:
+            self.skipTest("there is no muster-launch")
+        store = self.folder / "checkpoints"
+        words = [*map(str, small(epochs=4000)), "--depth", "8", "--checkpoint", str(store)]
+        job = subprocess.Popen([launcher, "-n", "2", "--min", "2", PROGRAMS / "resnet", *words, "--patience", "1"],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        try:
+            until = time.monotonic() + HANG
+            while not (store.exists() and list(store.iterdir())):
+                self.assertLess(time.monotonic(), until)
+                self.assertIsNone(job.poll())
+                time.sleep(0.05)
+            ranks = [int(pid) for pid in pathlib.Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()]
+            self.assertEqual(len(ranks), 2)
+            os.kill(ranks[0], signal.SIGKILL)
+            _, said = job.communicate(timeout=HANG)
+        finally:
+            job.kill()
+        self.assertEqual(job.returncode, 11, said)
+        saved = int(re.search(r"saved after step (\d+) in", said).group(1))
+        self.assertGreaterEqual(saved, 5)
+        rest = run("resnet", [*small(epochs=4000), "--depth", "8", "--checkpoint", store, "--resume", "--steps", saved + 3])
+        self.assertEqual(rest.returncode, 0, rest.stderr)
+        self.assertIn(f"goes on after step {saved},", rest.stdout)
 
 
 class Flags(Case):

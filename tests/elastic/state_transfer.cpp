@@ -1,0 +1,111 @@
+#include "elastic/state_transfer.hpp"
+
+#include <cstdlib>
+#include <mutex>
+#include <numeric>
+
+#include <muster/core/error.hpp>
+#include <muster/core/random.hpp>
+
+#include "catch.hpp"
+#include "comm/ranks.hpp"
+
+namespace {
+
+constexpr std::size_t mebi = std::size_t{1} << 20;
+constexpr std::size_t chunk = 4 * mebi;
+
+struct parts_of_some_size {
+  explicit parts_of_some_size(std::uint64_t fill) : large(11 * mebi + 3), small(5) {
+    std::iota(large.begin(), large.end(), static_cast<std::uint8_t>(fill));
+    std::iota(small.begin(), small.end(), fill);
+    text = "state " + std::to_string(fill);
+  }
+  void describe(muster::state_parts& parts) {
+    parts.add("large", std::span(large));
+    parts.add("small", std::span(small), muster::state_kind::replicated, muster::in_step::shadowed);
+    parts.add(
+        "text", muster::state_kind::replicated,
+        [this] {
+          const auto bytes = std::as_bytes(std::span(text));
+          return std::vector<std::byte>(bytes.begin(), bytes.end());
+        },
+        [this](std::span<const std::byte> bytes) {
+          text.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+        });
+    parts.add("own", std::span(&own, 1), muster::state_kind::rank_local);
+  }
+
+  std::vector<std::uint8_t> large;
+  std::vector<std::uint64_t> small;
+  std::string text;
+  int own = 0;
+};
+
+void go_to(muster::state& of, std::uint64_t steps) { of.move_to({.steps = steps}); }
+
+}  // namespace
+
+TEST_CASE("those that are behind get the state of the furthest, and nobody else's is touched") {
+  const char* const text = std::getenv("MUSTER_TEST_SEED");
+  const std::uint64_t first = text == nullptr ? 20261122 : std::strtoull(text, nullptr, 10);
+  for (std::uint64_t seed = first; seed < first + 12; ++seed) {
+    muster::random_stream draw(seed);
+    const int ranks = 2 + static_cast<int>(draw.below(4));
+    // By rank: steps done, may its state count, does it go in place, what it has of the holders' state.
+    struct plan {
+      std::uint64_t steps = 5;
+      bool holds = true, in_place = false, followed = false;
+      std::vector<std::size_t> wrong;  // bytes of the large part
+    };
+    std::vector<plan> plans(static_cast<std::size_t>(ranks));
+    for (std::size_t r = 1; r < plans.size(); ++r) {
+      auto& one = plans[r];
+      if (draw.below(3) == 0) continue;  // a holder
+      one.steps = draw.below(2) * 4;
+      one.holds = one.steps != 0 && draw.below(2) == 0;
+      one.in_place = !one.holds && draw.below(2) == 0;
+      one.followed = draw.below(2) == 0;
+      for (auto n = draw.below(3); n > 0; --n) one.wrong.push_back(draw.below(11 * mebi + 3));
+    }
+    INFO("seed " << seed << ", " << ranks << " ranks");
+    std::mutex one_at_a_time;
+    test::run_ranks(ranks, [&](muster::group& world) {
+      const auto& mine = plans[static_cast<std::size_t>(world.rank())];
+      const bool is_holder = mine.steps == 5;
+      parts_of_some_size owned(mine.followed || is_holder ? 1 : 99);
+      owned.own = world.rank();
+      for (const auto at : mine.wrong) owned.large[at] ^= 0x10;
+      muster::state state{owned};
+      go_to(state, mine.steps);
+      const auto done = muster::detail::transfer_state(
+          world, state, {.may_hold = mine.holds, .in_place = mine.in_place, .followed = mine.followed});
+      parts_of_some_size expected(1);
+      const std::lock_guard held(one_at_a_time);
+      CHECK(done.copied == !is_holder);
+      CHECK(state.steps() == 5);
+      CHECK(owned.large == expected.large);
+      CHECK(owned.small == expected.small);
+      CHECK(owned.text == expected.text);
+      CHECK(owned.own == world.rank());
+    });
+  }
+}
+
+TEST_CASE("what one that followed has already does not travel") {
+  const std::size_t wrong = GENERATE(0, 1, 2);  // chunks
+  test::run_ranks(3, [&](muster::group& world) {
+    const bool joins = world.rank() == 2;
+    parts_of_some_size owned(1);
+    if (joins) {
+      for (std::size_t c = 0; c < wrong; ++c) owned.large[c * chunk + 17] ^= 1;
+    }
+    muster::state state{owned};
+    go_to(state, joins ? 0 : 3);
+    const auto done =
+        muster::detail::transfer_state(world, state, {.may_hold = !joins, .in_place = joins, .followed = joins});
+    if (done.bytes != (joins ? wrong * chunk + owned.text.size() : 0))
+      throw muster::mismatch_error(std::to_string(done.bytes) + " bytes travelled");
+    if (owned.large != parts_of_some_size(1).large) throw muster::mismatch_error("the state is another");
+  });
+}
