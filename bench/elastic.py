@@ -234,7 +234,7 @@ def states(megabytes, rounds):
                 pause.append((max(gaps) - statistics.median(gaps)) * 1e-9)
             joined.process.kill()
             joined.end()
-            told = re.search(r"bytes of state came in ([0-9.]+) ms", joined.errors)
+            told = re.search(r"bytes of state that came in ([0-9.]+) ms", joined.errors)
             if told is None:
                 raise Failure(f"who joined does not tell of the state: {joined.errors}")
             by_us.append(float(told.group(1)) * 1e-3)

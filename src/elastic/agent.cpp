@@ -294,8 +294,9 @@ void agent::ready() {
 
 std::vector<elastic::member> agent::hosts() const {
   const std::lock_guard held(mutex_);
-  if (protocol_.is_member() || protocol_.record().generation == 0) return {};
-  return protocol_.record().members;
+  const auto& record = protocol_.record();
+  const bool has_room = record.members.size() < static_cast<std::size_t>(policy_.max);
+  return protocol_.is_member() || record.generation == 0 || !has_room ? std::vector<elastic::member>() : record.members;
 }
 
 bool agent::has_news() const {

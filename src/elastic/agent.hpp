@@ -60,7 +60,7 @@ class agent {
   void leave();
   /// It waits to be taken in, and what it could do by itself to be where the others are is done.
   void ready();
-  /// Those whom it waits to join; nobody in a group, or when there is none yet.
+  /// Those whom it waits to join; nobody in a group, or when there is none yet, or one that is full.
   [[nodiscard]] std::vector<elastic::member> hosts() const;
   /// Whether `next_group` would say something at once.
   [[nodiscard]] bool has_news() const;

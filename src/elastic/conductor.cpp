@@ -201,13 +201,7 @@ std::optional<elastic::generation_record> elastic_conductor::next_group(state& o
   auto next = agent_->next_group(clock::now() + (has_waited ? clock::duration{} : between_looks));
   if (next && follower_) {
     follower_->finish(next->generation - 1, deadline_after(for_the_last_step));
-    has_followed_ = follower_->at() != 0;
-    if (has_followed_) {
-      log(log_level::info, "joins after step " + std::to_string(follower_->at()) + ": " +
-                               std::to_string(follower_->bytes()) + " bytes of state came in " +
-                               milliseconds(seconds(follower_->span()).count()) + " ms while the others went on, " +
-                               std::to_string(follower_->repeated()) + " steps were done again");
-    }
+    followed_ = {follower_->at(), follower_->bytes(), follower_->repeated(), seconds(follower_->span()).count()};
     follower_.reset();
   }
   return next;
@@ -217,11 +211,15 @@ std::optional<elastic::generation_record> elastic_conductor::next_group(state& o
 bool elastic_conductor::follow(state& of) {
   if (!follower_ && !begin_to_follow(of)) return false;
   const auto present = agent_->hosts();
+  if (present.empty()) {  // it is in, or there is no room any more
+    if (!agent_->has_news()) follower_.reset();
+    return false;
+  }
   const auto is_present = [&](elastic::member_id id) {
     return std::any_of(present.begin(), present.end(), [id](const elastic::member& one) { return one.id == id; });
   };
-  const bool goes_on = (present.empty() || std::all_of(hosts_.begin(), hosts_.end(), is_present)) &&
-                       follower_->advance(clock::now() + between_looks);
+  const bool goes_on =
+      std::all_of(hosts_.begin(), hosts_.end(), is_present) && follower_->advance(clock::now() + between_looks);
   if (!goes_on || follower_->is_there()) say_ready();
   return goes_on;
 }
@@ -229,6 +227,7 @@ bool elastic_conductor::follow(state& of) {
 bool elastic_conductor::begin_to_follow(state& of) {
   if (is_ready_) return false;
   std::vector<std::string> cards;
+  hosts_.clear();
   for (const auto& one : agent_->hosts()) {
     hosts_.push_back(one.id);
     cards.push_back(member_card::decode(one.card).state);
@@ -242,6 +241,14 @@ bool elastic_conductor::begin_to_follow(state& of) {
     say_ready();
     return false;
   }
+}
+
+void elastic_conductor::tell_of_joining(std::uint64_t copied) const {
+  if (holds_ || record_.generation == 1) return;  // where all but one copy
+  log(log_level::info, "joins with " + std::to_string(followed_.bytes) + " bytes of state that came in " +
+                           milliseconds(followed_.span) + " ms while the others went on, " +
+                           std::to_string(followed_.repeated) + " steps done again, and " + std::to_string(copied) +
+                           " bytes that came while they waited");
 }
 
 void elastic_conductor::say_ready() {
@@ -326,9 +333,10 @@ void elastic_conductor::build(state& of, const elastic::generation_record& next)
     connect(next);
     const bool is_blank = !holds_ && next.step > self_.step;
     const auto moved =
-        transfer_state(*group_, of, {.may_hold = holds_, .in_place = is_blank, .followed = has_followed_});
+        transfer_state(*group_, of, {.may_hold = holds_, .in_place = is_blank, .followed = followed_.step != 0});
+    tell_of_joining(moved.bytes);
     holds_ = true;
-    has_followed_ = false;
+    followed_ = {};
     server_->present(of, moved.copied);
     agent_->committed(progress_of(of), of.position().at.position);
     watch_.same_state = clock::now();

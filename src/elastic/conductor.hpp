@@ -48,6 +48,7 @@ class elastic_conductor final : public conductor {
   [[nodiscard]] bool follow(state& of);
   [[nodiscard]] bool begin_to_follow(state& of);
   void say_ready();
+  void tell_of_joining(std::uint64_t copied) const;
   void stop_present(const state& of);
   void retire_group();
   void forget_oldest();
@@ -74,8 +75,13 @@ class elastic_conductor final : public conductor {
   // Before it is in.
   std::vector<elastic::member_id> hosts_;  // whom it follows
   std::optional<state_follower> follower_;
-  bool is_ready_ = false;      // and has said so
-  bool has_followed_ = false;  // its state is that of the others, or nearly
+  bool is_ready_ = false;  // and has said so
+  struct {
+    std::uint64_t step = 0;  // after which its state is that of the others, or nearly; 0: it is not
+    std::uint64_t bytes = 0;
+    std::uint64_t repeated = 0;  // steps
+    double span = 0;
+  } followed_;
 
   elastic::generation_record before_;
   elastic::generation_record record_;
