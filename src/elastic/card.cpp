@@ -5,19 +5,19 @@
 namespace muster::inline v0::detail {
 namespace {
 
-constexpr std::string_view between = " | ";
+constexpr std::string_view before_state = " | ";
 
 }  // namespace
 
 std::string member_card::encode() const {
-  return std::to_string(process.process) + " " + std::to_string(process.started) + " " + words + std::string(between) +
-         state;
+  return std::to_string(process.process) + " " + std::to_string(process.started) + " " + words +
+         std::string(before_state) + state;
 }
 
 member_card member_card::decode(std::string_view text) {
   member_card read;
-  if (const auto at = text.find(between); at != std::string_view::npos) {
-    read.state = text.substr(at + between.size());
+  if (const auto at = text.find(before_state); at != std::string_view::npos) {
+    read.state = text.substr(at + before_state.size());
     text = text.substr(0, at);
   }
   std::istringstream rest{std::string(text)};

@@ -6,14 +6,18 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <new>
+#include <thread>
 
 #include <muster/core/buffer.hpp>
+#include <muster/core/error.hpp>
 #include <muster/core/random.hpp>
 #include "catch.hpp"
+#include "comm/shm/host.hpp"
 
 namespace {
 
@@ -185,4 +189,38 @@ TEST_CASE("a memory file cannot shrink under a peer that reads it") {
   segment own(reserve);
   const muster::buffer<char> data(MiB, &own);
   CHECK(::ftruncate(own.memory().file(), 0) != 0);
+}
+
+// It said that the ranks cannot meet, which is nobody's loss, and a process of an elastic job ended by that.
+TEST_CASE("whoever meets a rank that goes away in that very moment has lost that rank") {
+  muster::random_stream draw(20261122);
+  for (int round = 0; round < 300; ++round) {
+    const std::string name = "muster-test-meeting." + std::to_string(::getpid()) + "." + std::to_string(round);
+    std::atomic<bool> first_goes{false}, second_goes{false}, first_was_alone{false};
+    std::exception_ptr second_met;
+    std::thread first([&] {  // of three, the third of whom never comes
+      try {
+        (void)muster::detail::meet(name, 0, 3, std::make_shared<segment>(reserve), muster::seconds(10), 0,
+                                   [&] { return first_goes.load(); });
+      } catch (const muster::peer_failure&) {
+        first_was_alone = true;
+      }
+    });
+    std::thread second([&] {
+      try {
+        (void)muster::detail::meet(name, 1, 3, std::make_shared<segment>(reserve), muster::seconds(10), 0,
+                                   [&] { return second_goes.load(); });
+      } catch (...) {
+        second_met = std::current_exception();
+      }
+    });
+    std::this_thread::sleep_for(std::chrono::microseconds(draw.below(3000)));
+    first_goes = true;
+    first.join();
+    second_goes = true;
+    second.join();
+    CHECK(first_was_alone);
+    REQUIRE(second_met);
+    CHECK_THROWS_AS(std::rethrow_exception(second_met), muster::peer_failure);
+  }
 }

@@ -263,7 +263,10 @@ std::vector<guest> meet_at_rank_0(const std::string& name, const introduction& m
 std::vector<guest> meet_as_guest(const std::string& name, const introduction& mine, const segment& own, int life,
                                  clock::time_point until, seconds timeout, const question& given_up) {
   const descriptor to = reach_rank_0(name, until, timeout, given_up);
-  if (!send_introduction(to.get(), mine, own.memory().file(), life)) fail("send");
+  if (!send_introduction(to.get(), mine, own.memory().file(), life)) {
+    if (errno == EPIPE || errno == ECONNRESET) throw peer_failure({0}, "rank 0 ended before all ranks had met");
+    fail("send");
+  }
   std::vector<guest> guests(static_cast<std::size_t>(mine.size));
   for (int i = 1; i < mine.size; ++i) {
     if (!wait_readable(to.get(), until, given_up)) throw timeout_error("meeting", 0, {}, timeout.count());
