@@ -122,6 +122,23 @@ class Report(Made):
         self.assertAlmostEqual(float(four["throughput_min"]), 100 * 4 ** 0.8 * 1.01)
         self.assertEqual(four["communication_share_median"], "0.2")
 
+    def test_what_misses_the_goal_has_no_price_and_what_is_not_drawn_is_said(self):
+        program = ("import json, sys; n, out = int(sys.argv[1]), sys.argv[2]; "
+                   "epochs = [dict(epoch=k, train_loss=1 / k, val_loss=1 / k, val_accuracy=k / (n + 1), train_seconds=1.0) for k in (1, 2, 3)]; "
+                   "json.dump(dict(format=1, world_size=1, samples=30, train_seconds=3.0, samples_per_second=10.0, compute_seconds=2.0, "
+                   "communication_seconds=0.5, communication_bytes=1, data_wait_seconds=0.1, phases={}, epochs=epochs, annotations={}), open(out, 'w'))")
+        self.write("train.py", program)
+        path = self.experiment([sys.executable, str(self.folder / "train.py"), "{n}", "{output}/t.json"], sweep="{n: {from: 1, to: 10}}",
+                               template="read: [{tracker: t.json}]",
+                               top="goal: {metric: accuracy, value: 0.5}\nprices: {currency: USD, cpu-hour: 0.05}")
+        self.run_file(path)
+        rows = self.results("summary.csv")
+        for n, row in enumerate(rows, 1):  # the third epoch has 3 / (n + 1)
+            self.assertEqual([row["cost_median"] != "", row["time_to_accuracy_median"] != ""], [n <= 5] * 2, n)
+        captions = re.findall("<figcaption>(.*?)</figcaption>", (self.folder / "out" / "report.html").read_text())
+        self.assertIn("only: cost to the goal, least to most; 5 did not get there", captions)
+        self.assertIn("only: training loss over time (the first 8 of 10)", captions)
+
     def test_in_a_browser(self):
         if browser.find() is None:
             self.skipTest("SKIPPED: no chromium is installed")

@@ -6,7 +6,7 @@ import matplotlib
 
 matplotlib.use("svg")
 from matplotlib import pyplot  # noqa: E402
-from matplotlib.ticker import FuncFormatter, NullFormatter  # noqa: E402
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter  # noqa: E402
 
 from .text import value_text  # noqa: E402
 
@@ -119,7 +119,7 @@ def shares(bars):
             axes.barh(labels, widths, left=left, label=part, color=SERIES[index], height=0.62,
                       hatch=["", "///", "..."][index], edgecolor="none" if index == 0 else FAINT)
             left = [a + b for a, b in zip(left, widths)]
-        axes.set_xlabel("share of the slowest rank's time")
+        axes.set_xlabel("share of the training time, of each at the rank that has most of it")
         axes.set_ylabel("")
         axes.set_xlim(0, max(1.0, max(left)))
         axes.invert_yaxis()
@@ -137,6 +137,8 @@ def spread_bars(bars, what):
         low = [found["median"] - found["min"] for _, found in bars]
         high = [found["max"] - found["median"] for _, found in bars]
         axes.barh(labels, middle, xerr=[low, high], color=SERIES[0], height=0.62, ecolor=INK, capsize=3)
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+        axes.ticklabel_format(axis="x", style="sci", scilimits=(-2, 4))
         axes.set_xlabel(what)
         axes.set_ylabel("")
         axes.set_xlim(left=0)

@@ -47,7 +47,8 @@ def derive(file, run, found):
         put(name, raw.get(name))
     for limit in file.accuracy_after:
         put(f"accuracy_after_{value_text(limit)}s", _accuracy_after(series, limit))
-    paid = made.get("time_to_accuracy", train)
+    missed = run.experiment.goal is not None and series and "time_to_accuracy" not in made
+    paid = None if missed else made.get("time_to_accuracy", train)  # what does not get to the goal has no price for it
     if file.prices.given() and paid is not None:
         put("cost", file.prices.of(paid, run.ranks, run.template.resources.cpus_per_rank))
     return made

@@ -65,6 +65,15 @@ def _failures(title, failed):
 
 # ---- figures ----
 
+LINES, BARS = 8, 24  # that a person can tell apart
+
+
+def _of(all_there_are, shown):
+    """Says so in a caption where not all are drawn: the table has them."""
+    count = len(all_there_are)
+    return f" (the first {shown} of {count})" if count > shown else ""
+
+
 def _varying(groups):
     """The parameters, ranks aside, in which the groups differ."""
     return [name for name in (groups[0].parameters if groups else {})
@@ -92,11 +101,15 @@ def _pictures(file, experiment, groups):
             for group in plain]
     bars = [(label, parts) for label, parts in bars if parts]
     if bars:
-        yield figures.shares(bars[:24]), f"{experiment.name}: where the time goes: computing, communicating, waiting for data"
+        yield (figures.shares(bars[:BARS]), f"{experiment.name}: where the time goes: computing, communicating, waiting for data"
+               + _of(bars, BARS))
     costs = [(_label(group, varying, ranked), group.spread("cost")) for group in plain if group.spread("cost")]
     if costs:
         until = "to the goal" if experiment.goal else "of the training"
-        yield figures.spread_bars(costs[:24], file.prices.currency), f"{experiment.name}: cost {until}, least to most"
+        short = len([group for group in plain if group.good()]) - len(costs)
+        missed = f"; {short} did not get there" if experiment.goal and short else ""
+        yield (figures.spread_bars(costs[:BARS], file.prices.currency),
+               f"{experiment.name}: cost {until}, least to most{_of(costs, BARS)}{missed}")
     yield from _rows(experiment, [group for group in groups if group.row])
 
 
@@ -104,14 +117,14 @@ def _times(experiment, groups, varying, ranked):
     goal = experiment.goal
     for column, name in (*TIME_LOSSES, ("val_accuracy", "validation accuracy")):
         lines = {}
-        for group in groups[:8]:
+        for group in groups[:LINES]:
             for entry in group.good():
                 points = [(epoch["seconds"], epoch[column]) for epoch in entry["series"] if column in epoch and "seconds" in epoch]
                 if len(points) > 1:
                     lines.setdefault(_label(group, varying, ranked), []).append(points)
         if lines:
             target = goal.value if goal is not None and {"accuracy": "val_accuracy"}.get(goal.metric, goal.metric) == column else None
-            yield figures.over_time(lines, name, target), f"{experiment.name}: {name} over time"
+            yield figures.over_time(lines, name, target), f"{experiment.name}: {name} over time{_of(groups, LINES)}"
 
 
 def _speed_ups(experiment, groups, varying):
@@ -122,7 +135,8 @@ def _speed_ups(experiment, groups, varying):
                 lines.setdefault(_label(group, varying, ranks=False), []).append((group.ranks, group.extra[key]))
         lines = {label: points for label, points in lines.items() if len(points) > 1}
         if lines:
-            yield figures.speed_up(dict(list(lines.items())[:8]), "S = T1 / TN"), f"{experiment.name}: {what}, against one rank"
+            yield (figures.speed_up(dict(list(lines.items())[:LINES]), "S = T1 / TN"),
+                   f"{experiment.name}: {what}, against one rank{_of(lines, LINES)}")
 
 
 def _throughputs(experiment, groups, varying):
@@ -150,8 +164,8 @@ def _rows(experiment, groups):
     for (kind, ranks), some in lines.items():
         some = {label: points for label, points in some.items() if len(points) > 1}
         if some:
-            caption = f"{experiment.name}: {kind}, time over size, {ranks} rank" + ("s" if ranks > 1 else "")
-            yield figures.over_size(dict(list(some.items())[:8]), "size", "seconds"), caption
+            caption = f"{experiment.name}: {kind}, time over size, {ranks} rank" + ("s" if ranks > 1 else "") + _of(some, LINES)
+            yield figures.over_size(dict(list(some.items())[:LINES]), "size", "seconds"), caption
 
 
 # ---- tables ----
