@@ -71,7 +71,10 @@ std::optional<membership::parting> membership::parted() const {
 // before the others have copied it: then they stay. False when any of the suspects may have it, or have copied it by
 // now.
 bool membership::keep_the_state(parting& of) const {
-  const auto has = [&](member_id id) { return (id == self_.id ? step_ : word_of(id).step) >= record_.step; };
+  const auto has = [&](member_id id) {
+    const bool me = id == self_.id;
+    return !(me ? blank_ : word_of(id).blank) && (me ? step_ : word_of(id).step) >= record_.step;
+  };
   if (of.staying.empty() ||
       std::any_of(of.staying.begin(), of.staying.end(), [&](const member& one) { return has(one.id); }))
     return true;
