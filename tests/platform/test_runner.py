@@ -36,6 +36,7 @@ class Results(Case):
         environment = json.loads((self.folder / "out" / "environment.json").read_text())
         self.assertGreater(environment[0]["noise"]["median"], 0)
         self.assertTrue({"cpu", "cores", "memory_bytes", "kernel", "compiler", "mpi", "git"} <= set(environment[0]))
+        self.assertTrue(any(name.startswith("libc") for name in environment[0]["libraries"]), environment[0]["libraries"])
 
     def test_finished_runs_are_not_repeated(self):
         self.write("data", "1")

@@ -13,14 +13,15 @@ import time
 PROBES = 15
 
 
-def record(beside):
-    """All that may explain a time: read anew at every start of a runner. `beside` is a folder of the repository."""
+def record(beside, programs=()):
+    """All that may explain a time: read anew at every start of a runner. `beside` is a folder of the repository, `programs`
+    are what is run, by their paths."""
     return {"at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "host": platform.node(), "cpu": _cpu(),
             "cores": len(os.sched_getaffinity(0)), "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
             "system": _system(), "kernel": platform.release(), "architecture": platform.machine(),
             "python": platform.python_version(), "compiler": _first_line("c++", "--version"),
             "mpi": _first_line("mpirun", "--version"), "governor": _governor(), "load": [round(x, 2) for x in os.getloadavg()],
-            "git": _git(beside), "noise": noise()}
+            "libraries": _libraries(programs), "git": _git(beside), "noise": noise()}
 
 
 def noise():
@@ -64,6 +65,16 @@ def _first_line(*words):
         text = subprocess.run(words, capture_output=True, text=True, timeout=20).stdout
         return text.splitlines()[0] if text else "unknown"
     return "unknown"
+
+
+def _libraries(programs):
+    """The shared libraries that programs load, as their files are named: "libmpi.so.40.30.4"."""
+    found = set()
+    for program in programs:
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            text = subprocess.run(["ldd", str(program)], capture_output=True, text=True, timeout=20).stdout
+            found.update(os.path.basename(os.path.realpath(path)) for path in re.findall(r" => (/\S+)", text))
+    return sorted(found)
 
 
 def _git(folder):

@@ -233,7 +233,7 @@ def _environment_cell(value):
     if isinstance(value, dict):
         return ", ".join(f"{html.escape(name)} {html.number(item)}" for name, item in value.items())
     if isinstance(value, list):
-        return ", ".join(map(html.number, value))
+        return ", ".join(html.escape(item) if isinstance(item, str) else html.number(item) for item in value)
     return html.escape(value)
 
 

@@ -1,5 +1,6 @@
 """Does what a plan asks for: configure -> run -> post-process -> report -> clean up, and goes on where it was ended."""
 import concurrent.futures
+import contextlib
 import hashlib
 import pathlib
 import signal
@@ -8,6 +9,7 @@ import time
 
 from . import files, launchers, machine, process, tables
 from .errors import FAILED_RUNS, FINISHED, INTERRUPTED, NoRoom, Refusal
+from .plan import program_of
 from .progress import Progress
 from .readers import Unreadable, read_results
 
@@ -89,9 +91,17 @@ class Runner:
             raise Refusal(f"'{self.folder}' holds the results of '{there.get('name')}', {there.get('division')} division (this is "
                           f"'{self.file.name}', {self.division}); choose another --out")
 
+    def _programs(self):
+        found = set()
+        for run in self.plan:
+            with contextlib.suppress(Refusal):  # it will be said when that run's turn comes
+                found.add(program_of(run))
+        return sorted(found)
+
     def _run_all(self):
         environments = files.read_json(self.folder / "environment.json") or []
-        files.write_json(self.folder / "environment.json", [*environments, machine.record(self.file.path.parent)])
+        files.write_json(self.folder / "environment.json",
+                         [*environments, machine.record(self.file.path.parent, self._programs())])
         waiting = [run for run in self.plan if not self._is_done(run)]
         progress = Progress(self.plan, waiting, self.jobs)
         progress.begin()
