@@ -17,6 +17,9 @@ constexpr int attempts_to_agree = 3;
 // All members are to hear of the step before they are there.
 constexpr std::chrono::milliseconds notice_of_snapshot{30};
 
+// Who has followed for so long and was never at rest follows as well as it can.
+constexpr std::chrono::seconds for_keeping_up{2};
+
 class too_late : public error {
  public:
   too_late() : error(error_kind::other, "the members were beyond the step that was asked for") {}
@@ -68,9 +71,12 @@ void state_follower::agree(state& of, std::span<const std::string> cards, std::s
   for (auto& from : sources_) await_head(from);
 }
 
-bool state_follower::is_there() const noexcept {
-  return at_ != 0 && std::all_of(sources_.begin(), sources_.end(),
-                                 [](const source& one) { return one.head.behind == 0 && !one.waits && one.in_head; });
+// Steps may come so fast that there is always one under way.
+void state_follower::look_around(clock::time_point now, bool at_rest) noexcept {
+  if (is_there_ || at_ == 0) return;
+  const bool nothing_waits =
+      std::all_of(sources_.begin(), sources_.end(), [](const source& one) { return one.head.behind <= 1; });
+  is_there_ = (at_rest && nothing_waits) || now - snapshot_came_ > for_keeping_up;
 }
 
 bool state_follower::advance(clock::time_point until) {
@@ -85,7 +91,7 @@ bool state_follower::advance(clock::time_point until) {
       }
       if (watched.empty()) {
         step_forward();
-        continue;
+        moved = true;
       }
     } catch (const error& failed) {  // a member has ended, or the state became another: what came so far is of use
       log(log_level::debug, std::string("the others are followed no more: ") + failed.what());
@@ -93,6 +99,7 @@ bool state_follower::advance(clock::time_point until) {
       break;
     }
     const auto now = clock::now();
+    look_around(now, !moved);
     if (moved && now < until) continue;
     if (now >= until) break;
     const auto span = std::chrono::ceil<std::chrono::milliseconds>(until - now).count();
@@ -141,7 +148,8 @@ void state_follower::begin_message(source& from) {
 void state_follower::step_forward() {
   if (at_ == 0) {
     at_ = wanted_at_;
-    span_ = clock::now() - *began_;
+    snapshot_came_ = clock::now();
+    span_ = snapshot_came_ - *began_;
   } else {
     for (const auto& one : replays_) one.again();
     ++at_;

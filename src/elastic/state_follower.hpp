@@ -30,8 +30,8 @@ class state_follower {
 
   /// Takes what comes, until that time at the latest; false when no more can come.
   bool advance(clock::time_point until);
-  /// Whether nothing that any member had to send when it was last heard is missing.
-  [[nodiscard]] bool is_there() const noexcept;
+  /// Whether it has been where the members were, or has kept up with them for a while without ever being at rest.
+  [[nodiscard]] bool is_there() const noexcept { return is_there_; }
   /// Takes all that the members did before they stopped for that generation's successor.
   void finish(std::uint64_t generation, clock::time_point until);
 
@@ -58,6 +58,7 @@ class state_follower {
   void agree(state& of, std::span<const std::string> cards, std::string_view token,
              const std::function<bool()>& given_up);
   [[nodiscard]] bool read_some(source& from);
+  void look_around(clock::time_point now, bool at_rest) noexcept;
   void begin_message(source& from);
   static void await_head(source& from);
   void step_forward();
@@ -70,6 +71,8 @@ class state_follower {
   std::uint64_t at_ = 0;
   std::uint64_t repeated_ = 0;
   std::optional<clock::time_point> began_;  // to come
+  clock::time_point snapshot_came_{};
+  bool is_there_ = false;
   clock::duration span_{};
   bool over_ = false;
 };
