@@ -1,11 +1,13 @@
 // The ranks of an example: those it was started with, or ranks that come and go.
 #pragma once
 
+#include <exception>
 #include <functional>
 #include <string>
 #include <string_view>
 
 #include <muster/comm/context.hpp>
+#include <muster/core/log.hpp>
 #include <muster/elastic/session.hpp>
 #ifdef MUSTER_HAS_TCP
 #include <muster/elastic/elastic.hpp>
@@ -61,7 +63,11 @@ void train_or_save(Train&& train, Save&& save) {
   try {
     train();
   } catch (const muster::elastic::departure& gone) {
-    if (gone.should_save()) save();
+    try {
+      if (gone.should_save()) save();
+    } catch (const std::exception& failed) {  // no reason to hide why the job ended
+      muster::log(muster::log_level::error, std::string("the state could not be saved: ") + failed.what());
+    }
     throw;
   }
 #else

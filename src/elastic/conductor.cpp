@@ -22,7 +22,8 @@ namespace {
 constexpr seconds for_the_others{2.0};
 constexpr seconds for_ends{2.0};                       // of killed processes of this host
 constexpr std::chrono::milliseconds between_looks{5};  // of one that waits to join
-constexpr seconds for_the_last_step{2.0};              // to come from those that have stopped to take this process in
+// Of those that have stopped to take this process in, as long as more of it comes.
+constexpr std::chrono::seconds for_the_last_step{2};
 
 elastic::member_id draw_identity() {
   elastic::member_id id = 0;
@@ -200,7 +201,7 @@ std::optional<elastic::generation_record> elastic_conductor::next_group(state& o
   const bool has_waited = follow(of);
   auto next = agent_->next_group(clock::now() + (has_waited ? clock::duration{} : between_looks));
   if (next && follower_) {
-    follower_->finish(next->generation - 1, deadline_after(for_the_last_step));
+    follower_->finish(next->generation - 1, for_the_last_step);
     followed_ = {follower_->at(), follower_->bytes(), follower_->repeated(), seconds(follower_->span()).count()};
     follower_.reset();
   }

@@ -99,6 +99,7 @@ bool state_follower::advance(clock::time_point until) {
       break;
     }
     const auto now = clock::now();
+    if (moved) last_came_ = now;
     look_around(now, !moved);
     if (moved && now < until) continue;
     if (now >= until) break;
@@ -167,12 +168,13 @@ void state_follower::await_head(source& from) {
   from.wanted = {std::as_writable_bytes(std::span(&from.head, 1))};
 }
 
-void state_follower::finish(std::uint64_t generation, clock::time_point until) {
+void state_follower::finish(std::uint64_t generation, clock::duration most) {
   constexpr std::chrono::milliseconds slice{1};
   const auto is_done = [&] {
     return std::all_of(sources_.begin(), sources_.end(), [&](const source& one) { return one.paused >= generation; });
   };
-  while (!is_done() && clock::now() < until && advance(std::min(until, clock::now() + slice))) {
+  last_came_ = clock::now();
+  while (!is_done() && clock::now() - last_came_ < most && advance(clock::now() + slice)) {
   }
 }
 

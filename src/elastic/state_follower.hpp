@@ -32,8 +32,9 @@ class state_follower {
   bool advance(clock::time_point until);
   /// Whether it has been where the members were, or has kept up with them for a while without ever being at rest.
   [[nodiscard]] bool is_there() const noexcept { return is_there_; }
-  /// Takes all that the members did before they stopped for that generation's successor.
-  void finish(std::uint64_t generation, clock::time_point until);
+  /// Takes all that the members did before they left that generation, as long as nothing is missing for longer than
+  /// `most`.
+  void finish(std::uint64_t generation, clock::duration most);
 
   /// The step that the state is after; 0: the snapshot is not complete.
   [[nodiscard]] std::uint64_t at() const noexcept { return at_; }
@@ -72,6 +73,7 @@ class state_follower {
   std::uint64_t repeated_ = 0;
   std::optional<clock::time_point> began_;  // to come
   clock::time_point snapshot_came_{};
+  clock::time_point last_came_{};  // anything
   bool is_there_ = false;
   clock::duration span_{};
   bool over_ = false;

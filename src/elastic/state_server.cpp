@@ -1,6 +1,8 @@
 #include "state_server.hpp"
 
 #include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -12,7 +14,7 @@
 namespace muster::inline v0::detail {
 namespace {
 
-constexpr std::chrono::milliseconds between_visits{50};
+constexpr std::chrono::milliseconds after_trouble{50};
 constexpr std::chrono::seconds for_answers{5};
 constexpr std::chrono::seconds for_bytes{30};  // in which one message is taken
 constexpr std::chrono::seconds for_a_state{2};
@@ -28,7 +30,8 @@ void copy_all(std::span<const std::span<std::byte>> pieces, std::span<std::byte>
 
 }  // namespace
 
-state_server::state_server(std::string_view chosen, const std::string& origin, std::string_view token) {
+state_server::state_server(std::string_view chosen, const std::string& origin, std::string_view token)
+    : bell_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
   tcp_doors made(chosen, origin);
   card_ = made.card();
   doors_ = made.take();
@@ -37,7 +40,9 @@ state_server::state_server(std::string_view chosen, const std::string& origin, s
 }
 
 state_server::~state_server() {
-  listener_ = {};  // ends it: nobody comes any more
+  listener_.request_stop();
+  ring();
+  listener_ = {};  // nobody comes any more
   for (auto& one : followers_) one.thread.request_stop();
   followers_.clear();
 }
@@ -123,24 +128,43 @@ void state_server::cut(follower& one) noexcept {
 
 // ---- threads ----
 
+void state_server::ring() const noexcept {
+  const std::uint64_t one = 1;
+  (void)!::write(bell_.get(), &one, sizeof one);
+}
+
 void state_server::listen(const std::stop_token& stop) {
-  std::vector<pollfd> watched;
+  std::vector<pollfd> watched{{bell_.get(), POLLIN, 0}};
   for (const auto& door : doors_) watched.push_back({door.file(), POLLIN, 0});
   while (!stop.stop_requested()) {
-    (void)::poll(watched.data(), watched.size(), static_cast<int>(between_visits.count()));
-    const std::lock_guard held(mutex_);
-    std::erase_if(followers_, [](const follower& one) { return one.done.load(); });
-    for (const auto& door : doors_) {
-      try {
-        for (auto came = door.accept(); came; came = door.accept()) {
-          if (followers_.size() >= most_followers) continue;  // which closes it: it joins without following
-          auto& one = followers_.emplace_back(std::move(came));
-          one.thread = std::jthread([this, &one](const std::stop_token& end) { serve(one, end); });
-        }
-      } catch (const error& failed) {
-        log(log_level::debug, std::string("nobody can follow this member's state now: ") + failed.what());
+    (void)::poll(watched.data(), watched.size(), -1);
+    std::uint64_t rung = 0;
+    (void)!::read(bell_.get(), &rung, sizeof rung);
+    try {
+      {
+        const std::lock_guard held(mutex_);
+        std::erase_if(followers_, [](const follower& one) { return one.done.load(); });
       }
+      for (const auto& door : doors_) {
+        for (auto came = door.accept(); came; came = door.accept()) let_in(std::move(came));
+      }
+    } catch (const std::exception& failed) {  // no descriptor, thread or memory is left: who joins does so without it
+      log(log_level::debug, std::string("nobody can follow this member's state now: ") + failed.what());
+      pollfd bell{bell_.get(), POLLIN, 0};
+      (void)::poll(&bell, 1, static_cast<int>(after_trouble.count()));  // whoever is at the door stays there
     }
+  }
+}
+
+void state_server::let_in(tcp_socket came) {
+  const std::lock_guard held(mutex_);
+  if (followers_.size() >= most_followers) return;  // which closes it: it joins without following
+  auto& one = followers_.emplace_back(std::move(came));
+  try {
+    one.thread = std::jthread([this, &one](const std::stop_token& end) { serve(one, end); });
+  } catch (...) {
+    followers_.pop_back();
+    throw;
   }
 }
 
@@ -158,6 +182,7 @@ void state_server::serve(follower& one, const std::stop_token& stop) {
     one.at = 0;
   }
   one.done = true;
+  ring();  // what it holds is given back
 }
 
 // Room is made before anything is promised: the rank only copies, to memory that is there.

@@ -15,6 +15,7 @@
 #include <muster/core/clock.hpp>
 #include <muster/elastic/state.hpp>
 
+#include "../comm/descriptor.hpp"
 #include "../comm/tcp/connect.hpp"
 #include "state_line.hpp"
 
@@ -68,6 +69,8 @@ class state_server {
   };
 
   void listen(const std::stop_token& stop);
+  void let_in(tcp_socket came);
+  void ring() const noexcept;
   void serve(follower& one, const std::stop_token& stop);
   void admit(follower& one, state_line& line, const std::stop_token& stop);
   void send_all(follower& one, state_line& line, const std::stop_token& stop);
@@ -75,6 +78,7 @@ class state_server {
   static void put(follower& one, state_message head, room bytes);
   static void cut(follower& one) noexcept;
 
+  descriptor bell_;  // for the listener: it is to end, or a follower has
   std::vector<tcp_socket> doors_;
   std::string card_;
   job_secret secret_;

@@ -134,7 +134,7 @@ TEST_CASE("who follows has the state of the members after the step at which they
       }
     });
     for (auto& one : others.all) one.server->pause(7);
-    follower->finish(7, muster::clock::now() + 5s);
+    follower->finish(7, 5s);
     CHECK(follower->at() == others.steps);
     CHECK(follower->repeated() >= wanted);
     CHECK(mine == others.all.front().learned);
@@ -157,7 +157,7 @@ TEST_CASE("several follow at once, and one that goes away disturbs nobody") {
     }
   });
   for (auto& one : others.all) one.server->pause(1);
-  for (auto& one : followers) one.finish(1, muster::clock::now() + 5s);
+  for (auto& one : followers) one.finish(1, 5s);
   CHECK(followers.front().at() == others.steps);
   CHECK(followers.back().at() == others.steps);
   CHECK(learners.back() == others.all.front().learned);
@@ -198,7 +198,7 @@ TEST_CASE("a step that the members are beyond is asked for again, and a new memb
   while (!done) others.step();  // as fast as it goes: whatever it knows of them is old
   beside.join();
   for (auto& one : others.all) one.server->pause(1);
-  follower->finish(1, muster::clock::now() + 5s);
+  follower->finish(1, 5s);
   CHECK(mine == others.all.front().learned);
 }
 

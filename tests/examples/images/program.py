@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -103,11 +104,11 @@ class Saved(Case):
         self.assertEqual(len(rest["epochs"]), 3)  # those of before come with the checkpoint
 
 
-    def test_the_last_of_too_few_ranks_saves_and_another_job_goes_on(self):
+    def lose_a_rank(self, store, before):
+        """A job that needs two ranks and has a checkpoint loses one: its status, and what it said."""
         launcher = os.environ.get("MUSTER_TEST_LAUNCHER")
         if not launcher:
             self.skipTest("there is no muster-launch")
-        store = self.folder / "checkpoints"
         words = [*map(str, small(epochs=4000)), "--depth", "8", "--checkpoint", str(store)]
         job = subprocess.Popen([launcher, "-n", "2", "--min", "2", PROGRAMS / "resnet", *words, "--patience", "1"],
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -119,16 +120,38 @@ class Saved(Case):
                 time.sleep(0.05)
             ranks = [int(pid) for pid in pathlib.Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()]
             self.assertEqual(len(ranks), 2)
+            for pid in ranks:  # so that nobody is in the middle of a checkpoint of both
+                os.kill(pid, signal.SIGSTOP if before else signal.SIGCONT)
+            if before:
+                before()
             os.kill(ranks[0], signal.SIGKILL)
+            os.kill(ranks[1], signal.SIGCONT)
             _, said = job.communicate(timeout=HANG)
         finally:
             job.kill()
-        self.assertEqual(job.returncode, 11, said)
+        return job.returncode, said
+
+    def test_the_last_of_too_few_ranks_saves_and_another_job_goes_on(self):
+        store = self.folder / "checkpoints"
+        status, said = self.lose_a_rank(store, None)
+        self.assertEqual(status, 11, said)
         saved = int(re.search(r"saved after step (\d+) in", said).group(1))
         self.assertGreaterEqual(saved, 5)
         rest = run("resnet", [*small(epochs=4000), "--depth", "8", "--checkpoint", store, "--resume", "--steps", saved + 3])
         self.assertEqual(rest.returncode, 0, rest.stderr)
         self.assertIn(f"goes on after step {saved},", rest.stdout)
+
+    def test_who_cannot_save_at_the_end_says_so_and_why_it_ends(self):
+        store = self.folder / "checkpoints"
+
+        def take_away():
+            shutil.rmtree(store)
+            store.write_text("no folder any more")
+
+        status, said = self.lose_a_rank(store, take_away)
+        self.assertEqual(status, 11, said)
+        self.assertIn("the state could not be saved", said)
+        self.assertIn("1 of at least 2 are left", said)
 
 
 class Flags(Case):
