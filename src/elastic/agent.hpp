@@ -18,7 +18,7 @@
 #include <muster/elastic/membership.hpp>
 
 #include "datagrams.hpp"
-#include "life.hpp"
+#include "../comm/life.hpp"
 #include "revocation.hpp"
 
 namespace muster::inline v0::detail {

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "life.hpp"
+#include "../comm/life.hpp"
 
 namespace muster::inline v0::detail {
 

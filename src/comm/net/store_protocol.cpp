@@ -1,23 +1,9 @@
 #include "store_protocol.hpp"
 
+#include "wire.hpp"
+
 namespace muster::inline v0::detail {
 namespace {
-
-// Numbers are little-endian, whatever the machine.
-template <class T>
-void put(std::string& bytes, T number) {
-  for (std::size_t i = 0; i < sizeof number; ++i) bytes += static_cast<char>(number >> (8 * i) & 0xff);
-}
-
-template <class T>
-T take(std::string_view& bytes) noexcept {
-  T number = 0;
-  for (std::size_t i = 0; i < sizeof number; ++i) {
-    number = static_cast<T>(number | static_cast<T>(static_cast<T>(static_cast<std::uint8_t>(bytes[i])) << (8 * i)));
-  }
-  bytes.remove_prefix(sizeof number);
-  return number;
-}
 
 constexpr std::size_t length_bytes = 4;
 constexpr std::size_t request_bytes = 28;  // what and has_value, key's length, id, number, lease

@@ -148,16 +148,104 @@ void store_table::leave(client gone) {
   for (const auto id : leases) end_lease(id);
 }
 
-void store_table::expire(clock::time_point now) {
-  std::vector<std::uint64_t> over;
+void store_table::forget(client silent) {
+  const auto found = clients_.find(silent);
+  if (found == clients_.end()) return;
+  while (!found->second.watches.empty()) forget_watch(silent, found->second.watches.begin()->first);
+  if (found->second.leases.empty()) clients_.erase(found);
+}
+
+std::vector<store_table::due_lease> store_table::due(clock::time_point now) const {
+  std::vector<due_lease> over;
   for (const auto& [id, lease] : leases_) {
-    if (lease.ends <= now) over.push_back(id);
+    if (lease.ends <= now) over.push_back({lease.holder, id});
   }
-  for (const auto id : over) end_lease(id);
+  return over;
+}
+
+void store_table::expire(clock::time_point now) {
+  for (const auto& one : due(now)) end_lease(one.id);
 }
 
 void store_table::forgive(clock::duration deafness) {
   for (auto& [id, lease] : leases_) lease.ends += deafness;
+}
+
+void store_table::renew(clock::time_point now) {
+  for (auto& [id, lease] : leases_) lease.ends = now + lease.ttl;
+}
+
+std::vector<store_table::client> store_table::clients() const {
+  std::vector<client> all;
+  for (const auto& [who, its] : clients_) all.push_back(who);
+  return all;
+}
+
+void store_table::save(std::string& to) const {
+  put(to, version_);
+  put(to, last_lease_);
+  put(to, std::uint64_t{leases_.size()});
+  for (const auto& [id, lease] : leases_) {
+    put(to, id);
+    put(to, lease.holder);
+    put(to, static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(lease.ttl).count()));
+  }
+  put(to, std::uint64_t{items_.size()});
+  for (const auto& [key, its] : items_) {
+    put_text(to, key);
+    put_text(to, its.value);
+    put(to, its.version);
+    put(to, its.lease);
+  }
+  std::uint64_t watches = 0;
+  for (const auto& [who, its] : clients_) watches += its.watches.size();
+  put(to, watches);
+  for (const auto& [who, its] : clients_) {
+    for (const auto& [id, key] : its.watches) {
+      put(to, who);
+      put(to, id);
+      put_text(to, key);
+    }
+  }
+}
+
+bool store_table::load(wire_reader& from, clock::time_point now) {
+  items_.clear();
+  leases_.clear();
+  watches_.clear();
+  clients_.clear();
+  bytes_ = 0;
+  version_ = from.number();
+  last_lease_ = from.number();
+  for (auto left = from.count(3 * sizeof(std::uint64_t)); left > 0; --left) {
+    const auto id = from.number();
+    const auto holder = from.number();
+    const std::chrono::microseconds ttl(from.number());
+    leases_.emplace(id, held{holder, ttl, now + ttl, {}});
+    clients_[holder].leases.insert(id);
+  }
+  for (auto left = from.count(4 * sizeof(std::uint64_t)); left > 0; --left) {
+    const std::string key(from.text());
+    item read;
+    read.value = from.text();
+    read.version = from.number();
+    read.lease = from.number();
+    bytes_ += key.size() + read.value.size();
+    if (read.lease != 0) {
+      const auto lease = leases_.find(read.lease);
+      if (lease == leases_.end()) return false;
+      lease->second.keys.insert(key);
+    }
+    items_.emplace(key, std::move(read));
+  }
+  for (auto left = from.count(3 * sizeof(std::uint64_t)); left > 0; --left) {
+    const auto who = from.number();
+    const auto id = from.number();
+    const std::string key(from.text());
+    clients_[who].watches.emplace(id, key);
+    watches_[key].push_back({who, id});
+  }
+  return from.good();
 }
 
 }  // namespace muster::inline v0::detail

@@ -12,6 +12,7 @@
 #include <muster/core/clock.hpp>
 
 #include "store_protocol.hpp"
+#include "wire.hpp"
 
 namespace muster::inline v0::detail {
 
@@ -32,11 +33,27 @@ class store_table {
   [[nodiscard]] bool handle(client from, const store_request& asked, clock::time_point now);
   /// The client has gone: its watches are forgotten and its leases end.
   void leave(client gone);
+  /// Its watches are forgotten, its leases go on to the end of their time.
+  void forget(client silent);
   /// Ends the leases whose time is over.
   void expire(clock::time_point now);
+  /// Those leases, and whose they are.
+  struct due_lease {
+    client holder = 0;
+    std::uint64_t id = 0;
+  };
+  [[nodiscard]] std::vector<due_lease> due(clock::time_point now) const;
   /// Nobody was heard for so long, which was this process' own fault: no lease ends for it.
   void forgive(clock::duration deafness);
+  /// Every lease begins anew: whoever kept their time before did so by a clock that is gone.
+  void renew(clock::time_point now);
 
+  /// All of it but what the time of leases is.
+  void save(std::string& to) const;
+  /// Takes the place of all that is there; leases begin anew. False when that is no table, which may then be anything.
+  [[nodiscard]] bool load(wire_reader& from, clock::time_point now);
+
+  [[nodiscard]] std::vector<client> clients() const;
   [[nodiscard]] bool has_leases() const noexcept { return !leases_.empty(); }
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
 

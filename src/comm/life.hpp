@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-#include "../comm/descriptor.hpp"
+#include "descriptor.hpp"
 
 namespace muster::inline v0::detail {
 
