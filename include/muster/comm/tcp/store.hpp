@@ -9,6 +9,9 @@
 #include <muster/comm/rendezvous/store.hpp>
 
 namespace muster::inline v0 {
+namespace detail {
+class store_calls;
+}
 
 /// A store cannot be served at an address because somebody listens there already.
 class store_address_taken : public configuration_error {
@@ -74,9 +77,8 @@ class tcp_store {
   [[nodiscard]] std::string where() const;
 
  private:
-  struct implementation;
   std::unique_ptr<store_server> own_;  // before the client: it ends after it
-  std::shared_ptr<implementation> self_;
+  std::shared_ptr<detail::store_calls> self_;
 };
 
 static_assert(store<tcp_store>);
