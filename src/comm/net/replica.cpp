@@ -94,6 +94,8 @@ void store_replica::hear(time now, std::uint64_t from, const replica_message& sa
       dead_.insert(from);
       joiners_.erase(from);
       break;
+    case kind::hello:  // the connection's business
+      break;
   }
   look(now);
 }
@@ -428,6 +430,7 @@ void store_replica::ask_for_promises(time now) {
         if (now - heard_[one.id] > patience_with(one) && !silent_.contains(one.id)) suspect_silent(one);
         if (now - before->second < policy_.silence) continue;
       }
+      if (before == proposal_->asked.end()) proposal_->asked_members.push_back(one);
       proposal_->asked[one.id] = now;
       replica_message prepare{.what = kind::prepare, .number = proposal_->number, .index = index_};
       prepare.view.number = view_.number;
@@ -470,6 +473,8 @@ void store_replica::conclude(time now) {
   };
   for (const auto& members : lists) add(members);
   add(made.present.members);
+  add(made.asked_members);  // a view that came to nothing may have had them
+  add({self_});
   for (const auto& [id, one] : joiners_) {
     if (!next.has(id) && !dead_.contains(id)) next.members.push_back(one);
   }

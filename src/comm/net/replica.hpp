@@ -103,6 +103,7 @@ class store_replica {
     replica_ballot number;
     replica_view present;                        // the last view that anybody asked knows of
     std::map<std::uint64_t, time> asked;         // when
+    std::vector<replica_member> asked_members;
     std::set<std::uint64_t> lost;                // once while it was asked
     std::set<std::uint64_t> unreachable;         // and again
     std::map<std::uint64_t, position> promised;  // who, and where it is

@@ -81,7 +81,8 @@ std::optional<replica_message> replica_message::decode(std::string_view bytes) {
   wire_reader from(bytes);
   replica_message read;
   const auto what = from.number<std::uint8_t>();
-  if (what < static_cast<std::uint8_t>(kind::join) || what > static_cast<std::uint8_t>(kind::gone)) return std::nullopt;
+  if (what < static_cast<std::uint8_t>(kind::join) || what > static_cast<std::uint8_t>(kind::hello))
+    return std::nullopt;
   read.what = static_cast<kind>(what);
   read.number = read_ballot(from);
   read.index = from.number();

@@ -56,7 +56,8 @@ struct replica_message {
     echo,       ///< so does this member
     call,       ///< a client asks `text`, and has all answers below `index`
     reply,      ///< to it
-    gone        ///< the sender carries the store no more, whatever comes
+    gone,       ///< the sender carries the store no more, whatever comes
+    hello       ///< first on a connection: `member` speaks, and wants to speak to `index`; 0: to whoever is there
   };
 
   kind what = kind::gone;

@@ -472,27 +472,38 @@ class run {
   }
 
   // ---- the end ----
+  // More than half live, or somebody does and who does not died where another lives: that is proof.
+  bool suffices(const std::vector<replica_member>& members) {
+    const auto lives = [this](const replica_member& m) { return find(m.id) != nullptr; };
+    const auto living = static_cast<std::size_t>(std::count_if(members.begin(), members.end(), lives));
+    const bool proven = std::all_of(members.begin(), members.end(), [&](const replica_member& m) {
+      return std::any_of(members.begin(), members.end(),
+                         [&](const replica_member& o) { return o.host == m.host && lives(o); });
+    });
+    return 2 * living > members.size() || (living > 0 && proven);
+  }
   outcome settle() {
     outcome seen;
     seen.answered = answered_;
     seen.views = views_;
-    std::size_t living = 0;
-    for (const auto& m : newest_.members) {
-      const auto* const its = find(m.id);
-      if (its != nullptr) ++living;
+    // The views that may be in force, as far as anybody who lives knows.
+    std::vector<std::vector<replica_member>> lists{newest_.members};
+    auto latest = newest_.number;
+    for (const auto& [id, its] : processes_) {
+      const auto& view = its->replica.view();
+      if (!its->alive || view.in_force || view.number <= latest) continue;
+      latest = view.number;
+      lists = view.before;
+      lists.push_back(view.members);
     }
-    seen.lives = living > 0;
+    seen.lives = std::any_of(newest_.members.begin(), newest_.members.end(),
+                             [&](const replica_member& m) { return find(m.id) != nullptr; });
     for (const auto& [id, its] : processes_) {
       if (its->alive && now_ - its->last_answer < milliseconds(1500)) seen.progresses = true;
     }
-    // Who died where another member lives is proven dead.
-    const bool all_others_proven =
-        std::all_of(newest_.members.begin(), newest_.members.end(), [&](const replica_member& m) {
-          return std::any_of(newest_.members.begin(), newest_.members.end(),
-                             [&](const replica_member& o) { return o.host == m.host && find(o.id) != nullptr; });
-        });
-    if ((2 * living > newest_.members.size() || all_others_proven) && living > 0 && !seen.progresses)
-      throw violation("enough live, and nobody gets an answer");
+    const bool enough =
+        std::all_of(lists.begin(), lists.end(), [this](const auto& members) { return suffices(members); });
+    if (seen.lives && enough && !seen.progresses) throw violation("enough live, and nobody gets an answer");
     return seen;
   }
 
