@@ -213,6 +213,8 @@ void agent::watch_record(const std::stop_token& stop) {
       post([this, version = known, record = elastic::generation_record::decode(seen->value)](clock::time_point now) {
         protocol_.learn(now, version, record);
       });
+    } catch (const store_left_behind& left) {
+      return post([this, why = std::string(left.what())](clock::time_point) { protocol_.left_behind(why); });
     } catch (const error& failed) {
       if (!std::exchange(told, true))
         log(log_level::warning, std::string("the membership cannot be read (") + failed.what() +

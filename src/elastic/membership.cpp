@@ -89,6 +89,8 @@ void membership::store_failed(clock::time_point now) {
   swap_after_ = now + policy_.beat;
 }
 
+void membership::left_behind(const std::string& why) { finish(ending::fenced, why); }
+
 void membership::prove_dead(clock::time_point now, member_id who) {
   if (ended_ || who == self_.id || !record_.rank_of(who) || !dead_.insert(who).second) return;
   look(now);

@@ -17,7 +17,8 @@ usage: faults.py WHAT --program PATH --rounds N [--hosts one|each|two] [--seed S
   few        fewer are left than --min-ranks: all end with 11
   save       ranks are killed while the state is saved: what is saved is whole, and another job goes on from it
   storm      kills and joins, one after the other, as long as the job lasts
---store etcd starts one for the run, with a folder that outlives it; it is 77 that there is none.
+--store etcd starts one for the run, with a folder that outlives it; it is 77 that there is none. --store embedded is the
+one that the ranks carry themselves; rank 0 leads it at first, so that `first` kills its leader.
 --hosts says which ranks count as on one host (MUSTER_HOST): then they talk over shm, tcp, or both.
 A failure names its round: --first I --rounds 1 with the same seed repeats that one.
 """
@@ -43,7 +44,7 @@ parser.add_argument("--rounds", type=int, default=10)
 parser.add_argument("--first", type=int, default=0)
 parser.add_argument("--seed", type=int, default=int(os.environ.get("MUSTER_TEST_SEED", "20261121")))
 parser.add_argument("--hosts", choices=["one", "each", "two"], default="one")
-parser.add_argument("--store", choices=["file", "etcd"], default="file")
+parser.add_argument("--store", choices=["file", "etcd", "embedded"], default="file")
 parser.add_argument("--steps", type=int, default=60, help="of the job, 10 ms each")
 parser.add_argument("--values", type=int, default=200000)
 options = parser.parse_args()
@@ -83,6 +84,8 @@ class Job:
         self.flags = list(flags)
         self.crew = []
         self.joined = 0
+        with socket.create_server(("127.0.0.1", 0)) as door:
+            self.port = door.getsockname()[1]
         for rank in range(ranks):
             self.start(rank)
 
@@ -90,12 +93,16 @@ class Job:
         host = {"one": "auto", "each": f"host-{len(self.crew)}", "two": f"host-{rank % 2}"}[options.hosts]
         environment = dict(RANK=str(rank), WORLD_SIZE=str(self.ranks), LOCAL_RANK="0", MUSTER_ELASTIC="on",
                            MUSTER_JOB=self.name, MUSTER_HOST=host,
-                           MUSTER_RENDEZVOUS=f"etcd://{ETCD.address}" if ETCD else f"file:{self.folder}")
+                           MUSTER_RENDEZVOUS=self.store())
         words = ["--samples", "500", "--batch", "50", "--epochs", str(options.steps // 10), "--values",
                  str(options.values), "--steps", *self.flags, *more]
         words = [word.replace("FOLDER", self.folder) for word in words]
         self.crew.append(Process(rank, [options.program, *words], environment))
         return self.crew[-1]
+
+    def store(self):
+        return {"file": f"file:{self.folder}", "embedded": f"embedded://127.0.0.1:{self.port}"}.get(
+            options.store) or f"etcd://{ETCD.address}"
 
     def join(self, *more):
         self.joined += 1
@@ -206,6 +213,8 @@ def act_stop(job):
     os.kill(victim.pid, signal.SIGCONT)
     status = victim.end()
     wanted = (-signal.SIGKILL,) if options.hosts == "one" else (10, 13, -signal.SIGKILL)
+    if options.store == "embedded" and options.hosts != "one":
+        wanted += (12,)  # the store has ended with the others: nobody is left to say that they went on
     if status not in wanted:
         raise Failure(f"the rank that was stopped ends with {status}: {victim.lines[-2:]} {victim.errors}")
 

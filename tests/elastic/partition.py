@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""An elastic job on hosts that are network namespaces, whose network is cut. The store is a folder that all of them see.
+"""An elastic job on hosts that are network namespaces, whose network is cut. The store is a folder that all of them see, or
+is carried by the ranks themselves.
 
-usage: partition.py WHAT --program PATH [--seed S]
+usage: partition.py WHAT --program PATH [--store file|embedded] [--seed S]
   cut        the link of one of three hosts goes down: the other two go on; the third finds itself fenced
   one-way    nothing leaves that host any more, and everything reaches it: the same
   gone       all processes of that host are killed: two hosts go on
@@ -24,16 +25,20 @@ from ranks import Failure, Process  # noqa: E402
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("what", choices=["cut", "one-way", "gone", "halves"])
 parser.add_argument("--program", required=True)
+parser.add_argument("--store", choices=["file", "embedded"], default="file")
 parser.add_argument("--seed", type=int, default=int(os.environ.get("MUSTER_TEST_SEED", "20261121")))
 options = parser.parse_args()
 
 
 def start(network, folder, per_host):
     where = [host for host in network.hosts for _ in range(per_host)]
+    store = f"file:{folder}"
+    if options.store == "embedded":
+        store = "embedded://" + ",".join(f"{host.address}:29500" for host in network.hosts)
     crew = []
     for rank, host in enumerate(where):
         environment = dict(RANK=str(rank), WORLD_SIZE=str(len(where)), MUSTER_ELASTIC="on",
-                           MUSTER_JOB=f"partition-{os.getpid()}", MUSTER_RENDEZVOUS=f"file:{folder}")
+                           MUSTER_JOB=f"partition-{os.getpid()}", MUSTER_RENDEZVOUS=store)
         words = ["--samples", "500", "--batch", "50", "--epochs", "15", "--values", "50000", "--steps", "--patience", "5"]
         crew.append(Process(rank, host.inside(options.program, *words), environment))
         crew[-1].host = host
@@ -87,6 +92,6 @@ with hosts.Network(2 if options.what == "halves" else 3) as network:
     try:
         run(network, folder)
     except Failure as failure:
-        sys.exit(f"{failure}\nagain: partition.py {options.what} --program {options.program} --seed {options.seed}")
+        sys.exit(f"{failure}\nagain: partition.py {options.what} --program {options.program} --store {options.store} --seed {options.seed}")
     finally:
         shutil.rmtree(folder, ignore_errors=True)

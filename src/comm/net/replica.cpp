@@ -132,11 +132,7 @@ void store_replica::tick(time now) {
   if (now - said_ >= policy_.beat) {
     said_ = now;
     if (asks_) send(*asks_, {.what = kind::join, .member = self_});
-    if (leads()) {
-      replica_message beat{.what = kind::beat, .number = view_.number, .dead = dead_ones()};
-      beat.view.in_force = view_.in_force;
-      for (const auto& one : view_.members) send(one, beat);
-    }
+    if (leads()) say_beat();
   }
   if (leads() && view_.in_force) {
     for (const auto& one : table_.due(now)) {
@@ -147,6 +143,12 @@ void store_replica::tick(time now) {
   look_at_coordinator(now);
   if (proposal_) ask_for_promises(now);
   look(now);
+}
+
+void store_replica::say_beat() {
+  replica_message beat{.what = kind::beat, .number = view_.number, .dead = dead_ones()};
+  beat.view.in_force = view_.in_force;
+  for (const auto& one : view_.members) send(one, beat);
 }
 
 // ---- what this process wants ----
@@ -197,7 +199,7 @@ void store_replica::learn(const replica_view& other) {
     if (other.number == view_.number) view_.in_force = view_.in_force || other.in_force;
     if (other.number > view_.number && other.in_force && !other.has(self_.id)) {
       ended_ = true;
-      actions_.emplace_back(replica_act::end{"the others went on without this process"});
+      actions_.emplace_back(replica_act::end{});
     }
     return;
   }
@@ -217,7 +219,9 @@ void store_replica::hear_prepare(time now, std::uint64_t from, const replica_mes
   if (said.number < promised_) return send(from, {.what = kind::refuse, .number = promised_, .view = view_});
   if (proposal_) give_up(now);
   promised_ = said.number;
-  yields_until_ = now + policy_.silence;
+  // It may wait for one that is silent: who came in between would only wait for the same.
+  yields_until_ = now + policy_.silence_here + policy_.silence;
+  yields_to_ = from;
   replica_message promise{
       .what = kind::promise, .number = said.number, .index = index_, .view = view_, .dead = dead_ones()};
   if (std::pair(view_.number, index_) > std::pair(said.view.number, said.index)) promise.text = table_.save();
@@ -247,6 +251,7 @@ void store_replica::hear_refuse(time now, const replica_message& said) {
   if (view_.number.by == self_.id && promised_ == view_.number) {
     promised_ = said.number;  // somebody has begun a view, and may come back to it
     yields_until_ = now + policy_.beat;
+    yields_to_ = 0;
   }
 }
 
@@ -387,7 +392,8 @@ void store_replica::look(time now) {
     if (std::all_of(lists.begin(), lists.end(), [&](const auto& members) { return agrees(members); })) conclude(now);
     return;
   }
-  if (!is_member() || now < yields_until_ || !needs_change() || coordinator() != self_.id) return;
+  const bool yields = now < yields_until_ && !dead_.contains(yields_to_) && !broken_.contains(yields_to_);
+  if (!is_member() || yields || !needs_change() || coordinator() != self_.id) return;
   const bool is_coming = leads() && !view_.in_force;  // a view that those who want to join can wait for
   if (is_coming &&
       std::none_of(view_.members.begin(), view_.members.end(), [this](const auto& one) { return is_suspect(one); }))
@@ -499,6 +505,7 @@ void store_replica::conclude(time now) {
 void store_replica::give_up(time now) {
   proposal_.reset();
   yields_until_ = now + policy_.beat;
+  yields_to_ = 0;
 }
 
 // All that a new view makes new, at each of its members.
@@ -525,7 +532,7 @@ void store_replica::come_into_force(time now) {
   }
   view_.in_force = true;
   view_.before.clear();
-  said_ = {};  // the others hear of it with the next beat, which is due
+  say_beat();  // the others, too, are to know that it is
   table_.renew(now);
   for (const auto whose : table_.clients()) {
     if (view_.has(whose)) continue;

@@ -34,9 +34,7 @@ struct answer {  ///< to a call of this process: the body of a frame
 struct kill {  ///< a member of this host that says nothing: it must not come back
   replica_member who;
 };
-struct end {  ///< this process carries the store no more
-  std::string why;
-};
+struct end {};  ///< the others went on without this process
 }  // namespace replica_act
 using replica_action = std::variant<replica_act::send, replica_act::answer, replica_act::kill, replica_act::end>;
 
@@ -101,8 +99,8 @@ class store_replica {
       auto operator<=>(const position&) const = default;
     };
     replica_ballot number;
-    replica_view present;                        // the last view that anybody asked knows of
-    std::map<std::uint64_t, time> asked;         // when
+    replica_view present;                 // the last view that anybody asked knows of
+    std::map<std::uint64_t, time> asked;  // when
     std::vector<replica_member> asked_members;
     std::set<std::uint64_t> lost;                // once while it was asked
     std::set<std::uint64_t> unreachable;         // and again
@@ -126,6 +124,7 @@ class store_replica {
   void hear_beat(std::uint64_t from, const replica_message& said);
   void learn(const replica_view& other);
 
+  void say_beat();
   void look(time now);
   void look_for_silence(time now);
   void look_at_coordinator(time now);
@@ -171,6 +170,7 @@ class store_replica {
 
   std::optional<proposal> proposal_;
   time yields_until_{};
+  std::uint64_t yields_to_ = 0;  // unless that one is gone
   std::uint64_t waits_for_ = 0;  // to make a view
   std::set<std::uint64_t> passed_over_;
   time waits_since_{};

@@ -68,9 +68,8 @@ void replica_line::advance(clock::time_point now, const listener& hear) {
     }
     if (state_ == state::opening && now > give_up_) state_ = state::ended;
     if (!known_ || state_ == state::ended) return;
-    write();
     read(hear);
-    if (state_ == state::standing) write();
+    write();
   } catch (const socket_error& failed) {
     turned_away_ = outgoing_ && proved_ && !known_ && failed.closed();
     state_ = state::ended;
@@ -79,12 +78,7 @@ void replica_line::advance(clock::time_point now, const listener& hear) {
 
 void replica_line::send(const replica_message& what) {
   append(state_ == state::standing ? out_ : early_, what);
-  if (state_ != state::standing) return;
-  try {
-    write();
-  } catch (const socket_error&) {
-    state_ = state::ended;
-  }
+  if (state_ == state::standing) write();
 }
 
 void replica_line::connect_next() {
@@ -199,13 +193,17 @@ void replica_line::meet(const replica_message& said) {
   early_.clear();
 }
 
-// As much as goes without waiting.
+// As much as goes without waiting. Where nothing goes any more there may be last words to read, and then the end.
 void replica_line::write() {
-  while (written_ < out_.size()) {
-    const iovec piece{out_.data() + written_, out_.size() - written_};
-    const auto sent = socket_.try_write({&piece, 1});
-    if (sent == 0) return;
-    written_ += sent;
+  try {
+    while (written_ < out_.size()) {
+      const iovec piece{out_.data() + written_, out_.size() - written_};
+      const auto sent = socket_.try_write({&piece, 1});
+      if (sent == 0) return;
+      written_ += sent;
+    }
+  } catch (const socket_error& failed) {
+    if (!failed.closed()) throw;
   }
   out_.clear();
   written_ = 0;

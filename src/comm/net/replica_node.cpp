@@ -16,6 +16,7 @@ namespace muster::inline v0::detail {
 namespace {
 
 constexpr std::chrono::milliseconds for_goodbyes{200};
+constexpr std::chrono::milliseconds for_a_knock{50};
 constexpr std::chrono::milliseconds between_looks{25};  // of one that is not in yet
 constexpr std::size_t most_strangers = 512;
 constexpr std::size_t most_places_of_a_card = 4;
@@ -359,19 +360,24 @@ void replica_node::perform(const replica_act::answer& a, clock::time_point) {
   if (said) take(*said);
 }
 
-void replica_node::perform(const replica_act::kill& a, clock::time_point) {
+void replica_node::perform(const replica_act::kill& a, clock::time_point now) {
   const auto card = replica_card::decode(a.who.card);
   if (card.process.process == card_.process.process) return replica_.cannot_kill(a.who.id);
+  try {  // of this host: the answer is there at once
+    (void)tcp_socket::connect(card.places(true), now + for_a_knock);
+  } catch (const socket_error& failed) {
+    if (failed.code() == ECONNREFUSED)
+      return replica_.prove_dead(now, a.who.id);  // it has closed the store, and may live on
+  }
   log(log_level::warning, "process " + std::to_string(card.process.process) +
                               " of this host is killed (it carries the store " + where() +
-                              ", says nothing, and the others go on without it)");
-  const life its(card.process);
-  its.kill();
+                              ", is silent, and the others go on without it)");
+  life(card.process).kill();
 }
 
-void replica_node::perform(const replica_act::end& a, clock::time_point) {
+void replica_node::perform(const replica_act::end&, clock::time_point) {
   const std::lock_guard held(mutex_);
-  lose(a.why);
+  leave_behind();
 }
 
 void replica_node::say_goodbye() {

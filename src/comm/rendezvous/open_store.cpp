@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -56,14 +57,11 @@ any_store open_in_folder(const std::string& folder, const settings& configuratio
   return any_store(std::make_unique<file_store>(path, until));
 }
 
-any_store open_over_tcp(std::string_view where, const std::string& origin, const settings& configuration,
-                        const launch_env& launch, clock::time_point until) {
-  if (!opener()) {
-    refuse(origin +
-           " asks for a store over TCP (this program was linked without muster::tcp); link muster::muster from "
-           "a build with TCP, or use --rendezvous file:/folder");
-  }
-  return opener()->tcp(where, origin, configuration, launch, until);
+const detail::store_opener& opener_over_tcp(const std::string& origin) {
+  if (opener()) return *opener();
+  refuse(origin +
+         " asks for a store over TCP (this program was linked without muster::tcp); link muster::muster from a build "
+         "with TCP, or use --rendezvous file:/folder");
 }
 
 any_store open_in_etcd(const std::string& asked, const std::string& origin, const settings& configuration,
@@ -90,11 +88,6 @@ any_store open_automatically(const settings& configuration, const launch_env& la
     return open_in_folder(std::filesystem::temp_directory_path().string(), configuration, launch, until);
   };
   if (elastic && launch.on_one_host() && !launch.job.empty()) return here();  // any other would end with rank 0
-  if (elastic && launch.size > 1 && launch.rank == 0) {
-    log(log_level::warning,
-        "rank 0 keeps the store of this elastic job, which cannot survive it; a folder of all hosts or an etcd would: "
-        "--rendezvous file:/folder or etcd://host:2379");
-  }
   if (environment("PMIX_NAMESPACE") && launch.size > 1) {
     why_not = "this program was linked without muster::tcp";
     if (opener()) {
@@ -106,7 +99,10 @@ any_store open_automatically(const settings& configuration, const launch_env& la
   if (host && port) {
     const bool bracket = host->find(':') != std::string::npos && !host->starts_with('[');
     const std::string where = (bracket ? "[" + *host + "]" : *host) + ":" + *port;
-    return open_over_tcp(where, "MASTER_ADDR and MASTER_PORT", configuration, launch, until);
+    const std::string origin = "MASTER_ADDR and MASTER_PORT";
+    const auto& over_tcp = opener_over_tcp(origin);
+    if (elastic) return over_tcp.embedded(where, configuration, launch, until);
+    return over_tcp.tcp(where, origin, configuration, launch, until);
   }
   if (launch.on_one_host() || launch.size == 1) {
     return here();
@@ -140,14 +136,23 @@ any_store open_store(const settings& configuration, const launch_env& launch) {
   const std::string origin = configuration.origin(setting::rendezvous);
   if (asked == "auto") return open_automatically(configuration, launch, until);
   if (asked.starts_with("file:/")) return open_in_folder(asked.substr(5), configuration, launch, until);
+  const auto places = std::string_view(asked).substr(std::min(asked.size(), asked.find("://") + 3));
   if (asked.starts_with("tcp://")) {
-    return open_over_tcp(std::string_view(asked).substr(6), origin, configuration, launch, until);
+    if (configuration.value(setting::elastic) == "on" && launch.size > 1 && launch.rank == 0) {
+      log(log_level::warning,
+          "where rank 0 serves the store of this elastic job, the job cannot survive rank 0; it would with "
+          "--rendezvous "
+          "embedded://" +
+              std::string(places));
+    }
+    return opener_over_tcp(origin).tcp(places, origin, configuration, launch, until);
   }
+  if (asked.starts_with("embedded://")) return opener_over_tcp(origin).embedded(places, configuration, launch, until);
   if (asked.starts_with("etcd://") || asked.starts_with("etcds://"))
     return open_in_etcd(asked, origin, configuration, launch, until);
   refuse(origin + " cannot be '" + asked +
-         "' (it is auto, tcp://host:port, etcd://host:port or file:/folder); write tcp://node1:29500 or "
-         "file:/shared/folder");
+         "' (it is auto, tcp://host:port, embedded://host:port, etcd://host:port or file:/folder); write "
+         "tcp://node1:29500 or file:/shared/folder");
 }
 
 std::string job_token(any_store& store, const settings& configuration, const launch_env& launch,

@@ -147,6 +147,8 @@ std::unique_ptr<any_transport> connect_tcp(const settings& configuration, const 
       std::make_unique<tcp_transport>(std::move(mesh), std::move(all), launch.rank, 0));
 }
 
+bool link_tcp_store() noexcept;
+
 namespace {
 
 std::unique_ptr<any_transport> connect_world(const settings& configuration) {
@@ -155,8 +157,9 @@ std::unique_ptr<any_transport> connect_world(const settings& configuration) {
 
 }  // namespace
 
-bool link_tcp() noexcept {
-  static const bool done = register_process_transport({"tcp", &connect_world, tcp_abilities});
+bool link_tcp() noexcept {  // and the stores, which the ranks of a context may meet at
+  static const bool done =
+      link_tcp_store() && register_process_transport({"tcp", &connect_world, tcp_abilities});
   return done;
 }
 

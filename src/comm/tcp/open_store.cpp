@@ -3,13 +3,16 @@
 #include <array>
 #include <cstdio>
 
+#include <muster/comm/rendezvous/host_identity.hpp>
 #include <muster/comm/rendezvous/open_store.hpp>
+#include <muster/comm/tcp/embedded_store.hpp>
 #include <muster/comm/tcp/store.hpp>
 #include <muster/core/error.hpp>
 
 #include "../net/address.hpp"
 #include "../net/handshake.hpp"
 #include "../net/pmix.hpp"
+#include "../net/socket.hpp"
 
 namespace muster::inline v0 {
 namespace {
@@ -59,6 +62,23 @@ any_store open_tcp(std::string_view where, const std::string& origin, const sett
   return any_store(std::make_unique<tcp_store>(reached, token, until, std::move(server)));
 }
 
+any_store open_embedded(std::string_view places, const std::string& token, const settings& configuration,
+                        const launch_env& launch, clock::time_point until) {
+  embedded_store_options options;
+  options.token = token;
+  options.of = launch.size;
+  options.host = host_identity(configuration);
+  options.interface = configuration.value(setting::interface);
+  options.beat = seconds(configuration.positive(setting::heartbeat));
+  options.missed_beats = static_cast<int>(configuration.integer(setting::missed_beats, 2, 1000000));
+  return any_store(std::make_unique<embedded_store>(places, options, until));
+}
+
+any_store open_embedded_at(std::string_view places, const settings& configuration, const launch_env& launch,
+                           clock::time_point until) {
+  return open_embedded(places, token_of(configuration), configuration, launch, until);
+}
+
 std::string random_text() {
   std::array<std::byte, 32> bytes;
   detail::fill_random(bytes);
@@ -71,6 +91,9 @@ std::string random_text() {
   return text;
 }
 
+// A port of this host that nobody has.
+std::uint16_t free_port() { return detail::tcp_socket::listen(detail::address::any(0)).local().port(); }
+
 // What rank 0 tells the others: "at ADDRESSES TOKEN", or "error TEXT". A token that was given is not told.
 std::optional<any_store> open_pmix(const settings& configuration, const launch_env& launch, clock::time_point until,
                                    std::string& why_not) {
@@ -81,6 +104,7 @@ std::optional<any_store> open_pmix(const settings& configuration, const launch_e
         "PMIx calls this rank " + std::to_string(session->rank()) + ", the launcher " + std::to_string(launch.rank);
     return std::nullopt;
   }
+  const bool elastic = configuration.value(setting::elastic) == "on";
   std::string told;
   std::string token = token_of(configuration);
   std::unique_ptr<store_server> server;
@@ -88,8 +112,9 @@ std::optional<any_store> open_pmix(const settings& configuration, const launch_e
     const bool draws = token.empty();
     if (draws) token = random_text();
     try {
-      server = std::make_unique<store_server>(":0", token);
-      told = "at " + own_list(server->port(), configuration) + " " + (draws ? token : std::string());
+      if (!elastic) server = std::make_unique<store_server>(":0", token);
+      const auto port = elastic ? free_port() : server->port();
+      told = "at " + own_list(port, configuration) + " " + (draws ? token : std::string());
     } catch (const configuration_error& failed) {
       told = "error " + std::string(failed.what());
     }
@@ -101,6 +126,7 @@ std::optional<any_store> open_pmix(const settings& configuration, const launch_e
   const auto end = std::min(rest.find(' '), rest.size());
   if (end + 1 < rest.size()) token = rest.substr(end + 1);
   std::string reached = rest.substr(0, end);
+  if (elastic) return open_embedded(reached, token, configuration, launch, until);  // it is to outlive rank 0
   if (server) reached = from_here(server->port(), configuration);
   return any_store(std::make_unique<tcp_store>(reached, token, until, std::move(server)));
 }
@@ -110,7 +136,7 @@ std::optional<any_store> open_pmix(const settings& configuration, const launch_e
 namespace detail {
 
 bool link_tcp_store() noexcept {
-  static const bool done = register_store_opener({&open_tcp, &open_pmix});
+  static const bool done = register_store_opener({&open_tcp, &open_embedded_at, &open_pmix});
   return done;
 }
 

@@ -298,8 +298,8 @@ class run {
     tell(name(one.me.id) + " kills " + name(a.who.id));
     crash(a.who.id);
   }
-  void perform(process& one, const detail::replica_act::end& a) {
-    tell(name(one.me.id) + " ends: " + a.why);
+  void perform(process& one, const detail::replica_act::end&) {
+    tell(name(one.me.id) + " is left behind");
     if (newest_.has(one.me.id)) throw violation("fenced, and it is a member");
     crash(one.me.id);
   }
@@ -488,12 +488,10 @@ class run {
     seen.views = views_;
     // The views that may be in force, as far as anybody who lives knows.
     std::vector<std::vector<replica_member>> lists{newest_.members};
-    auto latest = newest_.number;
     for (const auto& [id, its] : processes_) {
       const auto& view = its->replica.view();
-      if (!its->alive || view.in_force || view.number <= latest) continue;
-      latest = view.number;
-      lists = view.before;
+      if (!its->alive || view.in_force || view.number < newest_.number) continue;
+      lists.insert(lists.end(), view.before.begin(), view.before.end());
       lists.push_back(view.members);
     }
     seen.lives = std::any_of(newest_.members.begin(), newest_.members.end(),

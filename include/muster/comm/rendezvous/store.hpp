@@ -41,6 +41,13 @@ class store_lease_ended : public error {
   explicit store_lease_ended(const std::string& text) : error(error_kind::timeout, text) {}
 };
 
+/// The processes that carry a store went on without this one, which was silent or cut off: it has no part in what they
+/// agree on any more. Every call fails like this from then on.
+class store_left_behind : public peer_failure {
+ public:
+  explicit store_left_behind(const std::string& text) : peer_failure({}, text) {}
+};
+
 /// A lease that this process holds. The store keeps it alive on a thread of its own; it ends when this is destroyed or
 /// the store is closed, soon after the process dies (at once where the system tells), and a time-to-live after the
 /// process was last heard of when it is stopped or cut off. The keys that hang on it vanish as it ends. Thread safe.
