@@ -28,9 +28,8 @@ store_replica::store_replica(replica_member self, const replica_policy& policy, 
 
 // ---- what happens ----
 
-void store_replica::meet(time now, const replica_member& whom) {
+void store_replica::meet(const replica_member& whom) {
   if (ended_ || left_ || whom.id == self_.id) return;
-  heard_[whom.id] = now;
   if (!view_) {
     send(whom, {.what = kind::join, .member = self_});
   } else if (!view_.has(whom.id)) {

@@ -68,7 +68,7 @@ class store_replica {
     found_since_ = now;
   }
   /// A process is reached that is no member: it is asked where the store is, or told.
-  void meet(time now, const replica_member& whom);
+  void meet(const replica_member& whom);
   void hear(time now, std::uint64_t from, const replica_message& said);
   /// The connection to it ended, or none can be made.
   void lost(time now, std::uint64_t who);

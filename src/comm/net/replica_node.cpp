@@ -221,7 +221,7 @@ void replica_node::advance(clock::time_point now) {
     one.line.advance(now, [&](const replica_message& said) { replica_.hear(now, one.line.other()->id, said); });
     if (one.line.now() == replica_line::state::standing && one.place >= 0 && !one.met) {
       one.met = true;
-      if (one.line.other()->id != self_.id) replica_.meet(now, *one.line.other());
+      if (one.line.other()->id != self_.id) replica_.meet(*one.line.other());
     }
   }
   sweep(now);
@@ -289,7 +289,7 @@ void replica_node::look_for_places(clock::time_point now) {
     if (there == lines_.end()) {
       lines_.push_back({replica_line(places_[i].addresses, 0, self_, secret_, now), {}, static_cast<int>(i), false});
     } else if (there->line.other()) {
-      replica_.meet(now, *there->line.other());
+      replica_.meet(*there->line.other());
     }
   }
   ++next_place_;

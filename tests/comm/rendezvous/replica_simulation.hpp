@@ -210,7 +210,7 @@ class run {
       // Of many new ones without the old ones a second store could come: here it is to be one.
       if (its != nullptr && !is_first(id) && !its->replica.is_member()) its = nullptr;
       if (its != nullptr && seeks && reaches(one.me.host, its->me.host) && reaches(its->me.host, one.me.host)) {
-        after(draw(0, 3), id, [this, id, its] { find(id)->replica.meet(now_, its->me); });
+        after(draw(0, 3), id, [this, id, its] { find(id)->replica.meet(its->me); });
       }
       look_around(id);
     });
