@@ -50,7 +50,7 @@ class Worker(Process):
     def __init__(self, job, number, *more):
         host = "auto" if options.hosts == "one" else f"host-{number}"
         environment = dict(RANK=str(min(number, job.ranks - 1)), WORLD_SIZE=str(job.ranks), MUSTER_ELASTIC="on", MUSTER_JOB=job.name,
-                           MUSTER_RENDEZVOUS=f"file:{job.folder}", MUSTER_HOST=host,
+                           MUSTER_RENDEZVOUS=job.store, MUSTER_HOST=host,
                            MUSTER_LOG_LEVEL="info" if more else "error", MUSTER_LOG_RANKS="all")
         self.started = time.monotonic_ns()
         words = ["--samples", "1000", "--batch", "48", "--epochs", ENDLESS, "--values", "200000", "--work", "10", "--steps",

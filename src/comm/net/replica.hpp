@@ -61,8 +61,8 @@ class store_replica {
   store_replica(replica_member self, const replica_policy& policy, time now);
 
   // ---- what happens ----
-  /// It may begin the store: when so many processes, itself one, are here, or more than half of them for so long that
-  /// a store that is there already would have been heard of.
+  /// It may begin the store: when so many processes, itself one of several, are here, or more than half of them for so
+  /// long that a store that is there already would have been heard of.
   void found(time now, int of) {
     found_of_ = of;
     found_since_ = now;
@@ -129,6 +129,7 @@ class store_replica {
   void look_for_silence(time now);
   void look_at_coordinator(time now);
   [[nodiscard]] bool needs_change() const;
+  [[nodiscard]] bool has_suspects() const;
   [[nodiscard]] std::uint64_t coordinator() const;
   [[nodiscard]] clock::duration patience_with(const replica_member& one) const;
   [[nodiscard]] bool sees_end_of(const replica_member& one) const;

@@ -324,6 +324,7 @@ void replica_node::watch_lives(clock::time_point now) {
       continue;
     }
     replica_.prove_dead(now, at->first);
+    looked_ = {};  // its place is to be held
     at = lives_.erase(at);
   }
 }

@@ -4,6 +4,13 @@
 
 namespace muster::inline v0::detail {
 
+namespace {
+
+constexpr std::uint64_t shortest_lease = 100'000;  // microseconds
+constexpr std::uint64_t longest_lease = 3600'000'000;
+
+}  // namespace
+
 bool store_table::handle(client from, const store_request& asked, clock::time_point now) {
   switch (asked.what) {
     case store_call::get: {
@@ -89,11 +96,10 @@ bool store_table::watch(client from, const store_request& asked) {
 
 void store_table::begin_lease(client from, const store_request& asked, clock::time_point now) {
   auto& mine = clients_[from];
-  constexpr std::uint64_t longest = 3600'000'000;
   if (mine.leases.size() >= most_of_a_client) {
     return tell_(from, {.id = asked.id, .status = store_status::full});
   }
-  const std::chrono::microseconds ttl(std::clamp<std::uint64_t>(asked.number, 100'000, longest));
+  const std::chrono::microseconds ttl(std::clamp(asked.number, shortest_lease, longest_lease));
   const std::uint64_t id = ++last_lease_;
   leases_.emplace(id, held{from, ttl, now + ttl, {}});
   mine.leases.insert(id);
@@ -220,8 +226,10 @@ bool store_table::load(wire_reader& from, clock::time_point now) {
   for (auto left = from.count(3 * sizeof(std::uint64_t)); left > 0; --left) {
     const auto id = from.number();
     const auto holder = from.number();
-    const std::chrono::microseconds ttl(from.number());
-    leases_.emplace(id, held{holder, ttl, now + ttl, {}});
+    const auto lives = from.number();
+    if (lives < shortest_lease || lives > longest_lease) return false;
+    const std::chrono::microseconds ttl(lives);
+    if (!leases_.emplace(id, held{holder, ttl, now + ttl, {}}).second) return false;
     clients_[holder].leases.insert(id);
   }
   for (auto left = from.count(4 * sizeof(std::uint64_t)); left > 0; --left) {
@@ -236,13 +244,13 @@ bool store_table::load(wire_reader& from, clock::time_point now) {
       if (lease == leases_.end()) return false;
       lease->second.keys.insert(key);
     }
-    items_.emplace(key, std::move(read));
+    if (!items_.emplace(key, std::move(read)).second) return false;
   }
   for (auto left = from.count(3 * sizeof(std::uint64_t)); left > 0; --left) {
     const auto who = from.number();
     const auto id = from.number();
     const std::string key(from.text());
-    clients_[who].watches.emplace(id, key);
+    if (!clients_[who].watches.emplace(id, key).second) return false;
     watches_[key].push_back({who, id});
   }
   return from.good();

@@ -38,8 +38,8 @@ class embedded_store {
  public:
   /// Opens the store that is found at "host:port", or at one of several ("10.0.0.1:29500,10.0.0.2:29500"). A process on
   /// such a host holds the port, and another one of that host when it ends. The store is begun at the first of them,
-  /// when all processes that begin the job are there, or more than half of them and nobody has heard of it for a
-  /// second.
+  /// when all of several processes that begin the job are there, or more than half of them and none has heard of it for
+  /// two times the silence that makes a member suspect.
   ///
   /// Throws configuration_error when a host is unknown or whoever listens there does not know the token, timeout_error
   /// when there is no store by the deadline.
