@@ -122,6 +122,7 @@ void elastic_conductor::join_job() {
                               "world); use --transport tcp where ranks join");
   }
   any_store store = open_store(configuration, launch);
+  log(log_level::debug, "the members meet at the store " + store.where());
   site_.token = common_token(store, configuration, until);
   auto words = std::make_unique<datagram_socket>(configuration.value(setting::interface),
                                                  configuration.origin(setting::interface), site_.token);

@@ -25,9 +25,9 @@ LAUNCH = ["--with-ft", "ulfm", "--map-by", ":OVERSUBSCRIBE"] if ULFM else ["--en
 JOB = ["--samples", "500", "--batch", "50", "--epochs", "20"]  # two seconds, so that the deaths come before the end
 
 
-def run(what, victims, done, status, *flags):
+def run(what, victims, done, status, *flags, before=""):
     """Kills the victims when all ranks train; the others are to end with that status, so many of them done."""
-    tell = f'"{options.program}" "$@"; echo "status $?"'
+    tell = f'{before}"{options.program}" "$@"; echo "status $?"'
     job = subprocess.Popen(["mpirun", *LAUNCH, "-n", str(RANKS), "sh", "-c", tell, "sh", *JOB,
                             *flags], env=os.environ | {"MUSTER_ELASTIC": "on", "OMPI_ALLOW_RUN_AS_ROOT": "1",
                                                        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"},
@@ -55,4 +55,8 @@ for victim in range(RANKS):  # in the order in which they were ready: any rank, 
     run("one is killed, shm", [victim], 3, 0)
 run("two are killed, shm", [1, 2], 2, 0)
 run("one is killed, tcp", [0], 3, 0, "--transport", "tcp")
+# Where not all ranks are on one host the store is embedded: a server in rank 0 would not outlive it.
+apart = "export OMPI_COMM_WORLD_LOCAL_SIZE=1; "
+run("rank 0 is killed, the store embedded", [0], 3, 0, before=apart)
+run("two are killed, the store embedded", [0, 1], 2, 0, before=apart)
 run("too few are left", [1, 2], 0, 11, "--min-ranks", "3", "--patience", "1")
