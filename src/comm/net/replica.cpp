@@ -214,12 +214,12 @@ void store_replica::learn(const replica_view& other) {
 }
 
 void store_replica::hear_change(time now, std::uint64_t from, const replica_message& said) {
+  if (said.number == view_.number) know_in_force();
   if (said.number != view_.number || promised_ != view_.number) {
     if (said.number < promised_) send(from, {.what = kind::refuse, .number = promised_, .view = view_});
     return;
   }
   if (leads() || said.index > index_ + 1 || !said.text) return;  // something is missing: the connection will show it
-  view_.in_force = true;
   if (said.index == index_ + 1) {
     const auto made = replica_table::change::decode(*said.text);
     if (!made) return;
@@ -229,11 +229,18 @@ void store_replica::hear_change(time now, std::uint64_t from, const replica_mess
   send(from, {.what = kind::done, .number = view_.number, .index = index_});
 }
 
+// Its leader says so, or acts so. That counts though somebody has begun the next.
+void store_replica::know_in_force() {
+  if (std::exchange(view_.in_force, true)) return;
+  if (proposal_ && proposal_->present.number == view_.number) proposal_->present.in_force = true;
+  forget_others();
+}
+
 void store_replica::hear_beat(std::uint64_t from, const replica_message& said) {
   if (said.number < view_.number) return send(from, {.what = kind::see, .view = view_});
+  if (said.number == view_.number && said.view.in_force) know_in_force();
   if (said.number < promised_) return send(from, {.what = kind::refuse, .number = promised_, .view = view_});
   if (said.number != view_.number) return;
-  if (said.view.in_force && !std::exchange(view_.in_force, true)) forget_others();
   dead_.insert(said.dead.begin(), said.dead.end());
   dead_.erase(self_.id);
   send(from, {.what = kind::echo, .number = view_.number, .dead = dead_ones()});

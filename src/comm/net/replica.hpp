@@ -145,6 +145,7 @@ class store_replica {
   void give_up(time now);
   void come_into_force(time now);
   void take_up(time now);
+  void know_in_force();
   void forget_others();
 
   void change(time now, const replica_table::change& made);

@@ -318,6 +318,8 @@ class run {
     } else if (call.what == store_call::swap && said->status == detail::store_status::done) {
       history_.swaps(call.key, call.floor, call.expected, said->number, call.value);
       one.versions[call.key] = said->number;
+    } else if (call.what == store_call::swap && said->value == call.value) {
+      throw violation("a swap that was made is told that it was not");
     } else if (call.what == store_call::get || call.what == store_call::swap || call.what == store_call::watch) {
       history_.sees(call.key, call.floor, said->number, std::string(said->value));
       if (call.what == store_call::watch && said->number == call.expected) throw violation("woken by nothing");
