@@ -67,7 +67,7 @@ void server_process::serve() {
 bool server_process::serve_ranges() {
   clock::time_point next_tick{};
   clock::time_point done_since{};
-  for (int idle = 0;; ++idle) {
+  for (int idle = 0; !stopped_; ++idle) {
     const auto now = clock::now();
     const bool heard = link_.poll([&](std::span<const std::byte> frame) { core_->hear(frame, now); });
     if (now >= next_tick) {
@@ -101,11 +101,13 @@ bool server_process::serve_ranges() {
     if (heard) idle = 0;
     if (idle >= spins || link_.must_yield()) link_.pause(next_tick);
   }
+  return false;
 }
 
 // Holds nothing, and waits to be named. False when the job is over.
 bool server_process::stand_by() {
   while (!is_over()) {
+    if (stopped_) return false;
     link_.poll([&](std::span<const std::byte> frame) { hear_goodbye(frame); });
     const auto now = clock::now();
     tick(now);

@@ -1,6 +1,7 @@
 // A server in a job: the protocol's state machine, its values and its connections.
 #pragma once
 
+#include <atomic>
 #include <optional>
 #include <set>
 
@@ -21,6 +22,8 @@ class server_process final : public server_outlet {
 
   /// Serves as long as the map names it, and stands by else; until the job is over.
   void serve();
+  /// From any thread: it serves no more, and tells nobody.
+  void stop() noexcept { stopped_ = true; }
   /// By which workers find what it lets them read in place; 0 for nothing.
   [[nodiscard]] std::uint64_t shown() const noexcept { return shown_.name(); }
 
@@ -47,6 +50,7 @@ class server_process final : public server_outlet {
   shard_map newest_;
   std::optional<server> core_;  // while it serves
   bool goes_ = false;           // the map wants it to, or to leave with nothing: then it is no failure to be fenced
+  std::atomic<bool> stopped_{false};
   place self_;
   std::set<place> left_;  // workers that are done, or dead
 };

@@ -43,6 +43,8 @@ enum class setting : int {
   mode,
   servers,
   standby,
+  remote_servers,
+  role,
   replicas,
   consistency,
   pull_cache,
