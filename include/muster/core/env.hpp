@@ -46,6 +46,7 @@ enum class setting : int {
   remote_servers,
   role,
   replicas,
+  recover,
   consistency,
   pull_cache,
   trace,
