@@ -14,6 +14,7 @@
 #include "group_state.hpp"
 #include "hierarchical/connect.hpp"
 #include "rank_zero.hpp"
+#include "rendezvous/assembly.hpp"
 #include "shm/connect.hpp"
 #include "transport_choice.hpp"
 
@@ -113,8 +114,11 @@ struct context::implementation {
   explicit implementation(settings from) : configuration(std::move(from)) {}
 
   void connect() {
-    launch = detect_launch();
     apply_log_settings(configuration);
+    auto assembled = detail::assemble_launch(configuration, detect_launch());
+    launch = std::move(assembled.launch);
+    if (launch.rank == 0) store = std::move(assembled.store);
+    begun = std::move(assembled.lease);
     elastic = configuration.choice(setting::elastic, {"off", "on"}) == 1;
     for_groups = settings_for_groups(configuration, launch.rank);
     if (!elastic) chosen = detail::choose_transport(configuration, launch);
@@ -199,6 +203,9 @@ struct context::implementation {
   std::shared_ptr<detail::segment> shared;  // before the world: it outlives all groups
   group_settings for_groups;
   detail::transport_choice chosen;
+  // Where ranks of several starts met, at rank 0: it outlives the world.
+  std::optional<any_store> store;
+  store_lease begun;
   std::optional<group> process_world;  // none when ranks are threads
   int exceptions_at_start = std::uncaught_exceptions();
 };

@@ -135,8 +135,8 @@ std::unique_ptr<any_transport> connect_processes(const transport_choice& chosen,
                                                  const launch_env& launch) {
   if (chosen.name == "shm") return connect_shm(configuration, launch);
   if (chosen.name == "hierarchical")
-    return connect_hierarchical(find_registered(chosen.between)->connect(configuration), configuration, launch);
-  return find_registered(chosen.name)->connect(configuration);
+    return connect_hierarchical(find_registered(chosen.between)->connect(configuration, launch), configuration, launch);
+  return find_registered(chosen.name)->connect(configuration, launch);
 }
 
 }  // namespace muster::inline v0::detail

@@ -71,11 +71,21 @@ constexpr std::array<setting_info, static_cast<std::size_t>(setting::count_)> kn
      "what ranks exchange in training: allreduce (gradients), allreduce-weights, local-sgd[:STEPS], "
      "gossip[:ring|:torus|:exponential], ps (a parameter server)"},
     {setting::servers, "servers", "MUSTER_SERVERS", "N", "1",
-     "ps: how many ranks serve, the last ones; the others work"},
+     "ps: how many ranks serve, the last ones; the others work; colocated: every rank does both"},
     {setting::standby, "standby", "MUSTER_STANDBY", "N", "0",
      "ps: how many ranks behind them stand by, to serve when the program wants more servers"},
+    {setting::remote_servers, "remote-servers", "MUSTER_REMOTE_SERVERS", "N", "0",
+     "ps: so many of those that serve or stand by are started on their own, with --role server; all meet at "
+     "--rendezvous"},
+    {setting::role, "role", "MUSTER_ROLE", "NAME", "auto",
+     "ps: server: this process was started on its own, and serves a job that waits for it (--remote-servers); auto: "
+     "what "
+     "its rank is"},
     {setting::replicas, "replicas", "MUSTER_REPLICAS", "N", "0",
      "ps: copies of all parameters beyond the first: so many servers may die at once"},
+    {setting::recover, "recover", "MUSTER_RECOVER", "FOLDER", "none",
+     "ps: servers save their ranges in this folder of all of them, from which others take over what nobody holds any "
+     "more"},
     {setting::consistency, "consistency", "MUSTER_CONSISTENCY", "NAME", "async",
      "ps: how far workers may be apart: async, bounded:CLOCKS, bulk; ,drop:UPDATES or ,damp:UPDATES behind it"},
     {setting::pull_cache, "pull-cache", "MUSTER_PULL_CACHE", "CLOCKS", "0",

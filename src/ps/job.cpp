@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <random>
+#include <thread>
 
 #include <muster/comm/collectives/allgather.hpp>
 #include <muster/comm/collectives/barrier.hpp>
@@ -10,7 +11,9 @@
 #include <muster/comm/rendezvous/open_store.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>
+#include <muster/core/log.hpp>
 
+#include "../comm/ends.hpp"
 #include "server_process.hpp"
 #include "worker_process.hpp"
 
@@ -25,6 +28,8 @@ protocol_settings protocol_of(const job_options& options) {
   made.retry = span_of(options.retry);
   made.silence = span_of(options.silence);
   made.worker_silence = span_of(options.timeout);
+  if (!options.recover.empty()) made.save_every = span_of(options.save_every);
+  made.hold = options.hold;
   return made;
 }
 
@@ -33,10 +38,12 @@ std::uint64_t digest_of(const job_options& options, const table_layout& layout) 
       .add(layout.digest())
       .add(static_cast<std::uint64_t>(options.servers))
       .add(static_cast<std::uint64_t>(options.standby))
+      .add(std::uint64_t{options.colocated})
       .add(std::uint64_t{options.replicas})
       .add(to_string(options.how))
       .add(to_string(options.compress))
       .add(options.pull_cache)
+      .add(options.recover)
       .value();
 }
 
@@ -63,7 +70,8 @@ void check(group& ranks, const job_options& options, const table_layout& layout)
         "--pull-cache cannot be used with --consistency bulk (workers in step see what all have pushed); leave it out, "
         "or choose async or bounded");
   }
-  if (options.servers < 1 || options.standby < 0 || options.servers + options.standby >= ranks.size()) {
+  const bool nobody_works = options.servers + options.standby >= ranks.size();
+  if (!options.colocated && (options.servers < 1 || options.standby < 0 || nobody_works)) {
     throw configuration_error("of " + std::to_string(ranks.size()) + " ranks " +
                               std::to_string(options.servers + options.standby) +
                               " cannot serve (one at least serves, and one works); " +
@@ -86,6 +94,14 @@ void check(group& ranks, const job_options& options, const table_layout& layout)
           "same); start them alike");
     }
   }
+}
+
+void check_remote(const settings& chosen, const job_options& options) {
+  const auto remote = chosen.integer(setting::remote_servers, 0, most_places);
+  if (remote == 0 || (!options.colocated && remote <= options.servers + options.standby)) return;
+  throw configuration_error(chosen.origin(setting::remote_servers) + " is " + std::to_string(remote) + " (of " +
+                            (options.colocated ? "co-located servers" : "the servers and those that stand by") +
+                            " so many cannot be started on their own); choose --servers " + std::to_string(remote));
 }
 
 // Under which the job keeps its map: new for every job in a store.
@@ -113,59 +129,129 @@ std::shared_ptr<any_store> store_for(context& of, group& ranks) {
   return store;
 }
 
+struct roles {
+  std::vector<server_entry> serving;
+  std::vector<place> can_serve;
+  std::vector<member> working;
+};
+
+// Places are ranks; where every rank has two, those of its server lie behind those of all workers.
+roles roles_of(const job_options& options, place ranks) {
+  const auto standby = options.colocated ? 0 : static_cast<place>(options.standby);
+  const auto places = options.colocated ? 2 * ranks : ranks;
+  const auto servers = options.colocated ? ranks : static_cast<place>(options.servers) + standby;
+  roles made;
+  for (place at = 0; at < places; ++at) {
+    if (at + servers < places) {
+      made.working.push_back({at, 1});
+      continue;
+    }
+    made.can_serve.push_back(at);
+    if (at + standby < places) made.serving.push_back({{at, 1}});
+  }
+  return made;
+}
+
+std::size_t most_servers(const job_options& options, const group& ranks) {
+  return static_cast<std::size_t>(options.colocated ? ranks.size() : options.servers + options.standby);
+}
+
+// What one place of the job talks by.
+struct seat {
+  seat(member who, any_transport& transport, std::shared_ptr<any_store> store, const std::string& name,
+       const shard_map& first, seconds timeout)
+      : self(who), over(transport), keeper(std::move(store), name, first, deadline_after(timeout)), link(transport) {
+    link.introduce({.from = self, .map_version = first.version});
+  }
+  member self;
+  any_transport& over;
+  detail::map_keeper keeper;
+  detail::frame_link link;
+};
+
 }  // namespace
 
 struct job::implementation {
-  implementation(group& all, const job_options& given, std::shared_ptr<any_store> store)
-      : options(given),
-        layout(given.tables, static_cast<std::size_t>(given.servers) + static_cast<std::size_t>(given.standby)),
-        ranks(checked(all)) {
+  implementation(group& all, const job_options& given, const std::shared_ptr<any_store>& store,
+                 const settings& configuration)
+      : options(given), layout(given.tables, most_servers(given, all)), ranks(checked(all)) {
     const auto size = static_cast<place>(ranks.size());
-    const auto standby = static_cast<place>(options.standby);
-    const auto servers = static_cast<place>(options.servers) + standby;
-    std::vector<server_entry> serving;
-    std::vector<place> can_serve;
-    std::vector<member> working;
-    for (place at = 0; at < size; ++at) {
-      if (at + servers >= size) {
-        can_serve.push_back(at);
-        if (at + standby < size) serving.push_back({{at, 1}});
-      } else {
-        working.push_back({at, 1});
-      }
-    }
-    const auto first = first_map(serving, working, layout.ranges(), options.replicas);
-    keeper = std::make_unique<detail::map_keeper>(std::move(store), name_of_job(ranks), first,
-                                                  deadline_after(options.timeout));
-    const member self{static_cast<place>(ranks.rank()), 1};
-    link = std::make_unique<detail::frame_link>(ranks.transport());
-    const auto protocol = protocol_of(options);
-    link->introduce({.from = self, .map_version = first.version});
-    if (self.at + servers >= size) {
-      server = std::make_unique<detail::server_process>(self, options, protocol, layout, ranks.transport(), *link,
-                                                        *keeper, first);
+    const auto self = static_cast<place>(ranks.rank());
+    const auto who = roles_of(options, size);
+    auto first = first_map(who.serving, who.working, layout.ranges(), options.replicas);
+    first.saved = !options.recover.empty();
+    const auto name = name_of_job(ranks);
+    const auto sit = [&](place at, any_transport& over) {
+      return std::make_unique<seat>(member{at, 1}, over, store, name, first, options.timeout);
+    };
+    const auto serves = [&](place at) {
+      return std::find(who.can_serve.begin(), who.can_serve.end(), at) != who.can_serve.end();
+    };
+    if (options.colocated) {
+      for (auto& end : muster::detail::connect_ends(configuration, ranks, 2))
+        ends.emplace_back(std::move(end), ranks.settings());
+      begin_worker(sit(self, ends[0].transport()), first, who);
+      begin_server(sit(size + self, ends[1].transport()), first, files(store, name));
+    } else if (serves(self)) {
+      begin_server(sit(self, ranks.transport()), first, files(store, name));
     } else {
-      worker = std::make_unique<detail::worker_process>(self, options, protocol, layout, *link, *keeper, first);
-      worker->know_servers(std::move(can_serve));
-      tables = std::make_unique<client>(*worker);
+      begin_worker(sit(self, ranks.transport()), first, who);
     }
-    show();
+    show(who.can_serve);
+    if (options.colocated) serving = std::jthread([this, rank = log_rank()] { serve_beside(rank); });
   }
   implementation(const implementation&) = delete;
   implementation& operator=(const implementation&) = delete;
   ~implementation() {
-    if (!ended) ranks.abort("rank " + std::to_string(ranks.rank()) + " has left the job of its parameter server");
+    if (serving.joinable()) {
+      if (!ended) server->stop();
+      serving.join();
+    }
+    if (ended) return;
+    const auto reason = "rank " + std::to_string(ranks.rank()) + " has left the job of its parameter server";
+    ranks.abort(reason);
+    for (auto& end : ends) end.abort(reason);
+  }
+
+  [[nodiscard]] std::unique_ptr<detail::range_files> files(const std::shared_ptr<any_store>& store,
+                                                           const std::string& name) const {
+    if (options.recover.empty()) return nullptr;
+    return std::make_unique<detail::range_files>(store, name, options.recover);
+  }
+  void begin_server(std::unique_ptr<seat> at, const shard_map& first, std::unique_ptr<detail::range_files> saved) {
+    server_seat = std::move(at);
+    server = std::make_unique<detail::server_process>(server_seat->self, options, protocol_of(options), layout,
+                                                      server_seat->over, server_seat->link, server_seat->keeper, first,
+                                                      std::move(saved));
+  }
+  void begin_worker(std::unique_ptr<seat> at, const shard_map& first, const roles& who) {
+    worker_seat = std::move(at);
+    worker = std::make_unique<detail::worker_process>(worker_seat->self, options, protocol_of(options), layout,
+                                                      worker_seat->link, worker_seat->keeper, first);
+    worker->know_servers(who.can_serve);
+    tables = std::make_unique<client>(*worker);
   }
   // Workers learn where servers of their host keep what they may read.
-  void show() {
+  void show(const std::vector<place>& can_serve) {
     const std::uint64_t mine[] = {server ? server->shown() : 0};
     std::vector<std::uint64_t> names(static_cast<std::size_t>(ranks.size()));
     allgather(ranks, mine, names);
     if (!worker || std::all_of(names.begin(), names.end(), [](std::uint64_t name) { return name == 0; })) return;
-    std::vector<detail::shown_values> shown;
-    for (std::size_t at = 0; at < names.size(); ++at)
-      shown.emplace_back(ranks.transport(), static_cast<int>(at), names[at], layout.ranges());
+    std::vector<detail::shown_values> shown(static_cast<std::size_t>(worker_seat->over.size()));
+    for (const auto at : can_serve) {
+      shown[at] =
+          detail::shown_values(worker_seat->over, static_cast<int>(at), names[at % names.size()], layout.ranges());
+    }
     worker->look_at(std::move(shown));
+  }
+  // The worker of this process goes on when the others have gone on without its server: they have what that had.
+  void serve_beside(int rank) {
+    set_log_rank(rank);
+    try {
+      server->serve();
+    } catch (const std::exception& failure) {
+      log(log_level::warning, std::string("the server of this process has ended: ") + failure.what());
+    }
   }
   group checked(group& all) {
     check(all, options, layout);
@@ -175,20 +261,25 @@ struct job::implementation {
   job_options options;
   table_layout layout;
   group ranks;
-  std::unique_ptr<detail::map_keeper> keeper;
-  std::unique_ptr<detail::frame_link> link;
+  std::vector<group> ends;  // co-located: the worker's connections, and the server's
+  std::unique_ptr<seat> worker_seat;
+  std::unique_ptr<seat> server_seat;
   std::unique_ptr<detail::server_process> server;
   std::unique_ptr<detail::worker_process> worker;
   std::unique_ptr<client> tables;
-  bool ended = false;  // as it should
+  bool ended = false;    // as it should
+  std::jthread serving;  // co-located
 };
 
 job_options chosen_options(const settings& chosen, std::vector<table_spec> tables) {
   job_options made;
   made.tables = std::move(tables);
-  made.servers = static_cast<int>(chosen.integer(setting::servers, 1, most_places));
+  made.colocated = chosen.value(setting::servers) == "colocated";
+  if (!made.colocated) made.servers = static_cast<int>(chosen.integer(setting::servers, 1, most_places));
   made.standby = static_cast<int>(chosen.integer(setting::standby, 0, most_places));
+  check_remote(chosen, made);
   made.replicas = static_cast<std::uint32_t>(chosen.integer(setting::replicas, 0, 16));
+  if (const auto& folder = chosen.value(setting::recover); folder != "none") made.recover = folder;
   made.how = parse_consistency(chosen.value(setting::consistency));
   made.pull_cache = static_cast<std::uint64_t>(chosen.integer(setting::pull_cache, 0, 1000000));
   made.compress = parse_compression(chosen.value(setting::compress));
@@ -197,18 +288,23 @@ job_options chosen_options(const settings& chosen, std::vector<table_spec> table
 }
 
 job::job(group& ranks, const job_options& options, std::shared_ptr<any_store> store)
-    : self_(std::make_unique<implementation>(ranks, options, std::move(store))) {}
-job::job(context& of, group& ranks, const job_options& options) : job(ranks, options, store_for(of, ranks)) {}
+    : self_(std::make_unique<implementation>(ranks, options, std::move(store), settings())) {}
+job::job(context& of, group& ranks, const job_options& options)
+    : self_(std::make_unique<implementation>(ranks, options, store_for(of, ranks), of.configuration())) {}
 job::job(job&&) noexcept = default;
 job::~job() = default;
 
-bool job::is_server() const noexcept { return self_->server != nullptr; }
-int job::workers() const noexcept { return self_->ranks.size() - self_->options.servers - self_->options.standby; }
+bool job::is_server() const noexcept { return self_->worker == nullptr; }
+int job::workers() const noexcept {
+  const auto& options = self_->options;
+  return self_->ranks.size() - (options.colocated ? 0 : options.servers + options.standby);
+}
 int job::worker() const noexcept { return self_->ranks.rank(); }
 const table_layout& job::layout() const noexcept { return self_->layout; }
 
 void job::serve() {
-  if (!self_->server) throw configuration_error("this rank is a worker (it does not serve); use tables()");
+  if (self_->worker)
+    throw configuration_error("this rank is a worker (it has nothing to serve by itself); use tables()");
   self_->server->serve();
   self_->ended = true;
 }
@@ -223,6 +319,7 @@ void job::finish() {
     throw configuration_error("this rank is a server (serve() ends by itself); call finish() at workers");
   self_->worker->finish();
   self_->ended = true;
+  if (self_->serving.joinable()) self_->serving.join();
 }
 
 }  // namespace muster::inline v0::ps

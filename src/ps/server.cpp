@@ -18,7 +18,9 @@ server::server(member self, const protocol_settings& settings, range_storage& va
     : self_(self), settings_(settings), values_(values), out_(out), ranges_(map.ranges.size()) {
   // Whoever the map names from the beginning holds a range as it is in the beginning.
   for (range_id id = 0; id < ranges_.size(); ++id) {
-    if (map.has_server(self_) && map.ranges[id].holds(self_.at)) ranges_[id].has_state = true;
+    const auto& entry = map.ranges[id];
+    if (map.has_server(self_) && entry.holds(self_.at) && entry.born == 0) ranges_[id].has_state = true;
+    ranges_[id].born = entry.born;
   }
   learn(map, {});
 }
@@ -58,6 +60,7 @@ void server::hear_worker(const member& from, const message& said, clock::time_po
   }
   if (said.what == message_kind::push) return hear_push(from, said, range, now);
   if (said.what == message_kind::pull) return hear_pull(from, said);
+  if (said.what == message_kind::holds) return hear_holds(from, said, range);
 }
 
 void server::hear_push(const member& from, const message& said, held_range& range, clock::time_point now) {
@@ -99,6 +102,7 @@ void server::hear_pull(const member& from, const message& said) {
 
 bool server::is_ready(const member& from, const message& pull) const {
   const auto& range = ranges_[pull.range];
+  if (range.recovers) return false;
   if (pull.version > 0) {  // with its own pushes up to that one
     if (from.at >= range.workers.size()) return false;
     const auto& its = range.workers[from.at];
@@ -163,7 +167,7 @@ void server::apply(range_id id, held_range& range, const log_entry& entry) {
     return show(id, range);
   }
   auto& its = seen_of(range, entry.from.at);
-  if (its.incarnation != entry.from.incarnation) its = {entry.from.incarnation, its.to_acknowledge, its.age, 0, 0};
+  if (its.incarnation != entry.from.incarnation) its = {entry.from.incarnation, its.to_acknowledge, its.age};
   its.applied = entry.sequence;
   if (entry.weight != 0) values_.apply(id, entry);
   show(id, range);
@@ -178,6 +182,7 @@ void server::append(range_id id, held_range& range, const log_entry& entry, cloc
       auto& its = range.workers[entry.from.at];
       its.committed = its.applied;
       acknowledge_to(id, range, entry.from.at);
+      if (range.recovers) look_whether_recovered(id, range);
     }
     return;
   }
@@ -218,6 +223,7 @@ void server::commit(range_id id, held_range& range, std::uint64_t up_to) {
     }
     range.waiting.pop_front();
   }
+  if (range.recovers) look_whether_recovered(id, range);
   const auto has = range.behind_is_learner ? range.behind_has : range.committed;
   while (!range.kept.empty() && range.kept.front().index <= has) {
     range.kept_bytes -= range.kept.front().body.size();
@@ -271,7 +277,7 @@ void server::clocks_moved(clock::time_point now) {
 void server::fold_due(clock::time_point now) {
   for (range_id id = 0; id < ranges_.size(); ++id) {
     auto& range = ranges_[id];
-    while (range.serves() && range.folded < clocks_.slowest()) {
+    while (range.answers() && range.folded < clocks_.slowest()) {
       log_entry entry;
       entry.what = log_entry::kind::fold;
       entry.clock = range.folded;
@@ -299,6 +305,10 @@ void server::tick(clock::time_point now) {
   if (fenced_) return;
   look_for_the_silent(now);
   govern();
+  if (settings_.saves()) {
+    save_due(now);
+    if (settings_.how.what == consistency::kind::bulk) fold_due(now);  // of what has recovered
+  }
   for (range_id id = 0; id < ranges_.size(); ++id) {
     auto& range = ranges_[id];
     if (range.behind == nobody || !range.has_state || now - range.said < settings_.retry) continue;

@@ -40,7 +40,7 @@ void server::hear_server(const member& from, const message& said, clock::time_po
                        .clock = range.epoch});
       return;
     case message_kind::copied:
-      if (from.at == range.behind && said.number <= range.applied) hear_copied(said, range, now);
+      if (from.at == range.behind && range.has_state && said.number <= range.applied) hear_copied(said, range, now);
       return;
     case message_kind::entry_ack:
       if (from.at != range.behind || range.behind_is_learner || said.number > range.applied) return;
@@ -107,7 +107,7 @@ void server::send_entries(range_id id, held_range& range, clock::time_point now)
 }
 
 // The values, and with them the table of the pushes that they contain.
-void server::send_copy(range_id id, held_range& range, clock::time_point now) {
+std::string server::state_of(range_id id, const held_range& range) const {
   detail::byte_writer head;
   head.add(range.folded);
   head.add(std::uint64_t{range.workers.size()});
@@ -117,6 +117,28 @@ void server::send_copy(range_id id, held_range& range, clock::time_point now) {
   }
   std::string all = head.take();
   values_.save(id, all);
+  return all;
+}
+
+bool server::take_state(range_id id, held_range& range, std::span<const std::byte> state, std::uint64_t index) {
+  detail::byte_reader in(state);
+  const auto folded = in.number<std::uint64_t>();
+  std::vector<seen> workers(in.count(sizeof(std::uint32_t) + sizeof(std::uint64_t), most_places));
+  for (auto& its : workers) {
+    its.incarnation = in.number<std::uint32_t>();
+    its.applied = in.number<std::uint64_t>();
+  }
+  if (!in.good() || !values_.load(id, in.rest())) return false;
+  range.has_state = true;
+  range.folded = folded;
+  clocks_.reach(folded);
+  range.workers = std::move(workers);
+  range.applied = range.committed = index;
+  return true;
+}
+
+void server::send_copy(range_id id, held_range& range, clock::time_point now) {
+  const std::string all = state_of(id, range);
   range.kept.clear();
   range.kept_bytes = 0;
   range.said = now;
@@ -130,19 +152,7 @@ void server::send_copy(range_id id, held_range& range, clock::time_point now) {
 void server::hear_copy(place from, const message& said, held_range& range) {
   if (from != range.before || range.as != role::learner) return;
   if (!range.has_state || said.number > range.applied) {
-    detail::byte_reader in(said.payload);
-    const auto folded = in.number<std::uint64_t>();
-    std::vector<seen> workers(in.count(sizeof(std::uint32_t) + sizeof(std::uint64_t), most_places));
-    for (auto& its : workers) {
-      its.incarnation = in.number<std::uint32_t>();
-      its.applied = in.number<std::uint64_t>();
-    }
-    if (!in.good() || !values_.load(said.range, in.rest())) return;
-    range.has_state = true;
-    range.folded = folded;
-    clocks_.reach(folded);
-    range.workers = std::move(workers);
-    range.applied = range.committed = said.number;
+    if (!take_state(said.range, range, said.payload, said.number)) return;
     show(said.range, range);
   }
   if (std::exchange(range.to_acknowledge, true)) return;

@@ -21,6 +21,9 @@ void server::learn(const shard_map& map, clock::time_point now) {
     take_place(id, ranges_[id], now);
     show(id, ranges_[id]);
   }
+  for (range_id id = 0; id < ranges_.size(); ++id) {
+    if (ranges_[id].recovers) look_whether_recovered(id, ranges_[id]);  // perhaps of one that left
+  }
   clocks_moved(now);
 }
 
@@ -32,11 +35,12 @@ void server::take_place(range_id id, held_range& range, clock::time_point now) {
   const bool learns = !fenced_ && entry.learner == self_.at;
   // A learner's log is the beginning of what the chain has, whatever happened meanwhile. That of one who left the chain
   // need not be.
-  if ((!holds && !learns) || (learns && range.as == role::holder)) {
+  if ((!holds && !learns) || (learns && range.as == role::holder) || entry.born != range.born) {
     if (range.as != role::none || range.has_state) values_.reset(id);
     range = {};
   }
   range.epoch = entry.epoch;
+  range.born = entry.born;
   if (!holds && !learns) return;
   range.as = holds ? role::holder : role::learner;
   range.stopped = false;
@@ -68,6 +72,7 @@ void server::take_place(range_id id, held_range& range, clock::time_point now) {
     commit(id, range, range.committed);  // perhaps it has
   }
   settle(id, range);
+  if (range.is_head() && !range.has_state) out_.load(id, range.epoch);
   if (range.before != nobody && range.has_state) {
     range.to_acknowledge = true;
     acknowledge_.emplace_back(id, nobody);
@@ -80,8 +85,8 @@ std::string server::describe(range_id id) const {
   constexpr const char* roles[] = {"nothing", "holder", "learner"};
   std::string text = roles[static_cast<int>(range.as)];
   text += " in epoch " + std::to_string(range.epoch) + (range.has_state ? "" : " without values") +
-          (range.stopped ? " that has stopped" : "") + ", " + std::to_string(range.applied) + " entries, " +
-          std::to_string(range.committed) + " for good";
+          (range.stopped ? " that has stopped" : "") + (range.recovers ? " that recovers" : "") + ", " +
+          std::to_string(range.applied) + " entries, " + std::to_string(range.committed) + " for good";
   if (range.behind == nobody) return text;
   return text + ", " + std::to_string(range.kept.size()) + " kept for server " + std::to_string(range.behind) +
          (range.behind_known ? ", which has " + std::to_string(range.behind_has) : ", which is not known") +
@@ -113,7 +118,7 @@ void server::govern() {
   }
   for (range_id id = 0; id < ranges_.size(); ++id) {
     auto& range = ranges_[id];
-    if (range.as != role::holder || next.ranges[id] != map_.ranges[id]) continue;
+    if (range.as != role::holder || range.recovers || next.ranges[id] != map_.ranges[id]) continue;
     const shard_range& entry = map_.ranges[id];
     if (range.behind_is_learner && range.behind_counts && range.behind_has >= range.committed)
       take(with_learner_joined(next, id));

@@ -16,13 +16,14 @@ constexpr std::chrono::milliseconds for_last_words{300};
 
 server_process::server_process(member self, const job_options& options, const protocol_settings& protocol,
                                const table_layout& layout, any_transport& over, frame_link& link, map_keeper& keeper,
-                               const shard_map& map)
+                               const shard_map& map, std::unique_ptr<range_files> files)
     : protocol_(protocol),
       link_(link),
       keeper_(keeper),
       workers_(map.workers.size()),
       shown_(over, layout.ranges()),
       values_(layout, protocol.how, options.compress, shown_),
+      files_(std::move(files)),
       newest_(map),
       self_(self.at) {
   if (map.has_server(self)) core_.emplace(self, protocol_, values_, *this, map);
@@ -55,7 +56,23 @@ void server_process::tick(clock::time_point now) {
   const bool failed = keeper_.take_failure();
   if (!core_) return;
   if (failed) core_->swap_failed();
+  if (files_) take_files(now);
   core_->tick(now);
+}
+
+void server_process::take_files(clock::time_point now) {
+  while (const auto one = files_->take()) {
+    if (!one->loads) {
+      core_->saved(one->range, one->epoch, one->index, one->done);
+      continue;
+    }
+    log(log_level::info, "server " + to_string(core_->self()) + " takes over range " + std::to_string(one->range) +
+                             (one->state.empty() ? ", of which nothing was saved" : ""));
+    if (!core_->loaded(one->range, std::as_bytes(std::span(one->state)), now)) {
+      throw data_error({"range " + std::to_string(one->range)},
+                       "was saved by a server of other tables (it cannot be read); start all with the same build");
+    }
+  }
 }
 
 void server_process::serve() {
@@ -67,7 +84,7 @@ void server_process::serve() {
 bool server_process::serve_ranges() {
   clock::time_point next_tick{};
   clock::time_point done_since{};
-  for (int idle = 0;; ++idle) {
+  for (int idle = 0; !stopped_; ++idle) {
     const auto now = clock::now();
     const bool heard = link_.poll([&](std::span<const std::byte> frame) { core_->hear(frame, now); });
     if (now >= next_tick) {
@@ -93,6 +110,7 @@ bool server_process::serve_ranges() {
       // A worker that heard one farewell does not wait for the next: what is still under way to it then is never taken.
       if (now - done_since > for_last_words && (link_.is_idle() || now - done_since > 2 * for_last_words)) {
         if (core_->farewells().size() == workers_) shown_.end_alone();
+        if (files_) files_->clear();
         return false;
       }
     } else {
@@ -101,11 +119,13 @@ bool server_process::serve_ranges() {
     if (heard) idle = 0;
     if (idle >= spins || link_.must_yield()) link_.pause(next_tick);
   }
+  return false;
 }
 
 // Holds nothing, and waits to be named. False when the job is over.
 bool server_process::stand_by() {
   while (!is_over()) {
+    if (stopped_) return false;
     link_.poll([&](std::span<const std::byte> frame) { hear_goodbye(frame); });
     const auto now = clock::now();
     tick(now);

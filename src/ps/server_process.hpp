@@ -1,6 +1,7 @@
 // A server in a job: the protocol's state machine, its values and its connections.
 #pragma once
 
+#include <atomic>
 #include <optional>
 #include <set>
 
@@ -9,6 +10,7 @@
 
 #include "link.hpp"
 #include "map_keeper.hpp"
+#include "range_files.hpp"
 #include "showcase.hpp"
 #include "tables.hpp"
 
@@ -17,10 +19,13 @@ namespace muster::inline v0::ps::detail {
 class server_process final : public server_outlet {
  public:
   server_process(member self, const job_options& options, const protocol_settings& protocol, const table_layout& layout,
-                 any_transport& over, frame_link& link, map_keeper& keeper, const shard_map& map);
+                 any_transport& over, frame_link& link, map_keeper& keeper, const shard_map& map,
+                 std::unique_ptr<range_files> files);
 
   /// Serves as long as the map names it, and stands by else; until the job is over.
   void serve();
+  /// From any thread: it serves no more, and tells nobody.
+  void stop() noexcept { stopped_ = true; }
   /// By which workers find what it lets them read in place; 0 for nothing.
   [[nodiscard]] std::uint64_t shown() const noexcept { return shown_.name(); }
 
@@ -31,6 +36,13 @@ class server_process final : public server_outlet {
   void look_for_map() override {}  // the keeper watches
   void show(range_id range, const shown_range& what) override { shown_.show(range, what); }
   void show_slowest(std::uint64_t clock) override { shown_.show_slowest(clock); }
+  void save(range_id range, std::uint64_t epoch, std::uint64_t index, std::string state) override {
+    files_->save(range, epoch, index, std::move(state));
+  }
+  void load(range_id range, std::uint64_t epoch) override {
+    if (files_) files_->load(range, epoch);
+  }
+  void take_files(clock::time_point now);
   void tick(clock::time_point now);
   void learn(const shard_map& map, clock::time_point now);
   [[nodiscard]] bool serve_ranges();
@@ -44,9 +56,11 @@ class server_process final : public server_outlet {
   std::size_t workers_;  // in the beginning
   showcase shown_;
   detail::tables values_;
+  std::unique_ptr<range_files> files_;  // where ranges are saved
   shard_map newest_;
   std::optional<server> core_;  // while it serves
   bool goes_ = false;           // the map wants it to, or to leave with nothing: then it is no failure to be fenced
+  std::atomic<bool> stopped_{false};
   place self_;
   std::set<place> left_;  // workers that are done, or dead
 };

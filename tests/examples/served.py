@@ -53,6 +53,15 @@ class InStep(Case):
     def test_dense_weights_with_a_penalty(self):
         self.check("logistic_regression", EPSILON, *(["local", "mpi"] if MPIRUN else ["local"]))
 
+    def test_ranks_that_work_and_serve(self):
+        together = self.report("logistic_regression", EPSILON, 2)
+        for kind in ("local", "tcp") if MPIRUN else ("local",):
+            with self.subTest(kind=kind):
+                served = self.report("logistic_regression", [*EPSILON, "--mode", "ps", "--servers", "colocated",
+                                                             "--consistency", "bulk"], 2, kind)
+                for one, other in zip(together["epochs"], served["epochs"], strict=True):
+                    self.assertAlmostEqual(one["val_loss"], other["val_loss"], delta=1e-4 * one["val_loss"])
+
     def test_a_model_that_trains_an_arena(self):
         self.check("cnn", CNN, *(["local", "shm"] if MPIRUN else ["local"]))
         self.check("cnn", [*CNN, "--optimizer", "adam", "--schedule", "constant:0.001"], "local")

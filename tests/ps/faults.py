@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Does things to the processes of a job with a parameter server, and looks whether all its pushes add up.
 
-usage: faults.py WHAT --transport tcp|shm --program PATH [--rounds N] [--seed S]
+usage: faults.py WHAT --transport tcp|shm --program PATH [--colocated] [--recover] [--rounds N] [--seed S]
 
 WHAT: server, worker, both: killed; stop: a server is stopped and continued; scale: servers come and leave as the program
-wants; move: and one is killed meanwhile; strangers: garbage comes to every port.
+wants; move: and one is killed meanwhile; strangers: garbage comes to every port. --colocated: each rank serves and works.
+--recover: no replicas; what a dead server held comes back from its last save and from the workers.
 """
 import argparse
 import os
@@ -22,12 +23,16 @@ parser = argparse.ArgumentParser()
 parser.add_argument("what", choices=["server", "worker", "both", "stop", "scale", "move", "strangers"])
 parser.add_argument("--transport", required=True)
 parser.add_argument("--program", required=True)
+parser.add_argument("--colocated", action="store_true")
+parser.add_argument("--recover", action="store_true")
 parser.add_argument("--rounds", type=int, default=1)
 parser.add_argument("--seed", type=int, default=int(time.time()))
 parser.add_argument("--steps", type=int, default=400)
 options = parser.parse_args()
 WORKERS, SERVERS, LIMIT = 2, 3, 60
 STANDBY = 2 if options.what in ("scale", "move") else 0
+if options.colocated:
+    WORKERS, SERVERS = 4, 0
 RANKS = WORKERS + SERVERS + STANDBY
 
 
@@ -42,8 +47,8 @@ class Rank:
         self.says = ""
         self.harmed = False
         self.process = subprocess.Popen(
-            [options.program, "--steps", str(options.steps), "--servers", str(SERVERS), "--standby", str(STANDBY),
-             "--replicas", "1", *more],
+            [options.program, "--steps", str(options.steps), "--servers", "colocated" if options.colocated else str(SERVERS), "--standby", str(STANDBY),
+             *(["--recover", folder + "/saved"] if options.recover else ["--replicas", "1"]), *more],
             env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         os.set_blocking(self.process.stdout.fileno(), False)
 
@@ -121,7 +126,7 @@ def play(draw, folder):
         if not wait_for(ranks, lambda: awaited in ranks[0].says, until):
             return ranks, f"no worker {awaited}"
         time.sleep(draw.uniform(0, 0.15))
-        server = ranks[WORKERS + draw.randrange(RANKS - WORKERS)]
+        server = draw.choice(ranks if options.colocated else ranks[WORKERS:])
         worker = ranks[draw.randrange(WORKERS)]
         harmed = {"worker": [worker], "both": [server, worker], "scale": [], "strangers": []}.get(options.what, [server])
         for one in harmed:
@@ -142,6 +147,8 @@ def play(draw, folder):
                 return ranks, f"rank {one.rank} ends with {one.process.returncode}"
             if not one.serves and not one.harmed and "all counts" not in one.says:
                 return ranks, f"worker {one.rank} does not say that all counts"
+        if options.recover and os.path.exists(folder + "/saved") and os.listdir(folder + "/saved"):
+            return ranks, f"what was saved stays when the job is over: {os.listdir(folder + '/saved')}"
         if options.what == "scale" and not re.search(r"servers (\d+) of \1\b", ranks[0].says):
             return ranks, "the servers are not as many as the program wanted"
         if options.what == "stop" and server.process.returncode not in (0, 4):

@@ -112,8 +112,11 @@ namespace detail {
 /// What makes the transport of all processes of a job; a part of muster that can registers itself here.
 struct process_transport {
   std::string_view name;
-  std::unique_ptr<any_transport> (*connect)(const settings& configuration);
+  std::unique_ptr<any_transport> (*connect)(const settings& configuration, const launch_env& launch);
   transport_abilities abilities{};  ///< as they are before anybody is connected, for `muster-info`
+  /// Collective: connects each rank of a group so many times, see src/comm/ends.hpp; null where that cannot be.
+  std::vector<std::unique_ptr<any_transport>> (*connect_ends)(const settings& configuration, group& ranks,
+                                                              int count) = nullptr;
 };
 /// Returns true, so that it can start an inline variable.
 bool register_process_transport(const process_transport& made) noexcept;

@@ -22,8 +22,9 @@ namespace muster::inline v0::ps {
 /// The same at every rank.
 struct job_options {
   std::vector<table_spec> tables;
-  int servers = 1;             ///< ranks that serve, the last of the group but for those that stand by
-  int standby = 0;             ///< behind them: ranks that serve when `client::serve_by` wants more
+  int servers = 1;         ///< ranks that serve, the last of the group but for those that stand by
+  int standby = 0;         ///< behind them: ranks that serve when `client::serve_by` wants more
+  bool colocated = false;  ///< every rank works and serves, on a thread of the job's; the two above say nothing then
   std::uint32_t replicas = 0;  ///< copies of every range beyond the first: as many servers may die at once
   consistency how{};
   /// Of pushes: what a biased method leaves out of one to a dense table, its worker adds to the next for the same
@@ -36,20 +37,28 @@ struct job_options {
   seconds retry{0.2};          ///< after which what was not answered is said again
   seconds silence{1.0};        ///< after which who was not heard is suspect
   std::size_t window = 8_MiB;  ///< of pushes that a worker may have under way, and of pulls
+  /// Servers save their ranges in this folder, which all of them reach; empty: they do not. A range that nobody holds
+  /// any more is then taken over by another server, with what was saved last and what live workers have pushed since:
+  /// they hold their pushes until these are saved, `hold` bytes at most (then they wait), in copies of their own.
+  std::string recover{};
+  seconds save_every{0.5};
+  std::size_t hold = 64_MiB;
 };
 
-/// These tables, served as `--servers`, `--standby`, `--replicas`, `--consistency`, `--compress`, `--pull-cache` and
-/// `--timeout` or their variables say.
+/// These tables, served as `--servers`, `--standby`, `--replicas`, `--recover`, `--consistency`, `--compress`,
+/// `--pull-cache` and `--timeout` or their variables say. Throws configuration_error for more `--remote-servers` than
+/// there are to be servers.
 [[nodiscard]] job_options chosen_options(const settings& chosen, std::vector<table_spec> tables);
 
-/// One rank's part in such a job: a server or a worker. The ranks talk in a group of their own, which survives the
-/// death of any of them where its transport does (shm, tcp). Used by one thread.
+/// One rank's part in such a job: a server or a worker, or both if these are co-located. The ranks talk in a group of
+/// their own, which survives the death of any of them where its transport does (shm, tcp). Used by one thread.
 class job {
  public:
   /// Collective over the group. The shard map is kept in `store`, which has to outlive the servers that may die; the
   /// same at every rank. Throws configuration_error where the transport has no receives from any source, where no rank
   /// is left to work, where ranks were given different options, for methods of compression that do not go with the
-  /// tables, and for a cache of pulls that are to be in step.
+  /// tables, for a cache of pulls that are to be in step, for co-located servers over mpi, and for a folder to recover
+  /// from that servers cannot write to.
   job(group& ranks, const job_options& options, std::shared_ptr<any_store> store);
   /// The same with the store that the context's settings and launcher lead to (`open_store`): in memory for ranks that
   /// are threads.
@@ -59,6 +68,7 @@ class job {
   /// Tells the others when this rank leaves before its end: they go on without it.
   ~job();
 
+  /// Whether this rank serves and does nothing else.
   [[nodiscard]] bool is_server() const noexcept;
   [[nodiscard]] int workers() const noexcept;
   /// Rank among the workers.
@@ -69,7 +79,8 @@ class job {
   void serve();
   /// A worker's: what it pushes and pulls by.
   [[nodiscard]] client& tables();
-  /// A worker's last call: all pushes count, and nobody waits for it any more.
+  /// A worker's last call: all pushes count, and are saved where ranges are, and nobody waits for it any more. With a
+  /// server in its process it returns when that is done too: when all workers have finished.
   void finish();
 
  private:

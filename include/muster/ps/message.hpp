@@ -37,12 +37,23 @@ enum class message_kind : std::uint8_t {
   copied = 11,     ///< range, number: all up to it have come; epoch: the answer to `offer` and `copy`
   offer = 12,      ///< range, epoch: what do you have?
   copy = 13,       ///< range, number: the log's place of which the payload is the state; epoch
+  // Where ranges are saved, so that others can take them over (`protocol_settings::save_every`).
+  holds =
+      14,  ///< a worker's: range, number: its last sequence that was acknowledged; version: the last that it knows to
+           ///< be saved; flags: `wants_saved`; epoch
+  saved = 15,  ///< a server's to a worker: range, number: all its sequences up to it are saved; epoch
 };
 
 /// In the flags of a pulse: its sender joins and waits for a welcome; it wants one as a sign of life; it is done.
 inline constexpr std::uint8_t says_hello = 1;
 inline constexpr std::uint8_t wants_word = 2;
 inline constexpr std::uint8_t says_goodbye = 4;
+
+/// In those of what a worker holds: it is too much, or the worker is about to leave.
+inline constexpr std::uint8_t wants_saved = 1;
+
+/// In those of an acknowledgement: it answers `holds`.
+inline constexpr std::uint8_t answers_holds = 1;
 
 /// In the flags of a push: its values replace those that are there, whatever the table's updates are.
 inline constexpr std::uint8_t assigns = 1;
@@ -138,7 +149,7 @@ class message_reader {
     detail::wire_message wire;
     if (rest_.size() < sizeof wire) return false;
     std::memcpy(&wire, rest_.data(), sizeof wire);
-    if (wire.what < 1 || wire.what > static_cast<std::uint8_t>(message_kind::copy) || wire.zero[0] != 0 ||
+    if (wire.what < 1 || wire.what > static_cast<std::uint8_t>(message_kind::saved) || wire.zero[0] != 0 ||
         wire.zero[1] != 0 || wire.bytes > most_payload || encoded_bytes(wire.bytes) > rest_.size())
       return false;
     into = {static_cast<message_kind>(wire.what),

@@ -30,7 +30,7 @@ std::unique_ptr<any_transport> transport_over(std::shared_ptr<detail::mpi_librar
       std::make_unique<detail::mpi_transport>(std::move(library), duplicate, crowded));
 }
 
-std::unique_ptr<any_transport> connect_world(const settings&) {
+std::unique_ptr<any_transport> connect_world(const settings&, const launch_env&) {
   auto library = detail::mpi_library::acquire();
   return transport_over(std::move(library), MPI_COMM_WORLD);
 }

@@ -5,15 +5,19 @@
 
 #include <array>
 #include <charconv>
+#include <exception>
 #include <fstream>
 #include <numeric>
 #include <sstream>
+#include <thread>
 
+#include <muster/comm/collectives/broadcast.hpp>
 #include <muster/comm/context.hpp>
 #include <muster/comm/rendezvous/exchange.hpp>
 #include <muster/comm/rendezvous/open_store.hpp>
 #include <muster/core/error.hpp>
 
+#include "../ends.hpp"
 #include "transport.hpp"
 
 namespace muster::inline v0::detail {
@@ -147,19 +151,49 @@ std::unique_ptr<any_transport> connect_tcp(const settings& configuration, const 
       std::make_unique<tcp_transport>(std::move(mesh), std::move(all), launch.rank, 0));
 }
 
-bool link_tcp_store() noexcept;
-
-namespace {
-
-std::unique_ptr<any_transport> connect_world(const settings& configuration) {
-  return connect_tcp(configuration, detect_launch());
+std::vector<std::unique_ptr<any_transport>> connect_tcp_ends(const settings& configuration, group& ranks, int count) {
+  const tcp_plan plan = plan_of(configuration);
+  std::vector<tcp_doors> doors;
+  std::vector<std::string> cards;
+  for (int k = 0; k < count; ++k) {
+    doors.emplace_back(configuration.value(setting::interface), configuration.origin(setting::interface));
+    const auto of_all = words_of_all(ranks, doors.back().card());
+    cards.insert(cards.end(), of_all.begin(), of_all.end());
+  }
+  // The group is connected to nobody else, so what rank 0 draws is known to nobody else.
+  std::array<std::uint8_t, 32> drawn{};
+  if (ranks.rank() == 0) fill_random(std::as_writable_bytes(std::span(drawn)));
+  broadcast(ranks, std::span(drawn), 0);
+  std::vector<int> all(cards.size());
+  std::iota(all.begin(), all.end(), 0);
+  const auto until = deadline_after(plan.patience);
+  std::vector<std::unique_ptr<any_transport>> made(doors.size());
+  std::vector<std::exception_ptr> failures(doors.size());
+  std::vector<std::jthread> waiting;  // each is connected while somebody waits for it
+  for (std::size_t k = 0; k < doors.size(); ++k) {
+    waiting.emplace_back([&, k] {
+      try {
+        const int rank = static_cast<int>(k) * ranks.size() + ranks.rank();
+        auto mesh = make_mesh(plan, rank, cards, std::move(doors[k]), in_hexadecimal(std::as_bytes(std::span(drawn))));
+        if (!plan.lazy) mesh->await_all(until);
+        made[k] = std::make_unique<any_transport>(std::make_unique<tcp_transport>(std::move(mesh), all, rank, 0));
+      } catch (...) {
+        failures[k] = std::current_exception();
+      }
+    });
+  }
+  waiting.clear();
+  for (const auto& failure : failures) {
+    if (failure) std::rethrow_exception(failure);
+  }
+  return made;
 }
 
-}  // namespace
+bool link_tcp_store() noexcept;
 
 bool link_tcp() noexcept {  // and the stores, which the ranks of a context may meet at
   static const bool done =
-      link_tcp_store() && register_process_transport({"tcp", &connect_world, tcp_abilities});
+      link_tcp_store() && register_process_transport({"tcp", &connect_tcp, tcp_abilities, &connect_tcp_ends});
   return done;
 }
 

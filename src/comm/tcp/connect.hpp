@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <muster/comm/any_transport.hpp>
+#include <muster/comm/group.hpp>
 #include <muster/comm/rendezvous/launch_env.hpp>
 #include <muster/core/env.hpp>
 
@@ -24,8 +25,8 @@ inline constexpr transport_abilities tcp_abilities{
     .concurrent_groups = true,
     .costs = {.latency = 5e-6, .per_byte = 4e-10, .reduce_per_byte = 0, .next_message = 0.25}};
 
-/// Where ranks share cores a round waits until each has had its turn on one, so few rounds count for more: four ranks on
-/// two cores exchange all they have up to a quarter of a mebibyte, and blocks, with everyone at once, beyond.
+/// Where ranks share cores a round waits until each has had its turn on one, so few rounds count for more: four ranks
+/// on two cores exchange all they have up to a quarter of a mebibyte, and blocks, with everyone at once, beyond.
 inline constexpr transport_costs tcp_costs_when_crowded{
     .latency = 35e-6, .per_byte = 4e-10, .reduce_per_byte = 0, .next_message = 0.4};
 
@@ -59,5 +60,9 @@ class tcp_doors {
 /// Connects the ranks that the launcher started: they find each other by `open_store`. Collective; throws what that and
 /// `tcp_mesh::await_all` throw.
 [[nodiscard]] std::unique_ptr<any_transport> connect_tcp(const settings& configuration, const launch_env& launch);
+
+/// See `connect_ends` of comm/ends.hpp. They find each other through the group.
+[[nodiscard]] std::vector<std::unique_ptr<any_transport>> connect_tcp_ends(const settings& configuration, group& ranks,
+                                                                           int count);
 
 }  // namespace muster::inline v0::detail

@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+"""Servers that are started on their own, and find their job through the store of --rendezvous.
+
+usage: apart.py WHAT --program PATH [--transport tcp|shm] [--store tcp|file] [--mpirun COMMAND] [--seed S]
+  all      a launch of two workers; both servers come on their own, before or after it
+  some     a launch of two workers and a server; one more server comes on its own
+  killed   as all, with a replica; one of the servers is killed at work
+  many     one server more is started than the job waits for: it ends, with a word of why, and the job does not care
+  few      a server does not come: all say which rank is missing
+"""
+import argparse
+import os
+import random
+import re
+import shlex
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("what", choices=["all", "some", "killed", "many", "few"])
+parser.add_argument("--program", required=True)
+parser.add_argument("--transport", default="auto")
+parser.add_argument("--store", choices=["tcp", "file"], default="tcp")
+parser.add_argument("--mpirun", default="", help="starts the launch; else it is as a plain launcher would")
+parser.add_argument("--seed", type=int, default=int(time.time()))
+options = parser.parse_args()
+draw = random.Random(options.seed)
+LIMIT = 60
+CLEAN = {name: value for name, value in os.environ.items()
+         if not name.startswith(("MUSTER_", "OMPI_COMM", "PMIX_", "PMI_", "SLURM_", "MASTER_", "RANK", "WORLD_SIZE"))}
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+class Started:
+    def __init__(self, name, command, environment):
+        self.name, self.harmed = name, False
+        self.out = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen(command, env={**CLEAN, **environment}, stdout=self.out, stderr=subprocess.STDOUT)
+
+    def says(self):
+        self.out.seek(0)
+        return self.out.read()
+
+
+def play(folder):
+    where = f"tcp://127.0.0.1:{free_port()}" if options.store == "tcp" else f"file:{folder}"
+    job = f"apart-{os.getpid()}"
+    remote = 1 if options.what == "some" else 2
+    ranks = 3 if options.what == "some" else 2
+    common = [options.program, "--steps", "300", "--servers", "2", "--replicas", "1", "--transport", options.transport,
+              "--rendezvous", where, "--job", job, "--timeout", "3" if options.what == "few" else "30"]
+    launched, own = [], []
+
+    def launch():
+        words = [*common, "--remote-servers", str(remote)]
+        if options.mpirun:
+            launched.append(Started("the launch", [*shlex.split(options.mpirun), "-n", str(ranks), *words], {}))
+            return
+        for rank in range(ranks):
+            launched.append(Started(f"rank {rank}", words, {"RANK": str(rank), "WORLD_SIZE": str(ranks)}))
+
+    def serve():
+        own.append(Started(f"server {len(own)}", [*common, "--role", "server"], {}))
+
+    starts = [launch] + [serve] * (remote - (options.what == "few"))
+    draw.shuffle(starts)
+    for start in starts:
+        time.sleep(draw.uniform(0, 0.3))
+        start()
+    until = time.monotonic() + LIMIT
+    if options.what == "many":
+        while not all("ready" in one.says() for one in own) and time.monotonic() < until:
+            time.sleep(0.01)
+        common[common.index("--timeout") + 1] = "2"
+        serve()
+    if options.what == "killed":
+        while not all("step 0" in one.says() for one in launched) and time.monotonic() < until:
+            time.sleep(0.005)
+        time.sleep(draw.uniform(0, 0.1))
+        victim = draw.choice(own)
+        victim.harmed = True
+        victim.process.kill()
+    try:
+        for one in launched + own:
+            one.process.wait(max(0.1, until - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        return f"{one.name} hangs", launched + own
+    finally:
+        for one in launched + own:
+            one.process.kill()
+            one.process.wait()
+    everybody = launched + own
+    if options.what == "few":
+        for one in everybody:
+            told = one.process.returncode == 5 and "missing: rank 3" in one.says()
+            lost = one.process.returncode == 4 and "is lost" in one.says()  # rank 0 gave up, and had the store
+            if not told and (one is launched[0] or not lost):
+                return f"{one.name} ends with {one.process.returncode}", everybody
+        return "", everybody
+    if options.what == "many":
+        extra = own.pop()
+        if extra.process.returncode != 2 or "more --remote-servers" not in extra.says():
+            return f"the server too many ends with {extra.process.returncode}", everybody
+    for one in launched + own:
+        if not one.harmed and (one.process.returncode != 0 or "done" not in one.says()):
+            return f"{one.name} ends with {one.process.returncode}", everybody
+    if sum(one.says().count("all counts") for one in launched) != 2:
+        return "not both workers say that all counts", everybody
+    if any("step 0" in one.says() for one in own):
+        return "a server works", everybody
+    return "", everybody
+
+
+with tempfile.TemporaryDirectory(prefix="muster-apart-") as folder:
+    problem, everybody = play(folder)
+if problem:
+    for one in everybody:
+        print(f"--- {one.name}{' (harmed)' if one.harmed else ''}: {one.process.returncode}\n{one.says()[-1500:]}")
+    sys.exit(f"{problem} (seed {options.seed}; again: --seed {options.seed})")
+print(f"all ended as they should (seed {options.seed})")

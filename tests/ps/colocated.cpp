@@ -1,0 +1,101 @@
+// Ranks that work and serve: one process, two threads, each with connections of its own.
+#include <muster/ps/job.hpp>
+
+#include <optional>
+#include <vector>
+
+#include <muster/comm/collectives/barrier.hpp>
+#include <muster/comm/rendezvous/memory_store.hpp>
+
+#include "catch.hpp"
+#include "comm/ranks.hpp"
+
+namespace ps = muster::ps;
+
+namespace {
+
+void require(bool condition, const char* what) {
+  if (!condition) throw std::runtime_error(what);
+}
+
+std::vector<test::fabric> fabrics() {
+#ifdef MUSTER_HAS_TCP
+  return {test::fabric::local, test::fabric::shm, test::fabric::tcp};
+#else
+  return {test::fabric::local, test::fabric::shm};
+#endif
+}
+
+ps::job_options colocated(std::uint32_t replicas) {
+  ps::job_options options{.tables = {{.name = "dense", .size = 50000}, {.name = "rows", .width = 2}}};
+  options.colocated = true;
+  options.replicas = replicas;
+  options.timeout = muster::seconds(60);
+  return options;
+}
+
+std::shared_ptr<muster::any_store> make_store() {
+  return std::make_shared<muster::any_store>(std::make_unique<muster::memory_store>());
+}
+
+}  // namespace
+
+TEST_CASE("ranks that work and serve: what all push is what all pull") {
+  const auto over = GENERATE(from_range(fabrics()));
+  const int ranks = GENERATE(1, 3);
+  INFO(over << ", " << ranks << " ranks");
+  auto options = colocated(ranks > 1 ? 1 : 0);
+  options.silence = muster::seconds(20);  // a busy machine is no dead server
+  const auto store = make_store();
+  constexpr int steps = 20;
+  test::run_ranks(over, ranks, [&](muster::group& world) {
+    ps::job job(world, options, store);
+    require(!job.is_server() && job.workers() == ranks && job.worker() == world.rank(), "all work");
+    auto& tables = job.tables();
+    require(tables.map().servers.size() == static_cast<std::size_t>(ranks), "all serve");
+    const std::vector<float> ones(50000, 1.0f);
+    const std::vector<std::uint64_t> keys = {7, static_cast<std::uint64_t>(1000 + world.rank())};
+    const std::vector<float> rows = {1, 2, 3, 4};
+    for (int step = 0; step < steps; ++step) {
+      tables.push(0, ones);
+      tables.push(1, keys, rows);
+      tables.next_clock();
+    }
+    muster::barrier(world);
+    std::vector<float> found(ones.size());
+    tables.pull(0, found);
+    for (const float one : found) require(one == static_cast<float>(steps * ranks), "the sums");
+    std::vector<float> of_rows(4);
+    tables.pull(1, keys, of_rows);
+    require(of_rows[1] == static_cast<float>(2 * steps * ranks) && of_rows[3] == static_cast<float>(4 * steps),
+            "the rows");
+    if (over == test::fabric::shm) require(tables.read_in_place() > 0, "read in place");
+    muster::barrier(world);
+    job.finish();
+  });
+}
+
+TEST_CASE("a rank that works and serves leaves in the middle: the others have all that counted") {
+  const auto over = GENERATE(from_range(fabrics()));
+  INFO(over);
+  auto options = colocated(1);
+  options.retry = muster::seconds(0.1);
+  options.silence = muster::seconds(3);
+  const auto store = make_store();
+  test::run_ranks(over, 3, [&](muster::group& world) {
+    std::optional<ps::job> job(std::in_place, world, options, store);
+    auto& tables = job->tables();
+    const std::vector<float> ones(50000, 1.0f);
+    for (int step = 0; step < 5; ++step) tables.push(0, ones);
+    muster::barrier(world);
+    if (world.rank() == 1) {
+      job.reset();  // as an exception would
+      return;
+    }
+    for (int step = 0; step < 5; ++step) tables.push(0, ones);
+    std::vector<float> found(ones.size());
+    tables.pull(0, found);
+    for (const float one : found) require(one >= 20 && one <= 25, "what counted before and what is its own");
+    job->finish();
+  });
+}
