@@ -7,13 +7,11 @@ namespace {
 
 using kind = replica_message::kind;
 
-constexpr std::size_t length_bytes = 4;  // of a frame, before its body
-
 template <class T>
 std::string body_of(const T& said) {
   std::string frame;
   append_frame(frame, said);
-  return frame.substr(length_bytes);
+  return frame.substr(store_frame_head);
 }
 
 }  // namespace

@@ -11,9 +11,9 @@
 namespace muster::inline v0::detail {
 namespace {
 
-constexpr std::size_t length_bytes = 4;
-constexpr std::size_t most_of_a_stranger = std::size_t{64} << 10;
-constexpr std::size_t most = std::size_t{512} << 20;  // the contents of a store and what clients were told
+constexpr std::size_t head_bytes = 4;
+constexpr std::size_t most_before_hello = std::size_t{64} << 10;
+constexpr std::size_t largest_message = std::size_t{512} << 20;  // the contents of a store and what clients were told
 constexpr std::chrono::seconds for_an_address{1};
 constexpr std::chrono::seconds for_a_greeting{5};
 
@@ -157,14 +157,15 @@ void replica_line::read(const listener& hear) {
 
 void replica_line::take_frames(const listener& hear) {
   std::size_t used = 0;
-  while (in_.size() - used >= length_bytes) {
+  while (in_.size() - used >= head_bytes) {
     std::string_view rest = std::string_view(in_).substr(used);
     const std::size_t length = take<std::uint32_t>(rest);
-    if (length > (other_ ? most : most_of_a_stranger)) throw socket_error(EPROTO, "the other side talks garbage");
+    if (length > (other_ ? largest_message : most_before_hello))
+      throw socket_error(EPROTO, "the other side talks garbage");
     if (rest.size() < length) break;
     const auto said = replica_message::decode(rest.substr(0, length));
     if (!said) throw socket_error(EPROTO, "the other side talks garbage");
-    used += length_bytes + length;
+    used += head_bytes + length;
     if (other_) {
       hear(*said);
     } else {

@@ -5,7 +5,6 @@
 namespace muster::inline v0::detail {
 namespace {
 
-constexpr std::size_t length_bytes = 4;
 constexpr std::size_t request_bytes = 28;  // what and has_value, key's length, id, number, lease
 constexpr std::size_t reply_bytes = 17;    // status, id, number
 
@@ -33,12 +32,12 @@ void append_frame(std::string& bytes, const store_reply& said) {
 }
 
 store_frame first_frame(std::string_view bytes) noexcept {
-  if (bytes.size() < length_bytes) return {store_frame::state::part, length_bytes, {}};
+  if (bytes.size() < store_frame_head) return {store_frame::state::part, store_frame_head, {}};
   std::string_view rest = bytes;
   const std::size_t length = take<std::uint32_t>(rest);
   if (length > store_frame_limit) return {store_frame::state::garbage, 0, {}};
-  if (rest.size() < length) return {store_frame::state::part, length_bytes + length, {}};
-  return {store_frame::state::whole, length_bytes + length, rest.substr(0, length)};
+  if (rest.size() < length) return {store_frame::state::part, store_frame_head + length, {}};
+  return {store_frame::state::whole, store_frame_head + length, rest.substr(0, length)};
 }
 
 std::optional<store_request> parse_request(std::string_view body) noexcept {

@@ -45,6 +45,8 @@ struct store_reply {
   std::string_view value{};
 };
 
+/// A frame begins with the length of its body.
+inline constexpr std::size_t store_frame_head = 4;
 /// The longest frame: no length beyond it is believed.
 inline constexpr std::size_t store_frame_limit = 64 + store_key_limit + store_value_limit;
 

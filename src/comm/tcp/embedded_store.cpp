@@ -1,6 +1,6 @@
 #include <muster/comm/tcp/embedded_store.hpp>
 
-#include "../net/replica_node.hpp"
+#include "replica_node.hpp"
 
 namespace muster::inline v0 {
 

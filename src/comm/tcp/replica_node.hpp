@@ -13,9 +13,9 @@
 #include <muster/comm/tcp/embedded_store.hpp>
 
 #include "../life.hpp"
-#include "replica.hpp"
-#include "replica_line.hpp"
-#include "store_calls.hpp"
+#include "../net/replica.hpp"
+#include "../net/replica_line.hpp"
+#include "../net/store_calls.hpp"
 
 namespace muster::inline v0::detail {
 

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::chrono::milliseconds for_goodbyes{200};
 constexpr std::chrono::milliseconds for_a_knock{50};
-constexpr std::chrono::milliseconds between_looks{25};  // of one that is not in yet
+constexpr std::chrono::milliseconds between_tries{25};  // of one that is not in yet
 constexpr std::size_t most_strangers = 512;
 constexpr std::size_t most_places_of_a_card = 4;
 
@@ -275,7 +275,7 @@ void replica_node::sweep(clock::time_point now) {
 // One that is not in looks for the others; the leader looks for those that are not in.
 void replica_node::look_for_places(clock::time_point now) {
   const bool is_in = replica_.is_member();
-  if (now - looked_ < (is_in ? in_clock(options_.beat) : clock::duration(between_looks))) return;
+  if (now - looked_ < (is_in ? in_clock(options_.beat) : clock::duration(between_tries))) return;
   looked_ = now;
   for (auto& one : places_) {
     if (one.is_here && !one.door) hold(one, now);
