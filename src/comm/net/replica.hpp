@@ -38,6 +38,24 @@ struct end {};  ///< the others went on without this process
 }  // namespace replica_act
 using replica_action = std::variant<replica_act::send, replica_act::answer, replica_act::kill, replica_act::end>;
 
+/// An attempt at a view.
+struct replica_proposal {
+  struct position {
+    replica_ballot view;
+    std::uint64_t index = 0;
+    auto operator<=>(const position&) const = default;
+  };
+  replica_ballot number;
+  replica_view present;                              // the last view that anybody asked knows of
+  std::map<std::uint64_t, clock::time_point> asked;  // when
+  std::vector<replica_member> asked_members;
+  std::set<std::uint64_t> lost;                // once while it was asked
+  std::set<std::uint64_t> unreachable;         // and again
+  std::map<std::uint64_t, position> promised;  // who, and where it is
+  position furthest;
+  std::optional<std::string> contents;  // there; nothing: this member has them
+};
+
 /// One member's part in a replicated store: primary and backups with views, after Viewstamped Replication (Oki and
 /// Liskov 1988) and PacificA (Lin et al. 2008), whose configuration its own members agree on as in vertical Paxos.
 ///
@@ -91,23 +109,6 @@ class store_replica {
   [[nodiscard]] const replica_view& view() const noexcept { return view_; }
 
  private:
-  /// An attempt at a view.
-  struct proposal {
-    struct position {
-      replica_ballot view;
-      std::uint64_t index = 0;
-      auto operator<=>(const position&) const = default;
-    };
-    replica_ballot number;
-    replica_view present;                 // the last view that anybody asked knows of
-    std::map<std::uint64_t, time> asked;  // when
-    std::vector<replica_member> asked_members;
-    std::set<std::uint64_t> lost;                // once while it was asked
-    std::set<std::uint64_t> unreachable;         // and again
-    std::map<std::uint64_t, position> promised;  // who, and where it is
-    position furthest;
-    std::optional<std::string> contents;  // there; nothing: this member has them
-  };
   struct held_reply {
     std::uint64_t index = 0;  // given when all have made that change
     std::uint64_t to = 0;
@@ -170,7 +171,7 @@ class store_replica {
   std::vector<std::pair<std::uint64_t, replica_message>> early_calls_;
   std::map<std::uint64_t, replica_member> joiners_;
 
-  std::optional<proposal> proposal_;
+  std::optional<replica_proposal> proposal_;
   time yields_until_{};
   std::uint64_t yields_to_ = 0;  // unless that one is gone
   std::uint64_t waits_for_ = 0;  // to make a view

@@ -308,6 +308,8 @@ void replica_node::watch_lives(clock::time_point now) {
   const auto& view = replica_.view();
   if (lives_of_ != view.number) {
     lives_of_ = view.number;
+    log(log_level::debug, "the store " + where() + " is carried by " + std::to_string(view.members.size()) +
+                              " processes" + (replica_.leads() ? ", and led by this one" : ""));
     std::erase_if(lives_, [&](const auto& one) { return !view.has(one.first); });
     auto all = view.before;
     all.push_back(view.members);
