@@ -1,0 +1,107 @@
+// What a call takes at the stores in which ranks meet, from one of several processes' worth of members.
+//
+// Rows: store/KIND/MEMBERS/CALL. Each member is an object with connections and a thread of its own, in this process;
+// the last one calls. At an embedded store that is not the one that leads, and a write is at every member before it
+// returns.
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <benchmark/benchmark.h>
+
+#include <muster/comm/rendezvous/file_store.hpp>
+#ifdef MUSTER_HAS_TCP
+#include <muster/comm/tcp/embedded_store.hpp>
+#include <muster/comm/tcp/store.hpp>
+#endif
+
+#include "everywhere.hpp"
+
+namespace {
+
+auto soon() { return muster::deadline_after(muster::seconds(30)); }
+
+/// Members of one store.
+struct crew {
+  std::vector<muster::any_store> members;
+  std::string folder;
+#ifdef MUSTER_HAS_TCP
+  std::unique_ptr<muster::store_server> server;
+#endif
+  crew() = default;
+  crew(crew&&) = default;
+  crew& operator=(crew&&) = delete;
+  ~crew() {
+    members.clear();
+    if (!folder.empty()) std::filesystem::remove_all(folder);
+  }
+};
+
+crew in_folder(int count) {
+  crew made;
+  std::string name = (std::filesystem::temp_directory_path() / "muster-bench-XXXXXX").string();
+  made.folder = mkdtemp(name.data());
+  for (int i = 0; i < count; ++i)
+    made.members.emplace_back(std::make_unique<muster::file_store>(made.folder + "/store", soon()));
+  return made;
+}
+
+#ifdef MUSTER_HAS_TCP
+crew over_tcp(int count) {
+  crew made;
+  made.server = std::make_unique<muster::store_server>("127.0.0.1:0", "");
+  for (int i = 0; i < count; ++i)
+    made.members.emplace_back(std::make_unique<muster::tcp_store>(made.server->address(), "", soon()));
+  return made;
+}
+
+crew embedded(int count) {
+  crew made;
+  const auto where = "127.0.0.1:" + std::to_string(muster::store_server("127.0.0.1:0", "").port());
+  for (int i = 0; i < count; ++i) {
+    made.members.emplace_back(
+        std::make_unique<muster::embedded_store>(where, muster::embedded_store_options{}, soon()));
+  }
+  return made;
+}
+#endif
+
+void get(benchmark::State& state, muster::any_store& store) {
+  for (auto round : state) benchmark::DoNotOptimize(store.get("key", soon()));
+}
+
+void swap(benchmark::State& state, muster::any_store& store) {
+  auto version = store.get("swapped", soon()).version;
+  const std::string value(1024, 'v');
+  for (auto round : state) version = store.compare_and_swap("swapped", version, value, soon()).now.version;
+}
+
+using maker = crew (*)(int count);
+
+void add(const std::string& kind, maker make) {
+  for (const int count : {1, 3, 8}) {
+    for (const auto& [name, call] : {std::pair("get", &get), std::pair("swap", &swap)}) {
+      benchmark::RegisterBenchmark(("store/" + kind + "/" + std::to_string(count) + "/" + name).c_str(),
+                                   [make, count, call = call](benchmark::State& state) {
+                                     crew all = make(count);
+                                     call(state, all.members.back());
+                                   })
+          ->UseRealTime()
+          ->Unit(benchmark::kMicrosecond);
+    }
+  }
+}
+
+void enrol(muster::context&) {
+  add("file", &in_folder);
+#ifdef MUSTER_HAS_TCP
+  add("tcp", &over_tcp);
+  add("embedded", &embedded);
+#endif
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return bench::run_everywhere(argc, argv, enrol); }
