@@ -41,6 +41,7 @@ struct world {
   bool joins = true;
   bool leaves = true;
   int faults = 6;
+  int echoes = 3;  ///< at most so many more, each while a view is being made, at one of those who make it
 };
 
 struct violation : std::logic_error {
@@ -246,6 +247,8 @@ class run {
       if (!way.under_way.empty()) carry(from, to, epoch, std::max(now_, way.under_way.front().first));
       trace(from, to, what);
       receiver.replica.hear(now_, from, what);
+      using kind = replica_message::kind;
+      if (what.what == kind::prepare || what.what == kind::promise || what.what == kind::install) echo(from, to);
     });
   }
   void trace(std::uint64_t from, std::uint64_t to, const replica_message& what) const {
@@ -447,6 +450,30 @@ class run {
       });
     }
   }
+  // What happens while a view is made is where the protocol is at its weakest.
+  void echo(std::uint64_t one, std::uint64_t other) {
+    if (echoes_ >= world_.echoes || now_ > time{} + milliseconds(3400) || !chance(0.15)) return;
+    ++echoes_;
+    const auto victim = chance(0.5) ? one : other;
+    const auto leader = newest_.number.by;
+    const auto kind = random_.below(4);
+    at(now_ + draw(0, 3), 0, [this, one, other, victim, leader, kind] {
+      auto* const its = find(victim);
+      if (its == nullptr) return;
+      if (kind == 0 && world_.crashes) {
+        crash(victim);
+      } else if (kind == 1 && world_.pauses) {
+        its->paused_until = now_ + draw(5, 1200);
+        tell(name(victim) + " stands still");
+      } else if (kind == 2 && world_.resets) {
+        const auto whom = chance(0.5) && leader != 0 && leader != victim ? leader : victim == one ? other : one;
+        tell("a reset between " + name(victim) + " and " + name(whom));
+        break_line(victim, whom);
+      } else if (kind == 3 && world_.partitions && world_.hosts > 1) {
+        cut(its->me.host - 1, host());
+      }
+    });
+  }
   // Its process may live on.
   void see_close(const process& gone) {
     for (const auto& [other, its] : processes_) {
@@ -520,6 +547,7 @@ class run {
   detail::replica_view newest_;      // in force, that anybody knew of
   std::uint64_t views_ = 0;
   std::uint64_t answered_ = 0;
+  int echoes_ = 0;
   history history_;
   bool traced_ = std::getenv("MUSTER_TEST_TRACE") != nullptr;  // with one seed: what happened
 };
