@@ -67,9 +67,9 @@ struct replica_proposal {
 ///
 /// A view needs the promises of more than half of the last one that was in force, or of half of it with its oldest
 /// member; or of all its members that are not proven dead. A proof is the end of the process or of its listening, seen
-/// on its own host; who is left behind on a host where a member goes on is killed there first, so that none can come
-/// back and take the end of those who went on for a proof that nobody did. As long as it is not known which of several
-/// views came into force, each of them must agree.
+/// on its own host; who makes a view without a silent member of its own host kills that one first. So nobody who was
+/// left behind ever has proof that all those are gone who went on: there is none for who made their view. As long as it
+/// is not known which of several views came into force, each of them must agree.
 ///
 /// One thread at a time. Whatever comes may come twice, late or never; from one connection it comes in order.
 class store_replica {
@@ -120,7 +120,6 @@ class store_replica {
   void hear_promise(std::uint64_t from, const replica_message& said);
   void hear_refuse(time now, const replica_message& said);
   void hear_install(time now, std::uint64_t from, const replica_message& said);
-  void end_those_left_behind();
   void hear_change(time now, std::uint64_t from, const replica_message& said);
   void hear_beat(std::uint64_t from, const replica_message& said);
   void learn(const replica_view& other);

@@ -68,19 +68,8 @@ void store_replica::hear_install(time now, std::uint64_t from, const replica_mes
   proposal_.reset();
   held_.clear();
   take_up(now);
-  end_those_left_behind();
   send(from, {.what = kind::installed, .number = view_.number, .index = index_});
   carry_on_calls(now);
-}
-
-// Whoever lives on this host and is left behind would see this process die, and could take that for a proof.
-void store_replica::end_those_left_behind() {
-  for (const auto& members : view_.before) {
-    for (const auto& one : members) {
-      if (!view_.has(one.id) && !dead_.contains(one.id) && sees_end_of(one))
-        actions_.emplace_back(replica_act::kill{one});
-    }
-  }
 }
 
 // ---- who is out, and who makes the next view ----
