@@ -66,7 +66,7 @@ class Rank:
         environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(shape.ranks),
                        "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(shape.ranks),
                        "MUSTER_RENDEZVOUS": f"file:{folder}", "MUSTER_JOB": os.path.basename(folder),
-                       "MUSTER_TRANSPORT": shape.transport}
+                       "MUSTER_TRANSPORT": shape.transport, "MUSTER_MISSED_BEATS": "10"}
         self.rank = rank
         self.serves = rank >= shape.workers
         self.says = ""

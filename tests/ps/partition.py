@@ -38,7 +38,7 @@ def start(network, folder):
     for rank, place in enumerate(PLACES):
         host = network.hosts[place]
         environment = dict(RANK=str(rank), WORLD_SIZE=str(len(PLACES)), MUSTER_JOB=f"partition-{os.getpid()}",
-                           MUSTER_RENDEZVOUS=f"file:{folder}", MUSTER_TRANSPORT="tcp")
+                           MUSTER_RENDEZVOUS=f"file:{folder}", MUSTER_TRANSPORT="tcp", MUSTER_MISSED_BEATS="10")
         words = ["--steps", "400", "--servers", "3",
                  *(["--recover", folder + "/saved"] if options.recover else ["--replicas", "1"])]
         crew.append(Process(rank, host.inside(options.program, *words), environment))

@@ -199,7 +199,7 @@ int main(int argc, char** argv) {
         context.configuration(), {{.name = "dense", .size = ranges * stride, .ranges = ranges}, {.name = "sparse"}});
     options.timeout = muster::seconds(20);
     options.retry = muster::seconds(0.1);
-    options.silence = muster::seconds(0.5);
+    options.silence = muster::seconds(1);  // a busy machine is no dead server
     ps::job job(context, world, options);
     say("ready " + std::to_string(::getpid()));
     if (job.is_server())
