@@ -4,7 +4,9 @@
 //   mpirun --oversubscribe -n 4 build/release/bench/ps --transport tcp --servers 2 --only push,pull
 //
 // Every table is updated by +=. All workers do the same at the same time; a row is of the slowest one, the median of
-// `--turns`. `--only` chooses among latency, push, pull, rate and adam, `--seconds` is about the time of a turn.
+// `--turns`. `--only` chooses among latency, push, pull, rate and adam, `--seconds` is about the time of a turn. Adam's
+// updates of a table of 100 MB are also told as a share of what one core's memory would allow, measured in the same
+// run.
 #include <algorithm>
 #include <cstdio>
 #include <deque>
@@ -72,7 +74,7 @@ class worker {
         stream("pull", table, chosen_.seconds, [&] { return pull(table); });
     }
     if (chosen_.has("rate")) rate();
-    if (chosen_.has("adam")) stream("adam", adam, 4 * chosen_.seconds, [&] { return push(adam); });
+    if (chosen_.has("adam")) adam_beside_memory();
   }
 
  private:
@@ -123,10 +125,41 @@ class worker {
     return median(times);
   }
   template <class Start>
-  void stream(const char* what, std::uint32_t table, double span, const Start& start) {
+  double stream(const char* what, std::uint32_t table, double span, const Start& start) {
     const std::size_t under_way = table == small ? 64 : table == medium ? 8 : 2;
     const double seconds = per_call(under_way, span, start);
     row(what, table, seconds, static_cast<double>(sizes[table]) / seconds / 1e9, "GB/s a worker");
+    return seconds;
+  }
+  // What an update has to move: the gradient is read, the values and both of what Adam remembers are read and written.
+  // One thread does nothing else, while the servers have nothing to do.
+  double memory_limit() {
+    const std::size_t count = sizes[adam] / sizeof(float);
+    std::vector<float> gradient(count, 1e-6f), values(count), first(count), second(count);
+    std::vector<double> times;
+    for (int turn = 0; turn <= chosen_.turns; ++turn) {
+      const auto begun = muster::clock::now();
+      for (std::size_t i = 0; i < count; ++i) {
+        values[i] += gradient[i];
+        first[i] += gradient[i];
+        second[i] += gradient[i];
+      }
+      if (turn > 0) times.push_back(muster::seconds_since(begun));  // the first touches the memory
+      gradient[static_cast<std::size_t>(turn)] += values[0] + first[0] + second[0];
+    }
+    return median(times);
+  }
+  void adam_beside_memory() {
+    const double seconds = stream("adam", adam, 4 * chosen_.seconds, [&] { return push(adam); });
+    muster::barrier(workers_);
+    double limit[] = {workers_.rank() == 0 ? memory_limit() : 0};  // by itself: the others wait
+    muster::broadcast(workers_, std::span(limit), 0);
+    row("adam-limit", adam, limit[0], static_cast<double>(sizes[adam]) / limit[0] / 1e9, "GB/s by one core's memory");
+    // All workers' updates, of all servers, over what as many cores could do.
+    const auto servers = static_cast<double>(tables_.map().servers.size());
+    const auto share = workers_.size() * limit[0] / seconds / servers;
+    report_.say("ps/adam-share/%d/%d/%zu  %.3g of the memory limit\n", static_cast<int>(servers), workers_.size(),
+                sizes[adam], share);
   }
   void latency() {
     std::vector<double> times;

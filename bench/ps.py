@@ -4,7 +4,8 @@
 usage: ps.py [--build build/release] [--rounds 3] [--ps-lite FOLDER] [--sweep] [--quick]
 
 --ps-lite is the folder of a built ps-lite with bench/peers/ps_lite.cpp compiled there as ps_lite. --sweep adds 1 to 4
-servers and 1 to 6 workers. Each figure is the median of the rounds; the runs of a round follow each other.
+servers of 2 workers, and 1 to 6 workers of a server. Each figure is the median of the rounds; the runs of a round follow each
+other.
 """
 import argparse
 import collections
@@ -57,7 +58,7 @@ for _ in range(options.rounds):
         lite("add")
     if options.sweep:
         for transport in ("shm", "tcp"):
-            for servers, workers in [(2, 2)] + [(n, 2) for n in (1, 3, 4)] + [(1, n) for n in (3, 4, 5, 6)]:
+            for servers, workers in [(n, 2) for n in (1, 2, 3, 4)] + [(1, n) for n in (1, 3, 4, 5, 6)]:
                 ours(transport, servers, workers, ["--only", "push,pull", "--seconds", "0.1"])
 who = sorted({one for row in found.values() for one in row})
 print(f"| what/servers/workers/bytes | | {' | '.join(who)} |\n|---|---|{'---|' * len(who)}")

@@ -172,9 +172,12 @@ struct seat {
 }  // namespace
 
 struct job::implementation {
-  implementation(group& all, const job_options& given, const std::shared_ptr<any_store>& store,
-                 const settings& configuration)
-      : options(given), layout(given.tables, most_servers(given, all)), ranks(checked(all)) {
+  implementation(group& all, const job_options& given, const std::shared_ptr<any_store>& store, const settings& chosen)
+      : options(given),
+        configuration(chosen),
+        layout(given.tables, most_servers(given, all)),
+        ranks(checked(all)),
+        working(ranks.split(is_worker() ? 0 : 1)) {
     const auto size = static_cast<place>(ranks.size());
     const auto self = static_cast<place>(ranks.rank());
     const auto who = roles_of(options, size);
@@ -253,14 +256,19 @@ struct job::implementation {
       log(log_level::warning, std::string("the server of this process has ended: ") + failure.what());
     }
   }
+  [[nodiscard]] bool is_worker() const {
+    return options.colocated || ranks.rank() < ranks.size() - options.servers - options.standby;
+  }
   group checked(group& all) {
     check(all, options, layout);
     return all.duplicate();
   }
 
   job_options options;
+  settings configuration;
   table_layout layout;
   group ranks;
+  group working;            // of those that do as this one does
   std::vector<group> ends;  // co-located: the worker's connections, and the server's
   std::unique_ptr<seat> worker_seat;
   std::unique_ptr<seat> server_seat;
@@ -312,6 +320,12 @@ void job::serve() {
 client& job::tables() {
   if (!self_->tables) throw configuration_error("this rank is a server (it has no tables to push to); call serve()");
   return *self_->tables;
+}
+
+group job::connect_workers() {
+  if (!self_->worker) throw configuration_error("this rank is a server (it is not among the workers); call serve()");
+  auto made = muster::detail::connect_ends(self_->configuration, self_->working, 1);
+  return group(std::move(made.front()), self_->ranks.settings());
 }
 
 void job::finish() {

@@ -157,7 +157,8 @@ const std::vector<std::byte>* frame_link::take_part(const incoming& part) {
 place frame_link::find_gone() {
   notice word;
   while (over_.poll(word)) {
-    const bool ended = word.what == notice::kind::gone || word.what == notice::kind::abort;
+    // Whoever says so of another may be cut off itself: its word ends nothing here.
+    const bool ended = (word.what == notice::kind::gone && word.witness < 0) || word.what == notice::kind::abort;
     const auto origin = static_cast<place>(word.origin);
     if (!ended || origin >= peers_.size() || peers_[origin].gone) continue;
     forget(origin);

@@ -304,7 +304,7 @@ void server::look_for_the_silent(clock::time_point now) {
 void server::tick(clock::time_point now) {
   if (fenced_) return;
   look_for_the_silent(now);
-  govern();
+  govern(now);
   if (settings_.saves()) {
     save_due(now);
     if (settings_.how.what == consistency::kind::bulk) fold_due(now);  // of what has recovered

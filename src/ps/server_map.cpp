@@ -98,8 +98,18 @@ void server::suspect(const member& who, bool proven) {
   (proven ? dead_ : suspects_).insert(who);
 }
 
+bool server::gives_up_suspects(clock::time_point now) {
+  const bool more = !std::includes(suspects_then_.begin(), suspects_then_.end(), suspects_.begin(), suspects_.end());
+  suspects_then_ = suspects_;
+  if (more) suspected_at_ = now;
+  const auto others = map_.servers.size() - 1 + map_.workers.size();
+  const bool most = 2 * suspects_.size() > others;
+  return !suspects_.empty() && now - suspected_at_ >= settings_.retry + (most ? settings_.silence : clock::duration{0});
+}
+
 // Wants the map changed as far as it is this server's to say.
-void server::govern() {
+void server::govern(clock::time_point now) {
+  const bool gives_up = gives_up_suspects(now);
   if (swapping_ || fenced_) return;
   shard_map next = map_;
   bool changed = false;
@@ -108,13 +118,13 @@ void server::govern() {
     next = std::move(*made);
     changed = true;
   };
-  if (!dead_.empty() || !suspects_.empty()) {
+  if (!dead_.empty() || gives_up) {
     const std::vector<member> dead(dead_.begin(), dead_.end());
-    const std::vector<member> suspects(suspects_.begin(), suspects_.end());
+    std::vector<member> suspects;
+    if (gives_up) suspects.assign(suspects_.begin(), suspects_.end());
     take(without_servers(next, dead, suspects));
-    for (const auto* some : {&dead, &suspects}) {
-      for (const auto& who : *some) take(without_worker(next, who));
-    }
+    for (const auto& who : dead) take(without_worker(next, who));
+    for (const auto& who : suspects) take(without_worker(next, who));
   }
   for (range_id id = 0; id < ranges_.size(); ++id) {
     auto& range = ranges_[id];

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Does things to the processes of a job with a parameter server, and looks whether all its pushes add up.
 
-usage: faults.py WHAT --transport tcp|shm --program PATH [--colocated] [--recover] [--rounds N] [--seed S]
+usage: faults.py WHAT --program PATH [--transport tcp|shm] [--colocated] [--recover] [--save] [--rounds N] [--seed S]
 
 WHAT: server, worker, both: killed; stop: a server is stopped and continued; scale: servers come and leave as the program
-wants; move: and one is killed meanwhile; strangers: garbage comes to every port. --colocated: each rank serves and works.
---recover: no replicas; what a dead server held comes back from its last save and from the workers.
+wants; move: and one is killed meanwhile; strangers: garbage comes to every port; any: each round draws all of it.
+--colocated: each rank serves and works. --recover: no replicas; what a dead server held comes back from its last save and
+from the workers. --save: it happens while all workers save their tables again and again; the last save is whole.
 """
 import argparse
 import os
@@ -19,36 +20,59 @@ import sys
 import tempfile
 import time
 
+WHATS = ["server", "worker", "both", "stop", "scale", "move", "strangers"]
+LIMIT = 60
 parser = argparse.ArgumentParser()
-parser.add_argument("what", choices=["server", "worker", "both", "stop", "scale", "move", "strangers"])
-parser.add_argument("--transport", required=True)
+parser.add_argument("what", choices=[*WHATS, "any"])
+parser.add_argument("--transport", choices=["tcp", "shm"], default="tcp")
 parser.add_argument("--program", required=True)
 parser.add_argument("--colocated", action="store_true")
 parser.add_argument("--recover", action="store_true")
+parser.add_argument("--save", action="store_true")
 parser.add_argument("--rounds", type=int, default=1)
 parser.add_argument("--seed", type=int, default=int(time.time()))
 parser.add_argument("--steps", type=int, default=400)
 options = parser.parse_args()
-WORKERS, SERVERS, LIMIT = 2, 3, 60
-STANDBY = 2 if options.what in ("scale", "move") else 0
-if options.colocated:
-    WORKERS, SERVERS = 4, 0
-RANKS = WORKERS + SERVERS + STANDBY
+
+
+class Shape:
+    """What one round is of."""
+
+    def __init__(self, draw):
+        self.what, self.transport = options.what, options.transport
+        self.colocated, self.recover, self.save = options.colocated, options.recover, options.save
+        if self.what == "any":
+            self.what, self.transport = draw.choice(WHATS), draw.choice(["tcp", "shm"])
+            if self.what == "strangers":
+                self.transport = "tcp"
+            self.recover, self.save = draw.random() < 0.4, draw.random() < 0.3
+            self.colocated = not self.save and self.what in ("server", "stop", "strangers") and draw.random() < 0.4
+        self.workers, self.servers = (4, 0) if self.colocated else (2, 3)
+        self.standby = 2 if self.what in ("scale", "move") else 0
+        self.ranks = self.workers + self.servers + self.standby
+
+    def __str__(self):
+        words = [word for word in ("colocated", "recover", "save") if getattr(self, word)]
+        return " ".join([self.what, self.transport, *words])
+
+    def words(self, folder):
+        return ["--servers", "colocated" if self.colocated else str(self.servers), "--standby", str(self.standby),
+                *(["--recover", folder + "/saved"] if self.recover else ["--replicas", "1"]),
+                *(["--save", folder + "/tables"] if self.save else [])]
 
 
 class Rank:
-    def __init__(self, rank, folder, more):
-        environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(RANKS),
-                       "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(RANKS),
+    def __init__(self, rank, shape, folder, more):
+        environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(shape.ranks),
+                       "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(shape.ranks),
                        "MUSTER_RENDEZVOUS": f"file:{folder}", "MUSTER_JOB": os.path.basename(folder),
-                       "MUSTER_TRANSPORT": options.transport}
+                       "MUSTER_TRANSPORT": shape.transport, "MUSTER_MISSED_BEATS": "10"}
         self.rank = rank
-        self.serves = rank >= WORKERS
+        self.serves = rank >= shape.workers
         self.says = ""
         self.harmed = False
         self.process = subprocess.Popen(
-            [options.program, "--steps", str(options.steps), "--servers", "colocated" if options.colocated else str(SERVERS), "--standby", str(STANDBY),
-             *(["--recover", folder + "/saved"] if options.recover else ["--replicas", "1"]), *more],
+            [options.program, "--steps", str(options.steps), *shape.words(folder), *more],
             env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         os.set_blocking(self.process.stdout.fileno(), False)
 
@@ -108,37 +132,44 @@ def bother(draw, ranks):
                     stranger.close()
     if ports == 0:
         sys.exit("no rank listens anywhere: nothing is tested")
-    return open_ones
+    crowd = [socket.socket() for _ in range(150)]  # more than are heard at a time, and none says a word
+    for one in crowd:
+        one.setblocking(False)
+        one.connect_ex(("127.0.0.1", port))
+    return open_ones + crowd
 
 
-def play(draw, folder):
+def play(draw, shape, folder):
     more = []
-    if STANDBY > 0:  # one of them may die, and two keep all copies
-        wanted = [draw.randrange(2, SERVERS + STANDBY + (options.what == "scale")) for _ in range(4)]
+    if shape.standby > 0:  # one of them may die, and two keep all copies
+        most = shape.servers + shape.standby + (shape.what == "scale")
+        wanted = [draw.randrange(2, most) for _ in range(4)]
         more = ["--scale", ",".join(map(str, wanted))]
-    ranks = [Rank(rank, folder, more) for rank in range(RANKS)]
+    ranks = [Rank(rank, shape, folder, more) for rank in range(shape.ranks)]
     try:
         until = time.monotonic() + LIMIT
         begun = lambda: all("ready" in one.says or one.process.poll() is not None for one in ranks)
         if not wait_for(ranks, begun, until):
             return ranks, "the job does not begin"
-        awaited = "scales to" if options.what == "move" else ""
+        awaited = "scales to" if shape.what == "move" else "saves" if shape.save else ""
         if not wait_for(ranks, lambda: awaited in ranks[0].says, until):
             return ranks, f"no worker {awaited}"
         time.sleep(draw.uniform(0, 0.15))
-        server = draw.choice(ranks if options.colocated else ranks[WORKERS:])
-        worker = ranks[draw.randrange(WORKERS)]
-        harmed = {"worker": [worker], "both": [server, worker], "scale": [], "strangers": []}.get(options.what, [server])
+        server = draw.choice(ranks if shape.colocated else ranks[shape.workers:])
+        worker = ranks[draw.randrange(shape.workers)]
+        harmed = {"worker": [worker], "both": [server, worker], "scale": [], "strangers": []}.get(shape.what, [server])
         for one in harmed:
             one.harmed = True
-            one.process.send_signal(signal.SIGSTOP if options.what == "stop" else signal.SIGKILL)
-        if options.what == "strangers":
+            one.process.send_signal(signal.SIGSTOP if shape.what == "stop" else signal.SIGKILL)
+        if shape.what == "strangers":
             strangers = bother(draw, ranks)  # noqa: F841: they stay
-        if options.what == "stop":
+        if shape.what == "stop":
             wait_for(ranks, lambda: False, time.monotonic() + draw.uniform(0.2, 2.5))
             server.process.send_signal(signal.SIGCONT)
         if not wait_for(ranks, lambda: all(one.process.poll() is not None for one in ranks), until):
             return ranks, f"it hangs: {[one.rank for one in ranks if one.process.poll() is None]} are still there"
+        if shape.save and shape.what in ("server", "scale", "strangers") and "not looked at" in ranks[0].says:
+            return ranks, "no worker died, and yet they do not meet"
         for one in ranks:
             one.listen()
             if one.serves == ("step 0" in one.says):
@@ -147,11 +178,11 @@ def play(draw, folder):
                 return ranks, f"rank {one.rank} ends with {one.process.returncode}"
             if not one.serves and not one.harmed and "all counts" not in one.says:
                 return ranks, f"worker {one.rank} does not say that all counts"
-        if options.recover and os.path.exists(folder + "/saved") and os.listdir(folder + "/saved"):
+        if shape.recover and os.path.exists(folder + "/saved") and os.listdir(folder + "/saved"):
             return ranks, f"what was saved stays when the job is over: {os.listdir(folder + '/saved')}"
-        if options.what == "scale" and not re.search(r"servers (\d+) of \1\b", ranks[0].says):
+        if shape.what == "scale" and not re.search(r"servers (\d+) of \1\b", ranks[0].says):
             return ranks, "the servers are not as many as the program wanted"
-        if options.what == "stop" and server.process.returncode not in (0, 4):
+        if shape.what == "stop" and server.process.returncode not in (0, 4):
             return ranks, f"the server that was stopped ends with {server.process.returncode}"
         return ranks, ""
     finally:
@@ -165,12 +196,13 @@ def play(draw, folder):
 longest = []
 for turn in range(options.rounds):
     draw = random.Random(options.seed + turn)
+    shape = Shape(draw)
     with tempfile.TemporaryDirectory(prefix="muster-ps-") as folder:
-        ranks, problem = play(draw, folder)
+        ranks, problem = play(draw, shape, folder)
     if problem:
         for one in ranks:
             print(f"--- rank {one.rank}{' (harmed)' if one.harmed else ''}: {one.process.returncode}\n{one.says[-1500:]}")
-        sys.exit(f"{problem} (seed {options.seed + turn}; again: --seed {options.seed + turn} --rounds 1)")
+        sys.exit(f"{shape}: {problem} (seed {options.seed + turn}; again: --seed {options.seed + turn} --rounds 1)")
     longest += [float(gap) for one in ranks for gap in re.findall(r"longest gap ([\d.]+)", one.says)]
 longest = sorted(longest) or [0.0]
 print(f"{options.rounds} rounds, seed {options.seed}; longest time without a push that counts: "

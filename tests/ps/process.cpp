@@ -5,7 +5,7 @@
 //                                  and muster's own --servers N --standby N --replicas R
 //
 // --scale: the first worker wants so many servers, one number after the other. --save: all tables are saved again and
-// again, and the last save is loaded in the end.
+// again, and the last save is loaded in the end: one of the step before if a worker died in the last.
 #include <unistd.h>
 
 #include <cstdio>
@@ -81,61 +81,110 @@ void await_servers(ps::client& tables, std::size_t wanted) {
   say("servers " + std::to_string(tables.map().servers.size()) + " of " + std::to_string(wanted));
 }
 
-void work(ps::job& job, muster::group& workers, const plan& chosen) {
-  const long steps = chosen.steps;
-  long saved = 0;
+[[noreturn]] void fail(const std::string& what) { throw muster::error(muster::error_kind::other, what); }
+
+// Saves of all workers, as long as all live.
+class saves {
+ public:
+  saves(ps::job& job, std::string folder) : job_(job), folder_(std::move(folder)) {
+    if (!folder_.empty()) workers_.emplace(job.connect_workers());
+  }
+  void after(long step) {
+    if (!workers_ || (step + 1) % 10 != 0) return;
+    if (step == 9) say("saves");
+    try {
+      ps::save_tables(job_, *workers_, folder_);
+      saved_ = step + 1;
+    } catch (const muster::error& cut_short) {
+      say(std::string("saves no more: ") + cut_short.what());
+      workers_.reset();
+    }
+  }
+  // What is there is what there was after one step, of all workers: of the last that was saved, or of the next if only
+  // the end of that was cut short.
+  void check_last() {
+    if (saved_ == 0) return;
+    auto& tables = job_.tables();
+    const bool whole = workers_.has_value();
+    if (!whole && !is_alone()) return say("the last save is not looked at: other workers live that do not meet");
+    if (!whole) workers_.emplace(std::make_unique<muster::any_transport>(muster::make_self_transport()));
+    muster::barrier(*workers_);
+    const auto clock = static_cast<long>(ps::load_tables(job_, *workers_, folder_).value_or(0));
+    if (clock != saved_ && (whole || clock != saved_ + 10))
+      fail("the last save is of step " + std::to_string(clock) + ", not of " + std::to_string(saved_));
+    for (int worker = 0; worker < job_.workers(); ++worker) {
+      const auto own = static_cast<std::size_t>(worker);
+      std::vector<float> found(1);
+      std::vector<float> rows(2);
+      tables.pull(0, found, own);
+      tables.pull(1, std::vector<std::uint64_t>{own, own + 1000}, rows);
+      if (found[0] != static_cast<float>(clock) || rows[1] != 2 * static_cast<float>(clock))
+        fail("what was saved of worker " + std::to_string(worker) + " is not what there was then");
+    }
+  }
+
+ private:
+  // Soon: who died is seen to be gone.
+  bool is_alone() {
+    auto& tables = job_.tables();
+    const auto until = muster::clock::now() + std::chrono::seconds(5);
+    while (tables.map().workers.size() > 1 && muster::clock::now() < until) tables.progress();
+    return tables.map().workers.size() == 1;
+  }
+
+  ps::job& job_;
+  std::string folder_;
+  std::optional<muster::group> workers_;
+  long saved_ = 0;
+};
+
+void scale(ps::client& tables, const plan& chosen, long step) {
+  const long every = chosen.steps / static_cast<long>(chosen.scale.size() + 1);
+  if (step == 0 || step % every != 0 || static_cast<std::size_t>(step / every) > chosen.scale.size()) return;
+  const auto wanted = chosen.scale[static_cast<std::size_t>(step / every) - 1];
+  say("scales to " + std::to_string(wanted));
+  tables.serve_by(wanted);
+}
+
+void check_sums(ps::client& tables, std::size_t own, long steps) {
+  std::vector<float> found(1);
+  for (std::size_t range = 0; range < ranges; ++range) {
+    tables.pull(0, found, range * stride + own);
+    if (found[0] != static_cast<float>(steps)) {
+      fail("range " + std::to_string(range) + " has " + std::to_string(found[0]) + " of " + std::to_string(steps) +
+           " pushes of worker " + std::to_string(own));
+    }
+  }
+  std::vector<float> rows(2);
+  tables.pull(1, std::vector<std::uint64_t>{own, own + 1000}, rows);
+  if (rows[0] != static_cast<float>(steps) || rows[1] != 2 * static_cast<float>(steps))
+    fail("the rows of worker " + std::to_string(own) + " do not add up");
+}
+
+void work(ps::job& job, const plan& chosen) {
   auto& tables = job.tables();
   const auto own = static_cast<std::size_t>(job.worker());
   const std::vector<float> one = {1.0f};
+  const std::vector<std::uint64_t> keys = {own, own + 1000};
+  const std::vector<float> rows = {1.0f, 2.0f};
+  saves saved(job, chosen.save);
   gaps seen;
-  for (long step = 0; step < steps; ++step) {
+  for (long step = 0; step < chosen.steps; ++step) {
     std::vector<ps::pending> under_way;
     for (std::size_t range = 0; range < ranges; ++range)
       under_way.push_back(tables.push_async(0, one, {.offset = range * stride + own}));
-    const std::vector<std::uint64_t> keys = {own, own + 1000};
-    const std::vector<float> rows = {1.0f, 2.0f};
     under_way.push_back(tables.push_async(1, keys, rows));
     for (auto& push : under_way) push.wait();
     seen.counted();
     tables.next_clock();
     if (step % 50 == 0) say("step " + std::to_string(step));
-    if (const long every = steps / static_cast<long>(chosen.scale.size() + 1);
-        own == 0 && step > 0 && step % every == 0 && static_cast<std::size_t>(step / every) <= chosen.scale.size()) {
-      const auto wanted = chosen.scale[static_cast<std::size_t>(step / every) - 1];
-      say("scales to " + std::to_string(wanted));
-      tables.serve_by(wanted);
-    }
-    if (!chosen.save.empty() && step % 10 == 9) {
-      if (step == 9) say("saves");
-      ps::save_tables(job, workers, chosen.save);
-      saved = step + 1;
-    }
+    if (own == 0 && !chosen.scale.empty()) scale(tables, chosen, step);
+    saved.after(step);
   }
   if (own == 0 && !chosen.scale.empty()) await_servers(tables, chosen.scale.back());
   tables.flush();
-  std::vector<float> found(1);
-  for (std::size_t range = 0; range < ranges; ++range) {
-    tables.pull(0, found, range * stride + own);
-    if (found[0] != static_cast<float>(steps)) {
-      throw muster::error(muster::error_kind::other, "range " + std::to_string(range) + " has " +
-                                                         std::to_string(found[0]) + " of " + std::to_string(steps) +
-                                                         " pushes of worker " + std::to_string(own));
-    }
-  }
-  const std::vector<std::uint64_t> keys = {own, own + 1000};
-  std::vector<float> rows(2);
-  tables.pull(1, keys, rows);
-  if (rows[0] != static_cast<float>(steps) || rows[1] != 2 * static_cast<float>(steps))
-    throw muster::error(muster::error_kind::other, "the rows of worker " + std::to_string(own) + " do not add up");
-  if (saved > 0) {
-    muster::barrier(workers);
-    if (ps::load_tables(job, workers, chosen.save) != static_cast<std::uint64_t>(saved))
-      throw muster::error(muster::error_kind::other, "the last save is not of step " + std::to_string(saved));
-    tables.pull(1, keys, rows);
-    tables.pull(0, found, own);
-    if (found[0] != static_cast<float>(saved) || rows[1] != 2 * static_cast<float>(saved))
-      throw muster::error(muster::error_kind::other, "what was saved is not what there was then");
-  }
+  check_sums(tables, own, chosen.steps);
+  saved.check_last();
   say("all counts; longest gap " + std::to_string(seen.longest()));
   job.finish();
 }
@@ -150,16 +199,14 @@ int main(int argc, char** argv) {
         context.configuration(), {{.name = "dense", .size = ranges * stride, .ranges = ranges}, {.name = "sparse"}});
     options.timeout = muster::seconds(20);
     options.retry = muster::seconds(0.1);
-    options.silence = muster::seconds(0.5);
+    options.silence = muster::seconds(1);  // a busy machine is no dead server
     ps::job job(context, world, options);
-    auto workers = world.split(job.is_server() ? 1 : 0);
     say("ready " + std::to_string(::getpid()));
     if (job.is_server())
       job.serve();
     else
-      work(job, workers,
-           {number_after(argc, argv, "--steps", 300), numbers_in(word_after(argc, argv, "--scale")),
-            word_after(argc, argv, "--save")});
+      work(job, {number_after(argc, argv, "--steps", 300), numbers_in(word_after(argc, argv, "--scale")),
+                 word_after(argc, argv, "--save")});
     say("done");
     // The group of all ranks is not whole any more: it is left without a word.
     std::fflush(nullptr);

@@ -43,8 +43,9 @@ struct notice {
     gone = 4          ///< the transport's own word: the rank `origin` has ended, which `text` explains
   };
   kind what = kind::position;
-  std::int32_t origin = 0;  ///< rank in the group of the transport it came by
-  std::int32_t status = 0;  ///< the exit status the sender is about to end with
+  std::int32_t origin = 0;    ///< rank in the group of the transport it came by
+  std::int32_t status = 0;    ///< the exit status the sender is about to end with
+  std::int32_t witness = -1;  ///< of `gone`: the rank that says so, who may be cut off itself; -1: it was seen here
   stamp mark;
   char text[456] = {};  ///< one line, cut to fit, zero at its end
 

@@ -79,6 +79,10 @@ class job {
   void serve();
   /// A worker's: what it pushes and pulls by.
   [[nodiscard]] client& tables();
+  /// Collective over the workers: a group of them with connections of its own, which the death of a server does not end
+  /// as it ends those that were split from the job's: by it `save_tables` goes on after one. Throws configuration_error
+  /// over mpi.
+  [[nodiscard]] group connect_workers();
   /// A worker's last call: all pushes count, and are saved where ranges are, and nobody waits for it any more. With a
   /// server in its process it returns when that is done too: when all workers have finished.
   void finish();

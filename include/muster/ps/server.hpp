@@ -131,7 +131,9 @@ class server {
   /// What an outlet was to `load`; empty where nothing was saved. False when it is no state of that range.
   [[nodiscard]] bool loaded(range_id range, std::span<const std::byte> state, clock::time_point now);
 
-  /// A server or worker is gone: certainly, or as far as can be told.
+  /// A server or worker is gone: certainly, or as far as can be told. Those of whom that is not certain are given up
+  /// when for `retry` no more came to them; and where that is more than half of all others, it may be this server that
+  /// is cut off: it gives them `silence` more to say so.
   void suspect(const member& who, bool proven);
   /// Wants its ranges to move away, to end when it `is_fenced`.
   void leave() { leaving_ = true; }
@@ -257,7 +259,8 @@ class server {
   void fold_due(clock::time_point now);
   void retry_parked();
   void tell_server(place to, const message& what);
-  void govern();
+  void govern(clock::time_point now);
+  [[nodiscard]] bool gives_up_suspects(clock::time_point now);
   void look_for_the_silent(clock::time_point now);
   seen& seen_of(held_range& range, place worker);
 
@@ -272,6 +275,8 @@ class server {
   std::vector<std::pair<range_id, place>> acknowledge_;  // workers; nobody: the one before in the chain
   std::set<member> dead_;
   std::set<member> suspects_;
+  std::set<member> suspects_then_;  // when one came to them last
+  clock::time_point suspected_at_{};
   std::set<member> farewells_;  // workers that are done
   roll_call heard_;
   clock::time_point pulsed_{};

@@ -8,7 +8,7 @@
 namespace muster::inline v0::detail {
 
 tcp_channel::tcp_channel(std::uint64_t generation, std::vector<int> members, int rank, int world_size)
-    : gone(members.size(), false),
+    : fates(members.size(), fate::here),
       generation_(generation),
       members_(std::move(members)),
       member_of_(static_cast<std::size_t>(world_size), -1),

@@ -44,11 +44,12 @@ class tcp_channel {
   // Below: with the mesh held.
   request* posted_first = nullptr;  // receives in the order they were started
   request* posted_last = nullptr;
-  std::exception_ptr failure;  // of a receive: thrown by the next test
-  std::uint64_t called = 0;    // collectives of the group that this rank has begun
-  std::uint64_t finished = 0;  // requests that were, by any thread
-  std::uint64_t looked = 0;    // how many that were at the last test
-  std::vector<bool> gone;      // by member: it was told
+  std::exception_ptr failure;                                     // of a receive: thrown by the next test
+  std::uint64_t called = 0;                                       // collectives of the group that this rank has begun
+  std::uint64_t finished = 0;                                     // requests that were, by any thread
+  std::uint64_t looked = 0;                                       // how many that were at the last test
+  enum class fate : std::uint8_t { here, said_gone, seen_gone };  // by another rank, by this one
+  std::vector<fate> fates;                                        // by member: what was told
 
  private:
   std::uint64_t generation_;

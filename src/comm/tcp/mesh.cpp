@@ -267,13 +267,15 @@ void tcp_mesh::attach(int peer, std::vector<tcp_socket> streams) {
   changed_.notify_all();
 }
 
-void tcp_mesh::tell_gone(tcp_channel& group, int peer, const std::string& what) {
+void tcp_mesh::tell_gone(tcp_channel& group, int peer, const std::string& what, int witness) {
   const int member = group.member(peer);
-  if (member < 0 || group.gone[static_cast<std::size_t>(member)]) return;
-  group.gone[static_cast<std::size_t>(member)] = true;
+  const auto now = witness < 0 ? tcp_channel::fate::seen_gone : tcp_channel::fate::said_gone;
+  if (member < 0 || group.fates[static_cast<std::size_t>(member)] >= now) return;
+  group.fates[static_cast<std::size_t>(member)] = now;
   notice message;
   message.what = notice::kind::gone;
   message.origin = member;
+  message.witness = witness;
   message.status = static_cast<int>(error_kind::peer_failure);
   const auto& who = watch_.peer(peer);
   message.set_text("rank " + std::to_string(member) + " is gone (" + what + "; it is process " +
@@ -296,7 +298,8 @@ void tcp_mesh::lose(int peer, const std::string& why, int witness) {
     if (witness < 0) {
       tell_gone(*group, peer, why);
     } else if (group->member(witness) >= 0) {
-      tell_gone(*group, peer, "rank " + std::to_string(group->member(witness)) + " saw: " + why);
+      const int who = group->member(witness);
+      tell_gone(*group, peer, "rank " + std::to_string(who) + " saw: " + why, who);
     }
   }
   changed_.notify_all();

@@ -84,7 +84,8 @@ class tcp_mesh {
     notice message;
     int peer;
   };
-  void tell_gone(tcp_channel& group, int peer, const std::string& what);
+  // By a witness, a rank of the group, or as it was seen here (-1).
+  void tell_gone(tcp_channel& group, int peer, const std::string& what, int witness = -1);
   [[nodiscard]] bool flushed() noexcept;
 
   const tcp_plan plan_;

@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+"""A job with a parameter server on three hosts that are network namespaces, whose network is cut. Two hosts have a worker
+and a server each, the third a server. The store is a folder that all of them see.
+
+usage: partition.py WHAT --program PATH [--recover] [--rounds N] [--seed S]
+  server   the link of the third host goes down: both workers go on with all that counted; that server ends with a word of why
+  worker   that of a host with a worker: the other one goes on
+  one-way  nothing leaves the third host any more, and everything reaches it: as server
+  heals    the link of the third host comes back after a while: both workers go on, and what it does meanwhile counts not
+--recover: no replicas; what is cut off comes back from its last save and from the workers.
+Ends with 77 and says why where there can be no such hosts.
+"""
+import argparse
+import os
+import random
+import re
+import shutil
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "comm"))
+import hosts  # noqa: E402
+from ranks import Failure, Process  # noqa: E402
+
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("what", choices=["server", "worker", "one-way", "heals"])
+parser.add_argument("--program", required=True)
+parser.add_argument("--recover", action="store_true")
+parser.add_argument("--rounds", type=int, default=1)
+parser.add_argument("--seed", type=int, default=int(time.time()))
+options = parser.parse_args()
+PLACES = (0, 1, 0, 1, 2)  # the hosts of two workers and three servers
+
+
+def start(network, folder):
+    crew = []
+    for rank, place in enumerate(PLACES):
+        host = network.hosts[place]
+        environment = dict(RANK=str(rank), WORLD_SIZE=str(len(PLACES)), MUSTER_JOB=f"partition-{os.getpid()}",
+                           MUSTER_RENDEZVOUS=f"file:{folder}", MUSTER_TRANSPORT="tcp", MUSTER_MISSED_BEATS="10")
+        words = ["--steps", "400", "--servers", "3",
+                 *(["--recover", folder + "/saved"] if options.recover else ["--replicas", "1"])]
+        crew.append(Process(rank, host.inside(options.program, *words), environment))
+        crew[-1].host = host
+    return crew
+
+
+def run(draw, network, folder):
+    crew = start(network, folder)
+    try:
+        for rank in crew:
+            rank.expect("ready")
+        for rank in crew[:2]:
+            rank.expect("step")
+        time.sleep(draw.uniform(0, 0.15))
+        victim = network.hosts[draw.randrange(2) if options.what == "worker" else 2]
+        if options.what == "one-way":
+            victim.cut()
+        else:
+            victim.ip("link", "set", "link0", "down")
+        if options.what == "heals":
+            time.sleep(draw.uniform(0.1, 2.5))
+            victim.ip("link", "set", "link0", "up")
+        for rank in crew:
+            status = rank.end()
+            lost = rank.host is victim
+            if lost and status not in ((0, 4, 5) if options.what == "heals" else (4, 5)):
+                raise Failure(f"rank {rank.rank} is cut off and ends with {status}: {rank.lines[-3:]} {rank.errors}")
+            if lost and status != 0 and rank.errors.count("\n") != 1:
+                raise Failure(f"rank {rank.rank} is cut off and does not say why in a line: {rank.errors}")
+            if not lost and (status != 0 or "done" not in rank.lines):
+                raise Failure(f"rank {rank.rank} ends with {status}: {rank.lines[-3:]} {rank.errors}")
+            if not lost and rank.rank < 2 and not any(line.startswith("all counts") for line in rank.lines):
+                raise Failure(f"worker {rank.rank} does not say that all counts")
+            yield from (float(gap) for line in rank.lines for gap in re.findall(r"longest gap ([\d.]+)", line) if not lost)
+    finally:
+        for rank in crew:
+            rank.close()
+
+
+reason = hosts.missing()
+if reason:
+    print(f"skipped: {reason}")
+    sys.exit(hosts.SKIP)
+gaps = []
+for turn in range(options.rounds):
+    folder = tempfile.mkdtemp(prefix="muster-partition-")
+    with hosts.Network(3) as network:
+        try:
+            gaps += run(random.Random(options.seed + turn), network, folder)
+        except Failure as failure:
+            sys.exit(f"{failure}\nagain: partition.py {options.what} --program {options.program} --seed "
+                     f"{options.seed + turn}{' --recover' if options.recover else ''}")
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+print(f"{options.rounds} rounds, seed {options.seed}; longest time without a push that counts: worst {max(gaps):.3f} s")
