@@ -29,8 +29,8 @@ struct embedded_store_options {
 /// that joins gets a copy. A process that ends is left out at once; one that is silent or cut off when more than half
 /// of the members agree, or half of them with the oldest: so of two processes on two hosts the one that came first goes
 /// on without the other, and not the other way round. On the other side of the cut calls reach their deadlines, and
-/// when it heals they throw peer_failure: the others went on. A process that is silent on a host where another member
-/// goes on is killed there.
+/// when it heals they throw store_left_behind. A process that is silent for four times as long on the host of the one
+/// that leaves it out is killed there.
 ///
 /// Members connect to each other as they need to, prove by challenge and response that they know the token, and drop
 /// strangers. Thread safe.
