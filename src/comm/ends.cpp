@@ -51,6 +51,7 @@ ends over_memory(const settings& configuration, group& ranks, int count) {
   ends made(static_cast<std::size_t>(count));
   std::vector<std::exception_ptr> failures(made.size());
   std::vector<std::jthread> meeting;
+  meeting.reserve(made.size());
   for (int k = 0; k < count; ++k) {
     meeting.emplace_back([&, k] {
       try {

@@ -170,6 +170,7 @@ std::vector<std::unique_ptr<any_transport>> connect_tcp_ends(const settings& con
   std::vector<std::unique_ptr<any_transport>> made(doors.size());
   std::vector<std::exception_ptr> failures(doors.size());
   std::vector<std::jthread> waiting;  // each is connected while somebody waits for it
+  waiting.reserve(doors.size());
   for (std::size_t k = 0; k < doors.size(); ++k) {
     waiting.emplace_back([&, k] {
       try {
