@@ -342,7 +342,7 @@ print(f"seed {options.seed}, rounds {options.first} to {options.first + options.
 begin = time.monotonic()
 for number in range(options.first, options.first + options.rounds):
     draw = random.Random(f"{options.seed}.{number}")
-    flags = {"few": ["--min-ranks", "3", "--patience", "1"],
+    flags = {"few": ["--min-ranks", "3", "--patience", "4"],
              "save": ["--checkpoint", "FOLDER/checkpoints", "--values", "2000000", "--patience", "10"],
              "churn": ["--epochs", "100000", "--work", "2"],
              "slow": ["--slow-ranks", "remove", "--slow-steps", "5"]}.get(options.what, ["--patience", "10"])

@@ -90,6 +90,7 @@ void store_replica::hear(time now, std::uint64_t from, const replica_message& sa
     case kind::gone:
       dead_.insert(from);
       joiners_.erase(from);
+      if (from == yields_to_) yields_until_ = {};
       break;
     case kind::hello:  // the connection's business
       break;
@@ -101,6 +102,7 @@ void store_replica::lost(time now, std::uint64_t who) {
   joiners_.erase(who);
   if (asks_ && asks_->id == who) asks_.reset();
   if (ended_ || left_) return;
+  if (who == yields_to_) yields_until_ = {};
   if (proposal_ && proposal_->asked.erase(who) != 0) {  // it is asked once more, over a new connection
     if (!proposal_->lost.insert(who).second) proposal_->unreachable.insert(who);
   } else {
@@ -113,6 +115,7 @@ void store_replica::prove_dead(time now, std::uint64_t who) {
   joiners_.erase(who);
   if (asks_ && asks_->id == who) asks_.reset();
   if (who == self_.id || !dead_.insert(who).second || ended_ || left_) return;
+  if (who == yields_to_) yields_until_ = {};
   if (is_member() && !leads()) send(coordinator(), {.what = kind::echo, .number = view_.number, .dead = dead_ones()});
   look(now);
 }

@@ -158,8 +158,7 @@ void store_replica::look(time now) {
     if (std::all_of(lists.begin(), lists.end(), [&](const auto& members) { return agrees(members); })) conclude(now);
     return;
   }
-  const bool yields = now < yields_until_ && !dead_.contains(yields_to_) && !broken_.contains(yields_to_);
-  if (!is_member() || yields || !needs_change() || coordinator() != self_.id) return;
+  if (!is_member() || now < yields_until_ || !needs_change() || coordinator() != self_.id) return;
   if (leads() && !view_.in_force && !has_suspects()) return;  // it comes: who wants to join waits for it
   propose(now);
 }
@@ -243,8 +242,10 @@ void store_replica::conclude(time now) {
   };
   for (const auto& members : lists) add(members);
   add(made.present.members);
-  add(made.asked_members);  // a view that came to nothing may have had them
-  add({self_});
+  if (!made.present.in_force) {  // one that came to nothing may have left out who can stay
+    add(made.asked_members);
+    add({self_});
+  }
   for (const auto& [id, one] : joiners_) {
     if (!next.has(id) && !dead_.contains(id)) next.members.push_back(one);
   }
@@ -266,9 +267,12 @@ void store_replica::conclude(time now) {
   come_into_force(now);
 }
 
+// The older come first: none of several that begin at the same time would ever be done.
 void store_replica::give_up(time now) {
   proposal_.reset();
-  yields_until_ = now + policy_.beat;
+  std::ptrdiff_t age = 0;
+  while (age < std::ssize(view_.members) && view_.members[static_cast<std::size_t>(age)].id != self_.id) ++age;
+  yields_until_ = now + (1 + age) * policy_.beat;
   yields_to_ = 0;
 }
 

@@ -92,7 +92,7 @@ TEST_CASE("whatever comes to a process that carries an embedded store, it stands
 
 TEST_CASE("an embedded store that nothing happens to answers everybody", "[replica]") {
   world of;
-  of.faults = 0;
+  of.faults = of.echoes = 0;
   over_seeds(of, 1, 20, [](const outcome& seen) {
     CHECK(seen.progresses);
     CHECK(seen.answered > 1000);
