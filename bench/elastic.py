@@ -54,7 +54,7 @@ class Worker(Process):
                            MUSTER_RENDEZVOUS=job.store, MUSTER_HOST=host,
                            MUSTER_LOG_LEVEL="info" if more else "error", MUSTER_LOG_RANKS="all")
         self.started = time.monotonic_ns()
-        words = ["--samples", "1000", "--batch", "48", "--epochs", ENDLESS, "--values", "200000", "--work", "10", "--steps",
+        words = ["--samples", "100000", "--batch", "48", "--epochs", ENDLESS, "--values", "200000", "--work", "10", "--steps",
                  *more]
         super().__init__(number, [options.program, *words], environment)
         self.steps = []  # (generation, ranks, nanoseconds)

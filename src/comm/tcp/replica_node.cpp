@@ -17,7 +17,8 @@ namespace {
 
 constexpr std::chrono::milliseconds for_goodbyes{200};
 constexpr std::chrono::milliseconds for_a_knock{50};
-constexpr std::chrono::milliseconds between_tries{25};  // of one that is not in yet
+constexpr std::chrono::seconds between_tries_in{1};     // of a member, to hold a place
+constexpr std::chrono::milliseconds between_tries{10};  // of one that is not in yet
 constexpr std::size_t most_strangers = 512;
 constexpr std::size_t most_places_of_a_card = 4;
 
@@ -96,7 +97,8 @@ replica_node::replica_node(std::string_view places, const embedded_store_options
     place one;
     one.text = rest.substr(0, comma);
     one.addresses = resolve(parse_host_port(one.text, "the place of an embedded store"));
-    one.is_here = std::any_of(one.addresses.begin(), one.addresses.end(), is_own);
+    const auto own = std::find_if(one.addresses.begin(), one.addresses.end(), is_own);
+    if (own != one.addresses.end()) one.own = *own;
     places_.push_back(std::move(one));
     if (comma == std::string_view::npos) break;
     rest.remove_prefix(comma + 1);
@@ -145,9 +147,10 @@ void replica_node::ring() const noexcept {
 void replica_node::run() noexcept {
   std::string why = "this process has closed it";
   try {
-    const auto tick = std::min(in_clock(options_.beat) / 5, clock::duration(std::chrono::milliseconds(20)));
+    const auto usual = std::min(in_clock(options_.beat) / 2, clock::duration(std::chrono::milliseconds(50)));
     while (!stopping_) {
-      wait(tick);
+      const auto tick = replica_.is_member() ? usual : clock::duration(between_tries);
+      wait(ticked_ == clock::time_point{} ? clock::duration{} : std::min(tick, until_keeping()));
       const auto now = clock::now();
       advance(now);
       if (now - ticked_ >= tick) {
@@ -155,11 +158,10 @@ void replica_node::run() noexcept {
         doors_rest_ = false;
         replica_.tick(now);
         look_for_places(now);
-        const std::lock_guard held(mutex_);
-        keep_leases(now);
       }
       carry_out(now);
       const std::lock_guard held(mutex_);
+      keep_leases(now);
       if (is_lost()) break;
       if (!is_in_ && replica_.is_member()) {
         is_in_ = true;
@@ -179,6 +181,12 @@ void replica_node::run() noexcept {
   joined_.notify_all();
 }
 
+// Until a lease is to be kept.
+clock::duration replica_node::until_keeping() const {
+  const std::lock_guard held(mutex_);
+  return std::max(next_keeping() - clock::now(), clock::duration{});
+}
+
 void replica_node::wait(clock::duration most) {
   std::vector<pollfd> watched{{bell_.get(), POLLIN, 0}};
   if (!doors_rest_) {
@@ -187,9 +195,9 @@ void replica_node::wait(clock::duration most) {
       if (one.door) watched.push_back({one.door.file(), POLLIN, 0});
     }
   }
-  for (const auto& [id, its] : lives_) {
-    if (its.file() >= 0) watched.push_back({its.file(), POLLIN, 0});
-  }
+  const auto first_life = watched.size();
+  for (const auto& [id, its] : lives_) watched.push_back({its.file(), POLLIN, 0});
+  const auto after_lives = watched.size();
   for (const auto& one : lines_) {
     const auto events = static_cast<short>(POLLIN | (one.line.wants_to_write() ? POLLOUT : 0));
     if (one.line.file() >= 0) watched.push_back({one.line.file(), events, 0});
@@ -199,6 +207,7 @@ void replica_node::wait(clock::duration most) {
     throw socket_error(errno, "poll failed");
   std::uint64_t rung = 0;
   if (watched[0].revents != 0) (void)!::read(bell_.get(), &rung, sizeof rung);
+  for (auto i = first_life; i < after_lives; ++i) ends_ = ends_ || watched[i].revents != 0;
 }
 
 void replica_node::advance(clock::time_point now) {
@@ -277,8 +286,11 @@ void replica_node::look_for_places(clock::time_point now) {
   const bool is_in = replica_.is_member();
   if (now - looked_ < (is_in ? in_clock(options_.beat) : clock::duration(between_tries))) return;
   looked_ = now;
+  // Who held a place may be gone when members are; of others one hears only by trying.
+  const bool may_hold = !is_in || now - tried_ >= between_tries_in;
+  if (may_hold) tried_ = now;
   for (auto& one : places_) {
-    if (one.is_here && !one.door) hold(one, now);
+    if (!one.own.empty() && !one.door && may_hold) hold(one, now);
   }
   if (is_in && !replica_.leads()) return;
   for (std::size_t i = 0; i < places_.size(); ++i) {
@@ -297,8 +309,7 @@ void replica_node::look_for_places(clock::time_point now) {
 
 void replica_node::hold(place& one, clock::time_point now) {
   try {
-    const auto own = std::find_if(one.addresses.begin(), one.addresses.end(), is_own);
-    one.door = tcp_socket::listen(*own);
+    one.door = tcp_socket::listen(one.own);
     if (&one == &places_.front()) replica_.found(now, options_.of);
   } catch (const socket_error&) {  // another process of this host holds it
   }
@@ -308,6 +319,8 @@ void replica_node::watch_lives(clock::time_point now) {
   const auto& view = replica_.view();
   if (lives_of_ != view.number) {
     lives_of_ = view.number;
+    ends_ = true;
+    tried_ = {};
     log(log_level::debug, "the store " + where() + " is carried by " + std::to_string(view.members.size()) +
                               " processes" + (replica_.leads() ? ", and led by this one" : ""));
     std::erase_if(lives_, [&](const auto& one) { return !view.has(one.first); });
@@ -320,13 +333,14 @@ void replica_node::watch_lives(clock::time_point now) {
       }
     }
   }
+  if (!std::exchange(ends_, false)) return;
   for (auto at = lives_.begin(); at != lives_.end();) {
     if (!at->second.ended()) {
       ++at;
       continue;
     }
     replica_.prove_dead(now, at->first);
-    looked_ = {};  // its place is to be held
+    looked_ = tried_ = {};  // its place is to be held
     at = lives_.erase(at);
   }
 }

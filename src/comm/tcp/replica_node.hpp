@@ -44,7 +44,7 @@ class replica_node final : public store_calls {
   struct place {
     std::string text;
     std::vector<address> addresses;
-    bool is_here = false;
+    address own{};    // the one of them that is this host's, if there is
     tcp_socket door;  // when this process holds it
   };
   struct connection {
@@ -60,6 +60,7 @@ class replica_node final : public store_calls {
 
   void run() noexcept;
   void wait(clock::duration most);
+  [[nodiscard]] clock::duration until_keeping() const;
   void advance(clock::time_point now);
   void welcome(const tcp_socket& door, clock::time_point now);
   void sweep(clock::time_point now);
@@ -89,6 +90,8 @@ class replica_node final : public store_calls {
   bool doors_rest_ = false;  // nothing is left to let somebody in with
   clock::time_point ticked_{};
   clock::time_point looked_{};
+  clock::time_point tried_{};  // to hold a place
+  bool ends_ = false;          // a process of this host may have ended
   std::atomic<bool> stopping_{false};
 
   // With the mutex.
