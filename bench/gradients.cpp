@@ -4,7 +4,7 @@
 //   mpirun -n 2 build/release/bench/gradients overlap     # with a backward pass that is longer than the allreduce
 //   bench/overlap.py --program build/release/bench/gradients    # the same over a slow link between two hosts
 //
-// [--megabytes 25] [--buckets KIB,KIB...] [--rounds 15] [--longer 1.25]; --trace FILE draws it.
+// [--megabytes 25] [--buckets KIB,KIB...] [--rounds 51] [--longer 1.25]; --trace FILE draws it.
 //
 // What is compared is measured in turns, a round of each after the other; a round's time is the slowest rank's, and the
 // medians of all rounds are given.
@@ -30,7 +30,7 @@ struct chosen {
   std::string what = "overhead";
   std::size_t megabytes = 25;
   std::vector<std::size_t> buckets = {4096};  // in KiB
-  int rounds = 15;
+  int rounds = 51;
   double longer = 1.25;  // the backward pass, in times of the allreduce
 };
 
@@ -144,16 +144,21 @@ void measure(muster::context& context, muster::group& world, const chosen& how, 
   std::vector<double> times[4];
   std::size_t rows = 0;
   if (how.what == "overlap") {  // how many rows of a batch take as long as the allreduce
-    std::vector<double> sums, tens;
-    for (int k = 0; k < 5; ++k) {
-      sums.push_back(timed(world, plain));
-      tens.push_back(timed(world, [&] { step(alone, 10); }));
+    std::vector<double> sums;
+    for (int k = 0; k < 5; ++k) sums.push_back(timed(world, plain));
+    // Twice, since the first rows of a batch cost more than the others.
+    rows = 10;
+    for (int guess = 0; guess < 2; ++guess) {
+      std::vector<double> passes;
+      for (int k = 0; k < 5; ++k) passes.push_back(timed(world, [&] { step(alone, rows); }));
+      rows = static_cast<std::size_t>(how.longer * static_cast<double>(rows) * median(sums) / median(passes)) + 1;
     }
-    rows = static_cast<std::size_t>(how.longer * 10 * median(sums) / median(tens)) + 1;
   }
   for (int round = 0; round < how.rounds; ++round) {
+    const bool other_way_round = round % 2 != 0;  // who comes second finds the caches as the first left them
+    if (other_way_round) times[1].push_back(timed(world, buckets));
     times[0].push_back(timed(world, plain));
-    times[1].push_back(timed(world, buckets));
+    if (!other_way_round) times[1].push_back(timed(world, buckets));
     if (rows == 0) continue;
     times[2].push_back(timed(world, [&] { step(alone, rows); }));
     times[3].push_back(timed(world, [&] { step(world, rows); }));

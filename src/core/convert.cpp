@@ -4,9 +4,9 @@
 
 #include <muster/core/error.hpp>
 
-#include "simd.hpp"
+#include <muster/core/simd.hpp>
 
-#if defined(MUSTER_HAVE_AVX2)
+#if defined(__x86_64__) && !defined(MUSTER_PORTABLE)
 #include <immintrin.h>
 #endif
 
@@ -38,7 +38,7 @@ struct add_half {
   }
 };
 
-#if defined(MUSTER_HAVE_AVX2)
+#if defined(__x86_64__) && !defined(MUSTER_PORTABLE)
 
 // Eight at a time; what is left goes by the portable way.
 [[gnu::target("avx2,f16c")]] std::size_t eights_to_float16(const float* from, float16* to, std::size_t count) {
@@ -76,7 +76,7 @@ struct add_half {
 void convert(std::span<const float> from, std::span<float16> to) {
   require_one_length(from.size(), to.size());
   std::size_t done = 0;
-#if defined(MUSTER_HAVE_AVX2)
+#if defined(__x86_64__) && !defined(MUSTER_PORTABLE)
   if (detail::has_avx2()) done = eights_to_float16(from.data(), to.data(), from.size());
 #endif
   to_half::run(from.data() + done, to.data() + done, from.size() - done);
@@ -85,7 +85,7 @@ void convert(std::span<const float> from, std::span<float16> to) {
 void convert(std::span<const float16> from, std::span<float> to) {
   require_one_length(from.size(), to.size());
   std::size_t done = 0;
-#if defined(MUSTER_HAVE_AVX2)
+#if defined(__x86_64__) && !defined(MUSTER_PORTABLE)
   if (detail::has_avx2()) done = eights_from_float16(from.data(), to.data(), from.size());
 #endif
   from_half::run(from.data() + done, to.data() + done, from.size() - done);
@@ -104,7 +104,7 @@ void convert(std::span<const bfloat16> from, std::span<float> to) {
 void convert_add(std::span<const float16> from, float weight, std::span<float> to) {
   require_one_length(from.size(), to.size());
   std::size_t done = 0;
-#if defined(MUSTER_HAVE_AVX2)
+#if defined(__x86_64__) && !defined(MUSTER_PORTABLE)
   if (detail::has_avx2()) done = add_eights_of_float16(from.data(), weight, to.data(), from.size());
 #endif
   add_half::run(from.data() + done, weight, to.data() + done, from.size() - done);

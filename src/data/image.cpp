@@ -6,6 +6,7 @@
 
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>
+#include "image_wide.hpp"
 
 #ifdef __x86_64__
 #include <immintrin.h>
@@ -247,6 +248,10 @@ void convert_image(const image_shape& shape, image_layout output, const std::arr
     const auto* const bytes = reinterpret_cast<const std::uint8_t*>(from);
     const bool planes_in = shape.layout == image_layout::chw || shape.channels == 1;
     const bool planes_out = output == image_layout::chw || shape.channels == 1;
+    if (planes_in && !planes_out && shape.width >= least_wide_width && has_wide_shuffles()) {
+      convert_to_pixels_wide(shape, scale, shift, choice, bytes, to);
+      return erase(shape, output, choice, to);
+    }
     if (planes_in && (planes_out || shape.channels == 3)) {
       (planes_out ? &convert_planes : &convert_to_pixels)(shape, scale, shift, choice, bytes, to);
       return erase(shape, output, choice, to);

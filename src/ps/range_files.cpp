@@ -16,7 +16,7 @@
 namespace muster::inline v0::ps::detail {
 namespace {
 
-constexpr seconds patience{5.0};
+constexpr seconds save_patience{5.0};
 constexpr std::chrono::milliseconds between_tries{100};
 
 std::uint32_t checksum(std::string_view text) { return crc32c(std::as_bytes(std::span(text))); }
@@ -124,7 +124,7 @@ void range_files::work(const std::stop_token& stop) {
 }
 
 range_files::entry range_files::look(range_id range) {
-  const auto found = store_->get(key_ + std::to_string(range), deadline_after(patience));
+  const auto found = store_->get(key_ + std::to_string(range), deadline_after(save_patience));
   entry read;
   read.version = found.version;
   const char* const end = found.value.data() + found.value.size();
@@ -135,7 +135,8 @@ range_files::entry range_files::look(range_id range) {
 
 bool range_files::become(range_id range, const entry& before, std::uint64_t epoch, const std::string& name) {
   const auto text = std::to_string(epoch) + " " + name;
-  return store_->compare_and_swap(key_ + std::to_string(range), before.version, text, deadline_after(patience)).swapped;
+  return store_->compare_and_swap(key_ + std::to_string(range), before.version, text, deadline_after(save_patience))
+      .swapped;
 }
 
 bool range_files::do_save(const result& job) {
@@ -155,7 +156,7 @@ bool range_files::do_save(const result& job) {
 }
 
 std::optional<std::string> range_files::do_load(const result& job) {
-  const auto until = deadline_after(patience);
+  const auto until = deadline_after(save_patience);
   for (;;) {
     const auto before = look(job.range);
     if (before.epoch > job.epoch) return std::nullopt;

@@ -1,6 +1,6 @@
 #include <muster/train/adagrad.hpp>
 
-#include "../core/simd.hpp"
+#include <muster/core/simd.hpp>
 
 namespace muster::inline v0 {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "../core/simd.hpp"
+#include <muster/core/simd.hpp>
 
 namespace muster::inline v0 {
 namespace {

@@ -1,7 +1,9 @@
 // Groups: splitting, disagreement, failure, deadlines.
 #include <muster/comm/group.hpp>
 
+#include <algorithm>
 #include <atomic>
+#include <memory>
 #include <thread>
 
 #include <muster/comm/collectives/allgather.hpp>
@@ -259,6 +261,28 @@ TEST_CASE("a work that is dropped is waited for") {
     std::vector<int> data(10000, 1);
     { const auto dropped = muster::allreduce_async(world, data, muster::sum); }
     for (const int x : data) require(x == 3, "the result is there when the work is gone");
+  });
+}
+
+// In registered memory whoever is there does the work of all: of large blocks, and of any where ranks share cores.
+TEST_CASE("over shm a rank that has come holds nobody up, whatever it does then") {
+  const int ranks = GENERATE(2, 3);
+  const bool crowded = static_cast<unsigned>(ranks) > std::max(1u, std::thread::hardware_concurrency());
+  const std::size_t count = crowded ? 100'003 : 2'000'003;
+  std::atomic<bool> go{false};
+  test::run_ranks(test::fabric::shm, ranks, [&](muster::group& world) {
+    muster::buffer<float> data(count, world.transport().memory());
+    for (std::size_t i = 0; i < count; ++i) data[i] = static_cast<float>(world.rank() + static_cast<int>(i % 7));
+    auto work = muster::allreduce_async(world, data.span(), muster::sum);
+    if (world.rank() != 0) go.wait(false);
+    const std::shared_ptr<void> at_the_end(nullptr, [&](void*) {
+      go = true;
+      go.notify_all();
+    });
+    work.wait();
+    const int of_all = ranks * (ranks - 1) / 2;
+    for (std::size_t i = 0; i < count; ++i)
+      require(data[i] == static_cast<float>(of_all + ranks * static_cast<int>(i % 7)), "the sum");
   });
 }
 

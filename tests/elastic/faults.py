@@ -319,7 +319,7 @@ def has_trained(rank):
 def act_storm(job):
     job.await_start()
     gone = []
-    until = time.monotonic() + 0.008 * options.steps
+    until = time.monotonic() + 0.01 * options.steps - 0.3  # who comes when the job is over finds nobody
     while time.monotonic() < until:
         living = [rank for rank in job.crew if rank not in gone]
         # Who has trained has the state: where all of these die at once, nothing is left to go on with.

@@ -11,6 +11,7 @@
 #include <type_traits>
 
 #include <muster/core/dtype.hpp>
+#include <muster/core/simd.hpp>
 
 namespace muster::inline v0 {
 
@@ -151,25 +152,68 @@ class reduction {
     }
   }
 
-  // By pieces that stay in the first cache: all inputs of a piece are read before an output of it is written.
+  // Small ones are over before the question what the machine can do is answered.
   template <class T, class Op>
   static void fold_elements(const void* state, std::span<std::byte* const> out, std::span<const std::byte* const> in,
                             std::size_t count, void (*finish)(std::byte*, std::size_t, int)) {
-    constexpr std::size_t piece = 2048 / sizeof(T);
-    alignas(64) T folded[piece];
+    constexpr bool is_known = requires { Op::code; };  // and has the same bits whatever the vectors
+    if constexpr (is_known) {
+      if (count * sizeof(T) >= fold_piece) return detail::run_vectorised<folding<T, Op>>(state, out, in, count, finish);
+    }
+    fold_pieces<T, Op>(state, out, in, count, finish);
+  }
+  template <class T, class Op>
+  struct folding {
+    static void run(const void* state, std::span<std::byte* const> out, std::span<const std::byte* const> in,
+                    std::size_t count, void (*finish)(std::byte*, std::size_t, int)) {
+      fold_pieces<T, Op>(state, out, in, count, finish);
+    }
+  };
+
+  // By pieces that stay in the first cache: in an output if one can hold what is not complete, and then to the others.
+  template <class T, class Op>
+  static void fold_pieces(const void* state, std::span<std::byte* const> out, std::span<const std::byte* const> in,
+                          std::size_t count, void (*finish)(std::byte*, std::size_t, int)) {
+    constexpr std::size_t piece = fold_piece / sizeof(T);
+    alignas(64) std::byte aside[fold_piece];
+    std::byte* const holder = output_to_fold_in(out, in);
     for (std::size_t done = 0; done < count; done += piece) {
       const std::size_t n = std::min(piece, count - done);
-      const auto* const first = in[0] + done * sizeof(T);
-      if (in.size() == 1) {
-        std::memcpy(folded, first, n * sizeof(T));
-      } else {
-        combine_into<T, Op>(state, folded, first, in[1] + done * sizeof(T), n);
+      const std::size_t at = done * sizeof(T);
+      std::byte* const folded = holder != nullptr ? holder + at : aside;
+      fold_first_two<T, Op>(state, folded, in, at, n);
+      for (std::size_t k = 2; k < in.size(); ++k) combine_elements<T, Op>(state, folded, in[k] + at, n, false);
+      if (finish != nullptr) finish(folded, n, static_cast<int>(in.size()));
+      for (std::byte* const to : out) {
+        if (to + at != folded) std::memcpy(to + at, folded, n * sizeof(T));
       }
-      for (std::size_t k = 2; k < in.size(); ++k)
-        combine_elements<T, Op>(state, reinterpret_cast<std::byte*>(folded), in[k] + done * sizeof(T), n, false);
-      if (finish != nullptr) finish(reinterpret_cast<std::byte*>(folded), n, static_cast<int>(in.size()));
-      for (std::byte* const to : out) std::memcpy(to + done * sizeof(T), folded, n * sizeof(T));
     }
+  }
+
+  // Null when each is an input that is needed after the first two.
+  static std::byte* output_to_fold_in(std::span<std::byte* const> out, std::span<const std::byte* const> in) noexcept {
+    const auto late = in.subspan(std::min<std::size_t>(in.size(), 2));
+    for (std::byte* const to : out) {
+      if (std::find(late.begin(), late.end(), to) == late.end()) return to;
+    }
+    return nullptr;
+  }
+
+  template <class T, class Op>
+  static void fold_first_two(const void* state, std::byte* folded, std::span<const std::byte* const> in, std::size_t at,
+                             std::size_t count) {
+    const std::byte* const first = in[0] + at;
+    if (in.size() == 1) {
+      if (folded != first) std::memcpy(folded, first, count * sizeof(T));
+      return;
+    }
+    const std::byte* const second = in[1] + at;
+    if (folded == first)
+      combine_elements<T, Op>(state, folded, second, count, false);
+    else if (folded == second)
+      combine_elements<T, Op>(state, folded, first, count, true);
+    else
+      combine_into<T, Op>(state, reinterpret_cast<T*>(folded), first, second, count);
   }
 
   template <class T, class Op>
@@ -198,6 +242,8 @@ class reduction {
     const auto divisor = static_cast<wide>(ranks);
     for (std::size_t i = 0; i < count; ++i) values[i] = static_cast<T>(static_cast<wide>(values[i]) / divisor);
   }
+
+  static constexpr std::size_t fold_piece = 2048;  // bytes
 
   dtype type_ = dtype::none;
   operation code_ = operation::none;

@@ -193,11 +193,20 @@ void store_replica::hear_join(std::uint64_t from, const replica_message& said) {
   }
 }
 
+// By that view, which is in force, or by the last before it that was: the first of those in question.
+bool store_replica::leaves_out(const replica_view& other) const {
+  if (other.has(self_.id)) return false;
+  const auto has_self = [this](const std::vector<replica_member>& members) {
+    return std::any_of(members.begin(), members.end(), [this](const auto& one) { return one.id == self_.id; });
+  };
+  return other.in_force || std::none_of(other.before.begin(), other.before.end(), has_self);
+}
+
 void store_replica::learn(const replica_view& other) {
   if (!other) return;
   if (view_) {
     if (other.number == view_.number) view_.in_force = view_.in_force || other.in_force;
-    if (other.number > view_.number && other.in_force && !other.has(self_.id)) {
+    if (other.number > view_.number && leaves_out(other)) {
       ended_ = true;
       actions_.emplace_back(replica_act::end{});
     }

@@ -48,10 +48,9 @@ struct replica_proposal {
   replica_ballot number;
   replica_view present;                              // the last view that anybody asked knows of
   std::map<std::uint64_t, clock::time_point> asked;  // when
-  std::vector<replica_member> asked_members;
-  std::set<std::uint64_t> lost;                // once while it was asked
-  std::set<std::uint64_t> unreachable;         // and again
-  std::map<std::uint64_t, position> promised;  // who, and where it is
+  std::set<std::uint64_t> lost;                      // once while it was asked
+  std::set<std::uint64_t> unreachable;               // and again
+  std::map<std::uint64_t, position> promised;        // who, and where it is
   position furthest;
   std::optional<std::string> contents;  // there; nothing: this member has them
 };
@@ -69,7 +68,8 @@ struct replica_proposal {
 /// member; or of all its members that are not proven dead. A proof is the end of the process or of its listening, seen
 /// on its own host; who makes a view without a silent member of its own host kills that one first. So nobody who was
 /// left behind ever has proof that all those are gone who went on: there is none for who made their view. As long as it
-/// is not known which of several views came into force, each of them must agree.
+/// is not known which of several views came into force, each of them must agree. Who is in none of these is let in by
+/// no promise of its own: a view in force left it out, and forgot which of its calls were done.
 ///
 /// One thread at a time. Whatever comes may come twice, late or never; from one connection it comes in order.
 class store_replica {
@@ -122,6 +122,7 @@ class store_replica {
   void hear_install(time now, std::uint64_t from, const replica_message& said);
   void hear_change(time now, std::uint64_t from, const replica_message& said);
   void hear_beat(std::uint64_t from, const replica_message& said);
+  [[nodiscard]] bool leaves_out(const replica_view& other) const;
   void learn(const replica_view& other);
 
   void say_beat();

@@ -39,7 +39,7 @@ void store_replica::hear_promise(std::uint64_t from, const replica_message& said
   auto& present = proposal_->present;
   if (said.view.number > present.number) present = said.view;
   if (said.view.number == present.number) present.in_force = present.in_force || said.view.in_force;
-  if (present.in_force && !present.has(self_.id)) learn(present);
+  if (!present.has(self_.id)) learn(present);
 }
 
 void store_replica::hear_refuse(time now, const replica_message& said) {
@@ -150,11 +150,17 @@ void store_replica::look(time now) {
   }
   if (proposal_) {
     const auto lists = in_question();
+    const auto is_missing = [this](const replica_member& one) {
+      return one.id != self_.id && !proposal_->promised.contains(one.id) && !is_out(one);
+    };
     for (const auto& members : lists) {
-      for (const auto& one : members) {
-        if (one.id != self_.id && !proposal_->promised.contains(one.id) && !is_out(one)) return ask_for_promises(now);
-      }
+      if (std::any_of(members.begin(), members.end(), is_missing)) return ask_for_promises(now);
     }
+    // Nobody of this host who could see it end is left behind, not even of a view that came to nothing.
+    const auto& present = proposal_->present.members;
+    if (std::any_of(present.begin(), present.end(),
+                    [&](const auto& one) { return sees_end_of(one) && is_missing(one); }))
+      return ask_for_promises(now);
     if (std::all_of(lists.begin(), lists.end(), [&](const auto& members) { return agrees(members); })) conclude(now);
     return;
   }
@@ -198,7 +204,6 @@ void store_replica::ask_for_promises(time now) {
         if (now - heard_[one.id] > patience_with(one) && !silent_.contains(one.id)) suspect_silent(one);
         if (now - before->second < policy_.silence) continue;
       }
-      if (before == proposal_->asked.end()) proposal_->asked_members.push_back(one);
       proposal_->asked[one.id] = now;
       replica_message prepare{.what = kind::prepare, .number = proposal_->number, .index = index_};
       prepare.view.number = view_.number;
@@ -242,10 +247,6 @@ void store_replica::conclude(time now) {
   };
   for (const auto& members : lists) add(members);
   add(made.present.members);
-  if (!made.present.in_force) {  // one that came to nothing may have left out who can stay
-    add(made.asked_members);
-    add({self_});
-  }
   for (const auto& [id, one] : joiners_) {
     if (!next.has(id) && !dead_.contains(id)) next.members.push_back(one);
   }

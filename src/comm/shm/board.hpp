@@ -45,6 +45,14 @@ constexpr std::uint64_t ticket_word(std::uint64_t number, std::uint32_t signatur
   return number << 32 | signature;
 }
 
+/// One word says how far a large collective is, and which: a later one is further. As wide as the numbers are, neither
+/// comes round again within half a year of a million calls a second.
+inline constexpr std::uint64_t step_bits = 20;
+inline constexpr std::uint64_t most_steps = (std::uint64_t{1} << step_bits) - 1;
+constexpr std::uint64_t step_word(std::uint64_t number, std::uint64_t step) noexcept {
+  return (number << step_bits) + step;
+}
+
 /// Notices from one rank to another.
 struct post {
   static constexpr std::uint64_t room = 8;
@@ -60,16 +68,19 @@ struct fifo {
   [[nodiscard]] std::byte* bytes() noexcept { return reinterpret_cast<std::byte*>(this + 1); }
 };
 
-/// The fixed part of a lane. Each line is written by the rank whose lane it is, but for the bell.
+/// The fixed part of a lane. Each line is written by the rank whose lane it is, but for the bell and for what counts
+/// the pieces of a block that others help with.
 struct lane_head {
   // By turns: a rank may be so many collectives ahead of those who still read, as the root of broadcasts is.
   static constexpr std::uint64_t turns = 8;
   offer offers[turns];
   alignas(apart) stamp marks[turns];
-  // Steps of a large collective, (ticket << 32) + step: chunks laid out for others, folded, taken from others.
+  // Steps of a large collective, see `step_word`: chunks laid out for others, folded, taken from others. Where blocks
+  // are folded in place, pieces of this rank's block: those folded, by whomever, and those that somebody has begun.
   alignas(apart) std::atomic<std::uint64_t> given;
   std::atomic<std::uint64_t> folded;
   std::atomic<std::uint64_t> taken;
+  alignas(apart) std::atomic<std::uint64_t> claimed;
   alignas(apart) std::atomic<std::uint64_t> finished;  // the last collective that it needs nothing of any more
   std::atomic<std::uint64_t> left;     // 0: it is there; else 1 + the collectives it had called when it left
   std::atomic<std::uint32_t> revoked;  // it gave up: its memory is not to be used any more

@@ -18,7 +18,10 @@ constexpr std::size_t largest_chunk = std::size_t{256} << 10;
 constexpr std::uint64_t broadcast_depth = 8;
 constexpr std::size_t largest_broadcast_chunk = staging_bytes / broadcast_depth;
 constexpr std::size_t smallest_broadcast_chunk = 8192;
-constexpr std::size_t direct_chunk = std::size_t{64} << 10;  // between two looks at whether somebody gave up
+constexpr std::size_t smallest_piece = std::size_t{16} << 10;
+constexpr std::uint64_t pieces_of_a_claim = 4;  // pieces between two looks at whether somebody gave up
+constexpr std::uint64_t few_left = 8;  // of a block's pieces: who takes one of these does not keep others waiting
+constexpr std::size_t shared_block = std::size_t{2} << 20;
 
 }  // namespace
 
@@ -156,45 +159,100 @@ task shm_native::exchange(flow_type& f, shm_native& s) {
   s.finish();
 }
 
-bool shm_native::write_to_others(std::span<std::byte* const> to, std::size_t done, std::size_t bytes) {
+// ---- direct ----
+
+// Of a block, one after the other.
+struct shm_native::pieces {
+  std::uint64_t first = 0, count = 0;
+};
+
+std::size_t shm_native::piece_bytes() const noexcept {
+  const std::size_t largest = blocks_of(nullptr).at(board_.size() - 1).size();
+  return smallest_piece * (1 + largest / (smallest_piece * most_steps));
+}
+
+std::uint64_t shm_native::pieces_of(int block) const noexcept {
+  return (blocks_of(nullptr).at(block).size() + piece_bytes() - 1) / piece_bytes();
+}
+
+// Where every rank has a core, a block that fits a cache is better left to the one that had it the last time. Only
+// what is folded into memory of all can be left to any.
+bool shm_native::helps() const noexcept {
+  const collective kind = call_->kind;
+  if (kind != collective::allreduce && kind != collective::reduce) return false;
+  return board_.host().crowded() || blocks_of(nullptr).at(0).size() >= shared_block;
+}
+
+// What of that rank's block nobody has begun: a run of pieces, towards the end one, so that all end together. None when
+// nothing is left, nor when the owner is in a later collective, which this one has been done for then.
+shm_native::pieces shm_native::claim(int block) {
+  auto& claimed = board_.lane(block).claimed;
+  const std::uint64_t all = pieces_of(block);
+  for (std::uint64_t seen = claimed.load(std::memory_order_relaxed);;) {
+    if (seen >= step(all)) return {};
+    const std::uint64_t first = seen - step(0);
+    const std::uint64_t left = all - first;
+    const std::uint64_t count = helps() && left <= few_left ? 1 : std::min(left, pieces_of_a_claim);
+    if (claimed.compare_exchange_weak(seen, seen + count, std::memory_order_relaxed)) return {first, count};
+  }
+}
+
+// False when somebody has given up.
+bool shm_native::write_to_others(int block, std::size_t begin, std::size_t bytes) {
   const visit here(*this);
   if (!here) return false;
-  if (call_->kind != collective::allgather) {
-    call_->reduce->fold(to, peers_in_, bytes);
+  const native_call& c = *call_;
+  const auto offset = static_cast<std::size_t>(blocks_of(nullptr).at(block).data() - static_cast<std::byte*>(nullptr));
+  std::size_t outs = 0;
+  for (int p = 0; p < board_.size(); ++p) {
+    const auto& place = board_.lane(p).offers[turn()].place;
+    const int on_host = board_.host_rank(p);
+    const auto at = [&](std::uint64_t base) { return board_.host().at(on_host, base) + offset + begin; };
+    if (c.kind != collective::allgather) peers_in_[static_cast<std::size_t>(p)] = at(place.in);
+    if (takes(p, block)) peers_out_[outs++] = c.kind == collective::reduce_scatter ? c.out + begin : at(place.out);
+  }
+  const std::span<std::byte* const> to(peers_out_.data(), outs);
+  if (c.kind != collective::allgather) {
+    c.reduce->fold(to, peers_in_, bytes);
     return true;
   }
-  const std::byte* const from = call_->in + done;
   for (std::byte* const out : to) {
-    if (out != from) copy_bytes(out, from, bytes);
+    if (out != c.in + begin) copy_bytes(out, c.in + begin, bytes);
   }
   return true;
 }
 
-task shm_native::exchange_direct(flow_type& f, shm_native& s) {
-  const native_call& c = *s.call_;
-  const int n = f.size();
-  const int me = f.rank();
-  const auto mine = s.blocks_of(nullptr).at(me);
-  const auto offset = static_cast<std::size_t>(mine.data() - static_cast<std::byte*>(nullptr));
-  const bool folds = c.kind != collective::allgather;
-  for (std::size_t done = 0; done < mine.size(); done += direct_chunk) {
-    const std::size_t bytes = std::min(direct_chunk, mine.size() - done);
-    std::size_t outs = 0;
-    for (int p = 0; p < n; ++p) {
-      const auto& place = s.board_.lane(p).offers[s.turn()].place;
-      const int on_host = s.board_.host_rank(p);
-      if (folds) s.peers_in_[static_cast<std::size_t>(p)] = s.board_.host().at(on_host, place.in) + offset + done;
-      if (!s.takes(p, me)) continue;
-      std::byte* const out =
-          c.kind == collective::reduce_scatter ? c.out + done : s.board_.host().at(on_host, place.out) + offset + done;
-      s.peers_out_[outs++] = out;
-    }
-    if (!s.write_to_others({s.peers_out_.data(), outs}, done, bytes))
-      co_await f.until([] { return false; });  // the notice is on its way
+bool shm_native::work_at(int block) {
+  const std::size_t size = blocks_of(nullptr).at(block).size();
+  std::uint64_t done = 0;
+  for (pieces got = claim(block); got.count > 0; got = claim(block)) {
+    const std::size_t begin = got.first * piece_bytes();
+    if (!write_to_others(block, begin, std::min(got.count * piece_bytes(), size - begin))) return false;
+    done += got.count;
   }
-  s.reach(s.board_.mine().folded, 1);
-  co_await f.until([&s] { return s.all_at(&lane_head::folded, 1); });
+  if (done == 0) return true;
+  board_.lane(block).folded.fetch_add(done, std::memory_order_release);
+  board_.wake_all();
+  return true;
 }
+
+bool shm_native::all_folded() {
+  for (; next_peer_ < board_.size(); ++next_peer_) {
+    if (board_.lane(next_peer_).folded.load(std::memory_order_acquire) < step(pieces_of(next_peer_))) return false;
+  }
+  next_peer_ = 0;
+  return true;
+}
+
+task shm_native::exchange_direct(flow_type& f, shm_native& s) {
+  const int blocks = s.helps() ? f.size() : 1;
+  for (int k = 0; k < blocks; ++k) {
+    if (!s.work_at((f.rank() + k) % f.size())) co_await f.until([] { return false; });  // the notice is on its way
+  }
+  co_await f.until([&s] { return s.all_folded(); });
+}
+
+// ---- through the staging areas ----
 
 void shm_native::lay_out_round(std::uint64_t round) {
   for (int p = 0; p < board_.size(); ++p) {

@@ -8,7 +8,7 @@
 #include <muster/core/lanes.hpp>
 #include <muster/core/random.hpp>
 
-#include "../simd.hpp"
+#include <muster/core/simd.hpp>
 
 namespace muster::inline v0 {
 namespace {

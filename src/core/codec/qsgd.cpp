@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "../simd.hpp"
+#include <muster/core/simd.hpp>
 #include "draws.hpp"
 
 namespace muster::inline v0 {

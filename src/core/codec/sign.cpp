@@ -9,9 +9,9 @@
 #include <muster/core/error.hpp>
 #include <muster/core/lanes.hpp>
 
-#include "../simd.hpp"
+#include <muster/core/simd.hpp>
 
-#if defined(MUSTER_HAVE_AVX2)
+#if defined(__x86_64__) && !defined(MUSTER_PORTABLE)
 #include <immintrin.h>
 #endif
 
@@ -50,7 +50,7 @@ std::uint32_t signs_of(const float* values, std::size_t count) {
   return word;
 }
 
-#if defined(MUSTER_HAVE_AVX2)
+#if defined(__x86_64__) && !defined(MUSTER_PORTABLE)
 [[gnu::target("avx2")]] std::size_t collect_whole_words(const float* values, std::size_t count, std::uint32_t* words) {
   std::size_t i = 0;
   for (; i + bits_a_word <= count; i += bits_a_word) {
@@ -135,7 +135,7 @@ void sign_codec::encode(std::span<const float> values, std::uint64_t, std::span<
   std::memcpy(encoded.data(), &scale, sizeof scale);
   auto* const words = reinterpret_cast<std::uint32_t*>(encoded.data() + sizeof scale);
   std::size_t done = 0;
-#if defined(MUSTER_HAVE_AVX2)
+#if defined(__x86_64__) && !defined(MUSTER_PORTABLE)
   if (detail::has_avx2()) done = collect_whole_words(values.data(), values.size(), words);
 #endif
   collect_signs(values.data() + done, values.size() - done, words + done / bits_a_word);

@@ -17,7 +17,7 @@ template <std::floating_point T>
 struct lars_step {
   T learning_rate{};
   T momentum = T(0.9);  ///< share of the velocity that stays
-  T decay{};            ///< wfour decay
+  T decay{};            ///< weight decay
   T trust = T(0.001);   ///< the paper's eta: by how much of its norm a layer may change; 0: no scaling
 };
 

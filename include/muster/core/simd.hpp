@@ -3,9 +3,8 @@
 
 namespace muster::inline v0::detail {
 
-// MUSTER_PORTABLE: the tests' way to what other machines run.
-#if defined(__x86_64__) && !defined(MUSTER_PORTABLE)
-#define MUSTER_HAVE_AVX2 1
+// MUSTER_PORTABLE: the tests' way to what other machines run. Compilers for devices do not know these attributes.
+#if defined(__x86_64__) && !defined(MUSTER_PORTABLE) && !defined(__CUDACC__)
 
 /// Whether there are vectors of 256 bits; conversions of 16-bit floating point are older than they.
 [[nodiscard]] inline bool has_avx2() noexcept {
@@ -24,7 +23,7 @@ template <class Kernel, class... Arguments>
 /// so that both give the same bits: ranks on different machines must agree.
 template <class Kernel, class... Arguments>
 auto run_vectorised(Arguments... arguments) {
-#if defined(MUSTER_HAVE_AVX2)
+#if defined(__x86_64__) && !defined(MUSTER_PORTABLE) && !defined(__CUDACC__)
   if (has_avx2()) return run_on_avx2<Kernel>(arguments...);
 #endif
   return Kernel::run(arguments...);
