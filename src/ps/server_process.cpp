@@ -36,7 +36,8 @@ void server_process::learn(const shard_map& map, clock::time_point now) {
   const auto* const own = map.server(self_);
   const bool holds_some = std::any_of(core_->map().ranges.begin(), core_->map().ranges.end(),
                                       [&](const shard_range& range) { return range.holds(self_); });
-  goes_ = own != nullptr ? own->leaving : goes_ || !holds_some;
+  // An entry of a later incarnation is for whoever serves here next: of several maps only the last may be seen.
+  goes_ = own != nullptr && own->who == core_->self() ? own->leaving : goes_ || !holds_some;
   core_->learn(map, now);
 }
 
@@ -96,7 +97,7 @@ bool server_process::serve_ranges() {
     link_.ship();
     for (const auto& who : core_->farewells()) left_.insert(who.at);
     if (core_->is_fenced()) {
-      if (goes_) {
+      if (goes_ || newest_.server(self_) != nullptr) {  // or it was given up and named again, and begins with nothing
         log(log_level::info, "server " + to_string(core_->self()) + " serves no more");
         core_.reset();
         return true;

@@ -7,7 +7,9 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <numeric>
+#include <thread>
 #include <vector>
 
 #include <muster/comm/collectives/allreduce.hpp>
@@ -55,6 +57,27 @@ ps::job_options patient(ps::job_options options) {  // a busy machine with sanit
   options.timeout = muster::seconds(60);
   return options;
 }
+
+/// A store of which one hears late, and then the last of several changes alone.
+class late_store {
+ public:
+  explicit late_store(muster::memory_store of) : of_(std::move(of)) {}
+  muster::store_entry get(std::string_view key, muster::clock::time_point until) { return of_.get(key, until); }
+  muster::store_swap compare_and_swap(std::string_view key, std::uint64_t expected,
+                                      std::optional<std::string_view> value, muster::clock::time_point until,
+                                      std::uint64_t lease = 0) {
+    return of_.compare_and_swap(key, expected, value, until, lease);
+  }
+  std::optional<muster::store_entry> watch(std::string_view key, std::uint64_t known, muster::clock::time_point until) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    return of_.watch(key, known, until);
+  }
+  muster::store_lease lease(muster::seconds ttl, muster::clock::time_point until) { return of_.lease(ttl, until); }
+  [[nodiscard]] std::string where() const { return of_.where(); }
+
+ private:
+  muster::memory_store of_;
+};
 
 }  // namespace
 
@@ -161,6 +184,37 @@ TEST_CASE("a server's update functions are the library's") {
       tables.pull(1, keys, rows);
       require(rows == values, "sparse");
     }
+  });
+}
+
+TEST_CASE("a server that goes and is wanted again before it has heard that it went serves again") {
+  const muster::memory_store store;
+  auto options = patient({.tables = {{.name = "w", .size = 30000, .ranges = 4}}, .servers = 1});
+  options.standby = 1;
+  test::run_ranks(test::fabric::local, 3, [&](muster::group& world) {
+    const auto own = world.rank() == 2
+                         ? std::make_shared<muster::any_store>(std::make_unique<late_store>(store))
+                         : std::make_shared<muster::any_store>(std::make_unique<muster::memory_store>(store));
+    ps::job job(world, options, own);
+    if (job.is_server()) return job.serve();
+    auto& tables = job.tables();
+    std::vector<float> ones(30000, 1.0f), found(30000);
+    const auto wait_until = [&](const auto& holds) {
+      for (const auto until = muster::deadline_after(muster::seconds(60)); !holds(tables.map()); tables.progress())
+        require(muster::clock::now() < until, "the servers that are wanted serve");
+    };
+    for (int round = 0; round < 5; ++round) {
+      tables.serve_by(2);
+      wait_until([](const ps::shard_map& map) {
+        return std::any_of(map.ranges.begin(), map.ranges.end(), [](const auto& range) { return range.head() == 2; });
+      });
+      tables.push(0, ones);
+      tables.serve_by(1);
+      wait_until([](const ps::shard_map& map) { return map.servers.size() == 1; });
+    }
+    tables.pull(0, found);
+    require(found == std::vector<float>(30000, 5.0f), "the sums");
+    job.finish();
   });
 }
 
