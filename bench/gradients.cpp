@@ -17,14 +17,14 @@
 
 #include <muster/muster.hpp>
 
+#include "outer_products.hpp"
 #include "rows.hpp"
 
 namespace {
 
 using namespace muster::literals;
 
-// Layers of a fully connected network: gradient = slopes^T x inputs, [outputs x inputs], over the rows of a batch.
-constexpr std::size_t outputs = 256, inputs = 512;
+using layer = bench::outer_products;
 
 struct chosen {
   std::string what = "overhead";
@@ -71,44 +71,26 @@ double median(std::vector<double> values) {
 /// The backward pass: real arithmetic, layer after layer from the last one to the first.
 class network {
  public:
-  explicit network(std::size_t layers) : layers_(layers), slopes_(most_rows * outputs), values_(most_rows * inputs) {
-    muster::random_stream random(1);
-    for (float& x : slopes_) x = static_cast<float>(random.uniform() - 0.5);
-    for (float& x : values_) x = static_cast<float>(random.uniform() - 0.5);
-  }
+  explicit network(std::size_t layers) : layers_(layers) {}
   [[nodiscard]] std::vector<muster::tensor_shape> shapes() const {
     std::vector<muster::tensor_shape> made;
-    for (std::size_t k = 0; k < layers_; ++k) made.push_back({"layer " + std::to_string(k), {outputs, inputs}});
+    for (std::size_t k = 0; k < layers_; ++k)
+      made.push_back({"layer " + std::to_string(k), {layer::outputs, layer::inputs}});
     return made;
   }
   void backward(muster::backward_pass& pass, std::size_t rows) const {
     pass.add_samples(std::max<std::size_t>(rows, 1));
     pass.divided_by(static_cast<double>(std::max<std::size_t>(rows, 1)) * divisor);
-    for (std::size_t layer = layers_; layer-- > 0;) {
-      if (rows > 0) gradient(pass.gradient(layer), rows);
-      pass.ready(layer);
+    for (std::size_t k = layers_; k-- > 0;) {
+      if (rows > 0) products_.gradient(pass.gradient(k), rows);
+      pass.ready(k);
     }
   }
   double divisor = 1;  // ranks
 
  private:
-  static constexpr std::size_t most_rows = 64;  // of a batch, used again when there are more
-
-  // Outer products of a few rows at a time into a strip of the gradient that stays in the first cache.
-  void gradient(std::span<float> into, std::size_t rows) const {
-    for (std::size_t out = 0; out < outputs; ++out) {
-      float* const __restrict__ strip = into.data() + out * inputs;
-      std::fill_n(strip, inputs, 0.0f);
-      for (std::size_t row = 0; row < rows; ++row) {
-        const float slope = slopes_[row % most_rows * outputs + out];
-        const float* const __restrict__ x = values_.data() + row % most_rows * inputs;
-        for (std::size_t in = 0; in < inputs; ++in) strip[in] += slope * x[in];
-      }
-    }
-  }
-
   std::size_t layers_;
-  std::vector<float> slopes_, values_;
+  bench::outer_products products_;
 };
 
 /// Seconds of a call, those of the slowest rank.
@@ -121,7 +103,7 @@ double timed(muster::group& world, const std::function<void()>& call) {
 
 void measure(muster::context& context, muster::group& world, const chosen& how, std::size_t bucket,
              bench::row_report& report) {
-  network model(how.megabytes * 1000000 / (outputs * inputs * sizeof(float)));
+  network model(how.megabytes * 1000000 / (layer::outputs * layer::inputs * sizeof(float)));
   model.divisor = world.size();
   muster::arena arena(context, model.shapes());
   muster::gradient_sync sync(arena, {.bucket = bucket});

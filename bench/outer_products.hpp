@@ -1,0 +1,44 @@
+// The arithmetic of a backward pass of fully connected layers, for the benchmarks of what it hides.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <random>
+#include <span>
+#include <vector>
+
+namespace bench {
+
+/// The gradient of one layer: slopes^T x inputs, [outputs x inputs], over the rows of a batch. Made once, used for
+/// every layer.
+class outer_products {
+ public:
+  static constexpr std::size_t outputs = 256, inputs = 512;
+
+  outer_products() : slopes_(most_rows * outputs), values_(most_rows * inputs) {
+    std::minstd_rand random(1);
+    std::uniform_real_distribution<float> uniform(-0.5f, 0.5f);
+    for (float& x : slopes_) x = uniform(random);
+    for (float& x : values_) x = uniform(random);
+  }
+
+  // A few rows at a time into a strip of the gradient that stays in the first cache.
+  void gradient(std::span<float> into, std::size_t rows) const {
+    for (std::size_t out = 0; out < outputs; ++out) {
+      float* const __restrict__ strip = into.data() + out * inputs;
+      std::fill_n(strip, inputs, 0.0f);
+      for (std::size_t row = 0; row < rows; ++row) {
+        const float slope = slopes_[row % most_rows * outputs + out];
+        const float* const __restrict__ x = values_.data() + row % most_rows * inputs;
+        for (std::size_t in = 0; in < inputs; ++in) strip[in] += slope * x[in];
+      }
+    }
+  }
+
+ private:
+  static constexpr std::size_t most_rows = 64;  // of a batch, used again when there are more
+
+  std::vector<float> slopes_, values_;
+};
+
+}  // namespace bench
