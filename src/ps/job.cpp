@@ -290,6 +290,7 @@ job_options chosen_options(const settings& chosen, std::vector<table_spec> table
   if (const auto& folder = chosen.value(setting::recover); folder != "none") made.recover = folder;
   made.how = parse_consistency(chosen.value(setting::consistency));
   made.pull_cache = static_cast<std::uint64_t>(chosen.integer(setting::pull_cache, 0, 1000000));
+  made.update_threads = static_cast<std::size_t>(chosen.integer(setting::update_threads, 0, 256));
   made.compress = parse_compression(chosen.value(setting::compress));
   made.timeout = seconds(chosen.positive(setting::timeout));
   return made;

@@ -26,7 +26,8 @@ server_process::server_process(member self, const job_options& options, const pr
       files_(std::move(files)),
       newest_(map),
       self_(self.at) {
-  if (map.has_server(self)) core_.emplace(self, protocol_, values_, *this, map);
+  if (options.update_threads > 0) threads_.emplace(values_, shown_, options.update_threads, layout.ranges());
+  if (map.has_server(self)) core_.emplace(self, protocol_, storage(), *this, map);
 }
 
 // What the map makes of this server, which begins, leaves or is fenced.
@@ -56,6 +57,7 @@ void server_process::tick(clock::time_point now) {
   if (const auto map = keeper_.take()) learn(*map, now);
   const bool failed = keeper_.take_failure();
   if (!core_) return;
+  if (threads_) threads_->check();
   if (failed) core_->swap_failed();
   if (files_) take_files(now);
   core_->tick(now);
@@ -133,7 +135,7 @@ bool server_process::stand_by() {
     if (const auto* const own = newest_.server(self_); own != nullptr && !own->leaving) {
       log(log_level::info, "server " + to_string(own->who) + " begins to serve");
       goes_ = false;
-      core_.emplace(own->who, protocol_, values_, *this, newest_);
+      core_.emplace(own->who, protocol_, storage(), *this, newest_);
       return true;
     }
     link_.ship();

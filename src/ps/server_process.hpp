@@ -13,6 +13,7 @@
 #include "range_files.hpp"
 #include "showcase.hpp"
 #include "tables.hpp"
+#include "update_threads.hpp"
 
 namespace muster::inline v0::ps::detail {
 
@@ -34,8 +35,12 @@ class server_process final : public server_outlet {
   [[nodiscard]] bool has_room(const member& to) const override { return link_.under_way(to.at) < frames_at_once; }
   void swap(std::uint64_t expected, const shard_map& next) override { keeper_.swap(expected, next); }
   void look_for_map() override {}  // the keeper watches
-  void show(range_id range, const shown_range& what) override { shown_.show(range, what); }
-  void show_slowest(std::uint64_t clock) override { shown_.show_slowest(clock); }
+  void show(range_id range, const shown_range& what) override {
+    threads_ ? threads_->show(range, what) : shown_.show(range, what);
+  }
+  void show_slowest(std::uint64_t clock) override {
+    threads_ ? threads_->show_slowest(clock) : shown_.show_slowest(clock);
+  }
   void save(range_id range, std::uint64_t epoch, std::uint64_t index, std::string state) override {
     files_->save(range, epoch, index, std::move(state));
   }
@@ -49,6 +54,10 @@ class server_process final : public server_outlet {
   [[nodiscard]] bool stand_by();
   void hear_goodbye(std::span<const std::byte> frame);
   [[nodiscard]] bool is_over() const;
+  [[nodiscard]] range_storage& storage() noexcept {
+    if (threads_) return *threads_;
+    return values_;
+  }
 
   protocol_settings protocol_;
   frame_link& link_;
@@ -56,6 +65,7 @@ class server_process final : public server_outlet {
   std::size_t workers_;  // in the beginning
   showcase shown_;
   detail::tables values_;
+  std::optional<update_threads> threads_;
   std::unique_ptr<range_files> files_;  // where ranges are saved
   shard_map newest_;
   std::optional<server> core_;  // while it serves

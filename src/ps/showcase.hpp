@@ -41,6 +41,7 @@ struct alignas(64) shown_entry {
   std::atomic<std::uint64_t> place{0};  // of the values: the transport's name for it and 1; 0: nowhere
   std::atomic<std::uint64_t> version{0};
   std::atomic<std::uint64_t> folded{0};
+  std::atomic<std::uint64_t> expected{0};  // the version that what was acknowledged has led to, or will
 };
 struct alignas(64) shown_head {
   std::atomic<std::uint64_t> slowest{0};
@@ -100,6 +101,10 @@ class showcase {
     entries_[id].place.store(name ? *name + 1 : 0, std::memory_order_relaxed);
     if (!changing) end(id);
   }
+  /// What leads to that version may be acknowledged from now on, and is not there before it is `show`n.
+  void expect(range_id id, std::uint64_t version) noexcept {
+    if (count_ > 0) entries_[id].expected.store(version, std::memory_order_release);
+  }
   void show(range_id id, const shown_range& what) noexcept {
     if (count_ == 0) return;
     begin(id);
@@ -155,9 +160,10 @@ class shown_values {
     const auto& one = entries_[id];
     // Read first: what it promises is in the values since.
     const auto slowest = head_->slowest.load(std::memory_order_acquire);
+    const auto expected = one.expected.load(std::memory_order_acquire);
     for (int tries = 0; tries < most_tries; ++tries) {
       const auto turn = one.turn.load(std::memory_order_acquire);
-      if (turn % 2 == 1) continue;
+      if (turn % 2 == 1 || one.version.load(std::memory_order_relaxed) < expected) continue;
       const auto place = one.place.load(std::memory_order_relaxed);
       const auto folded = one.folded.load(std::memory_order_relaxed);
       const auto seen = one.version.load(std::memory_order_relaxed);

@@ -145,21 +145,22 @@ std::span<const float> tables::values_of(range_id range, const log_entry& entry)
   const bool dense = layout_.range(range).size != 0;
   const auto bytes = entry.payload.subspan(dense ? 0 : entry.count * sizeof(std::uint64_t));
   const auto here = reinterpret_cast<std::uintptr_t>(bytes.data());
+  thread_local std::vector<float> aligned;  // several threads may apply; kept, or each push would allocate
   if (entry.flags != encoded) {
     // Payloads are aligned in frames; what comes from elsewhere is made so.
     if (here % alignof(float) == 0) return {reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)};
-    aligned_.resize(bytes.size() / sizeof(float));
-    std::memcpy(aligned_.data(), bytes.data(), bytes.size());
-    return aligned_;
+    aligned.resize(bytes.size() / sizeof(float));
+    std::memcpy(aligned.data(), bytes.data(), bytes.size());
+    return aligned;
   }
-  aligned_.assign(dense ? entry.count : entry.count * layout_.table_of(range).width, 0.0f);
+  aligned.assign(dense ? entry.count : entry.count * layout_.table_of(range).width, 0.0f);
   try {
-    codec_.codec().decode_add(bytes, push_codec::draw(range, entry.from, entry.sequence), 1.0f, aligned_);
+    codec_.codec().decode_add(bytes, push_codec::draw(range, entry.from, entry.sequence), 1.0f, aligned);
   } catch (const data_error& trouble) {
     log(log_level::warning, "a push of worker " + to_string(entry.from) + " is dropped: " + trouble.what());
     return {};
   }
-  return aligned_;
+  return aligned;
 }
 
 void tables::apply(range_id range, const log_entry& entry) {

@@ -26,6 +26,9 @@ class tables final : public range_storage {
   /// Dense values lie where `shown` has workers read them, if anybody does.
   tables(const table_layout& layout, const consistency& how, const compression& compress, showcase& shown);
 
+  /// Makes the range if it is needed for the first time. Then `apply` takes no more memory of others than what its
+  /// table's rows and sums need, and ranges may be changed by a thread each.
+  void prepare(range_id range) { (void)of(range); }
   [[nodiscard]] bool accepts(range_id range, const message& asked) const override;
   void apply(range_id range, const log_entry& entry) override;
   [[nodiscard]] std::span<const std::byte> read(range_id range, const message& pull) override;
@@ -67,7 +70,6 @@ class tables final : public range_storage {
   std::vector<kept_range> kept_;
   std::vector<std::byte> answer_;
   push_codec codec_;
-  std::vector<float> aligned_;
 };
 
 }  // namespace muster::inline v0::ps::detail

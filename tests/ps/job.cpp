@@ -85,11 +85,13 @@ TEST_CASE("pushes of many workers add up, in slices of any size") {
   const auto over = GENERATE(from_range(fabrics()));
   const int servers = GENERATE(1, 3);
   const auto replicas = static_cast<std::uint32_t>(GENERATE(0, 1));
-  INFO(over << ", " << servers << " servers, " << replicas << " replicas");
+  const auto threads = static_cast<std::size_t>(GENERATE(0, 2));
+  INFO(over << ", " << servers << " servers, " << replicas << " replicas, " << threads << " update threads");
   constexpr std::size_t size = 70000;
   const auto options = patient({.tables = {{.name = "a", .size = size}, {.name = "b", .size = 5}},
                                 .servers = servers,
                                 .replicas = replicas,
+                                .update_threads = threads,
                                 .window = 300000});
   run_job(over, 3, options, [&](ps::job& job, muster::group& workers) {
     auto& tables = job.tables();
@@ -131,8 +133,9 @@ TEST_CASE("rows under keys add up, and are what they were said to be before the 
   const auto over = GENERATE(from_range(fabrics()));
   const auto replicas = static_cast<std::uint32_t>(GENERATE(0, 1));
   constexpr std::size_t width = 3;
-  const auto options =
+  auto options =
       patient({.tables = {{.name = "rows", .width = width, .initial = 0.5f}}, .servers = 2, .replicas = replicas});
+  options.update_threads = static_cast<std::size_t>(GENERATE(0, 3));
   run_job(over, 2, options, [&](ps::job& job, muster::group& workers) {
     auto& tables = job.tables();
     std::map<std::uint64_t, double> expected;
@@ -166,8 +169,9 @@ TEST_CASE("a server's update functions are the library's") {
   const std::string update = GENERATE("assign", "sgd:0.1", "momentum:0.1,0.9", "adagrad:0.1", "adam:0.01");
   INFO(update);
   constexpr std::size_t size = 20000;
-  const auto options =
+  auto options =
       patient({.tables = {{.name = "dense", .size = size, .update = update}, {.name = "sparse", .update = update}}});
+  options.update_threads = static_cast<std::size_t>(GENERATE(0, 2));
   run_job(test::fabric::local, 1, options, [&](ps::job& job, muster::group&) {
     auto& tables = job.tables();
     std::vector<float> values(size, 0.0f), state(2 * size, 0.0f), pushed(size), found(size), rows(size);
@@ -191,6 +195,7 @@ TEST_CASE("a server that goes and is wanted again before it has heard that it we
   const muster::memory_store store;
   auto options = patient({.tables = {{.name = "w", .size = 30000, .ranges = 4}}, .servers = 1});
   options.standby = 1;
+  options.update_threads = 1;
   test::run_ranks(test::fabric::local, 3, [&](muster::group& world) {
     const auto own = world.rank() == 2
                          ? std::make_shared<muster::any_store>(std::make_unique<late_store>(store))
@@ -218,6 +223,54 @@ TEST_CASE("a server that goes and is wanted again before it has heard that it we
   });
 }
 
+namespace {
+
+/// Half of what was there, and what is pushed, which is not to begin with a negative number.
+class halving final : public ps::update_function {
+ public:
+  void apply(std::span<float> values, std::span<const float> pushed, std::span<float>, std::uint64_t,
+             float) const override {
+    if (pushed[0] < 0) throw std::invalid_argument("a negative push");
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = values[i] / 2 + pushed[i];
+  }
+};
+
+}  // namespace
+
+TEST_CASE("an update function of one's own goes by its name, and what it throws ends its server") {
+  static const bool known =
+      (ps::register_update("halving", [](std::string_view) { return std::make_shared<halving>(); }), true);
+  require(known, "a new name");
+  ps::job_options options{.tables = {{.name = "w", .size = 20000, .update = "halving"}}, .servers = 1};
+  options.update_threads = static_cast<std::size_t>(GENERATE(0, 2));
+  options.timeout = muster::seconds(3);
+  const auto store = std::make_shared<muster::any_store>(std::make_unique<muster::memory_store>());
+  test::run_ranks(test::fabric::local, 2, [&](muster::group& world) {
+    std::string failure;
+    try {
+      ps::job job(world, options, store);
+      if (job.is_server()) {
+        job.serve();
+      } else {
+        std::vector<float> values(20000, 4.0f);
+        for (const float expected : {4.0f, 6.0f, 7.0f}) {
+          job.tables().push(0, values);
+          std::vector<float> found(20000);
+          job.tables().pull(0, found);
+          require(found == std::vector<float>(20000, expected), "its values");
+        }
+        values.assign(20000, -1.0f);
+        job.tables().push(0, values);
+        job.tables().pull(0, values);
+      }
+    } catch (const std::exception& what) {
+      failure = what.what();
+    }
+    const bool serves = world.rank() == 1;
+    require(serves ? failure == "a negative push" : !failure.empty(), "the server says what it was");
+  });
+}
+
 TEST_CASE("bulk-synchronous steps are steps by the sum of all workers") {
   const auto over = GENERATE(from_range(fabrics()));
   const auto replicas = static_cast<std::uint32_t>(GENERATE(0, 1));
@@ -225,7 +278,8 @@ TEST_CASE("bulk-synchronous steps are steps by the sum of all workers") {
   const auto options = patient({.tables = {{.name = "w", .size = size, .update = "sgd:1"}},
                                 .servers = 2,
                                 .replicas = replicas,
-                                .how = ps::parse_consistency("bulk")});
+                                .how = ps::parse_consistency("bulk"),
+                                .update_threads = static_cast<std::size_t>(GENERATE(0, 2))});
   run_job(over, 3, options, [&](ps::job& job, muster::group& workers) {
     auto& tables = job.tables();
     std::vector<float> found(size), pushed(size, static_cast<float>(workers.rank() + 1));
@@ -244,7 +298,8 @@ TEST_CASE("whoever pulls while others push sees whole pushes, read in place or s
   INFO(over);
   constexpr std::size_t size = 30000;  // three ranges
   constexpr float pushes = 500;
-  const auto options = patient({.tables = {{.name = "w", .size = size, .ranges = 3}}, .servers = 2, .replicas = 1});
+  auto options = patient({.tables = {{.name = "w", .size = size, .ranges = 3}}, .servers = 2, .replicas = 1});
+  options.update_threads = static_cast<std::size_t>(GENERATE(0, 1, 2));
   run_job(over, 3, options, [&](ps::job& job, muster::group& workers) {
     auto& tables = job.tables();
     std::vector<float> values(size, 1.0f);

@@ -49,6 +49,7 @@ enum class setting : int {
   recover,
   consistency,
   pull_cache,
+  update_threads,
   trace,
   log_level,
   log_ranks,
