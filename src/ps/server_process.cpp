@@ -56,7 +56,7 @@ void server_process::tick(clock::time_point now) {
   }
   if (const auto map = keeper_.take()) learn(*map, now);
   const bool failed = keeper_.take_failure();
-  if (!core_) return;
+  if (!core_) return offer_itself(failed);
   if (threads_) threads_->check();
   if (failed) core_->swap_failed();
   if (files_) take_files(now);
@@ -143,6 +143,13 @@ bool server_process::stand_by() {
   }
   shown_.end_alone();
   return false;
+}
+
+// One that serves has died, perhaps. Who is faster takes its place; the others learn that from the map.
+void server_process::offer_itself(bool again) {
+  if (newest_.version == offered_at_ && !again) return;
+  offered_at_ = newest_.version;
+  if (const auto next = with_standby(newest_, self_)) keeper_.swap(newest_.version, *next);
 }
 
 void server_process::hear_goodbye(std::span<const std::byte> frame) {

@@ -52,6 +52,7 @@ class server_process final : public server_outlet {
   void learn(const shard_map& map, clock::time_point now);
   [[nodiscard]] bool serve_ranges();
   [[nodiscard]] bool stand_by();
+  void offer_itself(bool again);
   void hear_goodbye(std::span<const std::byte> frame);
   [[nodiscard]] bool is_over() const;
   [[nodiscard]] range_storage& storage() noexcept {
@@ -68,8 +69,9 @@ class server_process final : public server_outlet {
   std::optional<update_threads> threads_;
   std::unique_ptr<range_files> files_;  // where ranges are saved
   shard_map newest_;
-  std::optional<server> core_;  // while it serves
-  bool goes_ = false;           // the map wants it to, or to leave with nothing: then it is no failure to be fenced
+  std::optional<server> core_;    // while it serves
+  bool goes_ = false;             // the map wants it to, or to leave with nothing: then it is no failure to be fenced
+  std::uint64_t offered_at_ = 0;  // the version of the map when it wanted to serve last
   std::atomic<bool> stopped_{false};
   place self_;
   std::set<place> left_;  // workers that are done, or dead

@@ -2,6 +2,7 @@
 
 #include <map>
 #include <set>
+#include <utility>
 
 #include <muster/core/error.hpp>
 
@@ -10,7 +11,7 @@
 namespace muster::inline v0::ps {
 namespace {
 
-constexpr std::uint64_t map_magic = 0x6d7573746572'0401;
+constexpr std::uint64_t map_magic = 0x6d7573746572'0402;
 constexpr std::size_t longest_chain = 64;
 
 // How many ranges each server holds a copy of, or is about to, and how many it is the head of, over its weight.
@@ -109,6 +110,7 @@ std::string shard_map::encode() const {
   out.add(map_magic);
   out.add(version);
   out.add(replicas);
+  out.add(wanted);
   out.add(std::uint8_t{saved});
   out.add(std::uint64_t{servers.size()});
   for (const auto& one : servers) {
@@ -136,6 +138,7 @@ std::optional<shard_map> shard_map::decode(std::string_view text) {
   const bool known = in.number<std::uint64_t>() == map_magic;
   read.version = in.number<std::uint64_t>();
   read.replicas = in.number<std::uint32_t>();
+  read.wanted = in.number<std::uint32_t>();
   const auto saved = in.number<std::uint8_t>();
   read.saved = saved == 1;
   if (saved > 1) in.fail();
@@ -182,6 +185,7 @@ shard_map first_map(std::vector<server_entry> servers, std::vector<member> worke
   shard_map map;
   map.version = 1;
   map.replicas = replicas;
+  map.wanted = static_cast<std::uint32_t>(servers.size());
   map.servers = std::move(servers);
   map.workers = std::move(workers);
   map.ranges.resize(ranges);
@@ -288,7 +292,8 @@ std::optional<shard_map> scaled_to(const shard_map& map, std::span<const place> 
   std::stable_partition(order.begin(), order.end(), serves);
   shard_map next = map;
   ++next.version;
-  bool changed = false;
+  bool changed = next.wanted != servers;
+  next.wanted = static_cast<std::uint32_t>(servers);
   for (std::size_t i = 0; i < order.size(); ++i) {
     const bool wanted = i < servers;
     if (wanted == serves(order[i])) continue;
@@ -303,6 +308,16 @@ std::optional<shard_map> scaled_to(const shard_map& map, std::span<const place> 
     }
   }
   if (!changed) return std::nullopt;
+  return next;
+}
+
+std::optional<shard_map> with_standby(const shard_map& map, place who) {
+  const auto serving =
+      std::count_if(map.servers.begin(), map.servers.end(), [](const server_entry& one) { return !one.leaving; });
+  if (map.server(who) != nullptr || std::cmp_greater_equal(serving, map.wanted)) return std::nullopt;
+  shard_map next = map;
+  ++next.version;
+  next.servers.push_back({{who, static_cast<std::uint32_t>(next.version)}});
   return next;
 }
 

@@ -6,7 +6,7 @@ namespace muster::inline v0::ps::detail {
 namespace {
 
 // Looks before a thread sleeps: about as long as a large push takes to come.
-constexpr int spins = 2000;
+constexpr int looks = 2000;
 // A payload beyond this is one of a kind: its memory is given back.
 constexpr std::size_t most_kept = std::size_t{1} << 20;
 
@@ -18,7 +18,7 @@ inline void relax() noexcept {
 
 // Until `counter` is not `old` any more.
 void await_change(const std::atomic<std::uint64_t>& counter, std::uint64_t old) {
-  for (int spin = 0; spin < spins; ++spin) {
+  for (int look = 0; look < looks; ++look) {
     if (counter.load(std::memory_order_acquire) != old) return;
     relax();
   }
@@ -176,7 +176,7 @@ void update_threads::carry_out(lane& own, task& one) {
     const std::lock_guard lock(slowest_mutex_);
     own.slowest = one.clock;
     // What a clock promises is there when all have come to it.
-    const auto last = std::ranges::min(lanes_, {}, [](const auto& each) { return each->slowest; })->slowest;
+    const auto last = (*std::ranges::min_element(lanes_, {}, [](const auto& each) { return each->slowest; }))->slowest;
     if (last == one.clock) shown_.show_slowest(last);
   } catch (...) {
     const std::lock_guard lock(slowest_mutex_);

@@ -181,7 +181,7 @@ def play(draw, shape, folder):
                 return ranks, f"worker {one.rank} does not say that all counts"
         if shape.recover and os.path.exists(folder + "/saved") and os.listdir(folder + "/saved"):
             return ranks, f"what was saved stays when the job is over: {os.listdir(folder + '/saved')}"
-        if shape.what == "scale" and not re.search(r"servers (\d+) of \1\b", ranks[0].says):
+        if shape.what in ("scale", "move") and not re.search(r"servers (\d+) of \1\b", ranks[0].says):
             return ranks, "the servers are not as many as the program wanted"
         if shape.what == "stop" and server.process.returncode not in (0, 4):
             return ranks, f"the server that was stopped ends with {server.process.returncode}"

@@ -223,6 +223,32 @@ TEST_CASE("a server that goes and is wanted again before it has heard that it we
   });
 }
 
+TEST_CASE("one that stands by takes the place of a server that is gone") {
+  const auto store = std::make_shared<muster::any_store>(std::make_unique<muster::memory_store>());
+  auto options = patient({.tables = {{.name = "w", .size = 30000, .ranges = 8}}, .servers = 2, .replicas = 1});
+  options.standby = 1;
+  test::run_ranks(test::fabric::local, 4, [&](muster::group& world) {
+    ps::job job(world, options, store);
+    if (world.rank() == 1) return;  // which tells the others
+    if (job.is_server()) return job.serve();
+    auto& tables = job.tables();
+    std::vector<float> ones(30000, 1.0f), found(30000);
+    tables.push(0, ones);
+    const auto whole = [&] {
+      const auto map = tables.map();
+      return map.server(1) == nullptr && map.server(3) != nullptr &&
+             std::all_of(map.ranges.begin(), map.ranges.end(),
+                         [](const auto& range) { return range.chain.size() == 2; });
+    };
+    for (const auto until = muster::deadline_after(muster::seconds(60)); !whole(); tables.progress())
+      require(muster::clock::now() < until, "it serves, and has copies");
+    tables.push(0, ones);
+    tables.pull(0, found);
+    require(found == std::vector<float>(30000, 2.0f), "the sums");
+    job.finish();
+  });
+}
+
 namespace {
 
 /// Half of what was there, and what is pushed, which is not to begin with a negative number.

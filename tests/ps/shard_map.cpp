@@ -163,6 +163,29 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("who stands by comes while fewer serve than are wanted") {
+  auto map = ps::first_map(servers_of({1, 1}), {}, 16, 1);
+  CHECK(map.wanted == 2);
+  CHECK_FALSE(ps::with_standby(map, 2));
+  const ps::member dead[] = {{1, 1}};
+  map = *ps::without_servers(map, dead, {});
+  CHECK_FALSE(ps::with_standby(map, 0));  // serves
+  auto next = *ps::with_standby(map, 2);
+  CHECK(next.version == map.version + 1);
+  CHECK(next.has_server({2, static_cast<std::uint32_t>(next.version)}));
+  CHECK_FALSE(ps::with_standby(next, 3));
+  const ps::place candidates[] = {0, 1, 2, 3};
+  map = *ps::scaled_to(next, candidates, 3);  // names one that is dead, or not, which is not known
+  const ps::member named[] = {map.servers.back().who};
+  CHECK(named[0].at == 1);
+  map = *ps::without_servers(map, named, {});
+  CHECK(ps::with_standby(map, 3));
+  map = *ps::scaled_to(map, candidates, 1);
+  CHECK_FALSE(ps::with_standby(map, 3));
+  map = *ps::scaled_to(map, candidates, 2);  // of which one leaves still: it stays
+  CHECK_FALSE(ps::with_standby(map, 3));
+}
+
 TEST_CASE("a map comes back as it was, and garbage does not pass for one") {
   auto map = ps::first_map(servers_of({1, 2, 3}), {{5, 1}, {6, 2}}, 17, 2);
   map = *ps::rebalanced(ps::with_server(map, {{9, 1}, 1}), 3);

@@ -23,7 +23,7 @@ namespace muster::inline v0::ps {
 struct job_options {
   std::vector<table_spec> tables;
   int servers = 1;         ///< ranks that serve, the last of the group but for those that stand by
-  int standby = 0;         ///< behind them: ranks that serve when `client::serve_by` wants more
+  int standby = 0;         ///< behind them: ranks that serve when one has died, or `client::serve_by` wants more
   bool colocated = false;  ///< every rank works and serves, on a thread of the job's; the two above say nothing then
   std::uint32_t replicas = 0;  ///< copies of every range beyond the first: as many servers may die at once
   consistency how{};

@@ -48,6 +48,7 @@ struct shard_range {
 struct shard_map {
   std::uint64_t version = 0;
   std::uint32_t replicas = 0;  ///< copies beyond the first that every range should have
+  std::uint32_t wanted = 0;    ///< servers: who stands by comes while fewer serve
   bool saved = false;          ///< ranges are saved: who is the last to hold one is not needed to have it back
   std::vector<server_entry> servers;
   std::vector<member> workers;  ///< those that are not fenced: their clocks count
@@ -84,10 +85,15 @@ struct shard_map {
 /// The map with one more server, which holds nothing yet. What an earlier incarnation held is lost to it.
 [[nodiscard]] shard_map with_server(const shard_map& map, const server_entry& who);
 
-/// The map by which so many of these places serve, those first that serve already: the others of them leave, and who
-/// is new holds nothing yet. Nothing when nothing changes. Throws configuration_error when they are not so many.
+/// The map by which so many of these places serve, now and when some have died, those first that serve already: the
+/// others of them leave, and who is new holds nothing yet. Nothing when nothing changes. Throws configuration_error
+/// when they are not so many.
 [[nodiscard]] std::optional<shard_map> scaled_to(const shard_map& map, std::span<const place> candidates,
                                                  std::size_t servers);
+
+/// The map with one that stands by among its servers, if fewer serve than are wanted: one of them has died, or was dead
+/// already when it was named. Nothing when they are enough, or when it is one of them.
+[[nodiscard]] std::optional<shard_map> with_standby(const shard_map& map, place who);
 
 /// The next step to where every range has its copies, every server its share, and no leaving one anything: new learners
 /// (at most `at_once` in all), those that take over what nobody holds any more where ranges are saved, and servers that
