@@ -175,6 +175,7 @@ struct job::implementation {
   implementation(group& all, const job_options& given, const std::shared_ptr<any_store>& store, const settings& chosen)
       : options(given),
         configuration(chosen),
+        serves_store(store->is_served_here()),
         layout(given.tables, most_servers(given, all)),
         ranks(checked(all)),
         working(ranks.split(is_worker() ? 0 : 1)) {
@@ -266,6 +267,7 @@ struct job::implementation {
 
   job_options options;
   settings configuration;
+  bool serves_store;
   table_layout layout;
   group ranks;
   group working;            // of those that do as this one does
@@ -333,6 +335,7 @@ void job::finish() {
   if (!self_->worker)
     throw configuration_error("this rank is a server (serve() ends by itself); call finish() at workers");
   self_->worker->finish();
+  if (self_->serves_store) self_->worker->see_off();
   self_->ended = true;
   if (self_->serving.joinable()) self_->serving.join();
 }

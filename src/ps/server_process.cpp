@@ -58,6 +58,7 @@ void server_process::tick(clock::time_point now) {
   const bool failed = keeper_.take_failure();
   if (!core_) return offer_itself(failed);
   if (threads_) threads_->check();
+  end_if_deserted(now);
   if (failed) core_->swap_failed();
   if (files_) take_files(now);
   core_->tick(now);
@@ -87,6 +88,7 @@ void server_process::serve() {
 bool server_process::serve_ranges() {
   clock::time_point next_tick{};
   clock::time_point done_since{};
+  deserted_since_ = clock::now();
   for (int idle = 0; !stopped_; ++idle) {
     const auto now = clock::now();
     const bool heard = link_.poll([&](std::span<const std::byte> frame) { core_->hear(frame, now); });
@@ -123,6 +125,18 @@ bool server_process::serve_ranges() {
     if (idle >= spins || link_.must_yield()) link_.pause(next_tick);
   }
   return false;
+}
+
+// All workers are gone, and for as long as a call may take nobody could write that into the map: the store went with
+// one of them.
+void server_process::end_if_deserted(clock::time_point now) {
+  if (!is_over() || core_->is_done()) {
+    deserted_since_ = now;
+  } else if (now - deserted_since_ > protocol_.worker_silence) {
+    throw peer_failure({}, "server " + to_string(core_->self()) +
+                               " is left alone (all workers are gone, and the store of the job does not answer); what "
+                               "they had not loaded or saved is lost, start the job again");
+  }
 }
 
 // Holds nothing, and waits to be named. False when the job is over.

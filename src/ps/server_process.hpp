@@ -53,6 +53,7 @@ class server_process final : public server_outlet {
   [[nodiscard]] bool serve_ranges();
   [[nodiscard]] bool stand_by();
   void offer_itself(bool again);
+  void end_if_deserted(clock::time_point now);
   void hear_goodbye(std::span<const std::byte> frame);
   [[nodiscard]] bool is_over() const;
   [[nodiscard]] range_storage& storage() noexcept {
@@ -69,8 +70,9 @@ class server_process final : public server_outlet {
   std::optional<update_threads> threads_;
   std::unique_ptr<range_files> files_;  // where ranges are saved
   shard_map newest_;
-  std::optional<server> core_;    // while it serves
-  bool goes_ = false;             // the map wants it to, or to leave with nothing: then it is no failure to be fenced
+  std::optional<server> core_;  // while it serves
+  bool goes_ = false;           // the map wants it to, or to leave with nothing: then it is no failure to be fenced
+  clock::time_point deserted_since_{};
   std::uint64_t offered_at_ = 0;  // the version of the map when it wanted to serve last
   std::atomic<bool> stopped_{false};
   place self_;

@@ -308,6 +308,13 @@ std::vector<member> worker::silent(clock::time_point now, clock::duration longer
   return found;
 }
 
+bool worker::hears_a_server(clock::time_point now, clock::duration longer_than) const {
+  return std::any_of(map_.servers.begin(), map_.servers.end(), [&](const server_entry& one) {
+    return std::find(gone_.begin(), gone_.end(), one.who) == gone_.end() &&
+           !heard_.is_silent(one.who, now, longer_than);
+  });
+}
+
 std::int64_t worker::waits_in_vain() const noexcept {
   if (map_.saved && !map_.servers.empty()) return -1;  // another takes it over
   for (const auto id : busy_) {

@@ -346,6 +346,17 @@ void worker_process::finish() {
   while (!link_.is_idle() && clock::now() < until) progress();
 }
 
+// Only servers that are heard see to it that nobody is waited for in vain.
+void worker_process::see_off() {
+  const auto patience = std::chrono::duration_cast<clock::duration>(options_.timeout);
+  const auto& map = core_.map();
+  const auto works = [&](const member& who) { return who != core_.self(); };
+  while (std::any_of(map.workers.begin(), map.workers.end(), works) && core_.hears_a_server(now_, patience)) {
+    progress();
+    link_.pause(next_tick_);
+  }
+}
+
 void worker_process::serve_by(std::size_t servers) {
   progress();
   keeper_.change([&](const shard_map& map) { return scaled_to(map, servers_, servers); },

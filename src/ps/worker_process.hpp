@@ -72,6 +72,8 @@ class worker_process final : public worker_outlet {
   [[nodiscard]] std::uint64_t version(range_id range) const noexcept { return versions_[range]; }
   [[nodiscard]] std::uint64_t read_in_place() const noexcept { return read_in_place_; }
   void wait_for_others();
+  /// Behind `finish`, where the others need what this process has as long as they work.
+  void see_off();
   void finish();
   void serve_by(std::size_t servers);
   /// The places that can serve.

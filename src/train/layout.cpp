@@ -38,8 +38,10 @@ std::vector<block> lay_out(const std::vector<tensor_shape>& shapes) {
   return extents;
 }
 
-// Full buckets first, since each costs a meeting of all ranks; towards the end no bucket is more than half of what is
-// left, down to an eighth of a full one: what leaves last is what no backward pass can hide.
+// Full buckets first, since each costs a meeting of all ranks; towards the end no bucket is more than a third of what is
+// left, down to an eighth of a full one: what leaves last is what no backward pass can hide. A third, since a bucket
+// travels while what is left is computed: by half each would end later than the next is ready, unless the pass is
+// twice as fast as the link.
 std::vector<bucket_plan> plan_buckets(std::span<const block> extents, std::size_t bucket, std::size_t first_bucket) {
   const std::size_t all = size_of(extents);
   std::vector<bucket_plan> buckets;
@@ -52,7 +54,7 @@ std::vector<bucket_plan> plan_buckets(std::span<const block> extents, std::size_
   };
   for (std::size_t tensor = extents.size(); tensor-- > 0;) {
     const std::size_t left = (all - begin) * sizeof(float);
-    const std::size_t bytes = std::min(bucket, std::max(bucket / 8, left / 2));
+    const std::size_t bytes = std::min(bucket, std::max(bucket / 8, left / 3));
     const std::size_t limit = (buckets.empty() ? first_bucket : bytes) / sizeof(float);
     const std::size_t count = extents[tensor].count;
     if (!open.tensors.empty() && end - begin + count > limit) close();

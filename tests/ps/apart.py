@@ -5,6 +5,7 @@ usage: apart.py WHAT --program PATH [--transport tcp|shm] [--store tcp|file] [--
   all      a launch of two workers; both servers come on their own, before or after it
   some     a launch of two workers and a server; one more server comes on its own
   killed   as all, with a replica; one of the servers is killed at work
+  late     the same when the first worker, whose process has the store, is through with its work
   many     one server more is started than the job waits for: it ends, with a word of why, and the job does not care
   few      a server does not come: all say which rank is missing
 """
@@ -20,7 +21,7 @@ import tempfile
 import time
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("what", choices=["all", "some", "killed", "many", "few"])
+parser.add_argument("what", choices=["all", "some", "killed", "late", "many", "few"])
 parser.add_argument("--program", required=True)
 parser.add_argument("--transport", default="auto")
 parser.add_argument("--store", choices=["tcp", "file"], default="tcp")
@@ -65,6 +66,8 @@ def play(folder):
             launched.append(Started("the launch", [*shlex.split(options.mpirun), "-n", str(ranks), *words], {}))
             return
         for rank in range(ranks):
+            if options.what == "late":
+                words[words.index("--steps") + 1] = "20" if rank == 0 else "2000"
             launched.append(Started(f"rank {rank}", words, {"RANK": str(rank), "WORLD_SIZE": str(ranks)}))
 
     def serve():
@@ -81,8 +84,11 @@ def play(folder):
             time.sleep(0.01)
         common[common.index("--timeout") + 1] = "2"
         serve()
-    if options.what == "killed":
-        while not all("step 0" in one.says() for one in launched) and time.monotonic() < until:
+    if options.what in ("killed", "late"):
+        awaited = "step 0" if options.what == "killed" else "all counts"
+        while awaited not in launched[0].says() or "step 0" not in launched[1].says():
+            if time.monotonic() > until:
+                break
             time.sleep(0.005)
         time.sleep(draw.uniform(0, 0.1))
         victim = draw.choice(own)

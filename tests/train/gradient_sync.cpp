@@ -165,7 +165,7 @@ TEST_CASE("the last buckets are small, since nothing hides them") {
   std::size_t left = arena.gradients().size();
   for (std::size_t k = 0; k < sync.buckets().size(); ++k) {
     const std::size_t size = sync.buckets()[k].values.size();
-    CHECK(size == (k == 0 ? 16 : std::clamp<std::size_t>(left / 2 / 16 * 16, 64, std::min<std::size_t>(left, 512))));
+    CHECK(size == (k == 0 ? 16 : std::clamp<std::size_t>(left / 3 / 16 * 16, 64, std::min<std::size_t>(left, 512))));
     left -= size;
   }
   CHECK(left == 0);

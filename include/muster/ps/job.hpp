@@ -87,7 +87,8 @@ class job {
   /// over mpi.
   [[nodiscard]] group connect_workers();
   /// A worker's last call: all pushes count, and are saved where ranges are, and nobody waits for it any more. With a
-  /// server in its process it returns when that is done too: when all workers have finished.
+  /// server in its process it returns when that is done too: when all workers have finished, or are gone. So it does
+  /// where this process serves the store, which the others need when a server dies (rank 0 of most launches).
   void finish();
 
  private:

@@ -102,6 +102,8 @@ class worker {
   }
   /// Servers that were not heard for so long.
   [[nodiscard]] std::vector<member> silent(clock::time_point now, clock::duration longer_than) const;
+  /// Whether some server of the map is neither gone nor silent for longer than that.
+  [[nodiscard]] bool hears_a_server(clock::time_point now, clock::duration longer_than) const;
   /// A range whose servers are all gone, if this worker waits for one; -1 for none.
   [[nodiscard]] std::int64_t waits_in_vain() const noexcept;
 

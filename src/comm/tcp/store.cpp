@@ -83,11 +83,18 @@ std::shared_ptr<detail::store_calls> connect(std::string_view where, std::string
   }
 }
 
+bool serves_here(std::string_view where) {
+  const auto all = addresses_of(where);
+  return std::any_of(all.begin(), all.end(), [](const detail::address& one) {
+    return store_server::listens_here(one.port()) && detail::is_own(one);
+  });
+}
+
 }  // namespace
 
 tcp_store::tcp_store(std::string_view where, std::string_view token, clock::time_point until,
                      std::unique_ptr<store_server> own)
-    : own_(std::move(own)), self_(connect(where, token, until)) {}
+    : own_(std::move(own)), served_here_(serves_here(where)), self_(connect(where, token, until)) {}
 tcp_store::tcp_store(tcp_store&&) noexcept = default;
 tcp_store::~tcp_store() = default;
 

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstring>
 #include <map>
+#include <mutex>
 #include <set>
 #include <thread>
 
@@ -35,7 +36,35 @@ detail::tcp_socket listen_at(std::string_view text) {
   }
 }
 
+/// Where servers of this process listen.
+class port_list {
+ public:
+  void add(std::uint16_t port) {
+    const std::lock_guard lock(mutex_);
+    ports_.insert(port);
+  }
+  void remove(std::uint16_t port) {
+    const std::lock_guard lock(mutex_);
+    ports_.erase(ports_.find(port));
+  }
+  [[nodiscard]] bool has(std::uint16_t port) {
+    const std::lock_guard lock(mutex_);
+    return ports_.contains(port);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::multiset<std::uint16_t> ports_;
+};
+
+port_list& open_ports() {
+  static port_list ports;
+  return ports;
+}
+
 }  // namespace
+
+bool store_server::listens_here(std::uint16_t port) { return open_ports().has(port); }
 
 struct store_server::implementation {
   using guest = detail::store_guest;
@@ -58,6 +87,7 @@ struct store_server::implementation {
       throw error(error_kind::other, "a store cannot be served (epoll: " + std::string(std::strerror(errno)) +
                                          "); see how many files this process may have open");
     }
+    open_ports().add(address.port());
     thread = std::thread([this] { run(); });
   }
 
@@ -65,6 +95,7 @@ struct store_server::implementation {
     const std::uint64_t one = 1;
     (void)!::write(bell.get(), &one, sizeof one);
     thread.join();
+    open_ports().remove(address.port());
   }
 
   [[nodiscard]] bool watch(int how, int file, std::uint32_t events, std::uint64_t number) const {

@@ -120,6 +120,8 @@ class any_store {
   }
   [[nodiscard]] store_lease lease(seconds ttl, clock::time_point until) { return self_->lease(ttl, until); }
   [[nodiscard]] std::string where() const { return self_->where(); }
+  /// Whether this process serves it to the others, and it ends with this object: who has it closes it last.
+  [[nodiscard]] bool is_served_here() const { return self_->is_served_here(); }
 
  private:
   struct interface {
@@ -134,6 +136,7 @@ class any_store {
     virtual std::optional<store_entry> watch(std::string_view key, std::uint64_t known, clock::time_point until) = 0;
     virtual store_lease lease(seconds ttl, clock::time_point until) = 0;
     virtual std::string where() const = 0;
+    virtual bool is_served_here() const = 0;
   };
 
   template <store T>
@@ -149,6 +152,10 @@ class any_store {
     }
     store_lease lease(seconds ttl, clock::time_point until) override { return inner->lease(ttl, until); }
     std::string where() const override { return std::as_const(*inner).where(); }
+    bool is_served_here() const override {
+      if constexpr (requires { inner->is_served_here(); }) return inner->is_served_here();
+      return false;
+    }
     std::unique_ptr<T> inner;
   };
 

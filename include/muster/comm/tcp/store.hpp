@@ -37,6 +37,8 @@ class store_server {
   /// Where it listens, with the port it has: "10.0.0.1:41234".
   [[nodiscard]] std::string address() const;
   [[nodiscard]] std::uint16_t port() const noexcept;
+  /// Whether one of this process listens at that port. Thread safe.
+  [[nodiscard]] static bool listens_here(std::uint16_t port);
 
   /// Whom it met, so far.
   struct counts {
@@ -55,8 +57,8 @@ class store_server {
 /// Models `store` as a client of a store_server: one connection, on which the calls of all threads travel at the same
 /// time, and a thread that reads the answers and keeps leases alive.
 ///
-/// The connection is not made anew: when it breaks, or the server ends or is silent for 20 s, all calls, those under way
-/// too, throw peer_failure.
+/// The connection is not made anew: when it breaks, or the server ends or is silent for 20 s, all calls, those under
+/// way too, throw peer_failure.
 class tcp_store {
  public:
   /// Connects to "host:port", or to the first of several ("10.0.0.1:29500,[2001:db8::1]:29500") that answers; as long
@@ -75,9 +77,12 @@ class tcp_store {
   [[nodiscard]] std::optional<store_entry> watch(std::string_view key, std::uint64_t known, clock::time_point until);
   [[nodiscard]] store_lease lease(seconds ttl, clock::time_point until);
   [[nodiscard]] std::string where() const;
+  /// Whether a server of this process serves it: `own`, or another.
+  [[nodiscard]] bool is_served_here() const noexcept { return served_here_; }
 
  private:
   std::unique_ptr<store_server> own_;  // before the client: it ends after it
+  bool served_here_;
   std::shared_ptr<detail::store_calls> self_;
 };
 
