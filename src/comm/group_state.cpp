@@ -89,7 +89,7 @@ void group_state::hand_to_thread() {
 // has moved, the longer the nap: what is found so late took eight times as long at least.
 void group_state::drive(const std::stop_token& stop) {
   constexpr std::chrono::microseconds shortest_nap{50};
-  constexpr std::chrono::microseconds longest_nap{1000};
+  constexpr std::chrono::microseconds longest_nap{4000};
   auto moved_at = clock::now();
   while (!stop.stop_requested()) {
     std::unique_lock lock(mutex_, std::try_to_lock);
