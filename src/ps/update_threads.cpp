@@ -82,8 +82,10 @@ void update_threads::apply(range_id range, const log_entry& entry) {
 void update_threads::show(range_id range, const shown_range& what) {
   if (shown_.name() == 0) return;  // nobody looks
   auto& its = ranges_[range];
-  const bool goes_on = what.serves && what.version > its.version && its.lane != nowhere;
+  const bool takes_back = its.serves && !what.serves;
+  const bool goes_on = !takes_back && what.version > its.version && its.lane != nowhere;
   its.version = what.version;
+  its.serves = what.serves;
   // What counts from now on is acknowledged before it is there: until it is, nobody reads in place.
   shown_.expect(range, what.version);
   if (!goes_on) {

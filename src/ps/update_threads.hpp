@@ -64,8 +64,9 @@ class update_threads final : public range_storage {
   };
   struct kept_range {
     std::size_t lane = nowhere;
-    std::uint64_t until = 0;  // it is through with the range when it has done so many
-    std::uint64_t version = 0;
+    std::uint64_t until = 0;    // it is through with the range when it has done so many
+    std::uint64_t version = 0;  // and whether it is served: as they are shown, or will be
+    bool serves = false;
   };
   static constexpr std::size_t nowhere = ~std::size_t{0};
 
