@@ -4,11 +4,37 @@
 #include <mutex>
 
 #include <muster/core/error.hpp>
+#include <muster/core/simd.hpp>
 #include <muster/core/update.hpp>
 #include <muster/ps/table.hpp>
 
 namespace muster::inline v0::ps {
 namespace {
+
+// Core's kernels, for the vectors of the machine.
+struct add_kernel {
+  static void run(std::span<float> values, std::span<const float> pushed, float scale) {
+    add_update(values, pushed, scale);
+  }
+};
+struct sgd_kernel {
+  static void run(std::span<float> values, std::span<const float> pushed, std::span<float> state,
+                  const sgd_step<float>& step) {
+    sgd_update(values, pushed, state, step);
+  }
+};
+struct adagrad_kernel {
+  static void run(std::span<float> values, std::span<const float> pushed, std::span<float> state,
+                  const adagrad_step<float>& step) {
+    adagrad_update(values, pushed, state, step);
+  }
+};
+struct adam_kernel {
+  static void run(std::span<float> values, std::span<const float> pushed, std::span<float> means,
+                  std::span<float> squares, const adam_step<float>& step) {
+    adam_update(values, pushed, means, squares, step);
+  }
+};
 
 class assign_function final : public update_function {
  public:
@@ -22,7 +48,7 @@ class add_function final : public update_function {
  public:
   void apply(std::span<float> values, std::span<const float> pushed, std::span<float>, std::uint64_t,
              float scale) const override {
-    add_update(values, pushed, scale);
+    muster::detail::run_vectorised<add_kernel>(values, pushed, scale);
   }
 };
 
@@ -34,7 +60,7 @@ class sgd_function final : public update_function {
              float scale) const override {
     auto step = step_;
     step.learning_rate *= scale;
-    sgd_update(values, pushed, state, step);
+    muster::detail::run_vectorised<sgd_kernel>(values, pushed, state, step);
   }
 
  private:
@@ -49,7 +75,7 @@ class adagrad_function final : public update_function {
              float scale) const override {
     auto step = step_;
     step.learning_rate *= scale;
-    adagrad_update(values, pushed, state, step);
+    muster::detail::run_vectorised<adagrad_kernel>(values, pushed, state, step);
   }
 
  private:
@@ -65,7 +91,8 @@ class adam_function final : public update_function {
     auto step = step_;
     step.learning_rate *= double{scale};
     step.count = count;
-    adam_update(values, pushed, state.first(values.size()), state.subspan(values.size()), step);
+    muster::detail::run_vectorised<adam_kernel>(values, pushed, state.first(values.size()),
+                                                state.subspan(values.size()), step);
   }
 
  private:
