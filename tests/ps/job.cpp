@@ -9,7 +9,6 @@
 #include <map>
 #include <memory>
 #include <numeric>
-#include <thread>
 #include <vector>
 
 #include <muster/comm/collectives/allreduce.hpp>
@@ -21,65 +20,7 @@
 #include <muster/ps/table_files.hpp>
 
 #include "catch.hpp"
-#include "comm/ranks.hpp"
-
-namespace ps = muster::ps;
-
-namespace {
-
-void require(bool condition, const char* what) {
-  if (!condition) throw std::runtime_error(what);
-}
-
-std::vector<test::fabric> fabrics() {
-#ifdef MUSTER_HAS_TCP
-  return {test::fabric::local, test::fabric::shm, test::fabric::tcp};
-#else
-  return {test::fabric::local, test::fabric::shm};
-#endif
-}
-
-/// Runs `work(job, the workers' group)` at every worker and serves at the others.
-void run_job(test::fabric over, int workers, const ps::job_options& options,
-             const std::function<void(ps::job&, muster::group&)>& work) {
-  const auto store = std::make_shared<muster::any_store>(std::make_unique<muster::memory_store>());
-  test::run_ranks(over, workers + options.servers, [&](muster::group& world) {
-    ps::job job(world, options, store);
-    auto workers_only = world.split(job.is_server() ? 0 : 1);
-    if (job.is_server()) return job.serve();
-    work(job, workers_only);
-    job.finish();
-  });
-}
-
-ps::job_options patient(ps::job_options options) {  // a busy machine with sanitizers is no dead server
-  options.silence = muster::seconds(20);
-  options.timeout = muster::seconds(60);
-  return options;
-}
-
-/// A store of which one hears late, and then the last of several changes alone.
-class late_store {
- public:
-  explicit late_store(muster::memory_store of) : of_(std::move(of)) {}
-  muster::store_entry get(std::string_view key, muster::clock::time_point until) { return of_.get(key, until); }
-  muster::store_swap compare_and_swap(std::string_view key, std::uint64_t expected,
-                                      std::optional<std::string_view> value, muster::clock::time_point until,
-                                      std::uint64_t lease = 0) {
-    return of_.compare_and_swap(key, expected, value, until, lease);
-  }
-  std::optional<muster::store_entry> watch(std::string_view key, std::uint64_t known, muster::clock::time_point until) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    return of_.watch(key, known, until);
-  }
-  muster::store_lease lease(muster::seconds ttl, muster::clock::time_point until) { return of_.lease(ttl, until); }
-  [[nodiscard]] std::string where() const { return of_.where(); }
-
- private:
-  muster::memory_store of_;
-};
-
-}  // namespace
+#include "jobs.hpp"
 
 TEST_CASE("pushes of many workers add up, in slices of any size") {
   const auto over = GENERATE(from_range(fabrics()));
@@ -188,112 +129,6 @@ TEST_CASE("a server's update functions are the library's") {
       tables.pull(1, keys, rows);
       require(rows == values, "sparse");
     }
-  });
-}
-
-TEST_CASE("a server that goes and is wanted again before it has heard that it went serves again") {
-  const muster::memory_store store;
-  auto options = patient({.tables = {{.name = "w", .size = 30000, .ranges = 4}}, .servers = 1});
-  options.standby = 1;
-  options.update_threads = 1;
-  test::run_ranks(test::fabric::local, 3, [&](muster::group& world) {
-    const auto own = world.rank() == 2
-                         ? std::make_shared<muster::any_store>(std::make_unique<late_store>(store))
-                         : std::make_shared<muster::any_store>(std::make_unique<muster::memory_store>(store));
-    ps::job job(world, options, own);
-    if (job.is_server()) return job.serve();
-    auto& tables = job.tables();
-    std::vector<float> ones(30000, 1.0f), found(30000);
-    const auto wait_until = [&](const auto& holds) {
-      for (const auto until = muster::deadline_after(muster::seconds(60)); !holds(tables.map()); tables.progress())
-        require(muster::clock::now() < until, "the servers that are wanted serve");
-    };
-    for (int round = 0; round < 5; ++round) {
-      tables.serve_by(2);
-      wait_until([](const ps::shard_map& map) {
-        return std::any_of(map.ranges.begin(), map.ranges.end(), [](const auto& range) { return range.head() == 2; });
-      });
-      tables.push(0, ones);
-      tables.serve_by(1);
-      wait_until([](const ps::shard_map& map) { return map.servers.size() == 1; });
-    }
-    tables.pull(0, found);
-    require(found == std::vector<float>(30000, 5.0f), "the sums");
-    job.finish();
-  });
-}
-
-TEST_CASE("one that stands by takes the place of a server that is gone") {
-  const auto store = std::make_shared<muster::any_store>(std::make_unique<muster::memory_store>());
-  auto options = patient({.tables = {{.name = "w", .size = 30000, .ranges = 8}}, .servers = 2, .replicas = 1});
-  options.standby = 1;
-  test::run_ranks(test::fabric::local, 4, [&](muster::group& world) {
-    ps::job job(world, options, store);
-    if (world.rank() == 1) return;  // which tells the others
-    if (job.is_server()) return job.serve();
-    auto& tables = job.tables();
-    std::vector<float> ones(30000, 1.0f), found(30000);
-    tables.push(0, ones);
-    const auto whole = [&] {
-      const auto map = tables.map();
-      return map.server(1) == nullptr && map.server(3) != nullptr &&
-             std::all_of(map.ranges.begin(), map.ranges.end(),
-                         [](const auto& range) { return range.chain.size() == 2; });
-    };
-    for (const auto until = muster::deadline_after(muster::seconds(60)); !whole(); tables.progress())
-      require(muster::clock::now() < until, "it serves, and has copies");
-    tables.push(0, ones);
-    tables.pull(0, found);
-    require(found == std::vector<float>(30000, 2.0f), "the sums");
-    job.finish();
-  });
-}
-
-namespace {
-
-/// Half of what was there, and what is pushed, which is not to begin with a negative number.
-class halving final : public ps::update_function {
- public:
-  void apply(std::span<float> values, std::span<const float> pushed, std::span<float>, std::uint64_t,
-             float) const override {
-    if (pushed[0] < 0) throw std::invalid_argument("a negative push");
-    for (std::size_t i = 0; i < values.size(); ++i) values[i] = values[i] / 2 + pushed[i];
-  }
-};
-
-}  // namespace
-
-TEST_CASE("an update function of one's own goes by its name, and what it throws ends its server") {
-  static const bool known =
-      (ps::register_update("halving", [](std::string_view) { return std::make_shared<halving>(); }), true);
-  require(known, "a new name");
-  ps::job_options options{.tables = {{.name = "w", .size = 20000, .update = "halving"}}, .servers = 1};
-  options.update_threads = static_cast<std::size_t>(GENERATE(0, 2));
-  options.timeout = muster::seconds(3);
-  const auto store = std::make_shared<muster::any_store>(std::make_unique<muster::memory_store>());
-  test::run_ranks(test::fabric::local, 2, [&](muster::group& world) {
-    std::string failure;
-    try {
-      ps::job job(world, options, store);
-      if (job.is_server()) {
-        job.serve();
-      } else {
-        std::vector<float> values(20000, 4.0f);
-        for (const float expected : {4.0f, 6.0f, 7.0f}) {
-          job.tables().push(0, values);
-          std::vector<float> found(20000);
-          job.tables().pull(0, found);
-          require(found == std::vector<float>(20000, expected), "its values");
-        }
-        values.assign(20000, -1.0f);
-        job.tables().push(0, values);
-        job.tables().pull(0, values);
-      }
-    } catch (const std::exception& what) {
-      failure = what.what();
-    }
-    const bool serves = world.rank() == 1;
-    require(serves ? failure == "a negative push" : !failure.empty(), "the server says what it was");
   });
 }
 

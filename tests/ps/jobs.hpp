@@ -1,0 +1,45 @@
+// Jobs with a parameter server whose ranks are threads of a test.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <vector>
+
+#include <muster/comm/rendezvous/memory_store.hpp>
+#include <muster/ps/job.hpp>
+
+#include "comm/ranks.hpp"
+
+namespace ps = muster::ps;
+
+inline void require(bool condition, const char* what) {
+  if (!condition) throw std::runtime_error(what);
+}
+
+inline std::vector<test::fabric> fabrics() {
+#ifdef MUSTER_HAS_TCP
+  return {test::fabric::local, test::fabric::shm, test::fabric::tcp};
+#else
+  return {test::fabric::local, test::fabric::shm};
+#endif
+}
+
+/// Runs `work(job, the workers' group)` at every worker and serves at the others.
+inline void run_job(test::fabric over, int workers, const ps::job_options& options,
+                    const std::function<void(ps::job&, muster::group&)>& work) {
+  const auto store = std::make_shared<muster::any_store>(std::make_unique<muster::memory_store>());
+  test::run_ranks(over, workers + options.servers, [&](muster::group& world) {
+    ps::job job(world, options, store);
+    auto workers_only = world.split(job.is_server() ? 0 : 1);
+    if (job.is_server()) return job.serve();
+    work(job, workers_only);
+    job.finish();
+  });
+}
+
+inline ps::job_options patient(ps::job_options options) {  // a busy machine with sanitizers is no dead server
+  options.silence = muster::seconds(20);
+  options.timeout = muster::seconds(60);
+  return options;
+}
