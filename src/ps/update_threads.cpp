@@ -32,10 +32,17 @@ update_threads::update_threads(tables& values, showcase& shown, std::size_t thre
   lanes_.reserve(threads);
   threads_.reserve(threads);
   for (std::size_t i = 0; i < threads; ++i) lanes_.push_back(std::make_unique<lane>());
-  for (auto& one : lanes_) threads_.emplace_back([this, &own = *one] { run(own); });
+  try {
+    for (auto& one : lanes_) threads_.emplace_back([this, &own = *one] { run(own); });
+  } catch (...) {  // the system gives no more of them: those there are would wait for ever
+    stop();
+    throw;
+  }
 }
 
-update_threads::~update_threads() {
+update_threads::~update_threads() { stop(); }
+
+void update_threads::stop() {
   for (std::size_t i = 0; i < threads_.size(); ++i) {
     next(*lanes_[i]).what = task::kind::stop;
     hand(*lanes_[i]);

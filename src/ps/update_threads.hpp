@@ -73,6 +73,7 @@ class update_threads final : public range_storage {
   [[nodiscard]] task& next(lane& to) const;
   void hand(lane& to);
   [[nodiscard]] lane& lane_of(range_id range);
+  void stop();
   void settle(range_id range) const;
   void settle(const lane& one, std::uint64_t until) const;
   void run(lane& own);
