@@ -73,7 +73,7 @@ constexpr std::array<setting_info, static_cast<std::size_t>(setting::count_)> kn
     {setting::servers, "servers", "MUSTER_SERVERS", "N", "1",
      "ps: how many ranks serve, the last ones; the others work; colocated: every rank does both"},
     {setting::standby, "standby", "MUSTER_STANDBY", "N", "0",
-     "ps: how many ranks behind them stand by, to serve when the program wants more servers"},
+     "ps: how many ranks behind them stand by, to serve when one has died or the program wants more"},
     {setting::remote_servers, "remote-servers", "MUSTER_REMOTE_SERVERS", "N", "0",
      "ps: so many of those that serve or stand by are started on their own, with --role server; all meet at "
      "--rendezvous"},
