@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The parameter server's table: pushes and pulls of one server and one worker over shm and tcp, beside ps-lite, in turns.
+"""The parameter server's table: pushes and pulls of one server and one worker over shm and tcp, in turns with ps-lite and with
+what a ring of shared memory and a connection can carry at all.
 
 usage: ps.py [--build build/release] [--rounds 3] [--ps-lite FOLDER] [--sweep] [--quick]
 
@@ -53,6 +54,8 @@ def lite(what):
 for _ in range(options.rounds):
     for transport in ("shm", "tcp"):
         ours(transport, 1, 1, ["--only", "latency,push,pull,rate", "--seconds", "0.1"] if options.quick else ())
+    for limit in ("ring", "socket"):
+        take(limit, [options.build / "bench/peers/stream_limit", limit, 0.1 if options.quick else 0.3])
     if options.ps_lite:
         lite("discard")
         lite("add")

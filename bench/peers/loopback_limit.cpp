@@ -3,11 +3,7 @@
 // is what an allreduce of two ranks over tcp has to move, and nothing else: no frames, no sums, no deadline.
 //   build/release/bench/peers/loopback_limit [BYTES...]
 // Prints lines of JSON as peers/mpi_collectives does, and takes --turns=FOLDER as it does.
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <sys/socket.h>
-
+#include "loopback.hpp"
 #include "two_processes.hpp"
 
 namespace {
@@ -15,32 +11,6 @@ namespace {
 // Never so much further sent than received: what lies in the system is then still in the cache when it is copied out.
 // Of windows from 8 KiB to 1 MiB this was the fastest for a megabyte and more, and none was faster below.
 constexpr std::size_t window = std::size_t{128} << 10;
-
-/// Both ends of a connection over 127.0.0.1.
-struct connection {
-  int ends[2];
-
-  connection() {
-    const int door = ::socket(AF_INET, SOCK_STREAM, 0);
-    sockaddr_in at{};
-    socklen_t size = sizeof at;
-    at.sin_family = AF_INET;
-    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    auto* const address = reinterpret_cast<sockaddr*>(&at);
-    if (door < 0 || ::bind(door, address, size) != 0 || ::listen(door, 1) != 0 ||
-        ::getsockname(door, address, &size) != 0)
-      bench::fail_with_errno("no door on 127.0.0.1");
-    ends[0] = ::socket(AF_INET, SOCK_STREAM, 0);
-    if (ends[0] < 0 || ::connect(ends[0], address, size) != 0) bench::fail_with_errno("connect to 127.0.0.1");
-    ends[1] = ::accept(door, nullptr, nullptr);
-    if (ends[1] < 0) bench::fail_with_errno("accept");
-    ::close(door);
-    for (const int end : ends) {
-      const int on = 1;
-      ::setsockopt(end, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    }
-  }
-};
 
 // How many bytes went through a call of the system that would not wait; 0 when none could.
 std::size_t moved(ssize_t n, const char* what) {
@@ -67,7 +37,7 @@ void exchange(int end, std::span<char> room, std::size_t bytes) {
 
 int main(int argc, char** argv) {
   try {
-    const connection between;
+    const bench::loopback between;
     std::vector<char> room(window);
     return bench::run_limit(argc, argv, "loopback_limit", [&](const bench::turn& now, bench::meeting& place, int rank) {
       const auto once = [&] { exchange(between.ends[rank], room, now.bytes); };

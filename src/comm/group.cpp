@@ -114,6 +114,11 @@ bool work::wait_for(seconds limit) {
 }
 
 void work::take_result() {
+  if (event_sink* const sink = current_event_sink(); sink != nullptr && operation_->begun_at != clock::time_point{}) {
+    const auto& what = operation_->what;
+    sink->record({activity::transfer, to_string(what.kind), operation_->begun_at, operation_->done_at,
+                  what.count * what.element_size});
+  }
   const auto failure = operation_->failure;
   operation_.reset();
   if (failure) std::rethrow_exception(failure);
@@ -160,6 +165,7 @@ work start(group& ranks, call&& what) {
     frame_pool::release(memory);
     throw;
   }
+  op->timed = current_event_sink() != nullptr;
   state.enqueue(*op);
   work handle(ranks.state(), std::unique_ptr<operation_state, operation_release>(op));
   state.progress();

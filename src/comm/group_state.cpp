@@ -85,32 +85,33 @@ void group_state::hand_to_thread() {
 
 // It holds the group only for as long as it moves something: a caller that waits drives by itself, and then this thread
 // stands back. It naps and does not sleep in the transport, which a caller may need in the meantime; and it does not
-// spin, for the core is somebody's who computes. A look costs several microseconds of that core, so the longer nothing
-// has moved, the longer the nap: what is found so late took eight times as long at least.
+// spin, for the core is somebody's who computes. A look costs several microseconds of that core, also one that finds
+// the next few packets of a long message, so the longer the collective takes, the longer the nap: what is found so late
+// took eight times as long at least.
 void group_state::drive(const std::stop_token& stop) {
   constexpr std::chrono::microseconds shortest_nap{50};
-  constexpr std::chrono::microseconds longest_nap{4000};
-  auto moved_at = clock::now();
+  constexpr std::chrono::microseconds longest_nap{1000};
+  std::uint64_t looked_after = 0;  // a collective's sequence number
+  auto since = clock::now();
   while (!stop.stop_requested()) {
     std::unique_lock lock(mutex_, std::try_to_lock);
     bool moved = false;
     if (lock.owns_lock()) {
       if (head_ == nullptr) {
         work_there_.wait(lock, stop, [this] { return head_ != nullptr; });
-        moved_at = clock::now();
         continue;
       }
       moved = progress();
       if (!moved) poll_notices();
       check_deadline();
+      if (head_ != nullptr && head_->mark.sequence != looked_after) {
+        looked_after = head_->mark.sequence;
+        since = clock::now();
+      }
       lock.unlock();
     }
-    const auto now = clock::now();
-    if (moved) {
-      moved_at = now;
-    } else {
-      std::this_thread::sleep_for(std::clamp<clock::duration>((now - moved_at) / 8, shortest_nap, longest_nap));
-    }
+    if (moved) continue;
+    std::this_thread::sleep_for(std::clamp<clock::duration>((clock::now() - since) / 8, shortest_nap, longest_nap));
   }
 }
 
@@ -189,6 +190,7 @@ void group_state::append(operation_state& op) noexcept {
 
 void group_state::begin(operation_state& op) {
   op.begun = true;
+  if (op.timed) op.begun_at = clock::now();
   algorithm how = op.mark.how;
   if (how == algorithm::native && abilities.native_first) {
     if (begin_native(op)) return;
@@ -224,6 +226,7 @@ void group_state::finish_head(std::exception_ptr cause) noexcept {
   if (op.native != nullptr && op.native->owner != nullptr) op.native->owner->cancel(*op.native);
   op.body.reset();  // takes back what it has started; from here on nobody touches the buffers
   op.failure = std::move(cause);
+  if (op.timed) op.done_at = clock::now();
   op.done = true;
 }
 

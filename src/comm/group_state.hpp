@@ -40,6 +40,9 @@ class operation_state {
   // From its first wait on: what is done at once does not ask for the time.
   clock::time_point deadline = clock::time_point::max();
   double timeout_seconds = 0;
+  bool timed = false;  // somebody wants to know:
+  clock::time_point begun_at{};
+  clock::time_point done_at{};
   operation_state* next = nullptr;
 };
 

@@ -4,19 +4,32 @@
 
 #include <cstdint>
 
-namespace muster::inline v0::detail {
+#include "round_up.hpp"
 
-void prefer_large_pages(void* memory, std::size_t bytes) noexcept {
+namespace muster::inline v0::detail {
+namespace {
+
+constexpr std::size_t page = std::size_t{2} << 20;
+
+}  // namespace
+
+// More than is needed is mapped, and given back, so that large pages can begin where the memory does.
+void* map_zeros(std::size_t bytes) {
+  if (bytes > std::size_t(-1) - 2 * page) throw std::bad_alloc();
+  const std::size_t whole = round_up(bytes, page);
+  void* const mapped = ::mmap(nullptr, whole + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapped == MAP_FAILED) throw std::bad_alloc();
+  const auto begin = reinterpret_cast<std::uintptr_t>(mapped);
+  const auto first = round_up(begin, page);
+  if (first > begin) ::munmap(mapped, first - begin);
+  if (const auto rest = begin + page - first; rest > 0) ::munmap(reinterpret_cast<void*>(first + whole), rest);
+  void* const memory = reinterpret_cast<void*>(first);
 #ifdef MADV_HUGEPAGE
-  constexpr std::uintptr_t page = std::uintptr_t{2} << 20;
-  if (bytes < 4 * page) return;  // the ends that a large page would only half fill would weigh more
-  const auto begin = (reinterpret_cast<std::uintptr_t>(memory) + page - 1) / page * page;
-  const auto end = (reinterpret_cast<std::uintptr_t>(memory) + bytes) / page * page;
-  (void)::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
-#else
-  (void)memory;
-  (void)bytes;
+  (void)::madvise(memory, whole, MADV_HUGEPAGE);  // a wish: nothing changes where it is not granted
 #endif
+  return memory;
 }
+
+void unmap_zeros(void* memory, std::size_t bytes) noexcept { ::munmap(memory, round_up(bytes, page)); }
 
 }  // namespace muster::inline v0::detail

@@ -9,54 +9,51 @@
 namespace muster::inline v0::detail {
 namespace {
 
-constexpr int wide_block = 32;  // pixels: the bytes of three channels are a vector and a half
-constexpr std::size_t most_wide_blocks = most_wide_width / wide_block;
+constexpr int wide_block = 32;                        // pixels
+constexpr std::size_t vectors = 3 * wide_block / 16;  // of sixteen values each, that a block becomes
 
-/// Of each of the 96 bytes of a block of pixels: the pixel, and where its channel begins in three times 32 bytes.
-constexpr auto bytes_of_block = [] {
+/// Of each of the sixteen values of a vector: its pixel, and where its channel begins in three times 32 bytes. They
+/// stand where a value of 32 bits has its low byte; the bytes between are not read.
+constexpr auto values_of_block = [] {
   struct tables {
-    std::array<std::uint8_t, 128> pixel{}, channel{};
+    alignas(64) std::array<std::array<std::uint8_t, 64>, vectors> pixel{}, channel{};
   } made;
-  for (std::size_t k = 0; k < 3 * wide_block; ++k) {
-    made.pixel[k] = static_cast<std::uint8_t>(k / 3);
-    made.channel[k] = static_cast<std::uint8_t>(k % 3 * wide_block);
+  for (std::size_t value = 0; value < 3 * wide_block; ++value) {
+    made.pixel[value / 16][value % 16 * 4] = static_cast<std::uint8_t>(value / 3);
+    made.channel[value / 16][value % 16 * 4] = static_cast<std::uint8_t>(value % 3 * wide_block);
   }
   return made;
 }();
 
-/// What one block of a row is made of: where its bytes are loaded from, and which of these, red before green before
-/// blue, each byte of its pixels is. Those outside of the image are none.
+/// What a block of the pixels of every row is made of: where its bytes are loaded from, and which of these, red before
+/// green before blue, are the low bytes of its values. Those outside of the image are none.
 struct pixel_block {
   std::size_t to;    // first pixel written
   std::size_t from;  // first byte loaded of each plane
-  __m512i low, high;
-  __mmask64 low_inside, high_inside;
+  __m512i bytes[vectors];
+  __mmask64 inside[vectors];
 };
 
-[[gnu::target("avx512f,avx512bw,avx512vl,avx512vbmi")]] pixel_block cut_block(int begin, int width,
-                                                                              const image_choice& choice) noexcept {
+[[gnu::target("avx512f,avx512bw,avx512vl,avx512vbmi"), gnu::always_inline]] inline pixel_block cut_block(
+    int begin, int width, const image_choice& choice) noexcept {
   const int first = choice.right + (choice.flip ? width - wide_block - begin : begin);
   const int from = std::clamp(first, 0, width - wide_block);
-  alignas(64) std::array<std::int8_t, 64> places{};
-  for (int pixel = 0; pixel < wide_block; ++pixel) {
-    const int place = first - from + (choice.flip ? wide_block - 1 - pixel : pixel);
-    places[static_cast<std::size_t>(pixel)] = static_cast<std::int8_t>(place >= 0 && place < wide_block ? place : -1);
+  // More than a block off is as far off as a block.
+  const __m256i off = _mm256_set1_epi8(static_cast<char>(std::clamp(first - from, -wide_block, wide_block)));
+  const __m256i count = _mm256_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21,
+                                         22, 23, 24, 25, 26, 27, 28, 29, 30, 31);
+  const __m256i place =
+      _mm256_add_epi8(choice.flip ? _mm256_sub_epi8(_mm256_set1_epi8(wide_block - 1), count) : count, off);
+  const __mmask32 is_there = _mm256_cmplt_epu8_mask(place, _mm256_set1_epi8(wide_block));
+  const __m512i of_pixel = _mm512_castsi256_si512(_mm256_mask_blend_epi8(is_there, _mm256_set1_epi8(-1), place));
+  pixel_block made{static_cast<std::size_t>(begin), static_cast<std::size_t>(from), {}, {}};
+  for (std::size_t k = 0; k < vectors; ++k) {
+    const __m512i at = _mm512_permutexvar_epi8(_mm512_load_si512(values_of_block.pixel[k].data()), of_pixel);
+    constexpr __mmask64 low_bytes = 0x1111'1111'1111'1111;
+    made.inside[k] = ~_mm512_movepi8_mask(at) & low_bytes;
+    made.bytes[k] = _mm512_add_epi8(at, _mm512_load_si512(values_of_block.channel[k].data()));
   }
-  const __m512i of_pixel = _mm512_load_si512(places.data());
-  const __m512i low = _mm512_permutexvar_epi8(_mm512_loadu_si512(bytes_of_block.pixel.data()), of_pixel);
-  const __m512i high = _mm512_permutexvar_epi8(_mm512_loadu_si512(bytes_of_block.pixel.data() + 64), of_pixel);
-  return {static_cast<std::size_t>(begin),
-          static_cast<std::size_t>(from),
-          _mm512_add_epi8(low, _mm512_loadu_si512(bytes_of_block.channel.data())),
-          _mm512_add_epi8(high, _mm512_loadu_si512(bytes_of_block.channel.data() + 64)),
-          ~_mm512_movepi8_mask(low),
-          ~_mm512_movepi8_mask(high)};
-}
-
-/// Sixteen values from as many bytes.
-[[gnu::target("avx512f"), gnu::always_inline]] inline void store_values(float* to, __m128i bytes, __m512 scale,
-                                                                        __m512 shift) noexcept {
-  _mm512_storeu_ps(to, _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes)), scale, shift));
+  return made;
 }
 
 /// What belongs to sixteen values from the `first` byte of a pixel on.
@@ -80,36 +77,33 @@ bool has_wide_shuffles() noexcept {
   const int height = static_cast<int>(shape.height);
   const int width = static_cast<int>(shape.width);
   const std::size_t plane = shape.height * shape.width;
-  std::array<pixel_block, most_wide_blocks> blocks;
-  std::size_t count = 0;
-  for (int x = 0; x < width; x += wide_block)
-    blocks[count++] =
-        cut_block(std::min(x, width - wide_block), width, choice);  // the last one goes over some pixels again
   // Sixteen values begin with any of the three channels, and then with each in turn.
-  const __m512 a = by_channel(scale, 0), b = by_channel(scale, 16), c = by_channel(scale, 32);
-  const __m512 d = by_channel(shift, 0), e = by_channel(shift, 16), f = by_channel(shift, 32);
-  for (int y = 0; y < height; ++y, to += 3 * shape.width) {
-    const int row = y + choice.down;
-    const bool inside = row >= 0 && row < height;
-    const std::uint8_t* const bytes = from + static_cast<std::size_t>(inside ? row : 0) * shape.width;
-    for (std::size_t n = 0; n < count; ++n) {
-      const pixel_block& at = blocks[n];
-      const auto load = [&](std::size_t channel) {
-        return reinterpret_cast<const __m256i*>(bytes + at.from + channel * plane);
-      };
+  const __m512 scales[] = {by_channel(scale, 0), by_channel(scale, 16), by_channel(scale, 32)};
+  const __m512 shifts[] = {by_channel(shift, 0), by_channel(shift, 16), by_channel(shift, 32)};
+  const __m512 zero = _mm512_setzero_ps();
+  const __m512 outside[] = {_mm512_fmadd_ps(zero, scales[0], shifts[0]), _mm512_fmadd_ps(zero, scales[1], shifts[1]),
+                            _mm512_fmadd_ps(zero, scales[2], shifts[2])};
+  for (int x = 0; x < width; x += wide_block) {
+    // The last one goes over some pixels again.
+    const pixel_block block = cut_block(std::min(x, width - wide_block), width, choice);
+    float* pixels = to + 3 * block.to;
+    for (int y = 0; y < height; ++y, pixels += 3 * shape.width) {
+      const int row = y + choice.down;
+      if (row < 0 || row >= height) {
+#pragma GCC unroll 6
+        for (std::size_t k = 0; k < vectors; ++k) _mm512_storeu_ps(pixels + 16 * k, outside[k % 3]);
+        continue;
+      }
+      const std::uint8_t* const bytes = from + static_cast<std::size_t>(row) * shape.width + block.from;
+      const auto load = [&](std::size_t channel) { return reinterpret_cast<const __m256i*>(bytes + channel * plane); };
       const __m512i two =
           _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_loadu_si256(load(0))), _mm256_loadu_si256(load(1)), 1);
       const __m512i third = _mm512_castsi256_si512(_mm256_loadu_si256(load(2)));
-      const __mmask64 all = inside ? ~__mmask64{0} : 0;
-      const __m512i low = _mm512_maskz_permutex2var_epi8(at.low_inside & all, two, at.low, third);
-      const __m512i high = _mm512_maskz_permutex2var_epi8(at.high_inside & all, two, at.high, third);
-      float* const pixels = to + 3 * at.to;
-      store_values(pixels, _mm512_castsi512_si128(low), a, d);
-      store_values(pixels + 16, _mm512_extracti32x4_epi32(low, 1), b, e);
-      store_values(pixels + 32, _mm512_extracti32x4_epi32(low, 2), c, f);
-      store_values(pixels + 48, _mm512_extracti32x4_epi32(low, 3), a, d);
-      store_values(pixels + 64, _mm512_castsi512_si128(high), b, e);
-      store_values(pixels + 80, _mm512_extracti32x4_epi32(high, 1), c, f);
+#pragma GCC unroll 6
+      for (std::size_t k = 0; k < vectors; ++k) {
+        const __m512i values = _mm512_maskz_permutex2var_epi8(block.inside[k], two, block.bytes[k], third);
+        _mm512_storeu_ps(pixels + 16 * k, _mm512_fmadd_ps(_mm512_cvtepi32_ps(values), scales[k % 3], shifts[k % 3]));
+      }
     }
   }
 }

@@ -10,7 +10,6 @@
 #include <list>
 #include <memory>
 #include <mutex>
-#include <new>
 #include <span>
 #include <unordered_map>
 #include <utility>
@@ -81,15 +80,11 @@ class cached_places {
 class whole_memory_cache {
  public:
   explicit whole_memory_cache(const cached_places& places)
-      : places_(places),
-        states_(places.size()),
-        bytes_(static_cast<std::byte*>(::operator new (places.end(), std::align_val_t{buffer_alignment}))) {
-    prefer_large_pages(bytes_.get(), places.end());
-  }
+      : places_(places), states_(places.size()), bytes_(places.end()) {}
 
   [[nodiscard]] std::span<const std::byte> view(sample_id id, std::span<float> labels) const noexcept {
     if (states_[id].load(std::memory_order_acquire) != here) return {};
-    const std::byte* const record = bytes_.get() + places_.begin(id);
+    const std::byte* const record = bytes_.data() + places_.begin(id);
     copy_some(labels.data(), record + places_.label_offset(id), labels.size_bytes());
     return {record, places_.length(id)};
   }
@@ -97,7 +92,7 @@ class whole_memory_cache {
   bool put(sample_id id, std::span<const std::byte> record, std::span<const float> labels) noexcept {
     auto state = absent;
     if (!states_[id].compare_exchange_strong(state, coming, std::memory_order_relaxed)) return false;
-    std::byte* const to = bytes_.get() + places_.begin(id);
+    std::byte* const to = bytes_.data() + places_.begin(id);
     copy_some(to, record.data(), record.size());
     copy_some(to + places_.label_offset(id), labels.data(), labels.size_bytes());
     states_[id].store(here, std::memory_order_release);
@@ -106,15 +101,10 @@ class whole_memory_cache {
 
  private:
   static constexpr std::uint8_t absent = 0, coming = 1, here = 2;
-  struct release {
-    void operator()(std::byte* memory) const noexcept {
-      ::operator delete (memory, std::align_val_t{buffer_alignment});
-    }
-  };
 
   const cached_places& places_;
   std::vector<std::atomic<std::uint8_t>> states_;
-  std::unique_ptr<std::byte, release> bytes_;
+  buffer<std::byte> bytes_;
 };
 
 /// As many records as fit into a budget: the least recently used go.

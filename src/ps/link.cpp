@@ -1,6 +1,7 @@
 #include "link.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 namespace muster::inline v0::ps::detail {
@@ -81,27 +82,50 @@ void frame_link::advance() {
   });
 }
 
+// Whether something is done that nobody has looked at: a test of one request moves all, and the transport does not know
+// which of them its caller has in mind when it sleeps.
+bool frame_link::has_news() const noexcept {
+  const auto done = [](const auto& queue) { return queue.front()->r.owner == nullptr; };
+  return done(posted_) || done(parts_) ||
+         std::any_of(flying_to_.begin(), flying_to_.end(), [&](place to) { return done(peers_[to].flying); });
+}
+
 bool frame_link::is_idle() {
   advance();
   return flying_to_.empty();
 }
 
+// Cut from where it lies, without a whole of its own.
 void frame_link::send_large(const member& who, const message& what) {
   const place to = who.at;
   ship(to);  // what came before goes before
   head_.to = who.incarnation;
-  std::vector<std::byte> whole(frame_head_bytes + encoded_bytes(what.payload.size()));
-  encode(head_, std::span(whole).first<frame_head_bytes>());
-  encode(what, whole.data() + frame_head_bytes);
+  std::array<std::byte, frame_head_bytes + message_head_bytes> head;
+  encode(head_, std::span(head).first<frame_head_bytes>());
+  encode_head(what, what.payload.size(), head.data() + frame_head_bytes);
+  const std::array<std::byte, payload_alignment> zeros{};
+  const std::size_t end = frame_head_bytes + encoded_bytes(what.payload.size());
+  const std::span<const std::byte> pieces[] = {head, what.payload,
+                                               std::span(zeros).first(end - head.size() - what.payload.size())};
   const std::uint64_t number = next_large_++;
-  for (std::size_t offset = 0; offset < whole.size();) {
+  const auto* piece = std::begin(pieces);
+  std::size_t taken = 0;  // of the piece
+  for (std::size_t offset = 0; offset < end;) {
     auto part = fresh();
-    const std::size_t size = std::min(whole.size() - offset, frame_limit - sizeof(part_head));
-    const part_head head{number, whole.size(), offset, 0};
-    std::memcpy(part->data.data(), &head, sizeof head);
-    std::memcpy(part->data.data() + sizeof head, whole.data() + offset, size);
-    part->used = sizeof head + size;
-    offset += size;
+    const part_head begins{number, end, offset, 0};
+    std::memcpy(part->data.data(), &begins, sizeof begins);
+    part->used = sizeof begins;
+    while (offset < end && part->used < frame_limit) {
+      const std::size_t size = std::min(piece->size() - taken, frame_limit - part->used);
+      if (size > 0) std::memcpy(part->data.data() + part->used, piece->data() + taken, size);
+      part->used += size;
+      offset += size;
+      taken += size;
+      if (taken == piece->size()) {
+        ++piece;
+        taken = 0;
+      }
+    }
     start(to, std::move(part), part_tag);
   }
 }

@@ -69,7 +69,9 @@ class frame_link {
     return any;
   }
   /// Gives the processor away until something may have come, at the latest until then.
-  void pause(clock::time_point until) { over_.pause(until); }
+  void pause(clock::time_point until) {
+    if (!has_news()) over_.pause(until);
+  }
   [[nodiscard]] bool must_yield() const { return over_.must_yield(); }
   /// A place that is gone for ever, found since the last call; nobody for none.
   [[nodiscard]] place find_gone();
@@ -107,6 +109,7 @@ class frame_link {
   };
 
   void advance();
+  [[nodiscard]] bool has_news() const noexcept;
   void start(place to, std::unique_ptr<outgoing> frame, std::uint32_t tag);
   std::unique_ptr<outgoing> fresh();
   void send_large(const member& to, const message& what);

@@ -4,6 +4,7 @@
 #include <array>
 #include <cinttypes>
 #include <cstdio>
+#include <map>
 
 #include <muster/comm/collectives/allgather.hpp>
 #include <muster/comm/collectives/barrier.hpp>
@@ -16,9 +17,10 @@ namespace {
 struct row {
   const char* category;
   int number;
+  const char* name = nullptr;  // of what there may be several of at a time: each needs a row, from that number on
 };
 
-// The rows of a rank, in the order in which they are drawn; buckets have those behind.
+// The rows of a rank, in the order in which they are drawn.
 row row_of(activity what) {
   switch (what) {
     case activity::step:
@@ -29,10 +31,12 @@ row row_of(activity what) {
       return {"phase", 1};
     case activity::communication:
       return {"communication", 2};
+    case activity::transfer:
+      return {"transfer", 100, "collectives under way"};
     case activity::data_wait:
       return {"data", 3};
     case activity::bucket:
-      return {"bucket", 4};
+      return {"bucket", 200, "buckets"};
     case activity::cache_hit:
     case activity::cache_miss:
     case activity::push_age:
@@ -95,22 +99,17 @@ std::string timeline::events_of(int rank) const {
   append_name(text, rank, 3, "waiting for data");
 
   const auto microseconds = [this](clock::time_point at) { return seconds(at - origin_).count() * 1e6; };
-  // What is under way at the same time goes to rows of its own: each bucket to the first that is free when it begins.
+  // What is under way at the same time goes to rows of its own: each to the first that is free when it begins.
   std::vector<const event*> in_order;
   for (const auto& one : events_) in_order.push_back(&one);
   std::ranges::stable_sort(in_order, {}, [](const event* one) { return one->begin; });
-  std::vector<clock::time_point> busy_until;
+  std::map<int, clock::time_point> busy_until;
   for (const event* const one : in_order) {
-    auto [category, number] = row_of(one->what);
-    if (one->what == activity::bucket) {
-      std::size_t free = 0;
-      while (free < busy_until.size() && busy_until[free] > one->begin) ++free;
-      if (free == busy_until.size()) {
-        busy_until.emplace_back();
-        append_name(text, rank, number + static_cast<int>(free), "buckets");
-      }
-      busy_until[free] = one->end;
-      number += static_cast<int>(free);
+    auto [category, number, name] = row_of(one->what);
+    if (name != nullptr) {
+      while (busy_until.contains(number) && busy_until[number] > one->begin) ++number;
+      if (!busy_until.contains(number)) append_name(text, rank, number, name);
+      busy_until[number] = one->end;
     }
     const bool counts = one->what == activity::step || one->what == activity::rebuild;
     const char* const measure = counts ? "number" : "bytes";

@@ -77,7 +77,9 @@ void tracker::record(const event& event) noexcept {
     case activity::data_wait:
       here_.data_wait_seconds += span;
       break;
-    case activity::bucket:  // its time is that of waiting for it, which is told by itself
+    case activity::transfer:  // the part of it that was waited for is told by itself
+      break;
+    case activity::bucket:  // likewise
       here_.bytes += static_cast<double>(event.bytes);
       break;
     case activity::push_age:

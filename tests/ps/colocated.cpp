@@ -9,22 +9,9 @@
 
 #include "catch.hpp"
 #include "comm/ranks.hpp"
-
-namespace ps = muster::ps;
+#include "jobs.hpp"
 
 namespace {
-
-void require(bool condition, const char* what) {
-  if (!condition) throw std::runtime_error(what);
-}
-
-std::vector<test::fabric> fabrics() {
-#ifdef MUSTER_HAS_TCP
-  return {test::fabric::local, test::fabric::shm, test::fabric::tcp};
-#else
-  return {test::fabric::local, test::fabric::shm};
-#endif
-}
 
 ps::job_options colocated(std::uint32_t replicas) {
   ps::job_options options{.tables = {{.name = "dense", .size = 50000}, {.name = "rows", .width = 2}}};

@@ -32,6 +32,9 @@ for rank in range(RANKS):
     assert kinds["bucket"] >= 2 * len(steps) and kinds["communication"] > 0 and kinds["data"] >= len(steps), kinds
     for event in spans:
         if event["pid"] == rank and event["cat"] == "bucket":
+            end = event["ts"] + event["dur"] + 1
+            assert any(event["ts"] - 1 <= inner["ts"] and inner["ts"] + inner["dur"] <= end for inner in spans
+                       if inner["pid"] == rank and inner["cat"] == "transfer"), f"nothing was reduced in {event}"
             assert any(step["ts"] - 1 <= event["ts"] and event["ts"] + event["dur"] <= step["ts"] + step["dur"] + 1
                        for step in steps), f"a bucket outside of all steps: {event}"
 for (rank, row), inside in by_row.items():

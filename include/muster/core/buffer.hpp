@@ -16,10 +16,14 @@ inline constexpr std::size_t buffer_alignment = 64;
 
 namespace detail {
 
-/// Asks the system to back fresh memory with large pages where that pays (2 MiB ones, from a few of them on): a shuffle
-/// that jumps about in gigabytes of samples otherwise spends a good part of its time on finding small ones. A wish, not
-/// a condition: nothing changes where it is not granted.
-void prefer_large_pages(void* memory, std::size_t bytes) noexcept;
+/// From so many bytes on a buffer of the free store has pages of its own, straight from the system.
+inline constexpr std::size_t least_mapped = std::size_t{8} << 20;
+
+/// Zeros from the system, which are only made where they are touched, by whoever does: to write them here would cost a
+/// pass over memory, on one thread. In large pages where these are granted (2 MiB): a shuffle that jumps about in
+/// gigabytes of samples otherwise spends a good part of its time on finding small ones. Throws std::bad_alloc.
+[[nodiscard]] void* map_zeros(std::size_t bytes);
+void unmap_zeros(void* memory, std::size_t bytes) noexcept;
 
 }  // namespace detail
 
@@ -33,7 +37,7 @@ class buffer {
   /// From the free store, or from `source`, which must outlive the buffer.
   explicit buffer(std::size_t size, std::pmr::memory_resource* source = nullptr)
       : data_(allocate(size, source), release{source, size}), size_(size) {
-    std::uninitialized_value_construct_n(data_.get(), size);
+    if (!is_mapped(size, source)) std::uninitialized_value_construct_n(data_.get(), size);
   }
   buffer(buffer&& other) noexcept : data_(std::move(other.data_)), size_(std::exchange(other.size_, 0)) {}
   buffer& operator=(buffer&& other) noexcept {
@@ -62,17 +66,23 @@ class buffer {
     void operator()(T* memory) const noexcept {
       if (source != nullptr)
         source->deallocate(memory, size * sizeof(T), buffer_alignment);
+      else if (is_mapped(size, source))
+        detail::unmap_zeros(memory, size * sizeof(T));
       else
         ::operator delete (memory, std::align_val_t{buffer_alignment});
     }
   };
+  /// What is all zeros when it is value-initialised need not be.
+  static constexpr bool is_mapped(std::size_t size, const std::pmr::memory_resource* source) noexcept {
+    return std::is_trivially_default_constructible_v<T> && source == nullptr &&
+           size >= detail::least_mapped / sizeof(T);
+  }
   static T* allocate(std::size_t size, std::pmr::memory_resource* source) {
     if (size == 0) return nullptr;
     if (size > std::size_t(-1) / sizeof(T)) throw std::bad_array_new_length();
     if (source != nullptr) return static_cast<T*>(source->allocate(size * sizeof(T), buffer_alignment));
-    void* const memory = ::operator new (size * sizeof(T), std::align_val_t{buffer_alignment});
-    detail::prefer_large_pages(memory, size * sizeof(T));
-    return static_cast<T*>(memory);
+    if (is_mapped(size, source)) return static_cast<T*>(detail::map_zeros(size * sizeof(T)));
+    return static_cast<T*>(::operator new (size * sizeof(T), std::align_val_t{buffer_alignment}));
   }
 
   std::unique_ptr<T, release> data_;

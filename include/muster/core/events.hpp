@@ -10,7 +10,8 @@ namespace muster::inline v0 {
 
 /// What a span of time was spent on.
 enum class activity : std::uint8_t {
-  communication,  ///< inside a collective, from its start to its end on this rank
+  communication,  ///< inside a collective, or waiting for one that was started before
+  transfer,       ///< an `_async` collective from when its turn came to its end; other work goes on in it
   data_wait,      ///< waiting for the loader
   cache_hit,      ///< no time: a loader's cache had records of so many bytes since the last event
   cache_miss,     ///< no time: a loader's cache had to make records of so many bytes
@@ -21,7 +22,7 @@ enum class activity : std::uint8_t {
   bucket     ///< a bucket of gradients from when it left to when this rank saw it reduced; other work goes on in it
 };
 
-/// A finished span of time on the calling thread.
+/// A finished span of time, told by the calling thread.
 struct event {
   activity what;
   std::string_view name;  ///< "allreduce", "next"; a literal

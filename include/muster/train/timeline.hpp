@@ -15,7 +15,8 @@ namespace muster::inline v0 {
 
 /// Listens to the events of its thread (core/events.hpp) and writes those of all ranks as Chrome trace JSON
 /// (https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU), one process a rank, with a row
-/// for steps, phases, collectives, waiting for data, and as many for buckets as were under way at once:
+/// for steps, phases, collectives, those under way beside other work, waiting for data, and as many for buckets as were
+/// under way at once:
 ///
 ///     muster::timeline timeline(context);        // does nothing without --trace FILE / MUSTER_TRACE
 ///     muster::tracker tracker(world);            // its phases are shown too if it is made after the timeline

@@ -21,7 +21,7 @@ constexpr std::size_t smallest_broadcast_chunk = 8192;
 constexpr std::size_t smallest_piece = std::size_t{16} << 10;
 constexpr std::uint64_t pieces_of_a_claim = 4;  // pieces between two looks at whether somebody gave up
 constexpr std::uint64_t few_left = 8;  // of a block's pieces: who takes one of these does not keep others waiting
-constexpr std::size_t shared_block = std::size_t{2} << 20;
+constexpr std::size_t shared_block = std::size_t{1} << 20;
 
 }  // namespace
 

@@ -110,11 +110,11 @@ class Saved(Case):
         if not launcher:
             self.skipTest("there is no muster-launch")
         words = [*map(str, small(epochs=4000)), "--depth", "8", "--checkpoint", str(store)]
-        job = subprocess.Popen([launcher, "-n", "2", "--min", "2", PROGRAMS / "resnet", *words, "--patience", "1"],
+        job = subprocess.Popen([launcher, "-n", "2", "--min", "2", PROGRAMS / "resnet", *words, "--patience", "3"],
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         try:
             until = time.monotonic() + HANG
-            while not (store.exists() and list(store.iterdir())):
+            while not any(store.glob("*.state")):  # which is written last
                 self.assertLess(time.monotonic(), until)
                 self.assertIsNone(job.poll())
                 time.sleep(0.05)
@@ -148,7 +148,11 @@ class Saved(Case):
             shutil.rmtree(store)
             store.write_text("no folder any more")
 
-        status, said = self.lose_a_rank(store, take_away)
+        for _ in range(5):
+            status, said = self.lose_a_rank(store, take_away)
+            if status != 2 or "cannot write" not in said:
+                break
+            store.unlink()  # it was stopped on its way into an ordinary checkpoint, which may not fail: again
         self.assertEqual(status, 11, said)
         self.assertIn("the state could not be saved", said)
         self.assertIn("1 of at least 2 are left", said)

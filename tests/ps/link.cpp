@@ -1,0 +1,122 @@
+// Frames between processes, whatever carries them.
+#include "ps/link.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include <muster/comm/collectives/barrier.hpp>
+#include <muster/core/random.hpp>
+
+#include "catch.hpp"
+#include "comm/ranks.hpp"
+#include "jobs.hpp"
+
+namespace {
+
+// The bytes of the number-th message of a rank.
+std::vector<std::byte> payload_of(int rank, std::uint64_t number, std::size_t size) {
+  std::vector<std::byte> made(size);
+  muster::random_stream draw(static_cast<std::uint64_t>(rank) * 1000003 + number);
+  for (auto& byte : made) byte = static_cast<std::byte>(draw());
+  return made;
+}
+
+}  // namespace
+
+TEST_CASE("messages of all sizes arrive whole, small ones in their order") {
+  constexpr int ranks = 3;
+  constexpr std::uint64_t count = 120;
+  constexpr std::size_t around = ps::detail::frame_link::frame_limit;
+  for (const auto over : fabrics()) {
+    CAPTURE(static_cast<int>(over));
+    test::run_ranks(over, ranks, [&](muster::group& world) {
+      ps::detail::frame_link link(world.transport());
+      link.introduce({.from = {static_cast<ps::place>(world.rank()), 1}, .map_version = 1});
+      muster::random_stream draw(static_cast<std::uint64_t>(world.rank()) + 20261123);
+      std::vector<std::uint64_t> heard(ranks, 0), last_small(ranks, 0);
+      const auto hear = [&](std::span<const std::byte> frame) {
+        const auto head = ps::decode_head(frame);
+        require(head.has_value() && head->to == 1, "a frame has the head that its sender gave it");
+        ps::message_reader in(frame.subspan(ps::frame_head_bytes));
+        ps::message said;
+        while (in.next(said)) {
+          const auto from = static_cast<int>(head->from.at);
+          const auto wanted = payload_of(from, said.number, said.count);
+          require(std::ranges::equal(said.payload, wanted), "a payload is what was sent");
+          ++heard[head->from.at];
+          if (said.count > around / 2) continue;
+          require(said.number > last_small[head->from.at], "small ones keep their order");
+          last_small[head->from.at] = said.number;
+        }
+        require(in.whole(), "a frame ends where its last message does");
+      };
+      for (std::uint64_t number = 1; number <= count; ++number) {
+        // Most are small; others lie about the size of a frame, or are of several.
+        const std::size_t sizes[] = {draw.below(200), draw.below(200), around - 200 + draw.below(300),
+                                     draw.below(5 * around)};
+        const auto size = sizes[draw.below(4)];
+        for (int to = 0; to < ranks; ++to) {
+          if (to == world.rank()) continue;
+          const auto payload = payload_of(world.rank(), number, size);
+          link.send({static_cast<ps::place>(to), 1}, {.what = ps::message_kind::push,
+                                                      .count = static_cast<std::uint32_t>(size),
+                                                      .number = number,
+                                                      .payload = payload});
+        }
+        if (draw.below(3) == 0) link.ship();
+        (void)link.poll(hear);
+      }
+      link.ship();
+      const auto until = muster::deadline_after(muster::seconds(60));
+      while ((std::ranges::count(heard, count) < ranks - 1 || !link.is_idle()) && muster::clock::now() < until)
+        (void)link.poll(hear);
+      for (int from = 0; from < ranks; ++from)
+        require(heard[static_cast<std::size_t>(from)] == (from == world.rank() ? 0 : count), "all have come");
+      muster::barrier(world);
+    });
+  }
+}
+
+TEST_CASE("nobody sleeps beside a frame that has come") {
+  constexpr int frames = 100;  // more than are looked at in a turn, and so few bytes that all fit on their way
+  constexpr std::size_t size = 200;
+  for (const auto over : fabrics()) {
+    CAPTURE(static_cast<int>(over));
+    std::atomic<bool> all_sent{false};
+    test::run_ranks(over, 2, [&](muster::group& world) {
+      ps::detail::frame_link link(world.transport());
+      link.introduce({.from = {static_cast<ps::place>(world.rank()), 1}, .map_version = 1});
+      if (world.rank() == 1) {
+        const auto payload = payload_of(1, 1, size);
+        for (int i = 0; i < frames; ++i) {
+          link.send({0, 1}, {.what = ps::message_kind::push, .count = size, .payload = payload});
+          link.ship();
+        }
+        // Over some transports they are taken when the other looks.
+        const auto wait = [&](double seconds) {
+          const auto until = muster::deadline_after(muster::seconds(seconds));
+          while (!link.is_idle() && muster::clock::now() < until) (void)link.poll([](auto) {});
+        };
+        wait(0.2);
+        all_sent = true;
+        wait(60);
+        muster::barrier(world);
+        return;
+      }
+      while (!all_sent) std::this_thread::yield();
+      int heard = 0, in_vain = 0;
+      while (heard < frames && in_vain < 3) {
+        (void)link.poll([&](auto) { ++heard; });
+        if (heard == frames) break;
+        const auto until = muster::deadline_after(muster::seconds(5));
+        link.pause(until);
+        if (muster::clock::now() >= until) ++in_vain;
+      }
+      require(in_vain == 0, "frames were there, and nobody was woken");
+      muster::barrier(world);
+    });
+  }
+}
