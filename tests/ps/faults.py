@@ -59,7 +59,8 @@ class Shape:
     def words(self, folder):
         return ["--servers", "colocated" if self.colocated else str(self.servers), "--standby", str(self.standby),
                 *(["--recover", folder + "/saved"] if self.recover else ["--replicas", "1"]),
-                *(["--save", folder + "/tables"] if self.save else []), "--update-threads", str(self.threads)]
+                *(["--save", folder + "/tables"] if self.save else ["--until", folder + "/enough"]),
+                "--update-threads", str(self.threads)]
 
 
 class Rank:
@@ -167,6 +168,7 @@ def play(draw, shape, folder):
         if shape.what == "stop":
             wait_for(ranks, lambda: False, time.monotonic() + draw.uniform(0.2, 2.5))
             server.process.send_signal(signal.SIGCONT)
+        open(folder + "/enough", "w").close()  # it was done to a job at work, which may end now
         if not wait_for(ranks, lambda: all(one.process.poll() is not None for one in ranks), until):
             return ranks, f"it hangs: {[one.rank for one in ranks if one.process.poll() is None]} are still there"
         if shape.save and shape.what in ("server", "scale", "strangers") and "not looked at" in ranks[0].says:

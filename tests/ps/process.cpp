@@ -1,9 +1,11 @@
 // A rank of a job with a parameter server, to which faults.py does things. Each worker adds 1 to an element of its own
 // in every range, step after step, and says what it has been told to count; in the end it says what is there.
 //
-//   test_ps_process --steps N [--scale SERVERS,SERVERS,...] [--save FOLDER]
+//   test_ps_process --steps N [--until FILE] [--scale SERVERS,SERVERS,...] [--save FOLDER]
 //                                  and muster's own --servers N --standby N --replicas R
 //
+// --until: steps go on until this file is there, and some more are taken then: what was done to the job was done amid
+// it.
 // --scale: the first worker wants so many servers, one number after the other. --save: all tables are saved again and
 // again, and the last save is loaded in the end: one of the step before if a worker died in the last.
 #include <unistd.h>
@@ -70,9 +72,13 @@ class gaps {
 
 struct plan {
   long steps = 300;
+  std::string until;
   std::vector<std::size_t> scale;
   std::string save;
 };
+
+// Whether more is to be done to the job, by who started it.
+bool awaits_more(const plan& chosen) { return !chosen.until.empty() && ::access(chosen.until.c_str(), F_OK) != 0; }
 
 // Until the servers are as many as the first worker wanted last.
 void await_servers(ps::client& tables, std::size_t wanted) {
@@ -169,7 +175,9 @@ void work(ps::job& job, const plan& chosen) {
   const std::vector<float> rows = {1.0f, 2.0f};
   saves saved(job, chosen.save);
   gaps seen;
-  for (long step = 0; step < chosen.steps; ++step) {
+  long steps = chosen.steps;
+  for (long step = 0; step < steps; ++step) {
+    if (awaits_more(chosen)) steps = std::max(steps, step + 20);
     std::vector<ps::pending> under_way;
     for (std::size_t range = 0; range < ranges; ++range)
       under_way.push_back(tables.push_async(0, one, {.offset = range * stride + own}));
@@ -183,7 +191,7 @@ void work(ps::job& job, const plan& chosen) {
   }
   if (own == 0 && !chosen.scale.empty()) await_servers(tables, chosen.scale.back());
   tables.flush();
-  check_sums(tables, own, chosen.steps);
+  check_sums(tables, own, steps);
   saved.check_last();
   say("all counts; longest gap " + std::to_string(seen.longest()));
   job.finish();
@@ -205,8 +213,8 @@ int main(int argc, char** argv) {
     if (job.is_server())
       job.serve();
     else
-      work(job, {number_after(argc, argv, "--steps", 300), numbers_in(word_after(argc, argv, "--scale")),
-                 word_after(argc, argv, "--save")});
+      work(job, {number_after(argc, argv, "--steps", 300), word_after(argc, argv, "--until"),
+                 numbers_in(word_after(argc, argv, "--scale")), word_after(argc, argv, "--save")});
     say("done");
     // The group of all ranks is not whole any more: it is left without a word.
     std::fflush(nullptr);
