@@ -60,6 +60,7 @@ transport_abilities local_transport::abilities() const {
   return {.name = hub_->name_,
           .shared_memory = true,
           .any_source = true,
+          .moves_buffers = true,
           .concurrent_groups = true,
           .costs = {.latency = 1.0e-6, .per_byte = 1.0e-10, .reduce_per_byte = 0.5e-10}};
 }
@@ -150,6 +151,24 @@ void local_transport::cancel(request& r) noexcept {
   }
   // A peer copies from the buffer at this moment; it does so without waiting for anybody, so this ends.
   while (state_of(r).load(std::memory_order_acquire) == claimed) sched_yield();
+}
+
+bool local_transport::move_buffer(request& r, std::byte* to) noexcept {
+  for (const request* receive = posted_first_; receive != nullptr; receive = receive->next) {
+    if (receive != &r) continue;
+    r.data = to;
+    return true;
+  }
+  {
+    mailbox& there = box(r.peer);
+    const std::lock_guard lock(there.mutex);
+    if (state_of(r).load(std::memory_order_acquire) == posted) {
+      r.data = to;
+      return true;
+    }
+  }
+  while (state_of(r).load(std::memory_order_acquire) == claimed) sched_yield();  // as when it is taken back
+  return true;
 }
 
 void local_transport::notify(int peer, const notice& message) {

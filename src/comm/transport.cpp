@@ -2,6 +2,8 @@
 
 #include <muster/core/error.hpp>
 
+#include "../core/copy.hpp"
+
 namespace muster::inline v0 {
 
 std::string describe(const stamp& mark) {
@@ -39,7 +41,7 @@ void deliver(request& wanted, const std::byte* incoming, std::size_t bytes) {
   if (wanted.combine != nullptr) {
     wanted.combine->combine(wanted.data, incoming, bytes, wanted.incoming_first);
   } else {
-    std::memcpy(wanted.data, incoming, bytes);
+    copy_bytes(wanted.data, incoming, bytes);
   }
 }
 

@@ -6,6 +6,8 @@
 
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>
+
+#include "../core/copy.hpp"
 #include "content_digest.hpp"
 #include "prefetch_memory.hpp"
 
@@ -149,7 +151,7 @@ void fixed_records::read(std::span<const sample_id> ids, const record_rows& rows
     std::byte* to = rows.bytes.data();
     for (std::size_t k = 0; k < ids.size(); ++k, to += stride) {
       if (k + 1 < ids.size() && ids[k + 1] != ids[k] + 1) detail::prefetch_memory(state_->records[ids[k + 1]], size);
-      std::memcpy(to, state_->records[ids[k]], size);
+      muster::detail::copy_bytes(to, state_->records[ids[k]], size);
     }
   }
   if (!rows.labels.empty()) {

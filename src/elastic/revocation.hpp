@@ -63,6 +63,9 @@ class revocable_transport final : public request_owner {
   void cancel(request& r) noexcept override {
     if (r.owner != nullptr && r.owner != this) r.owner->cancel(r);
   }
+  bool move_buffer(request& r, std::byte* to) noexcept override {
+    return r.owner != nullptr && r.owner != this && r.owner->move_buffer(r, to);
+  }
   void notify(int peer, const notice& message) { inner_->notify(peer, message); }
 
   bool poll(notice& message) {

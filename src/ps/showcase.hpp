@@ -17,6 +17,8 @@
 #include <muster/ps/consistency.hpp>
 #include <muster/ps/server.hpp>
 
+#include "../core/copy.hpp"
+
 namespace muster::inline v0::ps::detail {
 
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
@@ -29,7 +31,7 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 }
 #else
 inline void copy_unlocked(float* to, const std::byte* from, std::size_t bytes) noexcept {
-  std::memcpy(to, from, bytes);
+  muster::detail::copy_bytes(reinterpret_cast<std::byte*>(to), from, bytes);
 }
 #endif
 

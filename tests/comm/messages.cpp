@@ -188,25 +188,32 @@ TEST_CASE("a receive that is taken back leaves the messages behind it whole") {
 // The receiver counts on the rest of a message whose beginning it has; the buffer is the sender's again at once.
 TEST_CASE("a send that is taken back ends for its receiver, and those behind it are whole") {
   run(test::fabric::shm, 2, [](muster::group& world, muster::any_transport& transport) {
-    constexpr std::size_t large = 700000;
+    constexpr std::size_t half = 65536;  // of the ring
     if (world.rank() == 0) {
       {
-        parcel dropped(1, large);
+        parcel first(0, half);
+        parcel dropped(1, half);
         parcel never(2, 50);
+        first.start(transport, true, 1, 3);
         dropped.start(transport, true, 1, 3);  // its beginning fills the ring
         never.start(transport, true, 1, 3);
+        require(dropped.r.owner != nullptr && never.r.owner != nullptr, "the ring is full");
         never.r.owner->cancel(never.r);
         dropped.r.owner->cancel(dropped.r);
         std::fill(dropped.data.begin(), dropped.data.end(), std::uint8_t{0});
       }
+      muster::barrier(world);
       parcel last(4, 2000);
       last.start(transport, true, 1, 3);
       last.finish(transport);
     } else {
-      parcel got(large);
-      got.start(transport, false, 0, 3);
-      got.finish(transport);
-      got.expect(1, large);
+      muster::barrier(world);
+      for (std::uint64_t message = 0; message < 2; ++message) {
+        parcel got(half);
+        got.start(transport, false, 0, 3);
+        got.finish(transport);
+        got.expect(message, half);
+      }
       parcel last(2000);
       last.start(transport, false, 0, 3);
       last.finish(transport);
@@ -214,6 +221,88 @@ TEST_CASE("a send that is taken back ends for its receiver, and those behind it 
     }
     muster::barrier(world);
   });
+}
+
+TEST_CASE("a large send that is taken back when it was announced comes all the same") {
+  for (int tests_before = 0; tests_before < 8; ++tests_before) {  // the more, the further it has come
+    run(test::fabric::shm, 2, [&](muster::group& world, muster::any_transport& transport) {
+      constexpr std::size_t large = 700000;
+      if (world.rank() == 0) {
+        {
+          parcel dropped(1, large);
+          dropped.start(transport, true, 1, 3);
+          for (int i = 0; i < tests_before; ++i) (void)transport.test(dropped.r);
+          if (dropped.r.owner != nullptr) dropped.r.owner->cancel(dropped.r);
+          std::fill(dropped.data.begin(), dropped.data.end(), std::uint8_t{0});
+        }
+        parcel last(4, 2000);
+        last.start(transport, true, 1, 3);
+        last.finish(transport);
+        muster::barrier(world);
+        return;
+      }
+      for (const auto& [message, bytes] : {std::pair{std::uint64_t{1}, large}, {4, 2000}}) {
+        parcel got(bytes);
+        got.start(transport, false, 0, 3);
+        got.finish(transport);
+        got.expect(message, bytes);
+      }
+      muster::barrier(world);
+    });
+  }
+}
+
+// What is sent goes on from another place, at any moment, and what comes goes to another: the old memory is its
+// owner's.
+TEST_CASE("the buffer of a message that is under way can move") {
+  const auto over = any_fabric();
+  for (int tests_before = 0; tests_before < 6; ++tests_before) {  // the more, the further it has come
+    run(over, 2, [&](muster::group& world, muster::any_transport& transport) {
+      const bool moves = transport.abilities().moves_buffers;
+      const auto look_a_little = [&](muster::request& r) {
+        for (int i = 0; i < tests_before; ++i) (void)transport.test(r);
+      };
+      for (const std::size_t bytes : {0u, 100u, 70000u, 700000u}) {
+        if (world.rank() == 0) {
+          parcel first(1, bytes);
+          parcel later = parcel(1, bytes);
+          parcel behind(2, 1000);
+          first.start(transport, true, 1, 3);
+          behind.start(transport, true, 1, 3);
+          look_a_little(first.r);
+          const bool under_way = first.r.owner != nullptr;
+          if (under_way) {
+            const bool moved = first.r.owner->move_buffer(first.r, reinterpret_cast<std::byte*>(later.data.data()));
+            require(moved == moves, "a transport does what it says that it does");
+          }
+          if (moves || !under_way) std::fill(first.data.begin(), first.data.end(), std::uint8_t{0});
+          first.finish(transport);
+          behind.finish(transport);
+        } else {
+          parcel got(700000);
+          parcel elsewhere(700000);
+          got.start(transport, false, 0, 3);
+          look_a_little(got.r);
+          const bool leaves = tests_before % 2 == 1 && moves && got.r.owner != nullptr;
+          if (leaves) {
+            const bool moved = got.r.owner->move_buffer(got.r, reinterpret_cast<std::byte*>(elsewhere.data.data()));
+            require(moved, "what moves moves");
+            std::fill(got.data.begin(), got.data.end(), std::uint8_t{42});
+          }
+          got.finish(transport);
+          if (leaves)
+            require(std::ranges::count(got.data, 42) == 700000 && got.r.received == bytes, "nobody writes there");
+          else
+            got.expect(1, bytes);
+          parcel behind(1000);
+          behind.start(transport, false, 0, 3);
+          behind.finish(transport);
+          behind.expect(2, 1000);
+        }
+      }
+      muster::barrier(world);
+    });
+  }
 }
 
 // Everybody sends to everybody, receives in another order, partly from anybody, takes some receives back.

@@ -28,6 +28,7 @@ class any_transport final : public request_owner {
   bool native(const native_call& call, request& r) { return self_->native(call, r); }
   bool test(request& r) { return self_->test(r); }
   void cancel(request& r) noexcept override { self_->cancel(r); }
+  bool move_buffer(request& r, std::byte* to) noexcept override { return self_->move_buffer(r, to); }
   void notify(int peer, const notice& message) { self_->notify(peer, message); }
   bool poll(notice& message) { return self_->poll(message); }
   void pause(clock::time_point until) { self_->pause(until); }
@@ -63,6 +64,7 @@ class any_transport final : public request_owner {
     virtual bool native(const native_call& call, request& r) = 0;
     virtual bool test(request& r) = 0;
     virtual void cancel(request& r) noexcept = 0;
+    virtual bool move_buffer(request& r, std::byte* to) noexcept = 0;
     virtual void notify(int peer, const notice& message) = 0;
     virtual bool poll(notice& message) = 0;
     virtual void pause(clock::time_point until) = 0;
@@ -85,6 +87,7 @@ class any_transport final : public request_owner {
     bool native(const native_call& call, request& r) override { return inner->native(call, r); }
     bool test(request& r) override { return inner->test(r); }
     void cancel(request& r) noexcept override { inner->cancel(r); }
+    bool move_buffer(request& r, std::byte* to) noexcept override { return inner->move_buffer(r, to); }
     void notify(int peer, const notice& message) override { inner->notify(peer, message); }
     bool poll(notice& message) override { return inner->poll(message); }
     void pause(clock::time_point until) override { inner->pause(until); }

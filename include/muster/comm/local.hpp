@@ -63,6 +63,7 @@ class local_transport final : public request_owner {
   bool native(const native_call&, request&) { return false; }
   bool test(request& r);
   void cancel(request& r) noexcept override;
+  bool move_buffer(request& r, std::byte* to) noexcept override;
   void notify(int peer, const notice& message);
   bool poll(notice& message);
   void pause(clock::time_point until);

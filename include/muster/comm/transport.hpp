@@ -73,6 +73,7 @@ struct transport_abilities {
   bool device_memory = false;       ///< buffers may be on a GPU
   bool any_source = false;          ///< `request::peer` of a receive may be `any_source`
   bool detects_death = false;       ///< a dead peer is found out before the deadline
+  bool moves_buffers = false;       ///< `request_owner::move_buffer` says yes
   bool concurrent_groups = false;   ///< different groups may be used by different threads at the same time
   transport_costs costs;
 };
@@ -90,6 +91,10 @@ class request_owner {
  public:
   /// Makes sure that nobody reads or writes the request or its buffer any more; waits for a peer that is just at it.
   virtual void cancel(request& pending) noexcept = 0;
+  /// The buffer of a send or receive that is not done is `to` from now on, and nobody touches the old one any more. A
+  /// send's bytes are there already; what had come of a receive stays behind. For transports whose abilities have
+  /// `moves_buffers`; with others false, and nothing has changed.
+  [[nodiscard]] virtual bool move_buffer(request& /*pending*/, std::byte* /*to*/) noexcept { return false; }
 
  protected:
   ~request_owner() = default;

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "copy.hpp"
+#include "../../core/copy.hpp"
 
 namespace muster::inline v0::detail {
 namespace {
@@ -42,7 +42,7 @@ shm_messages::shm_messages(shm_board& board)
 void shm_messages::send(request& r, request_owner& owner) {
   r.owner = &owner;
   r.state = waiting;
-  ::new (r.room) progress{0};
+  ::new (r.room) progress{0, 0, r.tag != 0 && r.bytes > eager};
   auto& out = out_[static_cast<std::size_t>(r.peer)];
   append(out.first, out.last, r);
   if (out.first == &r) pump_out(r.peer);
@@ -71,27 +71,78 @@ bool shm_messages::push(int peer, const std::byte* data, std::uint64_t bytes, st
   return moved == bytes;
 }
 
+// A header goes whole or not at all: the ring has room for lines only.
+bool shm_messages::push(int peer, const header& head) {
+  std::uint64_t moved = 0;
+  return push(peer, reinterpret_cast<const std::byte*>(&head), sizeof head, moved);
+}
+
 void shm_messages::pump_out(int peer) {
   auto& out = out_[static_cast<std::size_t>(peer)];
-  if (!out.orphan.empty()) {
-    if (!push(peer, out.orphan.data(), out.orphan.size(), out.orphan_moved)) return;
-    out.orphan.clear();
-  }
-  while (out.first != nullptr) {
-    request& r = *out.first;
-    if (r.state == waiting) {
-      const header head{r.mark, r.bytes, r.tag};
-      std::uint64_t moved = 0;
-      // A header goes whole or not at all: the ring has room for lines only.
-      if (!push(peer, reinterpret_cast<const std::byte*>(&head), sizeof head, moved)) return;
-      r.state = moving;
+  for (;;) {
+    request* const r = out.first;
+    if (r == nullptr || r->state != moving) {
+      while (!out.urgent.empty()) {
+        if (!push(peer, out.urgent.front())) return;
+        out.urgent.erase(out.urgent.begin());
+        --clears_;
+      }
+      if (r == nullptr || !begin_sending(peer, *r)) return;
+      if (r->state == announced) continue;
     }
-    if (!push(peer, r.data, r.bytes, of(r).moved)) return;
-    out.first = r.next;
-    if (out.first == nullptr) out.last = nullptr;
-    r.state = done;
-    r.owner = nullptr;
+    if (!push(peer, r->data, r->bytes, of(*r).moved)) return;
+    unlink(out.first, out.last, *r);
+    finish_send(*r);
   }
+}
+
+// Puts the header of the first in its queue into the ring; false when there is no room.
+bool shm_messages::begin_sending(int peer, request& r) {
+  auto& out = out_[static_cast<std::size_t>(peer)];
+  auto& p = of(r);
+  if (!p.announces) {
+    if (!push(peer, {r.mark, r.bytes, r.tag, kind::message, 0})) return false;
+  } else if (r.state == cleared) {
+    if (!push(peer, {r.mark, r.bytes, r.tag, kind::body, p.number})) return false;
+  } else {
+    if (!push(peer, {r.mark, r.bytes, r.tag, kind::announce, out.announcements})) return false;
+    p.number = out.announcements++;
+    unlink(out.first, out.last, r);
+    out.uncleared.emplace(p.number, &r);
+    r.state = announced;
+    return true;
+  }
+  r.state = moving;
+  return true;
+}
+
+void shm_messages::finish_send(request& r) noexcept {
+  r.state = done;
+  r.owner = nullptr;
+  if (!orphans_.empty()) orphans_.remove_if([&](const orphan& one) { return &one.r == &r; });
+}
+
+// The receiver counts on it: it goes on from memory of our own.
+void shm_messages::adopt(outgoing& out, request& r) {
+  auto& made = orphans_.emplace_back();
+  made.bytes.assign(r.data, r.data + r.bytes);
+  request& own = made.r;
+  own.data = made.bytes.data();
+  own.bytes = r.bytes;
+  own.peer = r.peer;
+  own.tag = r.tag;
+  own.mark = r.mark;
+  own.state = r.state;
+  ::new (own.room) progress(of(r));
+  if (r.state == announced) {
+    out.uncleared[of(r).number] = &own;
+    return;
+  }
+  own.next = r.next;
+  request* before = nullptr;
+  for (request* at = out.first; at != &r; at = at->next) before = at;
+  (before == nullptr ? out.first : before->next) = &own;
+  if (out.last == &r) out.last = &own;
 }
 
 // ---- receiving ----
@@ -99,7 +150,7 @@ void shm_messages::pump_out(int peer) {
 void shm_messages::receive(request& r, request_owner& owner) {
   r.owner = &owner;
   r.state = waiting;
-  ::new (r.room) progress{0};
+  ::new (r.room) progress{};
   append(posted_first_, posted_last_, r);
   ++(r.peer == any_source ? awaited_from_any_ : in_[static_cast<std::size_t>(r.peer)].awaited);
   if (!strays_.empty()) (void)take_stray(r);
@@ -112,12 +163,34 @@ bool shm_messages::take_stray(request& r) {
   if (found == strays_.end()) return false;
   const stray came = std::move(*found);
   strays_.erase(found);
+  if (came.head.what == kind::announce) {
+    bind(came.source, came.head, r);
+    pump_out(came.source);
+    return true;
+  }
   unpost(r);
   r.source = came.source;
   r.received = came.head.bytes;
   check_arrival(r, came.source, came.head.mark, came.head.bytes);
   deliver(r, came.bytes.data(), came.bytes.size());
   return true;
+}
+
+// The receive gets what was announced.
+void shm_messages::bind(int peer, const header& announcement, request& r) {
+  r.source = peer;
+  r.received = announcement.bytes;
+  r.state = moving;
+  try {
+    check_arrival(r, peer, announcement.mark, announcement.bytes);
+  } catch (...) {
+    unpost(r);
+    throw;
+  }
+  const auto p = static_cast<std::size_t>(peer);
+  in_[p].cleared.emplace(announcement.number, &r);
+  out_[p].urgent.push_back({{}, 0, 0, kind::clear, announcement.number});
+  ++clears_;
 }
 
 // Reads the header of the next message and finds who it is for. False when there is none, or nobody waits for it and
@@ -129,16 +202,41 @@ bool shm_messages::begin_message(int peer, incoming& in) {
   std::memcpy(&in.head, ring.bytes() + tail % board_.layout().fifo_bytes, sizeof in.head);
   in.to = nullptr;
   in.aside = nullptr;
-  bool somebody_waits = false;
-  for (request* r = posted_first_; r != nullptr && in.to == nullptr; r = r->next) {
-    if (r->state != waiting) continue;
-    somebody_waits = somebody_waits || r->peer == peer || r->peer == any_source;
-    if (wants(*r, peer, in.head.tag)) in.to = r;
+  auto& out = out_[static_cast<std::size_t>(peer)];
+  if (in.head.what == kind::clear) {
+    const auto found = out.uncleared.find(in.head.number);
+    found->second->state = cleared;
+    append(out.first, out.last, *found->second);
+    out.uncleared.erase(found);
+  } else if (in.head.what == kind::body) {
+    const auto found = in.cleared.find(in.head.number);
+    in.to = found->second;
+    in.cleared.erase(found);
+    in.open = true;
+    in.moved = 0;
+  } else {
+    bool must_pass = !out.uncleared.empty() || !in.cleared.empty();  // what is waited for comes behind it
+    for (request* r = posted_first_; r != nullptr && in.to == nullptr; r = r->next) {
+      if (r->state != waiting) continue;
+      must_pass = must_pass || r->peer == peer || r->peer == any_source;
+      if (wants(*r, peer, in.head.tag)) in.to = r;
+    }
+    if (in.to == nullptr && !must_pass) return false;
+    begin_payload(peer, in);
   }
-  if (in.to == nullptr && !somebody_waits) return false;
-  in.open = true;
-  in.moved = 0;
-  if (in.to != nullptr) {
+  ring.tail.store(tail + sizeof(header), std::memory_order_release);
+  return true;
+}
+
+// Where that of the message goes that begins, now or when it is cleared. What throws leaves it in the ring.
+void shm_messages::begin_payload(int peer, incoming& in) {
+  const bool is_here = in.head.what == kind::message;
+  if (in.to == nullptr) {
+    strays_.push_back({peer, in.head, std::vector<std::byte>(is_here ? in.head.bytes : 0), !is_here});
+    in.aside = is_here ? &strays_.back() : nullptr;
+  } else if (!is_here) {
+    bind(peer, in.head, *in.to);
+  } else {
     in.to->source = peer;
     in.to->received = in.head.bytes;
     in.to->state = moving;
@@ -146,15 +244,11 @@ bool shm_messages::begin_message(int peer, incoming& in) {
       check_arrival(*in.to, peer, in.head.mark, in.head.bytes);
     } catch (...) {
       unpost(*in.to);
-      in.open = false;  // it stays in the ring
       throw;
     }
-  } else {
-    strays_.push_back({peer, in.head, std::vector<std::byte>(in.head.bytes), false});
-    in.aside = &strays_.back();
   }
-  ring.tail.store(tail + sizeof(header), std::memory_order_release);
-  return true;
+  in.open = is_here;
+  in.moved = 0;
 }
 
 // Moves what has come of the open message.
@@ -190,6 +284,7 @@ void shm_messages::take(int peer, incoming& in) {
 void shm_messages::pump_in(int peer) {
   auto& in = in_[static_cast<std::size_t>(peer)];
   while (in.open || begin_message(peer, in)) {
+    if (!in.open) continue;  // a word about messages
     take(peer, in);
     if (in.moved < in.head.bytes) return;
     in.open = false;
@@ -214,34 +309,36 @@ void shm_messages::unpost(request& r) noexcept {
 
 // ---- both ----
 
-bool shm_messages::test(request& r) {
-  // All that is under way moves: a peer may wait for another of our requests than the one we are asked for.
+// A peer may wait for another of our requests than the one that is tested.
+void shm_messages::move() {
   for (int peer = 0; peer < board_.size(); ++peer) {
-    const auto p = static_cast<std::size_t>(peer);
-    if (out_[p].first != nullptr || !out_[p].orphan.empty()) pump_out(peer);
-    if (in_[p].awaited > 0 || awaited_from_any_ > 0) pump_in(peer);
+    auto& out = out_[static_cast<std::size_t>(peer)];
+    if (out.first != nullptr || !out.urgent.empty()) pump_out(peer);
+    if (in_[static_cast<std::size_t>(peer)].awaited > 0 || awaited_from_any_ > 0 || !out.uncleared.empty()) {
+      pump_in(peer);
+      if (!out.urgent.empty()) pump_out(peer);
+    }
   }
-  return r.owner == nullptr;
 }
 
 void shm_messages::cancel(request& r) noexcept {
   for (const request* posted = posted_first_; posted != nullptr; posted = posted->next) {
     if (posted != &r) continue;
-    for (auto& in : in_) {
-      if (in.to == &r) in.to = nullptr;  // the rest of the message goes nowhere
+    for (auto& in : in_) {  // the rest of the message goes nowhere
+      if (in.to == &r) in.to = nullptr;
+      for (auto& entry : in.cleared) {
+        if (entry.second == &r) entry.second = nullptr;
+      }
     }
     unpost(r);
     return;
   }
   r.owner = nullptr;
-  for (auto& out : out_) {
-    const bool begun = out.first == &r && r.state == moving;
-    if (!unlink(out.first, out.last, r)) continue;
-    if (!begun) return;
-    // The receiver counts on the rest.
-    out.orphan.assign(r.data + of(r).moved, r.data + r.bytes);
-    out.orphan_moved = 0;
-    return;
+  auto& out = out_[static_cast<std::size_t>(r.peer)];
+  if (r.state == waiting) {
+    unlink(out.first, out.last, r);
+  } else if (r.state != done) {
+    adopt(out, r);
   }
 }
 

@@ -8,7 +8,7 @@
 
 #include <muster/core/error.hpp>
 
-#include "copy.hpp"
+#include "../../core/copy.hpp"
 
 namespace muster::inline v0::detail {
 namespace {

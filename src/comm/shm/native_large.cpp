@@ -7,7 +7,7 @@
 
 #include <muster/core/error.hpp>
 
-#include "copy.hpp"
+#include "../../core/copy.hpp"
 #include "native.hpp"
 
 namespace muster::inline v0::detail {

@@ -56,6 +56,12 @@ void shm_transport::cancel(request& r) noexcept {
   }
 }
 
+bool shm_transport::move_buffer(request& r, std::byte* to) noexcept {
+  if (r.state == native_state) return false;
+  r.data = to;
+  return true;
+}
+
 void shm_transport::notify(int peer, const notice& message) {
   post& to = board_.posts(rank(), peer);
   const std::uint64_t written = to.written.load(std::memory_order_relaxed);
@@ -178,7 +184,8 @@ std::unique_ptr<shm_transport> shm_transport::subgroup(std::span<const int> memb
   const auto until = deadline_after(group_timeout);
   for (std::size_t i = 0; i < n; ++i) {
     while (i != me && !(test(sent[i]) && test(got[i]))) {
-      if (clock::now() >= until) throw timeout_error("split", called_, {board_.name_of(members[i])}, group_timeout.count());
+      if (clock::now() >= until)
+        throw timeout_error("split", called_, {board_.name_of(members[i])}, group_timeout.count());
       pause(until);
       if (suspect_ >= 0) {
         notice word;

@@ -32,8 +32,13 @@ class shm_transport final : public request_owner {
   void send(request& r) { called(r.mark), messages_.send(r, *this); }
   void receive(request& r) { called(r.mark), messages_.receive(r, *this); }
   bool native(const native_call& call, request& r);
-  bool test(request& r) { return r.state == native_state ? native_.test(r) : messages_.test(r); }
+  bool test(request& r) {
+    if (r.state != native_state) return messages_.test(r);
+    if (messages_.owes()) messages_.move();
+    return native_.test(r);
+  }
   void cancel(request& r) noexcept override;
+  bool move_buffer(request& r, std::byte* to) noexcept override;
   void notify(int peer, const notice& message);
   bool poll(notice& message);
   void pause(clock::time_point until);

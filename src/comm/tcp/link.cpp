@@ -35,7 +35,8 @@ void tcp_link::send(request& r) {
     if (!p.announces) credit_ -= r.bytes;
   }
   append(out_first_, out_last_, r);
-  if (out_first_ == &r || streams_.size() > 1) pump_out();
+  // What is announced waits for an answer anyway: others may come to share a packet with it.
+  if (!p.announces && (out_first_ == &r || streams_.size() > 1)) pump_out();
 }
 
 void tcp_link::cancel_send(request& r) noexcept {
@@ -52,6 +53,13 @@ void tcp_link::cancel_send(request& r) noexcept {
     std::erase_if(uncleared_, [&](const auto& entry) { return entry.second == &r; });
   }
   r.owner = nullptr;
+}
+
+void tcp_link::move_send(const request& r, const std::byte* to) noexcept {
+  for (auto& stream : streams_) {
+    auto& out = stream->outgoing();
+    if (stream->busy() && out.of == &r) out.data = to + (out.data - r.data);
+  }
 }
 
 // The receiver counts on the rest: it goes on from memory of our own.
@@ -175,7 +183,7 @@ void tcp_link::pump_out() noexcept {
         if (!one->busy()) continue;
         request* const r = one->outgoing().of;
         std::size_t budget = limits_.window;
-        const std::uint64_t moved = one->push(budget);
+        const std::uint64_t moved = one->push(budget, streams_.size() == 1 && has_frame());
         if (r == nullptr) continue;
         auto& p = progress_of(*r);
         p.written += moved;

@@ -47,6 +47,8 @@ class tcp_link {
   /// The announced message `number` has a receive now.
   void clear(std::uint64_t number, request& r);
   void cancel_send(request& r) noexcept;
+  /// The rest of it is read there.
+  void move_send(const request& r, const std::byte* to) noexcept;
   /// A receive is gone, and the rest of its message goes nowhere.
   void forget(const request& r) noexcept;
   /// The same for all that is put aside for a group.

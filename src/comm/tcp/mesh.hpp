@@ -51,6 +51,7 @@ class tcp_mesh {
   void receive(tcp_channel& group, request& r);
   bool test(tcp_channel& group, request& r);
   void cancel(tcp_channel& group, request& r) noexcept;
+  bool move_buffer(tcp_channel& group, request& r, std::byte* to) noexcept;
   void notify(tcp_channel& group, int member, const notice& message);
   void pause(tcp_channel& group, clock::time_point until);
 

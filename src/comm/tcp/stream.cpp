@@ -63,14 +63,15 @@ void outgoing_frame::set(frame what, request* from, const std::byte* payload) no
   std::memcpy(head.data() + head_bytes + bytes, &sum, sizeof sum);
 }
 
-std::uint64_t tcp_stream::push(std::size_t& budget) {
+std::uint64_t tcp_stream::push(std::size_t& budget, bool more) {
+  const int flags = MSG_DONTWAIT | MSG_NOSIGNAL | (more ? MSG_MORE : 0);
   std::uint64_t moved = 0;
   const auto of_payload = [&] {
     return out_.sent > out_.head_bytes ? std::min(out_.sent - out_.head_bytes, out_.bytes) : 0;
   };
   if (busy_ && out_.flat) {
     const auto rest = static_cast<std::size_t>(out_.length() - out_.sent);
-    const ssize_t n = ::send(socket_.file(), out_.head.data() + out_.sent, rest, MSG_DONTWAIT | MSG_NOSIGNAL);
+    const ssize_t n = ::send(socket_.file(), out_.head.data() + out_.sent, rest, flags);
     if (n < 0 && !would_block(errno)) throw stream_broken{text_of(errno)};
     if (n < 0) return 0;
     const std::uint64_t before = of_payload();
@@ -103,7 +104,7 @@ std::uint64_t tcp_stream::push(std::size_t& budget) {
     msghdr message{};
     message.msg_iov = pieces;
     message.msg_iovlen = count;
-    const ssize_t n = ::sendmsg(socket_.file(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    const ssize_t n = ::sendmsg(socket_.file(), &message, flags);
     if (n < 0) {
       if (would_block(errno)) return moved;
       throw stream_broken{text_of(errno)};

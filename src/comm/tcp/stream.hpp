@@ -62,8 +62,8 @@ class tcp_stream {
   [[nodiscard]] outgoing_frame& outgoing() noexcept { return out_; }
   void start() noexcept { busy_ = true; }
   /// Sends what goes of the frame; returns the bytes of its payload that went. Not busy any more when that was all.
-  /// At most `budget` bytes, which are taken off it.
-  std::uint64_t push(std::size_t& budget);
+  /// At most `budget` bytes, which are taken off it. `more`: another frame follows at once, which the system waits for.
+  std::uint64_t push(std::size_t& budget, bool more);
 
   // In.
   /// The next header if all of it and what leads to its payload is here: they stay until they are consumed. Throws

@@ -39,6 +39,7 @@ class tcp_transport final : public request_owner {
   bool native(const native_call&, request&) { return false; }
   bool test(request& r) { return mesh_->test(group_, r); }
   void cancel(request& r) noexcept override { mesh_->cancel(group_, r); }
+  bool move_buffer(request& r, std::byte* to) noexcept override { return mesh_->move_buffer(group_, r, to); }
   void notify(int peer, const notice& message) { mesh_->notify(group_, peer, message); }
   bool poll(notice& message) { return group_.hear(message); }
   void pause(clock::time_point until) { mesh_->pause(group_, until); }

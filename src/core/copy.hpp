@@ -1,4 +1,4 @@
-// Copies between private and shared memory.
+// Copies of large pieces of memory.
 #pragma once
 
 #include <cstddef>
