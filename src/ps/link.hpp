@@ -1,9 +1,11 @@
-// Frames between the processes of a job, over any transport: many small words in one message, large ones in several.
+// Frames between the processes of a job, over any transport: many small words in one message, large values by
+// themselves.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
-#include <map>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -19,7 +21,8 @@ inline constexpr int ticks_a_retry = 10;
 
 /// The tags of the parameter server's messages.
 inline constexpr std::uint32_t frame_tag = 15001;
-inline constexpr std::uint32_t part_tag = 15002;
+inline constexpr std::uint32_t announcement_tag = 15002;
+inline constexpr std::uint32_t payload_tag = 15003;
 
 /// Frames to one process that its transport has not taken: so many that it always has some, and so few that they are in
 /// a cache when they are filled again. Who sends much asks for it.
@@ -28,10 +31,11 @@ inline constexpr std::size_t frames_at_once = 6;
 /// This process' words to all others of a group, and theirs to it; places are ranks. Used by one thread.
 ///
 /// What goes to one place waits in a frame until it is full or `ship`ped, so that small words share the cost of a
-/// message. Frames keep their order; parts of a large one may be overtaken.
+/// message. Frames keep their order. A payload that is larger than a frame is announced, by a frame of its head alone,
+/// and follows as one message, from where it lies to where it belongs; others may overtake it.
 class frame_link {
  public:
-  /// No frame is larger, in bytes: tcp sends as much unasked.
+  /// No frame is larger, in bytes: transports send as much unasked.
   static constexpr std::size_t frame_limit = 65536;
 
   explicit frame_link(any_transport& over);
@@ -40,16 +44,31 @@ class frame_link {
 
   /// What frames say of their sender from now on.
   void introduce(const frame_head& head) noexcept { head_ = head; }
-  void send(const member& to, const message& what);
+  /// The payload is taken before it returns, or `lent`: then it stays where it is until it is given back.
+  void send(const member& to, const message& what, bool lent = false);
+  /// Lent payloads of that range, up to that number, are their owner's again: what still goes of them goes from a copy.
+  void give_back(range_id range, std::uint64_t number);
+  /// The same of all that is lent.
+  void give_back();
+  /// That one lies there from now on.
+  void move_lent(range_id range, std::uint64_t number, std::span<std::byte> to) noexcept;
+  /// Asked, when a large payload is about to come, where it belongs; null: anywhere.
+  using placing = std::function<std::byte*(const announced_message&)>;
+  void place_by(placing where) { where_ = std::move(where); }
+  /// What still comes there goes elsewhere: the memory is its owner's again.
+  void leave(const std::byte* place);
   /// Sends what waits for that place, or for all.
   void ship(place to);
   void ship();
   /// Bytes that wait for that place in the frame to come, and frames that are not yet taken by the transport.
   [[nodiscard]] std::size_t waiting(place to) const noexcept { return peers_[to].open ? peers_[to].open->used : 0; }
   [[nodiscard]] std::uint32_t words(place to) const noexcept { return peers_[to].open ? peers_[to].words : 0; }
-  [[nodiscard]] std::size_t under_way(place to) const noexcept { return peers_[to].flying.size(); }
+  [[nodiscard]] std::size_t under_way(place to) const noexcept {
+    return peers_[to].flying.size() + peers_[to].leaving.size();
+  }
 
-  /// Makes progress; calls `hear(frame)` for what has come, at most `most` frames. False when nothing has.
+  /// Makes progress; calls `hear(frame, apart)` for what has come, at most `most` frames: `apart` is the payload of one
+  /// that is only its head. False when nothing has.
   template <class Hear>
   bool poll(const Hear& hear, int most = 8) {
     advance();
@@ -58,13 +77,14 @@ class frame_link {
       incoming& next = *posted_.front();
       if (!over_.test(next.r)) break;
       any = true;
-      hear(std::span<const std::byte>(next.data.data(), next.r.received));
+      hear(std::span<const std::byte>(next.data.data(), next.r.received), std::span<const std::byte>());
       repost(posted_);
     }
-    while (over_.test(parts_.front()->r)) {
+    if (look_for_announcements()) any = true;
+    while (const auto come = take_arrival()) {
       any = true;
-      if (const auto* const whole = take_part(*parts_.front())) hear(std::span<const std::byte>(*whole));
-      repost(parts_);
+      hear(std::span<const std::byte>(come->head), std::span<const std::byte>(come->r.data, come->r.bytes));
+      keep(std::move(come->own));
     }
     return any;
   }
@@ -87,7 +107,26 @@ class frame_link {
     request r;  // after the memory: it is taken back first
   };
   struct incoming {
-    buffer<std::byte> data{frame_limit};
+    explicit incoming(std::size_t bytes) : data(bytes) {}
+    buffer<std::byte> data;
+    request r;
+  };
+  using announcement = std::array<std::byte, frame_head_bytes + message_head_bytes>;
+  // A large payload that goes.
+  struct departure {
+    announcement head;
+    range_id range = 0;
+    std::uint64_t number = 0;
+    bool lent = false;
+    buffer<std::byte> own;  // it lies here, or is lent
+    request announced;
+    request body;
+  };
+  // And one that comes.
+  struct arrival {
+    announcement head;
+    buffer<std::byte> own;  // it goes here, or to a place that was given
+    bool begun = false;
     request r;
   };
   struct neighbour {
@@ -96,35 +135,39 @@ class frame_link {
     std::uint32_t words = 0;        // in it
     std::deque<std::unique_ptr<outgoing>> flying;
     bool gone = false;
-    // The large frame that comes from there.
-    std::uint64_t coming = 0;
-    std::uint64_t come = 0;
-    std::vector<std::byte> large;
-  };
-  struct part_head {
-    std::uint64_t number;
-    std::uint64_t total;
-    std::uint64_t offset;
-    std::uint64_t zero;
+    std::deque<std::unique_ptr<departure>> leaving;
+    std::deque<std::unique_ptr<arrival>> arriving;  // as they were announced, which is how they come
   };
 
   void advance();
   [[nodiscard]] bool has_news() const noexcept;
   void start(place to, std::unique_ptr<outgoing> frame, std::uint32_t tag);
   std::unique_ptr<outgoing> fresh();
-  void send_large(const member& to, const message& what);
-  void post(std::deque<std::unique_ptr<incoming>>& to, std::uint32_t tag, int count);
+  void send_large(const member& to, const message& what, bool lent);
+  void post(std::deque<std::unique_ptr<incoming>>& to, std::uint32_t tag, std::size_t bytes, int count);
   void repost(std::deque<std::unique_ptr<incoming>>& in);
-  [[nodiscard]] const std::vector<std::byte>* take_part(const incoming& part);
+  bool look_for_announcements();
+  void begin_arrivals(neighbour& from, place at);
+  [[nodiscard]] std::unique_ptr<arrival> take_arrival();
+  void give_back(departure& one);
+  template <class Change>
+  void for_each_lent(const Change& change);
+  buffer<std::byte> room_for(std::size_t bytes);
+  void keep(buffer<std::byte> memory);
 
   any_transport& over_;
   frame_head head_;
   std::vector<neighbour> peers_;
   std::vector<place> flying_to_;
+  std::vector<place> arriving_from_;
+  std::size_t lent_ = 0;  // departures of what is lent
+  bool lends_;            // the transport can give back what it was lent
+  placing where_;
   std::vector<std::unique_ptr<outgoing>> free_;
   std::deque<std::unique_ptr<incoming>> posted_;  // in the order in which they wait
-  std::deque<std::unique_ptr<incoming>> parts_;
-  std::uint64_t next_large_ = 1;
+  std::deque<std::unique_ptr<incoming>> announcements_;
+  std::size_t stuck_ = 0;                 // of these, at most: the dead may have begun one
+  std::vector<buffer<std::byte>> spare_;  // memory of large payloads
 };
 
 }  // namespace muster::inline v0::ps::detail

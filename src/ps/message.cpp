@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "../core/copy.hpp"
+
 namespace muster::inline v0::ps {
 namespace {
 
@@ -32,6 +34,10 @@ struct wire_entry {
 static_assert(sizeof(wire_entry) == log_entry_head_bytes);
 
 }  // namespace
+
+void detail::copy_payload(std::span<const std::byte> payload, std::byte* to) noexcept {
+  muster::detail::copy_bytes(to, payload.data(), payload.size());
+}
 
 void encode(const frame_head& head, std::span<std::byte, frame_head_bytes> to) noexcept {
   const wire_frame wire{frame_magic, head.from.at, head.from.incarnation, head.to, head.map_version, head.clock};

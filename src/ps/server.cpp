@@ -27,7 +27,7 @@ server::server(member self, const protocol_settings& settings, range_storage& va
 
 // ---- frames ----
 
-void server::hear(std::span<const std::byte> frame, clock::time_point now) {
+void server::hear(std::span<const std::byte> frame, clock::time_point now, std::span<const std::byte> apart) {
   if (fenced_) return;
   const auto head = decode_head(frame);
   if (!head || (head->to != 0 && head->to != self_.incarnation)) return;
@@ -41,7 +41,7 @@ void server::hear(std::span<const std::byte> frame, clock::time_point now) {
   heard_.hear(head->from, now);
   if (!suspects_.empty()) suspects_.erase(head->from);
   message said;
-  message_reader in(frame.subspan(frame_head_bytes));
+  message_reader in(frame.subspan(frame_head_bytes), apart);
   if (from_worker) {
     while (in.next(said)) hear_worker(head->from, said, now);
     if (clocks_.hear(head->from, head->clock)) clocks_moved(now);

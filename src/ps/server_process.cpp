@@ -26,9 +26,15 @@ server_process::server_process(member self, const job_options& options, const pr
       files_(std::move(files)),
       newest_(map),
       self_(self.at) {
-  if (options.update_threads > 0) threads_.emplace(values_, shown_, options.update_threads, layout.ranges());
+  if (options.update_threads > 0)
+    threads_.emplace(values_, shown_, options.update_threads, layout.ranges());
+  else
+    values_.before_change([this](range_id range) { link_.give_back(range, ~std::uint64_t{0}); });
   if (map.has_server(self)) core_.emplace(self, protocol_, storage(), *this, map);
 }
+
+// Its tables go.
+server_process::~server_process() { link_.give_back(); }
 
 // What the map makes of this server, which begins, leaves or is fenced.
 void server_process::learn(const shard_map& map, clock::time_point now) {
@@ -91,7 +97,7 @@ bool server_process::serve_ranges() {
   deserted_since_ = clock::now();
   for (int idle = 0; !stopped_; ++idle) {
     const auto now = clock::now();
-    const bool heard = link_.poll([&](std::span<const std::byte> frame) { core_->hear(frame, now); });
+    const bool heard = link_.poll([&](auto frame, auto apart) { core_->hear(frame, now, apart); });
     if (now >= next_tick) {
       next_tick = now + protocol_.retry / ticks_a_retry;
       tick(now);
@@ -143,7 +149,7 @@ void server_process::end_if_deserted(clock::time_point now) {
 bool server_process::stand_by() {
   while (!is_over()) {
     if (stopped_) return false;
-    link_.poll([&](std::span<const std::byte> frame) { hear_goodbye(frame); });
+    link_.poll([&](auto frame, auto) { hear_goodbye(frame); });
     const auto now = clock::now();
     tick(now);
     if (const auto* const own = newest_.server(self_); own != nullptr && !own->leaving) {

@@ -22,6 +22,9 @@ class server_process final : public server_outlet {
   server_process(member self, const job_options& options, const protocol_settings& protocol, const table_layout& layout,
                  any_transport& over, frame_link& link, map_keeper& keeper, const shard_map& map,
                  std::unique_ptr<range_files> files);
+  server_process(const server_process&) = delete;
+  server_process& operator=(const server_process&) = delete;
+  ~server_process() override;
 
   /// Serves as long as the map names it, and stands by else; until the job is over.
   void serve();
@@ -31,7 +34,11 @@ class server_process final : public server_outlet {
   [[nodiscard]] std::uint64_t shown() const noexcept { return shown_.name(); }
 
  private:
-  void send(const member& to, const message& what) override { link_.send(to, what); }
+  // Values go from where they lie, and from a copy when they are about to change.
+  void send(const member& to, const message& what) override {
+    const bool lends = what.what == message_kind::values && !threads_ && values_.reads_in_place(what.range, what);
+    link_.send(to, what, lends);
+  }
   [[nodiscard]] bool has_room(const member& to) const override { return link_.under_way(to.at) < frames_at_once; }
   void swap(std::uint64_t expected, const shard_map& next) override { keeper_.swap(expected, next); }
   void look_for_map() override {}  // the keeper watches

@@ -6,6 +6,7 @@
 #include <muster/core/error.hpp>
 #include <muster/core/log.hpp>
 
+#include "../core/copy.hpp"
 #include "bytes.hpp"
 
 namespace muster::inline v0::ps::detail {
@@ -59,8 +60,13 @@ buffer<float> tables::made_for(range_id range) const {
   return buffer<float>(where.size * (1 + updates_[where.table]->states()), shown_.memory());
 }
 
-void tables::reset(range_id range) {
+void tables::begin_change(range_id range) {
+  if (before_change_) before_change_(range);
   shown_.begin(range);
+}
+
+void tables::reset(range_id range) {
+  begin_change(range);
   shown_.place(range, {});
   kept_[range] = {};
 }
@@ -166,7 +172,7 @@ std::span<const float> tables::values_of(range_id range, const log_entry& entry)
 void tables::apply(range_id range, const log_entry& entry) {
   auto& kept = of(range);
   const auto& where = layout_.range(range);
-  shown_.begin(range);
+  begin_change(range);
   if (entry.what == log_entry::kind::fold) {
     const auto found = kept.sums.find(entry.clock);
     if (found == kept.sums.end()) return;
@@ -187,7 +193,8 @@ void tables::apply(range_id range, const log_entry& entry) {
   const bool replaces = entry.flags == assigns;
   const float scale = entry.scale * entry.weight;
   if (where.size != 0 && replaces) {
-    std::memcpy(kept.dense.data() + entry.offset, entry.payload.data(), entry.payload.size());
+    muster::detail::copy_bytes(reinterpret_cast<std::byte*>(kept.dense.data() + entry.offset), entry.payload.data(),
+                               entry.payload.size());
     return;
   }
   const auto values = values_of(range, entry);
@@ -319,7 +326,7 @@ bool tables::load(range_id range, std::span<const std::byte> saved) {
     }
   }
   if (!in.whole()) return false;
-  shown_.begin(range);
+  begin_change(range);
   kept_[range] = std::move(read);
   if (where.size != 0) shown_.place(range, std::as_const(kept_[range].dense).span().first(dense == 0 ? 0 : where.size));
   return true;

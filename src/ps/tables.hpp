@@ -1,6 +1,7 @@
 // The values that a server keeps: dense ranges as arrays, sparse ones as rows under keys.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -29,6 +30,12 @@ class tables final : public range_storage {
   /// Makes the range if it is needed for the first time. Then `apply` takes no more memory of others than what its
   /// table's rows and sums need, and ranges may be changed by a thread each.
   void prepare(range_id range) { (void)of(range); }
+  /// Tells of each change of a range before it is made, for whoever still reads what `read` gave.
+  void before_change(std::function<void(range_id)> tell) { before_change_ = std::move(tell); }
+  /// Whether what `read` gives for that is where the values lie, until they change.
+  [[nodiscard]] bool reads_in_place(range_id range, const message& pull) const {
+    return pull.flags != saves && layout_.range(range).size != 0;
+  }
   [[nodiscard]] bool accepts(range_id range, const message& asked) const override;
   void apply(range_id range, const log_entry& entry) override;
   [[nodiscard]] std::span<const std::byte> read(range_id range, const message& pull) override;
@@ -52,6 +59,7 @@ class tables final : public range_storage {
   };
 
   kept_range& of(range_id range);
+  void begin_change(range_id range);
   void update_dense(range_id range, kept_range& kept, std::size_t offset, std::span<const float> pushed, float scale);
   void update_row(range_id range, kept_range& kept, std::uint64_t key, std::span<const float> pushed, float scale);
   [[nodiscard]] const row_shape& shape_of(range_id range) const { return shapes_[layout_.range(range).table]; }
@@ -69,6 +77,7 @@ class tables final : public range_storage {
   std::vector<row_shape> shapes_;                                // by table
   std::vector<kept_range> kept_;
   std::vector<std::byte> answer_;
+  std::function<void(range_id)> before_change_;
   push_codec codec_;
 };
 

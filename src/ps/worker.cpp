@@ -94,7 +94,7 @@ void worker::learn(const shard_map& map, clock::time_point now) {
 
 // ---- what servers say ----
 
-void worker::hear(std::span<const std::byte> frame, clock::time_point now) {
+void worker::hear(std::span<const std::byte> frame, clock::time_point now, std::span<const std::byte> apart) {
   if (fenced_ && !leaving_) return;
   const auto head = decode_head(frame);
   if (!head || (head->to != 0 && head->to != self_.incarnation)) return;
@@ -102,7 +102,7 @@ void worker::hear(std::span<const std::byte> frame, clock::time_point now) {
   if (!map_.has_server(head->from)) return;
   heard_.hear(head->from, now);
   message said;
-  message_reader in(frame.subspan(frame_head_bytes));
+  message_reader in(frame.subspan(frame_head_bytes), apart);
   while (in.next(said)) hear_one(head->from, said, now);
 }
 

@@ -6,6 +6,8 @@
 #include <muster/core/codec/error_feedback.hpp>
 #include <muster/core/events.hpp>
 
+#include "../core/copy.hpp"
+
 namespace muster::inline v0::ps::detail {
 namespace {
 
@@ -29,12 +31,23 @@ worker_process::worker_process(member self, const job_options& options, const pr
       versions_(layout.ranges(), 0),
       codec_(options.compress),
       cache_(layout, options.pull_cache),
-      residuals_(layout.ranges()) {}
+      residuals_(layout.ranges()) {
+  link_.place_by([this](const announced_message& answer) { return place_of(answer); });
+}
+
+// What it pushed and what it pulls are its callers': the link has them no longer than it does.
+worker_process::~worker_process() {
+  link_.place_by({});
+  for (const auto& [number, to] : targets_) {
+    if (to.placed) link_.leave(reinterpret_cast<const std::byte*>(to.out));
+  }
+  link_.give_back();
+}
 
 // ---- out ----
 
 void worker_process::send(const member& to, const message& what) {
-  link_.send(to, what);
+  link_.send(to, what, what.what == message_kind::push);
   if (link_.waiting(to.at) >= ship_at || link_.words(to.at) >= ship_at_words) link_.ship(to.at);
 }
 
@@ -161,7 +174,7 @@ void worker_process::pull_part(pending& to, range_id range, const message& what,
   to.pull_->numbers.push_back(number);
   ++to.pull_->left;
   target& made = targets_[number];
-  made = {to.pull_.get(), out, std::move(rows), width, bytes, core_.clock_now(), what.offset, {}, nullptr};
+  made = {to.pull_.get(), out, std::move(rows), width, bytes, core_.clock_now(), what.offset, {}, nullptr, false};
   if (cache_.is_on() && width > 0) {
     made.keys.resize(what.count);
     std::memcpy(made.keys.data(), what.payload.data(), what.payload.size());
@@ -199,8 +212,20 @@ void worker_process::acknowledged(range_id range, std::uint64_t sequence, std::u
 }
 
 void worker_process::drop(range_id range, std::uint64_t sequence) {
+  link_.give_back(range, sequence);
   auto& own = own_[range];
   while (!own.empty() && own.front().sequence <= sequence) own.pop_front();
+}
+
+// Large values of a dense table go straight to who asked for them. Of two answers one does.
+std::byte* worker_process::place_of(const announced_message& answer) {
+  if (answer.what.what != message_kind::values) return nullptr;
+  const auto found = targets_.find(answer.what.number);
+  if (found == targets_.end()) return nullptr;
+  auto& to = found->second;
+  if (to.saved != nullptr || to.width != 0 || to.bytes != answer.bytes || to.placed) return nullptr;
+  to.placed = true;
+  return reinterpret_cast<std::byte*>(to.out);
 }
 
 void worker_process::answered(std::uint64_t pull, const message& values) {
@@ -211,7 +236,11 @@ void worker_process::answered(std::uint64_t pull, const message& values) {
     to.saved->assign(values.payload.begin(), values.payload.end());
   } else if (values.payload.size() == to.bytes) {
     if (to.width == 0) {
-      std::memcpy(to.out, values.payload.data(), to.bytes);
+      auto* const out = reinterpret_cast<std::byte*>(to.out);
+      if (values.payload.data() != out) {
+        if (to.placed) link_.leave(out);
+        muster::detail::copy_bytes(out, values.payload.data(), to.bytes);
+      }
       cache_.keep(values.range, to.offset, std::span(to.out, to.bytes / sizeof(float)), to.asked, values.version);
     } else {
       const std::size_t row = to.width * sizeof(float);
@@ -231,7 +260,7 @@ void worker_process::answered(std::uint64_t pull, const message& values) {
 
 void worker_process::progress() {
   now_ = clock::now();
-  link_.poll([&](std::span<const std::byte> frame) { core_.hear(frame, now_); });
+  link_.poll([&](auto frame, auto apart) { core_.hear(frame, now_, apart); });
   if (const auto map = keeper_.take()) core_.learn(*map, now_);
   if (now_ >= next_tick_) {
     next_tick_ = now_ + protocol_.retry / ticks_a_retry;
@@ -264,6 +293,7 @@ void worker_process::release(pending& one) noexcept {
     for (const auto number : one.pull_->numbers) {
       if (const auto found = targets_.find(number); found != targets_.end()) {
         asked_bytes_ -= found->second.bytes;
+        if (found->second.placed) link_.leave(reinterpret_cast<const std::byte*>(found->second.out));
         targets_.erase(found);
       }
       core_.forget(number);
@@ -279,6 +309,7 @@ void worker_process::release(pending& one) noexcept {
     const auto at =
         std::find_if(own.begin(), own.end(), [&](const owned& each) { return each.sequence > part.sequence; });
     const auto made = own.insert(at, {part.sequence, {payload.begin(), payload.end()}});
+    link_.move_lent(part.range, part.sequence, made->bytes);
     core_.move_payload(part.range, part.sequence, made->bytes);
   };
   keep(one.first_);

@@ -32,6 +32,9 @@ class worker_process final : public worker_outlet {
  public:
   worker_process(member self, const job_options& options, const protocol_settings& protocol, const table_layout& layout,
                  frame_link& link, map_keeper& keeper, const shard_map& map);
+  worker_process(const worker_process&) = delete;
+  worker_process& operator=(const worker_process&) = delete;
+  ~worker_process() override;
 
   // ---- for the client ----
   [[nodiscard]] const table_layout& layout() const noexcept { return layout_; }
@@ -91,6 +94,7 @@ class worker_process final : public worker_outlet {
     std::size_t offset = 0;                   // dense
     std::vector<std::uint64_t> keys;          // sparse, for the cache
     std::vector<std::byte>* saved = nullptr;  // of a checkpoint: any length
+    bool placed = false;                      // an answer comes straight to `out`
   };
   struct owned {
     std::uint64_t sequence;
@@ -102,6 +106,7 @@ class worker_process final : public worker_outlet {
   void acknowledged(range_id range, std::uint64_t sequence, std::uint32_t age) override;
   void covered(range_id range, std::uint64_t sequence) override { drop(range, sequence); }
   void answered(std::uint64_t pull, const message& values) override;
+  [[nodiscard]] std::byte* place_of(const announced_message& answer);
   void drop(range_id range, std::uint64_t sequence);
   void push_kept(pending& to, range_id range, const message& what);
   void ship();

@@ -42,6 +42,15 @@ inline int check_ps(std::span<const std::uint8_t> data) {
             "a message is not written as it was read");
     at += size;
   }
+  // The same with the rest behind the head of the first message as a payload that came by itself.
+  constexpr auto heads = ps::frame_head_bytes + ps::message_head_bytes;
+  if (bytes.size() > heads) {
+    const auto apart = bytes.subspan(heads);
+    ps::message_reader alone(bytes.subspan(ps::frame_head_bytes, ps::message_head_bytes), apart);
+    if (alone.next(said))
+      require(said.payload.data() == apart.data() && said.payload.size() == apart.size() && alone.whole(),
+              "a payload that came by itself is another");
+  }
   return messages;
 }
 

@@ -70,6 +70,42 @@ TEST_CASE("pushes of many workers add up, in slices of any size") {
   });
 }
 
+// Large values are lent to the transport: what is dropped unfinished has its memory back at once, and pushes count.
+TEST_CASE("pushes and pulls of large values may be dropped under way") {
+  constexpr std::size_t size = ps::table_layout::largest_range + 100000;  // 1.4 MB, in two messages
+  constexpr int steps = 30;
+  for (const auto over : fabrics()) {
+    for (const int servers : {1, 2}) {
+      CAPTURE(static_cast<int>(over), servers);
+      auto options = patient({.tables = {{.name = "w", .size = size, .ranges = 2}}, .servers = servers});
+      options.replicas = servers - 1;
+      run_job(over, 2, options, [&](ps::job& job, muster::group& workers) {
+        auto& tables = job.tables();
+        muster::random_stream draw(static_cast<std::uint64_t>(workers.rank()) + 4711);
+        for (int step = 0; step < steps; ++step) {
+          std::vector<float> ones(size, 1.0f), found(size);
+          {
+            auto push = tables.push_async(0, ones);
+            auto pull = tables.pull_async(0, found);
+            for (auto turns = draw.below(4); turns > 0; --turns) tables.progress();
+            if (draw.below(3) == 0) pull.wait();
+          }
+          std::fill(ones.begin(), ones.end(), 1e6f);
+          std::fill(found.begin(), found.end(), -1.0f);
+          for (auto turns = draw.below(3); turns > 0; --turns) tables.progress();
+          require(std::ranges::count(found, -1.0f) == static_cast<std::ptrdiff_t>(size),
+                  "nobody writes there any more");
+        }
+        tables.flush();
+        muster::barrier(workers);
+        std::vector<float> found(size);
+        tables.pull(0, found);
+        require(std::ranges::count(found, 2.0f * steps) == static_cast<std::ptrdiff_t>(size), "all pushes, each once");
+      });
+    }
+  }
+}
+
 TEST_CASE("rows under keys add up, and are what they were said to be before the first push") {
   const auto over = GENERATE(from_range(fabrics()));
   const auto replicas = static_cast<std::uint32_t>(GENERATE(0, 1));

@@ -37,10 +37,10 @@ TEST_CASE("messages of all sizes arrive whole, small ones in their order") {
       link.introduce({.from = {static_cast<ps::place>(world.rank()), 1}, .map_version = 1});
       muster::random_stream draw(static_cast<std::uint64_t>(world.rank()) + 20261123);
       std::vector<std::uint64_t> heard(ranks, 0), last_small(ranks, 0);
-      const auto hear = [&](std::span<const std::byte> frame) {
+      const auto hear = [&](std::span<const std::byte> frame, std::span<const std::byte> apart) {
         const auto head = ps::decode_head(frame);
         require(head.has_value() && head->to == 1, "a frame has the head that its sender gave it");
-        ps::message_reader in(frame.subspan(ps::frame_head_bytes));
+        ps::message_reader in(frame.subspan(ps::frame_head_bytes), apart);
         ps::message said;
         while (in.next(said)) {
           const auto from = static_cast<int>(head->from.at);
@@ -80,6 +80,106 @@ TEST_CASE("messages of all sizes arrive whole, small ones in their order") {
   }
 }
 
+// The owner of what was lent has it back before it has gone, and writes something else there.
+TEST_CASE("what was lent and given back goes on from a copy") {
+  constexpr std::size_t size = 3 * ps::detail::frame_link::frame_limit + 100;
+  constexpr std::uint64_t count = 40;
+  for (const auto over : fabrics()) {
+    CAPTURE(static_cast<int>(over));
+    test::run_ranks(over, 2, [&](muster::group& world) {
+      ps::detail::frame_link link(world.transport());
+      link.introduce({.from = {static_cast<ps::place>(world.rank()), 1}, .map_version = 1});
+      muster::random_stream draw(static_cast<std::uint64_t>(over) + 20261124);
+      const auto until = muster::deadline_after(muster::seconds(60));
+      if (world.rank() == 0) {
+        std::vector<std::vector<std::byte>> lent;
+        for (std::uint64_t number = 1; number <= count; ++number) {
+          lent.push_back(payload_of(0, number, size));
+          link.send({1, 1}, {.what = ps::message_kind::push, .range = 7, .number = number, .payload = lent.back()},
+                    true);
+          for (auto turns = draw.below(4); turns > 0; --turns) (void)link.poll([](auto, auto) {});
+          if (draw.below(3) == 0) {
+            auto moved = lent.back();
+            link.move_lent(7, number, moved);
+            lent.back().swap(moved);  // and the old memory goes
+          }
+          if (draw.below(4) != 0) continue;
+          link.give_back(7, number);
+          lent.clear();
+        }
+        link.give_back();
+        lent.clear();
+        while (!link.is_idle() && muster::clock::now() < until) (void)link.poll([](auto, auto) {});
+        require(link.is_idle(), "all goes");
+      } else {
+        std::uint64_t heard = 0;
+        while (heard < count && muster::clock::now() < until) {
+          (void)link.poll([&](std::span<const std::byte> frame, std::span<const std::byte> apart) {
+            ps::message_reader in(frame.subspan(ps::frame_head_bytes), apart);
+            ps::message said;
+            while (in.next(said)) {
+              ++heard;
+              require(said.number == heard, "large ones keep their order, too");
+              require(std::ranges::equal(said.payload, payload_of(0, said.number, size)), "it is what was sent");
+            }
+          });
+        }
+        require(heard == count, "all come");
+      }
+      muster::barrier(world);
+    });
+  }
+}
+
+// Values come to the place that is named for them, until it is left.
+TEST_CASE("a large payload comes to its place, and nobody writes there when that was left") {
+  constexpr std::size_t size = 5 * ps::detail::frame_link::frame_limit;
+  constexpr std::uint64_t count = 30;
+  for (const auto over : fabrics()) {
+    CAPTURE(static_cast<int>(over));
+    test::run_ranks(over, 2, [&](muster::group& world) {
+      ps::detail::frame_link link(world.transport());
+      link.introduce({.from = {static_cast<ps::place>(world.rank()), 1}, .map_version = 1});
+      const auto until = muster::deadline_after(muster::seconds(60));
+      if (world.rank() == 0) {
+        for (std::uint64_t number = 1; number <= count; ++number)
+          link.send({1, 1},
+                    {.what = ps::message_kind::values, .number = number, .payload = payload_of(0, number, size)});
+        while (!link.is_idle() && muster::clock::now() < until) (void)link.poll([](auto, auto) {});
+      } else {
+        muster::random_stream draw(static_cast<std::uint64_t>(over) + 20261125);
+        const bool places = world.transport().abilities().moves_buffers;
+        std::vector<std::vector<std::byte>> room(count + 1, std::vector<std::byte>(size));
+        link.place_by([&](const ps::announced_message& what) -> std::byte* {
+          require(what.bytes == size, "it is said how much comes");
+          return what.what.number % 3 == 0 ? nullptr : room[what.what.number].data();
+        });
+        std::uint64_t heard = 0;
+        while (heard < count && muster::clock::now() < until) {
+          (void)link.poll([&](std::span<const std::byte> frame, std::span<const std::byte> apart) {
+            ps::message_reader in(frame.subspan(ps::frame_head_bytes), apart);
+            ps::message said;
+            while (in.next(said)) {
+              ++heard;
+              auto& place = room[said.number];
+              const bool left = place.empty();
+              const bool there = said.payload.data() == place.data();
+              require(there == (places && !left && said.number % 3 != 0), "it lies where it should");
+              if (!left) require(std::ranges::equal(said.payload, payload_of(0, said.number, size)), "what was sent");
+            }
+          });
+          if (heard < count && draw.below(40) == 0) {  // nobody wants it any more: its memory goes
+            link.leave(room[heard + 1].data());
+            std::vector<std::byte>().swap(room[heard + 1]);
+          }
+        }
+        require(heard == count, "all come");
+      }
+      muster::barrier(world);
+    });
+  }
+}
+
 TEST_CASE("nobody sleeps beside a frame that has come") {
   constexpr int frames = 100;  // more than are looked at in a turn, and so few bytes that all fit on their way
   constexpr std::size_t size = 200;
@@ -98,7 +198,7 @@ TEST_CASE("nobody sleeps beside a frame that has come") {
         // Over some transports they are taken when the other looks.
         const auto wait = [&](double seconds) {
           const auto until = muster::deadline_after(muster::seconds(seconds));
-          while (!link.is_idle() && muster::clock::now() < until) (void)link.poll([](auto) {});
+          while (!link.is_idle() && muster::clock::now() < until) (void)link.poll([](auto, auto) {});
         };
         wait(0.2);
         all_sent = true;
@@ -109,7 +209,7 @@ TEST_CASE("nobody sleeps beside a frame that has come") {
       while (!all_sent) std::this_thread::yield();
       int heard = 0, in_vain = 0;
       while (heard < frames && in_vain < 3) {
-        (void)link.poll([&](auto) { ++heard; });
+        (void)link.poll([&](auto, auto) { ++heard; });
         if (heard == frames) break;
         const auto until = muster::deadline_after(muster::seconds(5));
         link.pause(until);

@@ -63,6 +63,30 @@ TEST_CASE("a frame comes back as it was") {
   }
 }
 
+TEST_CASE("a payload may come by itself, behind the head of its message") {
+  const std::vector<std::byte> payload(40, std::byte{7});
+  const ps::message sent{.what = ps::message_kind::push, .range = 3, .count = 10, .number = 5, .payload = payload};
+  std::vector<std::byte> frame(ps::frame_head_bytes + ps::message_head_bytes);
+  ps::encode(ps::frame_head{{7, 2}, 1, 11, 13}, std::span(frame).first<ps::frame_head_bytes>());
+  ps::encode_head(sent, payload.size(), frame.data() + ps::frame_head_bytes);
+  const auto head = std::span<const std::byte>(frame).subspan(ps::frame_head_bytes);
+  const auto announced = ps::decode_announced(head.first<ps::message_head_bytes>());
+  REQUIRE(announced);
+  CHECK(announced->bytes == payload.size());
+  CHECK(announced->what.number == 5);
+  ps::message said;
+  ps::message_reader in(head, payload);
+  REQUIRE(in.next(said));
+  CHECK(said.payload.data() == payload.data());
+  CHECK(said.payload.size() == payload.size());
+  CHECK(said.range == 3);
+  CHECK_FALSE(in.next(said));
+  CHECK(in.whole());
+  // Of another length it is not its payload, and without one there is none.
+  CHECK_FALSE(ps::message_reader(head, std::span(payload).first(39)).next(said));
+  CHECK_FALSE(ps::message_reader(head).next(said));
+}
+
 TEST_CASE("no bytes are taken for more than they are") {
   muster::random_stream draw(6);
   for (int trial = 0; trial < 20000; ++trial) {

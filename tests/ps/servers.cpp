@@ -1,5 +1,6 @@
 // Servers that come, go and fail while a job runs, and update functions of one's own.
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <stdexcept>
@@ -71,9 +72,14 @@ TEST_CASE("one that stands by takes the place of a server that is gone") {
   const auto store = std::make_shared<muster::any_store>(std::make_unique<muster::memory_store>());
   auto options = patient({.tables = {{.name = "w", .size = 30000, .ranges = 8}}, .servers = 2, .replicas = 1});
   options.standby = 1;
+  std::atomic<int> begun{0};
   test::run_ranks(test::fabric::local, 4, [&](muster::group& world) {
     ps::job job(world, options, store);
-    if (world.rank() == 1) return;  // which tells the others
+    ++begun;
+    if (world.rank() == 1) {
+      while (begun < 4) std::this_thread::yield();
+      return;  // which tells the others
+    }
     if (job.is_server()) return job.serve();
     auto& tables = job.tables();
     std::vector<float> ones(30000, 1.0f), found(30000);

@@ -73,7 +73,7 @@ class run {
     time paused_until{};
     std::uint64_t cut = 0;  // from the places of these bits
     virtual ~process() = default;
-    virtual void hear(std::span<const std::byte> frame) = 0;
+    virtual void hear(std::span<const std::byte> frame, std::span<const std::byte> apart) = 0;
     virtual void learn(const ps::shard_map& map) = 0;
     virtual void tick() = 0;
     virtual void swap_failed() {}
@@ -102,8 +102,8 @@ class run {
     void load(ps::range_id range, std::uint64_t epoch) override { in.load(who, range, epoch); }
     void show(ps::range_id range, const ps::shown_range& what) override { shown[range] = what; }
     void show_slowest(std::uint64_t clock) override { slowest = clock; }
-    void hear(std::span<const std::byte> frame) override {
-      core.hear(frame, in.now_);
+    void hear(std::span<const std::byte> frame, std::span<const std::byte> apart) override {
+      core.hear(frame, in.now_, apart);
       if (in.chance(0.7)) core.flush();
     }
     void learn(const ps::shard_map& map) override { core.learn(map, in.now_); }
@@ -144,7 +144,9 @@ class run {
         at = memory.erase(at);
     }
     void answered(std::uint64_t pull, const ps::message& values) override { in.check_answer(*this, pull, values); }
-    void hear(std::span<const std::byte> frame) override { core.hear(frame, in.now_); }
+    void hear(std::span<const std::byte> frame, std::span<const std::byte> apart) override {
+      core.hear(frame, in.now_, apart);
+    }
     void learn(const ps::shard_map& map) override { core.learn(map, in.now_); }
     void tick() override {
       core.tick(in.now_);
@@ -186,7 +188,7 @@ class run {
   void dispatch(const event& next) {
     if (next.whose.at == ps::nobody) {
       static struct : process {
-        void hear(std::span<const std::byte>) override {}
+        void hear(std::span<const std::byte>, std::span<const std::byte>) override {}
         void learn(const ps::shard_map&) override {}
         void tick() override {}
       } the_world;
@@ -238,10 +240,16 @@ class run {
     ps::encode(ps::frame_head{from, who.incarnation, map_version, clock},
                std::span(*frame).first<ps::frame_head_bytes>());
     ps::encode(what, frame->data() + ps::frame_head_bytes);
+    // As large payloads do, some come by themselves.
+    const bool apart = !what.payload.empty() && what.number % 3 == 0;
+    constexpr auto heads = ps::frame_head_bytes + ps::message_head_bytes;
     const int copies = chance(world_.duplicates) ? 2 : 1;
     for (int i = 0; i < copies; ++i) {
       const auto slow = chance(0.05) ? draw(0, 150) : draw(0, 3);
-      after(slow, other->who, [frame](process& one) { one.hear(*frame); });
+      after(slow, other->who, [frame, apart, bytes = what.payload.size()](process& one) {
+        const std::span<const std::byte> all(*frame);
+        apart ? one.hear(all.first(heads), all.subspan(heads, bytes)) : one.hear(all, {});
+      });
     }
   }
 

@@ -130,39 +130,66 @@ inline void encode_head(const message& what, std::size_t payload, std::byte* to)
   std::memcpy(to, &wire, sizeof wire);
 }
 
+namespace detail {
+void copy_payload(std::span<const std::byte> payload, std::byte* to) noexcept;
+}  // namespace detail
+
 /// Writes all of it, `encoded_bytes(payload)` bytes.
 inline void encode(const message& what, std::byte* to) noexcept {
   encode_head(what, what.payload.size(), to);
   if (what.payload.empty()) return;
-  std::memcpy(to + message_head_bytes, what.payload.data(), what.payload.size());
+  constexpr std::size_t small = 512;  // the common ones, without a call
+  if (what.payload.size() <= small)
+    std::memcpy(to + message_head_bytes, what.payload.data(), what.payload.size());
+  else
+    detail::copy_payload(what.payload, to + message_head_bytes);
   const std::size_t end = message_head_bytes + what.payload.size();
   std::memset(to + end, 0, encoded_bytes(what.payload.size()) - end);
+}
+
+/// A message whose payload comes by itself.
+struct announced_message {
+  message what;           ///< without it
+  std::size_t bytes = 0;  ///< of it
+};
+/// Reads the head of one out of any bytes whatever.
+[[nodiscard]] inline std::optional<announced_message> decode_announced(
+    std::span<const std::byte, message_head_bytes> head) noexcept {
+  detail::wire_message wire;
+  std::memcpy(&wire, head.data(), sizeof wire);
+  if (wire.what < 1 || wire.what > static_cast<std::uint8_t>(message_kind::saved) || wire.zero[0] != 0 ||
+      wire.zero[1] != 0 || wire.bytes > most_payload)
+    return std::nullopt;
+  return announced_message{{static_cast<message_kind>(wire.what),
+                            wire.flags,
+                            wire.range,
+                            wire.offset,
+                            wire.count,
+                            wire.number,
+                            wire.version,
+                            wire.clock,
+                            wire.scale,
+                            {}},
+                           wire.bytes};
 }
 
 /// Takes the messages of a frame one by one out of any bytes whatever.
 class message_reader {
  public:
-  explicit message_reader(std::span<const std::byte> behind_head) noexcept : rest_(behind_head) {}
+  /// `apart`: the payload of the last message where it does not lie in the frame, which ends with the head of that.
+  explicit message_reader(std::span<const std::byte> behind_head, std::span<const std::byte> apart = {}) noexcept
+      : rest_(behind_head), apart_(apart) {}
 
   /// The next message, whose payload points into the frame; false at the end, or where there is none.
   [[nodiscard]] bool next(message& into) noexcept {
-    detail::wire_message wire;
-    if (rest_.size() < sizeof wire) return false;
-    std::memcpy(&wire, rest_.data(), sizeof wire);
-    if (wire.what < 1 || wire.what > static_cast<std::uint8_t>(message_kind::saved) || wire.zero[0] != 0 ||
-        wire.zero[1] != 0 || wire.bytes > most_payload || encoded_bytes(wire.bytes) > rest_.size())
-      return false;
-    into = {static_cast<message_kind>(wire.what),
-            wire.flags,
-            wire.range,
-            wire.offset,
-            wire.count,
-            wire.number,
-            wire.version,
-            wire.clock,
-            wire.scale,
-            rest_.subspan(sizeof wire, wire.bytes)};
-    rest_ = rest_.subspan(encoded_bytes(wire.bytes));
+    if (rest_.size() < message_head_bytes) return false;
+    const auto head = decode_announced(rest_.first<message_head_bytes>());
+    if (!head) return false;
+    const bool lies_apart = !apart_.empty() && rest_.size() == message_head_bytes;
+    if (lies_apart ? head->bytes != apart_.size() : encoded_bytes(head->bytes) > rest_.size()) return false;
+    into = head->what;
+    into.payload = lies_apart ? apart_ : rest_.subspan(message_head_bytes, head->bytes);
+    rest_ = rest_.subspan(lies_apart ? message_head_bytes : encoded_bytes(head->bytes));
     return true;
   }
   /// Whether all was read: else the frame is no frame.
@@ -170,6 +197,7 @@ class message_reader {
 
  private:
   std::span<const std::byte> rest_;
+  std::span<const std::byte> apart_;
 };
 
 /// What the log of a range consists of, and what goes down its chain.

@@ -121,7 +121,7 @@ class server {
   /// A swap came to nothing that is known: it is tried again.
   void swap_failed() { swapping_ = false; }
   /// A frame of any origin; what is no frame is ignored. Answers wait for `flush`.
-  void hear(std::span<const std::byte> frame, clock::time_point now);
+  void hear(std::span<const std::byte> frame, clock::time_point now, std::span<const std::byte> apart = {});
   /// Sends the acknowledgements of what was heard: one a range and worker, however many pushes.
   void flush();
   /// Time passes; about ten times in `retry`.

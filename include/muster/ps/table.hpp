@@ -71,7 +71,7 @@ struct table_range {
 class table_layout {
  public:
   /// No dense range is larger, so that a range's values are one message.
-  static constexpr std::size_t largest_range = 15 * 1024;  // elements
+  static constexpr std::size_t largest_range = 256 * 1024;  // elements
 
   /// Ranges for `servers` of them: many a server, so that the load of one that dies spreads over all. Throws
   /// configuration_error for tables that cannot be.

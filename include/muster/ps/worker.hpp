@@ -69,7 +69,7 @@ class worker {
   void move_payload(range_id range, std::uint64_t sequence, std::span<const std::byte> to) noexcept;
 
   void learn(const shard_map& map, clock::time_point now);
-  void hear(std::span<const std::byte> frame, clock::time_point now);
+  void hear(std::span<const std::byte> frame, clock::time_point now, std::span<const std::byte> apart = {});
   /// Time passes; about ten times in `retry`.
   void tick(clock::time_point now);
 
