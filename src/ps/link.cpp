@@ -58,23 +58,27 @@ void frame_link::ship(place to) {
   if (!peer.open) return;
   head_.to = peer.incarnation;
   encode(head_, peer.open->data.span().first<frame_head_bytes>());
-  start(to, std::move(peer.open), frame_tag);
+  start(to, std::move(peer.open));
 }
 
 void frame_link::ship() {
   for (place to = 0; to < peers_.size(); ++to) ship(to);
 }
 
-void frame_link::start(place to, std::unique_ptr<outgoing> frame, std::uint32_t tag) {
-  auto& peer = peers_[to];
+void frame_link::start(place to, std::unique_ptr<outgoing> frame) {
   request& r = frame->r;
   r.data = frame->data.data();
   r.bytes = frame->used;
   r.peer = static_cast<int>(to);
-  r.tag = tag;
+  r.tag = frame_tag;
   over_.send(r);
-  if (peer.flying.empty() && peer.leaving.empty()) flying_to_.push_back(to);
-  peer.flying.push_back(std::move(frame));
+  takes_off(to);
+  peers_[to].flying.push_back(std::move(frame));
+}
+
+// Something goes there from now on.
+void frame_link::takes_off(place to) {
+  if (under_way(to) == 0) flying_to_.push_back(to);
 }
 
 void frame_link::advance() {
@@ -141,10 +145,9 @@ void frame_link::send_large(const member& who, const message& what, bool lent) {
   start(made->body, payload_tag, lent ? const_cast<std::byte*>(what.payload.data()) : made->own.data(),
         what.payload.size());
   start(made->announced, announcement_tag, made->head.data(), made->head.size());
-  auto& peer = peers_[to];
-  if (peer.flying.empty() && peer.leaving.empty()) flying_to_.push_back(to);
+  takes_off(to);
   lent_ += lent ? 1 : 0;
-  peer.leaving.push_back(std::move(made));
+  peers_[to].leaving.push_back(std::move(made));
 }
 
 template <class Change>

@@ -83,7 +83,7 @@ class frame_link {
     if (look_for_announcements()) any = true;
     while (const auto come = take_arrival()) {
       any = true;
-      hear(std::span<const std::byte>(come->head), std::span<const std::byte>(come->r.data, come->r.bytes));
+      hear(std::span<const std::byte>(come->head), std::span<const std::byte>(come->r.data, come->r.received));
       keep(std::move(come->own));
     }
     return any;
@@ -141,7 +141,8 @@ class frame_link {
 
   void advance();
   [[nodiscard]] bool has_news() const noexcept;
-  void start(place to, std::unique_ptr<outgoing> frame, std::uint32_t tag);
+  void start(place to, std::unique_ptr<outgoing> frame);
+  void takes_off(place to);
   std::unique_ptr<outgoing> fresh();
   void send_large(const member& to, const message& what, bool lent);
   void post(std::deque<std::unique_ptr<incoming>>& to, std::uint32_t tag, std::size_t bytes, int count);

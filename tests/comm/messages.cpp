@@ -185,6 +185,25 @@ TEST_CASE("a receive that is taken back leaves the messages behind it whole") {
   }
 }
 
+TEST_CASE("a sender is not left with a message whose receive was taken back when it had begun") {
+  run(any_fabric(), 2, [](muster::group& world, muster::any_transport& transport) {
+    constexpr std::size_t large = 700000;
+    if (world.rank() == 0) {
+      parcel sent(1, large);
+      sent.start(transport, true, 1, 3);
+      sent.finish(transport);
+    } else {
+      parcel dropped(large);
+      dropped.r.received = 0;
+      dropped.start(transport, false, 0, 3);
+      const auto until = muster::deadline_after(patience);
+      while (dropped.r.received == 0 && !transport.test(dropped.r))
+        require(muster::clock::now() < until, "a message does not begin");
+    }
+    muster::barrier(world);  // all that this rank waits for
+  });
+}
+
 // The receiver counts on the rest of a message whose beginning it has; the buffer is the sender's again at once.
 TEST_CASE("a send that is taken back ends for its receiver, and those behind it are whole") {
   run(test::fabric::shm, 2, [](muster::group& world, muster::any_transport& transport) {

@@ -296,6 +296,9 @@ void shm_messages::pump_in(int peer) {
       for (request* r = posted_first_; r != nullptr; r = r->next) {
         if (r->state == waiting && take_stray(*r)) break;
       }
+    } else {
+      --in.drops;
+      --drops_;
     }
   }
 }
@@ -314,7 +317,8 @@ void shm_messages::move() {
   for (int peer = 0; peer < board_.size(); ++peer) {
     auto& out = out_[static_cast<std::size_t>(peer)];
     if (out.first != nullptr || !out.urgent.empty()) pump_out(peer);
-    if (in_[static_cast<std::size_t>(peer)].awaited > 0 || awaited_from_any_ > 0 || !out.uncleared.empty()) {
+    const auto& in = in_[static_cast<std::size_t>(peer)];
+    if (in.awaited > 0 || awaited_from_any_ > 0 || !out.uncleared.empty() || in.drops > 0) {
       pump_in(peer);
       if (!out.urgent.empty()) pump_out(peer);
     }
@@ -324,10 +328,15 @@ void shm_messages::move() {
 void shm_messages::cancel(request& r) noexcept {
   for (const request* posted = posted_first_; posted != nullptr; posted = posted->next) {
     if (posted != &r) continue;
-    for (auto& in : in_) {  // the rest of the message goes nowhere
-      if (in.to == &r) in.to = nullptr;
+    for (auto& in : in_) {  // the rest of the message goes nowhere, and its sender counts on that
+      const auto drop = [&](request*& to) {
+        to = nullptr;
+        ++in.drops;
+        ++drops_;
+      };
+      if (in.open && in.to == &r) drop(in.to);
       for (auto& entry : in.cleared) {
-        if (entry.second == &r) entry.second = nullptr;
+        if (entry.second == &r) drop(entry.second);
       }
     }
     unpost(r);

@@ -32,7 +32,7 @@ class shm_messages {
     return r.owner == nullptr;
   }
   /// Whether there is something to move that no request of this rank stands for any more.
-  [[nodiscard]] bool owes() const noexcept { return clears_ > 0 || !orphans_.empty(); }
+  [[nodiscard]] bool owes() const noexcept { return clears_ > 0 || drops_ > 0 || !orphans_.empty(); }
   /// All that is under way.
   void move();
   void cancel(request& r) noexcept;
@@ -89,6 +89,7 @@ class shm_messages {
     stray* aside = nullptr;
     std::map<std::uint64_t, request*> cleared;  // receives of announced messages; null for one that was cancelled
     int awaited = 0;                            // receives that are posted for it
+    int drops = 0;                              // messages that are to come and go nowhere
   };
 
   void pump_out(int peer);
@@ -114,6 +115,7 @@ class shm_messages {
   std::list<stray> strays_;  // out of the ordinary: it may allocate
   std::list<orphan> orphans_;
   std::size_t clears_ = 0;  // that are in no ring yet
+  std::size_t drops_ = 0;   // of all peers
 };
 
 }  // namespace muster::inline v0::detail
