@@ -28,13 +28,13 @@ import random
 import select
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "comm"))
+from ports import free_port  # noqa: E402
 from ranks import Failure, Process  # noqa: E402
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -55,8 +55,7 @@ class Etcd:
 
     def __init__(self):
         self.folder = tempfile.mkdtemp(prefix="muster-etcd-")
-        with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
-            self.address, peer = (f"127.0.0.1:{door.getsockname()[1]}" for door in (one, two))
+        self.address, peer = (f"127.0.0.1:{free_port()}" for _ in range(2))
         self.words = ["etcd", "--data-dir", self.folder, "--log-level", "error", "--listen-client-urls",
                       f"http://{self.address}", "--advertise-client-urls", f"http://{self.address}", "--listen-peer-urls",
                       f"http://{peer}", "--initial-advertise-peer-urls", f"http://{peer}", "--initial-cluster",
@@ -84,8 +83,7 @@ class Job:
         self.flags = list(flags)
         self.crew = []
         self.joined = 0
-        with socket.create_server(("127.0.0.1", 0)) as door:
-            self.port = door.getsockname()[1]
+        self.port = free_port()
         for rank in range(ranks):
             self.start(rank)
 

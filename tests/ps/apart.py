@@ -14,11 +14,13 @@ import os
 import random
 import re
 import shlex
-import socket
 import subprocess
 import sys
 import tempfile
 import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "comm"))
+from ports import free_port  # noqa: E402
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("what", choices=["all", "some", "killed", "late", "many", "few"])
@@ -32,12 +34,6 @@ draw = random.Random(options.seed)
 LIMIT = 60
 CLEAN = {name: value for name, value in os.environ.items()
          if not name.startswith(("MUSTER_", "OMPI_COMM", "PMIX_", "PMI_", "SLURM_", "MASTER_", "RANK", "WORLD_SIZE"))}
-
-
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 class Started:

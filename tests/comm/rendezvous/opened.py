@@ -10,14 +10,11 @@ import subprocess
 import sys
 import tempfile
 
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
+from ports import free_port  # noqa: E402
+
 program, with_tcp = sys.argv[1], "--tcp" in sys.argv[2:]
 failures = []
-
-
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 def run(what, size, status, says, *, words=(), of_rank=lambda rank: (), variables=None):
