@@ -14,6 +14,9 @@ namespace muster::inline v0::detail {
 
 /// What both sides of a store call themselves in the handshake.
 inline constexpr std::uint32_t store_server_name = 0x65726f74;
+/// A server that closes the connection when it has heard the proof does not know the token, or died at that moment: one
+/// that does it so many times in a row is of another job.
+inline constexpr int closings_of_a_stranger = 3;
 inline constexpr std::uint32_t store_client_name = 1;
 /// The secret of a store with this token.
 [[nodiscard]] job_secret store_secret(std::string_view token);

@@ -12,6 +12,8 @@
 #include <muster/core/hash.hpp>
 #include <muster/core/log.hpp>
 
+#include "../net/store_guest.hpp"
+
 namespace muster::inline v0::detail {
 namespace {
 
@@ -263,11 +265,7 @@ void replica_node::sweep(clock::time_point now) {
       ++at;
       continue;
     }
-    if (line.was_turned_away() && at->place >= 0 && !replica_.is_member()) {
-      const std::lock_guard held(mutex_);
-      refused_ = places_[static_cast<std::size_t>(at->place)].text;
-      joined_.notify_all();
-    }
+    if (at->place >= 0) count_refusals(places_[static_cast<std::size_t>(at->place)], line.was_turned_away());
     if (!to_itself && line.other()) {
       replica_.lost(now, line.other()->id);
     } else if (at->to) {
@@ -279,6 +277,14 @@ void replica_node::sweep(clock::time_point now) {
     }
     at = lines_.erase(at);
   }
+}
+
+void replica_node::count_refusals(place& one, bool turned_away) {
+  one.turned_away = turned_away ? one.turned_away + 1 : 0;
+  if (one.turned_away < closings_of_a_stranger || replica_.is_member()) return;
+  const std::lock_guard held(mutex_);
+  refused_ = one.text;
+  joined_.notify_all();
 }
 
 // One that is not in looks for the others; the leader looks for those that are not in.

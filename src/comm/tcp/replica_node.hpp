@@ -44,8 +44,9 @@ class replica_node final : public store_calls {
   struct place {
     std::string text;
     std::vector<address> addresses;
-    address own{};    // the one of them that is this host's, if there is
-    tcp_socket door;  // when this process holds it
+    address own{};        // the one of them that is this host's, if there is
+    tcp_socket door;      // when this process holds it
+    int turned_away = 0;  // times in a row, while this process is not in yet
   };
   struct connection {
     replica_line line;
@@ -64,6 +65,7 @@ class replica_node final : public store_calls {
   void advance(clock::time_point now);
   void welcome(const tcp_socket& door, clock::time_point now);
   void sweep(clock::time_point now);
+  void count_refusals(place& one, bool turned_away);
   void look_for_places(clock::time_point now);
   void hold(place& one, clock::time_point now);
   void watch_lives(clock::time_point now);

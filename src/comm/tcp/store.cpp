@@ -27,9 +27,9 @@ std::vector<detail::address> addresses_of(std::string_view list) {
   }
 }
 
-// Proves to the server that it is one of the job, and the other way round.
-void introduce(const tcp_socket& to, const detail::job_secret& secret, const std::string& where,
-               clock::time_point until) {
+// Proves to the server that it is one of the job, and the other way round; false when the server, which answers, does
+// not take the proof for one.
+bool introduce(const tcp_socket& to, const detail::job_secret& secret, clock::time_point until) {
   using state = handshake::state;
   bool proved = false;
   auto said = handshake::connect(secret, {detail::store_client_name, detail::store_server_name, 0, 1});
@@ -44,15 +44,13 @@ void introduce(const tcp_socket& to, const detail::job_secret& secret, const std
         said.received(room);
         proved = true;  // it answers, so what follows is a proof
       } else {
-        throw socket_error(ECONNRESET, "it does not know the token");
+        return false;
       }
     }
+    return true;
   } catch (const socket_error& failed) {
     if (!proved || !failed.closed()) throw;
-    throw configuration_error(
-        "whoever serves at " + where +
-        " does not know this job's token (it is the store of another job, or no store of muster); "
-        "give all ranks the same MUSTER_TOKEN, or choose another port");
+    return false;
   }
 }
 
@@ -61,7 +59,9 @@ std::shared_ptr<detail::store_calls> connect(std::string_view where, std::string
   const auto addresses = addresses_of(where);
   const auto secret = detail::store_secret(token);
   auto nap = std::chrono::milliseconds(5);
+  int turned_away = 0;  // times in a row
   for (;;) {
+    std::string failure;
     try {
       // An address that does not answer, a server that says nothing: not the whole time is spent on one attempt.
       const auto attempt = std::min(until, deadline_after(seconds(5) * static_cast<double>(addresses.size())));
@@ -69,14 +69,22 @@ std::shared_ptr<detail::store_calls> connect(std::string_view where, std::string
       made.set_no_delay();
       made.set_liveness(seconds(5), seconds(10));
       made.set_acknowledged_within(seconds(10));
-      introduce(made, secret, name, attempt);
-      return std::make_shared<detail::store_client>(std::move(made), name);
-    } catch (const socket_error& failed) {
-      if (clock::now() + nap >= until) {
-        throw timeout_error("opening the store", {},
-                            "no store at " + name + " answered in time (" + failed.what() +
-                                "); see whether rank 0 runs and serves there, or raise --timeout / MUSTER_TIMEOUT");
+      if (introduce(made, secret, attempt)) return std::make_shared<detail::store_client>(std::move(made), name);
+      failure = "it closed the connection";
+      if (++turned_away == detail::closings_of_a_stranger) {
+        throw configuration_error(
+            "whoever serves at " + name +
+            " does not know this job's token (it is the store of another job, or no store of muster); "
+            "give all ranks the same MUSTER_TOKEN, or choose another port");
       }
+    } catch (const socket_error& failed) {
+      failure = failed.what();
+      turned_away = 0;
+    }
+    if (clock::now() + nap >= until) {
+      throw timeout_error("opening the store", {},
+                          "no store at " + name + " answered in time (" + failure +
+                              "); see whether rank 0 runs and serves there, or raise --timeout / MUSTER_TIMEOUT");
     }
     std::this_thread::sleep_for(nap);
     nap = std::min(2 * nap, std::chrono::milliseconds(200));

@@ -13,6 +13,7 @@
 
 #include "catch.hpp"
 #include "comm/net/socket.hpp"
+#include "dying.hpp"
 #include "places.hpp"
 #include "worker.hpp"
 
@@ -127,6 +128,12 @@ TEST_CASE("who does not know the token of an embedded store is told, and strange
   CHECK(store.compare_and_swap("key", 0, "value", soon()).swapped);
   embedded_store other(where, {"the token"}, soon());
   CHECK(other.get("key", soon()).value == "value");
+}
+
+TEST_CASE("who was talking to a process that died is not of another job, and begins the store itself") {
+  const dying_server first;
+  embedded_store store(first.where(), {"the token"}, soon());
+  CHECK(store.compare_and_swap("key", 0, "value", soon()).swapped);
 }
 
 TEST_CASE("who joins an embedded store gets all of it, however large, and keeps what it gets") {

@@ -5,6 +5,8 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <future>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -17,6 +19,7 @@
 #include "comm/net/socket.hpp"
 #include "comm/net/store_guest.hpp"
 #include "comm/net/store_protocol.hpp"
+#include "dying.hpp"
 #include "places.hpp"
 #include "worker.hpp"
 
@@ -143,9 +146,24 @@ TEST_CASE("who does not know the token is told, dropped and counted") {
     CHECK_THROWS_WITH(tcp_store(server.address(), token, soon()), contains("does not know this job's token"));
   }
   CHECK(serves(server, "a secret"));
-  CHECK(comes([&] { return server.met().strangers == 8; }));
+  constexpr int tries = 8 * muster::detail::closings_of_a_stranger;
+  CHECK(comes([&] { return server.met().strangers == tries; }));
   CHECK(server.met().served == 1);
   CHECK(server.met().offenders == 0);
+}
+
+TEST_CASE("who was talking to a server that died is not of another job, and finds the next at its place") {
+  const dying_server first;
+  auto opened = std::async(std::launch::async, [&] { return tcp_store(first.where(), "a secret", soon()); });
+  std::optional<store_server> next;
+  REQUIRE(comes([&] {
+    try {
+      next.emplace(first.where(), "a secret");
+    } catch (const muster::store_address_taken&) {
+    }
+    return next.has_value();
+  }));
+  CHECK_FALSE(opened.get().get("key", soon()));
 }
 
 TEST_CASE("strangers that talk garbage, leave or are silent hold up nobody") {
