@@ -69,6 +69,11 @@ void shm_native::say_where() noexcept {
   const auto core = static_cast<std::uint32_t>(::sched_getcpu());
   if (auto& said = board_.mine().core; said.load(std::memory_order_relaxed) != core)
     said.store(core, std::memory_order_relaxed);
+  if (!cores_.is_due()) return;
+  const auto seen = cores_.seen();
+  for (std::size_t p = 0; p < seen.size(); ++p)
+    seen[p] = board_.lane(static_cast<int>(p)).core.load(std::memory_order_relaxed);
+  cores_.spread(board_.rank());
 }
 
 bool shm_native::waits_for_this_core() const {

@@ -8,6 +8,7 @@
 #include <muster/comm/task.hpp>
 
 #include "board.hpp"
+#include "cores.hpp"
 #include "way.hpp"
 
 namespace muster::inline v0::detail {
@@ -28,7 +29,7 @@ namespace muster::inline v0::detail {
 /// its memory and then waits until nobody is at it.
 class shm_native {
  public:
-  explicit shm_native(shm_board& board) : board_(board), peers_in_(size()), peers_out_(size()) {}
+  explicit shm_native(shm_board& board) : board_(board), cores_(board.size()), peers_in_(size()), peers_out_(size()) {}
 
   enum class begun { no, yes, done };
   /// No for what it does not do, which the library's own algorithms over messages then do. `call` lives until it is
@@ -112,6 +113,7 @@ class shm_native {
   static task broadcast_chunks(flow_type& f, shm_native& s);
 
   shm_board& board_;
+  core_spreader cores_;
   // The collective under way, or null.
   const native_call* call_ = nullptr;
   std::uint64_t ticket_ = 0;

@@ -1,0 +1,72 @@
+#include "cores.hpp"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <chrono>
+
+namespace muster::inline v0::detail {
+namespace {
+
+constexpr std::chrono::milliseconds shortest_rest{1};
+constexpr std::chrono::milliseconds longest_rest{256};
+constexpr std::chrono::seconds for_good{1};  // a move that lasted so long was not in vain
+
+// Whether the rank shares its core with others, and is the last of them.
+bool is_last_of_several(std::span<const std::uint32_t> seen, int rank) {
+  const auto here = seen[static_cast<std::size_t>(rank)];
+  const auto later = seen.subspan(static_cast<std::size_t>(rank) + 1);
+  const bool is_last = std::find(later.begin(), later.end(), here) == later.end();
+  return is_last && std::count(seen.begin(), seen.end(), here) > 1;
+}
+
+}  // namespace
+
+int emptier_core(std::span<const std::uint32_t> seen, int rank, std::span<const std::uint32_t> allowed) {
+  if (!is_last_of_several(seen, rank)) return -1;
+  const auto ranks_at = [&](std::uint32_t core) { return std::count(seen.begin(), seen.end(), core); };
+  const auto emptiest = std::min_element(allowed.begin(), allowed.end(),
+                                         [&](auto one, auto other) { return ranks_at(one) < ranks_at(other); });
+  if (emptiest == allowed.end()) return -1;
+  const bool pays = ranks_at(*emptiest) + 1 < ranks_at(seen[static_cast<std::size_t>(rank)]);
+  return pays ? static_cast<int>(*emptiest) : -1;
+}
+
+std::vector<std::uint32_t> allowed_cores() {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  std::vector<std::uint32_t> found;
+  if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0) return found;
+  for (std::uint32_t core = 0; core < CPU_SETSIZE; ++core) {
+    if (CPU_ISSET(core, &allowed)) found.push_back(core);
+  }
+  return found;
+}
+
+bool move_to_core(std::uint32_t core) noexcept {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  if (core >= CPU_SETSIZE || ::sched_getaffinity(0, sizeof allowed, &allowed) != 0) return false;
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(core, &one);
+  if (::sched_setaffinity(0, sizeof one, &one) != 0) return false;
+  (void)::sched_setaffinity(0, sizeof allowed, &allowed);
+  return true;
+}
+
+void core_spreader::spread(int rank) {
+  if (!is_last_of_several(seen_, rank)) return;
+  const auto now = clock::now();
+  if (now < next_) return;
+  // A system call and an allocation: by one rank of a core that has several, at most each millisecond.
+  const int better = emptier_core(seen_, rank, allowed_cores());
+  next_ = now + shortest_rest;
+  if (better < 0) return;
+  rest_ = now > moved_ + for_good ? shortest_rest : std::min<clock::duration>(2 * rest_, longest_rest);
+  moved_ = now;
+  next_ = now + rest_;
+  move_to_core(static_cast<std::uint32_t>(better));
+}
+
+}  // namespace muster::inline v0::detail
