@@ -112,6 +112,8 @@ def contenders(programs, ranks, cores):
             yield name, {"mpi": name}.get, peer and [peer["launcher"], *pin[mpi], *flags, "-n", str(ranks), peer["program"]]
     for limit in ("memory_limit", "loopback_limit") if ranks == 2 else ():
         yield limit, as_called, [programs[limit]["program"]]
+    if crowded:
+        yield "switch_limit", as_called, [programs["switch_limit"]["program"], str(ranks)]
     gloo = programs.get("gloo")
     yield "gloo", as_called, gloo and [gloo["program"], str(ranks)]
 

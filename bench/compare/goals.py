@@ -21,6 +21,7 @@ ALLREDUCE = {
 ONE, ANY_LARGE = (64 * KIB, 64 * KIB), (MIB, 64 * MIB)
 TCP = {2: {SMALL: 3.0, ONE: 2.0, ANY_LARGE: 1.6}, 4: {SMALL: 3.0, ONE: 3.0, ANY_LARGE: 1.9}}
 OF_MEMORY_LIMIT = 0.85  # of the speed at which two processes can read and write twice the bytes: 2 ranks, registered
+OF_SWITCHES = 0.8  # of the speed at which as many processes on as few cores can wait for each other at all
 OF_LOOPBACK = 0.9  # of the speed at which two processes can exchange as many bytes over a bare connection
 OF_BARE_CALL = 0.9  # of the speed of a call of 4 bytes without deadlines, abort checks and type dispatch
 ROOTED = 1.5  # broadcast and reduce, times faster than Open MPI, at every size
@@ -56,6 +57,9 @@ def judge(results, cores):
         for band, goal in goals.items():
             sizes = sizes_in(times, "allreduce", band)
             lines.append(compared(times, "allreduce", who, peers, sizes, Line(label, best(peers), BANDS[band], goal)))
+            if ranks > cores and band == SMALL:
+                line = Line(label, "bare changes of process", BANDS[band], OF_SWITCHES)
+                lines.append(fill(line, times, "allreduce", who, ["switch_limit"], sizes))
             if (ranks, who, band) == (2, "muster_shm_registered", LARGE):
                 line = Line(label, "memory limit", BANDS[band], OF_MEMORY_LIMIT)
                 lines.append(fill(line, times, "allreduce", who, ["memory_limit"], sizes))
@@ -78,6 +82,9 @@ def judge(results, cores):
             lines.append(fill(line, times, "allreduce", "muster_shm", ["muster_shm_bare"], [4]))
         for op in ("broadcast", "reduce"):
             for who, kind in WHO.items():
+                if ranks > cores:
+                    line = Line(f"{op}, {ranks} ranks, {kind}", "bare changes of process", BANDS[SMALL], OF_SWITCHES)
+                    lines.append(fill(line, times, op, who, ["switch_limit"], sizes_in(times, op, SMALL)))
                 sizes = sizes_in(times, op, (0, math.inf))
                 line = Line(f"{op}, {ranks} ranks, {kind}", best(["openmpi"]), "every size", ROOTED)
                 each = [compared(times, op, who, ["openmpi"], [size],

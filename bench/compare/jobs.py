@@ -58,9 +58,9 @@ class Job:
     def take_turn(self, op, size):
         """Yields (who, median seconds) for each contender of the job, one after the other."""
         for who, row in self._rows.items():
-            if op != "allreduce" and (who.endswith(("_limit", "_bare")) or who.startswith("gloo")):
+            if op != "allreduce" and (who in ("memory_limit", "loopback_limit", "muster_shm_bare") or who.startswith("gloo")):
                 continue
-            if size != 4 and who == "muster_shm_bare":
+            if size > {"muster_shm_bare": 4, "switch_limit": 1024}.get(who, size):
                 continue
             for pipe in self._pipes:
                 os.write(pipe, f"{op} {who} {size}\n".encode())

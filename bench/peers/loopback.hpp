@@ -6,7 +6,7 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
-#include "two_processes.hpp"
+#include "limit.hpp"
 
 namespace bench {
 

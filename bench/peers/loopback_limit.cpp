@@ -3,8 +3,8 @@
 // is what an allreduce of two ranks over tcp has to move, and nothing else: no frames, no sums, no deadline.
 //   build/release/bench/peers/loopback_limit [BYTES...]
 // Prints lines of JSON as peers/mpi_collectives does, and takes --turns=FOLDER as it does.
+#include "limit.hpp"
 #include "loopback.hpp"
-#include "two_processes.hpp"
 
 namespace {
 
@@ -39,11 +39,12 @@ int main(int argc, char** argv) {
   try {
     const bench::loopback between;
     std::vector<char> room(window);
-    return bench::run_limit(argc, argv, "loopback_limit", [&](const bench::turn& now, bench::meeting& place, int rank) {
-      const auto once = [&] { exchange(between.ends[rank], room, now.bytes); };
-      (void)place.times_of(now.what, rank, bench::warm_up_for(now.bytes), once);
-      return place.times_of(now.what, rank, bench::iterations_for(now.bytes), once);
-    });
+    return bench::run_limit(argc, argv, "loopback_limit", bench::limit_ranks,
+                            [&](const bench::turn& now, bench::meeting& place, int rank) {
+                              const auto once = [&] { exchange(between.ends[rank], room, now.bytes); };
+                              (void)place.times_of(now.what, rank, bench::warm_up_for(now.bytes), once);
+                              return place.times_of(now.what, rank, bench::iterations_for(now.bytes), once);
+                            });
   } catch (const std::exception& failure) {
     std::fprintf(stderr, "loopback_limit: error: %s\n", failure.what());
     return 1;

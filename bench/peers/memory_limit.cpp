@@ -3,7 +3,7 @@
 // to do where each can reach the other's array, and nothing else.
 //   build/release/bench/peers/memory_limit [BYTES...]
 // Prints lines of JSON as peers/mpi_collectives does, and takes --turns=FOLDER as it does.
-#include "two_processes.hpp"
+#include "limit.hpp"
 
 namespace {
 
@@ -41,11 +41,12 @@ std::vector<double> time_passes(bench::meeting& place, int rank, const share_of&
 }  // namespace
 
 int main(int argc, char** argv) {
-  auto* const x = static_cast<float*>(bench::share_with_child(bench::largest));
-  auto* const y = static_cast<float*>(bench::share_with_child(bench::largest));
-  return bench::run_limit(argc, argv, "memory_limit", [&](const bench::turn& now, bench::meeting& place, int rank) {
-    const share_of mine(rank, x, y, now.bytes / sizeof(float));
-    (void)time_passes(place, rank, mine, bench::warm_up_for(now.bytes));
-    return time_passes(place, rank, mine, bench::iterations_for(now.bytes));
-  });
+  auto* const x = static_cast<float*>(bench::share_with_children(bench::largest));
+  auto* const y = static_cast<float*>(bench::share_with_children(bench::largest));
+  return bench::run_limit(argc, argv, "memory_limit", bench::limit_ranks,
+                          [&](const bench::turn& now, bench::meeting& place, int rank) {
+                            const share_of mine(rank, x, y, now.bytes / sizeof(float));
+                            (void)time_passes(place, rank, mine, bench::warm_up_for(now.bytes));
+                            return time_passes(place, rank, mine, bench::iterations_for(now.bytes));
+                          });
 }

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "limit.hpp"
 #include "loopback.hpp"
-#include "two_processes.hpp"
 
 namespace {
 
@@ -119,8 +119,8 @@ int main(int argc, char** argv) {
       throw std::runtime_error("no way is named (there are ring and socket); name one");
     const double seconds = argc > 2 ? std::stod(argv[2]) : 0.3;
     const int turns = argc > 3 ? std::stoi(argv[3]) : 5;
-    auto& place = *new (bench::share_with_child(sizeof(bench::meeting))) bench::meeting;
-    auto& shared = *new (bench::share_with_child(sizeof(ring))) ring;
+    auto& place = *new (bench::share_with_children(sizeof(bench::meeting))) bench::meeting(bench::limit_ranks, false);
+    auto& shared = *new (bench::share_with_children(sizeof(ring))) ring;
     const connection between;
     const pid_t child = fork();
     if (child < 0) bench::fail_with_errno("fork");

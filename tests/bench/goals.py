@@ -67,6 +67,10 @@ assert close(bare.ratio, 0.8) and bare.verdict == "missed", bare
 # With more ranks than cores MPICH is no peer; what was not measured is neither met nor missed.
 crowded = line_of(goals.judge({4: measured}, cores=2), "allreduce, 4 ranks on 2 cores, private", "64 KiB to 1 MiB")
 assert close(crowded.ratio, 2.0) and crowded.against == "openmpi_tuned", crowded
+several = times(muster_shm=[1.0] * 3, switch_limit=[0.9] * 3)
+switches = line_of(goals.judge({4: several}, cores=2), "allreduce, 4 ranks on 2 cores, private", "4 B to 1 KiB", "changes")
+assert close(switches.ratio, 0.9) and switches.verdict == "met", switches
+assert not [line for line in goals.judge({2: several}, cores=2) if "changes" in line.against]
 nobody = goals.judge({2: times(openmpi_tuned=[1.0])}, cores=2)
 assert nobody and all(line.verdict == "not measured" for line in nobody)
 print(f"{len(lines)} lines")

@@ -1,0 +1,71 @@
+// How fast more processes than cores can wait for each other at all: each says that it has come by a number of its own
+// and gives its core away until those have come that it waits for. No data, no deadline, nobody who might die. Of two
+// processes on a core the one that comes first gives it away and gets it back: two changes of process, which are nearly
+// all of the time of a small collective there.
+//   build/release/bench/peers/switch_limit RANKS [BYTES...]
+// Prints lines of JSON as peers/mpi_collectives does, and takes --turns=FOLDER as it does; what it takes is the same
+// for all sizes.
+#include <cstdlib>
+
+#include "limit.hpp"
+
+namespace {
+
+struct place_of_rank {
+  alignas(256) std::atomic<std::uint64_t> calls{0};
+};
+
+class crowd {
+ public:
+  explicit crowd(int ranks) : ranks_(ranks), cores_(bench::allowed_cores()) {
+    void* const memory = bench::share_with_children(static_cast<std::size_t>(ranks) * sizeof(place_of_rank));
+    places_ = new (memory) place_of_rank[static_cast<std::size_t>(ranks)];
+  }
+
+  /// As rank `rank`, whose number of calls this is.
+  void call(bench::op what, int rank, std::uint64_t number) {
+    places_[rank].calls.store(number, std::memory_order_release);
+    const int last = last_awaited(what, rank);
+    for (bool all_are_there = false; !all_are_there;) {
+      all_are_there = true;
+      bool one_waits_for_this_core = false;
+      for (int other = 0; other < last; ++other) {
+        if (places_[other].calls.load(std::memory_order_acquire) >= number) continue;
+        all_are_there = false;
+        one_waits_for_this_core = one_waits_for_this_core || other % cores_ == rank % cores_;
+      }
+      if (one_waits_for_this_core) sched_yield();
+    }
+  }
+
+ private:
+  /// It waits for all ranks before that one.
+  [[nodiscard]] int last_awaited(bench::op what, int rank) const {
+    if (what == bench::op::allreduce) return ranks_;
+    const bool is_root = rank == 0;
+    if (what == bench::op::reduce) return is_root ? ranks_ : 0;
+    return is_root ? 0 : 1;
+  }
+
+  int ranks_;
+  int cores_;
+  place_of_rank* places_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int ranks = argc > 1 ? std::atoi(argv[1]) : 0;
+  if (ranks < 1 || ranks > bench::most_limit_ranks) {
+    std::fprintf(stderr, "switch_limit: error: how many ranks is missing (1 to %d)\n", bench::most_limit_ranks);
+    return 2;
+  }
+  crowd all(ranks);
+  std::uint64_t calls = 0;
+  return bench::run_limit(argc - 1, argv + 1, "switch_limit", ranks,
+                          [&](const bench::turn& now, bench::meeting& place, int rank) {
+                            const auto once = [&] { all.call(now.what, rank, ++calls); };
+                            (void)place.times_of(now.what, rank, bench::warm_up_for(now.bytes), once);
+                            return place.times_of(now.what, rank, bench::iterations_for(now.bytes), once);
+                          });
+}
