@@ -202,14 +202,16 @@ algorithm_profile algorithm_profile::load(const std::string& path, const std::st
   return parse(text.str(), origin + ": '" + path + "'");
 }
 
-transport_costs fit_costs(std::span<const measured_time> times, int ranks) {
+transport_costs fit_costs(std::span<const measured_time> times, int ranks, const transport_costs& known) {
   // The model is linear in its constants: what each is multiplied with, over the time, should sum up to 1.
   std::array<vector3, 3> matrix{};
   vector3 right{};
   std::vector<vector3> equations;
   for (const auto& t : times) {
     if (t.how == algorithm::native || t.seconds <= 0) continue;
-    const auto factor = [&](const transport_costs& unit) {
+    const auto factor = [&](transport_costs unit) {
+      unit.next_message = known.next_message;
+      unit.ranks_a_core = known.ranks_a_core;
       return estimate(t.kind, t.how, t.bytes, ranks, unit) / t.seconds;
     };
     const vector3 row{factor({1, 0, 0}), factor({0, 1, 0}), factor({0, 0, 1})};
@@ -234,14 +236,14 @@ transport_costs fit_costs(std::span<const measured_time> times, int ranks) {
     best = x;
     best_error = error;
   }
-  return {best[0], best[1], best[2]};
+  return {best[0], best[1], best[2], known.next_message, known.ranks_a_core};
 }
 
 algorithm_profile make_profile(const transport_abilities& transport, int ranks, std::span<const measured_time> times) {
   algorithm_profile made;
   made.transport = transport.name;
   made.ranks = ranks;
-  made.costs = fit_costs(times, ranks);
+  made.costs = fit_costs(times, ranks, transport.costs);
   for (const collective kind : all_collectives) {
     if (auto rows = fastest(kind, times); !rows.empty()) made.chosen[kind] = std::move(rows);
   }

@@ -40,7 +40,8 @@ muster::transport_abilities draw_transport(muster::random_stream& random) {
   made.name = "local";
   made.native_collectives = random.below(2) == 0;
   made.costs = {draw_constant(random, 1e-7, 1e-4), draw_constant(random, 1e-11, 1e-8),
-                draw_constant(random, 1e-11, 1e-8)};
+                draw_constant(random, 1e-11, 1e-8), draw_constant(random, 0.1, 1)};
+  if (random.below(2) == 0) made.costs.ranks_a_core = draw_constant(random, 1, 16);
   return made;
 }
 
@@ -348,6 +349,27 @@ TEST_CASE("a broken profile is refused in one line with its file and what is wro
 }
 
 // Times that the model itself makes must give back its constants and its choices.
+TEST_CASE("where ranks share cores few messages count, and where each has its own few rounds do") {
+  const muster::transport_costs own{14e-6, 3.8e-10, 0, 0.4, 1};
+  const muster::transport_costs shared{14e-6, 3.8e-10, 0, 0.4, 2};
+  for (const std::size_t bytes : {std::size_t{4}, std::size_t{1} << 10, std::size_t{64} << 10}) {
+    CHECK(muster::choose(collective::allreduce, bytes, 4, shared) == algorithm::tree);
+    CHECK(muster::choose(collective::allreduce, bytes, 4, own) != algorithm::tree);
+  }
+  CHECK(muster::choose(collective::allreduce, std::size_t{4} << 20, 4, shared) == algorithm::halving_doubling);
+  for (const auto kind : {collective::allreduce, collective::allgather, collective::reduce_scatter, collective::gather,
+                          collective::scatter, collective::broadcast, collective::reduce}) {
+    for (const auto how : muster::algorithms_of(kind)) {
+      if (how == algorithm::native) continue;
+      for (const int ranks : {2, 3, 4, 7, 8, 64}) {
+        INFO(to_string(kind) << " by " << to_string(how) << " among " << ranks);
+        const double path = muster::estimate(kind, how, 1 << 20, ranks, own);
+        CHECK(muster::estimate(kind, how, 1 << 20, ranks, shared) > 0.25 * path);
+      }
+    }
+  }
+}
+
 TEST_CASE("calibrating the model finds its own constants and choices again") {
   muster::random_stream random(seed, 5);
   for (int i = 0; i < 100; ++i) {

@@ -47,8 +47,10 @@ struct measured_time {
 };
 
 /// The constants, none below 0, with which `estimate` comes closest to the times, relative to each: what lies between
-/// 64 bytes and 16 MiB counts alike. Times of native are left out, since it has no model.
-[[nodiscard]] transport_costs fit_costs(std::span<const measured_time> times, int ranks);
+/// 64 bytes and 16 MiB counts alike. `known` has what is not fitted: `next_message` and `ranks_a_core`. Times of native
+/// are left out, since it has no model.
+[[nodiscard]] transport_costs fit_costs(std::span<const measured_time> times, int ranks,
+                                        const transport_costs& known = {});
 
 /// The profile those times make. Between two sizes that were measured the choice changes at their geometric mean. It
 /// begins with the first of `algorithms_of` and changes only to one that is faster by more than 5 %, for less is noise.

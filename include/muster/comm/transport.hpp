@@ -62,6 +62,7 @@ struct transport_costs {
   double per_byte = 1e-10;
   double reduce_per_byte = 1e-10;
   double next_message = 1;  ///< what each of several messages to several peers at once adds, in latencies
+  double ranks_a_core = 1;  ///< beyond one, what different ranks do at the same time hardly overlaps
 };
 
 /// What a transport can do; asked for, never assumed.

@@ -23,7 +23,7 @@ constexpr std::size_t most_early = 1024;
 constexpr std::uint32_t most_positions = 64;
 
 // On the host of that name, of the cores that any rank there may run on.
-bool more_ranks_than_cores(const std::vector<tcp_peer>& peers, const std::string& here) {
+double ranks_a_core(const std::vector<tcp_peer>& peers, const std::string& here) {
   std::vector<std::uint64_t> cores;
   int ranks = 0;
   for (const auto& one : peers) {
@@ -34,7 +34,7 @@ bool more_ranks_than_cores(const std::vector<tcp_peer>& peers, const std::string
   }
   int count = 0;
   for (const auto word : cores) count += std::popcount(word);
-  return ranks > std::max(1, count);
+  return static_cast<double>(ranks) / std::max(1, count);
 }
 
 }  // namespace
@@ -43,9 +43,12 @@ tcp_mesh::tcp_mesh(const tcp_plan& plan, int rank, std::vector<tcp_peer> peers, 
                    const job_secret& secret)
     : plan_(plan),
       rank_(rank),
-      crowded_(more_ranks_than_cores(peers, peers[static_cast<std::size_t>(rank)].host)),
-      somewhere_crowded_(std::any_of(peers.begin(), peers.end(),
-                                     [&](const tcp_peer& one) { return more_ranks_than_cores(peers, one.host); })),
+      crowded_(ranks_a_core(peers, peers[static_cast<std::size_t>(rank)].host) > 1),
+      most_ranks_a_core_([&] {
+        double most = 0;
+        for (const auto& one : peers) most = std::max(most, ranks_a_core(peers, one.host));
+        return most;
+      }()),
       inbox_(static_cast<int>(peers.size())),
       links_([&] {
         std::vector<std::unique_ptr<tcp_link>> made;

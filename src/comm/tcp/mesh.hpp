@@ -38,8 +38,8 @@ class tcp_mesh {
   [[nodiscard]] int size() const noexcept { return static_cast<int>(links_.size()); }
   /// More ranks than cores on this host.
   [[nodiscard]] bool crowded() const noexcept { return crowded_; }
-  /// On any host: the same at all ranks.
-  [[nodiscard]] bool somewhere_crowded() const noexcept { return somewhere_crowded_; }
+  /// On the host where it is most: the same at all ranks.
+  [[nodiscard]] double most_ranks_a_core() const noexcept { return most_ranks_a_core_; }
   /// Connections that were refused or broken off since they were not of this job.
   [[nodiscard]] std::uint64_t strangers() const noexcept { return watch_.strangers(); }
   /// Waits until every other process is connected. Throws timeout_error with those that are not, peer_failure.
@@ -92,7 +92,7 @@ class tcp_mesh {
   const tcp_plan plan_;
   const int rank_;
   bool crowded_;
-  bool somewhere_crowded_;
+  double most_ranks_a_core_;
   std::mutex mutex_;
   std::condition_variable changed_;
   tcp_inbox inbox_;

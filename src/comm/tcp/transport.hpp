@@ -22,7 +22,10 @@ class tcp_transport final : public request_owner {
   [[nodiscard]] int size() const { return group_.size(); }
   [[nodiscard]] transport_abilities abilities() const {
     auto made = tcp_abilities;
-    if (mesh_->somewhere_crowded()) made.costs = tcp_costs_when_crowded;  // the same at every rank
+    if (mesh_->most_ranks_a_core() > 1) {
+      made.costs = tcp_costs_when_crowded;
+      made.costs.ranks_a_core = mesh_->most_ranks_a_core();
+    }
     return made;
   }
   [[nodiscard]] std::pmr::memory_resource* memory() const { return nullptr; }
