@@ -49,11 +49,12 @@ class convolution {
 
   /// The weights of the calls that follow; they must stay as they are.
   virtual void begin(std::span<const T> weights) = 0;
-  virtual void forward(std::size_t images, T* out) = 0;
+  /// `bias`, one for each output channel, may be null.
+  virtual void forward(std::size_t images, const T* bias, T* out) = 0;
   /// From slope() to the gradient of the input, which is set or added to.
   virtual void backward_data(std::size_t images, T* in, bool add) = 0;
-  /// From input() and `slopes`, which are dense and one behind another, or slope() if that is null; adds to the gradient
-  /// of the weights.
+  /// From input() and `slopes`, which are dense and one behind another, or slope() if that is null; adds to the
+  /// gradient of the weights.
   virtual void backward_weights(std::size_t images, const T* slopes, T* weights) = 0;
 
  private:

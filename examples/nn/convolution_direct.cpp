@@ -51,6 +51,8 @@ direct_convolution<T>::direct_convolution(const convolution_shape& shape, const 
   slope_.border = std::max({reach, beyond(shape.in.height, out.height), beyond(shape.in.width, out.width)});
   make_classes();
   choose_block();
+  bias_.resize(panel_columns(shape.out_channels, kernels));
+  zeros_.resize(panel_columns(shape.in.channels, kernels));
   input_.reserve(block_);
   slope_.reserve(block_);
   place(outputs_, input_, out);
@@ -165,13 +167,13 @@ void direct_convolution<T>::begin(std::span<const T> weights) {
 }
 
 template <class T>
-void direct_convolution<T>::multiply(const pixel_class& pixels, const framed& from, std::size_t images, T* out,
-                                     const extent& to, bool add) {
+void direct_convolution<T>::multiply(const pixel_class& pixels, const framed& from, std::size_t images, const T* start,
+                                     T* out, const extent& to, bool add) {
   const std::size_t channels = from.inner.channels;
   for (const auto& group : pixels.groups) {
     const std::size_t count = group.an_image * images;
     if (group.rows.count * group.columns.count == 0) {
-      for (std::size_t p = 0; p < count && !add; ++p) std::fill_n(out + group.places[p].out, to.channels, T{0});
+      for (std::size_t p = 0; p < count && !add; ++p) std::copy_n(start, to.channels, out + group.places[p].out);
       continue;
     }
     kernels_->multiply({.in = from.memory.data(),
@@ -186,13 +188,16 @@ void direct_convolution<T>::multiply(const pixel_class& pixels, const framed& fr
                         .row_terms = pixels.columns.taps * channels,
                         .out = out,
                         .columns = to.channels,
+                        .start = start,
                         .add = add});
   }
 }
 
 template <class T>
-void direct_convolution<T>::forward(std::size_t images, T* out) {
-  multiply(outputs_, input_, images, out, this->shape().out(), false);
+void direct_convolution<T>::forward(std::size_t images, const T* bias, T* out) {
+  const std::size_t channels = this->shape().out_channels;
+  bias != nullptr ? std::copy_n(bias, channels, bias_.begin()) : std::fill_n(bias_.begin(), channels, T{0});
+  multiply(outputs_, input_, images, bias_.data(), out, this->shape().out(), false);
 }
 
 template <class T>
@@ -217,7 +222,7 @@ void direct_convolution<T>::backward_data(std::size_t images, T* in, bool add) {
     for (auto& each : inputs_) pack(each);
     turned_ = true;
   }
-  for (const auto& each : inputs_) multiply(each, slope_, images, in, this->shape().in, add);
+  for (const auto& each : inputs_) multiply(each, slope_, images, zeros_.data(), in, this->shape().in, add);
 }
 
 template <class T>

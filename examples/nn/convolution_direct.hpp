@@ -29,7 +29,7 @@ class direct_convolution final : public convolution<T> {
   [[nodiscard]] image_view<T> input(std::size_t k) noexcept override;
   [[nodiscard]] image_view<T> slope(std::size_t k) noexcept override;
   void begin(std::span<const T> weights) override;
-  void forward(std::size_t images, T* out) override;
+  void forward(std::size_t images, const T* bias, T* out) override;
   void backward_data(std::size_t images, T* in, bool add) override;
   void backward_weights(std::size_t images, const T* slopes, T* weights) override;
 
@@ -58,7 +58,8 @@ class direct_convolution final : public convolution<T> {
   void make_classes();
   void choose_block();
   void place(pixel_class& pixels, const framed& from, const extent& to);
-  void multiply(const pixel_class& pixels, const framed& from, std::size_t images, T* out, const extent& to, bool add);
+  void multiply(const pixel_class& pixels, const framed& from, std::size_t images, const T* start, T* out,
+                const extent& to, bool add);
   void pack(pixel_class& taps);
 
   const kernel_set<T>* kernels_;
@@ -67,7 +68,8 @@ class direct_convolution final : public convolution<T> {
   pixel_class outputs_;
   std::vector<pixel_class> inputs_;
   std::span<const T> weights_;
-  bool turned_ = false;  // the panels of inputs_ are those of weights_
+  std::vector<T> bias_, zeros_;  // in whole vectors
+  bool turned_ = false;          // the panels of inputs_ are those of weights_
 };
 
 }  // namespace nn

@@ -54,7 +54,7 @@ class network {
   activation<T>& normalised_view(activation<T>& in);
   activation<T>& add(activation<T>& a, activation<T>& b);
   activation<T>& pad_shortcut(activation<T>& in, std::size_t channels, std::size_t stride);
-  activation<T>& max(activation<T>& in, const typename max_pool<T>::window& size);
+  activation<T>& max(activation<T>& in, const pool_window& window);
   activation<T>& average(activation<T>& in);
   activation<T>& drop(activation<T>& in, double probability);
   /// The logits; nothing may be added after it.

@@ -79,9 +79,11 @@ void compare(const std::string& backend, std::string_view kernels, const nn::con
   const auto right = oracle(shape, images, in, weights, slope);
   const auto how = nn::make_convolution<T>(backend, shape, nn::find_kernels<T>(kernels));
   const std::vector<T> w(weights.begin(), weights.end());
+  const auto bias = test::numbers<double>(seed + 3, shape.out_channels);
+  const std::vector<T> b(bias.begin(), bias.end());
   const std::vector<double> before(in.size(), 0.25);
-  std::vector<T> out(right.out.size()), in_slope(before.begin(), before.end()), set(in.size(), T(9)),
-      weight_slope(w.size()), again(w.size());
+  std::vector<T> out(right.out.size()), biased(out.size()), in_slope(before.begin(), before.end()),
+      set(in.size(), T(9)), weight_slope(w.size()), again(w.size());
   how->begin(w);
   for (std::size_t first = 0; first < images; first += how->block()) {
     const std::size_t count = std::min(how->block(), images - first);
@@ -89,7 +91,8 @@ void compare(const std::string& backend, std::string_view kernels, const nn::con
       fill(how->input(k), in.data() + (first + k) * shape.in.size());
       fill(how->slope(k), slope.data() + (first + k) * shape.out().size());
     }
-    how->forward(count, out.data() + first * shape.out().size());
+    how->forward(count, nullptr, out.data() + first * shape.out().size());
+    how->forward(count, b.data(), biased.data() + first * shape.out().size());
     how->backward_data(count, set.data() + first * shape.in.size(), false);
     how->backward_data(count, in_slope.data() + first * shape.in.size(), true);
     how->backward_weights(count, nullptr, weight_slope.data());
@@ -101,6 +104,9 @@ void compare(const std::string& backend, std::string_view kernels, const nn::con
                << ", out " << shape.out_channels << ", kernel " << shape.kernel << ", stride " << shape.stride
                << ", padding " << shape.padding << ", images " << images << ", seed " << seed);
   check_close(out, right.out, tolerance);
+  auto with_bias = right.out;
+  for (std::size_t i = 0; i < with_bias.size(); ++i) with_bias[i] += bias[i % bias.size()];
+  check_close(biased, with_bias, tolerance);
   check_close(set, right.in_slope, tolerance);
   auto added = right.in_slope;
   for (double& value : added) value += 0.25;
