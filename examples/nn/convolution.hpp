@@ -56,13 +56,15 @@ class convolution {
   /// From input() and `slopes`, which are dense and one behind another, or slope() if that is null; adds to the
   /// gradient of the weights.
   virtual void backward_weights(std::size_t images, const T* slopes, T* weights) = 0;
+  /// After the last backward_weights() of a batch: adds what is not yet in the gradient of the weights.
+  virtual void finish(T* weights) { (void)weights; }
 
  private:
   convolution_shape shape_;
 };
 
-/// "direct" (muster's own kernels), "eigen" (im2col and a product), "onednn" (float only, if it was built in). Throws
-/// muster::configuration_error for another.
+/// "winograd" (muster's own kernels, with fewer multiplications where that pays; direct elsewhere), "direct", "eigen"
+/// (im2col and a product), "onednn" (float only, if it was built in). Throws muster::configuration_error for another.
 template <class T>
 std::unique_ptr<convolution<T>> make_convolution(std::string_view backend, const convolution_shape& shape,
                                                  const kernel_set<T>& kernels);

@@ -1,41 +1,10 @@
 #include "convolution_direct.hpp"
 
 #include <algorithm>
-#include <cstring>
+
+#include "panels.hpp"
 
 namespace nn {
-namespace {
-
-/// Weights of `terms` rows, weight(t, c) = from[t * term_step + c * column_step], as rows first, first + 1 ... of
-/// panels that have `all` rows. A panel has set.panel columns and, where fewer are left, set.lanes; the last one is
-/// filled up with zeros.
-template <class T>
-void pack_panels(const T* from, std::size_t terms, std::size_t term_step, std::size_t columns, std::size_t column_step,
-                 const kernel_set<T>& set, std::size_t first, std::size_t all, T* to) {
-  for (std::size_t column = 0, panel = 0; column < columns; column += panel) {
-    panel = columns - column < set.panel ? set.lanes : set.panel;
-    const std::size_t width = std::min(panel, columns - column);
-    T* const base = to + column * all + first * panel;
-    for (std::size_t t = 0; t < terms; ++t) {
-      const T* const source = from + t * term_step + column * column_step;
-      if (column_step == 1) {
-        std::memcpy(base + t * panel, source, width * sizeof(T));
-      } else {
-        for (std::size_t c = 0; c < width; ++c) base[t * panel + c] = source[c * column_step];
-      }
-      std::fill(base + t * panel + width, base + (t + 1) * panel, T{0});
-    }
-  }
-}
-
-/// Of all panels together.
-template <class T>
-std::size_t panel_columns(std::size_t columns, const kernel_set<T>& set) {
-  return (columns + set.lanes - 1) / set.lanes * set.lanes;
-}
-
-}  // namespace
-
 template <class T>
 direct_convolution<T>::direct_convolution(const convolution_shape& shape, const kernel_set<T>& kernels)
     : convolution<T>(shape), kernels_(&kernels) {
@@ -119,7 +88,7 @@ void direct_convolution<T>::choose_block() {
 }
 
 template <class T>
-void direct_convolution<T>::place(pixel_class& pixels, const framed& from, const extent& to) {
+void direct_convolution<T>::place(pixel_class& pixels, const framed_images<T>& from, const extent& to) {
   const tap_groups groups(pixels.rows, pixels.columns, block_, kernels_->pixels);
   const auto inside = [&](const pixel_line& line, const tap_range& taps) {
     return static_cast<std::size_t>(line.base + static_cast<std::ptrdiff_t>(from.border + taps.first));
@@ -167,8 +136,8 @@ void direct_convolution<T>::begin(std::span<const T> weights) {
 }
 
 template <class T>
-void direct_convolution<T>::multiply(const pixel_class& pixels, const framed& from, std::size_t images, const T* start,
-                                     T* out, const extent& to, bool add) {
+void direct_convolution<T>::multiply(const pixel_class& pixels, const framed_images<T>& from, std::size_t images,
+                                     const T* start, T* out, const extent& to, bool add) {
   const std::size_t channels = from.inner.channels;
   for (const auto& group : pixels.groups) {
     const std::size_t count = group.an_image * images;

@@ -76,6 +76,11 @@ struct pool_window {
   std::size_t kernel = 2, stride = 2, padding = 0;
 };
 
+/// Of tiles of 2 x 2 outputs: a row of them, from or to pixels of `channels` in rows of `row_step`.
+struct tile_row {
+  std::size_t tiles, channels, row_step;
+};
+
 template <class T>
 struct kernel_set {
   std::string_view name;  ///< "avx2"
@@ -107,6 +112,14 @@ struct kernel_set {
   /// to[what the taps say] = slope and else 0, or += that.
   void (*unpool)(const image_view<const T>& slope, const T* taps, const pool_window& window, const image_view<T>& to,
                  bool add);
+
+  /// Winograd's transforms: 4 x 4 inputs, or 2 x 2 gradients of outputs, of each tile to 16 planes; and 16 planes to
+  /// the 2 x 2 outputs of each tile, of which `rows` rows and `width` pixels in all are there, from `start` on or
+  /// added.
+  void (*tile_inputs)(const T* in, const tile_row& row, T* tiles, std::size_t plane);
+  void (*tile_slopes)(const T* in, const tile_row& row, T* tiles, std::size_t plane);
+  void (*tile_outputs)(const T* tiles, std::size_t plane, const tile_row& row, std::size_t rows, std::size_t width,
+                       const T* start, T* out, bool add);
 };
 
 /// What this processor can do best, or the set of that name. Throws muster::configuration_error if there is none, or

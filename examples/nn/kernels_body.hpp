@@ -4,6 +4,7 @@
 #include "kernels_pointwise.hpp"
 #include "kernels_pool.hpp"
 #include "kernels_vector.hpp"
+#include "kernels_winograd.hpp"
 
 namespace nn {
 namespace {
@@ -237,6 +238,7 @@ struct kernels : vectors<T, Width> {
   static constexpr kernel_set<T> table(std::string_view name) {
     using pointwise = pointwise_kernels<T, Width>;
     using pools = pool_kernels<T, Width>;
+    using winograd = winograd_kernels<T, Width>;
     return {.name = name,
             .lanes = lanes,
             .pixels = Pixels,
@@ -249,7 +251,10 @@ struct kernels : vectors<T, Width> {
             .mask = &pointwise::mask,
             .combine = &pointwise::combine,
             .pool = &pools::pool,
-            .unpool = &pools::unpool};
+            .unpool = &pools::unpool,
+            .tile_inputs = &winograd::inputs,
+            .tile_slopes = &winograd::slopes,
+            .tile_outputs = &winograd::outputs};
   }
 };
 

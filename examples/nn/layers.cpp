@@ -70,6 +70,7 @@ void convolution_layer<T>::backward(const pass& now) {
     how_->backward_data(count, in_->gradient(first), in_.adds());
     for (std::size_t k = 0; k < count; ++k) in_.written(first + k);
   }
+  how_->finish(weights_->gradient.data());
   if (now.ready) {
     if (bias_ != nullptr) now.ready(bias_->index);
     now.ready(weights_->index);
