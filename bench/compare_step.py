@@ -3,7 +3,8 @@
 layout. With --kernels avx2 PyTorch and its oneDNN are kept to AVX2 as well.
 
     bench/compare_step.py [--programs build/release/bench] [--python /usr/bin/python3] [--rounds 3] [--batch 32]
-                          [--models resnet20,resnet56,vgg16,cnn] [--ranks 1] [--kernels avx2] [--cpu-time]
+                          [--models resnet20,resnet56,vgg16,cnn] [--ranks 1] [--kernels avx2]
+                          [--backend winograd] [--cpu-time]
 """
 import argparse
 import collections
@@ -33,13 +34,14 @@ def main():
     parser.add_argument("--steps", default="5")
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--kernels", default="", help="muster's, instead of the best; avx2 is PyTorch's limit too")
+    parser.add_argument("--backend", default="winograd", help="muster's way to convolve: winograd, direct, eigen, onednn")
     parser.add_argument("--cpu-time", action="store_true", help="count the processor's time: on a machine that is shared")
     chosen = parser.parse_args()
 
     shared = ["--models", chosen.models, "--batch", chosen.batch, "--steps", chosen.steps]
     if chosen.cpu_time:
         shared.append("--cpu-time")
-    ours = [chosen.programs / "train_step", *shared] + (["--kernels", chosen.kernels] if chosen.kernels else [])
+    ours = [chosen.programs / "train_step", *shared, "--backend", chosen.backend] + (["--kernels", chosen.kernels] if chosen.kernels else [])
     if chosen.ranks > 1:
         ours = ["mpirun", "-n", str(chosen.ranks), "--oversubscribe", *ours]
     peer = pathlib.Path(__file__).parent / "peers" / "step_torch.py"
@@ -60,7 +62,7 @@ def main():
     print(f"batch {chosen.batch} a rank, {chosen.ranks} rank(s), images/s, medians of {chosen.rounds} rounds")
     print(f"{'model':10} {'muster':>10} {'torch nchw':>12} {'torch nhwc':>12} {'ratio':>7}")
     for model in chosen.models.split(","):
-        mine = statistics.median(rates[model, "muster", "direct"])
+        mine = statistics.median(rates[model, "muster", chosen.backend])
         layouts = [statistics.median(rates[model, "torch", how]) for how in ("nchw", "nhwc")]
         print(f"{model:10} {mine:10.1f} {layouts[0]:12.1f} {layouts[1]:12.1f} {mine / max(layouts):7.2f}")
 

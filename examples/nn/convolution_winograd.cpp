@@ -8,6 +8,36 @@ namespace {
 extent tiles_of(const extent& image) { return {(image.height + 1) / 2, (image.width + 1) / 2, image.channels}; }
 std::size_t count_of(const extent& tiles) { return tiles.height * tiles.width; }
 
+/// From one plane to the next: a line of the cache more than it has, or all planes of a tile, which are written
+/// together, would fall on the same few lines of the first cache.
+template <class T>
+std::size_t plane_step(std::size_t count, std::size_t channels) {
+  return count * channels + 64 / sizeof(T);
+}
+
+/// Three taps to four numbers: G of Winograd's F(2, 3).
+template <class T>
+void spread(std::size_t count, const T* a, const T* b, const T* c, T* p, T* q, T* r, T* s) {
+  for (std::size_t i = 0; i < count; ++i) {
+    const T outer = T(0.5) * (a[i] + c[i]), middle = T(0.5) * b[i];
+    p[i] = a[i];
+    q[i] = outer + middle;
+    r[i] = outer - middle;
+    s[i] = c[i];
+  }
+}
+
+/// The four back to three, G^T, set or added to.
+template <bool Add, class T>
+void gather(std::size_t count, const T* p, const T* q, const T* r, const T* s, T* a, T* b, T* c) {
+  for (std::size_t i = 0; i < count; ++i) {
+    const T both = T(0.5) * (q[i] + r[i]);
+    a[i] = (Add ? a[i] : T{0}) + (p[i] + both);
+    b[i] = (Add ? b[i] : T{0}) + T(0.5) * (q[i] - r[i]);
+    c[i] = (Add ? c[i] : T{0}) + (both + s[i]);
+  }
+}
+
 }  // namespace
 
 template <class T>
@@ -25,11 +55,11 @@ winograd_convolution<T>::winograd_convolution(const convolution_shape& shape, co
   block_ = std::max({std::size_t{1}, (least + tiles - 1) / tiles, std::min(cache / image_bytes, 2 * least / tiles)});
   input_.reserve(block_);
   slope_.reserve(block_);
-  const std::size_t room = planes * block_ * tiles * std::max(in_channels, out_channels);
+  const std::size_t room = planes * plane_step<T>(block_ * tiles, std::max(in_channels, out_channels));
   taken_ = muster::buffer<T>(room);
   made_ = muster::buffer<T>(room);
-  weights_ = muster::buffer<T>(planes * in_channels * out_channels);
-  sums_ = muster::buffer<T>(planes * in_channels * out_channels);
+  weights_ = muster::buffer<T>(planes * plane_step<T>(in_channels * out_channels, 1));
+  sums_ = muster::buffer<T>(planes * plane_step<T>(in_channels * out_channels, 1));
   forward_ = muster::buffer<T>(planes * in_channels * panel_columns(out_channels, kernels));
   back_ = muster::buffer<T>(planes * out_channels * panel_columns(in_channels, kernels));
   zeros_.resize(panel_columns(std::max(in_channels, out_channels), kernels));
@@ -43,24 +73,19 @@ winograd_convolution<T>::winograd_convolution(const convolution_shape& shape, co
 template <class T>
 void winograd_convolution<T>::begin(std::span<const T> weights) {
   const std::size_t size = this->shape().in.channels * this->shape().out_channels;
+  const std::size_t step = plane_step<T>(size, 1);
   // G w G^T, first down the columns of taps and then along the rows.
-  for (std::size_t at = 0; at < size; ++at) {
-    const auto tap = [&](std::size_t y, std::size_t x) { return weights[(3 * y + x) * size + at]; };
-    T half[4][3];
+  constexpr std::size_t few = 32;
+  for (std::size_t at = 0; at < size; at += few) {
+    const std::size_t count = std::min(few, size - at);
+    T half[4][3][few];
     for (std::size_t x = 0; x < 3; ++x) {
-      const T outer = T(0.5) * (tap(0, x) + tap(2, x)), middle = T(0.5) * tap(1, x);
-      half[0][x] = tap(0, x);
-      half[1][x] = outer + middle;
-      half[2][x] = outer - middle;
-      half[3][x] = tap(2, x);
+      const T* const top = weights.data() + x * size + at;
+      spread(count, top, top + 3 * size, top + 6 * size, half[0][x], half[1][x], half[2][x], half[3][x]);
     }
     for (std::size_t y = 0; y < 4; ++y) {
-      const T outer = T(0.5) * (half[y][0] + half[y][2]), middle = T(0.5) * half[y][1];
-      T* const to = weights_.data() + 4 * y * size + at;
-      to[0] = half[y][0];
-      to[size] = outer + middle;
-      to[2 * size] = outer - middle;
-      to[3 * size] = half[y][2];
+      T* const to = weights_.data() + 4 * y * step + at;
+      spread(count, half[y][0], half[y][1], half[y][2], to, to + step, to + 2 * step, to + 3 * step);
     }
   }
   pack(forward_, false);
@@ -76,8 +101,9 @@ void winograd_convolution<T>::pack(muster::buffer<T>& panels, bool turned) {
   for (std::size_t y = 0; y < 4; ++y) {
     for (std::size_t x = 0; x < 4; ++x) {
       const std::size_t plane = turned ? 4 * other(y) + other(x) : 4 * y + x;
-      pack_panels(weights_.data() + plane * in * out, terms, turned ? 1 : out, columns, turned ? out : 1, *kernels_, 0,
-                  terms, panels.data() + (4 * y + x) * terms * panel_columns(columns, *kernels_));
+      pack_panels(weights_.data() + plane * plane_step<T>(in * out, 1), terms, turned ? 1 : out, columns,
+                  turned ? out : 1, *kernels_, 0, terms,
+                  panels.data() + (4 * y + x) * terms * panel_columns(columns, *kernels_));
     }
   }
 }
@@ -85,7 +111,7 @@ void winograd_convolution<T>::pack(muster::buffer<T>& panels, bool turned) {
 template <class T>
 void winograd_convolution<T>::take_inputs(framed_images<T>& from, std::size_t images, const extent& to) {
   const extent tiles = tiles_of(to);
-  const std::size_t channels = from.inner.channels, plane = images * count_of(tiles) * channels;
+  const std::size_t channels = from.inner.channels, plane = plane_step<T>(images * count_of(tiles), channels);
   const tile_row row{tiles.width, channels, from.row_step()};
   T* out = taken_.data();
   for (std::size_t image = 0; image < images; ++image) {
@@ -103,7 +129,7 @@ void winograd_convolution<T>::convolve(framed_images<T>& from, std::size_t image
   const extent tiles = tiles_of(to);
   const std::size_t terms = from.inner.channels, columns = to.channels, count = images * count_of(tiles);
   for (std::size_t plane = 0; plane < planes; ++plane) {
-    kernels_->multiply({.in = taken_.data() + plane * count * terms,
+    kernels_->multiply({.in = taken_.data() + plane * plane_step<T>(count, terms),
                         .pixels = &from == &input_ ? to_outputs_.data() : to_inputs_.data(),
                         .pixel_count = count,
                         .rows = 1,
@@ -113,7 +139,7 @@ void winograd_convolution<T>::convolve(framed_images<T>& from, std::size_t image
                         .terms = terms,
                         .first = 0,
                         .row_terms = terms,
-                        .out = made_.data() + plane * count * columns,
+                        .out = made_.data() + plane * plane_step<T>(count, columns),
                         .columns = columns,
                         .start = zeros_.data(),
                         .add = false});
@@ -122,8 +148,8 @@ void winograd_convolution<T>::convolve(framed_images<T>& from, std::size_t image
   const T* made = made_.data();
   for (std::size_t image = 0; image < images; ++image) {
     for (std::size_t y = 0; y < tiles.height; ++y, made += tiles.width * columns) {
-      kernels_->tile_outputs(made, count * columns, row, std::min<std::size_t>(2, to.height - 2 * y), to.width, start,
-                             out + image * to.size() + 2 * y * row.row_step, add);
+      kernels_->tile_outputs(made, plane_step<T>(count, columns), row, std::min<std::size_t>(2, to.height - 2 * y),
+                             to.width, start, out + image * to.size() + 2 * y * row.row_step, add);
     }
   }
 }
@@ -156,16 +182,16 @@ void winograd_convolution<T>::backward_weights(std::size_t images, const T* slop
   T* to = made_.data();
   for (std::size_t image = 0; image < images; ++image) {
     for (std::size_t y = 0; y < tiles.height; ++y, to += tiles.width * out_channels) {
-      kernels_->tile_slopes(slope_.pixel(image, 2 * y, 0), row, to, count * out_channels);
+      kernels_->tile_slopes(slope_.pixel(image, 2 * y, 0), row, to, plane_step<T>(count, out_channels));
     }
   }
   const std::size_t height = images * tiles.height;
   for (std::size_t plane = 0; plane < planes; ++plane) {
-    kernels_->add_weights({.in = taken_.data() + plane * count * in_channels,
+    kernels_->add_weights({.in = taken_.data() + plane * plane_step<T>(count, in_channels),
                            .in_image = count * in_channels,
                            .in_row = tiles.width * in_channels,
                            .in_pixel = in_channels,
-                           .gradient = made_.data() + plane * count * out_channels,
+                           .gradient = made_.data() + plane * plane_step<T>(count, out_channels),
                            .gradient_image = count * out_channels,
                            .gradient_row = tiles.width * out_channels,
                            .gradient_pixel = out_channels,
@@ -182,7 +208,7 @@ void winograd_convolution<T>::backward_weights(std::size_t images, const T* slop
                            .row_step = 0,
                            .run = in_channels,
                            .columns = out_channels,
-                           .to = sums_.data() + plane * in_channels * out_channels});
+                           .to = sums_.data() + plane * plane_step<T>(in_channels * out_channels, 1)});
   }
 }
 
@@ -190,24 +216,22 @@ void winograd_convolution<T>::backward_weights(std::size_t images, const T* slop
 template <class T>
 void winograd_convolution<T>::finish(T* weights) {
   const std::size_t size = this->shape().in.channels * this->shape().out_channels;
-  for (std::size_t at = 0; at < size; ++at) {
-    T half[3][4];
+  const std::size_t step = plane_step<T>(size, 1);
+  constexpr std::size_t few = 32;
+  for (std::size_t at = 0; at < size; at += few) {
+    const std::size_t count = std::min(few, size - at);
+    T half[3][4][few];
     for (std::size_t x = 0; x < 4; ++x) {
-      const auto plane = [&](std::size_t y) { return sums_.data()[(4 * y + x) * size + at]; };
-      const T both = T(0.5) * (plane(1) + plane(2));
-      half[0][x] = plane(0) + both;
-      half[1][x] = T(0.5) * (plane(1) - plane(2));
-      half[2][x] = both + plane(3);
+      const T* const plane = sums_.data() + x * step + at;
+      gather<false>(count, plane, plane + 4 * step, plane + 8 * step, plane + 12 * step, half[0][x], half[1][x],
+                    half[2][x]);
     }
     for (std::size_t y = 0; y < 3; ++y) {
-      const T both = T(0.5) * (half[y][1] + half[y][2]);
       T* const to = weights + 3 * y * size + at;
-      to[0] += half[y][0] + both;
-      to[size] += T(0.5) * (half[y][1] - half[y][2]);
-      to[2 * size] += both + half[y][3];
+      gather<true>(count, half[y][0], half[y][1], half[y][2], half[y][3], to, to + size, to + 2 * size);
     }
   }
-  std::fill_n(sums_.data(), planes * size, T{0});
+  std::fill_n(sums_.data(), planes * step, T{0});
 }
 
 template class winograd_convolution<float>;

@@ -19,8 +19,8 @@ namespace nn {
 
 /// How a network computes; what it computes does not depend on it, but for rounding.
 struct execution {
-  std::string backend = "direct";  ///< of convolutions
-  std::string kernels;             ///< of kernel_names(); empty: the best
+  std::string backend = "winograd";  ///< of convolutions
+  std::string kernels;               ///< of kernel_names(); empty: the best
 };
 
 /// A chain of layers, put together front to back by the functions below, which give what the next one reads.

@@ -3,6 +3,7 @@
 #include "convolution_winograd.hpp"
 
 #include <cmath>
+#include <memory>
 #include <string>
 #include <vector>
 
