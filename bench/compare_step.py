@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """muster's training step and PyTorch's in turns, and the ratio of the medians of their rates: PyTorch's at its better
-layout.
+layout. With --kernels avx2 PyTorch and its oneDNN are kept to AVX2 as well.
 
     bench/compare_step.py [--programs build/release/bench] [--python /usr/bin/python3] [--rounds 3] [--batch 32]
-                          [--models resnet20,resnet56,vgg16,cnn] [--ranks 1] [--kernels avx2] [--cpu-time]
+                          [--models resnet20,resnet56,vgg16,cnn] [--ranks 1] [--kernels avx2]
+                          [--backend winograd] [--cpu-time]
 """
 import argparse
 import collections
@@ -32,14 +33,15 @@ def main():
     parser.add_argument("--batch", default="32", help="images a rank and step")
     parser.add_argument("--steps", default="5")
     parser.add_argument("--ranks", type=int, default=1)
-    parser.add_argument("--kernels", default="", help="muster's, instead of the best")
+    parser.add_argument("--kernels", default="", help="muster's, instead of the best; avx2 is PyTorch's limit too")
+    parser.add_argument("--backend", default="winograd", help="muster's way to convolve: winograd, direct, eigen, onednn")
     parser.add_argument("--cpu-time", action="store_true", help="count the processor's time: on a machine that is shared")
     chosen = parser.parse_args()
 
     shared = ["--models", chosen.models, "--batch", chosen.batch, "--steps", chosen.steps]
     if chosen.cpu_time:
         shared.append("--cpu-time")
-    ours = [chosen.programs / "train_step", *shared] + (["--kernels", chosen.kernels] if chosen.kernels else [])
+    ours = [chosen.programs / "train_step", *shared, "--backend", chosen.backend] + (["--kernels", chosen.kernels] if chosen.kernels else [])
     if chosen.ranks > 1:
         ours = ["mpirun", "-n", str(chosen.ranks), "--oversubscribe", *ours]
     peer = pathlib.Path(__file__).parent / "peers" / "step_torch.py"
@@ -47,16 +49,20 @@ def main():
     environment = dict(os.environ, OMP_NUM_THREADS="1")
     if os.geteuid() == 0:
         environment.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+    for_theirs = dict(environment)
+    if chosen.kernels == "avx2":
+        for_theirs.update(ATEN_CPU_CAPABILITY="avx2", ONEDNN_MAX_CPU_ISA="AVX2", DNNL_MAX_CPU_ISA="AVX2",
+                          OPENBLAS_CORETYPE="Haswell")
 
     rates = collections.defaultdict(list)
     for _ in range(chosen.rounds):
-        for command in (ours, theirs):
-            for who, model, how, rate in run(list(map(str, command)), environment):
+        for command, variables in ((ours, environment), (theirs, for_theirs)):
+            for who, model, how, rate in run(list(map(str, command)), variables):
                 rates[model, who, how].append(rate)
     print(f"batch {chosen.batch} a rank, {chosen.ranks} rank(s), images/s, medians of {chosen.rounds} rounds")
     print(f"{'model':10} {'muster':>10} {'torch nchw':>12} {'torch nhwc':>12} {'ratio':>7}")
     for model in chosen.models.split(","):
-        mine = statistics.median(rates[model, "muster", "direct"])
+        mine = statistics.median(rates[model, "muster", chosen.backend])
         layouts = [statistics.median(rates[model, "torch", how]) for how in ("nchw", "nhwc")]
         print(f"{model:10} {mine:10.1f} {layouts[0]:12.1f} {layouts[1]:12.1f} {mine / max(layouts):7.2f}")
 

@@ -35,10 +35,11 @@ void convolve(benchmark::State& state, const std::string& backend, const nn::con
     how->begin(weights);
     for (std::size_t first = 0; first < batch; first += how->block()) {
       const std::size_t count = std::min(how->block(), batch - first);
-      if (pass == "forward") how->forward(count, out.data() + first * shape.out().size());
+      if (pass == "forward") how->forward(count, nullptr, out.data() + first * shape.out().size());
       if (pass == "data") how->backward_data(count, in.data() + first * shape.in.size(), false);
       if (pass == "weights") how->backward_weights(count, nullptr, slopes.data());
     }
+    if (pass == "weights") how->finish(slopes.data());
   }
   state.counters["GFLOP/s"] = benchmark::Counter(
       static_cast<double>(state.iterations()) * batch * shape.operations() * 1e-9, benchmark::Counter::kIsRate);
@@ -80,7 +81,8 @@ void enrol(muster::context&) {
   const nn::convolution_shape shapes[] = {
       {{32, 32, 3}, 16, 3, 1, 1},  {{32, 32, 16}, 16, 3, 1, 1}, {{32, 32, 16}, 32, 3, 2, 1},
       {{16, 16, 32}, 32, 3, 1, 1}, {{16, 16, 32}, 64, 3, 2, 1}, {{8, 8, 64}, 64, 3, 1, 1},
-      {{32, 32, 16}, 32, 1, 2, 0}, {{8, 8, 256}, 256, 3, 1, 1}, {{2, 2, 512}, 512, 3, 1, 1}};
+      {{32, 32, 16}, 32, 1, 2, 0}, {{8, 8, 256}, 256, 3, 1, 1}, {{2, 2, 512}, 512, 3, 1, 1},
+      {{28, 28, 1}, 32, 3, 1, 0},  {{13, 13, 32}, 64, 3, 1, 0}, {{5, 5, 64}, 64, 3, 1, 0}};
   for (const auto& shape : shapes) {
     for (const std::string pass : {"forward", "data", "weights"}) {
       for (const auto backend : nn::convolution_names()) {

@@ -74,7 +74,8 @@ struct command_line {
     app.add_option("--seed", o.seed, "of the order of images, of augmentation, dropout and the model's start")
         ->capture_default_str();
     app.add_flag("--sync-batch-norm", o.share_statistics, "batch normalisation by the statistics of all ranks' images");
-    app.add_option("--backend", o.how.backend, "how to convolve: direct, eigen or onednn")->capture_default_str();
+    app.add_option("--backend", o.how.backend, "how to convolve: winograd, direct, eigen or onednn")
+        ->capture_default_str();
     app.add_option("--kernels", o.how.kernels, "inner loops of direct: avx512, avx2, portable [the best]")
         ->type_name("NAME");
     app.add_option("--threads", o.loader_threads, "threads of a rank that make batches ahead")->capture_default_str();

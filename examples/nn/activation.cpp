@@ -72,7 +72,26 @@ void activation<T>::read(std::size_t image, const image_view<T>& to, bool add) {
 }
 
 template <class T>
-void activation<T>::gradient_written(std::size_t image) {
+void activation<T>::pool(std::size_t image, const pool_window& window, const image_view<T>& to, T* taps) {
+  kernels_->pool(stored(image), function(), window, to, taps);
+}
+
+template <class T>
+void activation<T>::unpool(std::size_t image, const T* slope, const extent& pooled, const pool_window& window,
+                           const T* taps, bool add) {
+  const image_view<const T> from{slope, pooled.height, pooled.width, pooled.channels, pooled.width * pooled.channels};
+  kernels_->unpool(from, taps, window, view(gradient(image)), add);
+}
+
+template <class T>
+void activation<T>::add_pixels(const image_view<T>& image, T* sum) const {
+  kernels_->add_pixels({image.data, image.height, image.width, image.channels, image.row_step}, sum);
+}
+
+template <class T>
+void activation<T>::gradient_written(std::size_t image, bool masked) {
+  auto how = function();
+  if (masked) how.relu = false;
   const auto values = stored(image);
   const auto slope = view(gradient(image));
   // The sums that the normalisation of a term needs are taken while the gradient is at hand.
@@ -84,11 +103,10 @@ void activation<T>::gradient_written(std::size_t image) {
   }
   if (of != nullptr) {
     auto& norm = *of->norm_;
-    kernels_->mask(values, function(), slope, of->stored(image).data, norm.mean(), norm.begin_slopes(),
-                   norm.products());
+    kernels_->mask(values, how, slope, of->stored(image).data, norm.mean(), norm.begin_slopes(), norm.products());
     norm.end_slopes();
   } else {
-    kernels_->mask(values, function(), slope, nullptr, nullptr, nullptr, nullptr);
+    kernels_->mask(values, how, slope, nullptr, nullptr, nullptr, nullptr);
   }
   for (; taken < terms_.size(); ++taken) {
     activation& part = *terms_[taken];

@@ -75,10 +75,17 @@ class activation {
   /// The gradient of values(image), to `to` or added to it.
   void read_gradient(std::size_t image, const image_view<T>& to, bool add = false);
 
+  /// Adds to sum[c] what the numbers of an image like this one's add up to.
+  void add_pixels(const image_view<T>& image, T* sum) const;
+
   // The layers that read it.
   void read(std::size_t image, const image_view<T>& to, bool add = false);
-  /// Has been written by all readers.
-  void gradient_written(std::size_t image);
+  /// The largest numbers of it, and their gradient back: see kernel_set::pool() and unpool().
+  void pool(std::size_t image, const pool_window& window, const image_view<T>& to, T* taps);
+  void unpool(std::size_t image, const T* slope, const extent& pooled, const pool_window& window, const T* taps,
+              bool add);
+  /// Has been written by all readers; `masked`, if it is zero already where the values were rectified to zero.
+  void gradient_written(std::size_t image, bool masked = false);
   /// The whole batch has. Collective with pass::statistics.
   void all_gradients_written(const pass& now);
 

@@ -6,6 +6,7 @@
 
 #include "convolution_direct.hpp"
 #include "convolution_eigen.hpp"
+#include "convolution_winograd.hpp"
 #ifdef NN_ONEDNN
 #include "convolution_onednn.hpp"
 #endif
@@ -13,7 +14,7 @@
 namespace nn {
 
 std::vector<std::string_view> convolution_names() {
-  return {"direct", "eigen",
+  return {"winograd", "direct", "eigen",
 #ifdef NN_ONEDNN
           "onednn"
 #endif
@@ -23,7 +24,10 @@ std::vector<std::string_view> convolution_names() {
 template <class T>
 std::unique_ptr<convolution<T>> make_convolution(std::string_view backend, const convolution_shape& shape,
                                                  const kernel_set<T>& kernels) {
-  if (backend == "direct") return std::make_unique<direct_convolution<T>>(shape, kernels);
+  if (backend == "winograd" && winograd_convolution<T>::pays(shape)) {
+    return std::make_unique<winograd_convolution<T>>(shape, kernels);
+  }
+  if (backend == "direct" || backend == "winograd") return std::make_unique<direct_convolution<T>>(shape, kernels);
   if (backend == "eigen") return std::make_unique<eigen_convolution<T>>(shape);
 #ifdef NN_ONEDNN
   if constexpr (std::is_same_v<T, float>) {

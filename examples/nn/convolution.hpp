@@ -49,19 +49,22 @@ class convolution {
 
   /// The weights of the calls that follow; they must stay as they are.
   virtual void begin(std::span<const T> weights) = 0;
-  virtual void forward(std::size_t images, T* out) = 0;
+  /// `bias`, one for each output channel, may be null.
+  virtual void forward(std::size_t images, const T* bias, T* out) = 0;
   /// From slope() to the gradient of the input, which is set or added to.
   virtual void backward_data(std::size_t images, T* in, bool add) = 0;
-  /// From input() and `slopes`, which are dense and one behind another, or slope() if that is null; adds to the gradient
-  /// of the weights.
+  /// From input() and `slopes`, which are dense and one behind another, or slope() if that is null; adds to the
+  /// gradient of the weights.
   virtual void backward_weights(std::size_t images, const T* slopes, T* weights) = 0;
+  /// After the last backward_weights() of a batch: adds what is not yet in the gradient of the weights.
+  virtual void finish(T* weights) { (void)weights; }
 
  private:
   convolution_shape shape_;
 };
 
-/// "direct" (muster's own kernels), "eigen" (im2col and a product), "onednn" (float only, if it was built in). Throws
-/// muster::configuration_error for another.
+/// "winograd" (muster's own kernels, with fewer multiplications where that pays; direct elsewhere), "direct", "eigen"
+/// (im2col and a product), "onednn" (float only, if it was built in). Throws muster::configuration_error for another.
 template <class T>
 std::unique_ptr<convolution<T>> make_convolution(std::string_view backend, const convolution_shape& shape,
                                                  const kernel_set<T>& kernels);

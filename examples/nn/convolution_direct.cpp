@@ -1,41 +1,10 @@
 #include "convolution_direct.hpp"
 
 #include <algorithm>
-#include <cstring>
+
+#include "panels.hpp"
 
 namespace nn {
-namespace {
-
-/// Weights of `terms` rows, weight(t, c) = from[t * term_step + c * column_step], as rows first, first + 1 ... of
-/// panels that have `all` rows. A panel has set.panel columns and, where fewer are left, set.lanes; the last one is
-/// filled up with zeros.
-template <class T>
-void pack_panels(const T* from, std::size_t terms, std::size_t term_step, std::size_t columns, std::size_t column_step,
-                 const kernel_set<T>& set, std::size_t first, std::size_t all, T* to) {
-  for (std::size_t column = 0, panel = 0; column < columns; column += panel) {
-    panel = columns - column < set.panel ? set.lanes : set.panel;
-    const std::size_t width = std::min(panel, columns - column);
-    T* const base = to + column * all + first * panel;
-    for (std::size_t t = 0; t < terms; ++t) {
-      const T* const source = from + t * term_step + column * column_step;
-      if (column_step == 1) {
-        std::memcpy(base + t * panel, source, width * sizeof(T));
-      } else {
-        for (std::size_t c = 0; c < width; ++c) base[t * panel + c] = source[c * column_step];
-      }
-      std::fill(base + t * panel + width, base + (t + 1) * panel, T{0});
-    }
-  }
-}
-
-/// Of all panels together.
-template <class T>
-std::size_t panel_columns(std::size_t columns, const kernel_set<T>& set) {
-  return (columns + set.lanes - 1) / set.lanes * set.lanes;
-}
-
-}  // namespace
-
 template <class T>
 direct_convolution<T>::direct_convolution(const convolution_shape& shape, const kernel_set<T>& kernels)
     : convolution<T>(shape), kernels_(&kernels) {
@@ -51,6 +20,8 @@ direct_convolution<T>::direct_convolution(const convolution_shape& shape, const 
   slope_.border = std::max({reach, beyond(shape.in.height, out.height), beyond(shape.in.width, out.width)});
   make_classes();
   choose_block();
+  bias_.resize(panel_columns(shape.out_channels, kernels));
+  zeros_.resize(panel_columns(shape.in.channels, kernels));
   input_.reserve(block_);
   slope_.reserve(block_);
   place(outputs_, input_, out);
@@ -117,7 +88,7 @@ void direct_convolution<T>::choose_block() {
 }
 
 template <class T>
-void direct_convolution<T>::place(pixel_class& pixels, const framed& from, const extent& to) {
+void direct_convolution<T>::place(pixel_class& pixels, const framed_images<T>& from, const extent& to) {
   const tap_groups groups(pixels.rows, pixels.columns, block_, kernels_->pixels);
   const auto inside = [&](const pixel_line& line, const tap_range& taps) {
     return static_cast<std::size_t>(line.base + static_cast<std::ptrdiff_t>(from.border + taps.first));
@@ -165,13 +136,13 @@ void direct_convolution<T>::begin(std::span<const T> weights) {
 }
 
 template <class T>
-void direct_convolution<T>::multiply(const pixel_class& pixels, const framed& from, std::size_t images, T* out,
-                                     const extent& to, bool add) {
+void direct_convolution<T>::multiply(const pixel_class& pixels, const framed_images<T>& from, std::size_t images,
+                                     const T* start, T* out, const extent& to, bool add) {
   const std::size_t channels = from.inner.channels;
   for (const auto& group : pixels.groups) {
     const std::size_t count = group.an_image * images;
     if (group.rows.count * group.columns.count == 0) {
-      for (std::size_t p = 0; p < count && !add; ++p) std::fill_n(out + group.places[p].out, to.channels, T{0});
+      for (std::size_t p = 0; p < count && !add; ++p) std::copy_n(start, to.channels, out + group.places[p].out);
       continue;
     }
     kernels_->multiply({.in = from.memory.data(),
@@ -186,13 +157,16 @@ void direct_convolution<T>::multiply(const pixel_class& pixels, const framed& fr
                         .row_terms = pixels.columns.taps * channels,
                         .out = out,
                         .columns = to.channels,
+                        .start = start,
                         .add = add});
   }
 }
 
 template <class T>
-void direct_convolution<T>::forward(std::size_t images, T* out) {
-  multiply(outputs_, input_, images, out, this->shape().out(), false);
+void direct_convolution<T>::forward(std::size_t images, const T* bias, T* out) {
+  const std::size_t channels = this->shape().out_channels;
+  bias != nullptr ? std::copy_n(bias, channels, bias_.begin()) : std::fill_n(bias_.begin(), channels, T{0});
+  multiply(outputs_, input_, images, bias_.data(), out, this->shape().out(), false);
 }
 
 template <class T>
@@ -217,7 +191,7 @@ void direct_convolution<T>::backward_data(std::size_t images, T* in, bool add) {
     for (auto& each : inputs_) pack(each);
     turned_ = true;
   }
-  for (const auto& each : inputs_) multiply(each, slope_, images, in, this->shape().in, add);
+  for (const auto& each : inputs_) multiply(each, slope_, images, zeros_.data(), in, this->shape().in, add);
 }
 
 template <class T>

@@ -6,6 +6,7 @@
 #include <muster/core/buffer.hpp>
 
 #include "convolution.hpp"
+#include "panels.hpp"
 #include "tap_groups.hpp"
 
 namespace nn {
@@ -29,24 +30,11 @@ class direct_convolution final : public convolution<T> {
   [[nodiscard]] image_view<T> input(std::size_t k) noexcept override;
   [[nodiscard]] image_view<T> slope(std::size_t k) noexcept override;
   void begin(std::span<const T> weights) override;
-  void forward(std::size_t images, T* out) override;
+  void forward(std::size_t images, const T* bias, T* out) override;
   void backward_data(std::size_t images, T* in, bool add) override;
   void backward_weights(std::size_t images, const T* slopes, T* weights) override;
 
  private:
-  /// Images with a border.
-  struct framed {
-    std::size_t border = 0;
-    extent inner;
-    muster::buffer<T> memory;
-
-    void reserve(std::size_t images) { memory = muster::buffer<T>(images * image_size()); }
-    [[nodiscard]] std::size_t row_step() const { return (inner.width + 2 * border) * inner.channels; }
-    [[nodiscard]] std::size_t image_size() const { return (inner.height + 2 * border) * row_step(); }
-    [[nodiscard]] T* pixel(std::size_t image, std::size_t y, std::size_t x) {
-      return memory.data() + image * image_size() + (y + border) * row_step() + (x + border) * inner.channels;
-    }
-  };
   /// Pixels that come from the same taps of the kernel, but for those in the border.
   struct pixel_class {
     std::size_t first_row = 0, first_column = 0;  ///< of the taps; the others follow in steps of the stride
@@ -57,17 +45,19 @@ class direct_convolution final : public convolution<T> {
 
   void make_classes();
   void choose_block();
-  void place(pixel_class& pixels, const framed& from, const extent& to);
-  void multiply(const pixel_class& pixels, const framed& from, std::size_t images, T* out, const extent& to, bool add);
+  void place(pixel_class& pixels, const framed_images<T>& from, const extent& to);
+  void multiply(const pixel_class& pixels, const framed_images<T>& from, std::size_t images, const T* start, T* out,
+                const extent& to, bool add);
   void pack(pixel_class& taps);
 
   const kernel_set<T>* kernels_;
   std::size_t block_ = 1;
-  framed input_, slope_;
+  framed_images<T> input_, slope_;
   pixel_class outputs_;
   std::vector<pixel_class> inputs_;
   std::span<const T> weights_;
-  bool turned_ = false;  // the panels of inputs_ are those of weights_
+  std::vector<T> bias_, zeros_;  // in whole vectors
+  bool turned_ = false;          // the panels of inputs_ are those of weights_
 };
 
 }  // namespace nn

@@ -78,13 +78,14 @@ void eigen_convolution<T>::gather(std::size_t images) {
 }
 
 template <class T>
-void eigen_convolution<T>::forward(std::size_t images, T* out) {
+void eigen_convolution<T>::forward(std::size_t images, const T* bias, T* out) {
   const auto& shape = this->shape();
   const std::size_t pixels = images * shape.out().height * shape.out().width;
   gather(images);
-  map(out, pixels, shape.out_channels).noalias() =
-      map<T>(static_cast<const T*>(patches_.data()), pixels, patch_size(shape)) *
-      map<T>(weights_.data(), patch_size(shape), shape.out_channels);
+  auto made = map(out, pixels, shape.out_channels);
+  made.noalias() = map<T>(static_cast<const T*>(patches_.data()), pixels, patch_size(shape)) *
+                   map<T>(weights_.data(), patch_size(shape), shape.out_channels);
+  if (bias != nullptr) made.rowwise() += map(bias, 1, shape.out_channels).row(0);
 }
 
 template <class T>

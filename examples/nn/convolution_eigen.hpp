@@ -17,7 +17,7 @@ class eigen_convolution final : public convolution<T> {
   [[nodiscard]] image_view<T> input(std::size_t k) noexcept override;
   [[nodiscard]] image_view<T> slope(std::size_t k) noexcept override;
   void begin(std::span<const T> weights) override { weights_ = weights; }
-  void forward(std::size_t images, T* out) override;
+  void forward(std::size_t images, const T* bias, T* out) override;
   void backward_data(std::size_t images, T* in, bool add) override;
   void backward_weights(std::size_t images, const T* slopes, T* weights) override;
 

@@ -37,12 +37,14 @@ class onednn_convolution final : public convolution<float> {
   [[nodiscard]] image_view<float> slope(std::size_t k) noexcept override { return view(slope_, shape().out(), k); }
   void begin(std::span<const float> weights) override { weights_ = weights; }
 
-  void forward(std::size_t images, float* out) override {
+  void forward(std::size_t images, const float* bias, float* out) override {
     auto& with = prepared(images);
     with.forward.execute(stream_, {{DNNL_ARG_SRC, of(with.in, input_.data())},
                                    {DNNL_ARG_WEIGHTS, of(with.weights, const_cast<float*>(weights_.data()))},
                                    {DNNL_ARG_DST, of(with.out, out)}});
     stream_.wait();
+    const std::size_t channels = shape().out_channels;
+    for (std::size_t i = 0; bias != nullptr && i < images * shape().out().size(); ++i) out[i] += bias[i % channels];
   }
 
   void backward_data(std::size_t images, float* in, bool add) override {
@@ -57,9 +59,10 @@ class onednn_convolution final : public convolution<float> {
 
   void backward_weights(std::size_t images, const float* slopes, float* weights) override {
     auto& with = prepared(images);
-    with.slopes.execute(stream_, {{DNNL_ARG_SRC, of(with.in, input_.data())},
-                                  {DNNL_ARG_DIFF_DST, of(with.out, slopes != nullptr ? const_cast<float*>(slopes) : slope_.data())},
-                                  {DNNL_ARG_DIFF_WEIGHTS, of(with.weights, weight_sum_.data())}});
+    with.slopes.execute(
+        stream_, {{DNNL_ARG_SRC, of(with.in, input_.data())},
+                  {DNNL_ARG_DIFF_DST, of(with.out, slopes != nullptr ? const_cast<float*>(slopes) : slope_.data())},
+                  {DNNL_ARG_DIFF_WEIGHTS, of(with.weights, weight_sum_.data())}});
     stream_.wait();
     for (std::size_t i = 0; i < weight_sum_.size(); ++i) weights[i] += weight_sum_[i];
   }

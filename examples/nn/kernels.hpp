@@ -31,7 +31,8 @@ struct product_job {
   std::size_t row_terms;  ///< from one row to the next
   T* out;
   std::size_t columns;
-  bool add;  ///< to what is in `out`
+  const T* start;  ///< of the sum of each column, in whole vectors
+  bool add;        ///< to what is in `out`, instead of `start`
 };
 
 /// to[r][k][column] += sum over the pixels of in[pixel of in + r * row_step + k] * gradient[pixel][column]: the
@@ -69,6 +70,17 @@ struct pointwise {
   bool relu = false;
 };
 
+/// Of a pool: kernel x kernel pixels, every `stride` pixels, of an image with `padding` pixels around it that count for
+/// nothing.
+struct pool_window {
+  std::size_t kernel = 2, stride = 2, padding = 0;
+};
+
+/// Of tiles of 2 x 2 outputs: a row of them, from or to pixels of `channels` in rows of `row_step`.
+struct tile_row {
+  std::size_t tiles, channels, row_step;
+};
+
 template <class T>
 struct kernel_set {
   std::string_view name;  ///< "avx2"
@@ -81,6 +93,8 @@ struct kernel_set {
 
   /// to = f(from), or to += f(from).
   void (*apply)(const image_view<const T>& from, const pointwise<T>& f, const image_view<T>& to, bool add);
+  /// Adds to sum[c] what the values add up to.
+  void (*add_pixels)(const image_view<const T>& image, T* sum);
   /// Adds to sum[c] and squares[c] what the values minus pivot[c], and their squares, add up to.
   void (*moments)(const image_view<const T>& image, const T* pivot, T* sum, T* squares);
   /// gradient = 0 where f(values) is not above 0, if f.relu. Then, unless `sum` is null, sum[c] += gradient and
@@ -90,6 +104,22 @@ struct kernel_set {
   /// to = a[c] * gradient + b[c] * values + d[c], or += that.
   void (*combine)(const image_view<const T>& gradient, const image_view<const T>& values, const T* a, const T* b,
                   const T* d, const image_view<T>& to, bool add);
+
+  /// to = the largest of f(from) in each window; taps, dense, says which of a window's numbers it is, row by row, the
+  /// first of equal ones, or if f.relu and it is zero, that none is (-1).
+  void (*pool)(const image_view<const T>& from, const pointwise<T>& f, const pool_window& window,
+               const image_view<T>& to, T* taps);
+  /// to[what the taps say] = slope and else 0, or += that.
+  void (*unpool)(const image_view<const T>& slope, const T* taps, const pool_window& window, const image_view<T>& to,
+                 bool add);
+
+  /// Winograd's transforms: 4 x 4 inputs, or 2 x 2 gradients of outputs, of each tile to 16 planes; and 16 planes to
+  /// the 2 x 2 outputs of each tile, of which `rows` rows and `width` pixels in all are there, from `start` on or
+  /// added.
+  void (*tile_inputs)(const T* in, const tile_row& row, T* tiles, std::size_t plane);
+  void (*tile_slopes)(const T* in, const tile_row& row, T* tiles, std::size_t plane);
+  void (*tile_outputs)(const T* tiles, std::size_t plane, const tile_row& row, std::size_t rows, std::size_t width,
+                       const T* start, T* out, bool add);
 };
 
 /// What this processor can do best, or the set of that name. Throws muster::configuration_error if there is none, or

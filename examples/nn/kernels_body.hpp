@@ -1,27 +1,23 @@
-// What kernels_*.cpp compile, each for vectors of its own width. Nothing of the standard library is called here: a
-// function of it that was compiled for wide vectors must not be the one that the linker keeps for everybody.
+// What kernels_*.cpp compile, each for vectors of its own width.
 #pragma once
 
-#include "kernels.hpp"
-
-#define NN_UNROLL _Pragma("GCC unroll 16")
+#include "kernels_pointwise.hpp"
+#include "kernels_pool.hpp"
+#include "kernels_vector.hpp"
+#include "kernels_winograd.hpp"
 
 namespace nn {
 namespace {
 
 /// Width is that of a vector in bytes, Pixels x Blocks vectors are held in registers.
 template <class T, std::size_t Width, std::size_t Pixels, std::size_t Blocks>
-struct kernels {
-  using vector [[gnu::vector_size(Width)]] = T;
-  using loose [[gnu::vector_size(Width), gnu::aligned(alignof(T)), gnu::may_alias]] = T;
-  static constexpr std::size_t lanes = Width / sizeof(T);
+struct kernels : vectors<T, Width> {
+  using typename vectors<T, Width>::vector;
+  using vectors<T, Width>::lanes;
+  using vectors<T, Width>::load;
+  using vectors<T, Width>::store;
+  using vectors<T, Width>::broadcast;
   static constexpr std::size_t panel = Blocks * lanes;
-
-  [[gnu::always_inline]] static inline vector load(const T* from) { return *reinterpret_cast<const loose*>(from); }
-  [[gnu::always_inline]] static inline void store(T* to, vector value) { *reinterpret_cast<loose*>(to) = value; }
-  /// x in every lane. Minus zero leaves every x as it is, so that only a load is left of it; plus zero would not
-  /// (-0.0).
-  [[gnu::always_inline]] static inline vector broadcast(T x) { return x - vector{}; }
 
   /// One tile: Pixels pixels of the B vectors of columns that are packed together.
   template <bool Add, std::size_t B>
@@ -30,13 +26,16 @@ struct kernels {
     const T* in[Pixels];
     NN_UNROLL for (std::size_t p = 0; p < Pixels; ++p) in[p] = job.in + places[p].in;
     T* const out = job.out + column;
-    vector sums[Pixels][B];
+    vector sums[Pixels][B], start[B];
+    if constexpr (!Add) {
+      NN_UNROLL for (std::size_t b = 0; b < B; ++b) start[b] = load(job.start + column + b * lanes);
+    }
     NN_UNROLL for (std::size_t p = 0; p < Pixels; ++p) {
       NN_UNROLL for (std::size_t b = 0; b < B; ++b) {
         if constexpr (Add) {
           sums[p][b] = load(out + places[p].out + b * lanes);
         } else {
-          sums[p][b] = vector{};
+          sums[p][b] = start[b];
         }
       }
     }
@@ -66,6 +65,7 @@ struct kernels {
     for (std::size_t p = 0; p < Pixels; ++p) here[p] = {places[p].in, static_cast<std::int32_t>(p * lanes)};
     product_job<T> local = job;
     local.out = made;
+    local.start = job.start + column;
     tile<false, 1>(local, here, weights, 0);
     for (std::size_t p = 0; p < Pixels; ++p) {
       // A pixel may be there twice, to fill the tile up.
@@ -235,205 +235,26 @@ struct kernels {
     }
   }
 
-  /// Calls chunk<B>(channel) for the channels in vectors, B of them together so that whole lines of the cache are used,
-  /// and chunk<0>(channel) for each of the rest.
-  template <class Chunk>
-  [[gnu::always_inline]] static inline void over_channels(std::size_t channels, const Chunk& chunk) {
-    std::size_t c = 0;
-    constexpr std::size_t line = 64 / Width < 1 ? 1 : 64 / Width;
-    for (; c + 2 * line * lanes <= channels; c += 2 * line * lanes) chunk.template operator()<2 * line>(c);
-    for (; c + line * lanes <= channels; c += line * lanes) chunk.template operator()<line>(c);
-    if constexpr (line > 1) {
-      for (; c + lanes <= channels; c += lanes) chunk.template operator()<1>(c);
-    }
-    for (; c < channels; ++c) chunk.template operator()<0>(c);
-  }
-
-  /// B vectors, or one element where there is no whole vector.
-  template <std::size_t B>
-  struct few {
-    using value = vector;
-    static constexpr std::size_t count = B;
-    static constexpr std::size_t step = lanes;
-    [[gnu::always_inline]] static inline vector get(const T* from) { return load(from); }
-    [[gnu::always_inline]] static inline void put(T* to, vector what) { store(to, what); }
-    [[gnu::always_inline]] static inline vector positive(vector x) { return x > vector{} ? x : vector{}; }
-    [[gnu::always_inline]] static inline vector where_positive(vector x, vector y) {
-      return x > vector{} ? y : vector{};
-    }
-  };
-  struct one {
-    using value = T;
-    static constexpr std::size_t count = 1;
-    static constexpr std::size_t step = 1;
-    [[gnu::always_inline]] static inline T get(const T* from) { return *from; }
-    [[gnu::always_inline]] static inline void put(T* to, T what) { *to = what; }
-    [[gnu::always_inline]] static inline T positive(T x) { return x > T{0} ? x : T{0}; }
-    [[gnu::always_inline]] static inline T where_positive(T x, T y) { return x > T{0} ? y : T{0}; }
-  };
-  template <std::size_t B, class = void>
-  struct choose {
-    using type = few<B>;
-  };
-  template <class Unused>
-  struct choose<0, Unused> {
-    using type = one;
-  };
-
-  template <bool Scaled, bool Relu, bool Add>
-  static void apply_as(const image_view<const T>& from, const pointwise<T>& f, const image_view<T>& to) {
-    over_channels(
-        from.channels, [&]<std::size_t B>(std::size_t c) __attribute__((always_inline)) {
-          using v = typename choose<B>::type;
-          typename v::value scale[v::count], shift[v::count];
-          if constexpr (Scaled) {
-            NN_UNROLL for (std::size_t b = 0; b < v::count; ++b) {
-              scale[b] = v::get(f.scale + c + b * v::step);
-              shift[b] = v::get(f.shift + c + b * v::step);
-            }
-          }
-          for (std::size_t y = 0; y < from.height; ++y) {
-            const T* x = from.data + y * from.row_step + c;
-            T* z = to.data + y * to.row_step + c;
-            for (std::size_t n = 0; n < from.width; ++n, x += from.channels, z += to.channels) {
-              NN_UNROLL for (std::size_t b = 0; b < v::count; ++b) {
-                auto value = v::get(x + b * v::step);
-                if constexpr (Scaled) value = value * scale[b] + shift[b];
-                if constexpr (Relu) value = v::positive(value);
-                if constexpr (Add) value += v::get(z + b * v::step);
-                v::put(z + b * v::step, value);
-              }
-            }
-          }
-        });
-  }
-
-  static void apply(const image_view<const T>& from, const pointwise<T>& f, const image_view<T>& to, bool add) {
-    const bool scaled = f.scale != nullptr;
-    if (scaled) {
-      if (f.relu) return add ? apply_as<true, true, true>(from, f, to) : apply_as<true, true, false>(from, f, to);
-      return add ? apply_as<true, false, true>(from, f, to) : apply_as<true, false, false>(from, f, to);
-    }
-    if (f.relu) return add ? apply_as<false, true, true>(from, f, to) : apply_as<false, true, false>(from, f, to);
-    return add ? apply_as<false, false, true>(from, f, to) : apply_as<false, false, false>(from, f, to);
-  }
-
-  static void moments(const image_view<const T>& image, const T* pivot, T* sum, T* squares) {
-    over_channels(
-        image.channels, [&]<std::size_t B>(std::size_t c) __attribute__((always_inline)) {
-          using v = typename choose<B>::type;
-          typename v::value middle[v::count], sums[v::count] = {}, products[v::count] = {};
-          NN_UNROLL for (std::size_t b = 0; b < v::count; ++b) middle[b] = v::get(pivot + c + b * v::step);
-          for (std::size_t y = 0; y < image.height; ++y) {
-            const T* x = image.data + y * image.row_step + c;
-            for (std::size_t n = 0; n < image.width; ++n, x += image.channels) {
-              NN_UNROLL for (std::size_t b = 0; b < v::count; ++b) {
-                const auto value = v::get(x + b * v::step) - middle[b];
-                sums[b] += value;
-                products[b] += value * value;
-              }
-            }
-          }
-          NN_UNROLL for (std::size_t b = 0; b < v::count; ++b) {
-            v::put(sum + c + b * v::step, v::get(sum + c + b * v::step) + sums[b]);
-            v::put(squares + c + b * v::step, v::get(squares + c + b * v::step) + products[b]);
-          }
-        });
-  }
-
-  template <bool Scaled, bool Relu, bool Sum>
-  static void mask_as(const image_view<const T>& values, const pointwise<T>& f, const image_view<T>& gradient,
-                      const T* of, const T* pivot, T* sum, T* products) {
-    over_channels(
-        values.channels, [&]<std::size_t B>(std::size_t c) __attribute__((always_inline)) {
-          using v = typename choose<B>::type;
-          typename v::value scale[v::count], shift[v::count], middle[v::count], sums[v::count] = {},
-                                                                                slopes[v::count] = {};
-          NN_UNROLL for (std::size_t b = 0; b < v::count; ++b) {
-            if constexpr (Scaled) {
-              scale[b] = v::get(f.scale + c + b * v::step);
-              shift[b] = v::get(f.shift + c + b * v::step);
-            }
-            if constexpr (Sum) middle[b] = v::get(pivot + c + b * v::step);
-          }
-          for (std::size_t y = 0; y < values.height; ++y) {
-            const T* x = values.data + y * values.row_step + c;
-            const T* z = of + y * values.row_step + c;
-            T* g = gradient.data + y * gradient.row_step + c;
-            for (std::size_t n = 0; n < values.width;
-                 ++n, x += values.channels, z += values.channels, g += values.channels) {
-              NN_UNROLL for (std::size_t b = 0; b < v::count; ++b) {
-                auto slope = v::get(g + b * v::step);
-                if constexpr (Relu) {
-                  auto value = v::get(x + b * v::step);
-                  if constexpr (Scaled) value = value * scale[b] + shift[b];
-                  slope = v::where_positive(value, slope);
-                  v::put(g + b * v::step, slope);
-                }
-                if constexpr (Sum) {
-                  sums[b] += slope;
-                  slopes[b] += slope * (v::get(z + b * v::step) - middle[b]);
-                }
-              }
-            }
-          }
-          if constexpr (Sum) {
-            NN_UNROLL for (std::size_t b = 0; b < v::count; ++b) {
-              v::put(sum + c + b * v::step, v::get(sum + c + b * v::step) + sums[b]);
-              v::put(products + c + b * v::step, v::get(products + c + b * v::step) + slopes[b]);
-            }
-          }
-        });
-  }
-
-  static void mask(const image_view<const T>& values, const pointwise<T>& f, const image_view<T>& gradient, const T* of,
-                   const T* pivot, T* sum, T* products) {
-    const bool scaled = f.scale != nullptr;
-    if (sum != nullptr) {
-      if (!f.relu) return mask_as<false, false, true>(values, f, gradient, of, pivot, sum, products);
-      if (scaled) return mask_as<true, true, true>(values, f, gradient, of, pivot, sum, products);
-      return mask_as<false, true, true>(values, f, gradient, of, pivot, sum, products);
-    }
-    if (!f.relu) return;
-    if (scaled) return mask_as<true, true, false>(values, f, gradient, of, pivot, sum, products);
-    mask_as<false, true, false>(values, f, gradient, of, pivot, sum, products);
-  }
-
-  template <bool Add>
-  static void combine_as(const image_view<const T>& gradient, const image_view<const T>& values, const T* a,
-                         const T* b_, const T* d, const image_view<T>& to) {
-    over_channels(
-        values.channels, [&]<std::size_t B>(std::size_t c) __attribute__((always_inline)) {
-          using v = typename choose<B>::type;
-          typename v::value first[v::count], second[v::count], third[v::count];
-          NN_UNROLL for (std::size_t b = 0; b < v::count; ++b) {
-            first[b] = v::get(a + c + b * v::step);
-            second[b] = v::get(b_ + c + b * v::step);
-            third[b] = v::get(d + c + b * v::step);
-          }
-          for (std::size_t y = 0; y < values.height; ++y) {
-            const T* g = gradient.data + y * gradient.row_step + c;
-            const T* x = values.data + y * values.row_step + c;
-            T* z = to.data + y * to.row_step + c;
-            for (std::size_t n = 0; n < values.width;
-                 ++n, g += values.channels, x += values.channels, z += to.channels) {
-              NN_UNROLL for (std::size_t b = 0; b < v::count; ++b) {
-                auto value = v::get(g + b * v::step) * first[b] + (v::get(x + b * v::step) * second[b] + third[b]);
-                if constexpr (Add) value += v::get(z + b * v::step);
-                v::put(z + b * v::step, value);
-              }
-            }
-          }
-        });
-  }
-
-  static void combine(const image_view<const T>& gradient, const image_view<const T>& values, const T* a, const T* b,
-                      const T* d, const image_view<T>& to, bool add) {
-    add ? combine_as<true>(gradient, values, a, b, d, to) : combine_as<false>(gradient, values, a, b, d, to);
-  }
-
   static constexpr kernel_set<T> table(std::string_view name) {
-    return {name, lanes, Pixels, panel, &multiply, &add_weights, &apply, &moments, &mask, &combine};
+    using pointwise = pointwise_kernels<T, Width>;
+    using pools = pool_kernels<T, Width>;
+    using winograd = winograd_kernels<T, Width>;
+    return {.name = name,
+            .lanes = lanes,
+            .pixels = Pixels,
+            .panel = panel,
+            .multiply = &multiply,
+            .add_weights = &add_weights,
+            .apply = &pointwise::apply,
+            .add_pixels = &pointwise::add_pixels,
+            .moments = &pointwise::moments,
+            .mask = &pointwise::mask,
+            .combine = &pointwise::combine,
+            .pool = &pools::pool,
+            .unpool = &pools::unpool,
+            .tile_inputs = &winograd::inputs,
+            .tile_slopes = &winograd::slopes,
+            .tile_outputs = &winograd::outputs};
   }
 };
 

@@ -2,7 +2,6 @@
 
 #include <Eigen/Core>
 #include <algorithm>
-#include <limits>
 
 #include <muster/core/error.hpp>
 #include <muster/core/random.hpp>
@@ -43,21 +42,12 @@ const T* slope_of(activation<T>& out, std::size_t image, std::vector<T>& scratch
 
 template <class T>
 void convolution_layer<T>::forward(const pass& now) {
-  const std::size_t channels = out_->shape().channels;
   how_->begin(weights_->values);
   for (std::size_t first = 0; first < now.images; first += how_->block()) {
     const std::size_t count = std::min(how_->block(), now.images - first);
     for (std::size_t k = 0; k < count; ++k) in_->read(first + k, how_->input(k));
-    how_->forward(count, out_->values(first));
-    for (std::size_t k = 0; k < count; ++k) {
-      if (bias_ != nullptr) {
-        T* const image = out_->values(first + k);
-        for (std::size_t at = 0; at < out_->shape().size(); at += channels) {
-          for (std::size_t c = 0; c < channels; ++c) image[at + c] += bias_->values[c];
-        }
-      }
-      out_->written(first + k);
-    }
+    how_->forward(count, bias_ != nullptr ? bias_->values.data() : nullptr, out_->values(first));
+    for (std::size_t k = 0; k < count; ++k) out_->written(first + k);
   }
   out_->all_written(now);
 }
@@ -73,18 +63,14 @@ void convolution_layer<T>::backward(const pass& now) {
       const image_view<T> slope = in_place ? out_->view(out_->gradient(first + k)) : how_->slope(k);
       if (!in_place) out_->read_gradient(first + k, slope);
       in_->read(first + k, how_->input(k));
-      for (std::size_t y = 0; bias_ != nullptr && y < slope.height; ++y) {
-        for (std::size_t x = 0; x < slope.width; ++x) {
-          const T* const pixel = slope.data + y * slope.row_step + x * slope.channels;
-          for (std::size_t c = 0; c < slope.channels; ++c) bias_->gradient[c] += pixel[c];
-        }
-      }
+      if (bias_ != nullptr) out_->add_pixels(slope, bias_->gradient.data());
     }
     how_->backward_weights(count, in_place ? out_->gradient(first) : nullptr, weights_->gradient.data());
     if (!in_->wants_gradient()) continue;
     how_->backward_data(count, in_->gradient(first), in_.adds());
     for (std::size_t k = 0; k < count; ++k) in_.written(first + k);
   }
+  how_->finish(weights_->gradient.data());
   if (now.ready) {
     if (bias_ != nullptr) now.ready(bias_->index);
     now.ready(weights_->index);
@@ -221,32 +207,9 @@ void view_layer<T>::backward(const pass& now) {
 
 template <class T>
 void max_pool<T>::forward(const pass& now) {
-  const extent& from = in_->shape();
-  const extent& to = out_->shape();
+  const std::size_t size = out_->shape().size();
   for (std::size_t i = 0; i < now.images; ++i) {
-    in_->read(i, in_->view(image_.data()));
-    T* out = out_->values(i);
-    std::uint32_t* place = from_.data() + i * to.size();
-    for (std::size_t y = 0; y < to.height; ++y) {
-      for (std::size_t x = 0; x < to.width; ++x, out += to.channels, place += to.channels) {
-        std::fill_n(out, to.channels, -std::numeric_limits<T>::infinity());
-        for (std::size_t ky = 0; ky < size_.kernel; ++ky) {
-          const std::size_t line = y * size_.stride + ky;
-          if (line < size_.padding || line >= from.height + size_.padding) continue;
-          for (std::size_t kx = 0; kx < size_.kernel; ++kx) {
-            const std::size_t column = x * size_.stride + kx;
-            if (column < size_.padding || column >= from.width + size_.padding) continue;
-            const std::size_t pixel = ((line - size_.padding) * from.width + column - size_.padding) * from.channels;
-            for (std::size_t c = 0; c < to.channels; ++c) {
-              const T value = image_[pixel + c];
-              const bool larger = value > out[c];
-              out[c] = larger ? value : out[c];
-              place[c] = larger ? static_cast<std::uint32_t>(pixel + c) : place[c];
-            }
-          }
-        }
-      }
-    }
+    in_->pool(i, window_, out_->view(out_->values(i)), taps_.data() + i * size);
     out_->written(i);
   }
   out_->all_written(now);
@@ -258,12 +221,8 @@ void max_pool<T>::backward(const pass& now) {
   std::vector<T> scratch;
   const std::size_t size = out_->shape().size();
   for (std::size_t i = 0; i < now.images; ++i) {
-    T* const to = in_->gradient(i);
-    if (!in_.adds()) std::fill_n(to, in_->shape().size(), T{0});
-    const T* const slope = slope_of(*out_, i, scratch);
-    const std::uint32_t* const from = from_.data() + i * size;
-    for (std::size_t k = 0; k < size; ++k) to[from[k]] += slope[k];
-    in_.written(i);
+    in_->unpool(i, slope_of(*out_, i, scratch), out_->shape(), window_, taps_.data() + i * size, in_.adds());
+    in_.written(i, true);  // what was rectified to zero is no tap
   }
   in_.all_written(now);
 }

@@ -37,9 +37,9 @@ class input_of {
   [[nodiscard]] bool adds() const noexcept { return read_->turn_of(reader_).adds; }
   /// Whether nobody writes after it.
   [[nodiscard]] bool completes() const noexcept { return read_->turn_of(reader_).completes; }
-  /// The gradient of an image is written.
-  void written(std::size_t image) const {
-    if (completes()) read_->gradient_written(image);
+  /// The gradient of an image is written; `masked`, if it is zero already wherever the input was rectified to zero.
+  void written(std::size_t image, bool masked = false) const {
+    if (completes()) read_->gradient_written(image, masked && !adds());
   }
   void all_written(const pass& now) const {
     if (read_->wants_gradient() && completes()) read_->all_gradients_written(now);
@@ -138,21 +138,16 @@ class view_layer final : public layer<T> {
 template <class T>
 class max_pool final : public layer<T> {
  public:
-  struct window {
-    std::size_t kernel = 2, stride = 2, padding = 0;
-  };
-  max_pool(activation<T>& in, activation<T>& out, const window& size)
-      : in_(in), out_(&out), size_(size), image_(in.shape().size()) {}
-  void reserve(std::size_t images) override { from_.resize(images * out_->shape().size()); }
+  max_pool(activation<T>& in, activation<T>& out, const pool_window& window) : in_(in), out_(&out), window_(window) {}
+  void reserve(std::size_t images) override { taps_.resize(images * out_->shape().size()); }
   void forward(const pass& now) override;
   void backward(const pass& now) override;
 
  private:
   input_of<T> in_;
   activation<T>* out_;
-  window size_;
-  std::vector<T> image_;
-  std::vector<std::uint32_t> from_;  // for each output, which element of the input it is
+  pool_window window_;
+  std::vector<T> taps_;  // for each output, which number of its window it is
 };
 
 /// The mean over all pixels of each channel.

@@ -105,10 +105,10 @@ activation<T>& network<T>::pad_shortcut(activation<T>& in, std::size_t channels,
 }
 
 template <class T>
-activation<T>& network<T>::max(activation<T>& in, const typename max_pool<T>::window& size) {
-  const auto cut = [&](std::size_t side) { return (side + 2 * size.padding - size.kernel) / size.stride + 1; };
+activation<T>& network<T>::max(activation<T>& in, const pool_window& window) {
+  const auto cut = [&](std::size_t side) { return (side + 2 * window.padding - window.kernel) / window.stride + 1; };
   auto& out = make({cut(in.shape().height), cut(in.shape().width), in.shape().channels});
-  add_layer<max_pool<T>>(in, out, size);
+  add_layer<max_pool<T>>(in, out, window);
   return out;
 }
 

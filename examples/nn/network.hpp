@@ -19,8 +19,8 @@ namespace nn {
 
 /// How a network computes; what it computes does not depend on it, but for rounding.
 struct execution {
-  std::string backend = "direct";  ///< of convolutions
-  std::string kernels;             ///< of kernel_names(); empty: the best
+  std::string backend = "winograd";  ///< of convolutions
+  std::string kernels;               ///< of kernel_names(); empty: the best
 };
 
 /// A chain of layers, put together front to back by the functions below, which give what the next one reads.
@@ -54,7 +54,7 @@ class network {
   activation<T>& normalised_view(activation<T>& in);
   activation<T>& add(activation<T>& a, activation<T>& b);
   activation<T>& pad_shortcut(activation<T>& in, std::size_t channels, std::size_t stride);
-  activation<T>& max(activation<T>& in, const typename max_pool<T>::window& size);
+  activation<T>& max(activation<T>& in, const pool_window& window);
   activation<T>& average(activation<T>& in);
   activation<T>& drop(activation<T>& in, double probability);
   /// The logits; nothing may be added after it.

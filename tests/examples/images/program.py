@@ -176,10 +176,11 @@ class Flags(Case):
             self.assertIn("--data", run(program, ["--help"]).stdout)
         few = ["--data", "cifar-like:60", "--steps", "2", "--epochs", "1"]
         losses = {}
-        for backend in ("direct", "eigen"):
+        for backend in ("winograd", "direct", "eigen"):
             report, _ = self.report("resnet", [*few, "--depth", "8", "--backend", backend])
             losses[backend] = report["epochs"][0]["train_loss"]
-        self.assertAlmostEqual(losses["direct"], losses["eigen"], delta=1e-3 * losses["direct"])
+        for backend in ("winograd", "direct"):
+            self.assertAlmostEqual(losses[backend], losses["eigen"], delta=1e-3 * losses["eigen"])
         self.report("vgg16", ["--data", "cifar-like:20", "--batch", "4", "--steps", "1", "--epochs", "1"])
         self.report("resnet", [*few, "--preset", "mlbench-1a-2019"], 2)
         self.report("resnet", [*few, "--depth", "8", "--mode", "local-sgd:2", "--optimizer", "adam"], 2)

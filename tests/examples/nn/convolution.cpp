@@ -1,7 +1,9 @@
 // Every way of convolving against sums written down as they are defined, in double.
 #include "convolution.hpp"
+#include "convolution_winograd.hpp"
 
 #include <cmath>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -70,6 +72,17 @@ void check_close(const std::vector<T>& made, const std::vector<double>& right, d
   CHECK(worst <= tolerance * largest);
 }
 
+/// Winograd's wherever it can be, not only where it pays.
+template <class T>
+std::unique_ptr<nn::convolution<T>> make(const std::string& backend, const nn::convolution_shape& shape,
+                                         std::string_view kernels) {
+  const auto& set = nn::find_kernels<T>(kernels);
+  if (backend == "winograd" && nn::winograd_convolution<T>::can(shape)) {
+    return std::make_unique<nn::winograd_convolution<T>>(shape, set);
+  }
+  return nn::make_convolution<T>(backend, shape, set);
+}
+
 template <class T>
 void compare(const std::string& backend, std::string_view kernels, const nn::convolution_shape& shape,
              std::size_t images, std::uint64_t seed, double tolerance) {
@@ -77,30 +90,40 @@ void compare(const std::string& backend, std::string_view kernels, const nn::con
   const auto weights = test::numbers<double>(seed + 1, shape.weights());
   const auto slope = test::numbers<double>(seed + 2, images * shape.out().size());
   const auto right = oracle(shape, images, in, weights, slope);
-  const auto how = nn::make_convolution<T>(backend, shape, nn::find_kernels<T>(kernels));
+  const auto how = make<T>(backend, shape, kernels), in_place = make<T>(backend, shape, kernels);
   const std::vector<T> w(weights.begin(), weights.end());
+  const auto bias = test::numbers<double>(seed + 3, shape.out_channels);
+  const std::vector<T> b(bias.begin(), bias.end());
   const std::vector<double> before(in.size(), 0.25);
-  std::vector<T> out(right.out.size()), in_slope(before.begin(), before.end()), set(in.size(), T(9)),
-      weight_slope(w.size()), again(w.size());
+  std::vector<T> out(right.out.size()), biased(out.size()), in_slope(before.begin(), before.end()),
+      set(in.size(), T(9)), weight_slope(w.size()), again(w.size());
   how->begin(w);
+  in_place->begin(w);
   for (std::size_t first = 0; first < images; first += how->block()) {
     const std::size_t count = std::min(how->block(), images - first);
     for (std::size_t k = 0; k < count; ++k) {
       fill(how->input(k), in.data() + (first + k) * shape.in.size());
+      fill(in_place->input(k), in.data() + (first + k) * shape.in.size());
       fill(how->slope(k), slope.data() + (first + k) * shape.out().size());
     }
-    how->forward(count, out.data() + first * shape.out().size());
+    how->forward(count, nullptr, out.data() + first * shape.out().size());
+    how->forward(count, b.data(), biased.data() + first * shape.out().size());
     how->backward_data(count, set.data() + first * shape.in.size(), false);
     how->backward_data(count, in_slope.data() + first * shape.in.size(), true);
     how->backward_weights(count, nullptr, weight_slope.data());
     const auto dense = slope.begin() + static_cast<std::ptrdiff_t>(first * shape.out().size());
     const std::vector<T> slopes(dense, dense + static_cast<std::ptrdiff_t>(count * shape.out().size()));
-    how->backward_weights(count, slopes.data(), again.data());
+    in_place->backward_weights(count, slopes.data(), again.data());
   }
+  how->finish(weight_slope.data());
+  in_place->finish(again.data());
   INFO(backend << " " << kernels << ", in " << shape.in.height << "x" << shape.in.width << "x" << shape.in.channels
                << ", out " << shape.out_channels << ", kernel " << shape.kernel << ", stride " << shape.stride
                << ", padding " << shape.padding << ", images " << images << ", seed " << seed);
   check_close(out, right.out, tolerance);
+  auto with_bias = right.out;
+  for (std::size_t i = 0; i < with_bias.size(); ++i) with_bias[i] += bias[i % bias.size()];
+  check_close(biased, with_bias, tolerance);
   check_close(set, right.in_slope, tolerance);
   auto added = right.in_slope;
   for (double& value : added) value += 0.25;
@@ -119,10 +142,10 @@ TEST_CASE("all ways to convolve agree on random shapes", "[nn]") {
         {pick(kernel, 12), pick(kernel, 12), pick(1, 20)}, pick(1, 40), kernel, pick(1, 3), random.below(kernel)};
     const std::size_t images = pick(1, 5);
     for (const auto backend : nn::convolution_names()) {
-      if (backend == "direct") {
+      if (backend == "direct" || backend == "winograd") {
         for (const auto kernels : nn::kernel_names()) {
-          compare<float>("direct", kernels, shape, images, seed + 10 * round, 1e-5);
-          compare<double>("direct", kernels, shape, images, seed + 10 * round, 1e-13);
+          compare<float>(std::string(backend), kernels, shape, images, seed + 10 * round, 1e-5);
+          compare<double>(std::string(backend), kernels, shape, images, seed + 10 * round, 1e-13);
         }
       } else {
         compare<float>(std::string(backend), {}, shape, images, seed + 10 * round, 1e-5);
@@ -147,7 +170,7 @@ TEST_CASE("all ways to convolve agree on the shapes of the models", "[nn]") {
 }
 
 TEST_CASE("an unknown way to convolve is refused", "[nn]") {
-  CHECK_THROWS_AS(nn::make_convolution<float>("winograd", {}, nn::find_kernels<float>()), muster::configuration_error);
+  CHECK_THROWS_AS(nn::make_convolution<float>("fourier", {}, nn::find_kernels<float>()), muster::configuration_error);
   CHECK_THROWS_AS(nn::find_kernels<float>("neon9"), muster::configuration_error);
 }
 

@@ -6,6 +6,7 @@
 #include <muster/core/random.hpp>
 
 #include "catch.hpp"
+#include "convolution_winograd.hpp"
 #include "loss.hpp"
 #include "models.hpp"
 #include "numbers.hpp"
@@ -87,6 +88,16 @@ TEST_CASE("the gradients of convolutions are those of differences", "[nn]") {
                     {.backend = backend, .kernels = std::string(kernels)});
       }
     }
+  }
+}
+
+TEST_CASE("the gradients of convolutions by Winograd's tiles are those of differences", "[nn]") {
+  for (const std::size_t padding : {0, 1, 2}) {
+    REQUIRE(nn::winograd_convolution<double>::pays({{10, 11, 32}, 33, 3, 1, padding}));
+    INFO("padding " << padding);
+    check_layer({10, 11, 2}, 32, 300 + padding, [&](network& net, activation& in) -> activation& {
+      return net.relu(net.convolve(in, {.channels = 33, .kernel = 3, .padding = padding, .bias = true}));
+    });
   }
 }
 
