@@ -26,8 +26,6 @@ std::vector<surviving_transport>& surviving() noexcept {
   return transports;
 }
 
-[[noreturn]] void refuse(const std::string& text) { throw configuration_error(text); }
-
 std::string launched_by(const launch_env& launch) {
   return std::string(to_string(launch.kind)) + " started " + std::to_string(launch.size) + " ranks (" + launch.why +
          ")";
@@ -39,20 +37,23 @@ void check_request(const settings& configuration, const launch_env& launch, cons
   const std::vector<std::string> known{"auto", "self", "local", "shm", "mpi", "tcp", "hierarchical"};
   if (configuration.value(setting::transport) == asked) (void)configuration.choice(setting::transport, known);
   if (launch.size > 1 && threads > 1) {
-    refuse(configuration.origin(setting::ranks) + " asks for " + std::to_string(threads) + " ranks as threads and " +
-           launched_by(launch) + " (a job is one or the other); drop one of them");
+    throw configuration_error(configuration.origin(setting::ranks) + " asks for " + std::to_string(threads) +
+                              " ranks as threads and " + launched_by(launch) +
+                              " (a job is one or the other); drop one of them");
   }
   if (launch.size > 1 && (asked == "self" || asked == "local")) {
-    refuse(origin + " asks for transport " + asked + " and " + launched_by(launch) +
-           " (it does not reach other processes); use auto, shm, mpi or tcp");
+    throw configuration_error(origin + " asks for transport " + asked + " and " + launched_by(launch) +
+                              " (it does not reach other processes); use auto, shm, mpi or tcp");
   }
   if (threads > 1 && asked != "auto" && asked != "local") {
-    refuse(configuration.origin(setting::ranks) + " asks for " + std::to_string(threads) + " ranks as threads and " +
-           origin + " for transport " + asked + " (threads talk over local); drop one of them");
+    throw configuration_error(configuration.origin(setting::ranks) + " asks for " + std::to_string(threads) +
+                              " ranks as threads and " + origin + " for transport " + asked +
+                              " (threads talk over local); drop one of them");
   }
   if (asked == "shm" && launch.local_size > 0 && !launch.on_one_host()) {
-    refuse(origin + " asks for transport shm and " + launched_by(launch) + ", " + std::to_string(launch.local_size) +
-           " of them on this host (it does not reach others); use auto, hierarchical, mpi or tcp");
+    throw configuration_error(origin + " asks for transport shm and " + launched_by(launch) + ", " +
+                              std::to_string(launch.local_size) +
+                              " of them on this host (it does not reach others); use auto, hierarchical, mpi or tcp");
   }
 }
 
@@ -62,25 +63,29 @@ std::string across_hosts(const launch_env& launch, const std::string& asked, con
   const bool has_mpi = find_registered("mpi") != nullptr;
   const bool has_tcp = find_registered("tcp") != nullptr;
   if (asked == "mpi" && !has_mpi) {
-    refuse(origin +
-           " asks for transport mpi (this program was linked without muster::mpi); link muster::muster from a build "
-           "with MPI");
+    throw configuration_error(
+        origin +
+        " asks for transport mpi (this program was linked without muster::mpi); link muster::muster from a build "
+        "with MPI");
   }
   if (asked == "tcp" && !has_tcp) {
-    refuse(origin +
-           " asks for transport tcp (this program was linked without muster::tcp); link muster::muster from a build "
-           "with OpenSSL");
+    throw configuration_error(
+        origin +
+        " asks for transport tcp (this program was linked without muster::tcp); link muster::muster from a build "
+        "with OpenSSL");
   }
   if (!asked.empty()) return asked;
   if (launch.speaks_mpi() && has_mpi) return "mpi";
   if (has_tcp) return "tcp";
   if (launch.speaks_mpi()) {
-    refuse(launched_by(launch) +
-           " (this program was linked without muster::mpi); link muster::muster from a build with MPI");
+    throw configuration_error(
+        launched_by(launch) +
+        " (this program was linked without muster::mpi); link muster::muster from a build with MPI");
   }
-  refuse(launched_by(launch) +
-         " (on how many hosts it does not say, and this program was linked without muster::tcp); --transport shm if it "
-         "is one, mpirun, or --ranks N");
+  throw configuration_error(
+      launched_by(launch) +
+      " (on how many hosts it does not say, and this program was linked without muster::tcp); --transport shm if it "
+      "is one, mpirun, or --ranks N");
 }
 
 }  // namespace

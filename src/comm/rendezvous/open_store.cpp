@@ -27,8 +27,6 @@ detail::etcd_opener& etcd() {
   return registered;
 }
 
-[[noreturn]] void refuse(const std::string& text) { throw configuration_error(text); }
-
 // The job's name as part of a path.
 std::string folder_name(const settings& configuration, const launch_env& launch) {
   const auto& asked = configuration.value(setting::job);
@@ -50,8 +48,9 @@ any_store open_in_folder(const std::string& folder, const settings& configuratio
     const bool ours = ::lstat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode) && status.st_uid == ::geteuid() &&
                       (status.st_mode & 0022) == 0;
     if (!ours) {
-      refuse("the store of this job cannot be in '" + path +
-             "' (it is no folder of this user's own); remove it, or choose another place: --rendezvous file:/folder");
+      throw configuration_error(
+          "the store of this job cannot be in '" + path +
+          "' (it is no folder of this user's own); remove it, or choose another place: --rendezvous file:/folder");
     }
   }
   return any_store(std::make_unique<file_store>(path, until));
@@ -59,20 +58,21 @@ any_store open_in_folder(const std::string& folder, const settings& configuratio
 
 const detail::store_opener& opener_over_tcp(const std::string& origin) {
   if (opener()) return *opener();
-  refuse(origin +
-         " asks for a store over TCP (this program was linked without muster::tcp); link muster::muster from a build "
-         "with TCP, or use --rendezvous file:/folder");
+  throw configuration_error(
+      origin +
+      " asks for a store over TCP (this program was linked without muster::tcp); link muster::muster from a build "
+      "with TCP, or use --rendezvous file:/folder");
 }
 
 any_store open_in_etcd(const std::string& asked, const std::string& origin, const settings& configuration,
                        const launch_env& launch, clock::time_point until) {
   if (etcd() == nullptr) {
-    refuse(origin +
-           " asks for an etcd (this program was linked without muster::etcd); link muster::muster from a build " +
-           "with libcurl, or use --rendezvous file:/folder");
+    throw configuration_error(
+        origin + " asks for an etcd (this program was linked without muster::etcd); link muster::muster from a build " +
+        "with libcurl, or use --rendezvous file:/folder");
   }
   if (configuration.value(setting::job) == "auto" && launch.job.empty() && launch.size > 1) {
-    refuse(
+    throw configuration_error(
         "the store of this job in an etcd has no name (neither the launcher nor MUSTER_JOB gives one); set MUSTER_JOB "
         "to the same for all its processes");
   }
@@ -107,7 +107,7 @@ any_store open_automatically(const settings& configuration, const launch_env& la
   if (launch.on_one_host() || launch.size == 1) {
     return here();
   }
-  refuse(
+  throw configuration_error(
       "the ranks cannot find each other (" + why_not +
       ", and neither MASTER_ADDR and MASTER_PORT nor a place to meet is set); set --rendezvous tcp://HOST:PORT, HOST "
       "being rank 0's, or --rendezvous file:/FOLDER on a file system of all hosts");
@@ -150,9 +150,10 @@ any_store open_store(const settings& configuration, const launch_env& launch) {
   if (asked.starts_with("embedded://")) return opener_over_tcp(origin).embedded(places, configuration, launch, until);
   if (asked.starts_with("etcd://") || asked.starts_with("etcds://"))
     return open_in_etcd(asked, origin, configuration, launch, until);
-  refuse(origin + " cannot be '" + asked +
-         "' (it is auto, tcp://host:port, embedded://host:port, etcd://host:port or file:/folder); write "
-         "tcp://node1:29500 or file:/shared/folder");
+  throw configuration_error(
+      origin + " cannot be '" + asked +
+      "' (it is auto, tcp://host:port, embedded://host:port, etcd://host:port or file:/folder); write "
+      "tcp://node1:29500 or file:/shared/folder");
 }
 
 std::string job_token(any_store& store, const settings& configuration, const launch_env& launch,
