@@ -1,5 +1,6 @@
 #include <muster/comm/context.hpp>
 
+#include <algorithm>
 #include <cstdio>
 #include <optional>
 #include <thread>
@@ -273,9 +274,9 @@ context::verdict context::settle(std::exception_ptr failure) noexcept {
 
 namespace detail {
 
-std::vector<transport_abilities> all_transports() {
+std::vector<transport_abilities> all_transports(double ranks_a_core) {
   std::vector<transport_abilities> all{make_self_transport()->abilities(), local_abilities(), shm_abilities};
-  for (const auto& made : registered_transports()) all.push_back(made.abilities);
+  for (const auto& made : registered_transports()) all.push_back(made.abilities(ranks_a_core));
   return all;
 }
 
@@ -284,7 +285,10 @@ planned_world plan_world(const settings& configuration, const launch_env& launch
   planned_world planned;
   planned.ranks = chosen.what == detail::transport_kind::process ? launch.size : chosen.threads;
   planned.why = chosen.why;
-  for (const auto& transport : all_transports()) {
+  // Of this host alone: what others have is known when they are connected.
+  const double ranks_a_core =
+      static_cast<double>(launch.local_size) / std::max(1u, std::thread::hardware_concurrency());
+  for (const auto& transport : all_transports(ranks_a_core)) {
     if (transport.name == chosen.name) planned.transport = transport;
     if (transport.name == chosen.between) planned.transport = hierarchical_abilities(transport);
   }

@@ -52,6 +52,13 @@ assert "up to 4.0 KiB recursive_doubling, above ring" in run("--ranks", "5", "--
 if "mpi" in alone["build"]["parts"]:
     world = report(OMPI_COMM_WORLD_RANK="0", OMPI_COMM_WORLD_SIZE="4", MUSTER_TRANSPORT="mpi")["world"]
     assert world["transport"] == "mpi" and world["ranks"] == 4 and world["choices"]["all_to_all"], world
+if "tcp" in alone["build"]["parts"]:
+    # Where ranks share cores few messages count, and not few rounds.
+    starts = [dict(RANK="0", LOCAL_RANK="0", WORLD_SIZE=size, LOCAL_WORLD_SIZE=here, MUSTER_TRANSPORT="tcp")
+              for size, here in [("4", "1"), ("4096", "4096"), ("4096", "1")]]
+    spread, crowded, apart = (report(**start)["world"]["choices"]["allreduce"] for start in starts)
+    assert spread[0][1] == "recursive_doubling", spread
+    assert crowded[0][1] == "tree" and crowded != apart, (crowded, apart)
 refused = report("--ranks", "2", "--algorithm", "allreduce:chain")
 assert "allreduce:chain" in refused["world"]["error"] and refused["settings"]["ranks"]["value"] == "2", refused
 assert "allreduce:chain" in run("--ranks", "2", "--algorithm", "allreduce:chain").stdout

@@ -113,7 +113,8 @@ namespace detail {
 struct process_transport {
   std::string_view name;
   std::unique_ptr<any_transport> (*connect)(const settings& configuration, const launch_env& launch);
-  transport_abilities abilities{};  ///< as they are before anybody is connected, for `muster-info`
+  /// As they are before anybody is connected, for `muster-info`, with so many ranks for each core.
+  transport_abilities (*abilities)(double ranks_a_core);
   /// Collective: connects each rank of a group so many times, see src/comm/ends.hpp; null where that cannot be.
   std::vector<std::unique_ptr<any_transport>> (*connect_ends)(const settings& configuration, group& ranks,
                                                               int count) = nullptr;
@@ -121,8 +122,8 @@ struct process_transport {
 /// Returns true, so that it can start an inline variable.
 bool register_process_transport(const process_transport& made) noexcept;
 
-/// Every transport of this build, connected to nobody.
-[[nodiscard]] std::vector<transport_abilities> all_transports();
+/// Every transport of this build, connected to nobody, with so many ranks for each core.
+[[nodiscard]] std::vector<transport_abilities> all_transports(double ranks_a_core = 1);
 
 /// What a context with these settings would be, connected to nobody. Throws what making one would throw before.
 struct planned_world {

@@ -60,7 +60,7 @@ bool link_mpi() noexcept {
 #ifdef MUSTER_HAVE_ULFM
     register_surviving_transport({"mpi", &connect_survivors, &can_connect_survivors});
 #endif
-    return register_process_transport({"mpi", &connect_world, mpi_abilities});
+    return register_process_transport({"mpi", &connect_world, [](double) { return mpi_abilities; }});
   }();
   return done;
 }

@@ -194,7 +194,7 @@ bool link_tcp_store() noexcept;
 
 bool link_tcp() noexcept {  // and the stores, which the ranks of a context may meet at
   static const bool done =
-      link_tcp_store() && register_process_transport({"tcp", &connect_tcp, tcp_abilities, &connect_tcp_ends});
+      link_tcp_store() && register_process_transport({"tcp", &connect_tcp, &tcp_abilities_with, &connect_tcp_ends});
   return done;
 }
 

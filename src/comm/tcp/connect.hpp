@@ -31,6 +31,15 @@ inline constexpr transport_abilities tcp_abilities{
 inline constexpr transport_costs tcp_costs_when_crowded{
     .latency = 14e-6, .per_byte = 3.8e-10, .reduce_per_byte = 0, .next_message = 0.4};
 
+[[nodiscard]] inline transport_abilities tcp_abilities_with(double ranks_a_core) noexcept {
+  auto made = tcp_abilities;
+  if (ranks_a_core > 1) {
+    made.costs = tcp_costs_when_crowded;
+    made.costs.ranks_a_core = ranks_a_core;
+  }
+  return made;
+}
+
 /// Where a rank waits for the others, before they know of it.
 class tcp_doors {
  public:

@@ -20,14 +20,7 @@ class tcp_transport final : public request_owner {
 
   [[nodiscard]] int rank() const { return group_.rank(); }
   [[nodiscard]] int size() const { return group_.size(); }
-  [[nodiscard]] transport_abilities abilities() const {
-    auto made = tcp_abilities;
-    if (mesh_->most_ranks_a_core() > 1) {
-      made.costs = tcp_costs_when_crowded;
-      made.costs.ranks_a_core = mesh_->most_ranks_a_core();
-    }
-    return made;
-  }
+  [[nodiscard]] transport_abilities abilities() const { return tcp_abilities_with(mesh_->most_ranks_a_core()); }
   [[nodiscard]] std::pmr::memory_resource* memory() const { return nullptr; }
   [[nodiscard]] bool crowded() const { return mesh_->crowded(); }
   [[nodiscard]] bool must_yield() const { return mesh_->crowded(); }
