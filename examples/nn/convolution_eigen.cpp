@@ -1,21 +1,11 @@
 #include "convolution_eigen.hpp"
 
-#include <Eigen/Core>
 #include <algorithm>
+
+#include "products.hpp"
 
 namespace nn {
 namespace {
-
-template <class T>
-using matrix = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-template <class T>
-Eigen::Map<matrix<T>> map(T* data, std::size_t rows, std::size_t columns) {
-  return {data, static_cast<Eigen::Index>(rows), static_cast<Eigen::Index>(columns)};
-}
-template <class T>
-Eigen::Map<const matrix<T>> map(const T* data, std::size_t rows, std::size_t columns) {
-  return {data, static_cast<Eigen::Index>(rows), static_cast<Eigen::Index>(columns)};
-}
 
 std::size_t patch_size(const convolution_shape& shape) { return shape.kernel * shape.kernel * shape.in.channels; }
 
@@ -82,19 +72,15 @@ void eigen_convolution<T>::forward(std::size_t images, const T* bias, T* out) {
   const auto& shape = this->shape();
   const std::size_t pixels = images * shape.out().height * shape.out().width;
   gather(images);
-  auto made = map(out, pixels, shape.out_channels);
-  made.noalias() = map<T>(static_cast<const T*>(patches_.data()), pixels, patch_size(shape)) *
-                   map<T>(weights_.data(), patch_size(shape), shape.out_channels);
-  if (bias != nullptr) made.rowwise() += map(bias, 1, shape.out_channels).row(0);
+  multiply(patches_.data(), weights_.data(), out, pixels, patch_size(shape), shape.out_channels);
+  if (bias != nullptr) add_to_rows(bias, out, pixels, shape.out_channels);
 }
 
 template <class T>
 void eigen_convolution<T>::backward_data(std::size_t images, T* in, bool add) {
   const auto& shape = this->shape();
   const std::size_t pixels = images * shape.out().height * shape.out().width;
-  map(patches_.data(), pixels, patch_size(shape)).noalias() =
-      map<T>(static_cast<const T*>(slope_.data()), pixels, shape.out_channels) *
-      map<T>(weights_.data(), patch_size(shape), shape.out_channels).transpose();
+  multiply_transposed(slope_.data(), weights_.data(), patches_.data(), pixels, shape.out_channels, patch_size(shape));
   if (!add) std::fill_n(in, images * shape.in.size(), T{0});
   over_patches(images, [&](std::size_t patch, std::size_t pixel, std::size_t elements) {
     for (std::size_t i = 0; i < elements; ++i) in[pixel + i] += patches_[patch + i];
@@ -106,9 +92,8 @@ void eigen_convolution<T>::backward_weights(std::size_t images, const T* slopes,
   const auto& shape = this->shape();
   const std::size_t pixels = images * shape.out().height * shape.out().width;
   gather(images);
-  map(weights, patch_size(shape), shape.out_channels).noalias() +=
-      map<T>(static_cast<const T*>(patches_.data()), pixels, patch_size(shape)).transpose() *
-      map<T>(slopes != nullptr ? slopes : slope_.data(), pixels, shape.out_channels);
+  add_transposed_multiply(patches_.data(), slopes != nullptr ? slopes : slope_.data(), weights, patch_size(shape),
+                          pixels, shape.out_channels);
 }
 
 template class eigen_convolution<float>;

@@ -1,20 +1,14 @@
 #include "layers.hpp"
 
-#include <Eigen/Core>
 #include <algorithm>
 
 #include <muster/core/error.hpp>
 #include <muster/core/random.hpp>
 
+#include "products.hpp"
+
 namespace nn {
 namespace {
-
-template <class T>
-using matrix = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-template <class T>
-Eigen::Map<matrix<T>> map(T* data, std::size_t rows, std::size_t columns) {
-  return {data, static_cast<Eigen::Index>(rows), static_cast<Eigen::Index>(columns)};
-}
 
 /// The gradient of one image, from `slope`.
 template <class T>
@@ -90,9 +84,8 @@ void dense_layer<T>::forward(const pass& now) {
   const std::size_t from = in_->shape().size(), to = out_->shape().size();
   if (now.images > 0) {
     gather(now);
-    auto out = map(out_->values(0), now.images, to);
-    out.noalias() = map(rows_.data(), now.images, from) * map(weights_->values.data(), from, to);
-    out.rowwise() += map(bias_->values.data(), 1, to).row(0);
+    multiply(rows_.data(), weights_->values.data(), out_->values(0), now.images, from, to);
+    add_to_rows(bias_->values.data(), out_->values(0), now.images, to);
     for (std::size_t i = 0; i < now.images; ++i) out_->written(i);
   }
   out_->all_written(now);
@@ -105,11 +98,10 @@ void dense_layer<T>::backward(const pass& now) {
     gather(now);
     slopes_.resize(now.images * to);
     for (std::size_t i = 0; i < now.images; ++i) out_->read_gradient(i, out_->view(slopes_.data() + i * to));
-    const auto slopes = map(slopes_.data(), now.images, to);
-    map(weights_->gradient.data(), from, to).noalias() += map(rows_.data(), now.images, from).transpose() * slopes;
-    map(bias_->gradient.data(), 1, to) += slopes.colwise().sum();
+    add_transposed_multiply(rows_.data(), slopes_.data(), weights_->gradient.data(), from, now.images, to);
+    add_rows(slopes_.data(), bias_->gradient.data(), now.images, to);
     if (in_->wants_gradient()) {
-      map(rows_.data(), now.images, from).noalias() = slopes * map(weights_->values.data(), from, to).transpose();
+      multiply_transposed(slopes_.data(), weights_->values.data(), rows_.data(), now.images, to, from);
       for (std::size_t i = 0; i < now.images; ++i) give(in_, i, rows_.data() + i * from);
     }
   }

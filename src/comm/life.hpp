@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-#include "descriptor.hpp"
+#include "../core/descriptor.hpp"
 
 namespace muster::inline v0::detail {
 

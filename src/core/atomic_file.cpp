@@ -11,29 +11,16 @@
 
 #include <muster/core/error.hpp>
 
+#include "descriptor.hpp"
+
 namespace muster::inline v0 {
 namespace {
+
+using detail::descriptor;
 
 [[noreturn]] void fail(const std::string& path, const std::string& why) {
   throw configuration_error("cannot write '" + path + "' (" + why + "); choose a file in a folder that may be written");
 }
-
-class descriptor {
- public:
-  descriptor(int fd) noexcept : fd_(fd) {}  // NOLINT: open() hands out an int
-  descriptor(descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  descriptor& operator=(descriptor&&) = delete;
-  ~descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  [[nodiscard]] int get() const noexcept { return fd_; }
-  [[nodiscard]] int release() noexcept { return std::exchange(fd_, -1); }
-  /// Closes now, because for some file systems only that tells of an error.
-  [[nodiscard]] bool close() noexcept { return ::close(std::exchange(fd_, -1)) == 0; }
-
- private:
-  int fd_;
-};
 
 /// Whether `path` is a device or a pipe, for which there is nothing to replace.
 bool is_special(const std::string& path) {

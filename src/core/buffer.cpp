@@ -9,20 +9,20 @@
 namespace muster::inline v0::detail {
 namespace {
 
-constexpr std::size_t page = std::size_t{2} << 20;
+constexpr std::size_t huge_page = std::size_t{2} << 20;
 
 }  // namespace
 
 // More than is needed is mapped, and given back, so that large pages can begin where the memory does.
 void* map_zeros(std::size_t bytes) {
-  if (bytes > std::size_t(-1) - 2 * page) throw std::bad_alloc();
-  const std::size_t whole = round_up(bytes, page);
-  void* const mapped = ::mmap(nullptr, whole + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (bytes > std::size_t(-1) - 2 * huge_page) throw std::bad_alloc();
+  const std::size_t whole = round_up(bytes, huge_page);
+  void* const mapped = ::mmap(nullptr, whole + huge_page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED) throw std::bad_alloc();
   const auto begin = reinterpret_cast<std::uintptr_t>(mapped);
-  const auto first = round_up(begin, page);
+  const auto first = round_up(begin, huge_page);
   if (first > begin) ::munmap(mapped, first - begin);
-  if (const auto rest = begin + page - first; rest > 0) ::munmap(reinterpret_cast<void*>(first + whole), rest);
+  if (const auto rest = begin + huge_page - first; rest > 0) ::munmap(reinterpret_cast<void*>(first + whole), rest);
   void* const memory = reinterpret_cast<void*>(first);
 #ifdef MADV_HUGEPAGE
   (void)::madvise(memory, whole, MADV_HUGEPAGE);  // a wish: nothing changes where it is not granted
@@ -30,6 +30,6 @@ void* map_zeros(std::size_t bytes) {
   return memory;
 }
 
-void unmap_zeros(void* memory, std::size_t bytes) noexcept { ::munmap(memory, round_up(bytes, page)); }
+void unmap_zeros(void* memory, std::size_t bytes) noexcept { ::munmap(memory, round_up(bytes, huge_page)); }
 
 }  // namespace muster::inline v0::detail

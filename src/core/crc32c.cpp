@@ -13,12 +13,12 @@ namespace {
 
 constexpr std::uint32_t polynomial = 0x82f63b78;  // bits reversed, as they come off the wire
 
-using table = std::array<std::uint32_t, 256>;
+using byte_table = std::array<std::uint32_t, 256>;
 
 // tables[k][b]: the CRC of byte b with k zero bytes behind it (Kounavis and Berry 2005, "slicing-by-8",
 // https://doi.org/10.1109/ISCC.2005.18).
-constexpr std::array<table, 8> make_tables() {
-  std::array<table, 8> tables{};
+constexpr std::array<byte_table, 8> make_tables() {
+  std::array<byte_table, 8> tables{};
   for (std::uint32_t byte = 0; byte < 256; ++byte) {
     std::uint32_t crc = byte;
     for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ ((crc & 1) != 0 ? polynomial : 0);
@@ -32,7 +32,7 @@ constexpr std::array<table, 8> make_tables() {
   }
   return tables;
 }
-constexpr std::array<table, 8> tables = make_tables();
+constexpr std::array<byte_table, 8> tables = make_tables();
 
 constexpr std::uint32_t add_byte(std::uint32_t crc, std::byte byte) {
   return (crc >> 8) ^ tables[0][(crc ^ static_cast<std::uint32_t>(byte)) & 0xff];
@@ -71,7 +71,7 @@ class zeros {
   }
 
  private:
-  std::array<table, 4> tables_;
+  std::array<byte_table, 4> tables_;
 };
 
 // The instruction takes a word a cycle but answers after three: three stretches at a time keep it busy.

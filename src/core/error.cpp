@@ -36,8 +36,8 @@ std::string timeout_text(const std::string& operation, std::uint64_t sequence, c
 
 }  // namespace
 
-timeout_error::timeout_error(std::string operation, std::uint64_t sequence, std::vector<int> missing, double seconds)
-    : error(error_kind::timeout, timeout_text(operation, sequence, missing, seconds)),
+timeout_error::timeout_error(std::string operation, std::uint64_t sequence, std::vector<int> missing, double waited)
+    : error(error_kind::timeout, timeout_text(operation, sequence, missing, waited)),
       operation_(std::move(operation)),
       sequence_(sequence),
       missing_(std::move(missing)) {}

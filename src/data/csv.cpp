@@ -24,7 +24,6 @@ namespace {
 
 using namespace detail::csv;
 
-constexpr std::size_t default_piece_bytes = std::size_t{1} << 20;
 constexpr std::string_view byte_order_mark = "\xef\xbb\xbf";
 
 // As cut_lines(), but not at newlines between quotes.
@@ -185,14 +184,14 @@ beginning read_beginning(std::string_view text, const std::string& file, const c
   return found;
 }
 
-struct survey {
+struct csv_survey {
   std::uint64_t lines = 0;
   std::uint64_t rows = 0;
 };
 
-survey look_over(const table_plan& plan, std::string_view piece) {
+csv_survey look_over(const table_plan& plan, std::string_view piece) {
   row_reader rows(piece, 0);
-  survey found;
+  csv_survey found;
   for (csv_row row{}; rows.next(row);) found.rows += plan.blank(row) ? 0 : 1;
   found.lines = rows.lines();
   return found;
@@ -209,11 +208,11 @@ dataset detail::parse_csv(std::string_view text, const std::string& file, std::s
   const beginning start = read_beginning(text, file, csv);
   const table_plan& plan = start.plan;
   const auto pieces = cut_rows(text.substr(start.bytes), piece_bytes);
-  std::vector<survey> firsts(pieces.size());  // what a piece holds, and then what comes before it
+  std::vector<csv_survey> firsts(pieces.size());  // what a piece holds, and then what comes before it
   parallel_for(pieces.size(), options.threads, [&](std::size_t i) { firsts[i] = look_over(plan, pieces[i]); });
-  survey total{start.lines, 0};
-  for (survey& piece : firsts) {
-    const survey before = total;
+  csv_survey total{start.lines, 0};
+  for (csv_survey& piece : firsts) {
+    const csv_survey before = total;
     total.lines += piece.lines;
     total.rows += piece.rows;
     piece = before;
@@ -261,11 +260,11 @@ dataset detail::parse_csv(std::string_view text, const std::string& file, std::s
 
 dataset read_csv(const std::string& path, const csv_options& csv, const read_options& options) {
   const text_file file(path);
-  return detail::parse_csv(file.text(), path, "csv:" + path, csv, options, default_piece_bytes);
+  return detail::parse_csv(file.text(), path, "csv:" + path, csv, options, detail::text_piece_bytes);
 }
 
 dataset parse_csv(std::string_view text, const std::string& name, const csv_options& csv, const read_options& options) {
-  return detail::parse_csv(text, name, name, csv, options, default_piece_bytes);
+  return detail::parse_csv(text, name, name, csv, options, detail::text_piece_bytes);
 }
 
 }  // namespace muster::inline v0

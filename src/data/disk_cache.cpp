@@ -25,11 +25,11 @@
 namespace muster::inline v0::detail {
 namespace {
 
-constexpr std::uint64_t page = 4096;
+constexpr std::uint64_t file_page = 4096;
 constexpr std::uint64_t format = 1;
 constexpr std::uint64_t header_magic = 0x314843434d55534dULL;
 constexpr std::uint64_t footer_magic = 0x46554c4c4d55534dULL;
-constexpr std::uint64_t mark = 0x9e3779b9;  // never 0 in a word that says "here"
+constexpr std::uint64_t word_mark = 0x9e3779b9;  // never 0 in a word that says "here"
 
 struct header_fields {
   std::uint64_t magic, version, key, size, kept, record_bytes, label_width, bytes;
@@ -99,15 +99,15 @@ disk_cache::disk_cache(const cache_options& options, const cache_identity& ident
   const auto lay_out = [&](std::uint64_t kept) {
     shape all;
     all.kept = kept;
-    all.words = page;
-    all.records = up(all.words + 8 * kept, page);
+    all.words = file_page;
+    all.records = up(all.words + 8 * kept, file_page);
     all.footer = all.records + places.begin(kept);
     all.size = all.footer + sizeof(footer_fields);
     return all;
   };
   shape_ = lay_out(places.size());
   if (shape_.size > options.disk) {
-    const std::uint64_t around = shape_.records + page;
+    const std::uint64_t around = shape_.records + file_page;
     shape_ = lay_out(options.disk > around ? places.fitting(options.disk - around) : 0);
   }
 }
@@ -271,7 +271,7 @@ std::uint64_t disk_cache::word_of(sample_id id, std::span<const std::byte> recor
                                   std::span<const std::byte> labels) const noexcept {
   const std::uint64_t check = crc32c(labels, crc32c(record));
   const std::uint64_t salt = mix(id + identity_.key) & 0x7fffffff;
-  return (((mark ^ salt) | 0x80000000) << 32) | check;
+  return (((word_mark ^ salt) | 0x80000000) << 32) | check;
 }
 
 std::span<const std::byte> disk_cache::view(sample_id id, std::span<float> labels) const noexcept {

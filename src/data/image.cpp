@@ -49,7 +49,7 @@ void erase(const image_shape& shape, image_layout output, const image_choice& ch
 
 #ifdef __x86_64__
 
-constexpr int block = 16;  // pixels of one vector
+constexpr int vector_pixels = 16;  // pixels of one vector
 constexpr std::size_t most_blocks = 32;
 
 /// Bytes of a vector's places in a row of `width` bytes, of which those outside are zero: where to load from, and how
@@ -65,16 +65,16 @@ __attribute__((target("avx2,fma"))) std::size_t cut_blocks(int width, const imag
   const __m128i straight = _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
   const __m128i mirrored = _mm_setr_epi8(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
   std::size_t count = 0;
-  for (int x = 0;; x += block) {
-    const int begin = std::min(x, width - block);  // the last one goes over some pixels again
-    const int first = choice.right + (choice.flip ? width - block - begin : begin);
-    const int from = std::clamp(first, 0, width - block);
+  for (int x = 0;; x += vector_pixels) {
+    const int begin = std::min(x, width - vector_pixels);  // the last one goes over some pixels again
+    const int first = choice.right + (choice.flip ? width - vector_pixels - begin : begin);
+    const int from = std::clamp(first, 0, width - vector_pixels);
     // What comes from before the vector has a negative place, which a shuffle makes 0; so must what comes from behind.
-    const auto away = static_cast<std::int8_t>(std::clamp(first - from, -block, block));
+    const auto away = static_cast<std::int8_t>(std::clamp(first - from, -vector_pixels, vector_pixels));
     const __m128i moved = _mm_add_epi8(choice.flip ? mirrored : straight, _mm_set1_epi8(away));
-    const __m128i beyond = _mm_cmpgt_epi8(moved, _mm_set1_epi8(block - 1));
+    const __m128i beyond = _mm_cmpgt_epi8(moved, _mm_set1_epi8(vector_pixels - 1));
     blocks[count++] = {static_cast<std::size_t>(begin), static_cast<std::size_t>(from), _mm_or_si128(moved, beyond)};
-    if (begin + block >= width) return count;
+    if (begin + vector_pixels >= width) return count;
   }
 }
 
@@ -102,7 +102,7 @@ __attribute__((target("avx2,fma"))) void convert_planes(const image_shape& shape
       for (std::size_t b = 0; b < count; ++b) {
         const __m128i loaded = _mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes + blocks[b].from));
         const __m128i moved = inside ? _mm_shuffle_epi8(loaded, blocks[b].move) : _mm_setzero_si128();
-        alignas(16) std::uint8_t cut[block];
+        alignas(16) std::uint8_t cut[vector_pixels];
         _mm_store_si128(reinterpret_cast<__m128i*>(cut), moved);
         store_values(to + blocks[b].to, cut, scales, shifts);
         store_values(to + blocks[b].to + 8, cut + 8, scales, shifts);
@@ -114,10 +114,11 @@ __attribute__((target("avx2,fma"))) void convert_planes(const image_shape& shape
 /// Byte k of the 48 that 16 pixels of three channels have is of pixel k / 3 and channel k % 3: where each vector of
 /// them takes bytes of a channel from, and where it takes none.
 constexpr auto spread = [] {
-  std::array<std::array<std::array<std::int8_t, block>, 3>, 3> places{};
-  for (std::size_t k = 0; k < 3 * block; ++k) {
+  std::array<std::array<std::array<std::int8_t, vector_pixels>, 3>, 3> places{};
+  for (std::size_t k = 0; k < 3 * vector_pixels; ++k) {
     for (std::size_t channel = 0; channel < 3; ++channel) {
-      places[k / block][channel][k % block] = k % 3 == channel ? static_cast<std::int8_t>(k / 3) : std::int8_t{-1};
+      places[k / vector_pixels][channel][k % vector_pixels] =
+          k % 3 == channel ? static_cast<std::int8_t>(k / 3) : std::int8_t{-1};
     }
   }
   return places;
@@ -161,8 +162,8 @@ __attribute__((target("avx2,fma"))) void convert_to_pixels(const image_shape& sh
   const __m256 d = _mm256_setr_ps(t0, t1, t2, t0, t1, t2, t0, t1);
   const __m256 e = _mm256_setr_ps(t2, t0, t1, t2, t0, t1, t2, t0);
   const __m256 f = _mm256_setr_ps(t1, t2, t0, t1, t2, t0, t1, t2);
-  static constexpr std::array<std::uint8_t, 3 * block * most_blocks> zeros{};
-  alignas(32) std::array<std::uint8_t, 3 * block * most_blocks> mixed;
+  static constexpr std::array<std::uint8_t, 3 * vector_pixels * most_blocks> zeros{};
+  alignas(32) std::array<std::uint8_t, 3 * vector_pixels * most_blocks> mixed;
   const std::size_t plane = shape.height * shape.width;
   const int height = static_cast<int>(shape.height);
   const std::size_t width = shape.width;
@@ -183,8 +184,8 @@ __attribute__((target("avx2,fma"))) void convert_to_pixels(const image_shape& sh
         const __m256i pixels = _mm256_or_si256(
             _mm256_or_si256(_mm256_shuffle_epi8(red, move[part][0]), _mm256_shuffle_epi8(green, move[part][1])),
             _mm256_shuffle_epi8(blue, move[part][2]));
-        std::uint8_t* const first = mixed.data() + 3 * blocks[n].to + part * block;
-        std::uint8_t* const second = mixed.data() + 3 * blocks[n + 1].to + part * block;
+        std::uint8_t* const first = mixed.data() + 3 * blocks[n].to + part * vector_pixels;
+        std::uint8_t* const second = mixed.data() + 3 * blocks[n + 1].to + part * vector_pixels;
         _mm_storeu_si128(reinterpret_cast<__m128i*>(first), _mm256_castsi256_si128(pixels));
         _mm_storeu_si128(reinterpret_cast<__m128i*>(second), _mm256_extracti128_si256(pixels, 1));
       }
@@ -204,7 +205,7 @@ __attribute__((target("avx2,fma"))) void convert_to_pixels(const image_shape& sh
   }
 }
 
-bool has_vectors() noexcept {
+bool has_fused_vectors() noexcept {
   static const bool there = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
   return there;
 }
@@ -244,7 +245,7 @@ void convert_image(const image_shape& shape, image_layout output, const std::arr
                    const std::array<float, 3>& shift, const image_choice& choice, const std::byte* from,
                    float* to) noexcept {
 #ifdef __x86_64__
-  if (shape.width >= block && shape.width <= block * most_blocks && has_vectors()) {
+  if (shape.width >= vector_pixels && shape.width <= vector_pixels * most_blocks && has_fused_vectors()) {
     const auto* const bytes = reinterpret_cast<const std::uint8_t*>(from);
     const bool planes_in = shape.layout == image_layout::chw || shape.channels == 1;
     const bool planes_out = output == image_layout::chw || shape.channels == 1;

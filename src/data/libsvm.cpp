@@ -22,15 +22,13 @@ namespace {
 
 using namespace detail::libsvm;
 
-constexpr std::size_t default_piece_bytes = std::size_t{1} << 20;
-
-struct survey {
+struct libsvm_survey {
   std::uint64_t lines = 0;
   std::uint64_t rows = 0;
   std::uint64_t entries = 0;
   std::uint64_t largest = 0;  // index, as written
 
-  survey& operator+=(const survey& other) {
+  libsvm_survey& operator+=(const libsvm_survey& other) {
     lines += other.lines;
     rows += other.rows;
     entries += other.entries;
@@ -67,8 +65,8 @@ bool is_bad(const bad_lines& bad, std::uint64_t number) {
 }
 
 // `before` are the lines in front of the text. Bad lines are rows without entries.
-survey look_over(std::string_view text, std::uint64_t before, const bad_lines& bad) {
-  survey found;
+libsvm_survey look_over(std::string_view text, std::uint64_t before, const bad_lines& bad) {
+  libsvm_survey found;
   const bool comments = has_comments(text);
   const bool together = !comments && bad.empty();
   if (together) found.entries = detail::count_byte(text, ':');
@@ -119,7 +117,7 @@ void parse_line(line_of_text line, const complaint& complaint, float& label, Sto
 // Calls each(line, complaint about it, row) for every sample of a piece that begins at `first`, but leave_out(row) for
 // the bad ones.
 template <class Each, class LeaveOut>
-void for_each_sample(std::string_view piece, const std::string& file, const survey& first, const bad_lines& bad,
+void for_each_sample(std::string_view piece, const std::string& file, const libsvm_survey& first, const bad_lines& bad,
                      Each each, LeaveOut leave_out) {
   std::uint64_t number = first.lines;
   std::uint64_t row = first.rows;
@@ -136,7 +134,7 @@ void for_each_sample(std::string_view piece, const std::string& file, const surv
   }
 }
 
-void parse_dense(std::string_view piece, const std::string& file, const survey& first, const bad_lines& bad,
+void parse_dense(std::string_view piece, const std::string& file, const libsvm_survey& first, const bad_lines& bad,
                  dataset_builder& to) {
   const auto each = [&](line_of_text line, const complaint& complaint, std::uint64_t row) {
     const std::span<float> values = to.row(row);
@@ -147,7 +145,7 @@ void parse_dense(std::string_view piece, const std::string& file, const survey& 
   for_each_sample(piece, file, first, bad, each, [](std::uint64_t /*row*/) {});
 }
 
-void parse_sparse(std::string_view piece, const std::string& file, const survey& first, const bad_lines& bad,
+void parse_sparse(std::string_view piece, const std::string& file, const libsvm_survey& first, const bad_lines& bad,
                   dataset_builder& to) {
   std::uint64_t next = first.entries;
   const auto each = [&](line_of_text line, const complaint& complaint, std::uint64_t row) {
@@ -163,7 +161,7 @@ void parse_sparse(std::string_view piece, const std::string& file, const survey&
 }
 
 // The lines of a piece that parse_dense() and parse_sparse() would complain about.
-bad_lines find_bad(std::string_view piece, const std::string& file, const survey& first) {
+bad_lines find_bad(std::string_view piece, const std::string& file, const libsvm_survey& first) {
   bad_lines bad;
   const auto each = [&](line_of_text line, const complaint& complaint, std::uint64_t /*row*/) {
     float label = 0;
@@ -178,7 +176,7 @@ bad_lines find_bad(std::string_view piece, const std::string& file, const survey
 }
 
 // The bad lines of a piece as records, numbered as its rows are.
-void add_bad_records(std::string_view piece, const std::string& file, const survey& first, bad_lines& bad,
+void add_bad_records(std::string_view piece, const std::string& file, const libsvm_survey& first, bad_lines& bad,
                      std::vector<bad_record>& to) {
   if (bad.empty()) return;
   auto next = bad.begin();
@@ -190,10 +188,12 @@ void add_bad_records(std::string_view piece, const std::string& file, const surv
       });
 }
 
-bool mostly_given(const survey& total, std::size_t features) { return features <= 2 * total.entries / total.rows; }
+bool mostly_given(const libsvm_survey& total, std::size_t features) {
+  return features <= 2 * total.entries / total.rows;
+}
 
-dataset_builder make_builder(std::string name, const std::string& file, const survey& total, std::size_t features,
-                             layout layout) {
+dataset_builder make_builder(std::string name, const std::string& file, const libsvm_survey& total,
+                             std::size_t features, layout layout) {
   const bool dense = layout == layout::dense || (layout == layout::automatic && mostly_given(total, features));
   try {
     return dense ? dataset_builder::dense(std::move(name), total.rows, features)
@@ -210,15 +210,15 @@ dataset_builder make_builder(std::string name, const std::string& file, const su
 dataset detail::parse_libsvm(std::string_view text, const std::string& file, std::string name,
                              const read_options& options, std::size_t piece_bytes) {
   const auto pieces = cut_lines(text, piece_bytes);
-  std::vector<survey> firsts(pieces.size());  // what a piece holds, and then what comes before it
+  std::vector<libsvm_survey> firsts(pieces.size());  // what a piece holds, and then what comes before it
   std::vector<bad_lines> bad(pieces.size());
-  survey total;
+  libsvm_survey total;
   const auto look_over_all = [&] {
     parallel_for(pieces.size(), options.threads,
                  [&](std::size_t i) { firsts[i] = look_over(pieces[i], firsts[i].lines, bad[i]); });
     total = {};
-    for (survey& piece : firsts) {
-      const survey before = total;
+    for (libsvm_survey& piece : firsts) {
+      const libsvm_survey before = total;
       total += piece;
       piece = before;
     }
@@ -249,11 +249,11 @@ dataset detail::parse_libsvm(std::string_view text, const std::string& file, std
 
 dataset read_libsvm(const std::string& path, const read_options& options) {
   const text_file file(path);
-  return detail::parse_libsvm(file.text(), path, "libsvm:" + path, options, default_piece_bytes);
+  return detail::parse_libsvm(file.text(), path, "libsvm:" + path, options, detail::text_piece_bytes);
 }
 
 dataset parse_libsvm(std::string_view text, const std::string& name, const read_options& options) {
-  return detail::parse_libsvm(text, name, name, options, default_piece_bytes);
+  return detail::parse_libsvm(text, name, name, options, detail::text_piece_bytes);
 }
 
 }  // namespace muster::inline v0

@@ -31,6 +31,9 @@ inline std::uint64_t count_byte(std::string_view text, char byte) noexcept {
   return count + static_cast<std::uint64_t>(std::count(p, p + left, byte));
 }
 
+/// Text is parsed in pieces of about this size: many for the threads, each long beside what starting it takes.
+inline constexpr std::size_t text_piece_bytes = std::size_t{1} << 20;
+
 /// Cuts the text behind newlines, into pieces of about the wanted size.
 inline std::vector<std::string_view> cut_lines(std::string_view text, std::size_t piece_bytes) {
   std::vector<std::string_view> pieces;

@@ -12,21 +12,13 @@
 
 #include <muster/core/error.hpp>
 
+#include "../core/descriptor.hpp"
+
 namespace muster::inline v0 {
 namespace {
 
 constinit std::atomic<detail::text_decoder> gzip_decoder{nullptr};
 constinit std::atomic<detail::text_decoder> zstd_decoder{nullptr};
-
-struct descriptor {
-  explicit descriptor(const std::string& path) : value(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {}
-  ~descriptor() {
-    if (value >= 0) ::close(value);
-  }
-  descriptor(const descriptor&) = delete;
-  descriptor& operator=(const descriptor&) = delete;
-  int value;
-};
 
 [[noreturn]] void refuse(const std::string& path, const std::string& problem, int code, const std::string& suggestion) {
   throw data_error({path}, problem + " (" + std::generic_category().message(code) + "); " + suggestion);
@@ -54,19 +46,19 @@ detail::text_decoder detail::set_gzip_decoder(text_decoder decoder) noexcept { r
 detail::text_decoder detail::set_zstd_decoder(text_decoder decoder) noexcept { return zstd_decoder.exchange(decoder); }
 
 text_file::text_file(const std::string& path, compressed_files how) {
-  const descriptor file(path);
+  const detail::descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat status {};
-  if (file.value < 0 || ::fstat(file.value, &status) != 0) {
+  if (!file || ::fstat(file.get(), &status) != 0) {
     refuse(path, "cannot be opened", errno, "check the path and its permissions");
   }
   if (S_ISDIR(status.st_mode)) {
     throw data_error({path}, "is a directory (a file is needed); name one of the files in it");
   }
   if (!S_ISREG(status.st_mode)) {
-    read_ = read_to_end(file.value, path);
+    read_ = read_to_end(file.get(), path);
   } else if (status.st_size > 0) {
     const auto size = static_cast<std::size_t>(status.st_size);
-    void* memory = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.value, 0);
+    void* memory = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
     if (memory == MAP_FAILED) refuse(path, "cannot be mapped into memory", errno, "check the file and free memory");
     mapped_ = {static_cast<const char*>(memory), unmap{size}};
   }

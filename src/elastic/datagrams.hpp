@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "../comm/descriptor.hpp"
 #include "../comm/net/address.hpp"
+#include "../core/descriptor.hpp"
 
 namespace muster::inline v0::detail {
 

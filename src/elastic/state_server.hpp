@@ -15,8 +15,8 @@
 #include <muster/core/clock.hpp>
 #include <muster/elastic/state.hpp>
 
-#include "../comm/descriptor.hpp"
 #include "../comm/tcp/connect.hpp"
+#include "../core/descriptor.hpp"
 #include "state_line.hpp"
 
 namespace muster::inline v0::detail {

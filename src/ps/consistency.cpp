@@ -7,7 +7,7 @@
 namespace muster::inline v0::ps {
 namespace {
 
-[[noreturn]] void refuse(std::string_view text, const std::string& why, const std::string& suggestion) {
+[[noreturn]] void refuse_consistency(std::string_view text, const std::string& why, const std::string& suggestion) {
   throw configuration_error("consistency '" + std::string(text) + "' cannot be used (" + why + "); " + suggestion);
 }
 
@@ -15,7 +15,7 @@ std::uint64_t number_of(std::string_view text, std::string_view number, const st
   std::uint64_t read = 0;
   const auto [end, code] = std::from_chars(number.data(), number.data() + number.size(), read);
   if (number.empty() || code != std::errc() || end != number.data() + number.size())
-    refuse(text, "'" + std::string(number) + "' is no number", "write such as " + example);
+    refuse_consistency(text, "'" + std::string(number) + "' is no number", "write such as " + example);
   return read;
 }
 
@@ -28,15 +28,16 @@ consistency parse_consistency(std::string_view text) {
   const auto colon = first.find(':');
   const auto name = first.substr(0, colon);
   if (name == "bounded") {
-    if (colon == std::string_view::npos) refuse(text, "bounded needs a number of clocks", "write such as bounded:2");
+    if (colon == std::string_view::npos)
+      refuse_consistency(text, "bounded needs a number of clocks", "write such as bounded:2");
     read.what = consistency::kind::bounded;
     read.bound = number_of(text, first.substr(colon + 1), "bounded:2");
   } else if (first == "bulk") {
     read.what = consistency::kind::bulk;
   } else if (first != "async") {
     const auto meant = closest(name, {"async", "bounded", "bulk"});
-    refuse(text, "'" + std::string(first) + "' is not one of async, bounded:CLOCKS, bulk",
-           meant ? "did you mean " + *meant + "?" : "write such as bounded:2");
+    refuse_consistency(text, "'" + std::string(first) + "' is not one of async, bounded:CLOCKS, bulk",
+                       meant ? "did you mean " + *meant + "?" : "write such as bounded:2");
   }
   if (comma == std::string_view::npos) return read;
   const auto second = text.substr(comma + 1);
@@ -45,12 +46,12 @@ consistency parse_consistency(std::string_view text) {
   } else if (second.starts_with("damp:")) {
     read.old_pushes = consistency::policy::damp;
   } else {
-    refuse(text, "'" + std::string(second) + "' is neither drop:UPDATES nor damp:UPDATES",
-           "write such as async,damp:8");
+    refuse_consistency(text, "'" + std::string(second) + "' is neither drop:UPDATES nor damp:UPDATES",
+                       "write such as async,damp:8");
   }
   if (read.what == consistency::kind::bulk)
-    refuse(text, "no push of a bulk-synchronous step is older than another",
-           "leave out '," + std::string(second) + "'");
+    refuse_consistency(text, "no push of a bulk-synchronous step is older than another",
+                       "leave out '," + std::string(second) + "'");
   read.fresh = number_of(text, second.substr(5), "async,damp:8");
   return read;
 }

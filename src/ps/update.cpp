@@ -101,7 +101,7 @@ class adam_function final : public update_function {
 
 using maker = std::function<std::shared_ptr<const update_function>(std::string_view)>;
 
-[[noreturn]] void refuse(std::string_view text, const std::string& why, const std::string& suggestion) {
+[[noreturn]] void refuse_update(std::string_view text, const std::string& why, const std::string& suggestion) {
   throw configuration_error("update function '" + std::string(text) + "' cannot be used (" + why + "); " + suggestion);
 }
 
@@ -122,7 +122,7 @@ numbers numbers_of(std::string_view name, std::string_view text, std::size_t cou
     const auto [end, code] = std::from_chars(rest.data(), rest.data() + rest.size(), number);
     const bool last = end == rest.data() + rest.size();
     const bool good = code == std::errc() && (last || (*end == ',' && !decays)) && number >= 0;
-    if (!good) refuse(name, "'" + std::string(text) + "' is not numbers from 0 on", "write such as " + example);
+    if (!good) refuse_update(name, "'" + std::string(text) + "' is not numbers from 0 on", "write such as " + example);
     if (decays)
       read.decay = number;
     else
@@ -130,20 +130,22 @@ numbers numbers_of(std::string_view name, std::string_view text, std::size_t cou
     rest.remove_prefix(std::min(rest.size(), static_cast<std::size_t>(end - rest.data()) + 1));
   }
   if (read.given.size() != count)
-    refuse(name, "it takes " + std::to_string(count) + " numbers, not '" + std::string(text) + "'",
-           "write such as " + example);
+    refuse_update(name, "it takes " + std::to_string(count) + " numbers, not '" + std::string(text) + "'",
+                  "write such as " + example);
   return read;
 }
 
 std::shared_ptr<const update_function> without_numbers(const std::string& name, std::string_view text,
                                                        std::shared_ptr<const update_function> made) {
-  if (!text.empty()) refuse(name, "it takes nothing behind it, not '" + std::string(text) + "'", "write " + name);
+  if (!text.empty())
+    refuse_update(name, "it takes nothing behind it, not '" + std::string(text) + "'", "write " + name);
   return made;
 }
 
 std::shared_ptr<const update_function> with_velocity(const std::string& name, std::string_view text) {
   const auto read = numbers_of(name, text, 2, name + ":0.1,0.9");
-  if (read.given[1] >= 1) refuse(name, "a momentum of 1 or more never forgets", "write such as " + name + ":0.1,0.9");
+  if (read.given[1] >= 1)
+    refuse_update(name, "a momentum of 1 or more never forgets", "write such as " + name + ":0.1,0.9");
   return std::make_shared<sgd_function>(sgd_step<float>{.learning_rate = read.at(0),
                                                         .momentum = read.at(1),
                                                         .decay = static_cast<float>(read.decay),
@@ -203,8 +205,8 @@ std::shared_ptr<const update_function> make_update(std::string_view text) {
         list += (list.empty() ? "" : ", ") + each;
       }
       const auto meant = closest(name, names);
-      refuse(text, "'" + name + "' is not one of " + list,
-             meant ? "did you mean " + *meant + "?" : "name one of these");
+      refuse_update(text, "'" + name + "' is not one of " + list,
+                    meant ? "did you mean " + *meant + "?" : "name one of these");
     }
   }
   return make(colon == std::string_view::npos ? std::string_view{} : text.substr(colon + 1));
@@ -214,7 +216,7 @@ void register_update(const std::string& name, maker make) {
   auto& all = known();
   const std::lock_guard lock(all.mutex);
   if (!all.makers.emplace(name, std::move(make)).second)
-    refuse(name, "an update function of that name is known", "choose another name");
+    refuse_update(name, "an update function of that name is known", "choose another name");
 }
 
 }  // namespace muster::inline v0::ps

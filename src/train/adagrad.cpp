@@ -5,7 +5,7 @@
 namespace muster::inline v0 {
 namespace {
 
-struct update {
+struct adagrad_kernel {
   static void run(float* parameters, const float* gradients, float* squares, std::size_t size,
                   const adagrad_step<float>* step) {
     detail::adagrad_all(parameters, gradients, squares, size, *step);
@@ -35,8 +35,8 @@ void adagrad::apply(double learning_rate) {
     const adagrad_step<float> step{.learning_rate = static_cast<float>(learning_rate),
                                    .epsilon = options_.epsilon,
                                    .decay = run.chosen ? options_.decay : 0.0f};
-    detail::run_vectorised<update>(parameters + run.first, gradients + run.first, squares_.data() + run.first,
-                                   run.count, &step);
+    detail::run_vectorised<adagrad_kernel>(parameters + run.first, gradients + run.first, squares_.data() + run.first,
+                                           run.count, &step);
   }
 }
 

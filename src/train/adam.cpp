@@ -7,7 +7,7 @@
 namespace muster::inline v0 {
 namespace {
 
-struct update {
+struct adam_kernel {
   static void run(float* parameters, const float* gradients, float* means, float* squares, std::size_t size,
                   const detail::adam_factors<float>* by) {
     detail::adam_all(parameters, gradients, means, squares, size, *by);
@@ -59,8 +59,8 @@ void adam::apply(double learning_rate) {
                                           .decay = run.chosen ? options_.decay : 0.0,
                                           .decoupled = options_.decoupled,
                                           .count = steps_});
-    detail::run_vectorised<update>(parameters + run.first, gradients + run.first, means_.data() + run.first,
-                                   squares_.data() + run.first, run.count, &by);
+    detail::run_vectorised<adam_kernel>(parameters + run.first, gradients + run.first, means_.data() + run.first,
+                                        squares_.data() + run.first, run.count, &by);
   }
 }
 

@@ -20,7 +20,7 @@ namespace muster::inline v0::detail {
 namespace {
 
 // As in PNG: a transfer that takes it for text damages the magic already.
-constexpr std::array<unsigned char, 8> magic = {0x89, 'M', 'S', 'T', '\r', '\n', 0x1a, '\n'};
+constexpr std::array<unsigned char, 8> checkpoint_magic = {0x89, 'M', 'S', 'T', '\r', '\n', 0x1a, '\n'};
 constexpr std::uint32_t current_version = 1;
 constexpr std::uint32_t byte_order = 0x01020304;
 constexpr std::size_t alignment = 64;
@@ -126,7 +126,7 @@ std::vector<std::byte> table_of(const checkpoint_head& head, std::span<const che
 checkpoint_rank write_checkpoint(const std::string& path, const checkpoint_head& head,
                                  std::span<const checkpoint_part> parts) {
   const auto table = table_of(head, parts);
-  fixed_head first{.magic = magic,
+  fixed_head first{.magic = checkpoint_magic,
                    .version = current_version,
                    .order = byte_order,
                    .file_bytes = round_up(sizeof(fixed_head) + table.size(), alignment),
@@ -159,7 +159,7 @@ checkpoint_image parse_checkpoint(std::span<const std::byte> file, const std::st
   fixed_head first{};
   const std::size_t there = std::min(file.size(), sizeof first);
   if (there > 0) std::memcpy(&first, file.data(), there);
-  if (there < magic.size() || first.magic != magic) {
+  if (there < checkpoint_magic.size() || first.magic != checkpoint_magic) {
     refuse(0, "this is no checkpoint (it does not begin as one); look whether the folder is the right one");
   }
   const std::string torn = "this checkpoint is cut off (it has " + std::to_string(file.size()) + " bytes";

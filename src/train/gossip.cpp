@@ -21,9 +21,9 @@ constexpr std::uint32_t gossip_tag = settings_tag + 1;
 int remainder(int a, int n) { return ((a % n) + n) % n; }
 
 /// Messages to and from neighbours under the rules of the group: its deadline, its failures.
-class exchange {
+class gossip_exchange {
  public:
-  explicit exchange(group& ranks)
+  explicit gossip_exchange(group& ranks)
       : ranks_(ranks), state_(*ranks.state()), until_(deadline_after(ranks.settings().timeout)) {}
 
   void send(int peer, std::span<const float> values) {
@@ -124,7 +124,7 @@ void gossip(group& ranks, gossip_graph graph, std::span<float> values, std::vect
   const std::span<float> mixed(scratch.data(), values.size());
   const std::span<float> theirs(scratch.data() + values.size(), values.size());
   try {
-    exchange messages(ranks);
+    gossip_exchange messages(ranks);
     for (const int peer : others) messages.send(peer, values);
     double own = 1.0;
     for (const int peer : others) own -= metropolis_weight(graph, ranks.rank(), peer, ranks.size());

@@ -85,8 +85,9 @@ gradient_sync::gradient_sync(arena& of, const sync_options& options) : arena_(&o
                               " (it is not a number from 0 on); give a positive one, or 0 for no clipping");
   }
   if (options.mode.what == sync_mode::kind::parameter_server) {
-    throw configuration_error("mode ps cannot be had from a gradient_sync (it reduces among ranks that all train); push and "
-                              "pull through a ps::worker, or use another mode");
+    throw configuration_error(
+        "mode ps cannot be had from a gradient_sync (it reduces among ranks that all train); push and "
+        "pull through a ps::worker, or use another mode");
   }
   if (options.mode.what != sync_mode::kind::allreduce && options.codec.reducer() != nullptr) {
     throw configuration_error("a codec cannot be used in mode " + to_string(options.mode) +

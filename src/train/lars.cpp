@@ -5,7 +5,7 @@
 namespace muster::inline v0 {
 namespace {
 
-struct update {
+struct lars_kernel {
   static void run(float* parameters, const float* gradients, float* velocities, std::size_t size,
                   const lars_step<float>* step) {
     detail::lars_layer(parameters, gradients, velocities, size, *step);
@@ -35,8 +35,8 @@ void lars::apply(double learning_rate) {
                                 .momentum = options_.momentum,
                                 .decay = tensor.chosen ? options_.decay : 0.0f,
                                 .trust = tensor.chosen ? options_.trust : 0.0f};
-    detail::run_vectorised<update>(parameters + tensor.first, gradients + tensor.first, velocity_.data() + tensor.first,
-                                   tensor.count, &step);
+    detail::run_vectorised<lars_kernel>(parameters + tensor.first, gradients + tensor.first,
+                                        velocity_.data() + tensor.first, tensor.count, &step);
   }
 }
 

@@ -38,8 +38,8 @@ std::vector<block> lay_out(const std::vector<tensor_shape>& shapes) {
   return extents;
 }
 
-// Full buckets first, since each costs a meeting of all ranks; towards the end no bucket is more than a third of what is
-// left, down to an eighth of a full one: what leaves last is what no backward pass can hide. A third, since a bucket
+// Full buckets first, since each costs a meeting of all ranks; towards the end no bucket is more than a third of what
+// is left, down to an eighth of a full one: what leaves last is what no backward pass can hide. A third, since a bucket
 // travels while what is left is computed: by half each would end later than the next is ready, unless the pass is
 // twice as fast as the link.
 std::vector<bucket_plan> plan_buckets(std::span<const block> extents, std::size_t bucket, std::size_t first_bucket) {

@@ -5,7 +5,7 @@
 namespace muster::inline v0 {
 namespace {
 
-struct update {
+struct sgd_kernel {
   static void run(float* parameters, const float* gradients, float* velocities, std::size_t size,
                   const sgd_step<float>* step) {
     if (velocities == nullptr)
@@ -50,7 +50,7 @@ void sgd::apply(double learning_rate) {
                                .decay = run.chosen ? options_.decay : 0.0f,
                                .nesterov = options_.nesterov};
     float* const velocities = velocity_.empty() ? nullptr : velocity_.data() + run.first;
-    detail::run_vectorised<update>(parameters + run.first, gradients + run.first, velocities, run.count, &step);
+    detail::run_vectorised<sgd_kernel>(parameters + run.first, gradients + run.first, velocities, run.count, &step);
   }
 }
 

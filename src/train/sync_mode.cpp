@@ -8,7 +8,7 @@
 namespace muster::inline v0 {
 namespace {
 
-[[noreturn]] void refuse(std::string_view text, const std::string& why, const std::string& suggestion) {
+[[noreturn]] void refuse_mode(std::string_view text, const std::string& why, const std::string& suggestion) {
   throw configuration_error("mode '" + std::string(text) + "' cannot be used (" + why + "); " + suggestion);
 }
 
@@ -21,11 +21,12 @@ sync_mode parse_sync_mode(std::string_view text) {
   const std::string_view rest = colon == std::string_view::npos ? std::string_view{} : text.substr(colon + 1);
   const bool has_rest = colon != std::string_view::npos;
   if (name == "allreduce" || name == "allreduce-weights") {
-    if (has_rest) refuse(text, name + " takes nothing behind it", "drop ':" + std::string(rest) + "'");
+    if (has_rest) refuse_mode(text, name + " takes nothing behind it", "drop ':" + std::string(rest) + "'");
     return {.what = name == "allreduce" ? kind::allreduce : kind::allreduce_weights};
   }
   if (name == "ps") {
-    if (has_rest) refuse(text, "ps takes nothing behind it", "say --servers " + std::string(rest) + " for their number");
+    if (has_rest)
+      refuse_mode(text, "ps takes nothing behind it", "say --servers " + std::string(rest) + " for their number");
     return {.what = kind::parameter_server};
   }
   if (name == "local-sgd") {
@@ -33,7 +34,7 @@ sync_mode parse_sync_mode(std::string_view text) {
     if (!has_rest) return mode;
     const auto [end, code] = std::from_chars(rest.data(), rest.data() + rest.size(), mode.period);
     if (code != std::errc() || end != rest.data() + rest.size() || mode.period == 0)
-      refuse(text, "'" + std::string(rest) + "' is no number of steps", "write such as local-sgd:8");
+      refuse_mode(text, "'" + std::string(rest) + "' is no number of steps", "write such as local-sgd:8");
     return mode;
   }
   if (name == "gossip") {
@@ -48,12 +49,12 @@ sync_mode parse_sync_mode(std::string_view text) {
       graphs.emplace_back(to_string(graph));
     }
     const auto meant = closest(rest, graphs);
-    refuse(text, "'" + std::string(rest) + "' is not one of ring, torus, exponential",
-           meant ? "did you mean gossip:" + *meant + "?" : "write such as gossip:ring");
+    refuse_mode(text, "'" + std::string(rest) + "' is not one of ring, torus, exponential",
+                meant ? "did you mean gossip:" + *meant + "?" : "write such as gossip:ring");
   }
   const auto meant = closest(name, {"allreduce", "allreduce-weights", "local-sgd", "gossip", "ps"});
-  refuse(text, "'" + name + "' is not one of allreduce, allreduce-weights, local-sgd, gossip, ps",
-         meant ? "did you mean " + *meant + "?" : "write such as local-sgd:8");
+  refuse_mode(text, "'" + name + "' is not one of allreduce, allreduce-weights, local-sgd, gossip, ps",
+              meant ? "did you mean " + *meant + "?" : "write such as local-sgd:8");
 }
 
 sync_mode sync_mode_of(const context& of) { return parse_sync_mode(of.configuration().value(setting::mode)); }

@@ -152,7 +152,10 @@ void tracker::describe(state_parts& parts) {
   parts.add(
       "tracker", state_kind::replicated,
       [this] {
-        tracked all{.epochs = epochs_.size(), .time_to_goal = time_to_goal_.value_or(-1.0), .phases = {}, .push_ages = push_ages_};
+        tracked all{.epochs = epochs_.size(),
+                    .time_to_goal = time_to_goal_.value_or(-1.0),
+                    .phases = {},
+                    .push_ages = push_ages_};
         for (std::size_t k = 0; k < phase_count; ++k) all.phases[k] = {phases_[k].slowest, phases_[k].mean};
         std::vector<std::byte> bytes(sizeof all + epochs_.size() * sizeof(epoch_report));
         std::memcpy(bytes.data(), &all, sizeof all);

@@ -13,7 +13,7 @@ namespace muster::inline v0::detail {
 namespace {
 
 // One of two transports is waited for; the other is looked at so often.
-constexpr std::chrono::milliseconds between_looks{10};
+constexpr std::chrono::milliseconds between_glances{10};
 
 bool has_two_levels(collective kind) {
   switch (kind) {
@@ -94,7 +94,7 @@ bool hierarchical_transport::poll(notice& message) {
 
 void hierarchical_transport::pause(clock::time_point until) {
   if (!within_) return between_->pause(until);
-  const auto soon = std::min(until, clock::now() + between_looks);
+  const auto soon = std::min(until, clock::now() + between_glances);
   if (inside_ || hosts_.one_host()) {
     within_->pause(soon);
   } else {

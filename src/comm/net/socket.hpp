@@ -12,7 +12,7 @@
 #include <muster/core/clock.hpp>
 #include <muster/core/error.hpp>
 
-#include "../descriptor.hpp"
+#include "../../core/descriptor.hpp"
 #include "address.hpp"
 
 namespace muster::inline v0::detail {

@@ -23,7 +23,7 @@ namespace {
 constexpr off_t writing = 0;  // the bytes of `revision` that are locked
 constexpr off_t presence = 1;
 constexpr std::size_t revision_digits = 20;
-constexpr std::string_view mark = "muster-store-1";  // the first word of an entry's file
+constexpr std::string_view entry_mark = "muster-store-1";  // the first word of an entry's file
 
 // Locks of the open file, not of the process: threads have their own, and no other descriptor's end drops them.
 bool try_lock(int file, off_t byte, short type) {
@@ -140,8 +140,8 @@ struct parsed_entry {
 std::optional<parsed_entry> parse_entry(std::string_view text) {
   parsed_entry read;
   std::size_t key_size = 0;
-  if (!text.starts_with(mark) || text.size() <= mark.size()) return std::nullopt;
-  text.remove_prefix(mark.size() + 1);
+  if (!text.starts_with(entry_mark) || text.size() <= entry_mark.size()) return std::nullopt;
+  text.remove_prefix(entry_mark.size() + 1);
   if (!read_number(text, read.stored.entry.version) || !read_number(text, read.stored.lease, 16) ||
       !read_number(text, key_size) || key_size > text.size()) {
     return std::nullopt;
@@ -281,7 +281,7 @@ std::uint64_t store_folder::write(writer&, std::string_view key, std::string_vie
   // The version first: one that is never used hurts nobody, one that is used twice would.
   if (!write_whole(revision_.get(), text)) fail("write", errno);
 
-  text = std::string(mark) + " " + std::to_string(version) + " " + hexadecimal(lease) + " " +
+  text = std::string(entry_mark) + " " + std::to_string(version) + " " + hexadecimal(lease) + " " +
          std::to_string(key.size()) + "\n";
   text.append(key).append(value);
   const std::string temporary = path_ + "/new";

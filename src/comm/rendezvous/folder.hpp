@@ -11,7 +11,7 @@
 #include <muster/comm/rendezvous/store.hpp>
 #include <muster/core/clock.hpp>
 
-#include "../descriptor.hpp"
+#include "../../core/descriptor.hpp"
 
 namespace muster::inline v0::detail {
 

@@ -9,7 +9,7 @@
 #include <mutex>
 #include <vector>
 
-#include "../descriptor.hpp"
+#include "../../core/descriptor.hpp"
 
 namespace muster::inline v0::detail {
 

@@ -9,7 +9,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "../descriptor.hpp"
+#include "../../core/descriptor.hpp"
 #include "frame.hpp"
 
 namespace muster::inline v0::detail {

@@ -23,10 +23,10 @@ struct threshold {
 
 constexpr std::uint32_t bits_a_digit = 11;
 constexpr std::size_t digits = std::size_t{1} << bits_a_digit;
-using histogram = std::array<std::size_t, digits>;
+using digit_counts = std::array<std::size_t, digits>;
 
 /// The digit in which the wanted-th largest lies; takes those of larger digits off `wanted`.
-std::uint32_t digit_of(const histogram& counts, std::size_t& wanted) {
+std::uint32_t digit_of(const digit_counts& counts, std::size_t& wanted) {
   std::size_t digit = digits - 1;
   while (counts[digit] < wanted) wanted -= counts[digit--];
   return static_cast<std::uint32_t>(digit);
@@ -42,7 +42,7 @@ threshold find_threshold(std::span<const float> values, std::size_t wanted) {
     for (std::size_t turn = 0; turn < 4; ++turn) ++counts[turn][magnitude(values[i + turn]) >> first_shift];
   }
   for (; i < values.size(); ++i) ++counts[0][magnitude(values[i]) >> first_shift];
-  histogram all{};
+  digit_counts all{};
   for (std::size_t digit = 0; digit < digits; ++digit) {
     for (const auto& part : counts) all[digit] += part[digit];
   }

@@ -21,6 +21,9 @@ class descriptor {
   }
   [[nodiscard]] int get() const noexcept { return number_; }
   explicit operator bool() const noexcept { return number_ >= 0; }
+  [[nodiscard]] int release() noexcept { return std::exchange(number_, -1); }
+  /// Closes now, because for some file systems only that tells of an error.
+  [[nodiscard]] bool close() noexcept { return ::close(release()) == 0; }
 
  private:
   int number_ = -1;
