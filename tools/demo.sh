@@ -16,7 +16,7 @@ exec </dev/null  # nothing below asks anything
 
 build=build/demo
 mkdir -p $build
-say "building $build/examples/logistic_regression and resnet (two or three minutes the first time; log: $build/demo.log)"
+say "building $build/examples/logistic_regression and resnet (about two minutes the first time; log: $build/demo.log)"
 {
   # Two ranks of one host need no network, and no store of a job that changes. A unit for each core that all share of
   # the library's sources takes less than half as long as a unit a file, and what is optimised less two thirds of that; the

@@ -36,7 +36,7 @@ TEST_CASE("an etcd that is stopped or killed fails calls at their deadlines, and
   const auto shortly = [] { return muster::deadline_after(muster::seconds(0.2)); };
   muster::etcd_store store(server.address(), "http", "comes-and-goes", soon());
   const auto first = store.compare_and_swap("key", 0, "one", soon()).now;
-  server.send(SIGSTOP);
+  server.stop();
   CHECK_THROWS_AS(store.get("key", shortly()), muster::timeout_error);
   CHECK_THROWS_AS(store.compare_and_swap("key", first.version, "two", shortly()), muster::timeout_error);
   CHECK_FALSE(store.watch("key", first.version, shortly()));
@@ -52,7 +52,7 @@ TEST_CASE("an etcd that is stopped or killed fails calls at their deadlines, and
   });
   while (seen.value != "three") seen = store.watch("key", seen.version, soon()).value();
   writer.join();
-  server.send(SIGKILL);
+  server.end();
   CHECK_THROWS_AS(store.get("key", shortly()), muster::timeout_error);
   CHECK_THROWS_AS(store.compare_and_swap("key", first.version, "four", shortly()), muster::timeout_error);
 }

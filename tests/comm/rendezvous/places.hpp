@@ -5,6 +5,7 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <cerrno>
 
 #include <cstdlib>
 #include <filesystem>
@@ -101,12 +102,26 @@ class etcd_process {
     std::filesystem::remove_all(folder_, ignored);
   }
   void send(int signal) const { kill(process_, signal); }
+  /// On return none of its threads runs any more.
+  void stop() const {
+    send(SIGSTOP);
+    await(WSTOPPED);
+  }
+  void end() const {
+    send(SIGKILL);
+    await(WEXITED);
+  }
   [[nodiscard]] const std::string& address() const { return address_; }
 
  private:
   static std::string free_port() {
     const muster::store_server there("127.0.0.1:0", "");
     return std::to_string(there.port());
+  }
+  void await(int what) const {
+    siginfo_t happened;
+    while (waitid(P_PID, static_cast<id_t>(process_), &happened, what | WNOWAIT) < 0 && errno == EINTR) {
+    }
   }
   std::filesystem::path folder_;
   std::string address_;
