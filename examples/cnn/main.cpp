@@ -12,6 +12,7 @@ int main(int argc, char** argv) {
       .name = "cnn",
       .about = "The small convolutional network of the textbooks, for MNIST and its kin.",
       .data = "cifar-like:2000",
+      .schedule = "step:0.03,epochs=2,factor=0.1",  // nothing is normalised: 0.1 diverges
       .mlbench = false,
       .add_flags = [](CLI::App& app) -> std::function<std::string()> {
         auto variant = std::make_shared<std::string>("plain");

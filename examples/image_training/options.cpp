@@ -47,6 +47,7 @@ struct command_line {
   explicit command_line(const program& which) : app(which.about, which.name) {
     auto& o = chosen;
     o.data = which.data;
+    o.schedule = which.schedule;
     app.set_help_flag();  // --help is printed by rank 0 alone
     app.add_flag("-h,--help", o.help, "print this and exit");
     model = which.add_flags(app);

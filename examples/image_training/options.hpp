@@ -26,7 +26,7 @@ struct options {
   std::uint64_t steps = 0;           ///< 0: no limit
   std::uint64_t batch = 128;         ///< over all ranks, as the job starts
   std::uint64_t batch_per_rank = 0;  ///< 0: `batch` stays when ranks come or go; else this does
-  std::string schedule = "step:0.1,epochs=2,factor=0.1";
+  std::string schedule;
   std::string optimizer = "nesterov:0.9,decay=1e-4";
   muster::goal goal;
   bool stop_at_goal = false;
@@ -45,8 +45,9 @@ struct options {
 struct program {
   std::string name;
   std::string about;
-  std::string data = "cifar-like:5000";  ///< the default
-  bool mlbench = false;                  ///< has the presets of MLBench's task 1a
+  std::string data = "cifar-like:5000";                   ///< the default
+  std::string schedule = "step:0.1,epochs=2,factor=0.1";  ///< the default
+  bool mlbench = false;                                   ///< has the presets of MLBench's task 1a
   /// Adds the flags that say which model it is, and gives a function for its name once they are read.
   std::function<std::function<std::string()>(CLI::App&)> add_flags;
 };

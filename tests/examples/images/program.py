@@ -186,15 +186,24 @@ class Flags(Case):
         self.report("resnet", [*few, "--depth", "8", "--mode", "local-sgd:2", "--optimizer", "adam"], 2)
 
 
+class Defaults(Case):
+    def test_a_program_without_flags_learns(self):
+        report, _ = self.report("cnn", [], 2)
+        self.assertGreater(report["epochs"][-1]["val_accuracy"], 0.4)  # of ten kinds
+
+
 class RealData(Case):
     def test_mnist(self):
         folder = pathlib.Path(os.environ.get("MUSTER_TEST_DATA", "")) / "mnist"
         files = [folder / f"t10k-{what}.gz" for what in ("images-idx3-ubyte", "labels-idx1-ubyte")]
         if not files[0].exists():
             self.skipTest(f"'{files[0]}' is not there")
-        report, _ = self.report("cnn", ["--data", f"idx:{files[0]},{files[1]}", "--augment", "off", "--epochs", "3",
-                                        "--batch", "50", "--schedule", "constant:0.03"])
+        data = ["--data", f"idx:{files[0]},{files[1]}", "--augment", "off"]
+        report, _ = self.report("cnn", [*data, "--epochs", "3", "--batch", "50", "--schedule", "constant:0.03"])
         self.assertGreater(report["epochs"][-1]["val_accuracy"], 0.96)
+        for seed in ["1", "2"]:  # as the documentation has it
+            report, _ = self.report("cnn", [*data, "--seed", seed], 2)
+            self.assertGreater(report["epochs"][-1]["val_accuracy"], 0.95)
 
 
 if __name__ == "__main__":
