@@ -33,7 +33,7 @@ target_compile_options(muster_build_flags INTERFACE -Wall -Wextra -Wpedantic -Ws
   $<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict>
   # GCC 12 says of its own intrinsics for AVX-512, which Eigen uses, that they are uninitialised; without -O3 it is sure
   # (https://gcc.gnu.org/PR105593).
-  $<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>,$<BOOL:${MUSTER_NATIVE}>>:-Wno-maybe-uninitialized;-Wno-uninitialized>
+  "$<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>,$<BOOL:${MUSTER_NATIVE}>>:-Wno-maybe-uninitialized;-Wno-uninitialized>"
   # GCC takes a coroutine's own operator new for another's (https://gcc.gnu.org/PR109224).
   $<$<CXX_COMPILER_ID:GNU>:-Wno-mismatched-new-delete>)
 if(MUSTER_SANITIZE)
