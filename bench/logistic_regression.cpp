@@ -85,10 +85,7 @@ void muster_step(benchmark::State& state, setting& with) {
       auto phase = tracker.phase(muster::phase::aggregate);
       backward.wait();
     }
-    {
-      auto phase = tracker.phase(muster::phase::optimizer_step);
-      optimizer.apply(schedule(now));
-    }
+    optimizer.apply(schedule(now));
   };
   // The session counts steps, and the benchmark those of the session.
   const auto counted = [&](muster::step& now) {

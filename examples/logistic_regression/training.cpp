@@ -165,10 +165,7 @@ class run {
       auto phase = tracker_.phase(muster::phase::aggregate);
       backward.wait();
     }
-    {
-      auto phase = tracker_.phase(muster::phase::optimizer_step);
-      optimizer_.apply(schedule_(step) * (chosen_.batch_per_rank != 0 ? examples::growth(step, ranks_) : 1.0));
-    }
+    optimizer_.apply(schedule_(step) * (chosen_.batch_per_rank != 0 ? examples::growth(step, ranks_) : 1.0));
     sync_.end(step.group());
     bytes_sent_ += sync_.bytes_sent();
     seen_ += mine;  // now that the step can fail no more

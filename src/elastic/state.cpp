@@ -90,6 +90,9 @@ void state::begin_step() {
     std::memcpy(shadow_.data() + at, part.bytes.data(), part.bytes.size());
     at += part.bytes.size();
   }
+  for (const auto& hook : hooks_) {
+    if (hook.begin) hook.begin();
+  }
   in_step_ = true;
 }
 

@@ -14,6 +14,7 @@
 #include <muster/core/crc32c.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>
+#include <muster/core/log.hpp>
 
 namespace muster::inline v0::detail {
 namespace {
@@ -27,6 +28,7 @@ struct standing {
   std::uint64_t in_run;
   std::uint64_t may_hold;
   std::uint64_t followed;
+  std::uint64_t digest;  // of the replicated parts, where they may count
 };
 static_assert(std::is_trivially_copyable_v<standing>);
 
@@ -67,7 +69,7 @@ class transfer {
   transfer_result run(const transfer_part& part) {
     const auto& run = of_.run();
     standing mine{of_.position(), run.value_or(state::run_start{}), run ? 1u : 0u, part.may_hold ? 1u : 0u,
-                  part.followed ? 1u : 0u};
+                  part.followed ? 1u : 0u, part.may_hold ? digest_of_replicated() : 0u};
     std::vector<standing> all(static_cast<std::size_t>(ranks_.size()));
     allgather(ranks_, numbers(std::span(&mine, 1)), numbers(std::span(all)));
     find_holders(all);
@@ -96,9 +98,36 @@ class transfer {
                   "no member of the group holds the state of the training any more (all that did are gone); start from "
                   "the last checkpoint");
     }
-    for (std::size_t r = 0; r < all.size(); ++r) {
-      if (all[r].may_hold != 0 && all[r].at == furthest->at) holders_.push_back(static_cast<int>(r));
+    const auto is_furthest = [&](const standing& one) { return one.may_hold != 0 && one.at == furthest->at; };
+    // Ranks at one position have the same bytes. Should they not, what most of them have counts, of equally many what
+    // the lowest rank has, and the others copy it: no two replicas train on with different parameters.
+    const auto count = [&](std::uint64_t of) {
+      return std::count_if(all.begin(), all.end(), [&](auto& one) { return is_furthest(one) && one.digest == of; });
+    };
+    std::uint64_t chosen = furthest->digest;
+    for (const auto& one : all) {
+      if (is_furthest(one) && count(one.digest) > count(chosen)) chosen = one.digest;
     }
+    for (std::size_t r = 0; r < all.size(); ++r) {
+      if (!is_furthest(all[r])) continue;
+      if (all[r].digest == chosen) {
+        holders_.push_back(static_cast<int>(r));
+      } else if (r == rank_) {
+        log(log_level::error,
+            "the replicated state of this rank differs from that of most ranks at the same step (a part was changed "
+            "by a step that did not commit, or ranks compute differently); it copies theirs: look at what the step "
+            "changes that is declared settled");
+      }
+    }
+  }
+
+  std::uint64_t digest_of_replicated() const {
+    digest all;
+    for (const auto& part : parts_) {
+      if (part.kind != state_kind::replicated) continue;
+      all.add(part.save ? digest_of(part.save()) : digest_of(part.bytes));
+    }
+    return all.value();
   }
 
   void agree_on_parts() {

@@ -28,6 +28,10 @@ adagrad::adagrad(arena& arena, const adagrad_options& options)
 
 void adagrad::apply(double learning_rate) {
   detail::require_learning_rate(learning_rate);
+  arena_->update([this, learning_rate] { update(learning_rate); });
+}
+
+void adagrad::update(double learning_rate) {
   rate_ = learning_rate;
   float* const parameters = arena_->parameters().data();
   const float* const gradients = arena_->gradients().data();

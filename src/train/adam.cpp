@@ -47,6 +47,10 @@ adam::adam(arena& arena, const adam_options& options)
 
 void adam::apply(double learning_rate) {
   detail::require_learning_rate(learning_rate);
+  arena_->update([this, learning_rate] { update(learning_rate); });
+}
+
+void adam::update(double learning_rate) {
   rate_ = learning_rate;
   ++steps_;
   float* const parameters = arena_->parameters().data();
@@ -65,7 +69,7 @@ void adam::apply(double learning_rate) {
 }
 
 void adam::describe(state_parts& parts) {
-  parts.add("steps of adam", std::span(&steps_, 1), state_kind::replicated, in_step::shadowed);
+  parts.add("steps of adam", std::span(&steps_, 1));
   detail::replay_step(*this, *arena_, rate_, parts);
 }
 

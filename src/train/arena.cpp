@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include <muster/core/events.hpp>
+
 #include "layout.hpp"
 
 namespace muster::inline v0 {
@@ -76,6 +78,28 @@ void arena::describe(state_parts& parts) {
   parts.add("parameters", parameters(), parameters_are_, change_);
   for (auto& [name, values] : states_) parts.add("optimizer " + name, values.span(), states_are_, change_);
   if (beside_) beside_(parts);
+  parts.hook([this] { commit(); },
+             [this] {
+               in_step_ = false;
+               updates_.clear();
+             },
+             [this] { in_step_ = true; });
+}
+
+void arena::update(std::function<void()> change) {
+  updates_.push_back(std::move(change));
+  if (!in_step_ || change_ == in_step::shadowed) run_updates();
+}
+
+void arena::commit() {
+  in_step_ = false;
+  if (!updates_.empty()) run_updates();
+}
+
+void arena::run_updates() {
+  const scoped_event measured(activity::update, "update", 0);
+  for (const auto& change : updates_) change();
+  updates_.clear();
 }
 
 void arena::check_index(std::size_t tensor) const {

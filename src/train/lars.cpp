@@ -27,6 +27,10 @@ lars::lars(arena& arena, const lars_options& options)
 
 void lars::apply(double learning_rate) {
   detail::require_learning_rate(learning_rate);
+  arena_->update([this, learning_rate] { update(learning_rate); });
+}
+
+void lars::update(double learning_rate) {
   rate_ = learning_rate;
   float* const parameters = arena_->parameters().data();
   const float* const gradients = arena_->gradients().data();

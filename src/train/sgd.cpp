@@ -41,6 +41,10 @@ sgd::sgd(arena& arena, const sgd_options& options)
 
 void sgd::apply(double learning_rate) {
   detail::require_learning_rate(learning_rate);
+  arena_->update([this, learning_rate] { update(learning_rate); });
+}
+
+void sgd::update(double learning_rate) {
   rate_ = learning_rate;
   float* const parameters = arena_->parameters().data();
   const float* const gradients = arena_->gradients().data();

@@ -28,6 +28,7 @@ row row_of(activity what) {
     case activity::rebuild:
       return {"generation", 0};  // between two steps
     case activity::phase:
+    case activity::update:
       return {"phase", 1};
     case activity::communication:
       return {"communication", 2};

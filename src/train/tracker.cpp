@@ -77,6 +77,9 @@ void tracker::record(const event& event) noexcept {
     case activity::data_wait:
       here_.data_wait_seconds += span;
       break;
+    case activity::update:
+      here_.phases[static_cast<std::size_t>(phase::optimizer_step)] += span;
+      break;
     case activity::transfer:  // the part of it that was waited for is told by itself
       break;
     case activity::bucket:  // likewise

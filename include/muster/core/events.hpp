@@ -16,6 +16,7 @@ enum class activity : std::uint8_t {
   cache_hit,      ///< no time: a loader's cache had records of so many bytes since the last event
   cache_miss,     ///< no time: a loader's cache had to make records of so many bytes
   phase,          ///< a phase of a tracker
+  update,         ///< updates of the parameters of an arena, where they were not deferred, or when the step committed
   rebuild,        ///< a change of the ranks, from when this one stopped to the group of the generation in `bytes`
   step,           ///< an attempt at a step, whose number is in `bytes`
   push_age,  ///< no time: a push to a parameter server counts, and was as many updates old as `bytes` says

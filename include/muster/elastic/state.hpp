@@ -31,8 +31,8 @@ enum class state_kind : std::uint8_t {
 
 /// What becomes of a part when a step fails after it has changed it.
 enum class in_step : std::uint8_t {
-  settled,  ///< it changes at the end of a step alone, or its owner takes changes back by itself (`state_parts::hook`)
-  shadowed  ///< the state copies it before each step and puts the copy back when the step fails
+  shadowed,  ///< the state copies it before each step and puts the copy back when the step fails
+  settled    ///< its owner changes it when the step commits, not before, or takes changes back (`state_parts::hook`)
 };
 
 /// One named part of a state: bytes that lie somewhere for as long as the state lives, or, where `save` is given,
@@ -40,7 +40,7 @@ enum class in_step : std::uint8_t {
 struct state_part {
   std::string name;
   state_kind kind = state_kind::replicated;
-  in_step change = in_step::settled;
+  in_step change = in_step::shadowed;
   std::span<std::byte> bytes{};
   std::function<std::vector<std::byte>()> save{};
   std::function<void(std::span<const std::byte>)> load{};
@@ -49,11 +49,12 @@ struct state_part {
 /// What an owner of state says of itself; see `state_owner`.
 class state_parts {
  public:
-  /// Values that lie at one place while the state lives. They are hashed, sent and saved as bytes.
+  /// Values that lie at one place while the state lives. They are hashed, sent and saved as bytes. A step may change
+  /// them at any point; large ones whose owner defers its changes to the commit are `settled` and not copied.
   template <class T>
   requires std::is_trivially_copyable_v<T>
   void add(std::string name, std::span<T> values, state_kind kind = state_kind::replicated,
-           in_step change = in_step::settled) {
+           in_step change = in_step::shadowed) {
     parts_.push_back({std::move(name), kind, change, std::as_writable_bytes(values), {}, {}});
   }
   /// Something of no fixed size. `load` gets what `save` gave, perhaps in another process; it throws
@@ -63,9 +64,9 @@ class state_parts {
     parts_.push_back({std::move(name), kind, in_step::settled, {}, std::move(save), std::move(load)});
   }
   /// For owners that keep what a step changes apart until it counts: `adopt` is called when a step commits, `discard`
-  /// when it failed, or before it is run again. Neither throws. Either may be empty.
-  void hook(std::function<void()> adopt, std::function<void()> discard) {
-    hooks_.push_back({std::move(adopt), std::move(discard)});
+  /// when it failed, or before it is run again, `begin` before it starts. None throws. Each may be empty.
+  void hook(std::function<void()> adopt, std::function<void()> discard, std::function<void()> begin = {}) {
+    hooks_.push_back({std::move(begin), std::move(adopt), std::move(discard)});
   }
   /// For owners whose parts change by what little each step brings, such as gradients and a learning rate: the bytes in
   /// `brought`, which still lie there when a step commits, are all that `again` needs to do to the parts what that step
@@ -87,6 +88,7 @@ class state_parts {
  private:
   friend class state;
   struct hooks {
+    std::function<void()> begin;
     std::function<void()> adopt;
     std::function<void()> discard;
   };
@@ -111,7 +113,7 @@ struct shadowed_values {
   std::span<T> values;
   state_kind kind = state_kind::replicated;
 
-  void describe(state_parts& parts) { parts.add(name, values, kind, in_step::shadowed); }
+  void describe(state_parts& parts) { parts.add(name, values, kind); }
 };
 template <class T>
 shadowed_values(std::string, std::span<T>, state_kind = state_kind::replicated) -> shadowed_values<T>;

@@ -34,6 +34,8 @@ class adagrad {
   void describe(state_parts& parts) { detail::replay_step(*this, *arena_, rate_, parts); }
 
  private:
+  void update(double learning_rate);
+
   arena* arena_;
   double rate_ = 0;  // of the last step
   adagrad_options options_;

@@ -38,6 +38,8 @@ class adam {
   void describe(state_parts& parts);
 
  private:
+  void update(double learning_rate);
+
   arena* arena_;
   double rate_ = 0;  // of the last step
   adam_options options_;

@@ -80,12 +80,20 @@ class arena {
   /// Sets all gradients to zero.
   void clear_gradients() noexcept;
 
+  /// Runs `change`, which updates the parameters from the gradients and does not throw: at once, or, in a step of a
+  /// session, when the step commits, so that a step that fails after it leaves the parameters as they were. Changes run
+  /// in the order of the calls. Where a gradient_sync averages weights within the step it is at once, too, and the state
+  /// shadows them.
+  void update(std::function<void()> change);
+
   /// As an owner of state: the parameters, the arrays of the optimizer, and what those who work on the arena keep
   /// beside it. All of it is replicated, unless a gradient_sync has ranks differ.
   void describe(state_parts& parts);
 
  private:
   friend class gradient_sync;
+  void commit();
+  void run_updates();
   // In front of the gradients, for what is reduced with the first of them.
   static constexpr std::size_t head = buffer_alignment / sizeof(float);
   using allocator = std::function<buffer<float>(std::size_t)>;
@@ -106,6 +114,8 @@ class arena {
   state_kind parameters_are_ = state_kind::replicated;
   state_kind states_are_ = state_kind::replicated;
   in_step change_ = in_step::settled;
+  bool in_step_ = false;
+  std::vector<std::function<void()>> updates_;  // of this step, to be done when it commits
   std::function<void(state_parts&)> beside_;
 };
 

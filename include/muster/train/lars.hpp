@@ -35,6 +35,8 @@ class lars {
   void describe(state_parts& parts) { detail::replay_step(*this, *arena_, rate_, parts); }
 
  private:
+  void update(double learning_rate);
+
   arena* arena_;
   double rate_ = 0;  // of the last step
   lars_options options_;

@@ -36,6 +36,8 @@ class sgd {
   void describe(state_parts& parts) { detail::replay_step(*this, *arena_, rate_, parts); }
 
  private:
+  void update(double learning_rate);
+
   arena* arena_;
   double rate_ = 0;  // of the last step
   sgd_options options_;

@@ -53,7 +53,7 @@ void device_adam::apply(double learning_rate) {
 }
 
 void device_adam::describe(state_parts& parts) {
-  parts.add("steps of adam", std::span(&steps_, 1), state_kind::replicated, in_step::shadowed);
+  parts.add("steps of adam", std::span(&steps_, 1));
 }
 
 }  // namespace muster::inline v0
