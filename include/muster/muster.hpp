@@ -2,13 +2,15 @@
 //
 //   #include <muster/muster.hpp>
 //   int main(int argc, char** argv) {
-//     muster::context context(argc, argv);
-//     auto& world = context.world();
-//     std::vector<float> gradient(1 << 20, float(world.rank()));
-//     muster::allreduce(world, std::span(gradient), muster::mean);          // in place
-//     muster::broadcast(world, std::span(gradient), /*root=*/0);
-//     auto work = muster::allreduce_async(world, std::span(gradient), muster::sum);
-//     work.wait();
+//     return muster::run_main(argc, argv, [](muster::context& context) {
+//       context.run([](muster::group& world) {                                  // once a rank, process or thread
+//         std::vector<float> gradient(1 << 20, float(world.rank()));
+//         muster::allreduce(world, std::span(gradient), muster::mean);          // in place
+//         muster::broadcast(world, std::span(gradient), /*root=*/0);
+//         auto work = muster::allreduce_async(world, std::span(gradient), muster::sum);
+//         work.wait();
+//       });
+//     });
 //   }
 #pragma once
 
