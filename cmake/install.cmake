@@ -27,6 +27,9 @@ if(TARGET muster_info)
   install(TARGETS ${programs} DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
 
+install(FILES LICENSE README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN "*.md")
+
 # The benchmark platform is Python, for no particular machine.
 install(PROGRAMS bench/platform/muster-bench DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(DIRECTORY bench/platform/muster_bench DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/muster/bench

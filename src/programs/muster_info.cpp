@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <ranges>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -107,35 +109,14 @@ constexpr bool survives_deaths = true;
 constexpr bool survives_deaths = false;
 #endif
 
-std::vector<std::string> optional_parts() {
-  std::vector<std::string> parts;
-#ifdef MUSTER_HAS_ZLIB
-  parts.emplace_back("zlib");
-#endif
-#ifdef MUSTER_HAS_TCP
-  parts.emplace_back("tcp");
-#endif
-#ifdef MUSTER_HAS_ZSTD
-  parts.emplace_back("zstd");
-#endif
-#ifdef MUSTER_HAS_POSTGRES
-  parts.emplace_back("postgres");
-#endif
-#ifdef MUSTER_HAS_ETCD
-  parts.emplace_back("etcd");
-#endif
-  return parts;
-}
-
 json describe_build() {
   json build = {{"version", version()}, {"compiler", compiler()}, {"build_type", MUSTER_BUILD_TYPE}};
-  build["parts"] = {"core"};
+  for (const auto part : std::views::split(std::string_view(MUSTER_PARTS), ' '))
+    build["parts"].push_back(std::string(part.begin(), part.end()));
   if (const auto library = mpi_library(); !library.empty()) {
-    build["parts"].push_back("mpi");
     build["mpi_library"] = library;
     build["mpi_ulfm"] = survives_deaths;
   }
-  for (const auto& part : optional_parts()) build["parts"].push_back(part);
   return build;
 }
 
