@@ -64,7 +64,7 @@ TEST_CASE("the factors are those of the definition") {
   }
 }
 
-TEST_CASE("columns become orthogonal and of length 1; what depends on others becomes zeros") {
+TEST_CASE("columns become orthogonal and of length 1, and what depends on others becomes zeros") {
   const muster::low_rank_shape shape{GENERATE(5u, 100u, 1000u), 1000, 4};
   muster::random_stream random(2);
   auto p = normals(random, shape.left_size());

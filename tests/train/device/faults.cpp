@@ -12,7 +12,7 @@ using muster::device_arena;
 using muster::device_gradient_sync;
 using muster::nccl::communicator;
 
-TEST_CASE("a step in which a rank dies did not happen; the survivors run it again with a new id, to the right bits") {
+TEST_CASE("a step in which a rank dies did not happen, and the survivors run it again with a new id, to the right bits") {
   constexpr std::uint64_t steps = 6;
   constexpr std::uint64_t dies_in = 4;
   for (const int ranks : {2, 3, 4}) {
