@@ -54,7 +54,7 @@ std::string own_cores() {
   if (::sched_getaffinity(0, sizeof set, &set) != 0) return text;
   for (int first = 0; first < CPU_SETSIZE; first += 64) {
     std::uint64_t word = 0;
-    for (int k = 0; k < 64; ++k) word |= std::uint64_t{CPU_ISSET(first + k, &set)} << k;
+    for (int k = 0; k < 64; ++k) word |= std::uint64_t{CPU_ISSET(first + k, &set) != 0} << k;
     char digits[16];
     const auto end = std::to_chars(digits, digits + sizeof digits, word, 16).ptr;
     text += "," + std::string(digits, end);
