@@ -80,6 +80,7 @@ void agent::run(const std::stop_token& stop) {
 
     const std::lock_guard held(mutex_);
     const auto now = clock::now();
+    protocol_.wake(now);
     const auto steps = steps_.load(std::memory_order_acquire);
     if (!protocol_.has_stopped()) protocol_.committed(now, steps, cursor_.load(std::memory_order_relaxed));
     protocol_.worked(usual_work_.load(std::memory_order_relaxed), least_work_.load(std::memory_order_relaxed));

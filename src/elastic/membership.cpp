@@ -32,13 +32,17 @@ std::vector<action> membership::take() { return std::exchange(actions_, {}); }
 
 // ---- events ----
 
-void membership::tick(clock::time_point now) {
-  if (ended_) return;
-  // This process itself was stopped or starved: what came meanwhile has not been heard yet, and nobody is to blame.
+void membership::wake(clock::time_point now) {
+  // This process itself was stopped or starved: heartbeats that came meanwhile have not been read yet.
   if (const auto gap = now - ticked_; gap > 2 * policy_.beat) {
     for (auto& [id, seen] : views_) seen.heard += gap;
   }
   ticked_ = now;
+}
+
+void membership::tick(clock::time_point now) {
+  if (ended_) return;
+  wake(now);
   if (is_member()) {
     look_for_silence(now);
   } else {

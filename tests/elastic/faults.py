@@ -8,6 +8,7 @@ usage: faults.py WHAT --program PATH --rounds N [--hosts one|each|two] [--seed S
   join       a process joins: it ends well, like the others
   replace    a rank is killed and another process joins at nearly the same time
   pause      SIGSTOP of a rank for 200 ms: nothing happens
+  freeze     SIGSTOP of all ranks for 1 to --longest seconds, as when a virtual machine is suspended: nothing happens
   stop       SIGSTOP of a rank for good: the others end well without it; let go it finds itself fenced, and of the same
              host it has been killed
   leave      SIGTERM of a rank: it ends with 143, the others well
@@ -38,11 +39,12 @@ from ports import free_port  # noqa: E402
 from ranks import Failure, Process  # noqa: E402
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("what", choices=["kill", "first", "join", "replace", "pause", "stop", "leave", "slow", "store", "churn", "few", "save", "storm"])
+parser.add_argument("what", choices=["kill", "first", "join", "replace", "pause", "freeze", "stop", "leave", "slow", "store", "churn", "few", "save", "storm"])
 parser.add_argument("--program", required=True)
 parser.add_argument("--rounds", type=int, default=10)
 parser.add_argument("--first", type=int, default=0)
 parser.add_argument("--seed", type=int, default=int(os.environ.get("MUSTER_TEST_SEED", "20261121")))
+parser.add_argument("--longest", type=float, default=3)
 parser.add_argument("--hosts", choices=["one", "each", "two"], default="one")
 parser.add_argument("--store", choices=["file", "etcd", "embedded"], default="file")
 parser.add_argument("--steps", type=int, default=60, help="of the job, 10 ms each")
@@ -200,6 +202,20 @@ def act_pause(job):
     generations = job.end_well()
     if generations != {1}:
         raise Failure(f"a pause made generations {generations}")
+
+
+def act_freeze(job):
+    job.await_start()
+    job.nap(0.1)
+    order = job.draw.sample(job.crew, len(job.crew))
+    for rank in order:
+        os.kill(rank.pid, signal.SIGSTOP)
+    time.sleep(job.draw.uniform(1, options.longest))
+    for rank in job.draw.sample(order, len(order)):
+        os.kill(rank.pid, signal.SIGCONT)
+    generations = job.end_well()
+    if generations != {1}:
+        raise Failure(f"a pause of the whole job made generations {generations}")
 
 
 def act_stop(job):

@@ -104,6 +104,9 @@ class membership {
   membership(member self, membership_policy policy, clock::time_point now);
 
   // ---- events ----
+  /// First of the events of one turn: a turn that comes late (this process was stopped, or its host suspended) does not
+  /// count its own gap as the silence of others.
+  void wake(clock::time_point now);
   /// Time passes; at least once a beat.
   void tick(clock::time_point now);
   void hear(clock::time_point now, const word& said);
