@@ -68,11 +68,40 @@ struct mark {
   return true;
 }();
 
+struct queues_of_devices {
+  std::mutex mutex;
+  std::vector<std::pair<int, std::weak_ptr<queue>>> queues;
+};
+queues_of_devices& streams() {
+  static auto* const all = new queues_of_devices;
+  return *all;
+}
+
+// Whatever the calling thread's device has yet to do.
+void wait_for_device() {
+  std::vector<std::shared_ptr<queue>> mine;
+  {
+    auto& all = streams();
+    const std::lock_guard lock(all.mutex);
+    for (const auto& [where, one] : all.queues) {
+      if (auto work = one.lock(); work && where == device) mine.push_back(std::move(work));
+    }
+  }
+  for (const auto& one : mine) {
+    std::unique_lock lock(one->mutex);
+    one->changed.wait(lock, [&] { return one->tasks.empty() && !one->busy; });
+  }
+}
+
 }  // namespace
 
 struct CUstream_st {
   std::shared_ptr<queue> work = std::make_shared<queue>();
   CUstream_st() {
+    auto& all = streams();
+    const std::lock_guard lock(all.mutex);
+    std::erase_if(all.queues, [](const auto& one) { return one.second.expired(); });
+    all.queues.emplace_back(device, work);
     std::thread([mine = work] { mine->run(); }).detach();
   }
 };
@@ -150,6 +179,7 @@ cudaError_t cudaMalloc(void** to, size_t bytes) {
 }
 cudaError_t cudaFree(void* what) {
   if (what == nullptr) return cudaSuccess;
+  wait_for_device();  // as the runtime's does: what is under way may still use the memory
   auto& all = memory();
   const std::lock_guard lock(all.mutex);
   const auto found = all.bytes.find(what);

@@ -86,7 +86,7 @@ std::vector<T> combined(const std::vector<call>& calls, std::size_t first, std::
 
 template <class T>
 void write(const std::vector<T>& values, std::size_t first, std::size_t count, void* to) {
-  std::memcpy(to, values.data() + first, count * sizeof(T));
+  if (count > 0) std::memcpy(to, values.data() + first, count * sizeof(T));
 }
 
 /// A collective of which every rank's call is there.
@@ -258,7 +258,7 @@ void perform_on_stream(const std::shared_ptr<ncclCommState>& comm, std::uint64_t
         if (first) continue;
         const call& sent = what.what == kind::send ? what : other->second;
         const call& received = what.what == kind::send ? other->second : what;
-        std::memmove(received.out, sent.in, sent.count * size_of(sent.type));
+        if (sent.count > 0) std::memmove(received.out, sent.in, sent.count * size_of(sent.type));
       } else {
         arrive(*comm, where, what);
       }
