@@ -36,9 +36,27 @@ agent::agent(any_store store, std::unique_ptr<datagram_socket> words, elastic::m
       works_(steps_watched),
       sorted_(steps_watched),
       protocol_(std::move(self), policy, clock::now()) {
-  writer_ = std::jthread([this](const std::stop_token& stop) { write_records(stop); });
-  watcher_ = std::jthread([this](const std::stop_token& stop) { watch_record(stop); });
-  thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
+  const auto start = [this](void (agent::*what)(const std::stop_token&)) {
+    return std::jthread([this, what](const std::stop_token& stop) {
+      try {
+        (this->*what)(stop);
+      } catch (...) {
+        fail(std::current_exception());
+      }
+    });
+  };
+  writer_ = start(&agent::write_records);
+  watcher_ = start(&agent::watch_record);
+  thread_ = start(&agent::run);
+}
+
+// One of the threads can do its work no longer. The rank ends with the reason, and the others go on without it.
+void agent::fail(std::exception_ptr why) noexcept {
+  const std::lock_guard held(mutex_);
+  failed_ = std::move(why);
+  stop_.store(true, std::memory_order_release);
+  if (const auto attached = attached_.lock()) attached->revoke("the membership of this rank failed");
+  changed_.notify_all();
 }
 
 agent::~agent() {
@@ -79,6 +97,7 @@ void agent::run(const std::stop_token& stop) {
     (void)!::read(bell_.get(), &rung, sizeof rung);
 
     const std::lock_guard held(mutex_);
+    if (failed_) return;  // no heartbeats: this rank takes no more part
     const auto now = clock::now();
     protocol_.wake(now);
     const auto steps = steps_.load(std::memory_order_acquire);
@@ -251,7 +270,8 @@ void agent::write_records(const std::stop_token& stop) {
 
 std::optional<elastic::generation_record> agent::next_group(clock::time_point until) {
   std::unique_lock held(mutex_);
-  changed_.wait_until(held, until, [this] { return to_form_ || over_; });
+  changed_.wait_until(held, until, [this] { return to_form_ || over_ || failed_; });
+  if (failed_) std::rethrow_exception(failed_);
   if (over_) throw elastic::departure(over_->why, over_->text, over_->first);
   return std::exchange(to_form_, std::nullopt);
 }
@@ -272,7 +292,7 @@ void agent::attach(std::uint64_t generation, std::shared_ptr<revocation> what) {
   const std::lock_guard held(mutex_);
   attached_ = what;
   attached_generation_ = generation;
-  if (over_ || stopped_generation_ == generation || protocol_.record().generation > generation)
+  if (over_ || failed_ || stopped_generation_ == generation || protocol_.record().generation > generation)
     what->revoke("generation " + std::to_string(generation) + " is over (" + stop_why_ + ")");
 }
 
@@ -304,7 +324,7 @@ std::vector<elastic::member> agent::hosts() const {
 
 bool agent::has_news() const {
   const std::lock_guard held(mutex_);
-  return to_form_ || over_;
+  return to_form_ || over_ || failed_;
 }
 
 void agent::wait_at(const std::string& door) {
@@ -313,7 +333,8 @@ void agent::wait_at(const std::string& door) {
 
 void agent::await_others_leaving(clock::time_point until) {
   std::unique_lock held(mutex_);
-  while (!over_ && !protocol_.may_go() && clock::now() < until) changed_.wait_for(held, std::chrono::milliseconds(2));
+  while (!over_ && !failed_ && !protocol_.may_go() && clock::now() < until)
+    changed_.wait_for(held, std::chrono::milliseconds(2));
 }
 
 void agent::await_ends(const elastic::generation_record& before, const elastic::generation_record& now,

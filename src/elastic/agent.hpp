@@ -17,8 +17,8 @@
 #include <muster/comm/rendezvous/store.hpp>
 #include <muster/elastic/membership.hpp>
 
-#include "datagrams.hpp"
 #include "../comm/life.hpp"
+#include "datagrams.hpp"
 #include "revocation.hpp"
 
 namespace muster::inline v0::detail {
@@ -85,6 +85,7 @@ class agent {
   void run(const std::stop_token& stop);
   void watch_record(const std::stop_token& stop);
   void write_records(const std::stop_token& stop);
+  void fail(std::exception_ptr why) noexcept;
   void post(task what);
   void look_at_lives(clock::time_point now);
   void look_at_signals(clock::time_point now);
@@ -128,6 +129,7 @@ class agent {
   std::deque<task> tasks_;
   std::optional<elastic::generation_record> to_form_;
   std::optional<elastic::act::end> over_;
+  std::exception_ptr failed_;  // what one of the agent's threads threw
   std::weak_ptr<revocation> attached_;
   std::uint64_t attached_generation_ = 0;
   std::uint64_t stopped_generation_ = 0;
