@@ -192,6 +192,7 @@ bool tcp_link::begin_message(tcp_stream& stream, const frame& head) {
     stream.eager = head.tag != 0;
     assembled_ += head.bytes;
     is_assembling_ = assembled_ < head.total;
+    if (!is_assembling_) assembling_ = {};  // the inbox may free it as soon as its streams have their parts
     return true;
   }
   if (inbox_.match(peer_, head, !uncleared_.empty(), stream.to) == tcp_inbox::verdict::held) return false;

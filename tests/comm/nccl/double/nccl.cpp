@@ -230,7 +230,8 @@ void arrive(ncclCommState& comm, const std::tuple<int, int, std::uint64_t>& wher
     const call& sent = here.calls.at(std::get<0>(where));
     const call& received = here.calls.at(std::get<1>(where));
     if (sent.count != received.count || sent.type != received.type) at.trouble = "a message of another size or type";
-    std::memmove(received.out, sent.in, std::min(sent.count, received.count) * size_of(sent.type));
+    const std::size_t bytes = std::min(sent.count, received.count) * size_of(sent.type);
+    if (bytes > 0) std::memmove(received.out, sent.in, bytes);
   } else {
     std::vector<call> calls;
     for (const auto& [rank, one] : here.calls) calls.push_back(one);
