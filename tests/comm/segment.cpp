@@ -2,7 +2,9 @@
 #include "comm/shm/segment.hpp"
 
 #include <fcntl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -223,4 +225,61 @@ TEST_CASE("whoever meets a rank that goes away in that very moment has lost that
     REQUIRE(second_met);
     CHECK_THROWS_AS(std::rethrow_exception(second_met), muster::peer_failure);
   }
+}
+
+TEST_CASE("jobs whose long names differ at their end do not meet") {
+  const std::string name = "muster-test-long." + std::to_string(::getpid()) + std::string(110, '.');
+  std::atomic<int> met{0};
+  std::vector<std::thread> ranks;
+  for (const char* job : {"a", "b"}) {
+    for (const int rank : {0, 1}) {
+      ranks.emplace_back([&, rank, here = name + job] {
+        try {
+          (void)muster::detail::meet(here, rank, 2, std::make_shared<segment>(reserve), muster::seconds(10), 0, {});
+          ++met;
+        } catch (const std::exception&) {
+        }
+      });
+    }
+  }
+  for (auto& one : ranks) one.join();
+  CHECK(met == 4);
+}
+
+// A process of the same user that listens where rank 0 should and sends back what it got, as that of another rank.
+TEST_CASE("a rank that rank 0 announces and that cannot be is refused") {
+  const int announced = GENERATE(1'000'000, -1, 3, 1);
+  const std::string name = "muster-test-announced." + std::to_string(::getpid()) + "." + std::to_string(announced);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  const muster::detail::descriptor door(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  REQUIRE(::bind(door.get(), reinterpret_cast<const sockaddr*>(&address), length) == 0);
+  REQUIRE(::listen(door.get(), 1) == 0);
+  std::exception_ptr thrown;
+  std::thread guest([&] {
+    try {
+      (void)muster::detail::meet(name, 1, 3, std::make_shared<segment>(reserve), muster::seconds(10), 0, {});
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+  });
+  const muster::detail::descriptor to(::accept(door.get(), nullptr, nullptr));
+  std::vector<std::byte> said(4096);
+  alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
+  iovec bytes{said.data(), said.size()};
+  msghdr message{};
+  message.msg_iov = &bytes;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  const auto got = ::recvmsg(to.get(), &message, MSG_CMSG_CLOEXEC);
+  REQUIRE(got > 12);
+  std::memcpy(said.data() + 8, &announced, sizeof announced);  // behind the protocol's mark
+  bytes.iov_len = static_cast<std::size_t>(got);
+  for (int i = 0; i < 2; ++i) (void)::sendmsg(to.get(), &message, MSG_NOSIGNAL);
+  guest.join();
+  REQUIRE(thrown);
+  CHECK_THROWS_AS(std::rethrow_exception(thrown), muster::configuration_error);
 }

@@ -9,9 +9,11 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <string>
 #include <thread>
 
 #include <muster/core/error.hpp>
+#include <muster/core/hash.hpp>
 
 #include "host.hpp"
 
@@ -43,12 +45,17 @@ struct guest {
               "the ranks of this host cannot meet (" + what + ": " + std::strerror(errno) + "); use another transport");
 }
 
-sockaddr_un address_of(const std::string& name, socklen_t& length) {
+// A name that an address has no room for ends in its hash: two jobs whose names begin alike do not meet.
+sockaddr_un address_of(std::string name, socklen_t& length) {
   sockaddr_un address{};
+  constexpr std::size_t room = sizeof address.sun_path - 1;
+  if (name.size() > room) {
+    const auto hash = "#" + std::to_string(digest().add(std::string_view(name)).value());
+    name.replace(room - hash.size(), std::string::npos, hash);
+  }
   address.sun_family = AF_UNIX;
-  const std::size_t n = std::min(name.size(), sizeof address.sun_path - 1);
-  std::memcpy(address.sun_path + 1, name.data(), n);  // behind a zero: a name outside of the file system
-  length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + n);
+  std::memcpy(address.sun_path + 1, name.data(), name.size());  // behind a zero: a name outside of the file system
+  length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
   return address;
 }
 
@@ -273,7 +280,13 @@ std::vector<guest> meet_as_guest(const std::string& name, const introduction& mi
     guest came;
     if (!receive_introduction(to.get(), came))
       throw peer_failure({0}, "rank 0 gave up before all ranks had met; see its own message");
-    guests[static_cast<std::size_t>(came.said.rank)] = std::move(came);
+    const int rank = came.said.rank;
+    if (rank < 0 || rank >= mine.size || rank == mine.rank || guests[static_cast<std::size_t>(rank)].memory) {
+      throw configuration_error("rank 0 of the meeting at '" + name + "' announces a rank " + std::to_string(rank) +
+                                " of " + std::to_string(mine.size) +
+                                " (another program answers there); give each job a MUSTER_JOB of its own");
+    }
+    guests[static_cast<std::size_t>(rank)] = std::move(came);
   }
   return guests;
 }
