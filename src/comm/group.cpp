@@ -22,7 +22,10 @@ int group::rank() const noexcept { return state_->transport->rank(); }
 int group::size() const noexcept { return state_->transport->size(); }
 std::uint64_t group::sequence() const noexcept { return state_->sequence; }
 const group_settings& group::settings() const noexcept { return state_->settings; }
-void group::set_settings(const group_settings& settings) { state_->configure(settings); }
+void group::set_settings(const group_settings& settings) {
+  const auto held = state_->guard();
+  state_->configure(settings);
+}
 transport_abilities group::abilities() const { return state_->abilities; }
 any_transport& group::transport() noexcept { return *state_->transport; }
 bool group::failed() const noexcept {

@@ -61,13 +61,14 @@ group_state::group_state(std::unique_ptr<any_transport> transport_in, const grou
       abilities(transport->abilities()),
       ranks(transport->size()),
       crowded(transport->crowded()),
-      threaded(may_be_threaded(settings_in)),
       settings(settings_in),
       parent(std::move(parent_in)),
       id(id_in),
       choices_(abilities, transport->size(), settings.how, settings.profile.get()),
       departures_(static_cast<std::size_t>(transport->size())),
-      reached_(static_cast<std::size_t>(transport->size()), 0) {}
+      reached_(static_cast<std::size_t>(transport->size()), 0) {
+  if (may_be_threaded(settings)) become_threaded();
+}
 
 group_state::~group_state() {
   if (!driver_.joinable()) return;
@@ -78,7 +79,7 @@ group_state::~group_state() {
 // ---- the progress thread ----
 
 void group_state::hand_to_thread() {
-  if (!threaded || head_ == nullptr) return;
+  if (head_ == nullptr || !may_be_threaded(settings)) return;
   if (!driver_.joinable()) driver_ = std::jthread([this](const std::stop_token& stop) { drive(stop); });
   work_there_.notify_one();
 }
@@ -121,10 +122,14 @@ bool group_state::may_be_threaded(const group_settings& asked) const noexcept {
   return asked.progress_thread && abilities.concurrent_groups && ranks > 1;
 }
 
+void group_state::become_threaded() noexcept {
+  for (auto* one = this; one != nullptr; one = one->parent.get()) one->threaded = true;
+}
+
 void group_state::configure(const group_settings& next) {
   choices made(abilities, transport->size(), next.how, next.profile.get());
   settings = next;
-  threaded = threaded || may_be_threaded(next);
+  if (may_be_threaded(next)) become_threaded();
   choices_ = std::move(made);
 }
 

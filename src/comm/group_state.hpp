@@ -101,7 +101,7 @@ class group_state {
   const transport_abilities abilities;
   const int ranks;
   const bool crowded;
-  bool threaded;  // once there is such a thread it stays
+  bool threaded = false;  // a thread besides the caller works here, or on a child: once there is such a thread it stays
   group_settings settings;
   std::shared_ptr<group_state> parent;
   std::uint64_t id;
@@ -126,6 +126,8 @@ class group_state {
   /// The algorithm that was asked for; throws configuration_error where the collective does not have it here.
   [[nodiscard]] algorithm check_for(collective kind, algorithm asked) const;
   [[nodiscard]] bool may_be_threaded(const group_settings& asked) const noexcept;
+  /// With those that it was made from: its thread polls them too.
+  void become_threaded() noexcept;
   void drive(const std::stop_token& stop);
   bool rest(clock::time_point limit, stall& stalled);
   void start_clock(operation_state& op);

@@ -329,3 +329,23 @@ TEST_CASE("wait_for says whether it is done and does not fail when it is not") {
     require(work.test(), "done stays done");
   });
 }
+
+// The child's thread looks after its parent, too, for the reason of an end: a data race where the parent took no lock.
+TEST_CASE("a parent is used while a progress thread works on its child, and settings change meanwhile") {
+  const auto over = any_fabric();
+  test::run_ranks(over, 2, [&](muster::group& world) {
+    auto child = world.split(0);
+    muster::group_settings settings = child.settings();
+    settings.progress_thread = true;
+    child.set_settings(settings);
+    std::vector<float> values(20000, 1.0f);
+    for (int round = 0; round < 20; ++round) {
+      auto work = muster::allreduce_async(child, values, muster::max);
+      for (int i = 0; i < 5; ++i) muster::barrier(world);
+      settings.timeout = muster::seconds(30 + round);
+      child.set_settings(settings);
+      work.wait();
+    }
+    require(values.front() == 1.0f && values.back() == 1.0f, "the greatest");
+  });
+}
