@@ -1,6 +1,7 @@
 #include <muster/ps/client.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -39,6 +40,12 @@ void require_rows(const table_layout& layout, std::uint32_t table, std::size_t k
   throw configuration_error(std::to_string(keys) + " rows of table '" + spec.name + "' are not " +
                             std::to_string(values) + " values (each has " + std::to_string(spec.width) +
                             "); give one row a key");
+}
+
+void require_scale(float scale) {
+  if (std::isfinite(scale)) return;
+  throw configuration_error("a push cannot be taken times " + std::to_string(scale) +
+                            " (its scale is no number); give a finite one");
 }
 
 // The parts of a slice, range by range: part(range, offset in it, count, offset in the slice).
@@ -112,6 +119,7 @@ std::uint64_t pending::version() const noexcept {
 pending client::push_dense(std::uint32_t table, std::span<const float> values, std::size_t offset, float scale,
                            std::uint8_t flags) {
   require_slice(of_->layout(), table, offset, values.size());
+  require_scale(scale);
   pending made;
   for_each_part(of_->layout(), table, offset, values.size(),
                 [&](range_id range, std::size_t from, std::size_t size, std::size_t at) {
@@ -174,6 +182,7 @@ void client::push_pull(std::uint32_t table, std::span<const float> pushed, std::
 pending client::push_async(std::uint32_t table, std::span<const std::uint64_t> keys, std::span<const float> rows,
                            const push_options& how) {
   require_rows(of_->layout(), table, keys.size(), rows.size());
+  require_scale(how.scale);
   const std::size_t width = of_->layout().tables()[table].width;
   const auto by_range = rows_by_range(of_->layout(), table, keys);
   pending made;

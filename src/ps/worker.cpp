@@ -92,6 +92,17 @@ void worker::learn(const shard_map& map, clock::time_point now) {
   say_pulse();
 }
 
+// It counts from the clock of the fastest. What it has done so far was counted from 0, and no server has heard of it.
+void worker::begin() {
+  clock_ += begins_;
+  first_open_ += begins_;
+  for (auto& one : lines_) {
+    for (auto& push : one.kept) push.what.clock += begins_;
+  }
+  for (auto& [number, one] : pulls_) one.what.clock += begins_;
+  say_pulse();
+}
+
 // ---- what servers say ----
 
 void worker::hear(std::span<const std::byte> frame, clock::time_point now, std::span<const std::byte> apart) {
@@ -115,12 +126,11 @@ void worker::hear_one(const member& who, const message& said, clock::time_point 
   if (said.what == message_kind::welcome) {
     if (!joins_) return;
     if (std::find(welcomes_.begin(), welcomes_.end(), who) == welcomes_.end()) welcomes_.push_back(who);
-    clock_ = std::max(clock_, said.number);
+    begins_ = std::max(begins_, said.number);
     joins_ = !std::all_of(map_.servers.begin(), map_.servers.end(), [&](const server_entry& one) {
       return std::find(welcomes_.begin(), welcomes_.end(), one.who) != welcomes_.end();
     });
-    first_open_ = clock_;
-    if (!joins_) say_pulse();
+    if (!joins_) begin();
     return;
   }
   if (said.what == message_kind::moved) {

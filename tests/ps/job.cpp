@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -463,7 +464,11 @@ TEST_CASE("what cannot be is refused in words") {
           [](ps::job& job, muster::group&) {
             std::vector<float> five(5);
             const std::vector<std::uint64_t> keys(5);
+            const float nan = std::numeric_limits<float>::quiet_NaN();
+            const float infinite = std::numeric_limits<float>::infinity();
             for (const auto& wrong : std::vector<std::function<void()>>{
+                     [&] { job.tables().push(0, std::span(five).first(4), {.scale = nan}); },
+                     [&] { job.tables().push(1, keys, five, {.scale = -infinite}); },
                      [&] { job.tables().push(0, five); }, [&] { job.tables().push(0, keys, five); },
                      [&] { job.tables().pull(1, five); }, [&] { job.tables().pull(2, five); }, [&] { job.serve(); }}) {
               bool thrown = false;

@@ -104,3 +104,49 @@ TEST_CASE("ranges that are saved come back when nobody holds them any more, with
   CHECK(seen.sum.revived > seen.runs / 4);
   CHECK(seen.excused * 10 < seen.runs);
 }
+
+// It counted its first pushes at the clock 0, which lay before the deque of clocks when they were acknowledged.
+TEST_CASE("a worker that pushes before servers know it has pushed at the clock at which it begins") {
+  namespace ps = muster::ps;
+  struct outlet final : ps::worker_outlet {
+    std::vector<ps::message> sent;
+    void send(const ps::member&, const ps::message& what) override { sent.push_back(what); }
+    void look_for_map() override {}
+    void acknowledged(ps::range_id, std::uint64_t, std::uint32_t) override {}
+    void answered(std::uint64_t, const ps::message&) override {}
+  } out;
+  const ps::member server{.at = 0, .incarnation = 1};
+  const ps::member self{.at = 1, .incarnation = 1};
+  const auto map = ps::first_map({{.who = server}}, {self}, 1, 0);
+  ps::worker worker(self, {}, out, map, true);
+  auto now = muster::clock::now();
+  const auto hear = [&](const ps::message& what) {
+    std::vector<std::byte> frame(ps::frame_head_bytes + ps::encoded_bytes(0));
+    ps::encode(ps::frame_head{server, 1, map.version, 0}, std::span<std::byte, ps::frame_head_bytes>(frame.data(), 32));
+    ps::encode_head(what, 0, frame.data() + ps::frame_head_bytes);
+    worker.hear(frame, now);
+  };
+  const std::vector<std::byte> payload(4);
+  for (int step = 0; step < 2; ++step) {
+    worker.push(0, {.count = 1, .payload = payload}, now);
+    worker.next_clock();
+  }
+  CHECK(out.sent.empty() == false);  // pulses only
+  CHECK(std::ranges::none_of(out.sent, [](const auto& one) { return one.what == ps::message_kind::push; }));
+  hear({.what = ps::message_kind::welcome, .number = 7});
+  REQUIRE(worker.is_ready());
+  CHECK(worker.clock_now() == 9);
+  CHECK(worker.clock_said() == 7);
+  out.sent.clear();
+  worker.tick(now += std::chrono::hours(1));
+  std::vector<std::uint64_t> clocks;
+  for (const auto& one : out.sent) {
+    if (one.what == ps::message_kind::push) clocks.push_back(one.clock);
+  }
+  CHECK(clocks == std::vector<std::uint64_t>{7, 8});
+  hear({.what = ps::message_kind::ack, .range = 0, .number = 1});
+  CHECK(worker.clock_said() == 8);
+  hear({.what = ps::message_kind::ack, .range = 0, .number = 2});
+  CHECK(worker.clock_said() == 9);
+  CHECK(worker.unacknowledged() == 0);
+}

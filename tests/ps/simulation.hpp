@@ -80,6 +80,7 @@ class run {
   };
   struct server_process final : process, ps::server_outlet {
     run& in;
+    bool made = false;
     // What workers read in place: it stays as it was when the process has died.
     std::map<ps::range_id, ps::shown_range> shown;
     std::uint64_t slowest = 0;
@@ -92,7 +93,6 @@ class run {
     void send(const ps::member& to, const ps::message& what) override { in.send(who, core_map_version(), 0, to, what); }
     // Its first words come before it is made.
     [[nodiscard]] std::uint64_t core_map_version() const { return made ? core.map().version : 1; }
-    bool made = false;
     bool leaves = false;
     void swap(std::uint64_t expected, const ps::shard_map& next) override { in.swap(who, expected, next); }
     void look_for_map() override { in.look_for_map(who); }

@@ -146,6 +146,7 @@ class worker {
   void send_pull(std::uint64_t number, open_pull& one, clock::time_point now);
   void say_pulse(std::uint8_t flags = 0);
   void close_clocks();
+  void begin();
 
   member self_;
   protocol_settings settings_;
@@ -158,6 +159,7 @@ class worker {
   std::uint64_t clock_ = 0;
   std::deque<std::uint64_t> open_of_clock_;  // pushes not acknowledged of clocks from `first_open_` on
   std::uint64_t first_open_ = 0;
+  std::uint64_t begins_ = 0;  // of one that joins: the clock of the fastest
   std::size_t bytes_ = 0;
   std::size_t count_ = 0;
   std::size_t held_bytes_ = 0;
