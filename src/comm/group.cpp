@@ -148,7 +148,7 @@ void run(group& ranks, call&& what) {
   auto& state = *ranks.state();
   const scoped_event measured(activity::communication, to_string(what.kind), what.count * what.element_size);
   const auto held = state.guard();
-  state.enter();
+  state.enter(what.how);
   if (state.run_at_once(what)) return;
   operation_state op(state, std::move(what));
   state.enqueue(op);
@@ -159,7 +159,7 @@ void run(group& ranks, call&& what) {
 work start(group& ranks, call&& what) {
   auto& state = *ranks.state();
   const auto held = state.guard();
-  state.enter();
+  state.enter(what.how);
   void* const memory = state.pool.take(sizeof(operation_state));
   operation_state* op = nullptr;
   try {

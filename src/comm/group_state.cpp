@@ -22,6 +22,13 @@ constexpr int quick_turns = 256;  // before a call is made into one that can wai
 constexpr seconds first_inquiry{0.05};
 constexpr seconds last_inquiry{1.0};
 
+// Written so that NaN is refused too.
+void require_timeout(seconds asked, bool zero_is_the_groups) {
+  if (asked > seconds(0) || (zero_is_the_groups && asked == seconds(0))) return;
+  throw configuration_error("a timeout cannot be " + std::to_string(asked.count()) +
+                            " s (every wait has an end, and not at once); give a number of seconds above 0");
+}
+
 stamp make_stamp(const call& what, std::uint64_t sequence, algorithm how) {
   stamp mark;
   mark.sequence = sequence;
@@ -67,6 +74,7 @@ group_state::group_state(std::unique_ptr<any_transport> transport_in, const grou
       choices_(abilities, transport->size(), settings.how, settings.profile.get()),
       departures_(static_cast<std::size_t>(transport->size())),
       reached_(static_cast<std::size_t>(transport->size()), 0) {
+  require_timeout(settings.timeout, false);
   if (may_be_threaded(settings)) become_threaded();
 }
 
@@ -127,6 +135,7 @@ void group_state::become_threaded() noexcept {
 }
 
 void group_state::configure(const group_settings& next) {
+  require_timeout(next.timeout, false);
   choices made(abilities, transport->size(), next.how, next.profile.get());
   settings = next;
   if (may_be_threaded(next)) become_threaded();
@@ -150,7 +159,8 @@ algorithm group_state::check_for(collective kind, algorithm asked) const {
                             "); choose one of these or auto");
 }
 
-void group_state::enter() {
+void group_state::enter(const options& how) {
+  require_timeout(how.timeout, true);
   // A transport whose collectives never get far ahead needs no look at the notices in between: who waits looks.
   if (!failure_ && !abilities.native_first) poll_notices();
   if (failure_) std::rethrow_exception(failure_);

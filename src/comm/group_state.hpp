@@ -69,7 +69,7 @@ class group_state {
   void hand_to_thread();
 
   // Calls, in their order.
-  void enter();
+  void enter(const options& how = {});
   /// The short way for what is most common: nothing under way, and a transport that does the whole collective itself.
   /// False when it is not so; then nothing has happened.
   bool run_at_once(const call& what);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <limits>
 #include <memory>
 #include <thread>
 
@@ -306,6 +307,13 @@ TEST_CASE("wrong sizes and roots are refused before anything is sent") {
     if (over == test::fabric::local)
       refuses([&] { muster::allreduce(world, in, muster::sum, {.how = muster::algorithm::native}); });
     if (world.rank() == 0) refuses([&] { muster::gather(world, in, out, 0); });
+    const muster::seconds nan{std::numeric_limits<double>::quiet_NaN()};
+    for (const auto never : {muster::seconds(-1), nan}) {
+      refuses([&] { muster::broadcast(world, in, 0, {.timeout = never}); });
+      refuses([&] { (void)muster::broadcast_async(world, in, 0, {.timeout = never}); });
+      refuses([&] { world.set_settings({.timeout = never}); });
+    }
+    refuses([&] { world.set_settings({.timeout = muster::seconds(0)}); });
     require(world.sequence() == 0, "none of them counts");
     muster::barrier(world);
   });
