@@ -2,6 +2,7 @@
 // say and how they end.
 #include <muster/muster.hpp>
 
+#include <iostream>
 #include <string>
 #include <thread>
 
@@ -25,6 +26,10 @@ int main(int argc, char** argv) {
         if (me != 0) muster::allreduce(world, data, muster::sum, native);
       }
       if (what == "missing" && me == 0) std::this_thread::sleep_for(std::chrono::milliseconds(600));
+      if (what == "asleep" && me == world.size() - 1) {
+        std::this_thread::sleep_for(std::chrono::seconds(25));
+        std::cout << "slept to its end" << std::endl;
+      }
       if (what == "native-missing") {
         if (me == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1500));
         muster::allreduce(world, data, muster::sum, {.how = muster::algorithm::native});

@@ -14,13 +14,16 @@ parser.add_argument("--mpirun", default="")
 parser.add_argument("--ranks", type=int, required=True)
 parser.add_argument("--status", type=int, required=True)
 parser.add_argument("--says", default="")
+parser.add_argument("--asleep", type=int, default=0, help="so many ranks hang, and the launcher is to end them")
 parser.add_argument("program", nargs=argparse.REMAINDER)
 options = parser.parse_args()
 program = options.program[1:] if options.program[:1] == ["--"] else options.program
 
 if options.mpirun:
     # Each rank's own status, which mpirun itself does not tell: the shell prints it and ends well.
-    wrapped = ["sh", "-c", '"$@"; echo "status=$?"', "rank"] + program
+    # Where the launcher has ranks to end it must see a status.
+    end = "exit $s" if options.asleep else "exit 0"
+    wrapped = ["sh", "-c", f'"$@"; s=$?; echo "status=$s"; {end}', "rank"] + program
     command = shlex.split(options.mpirun) + ["-n", str(options.ranks)] + wrapped
 else:
     command = program + ["--ranks", str(options.ranks)]
@@ -31,11 +34,16 @@ if options.mpirun:
     statuses = [int(line.split("=")[1]) for line in run.stdout.splitlines() if line.startswith("status=")]
 else:
     statuses = [run.returncode] * options.ranks
+awake = options.ranks - options.asleep
 errors = [line for line in run.stderr.splitlines() if "error:" in line]
 
 failures = []
-if statuses != [options.status] * options.ranks:
-    failures.append(f"exit statuses {statuses}, expected {options.status} at each of {options.ranks} ranks")
+if options.asleep:
+    statuses = statuses[:awake]  # how the launcher ends the others is its own
+if statuses != [options.status] * awake:
+    failures.append(f"exit statuses {statuses}, expected {options.status} at each of {awake} ranks")
+if "slept to its end" in run.stdout:
+    failures.append("the ranks that failed waited for the one that hangs")
 if len(errors) != (1 if options.status else 0):
     failures.append(f"{len(errors)} lines of error, expected one")
 if options.status and not any(options.says in line for line in errors):

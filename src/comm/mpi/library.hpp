@@ -27,7 +27,8 @@ class mpi_library {
   /// MPI_Finalize. Called after a failure that left an operation which MPI can neither finish nor cancel.
   void abandon() noexcept { abandoned_ = true; }
   [[nodiscard]] bool abandoned() const noexcept { return abandoned_; }
-  /// MPI is not finalised in the end: where ranks die and leave, that could wait for them.
+  /// MPI is not finalised in the end: where ranks die, leave or hang, that could wait for them for ever. The launcher
+  /// then ends those that are left.
   void leave_open() noexcept { ours_ = false; }
   /// Frees a communicator some time later, where ranks may have died in it. What was sent in it may be on its way
   /// still, and Open MPI 5 would take that for a message of the next communicator that gets the same number.

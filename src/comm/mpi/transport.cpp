@@ -63,6 +63,8 @@ mpi_transport::~mpi_transport() {
     keep_for_ever(notes_);
     return;
   }
+  // A rank that said nothing of its end may never call MPI_Finalize, which would wait for it without a deadline.
+  if (told_end_ && static_cast<int>(ends_heard_.size()) < size_ - 1) library_->leave_open();
   const auto until = deadline_after(last_chance);
   for (auto& sent : notes_) {
     int done = 0;
@@ -238,6 +240,7 @@ void mpi_transport::cancel(request& r) noexcept {
 
 void mpi_transport::notify(int peer, const notice& message) {
   if (library_->abandoned()) return;
+  told_end_ = told_end_ || message.what != notice::kind::position;
   std::erase_if(notes_, [](const auto& sent) {
     int done = 0;
     return MPI_Test(&sent->sent, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done != 0;
@@ -285,6 +288,7 @@ bool mpi_transport::poll(notice& message) {
   if (there == 0) return false;
   check_mpi(MPI_Recv(&message, sizeof message, MPI_BYTE, status.MPI_SOURCE, notice_tag, comm_, MPI_STATUS_IGNORE),
             "MPI_Recv", comm_);
+  if (message.what != notice::kind::position) ends_heard_.insert(status.MPI_SOURCE);
   last_poll_ = {};
   return true;
 }

@@ -4,6 +4,7 @@
 #include <mpi.h>
 
 #include <memory>
+#include <set>
 #include <vector>
 
 #include <muster/comm/transport.hpp>
@@ -88,7 +89,9 @@ class mpi_transport final : public request_owner {
   int rank_ = 0;
   int size_ = 1;
   bool crowded_;
-  int idle_ = 0;  // pauses since something was done
+  int idle_ = 0;              // pauses since something was done
+  bool told_end_ = false;     // this rank said that it ends by a failure, or leaves
+  std::set<int> ends_heard_;  // and those that said so
   clock::time_point last_poll_{};
   bool survives_ = false;  // MPI goes on when ranks die
   clock::time_point last_look_{};
