@@ -114,6 +114,11 @@ std::string name_of_job(group& ranks) {
 
 // One for all threads of a process; for processes what the settings and the launcher lead to.
 std::shared_ptr<any_store> store_for(context& of, group& ranks) {
+  if (of.elastic()) {
+    throw configuration_error(of.configuration().origin(setting::elastic) +
+                              " makes an elastic job, which a parameter server cannot be (its ranks meet once); start "
+                              "it with --elastic off, or by mpirun");
+  }
   const std::string transport = of.transport_name();
   if (transport != "local" && transport != "self")
     return std::make_shared<any_store>(open_store(of.configuration(), of.launcher()));

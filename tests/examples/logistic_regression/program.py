@@ -236,6 +236,11 @@ class BadInput(Case):
             statuses = [(self.folder / f"status-{rank}").read_text().strip() for rank in range(ranks)]
             self.assertEqual(statuses, [str(status)] * ranks, ran.stderr)
 
+    def test_elastic_servers(self):
+        ran = subprocess.run([PROGRAM, "--elastic", "on", "--mode", "ps", "--synthetic", "epsilon:100", "--epochs", "1"],
+                             capture_output=True, text=True, timeout=HANG)
+        self.check_output(ran, self.CONFIGURATION, ("--elastic", "a parameter server cannot be", "--elastic off"))
+
     def test_flags(self):
         self.check(["--synthetic", "epsilon:100", "--epoch", "1"], self.CONFIGURATION, "--epoch", "--epochs")
         self.check(["--synthetic", "epsilon:100", "--epochs", "x"], self.CONFIGURATION, "--epochs", "x")
