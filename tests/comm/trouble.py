@@ -34,6 +34,11 @@ if options.mpirun:
     statuses = [int(line.split("=")[1]) for line in run.stdout.splitlines() if line.startswith("status=")]
 else:
     statuses = [run.returncode] * options.ranks
+# After a failed group ranks leave MPI without MPI_Finalize, and mpirun ends those that are not done yet: a status of
+# these says nothing.
+if options.mpirun and options.status == 5 and "exiting improperly" in run.stdout + run.stderr:
+    own = [status for status in statuses if status not in (128 + 15, 128 + 9)]
+    statuses = own + [options.status] * (options.ranks - len(own)) if own else statuses
 awake = options.ranks - options.asleep
 errors = [line for line in run.stderr.splitlines() if "error:" in line]
 
