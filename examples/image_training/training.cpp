@@ -56,7 +56,6 @@ class run {
                    muster::shadowed_values{"batch_norm", net_->statistics(), kind}, loader_.cursor());
     session_.emplace(examples::open_session(context, world, [this, &data](muster::group& ranks, bool joined) {
       require_same_everywhere(ranks, data);
-      if (chosen_.resume && state_->steps() == 0) go_on(ranks);
       if (chosen_.share_statistics)
         statistics_.emplace(ranks.duplicate());
       else
@@ -66,13 +65,12 @@ class run {
 
   void train() {
     if (speaks_first_) print_header(chosen_, *net_, loader_.name(), started_as_);
+    if (chosen_.resume) go_on();
     while (train_epoch()) {
       progress_.clear();
       const bool done = session_->evaluate(*state_, [&](muster::step& step) { end_epoch(step.group()); });
       if (done && speaks()) print_epoch(tracker_, loader_.epoch() + 1, top5_);
-      if (store_) {
-        session_->evaluate(*state_, [&](muster::step& step) { store_->save(step.group(), *state_, accuracy()); });
-      }
+      if (store_) store_->save(*session_, *state_, accuracy());
       if (chosen_.stop_at_goal && tracker_.time_to_goal()) break;
     }
     session_->evaluate(*state_, [&](muster::step& step) {
@@ -90,7 +88,8 @@ class run {
   /// For a training that goes on when there are ranks again: of this one alone.
   void save_what_is_left(muster::group& self) {
     if (!store_) return;
-    store_->save(self, *state_, accuracy());
+    auto alone = muster::fixed_session(self);
+    store_->save(alone, *state_, accuracy());
     muster::set_log_rank(self.rank());  // alone now, and heard
     muster::log(muster::log_level::warning, "saved after step " + std::to_string(state_->steps()) + " in " +
                                                 store_->folder() + "; --resume goes on from there");
@@ -98,10 +97,10 @@ class run {
 
  private:
   /// Collective: from the newest checkpoint, if there is one.
-  void go_on(muster::group& ranks) {
-    if (!store_->load(ranks, *state_)) return;
+  void go_on() {
+    if (!store_->load(*session_, *state_)) return;
     begun_at_ = tracker_.epochs().size();
-    if (ranks.rank() != 0) return;
+    if (!speaks()) return;
     std::printf("goes on after step %llu, in epoch %llu\n", static_cast<unsigned long long>(state_->steps()),
                 static_cast<unsigned long long>(loader_.epoch() + 1));
   }

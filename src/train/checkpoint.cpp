@@ -84,29 +84,32 @@ class snapshot {
   std::vector<checkpoint_part> parts_;
 };
 
-/// What of a file does not fit the state ("..."); empty when it does. The file's parts come in the order of the
-/// state's.
-std::string misfit(const checkpoint_image& image, const std::vector<state_part>& parts, state_kind kind,
-                   const std::string& path) {
-  const auto told = [&](const std::string& what) {
-    return path + ": this checkpoint is of something else (" + what + "); give it the model it was made with";
+/// Throws when a file is not of such a state; its parts come in the order of the state's, which is as it was.
+void require_fit(const checkpoint_image& image, const std::vector<state_part>& parts, state_kind kind,
+                 const std::string& path) {
+  const auto refuse = [&](const std::string& what) {
+    throw data_error({.file = path},
+                     "this checkpoint is of something else (" + what + "); give it the model it was made with");
   };
   std::size_t at = 0;
   for (const auto& part : parts) {
     if (part.kind != kind) continue;
     if (at == image.parts.size() || image.parts[at].name != part.name) {
-      return told(at == image.parts.size()
-                      ? "it has no '" + part.name + "'"
-                      : "it has '" + image.parts[at].name + "' where this state has '" + part.name + "'");
+      refuse(at == image.parts.size()
+                 ? "it has no '" + part.name + "'"
+                 : "it has '" + image.parts[at].name + "' where this state has '" + part.name + "'");
     }
     const auto& found = image.parts[at++];
-    if (!part.save && found.bytes.size() != part.bytes.size()) {
-      return told("its '" + part.name + "' has " + std::to_string(found.bytes.size()) + " bytes and this state's has " +
-                  std::to_string(part.bytes.size()));
+    if (part.load) {  // whether its owner can use them is the owner's to say
+      const auto present = part.save();
+      part.load(found.bytes);
+      part.load(present);
+    } else if (found.bytes.size() != part.bytes.size()) {
+      refuse("its '" + part.name + "' has " + std::to_string(found.bytes.size()) + " bytes and this state's has " +
+             std::to_string(part.bytes.size()));
     }
   }
-  if (at < image.parts.size()) return told("it has '" + image.parts[at].name + "' and this state does not");
-  return {};
+  if (at < image.parts.size()) refuse("it has '" + image.parts[at].name + "' and this state does not");
 }
 
 void put(const state_part& part, std::span<const std::byte> bytes) {
@@ -133,6 +136,31 @@ std::optional<std::pair<std::uint64_t, std::uint64_t>> parse_name(std::string_vi
 }
 
 }  // namespace
+
+/// What was read of a checkpoint, and is not in the state yet.
+struct checkpoint::content {
+  std::vector<std::byte> file, own_file;
+  checkpoint_image image, own;  // views of them
+
+  void put_into(state& of) const {
+    std::size_t of_all = 0, of_own = 0;
+    for (const auto& part : std::as_const(of).parts()) {
+      if (part.kind == state_kind::replicated)
+        put(part, image.parts[of_all++].bytes);
+      else if (!own.parts.empty())
+        put(part, own.parts[of_own++].bytes);
+    }
+    of.move_to(place_in(of));
+  }
+
+  /// Where it was saved. What this start of the program has behind it stays.
+  [[nodiscard]] state_position place_in(const state& of) const {
+    state_position there = of.position();
+    there.steps = image.head.position.steps;
+    there.at = image.head.position.at;
+    return there;
+  }
+};
 
 struct checkpoint::found {
   std::uint64_t steps = 0;
@@ -183,7 +211,11 @@ std::vector<std::uint64_t> checkpoint::steps() const {
   return all;
 }
 
-void checkpoint::save(group& ranks, state& of, double metric) {
+void checkpoint::save(session& by, state& of, double metric) {
+  by.evaluate(of, [&](step& now) { write(now.group(), of, metric); });
+}
+
+void checkpoint::write(group& ranks, const state& of, double metric) const {
   const auto& parts = of.parts();
   checkpoint_head head{
       .id = ranks.rank() == 0 ? draw_id() : 0, .metric = metric, .position = of.position(), .ranks = {}};
@@ -257,7 +289,15 @@ void checkpoint::remove_old(std::uint64_t newest) const {
   for (const auto& path : others) std::filesystem::remove(path, trouble);
 }
 
-bool checkpoint::load(group& ranks, state& of) {
+// Until all ranks have all of it in memory it may fail, and nothing of the state has changed.
+bool checkpoint::load(session& by, state& of) {
+  std::optional<content> newest;
+  by.evaluate(of, [&](step& now) { newest = read(now.group(), of); });
+  if (newest) newest->put_into(of);
+  return of.steps() > 0;
+}
+
+std::optional<checkpoint::content> checkpoint::read(group& ranks, state& of) const {
   std::vector<std::uint64_t> names;
   if (ranks.rank() == 0) {
     for (const auto& one : list()) names.insert(names.end(), {one.steps, one.id});
@@ -265,100 +305,66 @@ bool checkpoint::load(group& ranks, state& of) {
   std::uint64_t count = names.size();
   broadcast(ranks, std::span(&count, 1), 0);
   names.resize(static_cast<std::size_t>(count));
-  if (count == 0) return false;
+  if (count == 0) return std::nullopt;
   broadcast(ranks, std::span(names), 0);
 
-  const state_position before = of.position();
   std::string first;
   for (std::size_t k = names.size(); k > 0; k -= 2) {
-    std::string why;
-    if (load_one(ranks, of, names[k - 2], names[k - 1], why)) return true;
+    content one;
+    const std::string why = read_one(ranks, of, names[k - 2], names[k - 1], one);
+    if (why.empty()) return one;
     if (ranks.rank() == 0) log(log_level::warning, "a checkpoint is left out: " + why);
     if (first.empty()) first = why;
   }
-  of.move_to(before);
   throw data_error({.file = folder_},
                    "no checkpoint of this folder can be used (the newest: " + first + "); remove them to begin anew");
 }
 
-bool checkpoint::load_one(group& ranks, state& of, std::uint64_t steps, std::uint64_t id, std::string& why) {
-  const auto& parts = of.parts();
-  const std::string path = name_of(steps, id);
-  std::vector<std::byte> file;
-  checkpoint_image image;
-  why.clear();
-  if (ranks.rank() == 0) {
-    try {
-      file = detail::read_whole_file(path);
-      image = detail::parse_checkpoint(file, path);
-      image.head.position.evaluations = image.head.position.runs = 0;  // this start of the program has none yet
-      why = misfit(image, parts, state_kind::replicated, path);
-      if (why.empty() && (image.head.id != id || image.head.rank != checkpoint_head::replicated))
-        why = path + ": this checkpoint was renamed (it is another one inside); give it its name back";
-    } catch (const data_error& refused) {
-      why = refused.what();
-    }
-  }
-  why = tell_all(ranks, why, 0);
-  if (!why.empty()) return false;
-
-  // Where it is, and this rank's own part.
-  broadcast(ranks, detail::octets(std::as_writable_bytes(std::span(&image.head.position, 1))), 0);
-  std::uint64_t world = image.head.ranks.size();
-  broadcast(ranks, std::span(&world, 1), 0);
-  image.head.ranks.resize(static_cast<std::size_t>(world));
-  if (world > 0) broadcast(ranks, detail::octets(std::as_writable_bytes(std::span(image.head.ranks))), 0);
-  std::vector<std::byte> own_file;
-  checkpoint_image own;
-  const bool same_world = world == static_cast<std::uint64_t>(ranks.size());
-  const checkpoint_rank mine =
-      same_world ? image.head.ranks[static_cast<std::size_t>(ranks.rank())] : checkpoint_rank{};
+/// Says what is wrong with it at the first rank where something is.
+std::string checkpoint::read_one(group& ranks, state& of, std::uint64_t steps, std::uint64_t id, content& to) const {
+  const std::string path = name_of(steps, id), own_path = part_of(steps, id, ranks.rank());
+  std::string why;
   try {
-    of.move_to(image.head.position);
-    if (same_world && mine.bytes > 0) {
-      const std::string own_path = part_of(steps, id, ranks.rank());
-      own_file = detail::read_whole_file(own_path);
-      own = detail::parse_checkpoint(own_file, own_path);
-      if (own_file.size() != mine.bytes || crc32c(own_file) != mine.crc)
-        why = own_path + ": this file is not of its checkpoint (its checksum is another); use another checkpoint";
-      else
-        why = misfit(own, parts, state_kind::rank_local, own_path);
-    }
-  } catch (const error& refused) {
+    if (ranks.rank() == 0) to.file = detail::read_whole_file(path);
+  } catch (const data_error& refused) {
     why = refused.what();
   }
-  why = first_problem(ranks, why);
-  if (!why.empty()) return false;
+  why = tell_all(ranks, why, 0);
+  if (!why.empty()) return why;
+  std::uint64_t size = to.file.size();
+  broadcast(ranks, std::span(&size, 1), 0);
+  to.file.resize(static_cast<std::size_t>(size));
+  if (size > 0) broadcast(ranks, detail::octets(to.file), 0);
 
-  std::size_t at = 0;
-  std::vector<std::byte> bytes;
-  std::string problem;
-  for (const auto& part : parts) {
-    if (part.kind != state_kind::replicated) continue;
-    std::uint64_t size = ranks.rank() == 0 ? image.parts[at].bytes.size() : 0;
-    broadcast(ranks, std::span(&size, 1), 0);
-    bytes.assign(static_cast<std::size_t>(size), {});
-    if (ranks.rank() == 0) bytes.assign(image.parts[at].bytes.begin(), image.parts[at].bytes.end());
-    if (size > 0) broadcast(ranks, detail::octets(bytes), 0);
-    try {
-      if (problem.empty()) put(part, bytes);
-    } catch (const error& refused) {
-      problem = path + ": " + refused.what();
+  const auto& parts = std::as_const(of).parts();
+  const std::string* looked_at = &path;
+  try {
+    to.image = detail::parse_checkpoint(to.file, path);
+    const auto& head = to.image.head;
+    if (head.id != id || head.rank != checkpoint_head::replicated) {
+      throw data_error({.file = path}, "this checkpoint was renamed (it is another one inside); give it its name back");
     }
-    ++at;
-  }
-  at = 0;
-  for (const auto& part : parts) {
-    if (part.kind != state_kind::rank_local || own.parts.empty()) continue;
-    try {
-      if (problem.empty()) put(part, own.parts[at].bytes);
-    } catch (const error& refused) {
-      problem = path + ": " + refused.what();
+    require_fit(to.image, parts, state_kind::replicated, path);
+    const state_position before = of.position();
+    of.move_to(to.place_in(of));  // whether its data is this one
+    of.move_to(before);
+    const auto rank = static_cast<std::size_t>(ranks.rank());
+    if (head.ranks.size() == static_cast<std::size_t>(ranks.size()) && head.ranks[rank].bytes > 0) {
+      looked_at = &own_path;
+      to.own_file = detail::read_whole_file(own_path);
+      to.own = detail::parse_checkpoint(to.own_file, own_path);
+      if (to.own_file.size() != head.ranks[rank].bytes || crc32c(to.own_file) != head.ranks[rank].crc) {
+        throw data_error({.file = own_path},
+                         "this file is not of its checkpoint (its checksum is another); use another checkpoint");
+      }
+      require_fit(to.own, parts, state_kind::rank_local, own_path);
     }
-    ++at;
+  } catch (const data_error& refused) {
+    why = refused.what();
+  } catch (const error& refused) {
+    why = *looked_at + ": " + refused.what();
   }
-  why = first_problem(ranks, problem);
-  return why.empty();
+  return first_problem(ranks, why);
 }
 
 }  // namespace muster::inline v0

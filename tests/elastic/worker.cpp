@@ -123,9 +123,8 @@ void train(muster::context& context, const words& asked) {
   std::optional<muster::checkpoint> store;
   if (!asked.checkpoint.empty()) store.emplace(asked.checkpoint);
   muster::elastic::session_options options;
-  options.on_rebuild = [&](muster::group& ranks, const muster::elastic::change& what) {
+  options.on_rebuild = [&](muster::group&, const muster::elastic::change& what) {
     ++rebuilt;
-    if (store && state.steps() == 0 && store->load(ranks, state)) say("goes on after " + std::to_string(state.steps()));
     std::string origins;
     for (const int rank : what.origin) origins += (origins.empty() ? "" : ",") + std::to_string(rank);
     say("rebuilt " + std::to_string(what.generation) + " " + std::to_string(what.rank) + " " +
@@ -160,14 +159,13 @@ void train(muster::context& context, const words& asked) {
           std::to_string(now.group().size()) + " " + std::to_string(at));
     }
   };
+  if (store && store->load(session, state)) say("goes on after " + std::to_string(state.steps()));
   while (session.run(state, step, {.epochs = asked.epochs})) {
     check();
     if (!store) continue;
-    session.evaluate(state, [&](muster::step& now) {
-      say("saves " + std::to_string(state.steps()));
-      store->save(now.group(), state);
-      say("saved");
-    });
+    say("saves " + std::to_string(state.steps()));
+    store->save(session, state);
+    say("saved");
   }
   std::uint64_t wanted = 0;
   for (std::uint64_t epoch = 0; epoch < asked.epochs; ++epoch) {

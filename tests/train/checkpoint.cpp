@@ -49,6 +49,17 @@ std::vector<std::filesystem::path> files_in(const std::string& folder, std::stri
   return found;
 }
 
+bool load(muster::checkpoint store, muster::group& world, muster::state& of) {
+  auto session = muster::fixed_session(world);
+  return store.load(session, of);
+}
+
+void save(muster::checkpoint store, muster::group& world, muster::state& of,
+          double metric = std::numeric_limits<double>::quiet_NaN()) {
+  auto session = muster::fixed_session(world);
+  store.save(session, of, metric);
+}
+
 // A training whose every number depends on the samples, their order, chance, and what was before.
 struct training {
   explicit training(std::uint64_t samples = 200, std::size_t width = 50, const muster::sync_mode& mode = {})
@@ -111,16 +122,16 @@ TEST_CASE("a training that goes on from a checkpoint is bit for bit one that nev
     {
       training first(200, 50, mode);
       first.chance = muster::random_stream(3, static_cast<std::uint64_t>(world.rank()));
-      require(!store.load(world, first.state), "there is nothing yet");
+      require(!load(store, world, first.state), "there is nothing yet");
       first.run_to(world, 20);  // the end of an epoch
-      store.save(world, first.state);
+      save(store, world, first.state);
       first.run_to(world, 31);
-      store.save(world, first.state);
+      save(store, world, first.state);
       saved = first.state.digest();
       first.run_to(world, 36);  // and this is lost
     }
     training second(200, 50, mode);
-    require(store.load(world, second.state), "there is one");
+    require(load(store, world, second.state), "there is one");
     require(second.state.steps() == 31, "the newest");
     require(second.state.digest() == saved, "what was saved");
     second.run_to(world, 47);
@@ -139,11 +150,11 @@ TEST_CASE("in another world the data goes on at its place, and no sample is lost
     test::run_ranks(ranks, [&](muster::group& world) {
       training job;
       muster::checkpoint store(folder / "store");
-      const bool goes_on = store.load(world, job.state);
+      const bool goes_on = load(store, world, job.state);
       const auto begun = job.state.steps();
       require(goes_on == (begun > 0), "all but the first go on");
       job.run_to(world, to);
-      store.save(world, job.state);
+      save(store, world, job.state);
       const std::lock_guard lock(mutex);
       for (const auto id : job.used) ++times[{0, id}];
     });
@@ -165,7 +176,7 @@ TEST_CASE("the last checkpoints and the best one stay") {
     const double metrics[] = {0.5, 0.9, 0.1, std::numeric_limits<double>::quiet_NaN(), 0.6, 0.7};
     for (std::size_t k = 0; k < std::size(metrics); ++k) {
       job.run_to(world, 2 * (k + 1));
-      store.save(world, job.state, metrics[k]);
+      save(store, world, job.state, metrics[k]);
     }
     const auto left = store.steps();
     require(left == std::vector<std::uint64_t>{smaller ? 6u : 4u, 10u, 12u}, "the best and the last two");
@@ -176,13 +187,13 @@ TEST_CASE("the last checkpoints and the best one stay") {
 TEST_CASE("what is torn, damaged or of something else is refused, and the one before it used") {
   const temporary_folder folder;
   const std::string where = folder / "store";
-  const auto load = [&](const std::function<void(training&, bool)>& check) {
+  const auto look = [&](const std::function<void(training&, bool)>& check) {
     test::run_ranks(2, [&](muster::group& world) {
       training job;
       muster::checkpoint store(where);
       bool there = false;
       try {
-        there = store.load(world, job.state);
+        there = load(store, world, job.state);
       } catch (const muster::data_error&) {
         require(job.state.steps() == 0, "nothing was moved");
       }
@@ -193,9 +204,9 @@ TEST_CASE("what is torn, damaged or of something else is refused, and the one be
     training job;
     muster::checkpoint store(where);
     job.run_to(world, 3);
-    store.save(world, job.state);
+    save(store, world, job.state);
     job.run_to(world, 5);
-    store.save(world, job.state);
+    save(store, world, job.state);
   });
   muster::set_log_level(muster::log_level::error, true);
   for (const char* const kind : {".state", ".rank-1"}) {
@@ -203,22 +214,22 @@ TEST_CASE("what is torn, damaged or of something else is refused, and the one be
     const std::string good = content_of(newest);
     for (const std::size_t size : {std::size_t{0}, std::size_t{7}, std::size_t{39}, good.size() / 2, good.size() - 1}) {
       overwrite(newest, std::string_view(good).substr(0, size));
-      load([](training& job, bool there) { require(there && job.state.steps() == 3, "the one before a torn one"); });
+      look([](training& job, bool there) { require(there && job.state.steps() == 3, "the one before a torn one"); });
     }
     std::string bad = good;
     bad[good.size() / 2] = static_cast<char>(bad[good.size() / 2] ^ 4);
     overwrite(newest, bad);
-    load([](training& job, bool there) { require(there && job.state.steps() == 3, "the one before a damaged one"); });
+    look([](training& job, bool there) { require(there && job.state.steps() == 3, "the one before a damaged one"); });
     std::filesystem::remove(newest);
-    load([](training& job, bool there) { require(there && job.state.steps() == 3, "the one before a lost one"); });
+    look([](training& job, bool there) { require(there && job.state.steps() == 3, "the one before a lost one"); });
     overwrite(newest, good);
-    load([](training& job, bool there) { require(there && job.state.steps() == 5, "the newest"); });
+    look([](training& job, bool there) { require(there && job.state.steps() == 5, "the newest"); });
   }
   for (const auto& state : files_in(where, ".state")) overwrite(state, "nothing of the kind");
-  load([](training&, bool there) { require(!there, "none at all"); });
+  look([](training&, bool there) { require(!there, "none at all"); });
   test::run_ranks(1, [&](muster::group& world) {
     training job;
-    CHECK_THROWS_WITH(muster::checkpoint(where).load(world, job.state),
+    CHECK_THROWS_WITH(load(muster::checkpoint(where), world, job.state),
                       contains("no checkpoint of this folder can be used") && contains("is no checkpoint"));
   });
   muster::set_log_level(muster::log_level::warning, false);
@@ -231,14 +242,15 @@ TEST_CASE("a checkpoint of another model or of other data is refused with what d
     training job;
     muster::checkpoint store(folder / "store");
     job.run_to(world, 3);
-    store.save(world, job.state);
+    save(store, world, job.state);
     training wider(200, 51);
-    CHECK_THROWS_WITH(store.load(world, wider.state), contains("its tensors are w[50] b and this model's are w[51] b"));
+    CHECK_THROWS_WITH(load(store, world, wider.state),
+                      contains("its tensors are w[50] b and this model's are w[51] b"));
     training other(201);
-    CHECK_THROWS_WITH(store.load(world, other.state), contains("the number of samples is 200 there and 201 here"));
+    CHECK_THROWS_WITH(load(store, world, other.state), contains("the number of samples is 200 there and 201 here"));
     muster::arena plain(job.memory, {{"w", {50}}, {"b", {}}});
     muster::state less{plain};
-    CHECK_THROWS_WITH(store.load(world, less), contains("has 'optimizer velocity' and this state does not"));
+    CHECK_THROWS_WITH(load(store, world, less), contains("has 'optimizer velocity' and this state does not"));
   });
   muster::set_log_level(muster::log_level::warning, false);
 }
@@ -249,7 +261,7 @@ TEST_CASE("every bit of a file counts, and every length but its own is wrong") {
     training job(30, 3);
     muster::checkpoint store(folder / "store");
     job.run_to(world, 2);
-    store.save(world, job.state, 0.25);
+    save(store, world, job.state, 0.25);
   });
   for (const auto& path : files_in(folder / "store")) {
     const std::string good = content_of(path);
@@ -271,7 +283,7 @@ TEST_CASE("a table with the right checksum that makes no sense is refused") {
   test::run_ranks(1, [&](muster::group& world) {
     training job(30, 3);
     job.run_to(world, 2);
-    muster::checkpoint(folder / "store").save(world, job.state);
+    save(muster::checkpoint(folder / "store"), world, job.state);
   });
   const std::uint64_t seed = 5;
   CAPTURE(seed);
@@ -304,7 +316,7 @@ TEST_CASE("checkpoints that cannot be written are an error at every rank") {
     (void)muster::allreduce(world, 1, muster::sum);
     if (world.rank() == 0) std::filesystem::remove_all(folder / "gone");
     (void)muster::allreduce(world, 1, muster::sum);
-    store.save(world, job.state);
+    save(store, world, job.state);
   });
   for (const auto& one : thrown) {
     REQUIRE(one);
@@ -338,7 +350,7 @@ TEST_CASE("a writer of checkpoints killed at any moment leaves the ones before")
       muster::state state{model};
       muster::checkpoint store(where, {.keep = 2});
       const auto rank = static_cast<std::uint64_t>(world.rank());
-      if (store.load(world, state)) {
+      if (load(store, world, state)) {
         wanted.fill(state.steps(), rank);
         require(model.all == wanted.all && model.own == wanted.own, "the numbers are those of their step");
       }
@@ -347,7 +359,7 @@ TEST_CASE("a writer of checkpoints killed at any moment leaves the ones before")
       const auto end = state.steps() + steps;
       while (steps > 0 && session.run(state, [](muster::step&) {}, {.steps = end, .every = 1})) {
         model.fill(state.steps(), rank);
-        store.save(world, state);
+        save(store, world, state);
       }
     });
   };

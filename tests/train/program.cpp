@@ -2,8 +2,9 @@
 // Its model is small and its images are drawn here; what is around them is what a real one has.
 #include <muster/muster.hpp>
 
+#include <array>
 #include <cstdio>
-#include <filesystem>
+#include <cstdlib>
 
 #include "../data/files.hpp"
 #include "train/small_model.hpp"
@@ -32,8 +33,12 @@ void draw_images(const temporary_folder& folder, std::size_t records) {
   }
 }
 
-double train(muster::context& context, const std::string& dir, const std::string& checkpoints, std::uint64_t epochs,
-             std::uint64_t& digest) {
+struct outcome {
+  double accuracy = 0;
+  std::uint64_t digest = 0;
+};
+
+outcome train(muster::context& context, const std::string& dir, const std::string& checkpoints, std::uint64_t epochs) {
   muster::timeline timeline(context);
   auto loader = muster::open_cifar10(dir) | muster::shuffle(1) | muster::batch(64) |
                 muster::augment(muster::crop_flip) | muster::prefetch(4);  // 64 is the global batch
@@ -52,74 +57,81 @@ double train(muster::context& context, const std::string& dir, const std::string
 #else
   auto session = muster::fixed_session(context);
 #endif
-  if (!context.elastic()) store.load(session.group(), state);  // an elastic job's ranks are known when it runs
-  double accuracy = 0;
-  double hits = 0, loss = 0;
+  std::array<double, 3> seen{};  // by this rank in the epoch: loss, hits, samples
   const auto one_step = [&](muster::step& step) {
     auto batch = loader.next(step.slice());
     auto backward = sync.begin(step.group());
     model.forward_backward(batch, backward);
     backward.wait();
     optimizer.apply(schedule(step));
+    const auto samples = static_cast<double>(batch.samples.size());
     tracker.add_samples(batch.samples.size());
-    hits += model.hits();
-    loss += model.loss();
+    seen = {seen[0] + model.loss(), seen[1] + model.hits(), seen[2] + samples};
   };
   const auto run = [&] {
+    seen = {};
     auto batches = tracker.batches();
     return session.run(state, one_step, {.epochs = epochs});
   };
+  store.load(session, state);
   while (run()) {
-    double sums[2] = {loss, hits};
-    session.evaluate(state, [&](muster::step& now) { muster::allreduce(now.group(), sums, muster::sum); });
-    const auto samples = static_cast<double>(loader.cursor().size);
-    accuracy = sums[1] / samples;
-    tracker.end_epoch(session.group(), {.train_loss = sums[0] / samples, .val_accuracy = accuracy});
-    store.save(session.group(), state, accuracy);
-    hits = loss = 0;
+    session.evaluate(state, [&](muster::step& now) {
+      auto sums = seen;
+      muster::allreduce(now.group(), std::span(sums), muster::sum);
+      tracker.end_epoch(now.group(), {.train_loss = sums[0] / sums[2], .val_accuracy = sums[1] / sums[2]});
+    });
+    store.save(session, state, tracker.epochs().back().metrics.val_accuracy);
   }
-  digest = muster::digest()  // of all but the times in the tracker
-               .add(state.steps())
-               .add(loader.cursor().position)
-               .add(std::as_bytes(arena.parameters()))
-               .add(std::as_bytes(arena.state("velocity")))
-               .value();
-  timeline.write(session.group());
-  return tracker.epochs().back().metrics.val_accuracy;
+  session.evaluate(state, [&](muster::step& now) { timeline.write(now.group()); });
+  return {tracker.epochs().back().metrics.val_accuracy,
+          muster::digest()  // of all but the times in the tracker
+              .add(state.steps())
+              .add(loader.cursor().position)
+              .add(std::as_bytes(arena.parameters()))
+              .add(std::as_bytes(arena.state("velocity")))
+              .value()};
+}
+
+void require_learnt(const outcome& of) {
+  if (!(of.accuracy > 0.80)) throw muster::mismatch_error("the training has learnt too little");
+}
+
+void say(const outcome& of) {
+  std::printf("accuracy %.3f, state %016llx\n", of.accuracy, static_cast<unsigned long long>(of.digest));
+}
+
+// A training that stops and goes on is one that never stopped, and all ranks have the same.
+void compare(muster::context& context, muster::group& world, const std::string& images) {
+  const temporary_folder folder;  // rank 0's is that of all
+  char shared[256] = {};
+  std::snprintf(shared, sizeof shared, "%s", (folder / "").c_str());
+  muster::broadcast(world, std::span(reinterpret_cast<std::uint8_t*>(shared), sizeof shared), 0);
+  const auto straight = train(context, images, std::string(shared) + "straight", 6);
+  (void)train(context, images, std::string(shared) + "resumed", 2);
+  const auto resumed = train(context, images, std::string(shared) + "resumed", 6);
+  std::vector<std::uint64_t> digests(static_cast<std::size_t>(world.size()));
+  muster::allgather(world, std::span(&resumed.digest, 1), digests);
+  for (const auto digest : digests) {
+    if (digest != straight.digest) throw muster::mismatch_error("a rank, or a run that was resumed, ended elsewhere");
+  }
+  if (world.rank() == 0) say(straight);
+  require_learnt(straight);
+  muster::barrier(world);  // before the folder goes
 }
 
 }  // namespace
 
+// Alone it compares trainings with each other; with a folder of checkpoints and a number of epochs it does one, whose
+// ranks may come and go.
 int main(int argc, char** argv) {
-  return muster::run_main(argc, argv, [](muster::context& context) {
+  return muster::run_main(argc, argv, [&](muster::context& context) {
     context.run([&](muster::group& world) {
-      // Every rank has images of its own, the same; the checkpoints are in one folder, as rank 0 says.
-      const temporary_folder images;
+      const temporary_folder images;  // every rank has its own, the same
       draw_images(images, 100);
-      const temporary_folder folder;
-      char shared[256] = {};
-      std::snprintf(shared, sizeof shared, "%s", (folder / "").c_str());
-      muster::broadcast(world, std::span(reinterpret_cast<std::uint8_t*>(shared), sizeof shared), 0);
-      if (context.elastic()) {  // one session a process, and what it knows is with its ranks
-        std::uint64_t state = 0;
-        const double accuracy = train(context, images / "", folder / "elastic", 6, state);
-        std::printf("accuracy %.3f\n", accuracy);
-        if (!(accuracy > 0.80)) throw muster::mismatch_error("the training has learnt too little");
-        return;
-      }
-      std::uint64_t straight = 0, resumed = 0;
-      const double accuracy = train(context, images / "", std::string(shared) + "straight", 6, straight);
-      (void)train(context, images / "", std::string(shared) + "resumed", 2, resumed);
-      (void)train(context, images / "", std::string(shared) + "resumed", 6, resumed);
-      std::vector<std::uint64_t> digests(static_cast<std::size_t>(world.size()));
-      muster::allgather(world, std::span(&resumed, 1), digests);
-      for (const auto digest : digests) {
-        if (digest != straight) throw muster::mismatch_error("a rank, or a run that was resumed, ended elsewhere");
-      }
-      if (world.rank() == 0)
-        std::printf("accuracy %.3f, state %016llx\n", accuracy, static_cast<unsigned long long>(straight));
-      if (!(accuracy > 0.80)) throw muster::mismatch_error("the training has learnt too little");
-      muster::barrier(world);  // before the folder goes
+      if (argc < 3 || argv[1][0] == '-') return compare(context, world, images / "");
+      const auto done = train(context, images / "", argv[1], static_cast<std::uint64_t>(std::atoi(argv[2])));
+      say(done);
+      require_learnt(done);
     });
   });
 }

@@ -24,7 +24,8 @@ class departure : public error {
   /// state: it is that of the last step that this process committed, and the context's world is this process alone.
   ///
   ///     catch (const muster::elastic::departure& gone) {
-  ///       if (gone.should_save()) store.save(context.world(), state);
+  ///       auto alone = muster::fixed_session(context);
+  ///       if (gone.should_save()) store.save(alone, state);
   ///       throw;
   ///     }
   [[nodiscard]] bool should_save() const noexcept { return why_ == ending::too_few && is_first_; }

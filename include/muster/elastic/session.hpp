@@ -75,7 +75,10 @@ class session {
   /// Calls `f(step)` for one batch after another, to the end of the epoch or a limit; a step commits when `f` returns.
   /// A cursor at the end of an epoch goes to the next one first. False when the limits leave nothing to do:
   ///
-  ///     while (session.run(state, train, {.epochs = 90})) { /* after an epoch: evaluate, save */ }
+  ///     while (session.run(state, train, {.epochs = 90})) {
+  ///       session.evaluate(state, measure);
+  ///       store.save(session, state);  // `checkpoint`
+  ///     }
   ///
   /// `f` may throw at any point; the state is then as before the step. In an elastic session a failure of other ranks
   /// makes it run the step again, with those that are left; what `f` changes beside the state it must be able to do
@@ -84,8 +87,8 @@ class session {
   /// configuration_error when it could not end or the data has no batch.
   ///
   /// A process that joins begins its program at the start: runs and evaluations that the others have behind them
-  /// return at once, true and false, until it is in the call that they are in. So which calls follow one another must
-  /// be a function of what `run` returned and of the state.
+  /// return at once, true and false, until it is in the call that they are in. So which calls follow one another, and
+  /// what one leaves to the next, must be a function of what `run` returned and of the state.
   template <std::invocable<step&> F>
   bool run(state& of, F&& f, const run_limits& limits = {}) {
     return run_steps(
@@ -94,7 +97,9 @@ class session {
 
   /// Calls `f(step)` once as a step that changes nothing: an evaluation, with a slice and a group as in `run`, again
   /// after a failure that an elastic session survives. What it does to shadowed state is undone. False when the others
-  /// had finished it and gone on when this rank failed in it, or joined: then there is nothing to do any more.
+  /// had finished it and gone on when this rank failed in it, or joined: then there is nothing to do any more. Whatever
+  /// is collective between steps is one of these. What `f` leaves in parts that are not shadowed (the epochs of a
+  /// tracker) stays, and so is the last that it does, after what may fail.
   template <std::invocable<step&> F>
   bool evaluate(state& of, F&& f) {
     return evaluate_once(of, [&f](step& now) { f(now); });

@@ -4,11 +4,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include <muster/comm/group.hpp>
-#include <muster/elastic/state.hpp>
+#include <muster/elastic/session.hpp>
 
 namespace muster::inline v0 {
 
@@ -21,33 +21,38 @@ struct checkpoint_options {
 /// Writes the whole of a state into a folder and reads it again (docs/checkpoints.md describes the files).
 ///
 ///     muster::checkpoint store("checkpoints", {.keep = 3});
-///     store.load(session.group(), state);                       // goes on, if there is something to go on from
+///     store.load(session, state);                               // goes on, if there is something to go on from
 ///     while (session.run(state, train, {.epochs = 90})) {
-///       ...
-///       store.save(session.group(), state, accuracy);
+///       session.evaluate(state, [&](muster::step& now) {
+///         ...
+///         tracker.end_epoch(now.group(), {.val_accuracy = ...});
+///       });
+///       store.save(session, state, tracker.epochs().back().metrics.val_accuracy);
 ///     }
 ///
 /// Rank 0 writes what is replicated, each rank what is its own. A checkpoint is there whole or not at all: its last
 /// file is renamed into place when all others are on the disk, and each has checksums. Killed at any moment, a writer
 /// leaves the checkpoints that were there before. Where ranks are on several hosts, the folder is one they share.
 ///
-/// Calls are collective, between steps. Used by the thread that is the rank.
+/// Both calls are evaluations of the session: collective, between steps, and done again without ranks that failed
+/// meanwhile, or left out by one that joined since. Used by the thread that is the rank.
 class checkpoint {
  public:
   /// Makes the folder if there is none. Throws configuration_error when it cannot be written to, or keep is 0.
   explicit checkpoint(std::string folder, const checkpoint_options& options = {});
 
   /// Saves, and then removes what is neither one of the last nor the best. `metric` says how good the state is; NaN,
-  /// that nobody knows. The same at every rank. Throws configuration_error, at all ranks, when one of them cannot
-  /// write; the checkpoints before stay then.
-  void save(group& ranks, state& of, double metric = std::numeric_limits<double>::quiet_NaN());
+  /// that nobody knows. Rank 0's counts, so it comes from the state, which a rank that joined has too. Throws
+  /// configuration_error, at all ranks, when one of them cannot write; the checkpoints before stay then.
+  void save(session& by, state& of, double metric = std::numeric_limits<double>::quiet_NaN());
 
-  /// Goes to the newest checkpoint that is whole and of such a state; false, and nothing changed, when the folder has
-  /// none at all. One that is torn, damaged or of something else is logged with what is wrong with it and left out;
-  /// when no other is left, throws data_error with that. In a world of as many ranks as saved it all is bit for bit as
-  /// it was; in another, rank-local parts stay as they are, and the cursor sees to it that the data goes on at its
-  /// place.
-  bool load(group& ranks, state& of);
+  /// Before the first step: goes to the newest checkpoint that is whole and of such a state. True when the state is
+  /// past its first step then; nothing has changed when the folder has none at all. A checkpoint that is torn, damaged
+  /// or of something else is logged with what is wrong with it and left out; when no other is left, throws data_error
+  /// with that, and nothing has changed. In a world of as many ranks as saved it all is bit for bit as it was; in
+  /// another, rank-local parts stay as they are, and the cursor sees to it that the data goes on at its place. Takes
+  /// memory for the replicated parts once more.
+  bool load(session& by, state& of);
 
   /// Steps of the checkpoints in the folder, ascending, whole or not. Not collective.
   [[nodiscard]] std::vector<std::uint64_t> steps() const;
@@ -55,10 +60,13 @@ class checkpoint {
 
  private:
   struct found;
+  struct content;
   [[nodiscard]] std::vector<found> list() const;
   [[nodiscard]] std::string name_of(std::uint64_t steps, std::uint64_t id) const;
   [[nodiscard]] std::string part_of(std::uint64_t steps, std::uint64_t id, int rank) const;
-  [[nodiscard]] bool load_one(group& ranks, state& of, std::uint64_t steps, std::uint64_t id, std::string& why);
+  void write(group& ranks, const state& of, double metric) const;
+  [[nodiscard]] std::optional<content> read(group& ranks, state& of) const;
+  [[nodiscard]] std::string read_one(group& ranks, state& of, std::uint64_t steps, std::uint64_t id, content& to) const;
   void remove_old(std::uint64_t newest) const;
 
   std::string folder_;

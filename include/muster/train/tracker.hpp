@@ -122,7 +122,7 @@ class tracker final : public event_sink {
   void add_samples(std::uint64_t count) noexcept { here_.samples += static_cast<double>(count); }
 
   /// Collective: ends an epoch, adds up what the ranks measured and returns it. `metrics` are those of all ranks, the
-  /// same at each.
+  /// same at each. In a program with a session it is the last word of an evaluation.
   const epoch_report& end_epoch(group& world, const epoch_metrics& metrics);
 
   /// The epochs that ended, in order; the same at every rank.

@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+"""The page of tests/train/program.cpp as an elastic job: what it saves is gone on with, to the bit where the ranks are as
+many, and it comes to its end whatever becomes of its ranks.
+
+usage: elastic_program.py --launcher PATH --program PATH [--rounds N] [--seed S] [--first I]
+
+In each round ranks are killed by SIGKILL, and started again by the launcher, and others join, at moments drawn by the
+seed: all that are left must end with 0 and the same state, and the next job must go on from what was saved.
+"""
+import argparse
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("--launcher", required=True)
+parser.add_argument("--program", required=True)
+parser.add_argument("--rounds", type=int, default=2)
+parser.add_argument("--first", type=int, default=0)
+parser.add_argument("--seed", type=int, default=int(os.environ.get("MUSTER_TEST_SEED", "20261124")))
+options = parser.parse_args()
+EPOCHS = 40
+
+
+class Job:
+    def __init__(self, ranks, folder, epochs, *more):
+        words = [options.launcher, "-n", str(ranks), *more, options.program, folder, str(epochs)]
+        self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.said = []
+        self.listener = threading.Thread(target=lambda: self.said.extend(self.process.stdout))
+        self.listener.start()
+
+    def ranks(self):
+        with open(f"/proc/{self.process.pid}/task/{self.process.pid}/children", encoding="ascii") as children:
+            return [int(child) for child in children.read().split()]
+
+    def joined(self):
+        """Processes that the others have taken in."""
+        return sum(int(count) for count in re.findall(r"generation \d+: .*?(\d+) joined", "".join(self.said)))
+
+    def trains(self):
+        return self.process.poll() is None
+
+    def end(self):
+        """The states that its ranks ended with, of which each must have ended with 0 or by SIGKILL."""
+        self.process.wait(120)
+        self.listener.join()
+        text = "".join(self.said)
+        if self.process.returncode != 0 or re.search(r"ended with \d|by signal (?!9)", text):
+            sys.exit(f"seed {options.seed}: the job ends with {self.process.returncode}:\n{text[-4000:]}")
+        states = re.findall(r"^accuracy .*, state (\w+)$", text, re.M)
+        if len(set(states)) != 1:
+            sys.exit(f"seed {options.seed}: the ranks end with the states {states}:\n{text[-4000:]}")
+        return states
+
+
+def disturb(job, draw):
+    """Kills and joins, the next when the one before is over; returns how many there were of each."""
+    kills = joins = 0
+    while job.trains() and job.joined() == 0 and not os.path.isdir(job.folder):
+        time.sleep(0.01)
+    while job.trains() and kills < 4:
+        time.sleep(draw.uniform(0, 0.3))
+        ranks = job.ranks()
+        if len(ranks) < 3:
+            continue
+        before = job.joined()
+        if draw.random() < 0.3 and len(ranks) < 4:
+            job.process.send_signal(signal.SIGUSR2)
+            joins += 1
+        else:
+            os.kill(draw.choice(ranks), signal.SIGKILL)
+            kills += 1
+        while job.trains() and job.joined() == before:  # where all die that have the state it is lost
+            time.sleep(0.01)
+    return kills, joins
+
+
+with tempfile.TemporaryDirectory() as folder:
+    straight = Job(2, f"{folder}/straight", 6).end()
+    Job(2, f"{folder}/resumed", 2).end()
+    resumed = Job(2, f"{folder}/resumed", 6).end()
+    if len(straight) != 2 or straight != resumed:
+        sys.exit(f"a job that was resumed ends with {resumed}, one that never stopped with {straight}")
+    for number in range(options.first, options.first + options.rounds):
+        draw = random.Random(f"{options.seed}.{number}")
+        job = Job(3, f"{folder}/{number}", EPOCHS, "--max", "4", "--restart", "100")
+        job.folder = f"{folder}/{number}"
+        kills, joins = disturb(job, draw)
+        print(f"round {number}: {kills} kills, {joins} joins, {len(job.end())} ranks at the end", flush=True)
+        Job(2, job.folder, EPOCHS + 1).end()
