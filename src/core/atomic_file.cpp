@@ -130,9 +130,13 @@ void atomic_file::write(std::span<const std::byte> bytes) {
   if (!write_all(file_, {reinterpret_cast<const char*>(bytes.data()), bytes.size()})) give_up();
 }
 
-void atomic_file::commit() {
+void atomic_file::flush_to_disk() {
   flush();
   if (::fsync(file_) != 0) give_up();
+}
+
+void atomic_file::commit() {
+  flush_to_disk();
   if (::close(std::exchange(file_, -1)) != 0) give_up();  // for some file systems only that tells of an error
   if (::rename(name_.c_str(), path_.c_str()) != 0) give_up();
   name_.clear();

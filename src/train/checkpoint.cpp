@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <set>
 
@@ -50,14 +51,27 @@ std::string tell_all(group& ranks, std::string text, int from) {
   return text;
 }
 
-/// The first rank's that has one.
-std::string first_problem(group& ranks, const std::string& mine) {
-  std::vector<std::uint8_t> troubled(static_cast<std::size_t>(ranks.size()));
-  const std::uint8_t here = mine.empty() ? 0 : 1;
-  allgather(ranks, std::span(&here, 1), troubled);
-  const auto first = std::find(troubled.begin(), troubled.end(), std::uint8_t{1});
-  if (first == troubled.end()) return {};
-  const int rank = static_cast<int>(first - troubled.begin());
+/// Calls `part` at every rank, with something that it calls whenever it has got on, and returns what went wrong at the
+/// first rank where something did. Files take as long as the disk does: ranks meet each time that one of them has got
+/// on, so that the deadline of a collective is for a piece of a file and not for all of it.
+std::string first_problem(group& ranks, const std::function<void(const std::function<void()>&)>& part) {
+  enum : std::uint8_t { done, troubled, busy };
+  std::vector<std::uint8_t> all(static_cast<std::size_t>(ranks.size()));
+  const auto meet = [&](std::uint8_t mine) {
+    allgather(ranks, std::span(&mine, 1), all);
+    return std::ranges::find(all, std::uint8_t{busy}) != all.end();
+  };
+  std::string mine;
+  try {
+    part([&] { (void)meet(busy); });
+  } catch (const error& failed) {  // where that is the group's failure, meeting once more throws it again
+    mine = failed.what();
+  }
+  while (meet(mine.empty() ? done : troubled)) {
+  }
+  const auto first = std::ranges::find(all, std::uint8_t{troubled});
+  if (first == all.end()) return {};
+  const int rank = static_cast<int>(first - all.begin());
   const std::string text = tell_all(ranks, mine, rank);
   return ranks.size() == 1 ? text : "rank " + std::to_string(rank) + ": " + text;
 }
@@ -102,7 +116,11 @@ void require_fit(const checkpoint_image& image, const std::vector<state_part>& p
     const auto& found = image.parts[at++];
     if (part.load) {  // whether its owner can use them is the owner's to say
       const auto present = part.save();
-      part.load(found.bytes);
+      try {
+        part.load(found.bytes);
+      } catch (const error& refused) {
+        throw data_error({.file = path}, refused.what());
+      }
       part.load(present);
     } else if (found.bytes.size() != part.bytes.size()) {
       refuse("its '" + part.name + "' has " + std::to_string(found.bytes.size()) + " bytes and this state's has " +
@@ -222,35 +240,27 @@ void checkpoint::write(group& ranks, const state& of, double metric) const {
   broadcast(ranks, std::span(&head.id, 1), 0);
 
   checkpoint_rank mine;
-  std::string problem;
-  try {
+  std::string problem = first_problem(ranks, [&](const auto& on_piece) {
     const snapshot own(parts, state_kind::rank_local);
-    if (!own.parts().empty()) {
-      checkpoint_head of_rank = head;
-      of_rank.rank = static_cast<std::uint32_t>(ranks.rank());
-      mine = detail::write_checkpoint(part_of(head.position.steps, head.id, ranks.rank()), of_rank, own.parts());
-    }
-  } catch (const error& failed) {
-    problem = failed.what();
-  }
-  problem = first_problem(ranks, problem);
+    if (own.parts().empty()) return;
+    checkpoint_head of_rank = head;
+    of_rank.rank = static_cast<std::uint32_t>(ranks.rank());
+    mine =
+        detail::write_checkpoint(part_of(head.position.steps, head.id, ranks.rank()), of_rank, own.parts(), on_piece);
+  });
   if (!problem.empty()) throw configuration_error(problem);
 
   const std::uint64_t told[2] = {mine.bytes, mine.crc};
   std::vector<std::uint64_t> all(2 * static_cast<std::size_t>(ranks.size()));
   allgather(ranks, std::span(told), all);
-  if (ranks.rank() == 0) {
+  problem = first_problem(ranks, [&](const auto& on_piece) {
+    if (ranks.rank() != 0) return;
     for (std::size_t r = 0; r < all.size(); r += 2)
       head.ranks.push_back({all[r], static_cast<std::uint32_t>(all[r + 1])});
-    try {
-      const snapshot everyones(parts, state_kind::replicated);
-      (void)detail::write_checkpoint(name_of(head.position.steps, head.id), head, everyones.parts());
-      remove_old(head.id);
-    } catch (const error& failed) {
-      problem = failed.what();
-    }
-  }
-  problem = tell_all(ranks, problem, 0);
+    const snapshot everyones(parts, state_kind::replicated);
+    (void)detail::write_checkpoint(name_of(head.position.steps, head.id), head, everyones.parts(), on_piece);
+    remove_old(head.id);
+  });
   if (!problem.empty()) throw configuration_error(problem);
 }
 
@@ -262,9 +272,8 @@ void checkpoint::remove_old(std::uint64_t newest) const {
   std::optional<double> best;
   std::uint64_t id_of_best = newest;
   for (const auto& one : all) {
-    try {  // the head and the table alone would do, but a best one that is damaged is none
-      const auto path = name_of(one.steps, one.id);
-      const double metric = detail::parse_checkpoint(detail::read_whole_file(path), path).head.metric;
+    try {
+      const double metric = detail::read_checkpoint_head(name_of(one.steps, one.id)).metric;
       if (std::isnan(metric)) continue;
       if (best && (options_.smaller_is_better ? metric > *best : metric < *best)) continue;
       best = metric;
@@ -323,13 +332,9 @@ std::optional<checkpoint::content> checkpoint::read(group& ranks, state& of) con
 /// Says what is wrong with it at the first rank where something is.
 std::string checkpoint::read_one(group& ranks, state& of, std::uint64_t steps, std::uint64_t id, content& to) const {
   const std::string path = name_of(steps, id), own_path = part_of(steps, id, ranks.rank());
-  std::string why;
-  try {
-    if (ranks.rank() == 0) to.file = detail::read_whole_file(path);
-  } catch (const data_error& refused) {
-    why = refused.what();
-  }
-  why = tell_all(ranks, why, 0);
+  std::string why = first_problem(ranks, [&](const auto& on_piece) {
+    if (ranks.rank() == 0) to.file = detail::read_whole_file(path, on_piece);
+  });
   if (!why.empty()) return why;
   std::uint64_t size = to.file.size();
   broadcast(ranks, std::span(&size, 1), 0);
@@ -337,8 +342,7 @@ std::string checkpoint::read_one(group& ranks, state& of, std::uint64_t steps, s
   if (size > 0) broadcast(ranks, detail::octets(to.file), 0);
 
   const auto& parts = std::as_const(of).parts();
-  const std::string* looked_at = &path;
-  try {
+  return first_problem(ranks, [&](const auto& on_piece) {
     to.image = detail::parse_checkpoint(to.file, path);
     const auto& head = to.image.head;
     if (head.id != id || head.rank != checkpoint_head::replicated) {
@@ -349,22 +353,15 @@ std::string checkpoint::read_one(group& ranks, state& of, std::uint64_t steps, s
     of.move_to(to.place_in(of));  // whether its data is this one
     of.move_to(before);
     const auto rank = static_cast<std::size_t>(ranks.rank());
-    if (head.ranks.size() == static_cast<std::size_t>(ranks.size()) && head.ranks[rank].bytes > 0) {
-      looked_at = &own_path;
-      to.own_file = detail::read_whole_file(own_path);
-      to.own = detail::parse_checkpoint(to.own_file, own_path);
-      if (to.own_file.size() != head.ranks[rank].bytes || crc32c(to.own_file) != head.ranks[rank].crc) {
-        throw data_error({.file = own_path},
-                         "this file is not of its checkpoint (its checksum is another); use another checkpoint");
-      }
-      require_fit(to.own, parts, state_kind::rank_local, own_path);
+    if (head.ranks.size() != static_cast<std::size_t>(ranks.size()) || head.ranks[rank].bytes == 0) return;
+    to.own_file = detail::read_whole_file(own_path, on_piece);
+    to.own = detail::parse_checkpoint(to.own_file, own_path);
+    if (to.own_file.size() != head.ranks[rank].bytes || crc32c(to.own_file) != head.ranks[rank].crc) {
+      throw data_error({.file = own_path},
+                       "this file is not of its checkpoint (its checksum is another); use another checkpoint");
     }
-  } catch (const data_error& refused) {
-    why = refused.what();
-  } catch (const error& refused) {
-    why = *looked_at + ": " + refused.what();
-  }
-  return first_problem(ranks, why);
+    require_fit(to.own, parts, state_kind::rank_local, own_path);
+  });
 }
 
 }  // namespace muster::inline v0

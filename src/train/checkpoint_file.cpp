@@ -14,6 +14,7 @@
 #include <muster/core/crc32c.hpp>
 #include <muster/core/error.hpp>
 
+#include "../core/descriptor.hpp"
 #include "../core/round_up.hpp"
 
 namespace muster::inline v0::detail {
@@ -124,7 +125,7 @@ std::vector<std::byte> table_of(const checkpoint_head& head, std::span<const che
 }  // namespace
 
 checkpoint_rank write_checkpoint(const std::string& path, const checkpoint_head& head,
-                                 std::span<const checkpoint_part> parts) {
+                                 std::span<const checkpoint_part> parts, const std::function<void()>& on_piece) {
   const auto table = table_of(head, parts);
   fixed_head first{.magic = checkpoint_magic,
                    .version = current_version,
@@ -138,9 +139,18 @@ checkpoint_rank write_checkpoint(const std::string& path, const checkpoint_head&
 
   atomic_file file(path);
   std::uint32_t crc = 0;
+  std::uint64_t on_disk = 0;
   const auto write = [&](std::span<const std::byte> bytes) {
-    file.write(bytes);
-    crc = crc32c(bytes, crc);
+    while (!bytes.empty()) {
+      const auto next = bytes.first(std::min(bytes.size(), checkpoint_piece));
+      file.write(next);
+      crc = crc32c(next, crc);
+      bytes = bytes.subspan(next.size());
+      if (file.size() - on_disk < checkpoint_piece) continue;
+      file.flush_to_disk();
+      on_disk = file.size();
+      on_piece();
+    }
     const auto gap = std::span(zeros).first(round_up(static_cast<std::size_t>(file.size()), alignment) -
                                             static_cast<std::size_t>(file.size()));
     return gap;
@@ -152,56 +162,82 @@ checkpoint_rank write_checkpoint(const std::string& path, const checkpoint_head&
   return {first.file_bytes, crc};
 }
 
-checkpoint_image parse_checkpoint(std::span<const std::byte> file, const std::string& name) {
-  const auto refuse = [&](std::size_t offset, const std::string& text) {
-    throw data_error({.file = name, .offset = offset}, text);
-  };
+namespace {
+
+[[noreturn]] void refuse(const std::string& name, std::size_t offset, const std::string& text) {
+  throw data_error({.file = name, .offset = offset}, text);
+}
+
+/// Of a file of so many bytes that begins with these.
+fixed_head parse_fixed_head(std::span<const std::byte> begin, std::uint64_t size, const std::string& name) {
   fixed_head first{};
-  const std::size_t there = std::min(file.size(), sizeof first);
-  if (there > 0) std::memcpy(&first, file.data(), there);
+  const std::size_t there = std::min(begin.size(), sizeof first);
+  if (there > 0) std::memcpy(&first, begin.data(), there);
   if (there < checkpoint_magic.size() || first.magic != checkpoint_magic) {
-    refuse(0, "this is no checkpoint (it does not begin as one); look whether the folder is the right one");
+    refuse(name, 0, "this is no checkpoint (it does not begin as one); look whether the folder is the right one");
   }
-  const std::string torn = "this checkpoint is cut off (it has " + std::to_string(file.size()) + " bytes";
-  if (there < sizeof first) refuse(file.size(), torn + ", less than its head); use another one");
+  const std::string torn = "this checkpoint is cut off (it has " + std::to_string(size) + " bytes";
+  if (there < sizeof first) refuse(name, there, torn + ", less than its head); use another one");
   if (first.order != byte_order) {
-    refuse(12,
+    refuse(name, 12,
            "this checkpoint cannot be read (it is of a machine of another byte order); use one of this kind of "
            "machine");
   }
   if (first.version != current_version) {
-    refuse(8, "this checkpoint cannot be read (it is of version " + std::to_string(first.version) +
-                  ", and this muster knows version " + std::to_string(current_version) +
-                  "); use the muster it was written with");
+    refuse(name, 8,
+           "this checkpoint cannot be read (it is of version " + std::to_string(first.version) +
+               ", and this muster knows version " + std::to_string(current_version) +
+               "); use the muster it was written with");
   }
   if (first.head_crc != crc_of(first))
-    refuse(0, "this checkpoint is damaged (the checksum of its head is wrong); use another one");
-  if (first.file_bytes != file.size())
-    refuse(file.size(), torn + " of " + std::to_string(first.file_bytes) + "); use another one");
-  if (first.table_bytes > file.size() - sizeof first)
-    refuse(sizeof first, "this checkpoint is damaged (its table is longer than the file); use another one");
-  const auto table_bytes = file.subspan(sizeof first, static_cast<std::size_t>(first.table_bytes));
-  if (first.table_crc != crc32c(table_bytes))
-    refuse(sizeof first, "this checkpoint is damaged (the checksum of its table is wrong); use another one");
+    refuse(name, 0, "this checkpoint is damaged (the checksum of its head is wrong); use another one");
+  if (first.file_bytes != size)
+    refuse(name, static_cast<std::size_t>(size),
+           torn + " of " + std::to_string(first.file_bytes) + "); use another one");
+  if (first.table_bytes > size - sizeof first)
+    refuse(name, sizeof first, "this checkpoint is damaged (its table is longer than the file); use another one");
+  return first;
+}
+
+std::span<const std::byte> checked_table(std::span<const std::byte> bytes, const fixed_head& first,
+                                         const std::string& name) {
+  if (bytes.size() != first.table_bytes || first.table_crc != crc32c(bytes))
+    refuse(name, sizeof first, "this checkpoint is damaged (the checksum of its table is wrong); use another one");
+  return bytes;
+}
+
+/// What stands in front of the parts.
+checkpoint_head read_head(table_reader& table) {
+  checkpoint_head head;
+  head.rank = table.get<std::uint32_t>();
+  head.id = table.get<std::uint64_t>();
+  head.metric = table.get<double>();
+  head.position = table.get<state_position>();
+  head.ranks.resize(static_cast<std::size_t>(table.count(12)));
+  for (auto& rank : head.ranks) {
+    rank.bytes = table.get<std::uint64_t>();
+    rank.crc = table.get<std::uint32_t>();
+  }
+  return head;
+}
+
+}  // namespace
+
+checkpoint_image parse_checkpoint(std::span<const std::byte> file, const std::string& name) {
+  const fixed_head first = parse_fixed_head(file, file.size(), name);
+  const auto table_bytes =
+      checked_table(file.subspan(sizeof first, static_cast<std::size_t>(first.table_bytes)), first, name);
 
   const auto require_zeros = [&](std::size_t begin) {  // what lies between parts has no checksum
     const auto gap = file.subspan(begin, std::min(round_up(begin, alignment) - begin, file.size() - begin));
     if (std::ranges::any_of(gap, [](std::byte byte) { return byte != std::byte{0}; }))
-      refuse(begin, "this checkpoint is damaged (there is something between its parts); use another one");
+      refuse(name, begin, "this checkpoint is damaged (there is something between its parts); use another one");
   };
   require_zeros(sizeof first + table_bytes.size());
 
   table_reader table(table_bytes, name);
   checkpoint_image image;
-  image.head.rank = table.get<std::uint32_t>();
-  image.head.id = table.get<std::uint64_t>();
-  image.head.metric = table.get<double>();
-  image.head.position = table.get<state_position>();
-  image.head.ranks.resize(static_cast<std::size_t>(table.count(12)));
-  for (auto& rank : image.head.ranks) {
-    rank.bytes = table.get<std::uint64_t>();
-    rank.crc = table.get<std::uint32_t>();
-  }
+  image.head = read_head(table);
   const auto parts = table.count(20);
   std::size_t at = round_up(sizeof first + table_bytes.size(), alignment);
   for (std::uint64_t k = 0; k < parts; ++k) {
@@ -209,40 +245,78 @@ checkpoint_image parse_checkpoint(std::span<const std::byte> file, const std::st
     const auto bytes = table.get<std::uint64_t>();
     const auto crc = table.get<std::uint32_t>();
     if (at > file.size() || bytes > file.size() - at)
-      refuse(at, "this checkpoint is damaged (part '" + part.name + "' is longer than the file); use another one");
+      refuse(name, at,
+             "this checkpoint is damaged (part '" + part.name + "' is longer than the file); use another one");
     part.bytes = file.subspan(at, static_cast<std::size_t>(bytes));
     if (crc32c(part.bytes) != crc)
-      refuse(at, "this checkpoint is damaged (the checksum of part '" + part.name + "' is wrong); use another one");
+      refuse(name, at,
+             "this checkpoint is damaged (the checksum of part '" + part.name + "' is wrong); use another one");
     require_zeros(at + part.bytes.size());
     at += round_up(part.bytes.size(), alignment);
     image.parts.push_back(std::move(part));
   }
   table.end();
-  if (at != file.size()) refuse(at, "this checkpoint is damaged (something follows its parts); use another one");
+  if (at != file.size()) refuse(name, at, "this checkpoint is damaged (something follows its parts); use another one");
   return image;
 }
 
-std::vector<std::byte> read_whole_file(const std::string& path) {
-  const auto fail = [&](const std::string& why) {
-    throw data_error({.file = path}, "this checkpoint cannot be read (" + why + "); look at the file and its folder");
-  };
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) fail(std::strerror(errno));
-  std::vector<std::byte> bytes;
-  struct stat status {};
-  if (::fstat(file, &status) == 0) bytes.resize(static_cast<std::size_t>(status.st_size));
-  std::size_t read = 0;
-  int trouble = 0;
-  while (read < bytes.size()) {
-    const ssize_t n = ::read(file, bytes.data() + read, bytes.size() - read);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) trouble = errno;
-    if (n <= 0) break;
-    read += static_cast<std::size_t>(n);
+namespace {
+
+/// A file that is read from its begin on.
+class open_file {
+ public:
+  explicit open_file(const std::string& path) : path_(path), file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+    struct stat status {};
+    if (file_.get() < 0 || ::fstat(file_.get(), &status) != 0) fail();
+    size_ = static_cast<std::uint64_t>(status.st_size);
   }
-  ::close(file);
-  if (trouble != 0) fail(std::strerror(trouble));
-  bytes.resize(read);
+  [[nodiscard]] std::uint64_t size() const noexcept { return size_; }
+  /// Appends the next bytes of the file, so many or as many as there are.
+  void read(std::vector<std::byte>& to, std::uint64_t most) {
+    std::size_t at = to.size();
+    to.resize(at + static_cast<std::size_t>(most));
+    while (at < to.size()) {
+      const ssize_t n = ::read(file_.get(), to.data() + at, to.size() - at);
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) fail();
+      if (n == 0) break;
+      at += static_cast<std::size_t>(n);
+    }
+    to.resize(at);
+  }
+
+ private:
+  [[noreturn]] void fail() const {
+    throw data_error({.file = path_}, std::string("this checkpoint cannot be read (") + std::strerror(errno) +
+                                          "); look at the file and its folder");
+  }
+  const std::string& path_;
+  descriptor file_;
+  std::uint64_t size_ = 0;
+};
+
+}  // namespace
+
+checkpoint_head read_checkpoint_head(const std::string& path) {
+  open_file file(path);
+  std::vector<std::byte> begin, bytes;
+  file.read(begin, sizeof(fixed_head));
+  const fixed_head first = parse_fixed_head(begin, file.size(), path);
+  file.read(bytes, first.table_bytes);
+  table_reader table(checked_table(bytes, first, path), path);
+  return read_head(table);
+}
+
+std::vector<std::byte> read_whole_file(const std::string& path, const std::function<void()>& on_piece) {
+  open_file file(path);
+  std::vector<std::byte> bytes;
+  bytes.reserve(static_cast<std::size_t>(file.size()));
+  while (bytes.size() < file.size()) {
+    const std::size_t before = bytes.size();
+    file.read(bytes, std::min<std::uint64_t>(checkpoint_piece, file.size() - before));
+    if (bytes.size() == before) break;  // shorter than it was
+    on_piece();
+  }
   return bytes;
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -39,14 +40,22 @@ struct checkpoint_image {
   std::vector<checkpoint_part> parts;
 };
 
-/// Writes one, whole or not at all; returns its size and checksum. Throws configuration_error.
+/// Files are written and read in pieces of so many bytes: few enough that a slow disk (a megabyte a second) has one
+/// well before the deadlines of ranks that wait for it, enough that flushing each costs little.
+inline constexpr std::size_t checkpoint_piece = std::size_t{16} << 20;
+
+/// Writes one, whole or not at all; returns its size and checksum. Calls `on_piece` after each piece that is on the
+/// disk. Throws configuration_error.
 checkpoint_rank write_checkpoint(const std::string& path, const checkpoint_head& head,
-                                 std::span<const checkpoint_part> parts);
+                                 std::span<const checkpoint_part> parts, const std::function<void()>& on_piece);
 
 /// Checks everything that can be wrong with the bytes of a file; `name` is for the data_error that it throws.
 [[nodiscard]] checkpoint_image parse_checkpoint(std::span<const std::byte> file, const std::string& name);
 
-/// The bytes of a file. Throws data_error when it cannot be read.
-[[nodiscard]] std::vector<std::byte> read_whole_file(const std::string& path);
+/// What a file says of itself, without its parts, which may be damaged. Throws data_error.
+[[nodiscard]] checkpoint_head read_checkpoint_head(const std::string& path);
+
+/// The bytes of a file. Calls `on_piece` after each piece. Throws data_error when it cannot be read.
+[[nodiscard]] std::vector<std::byte> read_whole_file(const std::string& path, const std::function<void()>& on_piece);
 
 }  // namespace muster::inline v0::detail

@@ -17,6 +17,7 @@ usage: faults.py WHAT --program PATH --rounds N [--hosts one|each|two] [--seed S
   churn      processes join and leave again, two generations each: no memory and no files are left of them
   few        fewer are left than --min-ranks: all end with 11
   save       ranks are killed while the state is saved: what is saved is whole, and another job goes on from it
+  disk       saving and reading the state take twice as long as --timeout: nobody dies
   storm      kills and joins, one after the other, as long as the job lasts
 --store etcd starts one for the run, with a folder that outlives it; it is 77 that there is none. --store embedded is the
 one that the ranks carry themselves; rank 0 leads it at first, so that `first` kills its leader.
@@ -39,7 +40,7 @@ from ports import free_port  # noqa: E402
 from ranks import Failure, Process  # noqa: E402
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("what", choices=["kill", "first", "join", "replace", "pause", "freeze", "stop", "leave", "slow", "store", "churn", "few", "save", "storm"])
+parser.add_argument("what", choices=["kill", "first", "join", "replace", "pause", "freeze", "stop", "leave", "slow", "store", "churn", "few", "save", "disk", "storm"])
 parser.add_argument("--program", required=True)
 parser.add_argument("--rounds", type=int, default=10)
 parser.add_argument("--first", type=int, default=0)
@@ -313,15 +314,24 @@ def act_save(job):
         os.kill(victim.pid, signal.SIGKILL)
         job.nap(job.draw.choice([0, 0.01]))
     job.end_well(but=victims)
-    after = Job(job.draw, "after", 2, [*(flag.replace("FOLDER", job.folder) for flag in job.flags), "--epochs",
-                                       str(options.steps // 10 + 2)])
+    go_on_after(job, options.steps, options.steps // 10 + 2)
+
+
+def go_on_after(job, steps, epochs):
+    """Another job goes on from what this one saved."""
+    after = Job(job.draw, "after", 2, [*(flag.replace("FOLDER", job.folder) for flag in job.flags), "--epochs", str(epochs)])
     try:
         after.end_well()
         for rank in after.crew:
-            if int(rank.expect("goes").split(" ")[3]) != options.steps:
+            if int(rank.expect("goes").split(" ")[3]) != steps:
                 raise Failure(f"the job after goes on after {rank.lines}")
     finally:
         after.close()
+
+
+def act_disk(job):
+    job.end_well()
+    go_on_after(job, 20, 3)
 
 
 def has_trained(rank):
@@ -358,6 +368,7 @@ for number in range(options.first, options.first + options.rounds):
     draw = random.Random(f"{options.seed}.{number}")
     flags = {"few": ["--min-ranks", "3", "--patience", "4"],
              "save": ["--checkpoint", "FOLDER/checkpoints", "--values", "2000000", "--patience", "10"],
+             "disk": ["--checkpoint", "FOLDER/checkpoints", "--ballast", "150", "--disk", "40", "--timeout", "2", "--epochs", "2"],
              "churn": ["--epochs", "100000", "--work", "2"],
              "slow": ["--slow-ranks", "remove", "--slow-steps", "5"]}.get(options.what, ["--patience", "10"])
     job = Job(draw, number, 3, flags)

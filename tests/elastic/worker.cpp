@@ -3,14 +3,16 @@
 // it.
 //
 // usage: test_elastic_worker [--samples N] [--batch N] [--epochs N] [--values N] [--work MILLISECONDS] [--ballast MB]
-//                            [--steps] [--checkpoint FOLDER]
+//                            [--steps] [--checkpoint FOLDER] [--disk MB]
 //   --values   floats of the model, which are reduced in each step and copied to those that join
 //   --ballast  more of the state, which is copied alone
 //   --work     what each step takes beside that
 //   --checkpoint  goes on from what is saved there, and saves after each epoch: "saves PROCESS", then "saved"
+//   --disk     megabytes a second that files are written and read at
 //   --steps    says when each step is committed: "step NUMBER GENERATION RANKS NANOSECONDS"
 // It says "ready PROCESS" when it has a group, "rebuilt GENERATION RANK SIZE ORIGINS" for each, "done CHECKSUM STEPS
 // GENERATION" at the end, "ended STATUS TEXT" for other ends; "wrong TEXT" when the state is not what it must be.
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -30,6 +32,26 @@
 #include <muster/train/checkpoint.hpp>
 
 #include "elastic/numbers.hpp"
+
+namespace {
+
+double bytes_a_second = 0;  // 0: as fast as it is
+
+ssize_t take_time(ssize_t bytes) {
+  if (bytes > 0 && bytes_a_second > 0)
+    std::this_thread::sleep_for(std::chrono::duration<double>(static_cast<double>(bytes) / bytes_a_second));
+  return bytes;
+}
+
+}  // namespace
+
+// A slow disk: these stand in front of the C library's.
+extern "C" ssize_t write(int file, const void* bytes, size_t size) {
+  return take_time(::syscall(SYS_write, file, bytes, size));
+}
+extern "C" ssize_t read(int file, void* bytes, size_t size) {
+  return take_time(::syscall(SYS_read, file, bytes, size));
+}
 
 namespace {
 
@@ -55,6 +77,7 @@ words read_words(int argc, char** argv) {
     if (name == "--values") read.values = static_cast<std::size_t>(number());
     if (name == "--work") read.work = number();
     if (name == "--ballast") read.ballast = static_cast<std::size_t>(number() * 1e6);
+    if (name == "--disk") bytes_a_second = number() * 1e6;
     if (name == "--steps") read.steps = true;
     if (name == "--checkpoint" && i + 1 < argc) read.checkpoint = argv[++i];
   }

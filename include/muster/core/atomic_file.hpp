@@ -43,6 +43,9 @@ class atomic_file {
   void write(std::string_view text) { write(std::as_bytes(std::span(text))); }
   /// Bytes written so far.
   [[nodiscard]] std::uint64_t size() const noexcept { return size_; }
+  /// Has what was written so far on the disk, so that commit() has less to wait for. Throws configuration_error as
+  /// write() does.
+  void flush_to_disk();
   /// Makes it the file at `path`. Throws configuration_error, and leaves `path` as it was, when that fails.
   void commit();
 
