@@ -184,6 +184,25 @@ TEST_CASE("the last checkpoints and the best one stay") {
   CHECK(files_in(folder / "store").size() == 9);  // three of two ranks and what is replicated
 }
 
+TEST_CASE("a save reads of the checkpoints before no more than their heads") {
+  const auto bytes_read = [] {
+    std::ifstream io("/proc/self/io");
+    std::string name;
+    std::uint64_t bytes = 0;
+    io >> name >> bytes;
+    REQUIRE(name == "rchar:");
+    return bytes;
+  };
+  const temporary_folder folder;
+  test::run_ranks(1, [&](muster::group& world) {
+    training job(200, 100000);
+    for (int k = 0; k < 3; ++k) save(muster::checkpoint(folder / "store", {.keep = 5}), world, job.state, 0.5);
+    const auto before = bytes_read();
+    save(muster::checkpoint(folder / "store", {.keep = 5}), world, job.state, 0.4);
+    CHECK(bytes_read() - before < 100000);
+  });
+}
+
 TEST_CASE("what is torn, damaged or of something else is refused, and the one before it used") {
   const temporary_folder folder;
   const std::string where = folder / "store";
@@ -225,6 +244,16 @@ TEST_CASE("what is torn, damaged or of something else is refused, and the one be
     overwrite(newest, good);
     look([](training& job, bool there) { require(there && job.state.steps() == 5, "the newest"); });
   }
+  // One that is whole in itself, of another save.
+  const auto of_rank = files_in(where, ".rank-1");
+  const std::string good = content_of(of_rank.back());
+  overwrite(of_rank.back(), content_of(of_rank.front()));
+  REQUIRE(content_of(of_rank.back()).size() == good.size());
+  look([](training& job, bool there) { require(there && job.state.steps() == 3, "the one before another's file"); });
+  for (const auto& path : of_rank) std::filesystem::remove(path);
+  look([](training& job, bool there) {
+    require(!there && job.loader.cursor().position == 0, "nothing was moved by those that lack a file");
+  });
   for (const auto& state : files_in(where, ".state")) overwrite(state, "nothing of the kind");
   look([](training&, bool there) { require(!there, "none at all"); });
   test::run_ranks(1, [&](muster::group& world) {
