@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <mutex>
 #include <numeric>
+#include <thread>
 
 #include <muster/core/error.hpp>
 #include <muster/core/random.hpp>
@@ -40,6 +41,45 @@ struct parts_of_some_size {
   std::vector<std::uint64_t> small;
   std::string text;
   int own = 0;
+};
+
+// A transport that damages a byte of the first large message that it receives.
+class damaging_transport final : public muster::request_owner {
+ public:
+  explicit damaging_transport(std::unique_ptr<muster::any_transport> inner) : inner_(std::move(inner)) {}
+  damaging_transport(damaging_transport&&) = delete;
+
+  [[nodiscard]] int rank() const { return inner_->rank(); }
+  [[nodiscard]] int size() const { return inner_->size(); }
+  [[nodiscard]] muster::transport_abilities abilities() const { return inner_->abilities(); }
+  [[nodiscard]] std::pmr::memory_resource* memory() const { return inner_->memory(); }
+  [[nodiscard]] bool crowded() const { return inner_->crowded(); }
+  [[nodiscard]] bool must_yield() const { return inner_->must_yield(); }
+  void send(muster::request& r) { inner_->send(r); }
+  void receive(muster::request& r) {
+    if (!damaged_ && r.bytes > 4096) watched_ = &r;
+    inner_->receive(r);
+  }
+  bool native(const muster::native_call&, muster::request&) { return false; }
+  bool test(muster::request& r) {
+    if (!inner_->test(r)) return false;
+    if (&r == watched_ && !std::exchange(damaged_, true)) r.data[r.bytes / 2] ^= std::byte{1};
+    return true;
+  }
+  void cancel(muster::request& r) noexcept override {
+    if (r.owner != nullptr && r.owner != this) r.owner->cancel(r);
+  }
+  void notify(int peer, const muster::notice& message) { inner_->notify(peer, message); }
+  bool poll(muster::notice& message) { return inner_->poll(message); }
+  void pause(muster::clock::time_point until) { inner_->pause(until); }
+  [[nodiscard]] std::unique_ptr<damaging_transport> subgroup(std::span<const int> members, std::uint64_t id) {
+    return std::make_unique<damaging_transport>(inner_->subgroup(members, id));
+  }
+
+ private:
+  std::unique_ptr<muster::any_transport> inner_;
+  muster::request* watched_ = nullptr;
+  bool damaged_ = false;
 };
 
 void go_to(muster::state& of, std::uint64_t steps) { of.move_to({.steps = steps}); }
@@ -103,6 +143,32 @@ TEST_CASE("replicas at one position that differ get the state that most of them 
     if (done.copied != (world.rank() == odd)) throw muster::mismatch_error("the wrong rank copied");
     if (owned.large != parts_of_some_size(1).large) throw muster::mismatch_error("the replicas still differ");
   });
+}
+
+TEST_CASE("a state that was damaged on its way is refused, and that of before stays") {
+  test::connections all(test::fabric::local, 2);
+  std::exception_ptr refused;
+  const auto become = [&](int rank) {
+    muster::group world(
+        std::make_unique<muster::any_transport>(std::make_unique<damaging_transport>(all.connect(rank))));
+    parts_of_some_size owned(rank == 0 ? 1 : 99);
+    muster::state state{owned};
+    go_to(state, rank == 0 ? 3 : 0);
+    try {
+      (void)muster::detail::transfer_state(world, state, {.may_hold = rank == 0});
+    } catch (const muster::error&) {
+      refused = std::current_exception();  // by the only one that receives
+    }
+    return owned.large == parts_of_some_size(rank == 0 ? 1 : 99).large && state.steps() == (rank == 0 ? 3 : 0);
+  };
+  bool holder_stays = false;
+  std::thread holder([&] { holder_stays = become(0); });
+  const bool other_stays = become(1);
+  holder.join();
+  REQUIRE(refused);
+  CHECK_THAT(muster::describe(refused), Catch::Matchers::Contains("its digest is another"));
+  CHECK(holder_stays);
+  CHECK(other_stays);
 }
 
 TEST_CASE("what one that followed has already does not travel") {

@@ -188,6 +188,34 @@ TEST_CASE("local SGD with a period of one averages every step, and with more let
   CHECK(distance(seldom.front(), weights.front()) < 0.2);
 }
 
+TEST_CASE("local SGD weighs a rank by all samples since the last average, not by those of the last step") {
+  test::run_ranks(2, [](muster::group& world) {
+    heap memory;
+    muster::arena arena(memory, {{"w", {3}}});
+    muster::gradient_sync sync(arena, {.mode = {.what = muster::sync_mode::kind::local_sgd, .period = 2}});
+    muster::sgd optimizer(arena, {});
+    muster::state state{arena, optimizer};
+    auto session = muster::fixed_session(world);
+    const std::uint64_t first[] = {3, 1};  // samples of the first of two steps; of the second, one
+    const float slope[] = {1, 4};
+    const auto rank = static_cast<std::size_t>(world.rank());
+    const auto train = [&](muster::step& step) {
+      auto backward = sync.begin(step.group());
+      const std::uint64_t samples = step.number() == 0 ? first[rank] : 1;
+      backward.add_samples(samples);
+      std::ranges::fill(backward.gradient(0), slope[rank] * static_cast<float>(samples));
+      backward.ready(0);
+      backward.wait();
+      optimizer.apply(1.0);
+      sync.end(step.group());
+    };
+    while (session.run(state, train, {.steps = 2})) {
+    }
+    // Two steps down the slope at each rank; four samples of the one, two of the other.
+    require(std::abs(arena.parameter(0)[1] - (4 * -2.0f + 2 * -8.0f) / 6) < 1e-5f, "the mean over all samples");
+  });
+}
+
 TEST_CASE("gossip trains to where exact averaging does, on any graph") {
   const auto exact = at_all_ranks(4, {}, 0.0f, 12);
   for (const auto graph : graphs) {
