@@ -194,6 +194,10 @@ checkpoint::checkpoint(std::string folder, const checkpoint_options& options)
   }
   std::error_code trouble;
   std::filesystem::create_directories(folder_, trouble);
+  if (trouble) {
+    throw configuration_error("cannot make the folder of checkpoints '" + folder_ + "' (" + trouble.message() +
+                              "); choose one in a folder that may be written");
+  }
   require_writable(folder_ + "/step");
 }
 
