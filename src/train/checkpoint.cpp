@@ -343,7 +343,10 @@ std::string checkpoint::read_one(group& ranks, state& of, std::uint64_t steps, s
   std::uint64_t size = to.file.size();
   broadcast(ranks, std::span(&size, 1), 0);
   to.file.resize(static_cast<std::size_t>(size));
-  if (size > 0) broadcast(ranks, detail::octets(to.file), 0);
+  for (std::size_t at = 0; at < to.file.size(); at += detail::checkpoint_piece) {  // a deadline is for one
+    const auto left = std::span(to.file).subspan(at);
+    broadcast(ranks, detail::octets(left.first(std::min(left.size(), detail::checkpoint_piece))), 0);
+  }
 
   const auto& parts = std::as_const(of).parts();
   return first_problem(ranks, [&](const auto& on_piece) {

@@ -46,8 +46,8 @@ class checkpoint {
   /// configuration_error, at all ranks, when one of them cannot write; the checkpoints before stay then.
   void save(session& by, state& of, double metric = std::numeric_limits<double>::quiet_NaN());
 
-  /// Before the first step: goes to the newest checkpoint that is whole and of such a state. True when the state is
-  /// past its first step then; nothing has changed when the folder has none at all. A checkpoint that is torn, damaged
+  /// Before the first step: goes to the newest checkpoint that is whole and of such a state. True when the state has
+  /// steps behind it then; nothing has changed when the folder has none at all. A checkpoint that is torn, damaged
   /// or of something else is logged with what is wrong with it and left out; when no other is left, throws data_error
   /// with that, and nothing has changed. In a world of as many ranks as saved it all is bit for bit as it was; in
   /// another, rank-local parts stay as they are, and the cursor sees to it that the data goes on at its place. Takes
