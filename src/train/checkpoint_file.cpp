@@ -164,7 +164,7 @@ checkpoint_rank write_checkpoint(const std::string& path, const checkpoint_head&
 
 namespace {
 
-[[noreturn]] void refuse(const std::string& name, std::size_t offset, const std::string& text) {
+[[noreturn]] void refuse_file(const std::string& name, std::size_t offset, const std::string& text) {
   throw data_error({.file = name, .offset = offset}, text);
 }
 
@@ -174,35 +174,35 @@ fixed_head parse_fixed_head(std::span<const std::byte> begin, std::uint64_t size
   const std::size_t there = std::min(begin.size(), sizeof first);
   if (there > 0) std::memcpy(&first, begin.data(), there);
   if (there < checkpoint_magic.size() || first.magic != checkpoint_magic) {
-    refuse(name, 0, "this is no checkpoint (it does not begin as one); look whether the folder is the right one");
+    refuse_file(name, 0, "this is no checkpoint (it does not begin as one); look whether the folder is the right one");
   }
   const std::string torn = "this checkpoint is cut off (it has " + std::to_string(size) + " bytes";
-  if (there < sizeof first) refuse(name, there, torn + ", less than its head); use another one");
+  if (there < sizeof first) refuse_file(name, there, torn + ", less than its head); use another one");
   if (first.order != byte_order) {
-    refuse(name, 12,
-           "this checkpoint cannot be read (it is of a machine of another byte order); use one of this kind of "
-           "machine");
+    refuse_file(name, 12,
+                "this checkpoint cannot be read (it is of a machine of another byte order); use one of this kind of "
+                "machine");
   }
   if (first.version != current_version) {
-    refuse(name, 8,
-           "this checkpoint cannot be read (it is of version " + std::to_string(first.version) +
-               ", and this muster knows version " + std::to_string(current_version) +
-               "); use the muster it was written with");
+    refuse_file(name, 8,
+                "this checkpoint cannot be read (it is of version " + std::to_string(first.version) +
+                    ", and this muster knows version " + std::to_string(current_version) +
+                    "); use the muster it was written with");
   }
   if (first.head_crc != crc_of(first))
-    refuse(name, 0, "this checkpoint is damaged (the checksum of its head is wrong); use another one");
+    refuse_file(name, 0, "this checkpoint is damaged (the checksum of its head is wrong); use another one");
   if (first.file_bytes != size)
-    refuse(name, static_cast<std::size_t>(size),
-           torn + " of " + std::to_string(first.file_bytes) + "); use another one");
+    refuse_file(name, static_cast<std::size_t>(size),
+                torn + " of " + std::to_string(first.file_bytes) + "); use another one");
   if (first.table_bytes > size - sizeof first)
-    refuse(name, sizeof first, "this checkpoint is damaged (its table is longer than the file); use another one");
+    refuse_file(name, sizeof first, "this checkpoint is damaged (its table is longer than the file); use another one");
   return first;
 }
 
 std::span<const std::byte> checked_table(std::span<const std::byte> bytes, const fixed_head& first,
                                          const std::string& name) {
   if (bytes.size() != first.table_bytes || first.table_crc != crc32c(bytes))
-    refuse(name, sizeof first, "this checkpoint is damaged (the checksum of its table is wrong); use another one");
+    refuse_file(name, sizeof first, "this checkpoint is damaged (the checksum of its table is wrong); use another one");
   return bytes;
 }
 
@@ -231,7 +231,7 @@ checkpoint_image parse_checkpoint(std::span<const std::byte> file, const std::st
   const auto require_zeros = [&](std::size_t begin) {  // what lies between parts has no checksum
     const auto gap = file.subspan(begin, std::min(round_up(begin, alignment) - begin, file.size() - begin));
     if (std::ranges::any_of(gap, [](std::byte byte) { return byte != std::byte{0}; }))
-      refuse(name, begin, "this checkpoint is damaged (there is something between its parts); use another one");
+      refuse_file(name, begin, "this checkpoint is damaged (there is something between its parts); use another one");
   };
   require_zeros(sizeof first + table_bytes.size());
 
@@ -245,27 +245,28 @@ checkpoint_image parse_checkpoint(std::span<const std::byte> file, const std::st
     const auto bytes = table.get<std::uint64_t>();
     const auto crc = table.get<std::uint32_t>();
     if (at > file.size() || bytes > file.size() - at)
-      refuse(name, at,
-             "this checkpoint is damaged (part '" + part.name + "' is longer than the file); use another one");
+      refuse_file(name, at,
+                  "this checkpoint is damaged (part '" + part.name + "' is longer than the file); use another one");
     part.bytes = file.subspan(at, static_cast<std::size_t>(bytes));
     if (crc32c(part.bytes) != crc)
-      refuse(name, at,
-             "this checkpoint is damaged (the checksum of part '" + part.name + "' is wrong); use another one");
+      refuse_file(name, at,
+                  "this checkpoint is damaged (the checksum of part '" + part.name + "' is wrong); use another one");
     require_zeros(at + part.bytes.size());
     at += round_up(part.bytes.size(), alignment);
     image.parts.push_back(std::move(part));
   }
   table.end();
-  if (at != file.size()) refuse(name, at, "this checkpoint is damaged (something follows its parts); use another one");
+  if (at != file.size())
+    refuse_file(name, at, "this checkpoint is damaged (something follows its parts); use another one");
   return image;
 }
 
 namespace {
 
 /// A file that is read from its begin on.
-class open_file {
+class checkpoint_reader {
  public:
-  explicit open_file(const std::string& path) : path_(path), file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+  explicit checkpoint_reader(const std::string& path) : path_(path), file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
     struct stat status {};
     if (file_.get() < 0 || ::fstat(file_.get(), &status) != 0) fail();
     size_ = static_cast<std::uint64_t>(status.st_size);
@@ -298,7 +299,7 @@ class open_file {
 }  // namespace
 
 checkpoint_head read_checkpoint_head(const std::string& path) {
-  open_file file(path);
+  checkpoint_reader file(path);
   std::vector<std::byte> begin, bytes;
   file.read(begin, sizeof(fixed_head));
   const fixed_head first = parse_fixed_head(begin, file.size(), path);
@@ -308,7 +309,7 @@ checkpoint_head read_checkpoint_head(const std::string& path) {
 }
 
 std::vector<std::byte> read_whole_file(const std::string& path, const std::function<void()>& on_piece) {
-  open_file file(path);
+  checkpoint_reader file(path);
   std::vector<std::byte> bytes;
   bytes.reserve(static_cast<std::size_t>(file.size()));
   while (bytes.size() < file.size()) {
