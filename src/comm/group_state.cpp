@@ -15,6 +15,7 @@ namespace {
 // core: then each turn offers it.
 constexpr std::chrono::microseconds spin_time{150};
 constexpr int spins_by_the_clock = 64;
+constexpr int moves_by_the_clock = 4;  // a look costs some 30 ns, and so small collectives get by without one
 constexpr int yields = 16;
 constexpr int quick_turns = 256;  // before a call is made into one that can wait
 
@@ -273,9 +274,11 @@ bool group_state::stall::spin(bool crowded) {
 
 bool group_state::wait(operation_state& op, clock::time_point limit) {
   stall stalled;
+  unsigned moves = 0;
   while (!op.done) {
     if (progress()) {  // where one message came the next may be close
       stalled = {};
+      if (++moves % moves_by_the_clock == 0 && !op.done && check_deadline() >= limit) return op.done;
     } else if (stalled.spin(crowded)) {
       if (crowded && transport->must_yield()) sched_yield();
     } else if (stalled.yields < yields) {
@@ -295,11 +298,9 @@ bool group_state::wait(operation_state& op, clock::time_point limit) {
 // One turn of a wait that takes longer: news, deadlines, and then sleep. False when the limit is reached.
 bool group_state::rest(clock::time_point limit, stall& stalled) {
   poll_notices();
-  if (head_ == nullptr) return true;  // a notice has ended all
-  start_clock(*head_);
-  const auto now = clock::now();
+  const auto now = check_deadline();
+  if (head_ == nullptr) return true;  // a notice or the deadline has ended all
   if (now >= limit) return false;
-  if (now >= head_->deadline) time_out(*head_);
   if (now >= stalled.inquiry) tell_position(*head_);
   if (now >= stalled.inquiry || stalled.inquiry == clock::time_point::max()) {
     stalled.pause = stalled.pause == seconds(0) ? std::min(first_inquiry, seconds(head_->timeout_seconds / 4))
@@ -310,19 +311,17 @@ bool group_state::rest(clock::time_point limit, stall& stalled) {
   return true;
 }
 
-void group_state::check_deadline() noexcept {
-  if (head_ == nullptr || !head_->begun) return;
-  start_clock(*head_);
-  if (clock::now() < head_->deadline) return;
+clock::time_point group_state::check_deadline() noexcept {
+  const auto now = clock::now();
+  if (head_ == nullptr || !head_->begun) return now;
+  if (head_->deadline == clock::time_point::max()) head_->deadline = deadline_after(seconds(head_->timeout_seconds));
+  if (now < head_->deadline) return now;
   try {
     time_out(*head_);
   } catch (...) {
     fail(std::current_exception());
   }
-}
-
-void group_state::start_clock(operation_state& op) {
-  if (op.deadline == clock::time_point::max()) op.deadline = deadline_after(seconds(op.timeout_seconds));
+  return now;
 }
 
 void group_state::drain(operation_state& op) noexcept { wait(op, clock::time_point::max()); }

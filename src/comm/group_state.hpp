@@ -37,7 +37,7 @@ class operation_state {
   bool begun = false;
   bool done = false;
   std::exception_ptr failure;
-  // From its first wait on: what is done at once does not ask for the time.
+  // From the first look at the clock on: what is done at once does not ask for the time.
   clock::time_point deadline = clock::time_point::max();
   double timeout_seconds = 0;
   bool timed = false;  // somebody wants to know:
@@ -78,8 +78,9 @@ class group_state {
   /// Until it is done (true) or the limit is reached (false). Does not throw what the operation failed with.
   bool wait(operation_state& op, clock::time_point limit);
   void drain(operation_state& op) noexcept;
-  /// Fails the group when its first call is past its deadline: for those who only ever test.
-  void check_deadline() noexcept;
+  /// Fails the group when its first call is past its deadline, whose clock starts with the first look. Returns the
+  /// time.
+  clock::time_point check_deadline() noexcept;
 
   // The end.
   void poll_notices() noexcept;
@@ -130,7 +131,6 @@ class group_state {
   void become_threaded() noexcept;
   void drive(const std::stop_token& stop);
   bool rest(clock::time_point limit, stall& stalled);
-  void start_clock(operation_state& op);
   void begin(operation_state& op);
   bool begin_native(operation_state& op);
   void append(operation_state& op) noexcept;

@@ -23,7 +23,7 @@ class group_state;
 struct options {
   /// Which algorithm; `automatic` leaves it to the group's choice.
   algorithm how = algorithm::automatic;
-  /// Deadline of this call, from when it starts (earlier calls of the group are done); 0 means the group's.
+  /// Deadline, from this rank's first wait or test (or its progress thread's) after earlier calls; 0 means the group's.
   seconds timeout{0};
 };
 

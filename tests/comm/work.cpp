@@ -1,0 +1,84 @@
+// Waiting for a collective: limits and deadlines.
+#include <muster/comm/work.hpp>
+
+#include <atomic>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include <muster/comm/collectives/allreduce.hpp>
+#include <muster/comm/collectives/barrier.hpp>
+#include <muster/core/error.hpp>
+#include "catch.hpp"
+#include "comm/ranks.hpp"
+
+namespace {
+
+// Rank 0 of many. Every message is done at its third test: one when it is awaited and one a turn, so that each turn of
+// a wait moves something, and one message only.
+class always_moving final : public muster::request_owner {
+ public:
+  explicit always_moving(int size) : size_(size) {}
+  always_moving(always_moving&&) = delete;
+  [[nodiscard]] int rank() const { return 0; }
+  [[nodiscard]] int size() const { return size_; }
+  [[nodiscard]] muster::transport_abilities abilities() const { return {.name = "always moving", .costs = {}}; }
+  [[nodiscard]] std::pmr::memory_resource* memory() const { return nullptr; }
+  [[nodiscard]] bool crowded() const { return false; }
+  [[nodiscard]] bool must_yield() const { return false; }
+  void send(muster::request& r) { r.owner = this; }
+  void receive(muster::request& r) { r.owner = this; }
+  bool native(const muster::native_call&, muster::request&) { return false; }
+  bool test(muster::request& r) {
+    if (r.owner != nullptr && ++tests_ % 3 == 0) r.owner = nullptr;
+    return r.owner == nullptr;
+  }
+  void cancel(muster::request& r) noexcept override { r.owner = nullptr; }
+  void notify(int, const muster::notice&) {}
+  bool poll(muster::notice&) { return false; }
+  void pause(muster::clock::time_point) { throw std::runtime_error("a turn moved nothing"); }
+  [[nodiscard]] std::unique_ptr<always_moving> subgroup(std::span<const int>, std::uint64_t) { return nullptr; }
+
+ private:
+  int size_;
+  std::uint64_t tests_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("limits and deadlines hold while every turn moves something") {
+  constexpr int ranks = 4096;  // as many turns twice, in a ring
+  muster::group world(std::make_unique<muster::any_transport>(std::make_unique<always_moving>(ranks)));
+  std::vector<float> data(ranks);
+  auto work = muster::allreduce_async(world, data, muster::sum, {.how = muster::algorithm::ring});
+  CHECK_FALSE(work.wait_for(muster::seconds(0)));
+  work.wait();
+  CHECK_THROWS_AS(
+      muster::allreduce(world, data, muster::sum, {.how = muster::algorithm::ring, .timeout = muster::seconds(1e-9)}),
+      muster::timeout_error);
+}
+
+TEST_CASE("the progress thread ends a collective at its deadline, whatever this rank does meanwhile") {
+  const auto over = GENERATE(from_range(test::fabrics()));
+  std::atomic<bool> ended{false};
+  const auto thrown = test::outcomes(over, 2,
+                                     [&](muster::group& world) {
+                                       if (world.rank() == 1) return ended.wait(false);  // never comes
+                                       const std::shared_ptr<void> at_the_end(nullptr, [&](void*) {
+                                         ended = true;
+                                         ended.notify_all();
+                                       });
+                                       const auto work =
+                                           muster::barrier_async(world, {.timeout = muster::seconds(0.05)});
+                                       const auto until = muster::deadline_after(muster::seconds(30));
+                                       while (!world.failed()) {
+                                         if (muster::clock::now() >= until)
+                                           throw std::runtime_error("the deadline has passed unnoticed");
+                                         std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                                       }
+                                       muster::barrier(world);
+                                     },
+                                     {.progress_thread = true});
+  REQUIRE(thrown[0]);
+  CHECK_THAT(muster::describe(thrown[0]), contains("did not finish in 0.05 s"));
+}
