@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <deque>
+#include <future>
 #include <map>
 #include <thread>
 
@@ -78,6 +80,13 @@ class impostor {
     over.write_exactly(tcp::encode(head), until());
     over.write_exactly(payload, until());
   }
+  /// The answer to an announcement.
+  void hear_clear() {
+    tcp::frame_header bytes;
+    stream.read_exactly(bytes, until());
+    tcp::frame head;
+    require(tcp::decode(bytes, head) == tcp::frame_fault::none && head.kind == tcp::frame_kind::clear, "it is cleared");
+  }
   static muster::clock::time_point until() { return muster::deadline_after(patience); }
 
   tcp::tcp_socket control;
@@ -108,7 +117,8 @@ class impostor {
 };
 
 /// What rank 0 hears of rank 1 after it did that.
-std::string heard_after(const std::function<void(impostor&)>& deed, const tcp::tcp_plan& plan = test::tcp_job::busy_plan()) {
+std::string heard_after(const std::function<void(impostor&)>& deed,
+                        const tcp::tcp_plan& plan = test::tcp_job::busy_plan()) {
   test::tcp_job job(2, plan);
   std::unique_ptr<impostor> other;
   std::thread side([&] { other = std::make_unique<impostor>(job.cards()); });
@@ -121,7 +131,7 @@ std::string heard_after(const std::function<void(impostor&)>& deed, const tcp::t
   r.peer = 1;
   r.tag = 7;
   mine->receive(r);
-  deed(*other);
+  auto done = std::async(std::launch::async, [&] { deed(*other); });
   const auto until = muster::deadline_after(patience);
   muster::notice message;
   while (!mine->poll(message)) {
@@ -131,8 +141,56 @@ std::string heard_after(const std::function<void(impostor&)>& deed, const tcp::t
   }
   require(message.what == muster::notice::kind::gone && message.origin == 1, "it says that rank 1 is gone");
   r.owner->cancel(r);
+  done.get();
   return message.text;
 }
+
+/// A message of bytes that are all `value`, or room for one.
+struct parcel {
+  parcel(std::size_t bytes, std::uint8_t value) : data(bytes, value) {
+    r.data = reinterpret_cast<std::byte*>(data.data());
+    r.bytes = bytes;
+  }
+  /// As part of that collective.
+  parcel(std::size_t bytes, std::uint8_t value, std::uint64_t sequence) : parcel(bytes, value) {
+    r.mark.kind = muster::collective::broadcast;
+    r.mark.sequence = sequence;
+  }
+  parcel& with(int peer, std::uint32_t tag) {
+    r.peer = peer;
+    r.tag = tag;
+    return *this;
+  }
+  void finish(muster::any_transport& over) {
+    const auto until = muster::deadline_after(patience);
+    while (!over.test(r)) {
+      require(muster::clock::now() < until, "a message comes to its end");
+      over.pause(muster::deadline_after(0.01s));
+    }
+  }
+  [[nodiscard]] bool is_all(std::uint8_t value) const {
+    return std::all_of(data.begin(), data.end(), [value](auto b) { return b == value; });
+  }
+
+  std::vector<std::uint8_t> data;
+  muster::request r;
+};
+
+/// Ranks as threads that tell each other something beside what is tested.
+class flag {
+ public:
+  void raise() { raised_ = true; }
+  void wait() const {
+    const auto until = muster::deadline_after(2 * patience);
+    while (!raised_) {
+      require(muster::clock::now() < until, "another rank comes to where it says so");
+      std::this_thread::sleep_for(1ms);
+    }
+  }
+
+ private:
+  std::atomic<bool> raised_{false};
+};
 
 tcp::frame message_of(std::uint64_t bytes) {
   tcp::frame head;
@@ -237,6 +295,118 @@ TEST_CASE("collectives do not wait behind tagged messages that nobody takes", "[
     }
     muster::barrier(world);
   });
+}
+
+// A rank waits for what lies behind: it puts aside what its peer may send unasked, and the rest stays with the peer.
+TEST_CASE("what is put aside of collectives that a rank has not come to is limited", "[tcp]") {
+  auto plan = test::tcp_job::busy_plan();
+  plan.limits.credit = 400'000;
+  plan.limits.part = 10'000;
+  plan.streams = GENERATE(1, 2, 3);
+  const std::size_t bytes = GENERATE(0, 1000, 90'000, 1'000'000);
+  constexpr std::size_t count = 2000;
+  const std::size_t messages = bytes < 10'000 ? count : 40;
+  flag behind_has_come, counted;
+  run(plan, 2, [&](muster::group& world, tcp::tcp_mesh&) {
+    auto& over = world.transport();
+    std::deque<parcel> all;
+    for (std::size_t i = 0; i < messages; ++i)
+      all.emplace_back(bytes, world.rank() == 0 ? static_cast<std::uint8_t>(i) : 0, i).with(1 - world.rank(), 0);
+    parcel behind(8, 1);
+    behind.with(1 - world.rank(), 5);
+    if (world.rank() == 0) {
+      for (auto& one : all) over.send(one.r);
+      over.send(behind.r);
+      behind.finish(over);
+      behind_has_come.wait();
+      const auto gone = static_cast<std::size_t>(
+          std::count_if(all.begin(), all.end(), [&](parcel& one) { return over.test(one.r); }));
+      counted.raise();
+      require(gone * (bytes + 256) <= 400'000, "no more than the credit has gone: " + std::to_string(gone));
+      for (auto& one : all) one.finish(over);
+    } else {
+      over.receive(behind.r);
+      behind.finish(over);
+      behind_has_come.raise();
+      counted.wait();
+      for (auto& one : all) over.receive(one.r);
+      for (std::size_t i = 0; i < messages; ++i) {
+        all[i].finish(over);
+        require(all[i].is_all(static_cast<std::uint8_t>(i)), "message " + std::to_string(i) + " in its order");
+      }
+    }
+    muster::barrier(world);
+  });
+}
+
+// What lay unread in it may be sent anew: an eager message ends for its sender though nobody waits for it.
+TEST_CASE("a group that is closed gives back the credit of what it had not taken", "[tcp]") {
+  auto plan = test::tcp_job::busy_plan();
+  plan.limits.credit = 40'000;
+  flag done;
+  run(plan, 2, [&](muster::group& world, tcp::tcp_mesh&) {
+    auto& over = world.transport();
+    parcel last(20'000, 3);
+    last.with(1 - world.rank(), 5);
+    {
+      auto twin = world.duplicate();
+      if (world.rank() == 0) {
+        parcel left(30'000, 2);
+        twin.transport().send(left.with(1, 5).r);
+        left.finish(twin.transport());
+      }
+      muster::barrier(world);  // behind it: it is put aside
+    }
+    for (int i = 0; i < 2; ++i) muster::barrier(world);  // there and back
+    if (world.rank() == 0) {
+      over.send(last.r);
+      last.finish(over);
+      done.raise();
+    } else {
+      done.wait();
+      over.receive(last.r);
+      last.finish(over);
+      require(last.is_all(3), "its content");
+    }
+    muster::barrier(world);
+  });
+}
+
+TEST_CASE("a large message for a group that its receiver has closed ends for its sender", "[tcp]") {
+  const bool comes_late = GENERATE(false, true);
+  flag closed;
+  run(test::tcp_job::busy_plan(), 2, [&](muster::group& world, tcp::tcp_mesh&) {
+    auto twin = std::make_unique<muster::group>(world.duplicate());
+    if (world.rank() == 0) {
+      parcel large(10'000'000, 1, 0);
+      if (comes_late) closed.wait();
+      twin->transport().send(large.with(1, 0).r);
+      (void)twin->transport().test(large.r);
+      muster::barrier(world);
+      large.finish(twin->transport());
+    } else if (comes_late) {
+      twin.reset();
+      closed.raise();
+      muster::barrier(world);
+    } else {
+      muster::barrier(world);
+      twin.reset();
+    }
+    muster::barrier(world);
+  });
+}
+
+TEST_CASE("groups that were closed long ago are forgotten", "[tcp]") {
+  tcp::tcp_inbox inbox(1);
+  constexpr std::uint64_t many = 5000;
+  for (std::uint64_t generation = 0; generation < many; ++generation) {
+    tcp::tcp_channel group(generation, {0}, 0, 1);
+    inbox.open(group);
+    inbox.close(group);
+  }
+  CHECK(inbox.is_closed(many - 1));
+  CHECK(inbox.is_closed(many - 1000));
+  CHECK_FALSE(inbox.is_closed(0));
 }
 
 TEST_CASE("ranks with different tokens do not come together, and the error says what was seen", "[tcp]") {
@@ -382,6 +552,34 @@ TEST_CASE("a peer that breaks the rules is lost, and the notice says what was se
          head.set_number(1);
          other.send(other.stream, head);
        }},
+      {"more than it has credit for",
+       [](impostor& other) {
+         auto head = message_of(tcp::largest_message);  // nobody waits for a message with this tag
+         head.tag = 8;
+         other.send(other.stream, head);
+       }},
+      {"more than it has credit for",
+       [](impostor& other) {
+         auto head = message_of(1 << 20);
+         const std::vector<std::byte> some(1 << 20);
+         try {
+           for (head.tag = 0; head.sequence < 4; ++head.sequence) other.send(other.stream, head, some);
+         } catch (const tcp::socket_error&) {  // it is lost before the last has gone
+         }
+       }},
+      {"parts of a message",
+       [](impostor& other) {
+         auto head = message_of(100000);
+         head.kind = tcp::frame_kind::announce;
+         head.bytes = 0;
+         other.send(other.stream, head);
+         other.hear_clear();
+         head = message_of(200000);  // more than was announced
+         head.kind = tcp::frame_kind::body;
+         head.sequence = 1;
+         head.set_number(0);
+         other.send(other.stream, head);
+       }},
       {"frame of control among data",
        [](impostor& other) {
          auto head = message_of(0);
@@ -418,7 +616,9 @@ TEST_CASE("a peer that takes nothing for long is waited for as long as the call 
 }
 
 TEST_CASE("a send that is taken back in its middle ends for its receiver", "[tcp]") {
-  run(test::tcp_job::busy_plan(), 2, [](muster::group& world, tcp::tcp_mesh&) {
+  auto plan = test::tcp_job::busy_plan();
+  plan.limits.credit = 100'000'000;
+  run(plan, 2, [](muster::group& world, tcp::tcp_mesh&) {
     auto& over = world.transport();
     const auto finish = [&](muster::request& r) {
       const auto until = muster::deadline_after(patience);

@@ -15,8 +15,8 @@ using namespace muster::detail;  // NOLINT: this is about nothing else
 namespace {
 
 frame random_frame(muster::random_stream& random) {
-  constexpr frame_kind kinds[] = {frame_kind::message, frame_kind::announce, frame_kind::clear,  frame_kind::body,
-                                  frame_kind::credit,  frame_kind::goodbye,  frame_kind::beat,   frame_kind::notice,
+  constexpr frame_kind kinds[] = {frame_kind::message, frame_kind::announce, frame_kind::clear, frame_kind::body,
+                                  frame_kind::credit,  frame_kind::goodbye,  frame_kind::beat,  frame_kind::notice,
                                   frame_kind::leave,   frame_kind::suspect};
   frame made;
   made.kind = kinds[random.below(std::size(kinds))];
@@ -32,15 +32,12 @@ frame random_frame(muster::random_stream& random) {
   made.mark.how = muster::algorithm::ring;
   switch (made.kind) {
     case frame_kind::message:
+    case frame_kind::body:
       made.total = random.below(2) * random.below(largest_message);
       made.bytes = made.total == 0 ? 0 : 1 + random.below(made.total);
       break;
     case frame_kind::announce:
-      made.tag += 1;
       made.total = random.below(largest_message);
-      break;
-    case frame_kind::body:
-      made.total = made.bytes = random.below(largest_message);
       break;
     default:
       if (made.kind >= frame_kind::beat) made.total = made.bytes = random.below(largest_control_payload + 1);

@@ -9,7 +9,7 @@ namespace muster::inline v0::detail {
 namespace {
 
 constexpr std::uint16_t magic = 0x6d7e;  // "~m"
-constexpr std::uint8_t version = 1;
+constexpr std::uint8_t version = 2;
 
 // magic 2, version 1, kind 1, tag 4, checksum 4, sequence 4, generation 8, bytes 6, lead 1, flags 1, total 8, stamp:
 // sequence 8, count 8, root 4, kind, type, op, how 4
@@ -42,11 +42,10 @@ bool lengths_fit(const frame& f) noexcept {
   if (is_control(f.kind)) return f.bytes <= largest_control_payload && f.total == f.bytes;
   switch (f.kind) {
     case frame_kind::message:
-      return f.total <= largest_message && f.bytes <= f.total && (f.bytes > 0 || f.total == 0);
     case frame_kind::body:
-      return f.total <= largest_message && f.bytes == f.total;
+      return f.total <= largest_message && f.bytes <= f.total && (f.bytes > 0 || f.total == 0);
     case frame_kind::announce:
-      return f.total <= largest_message && f.bytes == 0 && f.tag != 0;
+      return f.total <= largest_message && f.bytes == 0;
     default:
       return f.bytes == 0 && f.total == 0;
   }

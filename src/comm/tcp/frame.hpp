@@ -14,10 +14,10 @@ namespace muster::inline v0::detail {
 enum class frame_kind : std::uint8_t {
   // On the streams of data.
   message = 1,   ///< a message of `total` bytes, or a part of it: `bytes` of it follow
-  announce = 2,  ///< a tagged message of `total` bytes waits at its sender under `number`
-  clear = 3,     ///< the message `number` that was announced has a receive: let it come
-  body = 4,      ///< the message `number`, which was cleared: all its bytes follow
-  credit = 5,    ///< `number` bytes of tagged messages were taken; as many more may come
+  announce = 2,  ///< a message of `total` bytes waits at its sender, under this frame's `sequence`
+  clear = 3,     ///< the message that was announced under `number` has a receive: let it come
+  body = 4,      ///< the message `number`, which was cleared, or a part of it: `bytes` of it follow
+  credit = 5,    ///< so much of the credit is free again: `number`
   goodbye = 6,   ///< nothing comes after this
   // On the control connection.
   beat = 16,     ///< its sender lives; `mark` and `generation` say in which collective it is

@@ -18,10 +18,10 @@ void tcp_inbox::open(tcp_channel& group) { channels_.push_back(&group); }
 
 void tcp_inbox::close(tcp_channel& group) {
   std::erase(channels_, &group);
-  closed_.insert(group.generation());
+  closed_[closings_++ % closed_.size()] = group.generation();
   strays_.remove_if([&](const stray& s) {
     if (s.head.generation != group.generation()) return false;
-    if (s.head.tag != 0 && s.complete()) taken_of(s.source) += s.head.total;
+    taken_of(s.source) += s.owed;
     return true;
   });
 }
@@ -43,7 +43,7 @@ tcp_inbox::stray* tcp_inbox::post(request& r) {
     if (s.to != nullptr || s.head.generation != group.generation()) continue;
     if (!wants(r, group.member(s.source), s.head.tag)) continue;
     if (!accept(r, s.source, s.head)) return nullptr;
-    if (s.announced) {
+    if (s.announced()) {
       s.to = &r;
       return &s;
     }
@@ -52,7 +52,7 @@ tcp_inbox::stray* tcp_inbox::post(request& r) {
       return nullptr;
     }
     deliver(r, s.bytes.data(), s.bytes.size());
-    if (s.head.tag != 0) taken_of(s.source) += s.head.total;
+    taken_of(s.source) += s.owed;
     strays_.erase(at);
     finish(r);
     return nullptr;
@@ -114,47 +114,38 @@ bool tcp_inbox::withdraw(request& r) noexcept {
 
 // ---- messages ----
 
-tcp_inbox::stray& tcp_inbox::put_aside(int source, const frame& head) {
-  strays_.push_back({source, head, {}, 0, nullptr, false});
-  return strays_.back();
-}
-
 tcp_inbox::verdict tcp_inbox::match(int source, const frame& head, bool must_pass, arrival& to) {
+  const bool announced = head.kind == frame_kind::announce;
   to = {};
   tcp_channel* const group = find(head.generation);
-  if (group == nullptr && closed_.contains(head.generation)) return verdict::dropped;
-  if (group != nullptr && group->member(source) < 0) return verdict::dropped;
+  if (group != nullptr ? group->member(source) < 0 : is_closed(head.generation)) return verdict::dropped;
   if (request* const r = group != nullptr ? find_posted(*group, source, head.tag) : nullptr; r != nullptr) {
     unlink(group->posted_first, group->posted_last, *r);
     if (accept(*r, source, head)) {
       to.to = r;
-      if (head.total == 0) came(to, 0);
+      if (head.total == 0 && !announced) came(to, 0);
       return verdict::taken;
     }
     if (head.tag == 0) return verdict::dropped;  // the group has failed
     must_pass = true;
   }
   if (!must_pass && !awaits(source)) return verdict::held;
-  stray& aside = put_aside(source, head);
+  stray& aside = strays_.emplace_back(stray{.source = source, .head = head, .bytes = {}});
+  if (announced) return verdict::held;
   aside.bytes.resize(head.total);
   to.aside = &aside;
   return verdict::taken;
 }
 
-request* tcp_inbox::announce(int source, const frame& head) {
-  tcp_channel* const group = find(head.generation);
-  if (group == nullptr && closed_.contains(head.generation)) return nullptr;
-  request* const r = group != nullptr ? find_posted(*group, source, head.tag) : nullptr;
-  if (r != nullptr) {
-    unlink(group->posted_first, group->posted_last, *r);
-    if (accept(*r, source, head)) return r;
-  }
-  put_aside(source, head).announced = true;
-  return nullptr;
+const tcp_inbox::stray* tcp_inbox::find_announced(const tcp_channel& group) const noexcept {
+  const auto found = std::find_if(strays_.begin(), strays_.end(), [&](const stray& s) {
+    return s.announced() && s.head.generation == group.generation();
+  });
+  return found != strays_.end() ? &*found : nullptr;
 }
 
-void tcp_inbox::release(const stray& announced) {
-  strays_.remove_if([&](const stray& s) { return &s == &announced; });
+void tcp_inbox::release(const stray& one) {
+  strays_.remove_if([&](const stray& s) { return &s == &one; });
 }
 
 std::byte* tcp_inbox::place_of(const arrival& to, std::uint64_t offset) noexcept {
@@ -177,7 +168,7 @@ void tcp_inbox::came(arrival& to, std::uint64_t bytes) {
   if (aside.to == nullptr) return;
   request& r = *aside.to;
   deliver(r, aside.bytes.data(), aside.bytes.size());
-  if (aside.head.tag != 0) taken_of(aside.source) += aside.head.total;
+  taken_of(aside.source) += aside.owed;
   release(aside);
   finish(r);
 }

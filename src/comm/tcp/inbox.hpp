@@ -1,12 +1,13 @@
 // Who a message is for: the receives that wait, and the messages that came before anybody waited.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <deque>
 #include <exception>
 #include <list>
 #include <mutex>
-#include <unordered_set>
 #include <vector>
 
 #include "../../core/descriptor.hpp"
@@ -72,7 +73,7 @@ struct tcp_progress {
   std::uint64_t moved;    // bytes that have come, or that frames were begun for
   std::uint64_t written;  // bytes of a send that the system has
   std::uint64_t number;   // under which it was announced
-  bool announces;         // a tagged send that asks first
+  bool announces;         // a send that asks first
   bool receives;
 };
 static_assert(sizeof(tcp_progress) <= sizeof(request::room));
@@ -98,10 +99,11 @@ class tcp_inbox {
     frame head;
     std::vector<std::byte> bytes;
     std::uint64_t come = 0;
-    request* to = nullptr;  // a receive that was started in the meantime
-    bool announced = false;
+    std::uint64_t owed = 0;  // of its sender's credit, until it is taken
+    request* to = nullptr;   // a receive that was started in the meantime
 
-    [[nodiscard]] bool complete() const noexcept { return !announced && come == head.total; }
+    [[nodiscard]] bool announced() const noexcept { return head.kind == frame_kind::announce; }
+    [[nodiscard]] bool complete() const noexcept { return !announced() && come == head.total; }
   };
   /// Where a message goes that is coming: neither of the two for one whose receive was taken back.
   struct arrival {
@@ -116,7 +118,10 @@ class tcp_inbox {
   /// What comes for it from now on is dropped. Links must have let go of its strays before.
   void close(tcp_channel& group);
   [[nodiscard]] tcp_channel* find(std::uint64_t generation) const noexcept;
-  [[nodiscard]] bool is_closed(std::uint64_t generation) const { return closed_.contains(generation); }
+  [[nodiscard]] bool is_closed(std::uint64_t generation) const noexcept {
+    const auto end = closed_.begin() + std::min(closings_, closed_.size());
+    return std::find(closed_.begin(), end, generation) != end;
+  }
   [[nodiscard]] const std::vector<tcp_channel*>& channels() const noexcept { return channels_; }
 
   /// A receive begins to wait. When a message that was put aside is its own it has it at once, except one that was only
@@ -126,12 +131,12 @@ class tcp_inbox {
   [[nodiscard]] bool awaits(int source) const noexcept {
     return awaited_[static_cast<std::size_t>(source)] > 0 || awaited_from_any_ > 0;
   }
-  /// Finds who the message of `head` is for. `held`: nobody waits for it, nor (unless `must_pass`) for what may come
-  /// behind it.
+  /// Finds who the message of `head` is for, or of its announcement. `held`: nobody waits for it, nor (unless
+  /// `must_pass`) for what may come behind it; or it was announced and has no receive yet.
   [[nodiscard]] verdict match(int source, const frame& head, bool must_pass, arrival& to);
-  /// An announced message; returns the receive that it has already, or null.
-  [[nodiscard]] request* announce(int source, const frame& head);
-  void release(const stray& announced);
+  /// What was announced for the group and has no receive; null when there is nothing.
+  [[nodiscard]] const stray* find_announced(const tcp_channel& group) const noexcept;
+  void release(const stray& one);
   /// Memory for `bytes` of a message at `offset`, or null when it goes nowhere or is to be combined.
   [[nodiscard]] static std::byte* place_of(const arrival& to, std::uint64_t offset) noexcept;
   /// Bytes that have come to their place. What was the last of them ends the receive.
@@ -145,7 +150,7 @@ class tcp_inbox {
   /// A message of this process to itself.
   void deliver_own(tcp_channel& group, request& sent);
 
-  /// Tagged bytes of `source` that were taken since the last call: its sender may send as many more.
+  /// Of the credit of `source`, what was taken since the link repaid it.
   [[nodiscard]] std::uint64_t& taken_of(int source) {
     if (taken_.empty()) taken_.resize(awaited_.size(), 0);
     return taken_[static_cast<std::size_t>(source)];
@@ -154,10 +159,12 @@ class tcp_inbox {
  private:
   [[nodiscard]] request* find_posted(tcp_channel& group, int source, std::uint32_t tag) const noexcept;
   bool accept(request& r, int source, const frame& head) noexcept;
-  stray& put_aside(int source, const frame& head);
 
   std::vector<tcp_channel*> channels_;
-  std::unordered_set<std::uint64_t> closed_;
+  // The groups that were closed last, by turns. A message of theirs that is still under way is not one of a group to
+  // come. Of a group closed longer ago it would be put aside for good: the credit limits that, too.
+  std::array<std::uint64_t, 1024> closed_{};
+  std::size_t closings_ = 0;
   std::list<stray> strays_;  // out of the ordinary: it may allocate
   std::vector<int> awaited_;
   int awaited_from_any_ = 0;

@@ -30,10 +30,8 @@ void tcp_link::sever(std::string why) noexcept {
 
 void tcp_link::send(request& r) {
   auto& p = progress_of(r);
-  if (r.tag != 0) {
-    p.announces = r.bytes > limits_.eager || r.bytes > credit_;
-    if (!p.announces) credit_ -= r.bytes;
-  }
+  p.announces = cost_of(r.bytes) > credit_ || (r.tag != 0 && r.bytes > limits_.eager);
+  if (!p.announces) credit_ -= cost_of(r.bytes);
   append(out_first_, out_last_, r);
   // What is announced waits for an answer anyway: others may come to share a packet with it.
   if (!p.announces && (out_first_ == &r || streams_.size() > 1)) pump_out();
@@ -49,7 +47,7 @@ void tcp_link::cancel_send(request& r) noexcept {
     for (auto& stream : streams_) {
       if (stream->outgoing().of == &r) stream->outgoing().of = nullptr;
     }
-    if (r.tag != 0 && !p.announces) credit_ += r.bytes;
+    if (!p.announces) credit_ += cost_of(r.bytes);
     std::erase_if(uncleared_, [&](const auto& entry) { return entry.second == &r; });
   }
   r.owner = nullptr;
@@ -152,8 +150,7 @@ bool tcp_link::next_frame(tcp_stream& stream) {
   r.state = tcp_progress::moving;
   if (asks) {
     head.kind = frame_kind::announce;
-    p.number = next_number_++;
-    head.set_number(p.number);
+    p.number = static_cast<std::uint32_t>(next_out_);  // the sequence that it gets
     uncleared_.emplace(p.number, &r);
     unlink(out_first_, out_last_, r);
     begin_frame(stream, head, nullptr, 0);
@@ -163,7 +160,8 @@ bool tcp_link::next_frame(tcp_stream& stream) {
   if (p.announces) {
     head.kind = frame_kind::body;
     head.set_number(p.number);
-  } else if (streams_.size() > 1 && r.bytes > limits_.part) {
+  }
+  if (streams_.size() > 1 && r.bytes > limits_.part) {
     const std::uint64_t share = (r.bytes / streams_.size() + 63) / 64 * 64;
     head.bytes = std::min<std::uint64_t>(head.bytes, std::max<std::uint64_t>(share, limits_.part));
   }

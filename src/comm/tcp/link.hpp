@@ -14,19 +14,23 @@ namespace muster::inline v0::detail {
 struct tcp_limits {
   std::size_t window = std::size_t{128} << 10;  ///< bytes that a stream moves at a time
   std::size_t eager = std::size_t{64} << 10;    ///< tagged messages up to this come unasked
-  std::size_t credit = std::size_t{4} << 20;    ///< while no more than this of them lies unread
+  std::size_t credit = std::size_t{4} << 20;    ///< all messages come unasked while no more than this lies untaken
   std::size_t part = std::size_t{256} << 10;    ///< what a stream gets at least of a message that several share
   bool checksum = false;                        ///< of payloads, too
 };
+
+/// Of the credit, by a message that comes unasked: its bytes, and about what is kept of it beside them.
+[[nodiscard]] constexpr std::uint64_t cost_of(std::uint64_t bytes) noexcept { return bytes + 256; }
 
 /// The connection of this process to another of the world. All calls are made with the mesh held.
 ///
 /// Messages are frames on the streams by turns: frame k on stream k modulo their number, and they begin at the receiver
 /// in that order. A message in frames begun is ended: the rest of one that is taken back is copied and sent.
 ///
-/// A tagged message beyond the credit is announced and comes when it has a receive. So what lies unread of them is
-/// limited, a collective's message behind them is reached by putting that little aside, and no sender of tagged
-/// messages fills the connection.
+/// A message beyond the credit is announced and comes when it has a receive. So what lies here and nobody has taken is
+/// limited, what is waited for behind it is reached by putting that little aside, and no sender fills the connection.
+/// A large tagged one is always announced: a collective's has its receive soon, and a round trip more would cost it
+/// much.
 class tcp_link {
  public:
   tcp_link(int peer, tcp_inbox& inbox, const tcp_limits& limits);
@@ -44,8 +48,8 @@ class tcp_link {
   void sever(std::string why) noexcept;
 
   void send(request& r);
-  /// The announced message `number` has a receive now.
-  void clear(std::uint64_t number, request& r);
+  /// The announced message `number` has a receive now; null: let it come and be dropped.
+  void clear(std::uint64_t number, request* r);
   void cancel_send(request& r) noexcept;
   /// The rest of it is read there.
   void move_send(const request& r, const std::byte* to) noexcept;
@@ -59,8 +63,10 @@ class tcp_link {
   [[nodiscard]] bool is_urgent() const noexcept { return connected() && mute_.empty() && !urgent_.empty(); }
   /// Whether the system has bytes that the other side's has not taken.
   [[nodiscard]] bool has_unsent() const noexcept;
-  /// Whether anything is waited for from there.
-  [[nodiscard]] bool wants_in() const noexcept { return inbox_.awaits(peer_) || !uncleared_.empty(); }
+  /// Whether anything is waited for from there, more credit too.
+  [[nodiscard]] bool wants_in() const noexcept {
+    return inbox_.awaits(peer_) || !uncleared_.empty() || credit_ < limits_.credit / 2;
+  }
   void pump_out() noexcept;
   void pump_in() noexcept;
   /// Of every stream that can go on when its socket is ready: what for.
@@ -94,6 +100,7 @@ class tcp_link {
   void take_payload(tcp_stream& stream, std::span<const std::byte> bytes);
   bool end_payload(tcp_stream& stream);
   void handle_announce(const frame& head);
+  void take_cleared(tcp_stream& stream, const frame& head);
   void handle_clear(const frame& head);
   void repay();
 
@@ -109,7 +116,6 @@ class tcp_link {
   request* out_last_ = nullptr;
   std::vector<frame> urgent_;   // goes before them
   std::uint64_t next_out_ = 0;  // sequence of frames
-  std::uint64_t next_number_ = 0;
   std::uint64_t credit_;
   std::map<std::uint64_t, request*> uncleared_;  // announced, by number
   std::vector<std::unique_ptr<orphan>> orphans_;
@@ -121,6 +127,8 @@ class tcp_link {
   frame assembling_head_;
   bool is_assembling_ = false;
   std::map<std::uint64_t, request*> cleared_;  // receives of announced messages; null for one that was taken back
+  std::size_t announced_ = 0;                  // that have not come
+  std::uint64_t owed_ = 0;                     // of the credit that this side gave
 };
 
 }  // namespace muster::inline v0::detail

@@ -14,6 +14,8 @@ constexpr std::size_t a_little = 8192;
 
 constexpr std::size_t most_announced = std::size_t{1} << 20;
 
+constexpr const char* misfit = "the parts of a message do not fit together";
+
 // Combines elements that lie anywhere: they are read where their type may lie.
 void combine(request& r, std::uint64_t offset, std::span<const std::byte> bytes) {
   const reduction& how = *r.combine;
@@ -119,7 +121,7 @@ bool tcp_link::end_payload(tcp_stream& stream) {
   stream.consume(stream.foot);
   stream.in_payload = false;
   // What is put aside counts until it is taken.
-  if (stream.eager && stream.to.aside == nullptr) inbox_.taken_of(peer_) += stream.payload;
+  (stream.to.aside != nullptr ? stream.to.aside->owed : inbox_.taken_of(peer_)) += stream.owed;
   if (stream.payload > 0) inbox_.came(stream.to, stream.payload);
   stream.to = {};
   return true;
@@ -137,21 +139,15 @@ bool tcp_link::begin_payload(tcp_stream& stream) {
   }
   stream.to = {};
   stream.offset = 0;
-  stream.eager = false;
+  stream.owed = 0;
   switch (head.kind) {
     case frame_kind::message:
+    case frame_kind::body:
       if (!begin_message(stream, head)) {
         stream.held = true;
         return false;
       }
       break;
-    case frame_kind::body: {
-      const auto found = cleared_.find(head.number());
-      if (found == cleared_.end()) throw stream_broken{"it sent a message that it was not asked for"};
-      stream.to.to = found->second;
-      cleared_.erase(found);
-      break;
-    }
     case frame_kind::announce:
       handle_announce(head);
       break;
@@ -184,19 +180,27 @@ bool tcp_link::begin_payload(tcp_stream& stream) {
 // A message or a part of one. False when it is to wait where it is.
 bool tcp_link::begin_message(tcp_stream& stream, const frame& head) {
   if (is_assembling_) {
-    if (head.tag != assembling_head_.tag || head.generation != assembling_head_.generation ||
-        head.total != assembling_head_.total || head.bytes > head.total - assembled_)
-      throw stream_broken{"the parts of a message do not fit together"};
+    if (head.kind != assembling_head_.kind || head.tag != assembling_head_.tag ||
+        head.generation != assembling_head_.generation || head.total != assembling_head_.total ||
+        head.bytes > head.total - assembled_)
+      throw stream_broken{misfit};
     stream.to = assembling_;
     stream.offset = assembled_;
-    stream.eager = head.tag != 0;
+    if (head.kind == frame_kind::message) stream.owed = head.bytes;
     assembled_ += head.bytes;
     is_assembling_ = assembled_ < head.total;
     if (!is_assembling_) assembling_ = {};  // the inbox may free it as soon as its streams have their parts
     return true;
   }
-  if (inbox_.match(peer_, head, !uncleared_.empty(), stream.to) == tcp_inbox::verdict::held) return false;
-  stream.eager = head.tag != 0;
+  if (head.kind == frame_kind::body) {
+    take_cleared(stream, head);
+  } else {
+    const std::uint64_t cost = cost_of(head.total);
+    if (cost > limits_.credit - owed_) throw stream_broken{"it sends more than it has credit for"};
+    if (inbox_.match(peer_, head, !uncleared_.empty(), stream.to) == tcp_inbox::verdict::held) return false;
+    owed_ += cost;
+    stream.owed = head.bytes + (cost - head.total);
+  }
   is_assembling_ = head.bytes < head.total;
   if (is_assembling_) {
     assembling_ = stream.to;
@@ -206,15 +210,27 @@ bool tcp_link::begin_message(tcp_stream& stream, const frame& head) {
   return true;
 }
 
-// ---- tagged messages that ask first ----
+// ---- messages that ask first ----
 
 void tcp_link::handle_announce(const frame& head) {
-  if (cleared_.size() >= most_announced) throw stream_broken{"it announces messages without end"};
-  if (request* const r = inbox_.announce(peer_, head); r != nullptr) clear(head.number(), *r);
+  if (announced_ >= most_announced) throw stream_broken{"it announces messages without end"};
+  ++announced_;
+  tcp_inbox::arrival to;
+  if (inbox_.match(peer_, head, true, to) != tcp_inbox::verdict::held) clear(head.sequence, to.to);
 }
 
-void tcp_link::clear(std::uint64_t number, request& r) {
-  cleared_[number] = &r;
+void tcp_link::take_cleared(tcp_stream& stream, const frame& head) {
+  const auto found = cleared_.find(head.number());
+  if (found == cleared_.end()) throw stream_broken{"it sent a message that it was not asked for"};
+  stream.to.to = found->second;
+  if (stream.to.to != nullptr && stream.to.to->received != head.total) throw stream_broken{misfit};
+  cleared_.erase(found);
+  --announced_;
+  if (head.total == 0) inbox_.came(stream.to, 0);
+}
+
+void tcp_link::clear(std::uint64_t number, request* r) {
+  cleared_[number] = r;
   frame word;
   word.kind = frame_kind::clear;
   word.set_number(number);
@@ -229,7 +245,7 @@ void tcp_link::handle_clear(const frame& head) {
   append(out_first_, out_last_, r);
 }
 
-// Tells the sender now and then how much of its tagged messages was taken.
+// Tells the sender now and then how much of its messages was taken.
 void tcp_link::repay() {
   std::uint64_t& taken = inbox_.taken_of(peer_);
   if (taken < limits_.credit / 4) return;
@@ -237,6 +253,7 @@ void tcp_link::repay() {
   word.kind = frame_kind::credit;
   word.set_number(taken);
   urgent_.push_back(word);
+  owed_ -= taken;
   taken = 0;
 }
 

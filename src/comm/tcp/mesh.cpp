@@ -138,6 +138,10 @@ void tcp_mesh::close(tcp_channel& group) noexcept {
   {
     const std::lock_guard lock(mutex_);
     for (auto& one : links_) one->forget(group.generation());
+    while (const auto* const announced = inbox_.find_announced(group)) {  // it comes and is dropped: its sender is done
+      link(announced->source).clear(announced->head.sequence, nullptr);
+      inbox_.release(*announced);
+    }
     inbox_.close(group);
     std::erase_if(leavers_, [&](const leaver& one) { return one.generation == group.generation(); });
   }
@@ -174,7 +178,7 @@ void tcp_mesh::receive(tcp_channel& group, request& r) {
   const std::lock_guard lock(mutex_);
   begin(group, r, true);
   if (tcp_inbox::stray* const announced = inbox_.post(r); announced != nullptr) {
-    link(announced->source).clear(announced->head.number(), r);  // said by the next test, and perhaps with others
+    link(announced->source).clear(announced->head.sequence, &r);  // said by the next test, and perhaps with others
     inbox_.release(*announced);
   }
   if (r.peer == any_source || r.peer == group.rank()) return;

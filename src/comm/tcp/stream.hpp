@@ -92,7 +92,7 @@ class tcp_stream {
   std::uint64_t offset = 0;   // in the message, of the next of them
   std::size_t foot = 0;       // bytes behind it
   bool in_payload = false;    // or in its foot
-  bool eager = false;         // counted against the credit
+  std::uint64_t owed = 0;     // of the credit, by what comes
   bool checked = false;
   std::uint32_t sum = 0;
   bool combined_last = false;  // and so more may be read at once
