@@ -63,8 +63,9 @@ struct post {
 
 /// Messages from one rank to another: a ring of bytes.
 struct fifo {
-  alignas(cache_line) std::atomic<std::uint64_t> head;  // bytes ever written
-  alignas(cache_line) std::atomic<std::uint64_t> tail;  // bytes ever read
+  static constexpr std::uint64_t severed = ~std::uint64_t{0};  // in place of `head`: the sender cannot go on
+  alignas(cache_line) std::atomic<std::uint64_t> head;         // bytes ever written
+  alignas(cache_line) std::atomic<std::uint64_t> tail;         // bytes ever read
   [[nodiscard]] std::byte* bytes() noexcept { return reinterpret_cast<std::byte*>(this + 1); }
 };
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include <muster/core/error.hpp>
+
 #include "../../core/copy.hpp"
 
 namespace muster::inline v0::detail {
@@ -53,6 +55,7 @@ bool shm_messages::push(int peer, const std::byte* data, std::uint64_t bytes, st
   fifo& ring = board_.messages(board_.rank(), peer);
   const std::uint64_t size = board_.layout().fifo_bytes;
   std::uint64_t head = ring.head.load(std::memory_order_relaxed);
+  if (head == fifo::severed) return false;
   const std::uint64_t before = head;
   std::uint64_t room = size - (head - ring.tail.load(std::memory_order_acquire));
   while (moved < bytes && room > 0) {
@@ -124,10 +127,11 @@ void shm_messages::finish_send(request& r) noexcept {
 
 // The receiver counts on it: it goes on from memory of our own.
 void shm_messages::adopt(outgoing& out, request& r) {
-  auto& made = orphans_.emplace_back();
-  made.bytes.assign(r.data, r.data + r.bytes);
-  request& own = made.r;
-  own.data = made.bytes.data();
+  std::list<orphan> made(1);
+  request& own = made.front().r;
+  made.front().bytes.assign(r.data, r.data + r.bytes);
+  orphans_.splice(orphans_.end(), made);  // nothing throws from here on
+  own.data = orphans_.back().bytes.data();
   own.bytes = r.bytes;
   own.peer = r.peer;
   own.tag = r.tag;
@@ -145,7 +149,28 @@ void shm_messages::adopt(outgoing& out, request& r) {
   if (out.last == &r) out.last = &own;
 }
 
+// Without memory a message cannot go on: its receiver gets an error in place of the rest, and of all behind it.
+void shm_messages::sever(int peer) noexcept {
+  board_.messages(board_.rank(), peer).head.store(fifo::severed, std::memory_order_release);
+  board_.wake(peer);
+}
+
 // ---- receiving ----
+
+void shm_messages::break_off(int peer, const char* what) const {
+  const int rank = board_.name_of(peer);
+  throw peer_failure(
+      {rank}, "the messages of rank " + std::to_string(rank) + " broke off (" + what + "); see what it says itself");
+}
+
+// Bytes in the ring from there. What another process has written is not believed beyond what there can be.
+std::uint64_t shm_messages::unread(int peer) {
+  fifo& ring = board_.messages(peer, board_.rank());
+  const std::uint64_t head = ring.head.load(std::memory_order_acquire);
+  if (head == fifo::severed) break_off(peer, "it had no memory left");
+  const std::uint64_t there = head - ring.tail.load(std::memory_order_relaxed);
+  return there;
+}
 
 void shm_messages::receive(request& r, request_owner& owner) {
   r.owner = &owner;
@@ -198,7 +223,7 @@ void shm_messages::bind(int peer, const header& announcement, request& r) {
 bool shm_messages::begin_message(int peer, incoming& in) {
   fifo& ring = board_.messages(peer, board_.rank());
   const std::uint64_t tail = ring.tail.load(std::memory_order_relaxed);
-  if (ring.head.load(std::memory_order_acquire) == tail) return false;
+  if (unread(peer) == 0) return false;
   std::memcpy(&in.head, ring.bytes() + tail % board_.layout().fifo_bytes, sizeof in.head);
   in.to = nullptr;
   in.aside = nullptr;
@@ -257,7 +282,7 @@ void shm_messages::take(int peer, incoming& in) {
   const std::uint64_t size = board_.layout().fifo_bytes;
   std::uint64_t tail = ring.tail.load(std::memory_order_relaxed);
   const std::uint64_t before = tail;
-  std::uint64_t there = ring.head.load(std::memory_order_acquire) - tail;
+  std::uint64_t there = unread(peer);
   while (in.moved < in.head.bytes && there > 0) {
     const std::uint64_t at = tail % size;
     const std::uint64_t n = std::min({in.head.bytes - in.moved, size - at, there});
@@ -347,7 +372,13 @@ void shm_messages::cancel(request& r) noexcept {
   if (r.state == waiting) {
     unlink(out.first, out.last, r);
   } else if (r.state != done) {
-    adopt(out, r);
+    try {
+      adopt(out, r);
+    } catch (const std::bad_alloc&) {
+      sever(r.peer);
+      if (r.state == announced) out.uncleared.erase(of(r).number);
+      unlink(out.first, out.last, r);
+    }
   }
 }
 

@@ -98,6 +98,9 @@ class shm_messages {
   bool begin_sending(int peer, request& r);
   void finish_send(request& r) noexcept;
   void adopt(outgoing& out, request& r);
+  void sever(int peer) noexcept;
+  [[nodiscard]] std::uint64_t unread(int peer);
+  [[noreturn]] void break_off(int peer, const char* what) const;
   void pump_in(int peer);
   bool begin_message(int peer, incoming& in);
   void begin_payload(int peer, incoming& in);

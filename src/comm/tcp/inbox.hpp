@@ -112,7 +112,8 @@ class tcp_inbox {
   };
   enum class verdict { taken, held, dropped };
 
-  explicit tcp_inbox(int world_size) : awaited_(static_cast<std::size_t>(world_size), 0) {}
+  explicit tcp_inbox(int world_size)
+      : awaited_(static_cast<std::size_t>(world_size), 0), taken_(static_cast<std::size_t>(world_size), 0) {}
 
   void open(tcp_channel& group);
   /// What comes for it from now on is dropped. Links must have let go of its strays before.
@@ -151,10 +152,7 @@ class tcp_inbox {
   void deliver_own(tcp_channel& group, request& sent);
 
   /// Of the credit of `source`, what was taken since the link repaid it.
-  [[nodiscard]] std::uint64_t& taken_of(int source) {
-    if (taken_.empty()) taken_.resize(awaited_.size(), 0);
-    return taken_[static_cast<std::size_t>(source)];
-  }
+  [[nodiscard]] std::uint64_t& taken_of(int source) { return taken_[static_cast<std::size_t>(source)]; }
 
  private:
   [[nodiscard]] request* find_posted(tcp_channel& group, int source, std::uint32_t tag) const noexcept;

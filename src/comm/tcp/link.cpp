@@ -39,10 +39,8 @@ void tcp_link::send(request& r) {
 
 void tcp_link::cancel_send(request& r) noexcept {
   const auto& p = progress_of(r);
-  const bool begun = r.state == tcp_progress::moving;
-  if (begun && trouble().empty()) {
-    adopt(r);
-  } else {
+  const bool goes_on = r.state == tcp_progress::moving && trouble().empty() && adopt(r);
+  if (!goes_on) {
     unlink(out_first_, out_last_, r);
     for (auto& stream : streams_) {
       if (stream->outgoing().of == &r) stream->outgoing().of = nullptr;
@@ -60,12 +58,19 @@ void tcp_link::move_send(const request& r, const std::byte* to) noexcept {
   }
 }
 
-// The receiver counts on the rest: it goes on from memory of our own.
-void tcp_link::adopt(request& r) {
-  auto made = std::make_unique<orphan>();
-  made->data.assign(r.data, r.data + r.bytes);
-  request& own = made->r;
-  own.data = made->data.data();
+// The receiver counts on the rest: it goes on from memory of our own. False where there is none: the connection breaks.
+bool tcp_link::adopt(request& r) noexcept {
+  try {
+    auto made = std::make_unique<orphan>();
+    made->data.assign(r.data, r.data + r.bytes);
+    orphans_.push_back(std::move(made));
+  } catch (const std::bad_alloc&) {
+    sever("no memory left");  // as short as needs none itself
+    return false;
+  }
+  orphan& made = *orphans_.back();
+  request& own = made.r;
+  own.data = made.data.data();
   own.bytes = r.bytes;
   own.tag = r.tag;
   own.peer = r.peer;
@@ -91,7 +96,7 @@ void tcp_link::adopt(request& r) {
   for (auto& entry : uncleared_) {
     if (entry.second == &r) entry.second = &own;
   }
-  orphans_.push_back(std::move(made));
+  return true;
 }
 
 void tcp_link::finish_send(request& r) noexcept {

@@ -92,7 +92,7 @@ class tcp_link {
   void begin_frame(tcp_stream& stream, frame head, request* of, std::uint64_t offset);
   void wrote(request& r, std::uint64_t bytes) noexcept;
   void finish_send(request& r) noexcept;
-  void adopt(request& r);
+  bool adopt(request& r) noexcept;
 
   bool pump_in(tcp_stream& stream);
   bool begin_payload(tcp_stream& stream);

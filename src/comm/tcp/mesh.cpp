@@ -138,9 +138,12 @@ void tcp_mesh::close(tcp_channel& group) noexcept {
   {
     const std::lock_guard lock(mutex_);
     for (auto& one : links_) one->forget(group.generation());
-    while (const auto* const announced = inbox_.find_announced(group)) {  // it comes and is dropped: its sender is done
-      link(announced->source).clear(announced->head.sequence, nullptr);
-      inbox_.release(*announced);
+    try {
+      while (const auto* const announced = inbox_.find_announced(group)) {  // it comes and is dropped
+        link(announced->source).clear(announced->head.sequence, nullptr);
+        inbox_.release(*announced);
+      }
+    } catch (const std::bad_alloc&) {  // its sender waits until its deadline
     }
     inbox_.close(group);
     std::erase_if(leavers_, [&](const leaver& one) { return one.generation == group.generation(); });

@@ -1,0 +1,114 @@
+// Taking messages back when there is no memory: a program of its own, as it replaces operator new.
+#include <atomic>
+#include <cstdlib>
+#include <new>
+#include <thread>
+#include <vector>
+
+#include <muster/comm/transport.hpp>
+#include <muster/core/error.hpp>
+#include "catch.hpp"
+#include "comm/ranks.hpp"
+
+namespace {
+
+thread_local bool no_memory = false;
+
+void require(bool condition, const char* what) {
+  if (!condition) throw std::runtime_error(what);
+}
+
+// What rank 0 sends and takes back without memory, when rank 1 has its beginning or its announcement.
+void take_back(muster::any_transport& over, std::size_t bytes, std::uint32_t tag, std::atomic<bool>& taken_back) {
+  std::vector<std::byte> data(bytes);
+  muster::request r;
+  r.data = data.data();
+  r.bytes = data.size();
+  r.peer = 1;
+  r.tag = tag;
+  if (tag == 0) r.mark.kind = muster::collective::broadcast;
+  over.send(r);
+  (void)over.test(r);
+  require(r.owner != nullptr, "more than can go at once");
+  no_memory = true;
+  r.owner->cancel(r);
+  no_memory = false;
+  taken_back = true;
+}
+
+// Whatever rank 1 hears of rank 0.
+std::string heard(muster::any_transport& over, std::size_t bytes, std::uint32_t tag, std::atomic<bool>& taken_back) {
+  const auto until = muster::deadline_after(muster::seconds(60));
+  std::vector<std::byte> data(bytes);
+  muster::request r;
+  r.data = data.data();
+  r.bytes = data.size();
+  r.peer = 0;
+  r.tag = tag;
+  if (tag == 0) r.mark.kind = muster::collective::broadcast;
+  while (!taken_back) {
+    require(muster::clock::now() < until, "it is taken back");
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  over.receive(r);
+  muster::notice message;
+  try {
+    while (!over.poll(message)) {
+      require(!over.test(r), "no part of it counts as all of it");
+      require(muster::clock::now() < until, "rank 1 hears of it");
+      over.pause(muster::deadline_after(muster::seconds(0.01)));
+    }
+  } catch (const muster::peer_failure& failure) {
+    require(failure.ranks() == std::vector<int>{0}, "it names rank 0");
+    return failure.what();
+  }
+  require(message.what == muster::notice::kind::gone && message.origin == 0, "it names rank 0");
+  return message.text;
+}
+
+}  // namespace
+
+void* operator new(std::size_t bytes) {
+  void* const memory = no_memory ? nullptr : std::malloc(bytes == 0 ? 1 : bytes);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+
+TEST_CASE("a send that is taken back without memory is an error for its receiver, and ends no process") {
+#ifdef MUSTER_HAS_TCP
+  const auto over = GENERATE(test::fabric::shm, test::fabric::tcp);
+#else
+  const auto over = test::fabric::shm;
+#endif
+  const bool tagged = GENERATE(false, true);  // tagged: it was announced
+  const std::size_t bytes = over == test::fabric::shm || tagged ? 700'000 : 4'000'000;
+  std::atomic<bool> taken_back{false};
+  std::string text;
+  test::connections all(over, 2);
+  std::thread other([&] {
+    const auto transport = all.connect(0);
+    take_back(*transport, bytes, tagged ? 3 : 0, taken_back);
+    muster::request r;  // a rank that lives goes on looking
+    std::byte data{};
+    r.data = &data;
+    r.bytes = r.peer = 1;
+    r.tag = 9;
+    transport->receive(r);
+    while (taken_back) {
+      (void)transport->test(r);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  });
+  const auto transport = all.connect(1);
+  try {
+    text = heard(*transport, bytes, tagged ? 3 : 0, taken_back);
+  } catch (const std::exception& failure) {
+    text = failure.what();
+  }
+  taken_back = false;
+  other.join();
+  INFO(text << ", over " << over);
+  CHECK_THAT(text, contains(over == test::fabric::shm ? "broke off" : "its connection"));
+}
