@@ -1,7 +1,10 @@
 // Messages between ranks beside their collectives: tags, order, any source, messages that are taken back.
 #include <algorithm>
+#include <atomic>
+#include <cstring>
 #include <deque>
 #include <map>
+#include <memory>
 #include <numeric>
 #include <vector>
 
@@ -183,6 +186,45 @@ TEST_CASE("a receive that is taken back leaves the messages behind it whole") {
       muster::barrier(world);
     });
   }
+}
+
+TEST_CASE("a receive that is taken back in the middle of its message is written no further") {
+  std::atomic<bool> taken_back{false};
+  run(test::fabric::shm, 2, [&](muster::group& world, muster::any_transport& transport) {
+    constexpr std::size_t large = 700000;  // several rings: the sender has to go on
+    parcel first(1, large);
+    first.r.mark.kind = muster::collective::broadcast;  // as part of a collective: it comes unasked
+    if (world.rank() == 0) {
+      first.start(transport, true, 1, 0);
+      taken_back.wait(false);
+      first.finish(transport);
+      parcel second(2, 1000);
+      second.start(transport, true, 1, 3);
+      second.finish(transport);
+    } else {
+      const std::shared_ptr<void> at_the_end(nullptr, [&](void*) {
+        taken_back = true;
+        taken_back.notify_all();
+      });
+      std::fill(first.data.begin(), first.data.end(), std::uint8_t{0});
+      first.start(transport, false, 0, 0);
+      const auto until = muster::deadline_after(patience);
+      while (first.r.received == 0) {
+        require(!transport.test(first.r), "its sender waits");
+        require(muster::clock::now() < until, "a message begins");
+      }
+      first.r.owner->cancel(first.r);
+      std::fill(first.data.begin(), first.data.end(), std::uint8_t{42});
+      taken_back = true;
+      taken_back.notify_all();
+      parcel second(1000);
+      second.start(transport, false, 0, 3);
+      second.finish(transport);
+      second.expect(2, 1000);
+      require(std::ranges::count(first.data, 42) == large, "nobody writes there");
+    }
+    muster::barrier(world);
+  });
 }
 
 TEST_CASE("a sender is not left with a message whose receive was taken back when it had begun") {
@@ -382,4 +424,60 @@ TEST_CASE("any traffic arrives: random sizes, tags, sources and orders") {
     }
     muster::barrier(world);
   });
+}
+
+// What a peer writes into the rings is not believed: each of these was an access to memory that is not there.
+TEST_CASE("over shm a peer whose words do not fit what was said before is named") {
+  namespace shm = muster::detail;
+  struct word {  // as shm_messages has it
+    muster::stamp mark;
+    std::uint64_t bytes;
+    std::uint32_t tag;
+    std::uint32_t what;
+    std::uint64_t number;
+    std::byte rest[16];
+  };
+  static_assert(sizeof(word) == shm::cache_line);
+  constexpr std::uint32_t announce = 1, clear = 2, body = 3;
+  struct way {
+    const char* says;
+    std::vector<word> words;
+    std::uint64_t more;  // bytes that are claimed beyond them
+  };
+  const std::vector<way> ways = {{"was not announced", {{{}, 0, 0, clear, 5, {}}}, 0},
+                                 {"not asked for", {{{}, 100, 7, body, 5, {}}}, 0},
+                                 {"another message", {{{}, 100, 7, announce, 5, {}}, {{}, 900, 7, body, 5, {}}}, 0},
+                                 {"more bytes than", {}, std::uint64_t{1} << 40}};
+  for (const auto& way : ways) {
+    const auto hosts = test::make_hosts(2);
+    const std::uint64_t lanes[] = {shm::shm_board::allocate_lane(hosts[0]->own(), 2),
+                                   shm::shm_board::allocate_lane(hosts[1]->own(), 2)};
+    shm::shm_board mine(hosts[0], {0, 1}, 0, lanes);
+    shm::shm_board peers(hosts[1], {0, 1}, 1, lanes);
+    shm::shm_messages messages(mine);
+    struct owner final : muster::request_owner {
+      explicit owner(shm::shm_messages& of) : messages(of) {}
+      void cancel(muster::request& r) noexcept override { messages.cancel(r); }
+      shm::shm_messages& messages;
+    } of(messages);
+    std::vector<std::byte> data(100);
+    muster::request r;
+    r.data = data.data();
+    r.bytes = data.size();
+    r.peer = 1;
+    r.tag = 7;
+    messages.receive(r, of);
+    auto& ring = peers.messages(1, 0);
+    const std::size_t bytes = way.words.size() * sizeof(word);
+    if (bytes > 0) std::memcpy(ring.bytes(), way.words.data(), bytes);
+    ring.head = bytes + way.more;
+    INFO(way.says);
+    try {
+      for (int i = 0; i < 5; ++i) (void)messages.test(r);
+      FAIL("it is believed");
+    } catch (const muster::peer_failure& failure) {
+      CHECK(failure.ranks() == std::vector<int>{1});
+      CHECK_THAT(failure.what(), contains(way.says));
+    }
+  }
 }

@@ -169,6 +169,7 @@ std::uint64_t shm_messages::unread(int peer) {
   const std::uint64_t head = ring.head.load(std::memory_order_acquire);
   if (head == fifo::severed) break_off(peer, "it had no memory left");
   const std::uint64_t there = head - ring.tail.load(std::memory_order_relaxed);
+  if (there > board_.layout().fifo_bytes) break_off(peer, "it counts more bytes than its ring has");
   return there;
 }
 
@@ -230,11 +231,15 @@ bool shm_messages::begin_message(int peer, incoming& in) {
   auto& out = out_[static_cast<std::size_t>(peer)];
   if (in.head.what == kind::clear) {
     const auto found = out.uncleared.find(in.head.number);
+    if (found == out.uncleared.end()) break_off(peer, "it asks for a message that was not announced");
     found->second->state = cleared;
     append(out.first, out.last, *found->second);
     out.uncleared.erase(found);
   } else if (in.head.what == kind::body) {
     const auto found = in.cleared.find(in.head.number);
+    if (found == in.cleared.end()) break_off(peer, "it sent a message that it was not asked for");
+    if (found->second != nullptr && found->second->received != in.head.bytes)
+      break_off(peer, "it sent another message than it announced");
     in.to = found->second;
     in.cleared.erase(found);
     in.open = true;
