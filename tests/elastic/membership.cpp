@@ -108,6 +108,32 @@ TEST_CASE("silence is suspicious between hosts, and on one host when it lasts as
   CHECK(suspect_at(15100ms, 2));
 }
 
+TEST_CASE("a heartbeat that comes twice, or late, is no sign of life") {
+  using namespace std::chrono_literals;
+  const muster::elastic::membership_policy policy;
+  const muster::clock::time_point start{};
+  muster::elastic::generation_record record;
+  record.generation = 1;
+  for (std::uint64_t id = 1; id <= 3; ++id) record.members.push_back({id, id, id, 0, "", ""});
+  muster::elastic::membership one(record.members[0], policy, start);
+  one.learn(start, 1, record);
+  muster::elastic::word fresh;
+  muster::elastic::word old;
+  fresh.from = 2;
+  old.from = 3;
+  fresh.generation = old.generation = 1;
+  old.number = 7;
+  one.hear(start, old);
+  old.number = GENERATE(6u, 7u);
+  for (auto t = 100ms; t <= 600ms; t += 100ms) {
+    ++fresh.number;
+    for (const auto& said : {fresh, old}) one.hear(start + t, said);
+    one.tick(start + t);
+    CHECK(one.is_suspect(3) == (t > policy.silence));
+  }
+  CHECK_FALSE(one.is_suspect(2));
+}
+
 // It waited for the rest of its two seconds, and so did the others for it.
 TEST_CASE("who is at its end goes when all are, or when another waits for a group without it") {
   const muster::elastic::membership_policy policy;
