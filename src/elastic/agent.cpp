@@ -86,10 +86,9 @@ void agent::run(const std::stop_token& stop) {
     watched.assign({{bell_.get(), POLLIN, 0}, {words_->file(), POLLIN, 0}});
     {
       const std::lock_guard held(mutex_);
-      for (const auto& one : protocol_.record().members) {
-        const auto its = lives_.find(one.id);
-        if (its != lives_.end() && !protocol_.is_dead(one.id) && its->second.file() >= 0)
-          watched.push_back({its->second.file(), POLLIN, 0});
+      for (const auto& [id, its] : lives_) {
+        if (protocol_.is_in(id) && !protocol_.is_dead(id) && its.file() >= 0)
+          watched.push_back({its.file(), POLLIN, 0});
       }
     }
     (void)::poll(watched.data(), watched.size(), static_cast<int>(std::max<long long>(turn.count(), 1)));
@@ -101,7 +100,7 @@ void agent::run(const std::stop_token& stop) {
     const auto now = clock::now();
     protocol_.wake(now);
     const auto steps = steps_.load(std::memory_order_acquire);
-    if (!protocol_.has_stopped()) protocol_.committed(now, steps, cursor_.load(std::memory_order_relaxed));
+    if (!protocol_.has_stopped()) protocol_.committed(steps, cursor_.load(std::memory_order_relaxed));
     protocol_.worked(usual_work_.load(std::memory_order_relaxed), least_work_.load(std::memory_order_relaxed));
     while (!tasks_.empty()) {
       const task next = std::move(tasks_.front());
@@ -126,14 +125,12 @@ const life* agent::life_of(const elastic::member& who) {
 }
 
 void agent::look_at_lives(clock::time_point now) {
-  const auto members = protocol_.record().members;
-  for (const auto& one : members) {
-    const auto* const its = life_of(one);
-    if (its == nullptr || protocol_.is_dead(one.id)) continue;
-    if (its->ended()) {
-      protocol_.prove_dead(now, one.id);
-    } else if (protocol_.is_silent(now, one.id) && !protocol_.is_suspect(one.id) && its->is_stopped()) {
-      protocol_.suspect(now, one.id, "it was stopped");
+  for (const auto& [id, its] : lives_) {
+    if (!protocol_.is_in(id) || protocol_.is_dead(id)) continue;
+    if (its.ended()) {
+      protocol_.prove_dead(now, id);
+    } else if (protocol_.is_silent(now, id) && !protocol_.is_suspect(id) && its.is_stopped()) {
+      protocol_.suspect(now, id, "it was stopped");
     }
   }
 }
@@ -163,17 +160,21 @@ void agent::carry_out(clock::time_point) {
 }
 
 void agent::perform(const elastic::act::say& a) {
-  const auto text = a.what.encode();
-  const auto tell = [&](const elastic::member& to) {
-    if (to.id == self_.id) return;
-    auto found = places_.find(to.id);
-    if (found == places_.end())
-      found =
-          places_.emplace(to.id, words_->read_place(member_card::decode(to.card).words, to.host == self_.host)).first;
-    words_->send(text, found->second);
+  const auto learn = [&](const elastic::member& one) {
+    if (!places_.contains(one.id))
+      places_.emplace(one.id, words_->read_place(member_card::decode(one.card).words, one.host == self_.host));
   };
-  for (const auto& one : protocol_.record().members) tell(one);
-  for (const auto& one : protocol_.record().waiting) tell(one);
+  std::vector<address> places;
+  for (const auto id : a.to) {
+    auto found = places_.find(id);
+    if (found == places_.end()) {  // a new record
+      std::for_each(protocol_.record().members.begin(), protocol_.record().members.end(), learn);
+      std::for_each(protocol_.record().waiting.begin(), protocol_.record().waiting.end(), learn);
+      found = places_.find(id);
+    }
+    if (found != places_.end()) places.insert(places.end(), found->second.begin(), found->second.end());
+  }
+  words_->send(a.what.encode(), places);
 }
 
 void agent::perform(const elastic::act::swap& a) {
@@ -298,7 +299,7 @@ void agent::attach(std::uint64_t generation, std::shared_ptr<revocation> what) {
 
 void agent::stopped() {
   post([this](clock::time_point now) {
-    protocol_.committed(now, steps_.load(std::memory_order_acquire), cursor_.load(std::memory_order_relaxed));
+    protocol_.committed(steps_.load(std::memory_order_acquire), cursor_.load(std::memory_order_relaxed));
     protocol_.stopped(now);
   });
 }

@@ -4,6 +4,12 @@
 #include <utility>
 
 namespace muster::inline v0::elastic {
+namespace {
+
+// Of those that are no monitors of a member, so many hear each of its words: at 1,024 members all do within 26 s.
+constexpr std::size_t told_in_turn = 4;
+
+}  // namespace
 
 std::string_view to_string(ending why) noexcept {
   switch (why) {
@@ -49,20 +55,34 @@ void membership::tick(clock::time_point now) {
     announce(now);
   }
   look(now);
-  if (!ended_ && now - said_ >= (must_stop_ ? policy_.beat / 4 : policy_.beat)) {
-    said_ = now;
-    say();
-  }
+  if (ended_ || now - said_ < (must_stop_ ? policy_.beat / 4 : policy_.beat)) return;
+  if (is_member()) look_for_slow_ones(now);
+  say(now);
 }
 
 void membership::hear(clock::time_point now, const word& said) {
   if (ended_ || said.from == self_.id || gone_.contains(said.from)) return;
   auto& seen = views_[said.from];
-  if (said.number <= seen.last.number) return;  // a copy, or overtaken
+  if (said.number <= seen.last.number) return;  // a copy, or overtaken: no sign of life
   seen = {said, now};
   // Silent, and now it is heard: nothing has been decided yet. Other suspicions have other reasons, and stay.
   if (silent_.erase(said.from) != 0) suspects_.erase(said.from);
-  look(now);
+  read(now, said);
+}
+
+// What of a word of this generation all are to know.
+void membership::read(clock::time_point now, const word& said) {
+  if (!is_member() || said.generation != record_.generation || !is_in(said.from)) return;
+  for (const auto id : said.dead) {
+    if (id != self_.id && is_in(id) && dead_.insert(id).second) need_stop(now, name(id) + " died");
+  }
+  if (said.stopped && !must_stop_) need_stop(now, name(said.from) + " stopped");
+  if (said.leaving && !wish_) look_for_slow_ones(now);  // that may be why
+  wish_ = wish_ || said.leaving;
+  furthest_ = std::max(furthest_, said.step);
+  if (must_stop_ || halt_ != 0 || said.halt == 0) return;
+  halt_ = said.halt;
+  actions_.emplace_back(act::halt{halt_});
 }
 
 void membership::learn(clock::time_point now, std::uint64_t version, const generation_record& record) {
@@ -76,13 +96,13 @@ void membership::learn(clock::time_point now, std::uint64_t version, const gener
   if (record.generation > record_.generation && record.rank_of(self_.id)) {
     enter(now, record);
   } else if (record.generation > record_.generation && was_member) {
-    record_ = record;
+    adopt(record);
     if (const auto slow = slow_.find(self_.id); leaving_ && policy_.slow_ones_leave && slow != slow_.end())
       return finish(ending::too_slow, "it left the job (" + slow->second + ")");
     if (leaving_) return finish(ending::left, "it left as it was asked to");
     return finish(ending::fenced, "the others went on without it (" + record.why + ")");
   } else {
-    record_ = record;
+    adopt(record);
   }
   if (!is_member()) announce(now);
   look(now);
@@ -96,24 +116,23 @@ void membership::store_failed(clock::time_point now) {
 void membership::left_behind(const std::string& why) { finish(ending::fenced, why); }
 
 void membership::prove_dead(clock::time_point now, member_id who) {
-  if (ended_ || who == self_.id || !record_.rank_of(who) || !dead_.insert(who).second) return;
+  if (ended_ || who == self_.id || !is_in(who) || !dead_.insert(who).second) return;
   look(now);
 }
 
 void membership::suspect(clock::time_point now, member_id who, const std::string& why) {
   if (ended_ || who == self_.id || !is_member() || dead_.contains(who)) return;
-  const auto rank = record_.rank_of(who);
-  if (!rank || !suspects_.emplace(who, why).second) return;
-  const auto& suspected = record_.members[static_cast<std::size_t>(*rank)];
+  const auto rank = ranks_.find(who);
+  if (rank == ranks_.end() || !suspects_.emplace(who, why).second) return;
+  const auto& suspected = record_.members[rank->second];
   if (suspected.host == self_.host) actions_.emplace_back(act::kill{suspected});
   look(now);
 }
 
-void membership::committed(clock::time_point now, std::uint64_t step, std::uint64_t cursor) {
+void membership::committed(std::uint64_t step, std::uint64_t cursor) {
   step_ = step;
   cursor_ = cursor;
   if (step >= record_.step) blank_ = false;
-  look(now);
 }
 
 void membership::worked(clock::duration usual, clock::duration least) {
@@ -126,10 +145,9 @@ void membership::worked(clock::duration usual, clock::duration least) {
 
 void membership::stopped(clock::time_point now) {
   if (ended_ || stopped_ || !is_member()) return;
-  if (!must_stop_) change_began_ = now;
-  must_stop_ = stopped_ = true;
-  said_ = now;
-  say();
+  if (!must_stop_) begin_change(now);
+  stopped_ = true;
+  say(now);
   look(now);
 }
 
@@ -137,16 +155,14 @@ void membership::leave(clock::time_point now) {
   if (ended_ || leaving_) return;
   leaving_ = true;
   if (!is_member()) return finish(ending::left, "it left before it was taken in");
-  said_ = now;
-  say();
+  say(now);
   look(now);
 }
 
 void membership::ready(clock::time_point now) {
   if (ended_ || ready_) return;
   ready_ = true;
-  said_ = now;
-  say();
+  say(now);
 }
 
 void membership::wait_at(std::string door) { self_.door = std::move(door); }
@@ -196,65 +212,75 @@ void membership::form_first(clock::time_point now) {
 }
 
 void membership::enter(clock::time_point now, const generation_record& next) {
-  for (const auto& one : record_.members) {
-    if (!next.rank_of(one.id)) gone_.insert(one.id);
+  const auto before = std::move(record_.members);
+  if (!is_member()) blank_ = step_ < next.step;
+  adopt(next);
+  for (const auto& one : before) {
+    if (!is_in(one.id)) gone_.insert(one.id);
   }
-  if (!record_.rank_of(self_.id)) blank_ = step_ < next.step;
-  record_ = next;
-  std::erase_if(dead_, [&](member_id id) { return !next.rank_of(id); });
+  std::erase_if(dead_, [&](member_id id) { return !is_in(id); });
   suspects_.clear();
   silent_.clear();
   slow_.clear();
   usual_work_ = least_work_ = 0;
-  must_stop_ = stopped_ = false;
-  halt_ = 0;
-  for (const auto& one : next.members) views_[one.id].heard = now;
+  must_stop_ = stopped_ = wish_ = false;
+  halt_ = furthest_ = 0;
   actions_.emplace_back(act::form{next});
-  said_ = now;
-  say();
+  say(now);
+  for (const auto& one : next.members) views_[one.id].heard = now;
+}
+
+// Whom it tells, and whom it watches: of the ring of members those that come after it, and those before it. One that
+// waits stands before the first.
+void membership::adopt(const generation_record& record) {
+  record_ = record;
+  ranks_.clear();
+  monitors_.clear();
+  others_.clear();
+  watched_.clear();
+  const auto size = record.members.size();
+  for (std::size_t rank = 0; rank < size; ++rank) ranks_.emplace(record.members[rank].id, rank);
+  const auto found = ranks_.find(self_.id);
+  rank_ = found == ranks_.end() ? std::nullopt : std::optional(found->second);
+  const auto id_of = [&](std::size_t place) { return record.members[place % size].id; };
+  for (std::size_t i = 0; i < size - (rank_ ? 1 : 0); ++i) {
+    const bool near = i < static_cast<std::size_t>(policy_.monitors);
+    (near ? monitors_ : others_).push_back(id_of(rank_ ? *rank_ + 1 + i : i));
+    if (near && rank_) watched_.insert(id_of(*rank_ + size - 1 - i));
+  }
+  if (!rank_) return;
+  for (const auto& one : record.waiting) others_.push_back(one.id);
 }
 
 // ---- as a member ----
 
 void membership::look_for_silence(clock::time_point now) {
-  const auto members = record_.members;
-  for (const auto& one : members) {
-    if (one.id == self_.id || dead_.contains(one.id) || suspects_.contains(one.id)) continue;
+  const auto judge = [&](const member& one) {
+    if (one.id == self_.id || dead_.contains(one.id) || suspects_.contains(one.id)) return;
     const auto limit = one.host == self_.host ? policy_.silence_here() : policy_.silence;
-    if (now - views_[one.id].heard <= limit) continue;
+    const bool is_silent = now - views_[one.id].heard > limit;
+    if (!is_silent && !is_given_up(one)) return;
     silent_.insert(one.id);
     const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(limit).count();
-    suspect(now, one.id, "no heartbeat for " + std::to_string(milliseconds) + " ms");
+    suspect(now, one.id,
+            is_silent ? "no heartbeat for " + std::to_string(milliseconds) + " ms" : "its monitors do not hear it");
+  };
+  if (must_stop_) {
+    for (const auto& one : record_.members) judge(one);
+  } else {
+    for (const auto id : watched_) judge(record_.members[ranks_.at(id)]);
   }
   if (!stopped_ || now - change_began_ <= policy_.patience / 2) return;
-  for (const auto& one : members) {  // its heart beats, and it hangs
+  for (const auto& one : record_.members) {  // its heart beats, and it hangs
     if (one.id != self_.id && !word_of(one.id).stopped) suspect(now, one.id, "it does not come back from its step");
   }
 }
 
 void membership::look(clock::time_point now) {
   if (ended_ || !is_member()) return;
-  for (const auto& one : record_.members) {
-    const auto& said = word_of(one.id);
-    for (const auto id : said.dead) {
-      if (id != self_.id && record_.rank_of(id)) dead_.insert(id);
-    }
-    if (halt_ == 0 && said.halt != 0 && !must_stop_) {
-      halt_ = said.halt;
-      actions_.emplace_back(act::halt{halt_});
-    }
-  }
-  for (const auto& one : record_.members) {
-    const auto& said = word_of(one.id);
-    if (dead_.contains(one.id)) {
-      need_stop(now, name(one.id) + " died");
-    } else if (const auto found = suspects_.find(one.id); found != suspects_.end()) {
-      need_stop(now, name(one.id) + " is suspect: " + found->second);
-    } else if (said.stopped) {
-      need_stop(now, name(one.id) + " stopped");
-    }
-  }
-  look_for_slow_ones(now);
+  if (!must_stop_ && !dead_.empty()) need_stop(now, name(*dead_.begin()) + " died");
+  if (!must_stop_ && !suspects_.empty())
+    need_stop(now, name(suspects_.begin()->first) + " is suspect: " + suspects_.begin()->second);
   look_for_a_wish(now);
   if (!stopped_) return;
   adopt_suspicions(now);
@@ -270,32 +296,27 @@ void membership::look(clock::time_point now) {
 
 void membership::need_stop(clock::time_point now, const std::string& why) {
   if (must_stop_) return;
+  begin_change(now);
+  actions_.emplace_back(act::stop{why});
+  say(now);
+}
+
+// From now on all tell all.
+void membership::begin_change(clock::time_point now) {
   must_stop_ = true;
   change_began_ = now;
-  actions_.emplace_back(act::stop{why});
-  said_ = now;
-  say();
+  for (const auto& one : record_.members) {
+    if (!watched_.contains(one.id)) views_[one.id].heard = now;
+  }
 }
 
 // Joiners and leavers: nothing is wrong, so the group goes on to a step that all can reach before they stop.
 void membership::look_for_a_wish(clock::time_point now) {
-  if (must_stop_ || halt_ != 0) return;
-  std::uint64_t furthest = step_;
-  bool wish = leaving_;
-  bool first = true;
-  for (const auto& one : record_.members) {
-    if (one.id == self_.id) continue;
-    const auto& said = word_of(one.id);
-    wish = wish || said.leaving;
-    furthest = std::max(furthest, said.step);
-    if (*record_.rank_of(one.id) < *record_.rank_of(self_.id) && !dead_.contains(one.id)) first = false;
-  }
-  if (joiners_wish(now)) wish = true;
-  if (!wish || !first) return;
-  halt_ = furthest + 2;
+  if (must_stop_ || halt_ != 0 || rank_ != 0) return;
+  if (!joiners_wish(now) && !leaving_ && !wish_) return;
+  halt_ = std::max(step_, furthest_) + 2;
   actions_.emplace_back(act::halt{halt_});
-  said_ = now;
-  say();
+  say(now);
 }
 
 // One that is ready waits a little for others that are not yet, so that the group changes once for all of them.
@@ -365,7 +386,14 @@ void membership::swap(const generation_record& next) {
   actions_.emplace_back(act::swap{version_, next});
 }
 
-void membership::say() { actions_.emplace_back(act::say{own_word()}); }
+void membership::say(clock::time_point now) {
+  said_ = now;
+  auto to = monitors_;
+  const bool tells_all = must_stop_ || halt_ != 0 || leaving_;
+  for (auto n = tells_all ? others_.size() : std::min(told_in_turn, others_.size()); n > 0; --n)
+    to.push_back(others_[turn_++ % others_.size()]);
+  actions_.emplace_back(act::say{own_word(), std::move(to)});
+}
 
 word membership::own_word() {
   word mine;
@@ -422,8 +450,8 @@ std::string membership::reason_for(member_id who) const {
 }
 
 std::string membership::name(member_id who) const {
-  const auto rank = record_.rank_of(who);
-  return rank ? "rank " + std::to_string(*rank) : "a joiner";
+  const auto rank = ranks_.find(who);
+  return rank != ranks_.end() ? "rank " + std::to_string(rank->second) : "a joiner";
 }
 
 void membership::finish(ending why, const std::string& text) {

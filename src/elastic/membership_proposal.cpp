@@ -91,15 +91,30 @@ bool membership::keep_the_state(parting& of) const {
 
 // Of each suspect a strict majority of those that are not proven dead; of two members it takes one.
 bool membership::most_agree(const parting& of) const {
-  for (const auto id : of.accused) {
-    std::size_t agree = 0;
-    for (const auto& one : record_.members) {
-      if (dead_.contains(one.id) || suspects_.contains(one.id)) continue;
-      if (one.id == self_.id || contains(word_of(one.id).suspects, id)) ++agree;
-    }
-    if (2 * agree <= of.alive && of.alive != 2) return false;
+  std::map<member_id, std::size_t> agree;
+  for (const auto& one : record_.members) {
+    if (dead_.contains(one.id) || suspects_.contains(one.id)) continue;
+    for (const auto id : one.id == self_.id ? of.accused : word_of(one.id).suspects) ++agree[id];
   }
-  return true;
+  return of.alive == 2 ||
+         std::all_of(of.accused.begin(), of.accused.end(), [&](member_id id) { return 2 * agree[id] > of.alive; });
+}
+
+// In a change, of a member that was not watched before and is not heard since: whether most of its monitors suspect it.
+bool membership::is_given_up(const member& one) const {
+  const auto seen = views_.find(one.id);
+  const bool is_watched = one.host == self_.host || watched_.contains(one.id);
+  if (!must_stop_ || is_watched || seen == views_.end() || seen->second.heard > change_began_) return false;
+  const auto& members = record_.members;
+  std::size_t living = 0;
+  std::size_t agree = 0;
+  for (std::size_t i = 1; i <= monitors_.size(); ++i) {
+    const auto monitor = members[(ranks_.at(one.id) + i) % members.size()].id;
+    if (dead_.contains(monitor) || suspects_.contains(monitor)) continue;
+    ++living;
+    if (contains(word_of(monitor).suspects, one.id)) ++agree;
+  }
+  return 2 * agree > living;
 }
 
 void membership::find_holders(const parting& of, generation_record& next) const {

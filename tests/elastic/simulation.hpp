@@ -83,6 +83,7 @@ class run {
     made.beat = milliseconds(50);
     made.silence = milliseconds(250);
     made.patience = milliseconds(2500);
+    made.monitors = world_.monitors;
     return made;
   }
   void start_process(std::uint64_t order, time when) {
@@ -172,12 +173,11 @@ class run {
     }
   }
   void perform(process& one, const elastic::act::say& a) {
-    std::set<member_id> to;
-    for (const auto& m : one.protocol.record().members) to.insert(m.id);
-    for (const auto& m : one.protocol.record().waiting) to.insert(m.id);
-    to.erase(one.id);
-    for (const auto id : to) {
-      send(one, id, false, [this, said = a.what](process& other) { other.protocol.hear(now_, said); });
+    for (const auto id : a.to) {
+      send(one, id, false, [this, said = a.what](process& other) {
+        other.protocol.hear(now_, said);
+        other.protocol.tick(now_);
+      });
     }
   }
   void perform(process& one, const elastic::act::swap& a) {
@@ -255,7 +255,7 @@ class run {
       other.step = step;
       other.state = state;
       other.has_state = true;
-      other.protocol.committed(now_, step, step);
+      other.protocol.committed(step, step);
       begin_step(other);
     });
   }
@@ -288,7 +288,7 @@ class run {
     one.state = muster::mix(one.state ^ (one.step << 20) ^ one.generation);
     ++one.attempt;
     ledger_.commits(now_, one);
-    one.protocol.committed(now_, one.step, one.step);
+    one.protocol.committed(one.step, one.step);
     begin_step(one);
   }
   // A collective's deadline, or the end of a connection: those that are missing are suspect.

@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <variant>
 #include <vector>
 
@@ -25,6 +26,9 @@ struct membership_policy {
   double slow_factor = 0;        ///< slow is who takes so many times as long as the median member; 0: nobody is
   bool slow_ones_leave = false;  ///< instead of being reported alone
   clock::duration patience = std::chrono::seconds(30);  ///< for a majority and for `min`; half of it for who hangs
+  /// So many ranks after a member's own, in a ring, hear all its words and judge its silence. A dead host of so many
+  /// ranks has each of them watched from outside.
+  int monitors = 16;
 
   /// How long a member of this very host may be silent. Its death is seen there, and so is that it was stopped: silence
   /// alone is most of all a sign of a host with too much to do, where to kill a healthy process would help nobody.
@@ -45,9 +49,10 @@ enum class ending {
 
 /// What the protocol wants done; see `membership`.
 namespace act {
-/// To everyone of the record, members and waiting.
+/// To these of the record, members and waiting.
 struct say {
   word what;
+  std::vector<member_id> to;
 };
 /// The store's record, if its version still is `expected`. Whatever comes of it is told by `learn`, or `store_failed`.
 struct swap {
@@ -98,7 +103,14 @@ using action = std::variant<act::say, act::swap, act::stop, act::halt, act::kill
 /// proof. Who hears both sides of a partition takes that of the first member after a while, so that there is a
 /// majority.
 ///
-/// Not thread safe. Each event is O(members), a change O(members^2).
+/// While nothing changes a word goes to the monitors of its sender and to a few others in turn, so that all learn of
+/// all in time. As long as one member lives, some rank that fell silent comes just before one that lives and watches
+/// it. From the first reason to stop until the next generation, and for a wish, words go to all, and all judge all: of
+/// a member that it did not watch before, and has not heard since, a member believes most of its monitors. In a job of
+/// no more members than monitors each watches all others.
+///
+/// Not thread safe. To hear a word is O(1) for it and each of the dead that it names; what follows from it comes with
+/// the next tick. A tick is O(monitors), and O(members) once a beat, for slow ones; in a change each is O(members).
 class membership {
  public:
   membership(member self, membership_policy policy, clock::time_point now);
@@ -107,7 +119,7 @@ class membership {
   /// First of the events of one turn: a turn that comes late (this process was stopped, or its host suspended) does not
   /// count its own gap as the silence of others.
   void wake(clock::time_point now);
-  /// Time passes; at least once a beat.
+  /// Time passes; at least once a beat, and after what was heard.
   void tick(clock::time_point now);
   void hear(clock::time_point now, const word& said);
   /// The record as the store has it; version 0: there is none.
@@ -120,7 +132,7 @@ class membership {
   void prove_dead(clock::time_point now, member_id who);
   void suspect(clock::time_point now, member_id who, const std::string& why);
   /// This member's state is now complete after so many steps.
-  void committed(clock::time_point now, std::uint64_t step, std::uint64_t cursor);
+  void committed(std::uint64_t step, std::uint64_t cursor);
   /// How long its own part of a step takes, without waiting for others: usually, and at least, in the last steps.
   void worked(clock::duration usual, clock::duration least);
   /// It takes no more part in the present generation; its step is final. Also without having been asked.
@@ -140,7 +152,8 @@ class membership {
   // ---- what it knows ----
   [[nodiscard]] const generation_record& record() const noexcept { return record_; }
   [[nodiscard]] member_id self() const noexcept { return self_.id; }
-  [[nodiscard]] bool is_member() const noexcept { return record_.rank_of(self_.id).has_value(); }
+  [[nodiscard]] bool is_member() const noexcept { return rank_.has_value(); }
+  [[nodiscard]] bool is_in(member_id who) const { return ranks_.contains(who); }
   [[nodiscard]] bool has_stopped() const noexcept { return stopped_; }
   [[nodiscard]] bool has_ended() const noexcept { return ended_; }
   [[nodiscard]] bool is_dead(member_id who) const { return dead_.contains(who); }
@@ -148,8 +161,11 @@ class membership {
   /// Whether it wants to leave, and nobody gains by waiting: all others that live want to leave too, as far as they
   /// say, or one that does not has stopped and waits for a group without it.
   [[nodiscard]] bool may_go() const;
-  /// Whether nothing came from a member for as long as the silence that makes it suspect elsewhere.
-  [[nodiscard]] bool is_silent(clock::time_point now, member_id who) const { return !is_heard(now, who); }
+  /// Whether nothing came for as long as the silence that makes it suspect elsewhere from a member that this one
+  /// watches.
+  [[nodiscard]] bool is_silent(clock::time_point now, member_id who) const {
+    return (must_stop_ || watched_.contains(who)) && !is_heard(now, who);
+  }
   /// Why a member is suspect or dead; empty for none.
   [[nodiscard]] std::string reason_for(member_id who) const;
   /// When the present change began for this member: it found or heard of the first reason to stop.
@@ -164,6 +180,8 @@ class membership {
   void announce(clock::time_point now);
   void form_first(clock::time_point now);
   void enter(clock::time_point now, const generation_record& next);
+  void adopt(const generation_record& record);
+  void read(clock::time_point now, const word& said);
   void look(clock::time_point now);
   void look_for_silence(clock::time_point now);
   void look_for_a_wish(clock::time_point now);
@@ -171,6 +189,8 @@ class membership {
   [[nodiscard]] bool is_ready(member_id who) const;
   void look_for_slow_ones(clock::time_point now);
   void need_stop(clock::time_point now, const std::string& why);
+  void begin_change(clock::time_point now);
+  [[nodiscard]] bool is_given_up(const member& one) const;
   void adopt_suspicions(clock::time_point now);
   /// The members of a generation that is over.
   struct parting {
@@ -186,7 +206,7 @@ class membership {
   void find_holders(const parting& of, generation_record& next) const;
   std::size_t take_in(clock::time_point now, generation_record& next) const;
   void swap(const generation_record& next);
-  void say();
+  void say(clock::time_point now);
   void finish(ending why, const std::string& text);
   [[nodiscard]] word own_word();
   [[nodiscard]] const word& word_of(member_id who) const;
@@ -200,12 +220,17 @@ class membership {
 
   std::uint64_t version_ = 0;
   generation_record record_;
+  std::unordered_map<member_id, std::size_t> ranks_;  // of the record's members
+  std::optional<std::size_t> rank_;                   // this member's
+  std::vector<member_id> monitors_;                   // hear each of its words
+  std::vector<member_id> others_;                     // members and waiting: hear one now and then
+  std::set<member_id> watched_;                       // have it as a monitor
   bool swapping_ = false;
   clock::time_point swap_after_{};  // not before: the store was in trouble
   std::set<member_id> gone_;        // of former generations: whatever still comes from them is old
 
   // Of the present generation.
-  std::map<member_id, view> views_;
+  std::unordered_map<member_id, view> views_;
   std::set<member_id> dead_;
   std::map<member_id, std::string> suspects_;
   std::set<member_id> silent_;  // suspects for that alone
@@ -219,12 +244,15 @@ class membership {
   bool blank_ = false;  // it joined, and its state is not that of the others yet
   bool ready_ = false;
   std::optional<clock::time_point> ready_since_;  // one that waits to join, while another is not yet
+  bool wish_ = false;                             // somebody wants to leave
   std::uint64_t halt_ = 0;
+  std::uint64_t furthest_ = 0;  // of the steps that members told of
   std::uint64_t step_ = 0;
   std::uint64_t cursor_ = 0;
   clock::time_point change_began_{};
 
   std::uint64_t number_ = 0;
+  std::size_t turn_ = 0;  // among the others
   clock::time_point began_;
   clock::time_point ticked_;
   clock::time_point said_{};

@@ -23,6 +23,7 @@ struct world {
   int members = 4;
   int hosts = 2;
   int min = 1;
+  int monitors = 16;  ///< of each: with fewer members all watch all
   bool crashes = true;
   bool pauses = true;
   bool partitions = true;
