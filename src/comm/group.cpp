@@ -45,20 +45,37 @@ group group::split(int color, int key) { return make_subgroup(color, key); }
 group group::duplicate() { return make_subgroup(0, rank()); }
 
 group group::make_subgroup(int color, int key) {
+  // What the transport cannot do ends the group at every rank.
+  const auto of_transport = [this](auto step) {
+    const auto held = state_->guard();
+    try {
+      return step(*state_->transport);
+    } catch (...) {
+      state_->fail(std::current_exception());
+      throw;
+    }
+  };
   const std::uint64_t number = sequence();
   const int mine[2] = {color, key};
   std::vector<int> all(2 * static_cast<std::size_t>(size()));
   allgather(*this, mine, all);
-  if (color < 0) return group(std::make_unique<any_transport>(make_self_transport()), settings());
 
   std::vector<int> members;
-  for (int r = 0; r < size(); ++r) {
+  for (int r = 0; color >= 0 && r < size(); ++r) {
     if (all[2 * static_cast<std::size_t>(r)] == color) members.push_back(r);
   }
   const auto key_of = [&](int r) { return all[2 * static_cast<std::size_t>(r) + 1]; };
   std::stable_sort(members.begin(), members.end(), [&](int a, int b) { return key_of(a) < key_of(b); });
+  const std::uint64_t word =
+      color < 0 ? 0 : of_transport([&](any_transport& transport) { return transport.prepare(members); });
+  std::vector<std::uint64_t> words(static_cast<std::size_t>(size()));
+  allgather(*this, std::span(&word, 1), words);
+  if (color < 0) return group(std::make_unique<any_transport>(make_self_transport()), settings());
+
   const std::uint64_t id = digest().add(state_->id).add(number).add(static_cast<std::uint64_t>(color)).value();
-  return group(std::make_shared<detail::group_state>(state_->transport->subgroup(members, id), settings(), state_, id));
+  const subgroup_call some{members, id, words, deadline_after(settings().timeout)};
+  auto made = of_transport([&](any_transport& transport) { return transport.subgroup(some); });
+  return group(std::make_shared<detail::group_state>(std::move(made), settings(), state_, id));
 }
 
 // ---- work ----

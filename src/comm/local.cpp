@@ -199,10 +199,10 @@ void local_transport::pause(clock::time_point until) {
   mine.asleep = false;
 }
 
-std::unique_ptr<local_transport> local_transport::subgroup(std::span<const int> members, std::uint64_t id) {
-  const auto hub = hub_->child(id, static_cast<int>(members.size()));
-  for (std::size_t i = 0; i < members.size(); ++i) {
-    if (members[i] == rank_) return std::make_unique<local_transport>(hub, static_cast<int>(i));
+std::unique_ptr<local_transport> local_transport::subgroup(const subgroup_call& some) {
+  const auto hub = hub_->child(some.id, static_cast<int>(some.members.size()));
+  for (std::size_t i = 0; i < some.members.size(); ++i) {
+    if (some.members[i] == rank_) return std::make_unique<local_transport>(hub, static_cast<int>(i));
   }
   throw configuration_error("rank " + std::to_string(rank_) +
                             " is not a member of the group it asks for (programming error)");

@@ -90,10 +90,11 @@ class revocable_transport final : public request_owner {
     if (!by_->revoked()) inner_->pause(std::min(until, clock::now() + longest));
   }
 
-  [[nodiscard]] std::unique_ptr<revocable_transport> subgroup(std::span<const int> members, std::uint64_t id) {
+  [[nodiscard]] std::uint64_t prepare(std::span<const int> members) { return inner_->prepare(members); }
+  [[nodiscard]] std::unique_ptr<revocable_transport> subgroup(const subgroup_call& some) {
     std::vector<int> names;
-    for (const int member : members) names.push_back(names_[static_cast<std::size_t>(member)]);
-    return std::make_unique<revocable_transport>(inner_->subgroup(members, id), by_, std::move(names));
+    for (const int member : some.members) names.push_back(names_[static_cast<std::size_t>(member)]);
+    return std::make_unique<revocable_transport>(inner_->subgroup(some), by_, std::move(names));
   }
 
  private:

@@ -201,7 +201,7 @@ class counting_transport final : public muster::request_owner {
   void notify(int peer, const muster::notice& n) { inner_.notify(peer, n); }
   bool poll(muster::notice& n) { return inner_.poll(n); }
   void pause(muster::clock::time_point until) { inner_.pause(until); }
-  std::unique_ptr<counting_transport> subgroup(std::span<const int>, std::uint64_t) { return nullptr; }
+  std::unique_ptr<counting_transport> subgroup(const muster::subgroup_call&) { return nullptr; }
 
  private:
   muster::local_transport inner_;

@@ -190,6 +190,36 @@ TEST_CASE("a rank that never comes is named at the deadline, and the group refus
   CHECK(is<muster::peer_failure>(thrown[2]));
 }
 
+TEST_CASE("split ends at the deadline of the group where a rank goes only half of its way") {
+  const auto over = any_fabric();
+  std::atomic<int> gave_up{0};
+  const auto thrown =
+      test::outcomes(over, 3,
+                     [&](muster::group& world) {
+                       if (world.rank() == 1) {  // the first that a split exchanges is a color and a key
+                         const int mine[2] = {0, 0};
+                         std::vector<int> all(6);
+                         muster::allgather(world, mine, all);
+                         for (int looks = 0; gave_up < 2 && looks < 2000; ++looks) std::this_thread::sleep_for(10ms);
+                         require(gave_up == 2, "the others did not wait for as long as this rank was away");
+                         return;
+                       }
+                       try {
+                         (void)world.split(0);
+                       } catch (...) {
+                         ++gave_up;
+                         require(world.failed(), "the group refuses more");
+                         throw;
+                       }
+                     },
+                     {.timeout = muster::seconds(1)});
+  CHECK(text_of(thrown[1]) == "");
+  for (const std::size_t rank : {0u, 2u}) {
+    INFO(text_of(thrown[rank]));
+    CHECK(text_of(thrown[rank]).find("did not finish in 1 s (not seen in it: rank 1)") != std::string::npos);
+  }
+}
+
 TEST_CASE("a rank that gives up wakes all who wait, with its reason and its status, in groups made from it too") {
   const auto over = any_fabric();
   const auto start = muster::clock::now();

@@ -6,6 +6,22 @@
 #include <string>
 #include <thread>
 
+#if __has_include(<mpi.h>)
+#include <mpi.h>
+
+// Stands before MPI's own: a rank that stops when a split has begun to make its communicator.
+static bool stops_in_split = false;
+extern "C" int MPI_Comm_create_group(MPI_Comm all, MPI_Group some, int tag, MPI_Comm* made) {
+  if (stops_in_split) {
+    std::this_thread::sleep_for(std::chrono::seconds(25));
+    std::cout << "slept to its end" << std::endl;
+  }
+  return PMPI_Comm_create_group(all, some, tag, made);
+}
+#else
+static bool stops_in_split = false;
+#endif
+
 int main(int argc, char** argv) {
   return muster::run_main(argc, argv, [&](muster::context& context) -> int {
     const std::string what = argc > 1 ? argv[1] : "nothing";
@@ -26,7 +42,17 @@ int main(int argc, char** argv) {
         if (me != 0) muster::allreduce(world, data, muster::sum, native);
       }
       if (what == "missing" && me == 0) std::this_thread::sleep_for(std::chrono::milliseconds(600));
-      if (what == "asleep" && me == world.size() - 1) {
+      if (what == "split-stopped") {
+        stops_in_split = me == world.size() - 1;
+        auto part = world.split(0);
+      }
+      if (what == "split-halfway" && me != world.size() - 1) auto part = world.split(0);
+      if (what == "split-halfway" && me == world.size() - 1) {  // the first that a split exchanges: a color and a key
+        const int mine[2] = {0, 0};
+        std::vector<int> all(2 * static_cast<std::size_t>(world.size()));
+        muster::allgather(world, mine, all);
+      }
+      if ((what == "asleep" || what == "split-halfway") && me == world.size() - 1) {
         std::this_thread::sleep_for(std::chrono::seconds(25));
         std::cout << "slept to its end" << std::endl;
       }

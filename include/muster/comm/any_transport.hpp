@@ -32,9 +32,8 @@ class any_transport final : public request_owner {
   void notify(int peer, const notice& message) { self_->notify(peer, message); }
   bool poll(notice& message) { return self_->poll(message); }
   void pause(clock::time_point until) { self_->pause(until); }
-  [[nodiscard]] std::unique_ptr<any_transport> subgroup(std::span<const int> members, std::uint64_t id) {
-    return self_->subgroup(members, id);
-  }
+  [[nodiscard]] std::uint64_t prepare(std::span<const int> members) { return self_->prepare(members); }
+  [[nodiscard]] std::unique_ptr<any_transport> subgroup(const subgroup_call& some) { return self_->subgroup(some); }
 
   /// By what name peers find [data, data + bytes), which came from `memory()`; nothing where no peer reads this rank's
   /// memory in place.
@@ -68,7 +67,8 @@ class any_transport final : public request_owner {
     virtual void notify(int peer, const notice& message) = 0;
     virtual bool poll(notice& message) = 0;
     virtual void pause(clock::time_point until) = 0;
-    virtual std::unique_ptr<any_transport> subgroup(std::span<const int> members, std::uint64_t id) = 0;
+    virtual std::uint64_t prepare(std::span<const int> members) = 0;
+    virtual std::unique_ptr<any_transport> subgroup(const subgroup_call& some) = 0;
     virtual std::optional<std::uint64_t> name_of(const void* data, std::size_t bytes) const = 0;
     virtual const std::byte* look(int peer, std::uint64_t name, std::size_t bytes) const = 0;
   };
@@ -91,10 +91,14 @@ class any_transport final : public request_owner {
     void notify(int peer, const notice& message) override { inner->notify(peer, message); }
     bool poll(notice& message) override { return inner->poll(message); }
     void pause(clock::time_point until) override { inner->pause(until); }
-    std::unique_ptr<any_transport> subgroup(std::span<const int> members, std::uint64_t id) override {
-      return std::make_unique<any_transport>(inner->subgroup(members, id));
+    std::unique_ptr<any_transport> subgroup(const subgroup_call& some) override {
+      return std::make_unique<any_transport>(inner->subgroup(some));
     }
-    // An ability of few.
+    // Abilities of few.
+    std::uint64_t prepare(std::span<const int> members) override {
+      if constexpr (requires { inner->prepare(members); }) return inner->prepare(members);
+      return 0;
+    }
     std::optional<std::uint64_t> name_of(const void* data, std::size_t bytes) const override {
       if constexpr (requires { std::as_const(*inner).name_of(data, bytes); })
         return std::as_const(*inner).name_of(data, bytes);

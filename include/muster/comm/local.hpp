@@ -67,7 +67,7 @@ class local_transport final : public request_owner {
   void notify(int peer, const notice& message);
   bool poll(notice& message);
   void pause(clock::time_point until);
-  [[nodiscard]] std::unique_ptr<local_transport> subgroup(std::span<const int> members, std::uint64_t id);
+  [[nodiscard]] std::unique_ptr<local_transport> subgroup(const subgroup_call& some);
 
  private:
   using mailbox = local_hub::mailbox;

@@ -151,19 +151,28 @@ struct native_call {
   stamp mark;  ///< what the program called, for ranks to compare
 };
 
+/// What makes a group of some of a transport's ranks.
+struct subgroup_call {
+  std::span<const int> members;          ///< their ranks, in the new order
+  std::uint64_t id = 0;                  ///< the same for all of them, and new
+  std::span<const std::uint64_t> words;  ///< what each rank's `prepare` returned, by its rank here
+  clock::time_point until;               ///< the deadline
+};
+
 /// A transport connects the ranks of one group. Messages from one rank to another with one tag arrive in order. An
 /// object is used by one thread at a time and lives where it was made.
 ///
 /// `send`, `receive` and `native` (whose call lives until the request is done) start a request whose fields say what;
 /// `test` makes progress and says whether a request is done; a message that does not fit its receive is a
 /// mismatch_error there. `notify` and `poll` carry notices beside the messages; `pause` gives the processor away until
-/// something may have happened, at the latest until the time given; `subgroup` is called by all members at once, with
-/// their ranks in the new order and an id that is the same for all of them and new. `memory` is where buffers come from
-/// that peers can reach without a copy; null when no memory is better than any other.
+/// something may have happened, at the latest until the time given; `subgroup` is called by all members at once. One
+/// whose members need to know something of each other first has `std::uint64_t prepare(std::span<const int> members)`
+/// besides, whose results all members get. `memory` is where buffers come from that peers can reach without a copy;
+/// null when no memory is better than any other.
 template <class T>
 concept transport = std::derived_from<T, request_owner> && !std::movable<T> &&
                     requires(T & t, const T& c, request& r, const native_call& n, const notice& sent, notice& got,
-                             clock::time_point until, std::span<const int> members, std::uint64_t id) {
+                             clock::time_point until, const subgroup_call& some) {
   { c.rank() } -> std::same_as<int>;
   { c.size() } -> std::same_as<int>;
   { c.abilities() } -> std::same_as<transport_abilities>;
@@ -177,7 +186,7 @@ concept transport = std::derived_from<T, request_owner> && !std::movable<T> &&
   { t.notify(0, sent) } -> std::same_as<void>;
   { t.poll(got) } -> std::same_as<bool>;
   { t.pause(until) } -> std::same_as<void>;
-  { t.subgroup(members, id) } -> std::same_as<std::unique_ptr<T>>;
+  { t.subgroup(some) } -> std::same_as<std::unique_ptr<T>>;
 };
 
 namespace detail {

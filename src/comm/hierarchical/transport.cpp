@@ -103,18 +103,32 @@ void hierarchical_transport::pause(clock::time_point until) {
   }
 }
 
-std::unique_ptr<hierarchical_transport> hierarchical_transport::subgroup(std::span<const int> members,
-                                                                         std::uint64_t id) {
-  std::vector<std::uint64_t> host_of_member;
-  std::vector<int> here;  // members on this host, as `within_` counts them
+std::vector<int> hierarchical_transport::members_here(std::span<const int> members) const {
+  std::vector<int> here;
   const int host = hosts_.host_of[static_cast<std::size_t>(rank())];
   for (const int member : members) {
     const auto index = static_cast<std::size_t>(member);
-    host_of_member.push_back(static_cast<std::uint64_t>(hosts_.host_of[index]));
     if (hosts_.host_of[index] == host) here.push_back(hosts_.place_of[index]);
   }
-  auto between = between_->subgroup(members, id);
-  auto within = here.size() > 1 ? within_->subgroup(here, id) : nullptr;
+  return here;
+}
+
+// What goes between hosts has nothing to prepare: neither tcp nor mpi.
+std::uint64_t hierarchical_transport::prepare(std::span<const int> members) {
+  const auto here = members_here(members);
+  return here.size() > 1 ? within_->prepare(here) : 0;
+}
+
+std::unique_ptr<hierarchical_transport> hierarchical_transport::subgroup(const subgroup_call& some) {
+  std::vector<std::uint64_t> host_of_member;
+  for (const int member : some.members)
+    host_of_member.push_back(static_cast<std::uint64_t>(hosts_.host_of[static_cast<std::size_t>(member)]));
+  auto between = between_->subgroup(some);
+  std::vector<std::uint64_t> words;
+  for (const int rank_here : hosts_.neighbours(rank()))
+    words.push_back(some.words[static_cast<std::size_t>(rank_here)]);
+  const auto here = members_here(some.members);
+  auto within = here.size() > 1 ? within_->subgroup({here, some.id, words, some.until}) : nullptr;
   return std::make_unique<hierarchical_transport>(std::move(between), std::move(within), host_map(host_of_member));
 }
 

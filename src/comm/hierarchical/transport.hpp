@@ -40,7 +40,8 @@ class hierarchical_transport final : public request_owner {
   void notify(int peer, const notice& message) { between_->notify(peer, message); }
   bool poll(notice& message);
   void pause(clock::time_point until);
-  [[nodiscard]] std::unique_ptr<hierarchical_transport> subgroup(std::span<const int> members, std::uint64_t id);
+  [[nodiscard]] std::uint64_t prepare(std::span<const int> members);
+  [[nodiscard]] std::unique_ptr<hierarchical_transport> subgroup(const subgroup_call& some);
 
  private:
   using flow_type = flow<part_of_transport>;
@@ -49,6 +50,8 @@ class hierarchical_transport final : public request_owner {
   static constexpr std::size_t one_rail_up_to = 8192;
 
   [[nodiscard]] int place() const { return hosts_.place_of[static_cast<std::size_t>(rank())]; }
+  /// Those of the members that are on this host, as `within_` counts them.
+  [[nodiscard]] std::vector<int> members_here(std::span<const int> members) const;
   [[nodiscard]] int ranks_here() const { return static_cast<int>(hosts_.neighbours(rank()).size()); }
   /// Who speaks for this host in a collective with a root.
   [[nodiscard]] int speaker_for(int root) const;

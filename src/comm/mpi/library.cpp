@@ -60,7 +60,7 @@ void mpi_library::retire(MPI_Comm communicator) {
 }
 
 void mpi_library::check_thread() const {
-  if (level_ >= MPI_THREAD_SERIALIZED || std::this_thread::get_id() == main_thread_) return;
+  if (any_thread() || std::this_thread::get_id() == main_thread_) return;
   throw configuration_error(
       "MPI is used from a thread that is not its main one (its thread level is below MPI_THREAD_SERIALIZED); call from "
       "the "

@@ -21,6 +21,8 @@ class mpi_library {
 
   /// Throws configuration_error when MPI does not allow a call from this thread.
   void check_thread() const;
+  /// Whether threads besides the main one may call MPI, one at a time.
+  [[nodiscard]] bool any_thread() const noexcept { return level_ >= MPI_THREAD_SERIALIZED; }
   [[nodiscard]] bool concurrent() const noexcept { return level_ == MPI_THREAD_MULTIPLE; }
 
   /// MPI may still write into memory that is not ours any more: from now on nothing gives it a chance to, not even

@@ -6,7 +6,9 @@
 #include <climits>
 #include <ctime>
 #include <deque>
+#include <future>
 #include <mutex>
+#include <thread>
 
 #include <muster/core/error.hpp>
 
@@ -306,20 +308,42 @@ void mpi_transport::pause(clock::time_point) {
   nanosleep(&nap, nullptr);
 }
 
-std::unique_ptr<mpi_transport> mpi_transport::subgroup(std::span<const int> members, std::uint64_t id) {
+// MPI makes a communicator in one call that blocks. Every member has just been heard from and only members take part,
+// but one of them may stop amid it: so that this rank keeps its deadline, a thread waits in its place where MPI allows
+// that.
+std::unique_ptr<mpi_transport> mpi_transport::subgroup(const subgroup_call& some) {
   library_->check_thread();
   MPI_Group all = MPI_GROUP_NULL;
-  MPI_Group some = MPI_GROUP_NULL;
-  MPI_Comm made = MPI_COMM_NULL;
+  MPI_Group members = MPI_GROUP_NULL;
   check_mpi(MPI_Comm_group(comm_, &all), "MPI_Comm_group", comm_);
-  check_mpi(MPI_Group_incl(all, static_cast<int>(members.size()), members.data(), &some), "MPI_Group_incl");
-  // Every member has just been heard from, and members only take part: this does not wait for anybody who is not
-  // coming.
-  const int code = MPI_Comm_create_group(comm_, some, static_cast<int>(id % 32768), &made);
-  MPI_Group_free(&some);
+  check_mpi(MPI_Group_incl(all, static_cast<int>(some.members.size()), some.members.data(), &members),
+            "MPI_Group_incl");
   MPI_Group_free(&all);
-  check_mpi(code, "MPI_Comm_create_group", comm_);
-  return std::make_unique<mpi_transport>(library_, made, crowded_);
+  struct outcome {
+    int code;
+    MPI_Comm made;
+  };
+  std::packaged_task<outcome()> make([comm = comm_, members, tag = static_cast<int>(some.id % 32768)] {
+    outcome ended{MPI_SUCCESS, MPI_COMM_NULL};
+    ended.code = MPI_Comm_create_group(comm, members, tag, &ended.made);
+    return ended;
+  });
+  auto done = make.get_future();
+  if (library_->any_thread()) {
+    std::thread(std::move(make)).detach();
+  } else {
+    make();
+  }
+  if (done.wait_until(some.until) != std::future_status::ready) {
+    library_->abandon();
+    throw timeout_error("split", {},
+                        "a split did not finish in time (MPI waits for a rank that stopped as it made the "
+                        "communicator); look at what the ranks do, or raise --timeout / MUSTER_TIMEOUT");
+  }
+  const auto ended = done.get();
+  MPI_Group_free(&members);
+  check_mpi(ended.code, "MPI_Comm_create_group", comm_);
+  return std::make_unique<mpi_transport>(library_, ended.made, crowded_);
 }
 
 }  // namespace muster::inline v0::detail

@@ -45,7 +45,7 @@ class mpi_transport final : public request_owner {
   void notify(int peer, const notice& message);
   bool poll(notice& message);
   void pause(clock::time_point until);
-  [[nodiscard]] std::unique_ptr<mpi_transport> subgroup(std::span<const int> members, std::uint64_t id);
+  [[nodiscard]] std::unique_ptr<mpi_transport> subgroup(const subgroup_call& some);
 
  private:
   struct alignas(16) envelope {  // so that the payload behind it is aligned for every element

@@ -17,10 +17,6 @@ constexpr std::chrono::milliseconds between_looks{10};
 // So long a rank that left a group without a reason may take to give one in the group that it was made from.
 constexpr std::chrono::milliseconds for_last_words{50};
 
-// Members tell each other of a new group under this tag, which no user's message has.
-constexpr std::uint32_t group_tag = 0xffffffff;
-constexpr seconds group_timeout{30};
-
 }  // namespace
 
 shm_transport::shm_transport(std::shared_ptr<shm_host> host, std::vector<int> members, int rank,
@@ -151,50 +147,25 @@ void shm_transport::look_after_peers() {
   suspect_ = find_silent_end();
 }
 
-std::unique_ptr<shm_transport> shm_transport::subgroup(std::span<const int> members, std::uint64_t) {
-  const auto n = members.size();
-  std::vector<std::uint64_t> lanes(n);
-  std::vector<int> on_host(n);
-  std::size_t me = n;
-  for (std::size_t i = 0; i < n; ++i) {
-    on_host[i] = board_.host_rank(members[i]);
-    if (members[i] == rank()) me = i;
+std::uint64_t shm_transport::prepare(std::span<const int> members) {
+  board_.host().reclaim();
+  return shm_board::allocate_lane(board_.host().own(), static_cast<int>(members.size()));
+}
+
+std::unique_ptr<shm_transport> shm_transport::subgroup(const subgroup_call& some) {
+  std::vector<std::uint64_t> lanes;
+  std::vector<int> on_host;
+  int mine = -1;
+  for (const int member : some.members) {
+    if (member == rank()) mine = static_cast<int>(on_host.size());
+    lanes.push_back(some.words[static_cast<std::size_t>(member)]);
+    on_host.push_back(board_.host_rank(member));
   }
-  if (me == n) {
+  if (mine < 0) {
     throw configuration_error("rank " + std::to_string(rank()) +
                               " is not a member of the group it asks for (programming error)");
   }
-  board_.host().reclaim();
-  lanes[me] = shm_board::allocate_lane(board_.host().own(), static_cast<int>(n));
-  const std::uint64_t mine = lanes[me];
-  std::vector<request> sent(n);
-  std::vector<request> got(n);
-  for (std::size_t i = 0; i < n; ++i) {
-    if (i == me) continue;
-    for (request* r : {&sent[i], &got[i]}) {
-      r->peer = members[i];
-      r->tag = group_tag;
-      r->bytes = sizeof mine;
-    }
-    sent[i].data = reinterpret_cast<std::byte*>(const_cast<std::uint64_t*>(&mine));
-    got[i].data = reinterpret_cast<std::byte*>(&lanes[i]);
-    send(sent[i]);
-    receive(got[i]);
-  }
-  const auto until = deadline_after(group_timeout);
-  for (std::size_t i = 0; i < n; ++i) {
-    while (i != me && !(test(sent[i]) && test(got[i]))) {
-      if (clock::now() >= until)
-        throw timeout_error("split", called_, {board_.name_of(members[i])}, group_timeout.count());
-      pause(until);
-      if (suspect_ >= 0) {
-        notice word;
-        tell_gone(suspect_, word);
-        throw peer_failure({board_.name_of(suspect_)}, word.text);
-      }
-    }
-  }
-  return std::make_unique<shm_transport>(board_.shared_host(), std::move(on_host), static_cast<int>(me), lanes);
+  return std::make_unique<shm_transport>(board_.shared_host(), std::move(on_host), mine, lanes);
 }
 
 }  // namespace muster::inline v0::detail

@@ -55,7 +55,9 @@ class shm_transport final : public request_owner {
     const std::size_t end = board_.host().own().memory().reserve();  // the same for all
     return name <= end && bytes <= end - name ? board_.host().at(board_.host_rank(peer), name) : nullptr;
   }
-  [[nodiscard]] std::unique_ptr<shm_transport> subgroup(std::span<const int> members, std::uint64_t id);
+  /// Makes this rank's lane in a group of those members; returns where it lies.
+  [[nodiscard]] std::uint64_t prepare(std::span<const int> members);
+  [[nodiscard]] std::unique_ptr<shm_transport> subgroup(const subgroup_call& some);
 
   /// Collective, once, for the world: the ranks find out together what the system allows them.
   void agree(cma_wish wish, clock::time_point until, const std::function<bool()>& given_up = {});

@@ -39,7 +39,7 @@ class tcp_transport final : public request_owner {
   void notify(int peer, const notice& message) { mesh_->notify(group_, peer, message); }
   bool poll(notice& message) { return group_.hear(message); }
   void pause(clock::time_point until) { mesh_->pause(group_, until); }
-  [[nodiscard]] std::unique_ptr<tcp_transport> subgroup(std::span<const int> members, std::uint64_t id);
+  [[nodiscard]] std::unique_ptr<tcp_transport> subgroup(const subgroup_call& some);
 
   [[nodiscard]] tcp_mesh& mesh() noexcept { return *mesh_; }
 
