@@ -31,6 +31,9 @@ std::string launched_by(const launch_env& launch) {
          ")";
 }
 
+// Then what the launcher says of hosts does not count.
+bool names_host(const settings& configuration) { return configuration.value(setting::host) != "auto"; }
+
 // Who asks for more than one thing at a time, or for what does not go together.
 void check_request(const settings& configuration, const launch_env& launch, const std::string& asked, int threads) {
   const std::string origin = configuration.origin(setting::transport);
@@ -49,6 +52,12 @@ void check_request(const settings& configuration, const launch_env& launch, cons
     throw configuration_error(configuration.origin(setting::ranks) + " asks for " + std::to_string(threads) +
                               " ranks as threads and " + origin + " for transport " + asked +
                               " (threads talk over local); drop one of them");
+  }
+  if (names_host(configuration) && (asked == "shm" || asked == "local" || threads > 1)) {
+    throw configuration_error(
+        configuration.origin(setting::host) + " says on which host this rank is (and " +
+        (asked == "shm" ? origin + " for transport shm that all are on one" : "threads are on one") +
+        "); use auto or hierarchical, or leave it out");
   }
   if (asked == "shm" && launch.local_size > 0 && !launch.on_one_host()) {
     throw configuration_error(origin + " asks for transport shm and " + launched_by(launch) + ", " +
@@ -117,16 +126,19 @@ transport_choice choose_transport(const settings& configuration, const launch_en
   const std::string origin = configuration.origin(setting::transport);
   const std::string why = is_auto ? launched_by(launch) : origin + " asks for it";
 
-  if (asked == "shm" || (is_auto && launch.size > 1 && launch.on_one_host()))
+  const bool named = names_host(configuration);
+  if (asked == "shm" || (is_auto && launch.size > 1 && launch.on_one_host() && !named))
     return {transport_kind::process, "shm", {}, 1, is_auto ? why + ", all on this host" : why};
   // Every rank sees that its host has fewer than all.
-  const bool on_several_hosts = launch.size > 1 && launch.local_size > 0;
+  const bool on_several_hosts = launch.size > 1 && (launch.local_size > 0 || named);
   if (asked == "hierarchical" || (is_auto && on_several_hosts)) {
     constexpr const char* known[] = {"", "mpi", "tcp"};
     const auto between = configuration.choice(setting::between, {"auto", "mpi", "tcp"});
     const std::string origin_between = configuration.origin(setting::between);
     return {transport_kind::process, "hierarchical", across_hosts(launch, known[between], origin_between), 1,
-            is_auto ? why + ", on several hosts" : why};
+            !is_auto ? why
+            : named  ? why + ", " + configuration.origin(setting::host) + " says on which host each is"
+                     : why + ", on several hosts"};
   }
   if (asked == "mpi" || asked == "tcp")
     return {transport_kind::process, across_hosts(launch, asked, origin), {}, 1, why};

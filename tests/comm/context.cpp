@@ -105,6 +105,27 @@ TEST_CASE("settings that contradict each other are refused") {
   refuses({"app", "--timeout", "0"});
 }
 
+TEST_CASE("a name of the host has its effect or is refused") {
+  muster::launch_env launch;
+  launch.kind = muster::launch_env::launcher::open_mpi;
+  launch.size = launch.local_size = 4;
+  const auto planned = [&](std::vector<std::string> words) -> std::string {
+    words.insert(words.begin(), "app");
+    test::command_line line(std::move(words));
+    try {
+      return std::string(muster::detail::plan_world(muster::settings(line.argc, line.argv()), launch).transport.name);
+    } catch (const muster::configuration_error& refused) {
+      return refused.what();
+    }
+  };
+  CHECK(planned({}) == "shm");
+  CHECK(planned({"--host", "a"}) == "hierarchical");
+  CHECK(planned({"--host", "a", "--transport", "shm"}).starts_with("--host says on which host this rank is"));
+  launch = {};
+  CHECK(planned({"--host", "a", "--ranks", "2"}).starts_with("--host says on which host this rank is"));
+  CHECK(planned({"--host", "a"}) == "self");  // one rank is alone on any host
+}
+
 TEST_CASE("the launcher is found by its variables") {
   using launcher = muster::launch_env::launcher;
   CHECK(detect({}).kind == launcher::none);
