@@ -61,10 +61,11 @@ class revocable_transport final : public request_owner {
   bool native(const native_call& call, request& r) { return inner_->native(call, r); }
   bool test(request& r) { return inner_->test(r); }
   void cancel(request& r) noexcept override {
-    if (r.owner != nullptr && r.owner != this) r.owner->cancel(r);
+    if (auto* const owner = r.held_by(); owner != nullptr && owner != this) owner->cancel(r);
   }
   bool move_buffer(request& r, std::byte* to) noexcept override {
-    return r.owner != nullptr && r.owner != this && r.owner->move_buffer(r, to);
+    auto* const owner = r.held_by();
+    return owner != nullptr && owner != this && owner->move_buffer(r, to);
   }
   void notify(int peer, const notice& message) { inner_->notify(peer, message); }
 

@@ -6,8 +6,10 @@
 #include <map>
 #include <memory>
 #include <numeric>
+#include <thread>
 #include <vector>
 
+#include <muster/comm/collectives/allgather.hpp>
 #include <muster/comm/collectives/barrier.hpp>
 #include <muster/comm/transport.hpp>
 #include <muster/core/random.hpp>
@@ -481,3 +483,45 @@ TEST_CASE("over shm a peer whose words do not fit what was said before is named"
     }
   }
 }
+
+#ifdef MUSTER_HAS_TCP
+// A thread that moves the connections ends the requests of another: a data race where that one looks at them plainly.
+TEST_CASE("threads with groups of their own end each other's requests") {
+  const auto over = GENERATE(test::fabric::tcp, test::fabric::hierarchical_over_tcp);
+  run(over, 3, [](muster::group& world, muster::any_transport& transport) {
+    auto twin = world.duplicate();
+    constexpr int rounds = 300;
+    std::exception_ptr failure;
+    std::thread side([&] {
+      try {
+        std::vector<int> all(3);
+        for (int i = 0; i < rounds; ++i) muster::allgather(twin, std::span(&i, 1), all);
+      } catch (...) {
+        failure = std::current_exception();
+      }
+    });
+    const int next = (world.rank() + 1) % 3;
+    const int before = (world.rank() + 2) % 3;
+    for (std::uint64_t i = 0; i < rounds; ++i) {
+      parcel sent(i, 64);
+      parcel got(64);
+      got.start(transport, false, before, 1);
+      sent.start(transport, true, next, 1);
+      const auto until = muster::deadline_after(patience);
+      while (!transport.test(got.r)) require(muster::clock::now() < until, "a message does not come");
+      got.expect(i, 64);
+      sent.finish(transport);
+    }
+    for (std::uint64_t i = 0; i < rounds; ++i) {
+      std::deque<parcel> taken_back;
+      for (int k = 0; k < 8; ++k) taken_back.emplace_back(64).start(transport, false, before, 2);
+      parcel sent(i, 64);
+      sent.start(transport, true, next, 2);
+      sent.finish(transport);
+    }
+    side.join();
+    if (failure) std::rethrow_exception(failure);
+    muster::barrier(world);
+  });
+}
+#endif

@@ -1,6 +1,7 @@
 // The one seam for transports: messages between the ranks of a group, started and tested, never blocking.
 #pragma once
 
+#include <atomic>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -110,7 +111,11 @@ class request {
   request(const request&) = delete;
   request& operator=(const request&) = delete;
   ~request() {
-    if (owner != nullptr) owner->cancel(*this);
+    if (auto* const held = held_by(); held != nullptr) held->cancel(*this);
+  }
+  /// The owner. Where a thread besides this one moves the transport, it ends requests of this one too.
+  [[nodiscard]] request_owner* held_by() noexcept {
+    return std::atomic_ref<request_owner*>(owner).load(std::memory_order_acquire);
   }
 
   // What is asked for.

@@ -67,9 +67,10 @@ bool hierarchical_transport::native(const native_call& call, request& r) {
 }
 
 bool hierarchical_transport::test(request& r) {
-  if (r.owner == nullptr) return true;
-  if (r.owner == within_.get()) return within_->test(r);
-  if (r.owner != this) return between_->test(r);
+  const auto* const owner = r.held_by();
+  if (owner == nullptr) return true;
+  if (owner == within_.get()) return within_->test(r);
+  if (owner != this) return between_->test(r);
   steps_->advance();
   if (!body_.finished()) return false;
   const auto failure = body_.failure();

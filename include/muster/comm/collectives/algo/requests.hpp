@@ -1,7 +1,6 @@
 // Several requests of one collective at a time.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <memory>
 
@@ -32,8 +31,6 @@ class requests {
 
 /// Whether a request is known to be over without asking its transport, which for some is a call to the system: those
 /// that move all that is under way at once have seen to it when another was tested.
-[[nodiscard]] inline bool is_over(request& r) noexcept {
-  return std::atomic_ref<request_owner*>(r.owner).load(std::memory_order_acquire) == nullptr;
-}
+[[nodiscard]] inline bool is_over(request& r) noexcept { return r.held_by() == nullptr; }
 
 }  // namespace muster::inline v0::detail
