@@ -5,11 +5,14 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <csignal>
 #include <cstring>
+#include <iostream>
 #include <map>
 #include <memory>
 #include <new>
@@ -244,6 +247,45 @@ TEST_CASE("jobs whose long names differ at their end do not meet") {
   }
   for (auto& one : ranks) one.join();
   CHECK(met == 4);
+}
+
+// Names outside of the file system are free to all users, so another may have taken that of a job.
+TEST_CASE("a name that another user holds is refused at once, by rank 0 and by those that look for it") {
+  if (::geteuid() != 0) {
+    std::cout << "SKIPPED: only root can become another user\n";
+    return;
+  }
+  const int rank = GENERATE(0, 1);
+  const std::string name = "muster-test-held." + std::to_string(::getpid()) + "." + std::to_string(rank);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  int ready[2];
+  REQUIRE(::pipe(ready) == 0);
+  const pid_t holder = ::fork();
+  if (holder == 0) {
+    const int door = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    const bool holds = ::setuid(65534) == 0 && ::bind(door, reinterpret_cast<const sockaddr*>(&address), length) == 0 &&
+                       ::listen(door, 1) == 0 && ::write(ready[1], "!", 1) == 1;
+    while (holds && ::getppid() != 1) ::usleep(10000);
+    ::_exit(0);
+  }
+  char said = 0;
+  REQUIRE(::read(ready[0], &said, 1) == 1);
+  std::string refused;
+  try {
+    (void)muster::detail::meet(name, rank, 2, std::make_shared<segment>(reserve), muster::seconds(5), 0, {});
+  } catch (const std::exception& failed) {
+    refused = failed.what();
+  }
+  ::kill(holder, SIGKILL);
+  ::waitpid(holder, nullptr, 0);
+  ::close(ready[0]);
+  ::close(ready[1]);
+  INFO(refused);
+  CHECK(refused.find("user 65534 holds that name") != std::string::npos);
+  CHECK(refused.find("MUSTER_JOB") != std::string::npos);
 }
 
 // A process of the same user that listens where rank 0 should and sends back what it got, as that of another rank.

@@ -59,8 +59,9 @@ sockaddr_un address_of(std::string name, socklen_t& length) {
   return address;
 }
 
-descriptor open_socket() {
-  descriptor made(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+// `flags`: SOCK_NONBLOCK for one that connects, which would wait without a deadline where many wait to be accepted.
+descriptor open_socket(int flags = 0) {
+  descriptor made(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | flags, 0));
   if (!made) fail("socket");
   return made;
 }
@@ -143,10 +144,20 @@ bool wait_readable(int file, clock::time_point until, const question& given_up) 
   }
 }
 
-bool is_same_user(int connection) {
+// Of the other side, as it was when that listened or connected.
+uid_t user_of(int connection) {
   ucred who{};
   socklen_t length = sizeof who;
-  return ::getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &who, &length) == 0 && who.uid == ::getuid();
+  if (::getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &who, &length) != 0) fail("credentials");
+  return who.uid;
+}
+
+// Any user may take any name outside of the file system.
+void require_own(int connection, const std::string& name) {
+  const uid_t holder = user_of(connection);
+  if (holder == ::getuid()) return;
+  throw configuration_error("the ranks of this host cannot meet at '" + name + "' (user " + std::to_string(holder) +
+                            " holds that name); give the job another: --job or MUSTER_JOB");
 }
 
 // What rank 0 does: a connection is nobody until it has said a rank.
@@ -159,6 +170,9 @@ class reception {
     const sockaddr_un address = address_of(name, length);
     if (::bind(door_.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
       if (errno == EADDRINUSE) {
+        const descriptor holder = open_socket(SOCK_NONBLOCK);
+        if (::connect(holder.get(), reinterpret_cast<const sockaddr*>(&address), length) == 0)
+          require_own(holder.get(), name);
         throw configuration_error("the ranks of this host cannot meet at '" + name +
                                   "' (another job meets there); give each job a MUSTER_JOB of its own");
       }
@@ -185,7 +199,7 @@ class reception {
       std::erase_if(lobby_, [](const descriptor& one) { return !one; });
       if (watched[0].revents != 0) {
         descriptor came(::accept4(door_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-        if (came && is_same_user(came.get())) lobby_.push_back(std::move(came));
+        if (came && user_of(came.get()) == ::getuid()) lobby_.push_back(std::move(came));
       }
     }
     return std::move(guests_);
@@ -239,10 +253,12 @@ descriptor reach_rank_0(const std::string& name, clock::time_point until, second
   const sockaddr_un address = address_of(name, length);
   auto nap = std::chrono::microseconds(100);
   for (;;) {
-    descriptor here = open_socket();
+    descriptor here = open_socket(SOCK_NONBLOCK);
     if (::connect(here.get(), reinterpret_cast<const sockaddr*>(&address), length) == 0) {
-      if (is_same_user(here.get())) return here;
-    } else if (errno != ECONNREFUSED && errno != ENOENT && errno != EAGAIN && errno != EINTR) {
+      require_own(here.get(), name);
+      return here;
+    }
+    if (errno != ECONNREFUSED && errno != ENOENT && errno != EAGAIN && errno != EINTR) {
       fail("connect");
     }
     if (milliseconds_left(until, given_up) == 0) throw timeout_error("meeting", 0, {0}, timeout.count());
