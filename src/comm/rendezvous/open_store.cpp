@@ -56,6 +56,22 @@ any_store open_in_folder(const std::string& folder, const settings& configuratio
   return any_store(std::make_unique<file_store>(path, until));
 }
 
+// Removes what killed jobs of this user left in the temporary directory: whoever opens a store that nobody has open
+// clears it, and the last that closes it removes it.
+void sweep(const std::string& folder) {
+  const std::string ours = "muster-" + std::to_string(::geteuid()) + "-";
+  std::error_code failed;
+  for (std::filesystem::directory_iterator at(folder, failed), end; at != end; at.increment(failed)) {
+    struct stat status {};
+    const bool left = at->path().filename().string().starts_with(ours) && ::lstat(at->path().c_str(), &status) == 0 &&
+                      S_ISDIR(status.st_mode) && status.st_uid == ::geteuid();
+    try {
+      if (left) (void)file_store(at->path().string(), clock::now());
+    } catch (const error&) {  // in use just now, or not ours to remove
+    }
+  }
+}
+
 const detail::store_opener& opener_over_tcp(const std::string& origin) {
   if (opener()) return *opener();
   throw configuration_error(
@@ -85,6 +101,7 @@ any_store open_automatically(const settings& configuration, const launch_env& la
   std::string why_not = "the launcher offers no PMIx";
   const bool elastic = configuration.value(setting::elastic) == "on";
   const auto here = [&] {
+    if (launch.rank == 0) sweep(std::filesystem::temp_directory_path().string());
     return open_in_folder(std::filesystem::temp_directory_path().string(), configuration, launch, until);
   };
   if (elastic && launch.on_one_host() && !launch.job.empty()) return here();  // any other would end with rank 0

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
 from ports import free_port  # noqa: E402
@@ -42,6 +43,26 @@ with tempfile.TemporaryDirectory() as folder:
         variables={"LOCAL_WORLD_SIZE": "3", "MUSTER_JOB": "test-opened-" + str(os.getpid()), "TMPDIR": folder})
     if left := list(pathlib.Path(folder).iterdir()):
         failures.append(f"one host: {left} is left")
+
+# A job that was killed leaves its folder, until the next of the same user starts; one that lives keeps its own.
+with tempfile.TemporaryDirectory() as folder:
+    def start_another(what):
+        run(what, 2, 0, None, words=["--by", "file"],
+            variables={"LOCAL_WORLD_SIZE": "2", "MUSTER_JOB": "another", "TMPDIR": folder})
+    lone = subprocess.Popen([program, "--timeout", "50", "--by", "file"], stderr=subprocess.DEVNULL,
+                            env={"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2",
+                                 "MUSTER_JOB": "lone", "TMPDIR": folder})
+    its = pathlib.Path(folder) / f"muster-{os.geteuid()}-lone"
+    while not (its / "k-token").exists() and lone.poll() is None:
+        time.sleep(0.01)
+    start_another("beside a job that lives")
+    if not (its / "k-token").exists():
+        failures.append("a job that lives has lost its folder")
+    lone.kill()
+    lone.wait()
+    start_another("after a job that was killed")
+    if left := list(pathlib.Path(folder).iterdir()):
+        failures.append(f"a job that was killed leaves {left}")
 
 run("nowhere to meet", 2, 2, "set --rendezvous tcp://HOST:PORT")
 for bad in ("tcp//x:1", "tcp:x:1", "folder", "http://x:1", "file:folder"):
