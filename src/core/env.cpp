@@ -42,7 +42,8 @@ constexpr std::array<setting_info, static_cast<std::size_t>(setting::count_)> kn
      "shm: read private memory of other ranks through the system: on, off, auto (where that is faster)"},
     {setting::pin, "pin", "MUSTER_PIN", "WHEN", "off", "on or off: bind each rank of a host to a core of its own"},
     {setting::interface, "interface", "MUSTER_INTERFACE", "NAMES", "auto",
-     "tcp: where this rank is reached, by interfaces, subnets or addresses: eth0,10.0.0.0/8; auto: at all"},
+     "tcp: where this rank is reached, by interfaces, subnets or addresses: eth0,10.0.0.0/8; auto: the loopback on one "
+     "host, else all"},
     {setting::connections, "connections", "MUSTER_CONNECTIONS", "WHEN", "all",
      "tcp: all, before the first collective; or lazy, each when it is first needed"},
     {setting::streams, "streams", "MUSTER_STREAMS", "N", "1", "tcp: connections for data between two ranks"},

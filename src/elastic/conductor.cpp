@@ -124,15 +124,15 @@ void elastic_conductor::join_job() {
   any_store store = open_store(configuration, launch);
   log(log_level::debug, "the members meet at the store " + store.where());
   site_.token = common_token(store, configuration, until);
-  auto words = std::make_unique<datagram_socket>(configuration.value(setting::interface),
-                                                 configuration.origin(setting::interface), site_.token);
+  const std::string interface = interface_of(configuration, launch);
+  const std::string& origin = configuration.origin(setting::interface);
+  auto words = std::make_unique<datagram_socket>(interface, origin, site_.token);
   self_.id = draw_identity();
   self_.host = digest().add(host_identity(configuration)).add(process_numbers()).value();
   self_.order = static_cast<std::uint64_t>(launch.rank);
-  server_ = std::make_unique<state_server>(configuration.value(setting::interface),
-                                           configuration.origin(setting::interface), site_.token);
+  server_ = std::make_unique<state_server>(interface, origin, site_.token);
   self_.card = member_card{process_identity::own(), words->place(), server_->card()}.encode();
-  doors_.emplace(configuration.value(setting::interface), configuration.origin(setting::interface));
+  doors_.emplace(interface, origin);
   self_.door = door_card(*doors_, configuration);
   agent_ = std::make_unique<agent>(std::move(store), std::move(words), self_, policy,
                                    static_cast<std::size_t>(configuration.integer(setting::slow_steps, 1, 100000)));
@@ -385,7 +385,7 @@ void elastic_conductor::connect(const elastic::generation_record& next) {
 
 void elastic_conductor::renew_doors() {
   const auto& configuration = context_.configuration();
-  doors_.emplace(configuration.value(setting::interface), configuration.origin(setting::interface));
+  doors_.emplace(interface_of(configuration, context_.launcher()), configuration.origin(setting::interface));
   agent_->wait_at(door_card(*doors_, configuration));
 }
 

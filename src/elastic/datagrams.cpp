@@ -33,6 +33,7 @@ datagram_socket::datagram_socket(std::string_view chosen, const std::string& ori
   file_ = descriptor(::socket(family, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   sockaddr_storage any{};
   any.ss_family = static_cast<sa_family_t>(family);  // all zeros otherwise: every address, a free port
+  if (addresses.front().is_loopback()) std::memcpy(&any, addresses.front().get(), addresses.front().length());
   socklen_t length = family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
   if (!file_ || ::bind(file_.get(), reinterpret_cast<const sockaddr*>(&any), length) != 0 ||
       ::getsockname(file_.get(), reinterpret_cast<sockaddr*>(&any), &length) != 0) {

@@ -34,7 +34,7 @@ state_server::state_server(std::string_view chosen, const std::string& origin, s
     : bell_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
   tcp_doors made(chosen, origin);
   card_ = made.card();
-  doors_ = made.take();
+  doors_ = made.open();
   secret_ = secret_of_line(token, card_);
   listener_ = std::jthread([this](const std::stop_token& stop) { listen(stop); });
 }

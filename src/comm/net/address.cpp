@@ -226,8 +226,8 @@ std::vector<interface_address> all_interface_addresses() {
 std::vector<address> own_addresses(std::string_view chosen, const std::string& origin) {
   const auto all = all_interface_addresses();
   std::vector<address> found;
-  if (chosen == "auto") {
-    for (const bool loopback : {false, true}) {
+  if (chosen == "auto" || chosen == "here") {
+    for (const bool loopback : {chosen == "here", chosen != "here"}) {
       for (const auto& one : all) {
         if (one.where.is_loopback() == loopback) found.push_back(one.where);
       }

@@ -45,20 +45,30 @@ void tcp_socket::fail(const std::string& what, int code) const {
 }
 
 tcp_socket tcp_socket::listen(const address& where, int backlog) {
+  tcp_socket made = reserve(where);
+  made.start_listening(backlog);
+  return made;
+}
+
+tcp_socket tcp_socket::reserve(const address& where) {
   tcp_socket made(open_socket(where), where);
-  const auto check = [&](int result) {
-    if (result == 0) return;
-    const int code = errno;
-    throw socket_error(code, where.to_string() + " cannot be listened at (" + why(code) + ")");
-  };
   const int on = 1;
   const int off = 0;
-  // A port whose last connections have ended some seconds ago is free.
-  check(::setsockopt(made.file(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on));
-  if (where.family() == AF_INET6) check(::setsockopt(made.file(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off));
-  check(::bind(made.file(), where.get(), where.length()));
-  check(::listen(made.file(), backlog));
+  // A port whose last connections have ended some seconds ago is free; one that the system draws is nobody's anyway,
+  // and must not become another's before this one listens.
+  if (where.port() != 0) made.check_listens(::setsockopt(made.file(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on));
+  if (where.family() == AF_INET6)
+    made.check_listens(::setsockopt(made.file(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off));
+  made.check_listens(::bind(made.file(), where.get(), where.length()));
   return made;
+}
+
+void tcp_socket::start_listening(int backlog) const { check_listens(::listen(file(), backlog)); }
+
+void tcp_socket::check_listens(int result) const {
+  if (result == 0) return;
+  const int code = errno;
+  throw socket_error(code, peer_.to_string() + " cannot be listened at (" + why(code) + ")");
 }
 
 tcp_socket tcp_socket::accept() const {

@@ -37,11 +37,16 @@ bool wait_for(int file, short events, clock::time_point until);
 /// One TCP socket: non-blocking, closed on exec, deaf to SIGPIPE. Move-only; one thread reads and one may write.
 class tcp_socket {
  public:
+  static constexpr int most_waiting = 1024;  ///< to be accepted: a large job connects at once
+
   tcp_socket() = default;
 
   /// Waits at `where` for others to connect; port 0 takes a free one, which `local` tells. An address of all zeroes of
   /// IPv6 takes IPv4 too. A port that is taken is a socket_error of EADDRINUSE.
-  [[nodiscard]] static tcp_socket listen(const address& where, int backlog = 1024);
+  [[nodiscard]] static tcp_socket listen(const address& where, int backlog = most_waiting);
+  /// Takes a port, at which nobody can connect before `start_listening`.
+  [[nodiscard]] static tcp_socket reserve(const address& where);
+  void start_listening(int backlog = most_waiting) const;
   /// The next that has connected; empty when there is none now. A socket_error says what keeps this process from
   /// accepting (no descriptor left); one that has given up already is passed over.
   [[nodiscard]] tcp_socket accept() const;
@@ -90,6 +95,7 @@ class tcp_socket {
  private:
   explicit tcp_socket(descriptor file, address peer = {}) noexcept : file_(std::move(file)), peer_(peer) {}
   [[noreturn]] void fail(const std::string& what, int code) const;
+  void check_listens(int result) const;
   void set(int level, int name, int value, const char* what) const;
 
   descriptor file_;

@@ -66,16 +66,10 @@ std::string own_cores() {
 }  // namespace
 
 tcp_doors::tcp_doors(std::string_view chosen, const std::string& origin) {
-  const auto addresses = own_addresses(chosen, origin);
   std::string list;
-  if (chosen == "auto") {
-    sockets_.push_back(tcp_socket::listen(address::any(0)));
-    for (const auto& one : addresses) list += " " + one.with_port(sockets_[0].local().port()).to_string();
-  } else {
-    for (const auto& one : addresses) {
-      sockets_.push_back(tcp_socket::listen(one.with_port(0)));
-      list += " " + sockets_.back().local().to_string();
-    }
+  for (const auto& one : own_addresses(chosen, origin)) {
+    sockets_.push_back(tcp_socket::reserve(one.with_port(0)));
+    list += " " + sockets_.back().local().to_string();
   }
   std::array<std::byte, 16> salt{};
   fill_random(salt);
@@ -84,6 +78,19 @@ tcp_doors::tcp_doors(std::string_view chosen, const std::string& origin) {
   if (machine.empty()) machine = host_name();
   card_ = "tcp1 " + in_hexadecimal(salt) + " " + machine + " " + host_name() + " " + std::to_string(::getpid()) + " " +
           own_cores() + list;
+}
+
+std::vector<tcp_socket> tcp_doors::open() {
+  for (const auto& one : sockets_) one.start_listening();
+  return std::move(sockets_);
+}
+
+std::string interface_of(const settings& configuration, const launch_env& launch) {
+  const auto& asked = configuration.value(setting::interface);
+  // Who joins an elastic job later may be on another host, unless it meets in a folder of this one.
+  const bool may_grow =
+      configuration.value(setting::elastic) == "on" && configuration.value(setting::rendezvous) != "auto";
+  return asked == "auto" && launch.on_one_host() && !may_grow ? "here" : asked;
 }
 
 tcp_peer read_card(const std::string& card, int rank) {
@@ -118,7 +125,7 @@ std::shared_ptr<tcp_mesh> make_mesh(const tcp_plan& plan, int rank, const std::v
     parts.emplace_back(cards[i]);
     peers.push_back(read_card(cards[i], static_cast<int>(i)));
   }
-  return std::make_shared<tcp_mesh>(plan, rank, std::move(peers), doors.take(), job_secret(parts));
+  return std::make_shared<tcp_mesh>(plan, rank, std::move(peers), doors.open(), job_secret(parts));
 }
 
 tcp_plan plan_of(const settings& configuration) {
@@ -135,7 +142,7 @@ tcp_plan plan_of(const settings& configuration) {
 std::unique_ptr<any_transport> connect_tcp(const settings& configuration, const launch_env& launch) {
   const tcp_plan plan = plan_of(configuration);
   const auto until = deadline_after(plan.patience);
-  tcp_doors doors(configuration.value(setting::interface), configuration.origin(setting::interface));
+  tcp_doors doors(interface_of(configuration, launch), configuration.origin(setting::interface));
   std::vector<std::string> cards{doors.card()};
   std::string token;
   if (launch.size > 1) {

@@ -40,16 +40,20 @@ inline constexpr transport_costs tcp_costs_when_crowded{
   return made;
 }
 
-/// Where a rank waits for the others, before they know of it.
+/// What `own_addresses` is asked for: `--interface`, or the loopback where that is auto and all ranks are on this host.
+[[nodiscard]] std::string interface_of(const settings& configuration, const launch_env& launch);
+
+/// Where a rank waits for the others, before they know of it. Nobody can connect before somebody answers there.
 class tcp_doors {
  public:
-  /// `chosen`: as `own_addresses` takes it. Every address gets a port of its own, except that "auto" listens at all.
+  /// `chosen`: as `own_addresses` takes it. Every address gets a port of its own.
   tcp_doors(std::string_view chosen, const std::string& origin);
 
   /// What the others are to know of this rank, in one line each. With bytes that nobody could foresee, so that the
   /// secret of all cards together is a new one for every start.
   [[nodiscard]] const std::string& card() const noexcept { return card_; }
-  [[nodiscard]] std::vector<tcp_socket> take() noexcept { return std::move(sockets_); }
+  /// Begins to listen; the caller answers.
+  [[nodiscard]] std::vector<tcp_socket> open();
 
  private:
   std::vector<tcp_socket> sockets_;

@@ -13,6 +13,7 @@
 #include "../net/handshake.hpp"
 #include "../net/pmix.hpp"
 #include "../net/socket.hpp"
+#include "connect.hpp"
 
 namespace muster::inline v0 {
 namespace {
@@ -23,18 +24,18 @@ std::string token_of(const settings& configuration) {
 }
 
 // Under which addresses the others may reach a port of this host.
-std::string own_list(std::uint16_t port, const settings& configuration) {
+std::string own_list(std::uint16_t port, const settings& configuration, const launch_env& launch) {
   std::string list;
   for (const auto& one :
-       detail::own_addresses(configuration.value(setting::interface), configuration.origin(setting::interface))) {
+       detail::own_addresses(detail::interface_of(configuration, launch), configuration.origin(setting::interface))) {
     list += (list.empty() ? "" : ",") + one.with_port(port).to_string();
   }
   return list;
 }
 
 // How this very host reaches a port at which it listens on all addresses, also where its loopback is down.
-std::string from_here(std::uint16_t port, const settings& configuration) {
-  return "127.0.0.1:" + std::to_string(port) + "," + own_list(port, configuration);
+std::string from_here(std::uint16_t port, const settings& configuration, const launch_env& launch) {
+  return "127.0.0.1:" + std::to_string(port) + "," + own_list(port, configuration, launch);
 }
 
 // Rank 0 serves at what the user named, if that is here and free.
@@ -58,7 +59,7 @@ any_store open_tcp(std::string_view where, const std::string& origin, const sett
   std::unique_ptr<store_server> server;
   if (launch.rank == 0) server = serve_at(place, token);
   std::string reached(where);
-  if (server && server->address() != reached) reached = from_here(place.port, configuration);
+  if (server && server->address() != reached) reached = from_here(place.port, configuration, launch);
   return any_store(std::make_unique<tcp_store>(reached, token, until, std::move(server)));
 }
 
@@ -112,9 +113,10 @@ std::optional<any_store> open_pmix(const settings& configuration, const launch_e
     const bool draws = token.empty();
     if (draws) token = random_text();
     try {
-      if (!elastic) server = std::make_unique<store_server>(":0", token);
+      const bool here = detail::interface_of(configuration, launch) == "here";
+      if (!elastic) server = std::make_unique<store_server>(here ? "127.0.0.1:0" : ":0", token);
       const auto port = elastic ? free_port() : server->port();
-      told = "at " + own_list(port, configuration) + " " + (draws ? token : std::string());
+      told = "at " + own_list(port, configuration, launch) + " " + (draws ? token : std::string());
     } catch (const configuration_error& failed) {
       told = "error " + std::string(failed.what());
     }
@@ -127,7 +129,7 @@ std::optional<any_store> open_pmix(const settings& configuration, const launch_e
   if (end + 1 < rest.size()) token = rest.substr(end + 1);
   std::string reached = rest.substr(0, end);
   if (elastic) return open_embedded(reached, token, configuration, launch, until);  // it is to outlive rank 0
-  if (server) reached = from_here(server->port(), configuration);
+  if (server) reached = from_here(server->port(), configuration, launch);
   return any_store(std::make_unique<tcp_store>(reached, token, until, std::move(server)));
 }
 

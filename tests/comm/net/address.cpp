@@ -100,6 +100,7 @@ TEST_CASE("this host's addresses are chosen by interface, subnet and address") {
   CHECK(own_addresses("127.0.0.1,127.0.0.0/8", "x").front().host() == "127.0.0.1");
 
   // The loopback leads nowhere from another host: it is for hosts that have nothing else.
+  CHECK(own_addresses("here", "x").front().is_loopback());
   const auto automatic = own_addresses("auto", "x");
   const bool alone = std::all_of(all.begin(), all.end(), [](const auto& one) { return one.where.is_loopback(); });
   for (const auto& one : automatic) CHECK(one.is_loopback() == alone);
