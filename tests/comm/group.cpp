@@ -265,6 +265,21 @@ TEST_CASE("a rank that leaves while others need it is named to them, and not by 
   CHECK(muster::seconds_since(start) < 15);
 }
 
+// Within a host ranks have other numbers than in the group.
+TEST_CASE("a rank that leaves its host is named by its number in the group") {
+  const auto thrown = test::outcomes(test::fabric::hierarchical, 3, [](muster::group& world) {
+    muster::barrier(world);
+    if (world.rank() != 2) muster::barrier(world);  // on the host of rank 0, and its second
+  });
+  CHECK(thrown[2] == nullptr);
+  REQUIRE(is<muster::peer_failure>(thrown[0]));
+  try {
+    std::rethrow_exception(thrown[0]);
+  } catch (const muster::peer_failure& failure) {
+    CHECK(failure.ranks() == std::vector<int>{2});
+  }
+}
+
 // The buffer of a work that ended in an error is free at once: the address sanitizer sees who still writes to it.
 TEST_CASE("after an error nobody touches the buffers any more") {
   const auto over = any_fabric();
