@@ -47,7 +47,7 @@ def listening():
 def is_open(connection):
     """Whether the other side has not closed it."""
     try:
-        return connection.recv(1, socket.MSG_DONTWAIT) != b""
+        return connection.recv(1) != b""
     except BlockingIOError:
         return True
     except OSError:
@@ -71,6 +71,7 @@ try:
             for _ in range(200):
                 try:
                     connections.append(socket.create_connection((where, port), timeout=10))
+                    connections[-1].setblocking(False)
                 except OSError:  # as good as closed
                     pass
         begun, until = len(connections), time.monotonic() + 40  # five seconds would do on a machine that is idle
