@@ -52,7 +52,8 @@ void server::hear(std::span<const std::byte> frame, clock::time_point now, std::
 
 void server::hear_worker(const member& from, const message& said, clock::time_point now) {
   if (said.what == message_kind::pulse) return hear_pulse(from, said, now);
-  if (said.range >= ranges_.size()) return;
+  if (said.range >= ranges_.size())
+    return refuse(from, said, "the job has " + std::to_string(ranges_.size()) + " ranges");
   auto& range = ranges_[said.range];
   if (!range.serves()) {
     out_.send(from, {.what = message_kind::moved, .range = said.range, .number = map_.version});
@@ -73,7 +74,8 @@ void server::hear_push(const member& from, const message& said, held_range& rang
     out_.send(from, {.what = message_kind::resend, .range = said.range, .number = expected, .clock = range.epoch});
     return;
   }
-  if (!std::isfinite(said.scale) || !values_.accepts(said.range, said)) return;
+  if (!std::isfinite(said.scale)) return refuse(from, said, "its scale is " + std::to_string(said.scale));
+  if (const auto why = values_.problem_with(said.range, said); !why.empty()) return refuse(from, said, why);
   log_entry entry;
   entry.flags = said.flags;
   entry.offset = said.offset;
@@ -90,8 +92,23 @@ void server::hear_push(const member& from, const message& said, held_range& rang
   append(said.range, range, entry, now);
 }
 
+// Its worker says it again until it hears this.
+void server::refuse(const member& to, const message& asked, const std::string& why) {
+  const bool pulls = asked.what == message_kind::pull;
+  if (!pulls && asked.what != message_kind::push) return;
+  const std::string text = (pulls ? "pull " : "push ") + std::to_string(asked.number) + " of worker " + to_string(to) +
+                           (pulls ? " from" : " to") + " range " + std::to_string(asked.range) +
+                           " is refused by server " + to_string(self_) + " (" + why +
+                           "); start all ranks with the same tables and the same build";
+  out_.send(to, {.what = message_kind::refused,
+                 .flags = pulls ? refuses_pull : std::uint8_t{0},
+                 .range = asked.range,
+                 .number = asked.number,
+                 .payload = std::as_bytes(std::span(text))});
+}
+
 void server::hear_pull(const member& from, const message& said) {
-  if (!values_.accepts(said.range, said)) return;
+  if (const auto why = values_.problem_with(said.range, said); !why.empty()) return refuse(from, said, why);
   if (is_ready(from, said) && out_.has_room(from)) return send_values(from, said);
   const bool known = std::any_of(parked_.begin(), parked_.end(), [&](const parked_pull& one) {
     return one.from == from && one.what.range == said.range && one.what.number == said.number;

@@ -71,30 +71,32 @@ void tables::reset(range_id range) {
   kept_[range] = {};
 }
 
-bool tables::accepts(range_id range, const message& asked) const {
+std::string tables::problem_with(range_id range, const message& asked) const {
   const auto& where = layout_.range(range);
+  const auto& table = layout_.table_of(range);
   const bool dense = where.size != 0;
   const bool pushes = asked.what == message_kind::push;
-  if (!pushes && asked.flags == saves) return asked.payload.empty();
+  if (!pushes && asked.flags == saves)
+    return asked.payload.empty() ? ""
+                                 : "a pull for a checkpoint has " + std::to_string(asked.payload.size()) + " bytes";
   const bool encodes = pushes && asked.flags == encoded;
-  const bool known =
-      asked.flags == 0 || encodes || (pushes && (asked.flags == restores || (dense && asked.flags == assigns)));
-  if (!known || asked.count > most_payload) return false;
-  if (encodes) {
-    const std::size_t values = dense ? asked.count : asked.count * layout_.table_of(range).width;
-    if (values > most_payload || !codec_.pays(values)) return false;
-    if (!dense) return asked.payload.size() == asked.count * sizeof(std::uint64_t) + codec_.bytes(values);
-    return asked.offset <= where.size && asked.count <= where.size - asked.offset &&
-           asked.payload.size() == codec_.bytes(values);
+  const bool all_arrays = pushes && asked.flags == restores;
+  if (asked.flags != 0 && !encodes && !all_arrays && !(pushes && dense && asked.flags == assigns))
+    return "table '" + table.name + "' knows no flags " + std::to_string(asked.flags) + " of it";
+  if (dense && (asked.offset > where.size || asked.count > where.size - asked.offset)) {
+    return "the range has elements 0 to " + std::to_string(where.size) + ", not " + std::to_string(asked.offset) +
+           " to " + std::to_string(std::uint64_t{asked.offset} + asked.count);
   }
-  const std::size_t element = sizeof(float) * (asked.flags == restores ? 1 + updates_[where.table]->states() : 1);
-  if (dense) {
-    return asked.offset <= where.size && asked.count <= where.size - asked.offset &&
-           asked.payload.size() == (pushes ? asked.count * element + (asked.flags == restores ? counter : 0) : 0);
-  }
-  std::size_t row = sizeof(std::uint64_t);
-  if (pushes) row += layout_.table_of(range).width * element + (asked.flags == restores ? counter : 0);
-  return asked.payload.size() % row == 0 && asked.payload.size() / row == asked.count;
+  const std::size_t values = std::size_t{asked.count} * (dense ? 1 : table.width);
+  if (encodes && (values > most_payload || !codec_.pays(values)))
+    return "the job's codec does not encode " + std::to_string(values) + " values";
+  std::size_t bytes = dense ? 0 : asked.count * sizeof(std::uint64_t);  // the keys
+  if (encodes) bytes += codec_.bytes(values);
+  if (pushes && !encodes) bytes += values * sizeof(float) * (all_arrays ? 1 + updates_[where.table]->states() : 1);
+  if (all_arrays) bytes += counter * (dense ? 1 : asked.count);
+  if (asked.payload.size() == bytes) return {};
+  return std::to_string(asked.count) + " elements of table '" + table.name + "' are " + std::to_string(bytes) +
+         " bytes, not " + std::to_string(asked.payload.size());
 }
 
 void tables::update_dense(range_id range, kept_range& kept, std::size_t offset, std::span<const float> pushed,

@@ -36,7 +36,7 @@ class tables final : public range_storage {
   [[nodiscard]] bool reads_in_place(range_id range, const message& pull) const {
     return pull.flags != saves && layout_.range(range).size != 0;
   }
-  [[nodiscard]] bool accepts(range_id range, const message& asked) const override;
+  [[nodiscard]] std::string problem_with(range_id range, const message& asked) const override;
   void apply(range_id range, const log_entry& entry) override;
   [[nodiscard]] std::span<const std::byte> read(range_id range, const message& pull) override;
   void save(range_id range, std::string& to) const override;

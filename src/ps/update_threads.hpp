@@ -28,8 +28,8 @@ class update_threads final : public range_storage {
   update_threads(tables& values, showcase& shown, std::size_t threads, std::size_t ranges);
   ~update_threads() override;
 
-  [[nodiscard]] bool accepts(range_id range, const message& asked) const override {
-    return values_.accepts(range, asked);
+  [[nodiscard]] std::string problem_with(range_id range, const message& asked) const override {
+    return values_.problem_with(range, asked);
   }
   void apply(range_id range, const log_entry& entry) override;
   [[nodiscard]] std::span<const std::byte> read(range_id range, const message& pull) override;

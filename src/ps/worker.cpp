@@ -180,6 +180,12 @@ void worker::hear_one(const member& who, const message& said, clock::time_point 
       pulls_.erase(found);
       return out_.answered(said.number, said);
     }
+    case message_kind::refused: {
+      const bool waits = (said.flags & refuses_pull) != 0 ? pulls_.contains(said.number)
+                                                          : said.number > one.counted && said.number < one.next;
+      if (waits) out_.refused({reinterpret_cast<const char*>(said.payload.data()), said.payload.size()});
+      return;
+    }
     default:
       return;
   }

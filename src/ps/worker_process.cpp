@@ -261,6 +261,7 @@ void worker_process::answered(std::uint64_t pull, const message& values) {
 void worker_process::progress() {
   now_ = clock::now();
   link_.poll([&](auto frame, auto apart) { core_.hear(frame, now_, apart); });
+  if (!refusal_.empty()) throw configuration_error(refusal_);
   if (const auto map = keeper_.take()) core_.learn(*map, now_);
   if (now_ >= next_tick_) {
     next_tick_ = now_ + protocol_.retry / ticks_a_retry;

@@ -106,6 +106,7 @@ class worker_process final : public worker_outlet {
   void acknowledged(range_id range, std::uint64_t sequence, std::uint32_t age) override;
   void covered(range_id range, std::uint64_t sequence) override { drop(range, sequence); }
   void answered(std::uint64_t pull, const message& values) override;
+  void refused(std::string_view why) override { refusal_ = why; }
   [[nodiscard]] std::byte* place_of(const announced_message& answer);
   void drop(range_id range, std::uint64_t sequence);
   void push_kept(pending& to, range_id range, const message& what);
@@ -134,6 +135,7 @@ class worker_process final : public worker_outlet {
   std::vector<shown_values> shown_;  // by place
   std::uint64_t read_in_place_ = 0;
   std::vector<place> servers_;  // that can serve, and live
+  std::string refusal_;         // of a push or pull: what is behind it cannot count, so that every call ends with this
   int reads_ = 0;               // since progress was made
 };
 

@@ -114,6 +114,7 @@ TEST_CASE("a worker that pushes before servers know it has pushed at the clock a
     void look_for_map() override {}
     void acknowledged(ps::range_id, std::uint64_t, std::uint32_t) override {}
     void answered(std::uint64_t, const ps::message&) override {}
+    void refused(std::string_view) override {}
   } out;
   const ps::member server{.at = 0, .incarnation = 1};
   const ps::member self{.at = 1, .incarnation = 1};

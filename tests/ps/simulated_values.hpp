@@ -72,8 +72,9 @@ class ledgers final : public ps::range_storage {
 
   ledgers(std::size_t ranges, bool bulk) : all_(ranges), bulk_(bulk) {}
 
-  bool accepts(ps::range_id, const ps::message& asked) const override {
-    return asked.what != ps::message_kind::push || asked.payload.size() == sizeof(std::uint64_t);
+  std::string problem_with(ps::range_id, const ps::message& asked) const override {
+    const bool fits = asked.what != ps::message_kind::push || asked.payload.size() == sizeof(std::uint64_t);
+    return fits ? "" : "a push is one number";
   }
   void apply(ps::range_id range, const ps::log_entry& entry) override {
     ledger& to = all_[range];

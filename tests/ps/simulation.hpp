@@ -144,6 +144,7 @@ class run {
         at = memory.erase(at);
     }
     void answered(std::uint64_t pull, const ps::message& values) override { in.check_answer(*this, pull, values); }
+    void refused(std::string_view why) override { throw violation(std::string(why)); }
     void hear(std::span<const std::byte> frame, std::span<const std::byte> apart) override {
       core.hear(frame, in.now_, apart);
     }

@@ -42,6 +42,10 @@ enum class message_kind : std::uint8_t {
       14,  ///< a worker's: range, number: its last sequence that was acknowledged; version: the last that it knows to
            ///< be saved; flags: `wants_saved`; epoch
   saved = 15,  ///< a server's to a worker: range, number: all its sequences up to it are saved; epoch
+
+  refused =
+      16,  ///< a server's to a worker: range, number: of the push, or of the pull if flags has `refuses_pull`, that
+           ///< it cannot carry out; payload: why, in words
 };
 
 /// In the flags of a pulse: its sender joins and waits for a welcome; it wants one as a sign of life; it is done.
@@ -54,6 +58,9 @@ inline constexpr std::uint8_t wants_saved = 1;
 
 /// In those of an acknowledgement: it answers `holds`.
 inline constexpr std::uint8_t answers_holds = 1;
+
+/// In those of a refusal: of a pull.
+inline constexpr std::uint8_t refuses_pull = 1;
 
 /// In the flags of a push: its values replace those that are there, whatever the table's updates are.
 inline constexpr std::uint8_t assigns = 1;
@@ -157,7 +164,7 @@ struct announced_message {
     std::span<const std::byte, message_head_bytes> head) noexcept {
   detail::wire_message wire;
   std::memcpy(&wire, head.data(), sizeof wire);
-  if (wire.what < 1 || wire.what > static_cast<std::uint8_t>(message_kind::saved) || wire.zero[0] != 0 ||
+  if (wire.what < 1 || wire.what > static_cast<std::uint8_t>(message_kind::refused) || wire.zero[0] != 0 ||
       wire.zero[1] != 0 || wire.bytes > most_payload)
     return std::nullopt;
   return announced_message{{static_cast<message_kind>(wire.what),

@@ -29,8 +29,8 @@ class range_storage {
   range_storage& operator=(const range_storage&) = delete;
   virtual ~range_storage() = default;
 
-  /// Whether a push or pull of any origin is one that `apply` and `read` can carry out.
-  [[nodiscard]] virtual bool accepts(range_id range, const message& asked) const = 0;
+  /// Why `apply` or `read` cannot carry out that push or pull, which may be of any origin; empty where they can.
+  [[nodiscard]] virtual std::string problem_with(range_id range, const message& asked) const = 0;
   /// Carries out an entry of the log, the same at every server that has what came before it. Of pushes whose weight is
   /// 0 it is not told.
   virtual void apply(range_id range, const log_entry& entry) = 0;
@@ -253,6 +253,7 @@ class server {
   void look_whether_recovered(range_id id, held_range& range);
   [[nodiscard]] static seen seen_by(const held_range& range, const member& who);
   void send_values(const member& to, const message& pull);
+  void refuse(const member& to, const message& asked, const std::string& why);
   [[nodiscard]] bool is_ready(const member& from, const message& pull) const;
   void show(range_id id, const held_range& range) { out_.show(id, {range.answers(), range.applied, range.folded}); }
   void clocks_moved(clock::time_point now);

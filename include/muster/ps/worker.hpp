@@ -7,6 +7,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <muster/core/clock.hpp>
@@ -36,6 +37,9 @@ class worker_outlet {
   virtual void covered(range_id, std::uint64_t /*sequence*/) {}
   /// What a pull asked for; the payload is valid during the call. Each pull is answered once.
   virtual void answered(std::uint64_t pull, const message& values) = 0;
+  /// A push or pull that no server can carry out, and why: neither it nor what was pushed to its range behind it will
+  /// ever be acknowledged.
+  virtual void refused(std::string_view why) = 0;
 };
 
 /// One worker. Not thread safe. A push or pull costs O(1) beside what it sends.
