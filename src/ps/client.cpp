@@ -257,8 +257,6 @@ void client::restore(std::uint32_t table, std::span<const std::byte> saved) {
   const auto& spec = layout.tables().at(table);
   const std::size_t arrays = 1 + make_update(spec.update)->states();
   detail::byte_reader in(saved);
-  const auto begin = in.number<std::uint64_t>();
-  const auto count = in.number<std::uint64_t>();
   const auto refuse = [&] {
     throw data_error({"table " + spec.name},
                      "a part of a checkpoint is not of it (its length is wrong); restore it "
@@ -266,18 +264,25 @@ void client::restore(std::uint32_t table, std::span<const std::byte> saved) {
   };
   std::vector<pending> made;
   if (spec.size != 0) {
-    const auto updates = in.number<std::uint64_t>();
-    if (!in.good() || begin > spec.size || count > spec.size - begin ||
-        in.rest().size() != count * arrays * sizeof(float))
-      refuse();
-    for_each_part(layout, table, begin, count, [&](range_id range, std::size_t from, std::size_t size, std::size_t at) {
-      detail::byte_writer part;
-      part.add(updates);
-      for (std::size_t k = 0; k < arrays; ++k)
-        part.add_bytes(in.rest().subspan((k * count + at) * sizeof(float), size * sizeof(float)));
-      made.push_back(push_whole(range, from, size, part.take()));
-    });
+    do {
+      const auto begin = in.number<std::uint64_t>();
+      const auto count = in.number<std::uint64_t>();
+      const auto updates = in.number<std::uint64_t>();
+      if (begin > spec.size || count > spec.size - begin) refuse();
+      const auto values = in.bytes(count * arrays * sizeof(float));
+      if (!in.good()) refuse();
+      for_each_part(layout, table, begin, count,
+                    [&](range_id range, std::size_t from, std::size_t size, std::size_t at) {
+                      detail::byte_writer part;
+                      part.add(updates);
+                      for (std::size_t k = 0; k < arrays; ++k)
+                        part.add_bytes(values.subspan((k * count + at) * sizeof(float), size * sizeof(float)));
+                      made.push_back(push_whole(range, from, size, part.take()));
+                    });
+    } while (!in.rest().empty());
   } else {
+    (void)in.number<std::uint64_t>();
+    const auto count = in.number<std::uint64_t>();
     const std::size_t row = spec.width * arrays * sizeof(float);
     if (!in.good() || count > in.rest().size() || in.rest().size() != count * (2 * sizeof(std::uint64_t) + row))
       refuse();

@@ -50,6 +50,7 @@ tables::kept_range& tables::of(range_id range) {
   const auto& where = layout_.range(range);
   if (where.size == 0) return kept;
   kept.dense = made_for(range);
+  kept.counts = update_counts(where.size);
   std::fill_n(kept.dense.begin(), where.size, layout_.table_of(range).initial);
   shown_.place(range, kept.dense.span().first(where.size));
   return kept;
@@ -101,11 +102,17 @@ std::string tables::problem_with(range_id range, const message& asked) const {
 
 void tables::update_dense(range_id range, kept_range& kept, std::size_t offset, std::span<const float> pushed,
                           float scale) {
+  kept.counts.add(offset, offset + pushed.size(), [&](std::size_t begin, std::size_t end, std::uint64_t count) {
+    update_run(range, kept, begin, pushed.subspan(begin - offset, end - begin), count, scale);
+  });
+}
+
+// Elements that have had as many updates.
+void tables::update_run(range_id range, kept_range& kept, std::size_t offset, std::span<const float> pushed,
+                        std::uint64_t count, float scale) {
   const auto& where = layout_.range(range);
   const auto& by = *updates_[where.table];
   const std::size_t states = by.states();
-  if (offset == 0) ++kept.updates;  // a push in several pieces counts once
-  const auto count = std::max<std::uint64_t>(1, kept.updates);
   auto values = kept.dense.span().subspan(offset, pushed.size());
   if (states < 2 || pushed.size() == where.size) {
     const auto state =
@@ -211,8 +218,8 @@ void tables::apply(range_id range, const log_entry& entry) {
 
 // ---- checkpoints ----
 
-// Dense: the number of updates, and each array's part. Sparse: keys, the number of updates of each, and the rows with
-// what is remembered of them.
+// Dense: the number of updates of each of these elements, and each array's part. Sparse: keys, the number of updates of
+// each, and the rows with what is remembered of them.
 void tables::restore(range_id range, kept_range& kept, const log_entry& entry) {
   const auto& where = layout_.range(range);
   const std::size_t arrays = 1 + updates_[where.table]->states();
@@ -220,7 +227,7 @@ void tables::restore(range_id range, kept_range& kept, const log_entry& entry) {
   if (where.size != 0) {
     std::uint64_t updates = 0;
     std::memcpy(&updates, from, counter);
-    kept.updates = std::max(kept.updates, updates);
+    kept.counts.set(entry.offset, entry.offset + entry.count, updates);
     from += counter;
     for (std::size_t k = 0; k < arrays; ++k, from += entry.count * sizeof(float))
       std::memcpy(kept.dense.data() + k * where.size + entry.offset, from, entry.count * sizeof(float));
@@ -238,16 +245,23 @@ void tables::restore(range_id range, kept_range& kept, const log_entry& entry) {
   }
 }
 
-// As `client::restore` reads it: where the range lies and how long it is, and then as above.
+// As `client::restore` reads it: where elements lie and how many they are, and then as above, of those of a dense range
+// one part for as many as have had as many updates.
 std::span<const std::byte> tables::read_all(range_id range, const kept_range& kept) {
   const auto& where = layout_.range(range);
   byte_writer all;
-  all.add(std::uint64_t{where.begin});
   if (where.size != 0) {
-    all.add(std::uint64_t{where.size});
-    all.add(kept.updates);
-    all.add_bytes(std::as_bytes(kept.dense.span()));
+    std::size_t begin = 0;
+    for (const auto& run : kept.counts.runs()) {
+      all.add(std::uint64_t{where.begin + begin});
+      all.add(std::uint64_t{run.end - begin});
+      all.add(run.times);
+      for (std::size_t array = 0; array < kept.dense.size(); array += where.size)
+        all.add_bytes(std::as_bytes(kept.dense.span().subspan(array + begin, run.end - begin)));
+      begin = run.end;
+    }
   } else {
+    all.add(std::uint64_t{where.begin});
     kept.rows.list(shape_of(range), all);
   }
   const auto text = all.take();
@@ -277,7 +291,8 @@ void tables::save(range_id range, std::string& to) const {
   const auto& kept = kept_[range];
   byte_writer head;
   head.add(std::uint64_t{kept.made});
-  head.add(kept.updates);
+  head.add(std::uint64_t{kept.counts.runs().size()});
+  for (const auto& run : kept.counts.runs()) head.add(run);
   head.add(std::uint64_t{kept.dense.size()});
   head.add(std::uint64_t{kept.sums.size()});
   head.add_bytes(std::as_bytes(kept.dense.span()));
@@ -302,11 +317,19 @@ bool tables::load(range_id range, std::span<const std::byte> saved) {
   const std::size_t states = updates_[where.table]->states();
   const std::size_t width = layout_.table_of(range).width;
   read.made = in.number<std::uint64_t>() != 0;
-  read.updates = in.number<std::uint64_t>();
+  std::vector<update_counts::run> runs(in.count(sizeof(update_counts::run), where.size));
+  std::size_t end = 0;
+  for (auto& run : runs) {
+    run = in.number<update_counts::run>();
+    if (run.end <= end) return false;
+    end = run.end;
+  }
   const auto dense = in.number<std::uint64_t>();
   const auto sums = in.number<std::uint64_t>();
   if (read.made && dense != where.size * (1 + states)) return false;
   if (!read.made && dense != 0) return false;
+  if (end != (dense == 0 ? 0 : where.size)) return false;
+  read.counts = update_counts(std::move(runs));
   const auto take = [&](auto* to, std::size_t count) {
     const auto bytes = in.bytes(count * sizeof(*to));
     if (!bytes.empty()) std::memcpy(to, bytes.data(), bytes.size());

@@ -16,6 +16,7 @@
 #include "row_index.hpp"
 #include "row_store.hpp"
 #include "showcase.hpp"
+#include "update_counts.hpp"
 
 namespace muster::inline v0::ps::detail {
 
@@ -52,15 +53,17 @@ class tables final : public range_storage {
   };
   struct kept_range {
     bool made = false;
-    buffer<float> dense;        // the values, and behind them the arrays of the update function
-    row_store rows;             // sparse: their values and what the update function remembers of them
-    std::uint64_t updates = 0;  // dense
+    buffer<float> dense;   // the values, and behind them the arrays of the update function
+    update_counts counts;  // of them
+    row_store rows;        // sparse: their values and what the update function remembers of them
     std::map<std::uint64_t, sum> sums;
   };
 
   kept_range& of(range_id range);
   void begin_change(range_id range);
   void update_dense(range_id range, kept_range& kept, std::size_t offset, std::span<const float> pushed, float scale);
+  void update_run(range_id range, kept_range& kept, std::size_t offset, std::span<const float> pushed,
+                  std::uint64_t count, float scale);
   void update_row(range_id range, kept_range& kept, std::uint64_t key, std::span<const float> pushed, float scale);
   [[nodiscard]] const row_shape& shape_of(range_id range) const { return shapes_[layout_.range(range).table]; }
   void restore(range_id range, kept_range& kept, const log_entry& entry);
