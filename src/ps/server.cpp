@@ -64,6 +64,10 @@ void server::hear_worker(const member& from, const message& said, clock::time_po
   if (said.what == message_kind::holds) return hear_holds(from, said, range);
 }
 
+void server::ask_again(range_id id, const held_range& range, const member& worker, std::uint64_t from) {
+  out_.send(worker, {.what = message_kind::resend, .range = id, .number = from, .clock = range.epoch});
+}
+
 void server::hear_push(const member& from, const message& said, held_range& range, clock::time_point now) {
   auto& its = seen_of(range, from.at);
   const bool first_of_it = from.incarnation != its.incarnation;
@@ -71,11 +75,24 @@ void server::hear_push(const member& from, const message& said, held_range& rang
   const std::uint64_t expected = first_of_it ? 1 : its.applied + 1;
   if (said.number < expected) return acknowledge_to(said.range, range, from.at);
   if (said.number > expected) {
-    out_.send(from, {.what = message_kind::resend, .range = said.range, .number = expected, .clock = range.epoch});
+    if (first_of_it || its.early == 0) ask_again(said.range, range, from, expected);
+    return;
+  }
+  const bool sums = settings_.how.what == consistency::kind::bulk && (said.flags & (assigns | restores)) == 0;
+  if (sums && said.clock > range.folded) {  // it stays at its worker: here there is one clock's sum and no more
+    if (first_of_it) its = {from.incarnation, its.to_acknowledge, its.age};
+    its.early = said.clock;
     return;
   }
   if (!std::isfinite(said.scale)) return refuse(from, said, "its scale is " + std::to_string(said.scale));
   if (const auto why = values_.problem_with(said.range, said); !why.empty()) return refuse(from, said, why);
+  const bool late = sums && said.clock < range.folded;
+  if (sums && !late && range.scale.value_or(said.scale) != said.scale) {
+    return refuse(from, said,
+                  "its scale is " + std::to_string(said.scale) + ", and that of the others of clock " +
+                      std::to_string(said.clock) + " is " + std::to_string(*range.scale),
+                  "their sum is one update, so push all of a clock with one scale");
+  }
   log_entry entry;
   entry.flags = said.flags;
   entry.offset = said.offset;
@@ -83,7 +100,7 @@ void server::hear_push(const member& from, const message& said, held_range& rang
   entry.from = from;
   entry.sequence = said.number;
   entry.clock = said.clock;
-  if (settings_.how.what == consistency::kind::bulk && said.clock < range.folded) entry.what = log_entry::kind::late;
+  if (late) entry.what = log_entry::kind::late;
   entry.scale = said.scale;
   entry.payload = said.payload;
   const auto age = range.applied - std::min(range.applied, said.version);
@@ -93,13 +110,12 @@ void server::hear_push(const member& from, const message& said, held_range& rang
 }
 
 // Its worker says it again until it hears this.
-void server::refuse(const member& to, const message& asked, const std::string& why) {
+void server::refuse(const member& to, const message& asked, const std::string& why, const char* suggestion) {
   const bool pulls = asked.what == message_kind::pull;
   if (!pulls && asked.what != message_kind::push) return;
   const std::string text = (pulls ? "pull " : "push ") + std::to_string(asked.number) + " of worker " + to_string(to) +
                            (pulls ? " from" : " to") + " range " + std::to_string(asked.range) +
-                           " is refused by server " + to_string(self_) + " (" + why +
-                           "); start all ranks with the same tables and the same build";
+                           " is refused by server " + to_string(self_) + " (" + why + "); " + suggestion;
   out_.send(to, {.what = message_kind::refused,
                  .flags = pulls ? refuses_pull : std::uint8_t{0},
                  .range = asked.range,
@@ -179,13 +195,22 @@ void server::apply(range_id id, held_range& range, const log_entry& entry) {
   ++range.applied;
   if (entry.what == log_entry::kind::fold) {
     range.folded = entry.clock + 1;
+    range.scale.reset();
     clocks_.reach(range.folded);
     values_.apply(id, entry);
+    for (place at = 0; at < range.workers.size(); ++at) {
+      auto& its = range.workers[at];
+      if (its.early == 0 || its.early > range.folded) continue;
+      its.early = 0;
+      if (range.is_head()) ask_again(id, range, {at, its.incarnation}, its.applied + 1);
+    }
     return show(id, range);
   }
   auto& its = seen_of(range, entry.from.at);
   if (its.incarnation != entry.from.incarnation) its = {entry.from.incarnation, its.to_acknowledge, its.age};
   its.applied = entry.sequence;
+  const bool sums = settings_.how.what == consistency::kind::bulk && (entry.flags & (assigns | restores)) == 0;
+  if (sums && entry.what == log_entry::kind::push) range.scale = entry.scale;
   if (entry.weight != 0) values_.apply(id, entry);
   show(id, range);
 }
@@ -294,10 +319,11 @@ void server::clocks_moved(clock::time_point now) {
 void server::fold_due(clock::time_point now) {
   for (range_id id = 0; id < ranges_.size(); ++id) {
     auto& range = ranges_[id];
-    while (range.answers() && range.folded < clocks_.slowest()) {
+    while (range.serves() && range.folded < clocks_.slowest() && (!range.recovers || has_open_clock(range))) {
       log_entry entry;
       entry.what = log_entry::kind::fold;
       entry.clock = range.folded;
+      entry.scale = range.scale.value_or(1.0f);
       append(id, range, entry, now);
     }
   }

@@ -110,6 +110,8 @@ void server::send_entries(range_id id, held_range& range, clock::time_point now)
 std::string server::state_of(range_id id, const held_range& range) const {
   detail::byte_writer head;
   head.add(range.folded);
+  head.add(std::uint8_t{range.scale.has_value()});
+  head.add(range.scale.value_or(1.0f));
   head.add(std::uint64_t{range.workers.size()});
   for (const auto& its : range.workers) {
     head.add(its.incarnation);
@@ -123,6 +125,8 @@ std::string server::state_of(range_id id, const held_range& range) const {
 bool server::take_state(range_id id, held_range& range, std::span<const std::byte> state, std::uint64_t index) {
   detail::byte_reader in(state);
   const auto folded = in.number<std::uint64_t>();
+  const bool has_scale = in.number<std::uint8_t>() != 0;
+  const auto scale = in.number<float>();
   std::vector<seen> workers(in.count(sizeof(std::uint32_t) + sizeof(std::uint64_t), most_places));
   for (auto& its : workers) {
     its.incarnation = in.number<std::uint32_t>();
@@ -131,6 +135,7 @@ bool server::take_state(range_id id, held_range& range, std::span<const std::byt
   if (!in.good() || !values_.load(id, in.rest())) return false;
   range.has_state = true;
   range.folded = folded;
+  if (has_scale) range.scale = scale;
   clocks_.reach(folded);
   range.workers = std::move(workers);
   range.applied = range.committed = index;

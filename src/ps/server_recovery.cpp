@@ -106,6 +106,16 @@ bool server::loaded(range_id id, std::span<const std::byte> state, clock::time_p
   return true;
 }
 
+// While it recovers: it has what every live worker pushed in the clock that is open.
+bool server::has_open_clock(const held_range& range) const {
+  return std::all_of(map_.workers.begin(), map_.workers.end(), [&](const member& who) {
+    const auto claim = range.claims.find(who);
+    if (farewells_.contains(who)) return true;
+    const auto its = seen_by(range, who);
+    return claim != range.claims.end() && (its.committed >= claim->second || its.early > range.folded);
+  });
+}
+
 // All of its chain has what every live worker knows to count.
 void server::look_whether_recovered(range_id id, held_range& range) {
   if (!range.recovers) return;

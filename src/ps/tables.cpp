@@ -20,6 +20,17 @@ std::uint64_t key_at(std::span<const std::byte> keys, std::size_t i) {
   return key;
 }
 
+// Rows under key(i), each behind the one before.
+template <class Key>
+void add_rows(row_index& rows, std::vector<float>& to, std::size_t width, std::size_t count, const Key& key,
+              std::span<const float> from) {
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::size_t row = rows.find_or_add(key(i));
+    if (to.size() < (row + 1) * width) to.resize((row + 1) * width, 0.0f);
+    for (std::size_t k = 0; k < width; ++k) to[row * width + k] += from[i * width + k];
+  }
+}
+
 template <class T>
 void append(std::string& to, std::span<const T> values) {
   to.append(reinterpret_cast<const char*>(values.data()), values.size_bytes());
@@ -138,21 +149,36 @@ void tables::update_row(range_id range, kept_range& kept, std::uint64_t key, std
                                               ++row.times, scale);
 }
 
-void tables::add_to_sum(range_id range, kept_range& kept, const log_entry& entry, std::span<const float> pushed) {
+void tables::add_to_sum(range_id range, sum& to, const log_entry& entry, std::span<const float> pushed) const {
   const auto& where = layout_.range(range);
-  auto& to = kept.sums[entry.clock];
-  to.scale = entry.scale;
-  if (where.size != 0) {
-    to.values.resize(where.size, 0.0f);
-    for (std::size_t i = 0; i < entry.count; ++i) to.values[entry.offset + i] += pushed[i];
-    return;
+  if (where.size == 0) {
+    const auto key = [&](std::size_t i) { return key_at(entry.payload, i); };
+    return add_rows(to.rows, to.values, layout_.table_of(range).width, entry.count, key, pushed);
   }
+  to.values.resize(where.size, 0.0f);
+  for (std::size_t i = 0; i < entry.count; ++i) to.values[entry.offset + i] += pushed[i];
+}
+
+void tables::add_to_sum(range_id range, sum& to, const sum& more) const {
+  if (layout_.range(range).size == 0) {
+    const auto key = [&](std::size_t i) { return more.rows.keys()[i]; };
+    return add_rows(to.rows, to.values, layout_.table_of(range).width, more.rows.keys().size(), key, more.values);
+  }
+  for (std::size_t i = 0; i < to.values.size(); ++i) to.values[i] += more.values[i];
+}
+
+// In the order of workers, not of their pushes: the same bits whatever came first.
+void tables::fold(range_id range, kept_range& kept, float scale) {
+  if (kept.sums.empty()) return;
+  sum total = std::move(kept.sums.begin()->second);
+  for (auto next = std::next(kept.sums.begin()); next != kept.sums.end(); ++next)
+    add_to_sum(range, total, next->second);
+  kept.sums.clear();
+  if (layout_.range(range).size != 0) return update_dense(range, kept, 0, total.values, scale);
   const std::size_t width = layout_.table_of(range).width;
-  for (std::size_t i = 0; i < entry.count; ++i) {
-    const std::size_t row = to.rows.find_or_add(key_at(entry.payload, i));
-    if (to.values.size() < (row + 1) * width) to.values.resize((row + 1) * width, 0.0f);
-    for (std::size_t k = 0; k < width; ++k) to.values[row * width + k] += pushed[i * width + k];
-  }
+  kept.rows.next_push(shape_of(range));
+  for (std::size_t row = 0; row < total.rows.keys().size(); ++row)
+    update_row(range, kept, total.rows.keys()[row], std::span(total.values).subspan(row * width, width), scale);
 }
 
 // What was pushed, behind the keys of a sparse push; nothing when it is no encoding, which is the same at every server.
@@ -182,22 +208,7 @@ void tables::apply(range_id range, const log_entry& entry) {
   auto& kept = of(range);
   const auto& where = layout_.range(range);
   begin_change(range);
-  if (entry.what == log_entry::kind::fold) {
-    const auto found = kept.sums.find(entry.clock);
-    if (found == kept.sums.end()) return;
-    const auto& total = found->second;
-    if (where.size != 0) {
-      update_dense(range, kept, 0, total.values, total.scale);
-    } else {
-      const std::size_t width = layout_.table_of(range).width;
-      kept.rows.next_push(shape_of(range));
-      for (std::size_t row = 0; row < total.rows.keys().size(); ++row)
-        update_row(range, kept, total.rows.keys()[row], std::span(total.values).subspan(row * width, width),
-                   total.scale);
-    }
-    kept.sums.erase(found);
-    return;
-  }
+  if (entry.what == log_entry::kind::fold) return fold(range, kept, entry.scale);
   if (entry.flags == restores) return restore(range, kept, entry);
   const bool replaces = entry.flags == assigns;
   const float scale = entry.scale * entry.weight;
@@ -208,7 +219,7 @@ void tables::apply(range_id range, const log_entry& entry) {
   }
   const auto values = values_of(range, entry);
   if (values.empty()) return;
-  if (bulk_ && entry.what != log_entry::kind::late) return add_to_sum(range, kept, entry, values);
+  if (bulk_ && entry.what != log_entry::kind::late) return add_to_sum(range, kept.sums[entry.from], entry, values);
   if (where.size != 0) return update_dense(range, kept, entry.offset, values, scale);
   const std::size_t width = layout_.table_of(range).width;
   kept.rows.next_push(shape_of(range));
@@ -298,15 +309,14 @@ void tables::save(range_id range, std::string& to) const {
   head.add_bytes(std::as_bytes(kept.dense.span()));
   kept.rows.save(head);
   to += head.take();
-  for (const auto& [clock, total] : kept.sums) {
+  for (const auto& [worker, its] : kept.sums) {
     byte_writer each;
-    each.add(clock);
-    each.add(total.scale);
-    each.add(std::uint64_t{total.values.size()});
-    each.add(std::uint64_t{total.rows.keys().size()});
+    each.add(worker);
+    each.add(std::uint64_t{its.values.size()});
+    each.add(std::uint64_t{its.rows.keys().size()});
     to += each.take();
-    append<float>(to, total.values);
-    append(to, std::span(total.rows.keys()));
+    append<float>(to, its.values);
+    append(to, std::span(its.rows.keys()));
   }
 }
 
@@ -338,8 +348,7 @@ bool tables::load(range_id range, std::span<const std::byte> saved) {
   take(read.dense.data(), read.dense.size());
   if (!read.rows.load(shape_of(range), in)) return false;
   for (std::uint64_t i = 0; i < sums && in.good(); ++i) {
-    sum& one = read.sums[in.number<std::uint64_t>()];
-    one.scale = in.number<float>();
+    sum& one = read.sums[in.number<member>()];
     const auto values = in.number<std::uint64_t>();
     const auto keys = in.number<std::uint64_t>();
     if (values > in.rest().size() / sizeof(float) || keys > in.rest().size() / sizeof(std::uint64_t)) return false;

@@ -45,18 +45,17 @@ class tables final : public range_storage {
   void reset(range_id range) override;
 
  private:
-  // What bulk-synchronous pushes of one clock add up to.
+  // What bulk-synchronous pushes of one worker add up to.
   struct sum {
     std::vector<float> values;
     row_index rows;  // sparse
-    float scale = 1;
   };
   struct kept_range {
     bool made = false;
-    buffer<float> dense;   // the values, and behind them the arrays of the update function
-    update_counts counts;  // of them
-    row_store rows;        // sparse: their values and what the update function remembers of them
-    std::map<std::uint64_t, sum> sums;
+    buffer<float> dense;         // the values, and behind them the arrays of the update function
+    update_counts counts;        // of them
+    row_store rows;              // sparse: their values and what the update function remembers of them
+    std::map<member, sum> sums;  // of the clock that is open: added up in the order of workers when it is folded
   };
 
   kept_range& of(range_id range);
@@ -68,7 +67,9 @@ class tables final : public range_storage {
   [[nodiscard]] const row_shape& shape_of(range_id range) const { return shapes_[layout_.range(range).table]; }
   void restore(range_id range, kept_range& kept, const log_entry& entry);
   [[nodiscard]] std::span<const std::byte> read_all(range_id range, const kept_range& kept);
-  void add_to_sum(range_id range, kept_range& kept, const log_entry& entry, std::span<const float> values);
+  void add_to_sum(range_id range, sum& to, const log_entry& entry, std::span<const float> values) const;
+  void add_to_sum(range_id range, sum& to, const sum& more) const;
+  void fold(range_id range, kept_range& kept, float scale);
   [[nodiscard]] std::span<const float> values_of(range_id range, const log_entry& entry);
 
   [[nodiscard]] buffer<float> made_for(range_id range) const;

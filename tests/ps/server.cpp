@@ -1,7 +1,9 @@
 // A server and a worker beside each other: what a server makes of pushes that the public calls would not send.
 #include <muster/ps/server.hpp>
 
+#include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <limits>
 #include <memory>
 #include <string>
@@ -135,4 +137,103 @@ TEST_CASE("a push or pull that a server cannot carry out fails at once with what
     CHECK_THAT(text, contains(says));
     CHECK_THAT(text, contains("push 1 of worker 0 to range " + std::to_string(range)));
   }
+}
+
+namespace {
+
+ps::job_options bulk_options() {
+  return {.tables = {{.name = "w", .size = 4, .update = "sgd:1"}}, .how = ps::parse_consistency("bulk")};
+}
+
+std::vector<ps::member> told(const std::vector<bare_server::word>& said, ps::message_kind kind) {
+  std::vector<ps::member> found;
+  for (const auto& one : said) {
+    if (one.what.what == kind) found.push_back(one.to);
+  }
+  return found;
+}
+
+}  // namespace
+
+// Sums of floats depend on their order: 1e8 and -1e8 leave 1 only where they meet first.
+TEST_CASE("a bulk-synchronous sum is added in the order of workers, in whatever order pushes come") {
+  const float values[][4] = {{1e8f, 1, 3e7f, 1}, {-1e8f, 1e8f, 1, 2}, {1, -1e8f, -3e7f, 3}};
+  std::vector<int> order = {0, 1, 2};
+  std::vector<float> expected;
+  for (std::size_t k = 0; k < 4; ++k) {
+    float sum = 0;
+    for (const auto& its : values) sum += its[k];
+    expected.push_back(-sum);
+  }
+  do {
+    CAPTURE(order);
+    bare_server server(bulk_options(), 3);
+    for (const int worker : order) {
+      server.hear(1 + static_cast<ps::place>(worker), {.what = ps::message_kind::push,
+                                                       .count = 4,
+                                                       .number = 1,
+                                                       .payload = std::as_bytes(std::span(values[worker]))});
+    }
+    for (ps::place worker = 1; worker <= 3; ++worker)
+      server.hear(worker, {.what = ps::message_kind::pulse, .number = 1}, 1);
+    const auto answer = server.hear(1, {.what = ps::message_kind::pull, .count = 4, .number = 1, .clock = 1}, 1);
+    REQUIRE(told(answer, ps::message_kind::values).size() == 1);
+    std::vector<float> found(4);
+    std::memcpy(found.data(), answer[0].payload.data(), answer[0].payload.size());
+    CHECK(found == expected);
+  } while (std::ranges::next_permutation(order).found);
+}
+
+TEST_CASE(
+    "a bulk-synchronous server keeps the sum of one clock: a push of a later one waits for its turn at its worker") {
+  bare_server server(bulk_options(), 2);
+  const float ones[] = {1, 1, 1, 1};
+  const auto push = [&](ps::place worker, std::uint64_t number, std::uint64_t clock) {
+    return server.hear(worker,
+                       {.what = ps::message_kind::push,
+                        .count = 4,
+                        .number = number,
+                        .clock = clock,
+                        .payload = std::as_bytes(std::span(ones))},
+                       clock);
+  };
+  CHECK(told(push(1, 1, 0), ps::message_kind::ack).size() == 1);
+  // The first worker runs ahead of the second: nothing of it is kept, or acknowledged, or asked for again before its
+  // time.
+  for (std::uint64_t clock = 1; clock < 4; ++clock) CHECK(push(1, clock + 1, clock).empty());
+  CHECK(server.core.version(0) == 1);
+  CHECK(told(push(2, 1, 0), ps::message_kind::ack).size() == 1);
+  const auto said = server.hear(2, {.what = ps::message_kind::pulse, .number = 1}, 1);
+  CHECK(server.core.version(0) == 3);  // two pushes, and their sum
+  CHECK(told(said, ps::message_kind::resend) == std::vector<ps::member>{{1, 1}});
+  CHECK(told(push(1, 2, 1), ps::message_kind::ack).size() == 1);
+  CHECK(push(1, 3, 2).empty());
+}
+
+TEST_CASE("pushes of one bulk-synchronous clock have one scale: another is refused") {
+  bare_server server(bulk_options(), 2);
+  const float ones[] = {1, 1, 1, 1};
+  const auto push = [&](ps::place worker, std::uint64_t number, std::uint64_t clock, float scale) {
+    return server.hear(worker,
+                       {.what = ps::message_kind::push,
+                        .count = 4,
+                        .number = number,
+                        .clock = clock,
+                        .scale = scale,
+                        .payload = std::as_bytes(std::span(ones))},
+                       clock);
+  };
+  CHECK(told(push(1, 1, 0, 0.5f), ps::message_kind::ack).size() == 1);
+  const auto said = push(2, 1, 0, 0.25f);
+  REQUIRE(told(said, ps::message_kind::refused).size() == 1);
+  CHECK_THAT(said[0].payload, contains("its scale is 0.250000, and that of the others of clock 0 is 0.500000"));
+  CHECK(told(push(2, 1, 0, 0.5f), ps::message_kind::ack).size() == 1);
+  server.hear(1, {.what = ps::message_kind::pulse, .number = 1}, 1);
+  server.hear(2, {.what = ps::message_kind::pulse, .number = 1}, 1);
+  const auto answer = server.hear(1, {.what = ps::message_kind::pull, .count = 4, .number = 1, .clock = 1}, 1);
+  REQUIRE(answer.size() == 1);
+  float found = 0;
+  std::memcpy(&found, answer[0].payload.data(), sizeof found);
+  CHECK(found == -1.0f);                                                 // twice one, by half the rate
+  CHECK(told(push(1, 2, 1, 0.25f), ps::message_kind::ack).size() == 1);  // each clock has its own
 }

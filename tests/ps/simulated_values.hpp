@@ -67,6 +67,7 @@ class ledgers final : public ps::range_storage {
   struct ledger {
     std::vector<row> rows;
     std::vector<row> folded;
+    std::uint64_t open = 0;  ///< bulk: the clock whose pushes are kept to be summed
     friend bool operator==(const ledger&, const ledger&) = default;
   };
 
@@ -82,11 +83,14 @@ class ledgers final : public ps::range_storage {
       for (const auto& one : to.rows) {
         if (one.clock == entry.clock) to.folded.push_back(one);
       }
+      to.open = entry.clock + 1;
       return;
     }
     std::uint64_t sequence = 0;
     std::memcpy(&sequence, entry.payload.data(), sizeof sequence);
     if (sequence != entry.sequence) throw violation("a push has the values of another");
+    if (bulk_ && entry.what == ps::log_entry::kind::push && entry.clock != to.open)
+      throw violation("the pushes of a second clock are kept");
     std::uint64_t before = 0;
     for (const auto& one : to.rows) {
       if (one.from == entry.from) before = one.sequence;
@@ -100,6 +104,7 @@ class ledgers final : public ps::range_storage {
     return std::as_bytes(std::span(seen(range)));
   }
   void save(ps::range_id range, std::string& to) const override {
+    to.append(reinterpret_cast<const char*>(&all_[range].open), sizeof all_[range].open);
     for (const auto* rows : {&all_[range].rows, &all_[range].folded}) {
       const std::uint64_t count = rows->size();
       to.append(reinterpret_cast<const char*>(&count), sizeof count);
@@ -108,6 +113,9 @@ class ledgers final : public ps::range_storage {
   }
   bool load(ps::range_id range, std::span<const std::byte> saved) override {
     ledger read;
+    if (saved.size() < sizeof read.open) return false;
+    std::memcpy(&read.open, saved.data(), sizeof read.open);
+    saved = saved.subspan(sizeof read.open);
     for (auto* rows : {&read.rows, &read.folded}) {
       std::uint64_t count = 0;
       if (saved.size() < sizeof count) return false;

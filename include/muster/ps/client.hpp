@@ -55,7 +55,7 @@ class [[nodiscard]] pending {
 /// How a push is to be taken.
 struct push_options {
   std::size_t offset = 0;  ///< dense: the element that the first value is for
-  float scale = 1;         ///< times the table's learning rate, or times what is added
+  float scale = 1;  ///< times the table's learning rate, or times what is added; bulk: the same in all of a clock
 };
 
 /// The tables of a job, as one worker reaches them. Pushes of one worker to one element take effect in their order,

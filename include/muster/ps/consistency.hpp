@@ -16,7 +16,8 @@ struct consistency {
     bounded,       ///< a pull of clock c waits until every live worker's clock is c - bound at least (stale synchronous
                    ///< parallel: Ho et al. 2013, https://proceedings.neurips.cc/paper/2013/hash/
                    ///< b7bb35b9c6ca2aee2df08cf09d7016c2-Abstract.html)
-    bulk           ///< pushes are summed; when all live workers' clocks have passed c, the sum of c is one update
+    bulk           ///< pushes are summed; when all live workers' clocks have passed c, the sum of c is one update. Of
+                   ///< one scale; pushes of a later clock than the first that is open wait for it
   };
   enum class policy : std::uint8_t { keep, drop, damp };
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -172,6 +173,7 @@ class server {
     std::uint64_t committed = 0;  // of those, the last that all of the chain have
     std::uint64_t marked = 0;     // in the state that is being saved
     std::uint64_t covered = 0;    // in the last that was
+    std::uint64_t early = 0;      // bulk: its next push came, and is asked for when this clock is open; 0: none did
 
     // What its worker need not hold any more: also where a chain is cut the rest of it has that.
     [[nodiscard]] std::uint64_t safe() const noexcept { return std::min(covered, committed); }
@@ -202,7 +204,8 @@ class server {
     std::uint64_t sent = 0;
     std::uint64_t applied = 0;
     std::uint64_t committed = 0;
-    std::uint64_t folded = 0;  // bulk: clocks whose sums were applied
+    std::uint64_t folded = 0;    // bulk: clocks whose sums were applied; pushes of the next are summed
+    std::optional<float> scale;  // of these, if there were any
     std::size_t kept_bytes = 0;
     clock::time_point said{};     // to the one behind, last
     std::deque<kept_entry> kept;  // what the one behind may have to be told
@@ -251,9 +254,12 @@ class server {
   [[nodiscard]] bool take_state(range_id id, held_range& range, std::span<const std::byte> state, std::uint64_t index);
   void save_due(clock::time_point now);
   void look_whether_recovered(range_id id, held_range& range);
+  [[nodiscard]] bool has_open_clock(const held_range& range) const;
   [[nodiscard]] static seen seen_by(const held_range& range, const member& who);
   void send_values(const member& to, const message& pull);
-  void refuse(const member& to, const message& asked, const std::string& why);
+  void ask_again(range_id id, const held_range& range, const member& worker, std::uint64_t from);
+  void refuse(const member& to, const message& asked, const std::string& why,
+              const char* suggestion = "start all ranks with the same tables and the same build");
   [[nodiscard]] bool is_ready(const member& from, const message& pull) const;
   void show(range_id id, const held_range& range) { out_.show(id, {range.answers(), range.applied, range.folded}); }
   void clocks_moved(clock::time_point now);
