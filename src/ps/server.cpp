@@ -330,7 +330,7 @@ void server::fold_due(clock::time_point now) {
 }
 
 void server::look_for_the_silent(clock::time_point now) {
-  heard_.tick(now, settings_.silence);
+  if (heard_.tick(now, settings_.silence)) back_at_ = now;
   for (const auto& one : map_.servers) {
     if (one.who != self_ && heard_.is_silent(one.who, now, settings_.silence)) suspects_.insert(one.who);
   }

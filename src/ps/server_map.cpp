@@ -104,7 +104,9 @@ bool server::gives_up_suspects(clock::time_point now) {
   if (more) suspected_at_ = now;
   const auto others = map_.servers.size() - 1 + map_.workers.size();
   const bool most = 2 * suspects_.size() > others;
-  return !suspects_.empty() && now - suspected_at_ >= settings_.retry + (most ? settings_.silence : clock::duration{0});
+  const bool was_away = suspected_at_ - back_at_ < settings_.silence;
+  const auto more_time = most || was_away ? settings_.silence : clock::duration{0};
+  return !suspects_.empty() && now - suspected_at_ >= settings_.retry + more_time;
 }
 
 // Wants the map changed as far as it is this server's to say.

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -66,7 +67,7 @@ struct bare_server final : ps::server_outlet {
   void send(const ps::member& to, const ps::message& what) override {
     said.push_back({to, what, {reinterpret_cast<const char*>(what.payload.data()), what.payload.size()}});
   }
-  void swap(std::uint64_t, const ps::shard_map&) override {}
+  void swap(std::uint64_t, const ps::shard_map& next) override { wanted = next; }
   void look_for_map() override {}
   /// What it says to one message of that place, whose clock is `clock`.
   std::vector<word> hear(ps::place from, const ps::message& what, std::uint64_t clock = 0) {
@@ -84,6 +85,7 @@ struct bare_server final : ps::server_outlet {
   ps::detail::tables values;
   ps::shard_map map;
   std::vector<word> said;
+  std::optional<ps::shard_map> wanted;  ///< the map that it wanted last
   ps::server core;
 };
 
@@ -236,4 +238,36 @@ TEST_CASE("pushes of one bulk-synchronous clock have one scale: another is refus
   std::memcpy(&found, answer[0].payload.data(), sizeof found);
   CHECK(found == -1.0f);                                                 // twice one, by half the rate
   CHECK(told(push(1, 2, 1, 0.25f), ps::message_kind::ack).size() == 1);  // each clock has its own
+}
+
+// What a server finds when it comes back from a stop is that others have ended their connections with it. It gave up
+// those that were the first to do so, as long as these were less than half of all, and they had to leave.
+TEST_CASE("a server that was stopped gives nobody up before the others could give up it") {
+  const bool stops = GENERATE(true, false);
+  CAPTURE(stops);
+  bare_server server({.tables = {{.name = "w", .size = 8}}}, 2, 2);  // servers 0 to 2, workers 3 and 4
+  const ps::protocol_settings usual;
+  auto now = muster::clock::time_point{} + std::chrono::hours(1);
+  const auto live = [&](muster::clock::duration span) {
+    for (const auto until = now + span; now < until; now += usual.retry / 10) {
+      for (const ps::place other : {2, 4}) {
+        std::vector<std::byte> frame(ps::frame_head_bytes);
+        ps::encode(ps::frame_head{{other, 1}, 1, server.map.version, 0},
+                   std::span(frame).first<ps::frame_head_bytes>());
+        server.core.hear(frame, now);
+      }
+      server.core.tick(now);
+    }
+  };
+  live(usual.silence / 2);
+  if (stops) now += 2 * usual.silence;
+  server.core.suspect({1, 1}, false);
+  server.core.suspect({3, 1}, false);
+  live(usual.silence / 2);
+  CHECK(server.wanted.has_value() == !stops);
+  live(usual.silence);
+  REQUIRE(server.wanted.has_value());  // nobody gave it up: those it does not reach are what is wrong
+  CHECK(!server.wanted->has_server({1, 1}));
+  CHECK(!server.wanted->has_worker({3, 1}));
+  CHECK(server.wanted->has_server({2, 1}));
 }

@@ -1,6 +1,7 @@
 // Who was heard, and when.
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include <muster/core/clock.hpp>
@@ -17,12 +18,14 @@ class roll_call {
     if (one.incarnation != who.incarnation) one = {who.incarnation, now};
   }
   void hear(const member& who, clock::time_point now) { at(who.at) = {who.incarnation, now}; }
-  /// Time passes. One who was itself away for a good part of `silence` did not hear anybody, which is nobody's fault.
-  void tick(clock::time_point now, clock::duration silence) {
-    if (now - ticked_ > silence / 4) {
+  /// Time passes. One who was itself away for a good part of `silence` did not hear anybody, which is nobody's fault:
+  /// true then.
+  bool tick(clock::time_point now, clock::duration silence) {
+    const bool was_away = now - ticked_ > silence / 4;
+    if (was_away) {
       for (auto& one : heard_) one.when = now;
     }
-    ticked_ = now;
+    return std::exchange(ticked_, now) != clock::time_point{} && was_away;
   }
   /// When it was heard last, or was first expected; the beginning of time when it never was.
   [[nodiscard]] clock::time_point last(const member& who) const {

@@ -134,7 +134,8 @@ class server {
 
   /// A server or worker is gone: certainly, or as far as can be told. Those of whom that is not certain are given up
   /// when for `retry` no more came to them; and where that is more than half of all others, it may be this server that
-  /// is cut off: it gives them `silence` more to say so.
+  /// is cut off, as it may where it was itself stopped before, and they ended their connections with it: it gives them
+  /// `silence` more to say so.
   void suspect(const member& who, bool proven);
   /// Wants its ranges to move away, to end when it `is_fenced`.
   void leave() { leaving_ = true; }
@@ -284,7 +285,8 @@ class server {
   std::set<member> suspects_;
   std::set<member> suspects_then_;  // when one came to them last
   clock::time_point suspected_at_{};
-  std::set<member> farewells_;  // workers that are done
+  clock::time_point back_at_{};  // from when it was itself stopped
+  std::set<member> farewells_;   // workers that are done
   roll_call heard_;
   clock::time_point pulsed_{};
   bool swapping_ = false;
