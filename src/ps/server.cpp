@@ -39,6 +39,7 @@ void server::hear(std::span<const std::byte> frame, clock::time_point now, std::
     return;
   }
   heard_.hear(head->from, now);
+  newest_ = std::max(newest_, head->map_version);
   if (!suspects_.empty()) suspects_.erase(head->from);
   message said;
   message_reader in(frame.subspan(frame_head_bytes), apart);
@@ -55,7 +56,7 @@ void server::hear_worker(const member& from, const message& said, clock::time_po
   if (said.range >= ranges_.size())
     return refuse(from, said, "the job has " + std::to_string(ranges_.size()) + " ranges");
   auto& range = ranges_[said.range];
-  if (!range.serves()) {
+  if (said.what == message_kind::pull ? !range.is_last() : !range.serves()) {
     out_.send(from, {.what = message_kind::moved, .range = said.range, .number = map_.version});
     return;
   }
@@ -135,7 +136,8 @@ void server::hear_pull(const member& from, const message& said) {
 
 bool server::is_ready(const member& from, const message& pull) const {
   const auto& range = ranges_[pull.range];
-  if (range.recovers) return false;
+  // A newer map may have the range elsewhere, with pushes that its worker's clock stands for and that are not here.
+  if (!range.answers() || newest_ > map_.version) return false;
   if (pull.version > 0) {  // with its own pushes up to that one
     if (from.at >= range.workers.size()) return false;
     const auto& its = range.workers[from.at];
@@ -159,7 +161,7 @@ void server::send_values(const member& to, const message& pull) {
 void server::retry_parked() {
   std::erase_if(parked_, [&](parked_pull& one) {
     if (!clocks_.has(one.from)) return true;
-    if (!ranges_[one.what.range].serves()) {
+    if (!ranges_[one.what.range].is_last()) {
       out_.send(one.from, {.what = message_kind::moved, .range = one.what.range, .number = map_.version});
       return true;
     }
@@ -193,6 +195,7 @@ server::seen& server::seen_of(held_range& range, place worker) {
 // At any server of the chain: the next entry takes effect.
 void server::apply(range_id id, held_range& range, const log_entry& entry) {
   ++range.applied;
+  if (range.behind == nobody) range.committed = range.applied;  // nobody else is to have it
   if (entry.what == log_entry::kind::fold) {
     range.folded = entry.clock + 1;
     range.scale.reset();
@@ -219,7 +222,6 @@ void server::apply(range_id id, held_range& range, const log_entry& entry) {
 void server::append(range_id id, held_range& range, const log_entry& entry, clock::time_point now) {
   apply(id, range, entry);
   if (range.behind == nobody) {  // nobody waits for anybody: the common case, and without a queue
-    range.committed = range.applied;
     if (range.before == nobody && entry.what != log_entry::kind::fold) {
       auto& its = range.workers[entry.from.at];
       its.committed = its.applied;
@@ -266,6 +268,7 @@ void server::commit(range_id id, held_range& range, std::uint64_t up_to) {
     range.waiting.pop_front();
   }
   if (range.recovers) look_whether_recovered(id, range);
+  show(id, range);
   const auto has = range.behind_is_learner ? range.behind_has : range.committed;
   while (!range.kept.empty() && range.kept.front().index <= has) {
     range.kept_bytes -= range.kept.front().body.size();

@@ -72,6 +72,8 @@ void worker::learn(const shard_map& map, clock::time_point now) {
     one.epoch = map_.ranges[id].epoch;
     const auto* const head = map_.server(map_.ranges[id].head());
     const member to = head == nullptr ? member{} : head->who;
+    const auto& chain = map_.ranges[id].chain;
+    one.from = chain.empty() ? member{} : map_.server(chain.back())->who;
     if (one.to == to && one.born == map_.ranges[id].born) continue;  // also one that lost it and took it over
     one.to = to;
     one.born = map_.ranges[id].born;
@@ -139,7 +141,8 @@ void worker::hear_one(const member& who, const message& said, clock::time_point 
   }
   if (said.range >= lines_.size()) return;
   line& one = lines_[said.range];
-  if (who != one.to) return;  // it was the head once
+  const bool answers = said.what == message_kind::values || said.what == message_kind::refused;
+  if (who != one.to && !(answers && who == one.from)) return;  // it was the head once
   switch (said.what) {
     case message_kind::ack: {
       if (said.number >= one.next) return;
@@ -226,7 +229,7 @@ void worker::tell_held(range_id range, line& one) {
 }
 
 void worker::send_pull(std::uint64_t number, open_pull& one, clock::time_point now) {
-  const member to = lines_[one.what.range].to;
+  const member to = lines_[one.what.range].from;
   one.what.number = number;
   one.asked = now;
   if (to.at == nobody || fenced_ || joins_) return;
@@ -307,7 +310,7 @@ void worker::tick(clock::time_point now) {
     }
   }
   for (auto& [number, one] : pulls_) {
-    if (!is_due(lines_[one.what.range].to, one.asked, one.tries, now)) continue;
+    if (!is_due(lines_[one.what.range].from, one.asked, one.tries, now)) continue;
     ++one.tries;
     send_pull(number, one, now);
   }

@@ -42,19 +42,20 @@ inline void run::check_map() {
 
 // What a worker is told to count is at every server that the map gives the range to.
 inline void run::check_acknowledged(const ps::member& who, ps::range_id id, std::uint64_t sequence) {
-  if (world_.saves) {  // it may have to be said again; in the end it must be there
-    acknowledged_[{id, who}] = sequence;
-    return;
-  }
+  acknowledged_[{id, who}] = sequence;
+  check_everywhere(who, id, sequence, "acknowledged");
+}
+
+inline void run::check_everywhere(const ps::member& who, ps::range_id id, std::uint64_t sequence, const char* what) {
+  if (world_.saves) return;  // it may have to be said again; in the end it must be there
   for (const auto at : map_.ranges[id].chain) {
     const auto* const entry = map_.server(at);
     const auto* const one = entry == nullptr ? nullptr : find_server(entry->who);
     if (one != nullptr && one->values.last(id, who) < sequence)
       throw violation("push " + std::to_string(sequence) + " of worker " + ps::to_string(who) + " to range " +
-                      std::to_string(id) + " is acknowledged, but not at server " + ps::to_string(one->who) +
+                      std::to_string(id) + " is " + what + ", but not at server " + ps::to_string(one->who) +
                       ", which has " + std::to_string(one->values.last(id, who)) + " (" + one->core.describe(id) + ")");
   }
-  acknowledged_[{id, who}] = sequence;
 }
 
 // A server shows what it would say.
@@ -74,6 +75,7 @@ inline void run::check_answer(worker_process& one, std::uint64_t pull, const ps:
   if (!rows.empty()) std::memcpy(rows.data(), values.payload.data(), values.payload.size());
   std::map<ps::member, std::uint64_t> seen;
   for (const auto& row : rows) seen[row.from] = std::max(seen[row.from], row.sequence);
+  for (const auto& [who, sequence] : seen) check_everywhere(who, values.range, sequence, "read");
   if (const auto own = one.own.find(pull); own != one.own.end()) {
     if (seen[one.who] < own->second) throw violation("a pull misses a push of its own worker");
     one.own.erase(own);

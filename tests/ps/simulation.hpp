@@ -401,6 +401,8 @@ class run {
   void check_map();
   // What a worker is told to count is at every server that the map gives the range to.
   void check_acknowledged(const ps::member& who, ps::range_id id, std::uint64_t sequence);
+  // Nor is what was read lost with any of them.
+  void check_everywhere(const ps::member& who, ps::range_id id, std::uint64_t sequence, const char* what);
   void check_shown(const server_process& server, ps::range_id id, const ps::shown_range& shown);
   void check_answer(worker_process& one, std::uint64_t pull, const ps::message& values);
   outcome settle();

@@ -154,7 +154,7 @@ class server {
   [[nodiscard]] const std::set<member>& farewells() const noexcept { return farewells_; }
   /// Whether it serves that range, and how many entries its log has here.
   [[nodiscard]] bool serves(range_id range) const noexcept { return ranges_[range].serves(); }
-  /// And answers pulls: it does not recover.
+  /// Whether it answers pulls of it.
   [[nodiscard]] bool answers(range_id range) const noexcept { return ranges_[range].answers(); }
   [[nodiscard]] bool holds(range_id range) const noexcept { return ranges_[range].has_state; }
   [[nodiscard]] std::uint64_t version(range_id range) const noexcept { return ranges_[range].applied; }
@@ -224,7 +224,11 @@ class server {
 
     [[nodiscard]] bool is_head() const noexcept { return as == role::holder && before == nobody; }
     [[nodiscard]] bool serves() const noexcept { return is_head() && has_state && !stopped; }
-    [[nodiscard]] bool answers() const noexcept { return serves() && !recovers; }
+    // The last of the chain answers pulls, while all that it has is for good: what was read is at every server of it.
+    [[nodiscard]] bool is_last() const noexcept {
+      return as == role::holder && has_state && !stopped && (behind == nobody || behind_is_learner);
+    }
+    [[nodiscard]] bool answers() const noexcept { return is_last() && !recovers && committed == applied; }
   };
   struct parked_pull {
     member from;
@@ -289,6 +293,7 @@ class server {
   std::set<member> farewells_;   // workers that are done
   roll_call heard_;
   clock::time_point pulsed_{};
+  std::uint64_t newest_ = 0;  // version of the map that any other knows
   bool swapping_ = false;
   bool leaving_ = false;
   bool fenced_ = false;

@@ -100,7 +100,8 @@ class worker {
   /// there would be, and has all pushes of this worker. Nobody's while some of these are not acknowledged.
   [[nodiscard]] member reads_at(range_id range, clock::time_point now) const noexcept {
     const line& one = lines_[range];
-    const bool whole = one.counted + 1 == one.next && !one.unsure && !fenced_ && !joins_ && !leaving_;
+    const bool whole = one.counted + 1 == one.next && !one.unsure && !fenced_ && !joins_ && !leaving_ &&
+                       one.to == one.from;  // a head has what may be lost with it
     // One that is not heard is asked: perhaps others have gone on without it.
     return whole && now - heard_.last(one.to) < settings_.silence / 2 ? one.to : member{};
   }
@@ -117,7 +118,8 @@ class worker {
   };
   // What goes to one range, in its order: released <= counted <= sent < next.
   struct line {
-    member to;
+    member to;    // pushes: the head of its chain
+    member from;  // pulls: the last
     std::uint64_t epoch = 0;
     std::uint64_t born = 0;
     std::uint64_t next = 1;      // sequence
