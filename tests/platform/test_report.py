@@ -9,8 +9,6 @@ import unittest
 import browser
 from bench import Case
 
-from muster_bench.compare import verdict
-
 PROGRAM = r'''
 import json, sys
 ranks, batch, seed, out = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
@@ -38,7 +36,7 @@ templates:
     read: [{{benchmark: log.txt, rows: '^(\\w+/\\w+)/\\d+/(\\d+)'}}]
   bad: {{command: ["sh", "-c", "echo '<script>alert(1)</script>'; exit 3"]}}
 experiments:
-  scaling: {{template: train, parameters: {{batch: 32}}, sweep: {{ranks: [1, 2, 4]}}, repeats: 3}}
+  scaling: {{template: train, parameters: {{batch: 32}}, sweep: {{ranks: [1, 2, 4]}}, repeats: 5}}
   batches: {{template: train, parameters: {{ranks: 2}}, sweep: {{batch: [32, 64, 128]}}}}
   sizes: {{template: sizes, sweep: {{ranks: [2]}}}}
   bad: {{template: bad}}
@@ -117,8 +115,8 @@ class Report(Made):
         self.assertAlmostEqual(float(four["efficiency_rank"]), 4 ** 0.8 / 4)
         self.assertAlmostEqual(float(four["speedup_time_rank"]), 4 ** 0.8)
         self.assertAlmostEqual(float(four["price_index"]), 4 / 4 ** 1.6)
-        self.assertAlmostEqual(float(four["time_to_accuracy_median"]), 4000 / (100 * 4 ** 0.8 * 1.02))
-        self.assertAlmostEqual(float(four["cost_median"]), 4000 / (100 * 4 ** 0.8 * 1.02) / 3600 * 4 * 0.05)
+        self.assertAlmostEqual(float(four["time_to_accuracy_median"]), 4000 / (100 * 4 ** 0.8 * 1.03))
+        self.assertAlmostEqual(float(four["cost_median"]), 4000 / (100 * 4 ** 0.8 * 1.03) / 3600 * 4 * 0.05)
         self.assertAlmostEqual(float(four["throughput_min"]), 100 * 4 ** 0.8 * 1.01)
         self.assertEqual(four["communication_share_median"], "0.2")
 
@@ -150,26 +148,15 @@ class Report(Made):
 
 
 class Compared(Made):
-    def test_verdicts(self):
-        def of(low, middle, high, n=3):
-            return {"min": low, "median": middle, "max": high, "n": n}
-        for metric, old, new, expected in [
-                ("throughput", of(99, 100, 101), of(119, 120, 121), "faster"), ("throughput", of(99, 100, 101), of(79, 80, 81), "slower"),
-                ("throughput", of(90, 100, 110), of(105, 115, 125), "within noise"), ("throughput", of(99, 100, 100.5), of(101, 101, 102), "within noise"),
-                ("seconds", of(1, 1, 1), of(0.5, 0.5, 0.5), "faster"), ("seconds", of(1, 1, 1), of(2, 2, 2), "slower"),
-                ("accuracy", of(.8, .8, .8), of(.9, .9, .9), "better"), ("throughput", of(100, 100, 100, 1), of(108, 108, 108, 1), "within noise"),
-                ("throughput", of(100, 100, 100, 1), of(112, 112, 112, 1), "faster"), ("accuracy", of(0, 0, 0), of(0, 0, 0), "within noise")]:
-            self.assertEqual(verdict(metric, old, new)[1], expected, (metric, old, new))
-        self.assertEqual(verdict("throughput", of(99, 100, 101), of(119, 120, 121), noise=0.3)[1], "within noise")
-
-    def measured_noise(self, spread):
+    def measured_noise(self, share):
         """Both folders on a machine of this noise: what this one had while the test ran decides nothing."""
         for out in ("out", "slow"):
             path = self.folder / out / "results.json"
             found = json.loads(path.read_text())
-            self.assertTrue(found["environments"])
-            for one in found["environments"]:
-                one["noise"]["spread"] = spread
+            for number, run in enumerate(found["runs"]):
+                if run["status"] == "ok":
+                    self.assertGreater(run["machine_seconds"], 0)
+                run["machine_seconds"] = 1 + share * (number % 2)
             path.write_text(json.dumps(found))
 
     def test_two_folders(self):
@@ -179,13 +166,25 @@ class Compared(Made):
         same = self.bench("compare", "out", "out", "--fail-on-slower")
         self.assertNotIn("slower", same.stdout)
         done = self.bench("compare", "out", "slow", "--html", "c.html", "--fail-on-slower", status=5)
-        self.assertRegex(done.stdout, r"scaling, batch 32, 1 rank +throughput .* 0\.500 +slower")
+        self.assertRegex(done.stdout, r"scaling, batch 32, 1 rank +throughput .* 0\.500 \(.*\) +3\.0% +slower")
+        self.assertRegex(done.stdout, r"batches, batch 32, 2 ranks +throughput .* not enough runs")
+        self.assertRegex(done.stdout, r"1 rank +communication_share .* 1\.000 \(.* within noise")
+        self.assertIn("the machine's noise: 3.0%", done.stdout)
         page = Page((self.folder / "c.html").read_text())
         self.assertEqual(page.open, [])
         self.measured_noise(1.2)
         noisy = self.bench("compare", "out", "slow", "--fail-on-slower")
-        self.assertRegex(noisy.stdout, r"scaling, batch 32, 1 rank +throughput .* 0\.500 +within noise")
+        self.assertRegex(noisy.stdout, r"scaling, batch 32, 1 rank +throughput .* 0\.500 \(.*\) +120\.0% +within noise")
         self.refused("compare", "out", "nowhere", says="has no results")
+
+    def test_a_measure_of_the_file_is_shown_and_compared(self):
+        for out, factor in (("out", 1), ("slow", 2)):
+            path = self.experiment(["sh", "-c", f"echo rate=$(({factor} * (100 + {{seed}}))) samples/s: 7"], sweep="{n: [1]}", experiment="repeats: 5",
+                                   template="read: [{log: {rate: 'rate=(\\d+)', throughput: '/s: (\\d+)'}}]")
+            self.bench("run", path, "--out", out)
+        self.assertIn(">rate<", (self.folder / "out" / "report.html").read_text())
+        self.measured_noise(0.03)
+        self.assertRegex(self.bench("compare", "out", "slow", "--fail-on-slower").stdout, r"only, n 1, 1 rank +rate .* 2\.000 \(.* higher")
 
     def test_two_revisions(self):
         git = ["git", "-c", "user.name=t", "-c", "user.email=t@t"]
@@ -197,7 +196,7 @@ class Compared(Made):
         path = self.experiment(["sh", "{build}/rate.sh"], top="places: {build: build}", sweep="{n: [1]}",
                                template="inputs: ['{build}/rate.sh']\n    read: [{log: {throughput: 'rate=(\\d+)'}}]")
         done = self.bench("revisions", path, "HEAD~1", "HEAD", "--out", "both", "--build", "test -d build")
-        self.assertRegex(done.stdout, r"throughput +100 +200 +2\.000 ")
+        self.assertRegex(done.stdout, r"throughput +100 +200 +2\.000 \(.* not enough runs")
         self.refused("revisions", path, "HEAD~1", "nothing", "--out", "both", "--build", "true", says="no revision 'nothing'")
         self.refused("revisions", path, "HEAD~1", "HEAD", "--out", "other", "--build", "false", says="was not built")
 

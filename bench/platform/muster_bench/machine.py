@@ -1,4 +1,5 @@
 """What the runs ran on, and how quiet it was."""
+import concurrent.futures
 import contextlib
 import hashlib
 import os
@@ -24,16 +25,20 @@ def record(beside, programs=()):
             "libraries": _libraries(programs), "git": _git(beside), "noise": noise()}
 
 
-def noise():
-    """The same work a number of times, in seconds: what it takes at least, in the middle, at most, and the spread of the
-    middle half over the median. On a quiet machine the last is below 0.02."""
+def noise(threads=1, probes=PROBES):
+    """The same work a number of times, in seconds, done by all threads at once: what it takes at least, in the middle, at most,
+    and the spread of the middle half over the median. On a quiet machine the last is below 0.02."""
     block = bytes(1 << 20)
-    times = []
-    for _ in range(PROBES):
-        begin = time.perf_counter()
+
+    def work(_):
         for _ in range(8):
-            hashlib.sha256(block)
-        times.append(time.perf_counter() - begin)
+            hashlib.sha256(block)  # without the interpreter's lock
+    times = []
+    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+        for _ in range(probes):
+            begin = time.perf_counter()
+            list(pool.map(work, range(threads)))
+            times.append(time.perf_counter() - begin)
     low, middle, high = statistics.quantiles(times, n=4)
     return {"min": min(times), "median": middle, "max": max(times), "spread": (high - low) / middle}
 

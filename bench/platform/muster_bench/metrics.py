@@ -85,6 +85,12 @@ def columns(file, entries):
     return [*[name for name in first if name in there or name in after], *sorted(there - set(first))]
 
 
+def own_measures(file):
+    """What the file itself names: numbers from what a program prints, beside the measures that are known."""
+    named = [pattern.name for experiment in file.experiments for reader in experiment.template.read for pattern in reader.patterns]
+    return [name for name in dict.fromkeys(named) if name not in (*DERIVED, *TIMES)]
+
+
 class Group:
     """Runs that differ in seed and repetition alone."""
 

@@ -178,6 +178,7 @@ def _summary(experiment, groups, file):
     measures = [name for name in SUMMARY if any(group.spread(name) for group in groups)]
     measures += [name for name in metrics.columns(file, [entry for group in groups for entry in group.entries])
                  if name.startswith("accuracy_after")]
+    measures += [name for name in metrics.own_measures(file) if any(group.spread(name) for group in groups)]
     if rows_named:
         known = {*measures, *metrics.DERIVED}
         measures += [name for name in metrics.columns(file, [entry for group in groups for entry in group.entries])

@@ -15,6 +15,7 @@ from .readers import Unreadable, read_results
 
 MARKER = "muster-bench.json"    # says what a folder holds
 TABLES_EVERY = 2.0              # seconds between two writings of the tables while runs go on
+RUN_PROBES = 5                  # of the machine before each run: some hundredths of a second
 
 
 class Runner:
@@ -102,7 +103,9 @@ class Runner:
         environments = files.read_json(self.folder / "environment.json") or []
         files.write_json(self.folder / "environment.json",
                          [*environments, machine.record(self.file.path.parent, self._programs())])
-        waiting = [run for run in self.plan if not self._is_done(run)]
+        # All first repetitions, then all second: what a machine does for some minutes is then in the spread of every group,
+        # not in the median of one.
+        waiting = sorted((run for run in self.plan if not self._is_done(run)), key=lambda run: run.repeat)
         progress = Progress(self.plan, waiting, self.jobs)
         progress.begin()
         with concurrent.futures.ThreadPoolExecutor(self.jobs) as pool:
@@ -145,6 +148,7 @@ class Runner:
             files.remove_tree(home / part)
         for part in ("config", "output", "result", "scratch"):
             files.make_folder(home / part)
+        quiet = machine.noise(min(run.ranks, launchers.cores_here()), RUN_PROBES)["median"]
         attempts, begin = [], time.monotonic()
         retries = run.template.retries
         for number in range(1, retries.attempts + 1):
@@ -162,7 +166,7 @@ class Runner:
             if self.stop.wait(retries.wait):
                 return
         self._clean_up(run, home, len(attempts), mark, progress)
-        self._keep(run, home, attempts, found, time.monotonic() - begin)
+        self._keep(run, home, attempts, found, time.monotonic() - begin, quiet)
         progress.end_run(run, attempts[-1]["status"], attempts[-1]["why"], time.monotonic() - begin)
         self._tables_now_and_then()
 
@@ -218,12 +222,12 @@ class Runner:
                 "parameters": run.parameters, "repeat": run.repeat, "seed": run.seed, "places": run.places, "words": words,
                 "environment": variables, "timeout": run.template.timeout}
 
-    def _keep(self, run, home, attempts, found, seconds):
+    def _keep(self, run, home, attempts, found, seconds, quiet=None):
         found = found or {"metrics": {}, "series": [], "rows": [], "annotations": {}}
         last = attempts[-1]
         files.write_json(home / "result" / "result.json", {
             "format": 1, "id": run.id, "key": run.key, "status": last["status"], "why": last["why"], "attempts": attempts,
-            "wall_seconds": round(seconds, 3), "environment": len(files.read_json(self.folder / "environment.json") or []) - 1,
+            "wall_seconds": round(seconds, 3), "machine_seconds": quiet, "environment": len(files.read_json(self.folder / "environment.json") or []) - 1,
             **found})
 
     def _tables_now_and_then(self):

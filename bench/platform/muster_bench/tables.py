@@ -28,7 +28,8 @@ def entries_of(folder, file, plan, division):
         common = {"id": run.id, "experiment": run.experiment.name, "template": run.template.name,
                   "launcher": run.template.launcher.kind, "division": division, "ranks": run.ranks, "repeat": run.repeat,
                   "seed": run.seed, "status": result["status"], "why": result["why"], "attempts": len(result["attempts"]),
-                  "parameters": run.parameters, "series": result["series"]}
+                  "parameters": run.parameters, "series": result["series"],
+                  "machine_seconds": result.get("machine_seconds")}
         measured = {**result["metrics"], **metrics.derive(file, run, result)}
         rows = result["rows"] or [{"row": "", "metrics": {}}]
         for row in rows:
@@ -93,7 +94,7 @@ def write_tables(folder, file, plan, division):
     write_whole(folder / "results.csv", results_csv(file, plan, entries))
     write_whole(folder / "summary.csv", summary_csv(file, plan, groups))
     whole = {"format": 1, "name": file.name, "title": file.title, "division": division, "planned": len(plan),
-             "environments": read_json(folder / "environment.json") or [], "runs": entries,
+             "measures": metrics.own_measures(file), "environments": read_json(folder / "environment.json") or [], "runs": entries,
              "groups": [{"experiment": group.experiment, "row": group.row, "ranks": group.ranks,
                          "parameters": group.parameters, "runs": len(group.entries), "failed": len(group.failed()),
                          "skipped": len(group.skipped()), **{name: group.spread(name) for name in

@@ -1,0 +1,58 @@
+#!/usr/bin/env python3
+"""How often muster-bench compare is wrong on this machine: sessions of one binary, each pair of them compared (every verdict is
+false), and sessions with a tenth more epochs (every one that is not "slower" is missed).
+  python3 bench/verdicts.py build/release [--sessions 7] [--slower 3] [--repeats 5] [--out DIR]"""
+import argparse
+import itertools
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+PLATFORM = pathlib.Path(__file__).resolve().parent / "platform"
+sys.path.insert(0, str(PLATFORM))
+from muster_bench import compare  # noqa: E402  (beside this file)
+
+TIMED = "import subprocess, sys, time; t = time.perf_counter(); subprocess.run(sys.argv[1:], check=True); print('seconds', time.perf_counter() - t)"
+FILE = """
+muster-bench: 1
+name: verdicts
+templates:
+  timed:
+    command: ["{python}", "-c", "{timed}", "{build}/examples/logistic_regression", "--synthetic", "epsilon:10000", "--ranks", "{{ranks}}",
+              "--epochs", "{epochs}", "--batch", "{{batch}}", "--seed", "{{seed}}"]
+    read: [{{log: {{seconds: 'seconds (\\S+)'}}}}]
+experiments:
+  timed: {{template: timed, parameters: {{ranks: 1}}, sweep: {{batch: [50, 75, 100, 150, 200, 300, 400, 600, 800, 1000]}}, repeats: {repeats}}}
+"""
+
+
+def session(folder, name, chosen, epochs):
+    path = folder / f"{name}.yaml"
+    path.write_text(FILE.format(python=sys.executable, timed=TIMED, build=chosen.build.resolve(), epochs=epochs, repeats=chosen.repeats))
+    subprocess.run([sys.executable, "-m", "muster_bench", "run", path, "--out", folder / name], check=True, cwd=PLATFORM,
+                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return compare.load(folder / name)
+
+
+def main():
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("build", type=pathlib.Path)
+    made.add_argument("--sessions", type=int, default=7)
+    made.add_argument("--slower", type=int, default=3)
+    made.add_argument("--repeats", type=int, default=5)
+    made.add_argument("--out", type=pathlib.Path)
+    chosen = made.parse_args()
+    with tempfile.TemporaryDirectory(prefix="muster-verdicts-") as held:
+        folder = (chosen.out or pathlib.Path(held)).resolve()
+        folder.mkdir(parents=True, exist_ok=True)
+        slower = [session(folder, f"slower{n}", chosen, 110) for n in range(chosen.slower)]
+        same = [session(folder, f"same{n}", chosen, 100) for n in range(chosen.sessions)]
+    for what, pairs in (("the same twice", itertools.combinations(same, 2)),
+                        ("a tenth more epochs", itertools.product(same, slower))):
+        rows = [row for pair in pairs for row in compare.compare(*pair)[0]]
+        print(f"{what}, {chosen.repeats} repetitions, {len(rows)} comparisons: {compare.summary(rows)}")
+
+
+if __name__ == "__main__":
+    main()
