@@ -10,7 +10,8 @@ import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
 PLATFORM = HERE.parent.parent / "bench" / "platform"
-PROGRAM = PLATFORM / "muster-bench"
+PROGRAM = [sys.executable, "-m", "muster_bench"]
+os.environ["PYTHONPATH"] = str(PLATFORM)
 sys.path.insert(0, str(PLATFORM))
 
 
@@ -44,7 +45,7 @@ experiments:
 """)
 
     def bench(self, *words, status=0, timeout=100, **variables):
-        done = subprocess.run([sys.executable, str(PROGRAM), *map(str, words)], capture_output=True, text=True, timeout=timeout,
+        done = subprocess.run([*PROGRAM, *map(str, words)], capture_output=True, text=True, timeout=timeout,
                               cwd=self.folder, env={**os.environ, **variables}, errors="replace")
         self.assertEqual(done.returncode, status, done.stdout + done.stderr)
         return done

@@ -1,5 +1,6 @@
-"""The runner killed at random moments: what it had finished stays, and the table at the end is the same."""
+"""The runner killed at random moments: what it had finished stays, the table at the end is the same, and nothing runs on."""
 import os
+import pathlib
 import random
 import signal
 import subprocess
@@ -41,7 +42,7 @@ class Killed(Case):
         """Starts the runner and kills it at random moments until it ends by itself; returns how often."""
         finished = set()
         for kills in range(most + 1):
-            words = [sys.executable, PROGRAM, "run", path, "--out", folder]
+            words = [*PROGRAM, "run", path, "--out", folder]
             with open(self.folder / "said", "w") as said:
                 runner = subprocess.Popen(words, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=said)
             if draw.random() < 0.75:  # most are killed while runs go on, the others may be while it starts
@@ -57,6 +58,38 @@ class Killed(Case):
             self.assertLessEqual(finished, now, "a finished run is gone")
             finished = now
         raise AssertionError("unreachable")
+
+    def test_what_it_started_dies_with_it(self):
+        """Children, and theirs in sessions and groups of their own, whose parents are gone: as ranks of mpirun are."""
+        starts = ("import os, sys, time\nfor depth in range(3):\n    if os.fork() == 0:\n        os.setsid()\n        if os.fork(): os._exit(0)\n"
+                  "        open(f'{sys.argv[1]}/pid{depth}', 'w').write(str(os.getpid()))\n        break\n"
+                  "while True: time.sleep(0.01)\n")
+        path = self.experiment([sys.executable, str(self.write("starts.py", starts)), str(self.folder)], sweep="{n: [1]}")
+        runner = subprocess.Popen([*PROGRAM, "run", path, "--out", "out"], cwd=self.folder, stdout=subprocess.DEVNULL,
+                                  stderr=subprocess.DEVNULL)
+        names = [self.folder / f"pid{depth}" for depth in range(3)]
+        self.wait_until(lambda: all(name.is_file() and name.read_text() for name in names))
+        pids = [int(name.read_text()) for name in names]
+        runner.kill()
+        runner.wait()
+        try:
+            self.wait_until(lambda: not any(map(alive, pids)))
+        finally:
+            for pid in filter(alive, pids):
+                os.kill(pid, signal.SIGKILL)
+
+    def wait_until(self, done):
+        until = time.monotonic() + 60
+        while not done():
+            self.assertLess(time.monotonic(), until, "it did not come to that")
+            time.sleep(0.01)
+
+
+def alive(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 import json
 import unittest
 
-from bench import PLATFORM, PROGRAM, Case
+from bench import PLATFORM, Case
 
 from muster_bench.division import PRESETS, digest, locked
 from muster_bench.experiment import read_file
@@ -23,7 +23,7 @@ class Shipped(Case):
 
     def test_the_closed_are_those_that_are_locked(self):
         closed = {file.name: digest(file.content) for file in map(read_file, ALL) if file.division == "closed"}
-        self.assertEqual(closed, locked(), f"{PROGRAM.name} lock bench/presets/*.yaml > bench/presets/closed.json")
+        self.assertEqual(closed, locked(), f"muster-bench lock bench/presets/*.yaml > bench/presets/closed.json")
         self.assertEqual({"mlbench-0a", "mlbench-1a", "mlbench-2a", "cluster-vgg16"}, set(closed))
 
 

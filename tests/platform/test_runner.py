@@ -1,7 +1,6 @@
 """The runner: what it keeps, what it does with programs that fail in every way, and two of it at once."""
 import json
 import os
-import pathlib
 import signal
 import subprocess
 import sys
@@ -9,8 +8,6 @@ import time
 import unittest
 
 from bench import PROGRAM, Case
-
-from muster_bench import process
 
 TRACKER = {"format": 1, "world_size": 2, "transport": "shm", "goal": None, "time_to_goal_seconds": 2.5, "samples": 100,
            "train_seconds": 4.0, "samples_per_second": 25.0, "compute_seconds": 3.0, "communication_seconds": 0.8,
@@ -194,8 +191,8 @@ class Trouble(Case):
         small = self.folder / "small"
         small.mkdir()
         path = self.experiment(["sh", "-c", "[ {n} = 1 ] || head -c 60000000 /dev/zero > big; sleep 3"], template="limits: {disk: 1G}")
-        script = (f"mount -t tmpfs -o size=100m none {small} && {sys.executable} {PROGRAM} run {path} --out {small}/out; "
-                  f"status=$?; rm -rf {small}/out/experiments/*n=2*/output; {sys.executable} {PROGRAM} run {path} --out {small}/out "
+        script = (f"mount -t tmpfs -o size=100m none {small} && {' '.join(PROGRAM)} run {path} --out {small}/out; "
+                  f"status=$?; rm -rf {small}/out/experiments/*n=2*/output; {' '.join(PROGRAM)} run {path} --out {small}/out "
                   f"--set n=1; cat {small}/out/results.csv; exit $status")
         done = subprocess.run(["unshare", "-m", "sh", "-c", script], capture_output=True, text=True, timeout=100, cwd=self.folder)
         if "mount" in done.stderr and "denied" in done.stderr:
@@ -209,7 +206,7 @@ class Trouble(Case):
 class Folders(Case):
     def test_two_runners(self):
         path = self.experiment(["sleep", "2"], sweep="{n: [1]}")
-        first = subprocess.Popen([sys.executable, PROGRAM, "run", path, "--out", self.folder / "out"], stderr=subprocess.PIPE,
+        first = subprocess.Popen([*PROGRAM, "run", path, "--out", self.folder / "out"], stderr=subprocess.PIPE,
                                  stdout=subprocess.DEVNULL, text=True)
         self.assertIn("1 runs, 0 of them", first.stderr.readline())
         self.refused("run", path, "--out", self.folder / "out", says=["another runner works in", f"process {first.pid}"], status=3)
@@ -231,7 +228,7 @@ class Folders(Case):
 
     def test_interrupted(self):
         path = self.experiment(["sh", "-c", "sleep 0.{n}; echo v=1"], sweep="{n: [1, 2, 9]}", template="read: [{log: {v: 'v=(\\d)'}}]")
-        first = subprocess.Popen([sys.executable, PROGRAM, "run", path, "--out", self.folder / "out"], stderr=subprocess.PIPE,
+        first = subprocess.Popen([*PROGRAM, "run", path, "--out", self.folder / "out"], stderr=subprocess.PIPE,
                                  stdout=subprocess.DEVNULL, text=True)
         while "[1/3]" not in first.stderr.readline():
             pass
@@ -247,19 +244,6 @@ class Folders(Case):
         path = self.experiment(["sh", "-c", "echo v={n}"], sweep="{n: {from: 1, to: 20}}", template="read: [{log: {v: 'v=(\\d+)'}}]")
         self.run_file(path, "--jobs", "4")
         self.assertEqual([row["v"] for row in self.results()], [str(n) for n in range(1, 21)])
-
-
-class Marks(unittest.TestCase):
-    def test_all_that_carry_a_mark_are_found_and_ended(self):
-        words = ["sh", "-c", "setsid sleep 600 & setsid sleep 600 & wait"]
-        started = subprocess.Popen(words, env={**os.environ, process.MARK: "of-this-test"}, start_new_session=True)
-        until = time.monotonic() + 10
-        while len(process.marked("of-this-test")) < 3 and time.monotonic() < until:
-            time.sleep(0.01)
-        self.assertEqual(len(process.marked("of-this-test")), 3)
-        self.assertEqual(process.kill_marked("of-this-test"), [])
-        started.wait()
-        self.assertTrue(pathlib.Path("/proc").is_dir())
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """Does what a plan asks for: configure -> run -> post-process -> report -> clean up, and goes on where it was ended."""
 import concurrent.futures
 import contextlib
-import hashlib
 import pathlib
 import signal
 import threading
@@ -142,8 +141,6 @@ class Runner:
         if self.stop.is_set():
             return
         home = self.folder / "experiments" / run.id
-        mark = hashlib.sha256(str(home).encode()).hexdigest()[:24]
-        process.kill_marked(mark)            # what a killed runner has left
         for part in ("output", "result", "scratch"):
             files.remove_tree(home / part)
         for part in ("config", "output", "result", "scratch"):
@@ -153,7 +150,7 @@ class Runner:
         retries = run.template.retries
         for number in range(1, retries.attempts + 1):
             progress.begin_run(run, number)
-            status, why, seconds, found = self._attempt(run, home, number, mark, progress)
+            status, why, seconds, found = self._attempt(run, home, number, progress)
             if status == "full":
                 raise NoRoom(f"the disk of '{self.folder}' is full (less than {process.LEAST_FREE >> 20} MiB are free); "
                              "make room and run the same command again, finished runs are kept")
@@ -165,19 +162,19 @@ class Runner:
             progress.again(run, number, why)
             if self.stop.wait(retries.wait):
                 return
-        self._clean_up(run, home, len(attempts), mark, progress)
+        self._clean_up(run, home, len(attempts), progress)
         self._keep(run, home, attempts, found, time.monotonic() - begin, quiet)
         progress.end_run(run, attempts[-1]["status"], attempts[-1]["why"], time.monotonic() - begin)
         self._tables_now_and_then()
 
-    def _attempt(self, run, home, number, mark, progress):
+    def _attempt(self, run, home, number, progress):
         """(status, why, seconds of the command, what was read)"""
         output = files.make_folder(home / "output" / str(number))
         log = output / "log.txt"
-        lacking = self._commands(run, home, number, mark, run.template.needs, output / "needs.txt")
+        lacking = self._commands(run, home, number, run.template.needs, output / "needs.txt")
         if lacking is not None:
             return (lacking.status if lacking.status in ("full", "interrupted") else "skipped"), lacking.why, lacking.seconds, None
-        before = self._commands(run, home, number, mark, run.template.before, output / "configure.txt")
+        before = self._commands(run, home, number, run.template.before, output / "configure.txt")
         if before is not None:
             return before.status, f"configure: {before.why}", before.seconds, None
         words, variables = launchers.launched(run, home, number)
@@ -185,11 +182,11 @@ class Runner:
         files.write_json(home / "config" / "run.json", self._description(run, words, variables))
         files.write_whole(home / "config" / "command.sh", f"#!/bin/sh\n{launchers.shown(words, variables)}\n")
         progress.step("run", run)
-        ended = process.run(words, variables, output, log, run.template.limits, run.template.timeout, mark, self.stop)
+        ended = process.run(words, variables, output, log, run.template.limits, run.template.timeout, self.stop)
         if ended.status != "ok":
             return ended.status, _with_last_line(ended.why, log), ended.seconds, None
         progress.step("post-process", run)
-        after = self._commands(run, home, number, mark, run.template.after, output / "post-process.txt")
+        after = self._commands(run, home, number, run.template.after, output / "post-process.txt")
         if after is not None:
             return after.status, f"post-process: {after.why}", ended.seconds, None
         try:
@@ -198,21 +195,21 @@ class Runner:
             return "unreadable", str(error), ended.seconds, None
         return "ok", "", ended.seconds, found
 
-    def _commands(self, run, home, number, mark, commands, log):
+    def _commands(self, run, home, number, commands, log):
         """The first that did not end well, or None."""
         for command in commands:
             words = run.words(command, home, number)
             variables = {name: run.text(text, home, number) for name, text in run.template.environment.items()}
-            ended = process.run(words, variables, log.parent, log, run.template.limits, run.template.timeout, mark, self.stop)
+            ended = process.run(words, variables, log.parent, log, run.template.limits, run.template.timeout, self.stop)
             if ended.status != "ok":
                 ended.why = _with_last_line(f"{words[0]}: {ended.why}", log)
                 return ended
         return None
 
-    def _clean_up(self, run, home, number, mark, progress):
+    def _clean_up(self, run, home, number, progress):
         """Always, also after a failure; what fails here is said and costs no result."""
         progress.step("clean up", run)
-        ended = self._commands(run, home, number, mark, run.template.clean, home / "output" / str(number) / "clean-up.txt")
+        ended = self._commands(run, home, number, run.template.clean, home / "output" / str(number) / "clean-up.txt")
         if ended is not None and ended.status != "interrupted":
             progress.say(f"{run.id}: clean-up: {ended.why}")
         files.remove_tree(home / "scratch")

@@ -1,0 +1,87 @@
+"""Runs a command and owns all that it starts: python3 -I -S owner.py RUNNER COMMAND...
+A descendant whose parent is gone becomes a child of this process (PR_SET_CHILD_SUBREAPER), wherever its session and group are. All
+are ended when the command has ended, on SIGTERM, and at once when the process RUNNER has died. Ends as the command did."""
+import ctypes
+import os
+import resource
+import signal
+import sys
+import time
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36    # <sys/prctl.h>
+GRACE = 2.0                                         # seconds from SIGTERM to SIGKILL
+LAST = 5.0                                          # and until what the system does not let die is given up
+LOOK = 0.02                                         # between two looks
+
+
+def main():
+    runner, words = int(sys.argv[1]), sys.argv[2:]
+    awaited = {signal.SIGCHLD, signal.SIGTERM}
+    signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
+    prctl = ctypes.CDLL(None).prctl
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != runner:  # it died before that
+        return 1
+    try:
+        command = os.posix_spawnp(words[0], words, os.environ, setsigmask=[], setsigdef=[signal.SIGPIPE, signal.SIGXFSZ])
+    except OSError as error:
+        print(f"it could not be started ({error.strerror})")
+        return 127
+    status = None
+    while (status := ended_children().get(command)) is None and signal.sigwait(awaited) != signal.SIGTERM:
+        pass
+    end_descendants(runner)
+    code = 128 + signal.SIGTERM if status is None else os.waitstatus_to_exitcode(status)
+    if code < 0:  # by a signal: so does this process, without a core of its own
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if -code != signal.SIGKILL:
+            signal.signal(-code, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {-code})
+        os.kill(os.getpid(), -code)
+    return code
+
+
+def ended_children():
+    """{process: status} of those that have ended, and {0: 0} of none while others run; empty when there is no child."""
+    found = {}
+    try:
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            found[ended[0]] = ended[1]
+        found[0] = 0
+    except ChildProcessError:
+        pass
+    return found
+
+
+def end_descendants(runner):
+    begin, told = time.monotonic(), False
+    while 0 in ended_children() and time.monotonic() - begin < LAST:
+        surely = os.getppid() != runner or time.monotonic() - begin >= GRACE
+        if surely or not told:
+            told = True
+            for process in descendants():
+                try:
+                    os.kill(process, signal.SIGKILL if surely else signal.SIGTERM)
+                except OSError:
+                    pass
+        time.sleep(LOOK)
+
+
+def descendants():
+    children = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:
+                parent = file.read().rpartition(b")")[2].split()[1]
+        except OSError:
+            continue
+        children.setdefault(int(parent), []).append(int(name))
+    found = list(children.get(os.getpid(), ()))
+    for process in found:
+        found += children.get(process, ())
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())
