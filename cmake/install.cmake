@@ -30,12 +30,6 @@ endif()
 install(FILES LICENSE README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN "*.md")
 
-# The benchmark platform is Python, for no particular machine.
-install(PROGRAMS bench/platform/muster-bench DESTINATION ${CMAKE_INSTALL_BINDIR})
-install(DIRECTORY bench/platform/muster_bench DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/muster/bench
-  FILES_MATCHING PATTERN "*.py" PATTERN "*.css")
-install(DIRECTORY bench/presets DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/muster/bench)
-
 # find_package(muster COMPONENTS core) must not meet a target that needs MPI: hence a file of targets for each part.
 foreach(part IN LISTS muster_parts muster_alone)
   install(TARGETS muster_${part} EXPORT muster-${part}-targets

@@ -13,7 +13,7 @@ from muster_bench.text import bytes_of, fill, fill_words, words_of
 
 class Python(unittest.TestCase):
     def test_without_its_packages(self):
-        ran = subprocess.run([sys.executable, "-S", PROGRAM, "--help"], capture_output=True, text=True, timeout=60)
+        ran = subprocess.run([sys.executable, "-S", *PROGRAM[1:], "--help"], capture_output=True, text=True, timeout=60)
         self.assertEqual((ran.returncode, ran.stderr.count("\n")), (2, 1), ran.stderr)
         self.assertIn("yaml and matplotlib cannot be imported", ran.stderr)
 

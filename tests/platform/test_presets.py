@@ -23,7 +23,7 @@ class Shipped(Case):
 
     def test_the_closed_are_those_that_are_locked(self):
         closed = {file.name: digest(file.content) for file in map(read_file, ALL) if file.division == "closed"}
-        self.assertEqual(closed, locked(), f"muster-bench lock bench/presets/*.yaml > bench/presets/closed.json")
+        self.assertEqual(closed, locked(), "muster-bench lock presets/*.yaml > presets/closed.json, in muster_bench")
         self.assertEqual({"mlbench-0a", "mlbench-1a", "mlbench-2a", "cluster-vgg16"}, set(closed))
 
 

@@ -4,9 +4,7 @@ import pathlib
 from .errors import Refusal
 from .files import digest_of, read_json
 
-PRESETS = pathlib.Path(__file__).resolve().parent.parent / "presets"
-if not PRESETS.is_dir():
-    PRESETS = PRESETS.parent.parent / "presets"      # in the sources
+PRESETS = pathlib.Path(__file__).with_name("presets")
 
 
 def locked():
