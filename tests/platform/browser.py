@@ -15,10 +15,11 @@ def find():
 
 
 def open_page(page, width, height, dark=False, picture=None):
-    """The lines of the console and the width of the page's content. A script is put into a copy, the page has none."""
+    """The lines of the console, the widths of the page's content and of the window, and how many tables do not fit into their boxes. A script is put into a copy, the page has none."""
     with tempfile.TemporaryDirectory() as folder:
         copy = pathlib.Path(folder, "page.html")
-        measure = "<script>addEventListener('load', () => console.log('width ' + document.documentElement.scrollWidth + ' of ' + innerWidth))</script>"
+        measure = ("<script>addEventListener('load', () => console.log('width ' + document.documentElement.scrollWidth + ' of ' + innerWidth + "
+                   "', cut ' + [...document.querySelectorAll('.wide')].filter(box => box.scrollWidth > box.clientWidth).length))</script>")
         text = pathlib.Path(page).read_text().replace("</body>", f"{measure}</body>")
         if width < LEAST:  # no window is as narrow as a phone, but a frame can be
             text = (f'<!doctype html><meta name="color-scheme" content="light dark"><style>body {{ margin: 0 }} iframe {{ border: 0 }}'
@@ -31,7 +32,7 @@ def open_page(page, width, height, dark=False, picture=None):
                  f"--screenshot={picture or folder + '/picture.png'}", copy.as_uri()]
         done = subprocess.run(words, capture_output=True, text=True, timeout=120)
     lines = re.findall(r'CONSOLE[^\]]*\] "(.*?)", source', done.stderr)
-    widths = [tuple(map(int, match)) for line in lines for match in re.findall(r"^width (\d+) of (\d+)$", line)]
+    widths = [tuple(map(int, match)) for line in lines for match in re.findall(r"^width (\d+) of (\d+), cut (\d+)$", line)]
     if not widths:
         raise RuntimeError(f"the page was not loaded: {done.stderr[-2000:]}")
     return [line for line in lines if not line.startswith("width ")], widths[-1]

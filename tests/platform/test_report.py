@@ -1,4 +1,5 @@
 """The report: one file with all in it, and two of them compared."""
+import html
 import html.parser
 import json
 import re
@@ -101,7 +102,7 @@ class Report(Made):
         self.assertNotRegex(text, "#0a0[bc]")
         captions = re.findall("<figcaption>(.*?)</figcaption>", text)
         for wanted in ("scaling: training loss over time", "scaling: validation accuracy over time",
-                       "scaling: speed-up of the time to accuracy, against one rank", "scaling: where the time goes: computing, communicating, waiting for data",
+                       "scaling: speed-up of the time to accuracy, against one rank", "scaling: where the time goes, each at the rank that spends most on it (they need not add up to 100 %)",
                        "scaling: cost to the goal, least to most", "batches: throughput over batch", "sizes: allreduce, time over size, 2 ranks"):
             self.assertIn(wanted, captions)
         self.assertIn("goal 0.85", text)
@@ -119,6 +120,43 @@ class Report(Made):
         self.assertAlmostEqual(float(four["cost_median"]), 4000 / (100 * 4 ** 0.8 * 1.03) / 3600 * 4 * 0.05)
         self.assertAlmostEqual(float(four["throughput_min"]), 100 * 4 ** 0.8 * 1.01)
         self.assertEqual(four["communication_share_median"], "0.2")
+
+    def told(self):
+        """What the page says, without its tags and figures."""
+        text = (self.folder / "out" / "report.html").read_text()
+        return html.unescape(" ".join(re.sub(r"<[^>]+>", " ", re.sub(r"<(style|svg).*?</\1>", "", text, flags=re.S)).split()))
+
+    def test_it_opens_with_three_sentences(self):
+        self.make()
+        text = (self.folder / "out" / "report.html").read_text()
+        self.assertLess(text.index('class="lead"'), text.index('class="facts"'))
+        told = self.told()
+        self.assertRegex(told, r"scaling : 4 ranks reached the goal first: 12\.81 s, the median of 5 runs\. That is 1\.74 times as good as the next, "
+                         r"2 ranks \(22\.3 s\)\. That (exceeds|is within) the noise \(it may be 1\.67 to 1\.81 times; the machine's noise was [\d.,]+%\)\.")
+        self.assertRegex(told, r"batches : .* the median of 1 run\. .* Whether that exceeds the noise cannot be said \(it takes 5 runs of each\)")
+        self.assertIn("run 5 times, with seeds 1 to 5", told)
+        self.assertIn("throughput, samples/s", told)
+        self.assertIn("cost, USD", told)
+        self.assertIn("communicating, %", told)
+        self.assertRegex(told, r"libraries \d+ of them|libraries lib")
+        self.assertNotIn("noisy:", told)
+
+    def test_what_is_noisy_is_marked(self):
+        """Faster than ideal, and over in less than a second."""
+        report = ("import json, sys; n, s = int(sys.argv[1]), 0.9 / int(sys.argv[1]) ** 2; epochs = [dict(epoch=k, val_accuracy=0.5, train_seconds=s / 2) for k in (1, 2)]; "
+                  "json.dump(dict(format=1, world_size=n, samples=1234567, train_seconds=s, samples_per_second=1234567 / s, compute_seconds=0.9 * s, "
+                  "communication_seconds=0.6 * s, communication_bytes=4000000, phases={}, epochs=epochs, annotations={}), open(sys.argv[2], 'w'))")
+        self.write("report.py", report)
+        path = self.experiment([sys.executable, str(self.folder / "report.py"), "{ranks}", "{output}/t.json"], sweep="{ranks: [1, 2]}",
+                               template="read: [{tracker: t.json}]", top="goal: {metric: accuracy, value: 0.9}")
+        self.run_file(path)
+        told = self.told()
+        self.assertIn("No run reached the goal (accuracy 0.9); 2 ranks had the highest throughput: 5,487,000 samples/s, the median of 1 run.", told)
+        self.assertIn("noisy: under 1 s, above ideal", told)
+        self.assertIn("against one rank; noisy: 2 of 2 under 1 s, 1 of 2 above ideal", told)
+        self.assertEqual(told.count("goal not reached"), 2)
+        text = (self.folder / "out" / "report.html").read_text()
+        self.assertNotIn("of each at the rank", text)  # the axis whose title was cut
 
     def test_what_misses_the_goal_has_no_price_and_what_is_not_drawn_is_said(self):
         program = ("import json, sys; n, out = int(sys.argv[1]), sys.argv[2]; "
@@ -142,9 +180,11 @@ class Report(Made):
             self.skipTest("SKIPPED: no chromium is installed")
         self.make()
         for width, dark in ((1200, False), (1200, True), (390, False), (390, True)):
-            said, (content, window) = browser.open_page(self.folder / "out" / "report.html", width, 900, dark)
+            said, (content, window, cut) = browser.open_page(self.folder / "out" / "report.html", width, 900, dark)
             self.assertEqual(said, [])
             self.assertLessEqual(content, window, f"at {width} pixels the page is wider than the window")
+            if width == 1200:
+                self.assertEqual(cut, 0, "tables whose last columns are out of sight")
 
 
 class Compared(Made):

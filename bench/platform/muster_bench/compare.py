@@ -8,10 +8,9 @@ from .errors import Refusal
 from .files import read_json, write_whole
 from .metrics import spread
 from .text import value_text
-from .verdict import ENOUGH, LEAST, TOO_FEW, WITHIN, Ratio, noise, verdict
+from .verdict import ENOUGH, LEAST, MACHINE, TOO_FEW, WITHIN, Ratio, noise, verdict
 
 JUDGED = ("time_to_accuracy", "throughput", "seconds", "accuracy", "cost", "communication_share")
-MACHINE = "machine_seconds"   # what the same work took before a run
 RULE = (f"A row differs where the interval of second / first (bootstrapped medians) leaves 1 out and the medians differ by more "
         f"than {LEAST:.0%} and than the machine's noise: how far from 1 the same ratio gets for a fixed piece of work, done "
         f"before each run. With fewer than {ENOUGH} repetitions there are not enough runs to say.")

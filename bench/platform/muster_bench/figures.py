@@ -108,20 +108,18 @@ def speed_up(lines, what):
 
 
 def shares(bars):
-    """bars: [(label, {part: share})], stacked to what was measured; the rest is none of these."""
-    picture = Picture("", "share of training time", height=max(2.2, 1.2 + 0.36 * len(bars)))
+    """bars: [(label, {part: share})], side by side: each is that of the rank that has most of it, so they are no parts of one
+    whole."""
+    picture = Picture("", "", height=max(2.2, 1.2 + 0.5 * len(bars)))
     parts = ["computation", "communication", "waiting"]
     with picture as axes:
-        labels = [label for label, _ in bars]
-        left = [0.0] * len(bars)
         for index, part in enumerate(parts):
-            widths = [values.get(part, 0.0) for _, values in bars]
-            axes.barh(labels, widths, left=left, label=part, color=SERIES[index], height=0.62,
+            at = [row + (index - 1) * 0.26 for row in range(len(bars))]
+            axes.barh(at, [100 * values.get(part, 0.0) for _, values in bars], label=part, color=SERIES[index], height=0.24,
                       hatch=["", "///", "..."][index], edgecolor="none" if index == 0 else FAINT)
-            left = [a + b for a, b in zip(left, widths)]
-        axes.set_xlabel("share of the training time, of each at the rank that has most of it")
-        axes.set_ylabel("")
-        axes.set_xlim(0, max(1.0, max(left)))
+        axes.set_yticks(range(len(bars)), [label for label, _ in bars])
+        axes.set_xlabel("% of the training time")
+        axes.set_xlim(0, 100)
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)
         axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncol=3, columnspacing=1.0, handlelength=1.2)
@@ -167,6 +165,7 @@ def over_size(lines, x, what, log=True):
         else:
             axes.set_xticks(ticks)
             axes.set_ylim(bottom=0)
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
         if len(lines) > 4:
             axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncol=2)
         else:

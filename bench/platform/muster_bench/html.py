@@ -17,16 +17,18 @@ def number(value):
         return ""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         size = abs(value)
-        if value == 0 or 1e-3 <= size < 1e6:
-            return f"{value:.4g}" if size < 1e4 else f"{value:,.0f}"
-        return f"{value:.3g}"
+        if size >= 1e3 and size < 1e15:  # to four digits, with separators
+            return f"{float(f'{value:.4g}'):,.0f}" if isinstance(value, float) else f"{value:,}"
+        return f"{value:.4g}" if value == 0 or size >= 1e-3 else f"{value:.3g}"
     return escape(value)
 
 
-def spread(found):
+def spread(found, scale=1.0):
     """The median, and from least to most where there is more than one."""
     if found is None:
         return ""
+    if scale != 1.0:
+        found = {name: found[name] * scale for name in ("min", "median", "max")}
     if found["min"] == found["max"]:
         return number(found["median"])
     return f"{number(found['median'])}<small>{number(found['min'])} to {number(found['max'])}</small>"

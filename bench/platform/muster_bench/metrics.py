@@ -10,6 +10,7 @@ DERIVED = ("throughput", "train_seconds", "time_to_accuracy", "accuracy", "best_
 # Of these a smaller number is better.
 LESS_IS_BETTER = {"train_seconds", "time_to_accuracy", "seconds", "cost", "train_loss", "val_loss", "communication_share",
                   "data_wait_share", "bytes_sent", "staleness_mean", "staleness_max", "price_index"}
+SHORT = 1.0     # seconds: what starts and ends a training is no small part of less
 # By what a speed-up is taken, the first that a group has.
 RATES = ("throughput",)
 TIMES = ("seconds", "train_seconds")
@@ -71,7 +72,6 @@ def _accuracy_after(series, limit):
 
 def spread(values):
     """{"min", "median", "max", "n"} of what there is; None of nothing."""
-    values = [value for value in values if value is not None]
     if not values:
         return None
     return {"min": min(values), "median": statistics.median(values), "max": max(values), "n": len(values)}
@@ -114,8 +114,20 @@ class Group:
     def failed(self):
         return [entry for entry in self.entries if entry["status"] not in ("ok", "skipped")]
 
+    def values(self, metric):
+        """Of each repetition; what the machine's fixed work took is by its name too."""
+        found = [entry["metrics"].get(metric, entry.get(metric)) for entry in self.good()]
+        return [value for value in found if value is not None]
+
     def spread(self, metric):
-        return spread(entry["metrics"].get(metric) for entry in self.good())
+        return spread(self.values(metric))
+
+    def noisy(self):
+        """Why its times say little, in some words; empty where nothing speaks against them."""
+        short = self.median("train_seconds")
+        why = [f"under {SHORT:g} s"] if short is not None and short < SHORT else []
+        ideal = [name for name in ("rank", "plain") if self.ranks > 1 and self.extra.get(f"efficiency_{name}", 0) > 1]
+        return [*why, *(["above ideal"] if ideal else [])]
 
     def median(self, metric):
         found = self.spread(metric)

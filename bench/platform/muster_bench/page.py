@@ -2,10 +2,15 @@
 import pathlib
 import re
 
-from . import figures, html, metrics
+from . import figures, headline, html, metrics
 from .files import read_json, write_whole
 from .text import value_text
 
+# What a table calls a measure, its unit, and what a value is multiplied by for that.
+MEASURES = {"throughput": ("throughput", "samples/s", 1.0), "seconds": ("time", "s", 1.0), "time_to_accuracy": ("time to the goal", "s", 1.0),
+            "accuracy": ("accuracy", "", 1.0), "train_seconds": ("training", "s", 1.0), "train_loss": ("training loss", "", 1.0),
+            "val_loss": ("validation loss", "", 1.0), "communication_share": ("communicating", "%", 100.0),
+            "bytes_sent": ("sent", "MB", 1e-6), "staleness_mean": ("staleness", "updates", 1.0), "cost": ("cost", "", 1.0)}
 TIME_LOSSES = (("train_loss", "training loss"), ("val_loss", "validation loss"))
 SUMMARY = ("throughput", "seconds", "time_to_accuracy", "accuracy", "train_seconds", "train_loss", "val_loss",
            "communication_share", "bytes_sent", "staleness_mean", "cost")
@@ -31,6 +36,7 @@ def page(file, plan, division, entries, groups, environments):
     parts.append(html.facts([("runs", f"{done} of {len(plan)}"), ("failed", len(failed)),
                              *([("skipped", len(skipped))] if skipped else []), ("division", division),
                              *_machine(environments)]))
+    parts.insert(1, _headlines(file, groups))
     if failed:
         parts.append(_failures("Failed runs", failed.values()))
     if skipped:
@@ -39,7 +45,9 @@ def page(file, plan, division, entries, groups, environments):
                 for svg, caption in _pictures(file, experiment, [group for group in groups if group.experiment == experiment.name])]
     if pictures:
         parts.append('<h2>Figures</h2>\n<div class="figures">\n' + "".join(pictures) + "</div>\n")
-    parts.append("<h2>Results</h2>\n<p>Medians of the repetitions; below them the least and the most.</p>\n")
+    parts.append("<h2>Results</h2>\n<p>Every configuration is run as often as its experiment repeats it, each time with the next seed. A "
+                 "cell has the median of these runs; below it are the least and the most. S is the speed-up T1 / TN, E is S over the ranks: "
+                 f"1 is ideal. Runs are noisy where they trained for less than {metrics.SHORT:g} s or E is above 1.</p>\n")
     parts += [_summary(experiment, [group for group in groups if group.experiment == experiment.name], file)
               for experiment in file.experiments]
     parts.append(_pivots(file, groups))
@@ -48,6 +56,19 @@ def page(file, plan, division, entries, groups, environments):
     parts.append("<footer>Made by muster-bench. The same figures are in results.csv, summary.csv and results.json beside this "
                  "page.</footer>\n")
     return "".join(parts)
+
+
+def _headlines(file, groups):
+    """Three sentences for each experiment in which configurations can be compared."""
+    parts = []
+    for experiment in file.experiments:
+        mine = [group for group in groups if group.experiment == experiment.name]
+        varying = _varying([group for group in mine if not group.row])
+        said = headline.sentences(experiment.goal, mine, lambda group: _label(group, varying),
+                                  lambda name, value: html.number(value) + " " + MEASURES[name][1])
+        if said:
+            parts.append(f"<p>{f'<b>{html.escape(experiment.name)}</b>: ' if len(file.experiments) > 1 else ''}{html.escape(' '.join(said))}</p>\n")
+    return f'<div class="lead">\n{"".join(parts)}</div>\n' if parts else ""
 
 
 def _machine(environments):
@@ -66,12 +87,21 @@ def _failures(title, failed):
 # ---- figures ----
 
 LINES, BARS = 8, 24  # that a person can tell apart
+LONG = 5             # a list of more is folded
 
 
 def _of(all_there_are, shown):
     """Says so in a caption where not all are drawn: the table has them."""
     count = len(all_there_are)
     return f" (the first {shown} of {count})" if count > shown else ""
+
+
+def _doubts(groups):
+    """What makes a figure noisy, for its caption."""
+    counts = {}
+    for why in (why for group in groups for why in group.noisy()):
+        counts[why] = counts.get(why, 0) + 1
+    return "; noisy: " + ", ".join(f"{count} of {len(groups)} {why}" for why, count in counts.items()) if counts else ""
 
 
 def _varying(groups):
@@ -101,7 +131,7 @@ def _pictures(file, experiment, groups):
             for group in plain]
     bars = [(label, parts) for label, parts in bars if parts]
     if bars:
-        yield (figures.shares(bars[:BARS]), f"{experiment.name}: where the time goes: computing, communicating, waiting for data"
+        yield (figures.shares(bars[:BARS]), f"{experiment.name}: where the time goes, each at the rank that spends most on it (they need not add up to 100 %)"
                + _of(bars, BARS))
     costs = [(_label(group, varying, ranked), group.spread("cost")) for group in plain if group.spread("cost")]
     if costs:
@@ -136,7 +166,7 @@ def _speed_ups(experiment, groups, varying):
         lines = {label: points for label, points in lines.items() if len(points) > 1}
         if lines:
             yield (figures.speed_up(dict(list(lines.items())[:LINES]), "S = T1 / TN"),
-                   f"{experiment.name}: {what}, against one rank{_of(lines, LINES)}")
+                   f"{experiment.name}: {what}, against one rank{_of(lines, LINES)}{_doubts(groups)}")
 
 
 def _throughputs(experiment, groups, varying):
@@ -186,19 +216,53 @@ def _summary(experiment, groups, file):
     if not measures:  # a program with numbers of its own
         measures = metrics.columns(file, [entry for group in groups for entry in group.entries])[:8]
     extra = [name for name in EXTRA if any(name in group.extra for group in groups)]
-    header = [*(["row"] if rows_named else []), *varying, "ranks", "runs", *measures, *[EXTRA[name] for name in extra]]
-    rows = []
+    if experiment.goal and any(group.good() for group in groups):
+        measures = [name for name in SUMMARY if name in measures or name == "time_to_accuracy"] + [name for name in measures if name not in SUMMARY]
+    first = [*(["row"] if rows_named else []), *varying, "ranks"]
+    rows, gains = [], []
     for group in groups:
-        good = len(group.good())
-        runs = html.number(good) if good == len(group.entries) else f'<span class="failed">{good} of {len(group.entries)}</span>'
-        rows.append([*([html.escape(group.row)] if rows_named else []),
-                     *[html.escape(group.parameters.get(name)) for name in varying], html.number(group.ranks), runs,
-                     *[html.spread(group.spread(name)) for name in measures],
-                     *[html.number(group.extra.get(name)) for name in extra]])
+        names = [*([html.escape(group.row)] if rows_named else []), *[html.escape(group.parameters.get(name)) for name in varying],
+                 html.number(group.ranks)]
+        rows.append([*names, _runs_of(group), *[_cell(group, name, experiment) for name in measures]])
+        gains.append([*names, *[html.number(group.extra.get(name)) for name in extra]])
     goal = f", goal {experiment.goal.metric} {experiment.goal.value:g}" if experiment.goal else ""
-    table = html.table(header, rows, f"<b>{html.escape(experiment.name)}</b>, template {html.escape(experiment.template.name)}, "
-                       f"launcher {html.escape(experiment.template.launcher.kind)}{goal}")
+    table = html.table([*first, "runs", *[_titled(name, file) for name in measures]], rows,
+                       f"<b>{html.escape(experiment.name)}</b>, template {html.escape(experiment.template.name)}, launcher "
+                       f"{html.escape(experiment.template.launcher.kind)}{goal}; {_repeated(experiment)}")
+    if extra and len(rows) > 1:  # a table of their own: with the measures they are wider than a page
+        table += html.table([*first, *[EXTRA[name] for name in extra]], gains, f"<b>{html.escape(experiment.name)}</b>, speed-ups")
     return table if len(rows) <= 40 else f"<details><summary>{html.escape(experiment.name)}: {len(rows)} rows</summary>{table}</details>\n"
+
+
+def _repeated(experiment):
+    if experiment.repeats == 1:
+        return f"run once, with seed {experiment.seed}"
+    return f"run {experiment.repeats} times, with seeds {experiment.seed} to {experiment.seed + experiment.repeats - 1}"
+
+
+def _runs_of(group):
+    good = len(group.good())
+    made = html.number(good) if good == len(group.entries) else f'<span class="failed">{good} of {len(group.entries)}</span>'
+    doubts = group.noisy()
+    return made + (f'<small class="noisy">noisy: {html.escape(", ".join(doubts))}</small>' if doubts else "")
+
+
+def _titled(name, file):
+    text, unit, _ = MEASURES.get(name, (name.replace("accuracy_after_", "accuracy after "), "", 1))
+    unit = file.prices.currency if name == "cost" else unit
+    return f"{text}, {unit}" if unit else text
+
+
+def _cell(group, name, experiment):
+    found = group.spread(name)
+    made = html.spread(found, MEASURES.get(name, ("", "", 1.0))[2])
+    if experiment.goal and name in ("time_to_accuracy", "cost") and any(entry["series"] for entry in group.good()):
+        reached = 0 if found is None else found["n"]
+        if reached == 0:
+            return "goal not reached" if name == "time_to_accuracy" else ""
+        if reached < len(group.good()):
+            return f"{made}<small>goal not reached by {len(group.good()) - reached} of {len(group.good())}</small>"
+    return made
 
 
 def _pivots(file, groups):
@@ -233,9 +297,11 @@ def _environment(environments):
 def _environment_cell(value):
     if isinstance(value, dict):
         return ", ".join(f"{html.escape(name)} {html.number(item)}" for name, item in value.items())
+    if isinstance(value, list) and len(value) > LONG:
+        return (f"<details><summary>{len(value)} of them</summary>" + ", ".join(map(html.escape, value)) + "</details>")
     if isinstance(value, list):
         return ", ".join(html.escape(item) if isinstance(item, str) else html.number(item) for item in value)
-    return html.escape(value)
+    return html.number(value)
 
 
 def _runs(entries):

@@ -12,6 +12,7 @@ LEAST = 0.02        # a smaller difference of medians is of no interest, whateve
 TIMES = ("time_to_accuracy", "throughput", "seconds")   # faster or slower
 WORTH = ("accuracy", "cost")                            # better or worse; of anything else more is neither
 NO_TIME = ("accuracy",)                                 # what a slow machine does not change
+MACHINE = "machine_seconds"                            # what the same work took before a run
 WITHIN, TOO_FEW = "within noise", "not enough runs"
 
 
