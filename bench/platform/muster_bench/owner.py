@@ -28,7 +28,6 @@ def main():
     except OSError as error:
         print(f"it could not be started ({error.strerror})")
         return 127
-    status = None
     while (status := ended_children().get(command)) is None and signal.sigwait(awaited) != signal.SIGTERM:
         pass
     end_descendants(runner)
