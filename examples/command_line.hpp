@@ -3,17 +3,25 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
 #include <muster/core/env.hpp>
 #include <muster/core/error.hpp>
+#include <muster/core/number.hpp>
 
 namespace examples {
 
 [[noreturn]] inline void refuse(const std::string& problem, const std::string& suggestion) {
   throw muster::configuration_error(problem + "; " + suggestion);
 }
+
+// More of these no program here could work through.
+constexpr muster::number_range<std::uint64_t> some_epochs{1, 1'000'000}, some_steps{1, 1'000'000'000'000};
+constexpr muster::number_range<std::uint64_t> some_samples{1, 1'000'000'000};
+constexpr muster::number_range<std::uint64_t> any_seed{0, std::numeric_limits<std::uint64_t>::max()};
 
 /// As CLI11 parses it; the flags of muster have been taken out by the context. Throws muster::configuration_error, and
 /// CLI::CallForHelp where the program left --help to CLI11.

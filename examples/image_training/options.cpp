@@ -1,6 +1,5 @@
 #include "options.hpp"
 
-#include <optional>
 #include <sstream>
 
 #include <muster/train/schedule.hpp>
@@ -38,7 +37,6 @@ std::string schedule_of(const preset& chosen, int ranks) {
 /// The command line and what it may leave open.
 struct command_line {
   options chosen;
-  std::optional<std::uint64_t> batch_per_rank;
   std::string goal, preset_name;
   std::string augment = "on";
   std::function<std::string()> model;
@@ -55,16 +53,18 @@ struct command_line {
                    "cifar10:FOLDER, cifar-like:N (generated) or idx:IMAGES,LABELS, of which a tenth is held out")
         ->type_name("SPEC")
         ->capture_default_str();
-    app.add_option("--limit", o.limit, "train on the first so many images alone [all]")->type_name("N");
+    muster::add_number(app, "--limit", o.limit, examples::some_samples,
+                       "train on the first so many images alone [all]");
     app.add_option("--augment", augment, "crop training images and flip them, if they have colours: on or off")
         ->check(CLI::IsMember({"on", "off"}))
         ->capture_default_str();
-    app.add_option("--epochs", o.epochs, "passes over the training images")->capture_default_str();
-    app.add_option("--steps", o.steps, "end after so many steps [no limit]")->type_name("N");
-    auto* batch = app.add_option("--batch", o.batch, "images a step, over all ranks")->capture_default_str();
-    app.add_option("--batch-per-rank", batch_per_rank,
-                   "images a step and rank, instead of --batch; where ranks come and go, the learning rate goes with "
-                   "their number")
+    muster::add_number(app, "--epochs", o.epochs, examples::some_epochs, "passes over the training images");
+    muster::add_number(app, "--steps", o.steps, examples::some_steps, "end after so many steps [no limit]");
+    auto* batch = muster::add_number(app, "--batch", o.batch, examples::some_samples, "images a step, over all ranks");
+    muster::add_number(
+        app, "--batch-per-rank", o.batch_per_rank, examples::some_samples,
+        "images a step and rank, instead of --batch; where ranks come and go, the learning rate goes with "
+        "their number")
         ->excludes(batch);
     app.add_option("--schedule", o.schedule, "learning rate: see muster's schedules (docs/optimizers.md)")
         ->type_name("SPEC")
@@ -72,14 +72,15 @@ struct command_line {
     app.add_option("--goal", goal, "report when it is reached: accuracy=0.80, val_loss=0.6 or train_loss=0.5")
         ->type_name("METRIC=VALUE");
     app.add_flag("--stop-at-goal", o.stop_at_goal, "end with the epoch that reaches the goal");
-    app.add_option("--seed", o.seed, "of the order of images, of augmentation, dropout and the model's start")
-        ->capture_default_str();
+    muster::add_number(app, "--seed", o.seed, examples::any_seed,
+                       "of the order of images, of augmentation, dropout and the model's start");
     app.add_flag("--sync-batch-norm", o.share_statistics, "batch normalisation by the statistics of all ranks' images");
     app.add_option("--backend", o.how.backend, "how to convolve: winograd, direct, eigen or onednn")
         ->capture_default_str();
     app.add_option("--kernels", o.how.kernels, "inner loops of direct: avx512, avx2, portable [the best]")
         ->type_name("NAME");
-    app.add_option("--threads", o.loader_threads, "threads of a rank that make batches ahead")->capture_default_str();
+    muster::add_number(app, "--threads", o.loader_threads, {0, 256},
+                       "threads of a rank that make batches ahead; 0: it makes them itself");
     app.add_option("--checkpoint", o.checkpoint, "save the training there after every epoch")->type_name("FOLDER");
     app.add_flag("--resume", o.resume, "go on from the newest checkpoint");
     app.add_option("--save", o.save, "write the trained model there, for predict")->type_name("FILE");
@@ -97,7 +98,7 @@ void apply_preset(command_line& line, int ranks) {
   auto& o = line.chosen;
   for (const auto& each : presets) {
     if (line.preset_name != each.name) continue;
-    if (line.app.count("--batch") == 0 && !line.batch_per_rank) line.batch_per_rank = each.batch_per_rank;
+    if (line.app.count("--batch") == 0 && o.batch_per_rank == 0) o.batch_per_rank = each.batch_per_rank;
     if (line.app.count("--epochs") == 0) o.epochs = each.epochs;
     if (line.app.count("--schedule") == 0) o.schedule = schedule_of(each, ranks);
     if (line.goal.empty()) line.goal = "accuracy=0.80";
@@ -117,12 +118,7 @@ options parse_options(int argc, char** argv, int ranks, const muster::settings& 
   apply_preset(line, ranks);
   o.model = line.model();
   o.augment = line.augment == "on";
-  if (line.batch_per_rank) {
-    o.batch_per_rank = *line.batch_per_rank;
-    o.batch = o.batch_per_rank * static_cast<std::uint64_t>(ranks);
-  }
-  if (o.batch == 0) examples::refuse("the batch cannot be 0 (a step needs images)", "give --batch 1 or more");
-  if (o.epochs == 0) examples::refuse("--epochs cannot be 0 (nothing would be trained)", "give 1 or more");
+  if (o.batch_per_rank != 0) o.batch = o.batch_per_rank * static_cast<std::uint64_t>(ranks);
   if (o.resume && o.checkpoint.empty())
     examples::refuse("--resume has nothing to go on from", "give --checkpoint FOLDER too");
   if (!settings.is_default(muster::setting::optimizer)) o.optimizer = settings.value(muster::setting::optimizer);

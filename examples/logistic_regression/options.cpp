@@ -1,7 +1,6 @@
 #include "options.hpp"
 
 #include <array>
-#include <optional>
 #include <sstream>
 
 #include <muster/core/env.hpp>
@@ -27,7 +26,6 @@ constexpr const char* default_synthetic_schedule = "inverse-sqrt:200";
 /// The command line and what it may leave open.
 struct command_line {
   options chosen;
-  std::optional<std::uint64_t> batch_per_rank;
   std::string goal;
   std::string preset;
   std::string slow;
@@ -48,11 +46,12 @@ struct command_line {
         ->excludes(test);
     train->needs(test);
     test->needs(train);
-    app.add_option("--epochs", o.epochs, "passes over the training set")->capture_default_str();
-    auto* batch = app.add_option("--batch", o.batch, "samples a step, over all ranks")->capture_default_str();
-    app.add_option("--batch-per-rank", batch_per_rank,
-                   "samples a step and rank, instead of --batch; where ranks come and go, the learning rate goes with "
-                   "their number")
+    muster::add_number(app, "--epochs", o.epochs, examples::some_epochs, "passes over the training set");
+    auto* batch = muster::add_number(app, "--batch", o.batch, examples::some_samples, "samples a step, over all ranks");
+    muster::add_number(
+        app, "--batch-per-rank", o.batch_per_rank, examples::some_samples,
+        "samples a step and rank, instead of --batch; where ranks come and go, the learning rate goes with "
+        "their number")
         ->excludes(batch);
     app.add_option("--schedule", o.schedule,
                    std::string("learning rate: constant:RATE, inverse-sqrt:ALPHA, step:RATE,epochs=E+E,factor=F, "
@@ -61,13 +60,12 @@ struct command_line {
         ->type_name("SPEC");
     app.add_option("--goal", goal, "report when it is reached: accuracy=0.85, val_loss=0.33 or train_loss=0.33")
         ->type_name("METRIC=VALUE");
-    app.add_option("--seed", o.seed, "of the order of samples and of synthetic data")->capture_default_str();
-    app.add_option("--l2", o.l2, "the loss has l2 / 2 * |weights and bias|^2 added")->capture_default_str();
-    app.add_option("--momentum", o.momentum, "of SGD")->capture_default_str();
+    muster::add_number(app, "--seed", o.seed, examples::any_seed, "of the order of samples and of synthetic data");
+    muster::add_number(app, "--l2", o.l2, {0, 1000}, "the loss has l2 / 2 * |weights and bias|^2 added");
+    muster::add_number(app, "--momentum", o.momentum, {0, 1}, "of SGD");
     app.add_option("--json", o.json, "write the tracker's report there (docs/tracker.md)")->type_name("FILE");
-    app.add_option("--step-time", o.step_time, "a step's arithmetic takes so long at least: for experiments")
-        ->type_name("SECONDS")
-        ->check(CLI::NonNegativeNumber);
+    muster::add_number(app, "--step-time", o.step_time, {0, 3600},
+                       "a step's arithmetic takes so many seconds at least: for experiments");
     app.add_option("--slow", slow, "and FACTOR times as long at that rank")->type_name("RANK:FACTOR");
     app.add_option(
            "--preset", preset,
@@ -85,7 +83,7 @@ void apply_preset(command_line& line, int ranks) {
                      meant ? "did you mean " + *meant + "?" : "use that or none");
   }
   auto& o = line.chosen;
-  if (line.app.count("--batch") == 0 && !line.batch_per_rank) line.batch_per_rank = 100;
+  if (line.app.count("--batch") == 0 && o.batch_per_rank == 0) o.batch_per_rank = 100;
   if (line.app.count("--l2") == 0) o.l2 = 2.5e-6f;
   if (o.schedule.empty()) {
     std::ostringstream text;
@@ -120,12 +118,7 @@ options parse_options(int argc, char** argv, int ranks) {
                      "give --train libsvm:PATH --test libsvm:PATH or --synthetic epsilon");
   }
   apply_preset(line, ranks);
-  if (line.batch_per_rank) {
-    o.batch_per_rank = *line.batch_per_rank;
-    o.batch = o.batch_per_rank * static_cast<std::uint64_t>(ranks);
-  }
-  if (o.batch == 0) examples::refuse("the batch cannot be 0 (a step needs samples)", "give --batch 1 or more");
-  if (o.epochs == 0) examples::refuse("--epochs cannot be 0 (nothing would be trained)", "give 1 or more");
+  if (o.batch_per_rank != 0) o.batch = o.batch_per_rank * static_cast<std::uint64_t>(ranks);
   if (o.schedule.empty()) o.schedule = o.synthetic.empty() ? default_file_schedule : default_synthetic_schedule;
   (void)muster::parse_schedule(o.schedule);
   if (!line.slow.empty()) read_slow(line.slow, ranks, o);

@@ -47,8 +47,8 @@ int main(int argc, char** argv) {
                  "predict"};
     app.add_option("--model", chosen.model, "what --save wrote")->required();
     app.add_option("--data", chosen.data, "as of the program that trained it")->capture_default_str();
-    app.add_option("--seed", chosen.seed, "of generated data")->capture_default_str();
-    app.add_option("--show", chosen.show, "print the classes of so many images")->capture_default_str();
+    muster::add_number(app, "--seed", chosen.seed, examples::any_seed, "of generated data");
+    muster::add_number(app, "--show", chosen.show, {0, 1'000'000'000}, "print the classes of so many images");
     try {
       examples::parse(app, argc, argv);
     } catch (const CLI::CallForHelp&) {

@@ -20,8 +20,8 @@ int main(int argc, char** argv) {
           std::string variant = "v1", shortcut = "B";
         };
         auto chosen = std::make_shared<flags>();
-        app.add_option("--depth", chosen->depth, "layers: 20, 32, 44, 56, or 50 of the kind for large images")
-            ->capture_default_str();
+        muster::add_number(app, "--depth", chosen->depth, {8, 1202},
+                           "layers: 20, 32, 44, 56 or another 6 n + 2; or 50 of the kind for large images");
         app.add_option("--variant", chosen->variant, "v1 (He 2015) or v2 (pre-activation, He 2016)")
             ->check(CLI::IsMember({"v1", "v2"}))
             ->capture_default_str();

@@ -68,6 +68,7 @@
 #include <muster/core/lanes.hpp>
 #include <muster/core/histogram.hpp>
 #include <muster/core/log.hpp>
+#include <muster/core/number.hpp>
 #include <muster/core/progress.hpp>
 #include <muster/core/random.hpp>
 #include <muster/core/training_position.hpp>

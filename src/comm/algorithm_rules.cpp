@@ -1,18 +1,14 @@
 #include <muster/comm/algorithm_rules.hpp>
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 
 #include <muster/comm/collectives/algo/chooser.hpp>
 #include <muster/core/error.hpp>
+#include <muster/core/number.hpp>
 
 namespace muster::inline v0 {
 namespace {
-
-constexpr std::string_view unit_letters = "kmg";
-
-char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 
 // One item of the list while it is read; knows how to complain about itself.
 struct item {
@@ -52,17 +48,9 @@ struct item {
   }
 
   [[nodiscard]] std::size_t read_size(std::string_view word) const {
-    std::size_t value = 0;
-    const auto [end, code] = std::from_chars(word.data(), word.data() + word.size(), value);
-    const std::string_view suffix(end, static_cast<std::size_t>(word.data() + word.size() - end));
-    const auto unit = suffix.empty() ? 0 : unit_letters.find(lower(suffix[0])) + 1;  // npos + 1 is 0
-    const bool written_well = suffix.empty() || suffix.size() == 1 || (suffix.size() == 2 && suffix[1] == 'i');
-    if (code != std::errc() || !written_well || (unit == 0 && !suffix.empty()))
-      refuse("'" + std::string(word) + "' is not a size", "write bytes such as 512, 4k, 1m, 2g, or inf");
-    const auto shift = 10 * unit;
-    if (value > (algorithm_rules::no_limit >> shift))
-      refuse("'" + std::string(word) + "' is more than any buffer has", "write inf for no limit");
-    return value << shift;
+    const auto size = parse_size(word);
+    if (!size) refuse("'" + std::string(word) + "' is not a size", "write bytes such as 512, 4k, 1m, 2g, or inf");
+    return *size;
   }
 
   void read_range(std::string_view word, algorithm_rules::rule& made) const {
@@ -153,7 +141,7 @@ std::string to_string(const algorithm_rules::rule& r) {
 
 std::string format_bytes(std::size_t bytes) {
   std::string unit;
-  for (const char letter : unit_letters) {
+  for (const char letter : {'k', 'm', 'g'}) {
     if (bytes == 0 || bytes % 1024 != 0) break;
     bytes /= 1024;
     unit = letter;

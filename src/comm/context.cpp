@@ -112,7 +112,7 @@ context::verdict settle_world(group& world, std::exception_ptr failure) {
 }  // namespace
 
 struct context::implementation {
-  explicit implementation(settings from) : configuration(std::move(from)) {}
+  explicit implementation(settings from) : configuration(std::move(from)) { configuration.check_numbers(); }
 
   void connect() {
     apply_log_settings(configuration);

@@ -120,7 +120,7 @@ bool register_process_transport(const process_transport& made) noexcept {
 }
 
 transport_choice choose_transport(const settings& configuration, const launch_env& launch, const std::string& asked) {
-  const int threads = static_cast<int>(configuration.integer(setting::ranks, 1, 4096));
+  const int threads = static_cast<int>(configuration.integer(setting::ranks));
   check_request(configuration, launch, asked, threads);
   const bool is_auto = asked == "auto";
   const std::string origin = configuration.origin(setting::transport);

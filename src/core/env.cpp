@@ -2,8 +2,6 @@
 
 #include <unistd.h>
 
-#include <charconv>
-#include <cmath>
 #include <cstdlib>
 
 #include <muster/core/error.hpp>
@@ -12,14 +10,18 @@
 namespace muster::inline v0 {
 namespace {
 
+constexpr number_range<double> from(double low, double high) { return {low, high}; }
+constexpr auto some_ranks = from(1, most_ranks);
+constexpr auto some_seconds = from(0.001, 1e8);  // from a millisecond to three years: no clock overflows
+
 constexpr std::array<setting_info, static_cast<std::size_t>(setting::count_)> known_settings = {{
     {setting::transport, "transport", "MUSTER_TRANSPORT", "NAME", "auto",
      "how ranks talk: auto, self, local (ranks as threads), shm (processes of one host), mpi, tcp, hierarchical (shm "
      "within a host)"},
     {setting::between, "between", "MUSTER_BETWEEN", "NAME", "auto",
      "hierarchical: what joins the hosts: mpi, tcp, auto (mpi where the launcher speaks it)"},
-    {setting::ranks, "ranks", "MUSTER_RANKS", "N", "1",
-     "ranks as threads of this process, when no launcher started it"},
+    {setting::ranks, "ranks", "MUSTER_RANKS", "N", "1", "ranks as threads of this process, when no launcher started it",
+     some_ranks},
     {setting::job, "job", "MUSTER_JOB", "NAME", "auto",
      "under which the processes of a host find each other; auto: what the launcher calls this start"},
     {setting::rendezvous, "rendezvous", "MUSTER_RENDEZVOUS", "PLACE", "auto",
@@ -33,7 +35,8 @@ constexpr std::array<setting_info, static_cast<std::size_t>(setting::count_)> kn
      "collective:low-high:algorithm, ..."},
     {setting::profile, "profile", "MUSTER_PROFILE", "FILE", "none",
      "choose by what muster-info --calibrate --save FILE measured"},
-    {setting::timeout, "timeout", "MUSTER_TIMEOUT", "SECONDS", "30", "deadline of every collective"},
+    {setting::timeout, "timeout", "MUSTER_TIMEOUT", "SECONDS", "30", "deadline of every collective", some_seconds,
+     true},
     {setting::check, "check", "MUSTER_CHECK", "WHEN", "auto",
      "auto, or full: compare the arguments of all ranks before each native collective too"},
     {setting::progress, "progress", "MUSTER_PROGRESS", "WHEN", "auto",
@@ -46,10 +49,12 @@ constexpr std::array<setting_info, static_cast<std::size_t>(setting::count_)> kn
      "host, else all"},
     {setting::connections, "connections", "MUSTER_CONNECTIONS", "WHEN", "all",
      "tcp: all, before the first collective; or lazy, each when it is first needed"},
-    {setting::streams, "streams", "MUSTER_STREAMS", "N", "1", "tcp: connections for data between two ranks"},
-    {setting::heartbeat, "heartbeat", "MUSTER_HEARTBEAT", "SECONDS", "0.1", "tcp: from one sign of life to the next"},
+    {setting::streams, "streams", "MUSTER_STREAMS", "N", "1", "tcp: connections for data between two ranks",
+     from(1, 64)},
+    {setting::heartbeat, "heartbeat", "MUSTER_HEARTBEAT", "SECONDS", "0.1", "tcp: from one sign of life to the next",
+     from(0.001, 3600), true},
     {setting::missed_beats, "missed-beats", "MUSTER_MISSED_BEATS", "N", "5",
-     "tcp: signs of life that fail to come before a rank counts as lost"},
+     "tcp: signs of life that fail to come before a rank counts as lost", from(2, 1000000)},
     {setting::checksum, "checksum", "MUSTER_CHECKSUM", "WHEN", "off",
      "tcp: on or off: a checksum of all data, where that of the network is not enough"},
     {setting::optimizer, "optimizer", "MUSTER_OPTIMIZER", "NAME", "sgd",
@@ -59,40 +64,44 @@ constexpr std::array<setting_info, static_cast<std::size_t>(setting::count_)> kn
      "of gradients: none, float16, bfloat16, qsgd8, sign, topk:SHARE, randomk:SHARE, blockk:SHARE, powersgd:RANK"},
     {setting::elastic, "elastic", "MUSTER_ELASTIC", "WHEN", "off",
      "on or off: ranks may die and join; the program trains in muster::elastic::session"},
-    {setting::min_ranks, "min-ranks", "MUSTER_MIN_RANKS", "N", "1", "elastic: with fewer ranks the job waits for more"},
-    {setting::max_ranks, "max-ranks", "MUSTER_MAX_RANKS", "N", "4096", "elastic: more are not taken in"},
+    {setting::min_ranks, "min-ranks", "MUSTER_MIN_RANKS", "N", "1", "elastic: with fewer ranks the job waits for more",
+     some_ranks},
+    {setting::max_ranks, "max-ranks", "MUSTER_MAX_RANKS", "N", "4096", "elastic: more are not taken in", some_ranks},
     {setting::patience, "patience", "MUSTER_PATIENCE", "SECONDS", "30",
-     "elastic: how long to wait for enough ranks, or for a majority of them"},
+     "elastic: how long to wait for enough ranks, or for a majority of them", some_seconds, true},
     {setting::slow_ranks, "slow-ranks", "MUSTER_SLOW_RANKS", "WHAT", "report",
      "elastic: ranks that take much longer for their part of a step: ignore, report, or remove them"},
     {setting::slow_factor, "slow-factor", "MUSTER_SLOW_FACTOR", "K", "3",
-     "elastic: slow is who takes longer than K times what the median rank takes"},
-    {setting::slow_steps, "slow-steps", "MUSTER_SLOW_STEPS", "N", "20", "elastic: and does so in each of N steps"},
+     "elastic: slow is who takes longer than K times what the median rank takes", from(1, 1000000), true},
+    {setting::slow_steps, "slow-steps", "MUSTER_SLOW_STEPS", "N", "20", "elastic: and does so in each of N steps",
+     from(1, 100000)},
     {setting::mode, "mode", "MUSTER_MODE", "NAME", "allreduce",
      "what ranks exchange in training: allreduce (gradients), allreduce-weights, local-sgd[:STEPS], "
      "gossip[:ring|:torus|:exponential], ps (a parameter server)"},
     {setting::servers, "servers", "MUSTER_SERVERS", "N", "1",
-     "ps: how many ranks serve, the last ones; the others work; colocated: every rank does both"},
+     "ps: how many ranks serve, the last ones; the others work; colocated: every rank does both", from(1, 65536), false,
+     "colocated"},
     {setting::standby, "standby", "MUSTER_STANDBY", "N", "0",
-     "ps: how many ranks behind them stand by, to serve when one has died or the program wants more"},
+     "ps: how many ranks behind them stand by, to serve when one has died or the program wants more", from(0, 65536)},
     {setting::remote_servers, "remote-servers", "MUSTER_REMOTE_SERVERS", "N", "0",
      "ps: so many of those that serve or stand by are started on their own, with --role server; all meet at "
-     "--rendezvous"},
+     "--rendezvous",
+     from(0, most_ranks)},
     {setting::role, "role", "MUSTER_ROLE", "NAME", "auto",
      "ps: server: this process was started on its own, and serves a job that waits for it (--remote-servers); auto: "
      "what "
      "its rank is"},
     {setting::replicas, "replicas", "MUSTER_REPLICAS", "N", "0",
-     "ps: copies of all parameters beyond the first: so many servers may die at once"},
+     "ps: copies of all parameters beyond the first: so many servers may die at once", from(0, 16)},
     {setting::recover, "recover", "MUSTER_RECOVER", "FOLDER", "none",
      "ps: servers save their ranges in this folder of all of them, from which others take over what nobody holds any "
      "more"},
     {setting::consistency, "consistency", "MUSTER_CONSISTENCY", "NAME", "async",
      "ps: how far workers may be apart: async, bounded:CLOCKS, bulk; ,drop:UPDATES or ,damp:UPDATES behind it"},
     {setting::pull_cache, "pull-cache", "MUSTER_PULL_CACHE", "CLOCKS", "0",
-     "ps: for how many clocks a worker is given again what it pulled; 0: it asks each time"},
+     "ps: for how many clocks a worker is given again what it pulled; 0: it asks each time", from(0, 1000000)},
     {setting::update_threads, "update-threads", "MUSTER_UPDATE_THREADS", "N", "0",
-     "ps: threads of each server that apply what is pushed, beside the one that talks; 0: that one does"},
+     "ps: threads of each server that apply what is pushed, beside the one that talks; 0: that one does", from(0, 256)},
     {setting::trace, "trace", "MUSTER_TRACE", "FILE", "none",
      "write a timeline of phases, buckets and collectives of all ranks there"},
     {setting::log_level, "log-level", "MUSTER_LOG_LEVEL", "LEVEL", "warning", "debug, info, warning, error, off"},
@@ -114,14 +123,6 @@ void warn_of_unknown_variables() {
     log(log_level::warning,
         "unknown variable " + name + " is ignored" + (meant ? "; did you mean " + *meant + "?" : ""));
   }
-}
-
-template <class T>
-std::optional<T> parse(const std::string& text) {
-  T value{};
-  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (code != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
 }
 
 }  // namespace
@@ -195,19 +196,20 @@ std::string settings::origin(setting which) const {
   return "default";
 }
 
-long settings::integer(setting which, long low, long high) const {
-  const auto number = parse<long>(value(which));
-  if (number && *number >= low && *number <= high) return *number;
-  throw configuration_error(origin(which) + " cannot be '" + value(which) + "' (it is a whole number from " +
-                            std::to_string(low) + " to " + std::to_string(high) + "); give one in that range");
+long settings::integer(setting which) const {
+  const auto& range = known_settings[static_cast<std::size_t>(which)].numbers;
+  return number_from<long>(origin(which), value(which), {static_cast<long>(range.low), static_cast<long>(range.high)});
 }
 
 double settings::positive(setting which) const {
-  const auto number = parse<double>(value(which));
-  if (number && std::isfinite(*number) && *number > 0) return *number;
-  throw configuration_error(origin(which) + " cannot be '" + value(which) +
-                            "' (it is a positive number); give one such as " +
-                            std::string(known_settings[static_cast<std::size_t>(which)].fallback));
+  return number_from(origin(which), value(which), known_settings[static_cast<std::size_t>(which)].numbers);
+}
+
+void settings::check_numbers() const {
+  for (const auto& row : known_settings) {
+    if (row.numbers.high == 0 || (!row.word.empty() && value(row.id) == row.word)) continue;
+    (void)(row.fractions ? positive(row.id) : static_cast<double>(integer(row.id)));
+  }
 }
 
 std::size_t settings::choice(setting which, const std::vector<std::string>& choices) const {
@@ -226,7 +228,9 @@ std::string settings_help() {
   for (const auto& row : known_settings) {
     std::string left = "  --" + std::string(row.name) + " " + std::string(row.placeholder);
     left.resize(std::max<std::size_t>(left.size() + 1, 26), ' ');
-    text += left + std::string(row.help) + " [" + std::string(row.fallback) + ", " + std::string(row.variable) + "]\n";
+    const auto range = row.numbers.high == 0 ? "" : " (" + to_string(row.numbers) + ")";
+    text += left + std::string(row.help) + range + " [" + std::string(row.fallback) + ", " + std::string(row.variable) +
+            "]\n";
   }
   return text;
 }

@@ -1,7 +1,6 @@
 #include <muster/data/csv.hpp>
 
 #include <algorithm>
-#include <charconv>
 #include <cstring>
 #include <limits>
 #include <new>
@@ -9,6 +8,7 @@
 #include <utility>
 
 #include <muster/core/error.hpp>
+#include <muster/core/number.hpp>
 #include <muster/data/dataset_builder.hpp>
 #include <muster/data/decimal.hpp>
 #include "csv_fields.hpp"
@@ -126,9 +126,7 @@ std::size_t column_named(const std::string& wanted, const std::vector<std::strin
                          const std::string& file) {
   const auto found = std::find(names.begin(), names.end(), wanted);
   if (found != names.end()) return static_cast<std::size_t>(found - names.begin());
-  std::size_t number = 0;
-  const auto [end, code] = std::from_chars(wanted.data(), wanted.data() + wanted.size(), number);
-  if (code == std::errc() && end == wanted.data() + wanted.size() && number < count) return number;
+  if (const auto number = parse_number<std::size_t>(wanted); number && *number < count) return *number;
   const auto meant = closest(wanted, names);
   throw configuration_error(
       "there is no column '" + wanted + "' in " + file + " (it has " + std::to_string(count) +

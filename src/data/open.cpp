@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <atomic>
-#include <charconv>
 #include <limits>
 #include <optional>
 #include <utility>
 #include <variant>
 
 #include <muster/core/error.hpp>
+#include <muster/core/number.hpp>
 #include <muster/data/cifar.hpp>
 #include <muster/data/csv.hpp>
 #include <muster/data/idx.hpp>
@@ -126,21 +126,15 @@ std::optional<dtype> type_named(std::string_view name) {
   return std::nullopt;
 }
 
-// A whole number that is all of the text.
-bool read_number(std::string_view text, std::uint64_t& number) {
-  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), number);
-  return code == std::errc() && end == text.data() + text.size();
-}
-
 std::vector<std::uint64_t> shape_of(source_options& from) {
   const auto text = from.take("shape");
   std::vector<std::uint64_t> shape;
   if (!text) return shape;
   for (std::string_view rest = *text;;) {
     const auto end = rest.find('x');
-    if (!read_number(rest.substr(0, end), shape.emplace_back())) {
-      from.refuse("shape", *text, "give extents such as 3x32x32");
-    }
+    const auto extent = parse_number<std::uint64_t>(rest.substr(0, end));
+    if (!extent) from.refuse("shape", *text, "give extents such as 3x32x32");
+    shape.push_back(*extent);
     if (end == std::string_view::npos) return shape;
     rest.remove_prefix(end + 1);
   }
@@ -159,10 +153,10 @@ opened_source open_raw_files(source_options& from, const read_options& /*options
   if (const auto label = from.take("label")) {
     const auto at = label->find('@');
     const auto label_type = type_named(label->substr(0, at));
-    std::uint64_t offset = 0;
-    const bool number = at != std::string::npos && read_number(std::string_view(*label).substr(at + 1), offset);
-    if (!label_type || !number) from.refuse("label", *label, "give a type and the byte it is at, such as uint8@0");
-    layout.labels = {{"label", *label_type, offset}};
+    const auto offset =
+        parse_number<std::uint64_t>(at == std::string::npos ? "" : std::string_view(*label).substr(at + 1));
+    if (!label_type || !offset) from.refuse("label", *label, "give a type and the byte it is at, such as uint8@0");
+    layout.labels = {{"label", *label_type, *offset}};
   }
   const auto paths = from.paths(1, any_number);
   from.finish();

@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include <muster/core/error.hpp>
+#include <muster/core/number.hpp>
 
 namespace muster::inline v0::detail {
 namespace {
@@ -98,10 +99,9 @@ void source_options::refuse_choice(const std::string& name, const std::string& v
 std::uint64_t source_options::number(const std::string& name, std::uint64_t fallback) {
   const auto value = take(name);
   if (!value) return fallback;
-  std::uint64_t read = 0;
-  const auto [end, code] = std::from_chars(value->data(), value->data() + value->size(), read);
-  if (code != std::errc() || end != value->data() + value->size()) refuse(name, *value, "give a whole number");
-  return read;
+  const auto read = parse_number<std::uint64_t>(*value);
+  if (!read) refuse(name, *value, "give a whole number");
+  return *read;
 }
 
 bool source_options::flag(const std::string& name, bool fallback) {

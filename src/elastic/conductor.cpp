@@ -35,8 +35,8 @@ elastic::membership_policy policy_of(const settings& configuration, const launch
   const auto span_of = [](double value) { return std::chrono::duration_cast<clock::duration>(seconds(value)); };
   elastic::membership_policy made;
   made.initial = launch.size;
-  made.min = static_cast<int>(configuration.integer(setting::min_ranks, 1, 4096));
-  made.max = static_cast<int>(configuration.integer(setting::max_ranks, 1, 4096));
+  made.min = static_cast<int>(configuration.integer(setting::min_ranks));
+  made.max = static_cast<int>(configuration.integer(setting::max_ranks));
   if (made.max < made.min) {
     throw configuration_error(configuration.origin(setting::max_ranks) + " is " + std::to_string(made.max) +
                               " (the job needs at least " + std::to_string(made.min) + " by " +
@@ -44,7 +44,7 @@ elastic::membership_policy policy_of(const settings& configuration, const launch
   }
   const double beat = configuration.positive(setting::heartbeat);
   made.beat = span_of(beat);
-  made.silence = span_of(beat * static_cast<double>(configuration.integer(setting::missed_beats, 2, 1000000)));
+  made.silence = span_of(beat * static_cast<double>(configuration.integer(setting::missed_beats)));
   if (configuration.choice(setting::slow_ranks, {"ignore", "report", "remove"}) > 0)
     made.slow_factor = configuration.positive(setting::slow_factor);
   made.slow_ones_leave = configuration.value(setting::slow_ranks) == "remove";
@@ -135,7 +135,7 @@ void elastic_conductor::join_job() {
   doors_.emplace(interface, origin);
   self_.door = door_card(*doors_, configuration);
   agent_ = std::make_unique<agent>(std::move(store), std::move(words), self_, policy,
-                                   static_cast<std::size_t>(configuration.integer(setting::slow_steps, 1, 100000)));
+                                   static_cast<std::size_t>(configuration.integer(setting::slow_steps)));
 }
 
 elastic_conductor::~elastic_conductor() {

@@ -1,12 +1,15 @@
 // muster-data: turns data of any kind into muster's own format of records, says what a source is, reads all of it to
 // see whether it can be read, and lays records into other files.
+#include <cstdint>
 #include <cstdio>
+#include <limits>
 #include <string>
 #include <vector>
 
 #include <CLI/CLI.hpp>
 
 #include <muster/core/error.hpp>
+#include <muster/core/number.hpp>
 #include <muster/data/open.hpp>
 
 #include "data_work.hpp"
@@ -28,6 +31,10 @@ std::string sources_help() {
   return text + "A path alone stands for records:PATH.";
 }
 
+constexpr muster::number_range<std::uint64_t> any_number{0, std::numeric_limits<std::uint64_t>::max()};
+constexpr std::uint64_t most_file_bytes = std::uint64_t{1} << 50;
+constexpr std::size_t most_block_bytes = std::size_t{1} << 30;  // as of the format
+
 struct command_line {
   copy_request copy;
   std::string source;
@@ -45,36 +52,27 @@ struct command_line {
     app.footer(sources_help());
     for (CLI::App* command : {convert, inspect, verify, reshard}) {
       command->add_flag("--json", as_json, "print one JSON object");
-      command->add_option("--threads", copy.threads, "threads to read text with; 0: all there are")
-          ->capture_default_str()
-          ->check(CLI::NonNegativeNumber);
+      muster::add_number(*command, "--threads", copy.threads, {0, 4096}, "threads to read text with; 0: all there are");
     }
     for (CLI::App* command : {inspect, verify}) command->add_option("SOURCE", source, "what to look at")->required();
-    verify->add_option("--show", shown, "so many bad records are listed")->capture_default_str();
+    muster::add_number(*verify, "--show", shown, any_number, "so many bad records are listed");
     for (CLI::App* command : {convert, reshard}) {
       command->add_option("SOURCE", copy.from, "what to read")->required();
       command->add_option("OUT", copy.to, "a folder, or a name that ends with .muster for one file")->required();
-      command->add_option("--file-bytes", copy.file_bytes, "begin another file after so many bytes of records")
-          ->transform(CLI::AsSizeValue(false))
+      muster::add_number(*command, "--file-bytes", copy.file_bytes, {1, most_file_bytes, true},
+                         "begin another file after so many bytes of records")
           ->default_str("256MiB");
-      command
-          ->add_option("--files", copy.files, "so many files of about the same number of records; 0: by --file-bytes")
-          ->capture_default_str()
-          ->check(CLI::Range(0, 1'000'000));
-      command->add_option("--alignment", copy.layout.alignment, "of records in a file, a power of two; 0: 64 or 8")
-          ->capture_default_str();
-      command
-          ->add_option("--block-bytes", copy.layout.block_bytes,
-                       "compress blocks of about so many bytes with Zstandard; 0: none, records are read in place")
-          ->transform(CLI::AsSizeValue(false))
-          ->capture_default_str();
-      command->add_option("--level", copy.layout.level, "of Zstandard, 1 fast to 19 small")
-          ->capture_default_str()
-          ->check(CLI::Range(1, 19));
+      muster::add_number(*command, "--files", copy.files, {0, 1'000'000},
+                         "so many files of about the same number of records; 0: by --file-bytes");
+      muster::add_number(*command, "--alignment", copy.layout.alignment, {0, 4096},
+                         "of records in a file, a power of two; 0: 64 or 8");
+      muster::add_number(*command, "--block-bytes", copy.layout.block_bytes, {0, most_block_bytes, true},
+                         "compress blocks of about so many bytes with Zstandard; 0: none, records are read in place");
+      muster::add_number(*command, "--level", copy.layout.level, {1, 19}, "of Zstandard, fast to small");
       command->add_option("--bad", policy, "bad records: fail, skip or quarantine")
           ->capture_default_str()
           ->check(CLI::IsMember({"fail", "skip", "quarantine"}));
-      command->add_option("--bad-limit", copy.bad.limit, "so many bad records may be left out")
+      muster::add_number(*command, "--bad-limit", copy.bad.limit, any_number, "so many bad records may be left out")
           ->default_str("no limit");
       command->add_option("--quarantine", copy.bad.file,
                           "the file that bad records are listed in, a JSON object a line");

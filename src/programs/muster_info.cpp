@@ -209,6 +209,7 @@ int describe_all(int argc, char** argv) {
     std::printf("%s%s", usage, muster::settings_help().c_str());
     return 0;
   }
+  settings.check_numbers();
   const auto launch = muster::detect_launch();
   if (launch.rank != 0) return 0;  // under a launcher one of the ranks says it
   const json report = {{"build", describe_build()},

@@ -19,24 +19,41 @@
 #include <thread>
 #include <vector>
 
+#include <muster/core/env.hpp>
 #include <muster/core/error.hpp>
 
 namespace {
 
-constexpr const char* usage =
-    "usage: muster-launch [options] program [arguments]\n"
-    "  -n N            ranks to start with (1)\n"
-    "  --min N         with fewer the job waits for more (1)\n"
-    "  --max N         more are not taken in (N of -n)\n"
-    "  --restart N     so many ranks that died are started again (0)\n"
-    "  --grace SECONDS after a SIGTERM to this program, before the ranks are killed (10)\n"
-    "  --quiet         says nothing of ranks that die or are started again\n"
-    "\n"
-    "Sets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MUSTER_ELASTIC, MUSTER_JOB, MUSTER_MIN_RANKS,\n"
-    "MUSTER_MAX_RANKS and, unless it is set, MUSTER_RENDEZVOUS for each. SIGUSR2 starts one rank more; SIGTERM\n"
-    "and SIGINT go to all ranks.\n"
-    "Ends with 0 when the job came to its end: a rank ended with 0 and none is left; else with the status of the\n"
-    "last rank that ended, 128 + the signal where that was one.\n";
+constexpr muster::number_range<int> ranks{1, muster::most_ranks};
+constexpr muster::number_range<int> restarts{0, 1'000'000};
+constexpr muster::number_range<double> grace{0, 86'400};
+
+std::string usage() {
+  const auto within = [](const auto& range) { return " (" + to_string(range) + ") "; };
+  return "usage: muster-launch [options] program [arguments]\n"
+         "  -n N            ranks to start with" +
+         within(ranks) +
+         "[1]\n"
+         "  --min N         with fewer the job waits for more" +
+         within(ranks) +
+         "[1]\n"
+         "  --max N         more are not taken in" +
+         within(ranks) +
+         "[N of -n]\n"
+         "  --restart N     so many ranks that died are started again" +
+         within(restarts) +
+         "[0]\n"
+         "  --grace SECONDS after a SIGTERM to this program, before the ranks are killed" +
+         within(grace) +
+         "[10]\n"
+         "  --quiet         says nothing of ranks that die or are started again\n"
+         "\n"
+         "Sets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MUSTER_ELASTIC, MUSTER_JOB, MUSTER_MIN_RANKS,\n"
+         "MUSTER_MAX_RANKS and, unless it is set, MUSTER_RENDEZVOUS for each. SIGUSR2 starts one rank more; SIGTERM\n"
+         "and SIGINT go to all ranks.\n"
+         "Ends with 0 when the job came to its end: a rank ended with 0 and none is left; else with the status of the\n"
+         "last rank that ended, 128 + the signal where that was one.\n";
+}
 
 struct plan {
   int ranks = 1;
@@ -50,41 +67,29 @@ struct plan {
 
 [[noreturn]] void refuse(const std::string& text) { throw muster::configuration_error(text); }
 
-double number_of(std::string_view flag, const char* text, double least) {
-  char* end = nullptr;
-  const double read = text == nullptr ? 0 : std::strtod(text, &end);
-  if (text == nullptr || end == text || *end != '\0' || read < least) {
-    refuse(std::string(flag) + " cannot be '" + (text == nullptr ? "" : text) + "' (it is a number from " +
-           std::to_string(static_cast<int>(least)) + "); see muster-launch --help");
-  }
-  return read;
-}
-
 plan read_plan(int argc, char** argv) {
   plan read;
   int i = 1;
   for (; i < argc && argv[i][0] == '-'; ++i) {
     const std::string_view flag(argv[i]);
-    const char* const value = i + 1 < argc ? argv[i + 1] : nullptr;
-    const auto whole = [&](int least) {
-      ++i;
-      return static_cast<int>(number_of(flag, value, least));
+    const auto number = [&](const auto& range) {
+      if (i + 1 == argc) refuse(std::string(flag) + " needs a value (it is the last word); see muster-launch --help");
+      return muster::number_from(flag, argv[++i], range);
     };
     if (flag == "-n") {
-      read.ranks = whole(1);
+      read.ranks = number(ranks);
     } else if (flag == "--min") {
-      read.min = whole(1);
+      read.min = number(ranks);
     } else if (flag == "--max") {
-      read.max = whole(1);
+      read.max = number(ranks);
     } else if (flag == "--restart") {
-      read.restarts = whole(0);
+      read.restarts = number(restarts);
     } else if (flag == "--grace") {
-      read.grace = number_of(flag, value, 0);
-      ++i;
+      read.grace = number(grace);
     } else if (flag == "--quiet") {
       read.quiet = true;
     } else if (flag == "--help" || flag == "-h") {
-      std::fputs(usage, stdout);
+      std::fputs(usage().c_str(), stdout);
       std::exit(0);
     } else if (flag == "--") {
       ++i;

@@ -1,8 +1,7 @@
 #include <muster/ps/consistency.hpp>
 
-#include <charconv>
-
 #include <muster/core/error.hpp>
+#include <muster/core/number.hpp>
 
 namespace muster::inline v0::ps {
 namespace {
@@ -12,11 +11,9 @@ namespace {
 }
 
 std::uint64_t number_of(std::string_view text, std::string_view number, const std::string& example) {
-  std::uint64_t read = 0;
-  const auto [end, code] = std::from_chars(number.data(), number.data() + number.size(), read);
-  if (number.empty() || code != std::errc() || end != number.data() + number.size())
-    refuse_consistency(text, "'" + std::string(number) + "' is no number", "write such as " + example);
-  return read;
+  const auto read = parse_number<std::uint64_t>(number);
+  if (!read) refuse_consistency(text, "'" + std::string(number) + "' is no number", "write such as " + example);
+  return *read;
 }
 
 }  // namespace

@@ -97,7 +97,7 @@ void check(group& ranks, const job_options& options, const table_layout& layout)
 }
 
 void check_remote(const settings& chosen, const job_options& options) {
-  const auto remote = chosen.integer(setting::remote_servers, 0, most_places);
+  const auto remote = chosen.integer(setting::remote_servers);
   if (remote == 0 || (!options.colocated && remote <= options.servers + options.standby)) return;
   throw configuration_error(chosen.origin(setting::remote_servers) + " is " + std::to_string(remote) + " (of " +
                             (options.colocated ? "co-located servers" : "the servers and those that stand by") +
@@ -290,14 +290,14 @@ job_options chosen_options(const settings& chosen, std::vector<table_spec> table
   job_options made;
   made.tables = std::move(tables);
   made.colocated = chosen.value(setting::servers) == "colocated";
-  if (!made.colocated) made.servers = static_cast<int>(chosen.integer(setting::servers, 1, most_places));
-  made.standby = static_cast<int>(chosen.integer(setting::standby, 0, most_places));
+  if (!made.colocated) made.servers = static_cast<int>(chosen.integer(setting::servers));
+  made.standby = static_cast<int>(chosen.integer(setting::standby));
   check_remote(chosen, made);
-  made.replicas = static_cast<std::uint32_t>(chosen.integer(setting::replicas, 0, 16));
+  made.replicas = static_cast<std::uint32_t>(chosen.integer(setting::replicas));
   if (const auto& folder = chosen.value(setting::recover); folder != "none") made.recover = folder;
   made.how = parse_consistency(chosen.value(setting::consistency));
-  made.pull_cache = static_cast<std::uint64_t>(chosen.integer(setting::pull_cache, 0, 1000000));
-  made.update_threads = static_cast<std::size_t>(chosen.integer(setting::update_threads, 0, 256));
+  made.pull_cache = static_cast<std::uint64_t>(chosen.integer(setting::pull_cache));
+  made.update_threads = static_cast<std::size_t>(chosen.integer(setting::update_threads));
   made.compress = parse_compression(chosen.value(setting::compress));
   made.timeout = seconds(chosen.positive(setting::timeout));
   return made;

@@ -1,10 +1,9 @@
 #include "spec.hpp"
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 
 #include <muster/core/error.hpp>
+#include <muster/core/number.hpp>
 
 namespace muster::inline v0::detail {
 
@@ -40,15 +39,13 @@ std::string spec_reader::name(const std::vector<std::string>& names, const std::
 }
 
 double spec_reader::read(std::string_view called, std::string_view word, double low, bool open) const {
-  double value{};
-  const auto [end, code] = std::from_chars(word.data(), word.data() + word.size(), value);
-  const bool parsed = code == std::errc() && end == word.data() + word.size() && std::isfinite(value);
-  if (!parsed) refuse(std::string(called) + " '" + std::string(word) + "' is not a number", "write one such as 0.1");
-  if (value < low || (open && value == low)) {
+  const auto value = parse_number<double>(word);
+  if (!value) refuse(std::string(called) + " '" + std::string(word) + "' is not a number", "write one such as 0.1");
+  if (*value < low || (open && *value == low)) {
     refuse(std::string(called) + " " + std::string(word) + " is out of range",
            open ? "give a positive one" : "give one from 0 on");
   }
-  return value;
+  return *value;
 }
 
 double spec_reader::number(std::string_view called, double low, bool open) {

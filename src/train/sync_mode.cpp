@@ -1,9 +1,9 @@
 #include <muster/train/sync_mode.hpp>
 
-#include <charconv>
 #include <vector>
 
 #include <muster/core/error.hpp>
+#include <muster/core/number.hpp>
 
 namespace muster::inline v0 {
 namespace {
@@ -32,8 +32,8 @@ sync_mode parse_sync_mode(std::string_view text) {
   if (name == "local-sgd") {
     sync_mode mode{.what = kind::local_sgd, .period = 8};
     if (!has_rest) return mode;
-    const auto [end, code] = std::from_chars(rest.data(), rest.data() + rest.size(), mode.period);
-    if (code != std::errc() || end != rest.data() + rest.size() || mode.period == 0)
+    mode.period = parse_number<decltype(mode.period)>(rest).value_or(0);
+    if (mode.period == 0)
       refuse_mode(text, "'" + std::string(rest) + "' is no number of steps", "write such as local-sgd:8");
     return mode;
   }

@@ -1,8 +1,6 @@
 #include <muster/train/tracker.hpp>
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 #include <cstring>
 #include <numeric>
 #include <span>
@@ -12,6 +10,7 @@
 #include <muster/comm/collectives/allreduce.hpp>
 #include <muster/core/atomic_file.hpp>
 #include <muster/core/error.hpp>
+#include <muster/core/number.hpp>
 
 namespace muster::inline v0 {
 namespace {
@@ -40,11 +39,12 @@ goal parse_goal(std::string_view text) {
   goal parsed{std::string(text.substr(0, equals)), 0.0};
   check_metric(parsed.metric);
   const std::string_view word = text.substr(equals + 1);
-  const auto [end, code] = std::from_chars(word.data(), word.data() + word.size(), parsed.value);
-  if (code != std::errc() || end != word.data() + word.size() || !std::isfinite(parsed.value)) {
+  const auto value = parse_number<double>(word);
+  if (!value) {
     throw configuration_error("goal '" + std::string(text) + "' cannot be used ('" + std::string(word) +
                               "' is not a number); write a metric and its value, such as accuracy=0.85");
   }
+  parsed.value = *value;
   if (parsed.metric == "accuracy" && !(parsed.value > 0.0 && parsed.value <= 1.0)) {
     throw configuration_error("goal '" + std::string(text) +
                               "' cannot be used (an accuracy is a share, above 0 and at most 1); write such as "

@@ -21,7 +21,7 @@ struct scoped_variable {
 TEST_CASE("flags are taken out of the command line, in both spellings, and the rest is left") {
   test::command_line line({"app", "--epochs", "3", "--ranks", "4", "file", "--timeout=2.5", "--", "--ranks", "9"});
   const muster::settings settings(line.argc, line.argv());
-  CHECK(settings.integer(muster::setting::ranks, 1, 100) == 4);
+  CHECK(settings.integer(muster::setting::ranks) == 4);
   CHECK(settings.positive(muster::setting::timeout) == 2.5);
   CHECK(settings.value(muster::setting::transport) == "auto");
   CHECK(line.rest() == std::vector<std::string>{"app", "--epochs", "3", "file", "--", "--ranks", "9"});
@@ -43,9 +43,13 @@ TEST_CASE("a flag beats its variable, the variable beats the default, and each s
 TEST_CASE("values that cannot be used are refused by name") {
   test::command_line line({"app", "--ranks", "many", "--timeout", "-1", "--check", "ful"});
   const muster::settings settings(line.argc, line.argv());
-  CHECK_THROWS_WITH(settings.integer(muster::setting::ranks, 1, 8), contains("--ranks cannot be 'many'"));
+  CHECK_THROWS_WITH(settings.integer(muster::setting::ranks), contains("--ranks cannot be 'many'"));
   CHECK_THROWS_WITH(settings.positive(muster::setting::timeout), contains("--timeout cannot be '-1'"));
   CHECK_THROWS_WITH(settings.choice(muster::setting::check, {"auto", "full"}), contains("did you mean full?"));
+
+  test::command_line unused({"app", "--heartbeat", "nan", "--servers", "colocated"});
+  CHECK_THROWS_WITH(muster::settings(unused.argc, unused.argv()).check_numbers(),
+                    contains("--heartbeat cannot be 'nan' (it is a number from 0.001 to 3600)"));
 
   test::command_line cut({"app", "--ranks"});
   CHECK_THROWS_AS(muster::settings(cut.argc, cut.argv()), muster::configuration_error);

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include <muster/core/number.hpp>
+
 namespace muster::inline v0 {
 
 /// The settings, in the order of the table and of `--help`.
@@ -64,7 +66,13 @@ struct setting_info {
   std::string_view placeholder;  ///< "LEVEL"
   std::string_view fallback;     ///< the default
   std::string_view help;
+  number_range<double> numbers{};  ///< of a number: what it may be; without a range it is text
+  bool fractions = false;          ///< a number need not be whole
+  std::string_view word{};         ///< what may stand instead of a number
 };
+
+/// Ranks as threads, and of an elastic job.
+inline constexpr int most_ranks = 4096;
 
 /// The whole table.
 [[nodiscard]] const std::array<setting_info, static_cast<std::size_t>(setting::count_)>& setting_table() noexcept;
@@ -84,10 +92,13 @@ class settings {
   [[nodiscard]] std::string origin(setting which) const;
   [[nodiscard]] bool is_default(setting which) const;
 
-  /// The value as a whole number in [low, high]; throws configuration_error naming the flag or variable otherwise.
-  [[nodiscard]] long integer(setting which, long low, long high) const;
-  /// The value as a positive number.
+  /// The value as a whole number in the range of its row; throws configuration_error naming the flag or variable
+  /// otherwise.
+  [[nodiscard]] long integer(setting which) const;
+  /// The same of a positive number, which may have a fraction.
   [[nodiscard]] double positive(setting which) const;
+  /// Throws for the first number that is not one of its range, whether this run uses it or not: `context` calls it.
+  void check_numbers() const;
   /// The value's index in `choices`; throws configuration_error listing them otherwise.
   [[nodiscard]] std::size_t choice(setting which, const std::vector<std::string>& choices) const;
 

@@ -8,22 +8,20 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <memory>
 #include <optional>
 #include <span>
 
 #include <muster/core/error.hpp>
+#include <muster/core/number.hpp>
 
 namespace muster::inline v0::detail {
 namespace {
 
 std::optional<unsigned> number(std::string_view text, unsigned most) {
-  unsigned value = 0;
-  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (code != std::errc() || end != text.data() + text.size() || value > most) return std::nullopt;
-  return value;
+  const auto value = parse_number<unsigned>(text);
+  return value && *value <= most ? value : std::nullopt;
 }
 
 // "host:port" or "[host]:port" in two; nothing when it is neither.

@@ -59,7 +59,7 @@ void check(const settings& configuration, const std::string& origin) {
            "it does not reach processes that were started apart); use auto, tcp, shm or hierarchical");
   if (configuration.value(setting::elastic) == "on")
     refuse(setting::elastic, "an elastic job is met otherwise); leave one of them out");
-  if (configuration.integer(setting::ranks, 1, 4096) > 1)
+  if (configuration.integer(setting::ranks) > 1)
     refuse(setting::ranks, "ranks that are threads cannot be joined from elsewhere); use a launcher");
   const auto& where = configuration.value(setting::rendezvous);
   if (where == "auto")
@@ -108,7 +108,7 @@ int take_number(any_store& store, const announcement& job, store_lease& lease, c
 
 assembled_launch assemble_launch(const settings& configuration, const launch_env& of_launcher) {
   const bool is_server = configuration.choice(setting::role, {"auto", "server"}) == 1;
-  const int servers = static_cast<int>(configuration.integer(setting::remote_servers, 0, 4096));
+  const int servers = static_cast<int>(configuration.integer(setting::remote_servers));
   if (!is_server && servers == 0) return {of_launcher, std::nullopt, {}};
   check(configuration, configuration.origin(is_server ? setting::role : setting::remote_servers));
   const auto until = deadline_after(seconds(configuration.positive(setting::timeout)));

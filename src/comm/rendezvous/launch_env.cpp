@@ -3,10 +3,10 @@
 #include <unistd.h>
 
 #include <array>
-#include <charconv>
 
 #include <muster/core/env.hpp>
 #include <muster/core/error.hpp>
+#include <muster/core/number.hpp>
 
 namespace muster::inline v0 {
 namespace {
@@ -57,13 +57,12 @@ constexpr dialect dialects[] = {
 std::optional<int> number(const variable_reader& read, const char* name) {
   const auto text = read(name);
   if (!text) return std::nullopt;
-  int value = -1;
-  const auto [end, code] = std::from_chars(text->data(), text->data() + text->size(), value);
-  if (code != std::errc() || end != text->data() + text->size() || value < 0) {
+  const auto value = parse_number<int>(*text);
+  if (!value || *value < 0) {
     throw configuration_error("the launcher's " + std::string(name) + " cannot be '" + *text +
                               "' (it is a whole number, 0 or more); unset it or start the program by its launcher");
   }
-  return value;
+  return *value;
 }
 
 // What tells this start from others on the host. A launcher that gives nothing is at least the parent of its ranks.

@@ -130,10 +130,10 @@ std::shared_ptr<tcp_mesh> make_mesh(const tcp_plan& plan, int rank, const std::v
 
 tcp_plan plan_of(const settings& configuration) {
   tcp_plan plan;
-  plan.streams = static_cast<int>(configuration.integer(setting::streams, 1, 64));
+  plan.streams = static_cast<int>(configuration.integer(setting::streams));
   plan.lazy = configuration.choice(setting::connections, {"all", "lazy"}) == 1;
   plan.beat = seconds(configuration.positive(setting::heartbeat));
-  plan.missed = static_cast<int>(configuration.integer(setting::missed_beats, 2, 1000000));
+  plan.missed = static_cast<int>(configuration.integer(setting::missed_beats));
   plan.patience = seconds(configuration.positive(setting::timeout));
   plan.limits.checksum = configuration.choice(setting::checksum, {"off", "on"}) == 1;
   return plan;

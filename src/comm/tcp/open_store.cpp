@@ -71,7 +71,7 @@ any_store open_embedded(std::string_view places, const std::string& token, const
   options.host = host_identity(configuration);
   options.interface = configuration.value(setting::interface);
   options.beat = seconds(configuration.positive(setting::heartbeat));
-  options.missed_beats = static_cast<int>(configuration.integer(setting::missed_beats, 2, 1000000));
+  options.missed_beats = static_cast<int>(configuration.integer(setting::missed_beats));
   return any_store(std::make_unique<embedded_store>(places, options, until));
 }
 

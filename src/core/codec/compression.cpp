@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
-#include <cmath>
 #include <vector>
 
 #include <muster/core/error.hpp>
+#include <muster/core/number.hpp>
 
 namespace muster::inline v0 {
 namespace {
@@ -36,12 +35,6 @@ constexpr std::array<method_info, 9> methods = {{{compression_method::none, "non
 std::string example_of(const method_info& method) {
   const std::string name(method.name);
   return method.takes == argument::share ? name + ":0.1" : method.takes == argument::rank ? name + ":2" : name;
-}
-
-template <class T>
-bool read_number(std::string_view word, T& value) {
-  const auto [end, code] = std::from_chars(word.data(), word.data() + word.size(), value);
-  return code == std::errc() && end == word.data() + word.size();
 }
 
 const method_info& method_named(std::string_view text, std::string_view name) {
@@ -75,11 +68,14 @@ compression parse_compression(std::string_view text) {
   }
   const std::string_view word = text.substr(colon + 1);
   if (method.takes == argument::share) {
-    if (!read_number(word, parsed.share) || !(parsed.share > 0.0 && parsed.share <= 1.0)) {
+    parsed.share = parse_number<double>(word).value_or(0);
+    if (!(parsed.share > 0.0 && parsed.share <= 1.0)) {
       refuse(text, "the share '" + std::string(word) + "' is not a number above 0 and at most 1", like);
     }
-  } else if (!read_number(word, parsed.rank) || parsed.rank < 1 || parsed.rank > 1024) {
-    refuse(text, "the rank '" + std::string(word) + "' is not a whole number from 1 to 1024", like);
+  } else {
+    parsed.rank = parse_number<std::size_t>(word).value_or(0);
+    if (parsed.rank < 1 || parsed.rank > 1024)
+      refuse(text, "the rank '" + std::string(word) + "' is not a whole number from 1 to 1024", like);
   }
   return parsed;
 }

@@ -1,0 +1,103 @@
+// Numbers as people write them on command lines, in variables and in specifications: one reader for all.
+#pragma once
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+#include <muster/core/error.hpp>
+
+namespace muster::inline v0 {
+
+/// The whole of `text` as a decimal number of type T; nothing where it is none, does not fit, has a '+', spaces or
+/// leading zeros (which would mean base 8 elsewhere), or is not finite.
+template <class T>
+[[nodiscard]] std::optional<T> parse_number(std::string_view text) noexcept {
+  const auto digits = text.substr(text.starts_with('-') ? 1 : 0);
+  if (digits.size() > 1 && digits[0] == '0' && digits[1] >= '0' && digits[1] <= '9') return std::nullopt;
+  T value{};
+  const char* const last = text.data() + text.size();
+  const auto [end, code] = std::from_chars(text.data(), last, value);
+  if (code != std::errc() || end != last) return std::nullopt;
+  if constexpr (std::is_floating_point_v<T>) {
+    if (!std::isfinite(value)) return std::nullopt;
+  }
+  return value;
+}
+
+/// As parse_number, with a unit of 1024 behind it or none: "512", "4k", "4Ki", "4KiB", "4kb"; also m, g and t.
+[[nodiscard]] inline std::optional<std::uint64_t> parse_size(std::string_view text) noexcept {
+  const auto end = std::min(text.find_first_not_of("0123456789"), text.size());
+  const auto value = parse_number<std::uint64_t>(text.substr(0, end));
+  if (!value || end == text.size()) return value;
+  const auto letter = std::string_view("kKmMgGtT").find(text[end]);
+  const auto rest = text.substr(end + 1);
+  const bool is_unit = rest.empty() || rest == "i" || rest == "b" || rest == "B" || rest == "ib" || rest == "iB";
+  if (letter == std::string_view::npos || !is_unit) return std::nullopt;
+  const auto shift = 10 * (letter / 2 + 1);
+  if (*value > (~std::uint64_t{0} >> shift)) return std::nullopt;
+  return *value << shift;
+}
+
+/// As people write it: "4096", "0.001".
+template <class T>
+[[nodiscard]] std::string number_text(T number) {
+  if constexpr (std::is_integral_v<T>) {
+    return std::to_string(number);
+  } else {
+    char text[400];  // the largest double has 309 digits
+    return {text, std::to_chars(text, text + sizeof text, number, std::chars_format::fixed).ptr};
+  }
+}
+
+/// The numbers that a flag or a variable takes: from `low` to `high`, both included.
+template <class T>
+struct number_range {
+  T low{};
+  T high{};
+  bool is_size = false;  ///< of bytes (T is std::uint64_t), and read by parse_size
+};
+
+/// "1 to 4096".
+template <class T>
+[[nodiscard]] std::string to_string(const number_range<T>& range) {
+  return number_text(range.low) + " to " + number_text(range.high);
+}
+
+/// `text` as a number in `range`. Throws configuration_error that names `name`: the flag or variable that it is of.
+template <class T>
+[[nodiscard]] T number_from(std::string_view name, std::string_view text, const number_range<T>& range) {
+  constexpr bool whole = std::is_integral_v<T>;
+  auto number = parse_number<T>(text);
+  if constexpr (std::is_same_v<T, std::uint64_t>) {
+    if (range.is_size) number = parse_size(text);
+  }
+  if (number && *number >= range.low && *number <= range.high) return *number;
+  throw configuration_error(std::string(name) + " cannot be '" + std::string(text) + "' (it is a " +
+                            (range.is_size ? "size"
+                             : whole       ? "whole number"
+                                           : "number") +
+                            " from " + to_string(range) + (range.is_size ? " bytes" : "") +
+                            "); give one in that range, in decimal digits without leading zeros" +
+                            (range.is_size ? ", such as 65536 or 64KiB" : ""));
+}
+
+/// Adds a flag for a number to `app`, which is a CLI::App of CLI11: what stands behind it goes into `into`. --help
+/// shows the range, and as the default what is in `into`, unless that lies outside (and stands for "not given").
+template <class App, class T>
+auto* add_number(App& app, const std::string& flag, T& into, const number_range<std::type_identity_t<T>>& range,
+                 const std::string& help) {
+  auto* const option = app.template add_option_function<std::string>(
+      flag, [flag, &into, range](const std::string& text) { into = number_from(flag, text, range); },
+      help + " (" + to_string(range) + ")");
+  option->type_name(range.is_size ? "BYTES" : std::is_integral_v<T> ? "N" : "X");
+  if (into >= range.low && into <= range.high) option->default_str(number_text(into));
+  return option;
+}
+
+}  // namespace muster::inline v0

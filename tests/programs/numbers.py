@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+"""numbers.py PROGRAM...: every number that a flag or a MUSTER_* variable takes, as the programs' own --help names them.
+
+A flag with a number says its range in --help, "(LOW to HIGH)". What lies outside, or is no decimal number, ends the
+program with status 2 and one line that names the flag, the value and the range; what lies in it is taken.
+"""
+import concurrent.futures
+import os
+import pathlib
+import random
+import re
+import subprocess
+import sys
+import tempfile
+
+# Placeholders of flags that take text; every other one is a number, or a new word for this list.
+TEXTS = {"NAME", "PLACE", "SECRET", "RULES", "FILE", "FOLDER", "WHEN", "WHAT", "WHO", "NAMES", "CODEC", "LEVEL", "SPEC",
+         "TEXT", "METRIC=VALUE", "RANK:FACTOR", "epsilon[:ROWS]|clicks[:ROWS]"}
+UNKNOWN = "--no-such-flag"  # stands last: a program that takes the number ends here, or of what else is missing
+LAUNCHERS = re.compile("^(OMPI_|PMIX_|PMI_|SLURM_|RANK$|WORLD_SIZE$|LOCAL_RANK$|LOCAL_WORLD_SIZE$|MUSTER_)")
+CLEAN = {name: value for name, value in os.environ.items() if not LAUNCHERS.match(name)}
+HANG = 60  # seconds; a refusal takes milliseconds
+SEED = int(os.environ.get("MUSTER_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
+
+
+class Flag:
+    """One number of one program: of its command line, or of a variable."""
+
+    def __init__(self, program, command, name, placeholder, text, variable):
+        self.program, self.command, self.name, self.variable = program, command, name, variable
+        self.is_size = placeholder == "BYTES"
+        found = re.search(r"\((\d[\d.]*) to (\d[\d.]*)\)", text)
+        self.range = found and (found[1], found[2])
+        # Numbers with fractions have words of their own.
+        self.is_whole = placeholder in ("N", "CLOCKS", "BYTES")
+
+    def __str__(self):
+        return " ".join([pathlib.Path(self.program).name, *self.command, self.name])
+
+    def refused(self):
+        """What it must not take."""
+        values = ["-1", "-3", "99999999999999999999", "-99999999999999999999", "010", "-010", "0x10", "nan", "NaN", "-nan",
+                  "inf", "-inf", "+3", " 3", "3 ", "3x", "1_000", "1,5", "three", "--", "1e999"]
+        if not self.name.startswith("MUSTER_"):
+            values.append("")  # of a variable: as if it was not set
+        if self.is_whole:
+            values += ["1.5", "1.", "1e3"]
+        if self.is_size:
+            values += ["-1KiB", "010KiB", "1e3KiB", "KiB", "1 KiB", "3XiB", "99999999999GiB"]
+        if self.range:
+            number = int if self.is_whole else float
+            low, high = map(number, self.range)
+            values.append(str(high + 1))
+            if low > 0:
+                values += ["0", "0.0" if not self.is_whole else "00"]
+        return values
+
+    def taken(self):
+        if not self.range:
+            return []
+        values = [*self.range]
+        if self.is_size:
+            values += ["1KiB", "2k", "3MB"]
+        if not self.is_whole and float(self.range[0]) <= 0.5 and float(self.range[1]) >= 0.5:
+            values += ["0.5", "5e-1"]
+        return values
+
+    def run(self, value, *more, environment={}):
+        words, variables = [*self.command], {**CLEAN, **environment}
+        if self.variable:
+            variables[self.name] = value
+        else:
+            words += [self.name, value]
+        return subprocess.Popen([self.program, *words, *more], env=variables, stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
+
+    def problem_of_refusal(self, value, status, out, err):
+        if status != 2 or out or len(err.splitlines()) != 1:
+            return f"{self} {value!r}: status {status}, {out[-200:]!r}, {err[-300:]!r}"
+        if re.match("-[a-z]", value):  # which may be a flag
+            return None if self.name in err else f"{self} {value!r} is refused without its name: {err!r}"
+        expected = [f"{self.name} cannot be '{value}'", *(self.range and [f"from {self.range[0]} to {self.range[1]}"] or [])]
+        return None if all(word in err for word in expected) else f"{self} {value!r}: {expected} is not in {err!r}"
+
+    def problems(self):
+        found = [] if self.range else [f"{self}: --help names no range (LOW to HIGH)"]
+        for value in self.refused():
+            found.append(self.problem_of_refusal(value, *ended(self.run(value))))
+        for value in self.taken():
+            status, _, err = ended(self.run(value, UNKNOWN))
+            if status != 2 or f"cannot be '{value}'" in err or len(err.splitlines()) != 1:
+                found.append(f"{self} {value!r} is in the range and not taken: status {status}, {err!r}")
+        return [problem for problem in found if problem]
+
+    def problems_of_ranks(self, draw):
+        """Two processes of one job: both end with 2, and say the same."""
+        value = draw.choice([value for value in self.refused() if not re.match("-[a-z-]", value)])
+        with tempfile.TemporaryDirectory(prefix="muster-test-") as folder:
+            ranks = [self.run(value, environment={"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "MUSTER_JOB": folder,
+                                                  "LOCAL_WORLD_SIZE": "2", "MUSTER_TRANSPORT": "shm"})
+                     for rank in "01"]
+            ends = [ended(rank) for rank in ranks]
+        lines = {line for _, _, err in ends for line in err.splitlines()}
+        if [status for status, _, _ in ends] != [2, 2] or len(lines) != 1:
+            return [f"two ranks of {self} {value!r}: {ends}"]
+        return []
+
+
+def ended(process):
+    try:
+        out, err = process.communicate(timeout=HANG)
+        return process.returncode, out, err
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        return f"none after {HANG} s", "", ""
+
+
+def help_of(program, *command):
+    done = subprocess.run([program, *command, "--help"], env=CLEAN, capture_output=True, text=True, timeout=HANG)
+    assert done.returncode == 0 and not done.stderr, done
+    return done.stdout
+
+
+def flags_of(program, command=()):
+    """Those of the program, of the settings that it takes, and of its subcommands."""
+    flags, others, section = [], [], ""
+    lines = re.sub(r"\n {10,}", "  ", help_of(program, *command)).splitlines()  # texts that stand below their flag
+    for line in lines:
+        section = line if line.endswith(":") else section
+        if section == "Subcommands:" and (sub := re.match(r"  ([a-z]+)  ", line)):
+            others += flags_of(program, (*command, sub[1]))
+        flag = re.match(r"  (?:-\w,)?(--?[a-z][a-z0-9-]*) ([A-Za-z]\S*) (.*)", line)
+        if not flag or flag[2].split("=")[0].split(":")[0] in TEXTS or flag[2] in TEXTS:
+            continue
+        placeholder = re.split("[=:]", flag[2])[0]
+        if placeholder.islower():  # the first word about a flag without a value
+            continue
+        flags.append(Flag(program, command, flag[1], placeholder, flag[3], False))
+        if variable := re.search(r", (MUSTER_[A-Z_]+)\]$", line):
+            flags.append(Flag(program, command, variable[1], placeholder, flag[3], True))
+    return flags + others
+
+
+draw = random.Random(SEED)
+print(f"MUSTER_TEST_SEED={SEED}", flush=True)
+all_flags = []
+for program in sys.argv[1:]:
+    of_program = flags_of(program)
+    assert of_program, f"no number is found in what {program} --help prints"
+    all_flags += of_program
+with concurrent.futures.ThreadPoolExecutor(2 * (os.cpu_count() or 1)) as threads:
+    found = list(threads.map(Flag.problems, all_flags))
+    launched = [flag for flag in all_flags if any(other.variable and other.program == flag.program for other in all_flags)]
+    found += threads.map(lambda flag: flag.problems_of_ranks(random.Random(f"{SEED} {flag}")), launched)
+problems = [problem for some in found for problem in some]
+print("\n".join(problems))
+print(f"{len(all_flags)} numbers of {len(sys.argv) - 1} programs, {len(problems)} problems")
+sys.exit(1 if problems else 0)
