@@ -7,8 +7,10 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 
+#include <muster/core/env.hpp>
 #include <muster/core/error.hpp>
 
 #include "descriptor.hpp"
@@ -52,6 +54,14 @@ bool write_all(int file, std::string_view text) {
 }
 
 }  // namespace
+
+std::string temporary_folder() {
+  std::error_code wrong;
+  const auto folder = std::filesystem::temp_directory_path(wrong);
+  if (!wrong) return folder.string();
+  throw configuration_error("no temporary file can be made (TMPDIR is '" + environment("TMPDIR").value_or("") +
+                            "': " + wrong.message() + "); set it to a folder that can be written, or unset it");
+}
 
 void detail::flush_folder(const std::string& path) noexcept {
   try {

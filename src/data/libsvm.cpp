@@ -240,10 +240,11 @@ dataset detail::parse_libsvm(std::string_view text, const std::string& file, std
   });
   std::vector<bad_record> bad_records;
   for (std::size_t i = 0; i < pieces.size(); ++i) add_bad_records(pieces[i], file, firsts[i], bad[i], bad_records);
-  builder.set_bad(std::move(bad_records));
   if (features == 0) {
+    if (!bad_records.empty()) throw data_error(bad_records.front().where, bad_records.front().problem);
     throw data_error({file}, "has no features (every line is a label alone); check how it was made");
   }
+  builder.set_bad(std::move(bad_records));
   return builder.finish(options.threads);
 }
 

@@ -177,6 +177,7 @@ json describe_source(const std::string& specification, int threads) {
                  {"records", source.size()},      {"record_bytes", schema.record_bytes()},
                  {"labels", schema.labels},       {"mapped", source.mapped()},
                  {"digest", hex(source.digest())}};
+  if (const auto bad = source.known_bad()) report["bad"] = *bad;
   if (!specification.starts_with("records:")) return report;
   const std::string path = specification.substr(8, specification.find('?') - 8);
   report["files"] = json::array();

@@ -19,7 +19,7 @@ namespace {
 constexpr const char* description =
     "Converts, inspects, verifies and reshards training data.\n"
     "Exit status: 0 all is well, 1 an unexpected error, 2 the command line or a folder that cannot be written, 3 data\n"
-    "that cannot be read (verify: also if only some records cannot).";
+    "that cannot be read (verify: also if only some records cannot; inspect: if none can).";
 
 std::string sources_help() {
   std::string text = "SOURCE is SCHEME:PATH, or SCHEME:PATH?OPTION=VALUE&OPTION=VALUE (quote it for the shell):\n";
@@ -32,6 +32,7 @@ std::string sources_help() {
 }
 
 constexpr muster::number_range<std::uint64_t> any_number{0, std::numeric_limits<std::uint64_t>::max()};
+constexpr int bad_data = static_cast<int>(muster::error_kind::data);
 constexpr std::uint64_t most_file_bytes = std::uint64_t{1} << 50;
 constexpr std::size_t most_block_bytes = std::size_t{1} << 30;  // as of the format
 
@@ -43,7 +44,8 @@ struct command_line {
   bool as_json = false;
   CLI::App app{description, "muster-data"};
   CLI::App* convert = app.add_subcommand("convert", "write the records of a source into muster's own format");
-  CLI::App* inspect = app.add_subcommand("inspect", "say what a source is, without reading its records");
+  CLI::App* inspect = app.add_subcommand(
+      "inspect", "say what a source is, without reading its records; of text, which is read, also how many are bad");
   CLI::App* verify = app.add_subcommand("verify", "read every record of a source");
   CLI::App* reshard = app.add_subcommand("reshard", "write records into files of another size or number");
 
@@ -135,12 +137,13 @@ int run(command_line& chosen) {
   }
   const std::string specification = as_specification(chosen.source);
   if (*chosen.inspect) {
-    show(describe_source(specification, chosen.copy.threads), chosen.as_json);
-    return 0;
+    const auto report = describe_source(specification, chosen.copy.threads);
+    show(report, chosen.as_json);
+    return report.value("bad", 0) == 0 || report["bad"] != report["records"] ? 0 : bad_data;
   }
   const auto found = verify_source(specification, chosen.shown, chosen.copy.threads);
   show(found.report, chosen.as_json);
-  return found.bad.empty() && found.report["bad"] == 0 ? 0 : static_cast<int>(muster::error_kind::data);
+  return found.bad.empty() && found.report["bad"] == 0 ? 0 : bad_data;
 }
 
 }  // namespace

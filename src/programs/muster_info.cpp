@@ -198,7 +198,7 @@ void print(const json& report) {
   print_world(report["world"]);
   std::printf("settings\n");
   for (const auto& [name, setting] : report["settings"].items()) {
-    std::printf("  %-12s%-12s%s\n", name.c_str(), text(setting["value"]).c_str(), text(setting["origin"]).c_str());
+    std::printf("  %-15s %-11s %s\n", name.c_str(), text(setting["value"]).c_str(), text(setting["origin"]).c_str());
   }
 }
 

@@ -19,6 +19,7 @@
 #include <thread>
 #include <vector>
 
+#include <muster/core/atomic_file.hpp>
 #include <muster/core/env.hpp>
 #include <muster/core/error.hpp>
 
@@ -116,9 +117,10 @@ plan read_plan(int argc, char** argv) {
 class meeting_place {
  public:
   meeting_place() {
-    std::string name = (std::filesystem::temp_directory_path() / "muster-launch-XXXXXX").string();
+    std::string name = muster::temporary_folder() + "/muster-launch-XXXXXX";
     if (::mkdtemp(name.data()) == nullptr)
-      refuse("no folder can be made in " + name + " (" + std::strerror(errno) + ")");
+      refuse("no folder can be made in " + name + " (" + std::strerror(errno) +
+             "); set TMPDIR to one that can be written");
     folder_ = name;
   }
   meeting_place(const meeting_place&) = delete;

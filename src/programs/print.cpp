@@ -61,7 +61,7 @@ json describe_choices(std::span<const muster::choices::row> rows) {
 std::string text(const json& value) { return value.get<std::string>(); }
 
 void print_costs(const char* indent, const std::string& name, const json& costs) {
-  std::printf("%s%-12slatency %.3g us, %.3g ns a byte, reduction %.3g ns a byte\n", indent, name.c_str(),
+  std::printf("%s%-12s latency %.3g us, %.3g ns a byte, reduction %.3g ns a byte\n", indent, name.c_str(),
               1e6 * costs["latency"].get<double>(), 1e9 * costs["per_byte"].get<double>(),
               1e9 * costs["reduce_per_byte"].get<double>());
 }

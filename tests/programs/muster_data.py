@@ -63,6 +63,19 @@ with tempfile.TemporaryDirectory() as name:
     damaged.write_bytes(content[:-1])
     run("verify", folder / "set", status=3)
 
+    # What is bad is counted where the text was read anyway, and a file of nothing else is not fine.
+    mixed, wrong = folder / "mixed.csv", folder / "wrong.csv"
+    mixed.write_text("a,label\n1,1\nx,1\n")
+    wrong.write_text("a,label\nx,1\ny,z\n")
+    assert report("inspect", source)["bad"] == 0
+    assert report("inspect", f"csv:{mixed}?label=label")["bad"] == 1
+    assert report("inspect", f"csv:{wrong}?label=label", status=3)["bad"] == 2
+    assert "bad" not in report("inspect", folder / "one.muster")  # only verify reads these
+    infinite = folder / "infinite.svm"
+    infinite.write_text("1 1:inf\n")
+    for command in [["inspect"], ["verify"]]:
+        assert "infinite.svm:1:5: value 'inf'" in run(*command, f"libsvm:{infinite}", status=3).stderr
+
     run(status=2)
     run("convert", source, status=2)
     run("inspect", "csv:", status=2)

@@ -68,6 +68,9 @@ text = run().stdout
 for word in [alone["build"]["version"], *alone["build"]["parts"], alone["launcher"]["why"], *alone["settings"]]:
     assert word in text, f"{word} is not in:\n{text}"
 
+columns = [line.split() for line in text.split("\nsettings\n")[1].splitlines()]
+assert all(len(line) == 3 for line in columns) and len(columns) == len(alone["settings"]), columns
+
 # What cannot be used is refused in one line with the status of a configuration error.
 for arguments, variables, expected in [
     (["--jsn"], {}, "did you mean --json?"),

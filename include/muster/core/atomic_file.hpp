@@ -11,6 +11,9 @@
 
 namespace muster::inline v0 {
 
+/// The folder for temporary files: TMPDIR, or /tmp. Throws configuration_error if there is no such folder.
+[[nodiscard]] std::string temporary_folder();
+
 /// Throws configuration_error when `write_atomically` to `path` cannot succeed: no such folder, no permission, a
 /// folder in its place. For programs that write their result after hours of work and should say so before. Leaves
 /// nothing behind; a path that may be written now can of course be lost later.

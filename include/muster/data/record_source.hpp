@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -81,6 +82,9 @@ class any_record_source {
     source_->read(ids, rows, bad);
   }
 
+  /// How many records cannot be used, where that is known without reading any: of text, which was read as a whole.
+  [[nodiscard]] std::optional<std::uint64_t> known_bad() const { return source_->known_bad(); }
+
   /// Whether views() works: records lie in memory as they are.
   [[nodiscard]] bool mapped() const noexcept { return source_->mapped(); }
   /// The view of each record of a mapped source, out.size() == ids.size(). A record that cannot be used is appended to
@@ -99,6 +103,7 @@ class any_record_source {
     virtual const record_schema& schema() const = 0;
     virtual void sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const = 0;
     virtual void read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad) const = 0;
+    virtual std::optional<std::uint64_t> known_bad() const = 0;
     virtual bool mapped() const noexcept = 0;
     virtual void views(std::span<const sample_id> ids, std::span<std::span<const std::byte>> out,
                        std::vector<bad_record>* bad) const = 0;
@@ -114,6 +119,10 @@ class any_record_source {
     void sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const override { source.sizes(ids, out); }
     void read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad) const override {
       source.read(ids, rows, bad);
+    }
+    std::optional<std::uint64_t> known_bad() const override {
+      if constexpr (requires { source.bad().size(); }) return source.bad().size();
+      return std::nullopt;
     }
     bool mapped() const noexcept override {
       if constexpr (mapped_record_source<Source>) return source.mapped();

@@ -8,9 +8,9 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <filesystem>
 
 #include <muster/comm/rendezvous/file_store.hpp>
+#include <muster/core/atomic_file.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/log.hpp>
 
@@ -101,8 +101,8 @@ any_store open_automatically(const settings& configuration, const launch_env& la
   std::string why_not = "the launcher offers no PMIx";
   const bool elastic = configuration.value(setting::elastic) == "on";
   const auto here = [&] {
-    if (launch.rank == 0) sweep(std::filesystem::temp_directory_path().string());
-    return open_in_folder(std::filesystem::temp_directory_path().string(), configuration, launch, until);
+    if (launch.rank == 0) sweep(temporary_folder());
+    return open_in_folder(temporary_folder(), configuration, launch, until);
   };
   if (elastic && launch.on_one_host() && !launch.job.empty()) return here();  // any other would end with rank 0
   if (environment("PMIX_NAMESPACE") && launch.size > 1) {
