@@ -37,7 +37,7 @@ class always_moving final : public muster::request_owner {
   void notify(int, const muster::notice&) {}
   bool poll(muster::notice&) { return false; }
   void pause(muster::clock::time_point) { throw std::runtime_error("a turn moved nothing"); }
-  [[nodiscard]] std::unique_ptr<always_moving> subgroup(std::span<const int>, std::uint64_t) { return nullptr; }
+  [[nodiscard]] std::unique_ptr<always_moving> subgroup(const muster::subgroup_call&) { return nullptr; }
 
  private:
   int size_;

@@ -72,8 +72,8 @@ class damaging_transport final : public muster::request_owner {
   void notify(int peer, const muster::notice& message) { inner_->notify(peer, message); }
   bool poll(muster::notice& message) { return inner_->poll(message); }
   void pause(muster::clock::time_point until) { inner_->pause(until); }
-  [[nodiscard]] std::unique_ptr<damaging_transport> subgroup(std::span<const int> members, std::uint64_t id) {
-    return std::make_unique<damaging_transport>(inner_->subgroup(members, id));
+  [[nodiscard]] std::unique_ptr<damaging_transport> subgroup(const muster::subgroup_call& how) {
+    return std::make_unique<damaging_transport>(inner_->subgroup(how));
   }
 
  private:

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 
 #include <muster/comm/rendezvous/file_store.hpp>
 #include <muster/core/atomic_file.hpp>
