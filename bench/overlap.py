@@ -46,6 +46,7 @@ def program(network, meetings):
     for rank, host in enumerate(network.hosts):
         environment = dict(os.environ, RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1",
                            MUSTER_TRANSPORT="tcp", MUSTER_RENDEZVOUS=f"file:{meetings}", MUSTER_TOKEN="of the bench",
+                           MUSTER_JOB=os.path.basename(meetings),
                            MUSTER_INTERFACE="link0", MUSTER_HOST=f"host-{rank}", MUSTER_PROGRESS=options.progress)
         ranks.append(subprocess.Popen(host.inside(options.program, *words), env=environment))
     return run(ranks)

@@ -139,7 +139,11 @@ TEST_CASE("the launcher is found by its variables") {
   CHECK(open_mpi.size == 4);
   CHECK(open_mpi.local_rank == 1);
   CHECK(detect({{"PMI_RANK", "0"}, {"PMI_SIZE", "3"}}).kind == launcher::pmi);
-  CHECK(detect({{"RANK", "1"}, {"WORLD_SIZE", "2"}}).size == 2);
+  const auto by_hand = detect({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "node1"}});
+  CHECK(by_hand.size == 2);
+  CHECK(by_hand.job.empty());
+  CHECK(detect({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "node1"}, {"MASTER_PORT", "29500"}}).job ==
+        "node1.29500");
   CHECK(detect({{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}, {"SLURM_STEP_ID", "0"}}).kind == launcher::slurm);
   CHECK(detect({{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}, {"SLURM_STEP_ID", "0"}, {"PMIX_RANK", "1"}}).kind ==
         launcher::pmix);

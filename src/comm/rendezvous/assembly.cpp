@@ -1,7 +1,5 @@
 #include "assembly.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <charconv>
 #include <string>
@@ -115,9 +113,7 @@ assembled_launch assemble_launch(const settings& configuration, const launch_env
 
   launch_env who = of_launcher;
   who.kind = launch_env::launcher::generic;
-  who.job = configuration.value(setting::job) != "auto" ? configuration.value(setting::job)
-            : of_launcher.job.empty()                   ? "started-by-" + std::to_string(::getpid())
-                                                        : of_launcher.job;
+  who.job = job_name(configuration, of_launcher);
   if (is_server) who.rank = 1;  // nobody's store is with it
   who.size = std::max(2, who.size);
   assembled_launch made{who, open_store(configuration, who), {}};

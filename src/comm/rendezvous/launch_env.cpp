@@ -65,11 +65,15 @@ std::optional<int> number(const variable_reader& read, const char* name) {
   return *value;
 }
 
-// What tells this start from others on the host. A launcher that gives nothing is at least the parent of its ranks.
+// What tells this start from others on the host. A launcher that gives nothing is at least the parent of its ranks; of
+// ranks started by hand the parent may be a shell, which starts other jobs too.
 std::string job_of(const dialect& d, const variable_reader& read) {
+  const bool by_hand = d.kind == launch_env::launcher::generic;
   std::string name;
   for (const char* const variable : d.job) {
-    if (const auto value = read(variable)) name += (name.empty() ? "" : ".") + *value;
+    const auto value = read(variable);
+    if (value) name += (name.empty() ? "" : ".") + *value;
+    if (!value && by_hand) return "";
   }
   return name.empty() ? "child-of-" + std::to_string(::getppid()) : name;
 }

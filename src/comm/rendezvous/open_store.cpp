@@ -30,8 +30,7 @@ detail::etcd_opener& etcd() {
 
 // The job's name as part of a path.
 std::string folder_name(const settings& configuration, const launch_env& launch) {
-  const auto& asked = configuration.value(setting::job);
-  std::string name = asked != "auto" ? asked : launch.job.empty() ? std::to_string(::getpid()) : launch.job;
+  std::string name = detail::job_name(configuration, launch);
   for (char& c : name) {
     const bool plain =
         (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '.';
@@ -88,11 +87,6 @@ any_store open_in_etcd(const std::string& asked, const std::string& origin, cons
         origin + " asks for an etcd (this program was linked without muster::etcd); link muster::muster from a build " +
         "with libcurl, or use --rendezvous file:/folder");
   }
-  if (configuration.value(setting::job) == "auto" && launch.job.empty() && launch.size > 1) {
-    throw configuration_error(
-        "the store of this job in an etcd has no name (neither the launcher nor MUSTER_JOB gives one); set MUSTER_JOB "
-        "to the same for all its processes");
-  }
   const auto colon = asked.find("://");
   return etcd()(asked.substr(colon + 3), asked.starts_with("etcds") ? "https" : "http",
                 folder_name(configuration, launch), until);
@@ -105,7 +99,7 @@ any_store open_automatically(const settings& configuration, const launch_env& la
     if (launch.rank == 0) sweep(temporary_folder());
     return open_in_folder(temporary_folder(), configuration, launch, until);
   };
-  if (elastic && launch.on_one_host() && !launch.job.empty()) return here();  // any other would end with rank 0
+  if (elastic && launch.on_one_host()) return here();  // any other would end with rank 0
   if (environment("PMIX_NAMESPACE") && launch.size > 1) {
     why_not = "this program was linked without muster::tcp";
     if (opener()) {
@@ -201,6 +195,18 @@ std::string common_token(any_store& store, const settings& configuration, clock:
   const std::string drawn = random_token();
   const auto left = store.compare_and_swap("token", 0, drawn, until);
   return left.swapped ? drawn : left.now.value;
+}
+
+std::string detail::job_name(const settings& configuration, const launch_env& launch) {
+  const auto& asked = configuration.value(setting::job);
+  if (asked != "auto") return asked;
+  if (!launch.job.empty()) return launch.job;
+  if (launch.kind == launch_env::launcher::none) return std::to_string(::getpid());
+  const auto& place = configuration.value(setting::rendezvous);
+  if (place.starts_with("tcp://")) return place;
+  throw configuration_error(launch.why +
+                            " do not name the job (another that is started by hand would meet with it); set "
+                            "MUSTER_JOB=NAME, the same at all its ranks, or MASTER_ADDR and MASTER_PORT");
 }
 
 bool detail::register_etcd_opener(etcd_opener made) noexcept {

@@ -5,6 +5,7 @@
 
 #include <numeric>
 
+#include <muster/comm/rendezvous/open_store.hpp>
 #include <muster/core/log.hpp>
 
 namespace muster::inline v0::detail {
@@ -28,9 +29,7 @@ void pin_to_core(int number) {
 }
 
 std::string meeting_place(const settings& configuration, const launch_env& launch) {
-  const auto& asked = configuration.value(setting::job);
-  const std::string job = asked != "auto" ? asked : launch.job.empty() ? std::to_string(::getpid()) : launch.job;
-  return "muster." + std::to_string(::getuid()) + "." + job;
+  return "muster." + std::to_string(::getuid()) + "." + job_name(configuration, launch);
 }
 
 }  // namespace

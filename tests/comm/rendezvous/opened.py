@@ -38,7 +38,7 @@ with tempfile.TemporaryDirectory() as folder:
     run("in a folder", 4, 0, None, words=["--rendezvous", f"file:{folder}", "--by", "file"], variables={"MUSTER_JOB": "a/b c"})
     if left := list(pathlib.Path(folder).iterdir()):
         failures.append(f"in a folder: {left} is left")
-    run("in no folder", 2, 2, "cannot hold a store", words=["--rendezvous", f"file:{folder}/none"])
+    run("in no folder", 2, 2, "cannot hold a store", words=["--rendezvous", f"file:{folder}/none"], variables={"MUSTER_JOB": "a"})
     run("one host, as the launcher says", 3, 0, None, words=["--by", "file"],
         variables={"LOCAL_WORLD_SIZE": "3", "MUSTER_JOB": "test-opened-" + str(os.getpid()), "TMPDIR": folder})
     if left := list(pathlib.Path(folder).iterdir()):

@@ -17,7 +17,7 @@ struct launch_env {
   int size = 1;
   int local_rank = 0;
   int local_size = 0;  ///< ranks on this host; 0 where the launcher does not say
-  std::string job;     ///< what all processes of this start have in common and no other start has
+  std::string job;     ///< what all processes of this start have in common and no other start has; empty: nothing
   std::string why;     ///< the variables that told, for `muster-info` and errors: "OMPI_COMM_WORLD_RANK=0, ..."
 
   /// Whether all ranks are on this host, as far as the launcher says.

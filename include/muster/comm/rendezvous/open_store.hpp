@@ -14,7 +14,8 @@ namespace muster::inline v0 {
 /// Opens the store in which the ranks of this job meet, by `--rendezvous` or MUSTER_RENDEZVOUS:
 ///
 ///   file:/folder       in a folder of its own in there, named by the job (`--job`); see `file_store`
-///   tcp://host:port    over TCP. Rank 0 serves there if the host is its own and nobody serves yet; the others, and rank
+///   tcp://host:port    over TCP. Rank 0 serves there if the host is its own and nobody serves yet; the others, and
+///   rank
 ///                      0 if not, connect, and try again until the deadline while nobody does. Needs muster::tcp
 ///   embedded://host:port,host:port
 ///                      in the processes of the job, which find each other at that port of those hosts, one or several;
@@ -42,6 +43,10 @@ namespace muster::inline v0 {
 [[nodiscard]] std::string common_token(any_store& store, const settings& configuration, clock::time_point until);
 
 namespace detail {
+
+/// The name by which processes of one host or one store tell this job from others: `--job`, else what the launcher
+/// says. Throws configuration_error for ranks that were started by hand and share neither that nor a tcp:// address.
+[[nodiscard]] std::string job_name(const settings& configuration, const launch_env& launch);
 
 /// What muster::tcp adds to `open_store`.
 struct store_opener {

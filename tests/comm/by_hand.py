@@ -1,0 +1,51 @@
+#!/usr/bin/env python3
+"""Starts ranks by hand, as a shell does with RANK and WORLD_SIZE, and looks at how each of them ends.
+
+by_hand.py PROGRAM [--tcp]   --tcp: the program has muster::tcp
+"""
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from ports import free_port  # noqa: E402
+
+program, with_tcp = sys.argv[1], "--tcp" in sys.argv[2:]
+failures = []
+
+
+def run(what, status, says, *, words=(), variables=None, wrap=()):
+    """Two ranks of a host. Each ends with `status`; `says` is in what each of them prints, on one line."""
+    started = []
+    for rank in range(2):
+        environment = {name: value for name, value in os.environ.items()
+                       if not name.startswith(("MUSTER_", "OMPI_", "PMIX_", "PMI_", "SLURM_", "MASTER_"))}
+        environment |= {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2", **(variables or {})}
+        started.append(subprocess.Popen([*wrap, program, "nothing", "--timeout", "10", *words], env=environment,
+                                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+    for rank, one in enumerate(started):
+        said = one.communicate(timeout=60)[0]
+        if one.returncode != status or says not in said or said.count("\n") > 1:
+            failures.append(f"{what}: rank {rank} ended with {one.returncode} and said {said}")
+
+
+# As it is, a second job that is started from the same shell would have the same name.
+for transport in ("auto", "shm") + (("hierarchical", "tcp") if with_tcp else ()):
+    run(f"of no name over {transport}", 2, "set MUSTER_JOB=NAME", words=["--transport", transport])
+run("with half of a place", 2, "set MUSTER_JOB=NAME", variables={"MASTER_ADDR": "127.0.0.1"})
+name = f"by-hand-{os.getpid()}"
+with tempfile.TemporaryDirectory() as folder:
+    run("in a folder that may be another's too", 2, "set MUSTER_JOB=NAME", words=["--rendezvous", f"file:{folder}", "--transport", "tcp"])
+run("named", 0, "", variables={"MUSTER_JOB": name})
+run("named, each rank with a parent of its own", 0, "", variables={"MUSTER_JOB": name}, wrap=["timeout", "60"])
+if with_tcp:
+    for transport in ("auto", "hierarchical", "tcp"):
+        run(f"with a place, over {transport}", 0, "", wrap=["timeout", "60"],
+            words=["--transport", transport, "--rendezvous", f"tcp://127.0.0.1:{free_port()}"])
+        run(f"with MASTER_ADDR and MASTER_PORT, over {transport}", 0, "", words=["--transport", transport],
+            variables={"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}, wrap=["timeout", "60"])
+
+print("\n".join(failures) if failures else "every rank ended as it should")
+sys.exit(1 if failures else 0)
