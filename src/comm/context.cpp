@@ -1,6 +1,7 @@
 #include <muster/comm/context.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <optional>
 #include <thread>
@@ -31,6 +32,21 @@ constexpr seconds success_agreement{600.0};
 thread_local group* world_of_thread = nullptr;
 
 [[noreturn]] void refuse(const std::string& text) { throw configuration_error(text); }
+
+// The one context of this process, while it lives.
+class sole_context {
+ public:
+  sole_context() {
+    if (lives.exchange(true))
+      refuse("a second context beside one that lives (a process is one place); pass on the first");
+  }
+  sole_context(const sole_context&) = delete;
+  sole_context& operator=(const sole_context&) = delete;
+  ~sole_context() { lives = false; }
+
+ private:
+  static inline std::atomic<bool> lives = false;
+};
 
 // The profile is read where rank 0 is: its word is everyone's, and its file need not be on every host.
 group_settings settings_for_groups(const settings& configuration, int rank) {
@@ -74,6 +90,18 @@ struct outcome {
   bool first_hand = false;
 };
 
+// Collective, when this rank has done all: waits for the others, and finds those in a collective that never will be.
+void finish(group& world) {
+  try {
+    detail::call last;
+    last.kind = collective::finish;
+    last.how.timeout = success_agreement;
+    detail::run(world, std::move(last));
+  } catch (const timeout_error&) {
+    log(log_level::warning, "other ranks have not ended their run in 600 s; this one ends without them");
+  }
+}
+
 // Collective: the ranks tell each other how they ended and agree on who speaks and on the status.
 context::verdict settle_world(group& world, std::exception_ptr failure) {
   context::verdict mine{failure ? exit_status_of(failure) : 0, true, failure ? describe(failure) : ""};
@@ -81,14 +109,8 @@ context::verdict settle_world(group& world, std::exception_ptr failure) {
   auto& state = *world.state();
   if (!failure && !state.failed()) {
     try {
-      detail::call last;
-      last.kind = collective::finish;
-      last.how.timeout = success_agreement;
-      detail::run(world, std::move(last));
+      finish(world);
       mine.speaker = world.rank() == 0;
-      return mine;
-    } catch (const timeout_error&) {
-      log(log_level::warning, "other ranks have not ended their run in 600 s; this one ends without them");
       return mine;
     } catch (...) {
       failure = std::current_exception();
@@ -178,6 +200,7 @@ struct context::implementation {
         world_of_thread = &world;
         try {
           body(world);
+          if (!world.failed()) finish(world);
         } catch (...) {
           const bool first_hand = !world.failed() || !world.state()->follows();
           outcomes[static_cast<std::size_t>(rank)] = {std::current_exception(), first_hand};
@@ -198,6 +221,7 @@ struct context::implementation {
     if (thrown) std::rethrow_exception(thrown);
   }
 
+  sole_context sole;
   settings configuration;
   launch_env launch;
   bool elastic = false;

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <optional>
 
 #include <muster/comm/collectives/allreduce.hpp>
 #include <muster/comm/collectives/barrier.hpp>
@@ -88,6 +89,31 @@ TEST_CASE("a body that throws at one rank ends the run at all, with its own reas
   }),
                     "x.txt:1: empty (no records) give another");
   context.run([](muster::group& world) { muster::barrier(world); });  // and the next run is a new one
+}
+
+TEST_CASE("a rank that is a thread and returns early is a mismatch at the others, at once") {
+  test::command_line line({"app", "--ranks", "3", "--timeout", "100"});
+  muster::context context(line.argc, line.argv());
+  CHECK_THROWS_AS(context.run([](muster::group& world) {
+    if (world.rank() == 1) return;
+    muster::barrier(world);
+  }),
+                  muster::mismatch_error);
+}
+
+TEST_CASE("a second context beside one that lives is refused") {
+  test::command_line line({"app"});
+  std::optional<muster::context> first(std::in_place, line.argc, line.argv());
+  CHECK_THROWS_WITH(muster::context(line.argc, line.argv()), contains("a second context") && contains("pass"));
+  first.reset();
+  CHECK_THROWS_AS(
+      [&] {
+        test::command_line bad({"app", "--ranks", "0"});
+        muster::context refused(bad.argc, bad.argv());
+      }(),
+      muster::configuration_error);
+  muster::context next(line.argc, line.argv());  // after one that ended, and one that could not be made
+  CHECK(next.world().size() == 1);
 }
 
 TEST_CASE("settings that contradict each other are refused") {

@@ -20,7 +20,8 @@ namespace detail {
 class segment;
 }
 
-/// Finds out who this process is, connects it to the others, and owns what that takes. One a process at a time.
+/// Finds out who this process is, connects it to the others, and owns what that takes. One a process at a time:
+/// a second is a configuration_error.
 ///
 /// Which transport: `--transport` or MUSTER_TRANSPORT if given; else shm where the launcher says that all ranks are on
 /// one host, mpi under a launcher that speaks it if muster::mpi is linked, tcp under any other; local (threads) for
@@ -55,8 +56,9 @@ class context {
   [[nodiscard]] bool elastic() const noexcept;
 
   /// Runs `body` as every rank of this process: once, or on N threads with `--ranks N`, and returns when all are done.
-  /// A body that throws gives up for its rank: the others that wait for it are woken, and when all have ended the
-  /// exception of the lowest rank that had a reason of its own is thrown here.
+  /// A thread that is done while others wait for it in a collective is a mismatch_error at them. A body that throws
+  /// gives up for its rank: the others that wait for it are woken, and when all have ended the exception of the lowest
+  /// rank that had a reason of its own is thrown here.
   void run(const std::function<void(group& world)>& body);
 
   /// `n` zeroed elements of T, 64-byte aligned, in memory that the ranks of this host reach without a copy where the
