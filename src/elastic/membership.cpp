@@ -93,14 +93,16 @@ void membership::learn(clock::time_point now, std::uint64_t version, const gener
   }
   version_ = version;
   const bool was_member = is_member();
+  const bool begun_anew = record.generation < record_.generation;  // by others, to whom this job was over
   if (record.generation > record_.generation && record.rank_of(self_.id)) {
     enter(now, record);
-  } else if (record.generation > record_.generation && was_member) {
+  } else if (begun_anew || (was_member && !record.rank_of(self_.id))) {
     adopt(record);
     if (const auto slow = slow_.find(self_.id); leaving_ && policy_.slow_ones_leave && slow != slow_.end())
       return finish(ending::too_slow, "it left the job (" + slow->second + ")");
     if (leaving_) return finish(ending::left, "it left as it was asked to");
-    return finish(ending::fenced, "the others went on without it (" + record.why + ")");
+    return finish(ending::fenced, begun_anew ? "the job was begun anew without it"
+                                             : "the others went on without it (" + record.why + ")");
   } else {
     adopt(record);
   }

@@ -11,6 +11,8 @@ usage: faults.py WHAT --program PATH --rounds N [--hosts one|each|two] [--seed S
   freeze     SIGSTOP of all ranks for 1 to --longest seconds, as when a virtual machine is suspended: nothing happens
   stop       SIGSTOP of a rank for good: the others end well without it; let go it finds itself fenced, and of the same
              host it has been killed
+  split      one of four ranks is stopped, the others are killed and started again, and after 12 s it goes on: there is at
+             most one training, and those that have no part in it end with a status of their own
   leave      SIGTERM of a rank: it ends with 143, the others well
   slow       a rank takes ten times as long as the others: it is told of, and leaves with 15; the others end well
   store      the store ends and comes back, and a rank is killed meanwhile: the others end well (with --store etcd)
@@ -40,7 +42,7 @@ from ports import free_port  # noqa: E402
 from ranks import Failure, Process  # noqa: E402
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("what", choices=["kill", "first", "join", "replace", "pause", "freeze", "stop", "leave", "slow", "store", "churn", "few", "save", "disk", "storm"])
+parser.add_argument("what", choices=["kill", "first", "join", "replace", "pause", "freeze", "stop", "split", "leave", "slow", "store", "churn", "few", "save", "disk", "storm"])
 parser.add_argument("--program", required=True)
 parser.add_argument("--rounds", type=int, default=10)
 parser.add_argument("--first", type=int, default=0)
@@ -234,6 +236,40 @@ def act_stop(job):
         raise Failure(f"the rank that was stopped ends with {status}: {victim.lines[-2:]} {victim.errors}")
 
 
+def act_split(job):
+    """What is left of the generation is a rank that is stopped; what is started anew knows of it by the store alone."""
+    job.await_start()
+    job.nap(0.2)
+    stopped = job.draw.choice(job.crew)
+    os.kill(stopped.pid, signal.SIGSTOP)
+    time.sleep(0.05)
+    killed = [rank for rank in job.crew if rank is not stopped]
+    for rank in killed:
+        os.kill(rank.pid, signal.SIGKILL)
+    # At once, or when whatever the ranks hold at the store has ended.
+    late = job.draw.choice([0, 11])
+    time.sleep(late)
+    for rank in killed:
+        job.start(rank.rank)
+    time.sleep(12 - late)
+    os.kill(stopped.pid, signal.SIGCONT)
+    done = []
+    for rank in job.crew:
+        status = rank.end()
+        if rank in killed:
+            continue
+        # 0: it was in the training; 10, 12, 13: it cannot know, or knows that it is not; killed by one of its host.
+        if status not in (0, 10, 12, 13) and not (rank is stopped and status == -signal.SIGKILL):
+            raise Failure(f"rank {rank.rank} (process {rank.pid}) ends with {status}: {rank.lines[-3:]} {rank.errors}")
+        if any(line.startswith("wrong") for line in rank.lines):
+            raise Failure(f"rank {rank.rank}: {rank.lines[-3:]}")
+        if status == 0:
+            done.append([line.split(" ")[1:4] for line in rank.lines if line.startswith("rebuilt")][-1])
+    groups = {(generation, size) for generation, _, size in done}
+    if len(groups) > 1 or len({place for _, place, _ in done}) < len(done):
+        raise Failure(f"several trainings came to their end: of generation, rank and size {done}")
+
+
 def act_leave(job):
     job.await_start()
     job.nap(0.2)
@@ -370,8 +406,9 @@ for number in range(options.first, options.first + options.rounds):
              "save": ["--checkpoint", "FOLDER/checkpoints", "--values", "2000000", "--patience", "10"],
              "disk": ["--checkpoint", "FOLDER/checkpoints", "--ballast", "150", "--disk", "40", "--timeout", "2", "--epochs", "2"],
              "churn": ["--epochs", "100000", "--work", "2"],
+             "split": ["--epochs", "40", "--patience", "20"],
              "slow": ["--slow-ranks", "remove", "--slow-steps", "5"]}.get(options.what, ["--patience", "10"])
-    job = Job(draw, number, 3, flags)
+    job = Job(draw, number, 4 if options.what == "split" else 3, flags)
     try:
         globals()["act_" + options.what](job)
     except Failure as failure:

@@ -214,6 +214,28 @@ TEST_CASE("the first member halts the others after a step that the furthest has 
   CHECK(halt == 10);
 }
 
+TEST_CASE("who finds that its job was begun anew, as by those to whom the store was empty, is fenced") {
+  const muster::clock::time_point start{};
+  muster::elastic::generation_record record;
+  record.generation = 2;
+  record.members.push_back({1, 1, 1, 0, "", ""});
+  muster::elastic::membership one(record.members[0], {}, start);
+  one.learn(start, 7, record);
+  (void)one.take();
+  muster::elastic::generation_record other;
+  other.waiting.push_back({2, 1, 2, 0, "", ""});
+  SECTION("before these have a group") { one.learn(start, 8, other); }
+  SECTION("when these have come as far") {
+    other.members = std::exchange(other.waiting, {});
+    other.generation = 2;
+    one.learn(start, 9, other);
+  }
+  CHECK(one.has_ended());
+  const auto left = one.take();
+  REQUIRE(left.size() == 1);
+  CHECK(std::get<muster::elastic::act::end>(left[0]).why == muster::elastic::ending::fenced);
+}
+
 // It waited for the rest of its two seconds, and so did the others for it.
 TEST_CASE("who is at its end goes when all are, or when another waits for a group without it") {
   const muster::elastic::membership_policy policy;
