@@ -17,6 +17,9 @@ install(DIRECTORY include/muster DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_M
 
 if(TARGET muster_info)
   set(programs muster_info muster_launch)
+  if(TARGET muster_store)
+    list(APPEND programs muster_store)
+  endif()
   if(TARGET muster_data)
     list(APPEND programs muster_data)
   endif()

@@ -31,6 +31,11 @@ class store_calls {
   [[nodiscard]] static store_lease lease(const std::shared_ptr<store_calls>& store, seconds ttl,
                                          clock::time_point until);
   [[nodiscard]] const std::string& where() const noexcept { return where_; }
+  /// Whether no call is answered any more.
+  [[nodiscard]] bool has_ended() const {
+    const std::lock_guard held(mutex_);
+    return is_lost();
+  }
 
  protected:
   /// An answer with a text of its own.

@@ -18,6 +18,8 @@ inline constexpr std::uint32_t store_server_name = 0x65726f74;
 /// that does it so many times in a row is of another job.
 inline constexpr int closings_of_a_stranger = 3;
 inline constexpr std::uint32_t store_client_name = 1;
+/// Under this key a server has a text that no other one has, unless it goes on with its table.
+inline constexpr std::string_view store_identity_key = "store/identity";
 /// The secret of a store with this token.
 [[nodiscard]] job_secret store_secret(std::string_view token);
 

@@ -11,6 +11,22 @@ constexpr std::uint64_t longest_lease = 3600'000'000;
 
 }  // namespace
 
+void store_table::restore(std::string_view key, std::uint64_t version, std::optional<std::string_view> value) {
+  if (const auto found = items_.find(key); found != items_.end()) remove(found);
+  if (value) {
+    bytes_ += key.size() + value->size();
+    items_.emplace(key, item{std::string(*value), version, 0});
+  }
+  version_ = std::max(version_, version);
+}
+
+void store_table::for_each_kept(const change& keep) const {
+  for (const auto& [key, its] : items_) {
+    if (its.lease == 0) keep(key, its.version, its.value);
+  }
+  keep("", version_, std::nullopt);  // no key, so that no version is used twice
+}
+
 bool store_table::handle(client from, const store_request& asked, clock::time_point now) {
   switch (asked.what) {
     case store_call::get: {
@@ -60,6 +76,7 @@ void store_table::swap(client from, const store_request& asked) {
                         .value = there ? std::string_view(found->second.value) : std::string_view()});
   }
   if (!asked.value) {
+    if (there && keep_) keep_(asked.key, version_, std::nullopt);
     if (there) remove(found);
     return tell_(from, {.id = asked.id});
   }
@@ -72,6 +89,7 @@ void store_table::swap(client from, const store_request& asked) {
   detach(key, changed);
   changed = {std::string(*asked.value), ++version_, asked.lease};
   if (lease != leases_.end()) lease->second.keys.insert(key);
+  if (keep_) keep_(key, version_, asked.lease == 0 ? asked.value : std::nullopt);
   tell_(from, {.id = asked.id, .number = changed.version});
   wake(key, changed.version, changed.value);
 }

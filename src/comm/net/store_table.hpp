@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -23,11 +24,21 @@ class store_table {
   using client = std::uint64_t;
   /// Gets each answer, during `handle`, `leave` or `expire`; its text is valid during the call.
   using answer = std::function<void(client to, const store_reply& said)>;
+  /// Gets each change before anybody is told of it: what is under the key for as long as the table lives, with the
+  /// version of the last write. That is nothing for a value that hangs on a lease.
+  using change =
+      std::function<void(std::string_view key, std::uint64_t version, std::optional<std::string_view> value)>;
 
   static constexpr std::size_t most_bytes = std::size_t{256} << 20;  // keys and values, of all
   static constexpr std::size_t most_of_a_client = 4096;              // watches, and leases
 
-  explicit store_table(answer tell) : tell_(std::move(tell)) {}
+  explicit store_table(answer tell, change keep = {}) : tell_(std::move(tell)), keep_(std::move(keep)) {}
+
+  /// A change that an earlier table kept, in the order in which it did.
+  void restore(std::string_view key, std::uint64_t version, std::optional<std::string_view> value);
+  /// The changes that make a table of what is there, without what hangs on leases; the last one is of no key.
+  void for_each_kept(const change& keep) const;
+  [[nodiscard]] bool has(std::string_view key) const { return items_.contains(key); }
 
   /// Does what is asked; false when no client of muster asks that.
   [[nodiscard]] bool handle(client from, const store_request& asked, clock::time_point now);
@@ -88,6 +99,7 @@ class store_table {
   void forget_watch(client who, std::uint64_t id);
 
   answer tell_;
+  change keep_;
   std::map<std::string, item, std::less<>> items_;
   std::map<std::uint64_t, held> leases_;
   std::map<std::string, std::vector<waiting>, std::less<>> watches_;

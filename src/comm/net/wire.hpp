@@ -42,8 +42,8 @@ class wire_reader {
     fail();
     return 0;
   }
-  [[nodiscard]] std::string_view text() noexcept {
-    const auto length = number();
+  [[nodiscard]] std::string_view text() noexcept { return bytes(number()); }
+  [[nodiscard]] std::string_view bytes(std::uint64_t length) noexcept {
     if (length > rest_.size()) {
       fail();
       return {};

@@ -1,6 +1,7 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <mutex>
 #include <thread>
 
 #include <muster/comm/tcp/store.hpp>
@@ -100,28 +101,66 @@ bool serves_here(std::string_view where) {
 
 }  // namespace
 
+// What all threads of a process call over; made anew where that is wanted.
+struct tcp_store::connection {
+  connection(std::string_view to, std::string_view by, clock::time_point until, when_lost after)
+      : where(to), token(by), then(after), calls(connect(where, token, until)) {
+    identity = calls->get(detail::store_identity_key, until).value;
+  }
+
+  std::shared_ptr<detail::store_calls> get(clock::time_point until) {
+    const std::unique_lock held(mutex, until);
+    if (!held) throw_late();
+    if (then == when_lost::fail || !calls->has_ended()) return calls;
+    if (!is_another) {
+      auto made = connect(where, token, until);
+      is_another = made->get(detail::store_identity_key, until).value != identity;
+      if (!is_another) return calls = std::move(made);
+    }
+    throw store_left_behind("the store " + calls->where() +
+                            " was begun anew without what it had (its server was started again, and kept no file); "
+                            "begin the job anew, and keep the store: muster-store --data FOLDER");
+  }
+  [[noreturn]] void throw_late() const {
+    throw timeout_error("opening the store", {},
+                        "the store " + calls->where() +
+                            " is away (another call waits for it too); see what became of "
+                            "its server");
+  }
+
+  std::string where;
+  std::string token;
+  when_lost then;
+  std::string identity;
+  std::timed_mutex mutex;
+  std::shared_ptr<detail::store_calls> calls;
+  bool is_another = false;  // who serves there now
+};
+
 tcp_store::tcp_store(std::string_view where, std::string_view token, clock::time_point until,
-                     std::unique_ptr<store_server> own)
-    : own_(std::move(own)), served_here_(serves_here(where)), self_(connect(where, token, until)) {}
+                     std::unique_ptr<store_server> own, when_lost then)
+    : own_(std::move(own)),
+      served_here_(serves_here(where)),
+      self_(std::make_unique<connection>(where, token, until, then)) {}
 tcp_store::tcp_store(tcp_store&&) noexcept = default;
 tcp_store::~tcp_store() = default;
 
-std::string tcp_store::where() const { return self_->where(); }
+std::string tcp_store::where() const { return "tcp://" + self_->where; }
 
-store_entry tcp_store::get(std::string_view key, clock::time_point until) { return self_->get(key, until); }
+store_entry tcp_store::get(std::string_view key, clock::time_point until) { return self_->get(until)->get(key, until); }
 
 store_swap tcp_store::compare_and_swap(std::string_view key, std::uint64_t expected,
                                        std::optional<std::string_view> value, clock::time_point until,
                                        std::uint64_t lease) {
-  return self_->compare_and_swap(key, expected, value, until, lease);
+  return self_->get(until)->compare_and_swap(key, expected, value, until, lease);
 }
 
 std::optional<store_entry> tcp_store::watch(std::string_view key, std::uint64_t known, clock::time_point until) {
-  return self_->watch(key, known, until);
+  return self_->get(until)->watch(key, known, until);
 }
 
 store_lease tcp_store::lease(seconds ttl, clock::time_point until) {
-  return detail::store_calls::lease(self_, ttl, until);
+  return detail::store_calls::lease(self_->get(until), ttl, until);
 }
 
 }  // namespace muster::inline v0

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <thread>
 
@@ -13,6 +14,7 @@
 #include <muster/core/log.hpp>
 
 #include "../net/store_guest.hpp"
+#include "../net/store_journal.hpp"
 
 namespace muster::inline v0 {
 namespace {
@@ -70,18 +72,30 @@ struct store_server::implementation {
   using guest = detail::store_guest;
   using guests_by_number = std::map<detail::store_table::client, guest>;
 
-  implementation(std::string_view where, std::string_view token)
+  implementation(std::string_view where, std::string_view token, const std::string& folder)
       : door(listen_at(where)),
         address(door.local()),
         secret(detail::store_secret(token)),
         epoll(::epoll_create1(EPOLL_CLOEXEC)),
         bell(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
-        table([this](detail::store_table::client to, const detail::store_reply& said) {
-          const auto found = guests.find(to);
-          if (found == guests.end()) return;
-          found->second.tell(said);
-          told.insert(to);
-        }) {
+        table(
+            [this](detail::store_table::client to, const detail::store_reply& said) {
+              const auto found = guests.find(to);
+              if (found == guests.end()) return;
+              found->second.tell(said);
+              told.insert(to);
+            },
+            [this](std::string_view key, std::uint64_t version, std::optional<std::string_view> value) {
+              if (journal) journal->record(key, version, value);
+            }) {
+    if (!folder.empty()) journal.emplace(folder, table);
+    if (!table.has(detail::store_identity_key)) {
+      std::uint64_t drawn = 0;
+      detail::fill_random(std::as_writable_bytes(std::span(&drawn, 1)));
+      const auto text = std::to_string(drawn);
+      table.restore(detail::store_identity_key, 1, text);
+      if (journal) journal->record(detail::store_identity_key, 1, text);
+    }
     if (!epoll || !bell || !watch(EPOLL_CTL_ADD, door.file(), EPOLLIN, door_number) ||
         !watch(EPOLL_CTL_ADD, bell.get(), EPOLLIN, bell_number)) {
       throw error(error_kind::other, "a store cannot be served (epoll: " + std::string(std::strerror(errno)) +
@@ -133,6 +147,7 @@ struct store_server::implementation {
     }
     door = {};
     guests.clear();
+    ended = true;
   }
 
   void welcome(clock::time_point now) {
@@ -217,7 +232,7 @@ struct store_server::implementation {
 
   void drop(detail::store_table::client number) {
     const auto found = guests.find(number);
-    if (found->second.is_stranger()) ++strangers_met;
+    ++(found->second.is_stranger() ? strangers_met : left);
     if (found->second.has_offended()) ++offenders;
     strangers.erase(number);
     owing.erase(number);
@@ -234,6 +249,7 @@ struct store_server::implementation {
   detail::job_secret secret;
   detail::descriptor epoll;
   detail::descriptor bell;
+  std::optional<detail::store_journal> journal;
   detail::store_table table;
   guests_by_number guests;
   std::set<detail::store_table::client> strangers;  // in the order in which they came
@@ -245,16 +261,20 @@ struct store_server::implementation {
   std::atomic<std::uint64_t> served = 0;
   std::atomic<std::uint64_t> strangers_met = 0;
   std::atomic<std::uint64_t> offenders = 0;
+  std::atomic<std::uint64_t> left = 0;
+  std::atomic<bool> ended = false;
   std::thread thread;
 };
 
-store_server::store_server(std::string_view address, std::string_view token)
-    : self_(std::make_unique<implementation>(address, token)) {}
+store_server::store_server(std::string_view address, std::string_view token, const std::string& folder)
+    : self_(std::make_unique<implementation>(address, token, folder)) {}
 store_server::~store_server() = default;
 std::string store_server::address() const { return self_->address.to_string(); }
 std::uint16_t store_server::port() const noexcept { return self_->address.port(); }
 store_server::counts store_server::met() const noexcept {
-  return {self_->served, self_->strangers_met, self_->offenders};
+  const std::uint64_t left = self_->left;  // first: whoever has left had been served
+  return {self_->served, self_->strangers_met, self_->offenders, self_->served - left};
 }
+bool store_server::has_ended() const noexcept { return self_->ended; }
 
 }  // namespace muster::inline v0

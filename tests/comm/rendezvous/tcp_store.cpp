@@ -5,7 +5,10 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <future>
+#include <map>
 #include <optional>
 #include <string>
 #include <thread>
@@ -117,6 +120,71 @@ TEST_CASE("all calls fail as soon as the server ends, those under way too, and l
   CHECK_THROWS_AS(store.watch("key", 0, soon()), muster::peer_failure);
   CHECK_THROWS_AS(store.lease(seconds(1), soon()), muster::peer_failure);
   CHECK_FALSE(lease.held());
+}
+
+TEST_CASE("a server that is started again with its folder goes on where the last one was", "[kept]") {
+  std::string name = (std::filesystem::temp_directory_path() / "muster-kept-XXXXXX").string();
+  const std::filesystem::path folder = mkdtemp(name.data());
+  std::optional<store_server> server(std::in_place, "127.0.0.1:0", "t", folder / "data");
+  const auto where = server->address();
+  tcp_store lasting(where, "t", soon(), nullptr, muster::when_lost::connect_again);
+  auto draw = muster::random_stream(20261124, 1);
+  std::map<std::string, muster::store_entry> wanted;
+  std::uint64_t last = 0;
+  for (int round = 0; round < 6; ++round) {
+    tcp_store other(where, "t", soon());
+    const auto lease = other.lease(seconds(60), soon());
+    for (int i = 0; i < 40; ++i) {
+      const std::string key = "key " + std::to_string(draw.below(10));
+      const auto there = lasting.get(key, soon());
+      CHECK(there == wanted[key]);
+      const std::string value(draw.below(3000), static_cast<char>('a' + draw.below(26)));
+      if (draw.below(4) == 0) {
+        CHECK(lasting.compare_and_swap(key, there.version, std::nullopt, soon()).swapped);
+        wanted[key] = {};
+        continue;
+      }
+      const auto swapped = lasting.compare_and_swap(key, there.version, value, soon());
+      REQUIRE(swapped.swapped);
+      CHECK(swapped.now.version > last);
+      last = swapped.now.version;
+      wanted[key] = {last, value};
+    }
+    const auto held = other.compare_and_swap("held", 0, "of a lease", soon(), lease.id());
+    REQUIRE(held.swapped);
+    last = held.now.version;
+    CHECK_THROWS_WITH(store_server("127.0.0.1:0", "t", folder / "data"), contains("another process has it open"));
+    server.reset();
+    // A record that was not written to its end.
+    if (round % 2 == 1) std::ofstream(folder / "data" / "store", std::ios::app) << "half a record";
+    server.emplace(where, "t", folder / "data");
+    CHECK_THROWS_AS(other.get("held", soon()), muster::peer_failure);
+    while (true) {  // what is under way when the connection is seen to end fails once
+      try {
+        CHECK_FALSE(lasting.get("held", soon()));
+        break;
+      } catch (const muster::peer_failure&) {
+      }
+    }
+  }
+  for (const auto& [key, value] : wanted) CHECK(lasting.get(key, soon()) == value);
+  server.reset();
+  std::ofstream(folder / "data" / "store") << "of something else";
+  CHECK_THROWS_WITH(store_server("127.0.0.1:0", "t", folder / "data"), contains("cannot be kept in"));
+  std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("who connects again finds that the server has nothing of what it had", "[kept]") {
+  std::optional<store_server> server(std::in_place, "127.0.0.1:0", "t");
+  const auto where = server->address();
+  tcp_store store(where, "t", soon(), nullptr, muster::when_lost::connect_again);
+  REQUIRE(store.compare_and_swap("key", 0, "value", soon()).swapped);
+  server.reset();
+  CHECK_THROWS_AS(store.get("key", shortly()), muster::error);
+  CHECK_THROWS_AS(store.get("key", shortly()), muster::timeout_error);
+  server.emplace(where, "t");
+  CHECK_THROWS_AS(store.get("key", soon()), muster::store_left_behind);
+  CHECK_THROWS_AS(store.compare_and_swap("key", 0, "x", soon()), muster::store_left_behind);
 }
 
 TEST_CASE("a store opens as soon as somebody serves, and not at all where nobody does") {

@@ -9,17 +9,15 @@
 #include <muster/comm/rendezvous/store.hpp>
 
 namespace muster::inline v0 {
-namespace detail {
-class store_calls;
-}
-
 /// A store cannot be served at an address because somebody listens there already.
 class store_address_taken : public configuration_error {
  public:
   using configuration_error::configuration_error;
 };
 
-/// Serves a store from a thread of its own, until it is destroyed. What is in it is in memory alone, at most 256 MiB.
+/// Serves a store from a thread of its own, until it is destroyed. What is in it is in memory, at most 256 MiB, and
+/// where a folder is given there too: one that serves from the same folder later goes on where this one was, also after
+/// a SIGKILL, without what hung on leases. Each write is then flushed to the disk before it is answered.
 ///
 /// Who connects proves by challenge and response that it knows the token, and is shown that the server does; a stranger
 /// that does not, that is silent for 5 s or talks garbage is dropped and counted, and so is a client that does not take
@@ -27,8 +25,9 @@ class store_address_taken : public configuration_error {
 class store_server {
  public:
   /// Listens at "10.0.0.1:29500", "[::1]:0" or ":29500" (all addresses); port 0 takes a free one. Throws
-  /// configuration_error when the address cannot be had, store_address_taken when another has it.
-  store_server(std::string_view address, std::string_view token);
+  /// configuration_error when the address cannot be had, store_address_taken when another has it, and
+  /// configuration_error when the folder (made where there is none) cannot be used, or another process has it open.
+  store_server(std::string_view address, std::string_view token, const std::string& folder = "");
   store_server(const store_server&) = delete;
   store_server& operator=(const store_server&) = delete;
   /// Whoever is connected gets peer_failure.
@@ -45,27 +44,36 @@ class store_server {
     std::uint64_t served = 0;     ///< proved that they know the token
     std::uint64_t strangers = 0;  ///< dropped before that
     std::uint64_t offenders = 0;  ///< dropped after that, for garbage or for not taking their answers
+    std::uint64_t present = 0;    ///< of those served, connected now
   };
   /// Thread safe.
   [[nodiscard]] counts met() const noexcept;
+  /// Whether it serves nobody any more: there was no memory, or no room on the disk. The log has the reason. Thread
+  /// safe.
+  [[nodiscard]] bool has_ended() const noexcept;
 
  private:
   struct implementation;
   std::unique_ptr<implementation> self_;
 };
 
+/// What a client does when its connection to the server breaks; see `tcp_store`.
+enum class when_lost { fail, connect_again };
+
 /// Models `store` as a client of a store_server: one connection, on which the calls of all threads travel at the same
 /// time, and a thread that reads the answers and keeps leases alive.
 ///
-/// The connection is not made anew: when it breaks, or the server ends or is silent for 20 s, all calls, those under
-/// way too, throw peer_failure.
+/// When the connection breaks, or the server ends or is silent for 20 s, the calls that are under way throw
+/// peer_failure and its leases are over. So do all later calls (`when_lost::fail`); or the next one connects again,
+/// until its deadline, then it throws timeout_error (`when_lost::connect_again`). If the server then found is not the
+/// one that was lost, nor goes on with its table, every call throws store_left_behind.
 class tcp_store {
  public:
   /// Connects to "host:port", or to the first of several ("10.0.0.1:29500,[2001:db8::1]:29500") that answers; as long
   /// as none does tries again until the deadline, then throws timeout_error. Throws configuration_error when the host
   /// is unknown, or when whoever listens there does not know the token. `own` is a server that is to live as long.
   tcp_store(std::string_view where, std::string_view token, clock::time_point until,
-            std::unique_ptr<store_server> own = nullptr);
+            std::unique_ptr<store_server> own = nullptr, when_lost then = when_lost::fail);
   tcp_store(tcp_store&&) noexcept;
   tcp_store& operator=(tcp_store&&) = delete;
   /// Ends the leases of this object and closes the connection.
@@ -81,9 +89,11 @@ class tcp_store {
   [[nodiscard]] bool is_served_here() const noexcept { return served_here_; }
 
  private:
+  struct connection;
+
   std::unique_ptr<store_server> own_;  // before the client: it ends after it
   bool served_here_;
-  std::shared_ptr<detail::store_calls> self_;
+  std::unique_ptr<connection> self_;
 };
 
 static_assert(store<tcp_store>);

@@ -1,0 +1,91 @@
+// muster-store: serves the store of a job, or of several that name different ones, from a process of its own.
+#include <signal.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <muster/comm/tcp/store.hpp>
+#include <muster/core/env.hpp>
+#include <muster/core/error.hpp>
+
+namespace {
+
+constexpr const char* usage =
+    "usage: muster-store --listen ADDRESS [--data FOLDER] [--unused SECONDS]\n"
+    "  --listen ADDRESS  a number and a port: 10.0.0.1:29500, :29500 (all addresses), 127.0.0.1:0 (a free port)\n"
+    "  --data FOLDER     keeps what it has there: killed and started again, it goes on where it was\n"
+    "  --unused SECONDS  ends when nobody has been connected for so long; 0, the default: never\n"
+    "\n"
+    "Ranks find it by --rendezvous tcp://HOST:PORT. MUSTER_TOKEN, where it is set, is the same for it and for them.\n"
+    "It says where it listens, and ends with 0 after SIGTERM or SIGINT.\n";
+
+struct plan {
+  std::string listen;
+  std::string data;
+  double unused = 0;
+};
+
+[[noreturn]] void refuse(const std::string& text) {
+  throw muster::configuration_error(text + "; see muster-store --help");
+}
+
+plan read_plan(int argc, char** argv) {
+  plan read;
+  for (int i = 1; i < argc; i += 2) {
+    const std::string flag(argv[i]);
+    const bool known = flag == "--listen" || flag == "--data" || flag == "--unused";
+    if (!known) refuse("muster-store does not know '" + flag + "' (it has three flags)");
+    if (i + 1 == argc) refuse(flag + " needs a value (it is the last word)");
+    const std::string value(argv[i + 1]);
+    if (flag == "--listen") read.listen = value;
+    if (flag == "--data") read.data = value;
+    if (flag != "--unused") continue;
+    char* end = nullptr;
+    read.unused = std::strtod(value.c_str(), &end);
+    if (value.empty() || *end != '\0' || !(read.unused >= 0 && read.unused <= 1e6))
+      refuse("--unused cannot be '" + value + "' (it is seconds, from 0 to a million)");
+  }
+  if (read.listen.empty()) refuse("muster-store needs --listen (an address for the ranks to connect to)");
+  return read;
+}
+
+int serve(const plan& what, const std::string& token, const sigset_t& ends) {
+  const muster::store_server server(what.listen, token, what.data);
+  std::printf("muster-store listens at %s\n", server.address().c_str());
+  std::fflush(stdout);
+  auto used = std::chrono::steady_clock::now();
+  for (;;) {
+    const timespec turn{0, 200'000'000};
+    if (::sigtimedwait(&ends, nullptr, &turn) > 0) return 0;
+    if (server.has_ended()) return 1;  // the log has said why
+    const auto now = std::chrono::steady_clock::now();
+    if (server.met().present > 0) used = now;
+    if (what.unused > 0 && now - used > std::chrono::duration<double>(what.unused)) return 0;
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    if (argc > 1 && (std::strcmp(argv[1], "--help") == 0 || std::strcmp(argv[1], "-h") == 0)) {
+      std::fputs(usage, stdout);
+      return 0;
+    }
+    sigset_t ends;  // blocked before any thread is there
+    ::sigemptyset(&ends);
+    for (const int one : {SIGTERM, SIGINT}) ::sigaddset(&ends, one);
+    ::sigprocmask(SIG_BLOCK, &ends, nullptr);
+    const muster::settings configuration(argc, argv);
+    const auto& token = configuration.value(muster::setting::token);
+    return serve(read_plan(argc, argv), token == "auto" ? "" : token, ends);
+  } catch (const std::exception& failed) {
+    std::fprintf(stderr, "muster-store: error: %s\n", failed.what());
+    return muster::exit_status_of(std::current_exception());
+  }
+}
