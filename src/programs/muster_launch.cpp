@@ -10,16 +10,15 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <map>
-#include <memory>
 #include <optional>
+#include <random>
 #include <string>
 #include <string_view>
 #include <thread>
 #include <vector>
 
-#include <muster/core/atomic_file.hpp>
+#include <muster/comm/tcp/store.hpp>
 #include <muster/core/env.hpp>
 #include <muster/core/error.hpp>
 
@@ -50,8 +49,8 @@ std::string usage() {
          "  --quiet         says nothing of ranks that die or are started again\n"
          "\n"
          "Sets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MUSTER_ELASTIC, MUSTER_JOB, MUSTER_MIN_RANKS,\n"
-         "MUSTER_MAX_RANKS and, unless it is set, MUSTER_RENDEZVOUS for each. SIGUSR2 starts one rank more; SIGTERM\n"
-         "and SIGINT go to all ranks.\n"
+         "MUSTER_MAX_RANKS for each, and serves the store of the job unless MUSTER_RENDEZVOUS is set. SIGUSR2 starts\n"
+         "one rank more; SIGTERM and SIGINT go to all ranks.\n"
          "Ends with 0 when the job came to its end: a rank ended with 0 and none is left; else with the status of the\n"
          "last rank that ended, 128 + the signal where that was one.\n";
 }
@@ -113,28 +112,13 @@ plan read_plan(int argc, char** argv) {
   return read;
 }
 
-// A folder for the store. The ranks have it open; when none of them lives any more the next begin a job of their own.
-class meeting_place {
- public:
-  meeting_place() {
-    std::string name = muster::temporary_folder() + "/muster-launch-XXXXXX";
-    if (::mkdtemp(name.data()) == nullptr)
-      refuse("no folder can be made in " + name + " (" + std::strerror(errno) +
-             "); set TMPDIR to one that can be written");
-    folder_ = name;
-  }
-  meeting_place(const meeting_place&) = delete;
-  meeting_place& operator=(const meeting_place&) = delete;
-  ~meeting_place() {
-    std::error_code ignored;
-    std::filesystem::remove_all(folder_, ignored);
-  }
-  [[nodiscard]] std::string where() const { return "file:" + folder_; }
-  [[nodiscard]] std::string job() const { return std::filesystem::path(folder_).filename().string(); }
-
- private:
-  std::string folder_;
-};
+// Nobody else on this host is to know it.
+std::string draw_token() {
+  std::random_device draw;
+  std::string text;
+  for (int i = 0; i < 8; ++i) text += std::to_string(draw());
+  return text;
+}
 
 class launcher {
  public:
@@ -144,6 +128,7 @@ class launcher {
     for (const int one : {SIGCHLD, SIGTERM, SIGINT, SIGUSR2, SIGHUP}) ::sigaddset(&ours, one);
     ::sigprocmask(SIG_BLOCK, &ours, &before_);
     waited_ = ours;
+    serve();  // on a thread that takes no signals
   }
 
   int run() {
@@ -171,8 +156,41 @@ class launcher {
   }
 
  private:
+  // The store of the job, and what its ranks have of it in their environment.
+  void serve() {
+    std::string token = muster::environment("MUSTER_TOKEN").value_or("");
+    if (token.empty()) token = draw_token();
+    common_ = {{"MUSTER_ELASTIC", "on"},
+               {"WORLD_SIZE", std::to_string(plan_.ranks)},
+               {"LOCAL_WORLD_SIZE", std::to_string(plan_.ranks)},
+               {"MUSTER_MIN_RANKS", std::to_string(plan_.min)},
+               {"MUSTER_MAX_RANKS", std::to_string(plan_.max)}};
+    if (!muster::environment("MUSTER_JOB")) common_["MUSTER_JOB"] = "muster-launch-" + std::to_string(::getpid());
+    if (muster::environment("MUSTER_RENDEZVOUS")) return;
+    store_.emplace("127.0.0.1:0", token);
+    common_["MUSTER_RENDEZVOUS"] = "tcp://" + store_->address();
+    common_["MUSTER_TOKEN"] = token;
+  }
+
+  // Made before the fork: after it only what is safe in a copy of a process with threads is done.
+  [[nodiscard]] std::vector<std::string> environment_of(int rank) const {
+    auto its = common_;
+    its["RANK"] = its["LOCAL_RANK"] = std::to_string(rank % plan_.ranks);
+    std::vector<std::string> all;
+    for (char** one = environ; *one != nullptr; ++one) {
+      const std::string_view entry(*one);
+      if (!its.contains(std::string(entry.substr(0, entry.find('='))))) all.emplace_back(entry);
+    }
+    for (const auto& [name, value] : its) all.push_back(name + "=" + value);
+    return all;
+  }
+
   void start(int rank) {
     next_rank_ = std::max(next_rank_, rank + 1);
+    auto texts = environment_of(rank);
+    std::vector<char*> variables;
+    for (auto& text : texts) variables.push_back(text.data());
+    variables.push_back(nullptr);
     const auto parent = ::getpid();
     const auto child = ::fork();
     if (child < 0)
@@ -181,19 +199,7 @@ class launcher {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // nothing is left behind when this program is killed
       if (::getppid() != parent) ::_exit(1);
       ::sigprocmask(SIG_SETMASK, &before_, nullptr);
-      const auto set = [](const char* name, const std::string& value, bool over) {
-        ::setenv(name, value.c_str(), over ? 1 : 0);
-      };
-      set("RANK", std::to_string(rank % plan_.ranks), true);
-      set("WORLD_SIZE", std::to_string(plan_.ranks), true);
-      set("LOCAL_RANK", std::to_string(rank % plan_.ranks), true);
-      set("LOCAL_WORLD_SIZE", std::to_string(plan_.ranks), true);
-      set("MUSTER_ELASTIC", "on", true);
-      set("MUSTER_MIN_RANKS", std::to_string(plan_.min), true);
-      set("MUSTER_MAX_RANKS", std::to_string(plan_.max), true);
-      set("MUSTER_JOB", place_.job(), false);
-      set("MUSTER_RENDEZVOUS", place_.where(), false);
-      ::execvp(plan_.command[0], plan_.command.data());
+      ::execvpe(plan_.command[0], plan_.command.data(), variables.data());
       std::fprintf(stderr, "muster-launch: error: %s cannot be started (%s)\n", plan_.command[0], std::strerror(errno));
       ::_exit(errno == ENOENT ? 127 : 126);
     }
@@ -236,7 +242,8 @@ class launcher {
   }
 
   plan plan_;
-  meeting_place place_;
+  std::map<std::string, std::string> common_;
+  std::optional<muster::store_server> store_;
   sigset_t before_{};
   sigset_t waited_{};
   std::map<pid_t, int> running_;

@@ -15,14 +15,17 @@ usage: faults.py WHAT --program PATH --rounds N [--hosts one|each|two] [--seed S
              most one training, and those that have no part in it end with a status of their own
   leave      SIGTERM of a rank: it ends with 143, the others well
   slow       a rank takes ten times as long as the others: it is told of, and leaves with 15; the others end well
-  store      the store ends and comes back, and a rank is killed meanwhile: the others end well (with --store etcd)
+  store      the store ends and comes back, and a rank is killed meanwhile: the others end well (with --store etcd or
+             muster-store)
+  restarts   ten times the store ends and comes back, while ranks are killed and join: the others end well (with the same)
+  lost       the store ends for good: training goes on, says so once, and ends with 12 where a rank is killed
   churn      processes join and leave again, two generations each: no memory and no files are left of them
   few        fewer are left than --min-ranks: all end with 11
   save       ranks are killed while the state is saved: what is saved is whole, and another job goes on from it
   disk       saving and reading the state take twice as long as --timeout: nobody dies
   storm      kills and joins, one after the other, as long as the job lasts
---store etcd starts one for the run, with a folder that outlives it; it is 77 that there is none. --store embedded is the
-one that the ranks carry themselves; rank 0 leads it at first, so that `first` kills its leader.
+--store etcd starts one for each round, with a folder that outlives it; it is 77 that there is none. --store muster-store
+starts one (--store-program) likewise; --store launch is that of a muster-launch (the same flag), which starts no rank.
 --hosts says which ranks count as on one host (MUSTER_HOST): then they talk over shm, tcp, or both.
 A failure names its round: --first I --rounds 1 with the same seed repeats that one.
 """
@@ -42,14 +45,15 @@ from ports import free_port  # noqa: E402
 from ranks import Failure, Process  # noqa: E402
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("what", choices=["kill", "first", "join", "replace", "pause", "freeze", "stop", "split", "leave", "slow", "store", "churn", "few", "save", "disk", "storm"])
+parser.add_argument("what", choices=["kill", "first", "join", "replace", "pause", "freeze", "stop", "split", "leave", "slow", "store", "restarts", "lost", "churn", "few", "save", "disk", "storm"])
 parser.add_argument("--program", required=True)
 parser.add_argument("--rounds", type=int, default=10)
 parser.add_argument("--first", type=int, default=0)
 parser.add_argument("--seed", type=int, default=int(os.environ.get("MUSTER_TEST_SEED", "20261121")))
 parser.add_argument("--longest", type=float, default=3)
 parser.add_argument("--hosts", choices=["one", "each", "two"], default="one")
-parser.add_argument("--store", choices=["file", "etcd", "embedded"], default="file")
+parser.add_argument("--store", choices=["file", "etcd", "muster-store", "launch"], default="file")
+parser.add_argument("--store-program")
 parser.add_argument("--steps", type=int, default=60, help="of the job, 10 ms each")
 parser.add_argument("--values", type=int, default=200000)
 options = parser.parse_args()
@@ -79,6 +83,42 @@ class Etcd:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
+class Store:
+    """A muster-store, which can be ended and started again over what it has."""
+
+    def __init__(self):
+        self.folder = tempfile.mkdtemp(prefix="muster-store-")
+        self.address = f"127.0.0.1:{free_port()}"
+        self.start()
+
+    def start(self):
+        words = [options.store_program, "--listen", self.address, "--data", self.folder]
+        self.process = subprocess.Popen(words, stdout=subprocess.PIPE)
+        self.process.stdout.readline()
+
+    def end(self):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+
+    def close(self):
+        self.end()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class Launch:
+    """A muster-launch whose store the ranks of the test use, in place of one that it starts itself."""
+
+    def __init__(self):
+        words = [options.store_program, "-n", "1", "sh", "-c", 'echo "$MUSTER_RENDEZVOUS $MUSTER_TOKEN"; cat']
+        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.place, os.environ["MUSTER_TOKEN"] = self.process.stdout.readline().split()
+        self.address = self.place.removeprefix("tcp://")
+
+    def close(self):
+        self.process.communicate("")
+
+
 class Job:
     def __init__(self, draw, number, ranks, flags=()):
         self.draw = draw
@@ -88,7 +128,6 @@ class Job:
         self.flags = list(flags)
         self.crew = []
         self.joined = 0
-        self.port = free_port()
         for rank in range(ranks):
             self.start(rank)
 
@@ -104,8 +143,9 @@ class Job:
         return self.crew[-1]
 
     def store(self):
-        return {"file": f"file:{self.folder}", "embedded": f"embedded://127.0.0.1:{self.port}"}.get(
-            options.store) or f"etcd://{ETCD.address}"
+        if options.store == "file":
+            return f"file:{self.folder}"
+        return f"{'etcd' if options.store == 'etcd' else 'tcp'}://{STORE.address}"
 
     def join(self, *more):
         self.joined += 1
@@ -230,8 +270,6 @@ def act_stop(job):
     os.kill(victim.pid, signal.SIGCONT)
     status = victim.end()
     wanted = (-signal.SIGKILL,) if options.hosts == "one" else (10, 13, -signal.SIGKILL)
-    if options.store == "embedded" and options.hosts != "one":
-        wanted += (12,)  # the store has ended with the others: nobody is left to say that they went on
     if status not in wanted:
         raise Failure(f"the rank that was stopped ends with {status}: {victim.lines[-2:]} {victim.errors}")
 
@@ -293,13 +331,49 @@ def act_slow(job):
 def act_store(job):
     job.await_start()
     job.nap(0.1)
-    ETCD.end()
+    STORE.end()
     job.nap(0.1)
     victim = job.draw.choice(job.crew)
     os.kill(victim.pid, signal.SIGKILL)
     job.nap(0.5)
-    ETCD.start()
+    STORE.start()
     job.end_well(but=[victim])
+
+
+def act_lost(job):
+    job.await_start()
+    STORE.end()
+    time.sleep(1)
+    before = [len(rank.lines) for rank in job.crew]
+    for rank in job.crew:
+        rank.read(time.monotonic() + 30)  # its next step
+    assert all(len(rank.lines) > lines for rank, lines in zip(job.crew, before))
+    victim = job.draw.choice(job.crew)
+    os.kill(victim.pid, signal.SIGKILL)
+    for rank in job.crew:
+        status = rank.end()
+        if rank is not victim and (status != 12 or rank.errors.count("training goes on, and cannot survive") > 1):
+            raise Failure(f"rank {rank.rank} ends with {status}: {rank.errors}")
+
+
+def act_restarts(job):
+    job.await_start()
+    gone = []
+    for _ in range(10):
+        STORE.end()
+        job.nap(0.2)
+        living = [rank for rank in job.crew if rank not in gone]
+        trained = [rank for rank in living if has_trained(rank)]
+        if len(living) > 2 and len(trained) > 1 and job.draw.random() < 0.6:
+            victim = job.draw.choice(living)
+            os.kill(victim.pid, signal.SIGKILL)
+            gone.append(victim)
+        elif len(living) < 5:
+            job.join()
+        job.nap(0.3)
+        STORE.start()
+        job.nap(0.5)
+    job.end_well(but=gone)
 
 
 def held_by(rank):
@@ -397,7 +471,7 @@ def act_storm(job):
 if options.store == "etcd" and shutil.which("etcd") is None:
     print("SKIPPED: there is no etcd")
     sys.exit(77)
-ETCD = Etcd() if options.store == "etcd" else None
+STORE = None
 print(f"seed {options.seed}, rounds {options.first} to {options.first + options.rounds - 1}")
 begin = time.monotonic()
 for number in range(options.first, options.first + options.rounds):
@@ -407,7 +481,10 @@ for number in range(options.first, options.first + options.rounds):
              "disk": ["--checkpoint", "FOLDER/checkpoints", "--ballast", "150", "--disk", "40", "--timeout", "2", "--epochs", "2"],
              "churn": ["--epochs", "100000", "--work", "2"],
              "split": ["--epochs", "40", "--patience", "20"],
+             "lost": ["--epochs", "100000", "--patience", "3"],
+             "restarts": ["--epochs", "120", "--patience", "20"],
              "slow": ["--slow-ranks", "remove", "--slow-steps", "5"]}.get(options.what, ["--patience", "10"])
+    STORE = {"etcd": Etcd, "muster-store": Store, "launch": Launch}.get(options.store, lambda: None)()
     job = Job(draw, number, 4 if options.what == "split" else 3, flags)
     try:
         globals()["act_" + options.what](job)
@@ -418,8 +495,6 @@ for number in range(options.first, options.first + options.rounds):
                  f"{options.program} --seed {options.seed} --first {number} --rounds 1")
     finally:
         job.close()
-        if ETCD and sys.exc_info()[0]:
-            ETCD.close()
-if ETCD:
-    ETCD.close()
+        if STORE:
+            STORE.close()
 print(f"{options.rounds} rounds in {time.monotonic() - begin:.1f} s")

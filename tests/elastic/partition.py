@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
-"""An elastic job on hosts that are network namespaces, whose network is cut. The store is a folder that all of them see, or
-is carried by the ranks themselves.
+"""An elastic job on hosts that are network namespaces, whose network is cut. The store is a folder that all of them see.
 
-usage: partition.py WHAT --program PATH [--store file|embedded] [--seed S]
+usage: partition.py WHAT --program PATH [--seed S]
   cut        the link of one of three hosts goes down: the other two go on; the third finds itself fenced
   one-way    nothing leaves that host any more, and everything reaches it: the same
   gone       all processes of that host are killed: two hosts go on
@@ -25,7 +24,6 @@ from ranks import Failure, Process  # noqa: E402
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("what", choices=["cut", "one-way", "gone", "halves"])
 parser.add_argument("--program", required=True)
-parser.add_argument("--store", choices=["file", "embedded"], default="file")
 parser.add_argument("--seed", type=int, default=int(os.environ.get("MUSTER_TEST_SEED", "20261121")))
 options = parser.parse_args()
 
@@ -33,8 +31,6 @@ options = parser.parse_args()
 def start(network, folder, per_host):
     where = [host for host in network.hosts for _ in range(per_host)]
     store = f"file:{folder}"
-    if options.store == "embedded":
-        store = "embedded://" + ",".join(f"{host.address}:29500" for host in network.hosts)
     crew = []
     for rank, host in enumerate(where):
         environment = dict(RANK=str(rank), WORLD_SIZE=str(len(where)), MUSTER_ELASTIC="on",
@@ -70,9 +66,7 @@ def run(network, folder):
             status = rank.end()
             wrong = [line for line in rank.lines if line.startswith("wrong")]
             lost = options.what == "halves" or rank.host is victim
-            # Nobody can tell a rank that is cut off what those went on to who carry the store.
-            fenced = (10,) if options.store == "file" else (10, 12)
-            wanted = {"gone": (-signal.SIGKILL,), "halves": (12,)}.get(options.what, fenced) if lost else (0,)
+            wanted = {"gone": (-signal.SIGKILL,), "halves": (12,)}.get(options.what, (10,)) if lost else (0,)
             if status not in wanted or wrong:
                 raise Failure(f"rank {rank.rank} ends with {status}, not {wanted}: {wrong} {rank.lines[-2:]} {rank.errors}")
             if lost and options.what != "gone" and any(step[2] != "1" for step in steps_of(rank)):
@@ -94,6 +88,6 @@ with hosts.Network(2 if options.what == "halves" else 3) as network:
     try:
         run(network, folder)
     except Failure as failure:
-        sys.exit(f"{failure}\nagain: partition.py {options.what} --program {options.program} --store {options.store} --seed {options.seed}")
+        sys.exit(f"{failure}\nagain: partition.py {options.what} --program {options.program} --seed {options.seed}")
     finally:
         shutil.rmtree(folder, ignore_errors=True)

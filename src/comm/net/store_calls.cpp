@@ -28,6 +28,8 @@ class store_calls::holder final : public store_lease::holder {
   std::uint64_t id_;
 };
 
+std::string store_calls::open(clock::time_point until) { return call("open", {.what = store_call::open}, until).value; }
+
 store_entry store_calls::get(std::string_view key, clock::time_point until) {
   check_store_key(key, where_);
   auto came = call("get", {.what = store_call::get, .key = key}, until);

@@ -24,7 +24,8 @@ bool store_guest::serve(store_table& table, clock::time_point now) {
       if (!take_frames(table, now) || !write(now)) return false;
     } while (wants_to_read() && has_whole_frame());
     return true;
-  } catch (const socket_error&) {
+  } catch (const socket_error& failed) {
+    left_ = failed.closed();
     return false;
   }
 }
@@ -70,6 +71,7 @@ bool store_guest::read_some() {
   in_.resize(before + piece);
   const auto got = socket_.try_read(std::as_writable_bytes(std::span(in_)).subspan(before));
   in_.resize(before + got.value_or(0));
+  left_ = got == std::size_t{0};
   return got != 0;
 }
 
@@ -117,7 +119,8 @@ bool store_guest::write(clock::time_point now) {
       written_ = 0;
     }
     return !offended_;
-  } catch (const socket_error&) {
+  } catch (const socket_error& failed) {
+    left_ = failed.closed();
     return false;
   }
 }

@@ -18,8 +18,6 @@ inline constexpr std::uint32_t store_server_name = 0x65726f74;
 /// that does it so many times in a row is of another job.
 inline constexpr int closings_of_a_stranger = 3;
 inline constexpr std::uint32_t store_client_name = 1;
-/// Under this key a server has a text that no other one has, unless it goes on with its table.
-inline constexpr std::string_view store_identity_key = "store/identity";
 /// The secret of a store with this token.
 [[nodiscard]] job_secret store_secret(std::string_view token);
 
@@ -43,6 +41,8 @@ class store_guest {
 
   [[nodiscard]] bool is_stranger() const noexcept { return !known_; }
   [[nodiscard]] bool has_offended() const noexcept { return offended_; }
+  /// Whether the connection ended at the other side, as when its process ends, and was not cut or closed here.
+  [[nodiscard]] bool has_left() const noexcept { return left_; }
   [[nodiscard]] bool wants_to_write() const noexcept {
     return owed() > 0 || greeting_.now() == handshake::state::sending;
   }
@@ -68,6 +68,7 @@ class store_guest {
   handshake greeting_;
   bool known_ = false;
   bool offended_ = false;
+  bool left_ = false;
   std::string in_;
   std::string out_;
   std::size_t written_ = 0;

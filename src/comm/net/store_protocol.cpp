@@ -51,7 +51,7 @@ std::optional<store_request> parse_request(std::string_view body) noexcept {
   said.number = take<std::uint64_t>(body);
   said.lease = take<std::uint64_t>(body);
   const bool has_key = said.what == store_call::get || said.what == store_call::swap || said.what == store_call::watch;
-  const bool is_known = what >= 1 && what <= static_cast<std::uint8_t>(store_call::end);
+  const bool is_known = what >= 1 && what <= static_cast<std::uint8_t>(store_call::open);
   if (!is_known || has_value > 1 || key_size > body.size() || key_size > store_key_limit) return std::nullopt;
   if (has_key != (key_size > 0) || (has_value == 1 && said.what != store_call::swap)) return std::nullopt;
   said.key = body.substr(0, key_size);

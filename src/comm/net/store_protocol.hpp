@@ -17,7 +17,8 @@ enum class store_call : std::uint8_t {
   cancel = 4,  ///< of the watch of the same id; not answered
   lease = 5,   ///< `number` is its time-to-live in microseconds
   keep = 6,    ///< `number` is a lease of this client
-  end = 7      ///< the same
+  end = 7,     ///< the same
+  open = 8     ///< of one that has no part in what is there yet; answered with the identity of the table
 };
 
 /// What a client asks. The texts are those of the bytes that were read, or that are to be written.

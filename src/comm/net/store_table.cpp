@@ -1,6 +1,9 @@
 #include "store_table.hpp"
 
 #include <algorithm>
+#include <span>
+
+#include "handshake.hpp"
 
 namespace muster::inline v0::detail {
 
@@ -37,6 +40,9 @@ bool store_table::handle(client from, const store_request& asked, clock::time_po
                    .value = there ? std::string_view(found->second.value) : std::string_view()});
       return true;
     }
+    case store_call::open:
+      open(from, asked);
+      return true;
     case store_call::swap:
       swap(from, asked);
       return true;
@@ -59,6 +65,24 @@ bool store_table::handle(client from, const store_request& asked, clock::time_po
     }
   }
   return false;
+}
+
+void store_table::open(client from, const store_request& asked) {
+  if (is_alone_ && is_alone_(from)) {
+    for (auto at = items_.begin(); at != items_.end();) {
+      if (keep_) keep_(at->first, version_, std::nullopt);
+      remove(at++);
+    }
+  }
+  auto found = items_.find(store_identity_key);
+  if (found == items_.end()) {
+    std::uint64_t drawn = 0;
+    fill_random(std::as_writable_bytes(std::span(&drawn, 1)));
+    restore(store_identity_key, version_ + 1, std::to_string(drawn));
+    found = items_.find(store_identity_key);
+    if (keep_) keep_(found->first, version_, found->second.value);
+  }
+  tell_(from, {.id = asked.id, .number = found->second.version, .value = found->second.value});
 }
 
 void store_table::swap(client from, const store_request& asked) {

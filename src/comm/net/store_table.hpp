@@ -17,6 +17,9 @@
 
 namespace muster::inline v0::detail {
 
+/// Under this key a table has a text that no other one has, from when it is first opened.
+inline constexpr std::string_view store_identity_key = "store/identity";
+
 /// The keys, leases and watches of all clients. One thread at a time.
 class store_table {
  public:
@@ -32,13 +35,18 @@ class store_table {
   static constexpr std::size_t most_bytes = std::size_t{256} << 20;  // keys and values, of all
   static constexpr std::size_t most_of_a_client = 4096;              // watches, and leases
 
-  explicit store_table(answer tell, change keep = {}) : tell_(std::move(tell)), keep_(std::move(keep)) {}
+  /// Whether nobody but this client has any part in what is there: what it opens then begins anew.
+  using alone = std::function<bool(client opens)>;
+
+  explicit store_table(answer tell, change keep = {}, alone is_alone = {})
+      : tell_(std::move(tell)), keep_(std::move(keep)), is_alone_(std::move(is_alone)) {}
 
   /// A change that an earlier table kept, in the order in which it did.
   void restore(std::string_view key, std::uint64_t version, std::optional<std::string_view> value);
   /// The changes that make a table of what is there, without what hangs on leases; the last one is of no key.
   void for_each_kept(const change& keep) const;
-  [[nodiscard]] bool has(std::string_view key) const { return items_.contains(key); }
+  /// Whether anything was restored, or written since.
+  [[nodiscard]] bool is_used() const noexcept { return version_ > 0; }
 
   /// Does what is asked; false when no client of muster asks that.
   [[nodiscard]] bool handle(client from, const store_request& asked, clock::time_point now);
@@ -89,6 +97,7 @@ class store_table {
     std::set<std::uint64_t> leases;
   };
 
+  void open(client from, const store_request& asked);
   void swap(client from, const store_request& asked);
   bool watch(client from, const store_request& asked);
   void begin_lease(client from, const store_request& asked, clock::time_point now);
@@ -100,6 +109,7 @@ class store_table {
 
   answer tell_;
   change keep_;
+  alone is_alone_;
   std::map<std::string, item, std::less<>> items_;
   std::map<std::uint64_t, held> leases_;
   std::map<std::string, std::vector<waiting>, std::less<>> watches_;

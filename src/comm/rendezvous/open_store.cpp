@@ -13,7 +13,6 @@
 #include <muster/comm/rendezvous/file_store.hpp>
 #include <muster/core/atomic_file.hpp>
 #include <muster/core/error.hpp>
-#include <muster/core/log.hpp>
 
 namespace muster::inline v0 {
 namespace {
@@ -113,7 +112,6 @@ any_store open_automatically(const settings& configuration, const launch_env& la
     const std::string where = (bracket ? "[" + *host + "]" : *host) + ":" + *port;
     const std::string origin = "MASTER_ADDR and MASTER_PORT";
     const auto& over_tcp = opener_over_tcp(origin);
-    if (elastic) return over_tcp.embedded(where, configuration, launch, until);
     return over_tcp.tcp(where, origin, configuration, launch, until);
   }
   if (launch.on_one_host() || launch.size == 1) {
@@ -149,22 +147,12 @@ any_store open_store(const settings& configuration, const launch_env& launch) {
   if (asked == "auto") return open_automatically(configuration, launch, until);
   if (asked.starts_with("file:/")) return open_in_folder(asked.substr(5), configuration, launch, until);
   const auto places = std::string_view(asked).substr(std::min(asked.size(), asked.find("://") + 3));
-  if (asked.starts_with("tcp://")) {
-    if (configuration.value(setting::elastic) == "on" && launch.size > 1 && launch.rank == 0) {
-      log(log_level::warning,
-          "where rank 0 serves the store of this elastic job, the job cannot survive rank 0; it would with "
-          "--rendezvous "
-          "embedded://" +
-              std::string(places));
-    }
-    return opener_over_tcp(origin).tcp(places, origin, configuration, launch, until);
-  }
-  if (asked.starts_with("embedded://")) return opener_over_tcp(origin).embedded(places, configuration, launch, until);
+  if (asked.starts_with("tcp://")) return opener_over_tcp(origin).tcp(places, origin, configuration, launch, until);
   if (asked.starts_with("etcd://") || asked.starts_with("etcds://"))
     return open_in_etcd(asked, origin, configuration, launch, until);
   throw configuration_error(
       origin + " cannot be '" + asked +
-      "' (it is auto, tcp://host:port, embedded://host:port, etcd://host:port or file:/folder); write "
+      "' (it is auto, tcp://host:port, etcd://host:port or file:/folder); write "
       "tcp://node1:29500 or file:/shared/folder");
 }
 

@@ -105,7 +105,7 @@ bool serves_here(std::string_view where) {
 struct tcp_store::connection {
   connection(std::string_view to, std::string_view by, clock::time_point until, when_lost after)
       : where(to), token(by), then(after), calls(connect(where, token, until)) {
-    identity = calls->get(detail::store_identity_key, until).value;
+    if (then == when_lost::connect_again) identity = calls->open(until);
   }
 
   std::shared_ptr<detail::store_calls> get(clock::time_point until) {

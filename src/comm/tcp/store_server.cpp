@@ -21,6 +21,9 @@ namespace {
 
 constexpr std::size_t most_strangers = 512;  // at a time; the oldest makes room for the next
 constexpr std::chrono::milliseconds tick{20};
+// A client whose connection was cut, or was to a server that was killed, has so long to connect again before the table
+// is begun anew for those that come; as long as one of an etcd.
+constexpr seconds for_those_that_were_cut_off{10};
 
 detail::tcp_socket listen_at(std::string_view text) {
   const bool anywhere = text.starts_with(':');
@@ -87,15 +90,13 @@ struct store_server::implementation {
             },
             [this](std::string_view key, std::uint64_t version, std::optional<std::string_view> value) {
               if (journal) journal->record(key, version, value);
+            },
+            [this](detail::store_table::client opens) {
+              const auto known = guests.size() - strangers.size() - (strangers.contains(opens) ? 0 : 1);
+              return known == 0 && clock::now() >= doubtful_until;
             }) {
     if (!folder.empty()) journal.emplace(folder, table);
-    if (!table.has(detail::store_identity_key)) {
-      std::uint64_t drawn = 0;
-      detail::fill_random(std::as_writable_bytes(std::span(&drawn, 1)));
-      const auto text = std::to_string(drawn);
-      table.restore(detail::store_identity_key, 1, text);
-      if (journal) journal->record(detail::store_identity_key, 1, text);
-    }
+    if (table.is_used()) doubtful_until = deadline_after(for_those_that_were_cut_off);
     if (!epoll || !bell || !watch(EPOLL_CTL_ADD, door.file(), EPOLLIN, door_number) ||
         !watch(EPOLL_CTL_ADD, bell.get(), EPOLLIN, bell_number)) {
       throw error(error_kind::other, "a store cannot be served (epoll: " + std::string(std::strerror(errno)) +
@@ -233,6 +234,8 @@ struct store_server::implementation {
   void drop(detail::store_table::client number) {
     const auto found = guests.find(number);
     ++(found->second.is_stranger() ? strangers_met : left);
+    if (!found->second.is_stranger() && !found->second.has_left())
+      doubtful_until = deadline_after(for_those_that_were_cut_off);
     if (found->second.has_offended()) ++offenders;
     strangers.erase(number);
     owing.erase(number);
@@ -256,7 +259,8 @@ struct store_server::implementation {
   std::set<detail::store_table::client> owing;      // to whom something is to be written
   std::set<detail::store_table::client> told;       // to whom something new is
   detail::store_table::client last_number = 0;
-  bool closed = false;  // the door, for want of descriptors
+  clock::time_point doubtful_until{};  // until then one that is not connected may live, and have a part in the table
+  bool closed = false;                 // the door, for want of descriptors
   clock::time_point looked = clock::now();
   std::atomic<std::uint64_t> served = 0;
   std::atomic<std::uint64_t> strangers_met = 0;

@@ -16,17 +16,15 @@ namespace muster::inline v0 {
 ///   file:/folder       in a folder of its own in there, named by the job (`--job`); see `file_store`
 ///   tcp://host:port    over TCP. Rank 0 serves there if the host is its own and nobody serves yet; the others, and
 ///   rank
-///                      0 if not, connect, and try again until the deadline while nobody does. Needs muster::tcp
-///   embedded://host:port,host:port
-///                      in the processes of the job, which find each other at that port of those hosts, one or several;
-///                      see `embedded_store`. The first host is one where a process starts. Needs muster::tcp
+///                      0 if not, connect, and try again until the deadline while nobody does. In an elastic job the
+///                      store is to outlive rank 0: muster-store serves it, which rank 0 starts under mpirun and srun,
+///                      and the user otherwise. Needs muster::tcp
 ///   etcd://host:port   an etcd, or several of a cluster with commas between them, by muster::etcd; etcds:// over TLS.
 ///                      The job needs a name: its launcher's, or `--job`
 ///   auto               the first of these that is there: PMIx (mpirun of Open MPI, srun --mpi=pmix), by which rank 0
 ///                      tells the others where it serves and a secret for this start; MASTER_ADDR and MASTER_PORT, as
 ///                      tcp://; and where all ranks are on one host, a folder of the system's temporary ones. For
-///                      elastic jobs of one host that comes first, and over several the store is embedded: both outlive
-///                      rank 0
+///                      elastic jobs of one host that comes first: it outlives rank 0
 ///
 /// All ranks open it, by the deadline `--timeout` sets. Throws configuration_error when it cannot be, with what to set
 /// instead, and timeout_error when nobody serves it in time. Rank 0 closes it last where it serves it: an `exchange`
@@ -52,8 +50,6 @@ namespace detail {
 struct store_opener {
   any_store (*tcp)(std::string_view where, const std::string& origin, const settings& configuration,
                    const launch_env& launch, clock::time_point until);
-  any_store (*embedded)(std::string_view places, const settings& configuration, const launch_env& launch,
-                        clock::time_point until);
   /// Nothing, and why, where PMIx is not to be had.
   std::optional<any_store> (*pmix)(const settings& configuration, const launch_env& launch, clock::time_point until,
                                    std::string& why_not);

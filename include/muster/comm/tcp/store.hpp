@@ -65,8 +65,10 @@ enum class when_lost { fail, connect_again };
 ///
 /// When the connection breaks, or the server ends or is silent for 20 s, the calls that are under way throw
 /// peer_failure and its leases are over. So do all later calls (`when_lost::fail`); or the next one connects again,
-/// until its deadline, then it throws timeout_error (`when_lost::connect_again`). If the server then found is not the
-/// one that was lost, nor goes on with its table, every call throws store_left_behind.
+/// until its deadline, then it throws timeout_error (`when_lost::connect_again`). If the server then found has another
+/// table than the one that was lost, every call throws store_left_behind. A store that is opened so, and whose other
+/// clients have all ended, begins empty; one that was cut off, or that the server has not heard since it was started
+/// again, has 10 s.
 class tcp_store {
  public:
   /// Connects to "host:port", or to the first of several ("10.0.0.1:29500,[2001:db8::1]:29500") that answers; as long
