@@ -38,7 +38,6 @@ parser.add_argument("--idle", type=float, help="seconds")
 parser.add_argument("--state", type=float, help="megabytes")
 parser.add_argument("--rounds", type=int, default=5, help="of --state")
 parser.add_argument("--hosts", choices=["one", "each"], default="one", help="ranks that count as on one host, or not")
-parser.add_argument("--store", choices=["file", "embedded"], default="file", help="in a folder, or in the ranks themselves")
 parser.add_argument("--torch", help="a Python that has PyTorch")
 parser.add_argument("--torch-kills", type=int, default=3)
 parser.add_argument("--seed", type=int, default=1)
@@ -87,9 +86,7 @@ class Job:
         self.more = more
         self.folder = tempfile.mkdtemp(prefix="muster-bench-")
         self.name = f"bench-{os.getpid()}-{time.monotonic_ns()}"
-        with socket.create_server(("127.0.0.1", 0)) as door:
-            port = door.getsockname()[1]
-        self.store = f"embedded://127.0.0.1:{port}" if options.store == "embedded" else f"file:{self.folder}"
+        self.store = f"file:{self.folder}"
         self.count = 0
         self.crew = []
         for _ in range(ranks):

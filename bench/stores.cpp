@@ -1,8 +1,7 @@
 // What a call takes at the stores in which ranks meet, from one of several processes' worth of members.
 //
 // Rows: store/KIND/MEMBERS/CALL. Each member is an object with connections and a thread of its own, in this process;
-// the last one calls. At an embedded store that is not the one that leads, and a write is at every member before it
-// returns.
+// the last one calls.
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
@@ -13,7 +12,6 @@
 
 #include <muster/comm/rendezvous/file_store.hpp>
 #ifdef MUSTER_HAS_TCP
-#include <muster/comm/tcp/embedded_store.hpp>
 #include <muster/comm/tcp/store.hpp>
 #endif
 
@@ -56,16 +54,6 @@ crew over_tcp(int count) {
     made.members.emplace_back(std::make_unique<muster::tcp_store>(made.server->address(), "", soon()));
   return made;
 }
-
-crew embedded(int count) {
-  crew made;
-  const auto where = "127.0.0.1:" + std::to_string(muster::store_server("127.0.0.1:0", "").port());
-  for (int i = 0; i < count; ++i) {
-    made.members.emplace_back(
-        std::make_unique<muster::embedded_store>(where, muster::embedded_store_options{}, soon()));
-  }
-  return made;
-}
 #endif
 
 void get(benchmark::State& state, muster::any_store& store) {
@@ -98,7 +86,6 @@ void enrol(muster::context&) {
   add("file", &in_folder);
 #ifdef MUSTER_HAS_TCP
   add("tcp", &over_tcp);
-  add("embedded", &embedded);
 #endif
 }
 

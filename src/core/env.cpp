@@ -25,7 +25,7 @@ constexpr std::array<setting_info, static_cast<std::size_t>(setting::count_)> kn
     {setting::job, "job", "MUSTER_JOB", "NAME", "auto",
      "under which the processes of a host find each other; auto: what the launcher calls this start"},
     {setting::rendezvous, "rendezvous", "MUSTER_RENDEZVOUS", "PLACE", "auto",
-     "where the ranks find each other: auto, tcp://host:port, embedded://host:port, file:/folder"},
+     "where the ranks find each other: auto, tcp://host:port, etcd://host:port, file:/folder"},
     {setting::token, "token", "MUSTER_TOKEN", "SECRET", "auto",
      "by which ranks know each other; a flag shows in ps, a variable does not; auto: drawn at the start"},
     {setting::host, "host", "MUSTER_HOST", "NAME", "auto",

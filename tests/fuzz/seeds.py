@@ -88,7 +88,6 @@ SEEDS = {
     "tfrecord": [tfrecord(b"") + tfrecord(b"abc") + tfrecord(bytes(300))],
     "manifest": [(heading + line("file 1 2 3 1") + line("other 4 5 6 0")).encode(), heading.encode()],
     "store": [bytes(8)],
-    "replica": [bytes(8), bytes([2, 1, 90, 0]) + bytes([13]) + bytes(89)],
     "records": [tables(0, [b"abc", b"def"]), tables(1, [b"", b"12345678", b"1234567812345678"])],
 }
 

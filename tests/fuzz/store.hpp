@@ -38,6 +38,15 @@ class naive_store {
       case store_call::get:
         tell(from, asked.id, store_status::done, version, value);
         break;
+      case store_call::open: {
+        auto& its = items_[std::string(store_identity_key)];
+        if (its.version == 0) {
+          its = {"the only one", ++last_version_, 0};
+          wake(std::string(store_identity_key));
+        }
+        tell(from, asked.id, store_status::done, its.version, its.value);
+        break;
+      }
       case store_call::swap:
         if (asked.value && asked.lease != 0 && lease == leases_.end()) {
           tell(from, asked.id, store_status::ended, 0, "");

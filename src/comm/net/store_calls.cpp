@@ -155,16 +155,7 @@ void store_calls::lose(const std::string& why) {
   for (auto& [id, call] : calls_) call->answered.notify_all();
 }
 
-void store_calls::leave_behind() {
-  left_behind_ = left_behind_ || !is_lost();
-  lose("the others went on without this process");
-}
-
 void store_calls::fail() const {
-  if (left_behind_) {
-    throw store_left_behind("the processes that carry the store " + where_ +
-                            " went on without this one (it was silent or cut off); begin anew as another process");
-  }
   throw peer_failure({}, "the store " + where_ + " is lost (" + lost_ + "); see what became of whoever served it");
 }
 

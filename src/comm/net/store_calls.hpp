@@ -58,8 +58,6 @@ class store_calls {
   [[nodiscard]] clock::time_point next_keeping() const;
   /// No call is answered any more: `why` ends "the store ... is lost (".
   void lose(const std::string& why);
-  /// Nor then: the others went on.
-  void leave_behind();
   [[nodiscard]] bool is_lost() const noexcept { return !lost_.empty(); }
 
   mutable std::mutex mutex_;
@@ -92,7 +90,6 @@ class store_calls {
   std::map<std::uint64_t, kept_lease> leases_;
   std::uint64_t last_id_ = 0;
   std::string lost_;  // why, when it is
-  bool left_behind_ = false;
 };
 
 }  // namespace muster::inline v0::detail

@@ -1,9 +1,6 @@
 #include "store_table.hpp"
 
 #include <algorithm>
-#include <span>
-
-#include "handshake.hpp"
 
 namespace muster::inline v0::detail {
 
@@ -68,7 +65,7 @@ bool store_table::handle(client from, const store_request& asked, clock::time_po
 }
 
 void store_table::open(client from, const store_request& asked) {
-  if (is_alone_ && is_alone_(from)) {
+  if (is_alone_(from)) {
     for (auto at = items_.begin(); at != items_.end();) {
       if (keep_) keep_(at->first, version_, std::nullopt);
       remove(at++);
@@ -76,11 +73,10 @@ void store_table::open(client from, const store_request& asked) {
   }
   auto found = items_.find(store_identity_key);
   if (found == items_.end()) {
-    std::uint64_t drawn = 0;
-    fill_random(std::as_writable_bytes(std::span(&drawn, 1)));
-    restore(store_identity_key, version_ + 1, std::to_string(drawn));
+    restore(store_identity_key, version_ + 1, draw_());
     found = items_.find(store_identity_key);
     if (keep_) keep_(found->first, version_, found->second.value);
+    wake(found->first, version_, found->second.value);
   }
   tell_(from, {.id = asked.id, .number = found->second.version, .value = found->second.value});
 }
@@ -196,106 +192,16 @@ void store_table::leave(client gone) {
   for (const auto id : leases) end_lease(id);
 }
 
-void store_table::forget(client silent) {
-  const auto found = clients_.find(silent);
-  if (found == clients_.end()) return;
-  while (!found->second.watches.empty()) forget_watch(silent, found->second.watches.begin()->first);
-  if (found->second.leases.empty()) clients_.erase(found);
-}
-
-std::vector<store_table::due_lease> store_table::due(clock::time_point now) const {
-  std::vector<due_lease> over;
-  for (const auto& [id, lease] : leases_) {
-    if (lease.ends <= now) over.push_back({lease.holder, id});
-  }
-  return over;
-}
-
 void store_table::expire(clock::time_point now) {
-  for (const auto& one : due(now)) end_lease(one.id);
+  std::vector<std::uint64_t> over;
+  for (const auto& [id, lease] : leases_) {
+    if (lease.ends <= now) over.push_back(id);
+  }
+  for (const auto id : over) end_lease(id);
 }
 
 void store_table::forgive(clock::duration deafness) {
   for (auto& [id, lease] : leases_) lease.ends += deafness;
-}
-
-void store_table::renew(clock::time_point now) {
-  for (auto& [id, lease] : leases_) lease.ends = now + lease.ttl;
-}
-
-std::vector<store_table::client> store_table::clients() const {
-  std::vector<client> all;
-  for (const auto& [who, its] : clients_) all.push_back(who);
-  return all;
-}
-
-void store_table::save(std::string& to) const {
-  put(to, version_);
-  put(to, last_lease_);
-  put(to, std::uint64_t{leases_.size()});
-  for (const auto& [id, lease] : leases_) {
-    put(to, id);
-    put(to, lease.holder);
-    put(to, static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(lease.ttl).count()));
-  }
-  put(to, std::uint64_t{items_.size()});
-  for (const auto& [key, its] : items_) {
-    put_text(to, key);
-    put_text(to, its.value);
-    put(to, its.version);
-    put(to, its.lease);
-  }
-  std::uint64_t watches = 0;
-  for (const auto& [who, its] : clients_) watches += its.watches.size();
-  put(to, watches);
-  for (const auto& [who, its] : clients_) {
-    for (const auto& [id, key] : its.watches) {
-      put(to, who);
-      put(to, id);
-      put_text(to, key);
-    }
-  }
-}
-
-bool store_table::load(wire_reader& from, clock::time_point now) {
-  items_.clear();
-  leases_.clear();
-  watches_.clear();
-  clients_.clear();
-  bytes_ = 0;
-  version_ = from.number();
-  last_lease_ = from.number();
-  for (auto left = from.count(3 * sizeof(std::uint64_t)); left > 0; --left) {
-    const auto id = from.number();
-    const auto holder = from.number();
-    const auto lives = from.number();
-    if (lives < shortest_lease || lives > longest_lease) return false;
-    const std::chrono::microseconds ttl(lives);
-    if (!leases_.emplace(id, held{holder, ttl, now + ttl, {}}).second) return false;
-    clients_[holder].leases.insert(id);
-  }
-  for (auto left = from.count(4 * sizeof(std::uint64_t)); left > 0; --left) {
-    const std::string key(from.text());
-    item read;
-    read.value = from.text();
-    read.version = from.number();
-    read.lease = from.number();
-    bytes_ += key.size() + read.value.size();
-    if (read.lease != 0) {
-      const auto lease = leases_.find(read.lease);
-      if (lease == leases_.end()) return false;
-      lease->second.keys.insert(key);
-    }
-    if (!items_.emplace(key, std::move(read)).second) return false;
-  }
-  for (auto left = from.count(3 * sizeof(std::uint64_t)); left > 0; --left) {
-    const auto who = from.number();
-    const auto id = from.number();
-    const std::string key(from.text());
-    if (!clients_[who].watches.emplace(id, key).second) return false;
-    watches_[key].push_back({who, id});
-  }
-  return from.good();
 }
 
 }  // namespace muster::inline v0::detail

@@ -13,7 +13,6 @@
 #include <muster/core/clock.hpp>
 
 #include "store_protocol.hpp"
-#include "wire.hpp"
 
 namespace muster::inline v0::detail {
 
@@ -37,9 +36,13 @@ class store_table {
 
   /// Whether nobody but this client has any part in what is there: what it opens then begins anew.
   using alone = std::function<bool(client opens)>;
+  /// Draws a text that no other table has.
+  using identity = std::function<std::string()>;
 
-  explicit store_table(answer tell, change keep = {}, alone is_alone = {})
-      : tell_(std::move(tell)), keep_(std::move(keep)), is_alone_(std::move(is_alone)) {}
+  explicit store_table(
+      answer tell, change keep = {}, alone is_alone = [](client) { return false; },
+      identity draw = [] { return std::string("the only one"); })
+      : tell_(std::move(tell)), keep_(std::move(keep)), is_alone_(std::move(is_alone)), draw_(std::move(draw)) {}
 
   /// A change that an earlier table kept, in the order in which it did.
   void restore(std::string_view key, std::uint64_t version, std::optional<std::string_view> value);
@@ -52,27 +55,10 @@ class store_table {
   [[nodiscard]] bool handle(client from, const store_request& asked, clock::time_point now);
   /// The client has gone: its watches are forgotten and its leases end.
   void leave(client gone);
-  /// Its watches are forgotten, its leases go on to the end of their time.
-  void forget(client silent);
   /// Ends the leases whose time is over.
   void expire(clock::time_point now);
-  /// Those leases, and whose they are.
-  struct due_lease {
-    client holder = 0;
-    std::uint64_t id = 0;
-  };
-  [[nodiscard]] std::vector<due_lease> due(clock::time_point now) const;
   /// Nobody was heard for so long, which was this process' own fault: no lease ends for it.
   void forgive(clock::duration deafness);
-  /// Every lease begins anew: whoever kept their time before did so by a clock that is gone.
-  void renew(clock::time_point now);
-
-  /// All of it but what the time of leases is.
-  void save(std::string& to) const;
-  /// Takes the place of all that is there; leases begin anew. False when that is no table, which may then be anything.
-  [[nodiscard]] bool load(wire_reader& from, clock::time_point now);
-
-  [[nodiscard]] std::vector<client> clients() const;
   [[nodiscard]] bool has_leases() const noexcept { return !leases_.empty(); }
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
 
@@ -110,6 +96,7 @@ class store_table {
   answer tell_;
   change keep_;
   alone is_alone_;
+  identity draw_;
   std::map<std::string, item, std::less<>> items_;
   std::map<std::uint64_t, held> leases_;
   std::map<std::string, std::vector<waiting>, std::less<>> watches_;

@@ -52,13 +52,6 @@ class wire_reader {
     rest_.remove_prefix(length);
     return read;
   }
-  /// How many follow that take at least so many bytes each: no more than there can be.
-  [[nodiscard]] std::size_t count(std::size_t least) noexcept {
-    const auto said = number();
-    if (said <= rest_.size() / least) return said;
-    fail();
-    return 0;
-  }
   /// Whether all was there, and nothing is left.
   [[nodiscard]] bool whole() const noexcept { return good_ && rest_.empty(); }
   [[nodiscard]] bool good() const noexcept { return good_; }

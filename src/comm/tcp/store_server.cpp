@@ -94,6 +94,11 @@ struct store_server::implementation {
             [this](detail::store_table::client opens) {
               const auto known = guests.size() - strangers.size() - (strangers.contains(opens) ? 0 : 1);
               return known == 0 && clock::now() >= doubtful_until;
+            },
+            [] {
+              std::uint64_t drawn = 0;
+              detail::fill_random(std::as_writable_bytes(std::span(&drawn, 1)));
+              return std::to_string(drawn);
             }) {
     if (!folder.empty()) journal.emplace(folder, table);
     if (table.is_used()) doubtful_until = deadline_after(for_those_that_were_cut_off);

@@ -21,7 +21,7 @@ std::string sensible(muster::random_stream& random) {
   static const std::string keys[] = {"a", "b", "key/1", "key/2", std::string(3, '\0')};
   static const std::string values[] = {"", "v", "another", std::string(300, 'x')};
   store_request asked;
-  asked.what = static_cast<store_call>(1 + random.below(7));
+  asked.what = static_cast<store_call>(1 + random.below(8));
   asked.id = random.below(30);
   asked.number = random.below(3) == 0 ? 0 : random.below(40);
   const bool has_key =

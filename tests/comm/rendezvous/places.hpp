@@ -19,7 +19,6 @@
 #include <muster/comm/rendezvous/store.hpp>
 
 #ifdef MUSTER_HAS_TCP
-#include <muster/comm/tcp/embedded_store.hpp>
 #include <muster/comm/tcp/store.hpp>
 #endif
 #ifdef MUSTER_HAS_ETCD
@@ -35,17 +34,12 @@ using muster::seconds;
 /// Long enough on any machine, for what is not to be waited for.
 inline auto soon() { return deadline_after(seconds(60)); }
 
-/// A store from the words that `place::words` gives: "file FOLDER", "tcp ADDRESS TOKEN", "embedded ADDRESS TOKEN" or
-/// "etcd ADDRESS NAME".
+/// A store from the words that `place::words` gives: "file FOLDER", "tcp ADDRESS TOKEN", or "etcd ADDRESS NAME".
 inline any_store open(const std::vector<std::string>& words) {
   if (words.at(0) == "file") return any_store(std::make_unique<muster::file_store>(words.at(1), soon()));
 #ifdef MUSTER_HAS_TCP
   if (words.at(0) == "tcp") {
     return any_store(std::make_unique<muster::tcp_store>(words.at(1), words.at(2), soon()));
-  }
-  if (words.at(0) == "embedded") {
-    return any_store(
-        std::make_unique<muster::embedded_store>(words.at(1), muster::embedded_store_options{words.at(2)}, soon()));
   }
 #endif
 #ifdef MUSTER_HAS_ETCD
@@ -152,11 +146,6 @@ struct place {
       server = std::make_unique<muster::store_server>("127.0.0.1:0", "a secret");
       words = {"tcp", server->address(), "a secret"};
     }
-    if (kind == "embedded") {
-      const auto port = muster::store_server("127.0.0.1:0", "").port();
-      words = {"embedded", "127.0.0.1:" + std::to_string(port), "a secret"};
-      member.emplace(places::open(words));
-    }
 #endif
 #ifdef MUSTER_HAS_ETCD
     if (kind == "etcd") {
@@ -177,14 +166,12 @@ struct place {
 #ifdef MUSTER_HAS_TCP
   std::unique_ptr<muster::store_server> server;
 #endif
-  std::optional<any_store> member;  ///< one that carries the store, where it is carried
 };
 
 inline std::vector<std::string> kinds() {
   std::vector<std::string> all{"file"};
 #ifdef MUSTER_HAS_TCP
   all.emplace_back("tcp");
-  all.emplace_back("embedded");
 #endif
 #ifdef MUSTER_HAS_ETCD
   if (has_etcd()) all.emplace_back("etcd");

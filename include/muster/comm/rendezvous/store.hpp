@@ -41,8 +41,8 @@ class store_lease_ended : public error {
   explicit store_lease_ended(const std::string& text) : error(error_kind::timeout, text) {}
 };
 
-/// The processes that carry a store went on without this one, which was silent or cut off: it has no part in what they
-/// agree on any more. Every call fails like this from then on.
+/// The store was begun anew while this process was cut off from it: it has no part any more in what the others agree on.
+/// Every call fails like this from then on.
 class store_left_behind : public peer_failure {
  public:
   explicit store_left_behind(const std::string& text) : peer_failure({}, text) {}
