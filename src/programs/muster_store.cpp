@@ -3,11 +3,8 @@
 
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <optional>
 #include <string>
-#include <string_view>
 
 #include <muster/comm/tcp/store.hpp>
 #include <muster/core/env.hpp>
@@ -23,6 +20,8 @@ constexpr const char* usage =
     "\n"
     "Ranks find it by --rendezvous tcp://HOST:PORT. MUSTER_TOKEN, where it is set, is the same for it and for them.\n"
     "It says where it listens, and ends with 0 after SIGTERM or SIGINT.\n";
+
+constexpr muster::number_range<double> unused{0, 1e6};
 
 struct plan {
   std::string listen;
@@ -44,11 +43,7 @@ plan read_plan(int argc, char** argv) {
     const std::string value(argv[i + 1]);
     if (flag == "--listen") read.listen = value;
     if (flag == "--data") read.data = value;
-    if (flag != "--unused") continue;
-    char* end = nullptr;
-    read.unused = std::strtod(value.c_str(), &end);
-    if (value.empty() || *end != '\0' || !(read.unused >= 0 && read.unused <= 1e6))
-      refuse("--unused cannot be '" + value + "' (it is seconds, from 0 to a million)");
+    if (flag == "--unused") read.unused = muster::number_from(flag, value, unused);
   }
   if (read.listen.empty()) refuse("muster-store needs --listen (an address for the ranks to connect to)");
   return read;
