@@ -233,11 +233,12 @@ def states(megabytes, rounds):
                 moments = [at for _, _, at in worker.steps]
                 gaps = [b - a for a, b in zip(moments, moments[1:])]
                 pause.append((max(gaps) - statistics.median(gaps)) * 1e-9)
-            joined.process.kill()
-            joined.end()
-            told = re.search(r"bytes of state that came in ([0-9.]+) ms", joined.errors)
+            for worker in job.crew:
+                worker.process.kill()
+                worker.end()
+            told = re.search(r"1 joined.* state ([0-9.]+),", "".join(worker.errors for worker in others))
             if told is None:
-                raise Failure(f"who joined does not tell of the state: {joined.errors}")
+                raise Failure(f"no member tells how long the copy of the state took: {joined.errors}")
             by_us.append(float(told.group(1)) * 1e-3)
         finally:
             job.close()

@@ -312,22 +312,6 @@ void agent::leave() {
   post([this](clock::time_point now) { protocol_.leave(now); });
 }
 
-void agent::ready() {
-  post([this](clock::time_point now) { protocol_.ready(now); });
-}
-
-std::vector<elastic::member> agent::hosts() const {
-  const std::lock_guard held(mutex_);
-  const auto& record = protocol_.record();
-  const bool has_room = record.members.size() < static_cast<std::size_t>(policy_.max);
-  return protocol_.is_member() || record.generation == 0 || !has_room ? std::vector<elastic::member>() : record.members;
-}
-
-bool agent::has_news() const {
-  const std::lock_guard held(mutex_);
-  return to_form_ || over_ || failed_;
-}
-
 void agent::wait_at(const std::string& door) {
   post([this, door](clock::time_point) { protocol_.wait_at(door); });
 }

@@ -58,12 +58,6 @@ class agent {
   void stopped();
   void suspect(elastic::member_id who, const std::string& why);
   void leave();
-  /// It waits to be taken in, and what it could do by itself to be where the others are is done.
-  void ready();
-  /// Those whom it waits to join; nobody in a group, or when there is none yet, or one that is full.
-  [[nodiscard]] std::vector<elastic::member> hosts() const;
-  /// Whether `next_group` would say something at once.
-  [[nodiscard]] bool has_news() const;
   void wait_at(const std::string& door);
   /// Waits until all other members leave too, or are gone, or wait for a group without this one, or something else ends
   /// this member's part.

@@ -8,11 +8,10 @@
 
 namespace muster::inline v0::detail {
 
-/// As text: "process started udp-port addresses | where its state is to be had".
+/// As text: "process started udp-port addresses".
 struct member_card {
   process_identity process;
   std::string words;  ///< of its datagram_socket
-  std::string state;  ///< of its state_server
 
   [[nodiscard]] std::string encode() const;
   /// What is missing is empty.

@@ -20,10 +20,7 @@ namespace {
 
 // A member that is done waits so long for the others to be done too.
 constexpr seconds for_the_others{2.0};
-constexpr seconds for_ends{2.0};                       // of killed processes of this host
-constexpr std::chrono::milliseconds between_looks{5};  // of one that waits to join
-// Of those that have stopped to take this process in, as long as more of it comes.
-constexpr std::chrono::seconds for_the_last_step{2};
+constexpr seconds for_ends{2.0};  // of killed processes of this host
 
 elastic::member_id draw_identity() {
   elastic::member_id id = 0;
@@ -107,20 +104,21 @@ elastic_conductor::elastic_conductor(context& of, elastic::session_options optio
   }
   site_.configuration = &of.configuration();
   site_.memory = of.shared_memory();
-  join_job();
+  (void)policy_of(of.configuration(), of.launcher());  // what is wrong with it is said before any training
+  if (of.configuration().value(setting::transport) == "mpi" && !of.launcher().speaks_mpi()) {
+    throw configuration_error(of.configuration().origin(setting::transport) +
+                              " asks for transport mpi (this process was not started by mpirun, and has no part in its "
+                              "world); use --transport tcp where ranks join");
+  }
   if (options_.handle_signals) catch_signals();
 }
 
+// At the first run: a process that still reads its data keeps no other rank waiting.
 void elastic_conductor::join_job() {
   const auto& configuration = context_.configuration();
   const auto& launch = context_.launcher();
   const auto until = deadline_after(seconds(configuration.positive(setting::timeout)));
-  const auto policy = policy_of(configuration, launch);  // what is wrong with it is said before anybody is met
-  if (configuration.value(setting::transport) == "mpi" && !launch.speaks_mpi()) {
-    throw configuration_error(configuration.origin(setting::transport) +
-                              " asks for transport mpi (this process was not started by mpirun, and has no part in its "
-                              "world); use --transport tcp where ranks join");
-  }
+  const auto policy = policy_of(configuration, launch);
   any_store store = open_store(configuration, launch);
   log(log_level::debug, "the members meet at the store " + store.where());
   site_.token = common_token(store, configuration, until);
@@ -130,8 +128,7 @@ void elastic_conductor::join_job() {
   self_.id = draw_identity();
   self_.host = digest().add(host_identity(configuration)).add(process_numbers()).value();
   self_.order = static_cast<std::uint64_t>(launch.rank);
-  server_ = std::make_unique<state_server>(interface, origin, site_.token);
-  self_.card = member_card{process_identity::own(), words->place(), server_->card()}.encode();
+  self_.card = member_card{process_identity::own(), words->place()}.encode();
   doors_.emplace(interface, origin);
   self_.door = door_card(*doors_, configuration);
   agent_ = std::make_unique<agent>(std::move(store), std::move(words), self_, policy,
@@ -173,16 +170,16 @@ std::uint64_t elastic_conductor::progress_of(const state& of) noexcept {
 void elastic_conductor::committed(const state& of) noexcept {
   agent_->committed(progress_of(of), of.position().at.position);
   agent_->worked(work_);
-  server_->committed(of);
   if (first_step_) tell_first_step();
 }
 
 void elastic_conductor::prepare(state& of) {
   if (group_ && !agent_->must_stop(progress_of(of))) return;
+  if (!agent_) join_job();
   const auto began = clock::now();
   for (;;) {
     if (group_ || stopped_) stop_present(of);
-    const auto next = next_group(of);
+    const auto next = agent_->next_group(clock::now() + std::chrono::seconds(1));
     if (!next) continue;
     try {
       build(of, *next);
@@ -196,73 +193,11 @@ void elastic_conductor::prepare(state& of) {
   }
 }
 
-// One that is not in yet gets nearer to where the others are, while it waits.
-std::optional<elastic::generation_record> elastic_conductor::next_group(state& of) {
-  if (stopped_) return agent_->next_group(clock::now() + std::chrono::seconds(1));
-  const bool has_waited = follow(of);
-  auto next = agent_->next_group(clock::now() + (has_waited ? clock::duration{} : between_looks));
-  if (next && follower_) {
-    follower_->finish(next->generation - 1, for_the_last_step);
-    followed_ = {follower_->at(), follower_->bytes(), follower_->repeated(), seconds(follower_->span()).count()};
-    follower_.reset();
-  }
-  return next;
-}
-
-// Whether that took some time.
-bool elastic_conductor::follow(state& of) {
-  if (!follower_ && !begin_to_follow(of)) return false;
-  const auto present = agent_->hosts();
-  if (present.empty()) {  // it is in, or there is no room any more
-    if (!agent_->has_news()) follower_.reset();
-    return false;
-  }
-  const auto is_present = [&](elastic::member_id id) {
-    return std::any_of(present.begin(), present.end(), [id](const elastic::member& one) { return one.id == id; });
-  };
-  const bool goes_on =
-      std::all_of(hosts_.begin(), hosts_.end(), is_present) && follower_->advance(clock::now() + between_looks);
-  if (!goes_on || follower_->is_there()) say_ready();
-  return goes_on;
-}
-
-bool elastic_conductor::begin_to_follow(state& of) {
-  if (is_ready_) return false;
-  std::vector<std::string> cards;
-  hosts_.clear();
-  for (const auto& one : agent_->hosts()) {
-    hosts_.push_back(one.id);
-    cards.push_back(member_card::decode(one.card).state);
-  }
-  if (cards.empty() && !of.replays().empty()) return false;
-  try {
-    follower_.emplace(of, cards, site_.token, [this] { return agent_->has_news(); });
-    return true;
-  } catch (const error& failed) {
-    log(log_level::debug, std::string("the state will be copied while the others wait: ") + failed.what());
-    say_ready();
-    return false;
-  }
-}
-
-void elastic_conductor::tell_of_joining(std::uint64_t copied) const {
-  if (holds_ || record_.generation == 1) return;  // where all but one copy
-  log(log_level::info, "joins with " + std::to_string(followed_.bytes) + " bytes of state that came in " +
-                           milliseconds(followed_.span) + " ms while the others went on, " +
-                           std::to_string(followed_.repeated) + " steps done again, and " + std::to_string(copied) +
-                           " bytes that came while they waited");
-}
-
-void elastic_conductor::say_ready() {
-  if (!std::exchange(is_ready_, true)) agent_->ready();
-}
-
 // The promise that the protocol rests on: whatever of this generation still comes, this rank is not in it any more.
 void elastic_conductor::stop_present(const state& of) {
   if (stopped_) return;
   stopped_ = true;
   watch_ = {};
-  server_->pause(record_.generation);
   if (group_) {
     if (options_.before_rebuild) options_.before_rebuild();
     retire_group();
@@ -334,12 +269,8 @@ void elastic_conductor::build(state& of, const elastic::generation_record& next)
   try {
     connect(next);
     const bool is_blank = !holds_ && next.step > self_.step;
-    const auto moved =
-        transfer_state(*group_, of, {.may_hold = holds_, .in_place = is_blank, .followed = followed_.step != 0});
-    tell_of_joining(moved.bytes);
+    const auto moved = transfer_state(*group_, of, {.may_hold = holds_, .in_place = is_blank});
     holds_ = true;
-    followed_ = {};
-    server_->present(of, moved.copied);
     agent_->committed(progress_of(of), of.position().at.position);
     watch_.same_state = clock::now();
     report(moved.copied);

@@ -11,8 +11,6 @@
 
 #include "agent.hpp"
 #include "rebuild.hpp"
-#include "state_follower.hpp"
-#include "state_server.hpp"
 
 namespace muster::inline v0::detail {
 
@@ -44,11 +42,6 @@ class elastic_conductor final : public conductor {
     std::jthread farewell;
   };
 
-  [[nodiscard]] std::optional<elastic::generation_record> next_group(state& of);
-  [[nodiscard]] bool follow(state& of);
-  [[nodiscard]] bool begin_to_follow(state& of);
-  void say_ready();
-  void tell_of_joining(std::uint64_t copied) const;
   void stop_present(const state& of);
   void retire_group();
   void forget_oldest();
@@ -69,19 +62,7 @@ class elastic_conductor final : public conductor {
   building_site site_;
   elastic::member self_;
   std::optional<tcp_doors> doors_;
-  std::unique_ptr<state_server> server_;
-  std::unique_ptr<agent> agent_;
-
-  // Before it is in.
-  std::vector<elastic::member_id> hosts_;  // whom it follows
-  std::optional<state_follower> follower_;
-  bool is_ready_ = false;  // and has said so
-  struct {
-    std::uint64_t step = 0;  // after which its state is that of the others, or nearly; 0: it is not
-    std::uint64_t bytes = 0;
-    std::uint64_t repeated = 0;  // steps
-    double span = 0;
-  } followed_;
+  std::unique_ptr<agent> agent_;  // from the first run on
 
   elastic::generation_record before_;
   elastic::generation_record record_;

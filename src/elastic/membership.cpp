@@ -161,12 +161,6 @@ void membership::leave(clock::time_point now) {
   look(now);
 }
 
-void membership::ready(clock::time_point now) {
-  if (ended_ || ready_) return;
-  ready_ = true;
-  say(now);
-}
-
 void membership::wait_at(std::string door) { self_.door = std::move(door); }
 
 // ---- before it is in ----
@@ -315,26 +309,13 @@ void membership::begin_change(clock::time_point now) {
 // Joiners and leavers: nothing is wrong, so the group goes on to a step that all can reach before they stop.
 void membership::look_for_a_wish(clock::time_point now) {
   if (must_stop_ || halt_ != 0 || rank_ != 0) return;
-  if (!joiners_wish(now) && !leaving_ && !wish_) return;
+  const bool has_room = record_.members.size() < static_cast<std::size_t>(policy_.max);
+  const bool joins = has_room && std::any_of(record_.waiting.begin(), record_.waiting.end(),
+                                             [&](const member& one) { return is_heard(now, one.id); });
+  if (!joins && !leaving_ && !wish_) return;
   halt_ = std::max(step_, furthest_) + 2;
   actions_.emplace_back(act::halt{halt_});
   say(now);
-}
-
-// One that is ready waits a little for others that are not yet, so that the group changes once for all of them.
-bool membership::joiners_wish(clock::time_point now) {
-  if (record_.members.size() >= static_cast<std::size_t>(policy_.max)) return false;
-  bool ready = false;
-  bool coming = false;
-  for (const auto& one : record_.waiting) {
-    if (is_heard(now, one.id)) (is_ready(one.id) ? ready : coming) = true;
-  }
-  if (!ready || !coming) {
-    ready_since_.reset();
-    return ready;
-  }
-  if (!ready_since_) ready_since_ = now;
-  return now - *ready_since_ > policy_.silence;
 }
 
 // All see the same words, and so the slow one too: it leaves as one that wants to, and no step is lost by it.
@@ -405,7 +386,6 @@ word membership::own_word() {
   mine.stopped = stopped_;
   mine.leaving = leaving_;
   mine.blank = blank_;
-  mine.ready = ready_;
   mine.step = step_;
   mine.cursor = cursor_;
   mine.halt = halt_;
@@ -427,11 +407,6 @@ const word& membership::word_of(member_id who) const {
 bool membership::is_heard(clock::time_point now, member_id who) const {
   const auto seen = views_.find(who);
   return seen != views_.end() && now - seen->second.heard <= policy_.silence;
-}
-
-bool membership::is_ready(member_id who) const {
-  const auto seen = views_.find(who);
-  return seen != views_.end() && seen->second.last.ready;
 }
 
 bool membership::may_go() const {

@@ -132,25 +132,16 @@ void membership::find_holders(const parting& of, generation_record& next) const 
   }
 }
 
-// Those that wait, are heard and are ready, as far as there is room, and others as far as the job cannot go on without
-// them; returns how many.
+// Those that wait and are heard, as far as there is room; returns how many. The others announce themselves again.
 std::size_t membership::take_in(clock::time_point now, generation_record& next) const {
   const bool anybody_stays = !next.members.empty();
   std::size_t joiners = 0;
-  std::vector<member> not_yet;
-  const auto take = [&](const member& one, bool wanted, std::vector<member>& otherwise) {
-    if (wanted && anybody_stays && next.members.size() < static_cast<std::size_t>(policy_.max)) {
-      next.members.push_back(one);
-      ++joiners;
-    } else {
-      otherwise.push_back(one);
-    }
-  };
   for (const auto& one : record_.waiting) {
-    if (is_heard(now, one.id))
-      take(one, is_ready(one.id), not_yet);  // the others announce themselves again, if they live
+    if (!is_heard(now, one.id)) continue;
+    const bool has_room = anybody_stays && next.members.size() < static_cast<std::size_t>(policy_.max);
+    (has_room ? next.members : next.waiting).push_back(one);
+    joiners += has_room ? 1 : 0;
   }
-  for (const auto& one : not_yet) take(one, next.members.size() < static_cast<std::size_t>(policy_.min), next.waiting);
   return joiners;
 }
 

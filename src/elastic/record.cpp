@@ -132,7 +132,7 @@ generation_record generation_record::decode(std::string_view text) {
 std::string word::encode() const {
   writer out;
   for (const auto field : {word_magic, from, number, generation}) out.add(field);
-  for (const bool flag : {stopped, leaving, blank, ready}) out.add(std::uint64_t{flag});
+  for (const bool flag : {stopped, leaving, blank}) out.add(std::uint64_t{flag});
   for (const auto field : {step, cursor, halt, usual_work, least_work}) out.add(field);
   out.add(dead);
   out.add(suspects);
@@ -148,7 +148,6 @@ std::optional<word> word::decode(std::string_view text) {
   read.stopped = in.number() != 0;
   read.leaving = in.number() != 0;
   read.blank = in.number() != 0;
-  read.ready = in.number() != 0;
   for (auto* field : {&read.step, &read.cursor, &read.halt, &read.usual_work, &read.least_work}) *field = in.number();
   read.dead = in.ids();
   read.suspects = in.ids();

@@ -36,7 +36,6 @@ const std::vector<state_part>& state::parts() {
   }
   parts_ = std::move(asked.parts_);
   hooks_ = std::move(asked.hooks_);
-  replays_ = std::move(asked.replays_);
   at_ = asked.cursor_;
   return parts_;
 }

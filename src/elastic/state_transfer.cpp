@@ -27,7 +27,6 @@ struct standing {
   state::run_start run;
   std::uint64_t in_run;
   std::uint64_t may_hold;
-  std::uint64_t followed;
   std::uint64_t digest;  // of the replicated parts, where they may count
 };
 static_assert(std::is_trivially_copyable_v<standing>);
@@ -58,7 +57,6 @@ struct piece {
   std::span<std::byte> bytes;
   std::size_t part;
   std::size_t at;  // in it
-  bool travels;
 };
 
 class transfer {
@@ -69,14 +67,13 @@ class transfer {
   transfer_result run(const transfer_part& part) {
     const auto& run = of_.run();
     standing mine{of_.position(), run.value_or(state::run_start{}), run ? 1u : 0u, part.may_hold ? 1u : 0u,
-                  part.followed ? 1u : 0u, part.may_hold ? digest_of_replicated() : 0u};
+                  part.may_hold ? digest_of_replicated() : 0u};
     std::vector<standing> all(static_cast<std::size_t>(ranks_.size()));
     allgather(ranks_, numbers(std::span(&mine, 1)), numbers(std::span(all)));
     find_holders(all);
     if (holders_.size() == all.size()) return {};
     agree_on_parts();
     measure(part.in_place);
-    if (std::any_of(all.begin(), all.end(), [](const standing& one) { return one.followed != 0; })) compare();
     move_all();
     if (digest_at_holder() != bytes_.value()) {
       throw error(error_kind::other,
@@ -169,25 +166,8 @@ class transfer {
       if (!directly) room_[i].resize(sizes[i]);
       const auto whole = directly ? part.bytes : std::span(room_[i]);
       for (std::size_t at = 0; at < whole.size(); at += chunk)
-        chunks_.push_back({whole.subspan(at, std::min(chunk, whole.size() - at)), i, at, true});
+        chunks_.push_back({whole.subspan(at, std::min(chunk, whole.size() - at)), i, at});
     }
-  }
-
-  // Chunks that all have already need not travel. Each holder says the digests of some.
-  void compare() {
-    std::vector<std::uint64_t> theirs(chunks_.size());
-    for (std::size_t c = 0; c < chunks_.size(); ++c) {
-      if (place_ && c % holders_.size() == *place_) theirs[c] = digest_of(chunks_[c].bytes);
-    }
-    allreduce(ranks_, std::span(theirs), sum);
-    std::vector<std::uint64_t> missing(chunks_.size());
-    for (std::size_t c = 0; c < chunks_.size(); ++c) {
-      const auto& part = *wanted_[chunks_[c].part];
-      const auto here = part.save ? std::span<std::byte>() : part.bytes.subspan(chunks_[c].at, chunks_[c].bytes.size());
-      if (part.save || (!place_ && digest_of(here) != theirs[c])) missing[c] = 1;
-    }
-    allreduce(ranks_, std::span(missing), sum);
-    for (std::size_t c = 0; c < chunks_.size(); ++c) chunks_[c].travels = missing[c] != 0;
   }
 
   // One after the other: who sends one is the next of the holders. While one travels, the one before is added to the
@@ -205,7 +185,6 @@ class transfer {
     };
     std::size_t turn = 0;
     for (const auto& one : chunks_) {
-      if (!one.travels) continue;
       if (under_way.size() == at_once) settle_first();
       const int from = holders_[turn++ % holders_.size()];
       under_way.push_back({one.bytes, broadcast_async(ranks_, numbers(one.bytes), from)});
@@ -222,7 +201,6 @@ class transfer {
   transfer_result adopt(const standing& there) {
     transfer_result done{true, 0};
     for (const auto& one : chunks_) {
-      if (!one.travels) continue;
       done.bytes += one.bytes.size();
       const auto& part = *wanted_[one.part];
       if (!part.save && !room_[one.part].empty())
@@ -245,7 +223,7 @@ class transfer {
   std::vector<const state_part*> wanted_;     // of the parts: the replicated ones
   std::vector<std::vector<std::byte>> room_;  // by wanted part: for what has no place of its own yet
   std::vector<piece> chunks_;
-  digest bytes_;  // of all chunks that were moved
+  digest bytes_;  // of all chunks
 };
 
 }  // namespace

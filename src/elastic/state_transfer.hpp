@@ -17,15 +17,13 @@ struct transfer_result {
 struct transfer_part {
   bool may_hold = true;   ///< whether its state counts: a joiner's does not, nor that of any but one when a job begins
   bool in_place = false;  ///< its state is nothing that anybody could go on from
-  bool followed = false;  ///< much of it is probably as the others have it
 };
 
 /// Collective. Those that are at the furthest position and may hold send the replicated parts, chunk by chunk in
 /// turns; the others take them into memory of their own first and into their state when all of it is there and has the
 /// digest of the first of the holders: until then their state is what it was. With `in_place` they go into the state at
-/// once. Where somebody has `followed`, all compare digests first, and chunks that are the same do not travel. Throws
-/// what collectives throw; error when a digest is another, or nobody holds a state, and configuration_error when the
-/// parts do not fit.
+/// once. Throws what collectives throw; error when a digest is another, or nobody holds a state, and
+/// configuration_error when the parts do not fit.
 transfer_result transfer_state(group& ranks, state& of, const transfer_part& mine);
 
 }  // namespace muster::inline v0::detail

@@ -32,7 +32,6 @@ void adagrad::apply(double learning_rate) {
 }
 
 void adagrad::update(double learning_rate) {
-  rate_ = learning_rate;
   float* const parameters = arena_->parameters().data();
   const float* const gradients = arena_->gradients().data();
   for (const auto& run : runs_) {

@@ -51,7 +51,6 @@ void adam::apply(double learning_rate) {
 }
 
 void adam::update(double learning_rate) {
-  rate_ = learning_rate;
   ++steps_;
   float* const parameters = arena_->parameters().data();
   const float* const gradients = arena_->gradients().data();
@@ -68,9 +67,6 @@ void adam::update(double learning_rate) {
   }
 }
 
-void adam::describe(state_parts& parts) {
-  parts.add("steps of adam", std::span(&steps_, 1));
-  detail::replay_step(*this, *arena_, rate_, parts);
-}
+void adam::describe(state_parts& parts) { parts.add("steps of adam", std::span(&steps_, 1)); }
 
 }  // namespace muster::inline v0

@@ -31,7 +31,6 @@ void lars::apply(double learning_rate) {
 }
 
 void lars::update(double learning_rate) {
-  rate_ = learning_rate;
   float* const parameters = arena_->parameters().data();
   const float* const gradients = arena_->gradients().data();
   for (const auto& tensor : tensors_) {

@@ -45,7 +45,6 @@ void sgd::apply(double learning_rate) {
 }
 
 void sgd::update(double learning_rate) {
-  rate_ = learning_rate;
   float* const parameters = arena_->parameters().data();
   const float* const gradients = arena_->gradients().data();
   for (const auto& run : runs_) {

@@ -21,8 +21,7 @@ namespace simulation {
 
 class run {
  public:
-  run(std::uint64_t seed, const world& of)
-      : random_(seed), following_(seed, 8), world_(of), groups_(static_cast<std::size_t>(of.hosts), 0) {
+  run(std::uint64_t seed, const world& of) : random_(seed), world_(of), groups_(static_cast<std::size_t>(of.hosts), 0) {
     for (int i = 0; i < of.members; ++i) start_process(static_cast<std::uint64_t>(i), now_ + draw(0, 20));
     plan_faults();
   }
@@ -96,9 +95,6 @@ class run {
       auto& one = *processes_.emplace(self.id, std::move(made)).first->second;
       tick(one.id);
       look_at_store(one.id);
-      // It follows the others for a while, unless it needs not.
-      const auto follows = following_.below(3) == 0 ? 0 : static_cast<int>(following_.below(800000));
-      after(microseconds{follows}, one.id, [this, id = one.id] { find(id)->protocol.ready(now_); });
     });
   }
   void tick(member_id id) {
@@ -414,7 +410,6 @@ class run {
   void tell(const std::string& line) const { ledger_.tell(now_, line); }
 
   muster::random_stream random_;
-  muster::random_stream following_;  // its own, so that seeds go on to mean the schedules that they meant
   world world_;
   time now_{};
   std::uint64_t order_ = 0;

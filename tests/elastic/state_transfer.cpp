@@ -95,7 +95,7 @@ TEST_CASE("those that are behind get the state of the furthest, and nobody else'
     // By rank: steps done, may its state count, does it go in place, what it has of the holders' state.
     struct plan {
       std::uint64_t steps = 5;
-      bool holds = true, in_place = false, followed = false;
+      bool holds = true, in_place = false;
       std::vector<std::size_t> wrong;  // bytes of the large part
     };
     std::vector<plan> plans(static_cast<std::size_t>(ranks));
@@ -105,7 +105,6 @@ TEST_CASE("those that are behind get the state of the furthest, and nobody else'
       one.steps = draw.below(2) * 4;
       one.holds = one.steps != 0 && draw.below(2) == 0;
       one.in_place = !one.holds && draw.below(2) == 0;
-      one.followed = draw.below(2) == 0;
       for (auto n = draw.below(3); n > 0; --n) one.wrong.push_back(draw.below(11 * mebi + 3));
     }
     INFO("seed " << seed << ", " << ranks << " ranks");
@@ -113,13 +112,13 @@ TEST_CASE("those that are behind get the state of the furthest, and nobody else'
     test::run_ranks(ranks, [&](muster::group& world) {
       const auto& mine = plans[static_cast<std::size_t>(world.rank())];
       const bool is_holder = mine.steps == 5;
-      parts_of_some_size owned(mine.followed || is_holder ? 1 : 99);
+      parts_of_some_size owned(is_holder ? 1 : 99);
       owned.own = world.rank();
       for (const auto at : mine.wrong) owned.large[at] ^= 0x10;
       muster::state state{owned};
       go_to(state, mine.steps);
-      const auto done = muster::detail::transfer_state(
-          world, state, {.may_hold = mine.holds, .in_place = mine.in_place, .followed = mine.followed});
+      const auto done =
+          muster::detail::transfer_state(world, state, {.may_hold = mine.holds, .in_place = mine.in_place});
       parts_of_some_size expected(1);
       const std::lock_guard held(one_at_a_time);
       CHECK(done.copied == !is_holder);
@@ -169,22 +168,4 @@ TEST_CASE("a state that was damaged on its way is refused, and that of before st
   CHECK_THAT(muster::describe(refused), Catch::Matchers::Contains("its digest is another"));
   CHECK(holder_stays);
   CHECK(other_stays);
-}
-
-TEST_CASE("what one that followed has already does not travel") {
-  const std::size_t wrong = GENERATE(0, 1, 2);  // chunks
-  test::run_ranks(3, [&](muster::group& world) {
-    const bool joins = world.rank() == 2;
-    parts_of_some_size owned(1);
-    if (joins) {
-      for (std::size_t c = 0; c < wrong; ++c) owned.large[c * chunk + 17] ^= 1;
-    }
-    muster::state state{owned};
-    go_to(state, joins ? 0 : 3);
-    const auto done =
-        muster::detail::transfer_state(world, state, {.may_hold = !joins, .in_place = joins, .followed = joins});
-    if (done.bytes != (joins ? wrong * chunk + owned.text.size() : 0))
-      throw muster::mismatch_error(std::to_string(done.bytes) + " bytes travelled");
-    if (owned.large != parts_of_some_size(1).large) throw muster::mismatch_error("the state is another");
-  });
 }

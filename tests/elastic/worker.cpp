@@ -104,8 +104,6 @@ struct model {
     parts.add("count", std::span(&count, 1));
     parts.add("weights", weights.span());
     parts.add("ballast", ballast.span());
-    parts.replay({std::as_writable_bytes(gradient.span()), std::as_writable_bytes(std::span(brought))},
-                 [this] { learn(); });
   }
 
   void learn() {

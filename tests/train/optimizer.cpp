@@ -284,31 +284,3 @@ TEST_CASE("the optimizer of the settings is the one they name") {
   muster::state all(arena, optimizer);
   CHECK(all.parts().back().name == "steps of adam");
 }
-
-// What a process that joins an elastic job relies on.
-TEST_CASE("every optimizer does a step again, to the bit, by what the step brought") {
-  const std::string text = GENERATE("sgd", "momentum:0.9,decay=0.01", "nesterov:0.9", "adam", "adamw,decay=0.1",
-                                    "lars:0.9,decay=0.001", "adagrad");
-  heap memory;
-  muster::arena first(memory, layers());
-  muster::arena second(memory, layers());
-  auto one = muster::make_optimizer(first, text);
-  auto other = muster::make_optimizer(second, text);
-  muster::random_stream random(5);
-  fill(first, random, true);
-  std::ranges::copy(first.parameters(), second.parameters().begin());
-  muster::state here{first, one};
-  muster::state there{second, other};
-  REQUIRE(here.replays().size() == 1);
-  REQUIRE(there.replays().size() == 1);
-  for (int step = 0; step < 4; ++step) {
-    fill(first, random, false);
-    one.apply(0.1 / (step + 1));
-    const auto& from = here.replays().front();
-    const auto& to = there.replays().front();
-    REQUIRE(from.brought.size() == to.brought.size());
-    for (std::size_t k = 0; k < from.brought.size(); ++k) std::ranges::copy(from.brought[k], to.brought[k].begin());
-    to.again();
-  }
-  CHECK(here.digest() == there.digest());
-}

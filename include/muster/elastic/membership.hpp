@@ -139,9 +139,6 @@ class membership {
   void stopped(clock::time_point now);
   /// It wants to leave at the next boundary.
   void leave(clock::time_point now);
-  /// It waits to be taken in and is where the others are, or will not come any nearer: until it says so, they go on
-  /// without it if they can.
-  void ready(clock::time_point now);
 
   /// Where it waits for the members of the next generation; what it says from now on tells them.
   void wait_at(std::string door);
@@ -185,8 +182,6 @@ class membership {
   void look(clock::time_point now);
   void look_for_silence(clock::time_point now);
   void look_for_a_wish(clock::time_point now);
-  [[nodiscard]] bool joiners_wish(clock::time_point now);
-  [[nodiscard]] bool is_ready(member_id who) const;
   void look_for_slow_ones(clock::time_point now);
   void need_stop(clock::time_point now, const std::string& why);
   void begin_change(clock::time_point now);
@@ -242,9 +237,7 @@ class membership {
   bool leaving_ = false;
   bool ended_ = false;
   bool blank_ = false;  // it joined, and its state is not that of the others yet
-  bool ready_ = false;
-  std::optional<clock::time_point> ready_since_;  // one that waits to join, while another is not yet
-  bool wish_ = false;                             // somebody wants to leave
+  bool wish_ = false;   // a member wants to leave
   std::uint64_t halt_ = 0;
   std::uint64_t furthest_ = 0;  // of the steps that members told of
   std::uint64_t step_ = 0;

@@ -56,7 +56,6 @@ struct word {
   bool stopped = false;  ///< it takes no more part in this generation, whatever comes
   bool leaving = false;  ///< it wants to leave at the next boundary
   bool blank = false;    ///< it joined, and has not copied the state of the others yet
-  bool ready = false;    ///< it waits to be taken in, and the others would wait for little when it is
   std::uint64_t step = 0;
   std::uint64_t cursor = 0;
   std::uint64_t halt = 0;        ///< after this step the group is to stop and change; 0: no wish

@@ -68,22 +68,8 @@ class state_parts {
   void hook(std::function<void()> adopt, std::function<void()> discard, std::function<void()> begin = {}) {
     hooks_.push_back({std::move(begin), std::move(adopt), std::move(discard)});
   }
-  /// For owners whose parts change by what little each step brings, such as gradients and a learning rate: the bytes in
-  /// `brought`, which still lie there when a step commits, are all that `again` needs to do to the parts what that step
-  /// did, to the bit, at a rank whose parts are as they were before it. A process that joins an elastic job copies the
-  /// state while the others go on, and does the steps since by this. It is no promise: what comes out otherwise is
-  /// found and copied.
-  void replay(std::vector<std::span<std::byte>> brought, std::function<void()> again) {
-    replays_.push_back({std::move(brought), std::move(again)});
-  }
   /// Where the training is in its data. Throws configuration_error when there is one already.
   void add(const live_cursor& at);
-
-  /// See `replay`.
-  struct repeatable {
-    std::vector<std::span<std::byte>> brought;
-    std::function<void()> again;
-  };
 
  private:
   friend class state;
@@ -94,7 +80,6 @@ class state_parts {
   };
   std::vector<state_part> parts_;
   std::vector<hooks> hooks_;
-  std::vector<repeatable> replays_;
   std::optional<live_cursor> cursor_;
 };
 
@@ -158,8 +143,6 @@ class state {
   [[nodiscard]] const std::vector<state_part>& parts();
   /// As they were when they were last asked for.
   [[nodiscard]] const std::vector<state_part>& parts() const noexcept { return parts_; }
-  /// How the steps of others can be done again, in this order, as `parts` found it; empty where they cannot.
-  [[nodiscard]] const std::vector<state_parts::repeatable>& replays() const noexcept { return replays_; }
   /// Of all replicated parts, the steps and the cursor: equal at ranks that may go on together. Reads all bytes.
   [[nodiscard]] std::uint64_t digest();
 
@@ -229,7 +212,6 @@ class state {
   std::vector<std::unique_ptr<owner>> owners_;
   std::vector<state_part> parts_;
   std::vector<state_parts::hooks> hooks_;
-  std::vector<state_parts::repeatable> replays_;
   std::optional<live_cursor> at_;
   std::vector<std::byte> shadow_;  // of the shadowed parts, one behind another
   bool in_step_ = false;

@@ -31,13 +31,12 @@ class adagrad {
   [[nodiscard]] const adagrad_options& options() const noexcept { return options_; }
 
   /// As an owner of state: all it has lies in the arena.
-  void describe(state_parts& parts) { detail::replay_step(*this, *arena_, rate_, parts); }
+  void describe(state_parts&) {}
 
  private:
   void update(double learning_rate);
 
   arena* arena_;
-  double rate_ = 0;  // of the last step
   adagrad_options options_;
   std::vector<detail::tensor_run> runs_;
   std::span<float> squares_;

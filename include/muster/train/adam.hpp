@@ -41,7 +41,6 @@ class adam {
   void update(double learning_rate);
 
   arena* arena_;
-  double rate_ = 0;  // of the last step
   adam_options options_;
   std::vector<detail::tensor_run> runs_;
   std::span<float> means_;

@@ -72,13 +72,6 @@ namespace detail {
 
 /// Throws configuration_error unless the rate is a number from 0 on.
 void require_learning_rate(double learning_rate);
-/// Says how an optimizer that keeps the rate of its last step does that step again: by the gradients.
-template <class O>
-void replay_step(O& by, arena& of, double& rate, state_parts& parts) {
-  parts.replay({std::as_writable_bytes(of.gradients()), std::as_writable_bytes(std::span(&rate, 1))},
-               [&by, &rate] { by.apply(rate); });
-}
-
 /// Throws configuration_error unless the decay is a number from 0 on.
 void require_decay(double decay);
 /// Throws configuration_error unless the momentum is in [0, 1).

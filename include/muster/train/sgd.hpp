@@ -33,13 +33,12 @@ class sgd {
   [[nodiscard]] const sgd_options& options() const noexcept { return options_; }
 
   /// As an owner of state: all it has lies in the arena.
-  void describe(state_parts& parts) { detail::replay_step(*this, *arena_, rate_, parts); }
+  void describe(state_parts&) {}
 
  private:
   void update(double learning_rate);
 
   arena* arena_;
-  double rate_ = 0;  // of the last step
   sgd_options options_;
   std::vector<detail::tensor_run> runs_;
   std::span<float> velocity_;
