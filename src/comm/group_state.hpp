@@ -78,7 +78,7 @@ class group_state {
   /// Until it is done (true) or the limit is reached (false). Does not throw what the operation failed with.
   bool wait(operation_state& op, clock::time_point limit);
   void drain(operation_state& op) noexcept;
-  /// Fails the group when its first call is past its deadline, whose clock starts with the first look. Returns the
+  /// Fails the group when its first call is past its deadline; the clock starts with the first look. Returns the
   /// time.
   clock::time_point check_deadline() noexcept;
 

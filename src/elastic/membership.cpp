@@ -6,7 +6,7 @@
 namespace muster::inline v0::elastic {
 namespace {
 
-// Of those that are no monitors of a member, so many hear each of its words: at 1,024 members all do within 26 s.
+// So many members beside its monitors hear each word of a member: at 1,024 members all do within 26 s.
 constexpr std::size_t told_in_turn = 4;
 
 }  // namespace
@@ -226,7 +226,7 @@ void membership::enter(clock::time_point now, const generation_record& next) {
   for (const auto& one : next.members) views_[one.id].heard = now;
 }
 
-// Whom it tells, and whom it watches: of the ring of members those that come after it, and those before it. One that
+// Finds its monitors, the members after it in the ring, and the members that it watches, those before it. One that
 // waits stands before the first.
 void membership::adopt(const generation_record& record) {
   record_ = record;

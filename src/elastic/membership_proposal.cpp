@@ -132,7 +132,8 @@ void membership::find_holders(const parting& of, generation_record& next) const 
   }
 }
 
-// Those that wait and are heard, as far as there is room; returns how many. The others announce themselves again.
+// Takes in processes that wait and are heard, as far as there is room; returns how many. The others announce themselves
+// again.
 std::size_t membership::take_in(clock::time_point now, generation_record& next) const {
   const bool anybody_stays = !next.members.empty();
   std::size_t joiners = 0;

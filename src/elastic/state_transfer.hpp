@@ -22,7 +22,7 @@ struct transfer_part {
 /// Collective. Those that are at the furthest position and may hold send the replicated parts, chunk by chunk in
 /// turns; the others take them into memory of their own first and into their state when all of it is there and has the
 /// digest of the first of the holders: until then their state is what it was. With `in_place` they go into the state at
-/// once. Throws what collectives throw; error when a digest is another, or nobody holds a state, and
+/// once. Throws what collectives throw; error when a digest is another, or no rank holds a state, and
 /// configuration_error when the parts do not fit.
 transfer_result transfer_state(group& ranks, state& of, const transfer_part& mine);
 

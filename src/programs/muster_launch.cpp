@@ -112,7 +112,7 @@ plan read_plan(int argc, char** argv) {
   return read;
 }
 
-// Nobody else on this host is to know it.
+// No other user of this host is to know it.
 std::string draw_token() {
   std::random_device draw;
   std::string text;

@@ -195,7 +195,7 @@ server::seen& server::seen_of(held_range& range, place worker) {
 // At any server of the chain: the next entry takes effect.
 void server::apply(range_id id, held_range& range, const log_entry& entry) {
   ++range.applied;
-  if (range.behind == nobody) range.committed = range.applied;  // nobody else is to have it
+  if (range.behind == nobody) range.committed = range.applied;  // no other server is to have it
   if (entry.what == log_entry::kind::fold) {
     range.folded = entry.clock + 1;
     range.scale.reset();

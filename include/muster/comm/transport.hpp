@@ -172,7 +172,7 @@ struct subgroup_call {
 /// mismatch_error there. `notify` and `poll` carry notices beside the messages; `pause` gives the processor away until
 /// something may have happened, at the latest until the time given; `subgroup` is called by all members at once. One
 /// whose members need to know something of each other first has `std::uint64_t prepare(std::span<const int> members)`
-/// besides, whose results all members get. `memory` is where buffers come from that peers can reach without a copy;
+/// besides; all members get the results. `memory` is where buffers come from that peers can reach without a copy;
 /// null when no memory is better than any other.
 template <class T>
 concept transport = std::derived_from<T, request_owner> && !std::movable<T> &&

@@ -18,8 +18,8 @@ class roll_call {
     if (one.incarnation != who.incarnation) one = {who.incarnation, now};
   }
   void hear(const member& who, clock::time_point now) { at(who.at) = {who.incarnation, now}; }
-  /// Time passes. One who was itself away for a good part of `silence` did not hear anybody, which is nobody's fault:
-  /// true then.
+  /// Time passes. A process that was itself away for a good part of `silence` heard no other one, which is no fault of
+  /// theirs: true then.
   bool tick(clock::time_point now, clock::duration silence) {
     const bool was_away = now - ticked_ > silence / 4;
     if (was_away) {

@@ -42,7 +42,7 @@ class checkpoint {
   explicit checkpoint(std::string folder, const checkpoint_options& options = {});
 
   /// Saves, and then removes what is neither one of the last nor the best. `metric` says how good the state is; NaN,
-  /// that nobody knows. Rank 0's counts, so it comes from the state, which a rank that joined has too. Throws
+  /// that it is not known. Rank 0's counts, so it comes from the state, which a rank that joined has too. Throws
   /// configuration_error, at all ranks, when one of them cannot write; the checkpoints before stay then.
   void save(session& by, state& of, double metric = std::numeric_limits<double>::quiet_NaN());
 

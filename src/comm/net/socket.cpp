@@ -54,7 +54,7 @@ tcp_socket tcp_socket::reserve(const address& where) {
   tcp_socket made(open_socket(where), where);
   const int on = 1;
   const int off = 0;
-  // A port whose last connections have ended some seconds ago is free; one that the system draws is nobody's anyway,
+  // A port whose last connections have ended some seconds ago is free; one that the system draws is free anyway,
   // and must not become another's before this one listens.
   if (where.port() != 0) made.check_listens(::setsockopt(made.file(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on));
   if (where.family() == AF_INET6)

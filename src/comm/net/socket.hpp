@@ -44,7 +44,7 @@ class tcp_socket {
   /// Waits at `where` for others to connect; port 0 takes a free one, which `local` tells. An address of all zeroes of
   /// IPv6 takes IPv4 too. A port that is taken is a socket_error of EADDRINUSE.
   [[nodiscard]] static tcp_socket listen(const address& where, int backlog = most_waiting);
-  /// Takes a port, at which nobody can connect before `start_listening`.
+  /// Takes a port; no peer can connect there before `start_listening`.
   [[nodiscard]] static tcp_socket reserve(const address& where);
   void start_listening(int backlog = most_waiting) const;
   /// The next that has connected; empty when there is none now. A socket_error says what keeps this process from

@@ -23,7 +23,7 @@ class store_calls {
   store_calls& operator=(const store_calls&) = delete;
   virtual ~store_calls() = default;
 
-  /// As one that has no part in what is there yet: the identity of the table, which is a new one where nobody has.
+  /// As a client that has no part in the table yet: its identity, a new one where no client has a part.
   [[nodiscard]] std::string open(clock::time_point until);
   [[nodiscard]] store_entry get(std::string_view key, clock::time_point until);
   store_swap compare_and_swap(std::string_view key, std::uint64_t expected, std::optional<std::string_view> value,

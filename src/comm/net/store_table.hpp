@@ -34,7 +34,7 @@ class store_table {
   static constexpr std::size_t most_bytes = std::size_t{256} << 20;  // keys and values, of all
   static constexpr std::size_t most_of_a_client = 4096;              // watches, and leases
 
-  /// Whether nobody but this client has any part in what is there: what it opens then begins anew.
+  /// Whether no client but this one has a part in the table: what it opens then begins anew.
   using alone = std::function<bool(client opens)>;
   /// Draws a text that no other table has.
   using identity = std::function<std::string()>;

@@ -55,8 +55,8 @@ any_store open_in_folder(const std::string& folder, const settings& configuratio
   return any_store(std::make_unique<file_store>(path, until));
 }
 
-// Removes what killed jobs of this user left in the temporary directory: whoever opens a store that nobody has open
-// clears it, and the last that closes it removes it.
+// Removes what killed jobs of this user left in the temporary directory: a process that opens a store that no other has
+// open clears it, and the last that closes it removes it.
 void sweep(const std::string& folder) {
   const std::string ours = "muster-" + std::to_string(::geteuid()) + "-";
   std::error_code failed;
@@ -150,10 +150,9 @@ any_store open_store(const settings& configuration, const launch_env& launch) {
   if (asked.starts_with("tcp://")) return opener_over_tcp(origin).tcp(places, origin, configuration, launch, until);
   if (asked.starts_with("etcd://") || asked.starts_with("etcds://"))
     return open_in_etcd(asked, origin, configuration, launch, until);
-  throw configuration_error(
-      origin + " cannot be '" + asked +
-      "' (it is auto, tcp://host:port, etcd://host:port or file:/folder); write "
-      "tcp://node1:29500 or file:/shared/folder");
+  throw configuration_error(origin + " cannot be '" + asked +
+                            "' (it is auto, tcp://host:port, etcd://host:port or file:/folder); write "
+                            "tcp://node1:29500 or file:/shared/folder");
 }
 
 std::string job_token(any_store& store, const settings& configuration, const launch_env& launch,

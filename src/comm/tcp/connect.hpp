@@ -43,7 +43,7 @@ inline constexpr transport_costs tcp_costs_when_crowded{
 /// What `own_addresses` is asked for: `--interface`, or the loopback where that is auto and all ranks are on this host.
 [[nodiscard]] std::string interface_of(const settings& configuration, const launch_env& launch);
 
-/// Where a rank waits for the others, before they know of it. Nobody can connect before somebody answers there.
+/// Where a rank waits for the others, before they know of it. No peer can connect before the rank listens there.
 class tcp_doors {
  public:
   /// `chosen`: as `own_addresses` takes it. Every address gets a port of its own.

@@ -132,7 +132,7 @@ class tcp_inbox {
   [[nodiscard]] bool awaits(int source) const noexcept {
     return awaited_[static_cast<std::size_t>(source)] > 0 || awaited_from_any_ > 0;
   }
-  /// Finds who the message of `head` is for, or of its announcement. `held`: nobody waits for it, nor (unless
+  /// Finds who the message of `head` is for, or of its announcement. `held`: no receive waits for it, nor (unless
   /// `must_pass`) for what may come behind it; or it was announced and has no receive yet.
   [[nodiscard]] verdict match(int source, const frame& head, bool must_pass, arrival& to);
   /// What was announced for the group and has no receive; null when there is nothing.

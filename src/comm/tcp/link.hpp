@@ -27,7 +27,7 @@ struct tcp_limits {
 /// Messages are frames on the streams by turns: frame k on stream k modulo their number, and they begin at the receiver
 /// in that order. A message in frames begun is ended: the rest of one that is taken back is copied and sent.
 ///
-/// A message beyond the credit is announced and comes when it has a receive. So what lies here and nobody has taken is
+/// A message beyond the credit is announced and comes when it has a receive. So what lies here untaken is
 /// limited, what is waited for behind it is reached by putting that little aside, and no sender fills the connection.
 /// A large tagged one is always announced: a collective's has its receive soon, and a round trip more would cost it
 /// much.

@@ -46,8 +46,8 @@ std::string from_here(std::uint16_t port, const settings& configuration, const l
   return "127.0.0.1:" + std::to_string(port) + "," + own_list(port, configuration, launch);
 }
 
-// The descriptors and the session of a process that is to outlive this one: mpirun waits for whoever has its pipes, and
-// ends the processes of the ranks' sessions.
+// The descriptors and the session of a process that is to outlive this one: mpirun waits for every process that has its
+// pipes, and ends the processes of the ranks' sessions.
 class apart {
  public:
   explicit apart(int said) {
@@ -125,7 +125,7 @@ detail::address start_store(const std::string& listen, const std::string& token,
 
 bool is_elastic(const settings& configuration) { return configuration.value(setting::elastic) == "on"; }
 
-// Nobody starts a rank of these again, so that a store that does not answer is one that was never there.
+// No launcher starts these ranks again: a store that does not answer is one that was never there.
 bool starts_store(const launch_env& launch) {
   return launch.rank == 0 && launch.kind != launch_env::launcher::none && launch.kind != launch_env::launcher::generic;
 }

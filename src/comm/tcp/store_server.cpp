@@ -281,7 +281,7 @@ store_server::~store_server() = default;
 std::string store_server::address() const { return self_->address.to_string(); }
 std::uint16_t store_server::port() const noexcept { return self_->address.port(); }
 store_server::counts store_server::met() const noexcept {
-  const std::uint64_t left = self_->left;  // first: whoever has left had been served
+  const std::uint64_t left = self_->left;  // first: a client that has left had been served
   return {self_->served, self_->strangers_met, self_->offenders, self_->served - left};
 }
 bool store_server::has_ended() const noexcept { return self_->ended; }

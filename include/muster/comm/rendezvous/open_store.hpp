@@ -14,9 +14,9 @@ namespace muster::inline v0 {
 /// Opens the store in which the ranks of this job meet, by `--rendezvous` or MUSTER_RENDEZVOUS:
 ///
 ///   file:/folder       in a folder of its own in there, named by the job (`--job`); see `file_store`
-///   tcp://host:port    over TCP. Rank 0 serves there if the host is its own and nobody serves yet; the others, and
+///   tcp://host:port    over TCP. Rank 0 serves there if the host is its own and no process serves yet; the others, and
 ///   rank
-///                      0 if not, connect, and try again until the deadline while nobody does. In an elastic job the
+///                      0 if not, connect, and try again until the deadline while none does. In an elastic job the
 ///                      store is to outlive rank 0: muster-store serves it, which rank 0 starts under mpirun and srun,
 ///                      and the user otherwise. Needs muster::tcp
 ///   etcd://host:port   an etcd, or several of a cluster with commas between them, by muster::etcd; etcds:// over TLS.

@@ -48,7 +48,7 @@ class store_server {
   };
   /// Thread safe.
   [[nodiscard]] counts met() const noexcept;
-  /// Whether it serves nobody any more: there was no memory, or no room on the disk. The log has the reason. Thread
+  /// Whether it has stopped serving: there was no memory, or no room on the disk. The log has the reason. Thread
   /// safe.
   [[nodiscard]] bool has_ended() const noexcept;
 
