@@ -438,11 +438,21 @@ TEST_CASE("strangers neither hold up a job nor break it, and are counted", "[tcp
   test::tcp_job job(2);
   const auto door = first_address(job.cards()[0]);
   std::vector<tcp::tcp_socket> silent;
+  const auto reach = [&] {  // the ranks listen when they connect, not before
+    for (const auto until = impostor::until();;) {
+      try {
+        return tcp::tcp_socket::connect(door, until);
+      } catch (const tcp::socket_error&) {
+        if (muster::clock::now() > until) throw;
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    }
+  };
   const auto come = [&](std::size_t count) {
-    for (std::size_t i = 0; i < count; ++i) silent.push_back(tcp::tcp_socket::connect(door, impostor::until()));
+    for (std::size_t i = 0; i < count; ++i) silent.push_back(reach());
   };
   const auto babble = [&](std::uint64_t seed, std::string_view begins) {
-    auto one = tcp::tcp_socket::connect(door, impostor::until());
+    auto one = reach();
     muster::random_stream random(20261121, seed);
     std::vector<std::byte> bytes(100000);
     for (auto& b : bytes) b = static_cast<std::byte>(random.below(256));
@@ -452,8 +462,6 @@ TEST_CASE("strangers neither hold up a job nor break it, and are counted", "[tcp
     } catch (const tcp::socket_error&) {  // it is thrown out before it has said all
     }
   };
-  come(50);
-  babble(1, "");
   std::atomic<bool> strangers_are_through{false};
   std::uint64_t counted = 0;
   const auto work = [&](int rank) {
@@ -478,7 +486,8 @@ TEST_CASE("strangers neither hold up a job nor break it, and are counted", "[tcp
       }
     });
   }
-  come(idle - 50);
+  come(idle);
+  babble(1, "");
   babble(2, "");
   babble(3, "muster ranks 1\n");
   strangers_are_through = true;
