@@ -89,3 +89,15 @@ TEST_CASE("a file written in pieces is there once committed, and not before") {
   CHECK_THROWS_AS(muster::atomic_file((here.path / "none" / "file").string()), muster::configuration_error);
   CHECK_THROWS_AS(muster::atomic_file(here.path.string()), muster::configuration_error);
 }
+
+TEST_CASE("a folder for temporary files that is not there is refused in words") {
+  const char* const before = std::getenv("TMPDIR");
+  const std::string kept = before == nullptr ? "" : before;
+  ::setenv("TMPDIR", "/nowhere/at-all", 1);
+  CHECK_THROWS_WITH(muster::temporary_folder(), contains("TMPDIR is '/nowhere/at-all'") && contains("unset it"));
+  if (before == nullptr)
+    ::unsetenv("TMPDIR");
+  else
+    ::setenv("TMPDIR", kept.c_str(), 1);
+  CHECK_FALSE(muster::temporary_folder().empty());
+}
