@@ -54,8 +54,8 @@ tcp_socket tcp_socket::reserve(const address& where) {
   tcp_socket made(open_socket(where), where);
   const int on = 1;
   const int off = 0;
-  // A port whose last connections have ended some seconds ago is free; one that the system draws is free anyway,
-  // and must not become another's before this one listens.
+  // A port whose last connections have ended some seconds ago is free; one that the system draws must not become
+  // another's before this one listens.
   if (where.port() != 0) made.check_listens(::setsockopt(made.file(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on));
   if (where.family() == AF_INET6)
     made.check_listens(::setsockopt(made.file(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off));
@@ -63,7 +63,11 @@ tcp_socket tcp_socket::reserve(const address& where) {
   return made;
 }
 
-void tcp_socket::start_listening(int backlog) const { check_listens(::listen(file(), backlog)); }
+void tcp_socket::start_listening(int backlog) const {
+  check_listens(::listen(file(), backlog));
+  const int on = 1;  // also for a port that was drawn: who listens there next is not kept from it by our connections
+  check_listens(::setsockopt(file(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on));
+}
 
 void tcp_socket::check_listens(int result) const {
   if (result == 0) return;
