@@ -355,7 +355,8 @@ context::verdict settle_without_context(std::exception_ptr failure, const std::s
     } catch (const configuration_error&) {  // perhaps what is wrong is just that
       chosen = choose_transport(from_environment, launch, "auto");
     }
-    if (launch.size > 1) {
+    const bool elastic = from_environment.value(setting::elastic) == "on";  // these do without the others
+    if (launch.size > 1 && !elastic) {
       group world(connect_processes(chosen, from_environment, launch), {});
       return settle_world(world, failure);
     }
