@@ -16,7 +16,7 @@ constexpr const char* usage =
     "usage: muster-store --listen ADDRESS [--data FOLDER] [--unused SECONDS]\n"
     "  --listen ADDRESS  a number and a port: 10.0.0.1:29500, :29500 (all addresses), 127.0.0.1:0 (a free port)\n"
     "  --data FOLDER     keeps what it has there: killed and started again, it goes on where it was\n"
-    "  --unused SECONDS  ends when nobody has been connected for so long; 0, the default: never\n"
+    "  --unused SECONDS  ends without a client for so long (0 to 1000000); 0, the default: never\n"
     "\n"
     "Ranks find it by --rendezvous tcp://HOST:PORT. MUSTER_TOKEN, where it is set, is the same for it and for them.\n"
     "It says where it listens, and ends with 0 after SIGTERM or SIGINT.\n";

@@ -88,13 +88,24 @@ class impostor {
     require(tcp::decode(bytes, head) == tcp::frame_fault::none && head.kind == tcp::frame_kind::clear, "it is cleared");
   }
   static muster::clock::time_point until() { return muster::deadline_after(patience); }
+  /// A rank listens when it connects, not before.
+  static tcp::tcp_socket reach(const tcp::address& door) {
+    for (const auto limit = until();;) {
+      try {
+        return tcp::tcp_socket::connect(door, limit);
+      } catch (const tcp::socket_error&) {
+        if (muster::clock::now() > limit) throw;
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    }
+  }
 
   tcp::tcp_socket control;
   tcp::tcp_socket stream;
 
  private:
   tcp::tcp_socket connect(std::uint32_t line) {
-    auto socket = tcp::tcp_socket::connect(first_address(cards_[0]), until());
+    auto socket = reach(first_address(cards_[0]));
     auto talk = tcp::handshake::connect(secret_, {1, 0, line, 2});
     while (talk.now() != tcp::handshake::state::done) {
       require(talk.now() == tcp::handshake::state::sending || talk.now() == tcp::handshake::state::reading,
@@ -438,21 +449,11 @@ TEST_CASE("strangers neither hold up a job nor break it, and are counted", "[tcp
   test::tcp_job job(2);
   const auto door = first_address(job.cards()[0]);
   std::vector<tcp::tcp_socket> silent;
-  const auto reach = [&] {  // the ranks listen when they connect, not before
-    for (const auto until = impostor::until();;) {
-      try {
-        return tcp::tcp_socket::connect(door, until);
-      } catch (const tcp::socket_error&) {
-        if (muster::clock::now() > until) throw;
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      }
-    }
-  };
   const auto come = [&](std::size_t count) {
-    for (std::size_t i = 0; i < count; ++i) silent.push_back(reach());
+    for (std::size_t i = 0; i < count; ++i) silent.push_back(impostor::reach(door));
   };
   const auto babble = [&](std::uint64_t seed, std::string_view begins) {
-    auto one = reach();
+    auto one = impostor::reach(door);
     muster::random_stream random(20261121, seed);
     std::vector<std::byte> bytes(100000);
     for (auto& b : bytes) b = static_cast<std::byte>(random.below(256));
