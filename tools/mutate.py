@@ -26,33 +26,33 @@ import sys
 # Room: targets to build, then tests to run (regular expressions of CTest, one after the other), for the files whose path
 # begins with it. The longest that fits counts.
 ROOMS = {
-    "core": ("test_core test_codecs test_train muster-info", "^test_(core|codecs|train): ", "^programs"),
-    "core/codec": ("test_codecs test_codecs_portable test_compress", "^test_(codecs|codecs_portable|compress): "),
-    "core/device": ("test_nccl_double", "^test_nccl_double: "),
-    "core/update": ("test_core test_train test_ps_job", "^test_(core|train|ps_job): "),
-    "data": ("test_data test_pipeline muster-data", "^test_(data|pipeline): ", "^programs"),
+    "core": ("test_core test_codecs test_train muster-info", "^test_(core|codecs|train):", "^programs: "),
+    "core/codec": ("test_codecs test_codecs_portable test_compress", "^test_(codecs|codecs_portable|compress):"),
+    "core/device": ("test_nccl_double", "^test_nccl_double:"),
+    "core/update": ("test_core test_train test_ps_job", "^test_(core|train|ps_job):"),
+    "data": ("test_data test_pipeline muster-data", "^test_(data|pipeline):", "^programs: "),
     "comm": ("test_comm test_tcp test_program test_over_processes test_survivors test_trouble test_chosen",
-             "^test_(comm|tcp): ", "^comm: (the first|collectives|trouble|kill|leave|abort)"),
-    "comm/collectives": ("test_comm test_over_processes", "^test_comm: ", "^comm: collectives"),
-    "comm/rendezvous": ("test_store test_store_worker test_opened", "^test_store: ", "^comm: the store"),
+             "^test_(comm|tcp):", "^comm: (the first|collectives|trouble|kill|leave|abort)"),
+    "comm/collectives": ("test_comm test_over_processes", "^test_comm:", "^comm: collectives"),
+    "comm/rendezvous": ("test_store test_store_worker test_opened", "^test_store:", "^comm: the store"),
     "comm/net": ("test_net test_store test_store_worker test_tcp test_opened test_over_processes",
-                 "^test_(net|store|tcp): ", "^comm: (the store|collectives.*tcp)"),
-    "comm/etcd": ("test_store test_store_worker", "^test_store: "),
-    "comm/nccl": ("test_nccl_double", "^test_nccl_double: "),
+                 "^test_(net|store|tcp):", "^comm: (the store|collectives.*tcp)"),
+    "comm/etcd": ("test_store test_store_worker", "^test_store:"),
+    "comm/nccl": ("test_nccl_double", "^test_nccl_double:"),
     "comm/mpi": ("test_comm test_program test_over_processes test_adopt test_trouble",
                  "^comm: (the first|collectives|a program's own|trouble).*(mpi|ranks)"),
     "comm/shm": ("test_comm test_over_processes test_survivors test_trouble",
-                 "^test_comm: ", "^comm: .*shm"),
+                 "^test_comm:", "^comm: .*shm"),
     "comm/tcp": ("test_tcp test_comm test_net test_store test_store_worker test_over_processes test_survivors test_trouble",
-                 "^test_(tcp|net|comm|store): ", "^comm: .*tcp"),
-    "comm/hierarchical": ("test_comm test_over_processes test_survivors test_traffic", "^test_comm: ",
+                 "^test_(tcp|net|comm|store):", "^comm: .*tcp"),
+    "comm/hierarchical": ("test_comm test_over_processes test_survivors test_traffic", "^test_comm:",
                           "^comm: .*hierarchical"),
     "elastic": ("test_session test_membership test_state test_elastic_worker muster-launch",
-                "^test_(session|membership|state): ", "^elastic: "),
-    "ps": ("test_ps test_ps_job test_ps_process muster-launch", "^test_(ps|ps_job): ", "^parameter server: "),
+                "^test_(session|membership|state):", "^elastic: "),
+    "ps": ("test_ps test_ps_job test_ps_process muster-launch", "^test_(ps|ps_job):", "^parameter server: "),
     "train": ("test_train test_gradients test_compress test_checkpoint test_session test_state test_training_program",
-              "^test_(train|gradients|compress|checkpoint|session|state): ", "^train: "),
-    "train/device": ("test_nccl_double", "^test_nccl_double: "),
+              "^test_(train|gradients|compress|checkpoint|session|state):", "^train: "),
+    "train/device": ("test_nccl_double", "^test_nccl_double:"),
     "programs": ("muster-info muster-data muster-launch test_elastic_worker", "^programs: ", "^elastic: .*launch"),
 }
 
@@ -188,8 +188,10 @@ class Tree:
                     os.killpg(going.pid, signal.SIGKILL)
                     return "a hang"
             if going.returncode != 0:
+                if "No tests were found" in text:
+                    raise SystemExit(f"tools/mutate.py: no test matches '{some}'; mend ROOMS")
                 failed = re.findall(r"^\s*\d+ - (.*) \(", text, re.M)
-                return failed[0] if failed else text.strip().splitlines()[-1]
+                return failed[0] if failed else "a test"
         return None
 
 

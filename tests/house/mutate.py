@@ -1,0 +1,51 @@
+#!/usr/bin/env python3
+"""The edits of tools/mutate.py: what they change of a line, and what they leave alone."""
+import importlib.util
+import pathlib
+import unittest
+
+TOOL = pathlib.Path(__file__).resolve().parents[2] / "tools" / "mutate.py"
+spec = importlib.util.spec_from_file_location("mutate", TOOL)
+mutate = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(mutate)
+
+
+def edits(line):
+    return dict(mutate.edits_of(line))
+
+
+class Edits(unittest.TestCase):
+    def test_each_operator_is_broken(self):
+        found = edits("  if (a <= b && !done) return x + 1;")
+        self.assertEqual(found["<= to <"], "  if (a < b && !done) return x + 1;")
+        self.assertEqual(found["&& to ||"], "  if (a <= b || !done) return x + 1;")
+        self.assertEqual(found["! dropped"], "  if (a <= b && done) return x + 1;")
+        self.assertEqual(found["+ to -"], "  if (a <= b && !done) return x - 1;")
+
+    def test_calls_assignments_and_results_are_dropped(self):
+        self.assertEqual(edits("  queue_.push_back(one);")["statement dropped"], "  ;")
+        self.assertEqual(edits("  made.size = count;  // of all")["statement dropped"], "  ;  // of all")
+        self.assertEqual(edits("  return made.size;")["return of a default"], "  return {};")
+
+    def test_declarations_keep_their_initialisers(self):
+        self.assertNotIn("statement dropped", edits("  const auto size = count();"))
+
+    def test_texts_comments_and_templates_are_left_alone(self):
+        for line in ('#include <vector>', "  // a <= b && c", "  throw error(a == b);", "template <class A, class B>", "}"):
+            self.assertEqual(mutate.edits_of(line), [], line)
+        self.assertEqual([new for _, new in mutate.edits_of('  const std::string text = "a && b == 0";')], [])
+
+    def test_every_room_of_the_library_is_known(self):
+        for path in ("src/comm/tcp/link.cpp", "include/muster/core/hash.hpp", "src/train/device/arena.cpp"):
+            self.assertIn(mutate.room_of(path), mutate.ROOMS)
+        self.assertEqual(mutate.room_of("src/comm/tcp/link.cpp"), "comm/tcp")
+
+    def test_a_draw_repeats_and_takes_from_every_room(self):
+        rooms = {"a": [("f", n, "x") for n in range(5)], "b": [("g", n, "x") for n in range(5)]}
+        first = mutate.draw(rooms, 4, mutate.random.Random("seed"))
+        self.assertEqual(first, mutate.draw(rooms, 4, mutate.random.Random("seed")))
+        self.assertEqual([room for room, *_ in first], ["a", "b", "a", "b"])
+
+
+if __name__ == "__main__":
+    unittest.main()
