@@ -126,7 +126,7 @@ class membership {
   void learn(clock::time_point now, std::uint64_t version, const generation_record& record);
   /// A swap came to nothing that is known; the record is to be tried again.
   void store_failed(clock::time_point now);
-  /// Those who carry the store went on without this process.
+  /// The store has another job's table by now: this process has no part in it.
   void left_behind(const std::string& why);
   /// Its process has ended: seen on its own host.
   void prove_dead(clock::time_point now, member_id who);

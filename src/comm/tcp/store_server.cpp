@@ -22,7 +22,7 @@ namespace {
 constexpr std::size_t most_strangers = 512;  // at a time; the oldest makes room for the next
 constexpr std::chrono::milliseconds tick{20};
 // A client whose connection was cut, or was to a server that was killed, has so long to connect again before the table
-// is begun anew for those that come; as long as one of an etcd.
+// is begun anew for later clients; as long as one of an etcd.
 constexpr seconds for_those_that_were_cut_off{10};
 
 detail::tcp_socket listen_at(std::string_view text) {
