@@ -30,8 +30,10 @@ experiments:
 def session(folder, name, chosen, epochs):
     path = folder / f"{name}.yaml"
     path.write_text(FILE.format(python=sys.executable, timed=TIMED, build=chosen.build.resolve(), epochs=epochs, repeats=chosen.repeats))
-    subprocess.run([sys.executable, "-m", "muster_bench", "run", path, "--out", folder / name], check=True, cwd=PLATFORM,
-                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    done = subprocess.run([sys.executable, "-m", "muster_bench", "run", path, "--out", folder / name], cwd=PLATFORM,
+                          stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    if done.returncode:
+        sys.exit(done.stderr.strip())
     return compare.load(folder / name)
 
 
