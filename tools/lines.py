@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""Counts the lines of code of each room of include and src (neither blank nor comment only), of one revision or of two beside each other.
+
+    tools/lines.py [BEFORE] [AFTER]    revisions of git; AFTER is the work tree where it is left out
+
+Below the rooms: the median length of a line, and the longest functions. serve and torch stand beside the limit and are not counted in the total."""
+import argparse
+import collections
+import pathlib
+import re
+import statistics
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+CODE = re.compile(r"^(include/muster|src)/(?:(.*)/)?[^/]+\.(hpp|cpp|cu)$")
+NOTHING = re.compile(r"^\s*(//.*)?$")
+# Formatted as .clang-format has it, a function's body ends with the first brace that stands as far left as its head.
+HEAD = re.compile(r"^\s*(?!namespace\b|(?:template\b.*)?(?:class|struct)\b|enum\b|union\b|if\b|for\b|while\b|switch\b|else\b|do\b|try\b|\}|#)[^\s/].*\)[^;()]*\{$")
+
+
+def git(*arguments):
+    return subprocess.run(["git", "-C", ROOT, *arguments], check=True, capture_output=True, text=True).stdout
+
+
+def files_of(revision):
+    """(path, text) of each file of code."""
+    if revision is None:
+        for path in git("ls-files", "include", "src").splitlines():
+            if CODE.match(path) and (ROOT / path).exists():
+                yield path, (ROOT / path).read_text()
+        return
+    for path in git("ls-tree", "-r", "--name-only", revision, "include", "src").splitlines():
+        if CODE.match(path):
+            yield path, git("show", f"{revision}:{path}")
+
+
+def functions_of(text):
+    """(lines, number of its first line) of each function that is more than a line, nested ones apart."""
+    lines = text.splitlines()
+    number = 0
+    while number < len(lines):
+        if HEAD.match(lines[number]):
+            head = number  # of a list of parameters or initialisers it is the last line that ends with a brace
+            while head and (lines[head - 1].endswith((",", "(")) or lines[head].lstrip().startswith(":")):
+                head -= 1
+            left = re.match(r"\s*", lines[head])[0]
+            end = next((n for n in range(number + 1, len(lines)) if lines[n].startswith(left + "}")), number)
+            yield end - head + 1, head + 1
+            number = end
+        number += 1
+
+
+class Count:
+    def __init__(self, revision):
+        self.rooms, self.files, self.lengths, self.functions = collections.Counter(), collections.Counter(), [], []
+        for path, text in files_of(revision):
+            room = CODE.match(path)[2] or "."
+            code = [line for line in text.splitlines() if not NOTHING.match(line)]
+            self.rooms[room] += len(code)
+            self.files[room] += 1
+            self.lengths += map(len, code)
+            self.functions += [(lines, f"{path}:{number}") for lines, number in functions_of(text)]
+
+    def total(self):
+        return sum(lines for room, lines in self.rooms.items() if room.split("/")[0] not in ("serve", "torch"))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("before", nargs="?")
+    parser.add_argument("after", nargs="?")
+    chosen = parser.parse_args()
+    try:
+        counts = [Count(chosen.before), Count(chosen.after)] if chosen.before else [Count(None)]
+    except subprocess.CalledProcessError as failed:
+        sys.exit(f"lines.py: {failed.stderr.strip()}")
+    rooms = sorted(set().union(*(count.rooms for count in counts)))
+    for room in rooms:
+        print(f"{room:32}" + "".join(f"{count.rooms[room]:8}{count.files[room]:5} files" for count in counts))
+    print(f"{'in all':32}" + "".join(f"{count.total():8}{sum(count.files.values()):5} files" for count in counts))
+    print("median length of a line        " + "".join(f"{statistics.median(count.lengths):8.0f}" + " " * 11 for count in counts))
+    for count in counts:
+        longest = sorted(count.functions, reverse=True)[:3]
+        print("longest functions: " + ", ".join(f"{where} ({lines} lines)" for lines, where in longest))
+
+
+if __name__ == "__main__":
+    main()
