@@ -20,7 +20,7 @@ group::~group() = default;
 
 int group::rank() const noexcept { return state_->transport->rank(); }
 int group::size() const noexcept { return state_->transport->size(); }
-std::uint64_t group::sequence() const noexcept { return state_->sequence; }
+std::uint64_t group::sequence() const noexcept { return state_->sequence(); }
 const group_settings& group::settings() const noexcept { return state_->settings; }
 void group::set_settings(const group_settings& settings) {
   const auto held = state_->guard();

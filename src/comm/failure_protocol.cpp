@@ -1,0 +1,123 @@
+#include "failure_protocol.hpp"
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include <muster/core/error.hpp>
+
+namespace muster::inline v0::detail {
+
+failure_protocol::failure_protocol(any_transport& transport)
+    : transport_(transport),
+      departures_(static_cast<std::size_t>(transport.size())),
+      reached_(static_cast<std::size_t>(transport.size()), 0) {}
+
+void failure_protocol::time_out(const stamp& mark, double timeout_seconds) const {
+  std::vector<int> missing;
+  for (int rank = 0; rank < transport_.size(); ++rank) {
+    if (rank != transport_.rank() && reached_[static_cast<std::size_t>(rank)] < mark.sequence + 1)
+      missing.push_back(rank);
+  }
+  throw timeout_error(std::string(to_string(mark.kind)), mark.sequence, std::move(missing), timeout_seconds);
+}
+
+void failure_protocol::hear(const notice& message) {
+  if (message.what == notice::kind::position) {
+    compare_position(message.origin, message.mark);
+    return;
+  }
+  const bool first_hand = message.what == notice::kind::abort;
+  auto& left = departures_[static_cast<std::size_t>(message.origin)];
+  if (!left) left = departure{message.status, first_hand, message.text};
+  if (message.what == notice::kind::gone) {  // a dead rank says nothing itself: this one speaks
+    fail(std::make_exception_ptr(peer_failure({message.origin}, message.text, message.status)));
+    return;
+  }
+  if (failure_ || !first_hand) return;  // a rank that follows another is no news: the first cause comes too
+  fail(std::make_exception_ptr(peer_failure(
+           {message.origin},
+           "rank " + std::to_string(message.origin) + " gave up (" + message.text + "); see its own message",
+           message.status)),
+       true);
+}
+
+void failure_protocol::compare_position(int peer, const stamp& theirs) {
+  auto& reached = reached_[static_cast<std::size_t>(peer)];
+  reached = std::max(reached, theirs.sequence + 1);
+  const bool known = theirs.sequence < calls_ && calls_ - theirs.sequence <= remembered;
+  if (!known) return;
+  const stamp& ours = history_[theirs.sequence % remembered];
+  if (ours == theirs) return;
+  fail(std::make_exception_ptr(mismatch_error("the ranks disagree about collective " + std::to_string(theirs.sequence) +
+                                              " of the group (this rank called " + describe(ours) + "; rank " +
+                                              std::to_string(peer) + " is in " + describe(theirs) +
+                                              "); every rank must make the same calls in the same order")));
+}
+
+void failure_protocol::tell_position(const stamp& mark) {
+  notice message;
+  message.what = notice::kind::position;
+  message.mark = mark;
+  for (int peer = 0; peer < transport_.size(); ++peer) {
+    if (peer != transport_.rank()) transport_.notify(peer, message);
+  }
+}
+
+void failure_protocol::tell_all(notice::kind what, int status, std::string_view text) noexcept {
+  notice message;
+  message.what = what;
+  message.status = status;
+  message.set_text(text);
+  for (int peer = 0; peer < transport_.size(); ++peer) {
+    if (peer == transport_.rank()) continue;
+    try {
+      transport_.notify(peer, message);
+    } catch (...) {  // a peer that cannot be told finds out by its deadline
+    }
+  }
+}
+
+void failure_protocol::fail(std::exception_ptr cause, bool follows) noexcept {
+  if (failure_) return;
+  failure_ = std::move(cause);
+  follows_ = follows;
+  const auto what = follows ? notice::kind::acknowledge : notice::kind::abort;
+  const int status = exit_status_of(failure_);
+  try {
+    tell_all(what, status, describe(failure_));
+  } catch (const std::bad_alloc&) {
+    tell_all(what, status, "no memory is left to say why");
+  }
+}
+
+void failure_protocol::abort(std::string_view reason, int status) noexcept {
+  if (failure_) return;
+  try {
+    throw peer_failure({transport_.rank()}, "this rank gave up (" + std::string(reason) + ")", status);
+  } catch (...) {  // also where no memory is left for the text
+    failure_ = std::current_exception();
+  }
+  tell_all(notice::kind::abort, status, reason);
+}
+
+const std::vector<std::optional<departure>>& failure_protocol::await_departures(clock::time_point until) noexcept {
+  const auto all_left = [&] {
+    for (int rank = 0; rank < transport_.size(); ++rank) {
+      if (rank != transport_.rank() && !departures_[static_cast<std::size_t>(rank)]) return false;
+    }
+    return true;
+  };
+  try {
+    notice message;
+    for (;;) {
+      while (transport_.poll(message)) hear(message);
+      if (all_left() || clock::now() >= until) break;
+      transport_.pause(until);
+    }
+  } catch (...) {  // a transport that is broken tells us nothing more
+  }
+  return departures_;
+}
+
+}  // namespace muster::inline v0::detail

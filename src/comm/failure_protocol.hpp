@@ -1,0 +1,69 @@
+// What the ranks of a group tell each other beside their messages: where each stands, and why one ends.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <exception>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <muster/comm/any_transport.hpp>
+
+namespace muster::inline v0::detail {
+
+/// How a peer left the group.
+struct departure {
+  int status = 0;
+  bool first_hand = false;  ///< it had a reason of its own; otherwise it followed another rank's
+  std::string text;
+};
+
+/// Finds out by notices which rank is missing, which disagrees and which has failed. A group fails once, by the first
+/// cause that this rank has or hears of; the ranks that have one of their own tell all others, which follow.
+class failure_protocol {
+ public:
+  explicit failure_protocol(any_transport& transport);
+
+  /// This rank's next call is this one.
+  void note_call(const stamp& mark) noexcept {
+    history_[calls_ % remembered] = mark;
+    ++calls_;
+  }
+  /// The calls of this rank so far: the sequence number of its next one.
+  [[nodiscard]] std::uint64_t calls() const noexcept { return calls_; }
+  /// Tells the peers that this rank waits in this call: they compare.
+  void tell_position(const stamp& mark);
+  /// Throws the timeout of a call: it names the ranks that were not seen in it or in a later one.
+  [[noreturn]] void time_out(const stamp& mark, double timeout_seconds) const;
+
+  /// Takes a notice, which may fail the group.
+  void hear(const notice& message);
+  /// Fails the group, once. `follows`: another rank's reason, which all members have heard or will hear from that rank.
+  void fail(std::exception_ptr cause, bool follows = false) noexcept;
+  /// Fails the group for this reason of the caller's.
+  void abort(std::string_view reason, int status) noexcept;
+  /// Null while the group has not failed.
+  [[nodiscard]] const std::exception_ptr& failure() const noexcept { return failure_; }
+  /// Whether the failure is another rank's reason, not one of this rank's own.
+  [[nodiscard]] bool follows() const noexcept { return follows_; }
+  /// After a failure: waits until every peer has said how it leaves, or until the deadline.
+  const std::vector<std::optional<departure>>& await_departures(clock::time_point until) noexcept;
+
+ private:
+  void compare_position(int peer, const stamp& theirs);
+  void tell_all(notice::kind what, int status, std::string_view text) noexcept;
+
+  any_transport& transport_;
+  std::exception_ptr failure_;
+  bool follows_ = false;
+  std::vector<std::optional<departure>> departures_;
+  // The last calls of this rank and the last known one of each peer.
+  static constexpr std::size_t remembered = 64;
+  std::array<stamp, remembered> history_{};
+  std::uint64_t calls_ = 0;
+  std::vector<std::uint64_t> reached_;  // by peer: it was seen in this collective; 0 nothing yet, else sequence + 1
+};
+
+}  // namespace muster::inline v0::detail

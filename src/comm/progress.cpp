@@ -1,0 +1,141 @@
+// How a group moves its calls on: the caller that waits, and the progress thread.
+#include <sched.h>
+
+#include <algorithm>
+
+#include "group_state.hpp"
+
+namespace muster::inline v0::detail {
+namespace {
+
+// Waiting: tests back to back for longer than it takes to wake a thread that sleeps (30 to 60 us on a virtual machine),
+// or two ranks that once slept would keep each other asleep; then the processor is offered to others a few times, and
+// then the transport sleeps until something happens. With more ranks than cores the peer we wait for may need this very
+// core: then each turn offers it.
+constexpr std::chrono::microseconds spin_time{150};
+constexpr int spins_by_the_clock = 64;
+constexpr int moves_by_the_clock = 4;  // a look costs some 30 ns, and so small collectives get by without one
+constexpr int yields = 16;
+
+// A wait this long is out of the ordinary: the ranks then tell each other where they stand.
+constexpr seconds first_inquiry{0.05};
+constexpr seconds last_inquiry{1.0};
+
+}  // namespace
+
+// ---- the progress thread ----
+
+void group_state::hand_to_thread() {
+  if (queue_.empty() || !may_be_threaded(settings)) return;
+  if (!driver_.joinable()) driver_ = std::jthread([this](const std::stop_token& stop) { drive(stop); });
+  work_there_.notify_one();
+}
+
+// It holds the group only for as long as it moves something: a caller that waits drives by itself, and then this thread
+// stands back. It naps and does not sleep in the transport, which a caller may need in the meantime; and it does not
+// spin, for the core is somebody's who computes. A look costs several microseconds of that core, also one that finds
+// the next few packets of a long message, so the longer the collective takes, the longer the nap: what is found so late
+// took eight times as long at least.
+void group_state::drive(const std::stop_token& stop) {
+  constexpr std::chrono::microseconds shortest_nap{50};
+  constexpr std::chrono::microseconds longest_nap{1000};
+  std::uint64_t looked_after = 0;  // a collective's sequence number
+  auto since = clock::now();
+  while (!stop.stop_requested()) {
+    std::unique_lock lock(mutex_, std::try_to_lock);
+    bool moved = false;
+    if (lock.owns_lock()) {
+      if (queue_.empty()) {
+        work_there_.wait(lock, stop, [this] { return !queue_.empty(); });
+        continue;
+      }
+      moved = progress();
+      if (!moved) poll_notices();
+      check_deadline();
+      if (!queue_.empty() && queue_.first().mark.sequence != looked_after) {
+        looked_after = queue_.first().mark.sequence;
+        since = clock::now();
+      }
+      lock.unlock();
+    }
+    if (moved) continue;
+    std::this_thread::sleep_for(std::clamp<clock::duration>((clock::now() - since) / 8, shortest_nap, longest_nap));
+  }
+}
+
+bool group_state::progress() {
+  try {
+    return queue_.progress(settings.check_full);
+  } catch (...) {
+    fail(std::current_exception());
+    return true;
+  }
+}
+
+// One turn of spinning; false when that has lasted long enough. Looks at the clock now and then only, or each time
+// where a turn may give the core away for long.
+bool group_state::stall::spin(bool crowded) {
+  if (spun) return false;
+  if (++spins % spins_by_the_clock != 0 && !crowded) return true;
+  const auto now = clock::now();
+  if (spin_until == clock::time_point{}) spin_until = now + spin_time;
+  spun = now >= spin_until;
+  return !spun;
+}
+
+bool group_state::wait(operation_state& op, clock::time_point limit) {
+  stall stalled;
+  unsigned moves = 0;
+  while (!op.done) {
+    if (progress()) {  // where one message came the next may be close
+      stalled = {};
+      if (++moves % moves_by_the_clock == 0 && !op.done && check_deadline() >= limit) return op.done;
+    } else if (stalled.spin(crowded)) {
+      if (crowded && transport->must_yield()) sched_yield();
+    } else if (stalled.yields < yields) {
+      ++stalled.yields;
+      sched_yield();
+    } else {
+      try {
+        if (!rest(limit, stalled)) return false;
+      } catch (...) {
+        fail(std::current_exception());
+      }
+    }
+  }
+  return true;
+}
+
+// One turn of a wait that takes longer: news, deadlines, and then sleep. False when the limit is reached.
+bool group_state::rest(clock::time_point limit, stall& stalled) {
+  poll_notices();
+  const auto now = check_deadline();
+  if (queue_.empty()) return true;  // a notice or the deadline has ended all
+  if (now >= limit) return false;
+  if (now >= stalled.inquiry) peers_.tell_position(queue_.first().mark);
+  if (now >= stalled.inquiry || stalled.inquiry == clock::time_point::max()) {
+    stalled.pause = stalled.pause == seconds(0) ? std::min(first_inquiry, seconds(queue_.first().timeout_seconds / 4))
+                                                : std::min(stalled.pause * 2, last_inquiry);
+    stalled.inquiry = deadline_after(stalled.pause);
+  }
+  transport->pause(std::min({limit, stalled.inquiry, queue_.first().deadline}));
+  return true;
+}
+
+clock::time_point group_state::check_deadline() noexcept {
+  const auto now = clock::now();
+  if (queue_.empty() || !queue_.first().begun) return now;
+  operation_state& op = queue_.first();
+  if (op.deadline == clock::time_point::max()) op.deadline = deadline_after(seconds(op.timeout_seconds));
+  if (now < op.deadline) return now;
+  try {
+    peers_.time_out(op.mark, op.timeout_seconds);
+  } catch (...) {
+    fail(std::current_exception());
+  }
+  return now;
+}
+
+void group_state::drain(operation_state& op) noexcept { wait(op, clock::time_point::max()); }
+
+}  // namespace muster::inline v0::detail
