@@ -48,7 +48,6 @@ constexpr std::uint64_t ticket_word(std::uint64_t number, std::uint32_t signatur
 /// One word says how far a large collective is, and which: a later one is further. As wide as the numbers are, neither
 /// comes round again within half a year of a million calls a second.
 inline constexpr std::uint64_t step_bits = 20;
-inline constexpr std::uint64_t most_steps = (std::uint64_t{1} << step_bits) - 1;
 constexpr std::uint64_t step_word(std::uint64_t number, std::uint64_t step) noexcept {
   return (number << step_bits) + step;
 }
@@ -69,15 +68,15 @@ struct fifo {
   [[nodiscard]] std::byte* bytes() noexcept { return reinterpret_cast<std::byte*>(this + 1); }
 };
 
-/// The fixed part of a lane. Each line is written by the rank whose lane it is, but for the bell and for what counts
-/// the pieces of a block that others help with.
+/// The fixed part of a lane. Each line is written by the rank whose lane it is, but for the bell, and for `folded` and
+/// `claimed` where ranks fold blocks of others.
 struct lane_head {
   // By turns: a rank may be so many collectives ahead of those who still read, as the root of broadcasts is.
   static constexpr std::uint64_t turns = 8;
   offer offers[turns];
   alignas(apart) stamp marks[turns];
   // Steps of a large collective, see `step_word`: chunks laid out for others, folded, taken from others. Where blocks
-  // are folded in place, pieces of this rank's block: those folded, by whomever, and those that somebody has begun.
+  // are folded in place, the one step is this rank's block: folded, and begun, by any rank.
   alignas(apart) std::atomic<std::uint64_t> given;
   std::atomic<std::uint64_t> folded;
   std::atomic<std::uint64_t> taken;

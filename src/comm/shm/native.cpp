@@ -107,8 +107,6 @@ void shm_native::make_offer_of_places(int chooser) {
   offer& made = mine.offers[turn()];
   say_where();
   mine.marks[turn()] = call_->mark;
-  mine.claimed.store(step(0), std::memory_order_relaxed);
-  mine.folded.store(step(0), std::memory_order_relaxed);
   made.flags = 0;
   auto& own = board_.host().own();
   const auto place = [&](const std::byte* data, std::size_t bytes, std::uint32_t flag) -> std::uint64_t {

@@ -16,9 +16,9 @@ namespace muster::inline v0::detail {
 /// One native collective at a time, in one of four ways:
 ///
 /// - small: every rank offers its data in its lane and does for itself what is to be done with all offers;
-/// - direct: all buffers lie in shared memory; rank r folds block r of all inputs and writes the result to whoever gets
-///   it, with no copy between and two synchronisations; who is through with its own helps with the blocks of others,
-///   so that nobody waits for a rank that was held up, nor for one that has no core just now;
+/// - direct: all buffers lie in shared memory; rank r folds block r of all inputs and writes the result to the ranks
+///   that get it, with no copy between and two synchronisations. Where ranks share cores, it goes on with the blocks
+///   that no rank has begun, so that it waits for none that has no core just now;
 /// - staged: private buffers, in rounds of chunks through the ranks' staging areas: lay out for each other rank its
 ///   block, fold the own block of all, take the folded blocks of the others;
 /// - pulled: the same, but inputs are read out of the other processes by the system. Rank 0 (of a broadcast the root)
@@ -87,14 +87,10 @@ class shm_native {
   [[nodiscard]] std::byte* laid_out(int by, std::uint64_t round, int block) noexcept;
   [[nodiscard]] std::byte* folded_chunk(int by, std::uint64_t round) noexcept;
   class visit;
-  struct pieces;
-  [[nodiscard]] std::size_t piece_bytes() const noexcept;
-  [[nodiscard]] std::uint64_t pieces_of(int block) const noexcept;
-  [[nodiscard]] bool helps() const noexcept;
-  [[nodiscard]] pieces claim(int block);
-  [[nodiscard]] bool work_at(int block);
+  [[nodiscard]] bool folds_for_others() const noexcept;
+  [[nodiscard]] bool claim(int block) noexcept;
+  [[nodiscard]] bool fold_block(int block);
   [[nodiscard]] bool write_to_others(int block, std::size_t begin, std::size_t bytes);
-  [[nodiscard]] bool all_folded();
   [[nodiscard]] bool somebody_revoked() noexcept;
   [[nodiscard]] bool read_private(int peer, std::uint64_t address, std::byte* to, std::size_t bytes);
   [[nodiscard]] blocks blocks_of(const std::byte* data) const noexcept;

@@ -18,10 +18,7 @@ constexpr std::size_t largest_chunk = std::size_t{256} << 10;
 constexpr std::uint64_t broadcast_depth = 8;
 constexpr std::size_t largest_broadcast_chunk = staging_bytes / broadcast_depth;
 constexpr std::size_t smallest_broadcast_chunk = 8192;
-constexpr std::size_t smallest_piece = std::size_t{16} << 10;
-constexpr std::uint64_t pieces_of_a_claim = 4;  // pieces between two looks at whether somebody gave up
-constexpr std::uint64_t few_left = 8;  // of a block's pieces: who takes one of these does not keep others waiting
-constexpr std::size_t shared_block = std::size_t{1} << 20;
+constexpr std::size_t visit_bytes = std::size_t{64} << 10;  // written between two looks at whether a rank gave up
 
 }  // namespace
 
@@ -161,40 +158,16 @@ task shm_native::exchange(flow_type& f, shm_native& s) {
 
 // ---- direct ----
 
-// Of a block, one after the other.
-struct shm_native::pieces {
-  std::uint64_t first = 0, count = 0;
-};
-
-std::size_t shm_native::piece_bytes() const noexcept {
-  const std::size_t largest = blocks_of(nullptr).at(board_.size() - 1).size();
-  return smallest_piece * (1 + largest / (smallest_piece * most_steps));
+// Only what is folded into memory of all can be left to any rank.
+bool shm_native::folds_for_others() const noexcept {
+  return board_.host().crowded() && (call_->kind == collective::allreduce || call_->kind == collective::reduce);
 }
 
-std::uint64_t shm_native::pieces_of(int block) const noexcept {
-  return (blocks_of(nullptr).at(block).size() + piece_bytes() - 1) / piece_bytes();
-}
-
-// Where every rank has a core, a block that fits a cache is better left to the one that had it the last time. Only
-// what is folded into memory of all can be left to any.
-bool shm_native::helps() const noexcept {
-  const collective kind = call_->kind;
-  if (kind != collective::allreduce && kind != collective::reduce) return false;
-  return board_.host().crowded() || blocks_of(nullptr).at(0).size() >= shared_block;
-}
-
-// What of that rank's block nobody has begun: a run of pieces, towards the end one, so that all end together. None when
-// nothing is left, nor when the owner is in a later collective, which this one has been done for then.
-shm_native::pieces shm_native::claim(int block) {
+// Whether no rank had begun that block. Where its owner is in a later collective, this one has been done.
+bool shm_native::claim(int block) noexcept {
   auto& claimed = board_.lane(block).claimed;
-  const std::uint64_t all = pieces_of(block);
-  for (std::uint64_t seen = claimed.load(std::memory_order_relaxed);;) {
-    if (seen >= step(all)) return {};
-    const std::uint64_t first = seen - step(0);
-    const std::uint64_t left = all - first;
-    const std::uint64_t count = helps() && left <= few_left ? 1 : std::min(left, pieces_of_a_claim);
-    if (claimed.compare_exchange_weak(seen, seen + count, std::memory_order_relaxed)) return {first, count};
-  }
+  std::uint64_t seen = claimed.load(std::memory_order_relaxed);
+  return seen < step(1) && claimed.compare_exchange_strong(seen, step(1), std::memory_order_relaxed);
 }
 
 // False when somebody has given up.
@@ -202,7 +175,7 @@ bool shm_native::write_to_others(int block, std::size_t begin, std::size_t bytes
   const visit here(*this);
   if (!here) return false;
   const native_call& c = *call_;
-  const auto offset = static_cast<std::size_t>(blocks_of(nullptr).at(block).data() - static_cast<std::byte*>(nullptr));
+  const std::size_t offset = block_of(c.count, block, board_.size()).first * c.element_size;
   std::size_t outs = 0;
   for (int p = 0; p < board_.size(); ++p) {
     const auto& place = board_.lane(p).offers[turn()].place;
@@ -222,34 +195,25 @@ bool shm_native::write_to_others(int block, std::size_t begin, std::size_t bytes
   return true;
 }
 
-bool shm_native::work_at(int block) {
+bool shm_native::fold_block(int block) {
   const std::size_t size = blocks_of(nullptr).at(block).size();
-  std::uint64_t done = 0;
-  for (pieces got = claim(block); got.count > 0; got = claim(block)) {
-    const std::size_t begin = got.first * piece_bytes();
-    if (!write_to_others(block, begin, std::min(got.count * piece_bytes(), size - begin))) return false;
-    done += got.count;
+  for (std::size_t begin = 0; begin < size; begin += visit_bytes) {
+    if (!write_to_others(block, begin, std::min(visit_bytes, size - begin))) return false;
   }
-  if (done == 0) return true;
-  board_.lane(block).folded.fetch_add(done, std::memory_order_release);
-  board_.wake_all();
-  return true;
-}
-
-bool shm_native::all_folded() {
-  for (; next_peer_ < board_.size(); ++next_peer_) {
-    if (board_.lane(next_peer_).folded.load(std::memory_order_acquire) < step(pieces_of(next_peer_))) return false;
-  }
-  next_peer_ = 0;
   return true;
 }
 
 task shm_native::exchange_direct(flow_type& f, shm_native& s) {
-  const int blocks = s.helps() ? f.size() : 1;
+  const int blocks = s.folds_for_others() ? f.size() : 1;
   for (int k = 0; k < blocks; ++k) {
-    if (!s.work_at((f.rank() + k) % f.size())) co_await f.until([] { return false; });  // the notice is on its way
+    const int block = (f.rank() + k) % f.size();
+    if (!s.claim(block)) continue;
+    if (!s.fold_block(block)) co_await f.until([] { return false; });  // the notice is on its way
+    s.reach(s.board_.lane(block).folded, 1);
   }
-  co_await f.until([&s] { return s.all_folded(); });
+  co_await f.until([&s] {
+    return s.board_.mine().folded.load(std::memory_order_acquire) >= s.step(1) && s.all_at(&lane_head::folded, 1);
+  });
 }
 
 // ---- through the staging areas ----
