@@ -42,7 +42,7 @@ constexpr std::array<setting_info, static_cast<std::size_t>(setting::count_)> kn
     {setting::progress, "progress", "MUSTER_PROGRESS", "WHEN", "auto",
      "a thread that moves asynchronous collectives on: on, off, auto (on where cores are left over)"},
     {setting::cma, "cma", "MUSTER_CMA", "WHEN", "auto",
-     "shm: read private memory of other ranks through the system: on, off, auto (where that is faster)"},
+     "shm: a broadcast reads its root's private memory through the system: on, off, auto (to 1 MiB)"},
     {setting::pin, "pin", "MUSTER_PIN", "WHEN", "off", "on or off: bind each rank of a host to a core of its own"},
     {setting::interface, "interface", "MUSTER_INTERFACE", "NAMES", "auto",
      "tcp: where this rank is reached, by interfaces, subnets or addresses: eth0,10.0.0.0/8; auto: the loopback on one "

@@ -17,6 +17,10 @@ namespace {
 // is left with the memory.
 constexpr seconds patience{1.0};
 
+// Bytes of a broadcast: up to here one copy by the system takes less time than two through the staging area, where
+// every rank has a core of its own.
+constexpr std::size_t most_read_by_system = std::size_t{1} << 20;
+
 std::uint32_t signature_of(const stamp& mark) noexcept {
   const auto small = static_cast<std::uint64_t>(static_cast<std::uint32_t>(mark.root)) << 32 |
                      static_cast<std::uint64_t>(mark.kind) << 24 | static_cast<std::uint64_t>(mark.type) << 16 |
@@ -102,7 +106,7 @@ void shm_native::make_offer(const std::byte* small, std::size_t bytes) {
   board_.wake_all();
 }
 
-void shm_native::make_offer_of_places(int chooser) {
+void shm_native::make_offer_of_places() {
   auto& mine = board_.mine();
   offer& made = mine.offers[turn()];
   say_where();
@@ -116,15 +120,15 @@ void shm_native::make_offer_of_places(int chooser) {
   };
   made.place.in = place(call_->in, bytes_in(), offer::registered_in);
   made.place.out = place(call_->out, bytes_out(), offer::registered_out);
-  const bool is_private = (made.flags & offer::registered_in) == 0 || (made.flags & offer::registered_out) == 0;
-  if (is_private && chooser == board_.rank() && board_.host().agreed().may_pull) {
-    way_ = board_.host().agreed().must_pull ? way_chooser::decision{true, false}
-                                            : ways_.choose(call_->kind, call_->count * call_->element_size);
-    if (way_.pulls) made.flags |= offer::pulls;
-    if (way_.measured) began_ = clock::now();
-  }
+  if (call_->kind == collective::broadcast && system_reads()) made.flags |= offer::pulls;
   made.ticket.store(ticket_word(ticket_, signature_), std::memory_order_release);
   board_.wake_all();
+}
+
+// Whether the system is to read the private buffer of a broadcast's root.
+bool shm_native::system_reads() const noexcept {
+  const auto& agreed = board_.host().agreed();
+  return agreed.must_pull || (agreed.may_pull && !board_.host().crowded() && bytes_in() <= most_read_by_system);
 }
 
 // What the buffers of this rank hold: all, or its block.
@@ -188,7 +192,6 @@ shm_native::begun shm_native::start(const native_call& call) {
   signature_ = signature_of(call.mark) + 31 * signature_;
   next_peer_ = 0;
   has_offered_ = false;
-  way_ = {};
   if (plan_.fits) {
     if (!advance_small()) return begun::yes;
     call_ = nullptr;

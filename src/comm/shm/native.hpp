@@ -9,20 +9,18 @@
 
 #include "board.hpp"
 #include "cores.hpp"
-#include "way.hpp"
 
 namespace muster::inline v0::detail {
 
-/// One native collective at a time, in one of four ways:
+/// One native collective at a time, in one of three ways:
 ///
 /// - small: every rank offers its data in its lane and does for itself what is to be done with all offers;
 /// - direct: all buffers lie in shared memory; rank r folds block r of all inputs and writes the result to the ranks
 ///   that get it, with no copy between and two synchronisations. Where ranks share cores, it goes on with the blocks
 ///   that no rank has begun, so that it waits for none that has no core just now;
 /// - staged: private buffers, in rounds of chunks through the ranks' staging areas: lay out for each other rank its
-///   block, fold the own block of all, take the folded blocks of the others;
-/// - pulled: the same, but inputs are read out of the other processes by the system. Rank 0 (of a broadcast the root)
-///   says which of the two it is, by what it finds faster.
+///   block, fold the own block of all, take the folded blocks of the others. Where the root of a broadcast says so, the
+///   system reads its private buffer instead.
 ///
 /// All fold in the order of ranks, so the bits are the same whichever way it goes. Nobody writes into the private
 /// memory of another; into shared memory a rank writes under `lane_head::writing`, and a rank that fails first revokes
@@ -55,7 +53,8 @@ class shm_native {
   [[nodiscard]] bool may_offer();
   void say_where() noexcept;
   void make_offer(const std::byte* small, std::size_t bytes);
-  void make_offer_of_places(int chooser);
+  void make_offer_of_places();
+  [[nodiscard]] bool system_reads() const noexcept;
   [[nodiscard]] bool offered(int peer);
   [[nodiscard]] bool all_offered();
   [[nodiscard]] bool all_finished(std::uint64_t ticket);
@@ -81,7 +80,6 @@ class shm_native {
   void reach(std::atomic<std::uint64_t>& counter, std::uint64_t number) noexcept;
   [[nodiscard]] bool takes(int rank, int block) const noexcept;
   [[nodiscard]] bool others_take() const noexcept;
-  void learn_way();
   [[nodiscard]] bool is_direct();
   [[nodiscard]] std::size_t chunk_bytes() const noexcept;
   [[nodiscard]] std::byte* laid_out(int by, std::uint64_t round, int block) noexcept;
@@ -97,8 +95,7 @@ class shm_native {
   [[nodiscard]] std::span<std::byte> chunk_of(const std::byte* data, int block, std::uint64_t round) const noexcept;
 
   void lay_out_round(std::uint64_t round);
-  [[nodiscard]] bool fold_round(std::uint64_t round);
-  [[nodiscard]] const std::byte* find_input(int p, std::uint64_t round, std::size_t bytes);
+  void fold_round(std::uint64_t round);
   [[nodiscard]] std::span<std::byte> own_result(std::uint64_t round) const noexcept;
   void take_round(std::uint64_t round);
 
@@ -117,10 +114,6 @@ class shm_native {
   small_plan plan_;
   bool has_offered_ = false;
   int next_peer_ = 0;  // those before it have offered
-  bool pulled_ = false;
-  way_chooser ways_;
-  way_chooser::decision way_;  // of this rank, if it is the one that chooses
-  clock::time_point began_{};
 
   // What is known of the others, so that their lanes need not be asked.
   std::uint64_t all_finished_ = 0;  // every rank has finished this collective

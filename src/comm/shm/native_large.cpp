@@ -133,25 +133,17 @@ bool shm_native::read_private(int peer, std::uint64_t address, std::byte* to, st
   return true;
 }
 
-void shm_native::learn_way() {
-  if (!way_.measured) return;
-  ways_.learn(call_->kind, call_->count * call_->element_size, way_.pulls, seconds_since(began_));
-}
-
 // ---- allreduce, reduce, reduce_scatter, allgather ----
 
 task shm_native::exchange(flow_type& f, shm_native& s) {
   co_await f.until([&s] { return s.may_offer(); });
-  s.make_offer_of_places(0);
+  s.make_offer_of_places();
   co_await f.until([&s] { return s.all_offered(); });
   s.next_peer_ = 0;
   if (s.is_direct()) {
     co_await exchange_direct(f, s);
   } else {
-    const bool pulls = (s.board_.lane(0).offers[s.turn()].flags & offer::pulls) != 0;
-    s.pulled_ = pulls && s.call_->kind != collective::allgather;
     co_await exchange_chunks(f, s);
-    s.learn_way();
   }
   s.finish();
 }
@@ -236,44 +228,26 @@ std::span<std::byte> shm_native::own_result(std::uint64_t round) const noexcept 
   return {call_->out + round * chunk_bytes(), part.size()};
 }
 
-// False when an input could not be read.
-bool shm_native::fold_round(std::uint64_t round) {
+void shm_native::fold_round(std::uint64_t round) {
   const int me = board_.rank();
-  const std::size_t bytes = chunk_of(nullptr, me, round).size();
+  const auto mine = chunk_of(call_->in, me, round);
+  const std::size_t bytes = mine.size();
   std::byte* out[2];
   std::size_t outs = 0;
   const auto own = own_result(round);
   if (!own.empty()) out[outs++] = own.data();
   if (others_take()) out[outs++] = folded_chunk(me, round);
-  if (bytes == 0 || outs == 0) return true;
+  if (bytes == 0 || outs == 0) return;
   if (call_->kind == collective::allgather) {
     const std::byte* const from = call_->in + round * chunk_bytes();
     for (std::size_t k = 0; k < outs; ++k) {
       if (out[k] != from) copy_bytes(out[k], from, bytes);
     }
-    return true;
+    return;
   }
-  for (int p = 0; p < board_.size(); ++p) {
-    auto& from = peers_in_[static_cast<std::size_t>(p)];
-    from = find_input(p, round, bytes);
-    if (from == nullptr) return false;
-  }
+  for (int p = 0; p < board_.size(); ++p)
+    peers_in_[static_cast<std::size_t>(p)] = p == me ? mine.data() : laid_out(p, round, me);
   call_->reduce->fold({out, outs}, peers_in_, bytes);
-  return true;
-}
-
-// Where this rank reads rank p's input for the block that it folds; null when that cannot be read any more.
-const std::byte* shm_native::find_input(int p, std::uint64_t round, std::size_t bytes) {
-  const int me = board_.rank();
-  const auto mine = chunk_of(call_->in, me, round);
-  if (p == me) return mine.data();
-  if (!pulled_) return laid_out(p, round, me);
-  const offer& theirs = board_.lane(p).offers[turn()];
-  const auto begin = static_cast<std::uint64_t>(mine.data() - call_->in);
-  if ((theirs.flags & offer::registered_in) != 0)  // while somebody's output is private
-    return board_.host().at(board_.host_rank(p), theirs.place.in) + begin;
-  std::byte* const here = laid_out(me, 0, p);
-  return read_private(p, theirs.place.in + begin, here, bytes) ? here : nullptr;
 }
 
 void shm_native::take_round(std::uint64_t round) {
@@ -282,13 +256,10 @@ void shm_native::take_round(std::uint64_t round) {
     const auto part = chunk_of(call_->out, p, round);
     if (!part.empty()) copy_bytes(part.data(), folded_chunk(p, round), part.size());
   }
-  reach(board_.mine().taken, round + 1);
 }
 
 task shm_native::exchange_chunks(flow_type& f, shm_native& s) {
-  const collective kind = s.call_->kind;
-  const bool lays_out = kind != collective::allgather && !s.pulled_;
-  const bool folds = kind != collective::allgather;
+  const bool lays_out = s.call_->kind != collective::allgather;
   const bool takes = s.takes(f.rank(), (f.rank() + 1) % f.size());  // the folded blocks of others
   const std::size_t largest = s.blocks_of(nullptr).at(f.size() - 1).size();
   const std::uint64_t rounds = (largest + s.chunk_bytes() - 1) / s.chunk_bytes();
@@ -303,16 +274,13 @@ task shm_native::exchange_chunks(flow_type& f, shm_native& s) {
       s.lay_out_round(round + 1);
     }
     if (lays_out) co_await f.until([&s, round] { return s.all_at(&lane_head::given, round + 1); });
-    if (s.others_take() && round >= depth)
-      co_await f.until([&s, round] { return s.all_at(&lane_head::taken, round + 1 - depth); });
-    // What was read of one that has given up may be anything.
-    if (!s.fold_round(round) || (s.pulled_ && s.somebody_revoked())) co_await f.until([] { return false; });
+    // What was folded `depth` rounds before has been taken: a rank takes it before it lays out this round for the
+    // others, and in an allgather before it folds the round before this one.
+    s.fold_round(round);
     s.reach(s.board_.mine().folded, round + 1);
     if (takes) co_await f.until([&s, round] { return s.all_at(&lane_head::folded, round + 1); });
     s.take_round(round);
   }
-  // What the system read for others out of this rank's memory it has read now.
-  if (folds && s.pulled_) co_await f.until([&s, rounds] { return s.all_at(&lane_head::folded, rounds); });
 }
 
 // ---- broadcast ----
@@ -324,7 +292,7 @@ task shm_native::broadcast(flow_type& f, shm_native& s) {
   const bool at_root = f.rank() == root;
   if (at_root) {
     co_await f.until([&s] { return s.may_offer(); });
-    s.make_offer_of_places(root);
+    s.make_offer_of_places();
   } else {
     co_await f.until([&s, root] { return s.offered(root); });
   }
@@ -334,16 +302,11 @@ task shm_native::broadcast(flow_type& f, shm_native& s) {
   if (!registered && !pulls) {
     co_await broadcast_chunks(f, s);
     s.finish();
-    if (s.way_.measured) {  // until all have it, as when they pull
-      co_await f.until([&s] { return s.all_finished(s.ticket_); });
-      s.learn_way();
-    }
     co_return;
   }
   if (at_root) {
     s.finish();
     co_await f.until([&s] { return s.all_finished(s.ticket_); });
-    if (!registered) s.learn_way();
     co_return;
   }
   if (registered) {
