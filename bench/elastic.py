@@ -5,6 +5,8 @@ usage: elastic.py --program build/release/tests/elastic/test_elastic_worker [--k
        elastic.py --program ... --idle 10       what the threads beside the ranks' take when nothing happens
        elastic.py --program ... --state 500     megabytes to one that joins two others, and the same by a plain connection
 
+muster-store is to be in PATH (build/release/src/programs).
+
 Three workers, 200,000 floats reduced in each step and 10 ms of work beside that, on one host. A rank is killed at a random
 moment; the time is that from the signal to the end of the first step that all survivors have done without it. Then another
 process is started, and the time is that from its start to its first step; what the others see of it is the longest time

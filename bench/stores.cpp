@@ -2,18 +2,13 @@
 //
 // Rows: store/KIND/MEMBERS/CALL. Each member is an object with connections and a thread of its own, in this process;
 // the last one calls.
-#include <cstdlib>
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include <benchmark/benchmark.h>
 
-#include <muster/comm/rendezvous/file_store.hpp>
-#ifdef MUSTER_HAS_TCP
 #include <muster/comm/tcp/store.hpp>
-#endif
 
 #include "everywhere.hpp"
 
@@ -24,29 +19,13 @@ auto soon() { return muster::deadline_after(muster::seconds(30)); }
 /// Members of one store.
 struct crew {
   std::vector<muster::any_store> members;
-  std::string folder;
-#ifdef MUSTER_HAS_TCP
   std::unique_ptr<muster::store_server> server;
-#endif
   crew() = default;
   crew(crew&&) = default;
   crew& operator=(crew&&) = delete;
-  ~crew() {
-    members.clear();
-    if (!folder.empty()) std::filesystem::remove_all(folder);
-  }
+  ~crew() { members.clear(); }  // before the server
 };
 
-crew in_folder(int count) {
-  crew made;
-  std::string name = (std::filesystem::temp_directory_path() / "muster-bench-XXXXXX").string();
-  made.folder = mkdtemp(name.data());
-  for (int i = 0; i < count; ++i)
-    made.members.emplace_back(std::make_unique<muster::file_store>(made.folder + "/store", soon()));
-  return made;
-}
-
-#ifdef MUSTER_HAS_TCP
 crew over_tcp(int count) {
   crew made;
   made.server = std::make_unique<muster::store_server>("127.0.0.1:0", "");
@@ -54,7 +33,6 @@ crew over_tcp(int count) {
     made.members.emplace_back(std::make_unique<muster::tcp_store>(made.server->address(), "", soon()));
   return made;
 }
-#endif
 
 void get(benchmark::State& state, muster::any_store& store) {
   for (auto round : state) benchmark::DoNotOptimize(store.get("key", soon()));
@@ -82,12 +60,7 @@ void add(const std::string& kind, maker make) {
   }
 }
 
-void enrol(muster::context&) {
-  add("file", &in_folder);
-#ifdef MUSTER_HAS_TCP
-  add("tcp", &over_tcp);
-#endif
-}
+void enrol(muster::context&) { add("tcp", &over_tcp); }
 
 }  // namespace
 

@@ -33,7 +33,6 @@
 #include <muster/comm/profile.hpp>
 #include <muster/comm/reduction.hpp>
 #include <muster/comm/rendezvous/exchange.hpp>
-#include <muster/comm/rendezvous/file_store.hpp>
 #include <muster/comm/rendezvous/host_identity.hpp>
 #include <muster/comm/rendezvous/launch_env.hpp>
 #include <muster/comm/rendezvous/memory_store.hpp>

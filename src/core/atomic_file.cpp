@@ -32,12 +32,12 @@ bool is_special(const std::string& path) {
   return !S_ISREG(status.st_mode);
 }
 
-/// An empty file of a fresh name beside `path`, with the permissions that any new file gets.
-std::pair<descriptor, std::string> create_beside(const std::string& path) {
+/// An empty file of a fresh name beside `path`, with the permissions that any new file gets, or fewer.
+std::pair<descriptor, std::string> create_beside(const std::string& path, unsigned mode = 0666) {
   static std::atomic<unsigned> count{0};  // threads of one process write their own files
   for (;;) {
     std::string name = path + "." + std::to_string(::getpid()) + "-" + std::to_string(count++) + ".tmp";
-    descriptor file(::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    descriptor file(::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
     if (file.get() >= 0) return {std::move(file), std::move(name)};
     if (errno != EEXIST) fail(path, std::strerror(errno));  // a killed process with our number may have left one
   }
@@ -106,10 +106,10 @@ constexpr std::size_t flushed_at = std::size_t{1} << 20;
 
 }  // namespace
 
-atomic_file::atomic_file(std::string path) : path_(std::move(path)) {
+atomic_file::atomic_file(std::string path, unsigned mode) : path_(std::move(path)) {
   if (path_.empty()) fail(path_, "the name is empty");
   if (is_special(path_)) fail(path_, "it is a device or a pipe");
-  auto [file, name] = create_beside(path_);
+  auto [file, name] = create_beside(path_, mode);
   file_ = file.release();
   name_ = std::move(name);
 }

@@ -13,9 +13,10 @@
 namespace {
 
 constexpr const char* usage =
-    "usage: muster-store --listen ADDRESS [--data FOLDER] [--unused SECONDS]\n"
+    "usage: muster-store --listen ADDRESS [--data FOLDER] [--file FILE] [--unused SECONDS]\n"
     "  --listen ADDRESS  a number and a port: 10.0.0.1:29500, :29500 (all addresses), 127.0.0.1:0 (a free port)\n"
     "  --data FOLDER     keeps what it has there: killed and started again, it goes on where it was\n"
+    "  --file FILE       says there, for this user alone, where it listens, and the token; removed at its end\n"
     "  --unused SECONDS  ends without a client for so long (0 to 1000000); 0, the default: never\n"
     "\n"
     "Ranks find it by --rendezvous tcp://HOST:PORT. MUSTER_TOKEN, where it is set, is the same for it and for them.\n"
@@ -26,6 +27,7 @@ constexpr muster::number_range<double> unused{0, 1e6};
 struct plan {
   std::string listen;
   std::string data;
+  std::string file;
   double unused = 0;
 };
 
@@ -37,12 +39,13 @@ plan read_plan(int argc, char** argv) {
   plan read;
   for (int i = 1; i < argc; i += 2) {
     const std::string flag(argv[i]);
-    const bool known = flag == "--listen" || flag == "--data" || flag == "--unused";
-    if (!known) refuse("muster-store does not know '" + flag + "' (it has three flags)");
+    const bool known = flag == "--listen" || flag == "--data" || flag == "--file" || flag == "--unused";
+    if (!known) refuse("muster-store does not know '" + flag + "' (it has four flags)");
     if (i + 1 == argc) refuse(flag + " needs a value (it is the last word)");
     const std::string value(argv[i + 1]);
     if (flag == "--listen") read.listen = value;
     if (flag == "--data") read.data = value;
+    if (flag == "--file") read.file = value;
     if (flag == "--unused") read.unused = muster::number_from(flag, value, unused);
   }
   if (read.listen.empty()) refuse("muster-store needs --listen (an address for the ranks to connect to)");
@@ -50,7 +53,8 @@ plan read_plan(int argc, char** argv) {
 }
 
 int serve(const plan& what, const std::string& token, const sigset_t& ends) {
-  const muster::store_server server(what.listen, token, what.data);
+  muster::store_server server(what.listen, token, what.data);
+  if (!what.file.empty()) server.announce(what.file);
   std::printf("muster-store listens at %s\n", server.address().c_str());
   std::fflush(stdout);
   auto used = std::chrono::steady_clock::now();

@@ -29,6 +29,14 @@ def run(*words):
     return done.stdout
 
 
+def serve_store(program, host):
+    """The process of a muster-store on that host, and what ranks give to --rendezvous for it."""
+    place = f"{host.address}:29600"
+    serving = subprocess.Popen(host.inside(program, "--listen", place), stdout=subprocess.PIPE)
+    serving.stdout.readline()
+    return serving, f"tcp://{place}"
+
+
 class Host:
     def __init__(self, network, number):
         self.name = f"{network.name}-{number}"

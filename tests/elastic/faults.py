@@ -13,6 +13,8 @@ usage: faults.py WHAT --program PATH --rounds N [--hosts one|each|two] [--seed S
              host it has been killed
   split      one of four ranks is stopped, the others are killed and started again, and after 12 s it goes on: there is at
              most one training, and those that have no part in it end with a status of their own
+  anew       rank 0 is killed, then the store that it has started, and rank 0 is started again: it begins both anew, and
+             the others, which the new store does not know, end with 10 (with --store file)
   leave      SIGTERM of a rank: it ends with 143, the others well
   slow       a rank takes ten times as long as the others: it is told of, and leaves with 15; the others end well
   store      the store ends and comes back, and a rank is killed meanwhile: the others end well (with --store etcd or
@@ -24,6 +26,7 @@ usage: faults.py WHAT --program PATH --rounds N [--hosts one|each|two] [--seed S
   save       ranks are killed while the state is saved: what is saved is whole, and another job goes on from it
   disk       saving and reading the state take twice as long as --timeout: nobody dies
   storm      kills and joins, one after the other, as long as the job lasts
+--store file is the one that rank 0 starts, a muster-store of PATH, which the others find through a file of a folder.
 --store etcd starts one for each round, with a folder that outlives it; it is 77 that there is none. --store muster-store
 starts one (--store-program) likewise; --store launch is that of a muster-launch (the same flag), which starts no rank.
 --hosts says which ranks count as on one host (MUSTER_HOST): then they talk over shm, tcp, or both.
@@ -45,7 +48,7 @@ from ports import free_port  # noqa: E402
 from ranks import Failure, Process  # noqa: E402
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("what", choices=["kill", "first", "join", "replace", "pause", "freeze", "stop", "split", "leave", "slow", "store", "restarts", "lost", "churn", "few", "save", "disk", "storm"])
+parser.add_argument("what", choices=["kill", "first", "join", "replace", "pause", "freeze", "stop", "split", "anew", "leave", "slow", "store", "restarts", "lost", "churn", "few", "save", "disk", "storm"])
 parser.add_argument("--program", required=True)
 parser.add_argument("--rounds", type=int, default=10)
 parser.add_argument("--first", type=int, default=0)
@@ -308,6 +311,35 @@ def act_split(job):
         raise Failure(f"several trainings came to their end: of generation, rank and size {done}")
 
 
+def store_of(job):
+    """The process that serves the store that rank 0 has started."""
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/cmdline", "rb") as words:
+                line = words.read().split(b"\0")
+        except OSError:
+            continue  # it has ended
+        if line[0].endswith(b"muster-store") and f"{job.folder}/muster-{os.geteuid()}-{job.name}".encode() in line:
+            return int(name)
+    raise Failure("there is no muster-store of this job")
+
+
+def act_anew(job):
+    job.await_start()
+    first, *others = job.crew
+    os.kill(first.pid, signal.SIGKILL)
+    until = time.monotonic() + 30
+    while not all(any(line.startswith("rebuilt 2 ") for line in rank.lines) for rank in others):
+        for rank in others:
+            rank.read(until)
+    os.kill(store_of(job), signal.SIGKILL)
+    job.nap(0.5)
+    job.start(0)
+    statuses = [rank.end() for rank in job.crew]
+    if statuses != [-signal.SIGKILL, *(10 for _ in others), 0]:
+        raise Failure(f"the ranks end with {statuses}: {[(rank.lines[-1:], rank.errors) for rank in job.crew]}")
+
+
 def act_leave(job):
     job.await_start()
     job.nap(0.2)
@@ -481,6 +513,7 @@ for number in range(options.first, options.first + options.rounds):
              "disk": ["--checkpoint", "FOLDER/checkpoints", "--ballast", "150", "--disk", "40", "--timeout", "2", "--epochs", "2"],
              "churn": ["--epochs", "100000", "--work", "2"],
              "split": ["--epochs", "40", "--patience", "20"],
+             "anew": ["--epochs", "60", "--patience", "4"],
              "lost": ["--epochs", "100000", "--patience", "3"],
              "restarts": ["--epochs", "120", "--patience", "20"],
              "slow": ["--slow-ranks", "remove", "--slow-steps", "5"]}.get(options.what, ["--patience", "10"])

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""An elastic job on hosts that are network namespaces, whose network is cut. The store is a folder that all of them see.
+"""An elastic job on hosts that are network namespaces, whose network is cut. The store is a muster-store on one more host.
 
-usage: partition.py WHAT --program PATH [--seed S]
-  cut        the link of one of three hosts goes down: the other two go on; the third finds itself fenced
+usage: partition.py WHAT --program PATH --store-program PATH [--seed S]
+  cut        the link of one of three hosts goes down: the other two go on; the third, without them and the store, ends with 12
   one-way    nothing leaves that host any more, and everything reaches it: the same
   gone       all processes of that host are killed: two hosts go on
   halves     two hosts of two ranks each are cut from each other: nobody has a majority, nobody goes on, all say so
@@ -11,10 +11,8 @@ Ends with 77 and says why where there can be no such hosts.
 import argparse
 import os
 import random
-import shutil
 import signal
 import sys
-import tempfile
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "comm"))
@@ -24,13 +22,13 @@ from ranks import Failure, Process  # noqa: E402
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("what", choices=["cut", "one-way", "gone", "halves"])
 parser.add_argument("--program", required=True)
+parser.add_argument("--store-program", required=True)
 parser.add_argument("--seed", type=int, default=int(os.environ.get("MUSTER_TEST_SEED", "20261121")))
 options = parser.parse_args()
 
 
-def start(network, folder, per_host):
-    where = [host for host in network.hosts for _ in range(per_host)]
-    store = f"file:{folder}"
+def start(ranked, store, per_host):
+    where = [host for host in ranked for _ in range(per_host)]
     crew = []
     for rank, host in enumerate(where):
         environment = dict(RANK=str(rank), WORLD_SIZE=str(len(where)), MUSTER_ELASTIC="on",
@@ -45,14 +43,16 @@ def steps_of(rank):
     return [line.split(" ") for line in rank.lines if line.startswith("step ")]
 
 
-def run(network, folder):
+def run(network):
     draw = random.Random(options.seed)
-    crew = start(network, folder, 2 if options.what == "halves" else 1)
+    *ranked, apart = network.hosts
+    serving, store = hosts.serve_store(options.store_program, apart)
+    crew = start(ranked, store, 2 if options.what == "halves" else 1)
     try:
         for rank in crew:
             rank.expect("ready")
         time.sleep(0.3 * draw.random())
-        victim = draw.choice(network.hosts)
+        victim = draw.choice(ranked)
         when = time.monotonic_ns()
         if options.what == "one-way":
             victim.cut()
@@ -66,8 +66,8 @@ def run(network, folder):
             status = rank.end()
             wrong = [line for line in rank.lines if line.startswith("wrong")]
             lost = options.what == "halves" or rank.host is victim
-            wanted = {"gone": (-signal.SIGKILL,), "halves": (12,)}.get(options.what, (10,)) if lost else (0,)
-            if status not in wanted or wrong:
+            wanted = (-signal.SIGKILL if options.what == "gone" else 12) if lost else 0
+            if status != wanted or wrong:
                 raise Failure(f"rank {rank.rank} ends with {status}, not {wanted}: {wrong} {rank.lines[-2:]} {rank.errors}")
             if lost and options.what != "gone" and any(step[2] != "1" for step in steps_of(rank)):
                 raise Failure(f"rank {rank.rank} was in the minority and went on")
@@ -77,17 +77,17 @@ def run(network, folder):
     finally:
         for rank in crew:
             rank.close()
+        serving.kill()
+        serving.wait()
 
 
 reason = hosts.missing()
 if reason:
     print(f"skipped: {reason}")
     sys.exit(hosts.SKIP)
-folder = tempfile.mkdtemp(prefix="muster-partition-")
-with hosts.Network(2 if options.what == "halves" else 3) as network:
+with hosts.Network(3 if options.what == "halves" else 4) as network:
     try:
-        run(network, folder)
+        run(network)
     except Failure as failure:
-        sys.exit(f"{failure}\nagain: partition.py {options.what} --program {options.program} --seed {options.seed}")
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        sys.exit(f"{failure}\nagain: partition.py {options.what} --program {options.program} --store-program "
+                 f"{options.store_program} --seed {options.seed}")

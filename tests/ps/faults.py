@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Does things to the processes of a job with a parameter server, and looks whether all its pushes add up.
+The store is a muster-store of the test's own: any rank may die.
 
-usage: faults.py WHAT --program PATH [--transport tcp|shm] [--colocated] [--recover] [--save] [--rounds N] [--seed S]
+usage: faults.py WHAT --program PATH --store-program PATH [--transport tcp|shm] [--colocated] [--recover] [--save] [--rounds N] [--seed S]
 
 WHAT: server, worker, both: killed; stop: a server is stopped and continued; scale: servers come and leave as the program
 wants; move: and one is killed meanwhile; strangers: garbage comes to every port; any: each round draws all of it.
@@ -26,6 +27,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("what", choices=[*WHATS, "any"])
 parser.add_argument("--transport", choices=["tcp", "shm"], default="tcp")
 parser.add_argument("--program", required=True)
+parser.add_argument("--store-program", required=True)
 parser.add_argument("--colocated", action="store_true")
 parser.add_argument("--recover", action="store_true")
 parser.add_argument("--save", action="store_true")
@@ -64,10 +66,10 @@ class Shape:
 
 
 class Rank:
-    def __init__(self, rank, shape, folder, more):
+    def __init__(self, rank, shape, folder, store, more):
         environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(shape.ranks),
                        "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(shape.ranks),
-                       "MUSTER_RENDEZVOUS": f"file:{folder}", "MUSTER_JOB": os.path.basename(folder),
+                       "MUSTER_RENDEZVOUS": store, "MUSTER_JOB": os.path.basename(folder),
                        "MUSTER_TRANSPORT": shape.transport, "MUSTER_MISSED_BEATS": "10"}
         self.rank = rank
         self.serves = rank >= shape.workers
@@ -141,13 +143,13 @@ def bother(draw, ranks):
     return open_ones + crowd
 
 
-def play(draw, shape, folder):
+def play(draw, shape, folder, store):
     more = []
     if shape.standby > 0:  # one of them may die, and two keep all copies
         most = shape.servers + shape.standby + (shape.what == "scale")
         wanted = [draw.randrange(2, most) for _ in range(4)]
         more = ["--scale", ",".join(map(str, wanted))]
-    ranks = [Rank(rank, shape, folder, more) for rank in range(shape.ranks)]
+    ranks = [Rank(rank, shape, folder, store, more) for rank in range(shape.ranks)]
     try:
         until = time.monotonic() + LIMIT
         begun = lambda: all("ready" in one.says or one.process.poll() is not None for one in ranks)
@@ -200,8 +202,10 @@ longest = []
 for turn in range(options.rounds):
     draw = random.Random(options.seed + turn)
     shape = Shape(draw)
-    with tempfile.TemporaryDirectory(prefix="muster-ps-") as folder:
-        ranks, problem = play(draw, shape, folder)
+    with tempfile.TemporaryDirectory(prefix="muster-ps-") as folder, subprocess.Popen(
+            [options.store_program, "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE, text=True) as serving:
+        ranks, problem = play(draw, shape, folder, "tcp://" + serving.stdout.readline().split()[-1])
+        serving.kill()
     if problem:
         for one in ranks:
             print(f"--- rank {one.rank}{' (harmed)' if one.harmed else ''}: {one.process.returncode}\n{one.says[-1500:]}")

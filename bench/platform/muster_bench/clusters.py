@@ -69,19 +69,19 @@ def _sh(words, variables, output):
 # ---- Slurm ----
 
 def slurm(run, results, _, elastic):
-    """A batch script. srun speaks PMIx, by which ranks find each other; an elastic job starts muster-launch on each node."""
+    """A batch script. srun speaks PMIx, by which ranks find each other; those of an elastic job live on when one dies."""
     words, variables, output = _command(run, results)
     cpus = run.template.resources.cpus_per_rank
     lines = ["#!/bin/sh", f"#SBATCH --job-name={run.id[:60]}", f"#SBATCH --ntasks={run.ranks}", f"#SBATCH --cpus-per-task={cpus}",
              f"#SBATCH --time={_minutes(run)}"]
     if _megabytes(run):
         lines.append(f"#SBATCH --mem-per-cpu={_megabytes(run) // cpus}M")
+    alive = []
     if elastic:
         lines.append("#SBATCH --no-kill")
-        launch = ["srun", "--no-kill", "--kill-on-bad-exit=0", "--ntasks-per-node=1", "muster-launch", "-n", "1", "--elastic", "on",
-                  "--rendezvous", f"file:{results}/rendezvous/{run.id}", *words]
-    else:
-        launch = ["srun", "--mpi=pmix", *words]
+        alive = ["--no-kill", "--kill-on-bad-exit=0"]
+        variables["MUSTER_ELASTIC"] = "on"
+    launch = ["srun", *alive, "--mpi=pmix", *words]
     yield f"{run.id}.sbatch", "\n".join(lines) + "\nset -e\n" + _sh(launch, variables, output)
 
 

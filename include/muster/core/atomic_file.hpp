@@ -30,8 +30,8 @@ void write_atomically(const std::string& path, std::string_view text);
 /// "path.PID-N.tmp" too). Used by one thread.
 class atomic_file {
  public:
-  /// Throws configuration_error when the file cannot be made.
-  explicit atomic_file(std::string path);
+  /// `mode`: its permissions, less what the umask takes. Throws configuration_error when the file cannot be made.
+  explicit atomic_file(std::string path, unsigned mode = 0666);
   ~atomic_file();
   atomic_file(atomic_file&& other) noexcept
       : path_(std::move(other.path_)),

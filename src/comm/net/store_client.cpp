@@ -6,8 +6,11 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <vector>
 
 #include <muster/core/error.hpp>
+
+#include "store_guest.hpp"
 
 namespace muster::inline v0::detail {
 namespace {
@@ -20,6 +23,31 @@ constexpr int most_knocks = 3;
 constexpr std::uint64_t of_knocks = std::uint64_t{1} << 63;  // as of a lease that nobody has: any answer will do
 
 }  // namespace
+
+bool introduce_to_store(const tcp_socket& to, const job_secret& secret, clock::time_point until) {
+  using state = handshake::state;
+  bool proved = false;
+  auto said = handshake::connect(secret, {store_client_name, store_server_name, 0, 1});
+  try {
+    while (said.now() != state::done) {
+      if (said.now() == state::sending) {
+        to.write_exactly(said.output(), until);
+        said.sent(said.output().size());
+      } else if (said.now() == state::reading) {
+        std::vector<std::byte> room(said.wanted());
+        to.read_exactly(room, until);
+        said.received(room);
+        proved = true;  // it answers, so what follows is a proof
+      } else {
+        return false;
+      }
+    }
+    return true;
+  } catch (const socket_error& failed) {
+    if (!proved || !failed.closed()) throw;
+    return false;
+  }
+}
 
 store_client::store_client(tcp_socket socket, std::string where)
     : store_calls(std::move(where)),

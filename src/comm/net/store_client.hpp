@@ -4,10 +4,15 @@
 #include <string>
 #include <thread>
 
+#include "handshake.hpp"
 #include "socket.hpp"
 #include "store_calls.hpp"
 
 namespace muster::inline v0::detail {
+
+/// Proves to a store's server that this process is one of its job, and has the server prove the same; false when the
+/// server, which answers, does not take the proof for one. Throws socket_error.
+[[nodiscard]] bool introduce_to_store(const tcp_socket& to, const job_secret& secret, clock::time_point until);
 
 /// A connection that stands, with the calls that are under way on it.
 class store_client final : public store_calls {

@@ -1,16 +1,14 @@
 #include <muster/comm/rendezvous/open_store.hpp>
 
 #include <sys/random.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <filesystem>
 
-#include <muster/comm/rendezvous/file_store.hpp>
+#include <muster/comm/rendezvous/memory_store.hpp>
 #include <muster/core/atomic_file.hpp>
 #include <muster/core/error.hpp>
 
@@ -27,48 +25,18 @@ detail::etcd_opener& etcd() {
   return registered;
 }
 
+// What the names of files and keys of this user's jobs begin with.
+std::string prefix_of_user() { return "muster-" + std::to_string(::geteuid()) + "-"; }
+
 // The job's name as part of a path.
-std::string folder_name(const settings& configuration, const launch_env& launch) {
+std::string file_name(const settings& configuration, const launch_env& launch) {
   std::string name = detail::job_name(configuration, launch);
   for (char& c : name) {
     const bool plain =
         (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '.';
     if (!plain) c = '_';
   }
-  return "muster-" + std::to_string(::geteuid()) + "-" + name.substr(0, 200);
-}
-
-any_store open_in_folder(const std::string& folder, const settings& configuration, const launch_env& launch,
-                         clock::time_point until) {
-  const std::string path = folder + (folder.ends_with('/') ? "" : "/") + folder_name(configuration, launch);
-  // In a folder for all, another may have made ours before.
-  if (::mkdir(path.c_str(), 0700) != 0 && errno == EEXIST) {
-    struct stat status {};
-    const bool ours = ::lstat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode) && status.st_uid == ::geteuid() &&
-                      (status.st_mode & 0022) == 0;
-    if (!ours) {
-      throw configuration_error(
-          "the store of this job cannot be in '" + path +
-          "' (it is no folder of this user's own); remove it, or choose another place: --rendezvous file:/folder");
-    }
-  }
-  return any_store(std::make_unique<file_store>(path, until));
-}
-
-// Removes what killed jobs of this user left in the temporary directory: a process that opens a store that no other has
-// open clears it, and the last that closes it removes it.
-void sweep(const std::string& folder) {
-  const std::string ours = "muster-" + std::to_string(::geteuid()) + "-";
-  std::error_code failed;
-  for (std::filesystem::directory_iterator at(folder, failed), end; at != end; at.increment(failed)) {
-    struct stat status {};
-    const bool left = at->path().filename().string().starts_with(ours) && ::lstat(at->path().c_str(), &status) == 0 &&
-                      S_ISDIR(status.st_mode) && status.st_uid == ::geteuid();
-    try {
-      if (left) (void)file_store(at->path().string(), clock::now());
-    } catch (const error&) {  // in use just now, or not ours to remove
-    }
-  }
+  return prefix_of_user() + name.substr(0, 200);
 }
 
 const detail::store_opener& opener_over_tcp(const std::string& origin) {
@@ -76,7 +44,17 @@ const detail::store_opener& opener_over_tcp(const std::string& origin) {
   throw configuration_error(
       origin +
       " asks for a store over TCP (this program was linked without muster::tcp); link muster::muster from a build "
-      "with TCP, or use --rendezvous file:/folder");
+      "with TCP");
+}
+
+any_store open_in_folder(const std::string& folder, const std::string& origin, const settings& configuration,
+                         const launch_env& launch, clock::time_point until) {
+  if (::access((folder + "/.").c_str(), W_OK | X_OK) != 0) {
+    throw configuration_error("the ranks cannot find each other through a file in '" + folder + "' (" +
+                              std::strerror(errno) +
+                              "); choose a folder that every rank may write to: --rendezvous file:/folder");
+  }
+  return opener_over_tcp(origin).by_file(folder + "/" + file_name(configuration, launch), configuration, launch, until);
 }
 
 any_store open_in_etcd(const std::string& asked, const std::string& origin, const settings& configuration,
@@ -84,21 +62,24 @@ any_store open_in_etcd(const std::string& asked, const std::string& origin, cons
   if (etcd() == nullptr) {
     throw configuration_error(
         origin + " asks for an etcd (this program was linked without muster::etcd); link muster::muster from a build " +
-        "with libcurl, or use --rendezvous file:/folder");
+        "with libcurl, or use --rendezvous tcp://HOST:PORT");
   }
   const auto colon = asked.find("://");
   return etcd()(asked.substr(colon + 3), asked.starts_with("etcds") ? "https" : "http",
-                folder_name(configuration, launch), until);
+                file_name(configuration, launch), until);
 }
 
 any_store open_automatically(const settings& configuration, const launch_env& launch, clock::time_point until) {
   std::string why_not = "the launcher offers no PMIx";
   const bool elastic = configuration.value(setting::elastic) == "on";
+  if (launch.size == 1 && (!elastic || launch.kind == launch_env::launcher::none))
+    return any_store(std::make_unique<memory_store>());  // nobody else will come
   const auto here = [&] {
-    if (launch.rank == 0) sweep(temporary_folder());
-    return open_in_folder(temporary_folder(), configuration, launch, until);
+    const std::string folder = temporary_folder();
+    if (launch.rank == 0 && opener()) opener()->sweep(folder, prefix_of_user());
+    return open_in_folder(folder, "a job of one host", configuration, launch, until);
   };
-  if (elastic && launch.on_one_host()) return here();  // any other would end with rank 0
+  if (elastic && launch.on_one_host()) return here();  // through PMIx each rank would wait for all
   if (environment("PMIX_NAMESPACE") && launch.size > 1) {
     why_not = "this program was linked without muster::tcp";
     if (opener()) {
@@ -145,7 +126,7 @@ any_store open_store(const settings& configuration, const launch_env& launch) {
   const std::string& asked = configuration.value(setting::rendezvous);
   const std::string origin = configuration.origin(setting::rendezvous);
   if (asked == "auto") return open_automatically(configuration, launch, until);
-  if (asked.starts_with("file:/")) return open_in_folder(asked.substr(5), configuration, launch, until);
+  if (asked.starts_with("file:/")) return open_in_folder(asked.substr(5), origin, configuration, launch, until);
   const auto places = std::string_view(asked).substr(std::min(asked.size(), asked.find("://") + 3));
   if (asked.starts_with("tcp://")) return opener_over_tcp(origin).tcp(places, origin, configuration, launch, until);
   if (asked.starts_with("etcd://") || asked.starts_with("etcds://"))

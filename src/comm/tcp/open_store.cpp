@@ -1,4 +1,4 @@
-// How a job's store is opened over TCP: where its settings say, or where rank 0 tells the others through PMIx.
+// How a job's store is opened over TCP: where its settings say, or where rank 0 tells the others by PMIx or a file.
 #include <fcntl.h>
 #include <poll.h>
 #include <spawn.h>
@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 #include <vector>
 
@@ -22,9 +23,13 @@
 #include "../net/pmix.hpp"
 #include "../net/socket.hpp"
 #include "connect.hpp"
+#include "store_file.hpp"
 
 namespace muster::inline v0 {
 namespace {
+
+using detail::look_for_store;
+using detail::store_presence;
 
 std::string token_of(const settings& configuration) {
   const auto& asked = configuration.value(setting::token);
@@ -83,9 +88,10 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   return all;
 }
 
-// Starts muster-store, which outlives this process, and returns where it listens.
+// Starts muster-store, which outlives this process and announces itself in the file where one is named, and returns
+// where it listens.
 detail::address start_store(const std::string& listen, const std::string& token, const settings& configuration,
-                            clock::time_point until) {
+                            clock::time_point until, const std::string& file = "") {
   const auto refuse = [](const std::string& why) {
     throw configuration_error("the store of this elastic job cannot be started (" + why +
                               "); put muster-store of this muster into PATH, or start it by hand and set --rendezvous "
@@ -93,6 +99,7 @@ detail::address start_store(const std::string& listen, const std::string& token,
   };
   std::vector<std::string> words{"muster-store", "--listen", listen, "--unused",
                                  configuration.value(setting::patience)};
+  if (!file.empty()) words.insert(words.end(), {"--file", file});
   std::vector<std::string> variables;
   for (char** one = environ; *one != nullptr; ++one) {
     if (!std::string_view(*one).starts_with("MUSTER_")) variables.emplace_back(*one);
@@ -170,6 +177,14 @@ std::string random_text() {
   return text;
 }
 
+store_presence presence_at(const std::string& path) {
+  try {
+    return look_for_store(detail::read_store_file(path));
+  } catch (const detail::socket_error& failed) {  // no file, or none that says where; else it cannot be looked at now
+    return failed.code() == ENOENT || failed.code() == EINVAL ? store_presence::gone : store_presence::silent;
+  }
+}
+
 // What rank 0 tells the others: "at ADDRESSES TOKEN", or "error TEXT". A token that was given is not told.
 std::optional<any_store> open_pmix(const settings& configuration, const launch_env& launch, clock::time_point until,
                                    std::string& why_not) {
@@ -208,12 +223,50 @@ std::optional<any_store> open_pmix(const settings& configuration, const launch_e
                                                elastic ? when_lost::connect_again : when_lost::fail));
 }
 
+// Rank 0 serves, or starts the store of an elastic job, unless the file has one that lives. The others wait for it.
+any_store open_by_file(const std::string& path, const settings& configuration, const launch_env& launch,
+                       clock::time_point until) {
+  const bool elastic = is_elastic(configuration);
+  std::unique_ptr<store_server> server;
+  // The store of an elastic job that is silent may live and be cut off from this rank alone: no second one is begun.
+  const auto there = launch.rank == 0 ? presence_at(path) : store_presence::serves;
+  if (there == store_presence::gone || (there == store_presence::silent && !elastic)) {
+    const std::string token = random_text();
+    const std::string interface = detail::interface_of(configuration, launch);
+    std::string listen = ":0";
+    if (interface != "auto")
+      listen = detail::own_addresses(interface, configuration.origin(setting::interface)).front().to_string();
+    if (elastic) {
+      start_store(listen, token, configuration, until, path);
+    } else {
+      server = std::make_unique<store_server>(listen, token);
+      server->announce(path);
+    }
+  }
+  return any_store(std::make_unique<tcp_store>(std::string(detail::store_file_scheme) + path, "", until,
+                                               std::move(server),
+                                               elastic ? when_lost::connect_again : when_lost::fail));
+}
+
+// Removes the files of this user's whose stores were killed.
+void sweep(const std::string& folder, const std::string& prefix) {
+  std::error_code failed;
+  for (std::filesystem::directory_iterator at(folder, failed), end; at != end; at.increment(failed)) {
+    if (!at->path().filename().string().starts_with(prefix)) continue;
+    try {
+      const auto place = detail::read_store_file(at->path());
+      if (look_for_store(place) == store_presence::gone) detail::remove_store_file(at->path(), place);
+    } catch (const detail::socket_error&) {  // not ours to remove
+    }
+  }
+}
+
 }  // namespace
 
 namespace detail {
 
 bool link_tcp_store() noexcept {
-  static const bool done = register_store_opener({&open_tcp, &open_pmix});
+  static const bool done = register_store_opener({&open_tcp, &open_pmix, &open_by_file, &sweep});
   return done;
 }
 

@@ -1,5 +1,3 @@
-#include <poll.h>
-
 #include <algorithm>
 #include <mutex>
 #include <thread>
@@ -9,13 +7,17 @@
 
 #include "../net/store_client.hpp"
 #include "../net/store_guest.hpp"
+#include "store_file.hpp"
 
 namespace muster::inline v0 {
 namespace {
 
-using detail::handshake;
 using detail::socket_error;
 using detail::tcp_socket;
+
+std::string name_of(std::string_view where) {
+  return (where.starts_with(detail::store_file_scheme) ? "" : "tcp://") + std::string(where);
+}
 
 std::vector<detail::address> addresses_of(std::string_view list) {
   std::vector<detail::address> all;
@@ -28,51 +30,36 @@ std::vector<detail::address> addresses_of(std::string_view list) {
   }
 }
 
-// Proves to the server that it is one of the job, and the other way round; false when the server, which answers, does
-// not take the proof for one.
-bool introduce(const tcp_socket& to, const detail::job_secret& secret, clock::time_point until) {
-  using state = handshake::state;
-  bool proved = false;
-  auto said = handshake::connect(secret, {detail::store_client_name, detail::store_server_name, 0, 1});
-  try {
-    while (said.now() != state::done) {
-      if (said.now() == state::sending) {
-        to.write_exactly(said.output(), until);
-        said.sent(said.output().size());
-      } else if (said.now() == state::reading) {
-        std::vector<std::byte> room(said.wanted());
-        to.read_exactly(room, until);
-        said.received(room);
-        proved = true;  // it answers, so what follows is a proof
-      } else {
-        return false;
-      }
-    }
-    return true;
-  } catch (const socket_error& failed) {
-    if (!proved || !failed.closed()) throw;
-    return false;
-  }
-}
+// A connection that stands, and whether its server is of this process.
+struct connected {
+  std::shared_ptr<detail::store_calls> calls;
+  bool served_here = false;
+};
 
-std::shared_ptr<detail::store_calls> connect(std::string_view where, std::string_view token, clock::time_point until) {
-  const std::string name = "tcp://" + std::string(where);
-  const auto addresses = addresses_of(where);
-  const auto secret = detail::store_secret(token);
+connected connect(std::string_view where, std::string_view token, clock::time_point until) {
+  const bool by_file = where.starts_with(detail::store_file_scheme);
+  const std::string name = name_of(where);
+  detail::store_place place;
+  if (!by_file) place = {addresses_of(where), std::string(token)};
   auto nap = std::chrono::milliseconds(5);
   int turned_away = 0;  // times in a row
   for (;;) {
     std::string failure;
     try {
+      // A rank that came first finds no file yet, or that of an earlier job; one that was cut off perhaps a later one.
+      if (by_file) place = detail::read_store_file(name.substr(detail::store_file_scheme.size()));
       // An address that does not answer, a server that says nothing: not the whole time is spent on one attempt.
-      const auto attempt = std::min(until, deadline_after(seconds(5) * static_cast<double>(addresses.size())));
-      auto made = tcp_socket::connect(addresses, attempt);
+      const auto attempt = std::min(until, deadline_after(seconds(5) * static_cast<double>(place.addresses.size())));
+      auto made = tcp_socket::connect(place.addresses, attempt);
       made.set_no_delay();
       made.set_liveness(seconds(5), seconds(10));
       made.set_acknowledged_within(seconds(10));
-      if (introduce(made, secret, attempt)) return std::make_shared<detail::store_client>(std::move(made), name);
-      failure = "it closed the connection";
-      if (++turned_away == detail::closings_of_a_stranger) {
+      if (detail::introduce_to_store(made, detail::store_secret(place.token), attempt)) {
+        const bool here = store_server::listens_here(made.peer().port()) && detail::is_own(made.peer());
+        return {std::make_shared<detail::store_client>(std::move(made), name), here};
+      }
+      failure = made.peer().to_string() + " does not know the token";
+      if (++turned_away >= detail::closings_of_a_stranger && !by_file) {
         throw configuration_error(
             "whoever serves at " + name +
             " does not know this job's token (it is the store of another job, or no store of muster); "
@@ -83,20 +70,14 @@ std::shared_ptr<detail::store_calls> connect(std::string_view where, std::string
       turned_away = 0;
     }
     if (clock::now() + nap >= until) {
-      throw timeout_error("opening the store", {},
-                          "no store at " + name + " answered in time (" + failure +
-                              "); see whether rank 0 runs and serves there, or raise --timeout / MUSTER_TIMEOUT");
+      throw timeout_error(
+          "opening the store", {},
+          "no store at " + name + " answered in time (" + failure + "); see whether rank 0 runs and serves there, " +
+              (by_file ? "remove the file where its job is over, " : "") + "or raise --timeout / MUSTER_TIMEOUT");
     }
     std::this_thread::sleep_for(nap);
     nap = std::min(2 * nap, std::chrono::milliseconds(200));
   }
-}
-
-bool serves_here(std::string_view where) {
-  const auto all = addresses_of(where);
-  return std::any_of(all.begin(), all.end(), [](const detail::address& one) {
-    return store_server::listens_here(one.port()) && detail::is_own(one);
-  });
 }
 
 }  // namespace
@@ -104,7 +85,10 @@ bool serves_here(std::string_view where) {
 // What all threads of a process call over; made anew where that is wanted.
 struct tcp_store::connection {
   connection(std::string_view to, std::string_view by, clock::time_point until, when_lost after)
-      : where(to), token(by), then(after), calls(connect(where, token, until)) {
+      : where(to), token(by), then(after) {
+    auto made = connect(where, token, until);
+    calls = std::move(made.calls);
+    served_here = made.served_here;
     if (then == when_lost::connect_again) identity = calls->open(until);
   }
 
@@ -113,7 +97,7 @@ struct tcp_store::connection {
     if (!held) throw_late();
     if (then == when_lost::fail || !calls->has_ended()) return calls;
     if (!is_another) {
-      auto made = connect(where, token, until);
+      auto made = connect(where, token, until).calls;
       is_another = made->get(detail::store_identity_key, until).value != identity;
       if (!is_another) return calls = std::move(made);
     }
@@ -134,18 +118,18 @@ struct tcp_store::connection {
   std::string identity;
   std::timed_mutex mutex;
   std::shared_ptr<detail::store_calls> calls;
+  bool served_here = false;
   bool is_another = false;  // who serves there now
 };
 
 tcp_store::tcp_store(std::string_view where, std::string_view token, clock::time_point until,
                      std::unique_ptr<store_server> own, when_lost then)
-    : own_(std::move(own)),
-      served_here_(serves_here(where)),
-      self_(std::make_unique<connection>(where, token, until, then)) {}
+    : own_(std::move(own)), self_(std::make_unique<connection>(where, token, until, then)) {}
 tcp_store::tcp_store(tcp_store&&) noexcept = default;
 tcp_store::~tcp_store() = default;
 
-std::string tcp_store::where() const { return "tcp://" + self_->where; }
+std::string tcp_store::where() const { return name_of(self_->where); }
+bool tcp_store::is_served_here() const noexcept { return self_->served_here; }
 
 store_entry tcp_store::get(std::string_view key, clock::time_point until) { return self_->get(until)->get(key, until); }
 

@@ -15,6 +15,7 @@
 
 #include "../net/store_guest.hpp"
 #include "../net/store_journal.hpp"
+#include "store_file.hpp"
 
 namespace muster::inline v0 {
 namespace {
@@ -75,9 +76,10 @@ struct store_server::implementation {
   using guest = detail::store_guest;
   using guests_by_number = std::map<detail::store_table::client, guest>;
 
-  implementation(std::string_view where, std::string_view token, const std::string& folder)
+  implementation(std::string_view where, std::string_view by, const std::string& folder)
       : door(listen_at(where)),
         address(door.local()),
+        token(by),
         secret(detail::store_secret(token)),
         epoll(::epoll_create1(EPOLL_CLOEXEC)),
         bell(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
@@ -112,10 +114,22 @@ struct store_server::implementation {
   }
 
   ~implementation() {
+    if (!announced_in.empty()) detail::remove_store_file(announced_in, announced);
     const std::uint64_t one = 1;
     (void)!::write(bell.get(), &one, sizeof one);
     thread.join();
     open_ports().remove(address.port());
+  }
+
+  void announce(const std::string& path) {
+    announced.token = token;
+    announced.addresses = {address};
+    if (const auto host = address.host(); host == "::" || host == "0.0.0.0") {  // at all addresses
+      announced.addresses = detail::own_addresses("auto", "");
+      for (auto& one : announced.addresses) one = one.with_port(address.port());
+    }
+    detail::write_store_file(path, announced);
+    announced_in = path;
   }
 
   [[nodiscard]] bool watch(int how, int file, std::uint32_t events, std::uint64_t number) const {
@@ -254,7 +268,10 @@ struct store_server::implementation {
 
   detail::tcp_socket door;
   detail::address address;
+  std::string token;
   detail::job_secret secret;
+  std::string announced_in;  // the file, if any
+  detail::store_place announced;
   detail::descriptor epoll;
   detail::descriptor bell;
   std::optional<detail::store_journal> journal;
@@ -278,6 +295,7 @@ struct store_server::implementation {
 store_server::store_server(std::string_view address, std::string_view token, const std::string& folder)
     : self_(std::make_unique<implementation>(address, token, folder)) {}
 store_server::~store_server() = default;
+void store_server::announce(const std::string& file) { self_->announce(file); }
 std::string store_server::address() const { return self_->address.to_string(); }
 std::uint16_t store_server::port() const noexcept { return self_->address.port(); }
 store_server::counts store_server::met() const noexcept {

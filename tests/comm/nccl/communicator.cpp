@@ -1,12 +1,11 @@
 #include <muster/comm/nccl/communicator.hpp>
 
-#include <filesystem>
 #include <functional>
 #include <random>
 #include <tuple>
 
 #include <muster/comm/collectives/allgather.hpp>
-#include <muster/comm/rendezvous/file_store.hpp>
+#include <muster/comm/rendezvous/memory_store.hpp>
 
 #include "catch.hpp"
 #include "devices.hpp"
@@ -243,16 +242,14 @@ TEST_CASE("memory is registered for as long as somebody holds it so") {
 TEST_CASE("devices meet through a store as well as through a group") {
   MUSTER_NEEDS_DEVICE();
   for (const int ranks : devices::worlds()) {
-    std::string name = (std::filesystem::temp_directory_path() / "muster-test-XXXXXX").string();
-    REQUIRE(mkdtemp(name.data()) != nullptr);
+    const muster::memory_store shared;
     std::vector<std::exception_ptr> thrown(static_cast<std::size_t>(ranks));
     std::vector<std::jthread> threads;
     for (int rank = 0; rank < ranks; ++rank) {
       threads.emplace_back([&, rank] {
         try {
           muster::use_device(rank);
-          const auto until = muster::deadline_after(devices::patience);
-          muster::any_store store(std::make_unique<muster::file_store>(name + "/store", until));
+          muster::any_store store(std::make_unique<muster::memory_store>(shared));
           communicator all(store, "devices", rank, ranks, {.timeout = devices::patience});
           const muster::device_stream stream;
           auto data = devices::on_device(brought<float>(100, rank), stream);
@@ -264,7 +261,6 @@ TEST_CASE("devices meet through a store as well as through a group") {
       });
     }
     threads.clear();
-    std::filesystem::remove_all(name);
     for (const auto& one : thrown) {
       if (one) std::rethrow_exception(one);
     }

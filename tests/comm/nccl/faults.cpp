@@ -1,9 +1,7 @@
 // What goes wrong, on the test double: errors that come by themselves, peers that never join or die.
 #include <muster/comm/nccl/communicator.hpp>
 
-#include <filesystem>
-
-#include <muster/comm/rendezvous/file_store.hpp>
+#include <muster/comm/rendezvous/memory_store.hpp>
 
 #include "catch.hpp"
 #include "devices.hpp"
@@ -110,8 +108,7 @@ TEST_CASE("a peer that makes no call is found out by the deadline, at every rank
 }
 
 TEST_CASE("a peer that never joins is named where ranks meet in a store") {
-  std::string name = (std::filesystem::temp_directory_path() / "muster-test-XXXXXX").string();
-  REQUIRE(mkdtemp(name.data()) != nullptr);
+  const muster::memory_store shared;
   std::vector<std::exception_ptr> thrown(2);
   {
     std::vector<std::jthread> threads;
@@ -119,8 +116,7 @@ TEST_CASE("a peer that never joins is named where ranks meet in a store") {
       threads.emplace_back([&, rank] {
         try {
           muster::use_device(rank);
-          muster::any_store store(
-              std::make_unique<muster::file_store>(name + "/store", muster::deadline_after(devices::patience)));
+          muster::any_store store(std::make_unique<muster::memory_store>(shared));
           const communicator all(store, "devices", rank, 3, {.timeout = seconds(0.5)});
         } catch (...) {
           thrown[static_cast<std::size_t>(rank)] = std::current_exception();
@@ -128,7 +124,6 @@ TEST_CASE("a peer that never joins is named where ranks meet in a store") {
       });
     }
   }
-  std::filesystem::remove_all(name);
   for (const auto& one : thrown) {
     REQUIRE(is<muster::timeout_error>(one));
     CHECK_THAT(text_of(one), contains("2"));

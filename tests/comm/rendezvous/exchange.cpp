@@ -111,7 +111,7 @@ TEST_CASE("the ranks that do not come are named at every rank that did") {
 }
 
 TEST_CASE("a rank that is there twice is told") {
-  const place at("file");
+  const place at("tcp");
   auto store = at.open();
   REQUIRE(store.compare_and_swap("job/1", 0, "the first of that name", soon()).swapped);
   CHECK_THROWS_AS(muster::exchange(store, "job", 1, 2, "word", soon()), muster::configuration_error);

@@ -24,7 +24,7 @@ def run(what, size, status, says, *, words=(), of_rank=lambda rank: (), variable
     for rank in range(size):
         environment = {name: value for name, value in os.environ.items()
                        if not name.startswith(("MUSTER_", "OMPI_", "PMIX_", "PMI_", "SLURM_", "MASTER_"))}
-        environment |= {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank), **(variables or {})}
+        environment |= {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank)} | (variables or {})
         started.append(subprocess.Popen([program, "--timeout", "20", *words, *of_rank(rank)], env=environment,
                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
     for rank, one in enumerate(started):
@@ -34,41 +34,61 @@ def run(what, size, status, says, *, words=(), of_rank=lambda rank: (), variable
             failures.append(f"{what}: rank {rank} ended with {one.returncode} and said {out}{err}")
 
 
-with tempfile.TemporaryDirectory() as folder:
-    run("in a folder", 4, 0, None, words=["--rendezvous", f"file:{folder}", "--by", "file"], variables={"MUSTER_JOB": "a/b c"})
-    if left := list(pathlib.Path(folder).iterdir()):
-        failures.append(f"in a folder: {left} is left")
-    run("in no folder", 2, 2, "cannot hold a store", words=["--rendezvous", f"file:{folder}/none"], variables={"MUSTER_JOB": "a"})
-    run("one host, as the launcher says", 3, 0, None, words=["--by", "file"],
-        variables={"LOCAL_WORLD_SIZE": "3", "MUSTER_JOB": "test-opened-" + str(os.getpid()), "TMPDIR": folder})
-    if left := list(pathlib.Path(folder).iterdir()):
-        failures.append(f"one host: {left} is left")
-
-# A job that was killed leaves its folder, until the next of the same user starts; one that lives keeps its own.
-with tempfile.TemporaryDirectory() as folder:
-    def start_another(what):
-        run(what, 2, 0, None, words=["--by", "file"],
-            variables={"LOCAL_WORLD_SIZE": "2", "MUSTER_JOB": "another", "TMPDIR": folder})
-    lone = subprocess.Popen([program, "--timeout", "50", "--by", "file"], stderr=subprocess.DEVNULL,
-                            env={"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2",
-                                 "MUSTER_JOB": "lone", "TMPDIR": folder})
-    its = pathlib.Path(folder) / f"muster-{os.geteuid()}-lone"
-    while not (its / "k-token").exists() and lone.poll() is None:
-        time.sleep(0.01)
-    start_another("beside a job that lives")
-    if not (its / "k-token").exists():
-        failures.append("a job that lives has lost its folder")
-    lone.kill()
-    lone.wait()
-    start_another("after a job that was killed")
-    if left := list(pathlib.Path(folder).iterdir()):
-        failures.append(f"a job that was killed leaves {left}")
-
 run("nowhere to meet", 2, 2, "set --rendezvous tcp://HOST:PORT")
 for bad in ("tcp//x:1", "tcp:x:1", "folder", "http://x:1", "file:folder"):
     run(f"at '{bad}'", 1, 2, f"cannot be '{bad}'", words=[f"--rendezvous={bad}"])
 
+def by_file():
+    """The file by which ranks find the store is gone when they are through, whatever it said before."""
+    with tempfile.TemporaryDirectory() as folder:
+        its = pathlib.Path(folder) / f"muster-{os.geteuid()}-a_b_c"
+
+        def meet(what, **more):
+            run(what, 4, 0, None, words=["--rendezvous", f"file:{folder}", "--by", "file"],
+                variables={"MUSTER_JOB": "a/b c", **more})
+            if left := list(pathlib.Path(folder).iterdir()):
+                failures.append(f"{what}: {left} is left")
+
+        meet("in a folder")
+        meet("in a folder, with a token", MUSTER_TOKEN="a secret")
+        its.write_text(f"muster-store-1 127.0.0.1:{free_port()} of-a-job-that-was-killed\n")
+        meet("where a job that was killed has left its file")
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            its.write_text(f"muster-store-1 127.0.0.1:{silent.getsockname()[1]} of-a-host-that-is-silent\n")
+            meet("where the file names what says nothing")
+        run("in no folder", 2, 2, "choose a folder that every rank may write to",
+            words=["--rendezvous", f"file:{folder}/none"], variables={"MUSTER_JOB": "a"})
+        run("in a folder to which rank 0 does not come", 1, 5, "No such file", of_rank=lambda _: ["--timeout", "1"],
+            words=["--rendezvous", f"file:{folder}"], variables={"MUSTER_JOB": "a", "RANK": "1", "WORLD_SIZE": "2"})
+        run("one host, as the launcher says", 3, 0, None, words=["--by", "file"],
+            variables={"LOCAL_WORLD_SIZE": "3", "MUSTER_JOB": "test-opened-" + str(os.getpid()), "TMPDIR": folder})
+        if left := list(pathlib.Path(folder).iterdir()):
+            failures.append(f"one host: {left} is left")
+
+    # In the folder of temporary files a job that was killed leaves its file until the next of the same user starts; one
+    # that lives keeps its own.
+    with tempfile.TemporaryDirectory() as folder:
+        def start_another(what):
+            run(what, 2, 0, None, words=["--by", "file"],
+                variables={"LOCAL_WORLD_SIZE": "2", "MUSTER_JOB": "another", "TMPDIR": folder})
+        lone = subprocess.Popen([program, "--timeout", "50", "--by", "file"], stderr=subprocess.DEVNULL,
+                                env={"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2",
+                                     "MUSTER_JOB": "lone", "TMPDIR": folder})
+        its = pathlib.Path(folder) / f"muster-{os.geteuid()}-lone"
+        while not its.exists() and lone.poll() is None:
+            time.sleep(0.01)
+        start_another("beside a job that lives")
+        if not its.exists():
+            failures.append("a job that lives has lost its file")
+        lone.kill()
+        lone.wait()
+        start_another("after a job that was killed")
+        if left := list(pathlib.Path(folder).iterdir()):
+            failures.append(f"a job that was killed leaves {left}")
+
+
 if with_tcp:
+    by_file()
     run("at a port", 4, 0, None, words=["--rendezvous", f"tcp://127.0.0.1:{free_port()}", "--by", "tcp"])
     run("at a port of a name", 3, 0, None, words=["--rendezvous", f"tcp://localhost:{free_port()}"],
         variables={"MUSTER_TOKEN": "a secret"})
@@ -90,6 +110,9 @@ if with_tcp:
         run("where something else listens and says nothing", 2, 5, "answered in time",
             words=["--timeout", "1", "--rendezvous", f"tcp://127.0.0.1:{taken.getsockname()[1]}"])
 else:
+    with tempfile.TemporaryDirectory() as folder:
+        run("in a folder without muster::tcp", 2, 2, "linked without muster::tcp", words=["--rendezvous", f"file:{folder}"],
+            variables={"MUSTER_JOB": "a"})
     run("without muster::tcp", 2, 2, "linked without muster::tcp", words=["--rendezvous", "tcp://127.0.0.1:29500"])
 
 print("\n".join(failures) if failures else "every rank ended as it should")

@@ -15,12 +15,9 @@
 #include <string>
 #include <vector>
 
-#include <muster/comm/rendezvous/file_store.hpp>
 #include <muster/comm/rendezvous/store.hpp>
-
-#ifdef MUSTER_HAS_TCP
 #include <muster/comm/tcp/store.hpp>
-#endif
+
 #ifdef MUSTER_HAS_ETCD
 #include <muster/comm/etcd/store.hpp>
 #endif
@@ -34,14 +31,11 @@ using muster::seconds;
 /// Long enough on any machine, for what is not to be waited for.
 inline auto soon() { return deadline_after(seconds(60)); }
 
-/// A store from the words that `place::words` gives: "file FOLDER", "tcp ADDRESS TOKEN", or "etcd ADDRESS NAME".
+/// A store from the words that `place::words` gives: "tcp ADDRESS TOKEN" or "etcd ADDRESS NAME".
 inline any_store open(const std::vector<std::string>& words) {
-  if (words.at(0) == "file") return any_store(std::make_unique<muster::file_store>(words.at(1), soon()));
-#ifdef MUSTER_HAS_TCP
   if (words.at(0) == "tcp") {
     return any_store(std::make_unique<muster::tcp_store>(words.at(1), words.at(2), soon()));
   }
-#endif
 #ifdef MUSTER_HAS_ETCD
   if (words.at(0) == "etcd")
     return any_store(std::make_unique<muster::etcd_store>(words.at(1), "http", words.at(2), soon()));
@@ -136,17 +130,10 @@ inline const etcd_process& an_etcd() {
 /// Where a store is while this lives.
 struct place {
   explicit place(const std::string& kind) {
-    if (kind == "file") {
-      std::string name = (std::filesystem::temp_directory_path() / "muster-test-XXXXXX").string();
-      folder = mkdtemp(name.data());
-      words = {"file", (folder / "store").string()};
-    }
-#ifdef MUSTER_HAS_TCP
     if (kind == "tcp") {
       server = std::make_unique<muster::store_server>("127.0.0.1:0", "a secret");
       words = {"tcp", server->address(), "a secret"};
     }
-#endif
 #ifdef MUSTER_HAS_ETCD
     if (kind == "etcd") {
       static int number = 0;
@@ -156,23 +143,14 @@ struct place {
   }
   place(const place&) = delete;
   place& operator=(const place&) = delete;
-  ~place() {
-    if (!folder.empty()) std::filesystem::remove_all(folder);
-  }
   [[nodiscard]] any_store open() const { return places::open(words); }
 
   std::vector<std::string> words;
-  std::filesystem::path folder;
-#ifdef MUSTER_HAS_TCP
   std::unique_ptr<muster::store_server> server;
-#endif
 };
 
 inline std::vector<std::string> kinds() {
-  std::vector<std::string> all{"file"};
-#ifdef MUSTER_HAS_TCP
-  all.emplace_back("tcp");
-#endif
+  std::vector<std::string> all{"tcp"};
 #ifdef MUSTER_HAS_ETCD
   if (has_etcd()) all.emplace_back("etcd");
 #endif

@@ -94,7 +94,7 @@ TEST_CASE("keys and values are any bytes up to the limits, and different keys st
     for (int c = 0; c < 256; ++c) bytes += static_cast<char>(c);
     std::vector<std::string> keys{"a",  "A", "a/b", "a/", "/", "..", ".", "%61", "a%2fb", "a\nb", std::string(1, '\0'),
                                   bytes};
-    // Long ones that differ at the end, or in nothing that a file's name shows.
+    // Long ones that differ at the end, or in what is neither letter nor digit.
     for (const char c : {'x', 'y'}) keys.push_back(std::string(muster::store_key_limit - 1, 'k') + c);
     for (const char c : {'/', '\n'}) keys.push_back(std::string(muster::store_key_limit, c));
     for (const auto& key : keys) {
@@ -295,7 +295,6 @@ TEST_CASE("a lease ends when its holder is stopped, and stays ended when it goes
     auto store = at.open();
     worker holder(at, {"hold", "member", "0.5"});
     const auto there = await(store, "member");
-    add(store, "after");  // who is stopped in the middle of writing holds up a folder: that it is not
     holder.stop();
     CHECK(store.watch("member", there.version, soon()) == store_entry{});
     holder.send(SIGCONT);

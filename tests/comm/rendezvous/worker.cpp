@@ -21,12 +21,10 @@ int main(int argc, char** argv) try {
   const std::vector<std::string> words(argv + 1, argv + argc);
   const auto split = std::find(words.begin(), words.end(), "--");
   const std::vector<std::string> what(split + 1, words.end());
-#ifdef MUSTER_HAS_TCP
   if (what.at(0) == "serve") {
     const muster::store_server server(words.at(1), words.at(2));
     for (;;) ::pause();
   }
-#endif
   auto store = places::open({words.begin(), split});
   const auto until = places::soon();
   if (what.at(0) == "add") {

@@ -13,18 +13,20 @@ namespace muster::inline v0 {
 
 /// Opens the store in which the ranks of this job meet, by `--rendezvous` or MUSTER_RENDEZVOUS:
 ///
-///   file:/folder       in a folder of its own in there, named by the job (`--job`); see `file_store`
+///   file:/folder       over TCP, at a free port that a file in that folder tells, named by user and job (`--job`).
+///                      Rank 0 serves and writes the file; in an elastic job it starts muster-store, which outlives it,
+///                      unless the file has one that lives. Needs muster::tcp
 ///   tcp://host:port    over TCP. Rank 0 serves there if the host is its own and no process serves yet; the others, and
-///   rank
-///                      0 if not, connect, and try again until the deadline while none does. In an elastic job the
+///                      rank 0 if not, connect, and try again until the deadline while none does. In an elastic job the
 ///                      store is to outlive rank 0: muster-store serves it, which rank 0 starts under mpirun and srun,
 ///                      and the user otherwise. Needs muster::tcp
 ///   etcd://host:port   an etcd, or several of a cluster with commas between them, by muster::etcd; etcds:// over TLS.
 ///                      The job needs a name: its launcher's, or `--job`
 ///   auto               the first of these that is there: PMIx (mpirun of Open MPI, srun --mpi=pmix), by which rank 0
 ///                      tells the others where it serves and a secret for this start; MASTER_ADDR and MASTER_PORT, as
-///                      tcp://; and where all ranks are on one host, a folder of the system's temporary ones. For
-///                      elastic jobs of one host that comes first: it outlives rank 0
+///                      tcp://; and where all ranks are on one host, as file:/ in the folder of temporary files. For
+///                      elastic jobs of one host that comes first: no rank waits there for others than rank 0. A
+///                      process that is alone keeps its store in memory
 ///
 /// All ranks open it, by the deadline `--timeout` sets. Throws configuration_error when it cannot be, with what to set
 /// instead, and timeout_error when nobody serves it in time. Rank 0 closes it last where it serves it: an `exchange`
@@ -53,6 +55,11 @@ struct store_opener {
   /// Nothing, and why, where PMIx is not to be had.
   std::optional<any_store> (*pmix)(const settings& configuration, const launch_env& launch, clock::time_point until,
                                    std::string& why_not);
+  /// `file`: by which the ranks find the store.
+  any_store (*by_file)(const std::string& file, const settings& configuration, const launch_env& launch,
+                       clock::time_point until);
+  /// Removes the files of that prefix that stores which were killed have left in a folder.
+  void (*sweep)(const std::string& folder, const std::string& prefix);
 };
 /// Returns true, so that it can start an inline variable.
 bool register_store_opener(const store_opener& opener) noexcept;

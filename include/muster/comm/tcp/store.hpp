@@ -33,6 +33,11 @@ class store_server {
   /// Whoever is connected gets peer_failure.
   ~store_server();
 
+  /// Leaves word in a file, for this user alone (mode 0600), of where it listens and of the token, by which `tcp_store`
+  /// finds it; a file that is there is replaced. It is removed when this is destroyed. At most once. Throws
+  /// configuration_error when it cannot be written.
+  void announce(const std::string& file);
+
   /// Where it listens, with the port it has: "10.0.0.1:41234".
   [[nodiscard]] std::string address() const;
   [[nodiscard]] std::uint16_t port() const noexcept;
@@ -71,9 +76,11 @@ enum class when_lost { fail, connect_again };
 /// again, has 10 s.
 class tcp_store {
  public:
-  /// Connects to "host:port", or to the first of several ("10.0.0.1:29500,[2001:db8::1]:29500") that answers; as long
-  /// as none does tries again until the deadline, then throws timeout_error. Throws configuration_error when the host
-  /// is unknown, or when whoever listens there does not know the token. `own` is a server that is to live as long.
+  /// Connects to "host:port", or to the first of several ("10.0.0.1:29500,[2001:db8::1]:29500") that answers, or to
+  /// what a server has announced in the file of "file:PATH", which is read anew for each attempt and has the token; as
+  /// long as none does tries again until the deadline, then throws timeout_error. Throws configuration_error when the
+  /// host is unknown, or when whoever listens at an address does not know the token. `own` is a server that is to live
+  /// as long.
   tcp_store(std::string_view where, std::string_view token, clock::time_point until,
             std::unique_ptr<store_server> own = nullptr, when_lost then = when_lost::fail);
   tcp_store(tcp_store&&) noexcept;
@@ -88,13 +95,12 @@ class tcp_store {
   [[nodiscard]] store_lease lease(seconds ttl, clock::time_point until);
   [[nodiscard]] std::string where() const;
   /// Whether a server of this process serves it: `own`, or another.
-  [[nodiscard]] bool is_served_here() const noexcept { return served_here_; }
+  [[nodiscard]] bool is_served_here() const noexcept;
 
  private:
   struct connection;
 
   std::unique_ptr<store_server> own_;  // before the client: it ends after it
-  bool served_here_;
   std::unique_ptr<connection> self_;
 };
 
