@@ -151,7 +151,6 @@ pending client::pull_async(std::uint32_t table, std::span<float> values, std::si
   for_each_part(of_->layout(), table, offset, values.size(),
                 [&](range_id range, std::size_t from, std::size_t size, std::size_t at) {
                   const auto part = values.subspan(at, size);
-                  if (of_->read_part(range, from, part, made.version_)) return;
                   if (of_->repeat_part(range, from, part, made.version_)) return;
                   of_->pull_part(
                       made, range,
@@ -334,7 +333,6 @@ std::uint64_t client::version(std::uint32_t table, std::size_t element) const {
 }
 
 std::uint64_t client::bytes_pushed() const noexcept { return of_->bytes_pushed(); }
-std::uint64_t client::read_in_place() const noexcept { return of_->read_in_place(); }
 const shard_map& client::map() const noexcept { return of_->core().map(); }
 
 }  // namespace muster::inline v0::ps

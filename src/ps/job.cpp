@@ -206,7 +206,6 @@ struct job::implementation {
     } else {
       begin_worker(sit(self, ranks.transport()), first, who);
     }
-    show(who.can_serve);
     if (options.colocated) serving = std::jthread([this, rank = log_rank()] { serve_beside(rank); });
   }
   implementation(const implementation&) = delete;
@@ -230,8 +229,7 @@ struct job::implementation {
   void begin_server(std::unique_ptr<seat> at, const shard_map& first, std::unique_ptr<detail::range_files> saved) {
     server_seat = std::move(at);
     server = std::make_unique<detail::server_process>(server_seat->self, options, protocol_of(options), layout,
-                                                      server_seat->over, server_seat->link, server_seat->keeper, first,
-                                                      std::move(saved));
+                                                      server_seat->link, server_seat->keeper, first, std::move(saved));
   }
   void begin_worker(std::unique_ptr<seat> at, const shard_map& first, const roles& who) {
     worker_seat = std::move(at);
@@ -239,19 +237,6 @@ struct job::implementation {
                                                       worker_seat->link, worker_seat->keeper, first);
     worker->know_servers(who.can_serve);
     tables = std::make_unique<client>(*worker);
-  }
-  // Workers learn where servers of their host keep what they may read.
-  void show(const std::vector<place>& can_serve) {
-    const std::uint64_t mine[] = {server ? server->shown() : 0};
-    std::vector<std::uint64_t> names(static_cast<std::size_t>(ranks.size()));
-    allgather(ranks, mine, names);
-    if (!worker || std::all_of(names.begin(), names.end(), [](std::uint64_t name) { return name == 0; })) return;
-    std::vector<detail::shown_values> shown(static_cast<std::size_t>(worker_seat->over.size()));
-    for (const auto at : can_serve) {
-      shown[at] =
-          detail::shown_values(worker_seat->over, static_cast<int>(at), names[at % names.size()], layout.ranges());
-    }
-    worker->look_at(std::move(shown));
   }
   // The worker of this process goes on when the others have gone on without its server: they have what that had.
   void serve_beside(int rank) {
@@ -297,7 +282,6 @@ job_options chosen_options(const settings& chosen, std::vector<table_spec> table
   if (const auto& folder = chosen.value(setting::recover); folder != "none") made.recover = folder;
   made.how = parse_consistency(chosen.value(setting::consistency));
   made.pull_cache = static_cast<std::uint64_t>(chosen.integer(setting::pull_cache));
-  made.update_threads = static_cast<std::size_t>(chosen.integer(setting::update_threads));
   made.compress = parse_compression(chosen.value(setting::compress));
   made.timeout = seconds(chosen.positive(setting::timeout));
   return made;

@@ -207,7 +207,7 @@ void server::apply(range_id id, held_range& range, const log_entry& entry) {
       its.early = 0;
       if (range.is_head()) ask_again(id, range, {at, its.incarnation}, its.applied + 1);
     }
-    return show(id, range);
+    return;
   }
   auto& its = seen_of(range, entry.from.at);
   if (its.incarnation != entry.from.incarnation) its = {entry.from.incarnation, its.to_acknowledge, its.age};
@@ -215,7 +215,6 @@ void server::apply(range_id id, held_range& range, const log_entry& entry) {
   const bool sums = settings_.how.what == consistency::kind::bulk && (entry.flags & (assigns | restores)) == 0;
   if (sums && entry.what == log_entry::kind::push) range.scale = entry.scale;
   if (entry.weight != 0) values_.apply(id, entry);
-  show(id, range);
 }
 
 // At the head, and behind it as entries come: applies, and hands on.
@@ -268,7 +267,6 @@ void server::commit(range_id id, held_range& range, std::uint64_t up_to) {
     range.waiting.pop_front();
   }
   if (range.recovers) look_whether_recovered(id, range);
-  show(id, range);
   const auto has = range.behind_is_learner ? range.behind_has : range.committed;
   while (!range.kept.empty() && range.kept.front().index <= has) {
     range.kept_bytes -= range.kept.front().body.size();
@@ -316,7 +314,6 @@ void server::flush() {
 
 void server::clocks_moved(clock::time_point now) {
   if (settings_.how.what == consistency::kind::bulk) fold_due(now);
-  out_.show_slowest(clocks_.slowest());
 }
 
 void server::fold_due(clock::time_point now) {

@@ -17,10 +17,7 @@ void server::learn(const shard_map& map, clock::time_point now) {
   clocks_.learn(map_);
   for (const auto& one : map_.servers) heard_.expect(one.who, now);
   for (const auto& who : map_.workers) heard_.expect(who, now);
-  for (range_id id = 0; id < ranges_.size(); ++id) {
-    take_place(id, ranges_[id], now);
-    show(id, ranges_[id]);
-  }
+  for (range_id id = 0; id < ranges_.size(); ++id) take_place(id, ranges_[id], now);
   for (range_id id = 0; id < ranges_.size(); ++id) {
     if (ranges_[id].recovers) look_whether_recovered(id, ranges_[id]);  // perhaps of one that left
   }
@@ -136,7 +133,6 @@ void server::govern(clock::time_point now) {
       take(with_learner_joined(next, id));
     if (range.is_head() && entry.leaver != nobody && entry.learner == nobody && entry.chain.size() > 1) {
       range.stopped = range.stopped || entry.leaver == self_.at;  // nobody reads here what others have gone beyond
-      show(id, range);
       take(without_leaver(next, id));
     }
   }

@@ -100,7 +100,6 @@ bool server::loaded(range_id id, std::span<const std::byte> state, clock::time_p
   // Where nobody waits for anybody nobody waits for this either.
   range.recovers = settings_.how.what != consistency::kind::asynchronous;
   look_whether_recovered(id, range);
-  show(id, range);
   settle(id, range);
   if (range.behind != nobody) offer(id, range, now);
   return true;
@@ -117,7 +116,7 @@ bool server::has_open_clock(const held_range& range) const {
 }
 
 // All of its chain has what every live worker knows to count.
-void server::look_whether_recovered(range_id id, held_range& range) {
+void server::look_whether_recovered(range_id, held_range& range) {
   if (!range.recovers) return;
   const bool whole = std::all_of(map_.workers.begin(), map_.workers.end(), [&](const member& who) {
     const auto claim = range.claims.find(who);
@@ -126,7 +125,6 @@ void server::look_whether_recovered(range_id id, held_range& range) {
   if (!whole) return;
   range.recovers = false;
   range.claims.clear();
-  show(id, range);
 }
 
 }  // namespace muster::inline v0::ps

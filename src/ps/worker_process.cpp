@@ -119,23 +119,6 @@ void worker_process::push_own_part(pending& to, range_id range, message what, st
   push_kept(to, range, what);
 }
 
-bool worker_process::read_part(range_id range, std::size_t offset, std::span<float> to, std::uint64_t& version) {
-  constexpr int reads_between = 16;  // a system's clock and all connections are looked at no more often
-  if (shown_.empty()) return false;
-  if (++reads_ >= reads_between) {
-    reads_ = 0;
-    progress();
-  }
-  const member at = core_.reads_at(range, now_);
-  if (at.at >= shown_.size()) return false;
-  std::uint64_t seen = 0;
-  if (!shown_[at.at].read(range, offset, to, protocol_.how, core_.clock_now(), seen)) return false;
-  ++read_in_place_;
-  versions_[range] = seen;
-  version = std::min(version, seen);
-  return true;
-}
-
 bool worker_process::repeat_part(range_id range, std::size_t offset, std::span<float> to, std::uint64_t& version) {
   std::uint64_t seen = 0;
   if (!cache_.read(range, offset, to, core_.clock_now(), seen)) return false;

@@ -17,7 +17,6 @@
 #include "map_keeper.hpp"
 #include "pull_cache.hpp"
 #include "push_codec.hpp"
-#include "showcase.hpp"
 
 namespace muster::inline v0::ps::detail {
 
@@ -51,8 +50,6 @@ class worker_process final : public worker_outlet {
   void push_own_part(pending& to, range_id range, message what, std::vector<std::byte> payload);
   void pull_part(pending& to, range_id range, const message& what, float* out, std::vector<std::uint32_t> rows,
                  std::size_t width);
-  /// Reads values of a range where its server keeps them, if they lie in reach and may be read now.
-  [[nodiscard]] bool read_part(range_id range, std::size_t offset, std::span<float> to, std::uint64_t& version);
   /// Gives again what was pulled of a range not long ago, or of the rows of some of these keys: at the positions that
   /// it takes out of `rows`.
   [[nodiscard]] bool repeat_part(range_id range, std::size_t offset, std::span<float> to, std::uint64_t& version);
@@ -60,8 +57,6 @@ class worker_process final : public worker_outlet {
                    std::uint64_t& version);
   /// It has other values from now on, whatever was pulled.
   void forget(range_id range) { cache_.forget(range); }
-  /// What the servers let this worker read, by place.
-  void look_at(std::vector<shown_values> shown) { shown_ = std::move(shown); }
   /// All of a range, as a checkpoint has it.
   void pull_all(pending& to, range_id range, std::vector<std::byte>& saved);
   void begun(bool pulls);
@@ -73,7 +68,6 @@ class worker_process final : public worker_outlet {
   template <class Ready>
   void wait_until(const Ready& ready, std::string_view what);
   [[nodiscard]] std::uint64_t version(range_id range) const noexcept { return versions_[range]; }
-  [[nodiscard]] std::uint64_t read_in_place() const noexcept { return read_in_place_; }
   void wait_for_others();
   /// Behind `finish`, where the others need what this process has as long as they work.
   void see_off();
@@ -131,12 +125,9 @@ class worker_process final : public worker_outlet {
   pull_cache cache_;
   std::vector<std::vector<float>> residuals_;  // by range, of methods that need them
   std::uint64_t bytes_pushed_ = 0;
-  std::uint64_t bytes_told_ = 0;     // of them, to the event sink
-  std::vector<shown_values> shown_;  // by place
-  std::uint64_t read_in_place_ = 0;
-  std::vector<place> servers_;  // that can serve, and live
-  std::string refusal_;         // of a push or pull: what is behind it cannot count, so that every call ends with this
-  int reads_ = 0;               // since progress was made
+  std::uint64_t bytes_told_ = 0;  // of them, to the event sink
+  std::vector<place> servers_;    // that can serve, and live
+  std::string refusal_;  // of a push or pull: what is behind it cannot count, so that every call ends with this
 };
 
 template <class Ready>

@@ -47,20 +47,18 @@ class Shape:
                 self.transport = "tcp"
             self.recover, self.save = draw.random() < 0.4, draw.random() < 0.3
             self.colocated = not self.save and self.what in ("server", "stop", "strangers") and draw.random() < 0.4
-        self.threads = draw.choice([0, 0, 1, 2])  # that apply what is pushed
         self.workers, self.servers = (4, 0) if self.colocated else (2, 3)
         self.standby = 2 if self.what in ("scale", "move") else 0
         self.ranks = self.workers + self.servers + self.standby
 
     def __str__(self):
         words = [word for word in ("colocated", "recover", "save") if getattr(self, word)]
-        return " ".join([self.what, self.transport, *words, f"{self.threads} update threads"])
+        return " ".join([self.what, self.transport, *words])
 
     def words(self, folder):
         return ["--servers", "colocated" if self.colocated else str(self.servers), "--standby", str(self.standby),
                 *(["--recover", folder + "/saved"] if self.recover else ["--replicas", "1"]),
-                *(["--save", folder + "/tables"] if self.save else ["--until", folder + "/enough"]),
-                "--update-threads", str(self.threads)]
+                *(["--save", folder + "/tables"] if self.save else ["--until", folder + "/enough"])]
 
 
 class Rank:

@@ -35,15 +35,14 @@ tally simulate(std::uint64_t runs, World&& make) {
       seen.excused += ended.excused ? 1 : 0;
       seen.sum.pushes += ended.pushes;
       seen.sum.pulls += ended.pulls;
-      seen.sum.reads += ended.reads;
       seen.sum.versions += ended.versions;
       seen.sum.revived += ended.revived;
     } catch (const std::logic_error& broken) {
       FAIL("seed " << seed << ": " << broken.what() << "; again: MUSTER_TEST_SEED=" << seed << " MUSTER_TEST_CASES=1");
     }
   }
-  std::cout << seen.runs << " runs, " << seen.sum.pushes << " pushes, " << seen.sum.pulls << " pulls ("
-            << seen.sum.reads << " read in place), " << seen.sum.versions << " maps, " << seen.sum.revived
+  std::cout << seen.runs << " runs, " << seen.sum.pushes << " pushes, " << seen.sum.pulls << " pulls, "
+            << seen.sum.versions << " maps, " << seen.sum.revived
             << " ranges taken over; in " << seen.excused << " more servers failed than there were copies\n";
   return seen;
 }

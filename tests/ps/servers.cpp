@@ -40,7 +40,6 @@ TEST_CASE("a server that goes and is wanted again before it has heard that it we
   const muster::memory_store store;
   auto options = patient({.tables = {{.name = "w", .size = 30000, .ranges = 4}}, .servers = 1});
   options.standby = 1;
-  options.update_threads = 1;
   test::run_ranks(test::fabric::local, 3, [&](muster::group& world) {
     const auto own = world.rank() == 2
                          ? std::make_shared<muster::any_store>(std::make_unique<late_store>(store))
@@ -118,7 +117,6 @@ TEST_CASE("an update function of one's own goes by its name, and what it throws 
       (ps::register_update("halving", [](std::string_view) { return std::make_shared<halving>(); }), true);
   require(known, "a new name");
   ps::job_options options{.tables = {{.name = "w", .size = 20000, .update = "halving"}}, .servers = 1};
-  options.update_threads = static_cast<std::size_t>(GENERATE(0, 2));
   options.timeout = muster::seconds(3);
   const auto store = std::make_shared<muster::any_store>(std::make_unique<muster::memory_store>());
   test::run_ranks(test::fabric::local, 2, [&](muster::group& world) {

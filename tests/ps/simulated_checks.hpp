@@ -58,15 +58,6 @@ inline void run::check_everywhere(const ps::member& who, ps::range_id id, std::u
   }
 }
 
-// A server shows what it would say.
-inline void run::check_shown(const server_process& server, ps::range_id id, const ps::shown_range& shown) {
-  const auto& core = server.core;
-  if (shown.serves != core.answers(id))
-    throw violation("a server shows that it serves what it does not serve, or hides it");
-  if (shown.serves && shown.version != core.version(id)) throw violation("a server shows another version than it has");
-  if (server.slowest > core.clocks().slowest()) throw violation("a server shows a clock that nobody said");
-}
-
 inline void run::check_answer(worker_process& one, std::uint64_t pull, const ps::message& values) {
   ++seen_.pulls;
   const auto [clock, when] = one.asked.at(pull);

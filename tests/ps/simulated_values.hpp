@@ -46,7 +46,6 @@ struct violation : std::logic_error {
 struct outcome {
   std::uint64_t pushes = 0;
   std::uint64_t pulls = 0;
-  std::uint64_t reads = 0;     ///< pulls that were read in place
   std::uint64_t versions = 0;  ///< of the map
   std::uint64_t revived = 0;   ///< ranges that were taken over from what was saved
   bool excused = false;        ///< more servers failed than there were copies, and something was lost

@@ -81,9 +81,6 @@ class run {
   struct server_process final : process, ps::server_outlet {
     run& in;
     bool made = false;
-    // What workers read in place: it stays as it was when the process has died.
-    std::map<ps::range_id, ps::shown_range> shown;
-    std::uint64_t slowest = 0;
     ledgers values;
     ps::server core;
     server_process(run& of, ps::member self, const ps::shard_map& map)
@@ -100,8 +97,6 @@ class run {
       in.save(who, range, epoch, index, std::move(state));
     }
     void load(ps::range_id range, std::uint64_t epoch) override { in.load(who, range, epoch); }
-    void show(ps::range_id range, const ps::shown_range& what) override { shown[range] = what; }
-    void show_slowest(std::uint64_t clock) override { slowest = clock; }
     void hear(std::span<const std::byte> frame, std::span<const std::byte> apart) override {
       core.hear(frame, in.now_, apart);
       if (in.chance(0.7)) core.flush();
@@ -337,7 +332,6 @@ class run {
         const bool own = chance(0.5);
         // Folded once all have closed the clock, so a bulk-synchronous pull cannot see what is of this one.
         const bool bulk = world_.how.what == ps::consistency::kind::bulk;
-        if (chance(0.4) && read_in_place(one, range, !bulk)) continue;
         const auto pull = core.pull(range, {}, own && !bulk, now_);
         one.asked[pull] = {core.clock_now(), now_};
         if (own && !bulk) one.own[pull] = core.pushed(range);
@@ -357,23 +351,6 @@ class run {
     }
     core.next_clock();
     ++one.step;
-  }
-
-  // A pull without a message: of what the server that the worker takes for the head of a range shows, even if it died.
-  bool read_in_place(worker_process& one, ps::range_id range, bool own) {
-    const auto at = one.core.reads_at(range, now_);
-    const auto found = processes_.find(at);
-    if (found == processes_.end()) return false;
-    auto& server = dynamic_cast<server_process&>(*found->second);
-    const auto& shown = server.shown[range];
-    check_shown(server, range, shown);
-    if (!shown.serves || !world_.how.answers(one.core.clock_now(), server.slowest, shown.folded)) return false;
-    const std::uint64_t pull = ~++reads_;
-    one.asked[pull] = {one.core.clock_now(), now_};
-    if (own) one.own[pull] = one.core.pushed(range);
-    check_answer(one, pull, {.range = range, .version = shown.version, .payload = server.values.read(range, {})});
-    ++seen_.reads;
-    return true;
   }
 
   // ---- faults ----
@@ -403,7 +380,6 @@ class run {
   void check_acknowledged(const ps::member& who, ps::range_id id, std::uint64_t sequence);
   // Nor is what was read lost with any of them.
   void check_everywhere(const ps::member& who, ps::range_id id, std::uint64_t sequence, const char* what);
-  void check_shown(const server_process& server, ps::range_id id, const ps::shown_range& shown);
   void check_answer(worker_process& one, std::uint64_t pull, const ps::message& values);
   outcome settle();
 
@@ -412,7 +388,6 @@ class run {
   ps::protocol_settings settings_;
   time now_{};
   bool settled_ = false;
-  std::uint64_t reads_ = 0;
   std::uint64_t order_ = 0;
   ps::place next_place_ = 0;
   std::set<ps::place> can_serve_;

@@ -51,7 +51,6 @@ enum class setting : int {
   recover,
   consistency,
   pull_cache,
-  update_threads,
   trace,
   log_level,
   log_ranks,

@@ -48,7 +48,7 @@ class [[nodiscard]] pending {
   detail::worker_process* of_ = nullptr;
   part first_{};
   std::vector<part> more_;
-  std::uint64_t version_ = ~std::uint64_t{0};  // of what was read in place
+  std::uint64_t version_ = ~std::uint64_t{0};  // of what was given again
   std::unique_ptr<detail::open_pull> pull_;
 };
 
@@ -111,8 +111,6 @@ class client {
   [[nodiscard]] std::uint64_t version(std::uint32_t table, std::size_t element = 0) const;
   /// Bytes of values and keys that were pushed so far, as they are sent: encoded, and each once.
   [[nodiscard]] std::uint64_t bytes_pushed() const noexcept;
-  /// Slices of ranges that were read in a server's memory so far: by pulls that asked nobody.
-  [[nodiscard]] std::uint64_t read_in_place() const noexcept;
   /// Who holds what, as this worker knows it.
   [[nodiscard]] const shard_map& map() const noexcept;
 

@@ -33,9 +33,6 @@ struct job_options {
   /// A pull may be answered with what this worker pulled up to so many clocks before, its own later pushes or not; its
   /// version is told as it was then. A bound of consistency is exceeded by as much. 0: never.
   std::uint64_t pull_cache = 0;
-  /// Of each server, beside the one that talks: they apply what is pushed, each to ranges of its own. 0: that one does.
-  /// Worth a core each where updates take longer than messages; a push is copied once more.
-  std::size_t update_threads = 0;
   seconds timeout{30};         ///< of every blocking call
   seconds retry{0.2};          ///< after which what was not answered is said again
   seconds silence{1.0};        ///< after which who was not heard is suspect
@@ -49,7 +46,7 @@ struct job_options {
 };
 
 /// These tables, served as `--servers`, `--standby`, `--replicas`, `--recover`, `--consistency`, `--compress`,
-/// `--pull-cache`, `--update-threads` and `--timeout` or their variables say. Throws configuration_error for more
+/// `--pull-cache` and `--timeout` or their variables say. Throws configuration_error for more
 /// `--remote-servers` than there are to be servers.
 [[nodiscard]] job_options chosen_options(const settings& chosen, std::vector<table_spec> tables);
 

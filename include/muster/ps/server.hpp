@@ -45,15 +45,6 @@ class range_storage {
   virtual void reset(range_id range) = 0;
 };
 
-/// What a server would say of a range to whoever pulls it.
-struct shown_range {
-  bool serves = false;
-  std::uint64_t version = 0;
-  std::uint64_t folded = 0;  ///< bulk: the clocks before have their sums in the values
-
-  friend bool operator==(const shown_range&, const shown_range&) = default;
-};
-
 /// Where a server's words go.
 class server_outlet {
  public:
@@ -72,10 +63,6 @@ class server_outlet {
   virtual void swap(std::uint64_t expected, const shard_map& next) = 0;
   /// There may be a newer map: `learn` it.
   virtual void look_for_map() = 0;
-  /// What workers that read this server's memory go by from now on; told behind each change of the range's values.
-  virtual void show(range_id, const shown_range&) {}
-  /// The slowest live worker's clock, as far as is known; told behind all that it promises.
-  virtual void show_slowest(std::uint64_t) {}
   /// The state of a range after so many entries is to be where others find it, unless one of a later epoch than this
   /// has been there. Whatever comes of it is told by `server::saved`.
   virtual void save(range_id, std::uint64_t /*epoch*/, std::uint64_t /*index*/, std::string /*state*/) {}
@@ -266,7 +253,6 @@ class server {
   void refuse(const member& to, const message& asked, const std::string& why,
               const char* suggestion = "start all ranks with the same tables and the same build");
   [[nodiscard]] bool is_ready(const member& from, const message& pull) const;
-  void show(range_id id, const held_range& range) { out_.show(id, {range.answers(), range.applied, range.folded}); }
   void clocks_moved(clock::time_point now);
   void fold_due(clock::time_point now);
   void retry_parked();

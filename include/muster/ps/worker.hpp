@@ -96,15 +96,6 @@ class worker {
   /// The last sequence that was pushed to a range, and of those that count.
   [[nodiscard]] std::uint64_t pushed(range_id range) const noexcept { return lines_[range].next - 1; }
   [[nodiscard]] std::uint64_t counted(range_id range) const noexcept { return lines_[range].counted; }
-  /// Whose memory a pull of that range may be read from, where it can be read: what lies there is as an answer from
-  /// there would be, and has all pushes of this worker. Nobody's while some of these are not acknowledged.
-  [[nodiscard]] member reads_at(range_id range, clock::time_point now) const noexcept {
-    const line& one = lines_[range];
-    const bool whole = one.counted + 1 == one.next && !one.unsure && !fenced_ && !joins_ && !leaving_ &&
-                       one.to == one.from;  // a head has what may be lost with it
-    // One that is not heard is asked: perhaps others have gone on without it.
-    return whole && now - heard_.last(one.to) < settings_.silence / 2 ? one.to : member{};
-  }
   /// Servers that were not heard for so long.
   [[nodiscard]] std::vector<member> silent(clock::time_point now, clock::duration longer_than) const;
   /// Whether some server of the map is neither gone nor silent for longer than that.
