@@ -98,8 +98,6 @@ constexpr std::array<setting_info, static_cast<std::size_t>(setting::count_)> kn
      "more"},
     {setting::consistency, "consistency", "MUSTER_CONSISTENCY", "NAME", "async",
      "ps: how far workers may be apart: async, bounded:CLOCKS, bulk; ,drop:UPDATES or ,damp:UPDATES behind it"},
-    {setting::pull_cache, "pull-cache", "MUSTER_PULL_CACHE", "CLOCKS", "0",
-     "ps: for how many clocks a worker is given again what it pulled; 0: it asks each time", from(0, 1000000)},
     {setting::trace, "trace", "MUSTER_TRACE", "FILE", "none",
      "write a timeline of phases, buckets and collectives of all ranks there"},
     {setting::log_level, "log-level", "MUSTER_LOG_LEVEL", "LEVEL", "warning", "debug, info, warning, error, off"},

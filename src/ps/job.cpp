@@ -42,7 +42,6 @@ std::uint64_t digest_of(const job_options& options, const table_layout& layout) 
       .add(std::uint64_t{options.replicas})
       .add(to_string(options.how))
       .add(to_string(options.compress))
-      .add(options.pull_cache)
       .add(options.recover)
       .value();
 }
@@ -65,11 +64,6 @@ void check(const compression& how, const std::vector<table_spec>& tables) {
 
 void check(group& ranks, const job_options& options, const table_layout& layout) {
   check(options.compress, options.tables);
-  if (options.pull_cache > 0 && options.how.what == consistency::kind::bulk) {
-    throw configuration_error(
-        "--pull-cache cannot be used with --consistency bulk (workers in step see what all have pushed); leave it out, "
-        "or choose async or bounded");
-  }
   const bool nobody_works = options.servers + options.standby >= ranks.size();
   if (!options.colocated && (options.servers < 1 || options.standby < 0 || nobody_works)) {
     throw configuration_error("of " + std::to_string(ranks.size()) + " ranks " +
@@ -90,7 +84,7 @@ void check(group& ranks, const job_options& options, const table_layout& layout)
     if (all[rank] != all[0]) {
       throw mismatch_error(
           "ranks 0 and " + std::to_string(rank) +
-          " were given different tables, servers, replicas, consistency, compression or cache (all ranks must have the "
+          " were given different tables, servers, replicas, consistency or compression (all ranks must have the "
           "same); start them alike");
     }
   }
@@ -281,7 +275,6 @@ job_options chosen_options(const settings& chosen, std::vector<table_spec> table
   made.replicas = static_cast<std::uint32_t>(chosen.integer(setting::replicas));
   if (const auto& folder = chosen.value(setting::recover); folder != "none") made.recover = folder;
   made.how = parse_consistency(chosen.value(setting::consistency));
-  made.pull_cache = static_cast<std::uint64_t>(chosen.integer(setting::pull_cache));
   made.compress = parse_compression(chosen.value(setting::compress));
   made.timeout = seconds(chosen.positive(setting::timeout));
   return made;

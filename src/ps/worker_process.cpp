@@ -30,7 +30,6 @@ worker_process::worker_process(member self, const job_options& options, const pr
       own_(layout.ranges()),
       versions_(layout.ranges(), 0),
       codec_(options.compress),
-      cache_(layout, options.pull_cache),
       residuals_(layout.ranges()) {
   link_.place_by([this](const announced_message& answer) { return place_of(answer); });
 }
@@ -119,28 +118,6 @@ void worker_process::push_own_part(pending& to, range_id range, message what, st
   push_kept(to, range, what);
 }
 
-bool worker_process::repeat_part(range_id range, std::size_t offset, std::span<float> to, std::uint64_t& version) {
-  std::uint64_t seen = 0;
-  if (!cache_.read(range, offset, to, core_.clock_now(), seen)) return false;
-  versions_[range] = seen;
-  version = std::min(version, seen);
-  return true;
-}
-
-void worker_process::repeat_rows(range_id range, std::span<const std::uint64_t> keys, float* to,
-                                 std::vector<std::uint32_t>& rows, std::uint64_t& version) {
-  if (!cache_.is_on()) return;
-  std::erase_if(rows, [&](std::uint32_t at) {
-    std::uint64_t seen = 0;
-    const auto row = cache_.read_row(range, keys[at], core_.clock_now(), seen);
-    if (row.empty()) return false;
-    std::copy(row.begin(), row.end(), to + at * row.size());
-    versions_[range] = seen;
-    version = std::min(version, seen);
-    return true;
-  });
-}
-
 void worker_process::pull_part(pending& to, range_id range, const message& what, float* out,
                                std::vector<std::uint32_t> rows, std::size_t width) {
   const std::size_t bytes = what.count * sizeof(float) * std::max<std::size_t>(1, width);
@@ -156,12 +133,7 @@ void worker_process::pull_part(pending& to, range_id range, const message& what,
   ++asked_at_once_;
   to.pull_->numbers.push_back(number);
   ++to.pull_->left;
-  target& made = targets_[number];
-  made = {to.pull_.get(), out, std::move(rows), width, bytes, core_.clock_now(), what.offset, {}, nullptr, false};
-  if (cache_.is_on() && width > 0) {
-    made.keys.resize(what.count);
-    std::memcpy(made.keys.data(), what.payload.data(), what.payload.size());
-  }
+  targets_[number] = {to.pull_.get(), out, std::move(rows), width, bytes, nullptr, false};
 }
 
 void worker_process::pull_all(pending& to, range_id range, std::vector<std::byte>& saved) {
@@ -224,14 +196,10 @@ void worker_process::answered(std::uint64_t pull, const message& values) {
         if (to.placed) link_.leave(out);
         muster::detail::copy_bytes(out, values.payload.data(), to.bytes);
       }
-      cache_.keep(values.range, to.offset, std::span(to.out, to.bytes / sizeof(float)), to.asked, values.version);
     } else {
       const std::size_t row = to.width * sizeof(float);
       for (std::size_t i = 0; i < to.rows.size(); ++i)
         std::memcpy(to.out + to.rows[i] * to.width, values.payload.data() + i * row, row);
-      for (std::size_t i = 0; i < to.keys.size(); ++i)
-        cache_.keep_row(values.range, to.keys[i], std::span(to.out + to.rows[i] * to.width, to.width), to.asked,
-                        values.version);
     }
   }
   versions_[values.range] = values.version;

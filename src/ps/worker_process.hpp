@@ -15,7 +15,6 @@
 
 #include "link.hpp"
 #include "map_keeper.hpp"
-#include "pull_cache.hpp"
 #include "push_codec.hpp"
 
 namespace muster::inline v0::ps::detail {
@@ -50,13 +49,6 @@ class worker_process final : public worker_outlet {
   void push_own_part(pending& to, range_id range, message what, std::vector<std::byte> payload);
   void pull_part(pending& to, range_id range, const message& what, float* out, std::vector<std::uint32_t> rows,
                  std::size_t width);
-  /// Gives again what was pulled of a range not long ago, or of the rows of some of these keys: at the positions that
-  /// it takes out of `rows`.
-  [[nodiscard]] bool repeat_part(range_id range, std::size_t offset, std::span<float> to, std::uint64_t& version);
-  void repeat_rows(range_id range, std::span<const std::uint64_t> keys, float* to, std::vector<std::uint32_t>& rows,
-                   std::uint64_t& version);
-  /// It has other values from now on, whatever was pulled.
-  void forget(range_id range) { cache_.forget(range); }
   /// All of a range, as a checkpoint has it.
   void pull_all(pending& to, range_id range, std::vector<std::byte>& saved);
   void begun(bool pulls);
@@ -84,9 +76,6 @@ class worker_process final : public worker_outlet {
     std::vector<std::uint32_t> rows;  // sparse
     std::size_t width = 0;            // of them; 0: dense
     std::size_t bytes = 0;
-    std::uint64_t asked = 0;                  // the clock
-    std::size_t offset = 0;                   // dense
-    std::vector<std::uint64_t> keys;          // sparse, for the cache
     std::vector<std::byte>* saved = nullptr;  // of a checkpoint: any length
     bool placed = false;                      // an answer comes straight to `out`
   };
@@ -122,7 +111,6 @@ class worker_process final : public worker_outlet {
   std::vector<std::deque<owned>> own_;  // by range: payloads that are nobody else's
   std::vector<std::uint64_t> versions_;
   push_codec codec_;
-  pull_cache cache_;
   std::vector<std::vector<float>> residuals_;  // by range, of methods that need them
   std::uint64_t bytes_pushed_ = 0;
   std::uint64_t bytes_told_ = 0;  // of them, to the event sink

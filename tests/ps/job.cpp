@@ -304,57 +304,6 @@ TEST_CASE("what compressed pushes leave out comes with later ones, and every ser
   });
 }
 
-TEST_CASE("a pull is answered from what was pulled while that is not too old, and says so") {
-  const auto over = GENERATE(from_range(fabrics()));
-  const std::vector<ps::table_spec> specs = {{.name = "dense", .size = 3000}, {.name = "rows", .width = 2}};
-  auto options = patient({.tables = specs, .how = ps::parse_consistency("bounded:1000")});
-  options.pull_cache = 2;
-  run_job(over, 2, options, [&](ps::job& job, muster::group& workers) {
-    auto& tables = job.tables();
-    const bool in_place = over == test::fabric::shm;  // then the newest costs no more
-    const std::vector<std::uint64_t> some = {7, 8}, more = {7, 8, 9};
-    const std::vector<float> ones(3000, 1.0f), rows(4, 1.0f);
-    std::vector<float> found(3000), slice(10), found_rows(6);
-    for (int round = 0; round < 3; ++round) {
-      const auto before = static_cast<float>(round);
-      if (workers.rank() == 0) {
-        tables.pull(0, found);
-        tables.pull(1, some, std::span(found_rows).first(4));
-        require(found[5] == before && found_rows[3] == before, "what was pushed so far");
-      }
-      muster::barrier(workers);
-      if (workers.rank() == 1) {
-        tables.push(0, ones);
-        tables.push(1, some, rows);
-      }
-      muster::barrier(workers);
-      if (workers.rank() == 0) {
-        for (int clock = 0; clock <= 2; ++clock) {
-          auto pulled = tables.pull_async(0, slice, 17);
-          pulled.wait();
-          require(slice[0] == (in_place ? before + 1 : before), "what was pulled before, or the newest");
-          require(pulled.version() == static_cast<std::uint64_t>(slice[0]), "the version that was seen");
-          tables.pull(1, more, found_rows);
-          require(found_rows[0] == before && found_rows[3] == before, "the rows that were pulled before");
-          require(found_rows[4] == 0, "and one that was not");
-          tables.next_clock();
-        }
-        tables.pull(0, slice, 17);
-        tables.pull(1, more, found_rows);
-        require(slice[0] == before + 1 && found_rows[3] == before + 1, "what is too old is asked for");
-        for (int clock = 0; clock < 3; ++clock) tables.next_clock();
-      }
-      muster::barrier(workers);
-    }
-    const std::vector<float> other(3000, 50.0f);
-    tables.pull(0, found);
-    tables.assign(0, other);
-    tables.pull(0, found);
-    require(found[0] == 50, "what this worker has assigned");
-    muster::barrier(workers);
-  });
-}
-
 TEST_CASE("a bounded sparse table keeps what was pushed to last, at every server of a chain") {
   const auto over = GENERATE(from_range(fabrics()));
   const std::vector<ps::table_spec> specs = {{.name = "counted", .initial = 7, .ranges = 1, .most_rows = 80},
@@ -493,10 +442,7 @@ TEST_CASE("what cannot be is refused in words") {
   CHECK_THROWS_WITH(refused({.tables = {{.name = "a", .size = 1, .update = "addd"}}}), contains("did you mean add?"));
   CHECK_THROWS_WITH(refused({.tables = {{.name = "a", .size = 1, .update = "sgd:x"}}}),
                     contains("write such as sgd:0.1"));
-  ps::job_options cached{.tables = {{.name = "a"}}, .how = ps::parse_consistency("bulk")};
-  cached.pull_cache = 1;
   CHECK_THROWS_WITH(refused({.tables = {{.name = "a", .size = 9, .most_rows = 1}}}), contains("bound sparse tables"));
-  CHECK_THROWS_WITH(refused(cached), contains("choose async or bounded"));
   CHECK_THROWS_WITH(refused({.tables = {{.name = "a"}}, .compress = muster::parse_compression("topk:0.1")}),
                     contains("use float16, bfloat16 or qsgd8"));
   CHECK_THROWS_WITH(

@@ -50,7 +50,6 @@ enum class setting : int {
   replicas,
   recover,
   consistency,
-  pull_cache,
   trace,
   log_level,
   log_ranks,

@@ -48,7 +48,6 @@ class [[nodiscard]] pending {
   detail::worker_process* of_ = nullptr;
   part first_{};
   std::vector<part> more_;
-  std::uint64_t version_ = ~std::uint64_t{0};  // of what was given again
   std::unique_ptr<detail::open_pull> pull_;
 };
 

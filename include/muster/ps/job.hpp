@@ -30,9 +30,6 @@ struct job_options {
   /// Of pushes: what a biased method leaves out of one to a dense table, its worker adds to the next for the same
   /// elements (core/codec/error_feedback.hpp). Rows of sparse tables come and go, so these take unbiased methods alone.
   compression compress{};
-  /// A pull may be answered with what this worker pulled up to so many clocks before, its own later pushes or not; its
-  /// version is told as it was then. A bound of consistency is exceeded by as much. 0: never.
-  std::uint64_t pull_cache = 0;
   seconds timeout{30};         ///< of every blocking call
   seconds retry{0.2};          ///< after which what was not answered is said again
   seconds silence{1.0};        ///< after which who was not heard is suspect
@@ -45,9 +42,9 @@ struct job_options {
   std::size_t hold = 64_MiB;
 };
 
-/// These tables, served as `--servers`, `--standby`, `--replicas`, `--recover`, `--consistency`, `--compress`,
-/// `--pull-cache` and `--timeout` or their variables say. Throws configuration_error for more
-/// `--remote-servers` than there are to be servers.
+/// These tables, served as `--servers`, `--standby`, `--replicas`, `--recover`, `--consistency`, `--compress` and
+/// `--timeout` or their variables say. Throws configuration_error for more `--remote-servers` than there are to be
+/// servers.
 [[nodiscard]] job_options chosen_options(const settings& chosen, std::vector<table_spec> tables);
 
 /// One rank's part in such a job: a server or a worker, or both if these are co-located. The ranks talk in a group of
@@ -57,8 +54,7 @@ class job {
   /// Collective over the group. The shard map is kept in `store`, which has to outlive the servers that may die; the
   /// same at every rank. Throws configuration_error where the transport has no receives from any source, where no rank
   /// is left to work, where ranks were given different options, for methods of compression that do not go with the
-  /// tables, for a cache of pulls that are to be in step, for co-located servers over mpi, and for a folder to recover
-  /// from that servers cannot write to.
+  /// tables, for co-located servers over mpi, and for a folder to recover from that servers cannot write to.
   job(group& ranks, const job_options& options, std::shared_ptr<any_store> store);
   /// The same with the store that the context's settings and launcher lead to (`open_store`): in memory for ranks that
   /// are threads.
