@@ -93,9 +93,6 @@ constexpr std::array<setting_info, static_cast<std::size_t>(setting::count_)> kn
      "its rank is"},
     {setting::replicas, "replicas", "MUSTER_REPLICAS", "N", "0",
      "ps: copies of all parameters beyond the first: so many servers may die at once", from(0, 16)},
-    {setting::recover, "recover", "MUSTER_RECOVER", "FOLDER", "none",
-     "ps: servers save their ranges in this folder of all of them, from which others take over what nobody holds any "
-     "more"},
     {setting::consistency, "consistency", "MUSTER_CONSISTENCY", "NAME", "async",
      "ps: how far workers may be apart: async, bounded:CLOCKS, bulk; ,drop:UPDATES or ,damp:UPDATES behind it"},
     {setting::trace, "trace", "MUSTER_TRACE", "FILE", "none",

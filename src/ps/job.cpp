@@ -28,8 +28,6 @@ protocol_settings protocol_of(const job_options& options) {
   made.retry = span_of(options.retry);
   made.silence = span_of(options.silence);
   made.worker_silence = span_of(options.timeout);
-  if (!options.recover.empty()) made.save_every = span_of(options.save_every);
-  made.hold = options.hold;
   return made;
 }
 
@@ -42,7 +40,6 @@ std::uint64_t digest_of(const job_options& options, const table_layout& layout) 
       .add(std::uint64_t{options.replicas})
       .add(to_string(options.how))
       .add(to_string(options.compress))
-      .add(options.recover)
       .value();
 }
 
@@ -181,8 +178,7 @@ struct job::implementation {
     const auto size = static_cast<place>(ranks.size());
     const auto self = static_cast<place>(ranks.rank());
     const auto who = roles_of(options, size);
-    auto first = first_map(who.serving, who.working, layout.ranges(), options.replicas);
-    first.saved = !options.recover.empty();
+    const auto first = first_map(who.serving, who.working, layout.ranges(), options.replicas);
     const auto name = name_of_job(ranks);
     const auto sit = [&](place at, any_transport& over) {
       return std::make_unique<seat>(member{at, 1}, over, store, name, first, options.timeout);
@@ -194,9 +190,9 @@ struct job::implementation {
       for (auto& end : muster::detail::connect_ends(configuration, ranks, 2))
         ends.emplace_back(std::move(end), ranks.settings());
       begin_worker(sit(self, ends[0].transport()), first, who);
-      begin_server(sit(size + self, ends[1].transport()), first, files(store, name));
+      begin_server(sit(size + self, ends[1].transport()), first);
     } else if (serves(self)) {
-      begin_server(sit(self, ranks.transport()), first, files(store, name));
+      begin_server(sit(self, ranks.transport()), first);
     } else {
       begin_worker(sit(self, ranks.transport()), first, who);
     }
@@ -215,15 +211,10 @@ struct job::implementation {
     for (auto& end : ends) end.abort(reason);
   }
 
-  [[nodiscard]] std::unique_ptr<detail::range_files> files(const std::shared_ptr<any_store>& store,
-                                                           const std::string& name) const {
-    if (options.recover.empty()) return nullptr;
-    return std::make_unique<detail::range_files>(store, name, options.recover);
-  }
-  void begin_server(std::unique_ptr<seat> at, const shard_map& first, std::unique_ptr<detail::range_files> saved) {
+  void begin_server(std::unique_ptr<seat> at, const shard_map& first) {
     server_seat = std::move(at);
     server = std::make_unique<detail::server_process>(server_seat->self, options, protocol_of(options), layout,
-                                                      server_seat->link, server_seat->keeper, first, std::move(saved));
+                                                      server_seat->link, server_seat->keeper, first);
   }
   void begin_worker(std::unique_ptr<seat> at, const shard_map& first, const roles& who) {
     worker_seat = std::move(at);
@@ -273,7 +264,6 @@ job_options chosen_options(const settings& chosen, std::vector<table_spec> table
   made.standby = static_cast<int>(chosen.integer(setting::standby));
   check_remote(chosen, made);
   made.replicas = static_cast<std::uint32_t>(chosen.integer(setting::replicas));
-  if (const auto& folder = chosen.value(setting::recover); folder != "none") made.recover = folder;
   made.how = parse_consistency(chosen.value(setting::consistency));
   made.compress = parse_compression(chosen.value(setting::compress));
   made.timeout = seconds(chosen.positive(setting::timeout));

@@ -17,11 +17,8 @@ server::server(member self, const protocol_settings& settings, range_storage& va
                const shard_map& map)
     : self_(self), settings_(settings), values_(values), out_(out), ranges_(map.ranges.size()) {
   // Whoever the map names from the beginning holds a range as it is in the beginning.
-  for (range_id id = 0; id < ranges_.size(); ++id) {
-    const auto& entry = map.ranges[id];
-    if (map.has_server(self_) && entry.holds(self_.at) && entry.born == 0) ranges_[id].has_state = true;
-    ranges_[id].born = entry.born;
-  }
+  for (range_id id = 0; id < ranges_.size(); ++id)
+    ranges_[id].has_state = map.has_server(self_) && map.ranges[id].holds(self_.at);
   learn(map, {});
 }
 
@@ -62,7 +59,6 @@ void server::hear_worker(const member& from, const message& said, clock::time_po
   }
   if (said.what == message_kind::push) return hear_push(from, said, range, now);
   if (said.what == message_kind::pull) return hear_pull(from, said);
-  if (said.what == message_kind::holds) return hear_holds(from, said, range);
 }
 
 void server::ask_again(range_id id, const held_range& range, const member& worker, std::uint64_t from) {
@@ -225,7 +221,6 @@ void server::append(range_id id, held_range& range, const log_entry& entry, cloc
       auto& its = range.workers[entry.from.at];
       its.committed = its.applied;
       acknowledge_to(id, range, entry.from.at);
-      if (range.recovers) look_whether_recovered(id, range);
     }
     return;
   }
@@ -266,7 +261,6 @@ void server::commit(range_id id, held_range& range, std::uint64_t up_to) {
     }
     range.waiting.pop_front();
   }
-  if (range.recovers) look_whether_recovered(id, range);
   const auto has = range.behind_is_learner ? range.behind_has : range.committed;
   while (!range.kept.empty() && range.kept.front().index <= has) {
     range.kept_bytes -= range.kept.front().body.size();
@@ -319,7 +313,7 @@ void server::clocks_moved(clock::time_point now) {
 void server::fold_due(clock::time_point now) {
   for (range_id id = 0; id < ranges_.size(); ++id) {
     auto& range = ranges_[id];
-    while (range.serves() && range.folded < clocks_.slowest() && (!range.recovers || has_open_clock(range))) {
+    while (range.serves() && range.folded < clocks_.slowest()) {
       log_entry entry;
       entry.what = log_entry::kind::fold;
       entry.clock = range.folded;
@@ -348,10 +342,6 @@ void server::tick(clock::time_point now) {
   if (fenced_) return;
   look_for_the_silent(now);
   govern(now);
-  if (settings_.saves()) {
-    save_due(now);
-    if (settings_.how.what == consistency::kind::bulk) fold_due(now);  // of what has recovered
-  }
   for (range_id id = 0; id < ranges_.size(); ++id) {
     auto& range = ranges_[id];
     if (range.behind == nobody || !range.has_state || now - range.said < settings_.retry) continue;

@@ -15,13 +15,11 @@ constexpr std::chrono::milliseconds for_last_words{300};
 }  // namespace
 
 server_process::server_process(member self, const job_options& options, const protocol_settings& protocol,
-                               const table_layout& layout, frame_link& link, map_keeper& keeper, const shard_map& map,
-                               std::unique_ptr<range_files> files)
+                               const table_layout& layout, frame_link& link, map_keeper& keeper, const shard_map& map)
     : protocol_(protocol),
       link_(link),
       keeper_(keeper),
       values_(layout, protocol.how, options.compress),
-      files_(std::move(files)),
       newest_(map),
       self_(self.at) {
   values_.before_change([this](range_id range) { link_.give_back(range, ~std::uint64_t{0}); });
@@ -60,23 +58,7 @@ void server_process::tick(clock::time_point now) {
   if (!core_) return offer_itself(failed);
   end_if_deserted(now);
   if (failed) core_->swap_failed();
-  if (files_) take_files(now);
   core_->tick(now);
-}
-
-void server_process::take_files(clock::time_point now) {
-  while (const auto one = files_->take()) {
-    if (!one->loads) {
-      core_->saved(one->range, one->epoch, one->index, one->done);
-      continue;
-    }
-    log(log_level::info, "server " + to_string(core_->self()) + " takes over range " + std::to_string(one->range) +
-                             (one->state.empty() ? ", of which nothing was saved" : ""));
-    if (!core_->loaded(one->range, std::as_bytes(std::span(one->state)), now)) {
-      throw data_error({"range " + std::to_string(one->range)},
-                       "was saved by a server of other tables (it cannot be read); start all with the same build");
-    }
-  }
 }
 
 void server_process::serve() {
@@ -114,7 +96,6 @@ bool server_process::serve_ranges() {
       if (done_since == clock::time_point{}) done_since = now;
       // A worker that heard one farewell does not wait for the next: what is still under way to it then is never taken.
       if (now - done_since > for_last_words && (link_.is_idle() || now - done_since > 2 * for_last_words)) {
-        if (files_) files_->clear();
         return false;
       }
     } else {

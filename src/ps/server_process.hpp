@@ -10,7 +10,6 @@
 
 #include "link.hpp"
 #include "map_keeper.hpp"
-#include "range_files.hpp"
 #include "tables.hpp"
 
 namespace muster::inline v0::ps::detail {
@@ -18,8 +17,7 @@ namespace muster::inline v0::ps::detail {
 class server_process final : public server_outlet {
  public:
   server_process(member self, const job_options& options, const protocol_settings& protocol, const table_layout& layout,
-                 frame_link& link, map_keeper& keeper, const shard_map& map,
-                 std::unique_ptr<range_files> files);
+                 frame_link& link, map_keeper& keeper, const shard_map& map);
   server_process(const server_process&) = delete;
   server_process& operator=(const server_process&) = delete;
   ~server_process() override;
@@ -38,13 +36,6 @@ class server_process final : public server_outlet {
   [[nodiscard]] bool has_room(const member& to) const override { return link_.under_way(to.at) < frames_at_once; }
   void swap(std::uint64_t expected, const shard_map& next) override { keeper_.swap(expected, next); }
   void look_for_map() override {}  // the keeper watches
-  void save(range_id range, std::uint64_t epoch, std::uint64_t index, std::string state) override {
-    files_->save(range, epoch, index, std::move(state));
-  }
-  void load(range_id range, std::uint64_t epoch) override {
-    if (files_) files_->load(range, epoch);
-  }
-  void take_files(clock::time_point now);
   void tick(clock::time_point now);
   void learn(const shard_map& map, clock::time_point now);
   [[nodiscard]] bool serve_ranges();
@@ -58,7 +49,6 @@ class server_process final : public server_outlet {
   frame_link& link_;
   map_keeper& keeper_;
   detail::tables values_;
-  std::unique_ptr<range_files> files_;  // where ranges are saved
   shard_map newest_;
   std::optional<server> core_;  // while it serves
   bool goes_ = false;           // the map wants it to, or to leave with nothing: then it is no failure to be fenced

@@ -11,7 +11,7 @@
 namespace muster::inline v0::ps {
 namespace {
 
-constexpr std::uint64_t map_magic = 0x6d7573746572'0402;
+constexpr std::uint64_t map_magic = 0x6d7573746572'0403;
 constexpr std::size_t longest_chain = 64;
 
 // How many ranges each server holds a copy of, or is about to, and how many it is the head of, over its weight.
@@ -111,7 +111,6 @@ std::string shard_map::encode() const {
   out.add(version);
   out.add(replicas);
   out.add(wanted);
-  out.add(std::uint8_t{saved});
   out.add(std::uint64_t{servers.size()});
   for (const auto& one : servers) {
     out.add(one.who);
@@ -123,7 +122,6 @@ std::string shard_map::encode() const {
   out.add(std::uint64_t{ranges.size()});
   for (const auto& one : ranges) {
     out.add(one.epoch);
-    out.add(one.born);
     out.add(one.learner);
     out.add(one.leaver);
     out.add(std::uint64_t{one.chain.size()});
@@ -139,9 +137,6 @@ std::optional<shard_map> shard_map::decode(std::string_view text) {
   read.version = in.number<std::uint64_t>();
   read.replicas = in.number<std::uint32_t>();
   read.wanted = in.number<std::uint32_t>();
-  const auto saved = in.number<std::uint8_t>();
-  read.saved = saved == 1;
-  if (saved > 1) in.fail();
   read.servers.resize(known ? in.count(13, most_places) : 0);
   for (auto& one : read.servers) {
     one.who = in.number<member>();
@@ -155,10 +150,9 @@ std::optional<shard_map> shard_map::decode(std::string_view text) {
     one = in.number<member>();
     if (one.at >= most_places) in.fail();
   }
-  read.ranges.resize(known ? in.count(32, most_ranges) : 0);
+  read.ranges.resize(known ? in.count(24, most_ranges) : 0);
   for (auto& one : read.ranges) {
     one.epoch = in.number<std::uint64_t>();
-    one.born = in.number<std::uint64_t>();
     one.learner = in.number<place>();
     one.leaver = in.number<place>();
     one.chain.resize(in.count(sizeof(place), longest_chain));
@@ -226,10 +220,10 @@ std::optional<shard_map> without_servers(const shard_map& map, std::span<const m
   for (const auto& one : dead) {
     if (next.has_server(one)) out.insert(one.at);
   }
-  // The last holder of a range is not given up for a suspicion, unless others can have it back.
+  // The last holder of a range is not given up for a suspicion.
   for (const auto& one : suspects) {
     if (!next.has_server(one) || out.contains(one.at)) continue;
-    const bool last = !next.saved && std::any_of(next.ranges.begin(), next.ranges.end(), [&](const shard_range& range) {
+    const bool last = std::any_of(next.ranges.begin(), next.ranges.end(), [&](const shard_range& range) {
       return range.holds(one.at) && std::all_of(range.chain.begin(), range.chain.end(),
                                                 [&](place other) { return other == one.at || out.contains(other); });
     });
@@ -337,17 +331,7 @@ std::optional<shard_map> rebalanced(const shard_map& map, std::size_t at_once) {
     changed = true;
     loads = loads_of(next);
   };
-  // What nobody holds first.
-  for (auto& range : next.ranges) {
-    const auto to = least_loaded(loads, [](place) { return true; });
-    if (!next.saved || !range.chain.empty() || to == nobody) continue;
-    range.chain = {to};
-    range.born = next.version;
-    touch(next, range);
-    changed = true;
-    loads = loads_of(next);
-  }
-  // Then what has too few copies, and what a leaving server holds.
+  // First what has too few copies, and what a leaving server holds.
   for (auto& range : next.ranges) {
     if (moving >= at_once) break;
     if (range.chain.empty() || range.learner != nobody || range.leaver != nobody) continue;

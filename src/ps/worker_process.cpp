@@ -52,20 +52,12 @@ void worker_process::send(const member& to, const message& what) {
 
 void worker_process::await_room(std::size_t bytes) {
   const auto has_room = [&] {
-    const auto held = core_.held_bytes();
-    if (held > 0 && held + core_.unacknowledged_bytes() + bytes > options_.hold) return false;
     return core_.unacknowledged_bytes() + bytes <= options_.window || core_.unacknowledged() == 0;
   };
   if (!has_room()) wait_until(has_room, "push");
 }
 
-// What is to be held is copied: its owner has it back when it is acknowledged.
 void worker_process::push_part(pending& to, range_id range, const message& what) {
-  if (!protocol_.saves()) return push_kept(to, range, what);
-  push_own_part(to, range, what, {what.payload.begin(), what.payload.end()});
-}
-
-void worker_process::push_kept(pending& to, range_id range, const message& what) {
   await_room(what.payload.size());
   const place server = core_.map().ranges[range].head();
   if (server != nobody && link_.under_way(server) >= frames_at_once)
@@ -115,7 +107,7 @@ void worker_process::push_own_part(pending& to, range_id range, message what, st
   what.payload = payload;
   auto& own = own_[range];
   own.push_back({core_.pushed(range) + 1, std::move(payload)});  // its bytes stay where they are
-  push_kept(to, range, what);
+  push_part(to, range, what);
 }
 
 void worker_process::pull_part(pending& to, range_id range, const message& what, float* out,
@@ -163,10 +155,6 @@ void worker_process::begun(bool pulls) {
 void worker_process::acknowledged(range_id range, std::uint64_t sequence, std::uint32_t age) {
   if (auto* const sink = current_event_sink(); sink != nullptr)
     sink->record({activity::push_age, "push", now_, now_, age});
-  if (!protocol_.saves()) drop(range, sequence);
-}
-
-void worker_process::drop(range_id range, std::uint64_t sequence) {
   link_.give_back(range, sequence);
   auto& own = own_[range];
   while (!own.empty() && own.front().sequence <= sequence) own.pop_front();
@@ -319,7 +307,6 @@ void worker_process::finish() {
     if (now_ >= until) give_up("finish");
     link_.pause(std::min(until, next_tick_));
   }
-  if (core_.is_fenced() && core_.held() > 0) give_up("finish");
   // Who stands by hears it too: nobody else tells it when all is over.
   for (const auto server : servers_) {
     if (core_.map().server(server) == nullptr)

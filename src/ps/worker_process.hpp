@@ -87,12 +87,9 @@ class worker_process final : public worker_outlet {
   void send(const member& to, const message& what) override;
   void look_for_map() override {}  // the keeper watches
   void acknowledged(range_id range, std::uint64_t sequence, std::uint32_t age) override;
-  void covered(range_id range, std::uint64_t sequence) override { drop(range, sequence); }
   void answered(std::uint64_t pull, const message& values) override;
   void refused(std::string_view why) override { refusal_ = why; }
   [[nodiscard]] std::byte* place_of(const announced_message& answer);
-  void drop(range_id range, std::uint64_t sequence);
-  void push_kept(pending& to, range_id range, const message& what);
   void ship();
   void await_room(std::size_t bytes);
   [[noreturn]] void give_up(std::string_view what);

@@ -34,7 +34,7 @@ void serve_one(const ps::job_options& options, const std::function<void(ps::deta
     ps::detail::frame_link link(world.transport());
     link.introduce({.from = self, .map_version = first.version});
     if (world.rank() == 1) {
-      ps::detail::server_process server(self, options, protocol, layout, link, keeper, first, {});
+      ps::detail::server_process server(self, options, protocol, layout, link, keeper, first);
       serving = &server;
       return server.serve();
     }

@@ -23,12 +23,6 @@ inline void run::check_map() {
       tell(line);
     }
   }
-  if (world_.saves) {
-    const bool any = std::any_of(map_.servers.begin(), map_.servers.end(),
-                                 [&](const ps::server_entry& entry) { return find(entry.who) != nullptr; });
-    excused_ = excused_ || !any;  // nobody is left to take anything over
-    return;
-  }
   for (const auto& range : map_.ranges) {
     const bool held = std::any_of(range.chain.begin(), range.chain.end(), [&](ps::place at) {
       const auto* const entry = map_.server(at);
@@ -47,7 +41,6 @@ inline void run::check_acknowledged(const ps::member& who, ps::range_id id, std:
 }
 
 inline void run::check_everywhere(const ps::member& who, ps::range_id id, std::uint64_t sequence, const char* what) {
-  if (world_.saves) return;  // it may have to be said again; in the end it must be there
   for (const auto at : map_.ranges[id].chain) {
     const auto* const entry = map_.server(at);
     const auto* const one = entry == nullptr ? nullptr : find_server(entry->who);
@@ -147,7 +140,6 @@ inline outcome run::settle() {
         throw violation("two copies of a range differ");
     }
     for (const auto& [key, sequence] : acknowledged_) {
-      if (world_.saves && lost_.contains(key.second)) continue;
       if (key.first == id && head->values.last(id, key.second) < sequence)
         throw violation("push " + std::to_string(sequence) + " of worker " + ps::to_string(key.second) + " to range " +
                         std::to_string(id) + " was acknowledged, and server " + ps::to_string(head->who) + " has " +

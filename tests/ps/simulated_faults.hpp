@@ -16,12 +16,6 @@ inline run::process* run::anybody(bool server) {
 
 // Whether all that it holds is held by another that lives and is well.
 inline bool run::is_spare(const ps::member& who) {
-  if (world_.saves) {
-    return std::any_of(map_.servers.begin(), map_.servers.end(), [&](const ps::server_entry& entry) {
-      const auto* const other = find(entry.who);
-      return other != nullptr && !(other->who == who) && other->paused_until <= now_ && other->cut == 0;
-    });
-  }
   return std::all_of(map_.ranges.begin(), map_.ranges.end(), [&](const ps::shard_range& range) {
     return std::any_of(range.chain.begin(), range.chain.end(), [&](ps::place at) {
       const auto* const entry = map_.server(at);
@@ -115,7 +109,6 @@ inline void run::crash(process& one) {
   one.alive = false;
   if (is_server(one)) ++server_faults_;
   const auto who = one.who;
-  if (!is_server(one)) lost_.insert(who);
   if (chance(0.7)) {  // its end is seen; else it is only silent
     for (const auto& [other, its] : processes_) {
       if (!its->alive || !is_server(*its)) continue;

@@ -32,8 +32,7 @@ struct world {
   bool partitions = true;
   bool joins = true;
   bool leaves = true;
-  bool lies = true;    ///< suspicions of those that live
-  bool saves = false;  ///< ranges are saved, and taken over from that
+  bool lies = true;  ///< suspicions of those that live
   double loss = 0.03;
   double duplicates = 0.05;
 };
@@ -47,7 +46,6 @@ struct outcome {
   std::uint64_t pushes = 0;
   std::uint64_t pulls = 0;
   std::uint64_t versions = 0;  ///< of the map
-  std::uint64_t revived = 0;   ///< ranges that were taken over from what was saved
   bool excused = false;        ///< more servers failed than there were copies, and something was lost
 };
 

@@ -39,15 +39,12 @@ class run {
     settings_.worker_silence = milliseconds(400);
     settings_.window = 600;
     settings_.moves_at_once = 1 + random_.below(8);
-    if (of.saves) settings_.save_every = milliseconds(50 + static_cast<int>(random_.below(400)));
-    settings_.hold = 64 << random_.below(8);
     std::vector<ps::server_entry> servers;
     std::vector<ps::member> workers;
     for (int i = 0; i < of.servers; ++i)
       servers.push_back({{next_place_++, 1}, 1 + static_cast<std::uint32_t>(random_.below(3))});
     for (int i = 0; i < of.workers; ++i) workers.push_back({next_place_++, 1});
     map_ = ps::first_map(servers, workers, of.ranges, of.replicas);
-    map_.saved = of.saves;
     for (const auto& one : servers) start_server(one.who, map_);
     for (const auto& one : workers) start_worker(one, false);
     plan_faults();
@@ -93,10 +90,6 @@ class run {
     bool leaves = false;
     void swap(std::uint64_t expected, const ps::shard_map& next) override { in.swap(who, expected, next); }
     void look_for_map() override { in.look_for_map(who); }
-    void save(ps::range_id range, std::uint64_t epoch, std::uint64_t index, std::string state) override {
-      in.save(who, range, epoch, index, std::move(state));
-    }
-    void load(ps::range_id range, std::uint64_t epoch) override { in.load(who, range, epoch); }
     void hear(std::span<const std::byte> frame, std::span<const std::byte> apart) override {
       core.hear(frame, in.now_, apart);
       if (in.chance(0.7)) core.flush();
@@ -130,10 +123,6 @@ class run {
     void look_for_map() override { in.look_for_map(who); }
     void acknowledged(ps::range_id range, std::uint64_t sequence, std::uint32_t) override {
       in.check_acknowledged(who, range, sequence);
-      if (!in.world_.saves) forget(range, sequence);
-    }
-    void covered(ps::range_id range, std::uint64_t sequence) override { forget(range, sequence); }
-    void forget(ps::range_id range, std::uint64_t sequence) {
       for (auto at = memory.lower_bound({range, 0});
            at != memory.end() && at->first.first == range && at->first.second <= sequence;)
         at = memory.erase(at);
@@ -147,7 +136,6 @@ class run {
     void tick() override {
       core.tick(in.now_);
       if (in.chance(0.01)) look_for_map();
-      if (core.is_fenced() && (!core.has_left() || core.held() > 0)) in.lost_.insert(who);
       if (core.is_fenced() ? !done || core.has_left() : core.has_left()) in.end(*this);
     }
   };
@@ -278,34 +266,6 @@ class run {
     });
   }
 
-  // ---- what is saved ----
-  // One moment decides, and both sides are told later, if at all.
-  void save(ps::member who, ps::range_id range, std::uint64_t epoch, std::uint64_t index, std::string state) {
-    at(now_ + (chance(0.1) ? draw(0, 700) : draw(0, 40)), {},
-       [this, who, range, epoch, index, state = std::move(state)](process&) {
-         auto& entry = saved_[range];
-         const bool done = entry.epoch <= epoch;
-         if (done) entry = {epoch, state};
-         const bool told = !chance(0.05);
-         after(draw(0, 5), who, [range, epoch, index, good = done && told](process& one) {
-           dynamic_cast<server_process&>(one).core.saved(range, epoch, index, good);
-         });
-       });
-  }
-  void load(ps::member who, ps::range_id range, std::uint64_t epoch) {
-    at(now_ + draw(0, 40), {}, [this, who, range, epoch](process&) {
-      auto& entry = saved_[range];
-      if (entry.epoch > epoch) return;
-      entry.epoch = epoch;
-      tell("range " + std::to_string(range) + " is taken over by " + ps::to_string(who));
-      ++seen_.revived;
-      after(draw(0, 20), who, [this, range, state = entry.state](process& one) {
-        auto& core = dynamic_cast<server_process&>(one).core;
-        if (!core.loaded(range, std::as_bytes(std::span(state)), now_)) throw violation("what was saved is no state");
-      });
-    });
-  }
-
   // ---- what workers do ----
   void work_later(ps::member who, microseconds delay) {
     after(delay, who, [this, who](process& one) {
@@ -393,12 +353,6 @@ class run {
   std::set<ps::place> can_serve_;
   std::priority_queue<event> queue_;
   ps::shard_map map_;  // the store's
-  struct saved_state {
-    std::uint64_t epoch = 0;
-    std::string state;
-  };
-  std::map<ps::range_id, saved_state> saved_;
-  std::set<ps::member> lost_;  // workers that died, or were given up: what they held is gone with them
   std::map<ps::member, std::unique_ptr<process>> processes_;
   std::set<ps::member> looking_;
   std::map<std::pair<ps::range_id, ps::member>, std::vector<std::uint64_t>> clocks_;  // of each push, by sequence

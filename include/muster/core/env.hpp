@@ -48,7 +48,6 @@ enum class setting : int {
   remote_servers,
   role,
   replicas,
-  recover,
   consistency,
   trace,
   log_level,

@@ -34,17 +34,10 @@ struct job_options {
   seconds retry{0.2};          ///< after which what was not answered is said again
   seconds silence{1.0};        ///< after which who was not heard is suspect
   std::size_t window = 8_MiB;  ///< of pushes that a worker may have under way, and of pulls
-  /// Servers save their ranges in this folder, which all of them reach; empty: they do not. A range that nobody holds
-  /// any more is then taken over by another server, with what was saved last and what live workers have pushed since:
-  /// they hold their pushes until these are saved, `hold` bytes at most (then they wait), in copies of their own.
-  std::string recover{};
-  seconds save_every{0.5};
-  std::size_t hold = 64_MiB;
 };
 
-/// These tables, served as `--servers`, `--standby`, `--replicas`, `--recover`, `--consistency`, `--compress` and
-/// `--timeout` or their variables say. Throws configuration_error for more `--remote-servers` than there are to be
-/// servers.
+/// These tables, served as `--servers`, `--standby`, `--replicas`, `--consistency`, `--compress` and `--timeout` or
+/// their variables say. Throws configuration_error for more `--remote-servers` than there are to be servers.
 [[nodiscard]] job_options chosen_options(const settings& chosen, std::vector<table_spec> tables);
 
 /// One rank's part in such a job: a server or a worker, or both if these are co-located. The ranks talk in a group of
@@ -54,7 +47,7 @@ class job {
   /// Collective over the group. The shard map is kept in `store`, which has to outlive the servers that may die; the
   /// same at every rank. Throws configuration_error where the transport has no receives from any source, where no rank
   /// is left to work, where ranks were given different options, for methods of compression that do not go with the
-  /// tables, for co-located servers over mpi, and for a folder to recover from that servers cannot write to.
+  /// tables, and for co-located servers over mpi.
   job(group& ranks, const job_options& options, std::shared_ptr<any_store> store);
   /// The same with the store that the context's settings and launcher lead to (`open_store`): in memory for ranks that
   /// are threads.
@@ -79,7 +72,7 @@ class job {
   /// as it ends those that were split from the job's: by it `save_tables` goes on after one. Throws configuration_error
   /// over mpi.
   [[nodiscard]] group connect_workers();
-  /// A worker's last call: all pushes count, and are saved where ranges are, and nobody waits for it any more. With a
+  /// A worker's last call: all pushes count, and nobody waits for it any more. With a
   /// server in its process it returns when that is done too: when all workers have finished, or are gone. So it does
   /// where this process serves the store, which the others need when a server dies (rank 0 of most launches).
   void finish();

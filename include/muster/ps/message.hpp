@@ -37,14 +37,9 @@ enum class message_kind : std::uint8_t {
   copied = 11,     ///< range, number: all up to it have come; epoch: the answer to `offer` and `copy`
   offer = 12,      ///< range, epoch: what do you have?
   copy = 13,       ///< range, number: the log's place of which the payload is the state; epoch
-  // Where ranges are saved, so that others can take them over (`protocol_settings::save_every`).
-  holds =
-      14,  ///< a worker's: range, number: its last sequence that was acknowledged; version: the last that it knows to
-           ///< be saved; flags: `wants_saved`; epoch
-  saved = 15,  ///< a server's to a worker: range, number: all its sequences up to it are saved; epoch
 
   refused =
-      16,  ///< a server's to a worker: range, number: of the push, or of the pull if flags has `refuses_pull`, that
+      14,  ///< a server's to a worker: range, number: of the push, or of the pull if flags has `refuses_pull`, that
            ///< it cannot carry out; payload: why, in words
 };
 
@@ -52,12 +47,6 @@ enum class message_kind : std::uint8_t {
 inline constexpr std::uint8_t says_hello = 1;
 inline constexpr std::uint8_t wants_word = 2;
 inline constexpr std::uint8_t says_goodbye = 4;
-
-/// In those of what a worker holds: it is too much, or the worker is about to leave.
-inline constexpr std::uint8_t wants_saved = 1;
-
-/// In those of an acknowledgement: it answers `holds`.
-inline constexpr std::uint8_t answers_holds = 1;
 
 /// In those of a refusal: of a pull.
 inline constexpr std::uint8_t refuses_pull = 1;

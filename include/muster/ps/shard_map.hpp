@@ -31,8 +31,6 @@ struct server_entry {
 /// counts when the last one has it. So each has all that those behind it have.
 struct shard_range {
   std::uint64_t epoch = 0;   ///< the version of the map in which this entry changed last
-  std::uint64_t born = 0;    ///< the version in which all that held it were gone, and it was given to one that takes it
-                             ///< over from what was saved; 0: never
   std::vector<place> chain;  ///< empty: nobody is left who has it
   place learner = nobody;    ///< is given a copy by the last of the chain, and then becomes the last
   place leaver = nobody;     ///< leaves the chain when the learner is in it
@@ -49,7 +47,6 @@ struct shard_map {
   std::uint64_t version = 0;
   std::uint32_t replicas = 0;  ///< copies beyond the first that every range should have
   std::uint32_t wanted = 0;    ///< servers: who stands by comes while fewer serve
-  bool saved = false;          ///< ranges are saved: who is the last to hold one is not needed to have it back
   std::vector<server_entry> servers;
   std::vector<member> workers;  ///< those that are not fenced: their clocks count
   std::vector<shard_range> ranges;
@@ -74,8 +71,7 @@ struct shard_map {
                                   std::uint32_t replicas);
 
 /// The map without these servers. Those of whose death there is proof lose what they hold; one that is only suspect
-/// stays as long as it is the last to hold some range, unless ranges are saved. Nothing when nothing changes. Its
-/// version is one up.
+/// stays as long as it is the last to hold some range. Nothing when nothing changes. Its version is one up.
 [[nodiscard]] std::optional<shard_map> without_servers(const shard_map& map, std::span<const member> dead,
                                                        std::span<const member> suspects);
 /// The map without a worker.
@@ -96,9 +92,7 @@ struct shard_map {
 [[nodiscard]] std::optional<shard_map> with_standby(const shard_map& map, place who);
 
 /// The next step to where every range has its copies, every server its share, and no leaving one anything: new learners
-/// (at most `at_once` in all), those that take over what nobody holds any more where ranges are saved, and servers that
-/// are done with leaving. Nothing when all is as it should be or under
-/// way.
+/// (at most `at_once` in all), and servers that are done with leaving. Nothing when all is as it should be or under way.
 [[nodiscard]] std::optional<shard_map> rebalanced(const shard_map& map, std::size_t at_once = 8);
 
 /// The learner of a range becomes the last of its chain.
