@@ -49,7 +49,7 @@ void server::hear(std::span<const std::byte> frame, clock::time_point now, std::
 }
 
 void server::hear_worker(const member& from, const message& said, clock::time_point now) {
-  if (said.what == message_kind::pulse) return hear_pulse(from, said, now);
+  if (said.what == message_kind::pulse) return hear_pulse(from, said);
   if (said.range >= ranges_.size())
     return refuse(from, said, "the job has " + std::to_string(ranges_.size()) + " ranges");
   auto& range = ranges_[said.range];
@@ -168,17 +168,13 @@ void server::retry_parked() {
   });
 }
 
-void server::hear_pulse(const member& from, const message& said, clock::time_point now) {
+void server::hear_pulse(const member& from, const message& said) {
   if ((said.flags & says_goodbye) != 0) {
     dead_.insert(from);  // nobody needs to wait for it
     farewells_.insert(from);
-    return out_.send(from, {.what = message_kind::welcome, .flags = says_goodbye});
+    return out_.send(from, {.what = message_kind::alive, .flags = says_goodbye});
   }
-  if ((said.flags & (says_hello | wants_word)) == 0) return;
-  const bool joins = (said.flags & says_hello) != 0;
-  const auto begins = joins ? clocks_.welcome(from) : clocks_.fastest();
-  if (joins) clocks_moved(now);
-  out_.send(from, {.what = message_kind::welcome, .number = begins});
+  if ((said.flags & wants_word) != 0) out_.send(from, {.what = message_kind::alive});
 }
 
 // ---- the log ----

@@ -77,8 +77,8 @@ std::string server::describe(range_id id) const {
   constexpr const char* roles[] = {"nothing", "holder", "learner"};
   std::string text = roles[static_cast<int>(range.as)];
   text += " in epoch " + std::to_string(range.epoch) + (range.has_state ? "" : " without values") +
-          (range.stopped ? " that has stopped" : "") + ", " +
-          std::to_string(range.applied) + " entries, " + std::to_string(range.committed) + " for good";
+          (range.stopped ? " that has stopped" : "") + ", " + std::to_string(range.applied) + " entries, " +
+          std::to_string(range.committed) + " for good";
   if (range.behind == nobody) return text;
   return text + ", " + std::to_string(range.kept.size()) + " kept for server " + std::to_string(range.behind) +
          (range.behind_known ? ", which has " + std::to_string(range.behind_has) : ", which is not known") +
@@ -129,15 +129,6 @@ void server::govern(clock::time_point now) {
     if (range.is_head() && entry.leaver != nobody && entry.learner == nobody && entry.chain.size() > 1) {
       range.stopped = range.stopped || entry.leaver == self_.at;  // nobody reads here what others have gone beyond
       take(without_leaver(next, id));
-    }
-  }
-  if (leaving_) {
-    const auto own = std::find_if(next.servers.begin(), next.servers.end(),
-                                  [&](const server_entry& one) { return one.who == self_; });
-    if (own != next.servers.end() && !own->leaving) {
-      own->leaving = true;
-      ++next.version;
-      changed = true;
     }
   }
   const auto plans = std::find_if(next.servers.begin(), next.servers.end(),

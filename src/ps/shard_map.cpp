@@ -14,11 +14,10 @@ namespace {
 constexpr std::uint64_t map_magic = 0x6d7573746572'0403;
 constexpr std::size_t longest_chain = 64;
 
-// How many ranges each server holds a copy of, or is about to, and how many it is the head of, over its weight.
+// How many ranges each server holds a copy of, or is about to, and how many it is the head of.
 struct load {
   std::size_t copies = 0;
   std::size_t heads = 0;
-  std::uint32_t weight = 1;
 };
 
 std::map<place, load> loads_of(const shard_map& map) {
@@ -27,7 +26,7 @@ std::map<place, load> loads_of(const shard_map& map) {
   const bool all_leave =
       std::all_of(map.servers.begin(), map.servers.end(), [](const server_entry& one) { return one.leaving; });
   for (const auto& one : map.servers) {
-    if (!one.leaving || all_leave) loads[one.who.at].weight = std::max<std::uint32_t>(1, one.weight);
+    if (!one.leaving || all_leave) loads[one.who.at] = {};
   }
   const auto count = [&](place who, std::size_t load::*what) {
     if (const auto found = loads.find(who); found != loads.end()) ++(found->second.*what);
@@ -45,11 +44,9 @@ std::map<place, load> loads_of(const shard_map& map) {
   return loads;
 }
 
-// Whether one more for `a` is better than for `b`: so the shares of all come out in proportion to the weights.
+// Whether one more for `a` is better than for `b`.
 bool less_loaded(const load& a, const load& b) {
-  const auto left = (a.copies + 1) * b.weight;
-  const auto right = (b.copies + 1) * a.weight;
-  return left != right ? left < right : a.heads * b.weight < b.heads * a.weight;
+  return a.copies != b.copies ? a.copies < b.copies : a.heads < b.heads;
 }
 
 template <class Allowed>
@@ -114,7 +111,6 @@ std::string shard_map::encode() const {
   out.add(std::uint64_t{servers.size()});
   for (const auto& one : servers) {
     out.add(one.who);
-    out.add(one.weight);
     out.add(std::uint8_t{one.leaving});
   }
   out.add(std::uint64_t{workers.size()});
@@ -137,10 +133,9 @@ std::optional<shard_map> shard_map::decode(std::string_view text) {
   read.version = in.number<std::uint64_t>();
   read.replicas = in.number<std::uint32_t>();
   read.wanted = in.number<std::uint32_t>();
-  read.servers.resize(known ? in.count(13, most_places) : 0);
+  read.servers.resize(known ? in.count(9, most_places) : 0);
   for (auto& one : read.servers) {
     one.who = in.number<member>();
-    one.weight = in.number<std::uint32_t>();
     const auto leaving = in.number<std::uint8_t>();
     one.leaving = leaving == 1;
     if (one.who.at >= most_places || leaving > 1) in.fail();
@@ -196,8 +191,8 @@ shard_map first_map(std::vector<server_entry> servers, std::vector<member> worke
   for (std::uint32_t copy = 0; copy < replicas && copy + 1 < loads.size(); ++copy) {
     for (auto& range : map.ranges) {
       const auto better = [&](place a, place b) {
-        const auto left = shared[{range.head(), a}] * loads[b].weight;
-        const auto right = shared[{range.head(), b}] * loads[a].weight;
+        const auto left = shared[{range.head(), a}];
+        const auto right = shared[{range.head(), b}];
         return left != right ? left < right : less_loaded(loads[a], loads[b]);
       };
       place best = nobody;
@@ -249,26 +244,6 @@ std::optional<shard_map> without_worker(const shard_map& map, const member& who)
   shard_map next = map;
   ++next.version;
   std::erase(next.workers, who);
-  return next;
-}
-
-shard_map with_worker(const shard_map& map, const member& who) {
-  shard_map next = map;
-  ++next.version;
-  std::erase_if(next.workers, [&](const member& one) { return one.at == who.at; });
-  next.workers.push_back(who);
-  return next;
-}
-
-shard_map with_server(const shard_map& map, const server_entry& who) {
-  shard_map next = map;
-  if (const auto* const before = map.server(who.who.at)) {
-    const member gone[] = {before->who};
-    next = *without_servers(map, gone, {});
-    --next.version;
-  }
-  ++next.version;
-  next.servers.push_back(who);
   return next;
 }
 
@@ -353,13 +328,13 @@ std::optional<shard_map> rebalanced(const shard_map& map, std::size_t at_once) {
     place low = nobody;
     place high = nobody;
     for (const auto& [who, its] : loads) {
-      if (low == nobody || its.copies * loads[low].weight < loads[low].copies * its.weight) low = who;
-      if (high == nobody || its.copies * loads[high].weight > loads[high].copies * its.weight) high = who;
+      if (low == nobody || its.copies < loads[low].copies) low = who;
+      if (high == nobody || its.copies > loads[high].copies) high = who;
     }
     const auto& full = loads[high];
     const auto& empty = loads[low];
-    if (low == high || (empty.copies + 1) * full.weight > (full.copies - 1) * empty.weight) break;
-    const bool heads_first = full.heads * empty.weight > empty.heads * full.weight;
+    if (low == high || empty.copies + 1 > full.copies - 1) break;
+    const bool heads_first = full.heads > empty.heads;
     shard_range* best = nullptr;
     for (auto& range : next.ranges) {
       if (range.learner != nobody || range.leaver != nobody || !range.holds(high) || range.holds(low)) continue;

@@ -39,10 +39,7 @@ void append(std::string& to, std::span<const T> values) {
 }  // namespace
 
 tables::tables(const table_layout& layout, const consistency& how, const compression& compress)
-    : layout_(layout),
-      bulk_(how.what == consistency::kind::bulk),
-      kept_(layout.ranges()),
-      codec_(compress) {
+    : layout_(layout), bulk_(how.what == consistency::kind::bulk), kept_(layout.ranges()), codec_(compress) {
   for (std::uint32_t table = 0; table < layout.tables().size(); ++table) {
     const auto& one = layout.tables()[table];
     updates_.push_back(make_update(one.update));

@@ -5,8 +5,8 @@
 
 namespace muster::inline v0::ps {
 
-worker::worker(member self, const protocol_settings& settings, worker_outlet& out, const shard_map& map, bool joins)
-    : self_(self), settings_(settings), out_(out), lines_(map.ranges.size()), open_of_clock_{0}, joins_(joins) {
+worker::worker(member self, const protocol_settings& settings, worker_outlet& out, const shard_map& map)
+    : self_(self), settings_(settings), out_(out), lines_(map.ranges.size()), open_of_clock_{0} {
   learn(map, {});
 }
 
@@ -85,17 +85,6 @@ void worker::learn(const shard_map& map, clock::time_point now) {
   say_pulse();
 }
 
-// It counts from the clock of the fastest. What it has done so far was counted from 0, and no server has heard of it.
-void worker::begin() {
-  clock_ += begins_;
-  first_open_ += begins_;
-  for (auto& one : lines_) {
-    for (auto& push : one.kept) push.clock += begins_;
-  }
-  for (auto& [number, one] : pulls_) one.what.clock += begins_;
-  say_pulse();
-}
-
 // ---- what servers say ----
 
 void worker::hear(std::span<const std::byte> frame, clock::time_point now, std::span<const std::byte> apart) {
@@ -111,21 +100,12 @@ void worker::hear(std::span<const std::byte> frame, clock::time_point now, std::
 }
 
 void worker::hear_one(const member& who, const message& said, clock::time_point now) {
-  const bool knows_the_end = said.what == message_kind::welcome ? (said.flags & says_goodbye) != 0
-                                                                : said.what == message_kind::moved && fenced_;
+  const bool knows_the_end =
+      said.what == message_kind::alive ? (said.flags & says_goodbye) != 0 : said.what == message_kind::moved && fenced_;
   if (leaving_ && knows_the_end && std::find(farewells_.begin(), farewells_.end(), who) == farewells_.end())
     farewells_.push_back(who);
   if (fenced_) return;
-  if (said.what == message_kind::welcome) {
-    if (!joins_) return;
-    if (std::find(welcomes_.begin(), welcomes_.end(), who) == welcomes_.end()) welcomes_.push_back(who);
-    begins_ = std::max(begins_, said.number);
-    joins_ = !std::all_of(map_.servers.begin(), map_.servers.end(), [&](const server_entry& one) {
-      return std::find(welcomes_.begin(), welcomes_.end(), one.who) != welcomes_.end();
-    });
-    if (!joins_) begin();
-    return;
-  }
+  if (said.what == message_kind::alive) return;
   if (said.what == message_kind::moved) {
     if (said.number > map_.version) out_.look_for_map();
     return;
@@ -180,7 +160,7 @@ void worker::hear_one(const member& who, const message& said, clock::time_point 
 // ---- what it says ----
 
 void worker::send_kept(line& one) {
-  if (one.to.at == nobody || fenced_ || joins_) return;
+  if (one.to.at == nobody || fenced_) return;
   while (one.sent < one.next - 1) {
     const auto& next = one.kept[static_cast<std::size_t>(one.sent - one.counted)];
     ++one.sent;
@@ -192,7 +172,7 @@ void worker::send_pull(std::uint64_t number, open_pull& one, clock::time_point n
   const member to = lines_[one.what.range].from;
   one.what.number = number;
   one.asked = now;
-  if (to.at == nobody || fenced_ || joins_) return;
+  if (to.at == nobody || fenced_) return;
   message asked = one.what;
   asked.payload = one.payload;
   out_.send(to, asked);
@@ -200,7 +180,6 @@ void worker::send_pull(std::uint64_t number, open_pull& one, clock::time_point n
 
 void worker::say_pulse(std::uint8_t flags) {
   if (fenced_ && !leaving_) return;
-  if (joins_) flags |= says_hello;
   if (leaving_ && count_ == 0) flags |= says_goodbye;
   for (const auto& one : map_.servers)
     out_.send(one.who, {.what = message_kind::pulse, .flags = flags, .number = clock_said()});
@@ -209,8 +188,7 @@ void worker::say_pulse(std::uint8_t flags) {
 // ---- time ----
 
 bool worker::has_left() const noexcept {
-  return leaving_ && count_ == 0 &&
-         std::all_of(map_.servers.begin(), map_.servers.end(), [&](const server_entry& one) {
+  return leaving_ && count_ == 0 && std::all_of(map_.servers.begin(), map_.servers.end(), [&](const server_entry& one) {
            return std::find(farewells_.begin(), farewells_.end(), one.who) != farewells_.end() ||
                   std::find(gone_.begin(), gone_.end(), one.who) != gone_.end();
          });

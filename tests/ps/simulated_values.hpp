@@ -30,8 +30,6 @@ struct world {
   bool worker_crashes = true;
   bool pauses = true;
   bool partitions = true;
-  bool joins = true;
-  bool leaves = true;
   bool lies = true;  ///< suspicions of those that live
   double loss = 0.03;
   double duplicates = 0.05;

@@ -41,12 +41,11 @@ class run {
     settings_.moves_at_once = 1 + random_.below(8);
     std::vector<ps::server_entry> servers;
     std::vector<ps::member> workers;
-    for (int i = 0; i < of.servers; ++i)
-      servers.push_back({{next_place_++, 1}, 1 + static_cast<std::uint32_t>(random_.below(3))});
+    for (int i = 0; i < of.servers; ++i) servers.push_back({{next_place_++, 1}});
     for (int i = 0; i < of.workers; ++i) workers.push_back({next_place_++, 1});
     map_ = ps::first_map(servers, workers, of.ranges, of.replicas);
     for (const auto& one : servers) start_server(one.who, map_);
-    for (const auto& one : workers) start_worker(one, false);
+    for (const auto& one : workers) start_worker(one);
     plan_faults();
   }
 
@@ -87,7 +86,6 @@ class run {
     void send(const ps::member& to, const ps::message& what) override { in.send(who, core_map_version(), 0, to, what); }
     // Its first words come before it is made.
     [[nodiscard]] std::uint64_t core_map_version() const { return made ? core.map().version : 1; }
-    bool leaves = false;
     void swap(std::uint64_t expected, const ps::shard_map& next) override { in.swap(who, expected, next); }
     void look_for_map() override { in.look_for_map(who); }
     void hear(std::span<const std::byte> frame, std::span<const std::byte> apart) override {
@@ -106,17 +104,15 @@ class run {
   struct worker_process final : process, ps::worker_outlet {
     run& in;
     bool made = false;
-    bool joins;
     ps::worker core;
     int step = 0;
     bool pushes_next = false;
     bool done = false;
-    time ready{};
     std::map<std::uint64_t, std::pair<std::uint64_t, time>> asked;  // pulls: the clock, and when
     std::map<std::pair<ps::range_id, std::uint64_t>, std::unique_ptr<std::uint64_t>> memory;
     std::map<std::uint64_t, std::uint64_t> own;  // pulls: of the range's sequence that must be in it
-    worker_process(run& of, ps::member self, bool joins_late, const ps::shard_map& map)
-        : in(of), joins(joins_late), core((who = self), of.settings_, *this, map, joins_late) {}
+    worker_process(run& of, ps::member self, const ps::shard_map& map)
+        : in(of), core((who = self), of.settings_, *this, map) {}
     void send(const ps::member& to, const ps::message& what) override {
       in.send(who, made ? core.map().version : 1, made ? core.clock_said() : 0, to, what);
     }
@@ -158,7 +154,7 @@ class run {
   void after(microseconds delay, ps::member whose, std::function<void(process&)> what) {
     at(now_ + delay, whose, std::move(what));
   }
-  process* find(const ps::member& who) {
+  [[nodiscard]] process* find(const ps::member& who) const {
     const auto found = processes_.find(who);
     return found != processes_.end() && found->second->alive ? found->second.get() : nullptr;
   }
@@ -194,8 +190,8 @@ class run {
     processes_[who] = std::move(made);
     tick_later(who);
   }
-  void start_worker(ps::member who, bool joins) {
-    auto made = std::make_unique<worker_process>(*this, who, joins, map_);
+  void start_worker(ps::member who) {
+    auto made = std::make_unique<worker_process>(*this, who, map_);
     made->made = true;
     processes_[who] = std::move(made);
     tick_later(who);
@@ -276,8 +272,7 @@ class run {
   }
   void work(worker_process& one) {
     auto& core = one.core;
-    if (core.is_fenced() || !core.is_ready()) return;
-    if (one.ready == time{}) one.ready = now_ + microseconds(1);
+    if (core.is_fenced()) return;
     if (core.unanswered() > 0 || core.unacknowledged() > 6) return;
     if (one.step == world_.steps) {
       if (core.unacknowledged() > 0) return;
@@ -317,20 +312,20 @@ class run {
   process* anybody(bool server);
   // Whether all that it holds is held by another that lives and is well.
   bool is_spare(const ps::member& who);
-  [[nodiscard]] std::size_t staying() const;
   void plan_faults();
   // Nothing more happens when all is as it must be in the end: that need not be simulated.
   void look_whether_settled(time when);
   void one_fault();
   static bool is_server(const process& one) { return dynamic_cast<const server_process*>(&one) != nullptr; }
   void crash(process& one);
+  // One that stands by takes the place of a server that has died; where none has, one server more is wanted.
   void join_server();
-  void join_worker();
-  // Whoever starts writes itself into the store's map first.
-  void begin_server(ps::member who);
-  void begin_worker(ps::member who);
-  // More servers are wanted, or fewer; who stands by sees it some time later.
+  // More servers are wanted, or fewer.
   void scale();
+  void scale_to(std::size_t wanted);
+  [[nodiscard]] std::vector<ps::place> candidates() const;
+  // Those that a map names begin when they see that, some time later.
+  void name(const ps::shard_map& next);
   void begin_named(ps::member who);
 
   // ---- what must hold ----

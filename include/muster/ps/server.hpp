@@ -106,8 +106,6 @@ class server {
   /// is cut off, as it may where it was itself stopped before, and they ended their connections with it: it gives them
   /// `silence` more to say so.
   void suspect(const member& who, bool proven);
-  /// Wants its ranges to move away, to end when it `is_fenced`.
-  void leave() { leaving_ = true; }
 
   [[nodiscard]] const member& self() const noexcept { return self_; }
   [[nodiscard]] const shard_map& map() const noexcept { return map_; }
@@ -194,7 +192,7 @@ class server {
   void hear_server(const member& from, const message& said, clock::time_point now);
   void hear_push(const member& from, const message& said, held_range& range, clock::time_point now);
   void hear_pull(const member& from, const message& said);
-  void hear_pulse(const member& from, const message& said, clock::time_point now);
+  void hear_pulse(const member& from, const message& said);
   void hear_entry(place from, const message& said, held_range& range, clock::time_point now);
   void hear_copied(const message& said, held_range& range, clock::time_point now);
   void hear_copy(place from, const message& said, held_range& range);
@@ -243,7 +241,6 @@ class server {
   clock::time_point pulsed_{};
   std::uint64_t newest_ = 0;  // version of the map that any other knows
   bool swapping_ = false;
-  bool leaving_ = false;
   bool fenced_ = false;
 };
 

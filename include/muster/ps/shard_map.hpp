@@ -21,8 +21,7 @@ inline constexpr std::size_t most_ranges = 65536;
 /// A server that is not fenced.
 struct server_entry {
   member who;
-  std::uint32_t weight = 1;  ///< it gets ranges in proportion
-  bool leaving = false;      ///< its ranges move away, and then it may end
+  bool leaving = false;  ///< its ranges move away, and then it may end
 
   friend bool operator==(const server_entry&, const server_entry&) = default;
 };
@@ -64,8 +63,8 @@ struct shard_map {
   friend bool operator==(const shard_map&, const shard_map&) = default;
 };
 
-/// The first map: ranges in proportion to the weights, and the copies of one server's ranges spread over all others, so
-/// that when it dies each of them takes a part. Throws configuration_error without servers or with more ranges than
+/// The first map: as many ranges for each, and the copies of one server's ranges spread over all others, so that when
+/// it dies each of them takes a part. Throws configuration_error without servers or with more ranges than
 /// `most_ranges`; with fewer than replicas + 1 servers, ranges have fewer copies until more come.
 [[nodiscard]] shard_map first_map(std::vector<server_entry> servers, std::vector<member> workers, std::size_t ranges,
                                   std::uint32_t replicas);
@@ -76,11 +75,6 @@ struct shard_map {
                                                        std::span<const member> suspects);
 /// The map without a worker.
 [[nodiscard]] std::optional<shard_map> without_worker(const shard_map& map, const member& who);
-/// The map with one more worker, or the next incarnation of one.
-[[nodiscard]] shard_map with_worker(const shard_map& map, const member& who);
-/// The map with one more server, which holds nothing yet. What an earlier incarnation held is lost to it.
-[[nodiscard]] shard_map with_server(const shard_map& map, const server_entry& who);
-
 /// The map by which so many of these places serve, now and when some have died, those first that serve already: the
 /// others of them leave, and who is new holds nothing yet. Nothing when nothing changes. Throws configuration_error
 /// when they are not so many.
@@ -92,7 +86,8 @@ struct shard_map {
 [[nodiscard]] std::optional<shard_map> with_standby(const shard_map& map, place who);
 
 /// The next step to where every range has its copies, every server its share, and no leaving one anything: new learners
-/// (at most `at_once` in all), and servers that are done with leaving. Nothing when all is as it should be or under way.
+/// (at most `at_once` in all), and servers that are done with leaving. Nothing when all is as it should be or under
+/// way.
 [[nodiscard]] std::optional<shard_map> rebalanced(const shard_map& map, std::size_t at_once = 8);
 
 /// The learner of a range becomes the last of its chain.

@@ -46,8 +46,7 @@ class worker_outlet {
 /// again until they are acknowledged.
 class worker {
  public:
-  /// One that `joins` waits until every server knows it (`is_ready`) and begins at the clock of the fastest.
-  worker(member self, const protocol_settings& settings, worker_outlet& out, const shard_map& map, bool joins = false);
+  worker(member self, const protocol_settings& settings, worker_outlet& out, const shard_map& map);
 
   /// Starts a push; the payload stays where it is until it is `acknowledged`.
   /// `version` is that of the pull that the values were computed from. Returns its sequence for that range, from 1.
@@ -80,7 +79,6 @@ class worker {
   [[nodiscard]] std::uint64_t clock_now() const noexcept { return clock_; }
   /// Of them, those all of whose pushes count: what servers are told.
   [[nodiscard]] std::uint64_t clock_said() const noexcept;
-  [[nodiscard]] bool is_ready() const noexcept { return !joins_; }
   /// The others went on without it. It does nothing any more.
   [[nodiscard]] bool is_fenced() const noexcept { return fenced_; }
   /// Bytes of pushes that are not acknowledged, and their number.
@@ -100,8 +98,8 @@ class worker {
  private:
   // What goes to one range, in its order: counted <= sent < next.
   struct line {
-    member to;    // pushes: the head of its chain
-    member from;  // pulls: the last
+    member to;                  // pushes: the head of its chain
+    member from;                // pulls: the last
     std::uint64_t next = 1;     // sequence
     std::uint64_t counted = 0;  // acknowledged
     std::uint64_t sent = 0;
@@ -124,7 +122,6 @@ class worker {
   void send_pull(std::uint64_t number, open_pull& one, clock::time_point now);
   void say_pulse(std::uint8_t flags = 0);
   void close_clocks();
-  void begin();
 
   member self_;
   protocol_settings settings_;
@@ -137,15 +134,12 @@ class worker {
   std::uint64_t clock_ = 0;
   std::deque<std::uint64_t> open_of_clock_;  // pushes not acknowledged of clocks from `first_open_` on
   std::uint64_t first_open_ = 0;
-  std::uint64_t begins_ = 0;  // of one that joins: the clock of the fastest
   std::size_t bytes_ = 0;
   std::size_t count_ = 0;
   clock::time_point pulsed_{};
   roll_call heard_;
-  std::vector<member> welcomes_;   // servers that know it
-  std::vector<member> farewells_;  // and that know that it is done
+  std::vector<member> farewells_;  // servers that know that it is done
   std::vector<member> gone_;       // and that have ended
-  bool joins_ = false;
   bool leaving_ = false;
   bool fenced_ = false;
 };
