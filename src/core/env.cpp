@@ -91,8 +91,9 @@ constexpr std::array<setting_info, static_cast<std::size_t>(setting::count_)> kn
      "ps: server: this process was started on its own, and serves a job that waits for it (--remote-servers); auto: "
      "what "
      "its rank is"},
-    {setting::replicas, "replicas", "MUSTER_REPLICAS", "N", "0",
-     "ps: copies of all parameters beyond the first: so many servers may die at once", from(0, 16)},
+    {setting::replicas, "replicas", "MUSTER_REPLICAS", "N", "1",
+     "ps: copies of all parameters beyond the first, where there are as many servers: so many may die at once",
+     from(0, 16)},
     {setting::consistency, "consistency", "MUSTER_CONSISTENCY", "NAME", "async",
      "ps: how far workers may be apart: async, bounded:CLOCKS, bulk; ,drop:UPDATES or ,damp:UPDATES behind it"},
     {setting::trace, "trace", "MUSTER_TRACE", "FILE", "none",

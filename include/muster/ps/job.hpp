@@ -25,7 +25,8 @@ struct job_options {
   int servers = 1;         ///< ranks that serve, the last of the group but for those that stand by
   int standby = 0;         ///< behind them: ranks that serve when one has died, or `client::serve_by` wants more
   bool colocated = false;  ///< every rank works and serves, on a thread of the job's; the two above say nothing then
-  std::uint32_t replicas = 0;  ///< copies of every range beyond the first: as many servers may die at once
+  /// Copies of every range beyond the first, where there are servers for them: as many may die at once.
+  std::uint32_t replicas = 1;
   consistency how{};
   /// Of pushes: what a biased method leaves out of one to a dense table, its worker adds to the next for the same
   /// elements (core/codec/error_feedback.hpp). Rows of sparse tables come and go, so these take unbiased methods alone.
