@@ -22,12 +22,14 @@ namespace {
 
 clock::duration span_of(seconds span) { return std::chrono::duration_cast<clock::duration>(span); }
 
-protocol_settings protocol_of(const job_options& options) {
+protocol_settings protocol_of(const job_options& options, const settings& chosen) {
   protocol_settings made;
   made.how = options.how;
   made.retry = span_of(options.retry);
   made.silence = span_of(options.silence);
   made.worker_silence = span_of(options.timeout);
+  const auto unheard = chosen.positive(setting::heartbeat) * static_cast<double>(chosen.integer(setting::missed_beats));
+  made.one_sided = std::max(made.one_sided, span_of(seconds(unheard)));
   return made;
 }
 
@@ -108,7 +110,7 @@ std::shared_ptr<any_store> store_for(context& of, group& ranks) {
   if (of.elastic()) {
     throw configuration_error(of.configuration().origin(setting::elastic) +
                               " makes an elastic job, which a parameter server cannot be (its ranks meet once); start "
-                              "it with --elastic off, or by mpirun");
+                              "it with muster-launch --elastic off, or by mpirun");
   }
   const std::string transport = of.transport_name();
   if (transport != "local" && transport != "self")
@@ -213,13 +215,13 @@ struct job::implementation {
 
   void begin_server(std::unique_ptr<seat> at, const shard_map& first) {
     server_seat = std::move(at);
-    server = std::make_unique<detail::server_process>(server_seat->self, options, protocol_of(options), layout,
-                                                      server_seat->link, server_seat->keeper, first);
+    server = std::make_unique<detail::server_process>(server_seat->self, options, protocol_of(options, configuration),
+                                                      layout, server_seat->link, server_seat->keeper, first);
   }
   void begin_worker(std::unique_ptr<seat> at, const shard_map& first, const roles& who) {
     worker_seat = std::move(at);
-    worker = std::make_unique<detail::worker_process>(worker_seat->self, options, protocol_of(options), layout,
-                                                      worker_seat->link, worker_seat->keeper, first);
+    worker = std::make_unique<detail::worker_process>(worker_seat->self, options, protocol_of(options, configuration),
+                                                      layout, worker_seat->link, worker_seat->keeper, first);
     worker->know_servers(who.can_serve);
     tables = std::make_unique<client>(*worker);
   }
@@ -255,6 +257,13 @@ struct job::implementation {
   bool ended = false;    // as it should
   std::jthread serving;  // co-located
 };
+
+tables_lost::tables_lost(const table_layout& layout, range_id range)
+    : peer_failure({},
+                   "range " + std::to_string(range) + " of table '" + layout.table_of(range).name +
+                       "' is lost (all servers that held it have died); start the job again from the tables that it "
+                       "saved last, or run it with more servers and --replicas",
+                   status) {}
 
 job_options chosen_options(const settings& chosen, std::vector<table_spec> tables) {
   job_options made;

@@ -17,6 +17,7 @@ constexpr std::chrono::milliseconds for_last_words{300};
 server_process::server_process(member self, const job_options& options, const protocol_settings& protocol,
                                const table_layout& layout, frame_link& link, map_keeper& keeper, const shard_map& map)
     : protocol_(protocol),
+      layout_(layout),
       link_(link),
       keeper_(keeper),
       values_(layout, protocol.how, options.compress),
@@ -32,6 +33,7 @@ server_process::~server_process() { link_.give_back(); }
 // What the map makes of this server, which begins, leaves or is fenced.
 void server_process::learn(const shard_map& map, clock::time_point now) {
   newest_ = map;
+  if (const auto lost = map.lost_range()) throw tables_lost(layout_, *lost);
   if (!core_) return;
   const auto* const own = map.server(self_);
   const bool holds_some = std::any_of(core_->map().ranges.begin(), core_->map().ranges.end(),

@@ -46,6 +46,7 @@ class server_process final : public server_outlet {
   [[nodiscard]] bool is_over() const;
 
   protocol_settings protocol_;
+  const table_layout& layout_;
   frame_link& link_;
   map_keeper& keeper_;
   detail::tables values_;

@@ -76,6 +76,11 @@ bool shard_map::has_worker(const member& who) const noexcept {
   return std::find(workers.begin(), workers.end(), who) != workers.end();
 }
 
+std::optional<range_id> shard_map::lost_range() const noexcept {
+  const auto found = std::find_if(ranges.begin(), ranges.end(), [](const auto& range) { return range.chain.empty(); });
+  return found == ranges.end() ? std::nullopt : std::optional(static_cast<range_id>(found - ranges.begin()));
+}
+
 std::string shard_map::describe() const {
   const auto loads = loads_of(*this);
   std::size_t lost = 0;

@@ -190,13 +190,24 @@ void worker::say_pulse(std::uint8_t flags) {
 bool worker::has_left() const noexcept {
   return leaving_ && count_ == 0 && std::all_of(map_.servers.begin(), map_.servers.end(), [&](const server_entry& one) {
            return std::find(farewells_.begin(), farewells_.end(), one.who) != farewells_.end() ||
-                  std::find(gone_.begin(), gone_.end(), one.who) != gone_.end();
+                  gone_.contains(one.who.at);
          });
 }
 
-void worker::lose(place gone) {
-  const auto* const entry = map_.server(gone);
-  if (entry != nullptr) gone_.push_back(entry->who);
+void worker::lose(place gone, clock::time_point now) { gone_.emplace(gone, now); }
+
+std::optional<shard_map> worker::without_the_last(clock::time_point now) const {
+  if (gone_.empty() || leaving_ || fenced_) return std::nullopt;
+  // A server gives this worker up for a broken connection after `retry`, and `silence` if it misses most others too;
+  // as long again for the store and this worker's look at it.
+  const auto until_fenced = settings_.one_sided + settings_.retry + 2 * settings_.silence;
+  std::vector<member> dead;
+  for (const auto& [at, seen] : gone_) {
+    const auto* const entry = map_.server(at);
+    if (entry != nullptr && now - std::max(seen, heard_.last(entry->who)) > until_fenced) dead.push_back(entry->who);
+  }
+  auto next = without_servers(map_, dead, {});
+  return next && next->lost_range() ? next : std::nullopt;
 }
 
 std::span<const std::byte> worker::payload(range_id range, std::uint64_t sequence) const noexcept {
@@ -259,19 +270,8 @@ std::vector<member> worker::silent(clock::time_point now, clock::duration longer
 
 bool worker::hears_a_server(clock::time_point now, clock::duration longer_than) const {
   return std::any_of(map_.servers.begin(), map_.servers.end(), [&](const server_entry& one) {
-    return std::find(gone_.begin(), gone_.end(), one.who) == gone_.end() &&
-           !heard_.is_silent(one.who, now, longer_than);
+    return !gone_.contains(one.who.at) && !heard_.is_silent(one.who, now, longer_than);
   });
-}
-
-std::int64_t worker::waits_in_vain() const noexcept {
-  for (const auto id : busy_) {
-    if (lines_[id].to.at == nobody && !lines_[id].kept.empty()) return id;
-  }
-  for (const auto& [number, one] : pulls_) {
-    if (lines_[one.what.range].to.at == nobody) return one.what.range;
-  }
-  return -1;
 }
 
 }  // namespace muster::inline v0::ps

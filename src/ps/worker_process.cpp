@@ -201,14 +201,18 @@ void worker_process::progress() {
   now_ = clock::now();
   link_.poll([&](auto frame, auto apart) { core_.hear(frame, now_, apart); });
   if (!refusal_.empty()) throw configuration_error(refusal_);
-  if (const auto map = keeper_.take()) core_.learn(*map, now_);
+  if (const auto map = keeper_.take()) {
+    core_.learn(*map, now_);
+    if (const auto lost = map->lost_range(); lost && !core_.is_leaving()) throw tables_lost(layout_, *lost);
+  }
   if (now_ >= next_tick_) {
     next_tick_ = now_ + protocol_.retry / ticks_a_retry;
     for (place gone = link_.find_gone(); gone != nobody; gone = link_.find_gone()) {
-      core_.lose(gone);
+      core_.lose(gone, now_);
       std::erase(servers_, gone);
     }
     core_.tick(now_);
+    if (const auto next = core_.without_the_last(now_)) keeper_.swap(core_.map().version, *next);
   }
   ship();
 }
@@ -261,11 +265,6 @@ void worker_process::give_up(std::string_view what) {
     throw peer_failure({}, "this worker was given up by the servers of its job (they did not hear it for longer than " +
                                std::to_string(seconds(protocol_.worker_silence).count()) +
                                " s, or its connections broke); start it again");
-  }
-  if (const auto range = core_.waits_in_vain(); range >= 0) {
-    throw peer_failure({}, "range " + std::to_string(range) + " of table '" +
-                               layout_.table_of(static_cast<range_id>(range)).name +
-                               "' is lost (all servers that held it are gone); run with more replicas");
   }
   std::vector<int> silent;
   for (const auto& one : core_.silent(now_, std::chrono::duration_cast<clock::duration>(options_.silence)))

@@ -120,12 +120,9 @@ void worker_process::wait_until(const Ready& ready, std::string_view what) {
   const auto until = deadline_after(options_.timeout);
   constexpr int spins = 2000;
   for (int idle = 0;; ++idle) {
-    const auto tick = next_tick_;
     progress();
     if (ready()) return;
-    // All that is under way is looked at once a tick: each turn, it was a sixth of the time of a worker that waits.
-    const bool in_vain = next_tick_ != tick && core_.waits_in_vain() >= 0;
-    if (core_.is_fenced() || in_vain || now_ >= until) give_up(what);
+    if (core_.is_fenced() || now_ >= until) give_up(what);
     if (idle < spins && !link_.must_yield()) continue;
     link_.pause(std::min(until, next_tick_));
   }

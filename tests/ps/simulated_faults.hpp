@@ -86,18 +86,28 @@ inline void run::one_fault() {
     if (is_server(*about)) ++server_faults_;
     tell(ps::to_string(one->who) + " suspects " + ps::to_string(about->who));
     dynamic_cast<server_process&>(*one).core.suspect(about->who, false);
+    auto* const worker = dynamic_cast<worker_process*>(about);
+    if (worker == nullptr || !world_.server_crashes || chance(0.5)) return;
+    tell("their connection has broken");  // both ends see it
+    one->broken |= std::uint64_t{1} << about->who.at;
+    about->broken |= std::uint64_t{1} << one->who.at;
+    worker->core.lose(one->who.at, now_);
   }
 }
 
 inline void run::crash(process& one) {
   tell(ps::to_string(one.who) + " dies");
   one.alive = false;
+  can_serve_.erase(one.who.at);
   if (is_server(one)) ++server_faults_;
   const auto who = one.who;
   if (chance(0.7)) {  // its end is seen; else it is only silent
     for (const auto& [other, its] : processes_) {
-      if (!its->alive || !is_server(*its)) continue;
-      after(draw(0, 5), other, [who](process& at) { dynamic_cast<server_process&>(at).core.suspect(who, true); });
+      if (!its->alive) continue;
+      after(draw(0, 5), other, [this, who](process& at) {
+        if (auto* const worker = dynamic_cast<worker_process*>(&at)) return worker->core.lose(who.at, now_);
+        dynamic_cast<server_process&>(at).core.suspect(who, true);
+      });
     }
   }
   if (is_server(one) && chance(0.5)) at(now_ + draw(0, 300), {}, [this](process&) { join_server(); });

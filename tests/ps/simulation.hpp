@@ -67,7 +67,8 @@ class run {
     ps::member who;
     bool alive = true;
     time paused_until{};
-    std::uint64_t cut = 0;  // from the places of these bits
+    std::uint64_t cut = 0;     // from the places of these bits
+    std::uint64_t broken = 0;  // the same for good
     virtual ~process() = default;
     virtual void hear(std::span<const std::byte> frame, std::span<const std::byte> apart) = 0;
     virtual void learn(const ps::shard_map& map) = 0;
@@ -132,6 +133,7 @@ class run {
     void tick() override {
       core.tick(in.now_);
       if (in.chance(0.01)) look_for_map();
+      if (const auto next = core.without_the_last(in.now_)) in.swap(who, core.map().version, *next);
       if (core.is_fenced() ? !done || core.has_left() : core.has_left()) in.end(*this);
     }
   };
@@ -212,7 +214,8 @@ class run {
   void send(ps::member from, std::uint64_t map_version, std::uint64_t clock, ps::member who, const ps::message& what) {
     const ps::place to = who.at;
     const auto sender = processes_.find(from);
-    if (to >= 64 || (sender != processes_.end() && (sender->second->cut >> to & 1) != 0)) return;
+    if (to >= 64 || (sender != processes_.end() && ((sender->second->cut | sender->second->broken) >> to & 1) != 0))
+      return;
     auto* const other = find_at(to);
     if (other == nullptr || chance(world_.loss)) return;
     auto frame =

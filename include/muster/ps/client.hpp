@@ -30,8 +30,9 @@ class [[nodiscard]] pending {
 
   /// Makes progress; true when it is done.
   bool test();
-  /// Waits for it. Throws timeout_error, naming the servers that do not answer, peer_failure where all that held a
-  /// range are gone, or this worker was fenced, and configuration_error with a server's words where it refused it.
+  /// Waits for it. Throws timeout_error, naming the servers that do not answer, tables_lost where all that held a range
+  /// have died, peer_failure where this worker was fenced, and configuration_error with a server's words where it
+  /// refused it.
   void wait();
   /// Of a pull that is done: the fewest updates that any of its ranges had seen.
   [[nodiscard]] std::uint64_t version() const noexcept;

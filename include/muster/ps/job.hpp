@@ -13,11 +13,20 @@
 #include <muster/core/clock.hpp>
 #include <muster/core/codec/compression.hpp>
 #include <muster/core/env.hpp>
+#include <muster/core/error.hpp>
 #include <muster/ps/client.hpp>
 #include <muster/ps/consistency.hpp>
 #include <muster/ps/table.hpp>
 
 namespace muster::inline v0::ps {
+
+/// The last server that held some range has died: the job ends, at every rank, to be started again from the tables that
+/// it saved last (`load_tables`). Its exit status tells a launcher so.
+class tables_lost : public peer_failure {
+ public:
+  static constexpr int status = 16;
+  tables_lost(const table_layout& layout, range_id range);
+};
 
 /// The same at every rank.
 struct job_options {
@@ -25,7 +34,8 @@ struct job_options {
   int servers = 1;         ///< ranks that serve, the last of the group but for those that stand by
   int standby = 0;         ///< behind them: ranks that serve when one has died, or `client::serve_by` wants more
   bool colocated = false;  ///< every rank works and serves, on a thread of the job's; the two above say nothing then
-  /// Copies of every range beyond the first, where there are servers for them: as many may die at once.
+  /// Copies of every range beyond the first, where there are servers for them: as many may die at once. When the last
+  /// that held a range has died the job ends with `tables_lost`.
   std::uint32_t replicas = 1;
   consistency how{};
   /// Of pushes: what a biased method leaves out of one to a dense table, its worker adds to the next for the same
@@ -65,7 +75,8 @@ class job {
   [[nodiscard]] int worker() const noexcept;
   [[nodiscard]] const table_layout& layout() const noexcept;
 
-  /// A server's: serves until the last worker has left. Throws peer_failure when the others went on without this one.
+  /// A server's: serves until the last worker has left. Throws peer_failure when the others went on without this one,
+  /// and tables_lost when the last server of some range has died.
   void serve();
   /// A worker's: what it pushes and pulls by.
   [[nodiscard]] client& tables();

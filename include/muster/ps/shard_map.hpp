@@ -53,6 +53,8 @@ struct shard_map {
   [[nodiscard]] const server_entry* server(place at) const noexcept;
   [[nodiscard]] bool has_server(const member& who) const noexcept;
   [[nodiscard]] bool has_worker(const member& who) const noexcept;
+  /// The first range that no server holds any more.
+  [[nodiscard]] std::optional<range_id> lost_range() const noexcept;
   /// One line a server: what it holds. For logs and for who asks.
   [[nodiscard]] std::string describe() const;
 

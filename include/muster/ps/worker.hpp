@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -61,8 +62,12 @@ class worker {
   /// nobody needs to wait for this worker. It is over when all of them know: when it `has_left`.
   void leave() noexcept { leaving_ = true; }
   [[nodiscard]] bool has_left() const noexcept;
-  /// The process at that place has ended: a server that did so may be done, and then it answers no farewell.
-  void lose(place gone);
+  /// The process at that place is gone for ever: a server that ended may be done, and then it answers no farewell.
+  void lose(place gone, clock::time_point now);
+  /// The map without servers that have ended and were the last to hold some range: which nobody but a worker can write
+  /// where no other server is left. Nothing as long as one of them may only have lost its connection to this worker: it
+  /// lives then, and takes this worker out of the map.
+  [[nodiscard]] std::optional<shard_map> without_the_last(clock::time_point now) const;
   /// The payload of a push that is not acknowledged yet; nothing of any other.
   [[nodiscard]] std::span<const std::byte> payload(range_id range, std::uint64_t sequence) const noexcept;
   /// It lies elsewhere from now on.
@@ -92,8 +97,7 @@ class worker {
   [[nodiscard]] std::vector<member> silent(clock::time_point now, clock::duration longer_than) const;
   /// Whether some server of the map is neither gone nor silent for longer than that.
   [[nodiscard]] bool hears_a_server(clock::time_point now, clock::duration longer_than) const;
-  /// A range whose servers are all gone, if this worker waits for one; -1 for none.
-  [[nodiscard]] std::int64_t waits_in_vain() const noexcept;
+  [[nodiscard]] bool is_leaving() const noexcept { return leaving_; }
 
  private:
   // What goes to one range, in its order: counted <= sent < next.
@@ -138,8 +142,8 @@ class worker {
   std::size_t count_ = 0;
   clock::time_point pulsed_{};
   roll_call heard_;
-  std::vector<member> farewells_;  // servers that know that it is done
-  std::vector<member> gone_;       // and that have ended
+  std::vector<member> farewells_;            // servers that know that it is done
+  std::map<place, clock::time_point> gone_;  // that have ended, or to which the connection has, and when that was seen
   bool leaving_ = false;
   bool fenced_ = false;
 };
