@@ -94,6 +94,7 @@ void worker::hear(std::span<const std::byte> frame, clock::time_point now, std::
   if (head->map_version > map_.version) out_.look_for_map();
   if (!map_.has_server(head->from)) return;
   heard_.hear(head->from, now);
+  newest_ = std::max(newest_, head->map_version);
   message said;
   message_reader in(frame.subspan(frame_head_bytes), apart);
   while (in.next(said)) hear_one(head->from, said, now);

@@ -219,7 +219,7 @@ void worker_process::progress() {
 
 // What was heard may have closed a clock, which the others wait for: frames say the newest.
 void worker_process::ship() {
-  link_.introduce({.from = core_.self(), .map_version = core_.map().version, .clock = core_.clock_said()});
+  link_.introduce({.from = core_.self(), .map_version = core_.newest_map(), .clock = core_.clock_said()});
   link_.ship();
 }
 

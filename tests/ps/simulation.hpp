@@ -115,7 +115,7 @@ class run {
     worker_process(run& of, ps::member self, const ps::shard_map& map)
         : in(of), core((who = self), of.settings_, *this, map) {}
     void send(const ps::member& to, const ps::message& what) override {
-      in.send(who, made ? core.map().version : 1, made ? core.clock_said() : 0, to, what);
+      in.send(who, made ? core.newest_map() : 1, made ? core.clock_said() : 0, to, what);
     }
     void look_for_map() override { in.look_for_map(who); }
     void acknowledged(ps::range_id range, std::uint64_t sequence, std::uint32_t) override {

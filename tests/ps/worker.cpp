@@ -54,3 +54,19 @@ TEST_CASE("a worker writes servers off that were the last to hold a range, when 
     CHECK_FALSE(worker.without_the_last(now + std::chrono::hours(1)));
   }
 }
+
+// The last of a chain that was cut off, and whose head had gone on without it, answered a pull by the clock of a
+// worker: that the clock stood for pushes by a newer map the worker did not say, as long as it had not read that map.
+TEST_CASE("a worker says the newest map by which its pushes count, also before it has read it") {
+  const ps::member server{0, 1}, self{1, 1};
+  const auto map = ps::first_map({{.who = server}}, {self}, 1, 0);
+  silent_outlet out;
+  ps::worker worker(self, {}, out, map);
+  CHECK(worker.newest_map() == map.version);
+  std::vector<std::byte> frame(ps::frame_head_bytes + ps::encoded_bytes(0));
+  ps::encode(ps::frame_head{server, 1, map.version + 1, 0}, std::span(frame).first<ps::frame_head_bytes>());
+  ps::encode(ps::message{.what = ps::message_kind::alive}, frame.data() + ps::frame_head_bytes);
+  worker.hear(frame, muster::clock::now());
+  CHECK(worker.map().version == map.version);
+  CHECK(worker.newest_map() == map.version + 1);
+}

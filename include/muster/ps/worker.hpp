@@ -1,6 +1,7 @@
 // A worker's side of the protocol: messages in, messages out, without sockets, clocks or threads.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -80,6 +81,8 @@ class worker {
 
   [[nodiscard]] const member& self() const noexcept { return self_; }
   [[nodiscard]] const shard_map& map() const noexcept { return map_; }
+  /// The newest map that it has heard of: what its frames say, for by that its pushes may have come to count.
+  [[nodiscard]] std::uint64_t newest_map() const noexcept { return std::max(newest_, map_.version); }
   /// Steps that this worker has done.
   [[nodiscard]] std::uint64_t clock_now() const noexcept { return clock_; }
   /// Of them, those all of whose pushes count: what servers are told.
@@ -131,6 +134,7 @@ class worker {
   protocol_settings settings_;
   worker_outlet& out_;
   shard_map map_;
+  std::uint64_t newest_ = 0;  // version of the map that any server knows
   std::vector<line> lines_;
   std::vector<range_id> busy_;  // lines with something kept
   std::map<std::uint64_t, open_pull> pulls_;
