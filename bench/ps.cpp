@@ -1,7 +1,7 @@
 // How fast a parameter server's job pushes and pulls: rows ps/<what>/<servers>/<workers>/<bytes> (docs/benchmarks.md).
 //
 //   mpirun -n 2 build/release/bench/ps --transport shm
-//   mpirun --oversubscribe -n 4 build/release/bench/ps --transport tcp --servers 2 --only push,pull
+//   mpirun --oversubscribe -n 4 build/release/bench/ps --transport tcp --servers 2 --replicas 0 --only push,pull
 //
 // Every table is updated by +=. All workers do the same at the same time; a row is of the slowest one, the median of
 // `--turns`. `--only` chooses among latency, push, pull, rate and adam, `--seconds` is about the time of a turn. Adam's

@@ -43,7 +43,7 @@ def take(who, command, **more):
 
 def ours(transport, servers, workers, more=()):
     take(transport, ["mpirun", "--oversubscribe", "-n", servers + workers, options.build / "bench/ps", "--transport",
-                     transport, "--servers", servers, *more])
+                     transport, "--servers", servers, "--replicas", 0, *more])
 
 
 def lite(what):

@@ -1,12 +1,14 @@
 #include "served.hpp"
 
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <muster/comm/collectives/barrier.hpp>
 #include <muster/elastic/session.hpp>
 #include <muster/ps/job.hpp>
+#include <muster/ps/table_files.hpp>
 #include <muster/train/schedule.hpp>
 #include <muster/train/served_arena.hpp>
 #include <muster/train/tracker.hpp>
@@ -27,10 +29,6 @@ void check(const options& chosen) {
         "--sync-batch-norm cannot be used with --mode ps (it has all ranks wait for each other in every "
         "layer)",
         "leave it out, or use another mode");
-  }
-  if (!chosen.checkpoint.empty()) {
-    examples::refuse("--checkpoint cannot be used with --mode ps (the parameters are the servers')",
-                     "--save writes the trained model");
   }
   if (chosen.stop_at_goal || chosen.schedule.starts_with("plateau")) {
     examples::refuse(std::string(chosen.stop_at_goal ? "--stop-at-goal" : "--schedule " + chosen.schedule) +
@@ -61,10 +59,10 @@ class served_run {
 
   void train() {
     const bool first = workers_.rank() == 0;
-    if (first) {
-      served_.assign();
-      print_start();
-    }
+    std::optional<muster::group> savers;  // which the death of a server does not end
+    if (!chosen_.checkpoint.empty()) savers.emplace(job_.connect_workers());
+    if (!resume(savers) && first) served_.assign();
+    if (first) print_start();
     muster::barrier(workers_);  // nobody pulls before the parameters are there
     auto session = muster::fixed_session(workers_);
     for (;;) {
@@ -77,6 +75,7 @@ class served_run {
       }
       if (!more) break;
       if (first) end_epoch(session);
+      if (savers) muster::ps::save_tables(job_, *savers, chosen_.checkpoint, state_.position());
     }
     if (first) {
       job_.tables().wait_for_others();
@@ -92,6 +91,14 @@ class served_run {
   }
 
  private:
+  /// Collective over the workers: the servers' tables and this worker's place in its data are those that were saved.
+  bool resume(std::optional<muster::group>& savers) {
+    if (!chosen_.resume) return false;
+    const auto saved = muster::ps::load_tables(job_, *savers, chosen_.checkpoint);
+    if (saved) state_.move_to(saved->at);
+    return saved.has_value();
+  }
+
   void train_step(muster::step& step) {
     const auto batch = [&] {
       auto phase = tracker_.phase(muster::phase::batch_load);

@@ -91,17 +91,11 @@ constexpr std::array<setting_info, static_cast<std::size_t>(setting::count_)> kn
      "ps: server: this process was started on its own, and serves a job that waits for it (--remote-servers); auto: "
      "what "
      "its rank is"},
-    {setting::replicas, "replicas", "MUSTER_REPLICAS", "N", "0",
-     "ps: copies of all parameters beyond the first: so many servers may die at once", from(0, 16)},
-    {setting::recover, "recover", "MUSTER_RECOVER", "FOLDER", "none",
-     "ps: servers save their ranges in this folder of all of them, from which others take over what nobody holds any "
-     "more"},
+    {setting::replicas, "replicas", "MUSTER_REPLICAS", "N", "1",
+     "ps: copies of all parameters beyond the first, where there are as many servers: so many may die at once",
+     from(0, 16)},
     {setting::consistency, "consistency", "MUSTER_CONSISTENCY", "NAME", "async",
      "ps: how far workers may be apart: async, bounded:CLOCKS, bulk; ,drop:UPDATES or ,damp:UPDATES behind it"},
-    {setting::pull_cache, "pull-cache", "MUSTER_PULL_CACHE", "CLOCKS", "0",
-     "ps: for how many clocks a worker is given again what it pulled; 0: it asks each time", from(0, 1000000)},
-    {setting::update_threads, "update-threads", "MUSTER_UPDATE_THREADS", "N", "0",
-     "ps: threads of each server that apply what is pushed, beside the one that talks; 0: that one does", from(0, 256)},
     {setting::trace, "trace", "MUSTER_TRACE", "FILE", "none",
      "write a timeline of phases, buckets and collectives of all ranks there"},
     {setting::log_level, "log-level", "MUSTER_LOG_LEVEL", "LEVEL", "warning", "debug, info, warning, error, off"},

@@ -1,4 +1,4 @@
-// muster-launch: starts the ranks of an elastic job on this host, starts those again that die, and says how all ended.
+// muster-launch: starts the ranks of a job on this host, starts those again that die, and says how all ended.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -21,12 +21,15 @@
 #include <muster/comm/tcp/store.hpp>
 #include <muster/core/env.hpp>
 #include <muster/core/error.hpp>
+#include <muster/ps/job.hpp>
 
 namespace {
 
 constexpr muster::number_range<int> ranks{1, muster::most_ranks};
 constexpr muster::number_range<int> restarts{0, 1'000'000};
 constexpr muster::number_range<double> grace{0, 86'400};
+
+constexpr int tables_lost = muster::ps::tables_lost::status;
 
 std::string usage() {
   const auto within = [](const auto& range) { return " (" + to_string(range) + ") "; };
@@ -43,6 +46,10 @@ std::string usage() {
          "  --restart N     so many ranks that died are started again" +
          within(restarts) +
          "[0]\n"
+         "  --elastic WHEN  on, or off: the ranks meet once, and --restart is for the whole job, when it ends with " +
+         std::to_string(tables_lost) +
+         "\n"
+         "                  (a parameter server has lost tables) [on]\n"
          "  --grace SECONDS after a SIGTERM to this program, before the ranks are killed" +
          within(grace) +
          "[10]\n"
@@ -52,7 +59,7 @@ std::string usage() {
          "MUSTER_MAX_RANKS for each, and serves the store of the job unless MUSTER_RENDEZVOUS is set. SIGUSR2 starts\n"
          "one rank more; SIGTERM and SIGINT go to all ranks.\n"
          "Ends with 0 when the job came to its end: a rank ended with 0 and none is left; else with the status of the\n"
-         "last rank that ended, 128 + the signal where that was one.\n";
+         "last rank that ended, 128 + the signal where that was one. With --elastic off rank 0 counts alone.\n";
 }
 
 struct plan {
@@ -60,6 +67,7 @@ struct plan {
   int min = 1;
   int max = 0;
   int restarts = 0;
+  bool elastic = true;
   double grace = 10;
   bool quiet = false;
   std::vector<char*> command;
@@ -72,10 +80,11 @@ plan read_plan(int argc, char** argv) {
   int i = 1;
   for (; i < argc && argv[i][0] == '-'; ++i) {
     const std::string_view flag(argv[i]);
-    const auto number = [&](const auto& range) {
+    const auto word = [&] {
       if (i + 1 == argc) refuse(std::string(flag) + " needs a value (it is the last word); see muster-launch --help");
-      return muster::number_from(flag, argv[++i], range);
+      return argv[++i];
     };
+    const auto number = [&](const auto& range) { return muster::number_from(flag, word(), range); };
     if (flag == "-n") {
       read.ranks = number(ranks);
     } else if (flag == "--min") {
@@ -84,6 +93,11 @@ plan read_plan(int argc, char** argv) {
       read.max = number(ranks);
     } else if (flag == "--restart") {
       read.restarts = number(restarts);
+    } else if (flag == "--elastic") {
+      const std::string_view when = word();
+      if (when != "on" && when != "off")
+        refuse("--elastic cannot be '" + std::string(when) + "' (it is on or off); choose one");
+      read.elastic = when == "on";
     } else if (flag == "--grace") {
       read.grace = number(grace);
     } else if (flag == "--quiet") {
@@ -132,9 +146,9 @@ class launcher {
   }
 
   int run() {
-    for (int rank = 0; rank < plan_.ranks; ++rank) start(rank);
+    start_all();
     std::optional<std::chrono::steady_clock::time_point> until;
-    while (!running_.empty()) {
+    while (!running_.empty() || begin_again()) {
       const timespec turn{0, 200'000'000};
       const int got = ::sigtimedwait(&waited_, nullptr, &turn);
       if (got == SIGTERM || got == SIGINT || got == SIGHUP) {
@@ -145,14 +159,14 @@ class launcher {
                   std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::duration<double>(plan_.grace));
         }
       }
-      if (got == SIGUSR2 && static_cast<int>(running_.size()) < plan_.max) start(next_rank_++);
+      if (got == SIGUSR2 && plan_.elastic && static_cast<int>(running_.size()) < plan_.max) start(next_rank_++);
       reap();
       if (until && std::chrono::steady_clock::now() > *until) tell_all(SIGKILL);
     }
     if (finished_ && (deaths_ > 0 || started_ > plan_.ranks))
       say(std::to_string(started_) + " processes were started, " + std::to_string(deaths_) +
           " died, and the job is done");
-    return finished_ ? 0 : last_status_;
+    return lost_ ? tables_lost : finished_ ? 0 : last_status_;
   }
 
  private:
@@ -160,12 +174,9 @@ class launcher {
   void serve() {
     std::string token = muster::environment("MUSTER_TOKEN").value_or("");
     if (token.empty()) token = draw_token();
-    common_ = {{"MUSTER_ELASTIC", "on"},
-               {"WORLD_SIZE", std::to_string(plan_.ranks)},
-               {"LOCAL_WORLD_SIZE", std::to_string(plan_.ranks)},
-               {"MUSTER_MIN_RANKS", std::to_string(plan_.min)},
-               {"MUSTER_MAX_RANKS", std::to_string(plan_.max)}};
-    if (!muster::environment("MUSTER_JOB")) common_["MUSTER_JOB"] = "muster-launch-" + std::to_string(::getpid());
+    common_ = {{"MUSTER_ELASTIC", plan_.elastic ? "on" : "off"}, {"MUSTER_JOB", job_},
+               {"WORLD_SIZE", std::to_string(plan_.ranks)},      {"LOCAL_WORLD_SIZE", std::to_string(plan_.ranks)},
+               {"MUSTER_MIN_RANKS", std::to_string(plan_.min)},  {"MUSTER_MAX_RANKS", std::to_string(plan_.max)}};
     if (muster::environment("MUSTER_RENDEZVOUS")) return;
     store_.emplace("127.0.0.1:0", token);
     common_["MUSTER_RENDEZVOUS"] = "tcp://" + store_->address();
@@ -183,6 +194,22 @@ class launcher {
     }
     for (const auto& [name, value] : its) all.push_back(name + "=" + value);
     return all;
+  }
+
+  void start_all() {
+    for (int rank = 0; rank < plan_.ranks; ++rank) start(rank);
+  }
+
+  // All ranks that were left have said by their status that the job can only go on from what it saved. It has another
+  // name then: what the ranks before left in the store is none of theirs.
+  bool begin_again() {
+    if (!lost_ || ending_ || plan_.restarts == 0) return false;
+    say("the job has lost tables; it is started again");
+    --plan_.restarts;
+    lost_ = finished_ = false;
+    common_["MUSTER_JOB"] = job_ + "-" + std::to_string(++again_);
+    start_all();
+    return true;
   }
 
   void start(int rank) {
@@ -216,14 +243,16 @@ class launcher {
       const int rank = found->second;
       running_.erase(found);
       const int ended = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-      last_status_ = ended;
+      const bool counts = plan_.elastic || rank == 0;  // of ranks that meet once rank 0 says how the job ended
+      if (counts) last_status_ = ended;
       if (ended == 0) {
-        finished_ = true;
+        finished_ = finished_ || counts;
         continue;
       }
       ++deaths_;
       const bool cannot_be = ended == 2 || ended == 126 || ended == 127;  // it would end the same way again
-      const bool again = !ending_ && !finished_ && !cannot_be && plan_.restarts > 0;
+      lost_ = lost_ || (!plan_.elastic && ended == tables_lost);
+      const bool again = plan_.elastic && !ending_ && !finished_ && !cannot_be && plan_.restarts > 0;
       say("process " + std::to_string(child) + " (started as rank " + std::to_string(rank) + ") " +
           (WIFSIGNALED(status) ? std::string("was killed by signal ") + std::to_string(WTERMSIG(status))
                                : "ended with " + std::to_string(ended)) +
@@ -242,6 +271,7 @@ class launcher {
   }
 
   plan plan_;
+  std::string job_ = muster::environment("MUSTER_JOB").value_or("muster-launch-" + std::to_string(::getpid()));
   std::map<std::string, std::string> common_;
   std::optional<muster::store_server> store_;
   sigset_t before_{};
@@ -251,7 +281,9 @@ class launcher {
   int started_ = 0;
   int deaths_ = 0;
   int last_status_ = 1;
+  int again_ = 0;
   bool finished_ = false;
+  bool lost_ = false;
   bool ending_ = false;
 };
 

@@ -80,7 +80,6 @@ pending::pending(pending&& other) noexcept
     : of_(std::exchange(other.of_, nullptr)),
       first_(other.first_),
       more_(std::move(other.more_)),
-      version_(other.version_),
       pull_(std::move(other.pull_)) {}
 pending& pending::operator=(pending&& other) noexcept {
   if (this == &other) return *this;
@@ -88,7 +87,6 @@ pending& pending::operator=(pending&& other) noexcept {
   of_ = std::exchange(other.of_, nullptr);
   first_ = other.first_;
   more_ = std::move(other.more_);
-  version_ = other.version_;
   pull_ = std::move(other.pull_);
   return *this;
 }
@@ -110,9 +108,7 @@ void pending::wait() {
   of_->wait_until([&] { return of_->is_done(*this); }, pull_ ? "pull" : "push");
 }
 
-std::uint64_t pending::version() const noexcept {
-  return pull_ ? std::min(version_, pull_->version) : version_ + 1 == 0 ? 0 : version_;
-}
+std::uint64_t pending::version() const noexcept { return pull_ ? pull_->version : 0; }
 
 // ---- dense ----
 
@@ -130,7 +126,6 @@ pending client::push_dense(std::uint32_t table, std::span<const float> values, s
                   const auto part = values.subspan(at, size);
                   if (flags == 0) return of_->push_values(made, range, what, part);
                   what.payload = std::as_bytes(part);
-                  of_->forget(range);
                   of_->push_part(made, range, what);
                 });
   of_->begun(false);
@@ -151,8 +146,6 @@ pending client::pull_async(std::uint32_t table, std::span<float> values, std::si
   for_each_part(of_->layout(), table, offset, values.size(),
                 [&](range_id range, std::size_t from, std::size_t size, std::size_t at) {
                   const auto part = values.subspan(at, size);
-                  if (of_->read_part(range, from, part, made.version_)) return;
-                  if (of_->repeat_part(range, from, part, made.version_)) return;
                   of_->pull_part(
                       made, range,
                       {.offset = static_cast<std::uint32_t>(from), .count = static_cast<std::uint32_t>(size)},
@@ -220,8 +213,6 @@ pending client::pull_async(std::uint32_t table, std::span<const std::uint64_t> k
   std::vector<std::uint64_t> asked;
   for (range_id i = 0; i < by_range.size(); ++i) {
     auto& mine = by_range[i];
-    if (mine.empty()) continue;
-    of_->repeat_rows(of_->layout().first(table) + i, keys, rows.data(), mine, made.version_);
     if (mine.empty()) continue;
     asked.clear();
     for (const auto row : mine) asked.push_back(keys[row]);
@@ -307,7 +298,6 @@ void client::restore(std::uint32_t table, std::span<const std::byte> saved) {
 pending client::push_whole(range_id range, std::size_t offset, std::size_t count, const std::string& part) {
   const auto bytes = std::as_bytes(std::span(part));
   pending made;
-  of_->forget(range);
   of_->push_own_part(
       made, range,
       {.flags = restores, .offset = static_cast<std::uint32_t>(offset), .count = static_cast<std::uint32_t>(count)},
@@ -334,7 +324,6 @@ std::uint64_t client::version(std::uint32_t table, std::size_t element) const {
 }
 
 std::uint64_t client::bytes_pushed() const noexcept { return of_->bytes_pushed(); }
-std::uint64_t client::read_in_place() const noexcept { return of_->read_in_place(); }
 const shard_map& client::map() const noexcept { return of_->core().map(); }
 
 }  // namespace muster::inline v0::ps

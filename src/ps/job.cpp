@@ -22,14 +22,14 @@ namespace {
 
 clock::duration span_of(seconds span) { return std::chrono::duration_cast<clock::duration>(span); }
 
-protocol_settings protocol_of(const job_options& options) {
+protocol_settings protocol_of(const job_options& options, const settings& chosen) {
   protocol_settings made;
   made.how = options.how;
   made.retry = span_of(options.retry);
   made.silence = span_of(options.silence);
   made.worker_silence = span_of(options.timeout);
-  if (!options.recover.empty()) made.save_every = span_of(options.save_every);
-  made.hold = options.hold;
+  const auto unheard = chosen.positive(setting::heartbeat) * static_cast<double>(chosen.integer(setting::missed_beats));
+  made.one_sided = std::max(made.one_sided, span_of(seconds(unheard)));
   return made;
 }
 
@@ -42,8 +42,6 @@ std::uint64_t digest_of(const job_options& options, const table_layout& layout) 
       .add(std::uint64_t{options.replicas})
       .add(to_string(options.how))
       .add(to_string(options.compress))
-      .add(options.pull_cache)
-      .add(options.recover)
       .value();
 }
 
@@ -65,11 +63,6 @@ void check(const compression& how, const std::vector<table_spec>& tables) {
 
 void check(group& ranks, const job_options& options, const table_layout& layout) {
   check(options.compress, options.tables);
-  if (options.pull_cache > 0 && options.how.what == consistency::kind::bulk) {
-    throw configuration_error(
-        "--pull-cache cannot be used with --consistency bulk (workers in step see what all have pushed); leave it out, "
-        "or choose async or bounded");
-  }
   const bool nobody_works = options.servers + options.standby >= ranks.size();
   if (!options.colocated && (options.servers < 1 || options.standby < 0 || nobody_works)) {
     throw configuration_error("of " + std::to_string(ranks.size()) + " ranks " +
@@ -90,7 +83,7 @@ void check(group& ranks, const job_options& options, const table_layout& layout)
     if (all[rank] != all[0]) {
       throw mismatch_error(
           "ranks 0 and " + std::to_string(rank) +
-          " were given different tables, servers, replicas, consistency, compression or cache (all ranks must have the "
+          " were given different tables, servers, replicas, consistency or compression (all ranks must have the "
           "same); start them alike");
     }
   }
@@ -117,7 +110,7 @@ std::shared_ptr<any_store> store_for(context& of, group& ranks) {
   if (of.elastic()) {
     throw configuration_error(of.configuration().origin(setting::elastic) +
                               " makes an elastic job, which a parameter server cannot be (its ranks meet once); start "
-                              "it with --elastic off, or by mpirun");
+                              "it with muster-launch --elastic off, or by mpirun");
   }
   const std::string transport = of.transport_name();
   if (transport != "local" && transport != "self")
@@ -187,8 +180,7 @@ struct job::implementation {
     const auto size = static_cast<place>(ranks.size());
     const auto self = static_cast<place>(ranks.rank());
     const auto who = roles_of(options, size);
-    auto first = first_map(who.serving, who.working, layout.ranges(), options.replicas);
-    first.saved = !options.recover.empty();
+    const auto first = first_map(who.serving, who.working, layout.ranges(), options.replicas);
     const auto name = name_of_job(ranks);
     const auto sit = [&](place at, any_transport& over) {
       return std::make_unique<seat>(member{at, 1}, over, store, name, first, options.timeout);
@@ -200,13 +192,12 @@ struct job::implementation {
       for (auto& end : muster::detail::connect_ends(configuration, ranks, 2))
         ends.emplace_back(std::move(end), ranks.settings());
       begin_worker(sit(self, ends[0].transport()), first, who);
-      begin_server(sit(size + self, ends[1].transport()), first, files(store, name));
+      begin_server(sit(size + self, ends[1].transport()), first);
     } else if (serves(self)) {
-      begin_server(sit(self, ranks.transport()), first, files(store, name));
+      begin_server(sit(self, ranks.transport()), first);
     } else {
       begin_worker(sit(self, ranks.transport()), first, who);
     }
-    show(who.can_serve);
     if (options.colocated) serving = std::jthread([this, rank = log_rank()] { serve_beside(rank); });
   }
   implementation(const implementation&) = delete;
@@ -222,36 +213,17 @@ struct job::implementation {
     for (auto& end : ends) end.abort(reason);
   }
 
-  [[nodiscard]] std::unique_ptr<detail::range_files> files(const std::shared_ptr<any_store>& store,
-                                                           const std::string& name) const {
-    if (options.recover.empty()) return nullptr;
-    return std::make_unique<detail::range_files>(store, name, options.recover);
-  }
-  void begin_server(std::unique_ptr<seat> at, const shard_map& first, std::unique_ptr<detail::range_files> saved) {
+  void begin_server(std::unique_ptr<seat> at, const shard_map& first) {
     server_seat = std::move(at);
-    server = std::make_unique<detail::server_process>(server_seat->self, options, protocol_of(options), layout,
-                                                      server_seat->over, server_seat->link, server_seat->keeper, first,
-                                                      std::move(saved));
+    server = std::make_unique<detail::server_process>(server_seat->self, options, protocol_of(options, configuration),
+                                                      layout, server_seat->link, server_seat->keeper, first);
   }
   void begin_worker(std::unique_ptr<seat> at, const shard_map& first, const roles& who) {
     worker_seat = std::move(at);
-    worker = std::make_unique<detail::worker_process>(worker_seat->self, options, protocol_of(options), layout,
-                                                      worker_seat->link, worker_seat->keeper, first);
+    worker = std::make_unique<detail::worker_process>(worker_seat->self, options, protocol_of(options, configuration),
+                                                      layout, worker_seat->link, worker_seat->keeper, first);
     worker->know_servers(who.can_serve);
     tables = std::make_unique<client>(*worker);
-  }
-  // Workers learn where servers of their host keep what they may read.
-  void show(const std::vector<place>& can_serve) {
-    const std::uint64_t mine[] = {server ? server->shown() : 0};
-    std::vector<std::uint64_t> names(static_cast<std::size_t>(ranks.size()));
-    allgather(ranks, mine, names);
-    if (!worker || std::all_of(names.begin(), names.end(), [](std::uint64_t name) { return name == 0; })) return;
-    std::vector<detail::shown_values> shown(static_cast<std::size_t>(worker_seat->over.size()));
-    for (const auto at : can_serve) {
-      shown[at] =
-          detail::shown_values(worker_seat->over, static_cast<int>(at), names[at % names.size()], layout.ranges());
-    }
-    worker->look_at(std::move(shown));
   }
   // The worker of this process goes on when the others have gone on without its server: they have what that had.
   void serve_beside(int rank) {
@@ -286,6 +258,13 @@ struct job::implementation {
   std::jthread serving;  // co-located
 };
 
+tables_lost::tables_lost(const table_layout& layout, range_id range)
+    : peer_failure({},
+                   "range " + std::to_string(range) + " of table '" + layout.table_of(range).name +
+                       "' is lost (all servers that held it have died); start the job again from the tables that it "
+                       "saved last, or run it with more servers and --replicas",
+                   status) {}
+
 job_options chosen_options(const settings& chosen, std::vector<table_spec> tables) {
   job_options made;
   made.tables = std::move(tables);
@@ -294,10 +273,7 @@ job_options chosen_options(const settings& chosen, std::vector<table_spec> table
   made.standby = static_cast<int>(chosen.integer(setting::standby));
   check_remote(chosen, made);
   made.replicas = static_cast<std::uint32_t>(chosen.integer(setting::replicas));
-  if (const auto& folder = chosen.value(setting::recover); folder != "none") made.recover = folder;
   made.how = parse_consistency(chosen.value(setting::consistency));
-  made.pull_cache = static_cast<std::uint64_t>(chosen.integer(setting::pull_cache));
-  made.update_threads = static_cast<std::size_t>(chosen.integer(setting::update_threads));
   made.compress = parse_compression(chosen.value(setting::compress));
   made.timeout = seconds(chosen.positive(setting::timeout));
   return made;

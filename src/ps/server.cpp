@@ -17,11 +17,8 @@ server::server(member self, const protocol_settings& settings, range_storage& va
                const shard_map& map)
     : self_(self), settings_(settings), values_(values), out_(out), ranges_(map.ranges.size()) {
   // Whoever the map names from the beginning holds a range as it is in the beginning.
-  for (range_id id = 0; id < ranges_.size(); ++id) {
-    const auto& entry = map.ranges[id];
-    if (map.has_server(self_) && entry.holds(self_.at) && entry.born == 0) ranges_[id].has_state = true;
-    ranges_[id].born = entry.born;
-  }
+  for (range_id id = 0; id < ranges_.size(); ++id)
+    ranges_[id].has_state = map.has_server(self_) && map.ranges[id].holds(self_.at);
   learn(map, {});
 }
 
@@ -52,7 +49,7 @@ void server::hear(std::span<const std::byte> frame, clock::time_point now, std::
 }
 
 void server::hear_worker(const member& from, const message& said, clock::time_point now) {
-  if (said.what == message_kind::pulse) return hear_pulse(from, said, now);
+  if (said.what == message_kind::pulse) return hear_pulse(from, said);
   if (said.range >= ranges_.size())
     return refuse(from, said, "the job has " + std::to_string(ranges_.size()) + " ranges");
   auto& range = ranges_[said.range];
@@ -62,7 +59,6 @@ void server::hear_worker(const member& from, const message& said, clock::time_po
   }
   if (said.what == message_kind::push) return hear_push(from, said, range, now);
   if (said.what == message_kind::pull) return hear_pull(from, said);
-  if (said.what == message_kind::holds) return hear_holds(from, said, range);
 }
 
 void server::ask_again(range_id id, const held_range& range, const member& worker, std::uint64_t from) {
@@ -172,17 +168,13 @@ void server::retry_parked() {
   });
 }
 
-void server::hear_pulse(const member& from, const message& said, clock::time_point now) {
+void server::hear_pulse(const member& from, const message& said) {
   if ((said.flags & says_goodbye) != 0) {
     dead_.insert(from);  // nobody needs to wait for it
     farewells_.insert(from);
-    return out_.send(from, {.what = message_kind::welcome, .flags = says_goodbye});
+    return out_.send(from, {.what = message_kind::alive, .flags = says_goodbye});
   }
-  if ((said.flags & (says_hello | wants_word)) == 0) return;
-  const bool joins = (said.flags & says_hello) != 0;
-  const auto begins = joins ? clocks_.welcome(from) : clocks_.fastest();
-  if (joins) clocks_moved(now);
-  out_.send(from, {.what = message_kind::welcome, .number = begins});
+  if ((said.flags & wants_word) != 0) out_.send(from, {.what = message_kind::alive});
 }
 
 // ---- the log ----
@@ -207,7 +199,7 @@ void server::apply(range_id id, held_range& range, const log_entry& entry) {
       its.early = 0;
       if (range.is_head()) ask_again(id, range, {at, its.incarnation}, its.applied + 1);
     }
-    return show(id, range);
+    return;
   }
   auto& its = seen_of(range, entry.from.at);
   if (its.incarnation != entry.from.incarnation) its = {entry.from.incarnation, its.to_acknowledge, its.age};
@@ -215,7 +207,6 @@ void server::apply(range_id id, held_range& range, const log_entry& entry) {
   const bool sums = settings_.how.what == consistency::kind::bulk && (entry.flags & (assigns | restores)) == 0;
   if (sums && entry.what == log_entry::kind::push) range.scale = entry.scale;
   if (entry.weight != 0) values_.apply(id, entry);
-  show(id, range);
 }
 
 // At the head, and behind it as entries come: applies, and hands on.
@@ -226,7 +217,6 @@ void server::append(range_id id, held_range& range, const log_entry& entry, cloc
       auto& its = range.workers[entry.from.at];
       its.committed = its.applied;
       acknowledge_to(id, range, entry.from.at);
-      if (range.recovers) look_whether_recovered(id, range);
     }
     return;
   }
@@ -267,8 +257,6 @@ void server::commit(range_id id, held_range& range, std::uint64_t up_to) {
     }
     range.waiting.pop_front();
   }
-  if (range.recovers) look_whether_recovered(id, range);
-  show(id, range);
   const auto has = range.behind_is_learner ? range.behind_has : range.committed;
   while (!range.kept.empty() && range.kept.front().index <= has) {
     range.kept_bytes -= range.kept.front().body.size();
@@ -316,13 +304,12 @@ void server::flush() {
 
 void server::clocks_moved(clock::time_point now) {
   if (settings_.how.what == consistency::kind::bulk) fold_due(now);
-  out_.show_slowest(clocks_.slowest());
 }
 
 void server::fold_due(clock::time_point now) {
   for (range_id id = 0; id < ranges_.size(); ++id) {
     auto& range = ranges_[id];
-    while (range.serves() && range.folded < clocks_.slowest() && (!range.recovers || has_open_clock(range))) {
+    while (range.serves() && range.folded < clocks_.slowest()) {
       log_entry entry;
       entry.what = log_entry::kind::fold;
       entry.clock = range.folded;
@@ -351,10 +338,6 @@ void server::tick(clock::time_point now) {
   if (fenced_) return;
   look_for_the_silent(now);
   govern(now);
-  if (settings_.saves()) {
-    save_due(now);
-    if (settings_.how.what == consistency::kind::bulk) fold_due(now);  // of what has recovered
-  }
   for (range_id id = 0; id < ranges_.size(); ++id) {
     auto& range = ranges_[id];
     if (range.behind == nobody || !range.has_state || now - range.said < settings_.retry) continue;

@@ -158,7 +158,6 @@ void server::hear_copy(place from, const message& said, held_range& range) {
   if (from != range.before || range.as != role::learner) return;
   if (!range.has_state || said.number > range.applied) {
     if (!take_state(said.range, range, said.payload, said.number)) return;
-    show(said.range, range);
   }
   if (std::exchange(range.to_acknowledge, true)) return;
   acknowledge_.emplace_back(said.range, nobody);

@@ -17,13 +17,7 @@ void server::learn(const shard_map& map, clock::time_point now) {
   clocks_.learn(map_);
   for (const auto& one : map_.servers) heard_.expect(one.who, now);
   for (const auto& who : map_.workers) heard_.expect(who, now);
-  for (range_id id = 0; id < ranges_.size(); ++id) {
-    take_place(id, ranges_[id], now);
-    show(id, ranges_[id]);
-  }
-  for (range_id id = 0; id < ranges_.size(); ++id) {
-    if (ranges_[id].recovers) look_whether_recovered(id, ranges_[id]);  // perhaps of one that left
-  }
+  for (range_id id = 0; id < ranges_.size(); ++id) take_place(id, ranges_[id], now);
   clocks_moved(now);
 }
 
@@ -35,12 +29,11 @@ void server::take_place(range_id id, held_range& range, clock::time_point now) {
   const bool learns = !fenced_ && entry.learner == self_.at;
   // A learner's log is the beginning of what the chain has, whatever happened meanwhile. That of one who left the chain
   // need not be.
-  if ((!holds && !learns) || (learns && range.as == role::holder) || entry.born != range.born) {
+  if ((!holds && !learns) || (learns && range.as == role::holder)) {
     if (range.as != role::none || range.has_state) values_.reset(id);
     range = {};
   }
   range.epoch = entry.epoch;
-  range.born = entry.born;
   if (!holds && !learns) return;
   range.as = holds ? role::holder : role::learner;
   range.stopped = false;
@@ -72,7 +65,6 @@ void server::take_place(range_id id, held_range& range, clock::time_point now) {
     commit(id, range, range.committed);  // perhaps it has
   }
   settle(id, range);
-  if (range.is_head() && !range.has_state) out_.load(id, range.epoch);
   if (range.before != nobody && range.has_state) {
     range.to_acknowledge = true;
     acknowledge_.emplace_back(id, nobody);
@@ -85,8 +77,8 @@ std::string server::describe(range_id id) const {
   constexpr const char* roles[] = {"nothing", "holder", "learner"};
   std::string text = roles[static_cast<int>(range.as)];
   text += " in epoch " + std::to_string(range.epoch) + (range.has_state ? "" : " without values") +
-          (range.stopped ? " that has stopped" : "") + (range.recovers ? " that recovers" : "") + ", " +
-          std::to_string(range.applied) + " entries, " + std::to_string(range.committed) + " for good";
+          (range.stopped ? " that has stopped" : "") + ", " + std::to_string(range.applied) + " entries, " +
+          std::to_string(range.committed) + " for good";
   if (range.behind == nobody) return text;
   return text + ", " + std::to_string(range.kept.size()) + " kept for server " + std::to_string(range.behind) +
          (range.behind_known ? ", which has " + std::to_string(range.behind_has) : ", which is not known") +
@@ -130,23 +122,13 @@ void server::govern(clock::time_point now) {
   }
   for (range_id id = 0; id < ranges_.size(); ++id) {
     auto& range = ranges_[id];
-    if (range.as != role::holder || range.recovers || next.ranges[id] != map_.ranges[id]) continue;
+    if (range.as != role::holder || next.ranges[id] != map_.ranges[id]) continue;
     const shard_range& entry = map_.ranges[id];
     if (range.behind_is_learner && range.behind_counts && range.behind_has >= range.committed)
       take(with_learner_joined(next, id));
     if (range.is_head() && entry.leaver != nobody && entry.learner == nobody && entry.chain.size() > 1) {
       range.stopped = range.stopped || entry.leaver == self_.at;  // nobody reads here what others have gone beyond
-      show(id, range);
       take(without_leaver(next, id));
-    }
-  }
-  if (leaving_) {
-    const auto own = std::find_if(next.servers.begin(), next.servers.end(),
-                                  [&](const server_entry& one) { return one.who == self_; });
-    if (own != next.servers.end() && !own->leaving) {
-      own->leaving = true;
-      ++next.version;
-      changed = true;
     }
   }
   const auto plans = std::find_if(next.servers.begin(), next.servers.end(),

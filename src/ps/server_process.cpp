@@ -15,22 +15,16 @@ constexpr std::chrono::milliseconds for_last_words{300};
 }  // namespace
 
 server_process::server_process(member self, const job_options& options, const protocol_settings& protocol,
-                               const table_layout& layout, any_transport& over, frame_link& link, map_keeper& keeper,
-                               const shard_map& map, std::unique_ptr<range_files> files)
+                               const table_layout& layout, frame_link& link, map_keeper& keeper, const shard_map& map)
     : protocol_(protocol),
+      layout_(layout),
       link_(link),
       keeper_(keeper),
-      workers_(map.workers.size()),
-      shown_(over, layout.ranges()),
-      values_(layout, protocol.how, options.compress, shown_),
-      files_(std::move(files)),
+      values_(layout, protocol.how, options.compress),
       newest_(map),
       self_(self.at) {
-  if (options.update_threads > 0)
-    threads_.emplace(values_, shown_, options.update_threads, layout.ranges());
-  else
-    values_.before_change([this](range_id range) { link_.give_back(range, ~std::uint64_t{0}); });
-  if (map.has_server(self)) core_.emplace(self, protocol_, storage(), *this, map);
+  values_.before_change([this](range_id range) { link_.give_back(range, ~std::uint64_t{0}); });
+  if (map.has_server(self)) core_.emplace(self, protocol_, values_, *this, map);
 }
 
 // Its tables go.
@@ -39,6 +33,7 @@ server_process::~server_process() { link_.give_back(); }
 // What the map makes of this server, which begins, leaves or is fenced.
 void server_process::learn(const shard_map& map, clock::time_point now) {
   newest_ = map;
+  if (const auto lost = map.lost_range()) throw tables_lost(layout_, *lost);
   if (!core_) return;
   const auto* const own = map.server(self_);
   const bool holds_some = std::any_of(core_->map().ranges.begin(), core_->map().ranges.end(),
@@ -63,26 +58,9 @@ void server_process::tick(clock::time_point now) {
   if (const auto map = keeper_.take()) learn(*map, now);
   const bool failed = keeper_.take_failure();
   if (!core_) return offer_itself(failed);
-  if (threads_) threads_->check();
   end_if_deserted(now);
   if (failed) core_->swap_failed();
-  if (files_) take_files(now);
   core_->tick(now);
-}
-
-void server_process::take_files(clock::time_point now) {
-  while (const auto one = files_->take()) {
-    if (!one->loads) {
-      core_->saved(one->range, one->epoch, one->index, one->done);
-      continue;
-    }
-    log(log_level::info, "server " + to_string(core_->self()) + " takes over range " + std::to_string(one->range) +
-                             (one->state.empty() ? ", of which nothing was saved" : ""));
-    if (!core_->loaded(one->range, std::as_bytes(std::span(one->state)), now)) {
-      throw data_error({"range " + std::to_string(one->range)},
-                       "was saved by a server of other tables (it cannot be read); start all with the same build");
-    }
-  }
 }
 
 void server_process::serve() {
@@ -120,8 +98,6 @@ bool server_process::serve_ranges() {
       if (done_since == clock::time_point{}) done_since = now;
       // A worker that heard one farewell does not wait for the next: what is still under way to it then is never taken.
       if (now - done_since > for_last_words && (link_.is_idle() || now - done_since > 2 * for_last_words)) {
-        if (core_->farewells().size() == workers_) shown_.end_alone();
-        if (files_) files_->clear();
         return false;
       }
     } else {
@@ -155,13 +131,12 @@ bool server_process::stand_by() {
     if (const auto* const own = newest_.server(self_); own != nullptr && !own->leaving) {
       log(log_level::info, "server " + to_string(own->who) + " begins to serve");
       goes_ = false;
-      core_.emplace(own->who, protocol_, storage(), *this, newest_);
+      core_.emplace(own->who, protocol_, values_, *this, newest_);
       return true;
     }
     link_.ship();
     link_.pause(now + protocol_.retry / ticks_a_retry);
   }
-  shown_.end_alone();
   return false;
 }
 

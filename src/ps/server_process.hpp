@@ -10,18 +10,14 @@
 
 #include "link.hpp"
 #include "map_keeper.hpp"
-#include "range_files.hpp"
-#include "showcase.hpp"
 #include "tables.hpp"
-#include "update_threads.hpp"
 
 namespace muster::inline v0::ps::detail {
 
 class server_process final : public server_outlet {
  public:
   server_process(member self, const job_options& options, const protocol_settings& protocol, const table_layout& layout,
-                 any_transport& over, frame_link& link, map_keeper& keeper, const shard_map& map,
-                 std::unique_ptr<range_files> files);
+                 frame_link& link, map_keeper& keeper, const shard_map& map);
   server_process(const server_process&) = delete;
   server_process& operator=(const server_process&) = delete;
   ~server_process() override;
@@ -30,31 +26,16 @@ class server_process final : public server_outlet {
   void serve();
   /// From any thread: it serves no more, and tells nobody.
   void stop() noexcept { stopped_ = true; }
-  /// By which workers find what it lets them read in place; 0 for nothing.
-  [[nodiscard]] std::uint64_t shown() const noexcept { return shown_.name(); }
 
  private:
   // Values go from where they lie, and from a copy when they are about to change.
   void send(const member& to, const message& what) override {
-    const bool lends = what.what == message_kind::values && !threads_ && values_.reads_in_place(what.range, what);
+    const bool lends = what.what == message_kind::values && values_.reads_in_place(what.range, what);
     link_.send(to, what, lends);
   }
   [[nodiscard]] bool has_room(const member& to) const override { return link_.under_way(to.at) < frames_at_once; }
   void swap(std::uint64_t expected, const shard_map& next) override { keeper_.swap(expected, next); }
   void look_for_map() override {}  // the keeper watches
-  void show(range_id range, const shown_range& what) override {
-    threads_ ? threads_->show(range, what) : shown_.show(range, what);
-  }
-  void show_slowest(std::uint64_t clock) override {
-    threads_ ? threads_->show_slowest(clock) : shown_.show_slowest(clock);
-  }
-  void save(range_id range, std::uint64_t epoch, std::uint64_t index, std::string state) override {
-    files_->save(range, epoch, index, std::move(state));
-  }
-  void load(range_id range, std::uint64_t epoch) override {
-    if (files_) files_->load(range, epoch);
-  }
-  void take_files(clock::time_point now);
   void tick(clock::time_point now);
   void learn(const shard_map& map, clock::time_point now);
   [[nodiscard]] bool serve_ranges();
@@ -63,19 +44,12 @@ class server_process final : public server_outlet {
   void end_if_deserted(clock::time_point now);
   void hear_goodbye(std::span<const std::byte> frame);
   [[nodiscard]] bool is_over() const;
-  [[nodiscard]] range_storage& storage() noexcept {
-    if (threads_) return *threads_;
-    return values_;
-  }
 
   protocol_settings protocol_;
+  const table_layout& layout_;
   frame_link& link_;
   map_keeper& keeper_;
-  std::size_t workers_;  // in the beginning
-  showcase shown_;
   detail::tables values_;
-  std::optional<update_threads> threads_;
-  std::unique_ptr<range_files> files_;  // where ranges are saved
   shard_map newest_;
   std::optional<server> core_;  // while it serves
   bool goes_ = false;           // the map wants it to, or to leave with nothing: then it is no failure to be fenced

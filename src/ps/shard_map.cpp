@@ -11,14 +11,13 @@
 namespace muster::inline v0::ps {
 namespace {
 
-constexpr std::uint64_t map_magic = 0x6d7573746572'0402;
+constexpr std::uint64_t map_magic = 0x6d7573746572'0403;
 constexpr std::size_t longest_chain = 64;
 
-// How many ranges each server holds a copy of, or is about to, and how many it is the head of, over its weight.
+// How many ranges each server holds a copy of, or is about to, and how many it is the head of.
 struct load {
   std::size_t copies = 0;
   std::size_t heads = 0;
-  std::uint32_t weight = 1;
 };
 
 std::map<place, load> loads_of(const shard_map& map) {
@@ -27,7 +26,7 @@ std::map<place, load> loads_of(const shard_map& map) {
   const bool all_leave =
       std::all_of(map.servers.begin(), map.servers.end(), [](const server_entry& one) { return one.leaving; });
   for (const auto& one : map.servers) {
-    if (!one.leaving || all_leave) loads[one.who.at].weight = std::max<std::uint32_t>(1, one.weight);
+    if (!one.leaving || all_leave) loads[one.who.at] = {};
   }
   const auto count = [&](place who, std::size_t load::*what) {
     if (const auto found = loads.find(who); found != loads.end()) ++(found->second.*what);
@@ -45,11 +44,9 @@ std::map<place, load> loads_of(const shard_map& map) {
   return loads;
 }
 
-// Whether one more for `a` is better than for `b`: so the shares of all come out in proportion to the weights.
+// Whether one more for `a` is better than for `b`.
 bool less_loaded(const load& a, const load& b) {
-  const auto left = (a.copies + 1) * b.weight;
-  const auto right = (b.copies + 1) * a.weight;
-  return left != right ? left < right : a.heads * b.weight < b.heads * a.weight;
+  return a.copies != b.copies ? a.copies < b.copies : a.heads < b.heads;
 }
 
 template <class Allowed>
@@ -77,6 +74,11 @@ bool shard_map::has_server(const member& who) const noexcept {
 
 bool shard_map::has_worker(const member& who) const noexcept {
   return std::find(workers.begin(), workers.end(), who) != workers.end();
+}
+
+std::optional<range_id> shard_map::lost_range() const noexcept {
+  const auto found = std::find_if(ranges.begin(), ranges.end(), [](const auto& range) { return range.chain.empty(); });
+  return found == ranges.end() ? std::nullopt : std::optional(static_cast<range_id>(found - ranges.begin()));
 }
 
 std::string shard_map::describe() const {
@@ -111,11 +113,9 @@ std::string shard_map::encode() const {
   out.add(version);
   out.add(replicas);
   out.add(wanted);
-  out.add(std::uint8_t{saved});
   out.add(std::uint64_t{servers.size()});
   for (const auto& one : servers) {
     out.add(one.who);
-    out.add(one.weight);
     out.add(std::uint8_t{one.leaving});
   }
   out.add(std::uint64_t{workers.size()});
@@ -123,7 +123,6 @@ std::string shard_map::encode() const {
   out.add(std::uint64_t{ranges.size()});
   for (const auto& one : ranges) {
     out.add(one.epoch);
-    out.add(one.born);
     out.add(one.learner);
     out.add(one.leaver);
     out.add(std::uint64_t{one.chain.size()});
@@ -139,13 +138,9 @@ std::optional<shard_map> shard_map::decode(std::string_view text) {
   read.version = in.number<std::uint64_t>();
   read.replicas = in.number<std::uint32_t>();
   read.wanted = in.number<std::uint32_t>();
-  const auto saved = in.number<std::uint8_t>();
-  read.saved = saved == 1;
-  if (saved > 1) in.fail();
-  read.servers.resize(known ? in.count(13, most_places) : 0);
+  read.servers.resize(known ? in.count(9, most_places) : 0);
   for (auto& one : read.servers) {
     one.who = in.number<member>();
-    one.weight = in.number<std::uint32_t>();
     const auto leaving = in.number<std::uint8_t>();
     one.leaving = leaving == 1;
     if (one.who.at >= most_places || leaving > 1) in.fail();
@@ -155,10 +150,9 @@ std::optional<shard_map> shard_map::decode(std::string_view text) {
     one = in.number<member>();
     if (one.at >= most_places) in.fail();
   }
-  read.ranges.resize(known ? in.count(32, most_ranges) : 0);
+  read.ranges.resize(known ? in.count(24, most_ranges) : 0);
   for (auto& one : read.ranges) {
     one.epoch = in.number<std::uint64_t>();
-    one.born = in.number<std::uint64_t>();
     one.learner = in.number<place>();
     one.leaver = in.number<place>();
     one.chain.resize(in.count(sizeof(place), longest_chain));
@@ -202,8 +196,8 @@ shard_map first_map(std::vector<server_entry> servers, std::vector<member> worke
   for (std::uint32_t copy = 0; copy < replicas && copy + 1 < loads.size(); ++copy) {
     for (auto& range : map.ranges) {
       const auto better = [&](place a, place b) {
-        const auto left = shared[{range.head(), a}] * loads[b].weight;
-        const auto right = shared[{range.head(), b}] * loads[a].weight;
+        const auto left = shared[{range.head(), a}];
+        const auto right = shared[{range.head(), b}];
         return left != right ? left < right : less_loaded(loads[a], loads[b]);
       };
       place best = nobody;
@@ -226,10 +220,10 @@ std::optional<shard_map> without_servers(const shard_map& map, std::span<const m
   for (const auto& one : dead) {
     if (next.has_server(one)) out.insert(one.at);
   }
-  // The last holder of a range is not given up for a suspicion, unless others can have it back.
+  // The last holder of a range is not given up for a suspicion.
   for (const auto& one : suspects) {
     if (!next.has_server(one) || out.contains(one.at)) continue;
-    const bool last = !next.saved && std::any_of(next.ranges.begin(), next.ranges.end(), [&](const shard_range& range) {
+    const bool last = std::any_of(next.ranges.begin(), next.ranges.end(), [&](const shard_range& range) {
       return range.holds(one.at) && std::all_of(range.chain.begin(), range.chain.end(),
                                                 [&](place other) { return other == one.at || out.contains(other); });
     });
@@ -255,26 +249,6 @@ std::optional<shard_map> without_worker(const shard_map& map, const member& who)
   shard_map next = map;
   ++next.version;
   std::erase(next.workers, who);
-  return next;
-}
-
-shard_map with_worker(const shard_map& map, const member& who) {
-  shard_map next = map;
-  ++next.version;
-  std::erase_if(next.workers, [&](const member& one) { return one.at == who.at; });
-  next.workers.push_back(who);
-  return next;
-}
-
-shard_map with_server(const shard_map& map, const server_entry& who) {
-  shard_map next = map;
-  if (const auto* const before = map.server(who.who.at)) {
-    const member gone[] = {before->who};
-    next = *without_servers(map, gone, {});
-    --next.version;
-  }
-  ++next.version;
-  next.servers.push_back(who);
   return next;
 }
 
@@ -337,17 +311,7 @@ std::optional<shard_map> rebalanced(const shard_map& map, std::size_t at_once) {
     changed = true;
     loads = loads_of(next);
   };
-  // What nobody holds first.
-  for (auto& range : next.ranges) {
-    const auto to = least_loaded(loads, [](place) { return true; });
-    if (!next.saved || !range.chain.empty() || to == nobody) continue;
-    range.chain = {to};
-    range.born = next.version;
-    touch(next, range);
-    changed = true;
-    loads = loads_of(next);
-  }
-  // Then what has too few copies, and what a leaving server holds.
+  // First what has too few copies, and what a leaving server holds.
   for (auto& range : next.ranges) {
     if (moving >= at_once) break;
     if (range.chain.empty() || range.learner != nobody || range.leaver != nobody) continue;
@@ -369,13 +333,13 @@ std::optional<shard_map> rebalanced(const shard_map& map, std::size_t at_once) {
     place low = nobody;
     place high = nobody;
     for (const auto& [who, its] : loads) {
-      if (low == nobody || its.copies * loads[low].weight < loads[low].copies * its.weight) low = who;
-      if (high == nobody || its.copies * loads[high].weight > loads[high].copies * its.weight) high = who;
+      if (low == nobody || its.copies < loads[low].copies) low = who;
+      if (high == nobody || its.copies > loads[high].copies) high = who;
     }
     const auto& full = loads[high];
     const auto& empty = loads[low];
-    if (low == high || (empty.copies + 1) * full.weight > (full.copies - 1) * empty.weight) break;
-    const bool heads_first = full.heads * empty.weight > empty.heads * full.weight;
+    if (low == high || empty.copies + 1 > full.copies - 1) break;
+    const bool heads_first = full.heads > empty.heads;
     shard_range* best = nullptr;
     for (auto& range : next.ranges) {
       if (range.learner != nobody || range.leaver != nobody || !range.holds(high) || range.holds(low)) continue;

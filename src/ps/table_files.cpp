@@ -90,9 +90,17 @@ void together(group& workers, const std::filesystem::path& folder, const std::fu
     throw data_error({folder.string()}, "was not saved or loaded (another worker failed in it); see what it says");
 }
 
+// As it lies in memory: it has no padding.
+std::vector<std::uint8_t> encode(state_position where) {
+  where.evaluations = where.runs = 0;  // of this start of the program
+  std::vector<std::uint8_t> bytes(sizeof where);
+  std::memcpy(bytes.data(), &where, sizeof where);
+  return bytes;
+}
+
 }  // namespace
 
-void save_tables(job& of, group& workers, const std::filesystem::path& folder) {
+void save_tables(job& of, group& workers, const std::filesystem::path& folder, const state_position& where) {
   auto& tables = of.tables();
   tables.flush();
   barrier(workers);  // all pushes count, and nobody makes others
@@ -124,21 +132,24 @@ void save_tables(job& of, group& workers, const std::filesystem::path& folder) {
     std::vector<std::string> files;
     files.reserve(static_cast<std::size_t>(workers.size()));
     for (int rank = 0; rank < workers.size(); ++rank) files.push_back(name_of(number[0], rank));
-    write_atomically(
-        manifest.string(),
-        json{{"format", 1}, {"clock", clock}, {"tables", describe(of.layout())}, {"files", files}}.dump(1) + "\n");
+    const json head{{"format", 2},
+                    {"clock", clock},
+                    {"position", encode(where)},
+                    {"tables", describe(of.layout())},
+                    {"files", files}};
+    write_atomically(manifest.string(), head.dump(1) + "\n");
     std::error_code ignored;
     for (const auto& name : former) std::filesystem::remove(folder / std::filesystem::path(name).filename(), ignored);
   });
 }
 
-std::optional<std::uint64_t> load_tables(job& of, group& workers, const std::filesystem::path& folder) {
-  std::optional<std::uint64_t> clock;
+std::optional<saved_tables> load_tables(job& of, group& workers, const std::filesystem::path& folder) {
+  std::optional<saved_tables> found;
   together(workers, folder, [&] {
     const auto manifest = folder / manifest_name;
     if (!std::filesystem::exists(manifest)) return;
     const auto read = json::parse(read_all(manifest), nullptr, false);
-    if (!read.is_object() || read.value("format", 0) != 1 || !read.contains("files"))
+    if (!read.is_object() || read.value("format", 0) != 2 || !read.contains("files"))
       throw data_error({manifest.string()}, "is no manifest of tables (it is damaged); go back to an older checkpoint");
     if (read["tables"] != describe(of.layout())) {
       throw data_error({manifest.string()}, "is of other tables (" + read["tables"].dump() + ", not " +
@@ -152,10 +163,14 @@ std::optional<std::uint64_t> load_tables(job& of, group& workers, const std::fil
       for (const auto& part : decode(path, text, of.layout().tables().size()))
         of.tables().restore(part.table, part.bytes);
     }
-    clock = read.value("clock", std::uint64_t{0});
+    found.emplace(read.value("clock", std::uint64_t{0}));
+    const auto at = read.value("position", std::vector<std::uint8_t>());
+    if (at.size() != sizeof found->at)
+      throw data_error({manifest.string()}, "has no position (it is damaged); go back to an older checkpoint");
+    std::memcpy(&found->at, at.data(), sizeof found->at);
   });
   barrier(workers);  // nobody pulls before all is there
-  return clock;
+  return found;
 }
 
 }  // namespace muster::inline v0::ps

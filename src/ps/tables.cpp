@@ -38,12 +38,8 @@ void append(std::string& to, std::span<const T> values) {
 
 }  // namespace
 
-tables::tables(const table_layout& layout, const consistency& how, const compression& compress, showcase& shown)
-    : layout_(layout),
-      shown_(shown),
-      bulk_(how.what == consistency::kind::bulk),
-      kept_(layout.ranges()),
-      codec_(compress) {
+tables::tables(const table_layout& layout, const consistency& how, const compression& compress)
+    : layout_(layout), bulk_(how.what == consistency::kind::bulk), kept_(layout.ranges()), codec_(compress) {
   for (std::uint32_t table = 0; table < layout.tables().size(); ++table) {
     const auto& one = layout.tables()[table];
     updates_.push_back(make_update(one.update));
@@ -63,23 +59,20 @@ tables::kept_range& tables::of(range_id range) {
   kept.dense = made_for(range);
   kept.counts = update_counts(where.size);
   std::fill_n(kept.dense.begin(), where.size, layout_.table_of(range).initial);
-  shown_.place(range, kept.dense.span().first(where.size));
   return kept;
 }
 
 buffer<float> tables::made_for(range_id range) const {
   const auto& where = layout_.range(range);
-  return buffer<float>(where.size * (1 + updates_[where.table]->states()), shown_.memory());
+  return buffer<float>(where.size * (1 + updates_[where.table]->states()));
 }
 
 void tables::begin_change(range_id range) {
   if (before_change_) before_change_(range);
-  shown_.begin(range);
 }
 
 void tables::reset(range_id range) {
   begin_change(range);
-  shown_.place(range, {});
   kept_[range] = {};
 }
 
@@ -186,22 +179,21 @@ std::span<const float> tables::values_of(range_id range, const log_entry& entry)
   const bool dense = layout_.range(range).size != 0;
   const auto bytes = entry.payload.subspan(dense ? 0 : entry.count * sizeof(std::uint64_t));
   const auto here = reinterpret_cast<std::uintptr_t>(bytes.data());
-  thread_local std::vector<float> aligned;  // several threads may apply; kept, or each push would allocate
   if (entry.flags != encoded) {
     // Payloads are aligned in frames; what comes from elsewhere is made so.
     if (here % alignof(float) == 0) return {reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)};
-    aligned.resize(bytes.size() / sizeof(float));
-    std::memcpy(aligned.data(), bytes.data(), bytes.size());
-    return aligned;
+    aligned_.resize(bytes.size() / sizeof(float));
+    std::memcpy(aligned_.data(), bytes.data(), bytes.size());
+    return aligned_;
   }
-  aligned.assign(dense ? entry.count : entry.count * layout_.table_of(range).width, 0.0f);
+  aligned_.assign(dense ? entry.count : entry.count * layout_.table_of(range).width, 0.0f);
   try {
-    codec_.codec().decode_add(bytes, push_codec::draw(range, entry.from, entry.sequence), 1.0f, aligned);
+    codec_.codec().decode_add(bytes, push_codec::draw(range, entry.from, entry.sequence), 1.0f, aligned_);
   } catch (const data_error& trouble) {
     log(log_level::warning, "a push of worker " + to_string(entry.from) + " is dropped: " + trouble.what());
     return {};
   }
-  return aligned;
+  return aligned_;
 }
 
 void tables::apply(range_id range, const log_entry& entry) {
@@ -362,7 +354,6 @@ bool tables::load(range_id range, std::span<const std::byte> saved) {
   if (!in.whole()) return false;
   begin_change(range);
   kept_[range] = std::move(read);
-  if (where.size != 0) shown_.place(range, std::as_const(kept_[range].dense).span().first(dense == 0 ? 0 : where.size));
   return true;
 }
 

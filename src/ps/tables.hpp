@@ -15,7 +15,6 @@
 #include "push_codec.hpp"
 #include "row_index.hpp"
 #include "row_store.hpp"
-#include "showcase.hpp"
 #include "update_counts.hpp"
 
 namespace muster::inline v0::ps::detail {
@@ -25,12 +24,8 @@ namespace muster::inline v0::ps::detail {
 /// that `saves` or `restores` have all that there is.
 class tables final : public range_storage {
  public:
-  /// Dense values lie where `shown` has workers read them, if anybody does.
-  tables(const table_layout& layout, const consistency& how, const compression& compress, showcase& shown);
+  tables(const table_layout& layout, const consistency& how, const compression& compress);
 
-  /// Makes the range if it is needed for the first time. Then `apply` takes no more memory of others than what its
-  /// table's rows and sums need, and ranges may be changed by a thread each.
-  void prepare(range_id range) { (void)of(range); }
   /// Tells of each change of a range before it is made, for whoever still reads what `read` gave.
   void before_change(std::function<void(range_id)> tell) { before_change_ = std::move(tell); }
   /// Whether what `read` gives for that is where the values lie, until they change.
@@ -75,12 +70,12 @@ class tables final : public range_storage {
   [[nodiscard]] buffer<float> made_for(range_id range) const;
 
   const table_layout& layout_;
-  showcase& shown_;
   bool bulk_;
   std::vector<std::shared_ptr<const update_function>> updates_;  // by table
   std::vector<row_shape> shapes_;                                // by table
   std::vector<kept_range> kept_;
   std::vector<std::byte> answer_;
+  std::vector<float> aligned_;  // of what is pushed: kept, or each push would allocate
   std::function<void(range_id)> before_change_;
   push_codec codec_;
 };

@@ -5,8 +5,8 @@
 
 namespace muster::inline v0::ps {
 
-worker::worker(member self, const protocol_settings& settings, worker_outlet& out, const shard_map& map, bool joins)
-    : self_(self), settings_(settings), out_(out), lines_(map.ranges.size()), open_of_clock_{0}, joins_(joins) {
+worker::worker(member self, const protocol_settings& settings, worker_outlet& out, const shard_map& map)
+    : self_(self), settings_(settings), out_(out), lines_(map.ranges.size()), open_of_clock_{0} {
   learn(map, {});
 }
 
@@ -14,11 +14,11 @@ worker::worker(member self, const protocol_settings& settings, worker_outlet& ou
 
 std::uint64_t worker::push(range_id range, const message& what, clock::time_point now) {
   line& to = lines_[range];
-  kept_push kept{what};
-  kept.what.what = message_kind::push;
-  kept.what.range = range;
-  kept.what.number = to.next++;
-  kept.what.clock = clock_;
+  message kept = what;
+  kept.what = message_kind::push;
+  kept.range = range;
+  kept.number = to.next++;
+  kept.clock = clock_;
   ++open_of_clock_.back();
   ++count_;
   bytes_ += what.payload.size();
@@ -26,7 +26,7 @@ std::uint64_t worker::push(range_id range, const message& what, clock::time_poin
   if (to.kept.empty()) to.since = now;
   to.kept.push_back(kept);
   send_kept(to);
-  return kept.what.number;
+  return kept.number;
 }
 
 std::uint64_t worker::pull(range_id range, const message& what, bool own, clock::time_point now) {
@@ -69,39 +69,19 @@ void worker::learn(const shard_map& map, clock::time_point now) {
   if (fenced_) return say_pulse();
   for (range_id id = 0; id < lines_.size(); ++id) {
     line& one = lines_[id];
-    one.epoch = map_.ranges[id].epoch;
     const auto* const head = map_.server(map_.ranges[id].head());
     const member to = head == nullptr ? member{} : head->who;
     const auto& chain = map_.ranges[id].chain;
     one.from = chain.empty() ? member{} : map_.server(chain.back())->who;
-    if (one.to == to && one.born == map_.ranges[id].born) continue;  // also one that lost it and took it over
+    if (one.to == to) continue;
     one.to = to;
-    one.born = map_.ranges[id].born;
     one.sent = one.counted;
-    one.covered = std::min(one.covered, one.counted);  // more was another's, who need not have told it to anybody
     one.resent_from = 0;
     one.tries = 0;
-    one.unsure = settings_.saves() && (one.counted > 0 || map_.ranges[id].born != 0);
-    if (one.unsure) {
-      if (!std::exchange(one.listed, true)) busy_.push_back(id);
-      one.since = now;
-      tell_held(id, one);
-    }
     send_kept(one);
   }
   for (auto& [number, one] : pulls_) send_pull(number, one, now);
   for (const auto& one : map_.servers) heard_.expect(one.who, now);
-  say_pulse();
-}
-
-// It counts from the clock of the fastest. What it has done so far was counted from 0, and no server has heard of it.
-void worker::begin() {
-  clock_ += begins_;
-  first_open_ += begins_;
-  for (auto& one : lines_) {
-    for (auto& push : one.kept) push.what.clock += begins_;
-  }
-  for (auto& [number, one] : pulls_) one.what.clock += begins_;
   say_pulse();
 }
 
@@ -114,27 +94,19 @@ void worker::hear(std::span<const std::byte> frame, clock::time_point now, std::
   if (head->map_version > map_.version) out_.look_for_map();
   if (!map_.has_server(head->from)) return;
   heard_.hear(head->from, now);
+  newest_ = std::max(newest_, head->map_version);
   message said;
   message_reader in(frame.subspan(frame_head_bytes), apart);
   while (in.next(said)) hear_one(head->from, said, now);
 }
 
 void worker::hear_one(const member& who, const message& said, clock::time_point now) {
-  const bool knows_the_end = said.what == message_kind::welcome ? (said.flags & says_goodbye) != 0
-                                                                : said.what == message_kind::moved && fenced_;
+  const bool knows_the_end =
+      said.what == message_kind::alive ? (said.flags & says_goodbye) != 0 : said.what == message_kind::moved && fenced_;
   if (leaving_ && knows_the_end && std::find(farewells_.begin(), farewells_.end(), who) == farewells_.end())
     farewells_.push_back(who);
   if (fenced_) return;
-  if (said.what == message_kind::welcome) {
-    if (!joins_) return;
-    if (std::find(welcomes_.begin(), welcomes_.end(), who) == welcomes_.end()) welcomes_.push_back(who);
-    begins_ = std::max(begins_, said.number);
-    joins_ = !std::all_of(map_.servers.begin(), map_.servers.end(), [&](const server_entry& one) {
-      return std::find(welcomes_.begin(), welcomes_.end(), one.who) != welcomes_.end();
-    });
-    if (!joins_) begin();
-    return;
-  }
+  if (said.what == message_kind::alive) return;
   if (said.what == message_kind::moved) {
     if (said.number > map_.version) out_.look_for_map();
     return;
@@ -148,18 +120,14 @@ void worker::hear_one(const member& who, const message& said, clock::time_point 
       if (said.number >= one.next) return;
       const bool any = one.counted < said.number;
       while (one.counted < said.number) {
-        const auto& done = one.kept[static_cast<std::size_t>(one.counted - one.released)].what;
+        const auto& done = one.kept.front();
         bytes_ -= done.payload.size();
-        held_bytes_ += done.payload.size();
         --count_;
-        ++held_;
         --open_of_clock_[done.clock - first_open_];
+        one.kept.pop_front();
         ++one.counted;
       }
-      if ((said.flags & answers_holds) != 0 && said.number == one.counted && said.epoch() >= one.epoch)
-        one.unsure = false;
       one.sent = std::max(one.sent, one.counted);
-      release(said.range, one);
       one.since = now;
       one.tries = 0;
       const auto before = first_open_;
@@ -169,14 +137,10 @@ void worker::hear_one(const member& who, const message& said, clock::time_point 
       return;
     }
     case message_kind::resend:
-      if (said.number <= one.released || said.number > one.sent || one.resent_from == said.number) return;
+      if (said.number <= one.counted || said.number > one.sent || one.resent_from == said.number) return;
       one.resent_from = said.number;
       one.sent = said.number - 1;
       return send_kept(one);
-    case message_kind::saved:
-      if (said.number >= one.next || said.epoch() < one.epoch) return;  // what it had before it lost the range
-      one.covered = std::max(one.covered, said.number);
-      return release(said.range, one);
     case message_kind::values: {
       const auto found = pulls_.find(said.number);
       if (found == pulls_.end() || found->second.what.range != said.range) return;
@@ -197,42 +161,19 @@ void worker::hear_one(const member& who, const message& said, clock::time_point 
 // ---- what it says ----
 
 void worker::send_kept(line& one) {
-  if (one.to.at == nobody || fenced_ || joins_) return;
+  if (one.to.at == nobody || fenced_) return;
   while (one.sent < one.next - 1) {
-    const auto& next = one.kept[static_cast<std::size_t>(one.sent - one.released)];
+    const auto& next = one.kept[static_cast<std::size_t>(one.sent - one.counted)];
     ++one.sent;
-    out_.send(one.to, next.what);
+    out_.send(one.to, next);
   }
-}
-
-// What need not be said again, whatever happens.
-void worker::release(range_id range, line& one) {
-  const auto up_to = settings_.saves() ? std::min(one.counted, one.covered) : one.counted;
-  if (one.released == up_to) return;
-  for (; one.released < up_to; ++one.released) {
-    held_bytes_ -= one.kept.front().what.payload.size();
-    --held_;
-    one.kept.pop_front();
-  }
-  if (settings_.saves()) out_.covered(range, up_to);
-}
-
-void worker::tell_held(range_id range, line& one) {
-  if (one.to.at == nobody || fenced_ || joins_) return;
-  one.resent_from = 0;  // if it lacks something, it may ask again
-  out_.send(one.to, {.what = message_kind::holds,
-                     .flags = wants_saved_now() ? wants_saved : std::uint8_t{0},
-                     .range = range,
-                     .number = one.counted,
-                     .version = one.covered,
-                     .clock = one.epoch});
 }
 
 void worker::send_pull(std::uint64_t number, open_pull& one, clock::time_point now) {
   const member to = lines_[one.what.range].from;
   one.what.number = number;
   one.asked = now;
-  if (to.at == nobody || fenced_ || joins_) return;
+  if (to.at == nobody || fenced_) return;
   message asked = one.what;
   asked.payload = one.payload;
   out_.send(to, asked);
@@ -240,8 +181,7 @@ void worker::send_pull(std::uint64_t number, open_pull& one, clock::time_point n
 
 void worker::say_pulse(std::uint8_t flags) {
   if (fenced_ && !leaving_) return;
-  if (joins_) flags |= says_hello;
-  if (leaving_ && count_ == 0 && (held_ == 0 || fenced_)) flags |= says_goodbye;
+  if (leaving_ && count_ == 0) flags |= says_goodbye;
   for (const auto& one : map_.servers)
     out_.send(one.who, {.what = message_kind::pulse, .flags = flags, .number = clock_said()});
 }
@@ -249,28 +189,38 @@ void worker::say_pulse(std::uint8_t flags) {
 // ---- time ----
 
 bool worker::has_left() const noexcept {
-  return leaving_ && count_ == 0 && (held_ == 0 || fenced_) &&
-         std::all_of(map_.servers.begin(), map_.servers.end(), [&](const server_entry& one) {
+  return leaving_ && count_ == 0 && std::all_of(map_.servers.begin(), map_.servers.end(), [&](const server_entry& one) {
            return std::find(farewells_.begin(), farewells_.end(), one.who) != farewells_.end() ||
-                  std::find(gone_.begin(), gone_.end(), one.who) != gone_.end();
+                  gone_.contains(one.who.at);
          });
 }
 
-void worker::lose(place gone) {
-  const auto* const entry = map_.server(gone);
-  if (entry != nullptr) gone_.push_back(entry->who);
+void worker::lose(place gone, clock::time_point now) { gone_.emplace(gone, now); }
+
+std::optional<shard_map> worker::without_the_last(clock::time_point now) const {
+  if (gone_.empty() || leaving_ || fenced_) return std::nullopt;
+  // A server gives this worker up for a broken connection after `retry`, and `silence` if it misses most others too;
+  // as long again for the store and this worker's look at it.
+  const auto until_fenced = settings_.one_sided + settings_.retry + 2 * settings_.silence;
+  std::vector<member> dead;
+  for (const auto& [at, seen] : gone_) {
+    const auto* const entry = map_.server(at);
+    if (entry != nullptr && now - std::max(seen, heard_.last(entry->who)) > until_fenced) dead.push_back(entry->who);
+  }
+  auto next = without_servers(map_, dead, {});
+  return next && next->lost_range() ? next : std::nullopt;
 }
 
 std::span<const std::byte> worker::payload(range_id range, std::uint64_t sequence) const noexcept {
   const line& one = lines_[range];
-  if (sequence <= one.released || sequence >= one.next) return {};
-  return one.kept[static_cast<std::size_t>(sequence - one.released - 1)].what.payload;
+  if (sequence <= one.counted || sequence >= one.next) return {};
+  return one.kept[static_cast<std::size_t>(sequence - one.counted - 1)].payload;
 }
 
 void worker::move_payload(range_id range, std::uint64_t sequence, std::span<const std::byte> to) noexcept {
   line& one = lines_[range];
-  if (sequence > one.released && sequence < one.next)
-    one.kept[static_cast<std::size_t>(sequence - one.released - 1)].what.payload = to;
+  if (sequence > one.counted && sequence < one.next)
+    one.kept[static_cast<std::size_t>(sequence - one.counted - 1)].payload = to;
 }
 
 // Whether what was said then is to be said again. A server that answers others meanwhile may only have much to do: what
@@ -288,27 +238,19 @@ void worker::tick(clock::time_point now) {
   heard_.tick(now, settings_.silence);
   std::erase_if(busy_, [&](range_id id) {
     line& one = lines_[id];
-    if (one.kept.empty() && !one.unsure) {
+    if (one.kept.empty()) {
       one.listed = false;
       return true;
     }
-    const bool waits = one.counted + 1 < one.next || one.unsure;
-    if (waits && is_due(one.to, one.since, one.tries, now)) {
+    if (is_due(one.to, one.since, one.tries, now)) {
       one.since = now;
       ++one.tries;
       one.sent = one.counted;
       one.resent_from = 0;
-      if (one.unsure) tell_held(id, one);
       send_kept(one);
     }
     return false;
   });
-  if (wants_saved_now() && now - told_held_ >= settings_.retry) {
-    told_held_ = now;
-    for (const auto id : busy_) {
-      if (lines_[id].released < lines_[id].counted) tell_held(id, lines_[id]);
-    }
-  }
   for (auto& [number, one] : pulls_) {
     if (!is_due(lines_[one.what.range].from, one.asked, one.tries, now)) continue;
     ++one.tries;
@@ -329,20 +271,8 @@ std::vector<member> worker::silent(clock::time_point now, clock::duration longer
 
 bool worker::hears_a_server(clock::time_point now, clock::duration longer_than) const {
   return std::any_of(map_.servers.begin(), map_.servers.end(), [&](const server_entry& one) {
-    return std::find(gone_.begin(), gone_.end(), one.who) == gone_.end() &&
-           !heard_.is_silent(one.who, now, longer_than);
+    return !gone_.contains(one.who.at) && !heard_.is_silent(one.who, now, longer_than);
   });
-}
-
-std::int64_t worker::waits_in_vain() const noexcept {
-  if (map_.saved && !map_.servers.empty()) return -1;  // another takes it over
-  for (const auto id : busy_) {
-    if (lines_[id].to.at == nobody && lines_[id].counted + 1 < lines_[id].next) return id;
-  }
-  for (const auto& [number, one] : pulls_) {
-    if (lines_[one.what.range].to.at == nobody) return one.what.range;
-  }
-  return -1;
 }
 
 }  // namespace muster::inline v0::ps

@@ -30,7 +30,6 @@ worker_process::worker_process(member self, const job_options& options, const pr
       own_(layout.ranges()),
       versions_(layout.ranges(), 0),
       codec_(options.compress),
-      cache_(layout, options.pull_cache),
       residuals_(layout.ranges()) {
   link_.place_by([this](const announced_message& answer) { return place_of(answer); });
 }
@@ -53,20 +52,12 @@ void worker_process::send(const member& to, const message& what) {
 
 void worker_process::await_room(std::size_t bytes) {
   const auto has_room = [&] {
-    const auto held = core_.held_bytes();
-    if (held > 0 && held + core_.unacknowledged_bytes() + bytes > options_.hold) return false;
     return core_.unacknowledged_bytes() + bytes <= options_.window || core_.unacknowledged() == 0;
   };
   if (!has_room()) wait_until(has_room, "push");
 }
 
-// What is to be held is copied: its owner has it back when it is acknowledged.
 void worker_process::push_part(pending& to, range_id range, const message& what) {
-  if (!protocol_.saves()) return push_kept(to, range, what);
-  push_own_part(to, range, what, {what.payload.begin(), what.payload.end()});
-}
-
-void worker_process::push_kept(pending& to, range_id range, const message& what) {
   await_room(what.payload.size());
   const place server = core_.map().ranges[range].head();
   if (server != nobody && link_.under_way(server) >= frames_at_once)
@@ -116,46 +107,7 @@ void worker_process::push_own_part(pending& to, range_id range, message what, st
   what.payload = payload;
   auto& own = own_[range];
   own.push_back({core_.pushed(range) + 1, std::move(payload)});  // its bytes stay where they are
-  push_kept(to, range, what);
-}
-
-bool worker_process::read_part(range_id range, std::size_t offset, std::span<float> to, std::uint64_t& version) {
-  constexpr int reads_between = 16;  // a system's clock and all connections are looked at no more often
-  if (shown_.empty()) return false;
-  if (++reads_ >= reads_between) {
-    reads_ = 0;
-    progress();
-  }
-  const member at = core_.reads_at(range, now_);
-  if (at.at >= shown_.size()) return false;
-  std::uint64_t seen = 0;
-  if (!shown_[at.at].read(range, offset, to, protocol_.how, core_.clock_now(), seen)) return false;
-  ++read_in_place_;
-  versions_[range] = seen;
-  version = std::min(version, seen);
-  return true;
-}
-
-bool worker_process::repeat_part(range_id range, std::size_t offset, std::span<float> to, std::uint64_t& version) {
-  std::uint64_t seen = 0;
-  if (!cache_.read(range, offset, to, core_.clock_now(), seen)) return false;
-  versions_[range] = seen;
-  version = std::min(version, seen);
-  return true;
-}
-
-void worker_process::repeat_rows(range_id range, std::span<const std::uint64_t> keys, float* to,
-                                 std::vector<std::uint32_t>& rows, std::uint64_t& version) {
-  if (!cache_.is_on()) return;
-  std::erase_if(rows, [&](std::uint32_t at) {
-    std::uint64_t seen = 0;
-    const auto row = cache_.read_row(range, keys[at], core_.clock_now(), seen);
-    if (row.empty()) return false;
-    std::copy(row.begin(), row.end(), to + at * row.size());
-    versions_[range] = seen;
-    version = std::min(version, seen);
-    return true;
-  });
+  push_part(to, range, what);
 }
 
 void worker_process::pull_part(pending& to, range_id range, const message& what, float* out,
@@ -173,12 +125,7 @@ void worker_process::pull_part(pending& to, range_id range, const message& what,
   ++asked_at_once_;
   to.pull_->numbers.push_back(number);
   ++to.pull_->left;
-  target& made = targets_[number];
-  made = {to.pull_.get(), out, std::move(rows), width, bytes, core_.clock_now(), what.offset, {}, nullptr, false};
-  if (cache_.is_on() && width > 0) {
-    made.keys.resize(what.count);
-    std::memcpy(made.keys.data(), what.payload.data(), what.payload.size());
-  }
+  targets_[number] = {to.pull_.get(), out, std::move(rows), width, bytes, nullptr, false};
 }
 
 void worker_process::pull_all(pending& to, range_id range, std::vector<std::byte>& saved) {
@@ -208,10 +155,6 @@ void worker_process::begun(bool pulls) {
 void worker_process::acknowledged(range_id range, std::uint64_t sequence, std::uint32_t age) {
   if (auto* const sink = current_event_sink(); sink != nullptr)
     sink->record({activity::push_age, "push", now_, now_, age});
-  if (!protocol_.saves()) drop(range, sequence);
-}
-
-void worker_process::drop(range_id range, std::uint64_t sequence) {
   link_.give_back(range, sequence);
   auto& own = own_[range];
   while (!own.empty() && own.front().sequence <= sequence) own.pop_front();
@@ -241,14 +184,10 @@ void worker_process::answered(std::uint64_t pull, const message& values) {
         if (to.placed) link_.leave(out);
         muster::detail::copy_bytes(out, values.payload.data(), to.bytes);
       }
-      cache_.keep(values.range, to.offset, std::span(to.out, to.bytes / sizeof(float)), to.asked, values.version);
     } else {
       const std::size_t row = to.width * sizeof(float);
       for (std::size_t i = 0; i < to.rows.size(); ++i)
         std::memcpy(to.out + to.rows[i] * to.width, values.payload.data() + i * row, row);
-      for (std::size_t i = 0; i < to.keys.size(); ++i)
-        cache_.keep_row(values.range, to.keys[i], std::span(to.out + to.rows[i] * to.width, to.width), to.asked,
-                        values.version);
     }
   }
   versions_[values.range] = values.version;
@@ -262,21 +201,25 @@ void worker_process::progress() {
   now_ = clock::now();
   link_.poll([&](auto frame, auto apart) { core_.hear(frame, now_, apart); });
   if (!refusal_.empty()) throw configuration_error(refusal_);
-  if (const auto map = keeper_.take()) core_.learn(*map, now_);
+  if (const auto map = keeper_.take()) {
+    core_.learn(*map, now_);
+    if (const auto lost = map->lost_range(); lost && !core_.is_leaving()) throw tables_lost(layout_, *lost);
+  }
   if (now_ >= next_tick_) {
     next_tick_ = now_ + protocol_.retry / ticks_a_retry;
     for (place gone = link_.find_gone(); gone != nobody; gone = link_.find_gone()) {
-      core_.lose(gone);
+      core_.lose(gone, now_);
       std::erase(servers_, gone);
     }
     core_.tick(now_);
+    if (const auto next = core_.without_the_last(now_)) keeper_.swap(core_.map().version, *next);
   }
   ship();
 }
 
 // What was heard may have closed a clock, which the others wait for: frames say the newest.
 void worker_process::ship() {
-  link_.introduce({.from = core_.self(), .map_version = core_.map().version, .clock = core_.clock_said()});
+  link_.introduce({.from = core_.self(), .map_version = core_.newest_map(), .clock = core_.clock_said()});
   link_.ship();
 }
 
@@ -323,11 +266,6 @@ void worker_process::give_up(std::string_view what) {
                                std::to_string(seconds(protocol_.worker_silence).count()) +
                                " s, or its connections broke); start it again");
   }
-  if (const auto range = core_.waits_in_vain(); range >= 0) {
-    throw peer_failure({}, "range " + std::to_string(range) + " of table '" +
-                               layout_.table_of(static_cast<range_id>(range)).name +
-                               "' is lost (all servers that held it are gone); run with more replicas");
-  }
   std::vector<int> silent;
   for (const auto& one : core_.silent(now_, std::chrono::duration_cast<clock::duration>(options_.silence)))
     silent.push_back(static_cast<int>(one.at));
@@ -368,7 +306,6 @@ void worker_process::finish() {
     if (now_ >= until) give_up("finish");
     link_.pause(std::min(until, next_tick_));
   }
-  if (core_.is_fenced() && core_.held() > 0) give_up("finish");
   // Who stands by hears it too: nobody else tells it when all is over.
   for (const auto server : servers_) {
     if (core_.map().server(server) == nullptr)

@@ -15,9 +15,7 @@
 
 #include "link.hpp"
 #include "map_keeper.hpp"
-#include "pull_cache.hpp"
 #include "push_codec.hpp"
-#include "showcase.hpp"
 
 namespace muster::inline v0::ps::detail {
 
@@ -51,17 +49,6 @@ class worker_process final : public worker_outlet {
   void push_own_part(pending& to, range_id range, message what, std::vector<std::byte> payload);
   void pull_part(pending& to, range_id range, const message& what, float* out, std::vector<std::uint32_t> rows,
                  std::size_t width);
-  /// Reads values of a range where its server keeps them, if they lie in reach and may be read now.
-  [[nodiscard]] bool read_part(range_id range, std::size_t offset, std::span<float> to, std::uint64_t& version);
-  /// Gives again what was pulled of a range not long ago, or of the rows of some of these keys: at the positions that
-  /// it takes out of `rows`.
-  [[nodiscard]] bool repeat_part(range_id range, std::size_t offset, std::span<float> to, std::uint64_t& version);
-  void repeat_rows(range_id range, std::span<const std::uint64_t> keys, float* to, std::vector<std::uint32_t>& rows,
-                   std::uint64_t& version);
-  /// It has other values from now on, whatever was pulled.
-  void forget(range_id range) { cache_.forget(range); }
-  /// What the servers let this worker read, by place.
-  void look_at(std::vector<shown_values> shown) { shown_ = std::move(shown); }
   /// All of a range, as a checkpoint has it.
   void pull_all(pending& to, range_id range, std::vector<std::byte>& saved);
   void begun(bool pulls);
@@ -73,7 +60,6 @@ class worker_process final : public worker_outlet {
   template <class Ready>
   void wait_until(const Ready& ready, std::string_view what);
   [[nodiscard]] std::uint64_t version(range_id range) const noexcept { return versions_[range]; }
-  [[nodiscard]] std::uint64_t read_in_place() const noexcept { return read_in_place_; }
   void wait_for_others();
   /// Behind `finish`, where the others need what this process has as long as they work.
   void see_off();
@@ -90,9 +76,6 @@ class worker_process final : public worker_outlet {
     std::vector<std::uint32_t> rows;  // sparse
     std::size_t width = 0;            // of them; 0: dense
     std::size_t bytes = 0;
-    std::uint64_t asked = 0;                  // the clock
-    std::size_t offset = 0;                   // dense
-    std::vector<std::uint64_t> keys;          // sparse, for the cache
     std::vector<std::byte>* saved = nullptr;  // of a checkpoint: any length
     bool placed = false;                      // an answer comes straight to `out`
   };
@@ -104,12 +87,9 @@ class worker_process final : public worker_outlet {
   void send(const member& to, const message& what) override;
   void look_for_map() override {}  // the keeper watches
   void acknowledged(range_id range, std::uint64_t sequence, std::uint32_t age) override;
-  void covered(range_id range, std::uint64_t sequence) override { drop(range, sequence); }
   void answered(std::uint64_t pull, const message& values) override;
   void refused(std::string_view why) override { refusal_ = why; }
   [[nodiscard]] std::byte* place_of(const announced_message& answer);
-  void drop(range_id range, std::uint64_t sequence);
-  void push_kept(pending& to, range_id range, const message& what);
   void ship();
   void await_room(std::size_t bytes);
   [[noreturn]] void give_up(std::string_view what);
@@ -128,15 +108,11 @@ class worker_process final : public worker_outlet {
   std::vector<std::deque<owned>> own_;  // by range: payloads that are nobody else's
   std::vector<std::uint64_t> versions_;
   push_codec codec_;
-  pull_cache cache_;
   std::vector<std::vector<float>> residuals_;  // by range, of methods that need them
   std::uint64_t bytes_pushed_ = 0;
-  std::uint64_t bytes_told_ = 0;     // of them, to the event sink
-  std::vector<shown_values> shown_;  // by place
-  std::uint64_t read_in_place_ = 0;
-  std::vector<place> servers_;  // that can serve, and live
-  std::string refusal_;         // of a push or pull: what is behind it cannot count, so that every call ends with this
-  int reads_ = 0;               // since progress was made
+  std::uint64_t bytes_told_ = 0;  // of them, to the event sink
+  std::vector<place> servers_;    // that can serve, and live
+  std::string refusal_;  // of a push or pull: what is behind it cannot count, so that every call ends with this
 };
 
 template <class Ready>
@@ -144,12 +120,9 @@ void worker_process::wait_until(const Ready& ready, std::string_view what) {
   const auto until = deadline_after(options_.timeout);
   constexpr int spins = 2000;
   for (int idle = 0;; ++idle) {
-    const auto tick = next_tick_;
     progress();
     if (ready()) return;
-    // All that is under way is looked at once a tick: each turn, it was a sixth of the time of a worker that waits.
-    const bool in_vain = next_tick_ != tick && core_.waits_in_vain() >= 0;
-    if (core_.is_fenced() || in_vain || now_ >= until) give_up(what);
+    if (core_.is_fenced() || now_ >= until) give_up(what);
     if (idle < spins && !link_.must_yield()) continue;
     link_.pause(std::min(until, next_tick_));
   }

@@ -2,18 +2,22 @@
 """The examples with a parameter server, as their users run them: ranks as threads and under mpirun.
 
 CTest runs one class at a time: served.py CLASS, with the folder of the programs in MUSTER_TEST_PROGRAMS, the launcher and
-its flags in MUSTER_TEST_MPIRUN (empty: without MPI), and the folder that has a9a in MUSTER_TEST_DATA.
+its flags in MUSTER_TEST_MPIRUN (empty: without MPI), muster-launch in MUSTER_TEST_LAUNCHER (or nothing), and the folder
+that has a9a in MUSTER_TEST_DATA.
 """
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 PROGRAMS = pathlib.Path(os.environ["MUSTER_TEST_PROGRAMS"])
 MPIRUN = os.environ.get("MUSTER_TEST_MPIRUN", "").split()
+LAUNCHER = os.environ.get("MUSTER_TEST_LAUNCHER", "")
 DATA = pathlib.Path(os.environ["MUSTER_TEST_DATA"])
 HANG = 120  # seconds
 WORSE = 0.003  # of accuracy: what asynchronous training may cost
@@ -109,6 +113,34 @@ class RealData(Case):
                     reached = float(served["annotations"]["accuracy of all workers"])
                     print(f"{servers} servers, {how}: {reached:.4f} beside {together:.4f}")
                     self.assertGreaterEqual(reached, together - WORSE)
+
+
+class Restarted(Case):
+    """muster-launch starts a job again that has lost its only server, and it goes on from the tables of an epoch's end."""
+
+    def test_a_killed_server(self):
+        if not LAUNCHER:
+            self.skipTest("muster-launch is not there")
+        arguments = ["--data", "cifar-like:120", "--batch", "24", "--epochs", "20", "--mode", "ps", "--consistency", "bulk"]
+        calm = self.report("cnn", arguments, 3)
+        with tempfile.TemporaryDirectory(prefix="muster-test-") as folder:
+            saved, path = pathlib.Path(folder, "saved"), pathlib.Path(folder, "report.json")
+            words = [LAUNCHER, "-n", 3, "--elastic", "off", "--restart", 1, PROGRAMS / "cnn", *arguments, "--checkpoint",
+                     saved, "--resume", "--json", path]
+            job = subprocess.Popen(list(map(str, words)), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+            until = time.monotonic() + HANG
+            while not (saved / "tables.json").exists() and time.monotonic() < until:
+                time.sleep(0.002)
+            for child in pathlib.Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split():
+                if "RANK=2" in pathlib.Path(f"/proc/{child}/environ").read_text().split("\0"):
+                    os.kill(int(child), signal.SIGKILL)
+            said = job.communicate(timeout=HANG)[1]
+            self.assertEqual(job.returncode, 0, said)
+            self.assertIn("the job has lost tables; it is started again", said)
+            epochs = json.loads(path.read_text())["epochs"]
+        self.assertLess(len(epochs), 20, "it went on from what was saved")
+        self.assertAlmostEqual(epochs[-1]["train_loss"], calm["epochs"][-1]["train_loss"],
+                               delta=1e-3 * calm["epochs"][-1]["train_loss"])
 
 
 class Refused(Case):

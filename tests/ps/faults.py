@@ -2,12 +2,12 @@
 """Does things to the processes of a job with a parameter server, and looks whether all its pushes add up.
 The store is a muster-store of the test's own: any rank may die.
 
-usage: faults.py WHAT --program PATH --store-program PATH [--transport tcp|shm] [--colocated] [--recover] [--save] [--rounds N] [--seed S]
+usage: faults.py WHAT --program PATH --store-program PATH [--transport tcp|shm] [--colocated] [--save] [--rounds N] [--seed S]
 
 WHAT: server, worker, both: killed; stop: a server is stopped and continued; scale: servers come and leave as the program
 wants; move: and one is killed meanwhile; strangers: garbage comes to every port; any: each round draws all of it.
---colocated: each rank serves and works. --recover: no replicas; what a dead server held comes back from its last save and
-from the workers. --save: it happens while all workers save their tables again and again; the last save is whole.
+--colocated: each rank serves and works. --save: it happens while all workers save their tables again and again; the last
+save is whole.
 """
 import argparse
 import os
@@ -29,7 +29,6 @@ parser.add_argument("--transport", choices=["tcp", "shm"], default="tcp")
 parser.add_argument("--program", required=True)
 parser.add_argument("--store-program", required=True)
 parser.add_argument("--colocated", action="store_true")
-parser.add_argument("--recover", action="store_true")
 parser.add_argument("--save", action="store_true")
 parser.add_argument("--rounds", type=int, default=1)
 parser.add_argument("--seed", type=int, default=int(time.time()))
@@ -42,27 +41,24 @@ class Shape:
 
     def __init__(self, draw):
         self.what, self.transport = options.what, options.transport
-        self.colocated, self.recover, self.save = options.colocated, options.recover, options.save
+        self.colocated, self.save = options.colocated, options.save
         if self.what == "any":
             self.what, self.transport = draw.choice(WHATS), draw.choice(["tcp", "shm"])
             if self.what == "strangers":
                 self.transport = "tcp"
-            self.recover, self.save = draw.random() < 0.4, draw.random() < 0.3
+            self.save = draw.random() < 0.3
             self.colocated = not self.save and self.what in ("server", "stop", "strangers") and draw.random() < 0.4
-        self.threads = draw.choice([0, 0, 1, 2])  # that apply what is pushed
         self.workers, self.servers = (4, 0) if self.colocated else (2, 3)
         self.standby = 2 if self.what in ("scale", "move") else 0
         self.ranks = self.workers + self.servers + self.standby
 
     def __str__(self):
-        words = [word for word in ("colocated", "recover", "save") if getattr(self, word)]
-        return " ".join([self.what, self.transport, *words, f"{self.threads} update threads"])
+        words = [word for word in ("colocated", "save") if getattr(self, word)]
+        return " ".join([self.what, self.transport, *words])
 
     def words(self, folder):
-        return ["--servers", "colocated" if self.colocated else str(self.servers), "--standby", str(self.standby),
-                *(["--recover", folder + "/saved"] if self.recover else ["--replicas", "1"]),
-                *(["--save", folder + "/tables"] if self.save else ["--until", folder + "/enough"]),
-                "--update-threads", str(self.threads)]
+        return ["--servers", "colocated" if self.colocated else str(self.servers), "--standby", str(self.standby), "--replicas", "1",
+                *(["--save", folder + "/tables"] if self.save else ["--until", folder + "/enough"])]
 
 
 class Rank:
@@ -183,8 +179,6 @@ def play(draw, shape, folder, store):
                 return ranks, f"rank {one.rank} ends with {one.process.returncode}"
             if not one.serves and not one.harmed and "all counts" not in one.says:
                 return ranks, f"worker {one.rank} does not say that all counts"
-        if shape.recover and os.path.exists(folder + "/saved") and os.listdir(folder + "/saved"):
-            return ranks, f"what was saved stays when the job is over: {os.listdir(folder + '/saved')}"
         if shape.what in ("scale", "move") and not re.search(r"servers (\d+) of \1\b", ranks[0].says):
             return ranks, "the servers are not as many as the program wanted"
         if shape.what == "stop" and server.process.returncode not in (0, 4):

@@ -27,13 +27,11 @@ TEST_CASE("pushes of many workers add up, in slices of any size") {
   const auto over = GENERATE(from_range(fabrics()));
   const int servers = GENERATE(1, 3);
   const auto replicas = static_cast<std::uint32_t>(GENERATE(0, 1));
-  const auto threads = static_cast<std::size_t>(GENERATE(0, 2));
-  INFO(over << ", " << servers << " servers, " << replicas << " replicas, " << threads << " update threads");
+  INFO(over << ", " << servers << " servers, " << replicas << " replicas");
   constexpr std::size_t size = 70000;
   const auto options = patient({.tables = {{.name = "a", .size = size}, {.name = "b", .size = 5}},
                                 .servers = servers,
                                 .replicas = replicas,
-                                .update_threads = threads,
                                 .window = 300000});
   run_job(over, 3, options, [&](ps::job& job, muster::group& workers) {
     auto& tables = job.tables();
@@ -113,7 +111,6 @@ TEST_CASE("rows under keys add up, and are what they were said to be before the 
   constexpr std::size_t width = 3;
   auto options =
       patient({.tables = {{.name = "rows", .width = width, .initial = 0.5f}}, .servers = 2, .replicas = replicas});
-  options.update_threads = static_cast<std::size_t>(GENERATE(0, 3));
   run_job(over, 2, options, [&](ps::job& job, muster::group& workers) {
     auto& tables = job.tables();
     std::map<std::uint64_t, double> expected;
@@ -149,7 +146,6 @@ TEST_CASE("a server's update functions are the library's") {
   constexpr std::size_t size = 20000;
   auto options =
       patient({.tables = {{.name = "dense", .size = size, .update = update}, {.name = "sparse", .update = update}}});
-  options.update_threads = static_cast<std::size_t>(GENERATE(0, 2));
   run_job(test::fabric::local, 1, options, [&](ps::job& job, muster::group&) {
     auto& tables = job.tables();
     std::vector<float> values(size, 0.0f), state(2 * size, 0.0f), pushed(size), found(size), rows(size);
@@ -223,8 +219,7 @@ TEST_CASE("bulk-synchronous steps are steps by the sum of all workers") {
   const auto options = patient({.tables = {{.name = "w", .size = size, .update = "sgd:1"}},
                                 .servers = 2,
                                 .replicas = replicas,
-                                .how = ps::parse_consistency("bulk"),
-                                .update_threads = static_cast<std::size_t>(GENERATE(0, 2))});
+                                .how = ps::parse_consistency("bulk")});
   run_job(over, 3, options, [&](ps::job& job, muster::group& workers) {
     auto& tables = job.tables();
     std::vector<float> found(size), pushed(size, static_cast<float>(workers.rank() + 1));
@@ -238,14 +233,14 @@ TEST_CASE("bulk-synchronous steps are steps by the sum of all workers") {
   });
 }
 
-TEST_CASE("whoever pulls while others push sees whole pushes, read in place or sent") {
+TEST_CASE("a worker that pulls while others push sees whole pushes") {
   const auto over = GENERATE(from_range(fabrics()));
   INFO(over);
   constexpr std::size_t size = 30000;  // three ranges
   constexpr float pushes = 500;
   const auto replicas = static_cast<std::uint32_t>(GENERATE(0, 1));
-  auto options = patient({.tables = {{.name = "w", .size = size, .ranges = 3}}, .servers = 2, .replicas = replicas});
-  options.update_threads = static_cast<std::size_t>(GENERATE(0, 1, 2));
+  const auto options =
+      patient({.tables = {{.name = "w", .size = size, .ranges = 3}}, .servers = 2, .replicas = replicas});
   run_job(over, 3, options, [&](ps::job& job, muster::group& workers) {
     auto& tables = job.tables();
     std::vector<float> values(size, 1.0f);
@@ -266,8 +261,6 @@ TEST_CASE("whoever pulls while others push sees whole pushes, read in place or s
       require(values[0] >= last, "what was seen stays");
       last = values[0];
     }
-    require((tables.read_in_place() > 0) == (over == test::fabric::shm && replicas == 0),
-            "reads in place over shared memory, where no server has what others lack");
     muster::barrier(workers);
   });
 }
@@ -307,57 +300,6 @@ TEST_CASE("what compressed pushes leave out comes with later ones, and every ser
                                     : biased      ? 0.45
                                                   : 0.01),
             "the sums, but for what is under way");
-    muster::barrier(workers);
-  });
-}
-
-TEST_CASE("a pull is answered from what was pulled while that is not too old, and says so") {
-  const auto over = GENERATE(from_range(fabrics()));
-  const std::vector<ps::table_spec> specs = {{.name = "dense", .size = 3000}, {.name = "rows", .width = 2}};
-  auto options = patient({.tables = specs, .how = ps::parse_consistency("bounded:1000")});
-  options.pull_cache = 2;
-  run_job(over, 2, options, [&](ps::job& job, muster::group& workers) {
-    auto& tables = job.tables();
-    const bool in_place = over == test::fabric::shm;  // then the newest costs no more
-    const std::vector<std::uint64_t> some = {7, 8}, more = {7, 8, 9};
-    const std::vector<float> ones(3000, 1.0f), rows(4, 1.0f);
-    std::vector<float> found(3000), slice(10), found_rows(6);
-    for (int round = 0; round < 3; ++round) {
-      const auto before = static_cast<float>(round);
-      if (workers.rank() == 0) {
-        tables.pull(0, found);
-        tables.pull(1, some, std::span(found_rows).first(4));
-        require(found[5] == before && found_rows[3] == before, "what was pushed so far");
-      }
-      muster::barrier(workers);
-      if (workers.rank() == 1) {
-        tables.push(0, ones);
-        tables.push(1, some, rows);
-      }
-      muster::barrier(workers);
-      if (workers.rank() == 0) {
-        for (int clock = 0; clock <= 2; ++clock) {
-          auto pulled = tables.pull_async(0, slice, 17);
-          pulled.wait();
-          require(slice[0] == (in_place ? before + 1 : before), "what was pulled before, or the newest");
-          require(pulled.version() == static_cast<std::uint64_t>(slice[0]), "the version that was seen");
-          tables.pull(1, more, found_rows);
-          require(found_rows[0] == before && found_rows[3] == before, "the rows that were pulled before");
-          require(found_rows[4] == 0, "and one that was not");
-          tables.next_clock();
-        }
-        tables.pull(0, slice, 17);
-        tables.pull(1, more, found_rows);
-        require(slice[0] == before + 1 && found_rows[3] == before + 1, "what is too old is asked for");
-        for (int clock = 0; clock < 3; ++clock) tables.next_clock();
-      }
-      muster::barrier(workers);
-    }
-    const std::vector<float> other(3000, 50.0f);
-    tables.pull(0, found);
-    tables.assign(0, other);
-    tables.pull(0, found);
-    require(found[0] == 50, "what this worker has assigned");
     muster::barrier(workers);
   });
 }
@@ -458,12 +400,13 @@ TEST_CASE("tables come back from files on another number of servers, with what t
       (void)step(job.tables(), 2);
     }
     ps::save_tables(job, workers, folder);
-    ps::save_tables(job, workers, folder);  // in the place of the first
+    ps::save_tables(job, workers, folder, {.steps = 2, .runs = 1, .at = {.epoch = 3, .position = 4}});  // in its place
     if (workers.rank() == 0) expected = step(job.tables(), 3);
   });
   for (const int servers : {1, 2}) {
     run_job(over, 3, options(servers), [&](ps::job& job, muster::group& workers) {
-      require(ps::load_tables(job, workers, folder).has_value(), "it is there");
+      const muster::state_position expected_at{.steps = 2, .at = {.epoch = 3, .position = 4}};
+      require(ps::load_tables(job, workers, folder).value().at == expected_at, "it is there, and how far the job was");
       if (workers.rank() == 0) require(step(job.tables(), 3) == expected, "it goes on as it would have");
     });
   }
@@ -500,10 +443,7 @@ TEST_CASE("what cannot be is refused in words") {
   CHECK_THROWS_WITH(refused({.tables = {{.name = "a", .size = 1, .update = "addd"}}}), contains("did you mean add?"));
   CHECK_THROWS_WITH(refused({.tables = {{.name = "a", .size = 1, .update = "sgd:x"}}}),
                     contains("write such as sgd:0.1"));
-  ps::job_options cached{.tables = {{.name = "a"}}, .how = ps::parse_consistency("bulk")};
-  cached.pull_cache = 1;
   CHECK_THROWS_WITH(refused({.tables = {{.name = "a", .size = 9, .most_rows = 1}}}), contains("bound sparse tables"));
-  CHECK_THROWS_WITH(refused(cached), contains("choose async or bounded"));
   CHECK_THROWS_WITH(refused({.tables = {{.name = "a"}}, .compress = muster::parse_compression("topk:0.1")}),
                     contains("use float16, bfloat16 or qsgd8"));
   CHECK_THROWS_WITH(

@@ -19,7 +19,7 @@ std::vector<std::byte> some_frame(muster::random_stream& draw, std::vector<ps::m
   for (auto& payload : payloads) {
     payload.resize(draw.below(100));
     for (auto& byte : payload) byte = static_cast<std::byte>(draw());
-    messages.push_back({static_cast<ps::message_kind>(1 + draw.below(16)), static_cast<std::uint8_t>(draw()),
+    messages.push_back({static_cast<ps::message_kind>(1 + draw.below(14)), static_cast<std::uint8_t>(draw()),
                         static_cast<ps::range_id>(draw()), static_cast<std::uint32_t>(draw()),
                         static_cast<std::uint32_t>(draw()), draw(), draw(), draw(), 0.5f, payload});
     const auto at = frame.size();

@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
 """A job with a parameter server on three hosts that are network namespaces, whose network is cut. Two hosts have a worker
-and a server each, the third a server. The store is a muster-store on one more host; tables are saved in a folder that all see.
+and a server each, the third a server. The store is a muster-store on one more host.
 
-usage: partition.py WHAT --program PATH --store-program PATH [--recover] [--rounds N] [--seed S]
+usage: partition.py WHAT --program PATH --store-program PATH [--rounds N] [--seed S]
   server   the link of the third host goes down: both workers go on with all that counted; that server ends with a word of why
   worker   that of a host with a worker: the other one goes on
   one-way  nothing leaves the third host any more, and everything reaches it: as server
   heals    the link of the third host comes back after a while: both workers go on, and what it does meanwhile counts not
---recover: no replicas; what is cut off comes back from its last save and from the workers.
 Ends with 77 and says why where there can be no such hosts.
 """
 import argparse
@@ -27,7 +26,6 @@ parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.R
 parser.add_argument("what", choices=["server", "worker", "one-way", "heals"])
 parser.add_argument("--program", required=True)
 parser.add_argument("--store-program", required=True)
-parser.add_argument("--recover", action="store_true")
 parser.add_argument("--rounds", type=int, default=1)
 parser.add_argument("--seed", type=int, default=int(time.time()))
 options = parser.parse_args()
@@ -40,8 +38,7 @@ def start(network, store, folder):
         host = network.hosts[place]
         environment = dict(RANK=str(rank), WORLD_SIZE=str(len(PLACES)), MUSTER_JOB=f"partition-{os.getpid()}",
                            MUSTER_RENDEZVOUS=store, MUSTER_TRANSPORT="tcp", MUSTER_MISSED_BEATS="10")
-        words = ["--steps", "100", "--until", folder + "/enough", "--servers", "3",
-                 *(["--recover", folder + "/saved"] if options.recover else ["--replicas", "1"])]
+        words = ["--steps", "100", "--until", folder + "/enough", "--servers", "3", "--replicas", "1"]
         crew.append(Process(rank, host.inside(options.program, *words), environment))
         crew[-1].host = host
     return crew
@@ -97,7 +94,7 @@ for turn in range(options.rounds):
             gaps += run(random.Random(options.seed + turn), network, folder)
         except Failure as failure:
             sys.exit(f"{failure}\nagain: partition.py {options.what} --program {options.program} --store-program "
-                     f"{options.store_program} --seed {options.seed + turn}{' --recover' if options.recover else ''}")
+                     f"{options.store_program} --seed {options.seed + turn}")
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 print(f"{options.rounds} rounds, seed {options.seed}; longest time without a push that counts: worst {max(gaps):.3f} s")

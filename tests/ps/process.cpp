@@ -1,15 +1,17 @@
 // A rank of a job with a parameter server, to which faults.py does things. Each worker adds 1 to an element of its own
 // in every range, step after step, and says what it has been told to count; in the end it says what is there.
 //
-//   test_ps_process --steps N [--until FILE] [--scale SERVERS,SERVERS,...] [--save FOLDER]
+//   test_ps_process --steps N [--until FILE] [--scale SERVERS,SERVERS,...] [--save FOLDER] [--resume]
 //                                  and muster's own --servers N --standby N --replicas R
 //
 // --until: steps go on until this file is there, and some more are taken then: what was done to the job was done amid
 // it.
 // --scale: the first worker wants so many servers, one number after the other. --save: all tables are saved again and
-// again, and the last save is loaded in the end: one of the step before if a worker died in the last.
+// again, and the last save is loaded in the end: one of the step before if a worker died in the last. --resume: what
+// was saved before is where it begins.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
@@ -75,6 +77,7 @@ struct plan {
   std::string until;
   std::vector<std::size_t> scale;
   std::string save;
+  bool resumes = false;
 };
 
 // Whether more is to be done to the job, by who started it.
@@ -95,17 +98,32 @@ class saves {
   saves(ps::job& job, std::string folder) : job_(job), folder_(std::move(folder)) {
     if (!folder_.empty()) workers_.emplace(job.connect_workers());
   }
-  void after(long step) {
+  // The step at which tables and cursor were saved last.
+  long resume() {
+    const auto found = ps::load_tables(job_, *workers_, folder_);
+    if (!found) return 0;
+    saved_ = static_cast<long>(found->at.steps);
+    say("goes on at step " + std::to_string(saved_));
+    return saved_;
+  }
+  void after(long step, const plan& chosen) {
     if (!workers_ || (step + 1) % 10 != 0) return;
-    if (step == 9) say("saves");
+    if (!std::exchange(said_, true)) say("saves");
     try {
-      ps::save_tables(job_, *workers_, folder_);
+      ps::save_tables(job_, *workers_, folder_, {.steps = static_cast<std::uint64_t>(step + 1)});
       saved_ = step + 1;
+      std::int64_t more[] = {awaits_more(chosen) ? 1 : 0};
+      muster::broadcast(*workers_, std::span(more), 0);
+      awaits_ = more[0] != 0;
+    } catch (const ps::tables_lost&) {
+      throw;
     } catch (const muster::error& cut_short) {
       say(std::string("saves no more: ") + cut_short.what());
       workers_.reset();
     }
   }
+  // Workers that save together take as many steps.
+  [[nodiscard]] bool awaits(const plan& chosen) const { return workers_ ? awaits_ : awaits_more(chosen); }
   // What is there is what there was after one step, of all workers: of the last that was saved, or of the next if only
   // the end of that was cut short.
   void check_last() {
@@ -115,7 +133,7 @@ class saves {
     if (!whole && !is_alone()) return say("the last save is not looked at: other workers live that do not meet");
     if (!whole) workers_.emplace(std::make_unique<muster::any_transport>(muster::make_self_transport()));
     muster::barrier(*workers_);
-    const auto clock = static_cast<long>(ps::load_tables(job_, *workers_, folder_).value_or(0));
+    const auto clock = static_cast<long>(ps::load_tables(job_, *workers_, folder_).value().at.steps);
     if (clock != saved_ && (whole || clock != saved_ + 10))
       fail("the last save is of step " + std::to_string(clock) + ", not of " + std::to_string(saved_));
     for (int worker = 0; worker < job_.workers(); ++worker) {
@@ -142,6 +160,8 @@ class saves {
   std::string folder_;
   std::optional<muster::group> workers_;
   long saved_ = 0;
+  bool said_ = false;
+  bool awaits_ = true;
 };
 
 void scale(ps::client& tables, const plan& chosen, long step) {
@@ -175,9 +195,10 @@ void work(ps::job& job, const plan& chosen) {
   const std::vector<float> rows = {1.0f, 2.0f};
   saves saved(job, chosen.save);
   gaps seen;
-  long steps = chosen.steps;
-  for (long step = 0; step < steps; ++step) {
-    if (awaits_more(chosen)) steps = std::max(steps, step + 20);
+  const long first = chosen.resumes ? saved.resume() : 0;
+  long steps = first + chosen.steps;
+  for (long step = first; step < steps; ++step) {
+    if (saved.awaits(chosen)) steps = std::max(steps, step + 20);
     std::vector<ps::pending> under_way;
     for (std::size_t range = 0; range < ranges; ++range)
       under_way.push_back(tables.push_async(0, one, {.offset = range * stride + own}));
@@ -187,7 +208,7 @@ void work(ps::job& job, const plan& chosen) {
     tables.next_clock();
     if (step % 50 == 0) say("step " + std::to_string(step));
     if (own == 0 && !chosen.scale.empty()) scale(tables, chosen, step);
-    saved.after(step);
+    saved.after(step, chosen);
   }
   if (own == 0 && !chosen.scale.empty()) await_servers(tables, chosen.scale.back());
   tables.flush();
@@ -209,12 +230,13 @@ int main(int argc, char** argv) {
     options.retry = muster::seconds(0.1);
     options.silence = muster::seconds(1);  // a busy machine is no dead server
     ps::job job(context, world, options);
-    say("ready " + std::to_string(::getpid()));
+    say("ready " + std::to_string(::getpid()) + (job.is_server() ? " to serve" : " to work"));
     if (job.is_server())
       job.serve();
     else
       work(job, {number_after(argc, argv, "--steps", 300), word_after(argc, argv, "--until"),
-                 numbers_in(word_after(argc, argv, "--scale")), word_after(argc, argv, "--save")});
+                 numbers_in(word_after(argc, argv, "--scale")), word_after(argc, argv, "--save"),
+                 std::find(argv, argv + argc, std::string_view("--resume")) != argv + argc});
     say("done");
     // The group of all ranks is not whole any more: it is left without a word.
     std::fflush(nullptr);

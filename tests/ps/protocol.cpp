@@ -35,16 +35,13 @@ tally simulate(std::uint64_t runs, World&& make) {
       seen.excused += ended.excused ? 1 : 0;
       seen.sum.pushes += ended.pushes;
       seen.sum.pulls += ended.pulls;
-      seen.sum.reads += ended.reads;
       seen.sum.versions += ended.versions;
-      seen.sum.revived += ended.revived;
     } catch (const std::logic_error& broken) {
       FAIL("seed " << seed << ": " << broken.what() << "; again: MUSTER_TEST_SEED=" << seed << " MUSTER_TEST_CASES=1");
     }
   }
-  std::cout << seen.runs << " runs, " << seen.sum.pushes << " pushes, " << seen.sum.pulls << " pulls ("
-            << seen.sum.reads << " read in place), " << seen.sum.versions << " maps, " << seen.sum.revived
-            << " ranges taken over; in " << seen.excused << " more servers failed than there were copies\n";
+  std::cout << seen.runs << " runs, " << seen.sum.pushes << " pushes, " << seen.sum.pulls << " pulls, "
+            << seen.sum.versions << " maps; in " << seen.excused << " more servers failed than there were copies\n";
   return seen;
 }
 
@@ -90,64 +87,4 @@ TEST_CASE("without replicas ranges move and servers are suspected, and nothing i
     return of;
   });
   CHECK(seen.excused == 0);
-}
-
-TEST_CASE("ranges that are saved come back when nobody holds them any more, with all that live workers pushed",
-          "[simulation]") {
-  const auto seen = simulate(1200, [](muster::random_stream& draw) {
-    auto of = any_world(draw);
-    of.servers = 2 + static_cast<int>(draw.below(4));
-    of.replicas = draw.below(4) == 0 ? 1 : 0;
-    of.saves = true;
-    return of;
-  });
-  CHECK(seen.sum.revived > seen.runs / 4);
-  CHECK(seen.excused * 10 < seen.runs);
-}
-
-// It counted its first pushes at the clock 0, which lay before the deque of clocks when they were acknowledged.
-TEST_CASE("a worker that pushes before servers know it has pushed at the clock at which it begins") {
-  namespace ps = muster::ps;
-  struct outlet final : ps::worker_outlet {
-    std::vector<ps::message> sent;
-    void send(const ps::member&, const ps::message& what) override { sent.push_back(what); }
-    void look_for_map() override {}
-    void acknowledged(ps::range_id, std::uint64_t, std::uint32_t) override {}
-    void answered(std::uint64_t, const ps::message&) override {}
-    void refused(std::string_view) override {}
-  } out;
-  const ps::member server{.at = 0, .incarnation = 1};
-  const ps::member self{.at = 1, .incarnation = 1};
-  const auto map = ps::first_map({{.who = server}}, {self}, 1, 0);
-  ps::worker worker(self, {}, out, map, true);
-  auto now = muster::clock::now();
-  const auto hear = [&](const ps::message& what) {
-    std::vector<std::byte> frame(ps::frame_head_bytes + ps::encoded_bytes(0));
-    ps::encode(ps::frame_head{server, 1, map.version, 0}, std::span<std::byte, ps::frame_head_bytes>(frame.data(), 32));
-    ps::encode_head(what, 0, frame.data() + ps::frame_head_bytes);
-    worker.hear(frame, now);
-  };
-  const std::vector<std::byte> payload(4);
-  for (int step = 0; step < 2; ++step) {
-    worker.push(0, {.count = 1, .payload = payload}, now);
-    worker.next_clock();
-  }
-  CHECK(out.sent.empty() == false);  // pulses only
-  CHECK(std::ranges::none_of(out.sent, [](const auto& one) { return one.what == ps::message_kind::push; }));
-  hear({.what = ps::message_kind::welcome, .number = 7});
-  REQUIRE(worker.is_ready());
-  CHECK(worker.clock_now() == 9);
-  CHECK(worker.clock_said() == 7);
-  out.sent.clear();
-  worker.tick(now += std::chrono::hours(1));
-  std::vector<std::uint64_t> clocks;
-  for (const auto& one : out.sent) {
-    if (one.what == ps::message_kind::push) clocks.push_back(one.clock);
-  }
-  CHECK(clocks == std::vector<std::uint64_t>{7, 8});
-  hear({.what = ps::message_kind::ack, .range = 0, .number = 1});
-  CHECK(worker.clock_said() == 8);
-  hear({.what = ps::message_kind::ack, .range = 0, .number = 2});
-  CHECK(worker.clock_said() == 9);
-  CHECK(worker.unacknowledged() == 0);
 }

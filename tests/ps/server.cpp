@@ -34,7 +34,7 @@ void serve_one(const ps::job_options& options, const std::function<void(ps::deta
     ps::detail::frame_link link(world.transport());
     link.introduce({.from = self, .map_version = first.version});
     if (world.rank() == 1) {
-      ps::detail::server_process server(self, options, protocol, layout, world.transport(), link, keeper, first, {});
+      ps::detail::server_process server(self, options, protocol, layout, link, keeper, first);
       serving = &server;
       return server.serve();
     }
@@ -54,7 +54,7 @@ struct bare_server final : ps::server_outlet {
   };
   bare_server(const ps::job_options& options, ps::place workers, std::uint32_t replicas = 0, ps::place self = 0)
       : layout(options.tables, 1),
-        values(layout, options.how, options.compress, shown),
+        values(layout, options.how, options.compress),
         map(map_of(workers, layout.ranges(), replicas)),
         core({self, 1}, {.how = options.how}, values, *this, map) {}
   static ps::shard_map map_of(ps::place workers, std::size_t ranges, std::uint32_t replicas) {
@@ -81,7 +81,6 @@ struct bare_server final : ps::server_outlet {
   }
 
   ps::table_layout layout;
-  ps::detail::showcase shown;
   ps::detail::tables values;
   ps::shard_map map;
   std::vector<word> said;

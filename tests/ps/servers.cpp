@@ -38,9 +38,8 @@ class late_store {
 
 TEST_CASE("a server that goes and is wanted again before it has heard that it went serves again") {
   const muster::memory_store store;
-  auto options = patient({.tables = {{.name = "w", .size = 30000, .ranges = 4}}, .servers = 1});
+  auto options = patient({.tables = {{.name = "w", .size = 30000, .ranges = 4}}, .servers = 1, .replicas = 0});
   options.standby = 1;
-  options.update_threads = 1;
   test::run_ranks(test::fabric::local, 3, [&](muster::group& world) {
     const auto own = world.rank() == 2
                          ? std::make_shared<muster::any_store>(std::make_unique<late_store>(store))
@@ -99,6 +98,35 @@ TEST_CASE("one that stands by takes the place of a server that is gone") {
   });
 }
 
+TEST_CASE("when the last server of a range is gone all ranks end with the status that says so") {
+  const auto over = GENERATE(from_range(fabrics()));
+  const int servers = GENERATE(1, 2);
+  INFO(over << ", " << servers << " servers");
+  ps::job_options options{.tables = {{.name = "w", .size = 30000}}, .servers = servers, .replicas = 0};
+  options.timeout = muster::seconds(60);
+  options.retry = muster::seconds(0.1);
+  options.silence = muster::seconds(1);
+  const auto store = std::make_shared<muster::any_store>(std::make_unique<muster::memory_store>());
+  std::atomic<int> begun{0}, lost{0};
+  test::run_ranks(over, 2 + servers, [&](muster::group& world) {
+    ps::job job(world, options, store);
+    ++begun;
+    if (world.rank() == 2) {
+      while (begun < 2 + servers) std::this_thread::yield();
+      return;  // which tells the others
+    }
+    try {
+      if (job.is_server()) return job.serve();
+      std::vector<float> values(30000, 1.0f);
+      for (;;) job.tables().push(0, values);
+    } catch (const ps::tables_lost& ended) {
+      require(ended.exit_status() == 16, "its status");
+      ++lost;
+    }
+  });
+  CHECK(lost == 1 + servers);
+}
+
 namespace {
 
 /// Half of what was there, and what is pushed, which is not to begin with a negative number.
@@ -118,7 +146,6 @@ TEST_CASE("an update function of one's own goes by its name, and what it throws 
       (ps::register_update("halving", [](std::string_view) { return std::make_shared<halving>(); }), true);
   require(known, "a new name");
   ps::job_options options{.tables = {{.name = "w", .size = 20000, .update = "halving"}}, .servers = 1};
-  options.update_threads = static_cast<std::size_t>(GENERATE(0, 2));
   options.timeout = muster::seconds(3);
   const auto store = std::make_shared<muster::any_store>(std::make_unique<muster::memory_store>());
   test::run_ranks(test::fabric::local, 2, [&](muster::group& world) {

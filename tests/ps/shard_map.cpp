@@ -15,10 +15,21 @@ namespace ps = muster::ps;
 
 namespace {
 
-std::vector<ps::server_entry> servers_of(std::vector<std::uint32_t> weights) {
+std::vector<ps::server_entry> servers_of(std::size_t count) {
   std::vector<ps::server_entry> made;
-  for (const auto weight : weights) made.push_back({{static_cast<ps::place>(made.size()), 1}, weight});
+  for (ps::place at = 0; at < count; ++at) made.push_back({{at, 1}});
   return made;
+}
+
+/// One server more is wanted, and this one comes.
+ps::shard_map with_another(const ps::shard_map& map, ps::place comes) {
+  std::vector<ps::place> candidates = {comes};
+  std::size_t serving = 0;
+  for (const auto& one : map.servers) {
+    candidates.push_back(one.who.at);
+    serving += one.leaving ? 0 : 1;
+  }
+  return *ps::scaled_to(map, candidates, serving + 1);
 }
 
 std::map<ps::place, std::size_t> heads_of(const ps::shard_map& map) {
@@ -52,13 +63,13 @@ ps::shard_map settled(ps::shard_map map, std::size_t at_once) {
 
 }  // namespace
 
-TEST_CASE("ranges go to servers in proportion to their weights") {
-  const auto map = ps::first_map(servers_of({1, 2, 1}), {}, 400, 0);
-  CHECK(heads_of(map) == std::map<ps::place, std::size_t>{{0, 100}, {1, 200}, {2, 100}});
+TEST_CASE("each server gets as many ranges") {
+  const auto map = ps::first_map(servers_of(3), {}, 300, 0);
+  CHECK(heads_of(map) == std::map<ps::place, std::size_t>{{0, 100}, {1, 100}, {2, 100}});
 }
 
 TEST_CASE("the copies of one server's ranges are spread over all others") {
-  const auto map = ps::first_map(servers_of({1, 1, 1, 1}), {}, 120, 1);
+  const auto map = ps::first_map(servers_of(4), {}, 120, 1);
   std::map<std::pair<ps::place, ps::place>, std::size_t> shared;
   for (const auto& range : map.ranges) {
     REQUIRE(range.chain.size() == 2);
@@ -74,7 +85,7 @@ TEST_CASE("the copies of one server's ranges are spread over all others") {
 }
 
 TEST_CASE("the last holder of a range is given up for a proof, not for a suspicion") {
-  const auto map = ps::first_map(servers_of({1, 1}), {}, 4, 0);
+  const auto map = ps::first_map(servers_of(2), {}, 4, 0);
   const ps::member one[] = {{1, 1}};
   CHECK_FALSE(ps::without_servers(map, {}, one));
   const auto after = ps::without_servers(map, one, {});
@@ -89,11 +100,11 @@ TEST_CASE("whatever servers come and go, every range has its copies in the end a
     INFO("seed " << seed << ", trial " << trial);
     const auto replicas = static_cast<std::uint32_t>(draw.below(3));
     const std::size_t ranges = 1 + draw.below(60);
-    auto map = ps::first_map(servers_of(std::vector<std::uint32_t>(2 + draw.below(4), 1)), {}, ranges, replicas);
+    auto map = ps::first_map(servers_of(2 + draw.below(4)), {}, ranges, replicas);
     ps::place next = 10;
     for (int change = 0; change < 4; ++change) {
       if (draw.below(2) == 0) {
-        map = ps::with_server(map, {{next++, 1}, 1});
+        map = with_another(map, next++);
       } else if (std::count_if(map.servers.begin(), map.servers.end(), [](const auto& one) { return !one.leaving; }) >
                  replicas + 1) {
         auto& one = map.servers[draw.below(map.servers.size())];
@@ -134,7 +145,7 @@ TEST_CASE(
     const auto replicas = static_cast<std::uint32_t>(draw.below(3));
     std::vector<ps::place> candidates(places);
     std::iota(candidates.begin(), candidates.end(), ps::place{0});
-    auto map = ps::first_map(servers_of(std::vector<std::uint32_t>(at_first, 1)), {}, 8 * places, replicas);
+    auto map = ps::first_map(servers_of(at_first), {}, 8 * places, replicas);
     INFO("seed " << seed << ", " << at_first << " of " << places << " servers, " << replicas << " replicas");
     std::set<ps::member> seen;
     for (const auto& one : map.servers) seen.insert(one.who);
@@ -164,7 +175,7 @@ TEST_CASE(
 }
 
 TEST_CASE("who stands by comes while fewer serve than are wanted") {
-  auto map = ps::first_map(servers_of({1, 1}), {}, 16, 1);
+  auto map = ps::first_map(servers_of(2), {}, 16, 1);
   CHECK(map.wanted == 2);
   CHECK_FALSE(ps::with_standby(map, 2));
   const ps::member dead[] = {{1, 1}};
@@ -187,8 +198,8 @@ TEST_CASE("who stands by comes while fewer serve than are wanted") {
 }
 
 TEST_CASE("a map comes back as it was, and garbage does not pass for one") {
-  auto map = ps::first_map(servers_of({1, 2, 3}), {{5, 1}, {6, 2}}, 17, 2);
-  map = *ps::rebalanced(ps::with_server(map, {{9, 1}, 1}), 3);
+  auto map = ps::first_map(servers_of(3), {{5, 1}, {6, 2}}, 17, 2);
+  map = *ps::rebalanced(with_another(map, 9), 3);
   const auto text = map.encode();
   CHECK(ps::shard_map::decode(text) == map);
   for (std::size_t cut = 0; cut < text.size(); ++cut) CHECK_FALSE(ps::shard_map::decode(text.substr(0, cut)));

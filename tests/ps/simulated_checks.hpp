@@ -23,12 +23,6 @@ inline void run::check_map() {
       tell(line);
     }
   }
-  if (world_.saves) {
-    const bool any = std::any_of(map_.servers.begin(), map_.servers.end(),
-                                 [&](const ps::server_entry& entry) { return find(entry.who) != nullptr; });
-    excused_ = excused_ || !any;  // nobody is left to take anything over
-    return;
-  }
   for (const auto& range : map_.ranges) {
     const bool held = std::any_of(range.chain.begin(), range.chain.end(), [&](ps::place at) {
       const auto* const entry = map_.server(at);
@@ -47,7 +41,6 @@ inline void run::check_acknowledged(const ps::member& who, ps::range_id id, std:
 }
 
 inline void run::check_everywhere(const ps::member& who, ps::range_id id, std::uint64_t sequence, const char* what) {
-  if (world_.saves) return;  // it may have to be said again; in the end it must be there
   for (const auto at : map_.ranges[id].chain) {
     const auto* const entry = map_.server(at);
     const auto* const one = entry == nullptr ? nullptr : find_server(entry->who);
@@ -56,15 +49,6 @@ inline void run::check_everywhere(const ps::member& who, ps::range_id id, std::u
                       std::to_string(id) + " is " + what + ", but not at server " + ps::to_string(one->who) +
                       ", which has " + std::to_string(one->values.last(id, who)) + " (" + one->core.describe(id) + ")");
   }
-}
-
-// A server shows what it would say.
-inline void run::check_shown(const server_process& server, ps::range_id id, const ps::shown_range& shown) {
-  const auto& core = server.core;
-  if (shown.serves != core.answers(id))
-    throw violation("a server shows that it serves what it does not serve, or hides it");
-  if (shown.serves && shown.version != core.version(id)) throw violation("a server shows another version than it has");
-  if (server.slowest > core.clocks().slowest()) throw violation("a server shows a clock that nobody said");
 }
 
 inline void run::check_answer(worker_process& one, std::uint64_t pull, const ps::message& values) {
@@ -85,7 +69,6 @@ inline void run::check_answer(worker_process& one, std::uint64_t pull, const ps:
   for (const auto& [who, its] : processes_) {
     const auto* const other = dynamic_cast<const worker_process*>(its.get());
     if (other == nullptr || !other->alive || !map_.has_worker(who)) continue;
-    if (other->ready == time{} || other->ready >= when) continue;
     if (other->core.clock_now() + bound < clock) throw violation("a worker is further ahead than the bound");
     const auto found = clocks_.find({values.range, who});
     if (found == clocks_.end()) continue;
@@ -156,7 +139,6 @@ inline outcome run::settle() {
         throw violation("two copies of a range differ");
     }
     for (const auto& [key, sequence] : acknowledged_) {
-      if (world_.saves && lost_.contains(key.second)) continue;
       if (key.first == id && head->values.last(id, key.second) < sequence)
         throw violation("push " + std::to_string(sequence) + " of worker " + ps::to_string(key.second) + " to range " +
                         std::to_string(id) + " was acknowledged, and server " + ps::to_string(head->who) + " has " +

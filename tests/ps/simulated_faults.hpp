@@ -16,12 +16,6 @@ inline run::process* run::anybody(bool server) {
 
 // Whether all that it holds is held by another that lives and is well.
 inline bool run::is_spare(const ps::member& who) {
-  if (world_.saves) {
-    return std::any_of(map_.servers.begin(), map_.servers.end(), [&](const ps::server_entry& entry) {
-      const auto* const other = find(entry.who);
-      return other != nullptr && !(other->who == who) && other->paused_until <= now_ && other->cut == 0;
-    });
-  }
   return std::all_of(map_.ranges.begin(), map_.ranges.end(), [&](const ps::shard_range& range) {
     return std::any_of(range.chain.begin(), range.chain.end(), [&](ps::place at) {
       const auto* const entry = map_.server(at);
@@ -29,13 +23,6 @@ inline bool run::is_spare(const ps::member& who) {
       return other != nullptr && !(other->who == who) && other->paused_until <= now_ && other->cut == 0;
     });
   });
-}
-
-inline std::size_t run::staying() const {
-  return static_cast<std::size_t>(std::count_if(processes_.begin(), processes_.end(), [&](const auto& entry) {
-    const auto* const one = dynamic_cast<const server_process*>(entry.second.get());
-    return one != nullptr && one->alive && !one->leaves;
-  }));
 }
 
 inline void run::plan_faults() {
@@ -88,14 +75,10 @@ inline void run::one_fault() {
     one->cut = random_();
     tell(ps::to_string(one->who) + " does not reach some");
     after(draw(30, 1500), one->who, [](process& its) { its.cut = 0; });
-  } else if (kind == 5 && world_.joins) {
-    chance(0.5) ? join_server() : join_worker();
-  } else if (kind == 6 && world_.leaves) {
-    if (auto* const one = anybody(true); one != nullptr && staying() > 1 + world_.replicas) {
-      tell(ps::to_string(one->who) + " wants to leave");
-      dynamic_cast<server_process&>(*one).leaves = true;
-      dynamic_cast<server_process&>(*one).core.leave();
-    }
+  } else if (kind == 5 || kind == 8) {
+    join_server();
+  } else if (kind == 6 || kind == 9) {
+    scale();
   } else if (kind == 7 && world_.lies) {
     auto* const one = anybody(true);
     auto* const about = anybody(chance(0.7));
@@ -103,68 +86,74 @@ inline void run::one_fault() {
     if (is_server(*about)) ++server_faults_;
     tell(ps::to_string(one->who) + " suspects " + ps::to_string(about->who));
     dynamic_cast<server_process&>(*one).core.suspect(about->who, false);
-  } else if (kind == 8) {
-    join_server();
-  } else if (kind == 9 && world_.leaves && world_.joins) {
-    scale();
+    auto* const worker = dynamic_cast<worker_process*>(about);
+    if (worker == nullptr || !world_.server_crashes || chance(0.5)) return;
+    tell("their connection has broken");  // both ends see it
+    one->broken |= std::uint64_t{1} << about->who.at;
+    about->broken |= std::uint64_t{1} << one->who.at;
+    worker->core.lose(one->who.at, now_);
   }
 }
 
 inline void run::crash(process& one) {
   tell(ps::to_string(one.who) + " dies");
   one.alive = false;
+  can_serve_.erase(one.who.at);
   if (is_server(one)) ++server_faults_;
   const auto who = one.who;
-  if (!is_server(one)) lost_.insert(who);
   if (chance(0.7)) {  // its end is seen; else it is only silent
     for (const auto& [other, its] : processes_) {
-      if (!its->alive || !is_server(*its)) continue;
-      after(draw(0, 5), other, [who](process& at) { dynamic_cast<server_process&>(at).core.suspect(who, true); });
+      if (!its->alive) continue;
+      after(draw(0, 5), other, [this, who](process& at) {
+        if (auto* const worker = dynamic_cast<worker_process*>(&at)) return worker->core.lose(who.at, now_);
+        dynamic_cast<server_process&>(at).core.suspect(who, true);
+      });
     }
   }
-  if (!is_server(one) && chance(0.5))
-    at(now_ + draw(0, 300), {}, [this, who](process&) { begin_worker({who.at, who.incarnation + 1}); });
-  if (is_server(one) && chance(0.5))
-    at(now_ + draw(0, 300), {}, [this, who](process&) { begin_server({who.at, who.incarnation + 1}); });
+  if (is_server(one) && chance(0.5)) at(now_ + draw(0, 300), {}, [this](process&) { join_server(); });
 }
 
 inline void run::join_server() {
-  if (next_place_ < 60) begin_server({next_place_++, 1});
+  if (next_place_ == 60) return;
+  const auto at = next_place_++;
+  can_serve_.insert(at);
+  if (const auto next = ps::with_standby(map_, at)) return name(*next);
+  const auto serving =
+      std::count_if(map_.servers.begin(), map_.servers.end(), [](const ps::server_entry& one) { return !one.leaving; });
+  scale_to(static_cast<std::size_t>(serving) + 1);
 }
 
-inline void run::join_worker() {
-  if (next_place_ < 60) begin_worker({next_place_++, 1});
-}
-
-// Whoever starts writes itself into the store's map first.
-inline void run::begin_server(ps::member who) {
-  if (find_at(who.at) != nullptr) return;
-  const auto* const before = map_.server(who.at);
-  if (before != nullptr && !is_spare(before->who)) return;
-  tell("server " + ps::to_string(who) + " starts");
-  map_ = ps::with_server(map_, {who, 1});
-  check_map();
-  start_server(who, map_);
+// That live, or have left in peace.
+inline std::vector<ps::place> run::candidates() const {
+  std::vector<ps::place> found;
+  for (const auto at : can_serve_) {
+    const auto* const entry = map_.server(at);
+    if (entry == nullptr || find(entry->who) != nullptr) found.push_back(at);
+  }
+  return found;
 }
 
 inline void run::scale() {
-  std::vector<ps::place> candidates;  // that live, or have left in peace
-  for (const auto at : can_serve_) {
-    const auto* const entry = map_.server(at);
-    if (entry == nullptr || find(entry->who) != nullptr) candidates.push_back(at);
-  }
+  const auto most = candidates().size();
   const std::size_t least = 1 + world_.replicas;
-  if (candidates.size() <= least) return;
-  const auto wanted = least + random_.below(candidates.size() - least + 1);
-  const auto next = ps::scaled_to(map_, candidates, wanted);
+  if (most > least) scale_to(least + random_.below(most - least + 1));
+}
+
+inline void run::scale_to(std::size_t wanted) {
+  const auto all = candidates();
+  if (wanted > all.size()) return;
+  const auto next = ps::scaled_to(map_, all, wanted);
   if (!next) return;
   tell(std::to_string(wanted) + " servers are wanted");
+  name(*next);
+}
+
+inline void run::name(const ps::shard_map& next) {
   std::vector<ps::member> named;
-  for (const auto& one : next->servers) {
+  for (const auto& one : next.servers) {
     if (!map_.has_server(one.who)) named.push_back(one.who);
-    if (auto* const its = find_server(one.who); its != nullptr) its->leaves = one.leaving;
   }
-  map_ = *next;
+  map_ = next;
   check_map();
   for (const auto& who : named) begin_named(who);
 }
@@ -173,15 +162,9 @@ inline void run::begin_named(ps::member who) {
   at(now_ + draw(1, 60), {}, [this, who](process&) {
     if (!map_.has_server(who)) return;
     if (find_at(who.at) != nullptr) return begin_named(who);  // its former self has not seen that it left
+    tell("server " + ps::to_string(who) + " starts");
     start_server(who, map_);
   });
-}
-
-inline void run::begin_worker(ps::member who) {
-  if (find_at(who.at) != nullptr) return;
-  tell("worker " + ps::to_string(who) + " starts");
-  map_ = ps::with_worker(map_, who);
-  start_worker(who, true);
 }
 
 }  // namespace simulation

@@ -30,10 +30,7 @@ struct world {
   bool worker_crashes = true;
   bool pauses = true;
   bool partitions = true;
-  bool joins = true;
-  bool leaves = true;
-  bool lies = true;    ///< suspicions of those that live
-  bool saves = false;  ///< ranges are saved, and taken over from that
+  bool lies = true;  ///< suspicions of those that live
   double loss = 0.03;
   double duplicates = 0.05;
 };
@@ -46,9 +43,7 @@ struct violation : std::logic_error {
 struct outcome {
   std::uint64_t pushes = 0;
   std::uint64_t pulls = 0;
-  std::uint64_t reads = 0;     ///< pulls that were read in place
   std::uint64_t versions = 0;  ///< of the map
-  std::uint64_t revived = 0;   ///< ranges that were taken over from what was saved
   bool excused = false;        ///< more servers failed than there were copies, and something was lost
 };
 

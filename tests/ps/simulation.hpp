@@ -39,17 +39,13 @@ class run {
     settings_.worker_silence = milliseconds(400);
     settings_.window = 600;
     settings_.moves_at_once = 1 + random_.below(8);
-    if (of.saves) settings_.save_every = milliseconds(50 + static_cast<int>(random_.below(400)));
-    settings_.hold = 64 << random_.below(8);
     std::vector<ps::server_entry> servers;
     std::vector<ps::member> workers;
-    for (int i = 0; i < of.servers; ++i)
-      servers.push_back({{next_place_++, 1}, 1 + static_cast<std::uint32_t>(random_.below(3))});
+    for (int i = 0; i < of.servers; ++i) servers.push_back({{next_place_++, 1}});
     for (int i = 0; i < of.workers; ++i) workers.push_back({next_place_++, 1});
     map_ = ps::first_map(servers, workers, of.ranges, of.replicas);
-    map_.saved = of.saves;
     for (const auto& one : servers) start_server(one.who, map_);
-    for (const auto& one : workers) start_worker(one, false);
+    for (const auto& one : workers) start_worker(one);
     plan_faults();
   }
 
@@ -71,7 +67,8 @@ class run {
     ps::member who;
     bool alive = true;
     time paused_until{};
-    std::uint64_t cut = 0;  // from the places of these bits
+    std::uint64_t cut = 0;     // from the places of these bits
+    std::uint64_t broken = 0;  // the same for good
     virtual ~process() = default;
     virtual void hear(std::span<const std::byte> frame, std::span<const std::byte> apart) = 0;
     virtual void learn(const ps::shard_map& map) = 0;
@@ -81,9 +78,6 @@ class run {
   struct server_process final : process, ps::server_outlet {
     run& in;
     bool made = false;
-    // What workers read in place: it stays as it was when the process has died.
-    std::map<ps::range_id, ps::shown_range> shown;
-    std::uint64_t slowest = 0;
     ledgers values;
     ps::server core;
     server_process(run& of, ps::member self, const ps::shard_map& map)
@@ -93,15 +87,8 @@ class run {
     void send(const ps::member& to, const ps::message& what) override { in.send(who, core_map_version(), 0, to, what); }
     // Its first words come before it is made.
     [[nodiscard]] std::uint64_t core_map_version() const { return made ? core.map().version : 1; }
-    bool leaves = false;
     void swap(std::uint64_t expected, const ps::shard_map& next) override { in.swap(who, expected, next); }
     void look_for_map() override { in.look_for_map(who); }
-    void save(ps::range_id range, std::uint64_t epoch, std::uint64_t index, std::string state) override {
-      in.save(who, range, epoch, index, std::move(state));
-    }
-    void load(ps::range_id range, std::uint64_t epoch) override { in.load(who, range, epoch); }
-    void show(ps::range_id range, const ps::shown_range& what) override { shown[range] = what; }
-    void show_slowest(std::uint64_t clock) override { slowest = clock; }
     void hear(std::span<const std::byte> frame, std::span<const std::byte> apart) override {
       core.hear(frame, in.now_, apart);
       if (in.chance(0.7)) core.flush();
@@ -118,27 +105,21 @@ class run {
   struct worker_process final : process, ps::worker_outlet {
     run& in;
     bool made = false;
-    bool joins;
     ps::worker core;
     int step = 0;
     bool pushes_next = false;
     bool done = false;
-    time ready{};
     std::map<std::uint64_t, std::pair<std::uint64_t, time>> asked;  // pulls: the clock, and when
     std::map<std::pair<ps::range_id, std::uint64_t>, std::unique_ptr<std::uint64_t>> memory;
     std::map<std::uint64_t, std::uint64_t> own;  // pulls: of the range's sequence that must be in it
-    worker_process(run& of, ps::member self, bool joins_late, const ps::shard_map& map)
-        : in(of), joins(joins_late), core((who = self), of.settings_, *this, map, joins_late) {}
+    worker_process(run& of, ps::member self, const ps::shard_map& map)
+        : in(of), core((who = self), of.settings_, *this, map) {}
     void send(const ps::member& to, const ps::message& what) override {
-      in.send(who, made ? core.map().version : 1, made ? core.clock_said() : 0, to, what);
+      in.send(who, made ? core.newest_map() : 1, made ? core.clock_said() : 0, to, what);
     }
     void look_for_map() override { in.look_for_map(who); }
     void acknowledged(ps::range_id range, std::uint64_t sequence, std::uint32_t) override {
       in.check_acknowledged(who, range, sequence);
-      if (!in.world_.saves) forget(range, sequence);
-    }
-    void covered(ps::range_id range, std::uint64_t sequence) override { forget(range, sequence); }
-    void forget(ps::range_id range, std::uint64_t sequence) {
       for (auto at = memory.lower_bound({range, 0});
            at != memory.end() && at->first.first == range && at->first.second <= sequence;)
         at = memory.erase(at);
@@ -152,7 +133,7 @@ class run {
     void tick() override {
       core.tick(in.now_);
       if (in.chance(0.01)) look_for_map();
-      if (core.is_fenced() && (!core.has_left() || core.held() > 0)) in.lost_.insert(who);
+      if (const auto next = core.without_the_last(in.now_)) in.swap(who, core.map().version, *next);
       if (core.is_fenced() ? !done || core.has_left() : core.has_left()) in.end(*this);
     }
   };
@@ -175,7 +156,7 @@ class run {
   void after(microseconds delay, ps::member whose, std::function<void(process&)> what) {
     at(now_ + delay, whose, std::move(what));
   }
-  process* find(const ps::member& who) {
+  [[nodiscard]] process* find(const ps::member& who) const {
     const auto found = processes_.find(who);
     return found != processes_.end() && found->second->alive ? found->second.get() : nullptr;
   }
@@ -211,8 +192,8 @@ class run {
     processes_[who] = std::move(made);
     tick_later(who);
   }
-  void start_worker(ps::member who, bool joins) {
-    auto made = std::make_unique<worker_process>(*this, who, joins, map_);
+  void start_worker(ps::member who) {
+    auto made = std::make_unique<worker_process>(*this, who, map_);
     made->made = true;
     processes_[who] = std::move(made);
     tick_later(who);
@@ -233,7 +214,8 @@ class run {
   void send(ps::member from, std::uint64_t map_version, std::uint64_t clock, ps::member who, const ps::message& what) {
     const ps::place to = who.at;
     const auto sender = processes_.find(from);
-    if (to >= 64 || (sender != processes_.end() && (sender->second->cut >> to & 1) != 0)) return;
+    if (to >= 64 || (sender != processes_.end() && ((sender->second->cut | sender->second->broken) >> to & 1) != 0))
+      return;
     auto* const other = find_at(to);
     if (other == nullptr || chance(world_.loss)) return;
     auto frame =
@@ -283,34 +265,6 @@ class run {
     });
   }
 
-  // ---- what is saved ----
-  // One moment decides, and both sides are told later, if at all.
-  void save(ps::member who, ps::range_id range, std::uint64_t epoch, std::uint64_t index, std::string state) {
-    at(now_ + (chance(0.1) ? draw(0, 700) : draw(0, 40)), {},
-       [this, who, range, epoch, index, state = std::move(state)](process&) {
-         auto& entry = saved_[range];
-         const bool done = entry.epoch <= epoch;
-         if (done) entry = {epoch, state};
-         const bool told = !chance(0.05);
-         after(draw(0, 5), who, [range, epoch, index, good = done && told](process& one) {
-           dynamic_cast<server_process&>(one).core.saved(range, epoch, index, good);
-         });
-       });
-  }
-  void load(ps::member who, ps::range_id range, std::uint64_t epoch) {
-    at(now_ + draw(0, 40), {}, [this, who, range, epoch](process&) {
-      auto& entry = saved_[range];
-      if (entry.epoch > epoch) return;
-      entry.epoch = epoch;
-      tell("range " + std::to_string(range) + " is taken over by " + ps::to_string(who));
-      ++seen_.revived;
-      after(draw(0, 20), who, [this, range, state = entry.state](process& one) {
-        auto& core = dynamic_cast<server_process&>(one).core;
-        if (!core.loaded(range, std::as_bytes(std::span(state)), now_)) throw violation("what was saved is no state");
-      });
-    });
-  }
-
   // ---- what workers do ----
   void work_later(ps::member who, microseconds delay) {
     after(delay, who, [this, who](process& one) {
@@ -321,8 +275,7 @@ class run {
   }
   void work(worker_process& one) {
     auto& core = one.core;
-    if (core.is_fenced() || !core.is_ready()) return;
-    if (one.ready == time{}) one.ready = now_ + microseconds(1);
+    if (core.is_fenced()) return;
     if (core.unanswered() > 0 || core.unacknowledged() > 6) return;
     if (one.step == world_.steps) {
       if (core.unacknowledged() > 0) return;
@@ -337,7 +290,6 @@ class run {
         const bool own = chance(0.5);
         // Folded once all have closed the clock, so a bulk-synchronous pull cannot see what is of this one.
         const bool bulk = world_.how.what == ps::consistency::kind::bulk;
-        if (chance(0.4) && read_in_place(one, range, !bulk)) continue;
         const auto pull = core.pull(range, {}, own && !bulk, now_);
         one.asked[pull] = {core.clock_now(), now_};
         if (own && !bulk) one.own[pull] = core.pushed(range);
@@ -359,41 +311,24 @@ class run {
     ++one.step;
   }
 
-  // A pull without a message: of what the server that the worker takes for the head of a range shows, even if it died.
-  bool read_in_place(worker_process& one, ps::range_id range, bool own) {
-    const auto at = one.core.reads_at(range, now_);
-    const auto found = processes_.find(at);
-    if (found == processes_.end()) return false;
-    auto& server = dynamic_cast<server_process&>(*found->second);
-    const auto& shown = server.shown[range];
-    check_shown(server, range, shown);
-    if (!shown.serves || !world_.how.answers(one.core.clock_now(), server.slowest, shown.folded)) return false;
-    const std::uint64_t pull = ~++reads_;
-    one.asked[pull] = {one.core.clock_now(), now_};
-    if (own) one.own[pull] = one.core.pushed(range);
-    check_answer(one, pull, {.range = range, .version = shown.version, .payload = server.values.read(range, {})});
-    ++seen_.reads;
-    return true;
-  }
-
   // ---- faults ----
   process* anybody(bool server);
   // Whether all that it holds is held by another that lives and is well.
   bool is_spare(const ps::member& who);
-  [[nodiscard]] std::size_t staying() const;
   void plan_faults();
   // Nothing more happens when all is as it must be in the end: that need not be simulated.
   void look_whether_settled(time when);
   void one_fault();
   static bool is_server(const process& one) { return dynamic_cast<const server_process*>(&one) != nullptr; }
   void crash(process& one);
+  // One that stands by takes the place of a server that has died; where none has, one server more is wanted.
   void join_server();
-  void join_worker();
-  // Whoever starts writes itself into the store's map first.
-  void begin_server(ps::member who);
-  void begin_worker(ps::member who);
-  // More servers are wanted, or fewer; who stands by sees it some time later.
+  // More servers are wanted, or fewer.
   void scale();
+  void scale_to(std::size_t wanted);
+  [[nodiscard]] std::vector<ps::place> candidates() const;
+  // Those that a map names begin when they see that, some time later.
+  void name(const ps::shard_map& next);
   void begin_named(ps::member who);
 
   // ---- what must hold ----
@@ -403,7 +338,6 @@ class run {
   void check_acknowledged(const ps::member& who, ps::range_id id, std::uint64_t sequence);
   // Nor is what was read lost with any of them.
   void check_everywhere(const ps::member& who, ps::range_id id, std::uint64_t sequence, const char* what);
-  void check_shown(const server_process& server, ps::range_id id, const ps::shown_range& shown);
   void check_answer(worker_process& one, std::uint64_t pull, const ps::message& values);
   outcome settle();
 
@@ -412,18 +346,11 @@ class run {
   ps::protocol_settings settings_;
   time now_{};
   bool settled_ = false;
-  std::uint64_t reads_ = 0;
   std::uint64_t order_ = 0;
   ps::place next_place_ = 0;
   std::set<ps::place> can_serve_;
   std::priority_queue<event> queue_;
   ps::shard_map map_;  // the store's
-  struct saved_state {
-    std::uint64_t epoch = 0;
-    std::string state;
-  };
-  std::map<ps::range_id, saved_state> saved_;
-  std::set<ps::member> lost_;  // workers that died, or were given up: what they held is gone with them
   std::map<ps::member, std::unique_ptr<process>> processes_;
   std::set<ps::member> looking_;
   std::map<std::pair<ps::range_id, ps::member>, std::vector<std::uint64_t>> clocks_;  // of each push, by sequence

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <utility>
 
 #include <muster/comm/transport.hpp>
@@ -35,17 +34,6 @@ class any_transport final : public request_owner {
   [[nodiscard]] std::uint64_t prepare(std::span<const int> members) { return self_->prepare(members); }
   [[nodiscard]] std::unique_ptr<any_transport> subgroup(const subgroup_call& some) { return self_->subgroup(some); }
 
-  /// By what name peers find [data, data + bytes), which came from `memory()`; nothing where no peer reads this rank's
-  /// memory in place.
-  [[nodiscard]] std::optional<std::uint64_t> name_of(const void* data, std::size_t bytes) const {
-    return self_->name_of(data, bytes);
-  }
-  /// What lies in that peer's memory under a name that it gave; null where this rank does not reach it. It can be read
-  /// as long as this transport lives, even when the peer is dead; what the peer writes meanwhile is seen half done.
-  [[nodiscard]] const std::byte* look(int peer, std::uint64_t name, std::size_t bytes) const {
-    return self_->look(peer, name, bytes);
-  }
-
  private:
   struct interface {
     interface() = default;
@@ -69,8 +57,6 @@ class any_transport final : public request_owner {
     virtual void pause(clock::time_point until) = 0;
     virtual std::uint64_t prepare(std::span<const int> members) = 0;
     virtual std::unique_ptr<any_transport> subgroup(const subgroup_call& some) = 0;
-    virtual std::optional<std::uint64_t> name_of(const void* data, std::size_t bytes) const = 0;
-    virtual const std::byte* look(int peer, std::uint64_t name, std::size_t bytes) const = 0;
   };
 
   template <transport T>
@@ -94,20 +80,10 @@ class any_transport final : public request_owner {
     std::unique_ptr<any_transport> subgroup(const subgroup_call& some) override {
       return std::make_unique<any_transport>(inner->subgroup(some));
     }
-    // Abilities of few.
+    // An ability of few.
     std::uint64_t prepare(std::span<const int> members) override {
       if constexpr (requires { inner->prepare(members); }) return inner->prepare(members);
       return 0;
-    }
-    std::optional<std::uint64_t> name_of(const void* data, std::size_t bytes) const override {
-      if constexpr (requires { std::as_const(*inner).name_of(data, bytes); })
-        return std::as_const(*inner).name_of(data, bytes);
-      return std::nullopt;
-    }
-    const std::byte* look(int peer, std::uint64_t name, std::size_t bytes) const override {
-      if constexpr (requires { std::as_const(*inner).look(peer, name, bytes); })
-        return std::as_const(*inner).look(peer, name, bytes);
-      return nullptr;
     }
     std::unique_ptr<T> inner;
   };

@@ -30,8 +30,9 @@ class [[nodiscard]] pending {
 
   /// Makes progress; true when it is done.
   bool test();
-  /// Waits for it. Throws timeout_error, naming the servers that do not answer, peer_failure where all that held a
-  /// range are gone, or this worker was fenced, and configuration_error with a server's words where it refused it.
+  /// Waits for it. Throws timeout_error, naming the servers that do not answer, tables_lost where all that held a range
+  /// have died, peer_failure where this worker was fenced, and configuration_error with a server's words where it
+  /// refused it.
   void wait();
   /// Of a pull that is done: the fewest updates that any of its ranges had seen.
   [[nodiscard]] std::uint64_t version() const noexcept;
@@ -48,7 +49,6 @@ class [[nodiscard]] pending {
   detail::worker_process* of_ = nullptr;
   part first_{};
   std::vector<part> more_;
-  std::uint64_t version_ = ~std::uint64_t{0};  // of what was read in place
   std::unique_ptr<detail::open_pull> pull_;
 };
 
@@ -111,8 +111,6 @@ class client {
   [[nodiscard]] std::uint64_t version(std::uint32_t table, std::size_t element = 0) const;
   /// Bytes of values and keys that were pushed so far, as they are sent: encoded, and each once.
   [[nodiscard]] std::uint64_t bytes_pushed() const noexcept;
-  /// Slices of ranges that were read in a server's memory so far: by pulls that asked nobody.
-  [[nodiscard]] std::uint64_t read_in_place() const noexcept;
   /// Who holds what, as this worker knows it.
   [[nodiscard]] const shard_map& map() const noexcept;
 

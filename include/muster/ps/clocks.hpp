@@ -18,7 +18,7 @@ class clock_table {
     for (auto& one : known_) one.counts = false;
     for (const auto& who : map.workers) {
       auto& one = at(who.at);
-      if (one.incarnation != who.incarnation) one = {who.incarnation, 0, false, false};
+      if (one.incarnation != who.incarnation) one = {who.incarnation, 0, false};
       one.counts = true;
     }
     refresh();
@@ -30,32 +30,19 @@ class clock_table {
   /// A worker that `has`; whether its clock went on.
   bool hear(const member& who, std::uint64_t clock) {
     auto& one = known_[who.at];
-    if (one.heard && clock <= one.clock) return false;
-    one.heard = true;
-    one.clock = std::max(one.clock, clock);
+    if (clock <= one.clock) return false;
+    one.clock = clock;
     refresh();
     return true;
   }
-  /// One that joins: it begins where the fastest is. Its clock from now on.
-  std::uint64_t welcome(const member& who) {
-    auto& one = known_[who.at];
-    if (!one.heard) {
-      one.heard = true;
-      one.clock = fastest_;
-      refresh();
-    }
-    return one.clock;
-  }
-  /// Some worker, perhaps one that is gone, had that clock: nobody begins before it.
+  /// Some worker, perhaps one that is gone, had that clock.
   void reach(std::uint64_t clock) noexcept { fastest_ = std::max(fastest_, clock); }
   [[nodiscard]] std::uint64_t slowest() const noexcept { return slowest_; }
-  [[nodiscard]] std::uint64_t fastest() const noexcept { return fastest_; }
 
  private:
   struct entry {
     std::uint32_t incarnation = 0;
     std::uint64_t clock = 0;
-    bool heard = false;
     bool counts = false;
   };
   entry& at(place who) {

@@ -13,11 +13,20 @@
 #include <muster/core/clock.hpp>
 #include <muster/core/codec/compression.hpp>
 #include <muster/core/env.hpp>
+#include <muster/core/error.hpp>
 #include <muster/ps/client.hpp>
 #include <muster/ps/consistency.hpp>
 #include <muster/ps/table.hpp>
 
 namespace muster::inline v0::ps {
+
+/// The last server that held some range has died: the job ends, at every rank, to be started again from the tables that
+/// it saved last (`load_tables`). Its exit status tells a launcher so.
+class tables_lost : public peer_failure {
+ public:
+  static constexpr int status = 16;
+  tables_lost(const table_layout& layout, range_id range);
+};
 
 /// The same at every rank.
 struct job_options {
@@ -25,32 +34,21 @@ struct job_options {
   int servers = 1;         ///< ranks that serve, the last of the group but for those that stand by
   int standby = 0;         ///< behind them: ranks that serve when one has died, or `client::serve_by` wants more
   bool colocated = false;  ///< every rank works and serves, on a thread of the job's; the two above say nothing then
-  std::uint32_t replicas = 0;  ///< copies of every range beyond the first: as many servers may die at once
+  /// Copies of every range beyond the first, where there are servers for them: as many may die at once. When the last
+  /// that held a range has died the job ends with `tables_lost`.
+  std::uint32_t replicas = 1;
   consistency how{};
   /// Of pushes: what a biased method leaves out of one to a dense table, its worker adds to the next for the same
   /// elements (core/codec/error_feedback.hpp). Rows of sparse tables come and go, so these take unbiased methods alone.
   compression compress{};
-  /// A pull may be answered with what this worker pulled up to so many clocks before, its own later pushes or not; its
-  /// version is told as it was then. A bound of consistency is exceeded by as much. 0: never.
-  std::uint64_t pull_cache = 0;
-  /// Of each server, beside the one that talks: they apply what is pushed, each to ranges of its own. 0: that one does.
-  /// Worth a core each where updates take longer than messages; a push is copied once more.
-  std::size_t update_threads = 0;
   seconds timeout{30};         ///< of every blocking call
   seconds retry{0.2};          ///< after which what was not answered is said again
   seconds silence{1.0};        ///< after which who was not heard is suspect
   std::size_t window = 8_MiB;  ///< of pushes that a worker may have under way, and of pulls
-  /// Servers save their ranges in this folder, which all of them reach; empty: they do not. A range that nobody holds
-  /// any more is then taken over by another server, with what was saved last and what live workers have pushed since:
-  /// they hold their pushes until these are saved, `hold` bytes at most (then they wait), in copies of their own.
-  std::string recover{};
-  seconds save_every{0.5};
-  std::size_t hold = 64_MiB;
 };
 
-/// These tables, served as `--servers`, `--standby`, `--replicas`, `--recover`, `--consistency`, `--compress`,
-/// `--pull-cache`, `--update-threads` and `--timeout` or their variables say. Throws configuration_error for more
-/// `--remote-servers` than there are to be servers.
+/// These tables, served as `--servers`, `--standby`, `--replicas`, `--consistency`, `--compress` and `--timeout` or
+/// their variables say. Throws configuration_error for more `--remote-servers` than there are to be servers.
 [[nodiscard]] job_options chosen_options(const settings& chosen, std::vector<table_spec> tables);
 
 /// One rank's part in such a job: a server or a worker, or both if these are co-located. The ranks talk in a group of
@@ -60,8 +58,7 @@ class job {
   /// Collective over the group. The shard map is kept in `store`, which has to outlive the servers that may die; the
   /// same at every rank. Throws configuration_error where the transport has no receives from any source, where no rank
   /// is left to work, where ranks were given different options, for methods of compression that do not go with the
-  /// tables, for a cache of pulls that are to be in step, for co-located servers over mpi, and for a folder to recover
-  /// from that servers cannot write to.
+  /// tables, and for co-located servers over mpi.
   job(group& ranks, const job_options& options, std::shared_ptr<any_store> store);
   /// The same with the store that the context's settings and launcher lead to (`open_store`): in memory for ranks that
   /// are threads.
@@ -78,7 +75,8 @@ class job {
   [[nodiscard]] int worker() const noexcept;
   [[nodiscard]] const table_layout& layout() const noexcept;
 
-  /// A server's: serves until the last worker has left. Throws peer_failure when the others went on without this one.
+  /// A server's: serves until the last worker has left. Throws peer_failure when the others went on without this one,
+  /// and tables_lost when the last server of some range has died.
   void serve();
   /// A worker's: what it pushes and pulls by.
   [[nodiscard]] client& tables();
@@ -86,7 +84,7 @@ class job {
   /// as it ends those that were split from the job's: by it `save_tables` goes on after one. Throws configuration_error
   /// over mpi.
   [[nodiscard]] group connect_workers();
-  /// A worker's last call: all pushes count, and are saved where ranges are, and nobody waits for it any more. With a
+  /// A worker's last call: all pushes count, and nobody waits for it any more. With a
   /// server in its process it returns when that is done too: when all workers have finished, or are gone. So it does
   /// where this process serves the store, which the others need when a server dies (rank 0 of most launches).
   void finish();

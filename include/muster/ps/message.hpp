@@ -21,43 +21,31 @@ enum class message_kind : std::uint8_t {
               ///< from; offset, count, flags, payload: the table's
   pull = 2,   ///< range, number: of the request; clock; version: a sequence of its own that the values must include;
               ///< offset, count, flags, payload: the table's
-  pulse = 3,  ///< number: the clock, all pushes before it have been acknowledged; flags: `says_hello`, `wants_word`.
+  pulse = 3,  ///< number: the clock, all pushes before it have been acknowledged; flags: `wants_word`, `says_goodbye`.
               ///< Servers send it to each other as a sign of life
   // A server's to a worker.
   ack = 4,  ///< range, number: all sequences up to it are applied for good; version: of the range then; count: how many
             ///< updates
             ///< the last one was old; epoch
-  resend = 5,   ///< range, number: the sequence that is expected; epoch
-  values = 6,   ///< range, number: of the request; version; clock: of the slowest worker; count, payload: the table's
-  moved = 7,    ///< range, number: the version of the map by which it is not here
-  welcome = 8,  ///< number: the clock of the fastest worker
+  resend = 5,  ///< range, number: the sequence that is expected; epoch
+  values = 6,  ///< range, number: of the request; version; clock: of the slowest worker; count, payload: the table's
+  moved = 7,   ///< range, number: the version of the map by which it is not here
+  alive = 8,   ///< the answer to a pulse that `wants_word`, or `says_goodbye`, which it then has in its flags
   // Between servers.
   entry = 9,       ///< range, number: its place in the range's log, from 1; epoch; payload: see `log_entry`
   entry_ack = 10,  ///< range, number: all up to it have come and are held behind the sender, too; epoch
   copied = 11,     ///< range, number: all up to it have come; epoch: the answer to `offer` and `copy`
   offer = 12,      ///< range, epoch: what do you have?
   copy = 13,       ///< range, number: the log's place of which the payload is the state; epoch
-  // Where ranges are saved, so that others can take them over (`protocol_settings::save_every`).
-  holds =
-      14,  ///< a worker's: range, number: its last sequence that was acknowledged; version: the last that it knows to
-           ///< be saved; flags: `wants_saved`; epoch
-  saved = 15,  ///< a server's to a worker: range, number: all its sequences up to it are saved; epoch
 
   refused =
-      16,  ///< a server's to a worker: range, number: of the push, or of the pull if flags has `refuses_pull`, that
+      14,  ///< a server's to a worker: range, number: of the push, or of the pull if flags has `refuses_pull`, that
            ///< it cannot carry out; payload: why, in words
 };
 
-/// In the flags of a pulse: its sender joins and waits for a welcome; it wants one as a sign of life; it is done.
-inline constexpr std::uint8_t says_hello = 1;
-inline constexpr std::uint8_t wants_word = 2;
-inline constexpr std::uint8_t says_goodbye = 4;
-
-/// In those of what a worker holds: it is too much, or the worker is about to leave.
-inline constexpr std::uint8_t wants_saved = 1;
-
-/// In those of an acknowledgement: it answers `holds`.
-inline constexpr std::uint8_t answers_holds = 1;
+/// In the flags of a pulse: its sender wants a sign of life; it is done.
+inline constexpr std::uint8_t wants_word = 1;
+inline constexpr std::uint8_t says_goodbye = 2;
 
 /// In those of a refusal: of a pull.
 inline constexpr std::uint8_t refuses_pull = 1;

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <map>
 #include <optional>
 #include <set>
 #include <span>
@@ -45,15 +44,6 @@ class range_storage {
   virtual void reset(range_id range) = 0;
 };
 
-/// What a server would say of a range to whoever pulls it.
-struct shown_range {
-  bool serves = false;
-  std::uint64_t version = 0;
-  std::uint64_t folded = 0;  ///< bulk: the clocks before have their sums in the values
-
-  friend bool operator==(const shown_range&, const shown_range&) = default;
-};
-
 /// Where a server's words go.
 class server_outlet {
  public:
@@ -72,16 +62,6 @@ class server_outlet {
   virtual void swap(std::uint64_t expected, const shard_map& next) = 0;
   /// There may be a newer map: `learn` it.
   virtual void look_for_map() = 0;
-  /// What workers that read this server's memory go by from now on; told behind each change of the range's values.
-  virtual void show(range_id, const shown_range&) {}
-  /// The slowest live worker's clock, as far as is known; told behind all that it promises.
-  virtual void show_slowest(std::uint64_t) {}
-  /// The state of a range after so many entries is to be where others find it, unless one of a later epoch than this
-  /// has been there. Whatever comes of it is told by `server::saved`.
-  virtual void save(range_id, std::uint64_t /*epoch*/, std::uint64_t /*index*/, std::string /*state*/) {}
-  /// The last state of a range that was saved is wanted, and none of an earlier epoch than this counts any more.
-  /// `server::loaded` tells it.
-  virtual void load(range_id, std::uint64_t /*epoch*/) {}
 };
 
 /// What all processes of a job have in common.
@@ -90,14 +70,9 @@ struct protocol_settings {
   clock::duration retry = std::chrono::milliseconds(50);      ///< after which what was not answered is said again
   clock::duration silence = std::chrono::milliseconds(1000);  ///< after which a server that was not heard is suspect
   clock::duration worker_silence = std::chrono::seconds(30);  ///< and a worker, which may compute for long
+  clock::duration one_sided = std::chrono::seconds(1);  ///< for so long one end alone may know of a broken connection
   std::size_t window = std::size_t{64} << 20;  ///< bytes that a learner may lag behind before it is given a fresh copy
   std::size_t moves_at_once = 8;               ///< ranges
-  /// How often a range that has changed is saved, for others to take over when all that hold it are gone. Then workers
-  /// hold their pushes until these are in what was saved. 0: never.
-  clock::duration save_every{0};
-  std::size_t hold = std::size_t{64} << 20;  ///< bytes that a worker holds so
-
-  [[nodiscard]] bool saves() const noexcept { return save_every > clock::duration{0}; }
 };
 
 /// One server. Not thread safe. A push costs O(1), a change of the map O(ranges).
@@ -109,9 +84,7 @@ struct protocol_settings {
 ///
 /// A server that was fenced can do no harm: it is in no chain, so nobody takes its word, and what it applies alone is
 /// acknowledged to nobody. With one copy alone (no replicas) a fenced server might acknowledge what nobody will have;
-/// therefore the last holder of a range is fenced only when it is known to be dead, unless ranges are saved: then
-/// workers have whatever was acknowledged and not saved, and say it again to whoever takes the range over. What a
-/// fenced server saves after that counts no more.
+/// therefore the last holder of a range is fenced only when it is known to be dead.
 class server {
  public:
   server(member self, const protocol_settings& settings, range_storage& values, server_outlet& out,
@@ -127,18 +100,12 @@ class server {
   void flush();
   /// Time passes; about ten times in `retry`.
   void tick(clock::time_point now);
-  /// What came of an outlet's `save`: whether others find it now.
-  void saved(range_id range, std::uint64_t epoch, std::uint64_t index, bool done);
-  /// What an outlet was to `load`; empty where nothing was saved. False when it is no state of that range.
-  [[nodiscard]] bool loaded(range_id range, std::span<const std::byte> state, clock::time_point now);
 
   /// A server or worker is gone: certainly, or as far as can be told. Those of whom that is not certain are given up
   /// when for `retry` no more came to them; and where that is more than half of all others, it may be this server that
   /// is cut off, as it may where it was itself stopped before, and they ended their connections with it: it gives them
   /// `silence` more to say so.
   void suspect(const member& who, bool proven);
-  /// Wants its ranges to move away, to end when it `is_fenced`.
-  void leave() { leaving_ = true; }
 
   [[nodiscard]] const member& self() const noexcept { return self_; }
   [[nodiscard]] const shard_map& map() const noexcept { return map_; }
@@ -172,12 +139,7 @@ class server {
     std::uint32_t age = 0;        // of the last push, in updates since it was pulled
     std::uint64_t applied = 0;    // the last sequence
     std::uint64_t committed = 0;  // of those, the last that all of the chain have
-    std::uint64_t marked = 0;     // in the state that is being saved
-    std::uint64_t covered = 0;    // in the last that was
     std::uint64_t early = 0;      // bulk: its next push came, and is asked for when this clock is open; 0: none did
-
-    // What its worker need not hold any more: also where a chain is cut the rest of it has that.
-    [[nodiscard]] std::uint64_t safe() const noexcept { return std::min(covered, committed); }
   };
   struct kept_entry {
     std::uint64_t index;
@@ -194,7 +156,6 @@ class server {
     bool has_state = false;
     bool stopped = false;  // its head is about to leave: serves no more
     std::uint64_t epoch = 0;
-    std::uint64_t born = 0;
     place before = nobody;
     place behind = nobody;  // in the chain, or the learner
     bool behind_is_learner = false;
@@ -212,15 +173,6 @@ class server {
     std::deque<kept_entry> kept;  // what the one behind may have to be told
     std::deque<pending> waiting;  // at the head
     std::vector<seen> workers;    // by place
-    // Where ranges are saved.
-    bool saving = false;  // a state of `marked` pushes, by these
-    std::uint64_t saving_epoch = 0;
-    std::uint64_t saving_index = 0;
-    bool wanted = false;      // some worker waits for it
-    bool recovers = false;    // not all that workers hold of it has come: it answers no pulls
-    std::uint64_t saved = 0;  // the entry after which it was saved
-    clock::time_point saved_at{};
-    std::map<member, std::uint64_t> claims;  // while it recovers: how many of its pushes a worker knows to count
 
     [[nodiscard]] bool is_head() const noexcept { return as == role::holder && before == nobody; }
     [[nodiscard]] bool serves() const noexcept { return is_head() && has_state && !stopped; }
@@ -228,7 +180,7 @@ class server {
     [[nodiscard]] bool is_last() const noexcept {
       return as == role::holder && has_state && !stopped && (behind == nobody || behind_is_learner);
     }
-    [[nodiscard]] bool answers() const noexcept { return is_last() && !recovers && committed == applied; }
+    [[nodiscard]] bool answers() const noexcept { return is_last() && committed == applied; }
   };
   struct parked_pull {
     member from;
@@ -240,11 +192,10 @@ class server {
   void hear_server(const member& from, const message& said, clock::time_point now);
   void hear_push(const member& from, const message& said, held_range& range, clock::time_point now);
   void hear_pull(const member& from, const message& said);
-  void hear_pulse(const member& from, const message& said, clock::time_point now);
+  void hear_pulse(const member& from, const message& said);
   void hear_entry(place from, const message& said, held_range& range, clock::time_point now);
   void hear_copied(const message& said, held_range& range, clock::time_point now);
   void hear_copy(place from, const message& said, held_range& range);
-  void hear_holds(const member& from, const message& said, held_range& range);
 
   void take_place(range_id id, held_range& range, clock::time_point now);
   void append(range_id id, held_range& range, const log_entry& entry, clock::time_point now);
@@ -257,16 +208,11 @@ class server {
   void offer(range_id id, held_range& range, clock::time_point now);
   [[nodiscard]] std::string state_of(range_id id, const held_range& range) const;
   [[nodiscard]] bool take_state(range_id id, held_range& range, std::span<const std::byte> state, std::uint64_t index);
-  void save_due(clock::time_point now);
-  void look_whether_recovered(range_id id, held_range& range);
-  [[nodiscard]] bool has_open_clock(const held_range& range) const;
-  [[nodiscard]] static seen seen_by(const held_range& range, const member& who);
   void send_values(const member& to, const message& pull);
   void ask_again(range_id id, const held_range& range, const member& worker, std::uint64_t from);
   void refuse(const member& to, const message& asked, const std::string& why,
               const char* suggestion = "start all ranks with the same tables and the same build");
   [[nodiscard]] bool is_ready(const member& from, const message& pull) const;
-  void show(range_id id, const held_range& range) { out_.show(id, {range.answers(), range.applied, range.folded}); }
   void clocks_moved(clock::time_point now);
   void fold_due(clock::time_point now);
   void retry_parked();
@@ -295,7 +241,6 @@ class server {
   clock::time_point pulsed_{};
   std::uint64_t newest_ = 0;  // version of the map that any other knows
   bool swapping_ = false;
-  bool leaving_ = false;
   bool fenced_ = false;
 };
 

@@ -21,8 +21,7 @@ inline constexpr std::size_t most_ranges = 65536;
 /// A server that is not fenced.
 struct server_entry {
   member who;
-  std::uint32_t weight = 1;  ///< it gets ranges in proportion
-  bool leaving = false;      ///< its ranges move away, and then it may end
+  bool leaving = false;  ///< its ranges move away, and then it may end
 
   friend bool operator==(const server_entry&, const server_entry&) = default;
 };
@@ -31,8 +30,6 @@ struct server_entry {
 /// counts when the last one has it. So each has all that those behind it have.
 struct shard_range {
   std::uint64_t epoch = 0;   ///< the version of the map in which this entry changed last
-  std::uint64_t born = 0;    ///< the version in which all that held it were gone, and it was given to one that takes it
-                             ///< over from what was saved; 0: never
   std::vector<place> chain;  ///< empty: nobody is left who has it
   place learner = nobody;    ///< is given a copy by the last of the chain, and then becomes the last
   place leaver = nobody;     ///< leaves the chain when the learner is in it
@@ -49,7 +46,6 @@ struct shard_map {
   std::uint64_t version = 0;
   std::uint32_t replicas = 0;  ///< copies beyond the first that every range should have
   std::uint32_t wanted = 0;    ///< servers: who stands by comes while fewer serve
-  bool saved = false;          ///< ranges are saved: who is the last to hold one is not needed to have it back
   std::vector<server_entry> servers;
   std::vector<member> workers;  ///< those that are not fenced: their clocks count
   std::vector<shard_range> ranges;
@@ -57,6 +53,8 @@ struct shard_map {
   [[nodiscard]] const server_entry* server(place at) const noexcept;
   [[nodiscard]] bool has_server(const member& who) const noexcept;
   [[nodiscard]] bool has_worker(const member& who) const noexcept;
+  /// The first range that no server holds any more.
+  [[nodiscard]] std::optional<range_id> lost_range() const noexcept;
   /// One line a server: what it holds. For logs and for who asks.
   [[nodiscard]] std::string describe() const;
 
@@ -67,24 +65,18 @@ struct shard_map {
   friend bool operator==(const shard_map&, const shard_map&) = default;
 };
 
-/// The first map: ranges in proportion to the weights, and the copies of one server's ranges spread over all others, so
-/// that when it dies each of them takes a part. Throws configuration_error without servers or with more ranges than
+/// The first map: as many ranges for each, and the copies of one server's ranges spread over all others, so that when
+/// it dies each of them takes a part. Throws configuration_error without servers or with more ranges than
 /// `most_ranges`; with fewer than replicas + 1 servers, ranges have fewer copies until more come.
 [[nodiscard]] shard_map first_map(std::vector<server_entry> servers, std::vector<member> workers, std::size_t ranges,
                                   std::uint32_t replicas);
 
 /// The map without these servers. Those of whose death there is proof lose what they hold; one that is only suspect
-/// stays as long as it is the last to hold some range, unless ranges are saved. Nothing when nothing changes. Its
-/// version is one up.
+/// stays as long as it is the last to hold some range. Nothing when nothing changes. Its version is one up.
 [[nodiscard]] std::optional<shard_map> without_servers(const shard_map& map, std::span<const member> dead,
                                                        std::span<const member> suspects);
 /// The map without a worker.
 [[nodiscard]] std::optional<shard_map> without_worker(const shard_map& map, const member& who);
-/// The map with one more worker, or the next incarnation of one.
-[[nodiscard]] shard_map with_worker(const shard_map& map, const member& who);
-/// The map with one more server, which holds nothing yet. What an earlier incarnation held is lost to it.
-[[nodiscard]] shard_map with_server(const shard_map& map, const server_entry& who);
-
 /// The map by which so many of these places serve, now and when some have died, those first that serve already: the
 /// others of them leave, and who is new holds nothing yet. Nothing when nothing changes. Throws configuration_error
 /// when they are not so many.
@@ -96,8 +88,7 @@ struct shard_map {
 [[nodiscard]] std::optional<shard_map> with_standby(const shard_map& map, place who);
 
 /// The next step to where every range has its copies, every server its share, and no leaving one anything: new learners
-/// (at most `at_once` in all), those that take over what nobody holds any more where ranges are saved, and servers that
-/// are done with leaving. Nothing when all is as it should be or under
+/// (at most `at_once` in all), and servers that are done with leaving. Nothing when all is as it should be or under
 /// way.
 [[nodiscard]] std::optional<shard_map> rebalanced(const shard_map& map, std::size_t at_once = 8);
 

@@ -15,8 +15,7 @@
 
 namespace muster::inline v0::ps {
 
-/// What a server does with a push. Stateless itself: what it remembers of each parameter are arrays beside it. With
-/// update threads several call it at once, for different parameters.
+/// What a server does with a push. Stateless itself: what it remembers of each parameter are arrays beside it.
 class update_function {
  public:
   update_function() = default;

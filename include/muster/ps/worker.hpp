@@ -1,10 +1,12 @@
 // A worker's side of the protocol: messages in, messages out, without sockets, clocks or threads.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -33,8 +35,6 @@ class worker_outlet {
   /// All pushes to that range up to this sequence count: their memory is the caller's again. The last one was that many
   /// updates old.
   virtual void acknowledged(range_id range, std::uint64_t sequence, std::uint32_t age) = 0;
-  /// Where ranges are saved: nothing of pushes up to this sequence will be said again.
-  virtual void covered(range_id, std::uint64_t /*sequence*/) {}
   /// What a pull asked for; the payload is valid during the call. Each pull is answered once.
   virtual void answered(std::uint64_t pull, const message& values) = 0;
   /// A push or pull that no server can carry out, and why: neither it nor what was pushed to its range behind it will
@@ -45,14 +45,12 @@ class worker_outlet {
 /// One worker. Not thread safe. A push or pull costs O(1) beside what it sends.
 ///
 /// Pushes to one range take effect in the order in which they are made, each once, whatever servers die: they are said
-/// again until they are acknowledged. Where ranges are saved (`protocol_settings::save_every`) they are held until they
-/// are in what was saved, and said again to a server that takes a range over from that and lacks them.
+/// again until they are acknowledged.
 class worker {
  public:
-  /// One that `joins` waits until every server knows it (`is_ready`) and begins at the clock of the fastest.
-  worker(member self, const protocol_settings& settings, worker_outlet& out, const shard_map& map, bool joins = false);
+  worker(member self, const protocol_settings& settings, worker_outlet& out, const shard_map& map);
 
-  /// Starts a push; the payload stays where it is until it is `acknowledged`, or `covered` where ranges are saved.
+  /// Starts a push; the payload stays where it is until it is `acknowledged`.
   /// `version` is that of the pull that the values were computed from. Returns its sequence for that range, from 1.
   std::uint64_t push(range_id range, const message& what, clock::time_point now);
   /// Starts a pull of values that include all pushes of this worker to that range, if `own`; returns its number.
@@ -61,13 +59,17 @@ class worker {
   void forget(std::uint64_t pull) { pulls_.erase(pull); }
   /// One step is done: what is pushed and pulled from now on is of the next.
   void next_clock();
-  /// Nothing is to be pushed or pulled any more: when all pushes count, and nothing is held, servers are told that
+  /// Nothing is to be pushed or pulled any more: when all pushes count, servers are told that
   /// nobody needs to wait for this worker. It is over when all of them know: when it `has_left`.
   void leave() noexcept { leaving_ = true; }
   [[nodiscard]] bool has_left() const noexcept;
-  /// The process at that place has ended: a server that did so may be done, and then it answers no farewell.
-  void lose(place gone);
-  /// The payload of a push that is not acknowledged yet, or held; nothing of any other.
+  /// The process at that place is gone for ever: a server that ended may be done, and then it answers no farewell.
+  void lose(place gone, clock::time_point now);
+  /// The map without servers that have ended and were the last to hold some range: which nobody but a worker can write
+  /// where no other server is left. Nothing as long as one of them may only have lost its connection to this worker: it
+  /// lives then, and takes this worker out of the map.
+  [[nodiscard]] std::optional<shard_map> without_the_last(clock::time_point now) const;
+  /// The payload of a push that is not acknowledged yet; nothing of any other.
   [[nodiscard]] std::span<const std::byte> payload(range_id range, std::uint64_t sequence) const noexcept;
   /// It lies elsewhere from now on.
   void move_payload(range_id range, std::uint64_t sequence, std::span<const std::byte> to) noexcept;
@@ -79,59 +81,39 @@ class worker {
 
   [[nodiscard]] const member& self() const noexcept { return self_; }
   [[nodiscard]] const shard_map& map() const noexcept { return map_; }
+  /// The newest map that it has heard of: what its frames say, for by that its pushes may have come to count.
+  [[nodiscard]] std::uint64_t newest_map() const noexcept { return std::max(newest_, map_.version); }
   /// Steps that this worker has done.
   [[nodiscard]] std::uint64_t clock_now() const noexcept { return clock_; }
   /// Of them, those all of whose pushes count: what servers are told.
   [[nodiscard]] std::uint64_t clock_said() const noexcept;
-  [[nodiscard]] bool is_ready() const noexcept { return !joins_; }
   /// The others went on without it. It does nothing any more.
   [[nodiscard]] bool is_fenced() const noexcept { return fenced_; }
   /// Bytes of pushes that are not acknowledged, and their number.
   [[nodiscard]] std::size_t unacknowledged_bytes() const noexcept { return bytes_; }
   [[nodiscard]] std::size_t unacknowledged() const noexcept { return count_; }
-  /// And of those that are acknowledged, and held: when it is fenced, what others may never have.
-  [[nodiscard]] std::size_t held_bytes() const noexcept { return held_bytes_; }
-  [[nodiscard]] std::size_t held() const noexcept { return held_; }
   [[nodiscard]] std::size_t unanswered() const noexcept { return pulls_.size(); }
   /// The last sequence that was pushed to a range, and of those that count.
   [[nodiscard]] std::uint64_t pushed(range_id range) const noexcept { return lines_[range].next - 1; }
   [[nodiscard]] std::uint64_t counted(range_id range) const noexcept { return lines_[range].counted; }
-  /// Whose memory a pull of that range may be read from, where it can be read: what lies there is as an answer from
-  /// there would be, and has all pushes of this worker. Nobody's while some of these are not acknowledged.
-  [[nodiscard]] member reads_at(range_id range, clock::time_point now) const noexcept {
-    const line& one = lines_[range];
-    const bool whole = one.counted + 1 == one.next && !one.unsure && !fenced_ && !joins_ && !leaving_ &&
-                       one.to == one.from;  // a head has what may be lost with it
-    // One that is not heard is asked: perhaps others have gone on without it.
-    return whole && now - heard_.last(one.to) < settings_.silence / 2 ? one.to : member{};
-  }
   /// Servers that were not heard for so long.
   [[nodiscard]] std::vector<member> silent(clock::time_point now, clock::duration longer_than) const;
   /// Whether some server of the map is neither gone nor silent for longer than that.
   [[nodiscard]] bool hears_a_server(clock::time_point now, clock::duration longer_than) const;
-  /// A range whose servers are all gone, if this worker waits for one; -1 for none.
-  [[nodiscard]] std::int64_t waits_in_vain() const noexcept;
+  [[nodiscard]] bool is_leaving() const noexcept { return leaving_; }
 
  private:
-  struct kept_push {
-    message what;  // without its payload's bytes, which are the caller's
-  };
-  // What goes to one range, in its order: released <= counted <= sent < next.
+  // What goes to one range, in its order: counted <= sent < next.
   struct line {
-    member to;    // pushes: the head of its chain
-    member from;  // pulls: the last
-    std::uint64_t epoch = 0;
-    std::uint64_t born = 0;
-    std::uint64_t next = 1;      // sequence
-    std::uint64_t counted = 0;   // acknowledged
-    std::uint64_t covered = 0;   // saved, as far as it counts, or will
-    std::uint64_t released = 0;  // acknowledged, and saved where ranges are
+    member to;                  // pushes: the head of its chain
+    member from;                // pulls: the last
+    std::uint64_t next = 1;     // sequence
+    std::uint64_t counted = 0;  // acknowledged
     std::uint64_t sent = 0;
     std::uint64_t resent_from = 0;  // what it was asked to say again, so that it says it once
     clock::time_point since{};      // when it was told last, or heard of
     int tries = 0;                  // since it was heard of
-    std::deque<kept_push> kept;     // from released + 1 on
-    bool unsure = false;            // whether its server has all that was acknowledged
+    std::deque<message> kept;       // from counted + 1 on; the payloads' bytes are the caller's
     bool listed = false;            // among the busy ones
   };
   struct open_pull {
@@ -144,39 +126,28 @@ class worker {
   [[nodiscard]] bool is_due(const member& who, clock::time_point since, int tries, clock::time_point now) const;
   void hear_one(const member& who, const message& said, clock::time_point now);
   void send_kept(line& one);
-  void tell_held(range_id range, line& one);
-  void release(range_id range, line& one);
-  [[nodiscard]] bool wants_saved_now() const noexcept {
-    return held_ > 0 && (leaving_ || held_bytes_ > settings_.hold / 2);
-  }
   void send_pull(std::uint64_t number, open_pull& one, clock::time_point now);
   void say_pulse(std::uint8_t flags = 0);
   void close_clocks();
-  void begin();
 
   member self_;
   protocol_settings settings_;
   worker_outlet& out_;
   shard_map map_;
+  std::uint64_t newest_ = 0;  // version of the map that any server knows
   std::vector<line> lines_;
-  std::vector<range_id> busy_;  // lines with something kept, or unsure
+  std::vector<range_id> busy_;  // lines with something kept
   std::map<std::uint64_t, open_pull> pulls_;
   std::uint64_t next_pull_ = 1;
   std::uint64_t clock_ = 0;
   std::deque<std::uint64_t> open_of_clock_;  // pushes not acknowledged of clocks from `first_open_` on
   std::uint64_t first_open_ = 0;
-  std::uint64_t begins_ = 0;  // of one that joins: the clock of the fastest
   std::size_t bytes_ = 0;
   std::size_t count_ = 0;
-  std::size_t held_bytes_ = 0;
-  std::size_t held_ = 0;
-  clock::time_point told_held_{};
   clock::time_point pulsed_{};
   roll_call heard_;
-  std::vector<member> welcomes_;   // servers that know it
-  std::vector<member> farewells_;  // and that know that it is done
-  std::vector<member> gone_;       // and that have ended
-  bool joins_ = false;
+  std::vector<member> farewells_;            // servers that know that it is done
+  std::map<place, clock::time_point> gone_;  // that have ended, or to which the connection has, and when that was seen
   bool leaving_ = false;
   bool fenced_ = false;
 };

@@ -1,8 +1,6 @@
 // Ranks on one host as processes, over memory that they share.
 #pragma once
 
-#include <optional>
-
 #include <muster/comm/transport.hpp>
 
 #include "board.hpp"
@@ -46,15 +44,6 @@ class shm_transport final : public request_owner {
   void look_after_peers();
   /// See shm_board::name.
   void name(std::vector<int> names) noexcept { board_.name(std::move(names)); }
-  /// Where memory of this rank lies in its segment, and what lies there in a peer's: see any_transport.
-  [[nodiscard]] std::optional<std::uint64_t> name_of(const void* data, std::size_t bytes) const {
-    const auto& own = board_.host().own();
-    return own.holds(data, bytes) ? std::optional(own.offset_of(data)) : std::nullopt;
-  }
-  [[nodiscard]] const std::byte* look(int peer, std::uint64_t name, std::size_t bytes) const {
-    const std::size_t end = board_.host().own().memory().reserve();  // the same for all
-    return name <= end && bytes <= end - name ? board_.host().at(board_.host_rank(peer), name) : nullptr;
-  }
   /// Makes this rank's lane in a group of those members; returns where it lies.
   [[nodiscard]] std::uint64_t prepare(std::span<const int> members);
   [[nodiscard]] std::unique_ptr<shm_transport> subgroup(const subgroup_call& some);

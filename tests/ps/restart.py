@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+"""Kills servers of jobs that have no replica: muster-launch starts the job again, and it goes on from the newest tables.
+
+usage: restart.py --launcher PATH --program PATH (test_ps_process) [--servers N] [--transport shm|tcp] [--seed S]
+"""
+import argparse
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("--launcher", required=True)
+parser.add_argument("--program", required=True)
+parser.add_argument("--servers", type=int, default=1)
+parser.add_argument("--transport", choices=["shm", "tcp"], default="shm")
+parser.add_argument("--seed", type=int, default=int(time.time()))
+options = parser.parse_args()
+draw = random.Random(options.seed)
+STEPS, WORKERS, LIMIT = 60, 2, 100
+
+
+class Job:
+    def __init__(self, folder, restarts):
+        ranks = WORKERS + options.servers
+        self.process = subprocess.Popen(
+            [options.launcher, "-n", str(ranks), "--elastic", "off", "--restart", str(restarts), options.program,
+             "--transport", options.transport, "--servers", str(options.servers), "--replicas", "0", "--steps", str(STEPS),
+             "--save", folder + "/tables", "--until", folder + "/enough", "--resume"],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.said = []
+        self.heard = threading.Condition()
+        self.listener = threading.Thread(target=self.listen)
+        self.listener.start()
+
+    def listen(self):
+        for line in self.process.stdout:
+            with self.heard:
+                self.said.append(line.rstrip())
+                self.heard.notify()
+
+    def await_lines(self, pattern, count):
+        """What so many lines say."""
+        found = lambda: [match for match in (re.match(pattern, line) for line in self.said) if match]
+        with self.heard:
+            if not self.heard.wait_for(lambda: len(found()) >= count, LIMIT):
+                self.fail(f"not {count} lines are like '{pattern}'")
+            return found()
+
+    def end(self):
+        try:
+            self.process.wait(LIMIT)
+        except subprocess.TimeoutExpired:
+            self.fail("it hangs")
+        self.listener.join()
+        return self.process.returncode
+
+    def fail(self, problem):
+        self.process.kill()
+        print("\n".join(self.said[-60:]))
+        print(f"{problem} (seed {options.seed})")
+        os._exit(1)  # the listener waits for ranks that may live
+
+
+def kill_a_server(job, life):
+    """One of this life of the job, when tables were saved in it."""
+    servers = job.await_lines(r"ready (\d+) to serve", life * options.servers)[-options.servers:]
+    job.await_lines("saves$", life * WORKERS)
+    time.sleep(draw.uniform(0.05, 0.4))
+    os.kill(int(draw.choice(servers)[1]), signal.SIGKILL)
+
+
+# Twice, and the third life of the job comes to its end.
+with tempfile.TemporaryDirectory(prefix="muster-ps-") as folder:
+    job = Job(folder, 2)
+    kill_a_server(job, 1)
+    kill_a_server(job, 2)
+    job.await_lines(r"ready \d+ to work", 3 * WORKERS)
+    open(folder + "/enough", "w").close()
+    status = job.end()
+    went_on = [int(match[1]) for match in job.await_lines(r"goes on at step (\d+)", 2 * WORKERS)]
+    if status != 0 or sum(line.startswith("all counts") for line in job.said) != WORKERS:
+        job.fail(f"it ends with {status}")
+    if len(went_on) != 2 * WORKERS or went_on[0] != went_on[1] or went_on[2] != went_on[3] or not 0 < went_on[0] < went_on[2]:
+        job.fail(f"it went on at steps {went_on}")
+    if sum("it is started again" in line for line in job.said) != 2:
+        job.fail("it was not started again twice")
+
+# Without a start more the status says why it ended.
+with tempfile.TemporaryDirectory(prefix="muster-ps-") as folder:
+    job = Job(folder, 0)
+    kill_a_server(job, 1)
+    status = job.end()
+    if status != 16 or not any("is lost (all servers that held it have died)" in line for line in job.said):
+        job.fail(f"it ends with {status}")
+print(f"it went on at steps {went_on[0]} and {went_on[2]} (seed {options.seed})")

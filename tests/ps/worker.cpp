@@ -1,0 +1,72 @@
+// A worker by itself, and what it makes of servers that are gone.
+#include <muster/ps/worker.hpp>
+
+#include "catch.hpp"
+
+namespace ps = muster::ps;
+
+namespace {
+
+struct silent_outlet final : ps::worker_outlet {
+  void send(const ps::member&, const ps::message&) override {}
+  void look_for_map() override {}
+  void acknowledged(ps::range_id, std::uint64_t, std::uint32_t) override {}
+  void answered(std::uint64_t, const ps::message&) override {}
+  void refused(std::string_view) override {}
+};
+
+}  // namespace
+
+TEST_CASE("a worker writes servers off that were the last to hold a range, when they had time to write it off") {
+  const auto replicas = static_cast<std::uint32_t>(GENERATE(0, 1));
+  CAPTURE(replicas);
+  const ps::protocol_settings settings;
+  const ps::member self{2, 1};
+  const auto map = ps::first_map({{.who = {0, 1}}, {.who = {1, 1}}}, {self, {3, 1}}, 8, replicas);
+  CHECK_FALSE(map.lost_range());
+  silent_outlet out;
+  ps::worker worker(self, settings, out, map);
+  auto now = muster::clock::time_point{} + std::chrono::hours(1);
+  worker.lose(3, now);  // another worker: nothing is lost with it
+  worker.lose(0, now);
+  CHECK_FALSE(worker.without_the_last(now + settings.one_sided + settings.retry + settings.silence));
+  now += settings.one_sided + settings.retry + 2 * settings.silence + std::chrono::milliseconds(1);
+  auto next = worker.without_the_last(now);
+  REQUIRE(next.has_value() == (replicas == 0));  // else others have what it held, and see to it
+  if (replicas > 0) {
+    worker.lose(1, now);
+    CHECK_FALSE(worker.without_the_last(now));
+    next = worker.without_the_last(now + std::chrono::hours(1));
+    REQUIRE(next.has_value());
+  }
+  CHECK(next->version == map.version + 1);
+  CHECK_FALSE(next->server(0));
+  CHECK((next->server(1) != nullptr) == (replicas == 0));
+  CHECK(next->lost_range());
+  CHECK(next->workers == map.workers);
+
+  SECTION("not when it was taken out itself") {
+    worker.learn(*ps::without_worker(map, self), now);
+    CHECK_FALSE(worker.without_the_last(now + std::chrono::hours(1)));
+  }
+  SECTION("nor when it has no more to do: servers end then") {
+    worker.leave();
+    CHECK_FALSE(worker.without_the_last(now + std::chrono::hours(1)));
+  }
+}
+
+// The last of a chain that was cut off, and whose head had gone on without it, answered a pull by the clock of a
+// worker: that the clock stood for pushes by a newer map the worker did not say, as long as it had not read that map.
+TEST_CASE("a worker says the newest map by which its pushes count, also before it has read it") {
+  const ps::member server{0, 1}, self{1, 1};
+  const auto map = ps::first_map({{.who = server}}, {self}, 1, 0);
+  silent_outlet out;
+  ps::worker worker(self, {}, out, map);
+  CHECK(worker.newest_map() == map.version);
+  std::vector<std::byte> frame(ps::frame_head_bytes + ps::encoded_bytes(0));
+  ps::encode(ps::frame_head{server, 1, map.version + 1, 0}, std::span(frame).first<ps::frame_head_bytes>());
+  ps::encode(ps::message{.what = ps::message_kind::alive}, frame.data() + ps::frame_head_bytes);
+  worker.hear(frame, muster::clock::now());
+  CHECK(worker.map().version == map.version);
+  CHECK(worker.newest_map() == map.version + 1);
+}
