@@ -145,7 +145,6 @@
 #include <muster/train/gradient_sync.hpp>
 #include <muster/train/lars.hpp>
 #include <muster/train/optimizer.hpp>
-#include <muster/train/scatter_records.hpp>
 #include <muster/train/schedule.hpp>
 #include <muster/train/served_arena.hpp>
 #include <muster/train/sgd.hpp>
