@@ -97,7 +97,7 @@ constexpr std::array<setting_info, static_cast<std::size_t>(setting::count_)> kn
      "ps: servers save their ranges in this folder of all of them, from which others take over what nobody holds any "
      "more"},
     {setting::consistency, "consistency", "MUSTER_CONSISTENCY", "NAME", "async",
-     "ps: how far workers may be apart: async, bounded:CLOCKS, bulk; ,drop:UPDATES or ,damp:UPDATES behind it"},
+     "ps: how far workers may be apart: async, bounded:CLOCKS, bulk; ,drop=UPDATES or ,damp=UPDATES behind it"},
     {setting::pull_cache, "pull-cache", "MUSTER_PULL_CACHE", "CLOCKS", "0",
      "ps: for how many clocks a worker is given again what it pulled; 0: it asks each time", from(0, 1000000)},
     {setting::update_threads, "update-threads", "MUSTER_UPDATE_THREADS", "N", "0",

@@ -497,9 +497,9 @@ TEST_CASE("what cannot be is refused in words") {
   };
   CHECK_THROWS_WITH(refused({.tables = {{.name = "a", .size = 1}}, .servers = 2}),
                     contains("choose --servers from 1 to 1"));
-  CHECK_THROWS_WITH(refused({.tables = {{.name = "a", .size = 1, .update = "addd"}}}), contains("did you mean add?"));
+  CHECK_THROWS_WITH(refused({.tables = {{.name = "a", .size = 1, .update = "addd"}}}), contains("did you mean 'add'?"));
   CHECK_THROWS_WITH(refused({.tables = {{.name = "a", .size = 1, .update = "sgd:x"}}}),
-                    contains("write such as sgd:0.1"));
+                    contains("rate 'x' is not a number"));
   ps::job_options cached{.tables = {{.name = "a"}}, .how = ps::parse_consistency("bulk")};
   cached.pull_cache = 1;
   CHECK_THROWS_WITH(refused({.tables = {{.name = "a", .size = 9, .most_rows = 1}}}), contains("bound sparse tables"));
