@@ -2,9 +2,10 @@
 """How long a9a takes to an accuracy when one of four workers is slower than the others: with an allreduce, and with a
 parameter server that waits for it, for as long as a bound, or never.
 
-usage: ps_slow_worker.py --program build/release/examples/logistic_regression --data FOLDER [--goal 0.845] [--slow 10]
+usage: ps_slow_worker.py --program build/release/tests/examples/paced_logistic_regression --data FOLDER [--goal 0.845]
+                         [--slow 10]
 
-A step's arithmetic is made to take 2 ms, and so many times as long at the slow worker (`--step-time`, `--slow`), so that
+A step's arithmetic is made to take 2 ms, and so many times as long at the slow worker (`--slow-times`), so that
 the ranks do not compete for processors. The time is that of the first worker's batches until the end of its epoch that
 reaches the goal; the accuracy is that when all are done.
 """
@@ -39,8 +40,8 @@ for name, ranks, flags in [("allreduce", 4, []),
             where = ["--ranks", str(ranks)] if options.transport == "local" else ["--transport", options.transport]
             subprocess.run([*start, options.program, "--train", f"libsvm:{options.data}/a9a", "--test",
                             f"libsvm:{options.data}/a9a.t", "--epochs", options.epochs, "--goal",
-                            f"accuracy={options.goal}", "--step-time", "0.002", "--slow", f"3:{slow}", "--json", report,
-                            *where, *flags], stdout=subprocess.DEVNULL, check=True, timeout=600)
+                            f"accuracy={options.goal}", "--step-time", "0.002", "--slow-rank", "3", "--slow-times", slow,
+                            "--json", report, *where, *flags], stdout=subprocess.DEVNULL, check=True, timeout=600)
             read = json.loads(report.read_text())
         reached = read["time_to_goal_seconds"]
         accuracy = float(read["annotations"].get("accuracy of all workers", read["epochs"][-1]["val_accuracy"]))

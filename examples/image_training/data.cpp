@@ -1,11 +1,11 @@
 #include "data.hpp"
 
 #include <array>
-#include <charconv>
 #include <vector>
 
 #include <muster/comm/collectives/allgather.hpp>
 #include <muster/core/error.hpp>
+#include <muster/core/spec.hpp>
 #include <muster/data/cifar.hpp>
 #include <muster/data/idx.hpp>
 #include <muster/data/image.hpp>
@@ -42,13 +42,10 @@ image_data open_kind(std::string_view specification, std::uint64_t seed) {
     return pair_of(muster::open_cifar10(rest), muster::open_cifar10(rest, muster::cifar_split::test));
   }
   if (kind == "cifar-like") {
-    std::size_t count = 5000;
-    if (!rest.empty()) {
-      const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), count);
-      if (error != std::errc{} || end != rest.data() + rest.size() || count < 10 || count > 1'000'000) {
-        refuse(specification, "the number of images is from 10 to 1000000");
-      }
-    }
+    muster::spec_reader spec("data", specification);
+    const std::size_t count =
+        spec.has_value() ? spec.read_whole("number of images", spec.value("images"), 10, 1'000'000) : 5000;
+    spec.finish("cifar-like:5000");
     return pair_of(make_cifar_like(count, seed), make_cifar_like(std::max<std::size_t>(count / 5, 1), seed, count));
   }
   if (kind == "idx") {

@@ -1,7 +1,6 @@
 #include "saved_model.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -9,6 +8,7 @@
 #include <muster/core/atomic_file.hpp>
 #include <muster/core/crc32c.hpp>
 #include <muster/core/error.hpp>
+#include <muster/core/number.hpp>
 
 #include <nlohmann/json.hpp>
 
@@ -22,10 +22,12 @@ std::unique_ptr<nn::network<float>> make_residual(const model_description& what,
   nn::resnet_options options;
   options.classes = what.classes;
   options.input = what.input;
-  const std::string rest = what.name.substr(6);
-  const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), options.depth);
-  const std::string kind(end, rest.data() + rest.size());
-  if (error != std::errc{} || kind.size() != 5 || !kind.starts_with("-v") || kind[3] != '-') return nullptr;
+  const std::string_view rest = std::string_view(what.name).substr(6);
+  const auto end = std::min(rest.find('-'), rest.size());
+  const auto depth = muster::parse_number<int>(rest.substr(0, end));
+  const auto kind = rest.substr(end);
+  if (!depth || kind.size() != 5 || !kind.starts_with("-v") || kind[3] != '-') return nullptr;
+  options.depth = *depth;
   options.version = kind[2] - '0';
   options.shortcut = kind[4];
   return nn::make_resnet<float>(options, how);

@@ -28,7 +28,6 @@ struct command_line {
   options chosen;
   std::string goal;
   std::string preset;
-  std::string slow;
   CLI::App app{"L2-regularised logistic regression by synchronous SGD: MLBench's task 2a.", "logistic_regression"};
 
   command_line() {
@@ -64,9 +63,6 @@ struct command_line {
     muster::add_number(app, "--l2", o.l2, {0, 1000}, "the loss has l2 / 2 * |weights and bias|^2 added");
     muster::add_number(app, "--momentum", o.momentum, {0, 1}, "of SGD");
     app.add_option("--json", o.json, "write the tracker's report there (docs/tracker.md)")->type_name("FILE");
-    muster::add_number(app, "--step-time", o.step_time, {0, 3600},
-                       "a step's arithmetic takes so many seconds at least: for experiments");
-    app.add_option("--slow", slow, "and FACTOR times as long at that rank")->type_name("RANK:FACTOR");
     app.add_option(
            "--preset", preset,
            "mlbench-2a: --batch-per-rank 100 --l2 2.5e-6 --schedule inverse-sqrt:A with A = 200, 400, 600, 700, "
@@ -94,20 +90,6 @@ void apply_preset(command_line& line, int ranks) {
 
 }  // namespace
 
-namespace {
-
-void read_slow(const std::string& text, int ranks, options& o) {
-  std::istringstream words(text);
-  char colon = 0;
-  const bool read = static_cast<bool>(words >> o.slow_rank >> colon >> o.slow_factor) && words.eof() && colon == ':';
-  if (read && o.slow_rank >= 0 && o.slow_rank < ranks && o.slow_factor >= 1 && o.step_time > 0) return;
-  examples::refuse("--slow cannot be '" + text + "' (it is a rank below " + std::to_string(ranks) +
-                       ", and how many times slower than --step-time it is)",
-                   "write such as --step-time 0.002 --slow 1:10");
-}
-
-}  // namespace
-
 options parse_options(int argc, char** argv, int ranks) {
   command_line line;
   examples::parse(line.app, argc, argv);
@@ -121,7 +103,6 @@ options parse_options(int argc, char** argv, int ranks) {
   if (o.batch_per_rank != 0) o.batch = o.batch_per_rank * static_cast<std::uint64_t>(ranks);
   if (o.schedule.empty()) o.schedule = o.synthetic.empty() ? default_file_schedule : default_synthetic_schedule;
   (void)muster::parse_schedule(o.schedule);
-  if (!line.slow.empty()) read_slow(line.slow, ranks, o);
   if (!line.goal.empty()) o.goal = muster::parse_goal(line.goal);
   return o;
 }

@@ -20,10 +20,7 @@ struct options {
   std::uint64_t seed = 1;
   float l2 = 0.0f;
   float momentum = 0.0f;
-  std::string json;      ///< empty: no report
-  double step_time = 0;  ///< seconds that the arithmetic of a step takes at least
-  int slow_rank = -1;    ///< there it takes `slow_factor` times as long; -1: nowhere
-  double slow_factor = 1;
+  std::string json;  ///< empty: no report
   bool help = false;
 };
 

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdint>
 #include <sstream>
 
 #include <muster/comm/collectives/allgather.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>
+#include <muster/core/spec.hpp>
 #include <muster/data/open.hpp>
 #include <muster/data/synthetic.hpp>
 
@@ -69,19 +69,12 @@ problem make_problem(muster::dataset train, muster::dataset test) {
 }
 
 std::uint64_t rows_of(const std::string& synthetic) {
-  const auto colon = synthetic.find(':');
-  if (const auto name = synthetic.substr(0, colon); name != "epsilon" && name != "clicks") {
-    throw muster::configuration_error(
-        "no synthetic data is named '" + synthetic +
-        "' (known: epsilon[:ROWS], clicks[:ROWS]); give --synthetic epsilon or epsilon:20000");
-  }
-  if (colon == std::string::npos) return default_synthetic_rows;
-  std::uint64_t rows = 0;
-  const char* const end = synthetic.data() + synthetic.size();
-  const auto [stop, code] = std::from_chars(synthetic.data() + colon + 1, end, rows);
-  if (code == std::errc() && stop == end && rows >= 10 && rows <= 100'000'000) return rows;
-  throw muster::configuration_error("--synthetic cannot be '" + synthetic +
-                                    "' (the rows are a whole number from 10 to 100000000); give such as epsilon:20000");
+  muster::spec_reader spec("--synthetic", synthetic);
+  const auto name = spec.name({"epsilon", "clicks"}, "such as epsilon or epsilon:20000");
+  const auto rows =
+      spec.has_value() ? spec.read_whole("rows", spec.value("rows"), 10, 100'000'000) : default_synthetic_rows;
+  spec.finish(name + ":20000");
+  return rows;
 }
 
 }  // namespace

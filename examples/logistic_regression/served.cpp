@@ -18,7 +18,6 @@
 #include "../command_line.hpp"
 #include "../job.hpp"
 #include "kernels.hpp"
-#include "pace.hpp"
 #include "report.hpp"
 
 namespace logistic {
@@ -171,13 +170,11 @@ class served_run {
       const muster::scoped_event measured(muster::activity::communication, "pull", 0);
       model_.pull(data_.train.data, batch.samples);
     }
-    pace_.begin();
     {
       auto phase = tracker_.phase(muster::phase::backward);  // forward and loss are part of the same kernel
       seen += add_gradient(data_.train.data, batch.samples, data_.train.targets, model_.view(),
                            1.0f / static_cast<float>(batch.global_size), model_.gradient());
     }
-    pace_.hold(workers_.rank());
     {
       auto phase = tracker_.phase(muster::phase::aggregate);
       const muster::scoped_event measured(muster::activity::communication, "push", 0);
@@ -270,7 +267,6 @@ class served_run {
   muster::loader<> loader_;
   muster::tracker tracker_;
   muster::state state_;
-  pace pace_{chosen_};
   std::uint64_t samples_ = 0;  // of this worker in this epoch
 };
 

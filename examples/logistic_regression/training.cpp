@@ -19,7 +19,6 @@
 
 #include "../job.hpp"
 #include "kernels.hpp"
-#include "pace.hpp"
 #include "report.hpp"
 #include "served.hpp"
 
@@ -146,7 +145,6 @@ class run {
 
   void train_step(muster::step& step) {
     const auto batch = next_batch(step);
-    pace_.begin();
     auto backward = sync_.begin(step.group());
     backward.add_samples(batch.samples.size());
     backward.divided_by(static_cast<double>(batch.global_size));  // the kernel does, where it costs nothing
@@ -160,7 +158,6 @@ class run {
       backward.ready(bias);
       backward.ready(weight);
     }
-    pace_.hold(step.group().rank());
     {
       auto phase = tracker_.phase(muster::phase::aggregate);
       backward.wait();
@@ -206,7 +203,6 @@ class run {
   int ranks_;          // to begin with
   std::string started_as_;
   muster::progress_line progress_;
-  pace pace_{chosen_};
   std::string compress_;
   totals seen_;                   // of this rank's samples in the epoch
   double samples_seen_ = 0;       // so many

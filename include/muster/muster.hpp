@@ -70,6 +70,7 @@
 #include <muster/core/number.hpp>
 #include <muster/core/progress.hpp>
 #include <muster/core/random.hpp>
+#include <muster/core/spec.hpp>
 #include <muster/core/training_position.hpp>
 #include <muster/core/update.hpp>
 #include <muster/core/update/adagrad.hpp>
@@ -144,7 +145,6 @@
 #include <muster/train/gradient_sync.hpp>
 #include <muster/train/lars.hpp>
 #include <muster/train/optimizer.hpp>
-#include <muster/train/scatter_records.hpp>
 #include <muster/train/schedule.hpp>
 #include <muster/train/served_arena.hpp>
 #include <muster/train/sgd.hpp>

@@ -95,7 +95,7 @@ constexpr std::array<setting_info, static_cast<std::size_t>(setting::count_)> kn
      "ps: copies of all parameters beyond the first, where there are as many servers: so many may die at once",
      from(0, 16)},
     {setting::consistency, "consistency", "MUSTER_CONSISTENCY", "NAME", "async",
-     "ps: how far workers may be apart: async, bounded:CLOCKS, bulk; ,drop:UPDATES or ,damp:UPDATES behind it"},
+     "ps: how far workers may be apart: async, bounded:CLOCKS, bulk; ,drop=UPDATES or ,damp=UPDATES behind it"},
     {setting::trace, "trace", "MUSTER_TRACE", "FILE", "none",
      "write a timeline of phases, buckets and collectives of all ranks there"},
     {setting::log_level, "log-level", "MUSTER_LOG_LEVEL", "LEVEL", "warning", "debug, info, warning, error, off"},

@@ -7,8 +7,7 @@
 #include <utility>
 #include <variant>
 
-#include <muster/core/error.hpp>
-#include <muster/core/number.hpp>
+#include <muster/core/spec.hpp>
 #include <muster/data/cifar.hpp>
 #include <muster/data/csv.hpp>
 #include <muster/data/idx.hpp>
@@ -18,12 +17,9 @@
 #include <muster/data/raw.hpp>
 #include <muster/data/records/reader.hpp>
 #include <muster/data/tfrecord.hpp>
-#include "source_options.hpp"
 
 namespace muster::inline v0 {
 namespace {
-
-using detail::source_options;
 
 constinit std::atomic<detail::query_reader> reader_of_queries{nullptr};
 
@@ -32,22 +28,38 @@ using opened_source = std::variant<dataset, any_record_source>;
 
 constexpr std::size_t any_number = std::numeric_limits<std::size_t>::max() - 1;
 
-read_options with_text_options(source_options& from, read_options options) {
-  options.min_features = from.number("features", options.min_features);
-  options.keep_bad_records = from.choice<bool>("bad", options.keep_bad_records, {{"fail", false}, {"keep", true}});
+bool flag(spec_reader& from, const std::string& name, bool fallback) {
+  return from.choice_of<bool>(name, fallback, {{"1", true}, {"0", false}});
+}
+
+/// The path, once all options have been taken: whatever is left of them is refused before a file is touched.
+std::string path_of(spec_reader& from) {
+  std::string path = from.value("path");
+  from.finish(from.name() + ":PATH");
+  return path;
+}
+
+std::vector<std::string> paths_of(spec_reader& from, std::size_t least, std::size_t most) {
+  auto paths = from.paths(least, most);
+  from.finish(from.name() + ":PATH");
+  return paths;
+}
+
+read_options with_text_options(spec_reader& from, read_options options) {
+  options.min_features = from.whole_of("features", options.min_features);
+  options.keep_bad_records = from.choice_of<bool>("bad", options.keep_bad_records, {{"fail", false}, {"keep", true}});
   return options;
 }
 
-opened_source open_libsvm(source_options& from, const read_options& given) {
+opened_source open_libsvm(spec_reader& from, const read_options& given) {
   read_options options = with_text_options(from, given);
   options.layout =
-      from.choice("layout", options.layout,
-                  {{"automatic", layout::automatic}, {"dense", layout::dense}, {"sparse", layout::sparse}});
-  from.finish();
-  return read_libsvm(from.path(), options);
+      from.choice_of("layout", options.layout,
+                     {{"automatic", layout::automatic}, {"dense", layout::dense}, {"sparse", layout::sparse}});
+  return read_libsvm(path_of(from), options);
 }
 
-char delimiter_of(source_options& from) {
+char delimiter_of(spec_reader& from) {
   const auto value = from.take("delimiter");
   if (!value) return ',';
   constexpr std::pair<std::string_view, char> names[] = {
@@ -55,7 +67,9 @@ char delimiter_of(source_options& from) {
   for (const auto& [name, character] : names) {
     if (name == *value) return character;
   }
-  if (value->size() != 1) from.refuse("delimiter", *value, "give one character, or comma, semicolon, tab, space, pipe");
+  if (value->size() != 1)
+    from.refuse("delimiter '" + *value + "' is more than a character",
+                "give one, or comma, semicolon, tab, space, pipe");
   return value->front();
 }
 
@@ -69,54 +83,49 @@ std::vector<std::string> words_of(std::string_view text) {
   return words;
 }
 
-missing_values missing_of(source_options& from) {
-  return from.choice("missing", missing_values::fail,
-                     {{"fail", missing_values::fail}, {"zero", missing_values::zero}, {"nan", missing_values::nan}});
+missing_values missing_of(spec_reader& from) {
+  return from.choice_of("missing", missing_values::fail,
+                        {{"fail", missing_values::fail}, {"zero", missing_values::zero}, {"nan", missing_values::nan}});
 }
 
-opened_source open_csv(source_options& from, const read_options& given) {
+opened_source open_csv(spec_reader& from, const read_options& given) {
   csv_options csv;
   csv.delimiter = delimiter_of(from);
   csv.header =
-      from.choice("header", csv_header::automatic,
-                  {{"automatic", csv_header::automatic}, {"1", csv_header::present}, {"0", csv_header::absent}});
+      from.choice_of("header", csv_header::automatic,
+                     {{"automatic", csv_header::automatic}, {"1", csv_header::present}, {"0", csv_header::absent}});
   csv.label = from.take("label").value_or("");
   csv.ignore = words_of(from.take("ignore").value_or(""));
   csv.missing = missing_of(from);
   const read_options options = with_text_options(from, given);
-  from.finish();
-  return read_csv(from.path(), csv, options);
+  return read_csv(path_of(from), csv, options);
 }
 
-opened_source open_idx_files(source_options& from, const read_options& /*options*/) {
-  const auto paths = from.paths(1, 2);
-  from.finish();
+opened_source open_idx_files(spec_reader& from, const read_options& /*options*/) {
+  const auto paths = paths_of(from, 1, 2);
   return any_record_source(open_idx(paths[0], paths.size() > 1 ? paths[1] : ""));
 }
 
-opened_source open_npy_files(source_options& from, const read_options& /*options*/) {
-  const auto paths = from.paths(1, 2);
-  from.finish();
+opened_source open_npy_files(spec_reader& from, const read_options& /*options*/) {
+  const auto paths = paths_of(from, 1, 2);
   return any_record_source(open_npy(paths[0], paths.size() > 1 ? paths[1] : ""));
 }
 
-cifar_split split_of(source_options& from) {
-  return from.choice("split", cifar_split::train, {{"train", cifar_split::train}, {"test", cifar_split::test}});
+cifar_split split_of(spec_reader& from) {
+  return from.choice_of("split", cifar_split::train, {{"train", cifar_split::train}, {"test", cifar_split::test}});
 }
 
-opened_source open_cifar10_files(source_options& from, const read_options& /*options*/) {
+opened_source open_cifar10_files(spec_reader& from, const read_options& /*options*/) {
   const auto split = split_of(from);
-  from.finish();
-  return any_record_source(open_cifar10(from.path(), split));
+  return any_record_source(open_cifar10(path_of(from), split));
 }
 
-opened_source open_cifar100_files(source_options& from, const read_options& /*options*/) {
+opened_source open_cifar100_files(spec_reader& from, const read_options& /*options*/) {
   const auto split = split_of(from);
-  const auto labels = from.choice(
+  const auto labels = from.choice_of(
       "labels", cifar100_labels::fine,
       {{"fine", cifar100_labels::fine}, {"coarse", cifar100_labels::coarse}, {"both", cifar100_labels::both}});
-  from.finish();
-  return any_record_source(open_cifar100(from.path(), split, labels));
+  return any_record_source(open_cifar100(path_of(from), split, labels));
 }
 
 std::optional<dtype> type_named(std::string_view name) {
@@ -126,81 +135,77 @@ std::optional<dtype> type_named(std::string_view name) {
   return std::nullopt;
 }
 
-std::vector<std::uint64_t> shape_of(source_options& from) {
+std::vector<std::uint64_t> shape_of(spec_reader& from) {
   const auto text = from.take("shape");
   std::vector<std::uint64_t> shape;
   if (!text) return shape;
   for (std::string_view rest = *text;;) {
     const auto end = rest.find('x');
     const auto extent = parse_number<std::uint64_t>(rest.substr(0, end));
-    if (!extent) from.refuse("shape", *text, "give extents such as 3x32x32");
+    if (!extent) from.refuse("shape '" + *text + "' is not numbers with x between them", "write such as shape=3x32x32");
     shape.push_back(*extent);
     if (end == std::string_view::npos) return shape;
     rest.remove_prefix(end + 1);
   }
 }
 
-opened_source open_raw_files(source_options& from, const read_options& /*options*/) {
+opened_source open_raw_files(spec_reader& from, const read_options& /*options*/) {
   raw_layout layout;
   const std::string type = from.take("type").value_or("uint8");
   const auto known = type_named(type);
-  if (!known) from.refuse("type", type, "give a type such as uint8 or float32");
+  if (!known) from.refuse("type '" + type + "' is unknown", "write such as type=uint8 or type=float32");
   layout.type = *known;
   layout.shape = shape_of(from);
-  layout.skip = from.number("skip", 0);
-  layout.offset = from.number("offset", 0);
-  layout.record_bytes = from.number("record", 0);
+  layout.skip = from.whole_of("skip", 0);
+  layout.offset = from.whole_of("offset", 0);
+  layout.record_bytes = from.whole_of("record", 0);
   if (const auto label = from.take("label")) {
     const auto at = label->find('@');
     const auto label_type = type_named(label->substr(0, at));
     const auto offset =
         parse_number<std::uint64_t>(at == std::string::npos ? "" : std::string_view(*label).substr(at + 1));
-    if (!label_type || !offset) from.refuse("label", *label, "give a type and the byte it is at, such as uint8@0");
+    if (!label_type || !offset)
+      from.refuse("label '" + *label + "' is not a type and the byte it is at", "write such as label=uint8@0");
     layout.labels = {{"label", *label_type, *offset}};
   }
-  const auto paths = from.paths(1, any_number);
-  from.finish();
+  const auto paths = paths_of(from, 1, any_number);
   return any_record_source(open_raw(paths, layout));
 }
 
-opened_source open_tfrecord_files(source_options& from, const read_options& options) {
+opened_source open_tfrecord_files(spec_reader& from, const read_options& options) {
   tfrecord_options chosen{.threads = options.threads};
-  chosen.compressed = from.flag("compressed", false);
-  chosen.check = from.flag("check", true);
-  const auto paths = from.paths(1, any_number);
-  from.finish();
+  chosen.compressed = flag(from, "compressed", false);
+  chosen.check = flag(from, "check", true);
+  const auto paths = paths_of(from, 1, any_number);
   return any_record_source(tfrecord_files(paths, chosen));
 }
 
-opened_source open_record_files(source_options& from, const read_options& options) {
+opened_source open_record_files(spec_reader& from, const read_options& options) {
   record_read_options chosen{.threads = options.threads};
-  if (!from.flag("check", true)) chosen.checks = record_checks::never;
-  from.finish();
-  return any_record_source(record_files(from.path(), chosen));
+  if (!flag(from, "check", true)) chosen.checks = record_checks::never;
+  return any_record_source(record_files(path_of(from), chosen));
 }
 
-opened_source open_query(source_options& from, const read_options& given) {
+opened_source open_query(spec_reader& from, const read_options& given) {
   const std::string query = from.take("query").value_or("");
   const std::string label = from.take("label").value_or("");
   const auto ignore = words_of(from.take("ignore").value_or(""));
   const auto missing = missing_of(from);
   const read_options options = with_text_options(from, given);
-  from.finish();
-  if (query.empty()) {
-    throw configuration_error("'" + from.text() + "' has no query (a database has many tables); add ?query=SELECT...");
-  }
+  const auto connection = path_of(from);
+  if (query.empty()) from.refuse("it has no query, and a database has many tables", "add ?query=SELECT...");
   const detail::query_reader read = reader_of_queries;
-  if (read == nullptr) {
+  if (read == nullptr) {  // the text may hold a password
     throw configuration_error(
         "postgres: cannot be read (this program was built without muster's postgres component); "
         "link muster::postgres");
   }
-  return read(from.path(), query, label, ignore, missing, options);
+  return read(connection, query, label, ignore, missing, options);
 }
 
 struct known_source {
   source_info info;
-  opened_source (*open)(source_options& from, const read_options& options);
+  opened_source (*open)(spec_reader& from, const read_options& options);
 };
 
 const std::vector<known_source>& known_sources() {
@@ -234,17 +239,10 @@ const std::vector<known_source>& known_sources() {
 }
 
 opened_source open_any(std::string_view specification, const read_options& options) {
-  source_options from(specification);
-  std::string list;
-  std::vector<std::string> known;
-  for (const known_source& source : known_sources()) {
-    if (source.info.scheme == from.scheme()) return source.open(from, options);
-    list += (known.empty() ? "" : ", ") + std::string(source.info.scheme);
-    known.emplace_back(source.info.scheme);
-  }
-  const auto meant = closest(from.scheme(), known);
-  throw configuration_error("unknown source '" + from.scheme() + "' in '" + from.text() + "' (known: " + list + "); " +
-                            (meant ? "did you mean " + *meant + "?" : "choose one of these"));
+  auto from = spec_reader::of_source(specification);
+  std::vector<std::pair<std::string, const known_source*>> known;
+  for (const known_source& source : known_sources()) known.emplace_back(source.info.scheme, &source);
+  return from.choose("scheme", from.name(), known)->open(from, options);
 }
 
 }  // namespace

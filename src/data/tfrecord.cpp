@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 
 #include <muster/core/crc32c.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>
+#include "../core/wire.hpp"
 #include "content_digest.hpp"
 #include "parallel.hpp"
 
@@ -22,10 +22,9 @@ constexpr std::uint64_t behind_payload = 4;
 // Checksums of data that holds checksums are weak, and so they are stored changed.
 std::uint32_t masked(std::uint32_t crc) { return std::rotr(crc, 15) + 0xa282ead8U; }
 
-std::uint64_t number_at(std::span<const std::byte> bytes, std::uint64_t offset, std::size_t size) {
-  std::uint64_t number = 0;
-  for (std::size_t k = size; k > 0; --k) number = number << 8 | static_cast<std::uint64_t>(bytes[offset + k - 1]);
-  return number;
+template <class T>
+T number_at(std::span<const std::byte> bytes, std::uint64_t offset) noexcept {
+  return detail::wire_reader(bytes.subspan(offset)).number<T>();
 }
 
 }  // namespace
@@ -39,8 +38,8 @@ std::vector<std::uint64_t> detail::tfrecord_offsets(std::span<const std::byte> b
   for (std::uint64_t at = 0; at != bytes.size();) {
     const std::uint64_t left = bytes.size() - at;
     if (left < before_payload) refuse(at, "the file ends within a length", "copy or download it again");
-    const std::uint64_t length = number_at(bytes, at, 8);
-    if (number_at(bytes, at + 8, 4) != masked(crc32c(bytes.subspan(at, 8)))) {
+    const std::uint64_t length = number_at<std::uint64_t>(bytes, at);
+    if (number_at<std::uint32_t>(bytes, at + 8) != masked(crc32c(bytes.subspan(at, 8)))) {
       refuse(at, "a length does not match its checksum (it is damaged, or this is no TFRecord file)",
              "check the path, and whether the file is compressed");
     }
@@ -83,13 +82,13 @@ tfrecord_files::place tfrecord_files::find(sample_id id) const noexcept {
   const opened& file = *(behind - 1);
   const std::uint64_t offset = file.offsets[id - file.first];
   const auto bytes = file.file->bytes();
-  return {&file, offset, bytes.subspan(offset + before_payload, number_at(bytes, offset, 8))};
+  return {&file, offset, bytes.subspan(offset + before_payload, number_at<std::uint64_t>(bytes, offset))};
 }
 
 bool tfrecord_files::usable(const place& at) const noexcept {
   if (!state_->check) return true;
   const std::uint64_t behind = at.offset + before_payload + at.payload.size();
-  return number_at(at.file->file->bytes(), behind, 4) == masked(crc32c(at.payload));
+  return number_at<std::uint32_t>(at.file->file->bytes(), behind) == masked(crc32c(at.payload));
 }
 
 bad_record tfrecord_files::tell(sample_id id, const place& at) {

@@ -10,6 +10,7 @@
 #include <muster/core/clock.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/progress.hpp>
+#include <muster/core/spec.hpp>
 #include <muster/data/open.hpp>
 #include <muster/data/records/reader.hpp>
 #include <muster/data/slice.hpp>
@@ -179,7 +180,7 @@ json describe_source(const std::string& specification, int threads) {
                  {"digest", hex(source.digest())}};
   if (const auto bad = source.known_bad()) report["bad"] = *bad;
   if (!specification.starts_with("records:")) return report;
-  const std::string path = specification.substr(8, specification.find('?') - 8);
+  const std::string path = muster::spec_reader::of_source(specification).value("path");
   report["files"] = json::array();
   for (const auto& file : muster::record_files(path).files()) {
     report["files"].push_back({{"path", file.path},

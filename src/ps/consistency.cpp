@@ -1,55 +1,30 @@
 #include <muster/ps/consistency.hpp>
 
-#include <muster/core/error.hpp>
-#include <muster/core/number.hpp>
+#include <muster/core/spec.hpp>
 
 namespace muster::inline v0::ps {
-namespace {
-
-[[noreturn]] void refuse_consistency(std::string_view text, const std::string& why, const std::string& suggestion) {
-  throw configuration_error("consistency '" + std::string(text) + "' cannot be used (" + why + "); " + suggestion);
-}
-
-std::uint64_t number_of(std::string_view text, std::string_view number, const std::string& example) {
-  const auto read = parse_number<std::uint64_t>(number);
-  if (!read) refuse_consistency(text, "'" + std::string(number) + "' is no number", "write such as " + example);
-  return *read;
-}
-
-}  // namespace
 
 consistency parse_consistency(std::string_view text) {
+  spec_reader spec("consistency", text);
+  const auto name = spec.name({"async", "bounded", "bulk"}, "such as bounded:2");
   consistency read;
-  const auto comma = text.find(',');
-  const auto first = text.substr(0, comma);
-  const auto colon = first.find(':');
-  const auto name = first.substr(0, colon);
   if (name == "bounded") {
-    if (colon == std::string_view::npos)
-      refuse_consistency(text, "bounded needs a number of clocks", "write such as bounded:2");
     read.what = consistency::kind::bounded;
-    read.bound = number_of(text, first.substr(colon + 1), "bounded:2");
-  } else if (first == "bulk") {
-    read.what = consistency::kind::bulk;
-  } else if (first != "async") {
-    const auto meant = closest(name, {"async", "bounded", "bulk"});
-    refuse_consistency(text, "'" + std::string(first) + "' is not one of async, bounded:CLOCKS, bulk",
-                       meant ? "did you mean " + *meant + "?" : "write such as bounded:2");
+    read.bound = spec.read_whole("number of clocks", spec.value("clocks"));
   }
-  if (comma == std::string_view::npos) return read;
-  const auto second = text.substr(comma + 1);
-  if (second.starts_with("drop:")) {
-    read.old_pushes = consistency::policy::drop;
-  } else if (second.starts_with("damp:")) {
-    read.old_pushes = consistency::policy::damp;
-  } else {
-    refuse_consistency(text, "'" + std::string(second) + "' is neither drop:UPDATES nor damp:UPDATES",
-                       "write such as async,damp:8");
+  if (name == "bulk") read.what = consistency::kind::bulk;
+  for (const auto& [key, policy] :
+       {std::pair{"drop", consistency::policy::drop}, {"damp", consistency::policy::damp}}) {
+    const auto updates = spec.take(key);
+    if (!updates) continue;
+    if (read.what == consistency::kind::bulk)
+      spec.refuse("no push of a bulk-synchronous step is older than another", "write bulk");
+    if (read.old_pushes != consistency::policy::keep)
+      spec.refuse("old pushes are dropped or damped, not both", "leave one of them out");
+    read.old_pushes = policy;
+    read.fresh = spec.read_whole(key, *updates);
   }
-  if (read.what == consistency::kind::bulk)
-    refuse_consistency(text, "no push of a bulk-synchronous step is older than another",
-                       "leave out '," + std::string(second) + "'");
-  read.fresh = number_of(text, second.substr(5), "async,damp:8");
+  spec.finish(name == "bounded" ? "bounded:2,drop=8" : name == "bulk" ? "bulk" : "async,damp=8");
   return read;
 }
 
@@ -57,8 +32,8 @@ std::string to_string(const consistency& how) {
   std::string text = how.what == consistency::kind::asynchronous ? "async"
                      : how.what == consistency::kind::bulk       ? "bulk"
                                                                  : "bounded:" + std::to_string(how.bound);
-  if (how.old_pushes == consistency::policy::drop) text += ",drop:" + std::to_string(how.fresh);
-  if (how.old_pushes == consistency::policy::damp) text += ",damp:" + std::to_string(how.fresh);
+  if (how.old_pushes == consistency::policy::drop) text += ",drop=" + std::to_string(how.fresh);
+  if (how.old_pushes == consistency::policy::damp) text += ",damp=" + std::to_string(how.fresh);
   return text;
 }
 

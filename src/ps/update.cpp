@@ -1,10 +1,9 @@
 // The update functions that are known by name.
-#include <charconv>
 #include <map>
 #include <mutex>
 
-#include <muster/core/error.hpp>
 #include <muster/core/simd.hpp>
+#include <muster/core/spec.hpp>
 #include <muster/core/update.hpp>
 #include <muster/ps/table.hpp>
 
@@ -99,87 +98,43 @@ class adam_function final : public update_function {
   adam_step<float> step_;
 };
 
-using maker = std::function<std::shared_ptr<const update_function>(std::string_view)>;
+using made_update = std::shared_ptr<const update_function>;
+using maker = std::function<made_update(spec_reader&)>;
 
-[[noreturn]] void refuse_update(std::string_view text, const std::string& why, const std::string& suggestion) {
-  throw configuration_error("update function '" + std::string(text) + "' cannot be used (" + why + "); " + suggestion);
-}
+float decay_of(spec_reader& spec) { return static_cast<float>(spec.number_of("decay", 0.0, 0.0, false)); }
+float rate_of(spec_reader& spec) { return static_cast<float>(spec.number("rate", 0.0, false)); }
 
-struct numbers {
-  std::vector<double> given;
-  double decay = 0;
-  [[nodiscard]] float at(std::size_t i) const { return static_cast<float>(given[i]); }
-};
-
-// So many numbers with commas between them, and perhaps a decay.
-numbers numbers_of(std::string_view name, std::string_view text, std::size_t count, const std::string& example) {
-  constexpr std::string_view decay = "decay=";
-  numbers read;
-  for (std::string_view rest = text; !rest.empty();) {
-    const bool decays = rest.starts_with(decay);
-    if (decays) rest.remove_prefix(decay.size());
-    double number = 0;
-    const auto [end, code] = std::from_chars(rest.data(), rest.data() + rest.size(), number);
-    const bool last = end == rest.data() + rest.size();
-    const bool good = code == std::errc() && (last || (*end == ',' && !decays)) && number >= 0;
-    if (!good) refuse_update(name, "'" + std::string(text) + "' is not numbers from 0 on", "write such as " + example);
-    if (decays)
-      read.decay = number;
-    else
-      read.given.push_back(number);
-    rest.remove_prefix(std::min(rest.size(), static_cast<std::size_t>(end - rest.data()) + 1));
+made_update make_sgd(spec_reader& spec) {
+  sgd_step<float> step{.learning_rate = rate_of(spec), .nesterov = spec.name() == "nesterov"};
+  if (spec.name() != "sgd") {
+    step.momentum = static_cast<float>(spec.number("momentum", 0.0, false));
+    if (step.momentum >= 1) spec.refuse("a momentum of 1 or more never forgets", "write such as momentum:0.1,0.9");
   }
-  if (read.given.size() != count)
-    refuse_update(name, "it takes " + std::to_string(count) + " numbers, not '" + std::string(text) + "'",
-                  "write such as " + example);
-  return read;
+  step.decay = decay_of(spec);
+  return std::make_shared<sgd_function>(step);
 }
 
-std::shared_ptr<const update_function> without_numbers(const std::string& name, std::string_view text,
-                                                       std::shared_ptr<const update_function> made) {
-  if (!text.empty())
-    refuse_update(name, "it takes nothing behind it, not '" + std::string(text) + "'", "write " + name);
-  return made;
+made_update make_adagrad(spec_reader& spec) {
+  return std::make_shared<adagrad_function>(
+      adagrad_step<float>{.learning_rate = rate_of(spec), .decay = decay_of(spec)});
 }
 
-std::shared_ptr<const update_function> with_velocity(const std::string& name, std::string_view text) {
-  const auto read = numbers_of(name, text, 2, name + ":0.1,0.9");
-  if (read.given[1] >= 1)
-    refuse_update(name, "a momentum of 1 or more never forgets", "write such as " + name + ":0.1,0.9");
-  return std::make_shared<sgd_function>(sgd_step<float>{.learning_rate = read.at(0),
-                                                        .momentum = read.at(1),
-                                                        .decay = static_cast<float>(read.decay),
-                                                        .nesterov = name == "nesterov"});
-}
-
-std::shared_ptr<const update_function> with_squares(const std::string& name, std::string_view text) {
-  const auto read = numbers_of(name, text, 1, name + ":0.001");
-  return std::make_shared<adam_function>(
-      adam_step<float>{.learning_rate = read.given[0], .decay = read.decay, .decoupled = name == "adamw"});
+made_update make_adam(spec_reader& spec) {
+  const double rate = spec.number("rate", 0.0, false);
+  return std::make_shared<adam_function>(adam_step<float>{
+      .learning_rate = rate, .decay = spec.number_of("decay", 0.0, 0.0, false), .decoupled = spec.name() == "adamw"});
 }
 
 struct registry {
   std::mutex mutex;
-  std::map<std::string, maker> makers = {
-      {"assign",
-       [](std::string_view text) { return without_numbers("assign", text, std::make_shared<assign_function>()); }},
-      {"add", [](std::string_view text) { return without_numbers("add", text, std::make_shared<add_function>()); }},
-      {"sgd",
-       [](std::string_view text) {
-         const auto read = numbers_of("sgd", text, 1, "sgd:0.1");
-         return std::make_shared<sgd_function>(
-             sgd_step<float>{.learning_rate = read.at(0), .decay = static_cast<float>(read.decay)});
-       }},
-      {"momentum", [](std::string_view text) { return with_velocity("momentum", text); }},
-      {"nesterov", [](std::string_view text) { return with_velocity("nesterov", text); }},
-      {"adagrad",
-       [](std::string_view text) {
-         const auto read = numbers_of("adagrad", text, 1, "adagrad:0.1");
-         return std::make_shared<adagrad_function>(
-             adagrad_step<float>{.learning_rate = read.at(0), .decay = static_cast<float>(read.decay)});
-       }},
-      {"adam", [](std::string_view text) { return with_squares("adam", text); }},
-      {"adamw", [](std::string_view text) { return with_squares("adamw", text); }}};
+  std::map<std::string, maker> makers = {{"assign", [](spec_reader&) { return std::make_shared<assign_function>(); }},
+                                         {"add", [](spec_reader&) { return std::make_shared<add_function>(); }},
+                                         {"sgd", make_sgd},
+                                         {"momentum", make_sgd},
+                                         {"nesterov", make_sgd},
+                                         {"adagrad", make_adagrad},
+                                         {"adam", make_adam},
+                                         {"adamw", make_adam}};
 };
 
 registry& known() {
@@ -190,33 +145,25 @@ registry& known() {
 }  // namespace
 
 std::shared_ptr<const update_function> make_update(std::string_view text) {
-  const auto colon = text.find(':');
-  const std::string name(text.substr(0, colon));
+  spec_reader spec("update function", text);
   auto& all = known();
   maker make;
   {
     const std::lock_guard lock(all.mutex);
-    if (const auto found = all.makers.find(name); found != all.makers.end()) make = found->second;
-    if (!make) {
-      std::vector<std::string> names;
-      std::string list;
-      for (const auto& [each, its] : all.makers) {
-        names.push_back(each);
-        list += (list.empty() ? "" : ", ") + each;
-      }
-      const auto meant = closest(name, names);
-      refuse_update(text, "'" + name + "' is not one of " + list,
-                    meant ? "did you mean " + *meant + "?" : "name one of these");
-    }
+    std::vector<std::string> names;
+    for (const auto& [each, its] : all.makers) names.push_back(each);
+    make = all.makers.at(spec.name(names, "one of these"));
   }
-  return make(colon == std::string_view::npos ? std::string_view{} : text.substr(colon + 1));
+  auto made = make(spec);
+  spec.finish("sgd:0.1,decay=1e-4, or the name alone");
+  return made;
 }
 
 void register_update(const std::string& name, maker make) {
   auto& all = known();
   const std::lock_guard lock(all.mutex);
   if (!all.makers.emplace(name, std::move(make)).second)
-    refuse_update(name, "an update function of that name is known", "choose another name");
+    spec_reader("update function", name).refuse("a function of that name is known", "choose another name");
 }
 
 }  // namespace muster::inline v0::ps

@@ -24,7 +24,6 @@
 #include <muster/core/log.hpp>
 
 #include "checkpoint_file.hpp"
-#include "octets.hpp"
 
 namespace muster::inline v0 {
 
@@ -34,6 +33,11 @@ using detail::checkpoint_part;
 using detail::checkpoint_rank;
 
 namespace {
+
+// Bytes as collectives take them.
+std::span<std::uint8_t> octets(std::span<std::byte> bytes) noexcept {
+  return {reinterpret_cast<std::uint8_t*>(bytes.data()), bytes.size()};
+}
 
 std::uint64_t draw_id() {
   return muster::digest()
@@ -47,7 +51,7 @@ std::string tell_all(group& ranks, std::string text, int from) {
   std::uint64_t size = text.size();
   broadcast(ranks, std::span(&size, 1), from);
   text.resize(static_cast<std::size_t>(size));
-  if (size > 0) broadcast(ranks, detail::octets(std::as_writable_bytes(std::span(text))), from);
+  if (size > 0) broadcast(ranks, octets(std::as_writable_bytes(std::span(text))), from);
   return text;
 }
 
@@ -345,7 +349,7 @@ std::string checkpoint::read_one(group& ranks, state& of, std::uint64_t steps, s
   to.file.resize(static_cast<std::size_t>(size));
   for (std::size_t at = 0; at < to.file.size(); at += detail::checkpoint_piece) {  // a deadline is for one
     const auto left = std::span(to.file).subspan(at);
-    broadcast(ranks, detail::octets(left.first(std::min(left.size(), detail::checkpoint_piece))), 0);
+    broadcast(ranks, octets(left.first(std::min(left.size(), detail::checkpoint_piece))), 0);
   }
 
   const auto& parts = std::as_const(of).parts();

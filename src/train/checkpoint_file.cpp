@@ -16,6 +16,7 @@
 
 #include "../core/descriptor.hpp"
 #include "../core/round_up.hpp"
+#include "../core/wire.hpp"
 
 namespace muster::inline v0::detail {
 namespace {
@@ -43,90 +44,32 @@ std::uint32_t crc_of(const fixed_head& head) {
 
 constexpr std::array<std::byte, alignment> zeros{};
 
-class table_writer {
- public:
-  template <class T>
-  void put(const T& value) {
-    static_assert(std::is_trivially_copyable_v<T>);
-    const auto bytes = std::as_bytes(std::span(&value, 1));
-    bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
-  }
-  void put(const std::string& text) {
-    put(std::uint64_t{text.size()});
-    const auto bytes = std::as_bytes(std::span(text));
-    bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
-  }
-  [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return bytes_; }
-
- private:
-  std::vector<std::byte> bytes_;
-};
-
-class table_reader {
- public:
-  table_reader(std::span<const std::byte> bytes, const std::string& name) : left_(bytes), name_(name) {}
-  template <class T>
-  T get() {
-    T value{};
-    std::memcpy(&value, take(sizeof value).data(), sizeof value);
-    return value;
-  }
-  std::string text() {
-    const auto bytes = take(get<std::uint64_t>());
-    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-  }
-  /// A number of things that take `each` bytes of the table at the least.
-  std::uint64_t count(std::size_t each) {
-    const auto many = get<std::uint64_t>();
-    if (many > left_.size() / each) refuse();
-    return many;
-  }
-  void end() const {
-    if (!left_.empty()) refuse();
-  }
-
- private:
-  [[noreturn]] void refuse() const {
-    throw data_error({.file = name_},
-                     "the table of this checkpoint makes no sense (its checksum is right, so it was written so); use "
-                     "another checkpoint");
-  }
-  std::span<const std::byte> take(std::uint64_t size) {
-    if (size > left_.size()) refuse();
-    const auto taken = left_.first(static_cast<std::size_t>(size));
-    left_ = left_.subspan(taken.size());
-    return taken;
-  }
-
-  std::span<const std::byte> left_;
-  const std::string& name_;
-};
-
-std::vector<std::byte> table_of(const checkpoint_head& head, std::span<const checkpoint_part> parts) {
-  table_writer table;
-  table.put(head.rank);
-  table.put(head.id);
-  table.put(head.metric);
-  table.put(head.position);
-  table.put(std::uint64_t{head.ranks.size()});
+std::string table_of(const checkpoint_head& head, std::span<const checkpoint_part> parts) {
+  wire_writer table;
+  table.add(head.rank);
+  table.add(head.id);
+  table.add(head.metric);
+  table.add(head.position);
+  table.add(std::uint64_t{head.ranks.size()});
   for (const auto& rank : head.ranks) {
-    table.put(rank.bytes);
-    table.put(rank.crc);
+    table.add(rank.bytes);
+    table.add(rank.crc);
   }
-  table.put(std::uint64_t{parts.size()});
+  table.add(std::uint64_t{parts.size()});
   for (const auto& part : parts) {
-    table.put(part.name);
-    table.put(std::uint64_t{part.bytes.size()});
-    table.put(crc32c(part.bytes));
+    table.add_text(part.name);
+    table.add(std::uint64_t{part.bytes.size()});
+    table.add(crc32c(part.bytes));
   }
-  return {table.bytes().begin(), table.bytes().end()};
+  return table.take();
 }
 
 }  // namespace
 
 checkpoint_rank write_checkpoint(const std::string& path, const checkpoint_head& head,
                                  std::span<const checkpoint_part> parts, const std::function<void()>& on_piece) {
-  const auto table = table_of(head, parts);
+  const auto text = table_of(head, parts);
+  const auto table = std::as_bytes(std::span(text));
   fixed_head first{.magic = checkpoint_magic,
                    .version = current_version,
                    .order = byte_order,
@@ -206,17 +149,24 @@ std::span<const std::byte> checked_table(std::span<const std::byte> bytes, const
   return bytes;
 }
 
+void require_whole(bool whole, const std::string& name) {
+  if (whole) return;
+  throw data_error({.file = name},
+                   "the table of this checkpoint makes no sense (its checksum is right, so it was written so); use "
+                   "another checkpoint");
+}
+
 /// What stands in front of the parts.
-checkpoint_head read_head(table_reader& table) {
+checkpoint_head read_head(wire_reader& table) {
   checkpoint_head head;
-  head.rank = table.get<std::uint32_t>();
-  head.id = table.get<std::uint64_t>();
-  head.metric = table.get<double>();
-  head.position = table.get<state_position>();
-  head.ranks.resize(static_cast<std::size_t>(table.count(12)));
+  head.rank = table.number<std::uint32_t>();
+  head.id = table.number<std::uint64_t>();
+  head.metric = table.number<double>();
+  head.position = table.number<state_position>();
+  head.ranks.resize(table.count(12));
   for (auto& rank : head.ranks) {
-    rank.bytes = table.get<std::uint64_t>();
-    rank.crc = table.get<std::uint32_t>();
+    rank.bytes = table.number<std::uint64_t>();
+    rank.crc = table.number<std::uint32_t>();
   }
   return head;
 }
@@ -235,15 +185,15 @@ checkpoint_image parse_checkpoint(std::span<const std::byte> file, const std::st
   };
   require_zeros(sizeof first + table_bytes.size());
 
-  table_reader table(table_bytes, name);
+  wire_reader table(table_bytes);
   checkpoint_image image;
   image.head = read_head(table);
   const auto parts = table.count(20);
   std::size_t at = round_up(sizeof first + table_bytes.size(), alignment);
   for (std::uint64_t k = 0; k < parts; ++k) {
-    checkpoint_part part{table.text(), {}};
-    const auto bytes = table.get<std::uint64_t>();
-    const auto crc = table.get<std::uint32_t>();
+    checkpoint_part part{std::string(table.text()), {}};
+    const auto bytes = table.number<std::uint64_t>();
+    const auto crc = table.number<std::uint32_t>();
     if (at > file.size() || bytes > file.size() - at)
       refuse_file(name, at,
                   "this checkpoint is damaged (part '" + part.name + "' is longer than the file); use another one");
@@ -255,7 +205,7 @@ checkpoint_image parse_checkpoint(std::span<const std::byte> file, const std::st
     at += round_up(part.bytes.size(), alignment);
     image.parts.push_back(std::move(part));
   }
-  table.end();
+  require_whole(table.whole(), name);
   if (at != file.size())
     refuse_file(name, at, "this checkpoint is damaged (something follows its parts); use another one");
   return image;
@@ -304,8 +254,10 @@ checkpoint_head read_checkpoint_head(const std::string& path) {
   file.read(begin, sizeof(fixed_head));
   const fixed_head first = parse_fixed_head(begin, file.size(), path);
   file.read(bytes, first.table_bytes);
-  table_reader table(checked_table(bytes, first, path), path);
-  return read_head(table);
+  wire_reader table(checked_table(bytes, first, path));
+  auto head = read_head(table);
+  require_whole(table.good(), path);
+  return head;
 }
 
 std::vector<std::byte> read_whole_file(const std::string& path, const std::function<void()>& on_piece) {

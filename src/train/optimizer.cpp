@@ -2,12 +2,11 @@
 
 #include <cmath>
 
+#include <muster/core/spec.hpp>
 #include <muster/train/adagrad.hpp>
 #include <muster/train/adam.hpp>
 #include <muster/train/lars.hpp>
 #include <muster/train/sgd.hpp>
-
-#include "spec.hpp"
 
 namespace muster::inline v0 {
 
@@ -35,18 +34,14 @@ void require_momentum(double momentum) {
 
 namespace {
 
-tensor_filter decay_of(detail::spec_reader& spec, tensor_filter fallback) {
-  std::string_view word;
-  if (!spec.take("decay-of", word)) return fallback;
-  if (word == "all") return {};
-  if (word == "weights") return is_matrix;
-  spec.refuse("decay-of '" + std::string(word) + "' is not one of all, weights", "write such as decay-of=weights");
+tensor_filter decay_of(spec_reader& spec, tensor_filter fallback) {
+  return spec.choice_of<tensor_filter>("decay-of", std::move(fallback), {{"all", {}}, {"weights", is_matrix}});
 }
 
 }  // namespace
 
 any_optimizer make_optimizer(arena& of, std::string_view text) {
-  detail::spec_reader spec("optimizer", text);
+  spec_reader spec("optimizer", text);
   const auto name = spec.name({"sgd", "momentum", "nesterov", "adam", "adamw", "lars", "adagrad"},
                               "such as momentum:0.9,decay=1e-4 or adam");
   const double decay = spec.number_of("decay", 0.0, 0.0, false);
@@ -63,7 +58,7 @@ any_optimizer make_optimizer(arena& of, std::string_view text) {
   }
   if (name == "lars") {
     lars_options options;
-    if (spec.has_number()) options.momentum = static_cast<float>(spec.number("momentum", 0.0, false));
+    if (spec.has_value()) options.momentum = static_cast<float>(spec.number("momentum", 0.0, false));
     options.decay = static_cast<float>(decay);
     options.scaled = decay_of(spec, is_matrix);
     options.trust = static_cast<float>(spec.number_of("trust", static_cast<double>(options.trust), 0.0, true));

@@ -5,17 +5,16 @@
 #include <functional>
 #include <numbers>
 
-#include <muster/core/error.hpp>
-
-#include "spec.hpp"
+#include <muster/core/spec.hpp>
 
 namespace muster::inline v0 {
 namespace {
 
-std::vector<double> read_milestones(detail::spec_reader& spec) {
+std::vector<double> read_milestones(spec_reader& spec) {
   std::vector<double> milestones;
-  std::string_view rest;
-  if (!spec.take("epochs", rest)) return milestones;
+  const auto epochs = spec.take("epochs");
+  if (!epochs) return milestones;
+  std::string_view rest = *epochs;
   for (bool more = true; more;) {
     const auto plus = rest.find('+');
     milestones.push_back(spec.read("epoch", rest.substr(0, plus), 0.0, false));
@@ -27,7 +26,7 @@ std::vector<double> read_milestones(detail::spec_reader& spec) {
   return milestones;
 }
 
-training_length read_length(detail::spec_reader& spec, const std::string& name) {
+training_length read_length(spec_reader& spec, const std::string& name) {
   const training_length length{.epochs = spec.number_of("epochs", 0.0, 0.0, true),
                                .steps = spec.number_of("steps", 0.0, 0.0, true)};
   if ((length.epochs == 0.0) == (length.steps == 0.0)) {
@@ -37,13 +36,13 @@ training_length read_length(detail::spec_reader& spec, const std::string& name) 
   return length;
 }
 
-double whole(detail::spec_reader& spec, const std::string& key, double fallback) {
+double whole(spec_reader& spec, const std::string& key, double fallback) {
   const double number = spec.number_of(key, fallback, 0.0, false);
   if (number != std::floor(number)) spec.refuse(key + " is not a whole number", "write such as " + key + "=10");
   return number;
 }
 
-plateau_rate read_plateau(detail::spec_reader& spec, double rate) {
+plateau_rate read_plateau(spec_reader& spec, double rate) {
   plateau_rate made{.rate = rate};
   made.factor = spec.number_of("factor", made.factor, 0.0, true);
   if (made.factor >= 1.0) spec.refuse("the rate would not fall", "give a factor below 1");
@@ -51,14 +50,11 @@ plateau_rate read_plateau(detail::spec_reader& spec, double rate) {
   made.threshold = spec.number_of("threshold", made.threshold, 0.0, false);
   made.cooldown = whole(spec, "cooldown", made.cooldown);
   made.smallest = spec.number_of("smallest", made.smallest, 0.0, false);
-  std::string_view better;
-  if (spec.take("better", better) && better != "lower" && better != "higher")
-    spec.refuse("better '" + std::string(better) + "' is not one of lower, higher", "write such as better=higher");
-  made.larger_is_better = better == "higher";
+  made.larger_is_better = spec.choice_of<bool>("better", false, {{"lower", false}, {"higher", true}});
   return made;
 }
 
-schedule read_plain(detail::spec_reader& spec, const std::string& name, double rate) {
+schedule read_plain(spec_reader& spec, const std::string& name, double rate) {
   if (name == "step") {
     step_rate made{.rate = rate, .milestones = read_milestones(spec)};
     made.factor = spec.number_of("factor", made.factor, 0.0, true);
@@ -143,7 +139,7 @@ double warmed_up::operator()(const training_position& at) const {
 }
 
 schedule parse_schedule(std::string_view text) {
-  detail::spec_reader spec("schedule", text);
+  spec_reader spec("schedule", text);
   const auto name = spec.name({"constant", "step", "cosine", "polynomial", "exponential", "inverse-sqrt", "plateau"},
                               "such as constant:0.1 or inverse-sqrt:200");
   const double rate = spec.number(name == "inverse-sqrt" ? "alpha" : "rate", 0.0, true);

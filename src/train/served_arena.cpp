@@ -5,13 +5,12 @@
 #include <utility>
 
 #include <muster/core/events.hpp>
-
-#include "spec.hpp"
+#include <muster/core/spec.hpp>
 
 namespace muster::inline v0 {
 
 std::string served_update(std::string_view optimizer) {
-  detail::spec_reader spec("optimizer", optimizer);
+  spec_reader spec("optimizer", optimizer);
   const auto name = spec.name({"sgd", "momentum", "nesterov", "adam", "adamw", "adagrad"},
                               "one that a server can do, such as momentum:0.9,decay=1e-4 or adam");
   std::ostringstream text;

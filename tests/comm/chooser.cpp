@@ -166,11 +166,11 @@ TEST_CASE("one algorithm is a rule for all collectives, and auto is none") {
 
 TEST_CASE("a rule that cannot be used is refused in one line that names it and says what was meant") {
   const std::vector<std::pair<std::string, std::vector<std::string>>> wrong = {
-      {"rings", {"'rings'", "no algorithm is named 'rings'", "did you mean ring?"}},
+      {"rings", {"'rings'", "algorithm 'rings' is not one of", "did you mean 'ring'?"}},
       {"", {"''", "it is empty"}},
       {"ring,", {"''", "it is empty"}},
-      {"ring,allredue:tree", {"'allredue:tree'", "no collective is named 'allredue'", "did you mean allreduce?"}},
-      {"allreduce:0-4k:recursivedoubling", {"did you mean recursive_doubling?"}},
+      {"ring,allredue:tree", {"'allredue:tree'", "collective 'allredue' is not one of", "did you mean 'allreduce'?"}},
+      {"allreduce:0-4k:recursivedoubling", {"did you mean 'recursive_doubling'?"}},
       {"broadcast:ring",
        {"'broadcast:ring'", "broadcast has tree, chain, native, and not ring", "choose one of these"}},
       {"allreduce:4k:ring", {"'4k' is not a range of sizes"}},
@@ -183,8 +183,8 @@ TEST_CASE("a rule that cannot be used is refused in one line that names it and s
       {"allreduce:4k-4k:ring", {"the range 4k-4k is empty"}},
       {"allreduce:99999999999g-inf:ring", {"'99999999999g' is not a size"}},
       {"allreduce:99999999999999999999999-inf:ring", {"is not a size"}},
-      {"allreduce:0-4k:ring:tree", {"no algorithm is named 'ring:tree'"}},
-      {"finish:ring", {"no collective is named 'finish'"}},
+      {"allreduce:0-4k:ring:tree", {"algorithm 'ring:tree' is not one of"}},
+      {"finish:ring", {"collective 'finish' is not one of"}},
   };
   for (const auto& [text, parts] : wrong) {
     std::string said = "accepted";
@@ -194,7 +194,7 @@ TEST_CASE("a rule that cannot be used is refused in one line that names it and s
       said = refused.what();
     }
     INFO(text << ": " << said);
-    CHECK(said.starts_with("MUSTER_ALGORITHM cannot have the rule"));
+    CHECK(said.starts_with("MUSTER_ALGORITHM '"));
     CHECK(said.find('\n') == std::string::npos);
     for (const auto& part : parts) CHECK(said.find(part) != std::string::npos);
   }
@@ -322,7 +322,7 @@ TEST_CASE("a broken profile is refused in one line with its file and what is wro
       {with("2,", "0,"), "'ranks' is not a number of ranks"},
       {with("1e-6", "-1e-6"), "'latency' is not 0 or more"},
       {with("\"per_byte\"", "\"per_bite\""), "it has no 'per_byte'"},
-      {with("allreduce", "allredue"), "no collective is named 'allredue', did you mean allreduce?"},
+      {with("allreduce", "allredue"), "collective 'allredue' is not one of, did you mean 'allreduce'?"},
       {with("\"tree\"", "\"three\""), "no algorithm is named 'three', did you mean tree?"},
       {with("\"tree\"", "\"chain\""), "allreduce has no algorithm chain"},
       {with("\"tree\"", "\"auto\""), "allreduce has no algorithm auto"},

@@ -82,9 +82,9 @@ unfit = f"the profile is not used (it is of 2 ranks over {options.transport}, an
 assert log.count(unfit) == 1, log
 
 # What cannot be used ends all ranks alike, wherever it stands.
-end("no algorithm is named 'rimg'", {"MUSTER_ALGORITHM": "rimg"}, {}, {})
-end("no algorithm is named 'rimg'", {}, {"MUSTER_ALGORITHM": "rimg"}, {})
-end("no algorithm is named 'rimg'", *[{"MUSTER_ALGORITHM": "rimg"}] * 2)
+end("algorithm 'rimg' is not one of", {"MUSTER_ALGORITHM": "rimg"}, {}, {})
+end("algorithm 'rimg' is not one of", {}, {"MUSTER_ALGORITHM": "rimg"}, {})
+end("algorithm 'rimg' is not one of", *[{"MUSTER_ALGORITHM": "rimg"}] * 2)
 broken = file("broken.json", '{"transport": "mpi", "ranks": 2')
 end(f"MUSTER_PROFILE: '{broken}' is not a profile (parse error at line 1", {"MUSTER_PROFILE": broken}, {})
 end("(the file cannot be read)", {"MUSTER_PROFILE": "/nowhere.json"}, profile)

@@ -106,7 +106,7 @@ class RealData(Case):
         files = ["--train", f"libsvm:{DATA}/a9a", "--test", f"libsvm:{DATA}/a9a.t"]
         together = self.report("logistic_regression", files, 4)["epochs"][-1]["val_accuracy"]
         for servers in (1, 2):
-            for how in ("async", "bounded:4", "async,damp:64"):
+            for how in ("async", "bounded:4", "async,damp=64"):
                 with self.subTest(servers=servers, how=how):
                     served = self.report("logistic_regression", [*files, "--mode", "ps", "--servers", servers,
                                                                  "--consistency", how], 4 + servers)

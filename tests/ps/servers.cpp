@@ -143,7 +143,7 @@ class halving final : public ps::update_function {
 
 TEST_CASE("an update function of one's own goes by its name, and what it throws ends its server") {
   static const bool known =
-      (ps::register_update("halving", [](std::string_view) { return std::make_shared<halving>(); }), true);
+      (ps::register_update("halving", [](muster::spec_reader&) { return std::make_shared<halving>(); }), true);
   require(known, "a new name");
   ps::job_options options{.tables = {{.name = "w", .size = 20000, .update = "halving"}}, .servers = 1};
   options.timeout = muster::seconds(3);

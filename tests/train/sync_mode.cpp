@@ -96,9 +96,10 @@ TEST_CASE("modes are read as they are written, and others are refused") {
   }
   CHECK(muster::to_string(muster::parse_sync_mode("gossip")) == "gossip:ring");
   CHECK(muster::to_string(muster::parse_sync_mode("local-sgd")) == "local-sgd:8");
-  CHECK_THROWS_WITH(muster::parse_sync_mode("alreduce"), contains("did you mean allreduce?"));
-  CHECK_THROWS_WITH(muster::parse_sync_mode("gossip:rign"), contains("did you mean gossip:ring?"));
-  for (const char* const text : {"", "local-sgd:0", "local-sgd:", "local-sgd:3x", "allreduce:", "gossip:", "ps:2"}) {
+  CHECK_THROWS_WITH(muster::parse_sync_mode("alreduce"), contains("did you mean 'allreduce'?"));
+  CHECK_THROWS_WITH(muster::parse_sync_mode("gossip:rign"), contains("did you mean 'ring'?"));
+  for (const char* const text : {"", "local-sgd:0", "local-sgd:", "local-sgd:3x", "allreduce:", "gossip:", "ps:2",
+                                 "ring", "gossip:ring,a=1", "local-sgd:1,2"}) {
     CHECK_THROWS_AS(muster::parse_sync_mode(text), muster::configuration_error);
   }
 }

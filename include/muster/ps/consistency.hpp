@@ -49,7 +49,7 @@ struct consistency {
 
 /// Reads what `--consistency` takes:
 ///
-///     async | bounded:CLOCKS | bulk      [,drop:UPDATES | ,damp:UPDATES]
+///     async | bounded:CLOCKS | bulk      [,drop=UPDATES | ,damp=UPDATES]
 ///
 /// Throws configuration_error saying what is wrong and what is known.
 [[nodiscard]] consistency parse_consistency(std::string_view text);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <muster/core/hash.hpp>
+#include <muster/core/spec.hpp>
 #include <muster/ps/shard_map.hpp>
 
 namespace muster::inline v0::ps {
@@ -40,10 +41,10 @@ class update_function {
 /// or one that was registered. Throws configuration_error saying what is wrong and what is known.
 [[nodiscard]] std::shared_ptr<const update_function> make_update(std::string_view text);
 
-/// Makes `name` known to `make_update` in this process, with what stands behind the colon as its argument; every
-/// process of a job has to. Thread safe. A name that is known already is a configuration_error.
-void register_update(const std::string& name,
-                     std::function<std::shared_ptr<const update_function>(std::string_view)> make);
+/// Makes `name` known to `make_update` in this process; every process of a job has to. `make` takes its values and keys
+/// from the reader, and what it leaves there is refused. Thread safe. A name that is known already is a
+/// configuration_error.
+void register_update(const std::string& name, std::function<std::shared_ptr<const update_function>(spec_reader&)> make);
 
 /// One table; the same at every process of a job.
 struct table_spec {

@@ -15,7 +15,7 @@
 #include <muster/core/crc32c.hpp>
 #include <muster/core/error.hpp>
 
-#include "wire.hpp"
+#include "../../core/wire.hpp"
 
 namespace muster::inline v0::detail {
 namespace {
@@ -24,15 +24,16 @@ constexpr std::string_view magic = "muster-store 1\n";
 
 // Its length, its checksum, and what it says.
 std::string encode(std::string_view key, std::uint64_t version, std::optional<std::string_view> value) {
-  std::string body;
-  put(body, version);
-  put(body, static_cast<std::uint8_t>(value ? 1 : 0));
-  put_text(body, key);
-  put_text(body, value.value_or(""));
-  std::string whole;
-  put(whole, std::uint64_t{body.size()});
-  put(whole, crc32c(std::as_bytes(std::span(body))));
-  return whole + body;
+  wire_writer body;
+  body.add(version);
+  body.add(static_cast<std::uint8_t>(value ? 1 : 0));
+  body.add_text(key);
+  body.add_text(value.value_or(""));
+  const std::string text = body.take();
+  wire_writer whole;
+  whole.add(std::uint64_t{text.size()});
+  whole.add(crc32c(std::as_bytes(std::span(text))));
+  return whole.take() + text;
 }
 
 // Up to the first record that is not whole.
@@ -42,7 +43,7 @@ void replay(std::string_view text, store_table& into) {
     const auto length = records.number();
     const auto checksum = records.number<std::uint32_t>();
     const auto body = records.bytes(length);
-    if (!records.good() || crc32c(std::as_bytes(std::span(body))) != checksum) return;
+    if (!records.good() || crc32c(body) != checksum) return;
     wire_reader record(body);
     const auto version = record.number();
     const bool there = record.number<std::uint8_t>() != 0;

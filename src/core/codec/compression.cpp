@@ -4,8 +4,7 @@
 #include <array>
 #include <vector>
 
-#include <muster/core/error.hpp>
-#include <muster/core/number.hpp>
+#include <muster/core/spec.hpp>
 
 namespace muster::inline v0 {
 namespace {
@@ -28,55 +27,19 @@ constexpr std::array<method_info, 9> methods = {{{compression_method::none, "non
                                                  {compression_method::blockk, "blockk", argument::share},
                                                  {compression_method::powersgd, "powersgd", argument::rank}}};
 
-[[noreturn]] void refuse(std::string_view text, const std::string& why, const std::string& suggestion) {
-  throw configuration_error("compression '" + std::string(text) + "' cannot be used (" + why + "); " + suggestion);
-}
-
-std::string example_of(const method_info& method) {
-  const std::string name(method.name);
-  return method.takes == argument::share ? name + ":0.1" : method.takes == argument::rank ? name + ":2" : name;
-}
-
-const method_info& method_named(std::string_view text, std::string_view name) {
-  const auto found = std::find_if(methods.begin(), methods.end(), [&](const auto& one) { return one.name == name; });
-  if (found != methods.end()) return *found;
-  std::vector<std::string> names;
-  std::string list;
-  for (const auto& one : methods) {
-    names.emplace_back(one.name);
-    list += (list.empty() ? "" : ", ") + std::string(one.name);
-  }
-  const auto meant = closest(name, names);
-  refuse(text, "'" + std::string(name) + "' is not one of " + list,
-         meant ? "did you mean '" + *meant + "'?" : "write such as float16 or topk:0.1");
-}
-
 }  // namespace
 
 compression parse_compression(std::string_view text) {
-  const auto colon = text.find(':');
-  const auto& method = method_named(text, text.substr(0, colon));
+  spec_reader spec("compression", text);
+  std::vector<std::string> names;
+  for (const auto& one : methods) names.emplace_back(one.name);
+  const auto name = spec.name(names, "such as float16 or topk:0.1");
+  const auto& method = *std::find_if(methods.begin(), methods.end(), [&](const auto& one) { return one.name == name; });
   compression parsed{.method = method.method};
-  const std::string like = "write such as " + example_of(method);
-  if (method.takes == argument::none) {
-    if (colon != std::string_view::npos) refuse(text, std::string(method.name) + " takes no number", like);
-    return parsed;
-  }
-  if (colon == std::string_view::npos) {
-    refuse(text, std::string(method.name) + (method.takes == argument::share ? " needs a share" : " needs a rank"),
-           like);
-  }
-  const std::string_view word = text.substr(colon + 1);
-  if (method.takes == argument::share) {
-    parsed.share = parse_number<double>(word).value_or(0);
-    if (!(parsed.share > 0.0 && parsed.share <= 1.0)) {
-      refuse(text, "the share '" + std::string(word) + "' is not a number above 0 and at most 1", like);
-    }
-  } else {
-    parsed.rank = parse_number<std::size_t>(word).value_or(0);
-    if (parsed.rank < 1 || parsed.rank > 1024)
-      refuse(text, "the rank '" + std::string(word) + "' is not a whole number from 1 to 1024", like);
-  }
+  if (method.takes == argument::share) parsed.share = spec.number("share", 0.0, true);
+  if (parsed.share > 1.0) spec.refuse("a share is at most 1", "write such as " + name + ":0.1");
+  if (method.takes == argument::rank) parsed.rank = spec.read_whole("rank", spec.value("rank"), 1, 1024);
+  spec.finish(to_string(parsed));
   return parsed;
 }
 
@@ -113,8 +76,9 @@ any_codec::any_codec(const compression& which) {
       held_ = blockk_codec(which.share);
       break;
     case compression_method::powersgd:
-      refuse(to_string(which), "powersgd compresses the matrices of all ranks together, not a message of one",
-             "choose another one here");
+      spec_reader("compression", to_string(which))
+          .refuse("powersgd compresses the matrices of all ranks together, not a message of one",
+                  "choose another one here");
   }
 }
 

@@ -10,6 +10,7 @@
 #include <muster/core/crc32c.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>
+#include "../../core/wire.hpp"
 #include "../checked_size.hpp"
 #include "magic.hpp"
 
@@ -25,13 +26,6 @@ std::optional<dtype> dtype_named(const std::string& name) {
     if (to_string(static_cast<dtype>(i)) == name) return static_cast<dtype>(i);
   }
   return std::nullopt;
-}
-
-template <class T>
-T object_at(std::span<const std::byte> bytes, std::uint64_t offset) {
-  T object;
-  std::memcpy(&object, bytes.data() + offset, sizeof object);
-  return object;
 }
 
 constexpr const char* form_names[] = {"fixed", "bytes", "sparse"};
@@ -140,7 +134,7 @@ shard::shard(const std::string& file_path) : path(file_path), file(file_path, co
     throw data_error({path, 0, 0, 0}, "is not a file of muster's records (it does not begin as one); check the path");
   }
   if (bytes.size() < page + sizeof(file_footer)) refuse(bytes.size(), "is cut short");
-  header = object_at<file_header>(bytes, 0);
+  header = wire_reader(bytes).number<file_header>();
   if (header.version != format_version) {
     throw data_error({path, 0, 0, 8}, "has version " + std::to_string(header.version) +
                                           " of the format (this program knows " + std::to_string(format_version) +
@@ -158,7 +152,7 @@ shard::shard(const std::string& file_path) : path(file_path), file(file_path, co
   }
 
   const std::uint64_t footer_at = bytes.size() - sizeof(file_footer);
-  footer = object_at<file_footer>(bytes, footer_at);
+  footer = wire_reader(bytes.subspan(footer_at)).number<file_footer>();
   if (std::memcmp(footer.magic, footer_magic, sizeof footer.magic) != 0 || footer.file_bytes != bytes.size() ||
       crc32c(bytes.subspan(footer_at, offsetof(file_footer, crc))) != footer.crc) {
     refuse(footer_at, "has no valid footer (it was cut short, or damaged at its end)");

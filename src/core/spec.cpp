@@ -1,0 +1,189 @@
+#include <muster/core/spec.hpp>
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+
+namespace muster::inline v0 {
+namespace {
+
+std::string list_of(const std::vector<std::string>& words) {
+  std::string list;
+  for (const auto& word : words) list += (list.empty() ? "" : ", ") + word;
+  return list;
+}
+
+std::string decoded(std::string_view text) {
+  std::string plain;
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    unsigned code = 0;
+    const char* const digits = text.data() + at + 1;
+    if (text[at] == '%' && at + 2 < text.size() && std::from_chars(digits, digits + 2, code, 16).ptr == digits + 2) {
+      plain += static_cast<char>(code);
+      at += 2;
+    } else {
+      plain += text[at];
+    }
+  }
+  return plain;
+}
+
+/// Takes what is before the next `at` off the front, and `at`; false when nothing is left.
+bool take_word(std::string_view& rest, bool& more, char at, std::string_view& word) {
+  if (!more) return false;
+  const auto end = rest.find(at);
+  word = rest.substr(0, end);
+  more = end != std::string_view::npos;
+  rest.remove_prefix(more ? end + 1 : rest.size());
+  return true;
+}
+
+}  // namespace
+
+spec_reader::spec_reader(std::string_view what, std::string_view text) : what_(what), text_(text) {
+  std::string_view rest = text, word;
+  bool more = true;
+  (void)take_word(rest, more, ',', word);
+  const auto colon = word.find(':');
+  name_ = word.substr(0, colon);
+  const bool valued = colon != std::string_view::npos;
+  if (valued) values_.emplace_back(word.substr(colon + 1));
+  while (take_word(rest, more, ',', word)) {
+    const auto equals = word.find('=');
+    const bool keyed = equals != std::string_view::npos;
+    if (valued && !keyed && given_.empty())
+      values_.emplace_back(word);
+    else
+      add(std::string(word.substr(0, equals)), std::string(keyed ? word.substr(equals + 1) : ""));
+  }
+}
+
+spec_reader spec_reader::of_source(std::string_view text) {
+  spec_reader made;
+  made.what_ = "source";
+  made.text_ = text;
+  const auto colon = text.find(':');
+  made.name_ = text.substr(0, colon);
+  if (colon == std::string_view::npos || colon == 0) {
+    const std::string path(text.substr(colon == 0 ? 1 : 0));
+    made.refuse("it does not say what kind of data it is: a source is SCHEME:PATH",
+                "write libsvm:" + (path.empty() ? "PATH" : path));
+  }
+  std::string_view path = text.substr(colon + 1);
+  const auto mark = path.rfind('?');
+  if (mark != std::string_view::npos && path.find('=', mark) != std::string_view::npos) {
+    std::string_view rest = path.substr(mark + 1), word;
+    for (bool more = true; take_word(rest, more, '&', word);) {
+      const auto equals = word.find('=');
+      if (equals == 0 || equals == std::string_view::npos) {
+        made.refuse("'" + std::string(word) + "' is not KEY=VALUE, and & is between two of them",
+                    "write %26 for an ampersand in a value");
+      }
+      made.add(std::string(word.substr(0, equals)), decoded(word.substr(equals + 1)));
+    }
+    path = path.substr(0, mark);
+  }
+  if (path.empty()) made.refuse("nothing follows the colon", "write " + made.name_ + ":PATH");
+  made.values_.emplace_back(path);
+  return made;
+}
+
+void spec_reader::add(std::string key, std::string value) {
+  const auto is_same = [&](const auto& one) { return one.first == key; };
+  if (std::any_of(given_.begin(), given_.end(), is_same)) refuse("'" + key + "' is given twice", "give it once");
+  given_.emplace_back(std::move(key), std::move(value));
+}
+
+void spec_reader::refuse(const std::string& why, const std::string& suggestion) const {
+  throw configuration_error(what_ + " '" + text_ + "' cannot be used (" + why + "); " + suggestion);
+}
+
+void spec_reader::refuse_word(const std::string& called, std::string_view word, const std::vector<std::string>& known,
+                              const std::string& otherwise) const {
+  const auto meant = closest(word, known);
+  refuse(called + "'" + std::string(word) + "' is " +
+             (known.empty() ? "one too many: it takes no keys" : "not one of " + list_of(known)),
+         meant ? "did you mean '" + *meant + "'?" : otherwise);
+}
+
+std::string spec_reader::name(const std::vector<std::string>& names, const std::string& example) const {
+  if (std::find(names.begin(), names.end(), name_) == names.end()) refuse_word("", name_, names, "write " + example);
+  return name_;
+}
+
+const std::string& spec_reader::value(std::string_view called) {
+  if (!has_value()) {
+    std::string word(called);
+    std::ranges::transform(word, word.begin(), [](unsigned char letter) { return std::toupper(letter); });
+    std::string before = name_ + ":";
+    for (const auto& each : values_) before += each + ",";
+    refuse("it has no " + std::string(called), "write " + before + word);
+  }
+  return values_[next_++];
+}
+
+std::vector<std::string> spec_reader::paths(std::size_t least, std::size_t most) {
+  std::string_view rest = value("path"), word;
+  std::vector<std::string> found;
+  for (bool more = true; take_word(rest, more, ',', word);) found.push_back(decoded(word));
+  const bool named = std::ranges::none_of(found, [](const auto& path) { return path.empty(); });
+  if (named && found.size() >= least && found.size() <= most) return found;
+  refuse(named ? "it names " + std::to_string(found.size()) + " files" : "there is nothing between two commas",
+         "give " + std::to_string(least) +
+             (most == least ? ""
+              : most > 2    ? " or more"
+                            : " or " + std::to_string(most)) +
+             " with commas between them; a comma in a path is %2C");
+}
+
+double spec_reader::number(std::string_view called, double low, bool open) {
+  return read(called, value(called), low, open);
+}
+
+std::optional<std::string> spec_reader::take(const std::string& key) {
+  known_.push_back(key);
+  const auto found = std::find_if(given_.begin(), given_.end(), [&](const auto& one) { return one.first == key; });
+  if (found == given_.end()) return std::nullopt;
+  std::optional<std::string> value = std::move(found->second);
+  given_.erase(found);
+  return value;
+}
+
+double spec_reader::number_of(const std::string& key, double fallback, double low, bool open) {
+  const auto word = take(key);
+  return word ? read(key, *word, low, open) : fallback;
+}
+
+std::uint64_t spec_reader::whole_of(const std::string& key, std::uint64_t fallback) {
+  const auto word = take(key);
+  return word ? read_whole(key, *word) : fallback;
+}
+
+double spec_reader::read(std::string_view called, std::string_view word, double low, bool open) const {
+  const auto value = parse_number<double>(word);
+  if (!value) refuse(std::string(called) + " '" + std::string(word) + "' is not a number", "write one such as 0.1");
+  if (*value < low || (open && *value == low)) {
+    refuse(std::string(called) + " " + std::string(word) + " is out of range",
+           open ? "give a positive one" : "give one from 0 on");
+  }
+  return *value;
+}
+
+std::uint64_t spec_reader::read_whole(std::string_view called, std::string_view word, std::uint64_t low,
+                                      std::uint64_t high) const {
+  const auto value = parse_number<std::uint64_t>(word);
+  if (value && *value >= low && *value <= high) return *value;
+  refuse(std::string(called) + " '" + std::string(word) + "' is not a whole number from " + std::to_string(low) +
+             (high < std::numeric_limits<std::uint64_t>::max() ? " to " + std::to_string(high) : " on"),
+         "give one in that range");
+}
+
+void spec_reader::finish(const std::string& example) const {
+  if (has_value())
+    refuse(
+        "'" + name_ + "' takes " + (next_ == 0 ? "no value" : "no more values") + ", and not '" + values_[next_] + "'",
+        "write such as " + example);
+  if (!given_.empty()) refuse_word("", given_.front().first, known_, "write such as " + example);
+}
+
+}  // namespace muster::inline v0

@@ -1,0 +1,56 @@
+// The example with steps that take so long at least, as those of a larger model would: for jobs that are to outlast
+// faults on any machine, and for workers of unequal speed (bench/ps_slow_worker.py).
+//
+//   paced_logistic_regression --step-time 0.002 --slow-rank 3 --slow-times 10 ...  (what the example takes)
+#include <thread>
+
+#include <muster/muster.hpp>
+
+#include "command_line.hpp"
+#include "job.hpp"
+#include "logistic_regression/options.hpp"
+#include "logistic_regression/problem.hpp"
+#include "logistic_regression/training.hpp"
+
+namespace {
+
+/// Sleeps at the end of each pass over a batch until it has taken its time.
+class pace final : public muster::event_sink {
+ public:
+  explicit pace(double seconds)
+      : least_(std::chrono::duration_cast<muster::clock::duration>(muster::seconds(seconds))) {}
+  void record(const muster::event& event) noexcept override {
+    if (event.what == muster::activity::phase && event.name == to_string(muster::phase::backward))
+      std::this_thread::sleep_until(event.begin + least_);
+  }
+
+ private:
+  muster::clock::duration least_;
+  muster::scoped_event_sink installed_{*this};
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return muster::run_main(argc, argv, [&](muster::context& context) {
+    double seconds = 0, factor = 1;
+    int slow = -1;
+    CLI::App own;
+    muster::add_number(own, "--step-time", seconds, {0, 3600}, "of the arithmetic of a step, at least");
+    muster::add_number(own, "--slow-rank", slow, {0, 4096}, "where it takes --slow-times times as long");
+    muster::add_number(own, "--slow-times", factor, {1, 1e6}, "see there");
+    own.allow_extras();
+    examples::parse(own, argc, argv);
+    auto words = own.remaining();
+    words.insert(words.begin(), argv[0]);
+    std::vector<char*> left;
+    for (auto& word : words) left.push_back(word.data());
+    const auto chosen =
+        logistic::parse_options(static_cast<int>(left.size()), left.data(), examples::ranks_of(context));
+    const auto data = logistic::open_problem(chosen);  // ranks that are threads share it
+    context.run([&](muster::group& world) {
+      const pace slowed(world.rank() == slow ? seconds * factor : seconds);
+      logistic::train(context, world, data, chosen);
+    });
+  });
+}
