@@ -8,6 +8,7 @@
 #include <deque>
 #include <future>
 #include <map>
+#include <optional>
 #include <thread>
 
 #include <muster/comm/collectives/allreduce.hpp>
@@ -402,6 +403,29 @@ TEST_CASE("a large message for a group that its receiver has closed ends for its
     } else {
       muster::barrier(world);
       twin.reset();
+    }
+    muster::barrier(world);
+  });
+}
+
+// Both groups are judged by the same clock, in the order in which they were left.
+TEST_CASE("a rank that leaves a group is reported gone where others need it, and not where it did all", "[tcp]") {
+  run(test::tcp_job::busy_plan(), 2, [](muster::group& world, tcp::tcp_mesh&) {
+    std::optional<muster::group> finished(world.duplicate()), needed(world.duplicate());
+    muster::barrier(*finished);
+    if (world.rank() == 1) {
+      finished.reset();
+      needed.reset();
+    } else {
+      std::string told;
+      try {
+        muster::barrier(*needed);
+      } catch (const muster::peer_failure& gone) {
+        told = gone.what();
+      }
+      require(told.find("left and did not finish") != std::string::npos, "rank 1 is gone from the other: " + told);
+      for (muster::notice message; finished->transport().poll(message);)
+        require(message.what != muster::notice::kind::gone, std::string("it is not gone: ") + message.text);
     }
     muster::barrier(world);
   });
