@@ -128,33 +128,47 @@ class impostor {
   tcp::job_secret secret_;
 };
 
+/// Rank 0, and rank 1 by hand.
+struct odd_pair {
+  explicit odd_pair(const tcp::tcp_plan& plan = test::tcp_job::busy_plan()) : job(2, plan) {
+    std::thread side([&] { other = std::make_unique<impostor>(job.cards()); });
+    mine = job.connect(0);
+    side.join();
+  }
+  /// What rank 0 is told of the end of rank 1, while it waits for that.
+  std::string hear_end(muster::request& r) const {
+    const auto until = muster::deadline_after(patience);
+    muster::notice message;
+    while (!mine->poll(message)) {
+      require(muster::clock::now() < until, "a notice comes");
+      (void)mine->test(r);
+      mine->pause(muster::deadline_after(muster::seconds(0.05)));
+    }
+    require(message.what == muster::notice::kind::gone && message.origin == 1, "it says that rank 1 is gone");
+    return message.text;
+  }
+
+  test::tcp_job job;
+  std::unique_ptr<impostor> other;
+  std::unique_ptr<tcp::tcp_transport> mine;
+};
+
 /// What rank 0 hears of rank 1 after it did that.
 std::string heard_after(const std::function<void(impostor&)>& deed,
                         const tcp::tcp_plan& plan = test::tcp_job::busy_plan()) {
-  test::tcp_job job(2, plan);
-  std::unique_ptr<impostor> other;
-  std::thread side([&] { other = std::make_unique<impostor>(job.cards()); });
-  auto mine = job.connect(0);
-  side.join();
+  const odd_pair pair(plan);
   std::vector<std::byte> data(100000);
   muster::request r;  // so that the stream is read
   r.data = data.data();
   r.bytes = data.size();
   r.peer = 1;
   r.tag = 7;
-  mine->receive(r);
-  auto done = std::async(std::launch::async, [&] { deed(*other); });
-  const auto until = muster::deadline_after(patience);
-  muster::notice message;
-  while (!mine->poll(message)) {
-    require(muster::clock::now() < until, "a notice comes");
-    (void)mine->test(r);
-    mine->pause(muster::deadline_after(muster::seconds(0.05)));
-  }
-  require(message.what == muster::notice::kind::gone && message.origin == 1, "it says that rank 1 is gone");
+  pair.mine->receive(r);
+  auto done = std::async(std::launch::async, [&] { deed(*pair.other); });
+  auto text = pair.hear_end(r);
   r.owner->cancel(r);
   done.get();
-  return message.text;
+  return text;
 }
 
 /// A message of bytes that are all `value`, or room for one.
@@ -496,8 +510,10 @@ TEST_CASE("strangers neither hold up a job nor break it, and are counted", "[tcp
     muster::group world(std::make_unique<muster::any_transport>(std::move(made)), {});
     for (int through = 0; through == 0;) {
       require(muster::allreduce(world, 1, muster::sum) == 2, "the sum");
-      // Work goes on until most of them were counted: some still wait in the listener's queue when the last has connected.
-      if (rank == 0 && strangers_are_through) through = mesh.strangers() > idle / 2 || muster::clock::now() >= patience ? 1 : 0;
+      // Work goes on until most of them were counted: some still wait in the listener's queue when the last has
+      // connected.
+      if (rank == 0 && strangers_are_through)
+        through = mesh.strangers() > idle / 2 || muster::clock::now() >= patience ? 1 : 0;
       muster::broadcast(world, std::span(&through, 1), 0);
     }
     if (rank == 0) counted = mesh.strangers();
@@ -629,6 +645,46 @@ TEST_CASE("a peer that breaks the rules is lost, and the notice says what was se
     CHECK_THAT(text, contains(way.seen));
     CHECK_THAT(text, contains("rank 1 is gone"));
   }
+}
+
+TEST_CASE("what a lost rank had only begun to send is nobody's message, what it had sent is", "[tcp]") {
+  const bool waits = GENERATE(false, true);  // a receive, when it begins
+  auto begun = message_of(100);
+  begun.tag = 9;
+  begun.sequence = 1;
+  std::size_t bytes = 0;
+  SECTION("cut off") { bytes = 40; }
+  SECTION("cut off between its parts") { bytes = begun.bytes = 64; }
+  SECTION("only announced") {
+    begun.kind = tcp::frame_kind::announce;
+    begun.bytes = 0;
+  }
+  const odd_pair pair;
+  auto& mine = *pair.mine;
+  parcel awaited(100, 0), first(100, 0), second(100, 0), own(100, 2);
+  mine.receive(awaited.with(1, 7).r);  // so that the stream is read
+  const auto receive = [&] {
+    for (parcel* const one : {&first, &second}) mine.receive(one->with(muster::any_source, 9).r);
+  };
+  if (waits) receive();
+  auto whole = message_of(64);
+  whole.tag = 9;
+  const std::vector<std::byte> some(64, std::byte{1});
+  pair.other->send(pair.other->stream, whole, some);
+  pair.other->send(pair.other->stream, begun, std::span(some).first(bytes));
+  pair.other->stream = {};
+  (void)pair.hear_end(awaited.r);
+  if (!waits) receive();
+  mine.send(own.with(0, 9).r);
+  CHECK(mine.test(first.r));
+  CHECK((first.r.source == 1 && first.r.received == 64));
+  CHECK(mine.test(second.r));
+  if (waits) {
+    CHECK((second.r.source == 1 && second.r.received == 0));
+    mine.receive(second.with(muster::any_source, 9).r);
+    CHECK(mine.test(second.r));
+  }
+  CHECK((second.r.source == 0 && second.is_all(2)));
 }
 
 TEST_CASE("a peer whose connections stand and that is silent is lost for its silence", "[tcp]") {

@@ -148,6 +148,22 @@ void tcp_inbox::release(const stray& one) {
   strays_.remove_if([&](const stray& s) { return &s == &one; });
 }
 
+void tcp_inbox::lose(int source) noexcept {
+  for (auto at = strays_.begin(); at != strays_.end();) {
+    stray& s = *at;
+    const bool goes = s.source == source && !s.complete();
+    if (goes && s.to != nullptr) break_off(*s.to);
+    at = goes ? strays_.erase(at) : std::next(at);
+  }
+}
+
+// Its message has no end. One of a rank waits for what that rank never says, which its group is told.
+void tcp_inbox::break_off(request& r) noexcept {
+  if (r.peer != any_source) return;
+  r.received = 0;
+  finish(r);
+}
+
 std::byte* tcp_inbox::place_of(const arrival& to, std::uint64_t offset) noexcept {
   if (to.to != nullptr) return to.to->combine != nullptr ? nullptr : to.to->data + offset;
   return to.aside != nullptr ? to.aside->bytes.data() + offset : nullptr;

@@ -138,12 +138,16 @@ class tcp_inbox {
   /// What was announced for the group and has no receive; null when there is nothing.
   [[nodiscard]] const stray* find_announced(const tcp_channel& group) const noexcept;
   void release(const stray& one);
+  /// No more comes from there: what had not come whole is dropped, and ends a receive from any source that had it.
+  void lose(int source) noexcept;
   /// Memory for `bytes` of a message at `offset`, or null when it goes nowhere or is to be combined.
   [[nodiscard]] static std::byte* place_of(const arrival& to, std::uint64_t offset) noexcept;
   /// Bytes that have come to their place. What was the last of them ends the receive.
   void came(arrival& to, std::uint64_t bytes);
   /// A receive has all it waited for, or never will.
   void finish(request& r) noexcept;
+  /// The rest of its message never comes: a receive from any source ends, with nothing.
+  void break_off(request& r) noexcept;
   /// Takes a receive back that is not yet in a link's hands; false when it is.
   bool withdraw(request& r) noexcept;
   /// Gives back what `post` counted.

@@ -23,7 +23,17 @@ void tcp_link::attach(std::vector<tcp_socket> sockets) {
 
 void tcp_link::sever(std::string why) noexcept {
   if (broken_.empty()) broken_ = std::move(why);
+  const auto break_off = [this](request* r) {
+    if (r == nullptr) return;
+    forget(*r);
+    inbox_.break_off(*r);
+  };
+  for (auto& one : streams_) break_off(one->to.to);
+  break_off(assembling_.to);
+  for (auto& entry : cleared_) break_off(entry.second);
   streams_.clear();
+  assembling_ = {};
+  inbox_.lose(peer_);
 }
 
 // ---- sending: what for ----
