@@ -265,9 +265,12 @@ void worker_process::progress() {
   if (const auto map = keeper_.take()) core_.learn(*map, now_);
   if (now_ >= next_tick_) {
     next_tick_ = now_ + protocol_.retry / ticks_a_retry;
-    for (place gone = link_.find_gone(); gone != nobody; gone = link_.find_gone()) {
-      core_.lose(gone);
-      std::erase(servers_, gone);
+    for (;;) {
+      const auto lost = link_.find_lost(protocol_.silence);
+      if (lost.at == nobody) break;
+      if (lost.may_return) continue;
+      core_.lose(lost.at);
+      std::erase(servers_, lost.at);
     }
     core_.tick(now_);
   }

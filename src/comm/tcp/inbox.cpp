@@ -153,8 +153,19 @@ void tcp_inbox::lose(int source) noexcept {
     stray& s = *at;
     const bool goes = s.source == source && !s.complete();
     if (goes && s.to != nullptr) break_off(*s.to);
+    if (s.source == source) s.owed = 0;  // the credit of a new connection is new
     at = goes ? strays_.erase(at) : std::next(at);
   }
+  taken_of(source) = 0;
+}
+
+bool tcp_inbox::is_gone(int source, std::uint64_t generation) const noexcept {
+  const tcp_channel* const group = find(generation);
+  return group != nullptr && group->has_lost(group->member(source));
+}
+
+void tcp_inbox::forget(int source, std::uint64_t generation) noexcept {
+  strays_.remove_if([&](const stray& s) { return s.source == source && s.head.generation == generation; });
 }
 
 // Its message has no end. One of a rank waits for what that rank never says, which its group is told.

@@ -5,8 +5,8 @@
 
 namespace muster::inline v0::detail {
 
-tcp_link::tcp_link(int peer, tcp_inbox& inbox, const tcp_limits& limits)
-    : peer_(peer), inbox_(inbox), limits_(limits), credit_(limits.credit) {}
+tcp_link::tcp_link(int peer, tcp_inbox& inbox, const tcp_limits& limits, std::uint32_t number)
+    : peer_(peer), inbox_(inbox), limits_(limits), number_(number), credit_(limits.credit) {}
 
 tcp_link::~tcp_link() {
   for (auto& one : orphans_) one->r.owner = nullptr;
@@ -17,6 +17,7 @@ bool tcp_link::said_goodbye() const noexcept {
 }
 
 void tcp_link::attach(std::vector<tcp_socket> sockets) {
+  stood_ = true;
   for (auto& one : sockets)
     streams_.push_back(std::make_unique<tcp_stream>(std::move(one), static_cast<int>(streams_.size()), limits_.window));
 }
