@@ -4,6 +4,8 @@
 #include <bit>
 #include <cstring>
 
+#include <muster/core/log.hpp>
+
 #include "../core/copy.hpp"
 
 namespace muster::inline v0::ps::detail {
@@ -306,29 +308,43 @@ void frame_link::keep(buffer<std::byte> memory) {
 
 // ---- trouble ----
 
-place frame_link::find_gone() {
+frame_link::loss frame_link::find_lost(clock::duration patience) {
   notice word;
   while (over_.poll(word)) {
     // Whoever says so of another may be cut off itself: its word ends nothing here.
     const bool ended = (word.what == notice::kind::gone && word.witness < 0) || word.what == notice::kind::abort;
     const auto origin = static_cast<place>(word.origin);
     if (!ended || origin >= peers_.size() || peers_[origin].gone) continue;
+    cut(origin);
+    if (word.what == notice::kind::gone && over_.renew(word.origin, clock::now() + patience)) {
+      log(log_level::info, std::string(word.text) + ": it is connected again if it lives");
+      return {origin, true};
+    }
     forget(origin);
-    return origin;
+    return {origin};
   }
-  return nobody;
+  return {};
 }
 
-void frame_link::forget(place gone) {
-  auto& peer = peers_[gone];
-  peer.gone = true;
-  peer.open.reset();
+// Nothing of what was under way between the two comes any more.
+void frame_link::cut(place other) {
+  auto& peer = peers_[other];
   peer.flying.clear();
   lent_ -= static_cast<std::size_t>(std::ranges::count_if(peer.leaving, [](const auto& one) { return one->lent; }));
   peer.leaving.clear();
   peer.arriving.clear();
-  std::erase(flying_to_, gone);
-  std::erase(arriving_from_, gone);
+  std::erase(flying_to_, other);
+  std::erase(arriving_from_, other);
+  for (auto& one : announcements_) {
+    if (one->r.held_by() == nullptr && one->r.source == static_cast<int>(other)) one->r.received = 0;
+  }
+}
+
+void frame_link::forget(place gone) {
+  cut(gone);
+  auto& peer = peers_[gone];
+  peer.gone = true;
+  peer.open.reset();
   // A receive may be in the middle of what the dead one was sending. All are taken back; what is lost of others by that
   // is said again. Of announcements none may be lost, since payloads follow in their order: there is one more.
   const auto count = static_cast<int>(posted_.size());

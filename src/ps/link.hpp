@@ -93,8 +93,14 @@ class frame_link {
     if (!has_news()) over_.pause(until);
   }
   [[nodiscard]] bool must_yield() const { return over_.must_yield(); }
-  /// A place that is gone for ever, found since the last call; nobody for none.
-  [[nodiscard]] place find_gone();
+  /// A place that is gone, or whose connection broke: then another is tried for a while before it is called gone, and
+  /// what was under way between the two is lost, no more.
+  struct loss {
+    place at = nobody;
+    bool may_return = false;
+  };
+  /// The next that was found since the last call, nobody for none; `patience`: how long a connection is tried.
+  [[nodiscard]] loss find_lost(clock::duration patience);
   /// Sends nothing to it any more.
   void forget(place gone);
   /// Whether all that was sent is out of this process' hands.
@@ -153,6 +159,7 @@ class frame_link {
   void give_back(departure& one);
   template <class Change>
   void for_each_lent(const Change& change);
+  void cut(place other);
   buffer<std::byte> room_for(std::size_t bytes);
   void keep(buffer<std::byte> memory);
 

@@ -14,6 +14,7 @@ void server::learn(const shard_map& map, clock::time_point now) {
   fenced_ = !map_.has_server(self_);
   std::erase_if(dead_, [&](const member& who) { return !map_.has_server(who) && !map_.has_worker(who); });
   std::erase_if(suspects_, [&](const member& who) { return !map_.has_server(who) && !map_.has_worker(who); });
+  std::erase_if(doubts_, [&](const auto& one) { return !map_.has_server(one.first) && !map_.has_worker(one.first); });
   clocks_.learn(map_);
   for (const auto& one : map_.servers) heard_.expect(one.who, now);
   for (const auto& who : map_.workers) heard_.expect(who, now);
@@ -90,12 +91,20 @@ void server::suspect(const member& who, bool proven) {
   (proven ? dead_ : suspects_).insert(who);
 }
 
+void server::doubt(const member& who, clock::time_point now) {
+  if (map_.has_server(who) || map_.has_worker(who)) doubts_[who] = now;
+}
+
 bool server::gives_up_suspects(clock::time_point now) {
-  const bool more = !std::includes(suspects_then_.begin(), suspects_then_.end(), suspects_.begin(), suspects_.end());
-  suspects_then_ = suspects_;
+  auto missed = suspects_;
+  for (const auto& [who, since] : doubts_) {
+    if (heard_.last(who) <= since) missed.insert(who);
+  }
+  const bool more = !std::includes(missed_then_.begin(), missed_then_.end(), missed.begin(), missed.end());
   if (more) suspected_at_ = now;
   const auto others = map_.servers.size() - 1 + map_.workers.size();
-  const bool most = 2 * suspects_.size() > others;
+  const bool most = 2 * missed.size() > others;
+  missed_then_ = std::move(missed);
   const bool was_away = suspected_at_ - back_at_ < settings_.silence;
   const auto more_time = most || was_away ? settings_.silence : clock::duration{0};
   return !suspects_.empty() && now - suspected_at_ >= settings_.retry + more_time;

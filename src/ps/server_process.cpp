@@ -44,15 +44,20 @@ void server_process::learn(const shard_map& map, clock::time_point now) {
 }
 
 void server_process::tick(clock::time_point now) {
-  for (place gone = link_.find_gone(); gone != nobody; gone = link_.find_gone()) {
-    log(log_level::info, "rank " + std::to_string(gone) + " is gone from the parameter server's job");
-    left_.insert(gone);
+  for (;;) {
+    const auto lost = link_.find_lost(protocol_.silence);
+    if (lost.at == nobody) break;
+    if (!lost.may_return) {
+      log(log_level::info, "rank " + std::to_string(lost.at) + " is gone from the parameter server's job");
+      left_.insert(lost.at);
+    }
     if (!core_) continue;
     // What the transport says of an end may be a broken connection: the last holder of a range is kept in hope.
+    const auto tell = [&](const member& who) { lost.may_return ? core_->doubt(who, now) : core_->suspect(who, false); };
     const auto& map = core_->map();
-    if (const auto* const server = map.server(gone)) core_->suspect(server->who, false);
+    if (const auto* const server = map.server(lost.at)) tell(server->who);
     for (const auto& worker : map.workers) {
-      if (worker.at == gone) core_->suspect(worker, false);
+      if (worker.at == lost.at) tell(worker);
     }
   }
   if (const auto map = keeper_.take()) learn(*map, now);

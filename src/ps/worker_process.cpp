@@ -207,9 +207,12 @@ void worker_process::progress() {
   }
   if (now_ >= next_tick_) {
     next_tick_ = now_ + protocol_.retry / ticks_a_retry;
-    for (place gone = link_.find_gone(); gone != nobody; gone = link_.find_gone()) {
-      core_.lose(gone, now_);
-      std::erase(servers_, gone);
+    for (;;) {
+      const auto lost = link_.find_lost(protocol_.silence);
+      if (lost.at == nobody) break;
+      if (lost.may_return) continue;
+      core_.lose(lost.at, now_);
+      std::erase(servers_, lost.at);
     }
     core_.tick(now_);
     if (const auto next = core_.without_the_last(now_)) keeper_.swap(core_.map().version, *next);

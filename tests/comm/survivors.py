@@ -6,6 +6,7 @@ usage: survivors.py WHAT --program PATH --rounds N [--transport shm|tcp|hierarch
   kill    SIGKILL of one or more ranks at a random moment: every other rank ends by itself, soon, with a peer_failure
           that names a killed one, and no wrong result was seen; nothing is left of any of them
   pause   SIGSTOP of a rank for 300 ms: nothing happens
+  freeze  SIGSTOP of all ranks for longer than a silence, as when a virtual machine is suspended: nothing happens
   stop    SIGSTOP of a rank past the deadline: the others end with a timeout that names it (over tcp with a peer_failure:
           its heart does not beat); let go, it ends too, and has not written into the memory of the others after their
           error
@@ -28,7 +29,7 @@ import time
 from ranks import Failure, Process
 
 parser = argparse.ArgumentParser()
-parser.add_argument("what", choices=["kill", "pause", "stop", "leave", "abort"])
+parser.add_argument("what", choices=["kill", "pause", "freeze", "stop", "leave", "abort"])
 parser.add_argument("--rounds", type=int, default=100)
 parser.add_argument("--first", type=int, default=0)
 parser.add_argument("--seed", type=int, default=int(os.environ.get("MUSTER_TEST_SEED", "20261121")))
@@ -107,15 +108,17 @@ def kill(draw, ranks, start):
                 raise Failure(f"rank {rank.rank} names no killed rank: {text}")
 
 
-def pause(draw, ranks, start):
+def pause(draw, ranks, start, all_of_them=False):
     crew = start([str(0.6 + draw.random() * 0.3)], ["--cma", draw.choice(["on", "off"])])
     for rank in crew:
         rank.expect("ready")
-    victim = draw.choice(crew)
+    victims = crew if all_of_them else [draw.choice(crew)]
     time.sleep(1e-5 * 20000 ** draw.random())
-    os.kill(victim.pid, signal.SIGSTOP)
-    time.sleep(0.3)
-    os.kill(victim.pid, signal.SIGCONT)
+    for victim in victims:
+        os.kill(victim.pid, signal.SIGSTOP)
+    time.sleep(1.2 if all_of_them else 0.3)  # a silence is 0.5 s
+    for victim in victims:
+        os.kill(victim.pid, signal.SIGCONT)
     done = set()
     for rank in crew:
         status = rank.end()
@@ -125,6 +128,10 @@ def pause(draw, ranks, start):
         done.add(rank.expect("done"))
     if len(done) != 1:
         raise Failure(f"the ranks did not do the same: {done}")
+
+
+def freeze(draw, ranks, start):
+    pause(draw, ranks, start, all_of_them=True)
 
 
 def stop(draw, ranks, start):
@@ -194,7 +201,7 @@ def give_up(draw, ranks, start):
             raise Failure(f"rank {rank.rank} ends with {status}, not 9 for rank {quitter}: {text}")
 
 
-acts = {"kill": kill, "pause": pause, "stop": stop, "leave": leave, "abort": give_up}
+acts = {"kill": kill, "pause": pause, "freeze": freeze, "stop": stop, "leave": leave, "abort": give_up}
 meetings = tempfile.mkdtemp(prefix="muster-survivors-")
 atexit.register(shutil.rmtree, meetings, ignore_errors=True)
 print(f"seed {options.seed}, rounds {options.first} to {options.first + options.rounds - 1}")

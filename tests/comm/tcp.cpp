@@ -1,13 +1,16 @@
 // The tcp transport beyond what every transport does: its settings, strangers, peers that break the rules or fall
 // silent.
 #include <sys/resource.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <deque>
+#include <filesystem>
 #include <future>
 #include <map>
+#include <optional>
 #include <thread>
 
 #include <muster/comm/collectives/allreduce.hpp>
@@ -127,33 +130,58 @@ class impostor {
   tcp::job_secret secret_;
 };
 
+/// Rank 0, and rank 1 by hand.
+struct odd_pair {
+  explicit odd_pair(const tcp::tcp_plan& plan = test::tcp_job::busy_plan()) : job(2, plan) {
+    std::thread side([&] { other = std::make_unique<impostor>(job.cards()); });
+    mine = job.connect(0);
+    side.join();
+  }
+  /// What rank 0 is told of the end of rank 1, while it waits for that.
+  std::string hear_end(muster::request& r) const {
+    const auto until = muster::deadline_after(patience);
+    muster::notice message;
+    while (!mine->poll(message)) {
+      require(muster::clock::now() < until, "a notice comes");
+      (void)mine->test(r);
+      mine->pause(muster::deadline_after(muster::seconds(0.05)));
+    }
+    require(message.what == muster::notice::kind::gone && message.origin == 1, "it says that rank 1 is gone");
+    return message.text;
+  }
+
+  test::tcp_job job;
+  std::unique_ptr<impostor> other;
+  std::unique_ptr<tcp::tcp_transport> mine;
+};
+
 /// What rank 0 hears of rank 1 after it did that.
 std::string heard_after(const std::function<void(impostor&)>& deed,
                         const tcp::tcp_plan& plan = test::tcp_job::busy_plan()) {
-  test::tcp_job job(2, plan);
-  std::unique_ptr<impostor> other;
-  std::thread side([&] { other = std::make_unique<impostor>(job.cards()); });
-  auto mine = job.connect(0);
-  side.join();
+  const odd_pair pair(plan);
   std::vector<std::byte> data(100000);
   muster::request r;  // so that the stream is read
   r.data = data.data();
   r.bytes = data.size();
   r.peer = 1;
   r.tag = 7;
-  mine->receive(r);
-  auto done = std::async(std::launch::async, [&] { deed(*other); });
-  const auto until = muster::deadline_after(patience);
-  muster::notice message;
-  while (!mine->poll(message)) {
-    require(muster::clock::now() < until, "a notice comes");
-    (void)mine->test(r);
-    mine->pause(muster::deadline_after(muster::seconds(0.05)));
-  }
-  require(message.what == muster::notice::kind::gone && message.origin == 1, "it says that rank 1 is gone");
+  pair.mine->receive(r);
+  auto done = std::async(std::launch::async, [&] { deed(*pair.other); });
+  auto text = pair.hear_end(r);
   r.owner->cancel(r);
   done.get();
-  return message.text;
+  return text;
+}
+
+/// All that this process has end, as if a device on their way had forgotten them.
+void break_connections() {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int file = std::stoi(entry.path().filename());
+    sockaddr_storage peer{};
+    socklen_t length = sizeof peer;
+    if (::getpeername(file, reinterpret_cast<sockaddr*>(&peer), &length) == 0 && peer.ss_family != AF_UNIX)
+      ::shutdown(file, SHUT_RDWR);
+  }
 }
 
 /// A message of bytes that are all `value`, or room for one.
@@ -407,6 +435,29 @@ TEST_CASE("a large message for a group that its receiver has closed ends for its
   });
 }
 
+// Both groups are judged by the same clock, in the order in which they were left.
+TEST_CASE("a rank that leaves a group is reported gone where others need it, and not where it did all", "[tcp]") {
+  run(test::tcp_job::busy_plan(), 2, [](muster::group& world, tcp::tcp_mesh&) {
+    std::optional<muster::group> finished(world.duplicate()), needed(world.duplicate());
+    muster::barrier(*finished);
+    if (world.rank() == 1) {
+      finished.reset();
+      needed.reset();
+    } else {
+      std::string told;
+      try {
+        muster::barrier(*needed);
+      } catch (const muster::peer_failure& gone) {
+        told = gone.what();
+      }
+      require(told.find("left and did not finish") != std::string::npos, "rank 1 is gone from the other: " + told);
+      for (muster::notice message; finished->transport().poll(message);)
+        require(message.what != muster::notice::kind::gone, std::string("it is not gone: ") + message.text);
+    }
+    muster::barrier(world);
+  });
+}
+
 TEST_CASE("groups that were closed long ago are forgotten", "[tcp]") {
   tcp::tcp_inbox inbox(1);
   constexpr std::uint64_t many = 5000;
@@ -472,8 +523,10 @@ TEST_CASE("strangers neither hold up a job nor break it, and are counted", "[tcp
     muster::group world(std::make_unique<muster::any_transport>(std::move(made)), {});
     for (int through = 0; through == 0;) {
       require(muster::allreduce(world, 1, muster::sum) == 2, "the sum");
-      // Work goes on until most of them were counted: some still wait in the listener's queue when the last has connected.
-      if (rank == 0 && strangers_are_through) through = mesh.strangers() > idle / 2 || muster::clock::now() >= patience ? 1 : 0;
+      // Work goes on until most of them were counted: some still wait in the listener's queue when the last has
+      // connected.
+      if (rank == 0 && strangers_are_through)
+        through = mesh.strangers() > idle / 2 || muster::clock::now() >= patience ? 1 : 0;
       muster::broadcast(world, std::span(&through, 1), 0);
     }
     if (rank == 0) counted = mesh.strangers();
@@ -605,6 +658,113 @@ TEST_CASE("a peer that breaks the rules is lost, and the notice says what was se
     CHECK_THAT(text, contains(way.seen));
     CHECK_THAT(text, contains("rank 1 is gone"));
   }
+}
+
+TEST_CASE("what a lost rank had only begun to send is nobody's message, what it had sent is", "[tcp]") {
+  const bool waits = GENERATE(false, true);  // a receive, when it begins
+  auto begun = message_of(100);
+  begun.tag = 9;
+  begun.sequence = 1;
+  std::size_t bytes = 0;
+  SECTION("cut off") { bytes = 40; }
+  SECTION("cut off between its parts") { bytes = begun.bytes = 64; }
+  SECTION("only announced") {
+    begun.kind = tcp::frame_kind::announce;
+    begun.bytes = 0;
+  }
+  const odd_pair pair;
+  auto& mine = *pair.mine;
+  parcel awaited(100, 0), first(100, 0), second(100, 0), own(100, 2);
+  mine.receive(awaited.with(1, 7).r);  // so that the stream is read
+  const auto receive = [&] {
+    for (parcel* const one : {&first, &second}) mine.receive(one->with(muster::any_source, 9).r);
+  };
+  if (waits) receive();
+  auto whole = message_of(64);
+  whole.tag = 9;
+  const std::vector<std::byte> some(64, std::byte{1});
+  pair.other->send(pair.other->stream, whole, some);
+  pair.other->send(pair.other->stream, begun, std::span(some).first(bytes));
+  pair.other->stream = {};
+  (void)pair.hear_end(awaited.r);
+  if (!waits) receive();
+  mine.send(own.with(0, 9).r);
+  CHECK(mine.test(first.r));
+  CHECK((first.r.source == 1 && first.r.received == 64));
+  CHECK(mine.test(second.r));
+  if (waits) {
+    CHECK((second.r.source == 1 && second.r.received == 0));
+    mine.receive(second.with(muster::any_source, 9).r);
+    CHECK(mine.test(second.r));
+  }
+  CHECK((second.r.source == 0 && second.is_all(2)));
+}
+
+TEST_CASE("a group that renews a rank whose connections broke talks to it again, and others have lost it", "[tcp]") {
+  auto plan = test::tcp_job::busy_plan();
+  plan.streams = GENERATE(1, 2);
+  constexpr int times = 3;
+  std::atomic<int> arrived{0};
+  const auto meet = [&](int count) {
+    ++arrived;
+    const auto until = muster::deadline_after(patience);
+    while (arrived < 2 * count) {
+      require(muster::clock::now() < until, "the other comes to where it says so");
+      std::this_thread::sleep_for(1ms);
+    }
+  };
+  run(plan, 2, [&](muster::group& world, tcp::tcp_mesh&) {
+    auto renewing = world.duplicate();
+    auto losing = world.duplicate();
+    auto& over = renewing.transport();
+    const int other = 1 - world.rank();
+    int met = 0;
+    for (int round = 1; round <= times; ++round) {
+      parcel before(round == 1 ? 1000 : 100'000, 1), reading(10, 0);  // of no use to each other
+      over.receive(reading.with(muster::any_source, 9).r);
+      over.send(before.with(other, 8).r);
+      meet(++met);
+      if (world.rank() == 0) break_connections();
+      meet(++met);
+      const auto until = muster::deadline_after(patience);
+      for (muster::notice message; !over.poll(message) || message.what != muster::notice::kind::gone;) {
+        require(muster::clock::now() < until, "the break is seen");
+        (void)over.test(before.r);
+        over.pause(muster::deadline_after(0.01s));
+      }
+      // One of the two is slow, and the other has sent again before it looks.
+      if (world.rank() == round % 2) std::this_thread::sleep_for(100ms);
+      require(over.renew(other, until), "it is renewed");
+      parcel sent(200'000, static_cast<std::uint8_t>(round)), got(1'000'000, 0);
+      over.receive(got.with(muster::any_source, 8).r);
+      over.send(sent.with(other, 8).r);
+      got.finish(over);
+      sent.finish(over);
+      require(got.r.received == 200'000 && got.data.front() == round, "it gets what was sent after it");
+      meet(++met);
+    }
+    for (auto* const lost : {&losing, &world}) {
+      bool failed = false;
+      try {
+        muster::barrier(*lost);
+      } catch (const muster::peer_failure&) {
+        failed = true;
+      }
+      require(failed, "a group that did not renew it has lost it");
+    }
+  });
+}
+
+TEST_CASE("a rank that has ended is not renewed, which is seen before the time for it is over", "[tcp]") {
+  const odd_pair pair;
+  parcel awaited(100, 0);
+  pair.mine->receive(awaited.with(1, 7).r);
+  pair.other->stream = {};
+  pair.other->control = {};
+  (void)pair.hear_end(awaited.r);
+  CHECK(pair.mine->renew(1, muster::deadline_after(10 * patience)));
+  (void)pair.hear_end(awaited.r);
+  CHECK_FALSE(pair.mine->renew(1, muster::deadline_after(10 * patience)));
 }
 
 TEST_CASE("a peer whose connections stand and that is silent is lost for its silence", "[tcp]") {

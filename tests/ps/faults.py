@@ -5,11 +5,14 @@ The store is a muster-store of the test's own: any rank may die.
 usage: faults.py WHAT --program PATH --store-program PATH [--transport tcp|shm] [--colocated] [--save] [--rounds N] [--seed S]
 
 WHAT: server, worker, both: killed; stop: a server is stopped and continued; scale: servers come and leave as the program
-wants; move: and one is killed meanwhile; strangers: garbage comes to every port; any: each round draws all of it.
+wants; move: and one is killed meanwhile; strangers: garbage comes to every port; break: connections between two ranks end,
+again and again, and all ranks live on; any: each round draws all of it.
 --colocated: each rank serves and works. --save: it happens while all workers save their tables again and again; the last
 save is whole.
 """
 import argparse
+import ctypes
+import errno
 import os
 import random
 import re
@@ -21,8 +24,9 @@ import sys
 import tempfile
 import time
 
-WHATS = ["server", "worker", "both", "stop", "scale", "move", "strangers"]
+WHATS = ["server", "worker", "both", "stop", "scale", "move", "strangers", "break"]
 LIMIT = 60
+SKIP = 77
 parser = argparse.ArgumentParser()
 parser.add_argument("what", choices=[*WHATS, "any"])
 parser.add_argument("--transport", choices=["tcp", "shm"], default="tcp")
@@ -44,7 +48,7 @@ class Shape:
         self.colocated, self.save = options.colocated, options.save
         if self.what == "any":
             self.what, self.transport = draw.choice(WHATS), draw.choice(["tcp", "shm"])
-            if self.what == "strangers":
+            if self.what in ("strangers", "break"):
                 self.transport = "tcp"
             self.save = draw.random() < 0.3
             self.colocated = not self.save and self.what in ("server", "stop", "strangers") and draw.random() < 0.4
@@ -90,32 +94,62 @@ def wait_for(ranks, holds, until):
     return True
 
 
-def ports_of(process):
-    """Where it listens."""
-    inodes = set()
+LISTENS, STANDS = "0A", "01"
+
+
+def sockets_of(process, state):
+    """(descriptor, own address, that at the other end) of its TCP sockets in that state; addresses as /proc has them."""
+    descriptors = {}
     for entry in os.listdir(f"/proc/{process.pid}/fd"):
         try:
             link = os.readlink(f"/proc/{process.pid}/fd/{entry}")
         except OSError:
             continue
         if link.startswith("socket:["):
-            inodes.add(link[8:-1])
+            descriptors[link[8:-1]] = int(entry)
     found = []
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         if not os.path.exists(table):
             continue
         for line in open(table).read().splitlines()[1:]:
             words = line.split()
-            if words[3] == "0A" and words[9] in inodes:
-                found.append(int(words[1].split(":")[1], 16))
+            if words[3] == state and words[9] in descriptors:
+                found.append((descriptors[words[9]], words[1], words[2]))
     return found
+
+
+def break_connections(draw, ranks):
+    """One connection between two ranks ends, or all, as if a device on their way had forgotten them."""
+    one, other = draw.sample(ranks, 2)
+    ends = {own for _, own, _ in sockets_of(other.process, STANDS)}
+    between = [descriptor for descriptor, _, there in sockets_of(one.process, STANDS) if there in ends]
+    if not between:
+        return 0
+    process = os.pidfd_open(one.process.pid)
+    chosen = between if draw.random() < 0.3 else [draw.choice(between)]
+    for descriptor in chosen:
+        pidfd_getfd = 438
+        copy = ctypes.CDLL(None, use_errno=True).syscall(pidfd_getfd, process, descriptor, 0)
+        if copy < 0 and ctypes.get_errno() == errno.EBADF:  # it has just ended
+            continue
+        if copy < 0:
+            print(f"skipped: no connection of another process can be ended here ({os.strerror(ctypes.get_errno())})")
+            sys.exit(SKIP)
+        with socket.socket(fileno=copy) as connection:
+            try:
+                connection.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass  # it has ended
+    os.close(process)
+    return len(between)
 
 
 def bother(draw, ranks):
     """Strangers come to all ports: some say nothing, some garbage, some what begins like a frame."""
     open_ones, ports = [], 0
     for one in ranks:
-        for port in ports_of(one.process):
+        for _, own, _ in sockets_of(one.process, LISTENS):
+            port = int(own.split(":")[1], 16)
             ports += 1
             for _ in range(5):
                 stranger = socket.socket()
@@ -157,12 +191,21 @@ def play(draw, shape, folder, store):
         time.sleep(draw.uniform(0, 0.15))
         server = draw.choice(ranks if shape.colocated else ranks[shape.workers:])
         worker = ranks[draw.randrange(shape.workers)]
-        harmed = {"worker": [worker], "both": [server, worker], "scale": [], "strangers": []}.get(shape.what, [server])
+        harmed = {"worker": [worker], "both": [server, worker], "scale": [], "strangers": [],
+                  "break": []}.get(shape.what, [server])
         for one in harmed:
             one.harmed = True
             one.process.send_signal(signal.SIGSTOP if shape.what == "stop" else signal.SIGKILL)
         if shape.what == "strangers":
             strangers = bother(draw, ranks)  # noqa: F841: they stay
+        if shape.what == "break":
+            broken = 0
+            for _ in range(draw.randrange(1, 6)):
+                if all(one.process.poll() is None for one in ranks):
+                    broken += break_connections(draw, ranks)
+                wait_for(ranks, lambda: False, time.monotonic() + draw.choice([0, 0.02, 0.5]))
+            if broken == 0:
+                return ranks, "no two ranks have a connection: nothing is tested"
         if shape.what == "stop":
             wait_for(ranks, lambda: False, time.monotonic() + draw.uniform(0.2, 2.5))
             server.process.send_signal(signal.SIGCONT)

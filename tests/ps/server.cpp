@@ -270,3 +270,30 @@ TEST_CASE("a server that was stopped gives nobody up before the others could giv
   CHECK(!server.wanted->has_worker({3, 1}));
   CHECK(server.wanted->has_server({2, 1}));
 }
+
+// Where it is cut off it misses servers by their silence; workers, which may be silent for long, by their connections.
+TEST_CASE("a server gives up those that it misses later where the connections with others broke, too") {
+  const bool breaks = GENERATE(true, false);
+  const bool returns = GENERATE(true, false);  // in time
+  CAPTURE(breaks, returns);
+  bare_server server({.tables = {{.name = "w", .size = 8}}}, 2, 2);  // servers 0 to 2, workers 3 and 4
+  const ps::protocol_settings usual;
+  auto now = muster::clock::time_point{} + std::chrono::hours(1);
+  const auto live = [&](muster::clock::duration span, bool hears) {
+    for (const auto until = now + span; now < until; now += usual.retry / 10) {
+      std::vector<std::byte> frame(ps::frame_head_bytes);
+      ps::encode(ps::frame_head{{4, 1}, 1, server.map.version, 0}, std::span(frame).first<ps::frame_head_bytes>());
+      if (hears) server.core.hear(frame, now);
+      server.core.tick(now);
+    }
+  };
+  live(usual.silence / 2, true);
+  if (breaks) server.core.doubt({4, 1}, now);
+  live(usual.silence / 2 + 2 * usual.retry, returns);
+  CHECK(server.wanted.has_value() == (returns || !breaks));
+  live(usual.silence, returns);
+  REQUIRE(server.wanted.has_value());
+  CHECK(!server.wanted->has_server({1, 1}));
+  CHECK(!server.wanted->has_server({2, 1}));
+  CHECK(server.wanted->has_worker({4, 1}));  // that is not sure
+}

@@ -31,6 +31,11 @@ class any_transport final : public request_owner {
   void notify(int peer, const notice& message) { self_->notify(peer, message); }
   bool poll(notice& message) { return self_->poll(message); }
   void pause(clock::time_point until) { self_->pause(until); }
+  /// After a notice that a rank is gone, whose connection alone may have broken: begins to connect to it again. Nothing
+  /// of before comes any more, so what is under way between the two is to be taken back. If it is not connected by
+  /// `until`, or nothing listens at its addresses, there is another such notice. False where this transport cannot
+  /// connect again, or has tried.
+  [[nodiscard]] bool renew(int peer, clock::time_point until) { return self_->renew(peer, until); }
   [[nodiscard]] std::uint64_t prepare(std::span<const int> members) { return self_->prepare(members); }
   [[nodiscard]] std::unique_ptr<any_transport> subgroup(const subgroup_call& some) { return self_->subgroup(some); }
 
@@ -55,6 +60,7 @@ class any_transport final : public request_owner {
     virtual void notify(int peer, const notice& message) = 0;
     virtual bool poll(notice& message) = 0;
     virtual void pause(clock::time_point until) = 0;
+    virtual bool renew(int peer, clock::time_point until) = 0;
     virtual std::uint64_t prepare(std::span<const int> members) = 0;
     virtual std::unique_ptr<any_transport> subgroup(const subgroup_call& some) = 0;
   };
@@ -80,7 +86,11 @@ class any_transport final : public request_owner {
     std::unique_ptr<any_transport> subgroup(const subgroup_call& some) override {
       return std::make_unique<any_transport>(inner->subgroup(some));
     }
-    // An ability of few.
+    // Abilities of few.
+    bool renew(int peer, clock::time_point until) override {
+      if constexpr (requires { inner->renew(peer, until); }) return inner->renew(peer, until);
+      return false;
+    }
     std::uint64_t prepare(std::span<const int> members) override {
       if constexpr (requires { inner->prepare(members); }) return inner->prepare(members);
       return 0;

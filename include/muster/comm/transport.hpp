@@ -80,7 +80,8 @@ struct transport_abilities {
   transport_costs costs;
 };
 
-/// In `request::peer` of a receive: from whoever sends first. For tagged messages only.
+/// In `request::peer` of a receive: from whichever rank sends first. For tagged messages only. Where the sender is lost
+/// amid its message a transport may end the receive with nothing: `received` is 0.
 inline constexpr int any_source = -1;
 
 /// The tag of the messages with which a world agrees on its settings. Tags below it are the program's.
@@ -172,8 +173,9 @@ struct subgroup_call {
 /// mismatch_error there. `notify` and `poll` carry notices beside the messages; `pause` gives the processor away until
 /// something may have happened, at the latest until the time given; `subgroup` is called by all members at once. One
 /// whose members need to know something of each other first has `std::uint64_t prepare(std::span<const int> members)`
-/// besides; all members get the results. `memory` is where buffers come from that peers can reach without a copy;
-/// null when no memory is better than any other.
+/// besides; all members get the results. One that can connect to a rank again that it has lost has `bool renew(int
+/// peer, clock::time_point until)`, see any_transport. `memory` is where buffers come from that peers can reach without
+/// a copy; null when no memory is better than any other.
 template <class T>
 concept transport = std::derived_from<T, request_owner> && !std::movable<T> &&
                     requires(T & t, const T& c, request& r, const native_call& n, const notice& sent, notice& got,

@@ -106,6 +106,9 @@ class server {
   /// is cut off, as it may where it was itself stopped before, and they ended their connections with it: it gives them
   /// `silence` more to say so.
   void suspect(const member& who, bool proven);
+  /// The connection with a server or worker broke, and another is tried. Until it is heard again it counts among those
+  /// that may be on the other side of a cut, and is not given up.
+  void doubt(const member& who, clock::time_point now);
 
   [[nodiscard]] const member& self() const noexcept { return self_; }
   [[nodiscard]] const shard_map& map() const noexcept { return map_; }
@@ -233,7 +236,8 @@ class server {
   std::vector<std::pair<range_id, place>> acknowledge_;  // workers; nobody: the one before in the chain
   std::set<member> dead_;
   std::set<member> suspects_;
-  std::set<member> suspects_then_;  // when one came to them last
+  std::map<member, clock::time_point> doubts_;  // since when
+  std::set<member> missed_then_;                // of both, when one came to them last
   clock::time_point suspected_at_{};
   clock::time_point back_at_{};  // from when it was itself stopped
   std::set<member> farewells_;   // workers that are done

@@ -38,6 +38,7 @@ class hierarchical_transport final : public request_owner {
   bool test(request& r);
   void cancel(request& r) noexcept override;
   void notify(int peer, const notice& message) { between_->notify(peer, message); }
+  [[nodiscard]] bool renew(int peer, clock::time_point until) { return between_->renew(peer, until); }
   bool poll(notice& message);
   void pause(clock::time_point until);
   [[nodiscard]] std::uint64_t prepare(std::span<const int> members);

@@ -2,6 +2,7 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <cerrno>
 
 #include <muster/core/log.hpp>
 
@@ -69,7 +70,18 @@ void tcp_watch::dial(int peer) {
     one.peer = peer;
     one.line = k;
     dial_line(one);
+    if (to.now != stage::dialing) return;  // it has ended
   }
+}
+
+void tcp_watch::dial_again(int peer, clock::time_point until) {
+  pairing& to = pair(peer);
+  if (to.now == stage::failed) return lose(peer, "it could not be connected again: " + to.trouble);
+  if (to.now == stage::broken) {
+    to.now = stage::idle;
+    dial(peer);
+  }
+  to.until = std::min(to.until, until);
 }
 
 // The next of the addresses; streams begin at different ones, so that they use all links of a host that has several.
@@ -87,7 +99,7 @@ void tcp_watch::dial_line(greeting& one) {
     one.until = clock::now() + for_proof;
     one.socket = tcp_socket::start_connect(to[which]);
   } catch (const socket_error& failed) {
-    drop(one, failed.what());
+    drop(one, failed.what(), failed.code() == ECONNREFUSED);
   }
 }
 
@@ -106,7 +118,7 @@ void tcp_watch::advance(greeting& one) {
     }
     talk(one);
   } catch (const socket_error& failed) {
-    drop(one, failed.what());
+    drop(one, failed.what(), failed.code() == ECONNREFUSED);
   }
 }
 
@@ -138,6 +150,7 @@ void tcp_watch::talk(greeting& one) {
       case handshake::state::done:
         return keep(one);
       case handshake::state::refused:
+        if (!one.inbound && pair(one.peer).again) return drop(one, "it has not seen its connection end");
         one.over = true;  // it connects to us, or it has: so we wait for it
         if (!one.inbound && pair(one.peer).now == stage::dialing) abandon(one.peer, stage::answering);
         return;
@@ -161,18 +174,18 @@ void tcp_watch::decide(greeting& one) {
   }
   const int peer = static_cast<int>(who.from);
   pairing& with = pair(peer);
+  const auto until = with.now == stage::dialing ? with.until : deadline_after(plan_.patience);
   if (with.now == stage::dialing && peer < rank_) abandon(peer, stage::idle);
-  if (with.now == stage::idle) {
+  if (with.now == stage::idle || with.now == stage::broken) {
     with.now = stage::answering;
     with.ready.clear();
     with.ready.resize(lines);
     with.count = 0;
-    with.until = deadline_after(plan_.patience);
+    with.until = until;
   }
-  const bool wanted = with.now == stage::answering && !with.ready[who.line];
   one.peer = peer;
   one.line = who.line;
-  if (wanted) {
+  if (with.now == stage::answering) {
     one.talk.accept();
   } else {
     one.talk.refuse();
@@ -183,19 +196,21 @@ void tcp_watch::keep(greeting& one) {
   pairing& with = pair(one.peer);
   one.over = true;
   const stage expected = one.inbound ? stage::answering : stage::dialing;
-  if (with.now != expected || with.ready[one.line]) return;
+  if (with.now != expected) return;
   one.socket.set_no_delay();
   const seconds silent = std::max(seconds(2), plan_.patience);
   one.socket.set_liveness(std::max(seconds(1), plan_.beat * plan_.missed), silent);
   // Data may wait in the peer's system until its rank calls; heartbeats are always read.
   if (one.line == 0) one.socket.set_acknowledged_within(silent);
+  if (!with.ready[one.line]) ++with.count;  // or the first broke before all stood
   with.ready[one.line] = std::move(one.socket);
-  if (++with.count == with.ready.size()) complete(one.peer);
+  if (with.count == with.ready.size()) complete(one.peer);
 }
 
 void tcp_watch::complete(int peer) {
   pairing& with = pair(peer);
   with.now = stage::up;
+  with.again = true;
   {
     const std::lock_guard lock(lines_mutex_);
     line& of = line_of(peer);
@@ -215,7 +230,7 @@ void tcp_watch::complete(int peer) {
 
 // ---- what comes to nothing ----
 
-void tcp_watch::drop(greeting& one, const std::string& why) {
+void tcp_watch::drop(greeting& one, const std::string& why, bool refused) {
   one.socket = {};
   if (one.inbound) {
     one.over = true;
@@ -228,6 +243,10 @@ void tcp_watch::drop(greeting& one, const std::string& why) {
     troubles_[static_cast<std::size_t>(one.peer)] = why;
   }
   one.retry = clock::now() + pause_before(one.attempts);
+  // What has listened there and does not any more has ended.
+  one.refusals = refused ? one.refusals + 1 : 0;
+  if (pair(one.peer).again && one.refusals >= peers_[static_cast<std::size_t>(one.peer)].addresses.size())
+    lose(one.peer, "it has ended: " + why);
 }
 
 // Gives up what was done so far to connect to that rank.

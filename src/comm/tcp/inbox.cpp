@@ -148,6 +148,33 @@ void tcp_inbox::release(const stray& one) {
   strays_.remove_if([&](const stray& s) { return &s == &one; });
 }
 
+void tcp_inbox::lose(int source) noexcept {
+  for (auto at = strays_.begin(); at != strays_.end();) {
+    stray& s = *at;
+    const bool goes = s.source == source && !s.complete();
+    if (goes && s.to != nullptr) break_off(*s.to);
+    if (s.source == source) s.owed = 0;  // the credit of a new connection is new
+    at = goes ? strays_.erase(at) : std::next(at);
+  }
+  taken_of(source) = 0;
+}
+
+bool tcp_inbox::is_gone(int source, std::uint64_t generation) const noexcept {
+  const tcp_channel* const group = find(generation);
+  return group != nullptr && group->has_lost(group->member(source));
+}
+
+void tcp_inbox::forget(int source, std::uint64_t generation) noexcept {
+  strays_.remove_if([&](const stray& s) { return s.source == source && s.head.generation == generation; });
+}
+
+// Its message has no end. One of a rank waits for what that rank never says, which its group is told.
+void tcp_inbox::break_off(request& r) noexcept {
+  if (r.peer != any_source) return;
+  r.received = 0;
+  finish(r);
+}
+
 std::byte* tcp_inbox::place_of(const arrival& to, std::uint64_t offset) noexcept {
   if (to.to != nullptr) return to.to->combine != nullptr ? nullptr : to.to->data + offset;
   return to.aside != nullptr ? to.aside->bytes.data() + offset : nullptr;

@@ -51,6 +51,9 @@ class tcp_channel {
   std::uint64_t looked = 0;                                       // how many that were at the last test
   enum class fate : std::uint8_t { here, said_gone, seen_gone };  // by another rank, by this one
   std::vector<fate> fates;                                        // by member: what was told
+  [[nodiscard]] bool has_lost(int member) const noexcept {
+    return member >= 0 && fates[static_cast<std::size_t>(member)] == fate::seen_gone;
+  }
 
  private:
   std::uint64_t generation_;
@@ -70,10 +73,11 @@ struct tcp_progress {
 
   tcp_channel* channel;  // null for the rest of what was taken back
   std::uint64_t generation;
-  std::uint64_t moved;    // bytes that have come, or that frames were begun for
-  std::uint64_t written;  // bytes of a send that the system has
-  std::uint64_t number;   // under which it was announced
-  bool announces;         // a send that asks first
+  std::uint64_t moved;       // bytes that have come, or that frames were begun for
+  std::uint64_t written;     // bytes of a send that the system has
+  std::uint64_t number;      // under which it was announced
+  std::uint32_t connection;  // of a send: the number of that which it was given to
+  bool announces;            // a send that asks first
   bool receives;
 };
 static_assert(sizeof(tcp_progress) <= sizeof(request::room));
@@ -138,12 +142,20 @@ class tcp_inbox {
   /// What was announced for the group and has no receive; null when there is nothing.
   [[nodiscard]] const stray* find_announced(const tcp_channel& group) const noexcept;
   void release(const stray& one);
+  /// No more comes from there: what had not come whole is dropped, and ends a receive from any source that had it.
+  void lose(int source) noexcept;
   /// Memory for `bytes` of a message at `offset`, or null when it goes nowhere or is to be combined.
   [[nodiscard]] static std::byte* place_of(const arrival& to, std::uint64_t offset) noexcept;
   /// Bytes that have come to their place. What was the last of them ends the receive.
   void came(arrival& to, std::uint64_t bytes);
   /// A receive has all it waited for, or never will.
   void finish(request& r) noexcept;
+  /// Whether the group was told that the rank is gone.
+  [[nodiscard]] bool is_gone(int source, std::uint64_t generation) const noexcept;
+  /// Drops what the group has not taken of a rank that is gone.
+  void forget(int source, std::uint64_t generation) noexcept;
+  /// The rest of its message never comes: a receive from any source ends, with nothing.
+  void break_off(request& r) noexcept;
   /// Takes a receive back that is not yet in a link's hands; false when it is.
   bool withdraw(request& r) noexcept;
   /// Gives back what `post` counted.

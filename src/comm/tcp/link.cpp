@@ -5,8 +5,8 @@
 
 namespace muster::inline v0::detail {
 
-tcp_link::tcp_link(int peer, tcp_inbox& inbox, const tcp_limits& limits)
-    : peer_(peer), inbox_(inbox), limits_(limits), credit_(limits.credit) {}
+tcp_link::tcp_link(int peer, tcp_inbox& inbox, const tcp_limits& limits, std::uint32_t number)
+    : peer_(peer), inbox_(inbox), limits_(limits), number_(number), credit_(limits.credit) {}
 
 tcp_link::~tcp_link() {
   for (auto& one : orphans_) one->r.owner = nullptr;
@@ -17,13 +17,24 @@ bool tcp_link::said_goodbye() const noexcept {
 }
 
 void tcp_link::attach(std::vector<tcp_socket> sockets) {
+  stood_ = true;
   for (auto& one : sockets)
     streams_.push_back(std::make_unique<tcp_stream>(std::move(one), static_cast<int>(streams_.size()), limits_.window));
 }
 
 void tcp_link::sever(std::string why) noexcept {
   if (broken_.empty()) broken_ = std::move(why);
+  const auto break_off = [this](request* r) {
+    if (r == nullptr) return;
+    forget(*r);
+    inbox_.break_off(*r);
+  };
+  for (auto& one : streams_) break_off(one->to.to);
+  break_off(assembling_.to);
+  for (auto& entry : cleared_) break_off(entry.second);
   streams_.clear();
+  assembling_ = {};
+  inbox_.lose(peer_);
 }
 
 // ---- sending: what for ----

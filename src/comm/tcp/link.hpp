@@ -33,13 +33,17 @@ struct tcp_limits {
 /// much.
 class tcp_link {
  public:
-  tcp_link(int peer, tcp_inbox& inbox, const tcp_limits& limits);
+  /// `number`: how many there were before.
+  tcp_link(int peer, tcp_inbox& inbox, const tcp_limits& limits, std::uint32_t number = 0);
   tcp_link(const tcp_link&) = delete;
   tcp_link& operator=(const tcp_link&) = delete;
   ~tcp_link();
 
   [[nodiscard]] int peer() const noexcept { return peer_; }
+  [[nodiscard]] std::uint32_t number() const noexcept { return number_; }
   [[nodiscard]] bool connected() const noexcept { return !streams_.empty(); }
+  /// Whether it ever was connected.
+  [[nodiscard]] bool stood() const noexcept { return stood_; }
   /// What was seen when it broke, or when it could not be written to any more; empty as long as nothing was.
   [[nodiscard]] const std::string& trouble() const noexcept { return broken_.empty() ? mute_ : broken_; }
   [[nodiscard]] bool said_goodbye() const noexcept;
@@ -107,6 +111,8 @@ class tcp_link {
   int peer_;
   tcp_inbox& inbox_;
   const tcp_limits& limits_;
+  const std::uint32_t number_;
+  bool stood_ = false;
   std::vector<std::unique_ptr<tcp_stream>> streams_;
   std::string broken_;
   std::string mute_;  // nothing more can be written; what the other side had sent before is still read

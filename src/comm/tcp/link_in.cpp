@@ -137,6 +137,12 @@ bool tcp_link::begin_payload(tcp_stream& stream) {
     stream.held = true;
     return false;
   }
+  // A group that lost the rank has yet to put away what it had to do with the old connection.
+  const bool begins = !is_assembling_ && (head.kind == frame_kind::message || head.kind == frame_kind::announce);
+  if (number_ > 0 && begins && inbox_.is_gone(peer_, head.generation)) {
+    stream.held = true;
+    return false;
+  }
   stream.to = {};
   stream.offset = 0;
   stream.owed = 0;

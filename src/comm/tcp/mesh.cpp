@@ -19,6 +19,8 @@ constexpr std::chrono::milliseconds for_last_words{50};
 // What was sent has so long to reach the other side before this process is gone.
 constexpr seconds for_goodbye{2.0};
 
+constexpr std::uint32_t no_connection = ~std::uint32_t{0};  // of a send that goes nowhere
+
 constexpr std::size_t most_early = 1024;
 constexpr std::uint32_t most_positions = 64;
 
@@ -57,6 +59,7 @@ tcp_mesh::tcp_mesh(const tcp_plan& plan, int rank, std::vector<tcp_peer> peers, 
         return made;
       }()),
       reported_(peers.size(), false),
+      away_(peers.size(), false),
       lost_(peers.size()),
       left_(peers.size(), false),
       watch_(*this, std::move(peers), std::move(doors), secret) {}
@@ -157,7 +160,7 @@ void tcp_mesh::close(tcp_channel& group) noexcept {
 
 void tcp_mesh::begin(tcp_channel& group, request& r, bool receives) noexcept {
   r.state = tcp_progress::waiting;
-  ::new (r.room) tcp_progress{&group, group.generation(), 0, 0, 0, false, receives};
+  ::new (r.room) tcp_progress{&group, group.generation(), 0, 0, 0, no_connection, false, receives};
   if (r.mark.kind == collective::none || r.mark.sequence < group.called) return;
   group.called = r.mark.sequence + 1;
   position_.generation = group.generation();
@@ -173,6 +176,8 @@ void tcp_mesh::send(tcp_channel& group, request& r) {
     end(r);
     return;
   }
+  if (group.has_lost(r.peer)) return;
+  progress_of(r).connection = link(peer).number();
   link(peer).send(r);
   if (!link(peer).connected()) watch_.want(peer);
 }
@@ -219,9 +224,14 @@ bool tcp_mesh::test(tcp_channel& group, request& r) {
 void tcp_mesh::cancel(tcp_channel& group, request& r) noexcept {
   const std::lock_guard lock(mutex_);
   if (r.owner == nullptr) return;
-  const bool receives = progress_of(r).receives;
-  if (!receives) {
-    link(group.world_rank(r.peer)).cancel_send(r);
+  const auto& p = progress_of(r);
+  if (!p.receives) {
+    auto& to = link(group.world_rank(r.peer));
+    if (p.connection == to.number()) {
+      to.cancel_send(r);
+    } else {  // that is no more
+      r.owner = nullptr;
+    }
   } else if (!inbox_.withdraw(r)) {
     link(group.world_rank(r.source)).forget(r);
     inbox_.forget(r);
@@ -272,10 +282,32 @@ void tcp_mesh::pause(tcp_channel& group, clock::time_point until) {
   group.set_asleep(false);
 }
 
+bool tcp_mesh::renew(tcp_channel& group, int member, clock::time_point until) {
+  const std::lock_guard lock(mutex_);
+  const int peer = group.world_rank(member);
+  if (!group.has_lost(member) || lost_[static_cast<std::size_t>(peer)].empty()) return false;
+  if (left_[static_cast<std::size_t>(peer)]) return false;
+  if (away_[static_cast<std::size_t>(peer)]) {
+    if (!link(peer).stood()) return false;  // it was tried
+    replace_link(peer);
+    watch_.want(peer, until);
+  }
+  inbox_.forget(peer, group.generation());
+  group.fates[static_cast<std::size_t>(member)] = tcp_channel::fate::here;
+  return true;
+}
+
+void tcp_mesh::replace_link(int peer) {
+  const auto index = static_cast<std::size_t>(peer);
+  links_[index] = std::make_unique<tcp_link>(peer, inbox_, plan_.limits, link(peer).number() + 1);
+  reported_[index] = away_[index] = false;
+}
+
 // ---- what the watch sees ----
 
 void tcp_mesh::attach(int peer, std::vector<tcp_socket> streams) {
   const std::lock_guard lock(mutex_);
+  if (away_[static_cast<std::size_t>(peer)]) replace_link(peer);
   link(peer).attach(std::move(streams));
   pump(link(peer));
   for (tcp_channel* const group : inbox_.channels()) group->wake();
@@ -302,9 +334,8 @@ void tcp_mesh::lose(int peer, const std::string& why, int witness) {
   const auto index = static_cast<std::size_t>(peer);
   const std::lock_guard lock(mutex_);
   if (witness < 0) {
-    if (!lost_[index].empty()) return;
-    lost_[index] = why;
-    reported_[index] = true;
+    if (lost_[index].empty()) lost_[index] = why;
+    reported_[index] = away_[index] = true;
     link(peer).sever(why);
   } else if (left_[index]) {
     return;
@@ -322,7 +353,12 @@ void tcp_mesh::lose(int peer, const std::string& why, int witness) {
 
 void tcp_mesh::left(int peer) {
   const std::lock_guard lock(mutex_);
-  left_[static_cast<std::size_t>(peer)] = true;
+  const auto index = static_cast<std::size_t>(peer);
+  left_[index] = true;
+  // What it said to its groups may have been lost with its connection: a group that renewed it would wait for it.
+  for (tcp_channel* const group : inbox_.channels()) {
+    if (!lost_[index].empty()) tell_gone(*group, peer, "it has ended");
+  }
   changed_.notify_all();
 }
 

@@ -23,7 +23,7 @@ struct tcp_plan {
 };
 
 /// Moves the messages of all groups, by whoever calls: all calls may come from several threads. A lost process stays
-/// lost: no connection is ever made a second time.
+/// lost to all groups, those that are made later too, but for one that renews it.
 class tcp_mesh {
  public:
   /// `peers`: how to reach each rank. The doors are where they reach this one.
@@ -54,11 +54,15 @@ class tcp_mesh {
   bool move_buffer(tcp_channel& group, request& r, std::byte* to) noexcept;
   void notify(tcp_channel& group, int member, const notice& message);
   void pause(tcp_channel& group, clock::time_point until);
+  /// See any_transport. Both sides connect, and each takes nothing that the other sends in the group until it has
+  /// renewed it itself: so nothing of before the break meets anything of after it.
+  bool renew(tcp_channel& group, int member, clock::time_point until);
 
  private:
   friend class tcp_watch;
 
   [[nodiscard]] tcp_link& link(int peer) noexcept { return *links_[static_cast<std::size_t>(peer)]; }
+  void replace_link(int peer);
   void begin(tcp_channel& group, request& r, bool receives) noexcept;
   void progress() noexcept;
   void pump(tcp_link& one) noexcept;
@@ -97,7 +101,8 @@ class tcp_mesh {
   std::condition_variable changed_;
   tcp_inbox inbox_;
   std::vector<std::unique_ptr<tcp_link>> links_;
-  std::vector<bool> reported_;     // whose link broke
+  std::vector<bool> reported_;     // whose link broke, the present one
+  std::vector<bool> away_;         // lost, and not connected again
   std::vector<std::string> lost_;  // by rank: why; empty for those that are not
   std::vector<bool> left_;         // said goodbye
   std::vector<leaver> leavers_;

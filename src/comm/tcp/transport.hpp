@@ -39,6 +39,7 @@ class tcp_transport final : public request_owner {
   void notify(int peer, const notice& message) { mesh_->notify(group_, peer, message); }
   bool poll(notice& message) { return group_.hear(message); }
   void pause(clock::time_point until) { mesh_->pause(group_, until); }
+  [[nodiscard]] bool renew(int peer, clock::time_point until) { return mesh_->renew(group_, peer, until); }
   [[nodiscard]] std::unique_ptr<tcp_transport> subgroup(const subgroup_call& some);
 
   [[nodiscard]] tcp_mesh& mesh() noexcept { return *mesh_; }

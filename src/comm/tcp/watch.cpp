@@ -57,10 +57,10 @@ std::string tcp_watch::trouble_with(int peer) {
   return troubles_[static_cast<std::size_t>(peer)];
 }
 
-void tcp_watch::want(int peer) {
+void tcp_watch::want(int peer, clock::time_point until) {
   {
     const std::lock_guard lock(orders_mutex_);
-    orders_.push_back({peer, {}});
+    orders_.push_back({peer, {}, until});
   }
   wake();
 }
@@ -186,10 +186,12 @@ void tcp_watch::take_orders() {
     orders.swap(orders_);
   }
   for (const auto& what : orders) {
-    if (what.broken.empty()) {
-      dial(what.peer);
+    if (!what.broken.empty()) {
+      if (pair(what.peer).now == stage::up) condemn(what.peer, what.broken, -1);  // else it is seen already
+    } else if (what.until != clock::time_point::max()) {
+      dial_again(what.peer, what.until);
     } else {
-      condemn(what.peer, what.broken, -1);
+      dial(what.peer);
     }
   }
 }
@@ -301,15 +303,17 @@ void tcp_watch::hear(int peer, const frame& head, std::span<const std::byte> pay
   }
 }
 
-// It is gone for good, and all are told.
+// It is gone, and all are told. What stood may be connected again; what could not be connected is gone for good.
 void tcp_watch::lose(int peer, const std::string& why) {
   {
     const std::lock_guard lock(lines_mutex_);
     line& of = line_of(peer);
     of.socket = {};
+    of.in.clear();
+    of.out.clear();
     of.condemned = clock::time_point::max();
   }
-  abandon(peer, stage::failed);
+  abandon(peer, pair(peer).now == stage::up ? stage::broken : stage::failed);
   frame word;
   word.kind = frame_kind::suspect;
   word.set_number(static_cast<std::uint64_t>(peer));
@@ -343,7 +347,8 @@ void tcp_watch::expire(clock::time_point now) {
     pairing& between = pairs_[i];
     const bool waits = between.now == stage::dialing || between.now == stage::answering;
     if (!waits || now < between.until) continue;
-    lose(peer, "it could not be connected in " + std::to_string(static_cast<int>(plan_.patience.count())) + " s" +
+    const std::string span = std::to_string(static_cast<int>(plan_.patience.count())) + " s";
+    lose(peer, "it could not be connected " + (between.again ? "again" : "in " + span) +
                    (between.trouble.empty() ? "" : ": " + between.trouble));
   }
 }

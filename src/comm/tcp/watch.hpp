@@ -49,8 +49,9 @@ class tcp_watch {
   [[nodiscard]] std::string trouble_with(int peer);
 
   // By any thread, without waiting.
-  /// Connects, unless it is connected or being connected.
-  void want(int peer);
+  /// Connects, unless it is connected or being connected; where the connection broke, only by a call that says until
+  /// when that may take.
+  void want(int peer, clock::time_point until = clock::time_point::max());
   /// A stream of data broke: the rank is lost, unless its last words are on their way.
   void report(int peer, const std::string& why);
   /// Sends a frame of control; one that does not matter is left out where there is no room for it.
@@ -59,7 +60,7 @@ class tcp_watch {
   void say_goodbye(clock::time_point until);
 
  private:
-  enum class stage { idle, dialing, answering, up, failed };
+  enum class stage { idle, dialing, answering, up, broken, failed };
 
   // A connection until it stands.
   struct greeting {
@@ -72,6 +73,7 @@ class tcp_watch {
     int peer = -1;
     std::uint32_t line = 0;
     int attempts = 0;
+    std::size_t refusals = 0;   // the last attempts, by the system at the other end
     clock::time_point until;    // of this attempt
     clock::time_point retry{};  // set: waits for it
     bool over = false;
@@ -81,6 +83,7 @@ class tcp_watch {
     stage now = stage::idle;
     std::vector<tcp_socket> ready;  // by line; the first is the control connection
     std::size_t count = 0;
+    bool again = false;  // they stood before
     clock::time_point until;
     std::string trouble;
   };
@@ -103,12 +106,13 @@ class tcp_watch {
 
   void answer_doors();
   void dial(int peer);
+  void dial_again(int peer, clock::time_point until);
   void dial_line(greeting& one);
   void advance(greeting& one);
   void talk(greeting& one);
   void decide(greeting& one);
   void keep(greeting& one);
-  void drop(greeting& one, const std::string& why);
+  void drop(greeting& one, const std::string& why, bool refused = false);
   void abandon(int peer, stage next);
   void complete(int peer);
   void expire(clock::time_point now);
@@ -145,7 +149,8 @@ class tcp_watch {
   std::mutex orders_mutex_;
   struct order {
     int peer;
-    std::string broken;  // empty: to connect
+    std::string broken;                                  // empty: to connect
+    clock::time_point until = clock::time_point::max();  // set: again
   };
   std::vector<order> orders_;
   std::vector<std::string> troubles_;
