@@ -2,7 +2,7 @@
 # Builds muster in a Debian trixie of its own, which has Open MPI 5, and runs the tests of MPI and of elastic jobs there, under
 # mpirun --with-ft ulfm. Not part of the tests that run by default: it fetches some 300 MB the first time.
 #
-#   tests/ulfm.sh [--root FOLDER] [--jobs N]                    # all over MPI, and what dies and joins there
+#   tests/ulfm.sh [--root FOLDER] [--jobs N]                    # all over MPI, and what dies there
 #   tests/ulfm.sh [--root FOLDER] [--jobs N] --only REGEX       # tests by CTest's names, of a build of everything
 #   tests/ulfm.sh [--root FOLDER] [--jobs N] --kills            # 100 jobs each of 3 and of 4 ranks with kills, over MPI and tcp
 #   tests/ulfm.sh [--root FOLDER] --shell COMMAND...            # anything else in there, from the folder of the sources
@@ -17,7 +17,7 @@ jobs=$(nproc)
 only='over mpi|own MPI|mpirun|ulfm'
 but='resnet'  # the tests that the programs are not built for
 targets="test_program test_over_processes test_survivors test_trouble test_chosen test_opened test_adopt"
-targets+=" test_elastic_worker test_training_program logistic_regression muster_launch"
+targets+=" test_elastic_worker test_training_program logistic_regression muster_launch muster_store"
 labels="-LE long"
 shell=()
 while [ $# -gt 0 ]; do

@@ -3,7 +3,6 @@
 #include <muster/core/error.hpp>
 
 #include "hierarchical/connect.hpp"
-#include "reconnect.hpp"
 #include "shm/connect.hpp"
 
 namespace muster::inline v0::detail {
@@ -19,11 +18,6 @@ const process_transport* find_registered(std::string_view name) noexcept {
     if (made.name == name) return &made;
   }
   return nullptr;
-}
-
-std::vector<surviving_transport>& surviving() noexcept {
-  static std::vector<surviving_transport> transports;
-  return transports;
 }
 
 std::string launched_by(const launch_env& launch) {
@@ -98,15 +92,6 @@ std::string across_hosts(const launch_env& launch, const std::string& asked, con
 }
 
 }  // namespace
-
-void register_surviving_transport(const surviving_transport& made) noexcept { surviving().push_back(made); }
-
-const surviving_transport* find_surviving_transport(std::string_view name) noexcept {
-  for (const auto& made : surviving()) {
-    if (made.name == name) return &made;
-  }
-  return nullptr;
-}
 
 const std::vector<process_transport>& registered_transports() noexcept { return registered(); }
 

@@ -105,10 +105,10 @@ elastic_conductor::elastic_conductor(context& of, elastic::session_options optio
   site_.configuration = &of.configuration();
   site_.memory = of.shared_memory();
   (void)policy_of(of.configuration(), of.launcher());  // what is wrong with it is said before any training
-  if (of.configuration().value(setting::transport) == "mpi" && !of.launcher().speaks_mpi()) {
+  if (of.configuration().value(setting::transport) == "mpi" && of.launcher().kind != launch_env::launcher::open_mpi) {
     throw configuration_error(of.configuration().origin(setting::transport) +
-                              " asks for transport mpi (this process was not started by mpirun, and has no part in its "
-                              "world); use --transport tcp where ranks join");
+                              " asks for transport mpi (mpirun did not start this process, and over MPI a job only "
+                              "shrinks); use --transport shm or tcp, over which a job also grows");
   }
   if (options_.handle_signals) catch_signals();
 }

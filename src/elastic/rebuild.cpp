@@ -11,9 +11,9 @@
 #include <muster/core/hash.hpp>
 
 #include "../comm/hierarchical/transport.hpp"
-#include "../comm/reconnect.hpp"
 #include "../comm/shm/connect.hpp"
 #include "../comm/tcp/transport.hpp"
+#include "../comm/transport_choice.hpp"
 
 namespace muster::inline v0::detail {
 namespace {
@@ -79,21 +79,25 @@ bool has_lost_mpi(const elastic::generation_record& group) {
                      [](const elastic::member& one) { return one.door.ends_with(without_mpi); });
 }
 
-// By those of the launcher's ranks that are left, and those that it started since.
-std::unique_ptr<any_transport> over_mpi(const building_site& site, const elastic::generation_record& group, int rank,
-                                        const given_up_question& given_up) {
+// Null where the MPI of this program does not go on when ranks die, or there is none.
+const process_transport* surviving_mpi() noexcept {
+  for (const auto& made : registered_transports()) {
+    if (made.name == "mpi" && made.connect_survivors != nullptr) return &made;
+  }
+  return nullptr;
+}
+
+std::unique_ptr<any_transport> over_mpi(const building_site& site, const elastic::generation_record& group, int rank) {
   std::vector<elastic::member_id> members;
   for (const auto& one : group.members) members.push_back(one.id);
-  return find_surviving_transport("mpi")->connect(*site.configuration,
-                                                  {job_name(site), members, rank, group.generation, given_up});
+  return surviving_mpi()->connect_survivors(*site.configuration, members, rank, group.generation);
 }
 
 }  // namespace
 
 std::string door_card(const tcp_doors& doors, const settings& configuration) {
-  const auto* const by_mpi =
-      configuration.value(setting::transport) == "mpi" ? find_surviving_transport("mpi") : nullptr;
-  return doors.card() + std::string(by_mpi != nullptr && !by_mpi->is_usable() ? without_mpi : "");
+  const auto* const by_mpi = configuration.value(setting::transport) == "mpi" ? surviving_mpi() : nullptr;
+  return doors.card() + std::string(by_mpi != nullptr && !by_mpi->can_connect_survivors() ? without_mpi : "");
 }
 
 std::string transport_between(const elastic::generation_record& group, const settings& configuration) {
@@ -101,7 +105,7 @@ std::string transport_between(const elastic::generation_record& group, const set
   const auto asked =
       configuration.choice(setting::transport, {"auto", "self", "local", "shm", "mpi", "tcp", "hierarchical"});
   const std::string origin = configuration.origin(setting::transport);
-  if (asked == 4 && find_surviving_transport("mpi") == nullptr) {
+  if (asked == 4 && surviving_mpi() == nullptr) {
     throw configuration_error(origin +
                               " asks for transport mpi (the MPI of this program does not go on when ranks die, as Open "
                               "MPI 5 does); use auto, tcp, shm or hierarchical");
@@ -129,7 +133,7 @@ built_group connect_members(const building_site& site, const elastic::generation
   const int size = static_cast<int>(group.members.size());
   built_group made;
   if (how == "mpi") {
-    made.transport = over_mpi(site, group, rank, given_up);
+    made.transport = over_mpi(site, group, rank);
   } else if (how == "self") {
     made.transport = std::make_unique<any_transport>(make_self_transport());
   } else if (how == "shm") {

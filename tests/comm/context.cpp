@@ -173,7 +173,7 @@ TEST_CASE("the launcher is found by its variables") {
   CHECK(detect({{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}, {"SLURM_STEP_ID", "0"}}).kind == launcher::slurm);
   CHECK(detect({{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}, {"SLURM_STEP_ID", "0"}, {"PMIX_RANK", "1"}}).kind ==
         launcher::pmix);
-  // As prun starts one that joins.
+  // Sizes set by hand for a process that PMIx started.
   CHECK(detect({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"PMIX_RANK", "0"}}).kind == launcher::pmix);
   CHECK(detect({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}}).kind == launcher::none);  // a shell inside an allocation
 }

@@ -1,4 +1,4 @@
-"""Jobs under Open MPI's mpirun --with-ft ulfm whose ranks are killed while others join: for tests, line by line."""
+"""Jobs under Open MPI's mpirun --with-ft ulfm whose ranks are killed: for tests, line by line."""
 import argparse
 import os
 import queue
@@ -12,9 +12,8 @@ import threading
 import time
 
 TELL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tell.sh")
-# Ranks that mpirun and prun start do not share memory, whatever their host: they reach each other by tcp.
-HERE = {"OMPI_MCA_btl_tcp_if_include": "lo", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-        "PRTE_ALLOW_RUN_AS_ROOT": "1", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+HERE = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "PRTE_ALLOW_RUN_AS_ROOT": "1",
+        "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
 def there_is_ulfm():
@@ -39,47 +38,33 @@ def skip_without_ulfm():
         sys.exit(77)
 
 
-def mpirun_words(ranks, uri=None):
-    """`uri`: a file that will say how prun gets at this job's daemon."""
-    where = ["--report-uri", uri] if uri else []
-    return ["mpirun", *where, "--with-ft", "ulfm", "--map-by", ":OVERSUBSCRIBE", "-n", str(ranks)]
-
-
-def prun_words(uri, variables):
-    """One process that joins: in the world of that mpirun, which knows no --with-ft for those that come later."""
-    given = {"OMPI_MCA_mpi_ft_enable": "1", "OMPI_MCA_btl_tcp_if_include": "lo"} | variables
-    return ["prun", "--dvm-uri", f"file:{uri}", "--enable-recovery", "--map-by", ":OVERSUBSCRIBE",
-            *(word for name, value in given.items() for word in ("-x", f"{name}={value}")), "-n", "1"]
+def mpirun_words(ranks):
+    return ["mpirun", "--with-ft", "ulfm", "--map-by", ":OVERSUBSCRIBE", "-n", str(ranks)]
 
 
 class Job:
-    """`words` are run by every rank; `variables` are set for it. Lines come from all of them, those that join too."""
+    """`words` are run by every rank; `variables` are set for it. Lines come from all of them, those of `add` too."""
 
     def __init__(self, ranks, words, variables, limit):
-        self.ranks = ranks
         self.words = words
         self.folder = tempfile.mkdtemp(prefix="muster-ulfm-")
         self.variables = {name: value.replace("FOLDER", self.folder) for name, value in variables.items()}
         self.crew = []
-        self.joined = 0
         self.said = queue.Queue()
         self.lines = []
         self.until = time.monotonic() + limit
-        names = [word for name in self.variables for word in ("-x", name)]
-        self.start(lambda who: who.isdigit(), [*mpirun_words(ranks, self.uri), *names, TELL, *words])
+        self.start(ranks, self.variables)
 
-    @property
-    def uri(self):
-        return os.path.join(self.folder, "uri")
-
-    def start(self, is_its, words):
-        process = subprocess.Popen(words, env=os.environ | HERE | self.variables, stdout=subprocess.PIPE,
-                                   stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True)
+    def start(self, ranks, variables):
+        names = [word for name in variables for word in ("-x", name)]
+        process = subprocess.Popen([*mpirun_words(ranks), *names, TELL, *self.words], env=os.environ | HERE | variables,
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+                                   start_new_session=True)
 
         def listen():
             for line in process.stdout:
                 found = re.match(r"\W*(\w+): (\S+) ?(.*)", line)  # PRRTE puts zeros before some
-                if found and is_its(found[1]):  # mpirun repeats what those say that have joined
+                if found:
                     self.said.put(found.groups())
             process.wait()
             self.said.put(None)
@@ -87,13 +72,9 @@ class Job:
         self.crew.append(process)
         threading.Thread(target=listen, daemon=True).start()
 
-    def join(self):
-        """The name by which it will be known."""
-        name = f"joiner{self.joined}"
-        self.joined += 1
-        variables = self.variables | {"MUSTER_TEST_NAME": name, "RANK": str(self.ranks - 1), "WORLD_SIZE": str(self.ranks)}
-        self.start(lambda who: who == name, [*prun_words(self.uri, variables), TELL, *self.words])
-        return name
+    def add(self, name):
+        """One more process of the same job by an mpirun of its own, known by that name."""
+        self.start(1, self.variables | {"MUSTER_TEST_NAME": name})
 
     def events(self):
         """(who, word, rest) for every line, until all have ended; a RuntimeError when that takes too long."""

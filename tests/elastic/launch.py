@@ -84,15 +84,17 @@ Run("-n", "2", "--restart", "5", options.program, "--heartbeat", "none").end(2, 
 for mode in ("local-sgd", "local-sgd:4", "gossip", "gossip:torus"):
     Run("-n", "2", options.program, "--mode", mode).end(2, f"--mode asks for {mode} (", "--elastic off")
 
-# Nor is anybody a part of MPI's world whom mpirun has not started.
-Run("-n", "2", options.program, "--transport", "mpi").end(2, "asks for transport mpi", "use --transport tcp")
+# A process that mpirun did not start has no part in MPI's world.
+Run("-n", "2", options.program, "--transport", "mpi").end(2, "asks for transport mpi", "use --transport shm or tcp")
 
 # The others of the job never come. The store is started by rank 0, and without it nothing more is needed of that.
-for rank, words, status, says in ((1, ["--heartbeat", "none"], 2, "--heartbeat cannot be 'none'"),
-                                  (1, ["--timeout", "1"], 5, "see whether rank 0 runs"),
-                                  (0, ["--patience", "1", "--min-ranks", "2"], 13, "1 of 2 came")):
+for rank, words, status, says, more in (
+        (1, ["--heartbeat", "none"], 2, "--heartbeat cannot be 'none'", {}),
+        (0, ["--transport", "mpi"], 2, "mpirun did not start this process", {"PMIX_RANK": "0"}),  # by prun
+        (1, ["--timeout", "1"], 5, "see whether rank 0 runs", {}),
+        (0, ["--patience", "1", "--min-ranks", "2"], 13, "1 of 2 came", {})):
     with tempfile.TemporaryDirectory() as folder:
-        place = dict(RANK=str(rank), WORLD_SIZE="2", MUSTER_ELASTIC="on", MUSTER_JOB="late", MUSTER_RENDEZVOUS=f"file:{folder}")
+        place = dict(RANK=str(rank), WORLD_SIZE="2", MUSTER_ELASTIC="on", MUSTER_JOB="late", MUSTER_RENDEZVOUS=f"file:{folder}", **more)
         late = subprocess.run([options.program, *words, *JOB], env=os.environ | place, capture_output=True, text=True,
                               timeout=25)
         if late.returncode != status or says not in late.stderr:

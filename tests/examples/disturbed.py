@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Trains one of the example programs twice: undisturbed, and as an elastic job whose ranks are killed while others join.
-Both must end equally good.
+"""Trains one of the example programs twice: undisturbed, and as an elastic job whose ranks are killed while others join; over
+MPI none joins. Both must end equally good.
 
 usage: disturbed.py --by mpirun|ulfm|muster-launch --program PATH [--launcher PATH] [--ranks 4] [--every SECONDS] [--kills N] [--calm-ranks 1]
                    [--loss SHARE] [--accuracy POINTS] [--seed S] [--needs FILE] -- ARGUMENTS...
 
 Each --every seconds a rank drawn by the seed dies by SIGKILL, and another process takes its place: muster-launch starts
-one itself, beside mpirun --enable-recovery this script does, and in MPI's world (ulfm: Open MPI 5, --transport mpi) it has
-prun do so. A training that outlasts --kills of them is then left alone.
+one itself, beside mpirun --enable-recovery this script does, and in a job over MPI (ulfm: Open MPI 5) none does.
+A training that outlasts --kills of them is then left alone.
 --loss is how much the last validation loss may differ, as a share of it, --accuracy how much worse the last accuracy may
 be. It is 77 that there is no mpirun of Open MPI, or not that file.
 """
@@ -25,7 +25,7 @@ import threading
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "comm"))
-from ulfm_job import HERE, mpirun_words, prun_words, there_is_ulfm  # noqa: E402
+from ulfm_job import HERE, mpirun_words, there_is_ulfm  # noqa: E402
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--by", choices=["mpirun", "ulfm", "muster-launch"], required=True)
@@ -94,7 +94,7 @@ def disturbed():
     if options.by == "mpirun":
         job = start(["mpirun", *RECOVERY, "-n", str(options.ranks), *words])
     elif options.by == "ulfm":
-        job = start([*mpirun_words(options.ranks, f"{FOLDER}/uri"), "-x", "MUSTER_ELASTIC", *words])
+        job = start([*mpirun_words(options.ranks), "-x", "MUSTER_ELASTIC", *words])
     else:
         job = start([options.launcher, "-n", str(options.ranks), "--restart", "1000", *words])
     listeners = [threading.Thread(target=listen, args=(job,))]
@@ -111,8 +111,8 @@ def disturbed():
 
     def may_kill():
         """Where all that have the state die before another has copied it, nothing is left to go on with."""
-        joined = len(set(re.findall(r"generation (\d+): .*joined", "".join(said))))
-        return time.monotonic() > until and (joined >= kills or time.monotonic() > until + 20)
+        changes = len(set(re.findall(rf"generation (\d+): .*{'died' if options.by == 'ulfm' else 'joined'}", "".join(said))))
+        return time.monotonic() > until and (changes >= kills or time.monotonic() > until + 20)
 
     try:
         while not has_begun() and job.poll() is None:
@@ -126,10 +126,9 @@ def disturbed():
             until = time.monotonic() + options.every
             os.kill(draw.choice(ranks), signal.SIGKILL)
             kills += 1
-            if options.by != "muster-launch":
+            if options.by == "mpirun":
                 place = {"RANK": str(options.ranks - 1), "WORLD_SIZE": str(options.ranks), "LOCAL_RANK": "0"}
-                by = prun_words(f"{FOLDER}/uri", place | {"MUSTER_ELASTIC": "on"}) if options.by == "ulfm" else []
-                guests.append(start([*by, *words], **place))
+                guests.append(start(words, **place))
                 listeners.append(threading.Thread(target=listen, args=(guests[-1],)))
                 listeners[-1].start()
         took = time.monotonic() - began
@@ -174,7 +173,7 @@ try:
     if len(storm["epochs"]) != len(calm["epochs"]) or storm["samples"] > calm["samples"]:
         problems.append(f"{len(storm['epochs'])} epochs and {storm['samples']} samples, not {len(calm['epochs'])} and at "
                         f"most {calm['samples']}")
-    if killed == 0 or not deaths or not joins:
+    if killed == 0 or not deaths or bool(joins) == (options.by == "ulfm"):
         problems.append("the job ended before anything happened to it")
     if abs(other["val_loss"] / one["val_loss"] - 1) > options.loss:
         problems.append("the loss is another")

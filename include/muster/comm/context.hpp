@@ -2,9 +2,11 @@
 #pragma once
 
 #include <concepts>
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -120,6 +122,15 @@ struct process_transport {
   /// Collective: connects each rank of a group so many times, see src/comm/ends.hpp; null where that cannot be.
   std::vector<std::unique_ptr<any_transport>> (*connect_ends)(const settings& configuration, group& ranks,
                                                               int count) = nullptr;
+  /// For elastic sessions, collective among the members of a generation, given by rank: connects them, who are all that
+  /// are left of the launcher's processes. Throws peer_failure where other processes are left, or an earlier attempt is
+  /// stuck; timeout_error by `--timeout`; configuration_error where that cannot be. Null: not by this transport.
+  std::unique_ptr<any_transport> (*connect_survivors)(const settings& configuration,
+                                                      std::span<const std::uint64_t> members, int self,
+                                                      std::uint64_t generation) = nullptr;
+  /// Begins what that takes, with all of the launcher's processes; then whether no attempt of this one is stuck. Asked
+  /// before a process is a member: members that wait for one that would become a member would wait for ever.
+  bool (*can_connect_survivors)() = nullptr;
 };
 /// Returns true, so that it can start an inline variable.
 bool register_process_transport(const process_transport& made) noexcept;

@@ -57,10 +57,12 @@ namespace detail {
 
 bool link_mpi() noexcept {
   static const bool done = [] {
+    process_transport made{"mpi", &connect_world, [](double) { return mpi_abilities; }};
 #ifdef MUSTER_HAVE_ULFM
-    register_surviving_transport({"mpi", &connect_survivors, &can_connect_survivors});
+    made.connect_survivors = &connect_survivors;
+    made.can_connect_survivors = &can_connect_survivors;
 #endif
-    return register_process_transport({"mpi", &connect_world, [](double) { return mpi_abilities; }});
+    return register_process_transport(made);
   }();
   return done;
 }

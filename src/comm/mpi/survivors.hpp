@@ -1,15 +1,23 @@
-// The ranks that are left of an MPI job and those that join it, connected anew.
+// The ranks that are left of an MPI job, connected anew.
 #pragma once
 
-#include "../reconnect.hpp"
+#ifdef MUSTER_HAVE_ULFM
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include <muster/comm/any_transport.hpp>
+#include <muster/core/env.hpp>
 
 namespace muster::inline v0::detail {
 
-#ifdef MUSTER_HAVE_ULFM
-/// As surviving_transport::connect wants it: shrinks what is connected to those that live, has them agree that they are
-/// the ones that all think of, in the same generation, and takes in those of them that are not connected yet.
-std::unique_ptr<any_transport> connect_survivors(const settings& configuration, const regrouping& wanted);
-bool can_connect_survivors() noexcept;
-#endif
+/// As process_transport::connect_survivors: shrinks MPI's world to the ranks that live, which agree that they are the
+/// members, in the same generation.
+std::unique_ptr<any_transport> connect_survivors(const settings& configuration, std::span<const std::uint64_t> members,
+                                                 int self, std::uint64_t generation);
+bool can_connect_survivors();
 
 }  // namespace muster::inline v0::detail
+
+#endif
