@@ -8,7 +8,7 @@
 
 #include <muster/core/error.hpp>
 
-#include "bytes.hpp"
+#include "../core/wire.hpp"
 #include "worker_process.hpp"
 
 namespace muster::inline v0::ps {
@@ -247,7 +247,7 @@ void client::restore(std::uint32_t table, std::span<const std::byte> saved) {
   const auto& layout = of_->layout();
   const auto& spec = layout.tables().at(table);
   const std::size_t arrays = 1 + make_update(spec.update)->states();
-  detail::byte_reader in(saved);
+  muster::detail::wire_reader in(saved);
   const auto refuse = [&] {
     throw data_error({"table " + spec.name},
                      "a part of a checkpoint is not of it (its length is wrong); restore it "
@@ -264,7 +264,7 @@ void client::restore(std::uint32_t table, std::span<const std::byte> saved) {
       if (!in.good()) refuse();
       for_each_part(layout, table, begin, count,
                     [&](range_id range, std::size_t from, std::size_t size, std::size_t at) {
-                      detail::byte_writer part;
+                      muster::detail::wire_writer part;
                       part.add(updates);
                       for (std::size_t k = 0; k < arrays; ++k)
                         part.add_bytes(values.subspan((k * count + at) * sizeof(float), size * sizeof(float)));
@@ -284,7 +284,7 @@ void client::restore(std::uint32_t table, std::span<const std::byte> saved) {
     const auto by_range = rows_by_range(layout, table, keys);
     for (range_id i = 0; i < by_range.size(); ++i) {
       if (by_range[i].empty()) continue;
-      detail::byte_writer part;
+      muster::detail::wire_writer part;
       for (const auto at : by_range[i]) part.add(keys[at]);
       for (const auto at : by_range[i])
         part.add_bytes(times.subspan(at * sizeof(std::uint64_t), sizeof(std::uint64_t)));

@@ -72,7 +72,7 @@ void row_store::drop(const row_shape& shape, const Drop& goes) {
 
 // ---- elsewhere ----
 
-void row_store::list(const row_shape& shape, byte_writer& to) const {
+void row_store::list(const row_shape& shape, muster::detail::wire_writer& to) const {
   std::vector<std::size_t> rows;
   for (std::size_t row = 0; row < times_.size(); ++row) {
     if (!is_old(shape, row)) rows.push_back(row);
@@ -83,7 +83,7 @@ void row_store::list(const row_shape& shape, byte_writer& to) const {
   for (const auto row : rows) to.add_bytes(std::as_bytes(std::span(values_).subspan(row * shape.stride, shape.stride)));
 }
 
-void row_store::save(byte_writer& to) const {
+void row_store::save(muster::detail::wire_writer& to) const {
   to.add(pushes_);
   to.add(std::uint64_t{times_.size()});
   to.add_bytes(std::as_bytes(std::span(index_.keys())));
@@ -92,7 +92,7 @@ void row_store::save(byte_writer& to) const {
   to.add_bytes(std::as_bytes(std::span(values_)));
 }
 
-bool row_store::load(const row_shape& shape, byte_reader& in) {
+bool row_store::load(const row_shape& shape, muster::detail::wire_reader& in) {
   *this = {};
   pushes_ = in.number<std::uint64_t>();
   const std::size_t rows =

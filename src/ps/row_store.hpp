@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "bytes.hpp"
+#include "../core/wire.hpp"
 #include "row_index.hpp"
 
 namespace muster::inline v0::ps::detail {
@@ -41,10 +41,10 @@ class row_store {
   [[nodiscard]] std::span<const float> find(const row_shape& shape, std::uint64_t key) const noexcept;
 
   /// What a checkpoint has of them: count, keys, the number of updates of each, rows; those that are not too old.
-  void list(const row_shape& shape, byte_writer& to) const;
-  void save(byte_writer& to) const;
+  void list(const row_shape& shape, muster::detail::wire_writer& to) const;
+  void save(muster::detail::wire_writer& to) const;
   /// What `save` wrote; false for what it cannot have written.
-  [[nodiscard]] bool load(const row_shape& shape, byte_reader& in);
+  [[nodiscard]] bool load(const row_shape& shape, muster::detail::wire_reader& in);
 
  private:
   [[nodiscard]] bool is_old(const row_shape& shape, std::size_t row) const noexcept {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "bytes.hpp"
+#include "../core/wire.hpp"
 
 namespace muster::inline v0::ps {
 namespace {
@@ -108,7 +108,7 @@ void server::send_entries(range_id id, held_range& range, clock::time_point now)
 
 // The values, and with them the table of the pushes that they contain.
 std::string server::state_of(range_id id, const held_range& range) const {
-  detail::byte_writer head;
+  muster::detail::wire_writer head;
   head.add(range.folded);
   head.add(std::uint8_t{range.scale.has_value()});
   head.add(range.scale.value_or(1.0f));
@@ -123,7 +123,7 @@ std::string server::state_of(range_id id, const held_range& range) const {
 }
 
 bool server::take_state(range_id id, held_range& range, std::span<const std::byte> state, std::uint64_t index) {
-  detail::byte_reader in(state);
+  muster::detail::wire_reader in(state);
   const auto folded = in.number<std::uint64_t>();
   const bool has_scale = in.number<std::uint8_t>() != 0;
   const auto scale = in.number<float>();

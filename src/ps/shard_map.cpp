@@ -6,7 +6,7 @@
 
 #include <muster/core/error.hpp>
 
-#include "bytes.hpp"
+#include "../core/wire.hpp"
 
 namespace muster::inline v0::ps {
 namespace {
@@ -108,7 +108,7 @@ std::string shard_map::describe() const {
 }
 
 std::string shard_map::encode() const {
-  detail::byte_writer out;
+  muster::detail::wire_writer out;
   out.add(map_magic);
   out.add(version);
   out.add(replicas);
@@ -132,7 +132,7 @@ std::string shard_map::encode() const {
 }
 
 std::optional<shard_map> shard_map::decode(std::string_view text) {
-  detail::byte_reader in(text);
+  muster::detail::wire_reader in(text);
   shard_map read;
   const bool known = in.number<std::uint64_t>() == map_magic;
   read.version = in.number<std::uint64_t>();

@@ -15,7 +15,7 @@
 #include <muster/core/crc32c.hpp>
 #include <muster/core/error.hpp>
 
-#include "bytes.hpp"
+#include "../core/wire.hpp"
 
 namespace muster::inline v0::ps {
 namespace {
@@ -37,7 +37,7 @@ std::string read_all(const std::filesystem::path& path) {
 
 // Parts one behind the other: table, bytes, and a checksum over all in the end.
 std::string encode(const std::vector<std::pair<std::uint32_t, std::vector<std::byte>>>& parts) {
-  detail::byte_writer to;
+  muster::detail::wire_writer to;
   for (const auto& [table, bytes] : parts) {
     to.add(table);
     to.add(std::uint64_t{bytes.size()});
@@ -59,7 +59,7 @@ std::vector<saved_part> decode(const std::filesystem::path& path, std::string_vi
   text.remove_suffix(sizeof sum);
   if (crc32c(std::as_bytes(std::span(text))) != sum) refuse();
   std::vector<saved_part> parts;
-  for (detail::byte_reader in(text); !in.rest().empty();) {
+  for (muster::detail::wire_reader in(text); !in.rest().empty();) {
     const auto table = in.number<std::uint32_t>();
     const auto size = in.number<std::uint64_t>();
     parts.push_back({table, in.bytes(size)});

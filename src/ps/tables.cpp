@@ -7,7 +7,7 @@
 #include <muster/core/log.hpp>
 
 #include "../core/copy.hpp"
-#include "bytes.hpp"
+#include "../core/wire.hpp"
 
 namespace muster::inline v0::ps::detail {
 namespace {
@@ -252,7 +252,7 @@ void tables::restore(range_id range, kept_range& kept, const log_entry& entry) {
 // one part for as many as have had as many updates.
 std::span<const std::byte> tables::read_all(range_id range, const kept_range& kept) {
   const auto& where = layout_.range(range);
-  byte_writer all;
+  muster::detail::wire_writer all;
   if (where.size != 0) {
     std::size_t begin = 0;
     for (const auto& run : kept.counts.runs()) {
@@ -292,7 +292,7 @@ std::span<const std::byte> tables::read(range_id range, const message& pull) {
 
 void tables::save(range_id range, std::string& to) const {
   const auto& kept = kept_[range];
-  byte_writer head;
+  muster::detail::wire_writer head;
   head.add(std::uint64_t{kept.made});
   head.add(std::uint64_t{kept.counts.runs().size()});
   for (const auto& run : kept.counts.runs()) head.add(run);
@@ -302,7 +302,7 @@ void tables::save(range_id range, std::string& to) const {
   kept.rows.save(head);
   to += head.take();
   for (const auto& [worker, its] : kept.sums) {
-    byte_writer each;
+    muster::detail::wire_writer each;
     each.add(worker);
     each.add(std::uint64_t{its.values.size()});
     each.add(std::uint64_t{its.rows.keys().size()});
@@ -313,7 +313,7 @@ void tables::save(range_id range, std::string& to) const {
 }
 
 bool tables::load(range_id range, std::span<const std::byte> saved) {
-  byte_reader in(saved);
+  muster::detail::wire_reader in(saved);
   kept_range read;
   const auto& where = layout_.range(range);
   const std::size_t states = updates_[where.table]->states();

@@ -61,7 +61,7 @@ class plain_rows {
 };
 
 std::string saved(const ps::row_store& rows) {
-  ps::byte_writer to;
+  muster::detail::wire_writer to;
   rows.save(to);
   return to.take();
 }
@@ -102,7 +102,7 @@ TEST_CASE("rows are kept, dropped and begun anew as the bounds say, and a copy g
       // Its place is taken by a copy, as at a server that learns the range.
       const auto text = saved(rows);
       ps::row_store copy;
-      ps::byte_reader in(text);
+      muster::detail::wire_reader in(text);
       REQUIRE(copy.load(shape, in));
       REQUIRE(in.whole());
       REQUIRE(saved(copy) == text);
@@ -127,7 +127,7 @@ TEST_CASE("what no store has saved is refused") {
     else
       wrong[draw.below(40)] = static_cast<char>(draw.below(256));
     ps::row_store copy;
-    ps::byte_reader in(wrong);
+    muster::detail::wire_reader in(wrong);
     if (copy.load(shape, in)) (void)copy.touch(shape, 77);  // whatever it is, it is whole
   }
 }
