@@ -16,7 +16,8 @@ namespace {
 
 thread_local group* world_of_thread = nullptr;
 
-// Of several ranks that failed, the one whose word counts: the lowest that had a reason of its own, not another's.
+// Of several ranks that failed, the one that gives the exception: the lowest that had a reason of its own, not
+// another's.
 struct outcome {
   std::exception_ptr thrown;
   bool first_hand = false;

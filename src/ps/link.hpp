@@ -93,13 +93,14 @@ class frame_link {
     if (!has_news()) over_.pause(until);
   }
   [[nodiscard]] bool must_yield() const { return over_.must_yield(); }
-  /// A place that is gone, or whose connection broke: then another is tried for a while before it is called gone, and
-  /// what was under way between the two is lost, no more.
+  /// A place that is gone, or the connection to it broke: then another is tried for a while before it is called gone,
+  /// and what was under way between the two is lost, no more.
   struct loss {
     place at = nobody;
     bool may_return = false;
   };
-  /// The next that was found since the last call, nobody for none; `patience`: how long a connection is tried.
+  /// The next that was found since the last call, `nobody` if there is none; `patience`: how long a connection is
+  /// tried.
   [[nodiscard]] loss find_lost(clock::duration patience);
   /// Sends nothing to it any more.
   void forget(place gone);

@@ -84,7 +84,7 @@ class job {
   /// as it ends those that were split from the job's: by it `save_tables` goes on after one. Throws configuration_error
   /// over mpi.
   [[nodiscard]] group connect_workers();
-  /// A worker's last call: all pushes count, and nobody waits for it any more. With a
+  /// A worker's last call: all pushes count, and no rank waits for it any more. With a
   /// server in its process it returns when that is done too: when all workers have finished, or are gone. So it does
   /// where this process serves the store, which the others need when a server dies (rank 0 of most launches).
   void finish();

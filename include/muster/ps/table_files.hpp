@@ -15,7 +15,7 @@ namespace muster::inline v0::ps {
 /// every push that was made before counts; values and what update functions remember; and with them how far the first
 /// worker's state is (`state::position`), so that tables and data go on from one moment. Each worker writes its share
 /// of the ranges to a file of its own, and then a manifest names them: a save that is cut short leaves the one before.
-/// The files of that are removed. Nobody pushes meanwhile, for the workers meet before and after. Throws
+/// The files of that are removed. No worker pushes meanwhile, for they all meet before and after. Throws
 /// configuration_error, at every worker, when files cannot be written.
 ///
 /// The death of a server ends the groups that were split from the job's; those of `job::connect_workers` go on.

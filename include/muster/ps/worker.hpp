@@ -65,7 +65,7 @@ class worker {
   [[nodiscard]] bool has_left() const noexcept;
   /// The process at that place is gone for ever: a server that ended may be done, and then it answers no farewell.
   void lose(place gone, clock::time_point now);
-  /// The map without servers that have ended and were the last to hold some range: which nobody but a worker can write
+  /// The map without servers that have ended and were the last to hold some range: which only a worker can write
   /// where no other server is left. Nothing as long as one of them may only have lost its connection to this worker: it
   /// lives then, and takes this worker out of the map.
   [[nodiscard]] std::optional<shard_map> without_the_last(clock::time_point now) const;

@@ -112,7 +112,7 @@ void check_world(const meeting& now, const attempt& mine) {
 }
 
 // The communicator of the members, by rank; null when other ranks live than those, or one died meanwhile. Ranks come
-// here one generation apart when a member died between two attempts: those that are behind are waited for.
+// here one generation apart when a member died between two attempts: the others wait for the members that are behind.
 MPI_Comm connect_those(const attempt& mine) {
   for (;;) {
     const auto now = meet(mine);

@@ -73,7 +73,7 @@ any_store open_automatically(const settings& configuration, const launch_env& la
   std::string why_not = "the launcher offers no PMIx";
   const bool elastic = configuration.value(setting::elastic) == "on";
   if (launch.size == 1 && (!elastic || launch.kind == launch_env::launcher::none))
-    return any_store(std::make_unique<memory_store>());  // nobody else will come
+    return any_store(std::make_unique<memory_store>());  // no other rank will come
   const auto here = [&] {
     const std::string folder = temporary_folder();
     if (launch.rank == 0 && opener()) opener()->sweep(folder, prefix_of_user());

@@ -101,7 +101,7 @@ class tcp_mesh {
   std::condition_variable changed_;
   tcp_inbox inbox_;
   std::vector<std::unique_ptr<tcp_link>> links_;
-  std::vector<bool> reported_;     // whose link broke, the present one
+  std::vector<bool> reported_;     // by rank: its present link broke
   std::vector<bool> away_;         // lost, and not connected again
   std::vector<std::string> lost_;  // by rank: why; empty for those that are not
   std::vector<bool> left_;         // said goodbye

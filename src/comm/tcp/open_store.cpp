@@ -248,7 +248,7 @@ any_store open_by_file(const std::string& path, const settings& configuration, c
                                                elastic ? when_lost::connect_again : when_lost::fail));
 }
 
-// Removes the files of this user's whose stores were killed.
+// Removes this user's files of stores that were killed.
 void sweep(const std::string& folder, const std::string& prefix) {
   std::error_code failed;
   for (std::filesystem::directory_iterator at(folder, failed), end; at != end; at.increment(failed)) {

@@ -79,7 +79,7 @@ class tcp_store {
   /// Connects to "host:port", or to the first of several ("10.0.0.1:29500,[2001:db8::1]:29500") that answers, or to
   /// what a server has announced in the file of "file:PATH", which is read anew for each attempt and has the token; as
   /// long as none does tries again until the deadline, then throws timeout_error. Throws configuration_error when the
-  /// host is unknown, or when whoever listens at an address does not know the token. `own` is a server that is to live
+  /// host is unknown, or when the listener at an address does not know the token. `own` is a server that is to live
   /// as long.
   tcp_store(std::string_view where, std::string_view token, clock::time_point until,
             std::unique_ptr<store_server> own = nullptr, when_lost then = when_lost::fail);
