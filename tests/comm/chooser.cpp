@@ -322,7 +322,7 @@ TEST_CASE("a broken profile is refused in one line with its file and what is wro
       {with("2,", "0,"), "'ranks' is not a number of ranks"},
       {with("1e-6", "-1e-6"), "'latency' is not 0 or more"},
       {with("\"per_byte\"", "\"per_bite\""), "it has no 'per_byte'"},
-      {with("allreduce", "allredue"), "collective 'allredue' is not one of, did you mean 'allreduce'?"},
+      {with("allreduce", "allredue"), "no collective is named 'allredue', did you mean allreduce?"},
       {with("\"tree\"", "\"three\""), "no algorithm is named 'three', did you mean tree?"},
       {with("\"tree\"", "\"chain\""), "allreduce has no algorithm chain"},
       {with("\"tree\"", "\"auto\""), "allreduce has no algorithm auto"},
