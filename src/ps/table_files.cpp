@@ -163,7 +163,7 @@ std::optional<saved_tables> load_tables(job& of, group& workers, const std::file
       for (const auto& part : decode(path, text, of.layout().tables().size()))
         of.tables().restore(part.table, part.bytes);
     }
-    found.emplace(read.value("clock", std::uint64_t{0}));
+    found = saved_tables{.clock = read.value("clock", std::uint64_t{0})};
     const auto at = read.value("position", std::vector<std::uint8_t>());
     if (at.size() != sizeof found->at)
       throw data_error({manifest.string()}, "has no position (it is damaged); go back to an older checkpoint");
