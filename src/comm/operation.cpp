@@ -31,36 +31,6 @@ bool operation_queue::begin_native(operation_state& op) {
   return true;
 }
 
-// True when it is done.
-bool operation_queue::advance(operation_state& op, bool& moved) {
-  if (op.native != nullptr) return transport_.test(*op.native);
-  moved |= op.steps.advance();
-  if (!op.body.finished()) return false;
-  if (op.body.failure()) std::rethrow_exception(op.body.failure());
-  return true;
-}
-
-bool operation_queue::progress(bool check_full) {
-  bool moved = false;
-  while (head_ != nullptr) {
-    if (!head_->begun) begin(*head_, check_full);
-    if (!advance(*head_, moved)) break;
-    finish_first(nullptr);
-  }
-  return moved;
-}
-
-void operation_queue::finish_first(std::exception_ptr failure) noexcept {
-  operation_state& op = *head_;
-  head_ = op.next;
-  if (head_ == nullptr) tail_ = nullptr;
-  if (op.native != nullptr && op.native->owner != nullptr) op.native->owner->cancel(*op.native);
-  op.body.reset();  // takes back what it has started; from here on nothing touches the buffers
-  op.failure = std::move(failure);
-  if (op.timed) op.done_at = clock::now();
-  op.done = true;
-}
-
 void operation_queue::end(const std::exception_ptr& failure) noexcept {
   while (head_ != nullptr) finish_first(failure);
 }

@@ -66,6 +66,38 @@ class operation_queue {
   operation_state* tail_ = nullptr;
 };
 
+// Inline: a call of a few bytes looks here several times, and a tenth of its time were the calls.
+
+// True when it is done.
+inline bool operation_queue::advance(operation_state& op, bool& moved) {
+  if (op.native != nullptr) return transport_.test(*op.native);
+  moved |= op.steps.advance();
+  if (!op.body.finished()) return false;
+  if (op.body.failure()) std::rethrow_exception(op.body.failure());
+  return true;
+}
+
+inline bool operation_queue::progress(bool check_full) {
+  bool moved = false;
+  while (head_ != nullptr) {
+    if (!head_->begun) begin(*head_, check_full);
+    if (!advance(*head_, moved)) break;
+    finish_first(nullptr);
+  }
+  return moved;
+}
+
+inline void operation_queue::finish_first(std::exception_ptr failure) noexcept {
+  operation_state& op = *head_;
+  head_ = op.next;
+  if (head_ == nullptr) tail_ = nullptr;
+  if (op.native != nullptr && op.native->owner != nullptr) op.native->owner->cancel(*op.native);
+  op.body.reset();  // takes back what it has started; from here on nothing touches the buffers
+  op.failure = std::move(failure);
+  if (op.timed) op.done_at = clock::now();
+  op.done = true;
+}
+
 /// The coroutine that does what `what` says; the buffers are this call's alone from here on.
 task make_task(flow<any_transport>& f, const call& what, algorithm how, bool check_full);
 
