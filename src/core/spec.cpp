@@ -101,9 +101,13 @@ void spec_reader::refuse(const std::string& why, const std::string& suggestion) 
 void spec_reader::refuse_word(const std::string& called, std::string_view word, const std::vector<std::string>& known,
                               const std::string& otherwise) const {
   const auto meant = closest(word, known);
+  const auto colon = std::min(word.find(':'), word.size());  // a key's value stands behind an equals sign
+  const bool is_key = colon < word.size() && meant && *meant == word.substr(0, colon);
   refuse(called + "'" + std::string(word) + "' is " +
              (known.empty() ? "one too many: it takes no keys" : "not one of " + list_of(known)),
-         meant ? "did you mean '" + *meant + "'?" : otherwise);
+         is_key  ? "write " + *meant + '=' + std::string(word.substr(colon + 1))
+         : meant ? "did you mean '" + *meant + "'?"
+                 : otherwise);
 }
 
 std::string spec_reader::name(const std::vector<std::string>& names, const std::string& example) const {

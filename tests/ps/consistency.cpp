@@ -13,6 +13,7 @@ TEST_CASE("a consistency is written as it is read") {
                                  "async,drop=", "async,drop:4", "async,drop=1,damp=1", "bulk,drop=1", "bounded:-1"})
     CHECK_THROWS_AS(ps::parse_consistency(text), muster::configuration_error);
   CHECK_THROWS_WITH(ps::parse_consistency("boundde:3"), contains("did you mean 'bounded'?"));
+  CHECK_THROWS_WITH(ps::parse_consistency("async,damp:8"), contains("write damp=8"));
 }
 
 TEST_CASE("old pushes are dropped or damped, fresh ones are not") {
