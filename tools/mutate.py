@@ -26,11 +26,12 @@ import sys
 # Room: targets to build, then tests to run (regular expressions of CTest, one after the other), for the files whose path
 # begins with it. The longest that fits counts.
 ROOMS = {
-    "core": ("test_core test_codecs test_train muster-info", "^test_(core|codecs|train):", "^programs: "),
+    "core": ("test_core test_codecs test_train muster-info muster-data muster-launch", "^test_(core|codecs|train):",
+             "^programs: muster-"),
     "core/codec": ("test_codecs test_codecs_portable test_compress", "^test_(codecs|codecs_portable|compress):"),
     "core/device": ("test_nccl_double", "^test_nccl_double:"),
     "core/update": ("test_core test_train test_ps_job", "^test_(core|train|ps_job):"),
-    "data": ("test_data test_pipeline muster-data", "^test_(data|pipeline):", "^programs: "),
+    "data": ("test_data test_pipeline muster-data", "^test_(data|pipeline):", "^programs: muster-data"),
     "comm": ("test_comm test_tcp test_program test_over_processes test_survivors test_trouble test_chosen",
              "^test_(comm|tcp):", "^comm: (the first|collectives|trouble|kill|leave|abort)"),
     "comm/collectives": ("test_comm test_over_processes", "^test_comm:", "^comm: collectives"),
@@ -41,19 +42,21 @@ ROOMS = {
     "comm/nccl": ("test_nccl_double", "^test_nccl_double:"),
     "comm/mpi": ("test_comm test_program test_over_processes test_adopt test_trouble",
                  "^comm: (the first|collectives|a program's own|trouble).*(mpi|ranks)"),
-    "comm/shm": ("test_comm test_over_processes test_survivors test_trouble",
+    "comm/shm": ("test_comm test_over_processes test_survivors test_trouble test_chosen",
                  "^test_comm:", "^comm: .*shm"),
     "comm/tcp": ("test_tcp test_comm test_net test_store test_store_worker test_over_processes test_survivors test_trouble",
                  "^test_(tcp|net|comm|store):", "^comm: .*tcp"),
     "comm/hierarchical": ("test_comm test_over_processes test_survivors test_traffic", "^test_comm:",
                           "^comm: .*hierarchical"),
-    "elastic": ("test_session test_membership test_state test_elastic_worker muster-launch",
+    "elastic": ("test_session test_membership test_state test_elastic_worker muster-launch muster-store",
                 "^test_(session|membership|state):", "^elastic: "),
-    "ps": ("test_ps test_ps_job test_ps_process muster-launch", "^test_(ps|ps_job):", "^parameter server: "),
-    "train": ("test_train test_gradients test_compress test_checkpoint test_session test_state test_training_program",
+    "ps": ("test_ps test_ps_job test_ps_process muster-launch muster-store", "^test_(ps|ps_job):", "^parameter server: "),
+    "train": ("test_train test_gradients test_compress test_checkpoint test_session test_state test_training_program "
+              "test_bereaved muster-launch",
               "^test_(train|gradients|compress|checkpoint|session|state):", "^train: "),
     "train/device": ("test_nccl_double", "^test_nccl_double:"),
-    "programs": ("muster-info muster-data muster-launch test_elastic_worker", "^programs: ", "^elastic: .*launch"),
+    "programs": ("muster-info muster-data muster-launch muster-store test_elastic_worker cnn logistic_regression predict resnet vgg16",
+                 "^programs: ", "^elastic: .*launch"),
 }
 
 # (name, pattern, replacement). Spaces around an operator tell comparisons from templates.
