@@ -17,9 +17,7 @@ struct block_of_draw {
 
 }  // namespace
 
-blockk_codec::blockk_codec(double share, bool unbiased) : share_(share), unbiased_(unbiased) {
-  (void)elements_of_share(share, 1);
-}
+blockk_codec::blockk_codec(double share) : share_(share) { (void)elements_of_share(share, 1); }
 
 void blockk_codec::encode(std::span<const float> values, std::uint64_t draw, std::span<std::byte> encoded) const {
   detail::require_room("blockk", encoded, encoded_bytes(values.size()));
@@ -29,9 +27,6 @@ void blockk_codec::encode(std::span<const float> values, std::uint64_t draw, std
   const block_of_draw block(values.size(), chosen, draw);
   std::ranges::copy(values.subspan(block.begin, block.front), sent);
   std::ranges::copy(values.first(chosen - block.front), sent + block.front);
-  if (!unbiased_) return;
-  const auto scale = static_cast<float>(static_cast<double>(values.size()) / static_cast<double>(chosen));
-  for (std::size_t i = 0; i < chosen; ++i) sent[i] *= scale;
 }
 
 void blockk_codec::decode_add(std::span<const std::byte> encoded, std::uint64_t draw, float weight,

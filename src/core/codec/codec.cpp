@@ -1,7 +1,6 @@
 #include <muster/core/codec/codec.hpp>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 
 #include <muster/core/error.hpp>
@@ -54,12 +53,6 @@ void require_zeros(std::string_view codec, std::span<const std::byte> encoded, s
 void refuse_encoded(std::string_view codec, std::size_t offset, const std::string& why) {
   throw data_error(data_location{.file = "compressed by " + std::string(codec), .offset = offset},
                    "cannot be decoded (" + why + "); do both sides use one codec and one shape?");
-}
-
-std::string spell(std::string_view codec, double number) {
-  char text[32];
-  const auto written = std::to_chars(text, text + sizeof text, number);
-  return std::string(codec) + ":" + std::string(text, written.ptr);
 }
 
 }  // namespace detail

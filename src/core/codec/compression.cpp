@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <vector>
 
 #include <muster/core/spec.hpp>
@@ -15,17 +16,24 @@ struct method_info {
   compression_method method;
   std::string_view name;
   argument takes;
+  dtype summed_as;
+  bool shares_draw;
+  bool is_biased;
 };
 
-constexpr std::array<method_info, 9> methods = {{{compression_method::none, "none", argument::none},
-                                                 {compression_method::float16, "float16", argument::none},
-                                                 {compression_method::bfloat16, "bfloat16", argument::none},
-                                                 {compression_method::qsgd8, "qsgd8", argument::none},
-                                                 {compression_method::sign, "sign", argument::none},
-                                                 {compression_method::topk, "topk", argument::share},
-                                                 {compression_method::randomk, "randomk", argument::share},
-                                                 {compression_method::blockk, "blockk", argument::share},
-                                                 {compression_method::powersgd, "powersgd", argument::rank}}};
+constexpr std::array<method_info, 9> methods = {{
+    {compression_method::none, "none", argument::none, dtype::float32, false, false},
+    {compression_method::float16, "float16", argument::none, dtype::float16, false, false},
+    {compression_method::bfloat16, "bfloat16", argument::none, dtype::bfloat16, false, false},
+    {compression_method::qsgd8, "qsgd8", argument::none, dtype::none, false, false},
+    {compression_method::sign, "sign", argument::none, dtype::none, false, true},
+    {compression_method::topk, "topk", argument::share, dtype::none, false, true},
+    {compression_method::randomk, "randomk", argument::share, dtype::float32, true, true},
+    {compression_method::blockk, "blockk", argument::share, dtype::float32, true, true},
+    {compression_method::powersgd, "powersgd", argument::rank, dtype::none, false, true},
+}};
+
+const method_info& info_of(compression_method method) { return methods[static_cast<std::size_t>(method)]; }
 
 }  // namespace
 
@@ -44,13 +52,15 @@ compression parse_compression(std::string_view text) {
 }
 
 std::string to_string(const compression& which) {
-  const auto& method = methods[static_cast<std::size_t>(which.method)];
-  if (method.takes == argument::share) return detail::spell(method.name, which.share);
-  if (method.takes == argument::rank) return std::string(method.name) + ":" + std::to_string(which.rank);
-  return std::string(method.name);
+  const auto& method = info_of(which.method);
+  const std::string name(method.name);
+  if (method.takes == argument::rank) return name + ":" + std::to_string(which.rank);
+  if (method.takes == argument::none) return name;
+  char share[32];
+  return name + ":" + std::string(share, std::to_chars(share, share + sizeof share, which.share).ptr);
 }
 
-any_codec::any_codec(const compression& which) {
+any_codec::any_codec(const compression& which) : which_(which) {
   switch (which.method) {
     case compression_method::none:
       break;
@@ -82,20 +92,11 @@ any_codec::any_codec(const compression& which) {
   }
 }
 
-std::string any_codec::name() const {
-  return std::visit([](const auto& held) { return held.name(); }, held_);
-}
+dtype any_codec::summed_as() const noexcept { return info_of(which_.method).summed_as; }
+bool any_codec::shares_draw() const noexcept { return info_of(which_.method).shares_draw; }
+bool any_codec::is_biased() const noexcept { return info_of(which_.method).is_biased; }
 std::size_t any_codec::encoded_bytes(std::size_t count) const {
   return std::visit([&](const auto& held) { return held.encoded_bytes(count); }, held_);
-}
-dtype any_codec::summed_as() const {
-  return std::visit([](const auto& held) { return held.summed_as(); }, held_);
-}
-bool any_codec::shares_draw() const {
-  return std::visit([](const auto& held) { return held.shares_draw(); }, held_);
-}
-bool any_codec::is_biased() const {
-  return std::visit([](const auto& held) { return held.is_biased(); }, held_);
 }
 void any_codec::encode(std::span<const float> values, std::uint64_t draw, std::span<std::byte> encoded) const {
   std::visit([&](const auto& held) { held.encode(values, draw, encoded); }, held_);

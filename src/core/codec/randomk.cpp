@@ -27,24 +27,16 @@ void for_each_place(std::size_t count, std::size_t chosen, std::uint64_t draw, c
   }
 }
 
-float scale_of(std::size_t count, std::size_t chosen) {
-  return static_cast<float>(static_cast<double>(count) / static_cast<double>(chosen));
-}
-
 }  // namespace
 
-randomk_codec::randomk_codec(double share, bool unbiased) : share_(share), unbiased_(unbiased) {
-  (void)elements_of_share(share, 1);
-}
+randomk_codec::randomk_codec(double share) : share_(share) { (void)elements_of_share(share, 1); }
 
 void randomk_codec::encode(std::span<const float> values, std::uint64_t draw, std::span<std::byte> encoded) const {
   detail::require_room("randomk", encoded, encoded_bytes(values.size()));
   const std::size_t chosen = elements_of_share(share_, values.size());
   if (chosen == 0) return;
   auto* const sent = reinterpret_cast<float*>(encoded.data());
-  const float scale = unbiased_ ? scale_of(values.size(), chosen) : 1.0f;
-  for_each_place(values.size(), chosen, draw,
-                 [&](std::size_t i, std::size_t place) { sent[i] = scale * values[place]; });
+  for_each_place(values.size(), chosen, draw, [&](std::size_t i, std::size_t place) { sent[i] = values[place]; });
 }
 
 void randomk_codec::decode_add(std::span<const std::byte> encoded, std::uint64_t draw, float weight,

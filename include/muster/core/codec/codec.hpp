@@ -14,23 +14,14 @@ namespace muster::inline v0 {
 
 /// A lossy (or plain) compression of float32 values; a small value that holds no data.
 ///
-/// - `name()` is how `--compress` spells it, "topk:0.1".
 /// - `encoded_bytes(count)`: the size of the encoded form of `count` values, a function of the count alone and a
 ///   multiple of 4, so that encoded forms of several tensors follow each other and those of several ranks have one
 ///   size.
 /// - `encode(values, draw, encoded)` fills `encoded`, of exactly that size. What is random about it is a function of
 ///   `draw`: the same draw makes the same choices, so a step that is run again sends the same bytes.
 /// - `decode_add(encoded, draw, weight, sums)` adds weight times what `encoded` stands for to `sums`. The bytes may
-/// come
-///   from anywhere: those that `encode` cannot have made of so many values are refused with a data_error that names the
-///   byte, and `sums` is not touched then. NaN is no such fault: a gradient that diverged stays one.
-/// - `summed_as()`: when the encoded form is an array of that type and the sum of the arrays of several ranks stands
-/// for
-///   the sum of their values, an allreduce may add them; dtype::none when the encoded forms have to be seen one by one.
-/// - `shares_draw()`: ranks must use one draw for their arrays to be of the same elements; otherwise each rank should
-///   use its own, so that their errors are independent.
-/// - `is_biased()`: the mean over all draws of what is decoded is not what was encoded, so the method calls for error
-///   feedback (core/codec/error_feedback.hpp).
+///   come from anywhere: those that `encode` cannot have made of so many values are refused with a data_error that
+///   names the byte, and `sums` is not touched then. NaN is no such fault: a gradient that diverged stays one.
 ///
 /// Encoded forms begin at a multiple of 4 bytes and are in the byte order of the machine. Spans of wrong sizes that are
 /// the caller's own throw configuration_error. All functions are thread safe and give the same bits on every machine
@@ -39,11 +30,7 @@ template <class C>
 concept codec = std::copyable<C> &&
     requires(const C& coder, std::size_t count, std::span<const float> values, std::uint64_t draw,
              std::span<std::byte> encoded, std::span<const std::byte> received, float weight, std::span<float> sums) {
-  { coder.name() } -> std::same_as<std::string>;
   { coder.encoded_bytes(count) } -> std::same_as<std::size_t>;
-  { coder.summed_as() } -> std::same_as<dtype>;
-  { coder.shares_draw() } -> std::same_as<bool>;
-  { coder.is_biased() } -> std::same_as<bool>;
   coder.encode(values, draw, encoded);
   coder.decode_add(received, draw, weight, sums);
 };
@@ -69,8 +56,6 @@ void require_encoded(std::string_view codec, std::span<const std::byte> encoded,
 void require_zeros(std::string_view codec, std::span<const std::byte> encoded, std::size_t begin);
 /// Throws the data_error of a byte that is not what an encoder writes.
 [[noreturn]] void refuse_encoded(std::string_view codec, std::size_t offset, const std::string& why);
-/// A codec with a number as `--compress` spells it, "topk:0.1".
-[[nodiscard]] std::string spell(std::string_view codec, double number);
 
 }  // namespace detail
 }  // namespace muster::inline v0

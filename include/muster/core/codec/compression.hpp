@@ -7,10 +7,9 @@
 #include <string_view>
 #include <variant>
 
-#include <muster/core/codec/bfloat16.hpp>
 #include <muster/core/codec/blockk.hpp>
 #include <muster/core/codec/codec.hpp>
-#include <muster/core/codec/float16.hpp>
+#include <muster/core/codec/half.hpp>
 #include <muster/core/codec/plain.hpp>
 #include <muster/core/codec/qsgd.hpp>
 #include <muster/core/codec/randomk.hpp>
@@ -50,15 +49,24 @@ class any_codec {
   /// two allreduces, and no rank's message stands alone.
   explicit any_codec(const compression& which);
 
-  [[nodiscard]] std::string name() const;
+  /// As `--compress` spells it, "topk:0.1".
+  [[nodiscard]] std::string name() const { return to_string(which_); }
+  /// When the encoded form is an array of that type and the sum of the arrays of several ranks stands for the sum of
+  /// their values, an allreduce may add them; dtype::none when the encoded forms have to be seen one by one.
+  [[nodiscard]] dtype summed_as() const noexcept;
+  /// Ranks must use one draw for their arrays to be of the same elements; otherwise each rank should use its own, so
+  /// that their errors are independent.
+  [[nodiscard]] bool shares_draw() const noexcept;
+  /// The mean over all draws of what is decoded is not what was encoded, so the method calls for error feedback
+  /// (core/codec/error_feedback.hpp).
+  [[nodiscard]] bool is_biased() const noexcept;
+
   [[nodiscard]] std::size_t encoded_bytes(std::size_t count) const;
-  [[nodiscard]] dtype summed_as() const;
-  [[nodiscard]] bool shares_draw() const;
-  [[nodiscard]] bool is_biased() const;
   void encode(std::span<const float> values, std::uint64_t draw, std::span<std::byte> encoded) const;
   void decode_add(std::span<const std::byte> encoded, std::uint64_t draw, float weight, std::span<float> sums) const;
 
  private:
+  compression which_;
   std::variant<plain_codec, float16_codec, bfloat16_codec, qsgd8_codec, sign_codec, topk_codec, randomk_codec,
                blockk_codec>
       held_;

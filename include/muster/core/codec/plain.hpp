@@ -7,11 +7,7 @@ namespace muster::inline v0 {
 
 /// The values as they are: `--compress none`.
 struct plain_codec {
-  [[nodiscard]] std::string name() const { return "none"; }
   [[nodiscard]] std::size_t encoded_bytes(std::size_t count) const noexcept { return count * sizeof(float); }
-  [[nodiscard]] dtype summed_as() const noexcept { return dtype::float32; }
-  [[nodiscard]] bool shares_draw() const noexcept { return false; }
-  [[nodiscard]] bool is_biased() const noexcept { return false; }
   void encode(std::span<const float> values, std::uint64_t draw, std::span<std::byte> encoded) const;
   void decode_add(std::span<const std::byte> encoded, std::uint64_t draw, float weight, std::span<float> sums) const;
 };

@@ -15,13 +15,9 @@ struct qsgd8_codec {
   static constexpr std::size_t group = 512;  ///< values that share a scale
   static constexpr int levels = 127;
 
-  [[nodiscard]] std::string name() const { return "qsgd8"; }
   [[nodiscard]] std::size_t encoded_bytes(std::size_t count) const noexcept {
     return (count + group - 1) / group * sizeof(float) + (count + 3) / 4 * 4;
   }
-  [[nodiscard]] dtype summed_as() const noexcept { return dtype::none; }
-  [[nodiscard]] bool shares_draw() const noexcept { return false; }
-  [[nodiscard]] bool is_biased() const noexcept { return false; }
   void encode(std::span<const float> values, std::uint64_t draw, std::span<std::byte> encoded) const;
   void decode_add(std::span<const std::byte> encoded, std::uint64_t draw, float weight, std::span<float> sums) const;
 };

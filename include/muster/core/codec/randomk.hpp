@@ -11,26 +11,20 @@ namespace muster::inline v0 {
 /// values, turned by a random offset: each element is chosen with probability k/n, so that what is left out is a part
 /// 1 - k/n of |x|^2 in the mean.
 ///
-/// As sent they are biased, made for error feedback; `unbiased` sends them times n/k, for use without (the variance
-/// then is n/k - 1 times |x|^2). Encoded: the k values as floats.
+/// Biased: made for error feedback. Encoded: the k values as floats.
 class randomk_codec {
  public:
   /// Throws configuration_error unless 0 < share <= 1.
-  explicit randomk_codec(double share, bool unbiased = false);
+  explicit randomk_codec(double share);
 
-  [[nodiscard]] std::string name() const { return detail::spell("randomk", share_); }
   [[nodiscard]] std::size_t encoded_bytes(std::size_t count) const {
     return elements_of_share(share_, count) * sizeof(float);
   }
-  [[nodiscard]] dtype summed_as() const noexcept { return dtype::float32; }
-  [[nodiscard]] bool shares_draw() const noexcept { return true; }
-  [[nodiscard]] bool is_biased() const noexcept { return !unbiased_; }
   void encode(std::span<const float> values, std::uint64_t draw, std::span<std::byte> encoded) const;
   void decode_add(std::span<const std::byte> encoded, std::uint64_t draw, float weight, std::span<float> sums) const;
 
  private:
   double share_;
-  bool unbiased_;
 };
 static_assert(codec<randomk_codec>);
 

@@ -13,13 +13,9 @@ namespace muster::inline v0 {
 /// Encoded: the scale as float, then a bit a value, lowest first in words of 32, set for negative; zeros behind the
 /// last.
 struct sign_codec {
-  [[nodiscard]] std::string name() const { return "sign"; }
   [[nodiscard]] std::size_t encoded_bytes(std::size_t count) const noexcept {
     return count == 0 ? 0 : sizeof(float) + (count + 31) / 32 * 4;
   }
-  [[nodiscard]] dtype summed_as() const noexcept { return dtype::none; }
-  [[nodiscard]] bool shares_draw() const noexcept { return false; }
-  [[nodiscard]] bool is_biased() const noexcept { return true; }
   void encode(std::span<const float> values, std::uint64_t draw, std::span<std::byte> encoded) const;
   void decode_add(std::span<const std::byte> encoded, std::uint64_t draw, float weight, std::span<float> sums) const;
 };

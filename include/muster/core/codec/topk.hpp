@@ -16,13 +16,9 @@ class topk_codec {
   /// Throws configuration_error unless 0 < share <= 1.
   explicit topk_codec(double share);
 
-  [[nodiscard]] std::string name() const { return detail::spell("topk", share_); }
   [[nodiscard]] std::size_t encoded_bytes(std::size_t count) const {
     return elements_of_share(share_, count) * (sizeof(std::uint32_t) + sizeof(float));
   }
-  [[nodiscard]] dtype summed_as() const noexcept { return dtype::none; }
-  [[nodiscard]] bool shares_draw() const noexcept { return false; }
-  [[nodiscard]] bool is_biased() const noexcept { return true; }
   void encode(std::span<const float> values, std::uint64_t draw, std::span<std::byte> encoded) const;
   void decode_add(std::span<const std::byte> encoded, std::uint64_t draw, float weight, std::span<float> sums) const;
 

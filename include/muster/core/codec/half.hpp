@@ -1,0 +1,26 @@
+// 16-bit floating point: two bytes a value instead of four.
+#pragma once
+
+#include <muster/core/codec/codec.hpp>
+
+namespace muster::inline v0 {
+
+/// Each value rounded to the nearest `Half`, which is float16 or bfloat16. An allreduce adds the halves, which rounds
+/// once more with each rank.
+template <class Half>
+struct half_codec {
+  [[nodiscard]] std::size_t encoded_bytes(std::size_t count) const noexcept { return (count + count % 2) * 2; }
+  void encode(std::span<const float> values, std::uint64_t draw, std::span<std::byte> encoded) const;
+  void decode_add(std::span<const std::byte> encoded, std::uint64_t draw, float weight, std::span<float> sums) const;
+};
+
+/// IEEE binary16 (Micikevicius et al. 2018, "Mixed precision training", https://arxiv.org/abs/1710.03740). Values from
+/// 2^-14 to 65504 keep 11 bits: |x - decoded| <= 2^-11 |x|; smaller ones are off by at most 2^-25, larger ones become
+/// infinite.
+using float16_codec = half_codec<float16>;
+/// The upper half of a float (Kalamkar et al. 2019, "A study of bfloat16 for deep learning training",
+/// https://arxiv.org/abs/1905.12322): the range of float and 8 bits of it, |x - decoded| <= 2^-8 |x|.
+using bfloat16_codec = half_codec<bfloat16>;
+static_assert(codec<float16_codec> && codec<bfloat16_codec>);
+
+}  // namespace muster::inline v0
