@@ -33,7 +33,7 @@ bool is_special(const std::string& path) {
 }
 
 /// An empty file of a fresh name beside `path`, with the permissions that any new file gets, or fewer.
-std::pair<descriptor, std::string> create_beside(const std::string& path, unsigned mode = 0666) {
+std::pair<descriptor, std::string> create_beside(const std::string& path, unsigned mode) {
   static std::atomic<unsigned> count{0};  // threads of one process write their own files
   for (;;) {
     std::string name = path + "." + std::to_string(::getpid()) + "-" + std::to_string(count++) + ".tmp";
@@ -42,6 +42,8 @@ std::pair<descriptor, std::string> create_beside(const std::string& path, unsign
     if (errno != EEXIST) fail(path, std::strerror(errno));  // a killed process with our number may have left one
   }
 }
+
+constexpr std::size_t flushed_at = std::size_t{1} << 20;
 
 bool write_all(int file, std::string_view text) {
   while (!text.empty()) {
@@ -74,37 +76,23 @@ void detail::flush_folder(const std::string& path) noexcept {
 }
 
 void require_writable(const std::string& path) {
-  if (path.empty()) fail(path, "the name is empty");
   if (is_special(path)) {
     if (::access(path.c_str(), W_OK) != 0) fail(path, std::strerror(errno));
     return;
   }
-  ::unlink(create_beside(path).second.c_str());
+  (void)atomic_file(path);
 }
 
 void write_atomically(const std::string& path, std::string_view text) {
-  if (path.empty()) fail(path, "the name is empty");
   if (is_special(path)) {
     const descriptor file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
     if (file.get() < 0 || !write_all(file.get(), text)) fail(path, std::strerror(errno));
     return;
   }
-  auto [file, name] = create_beside(path);
-  if (write_all(file.get(), text) && ::fsync(file.get()) == 0 && file.close() &&
-      ::rename(name.c_str(), path.c_str()) == 0) {
-    detail::flush_folder(path);
-    return;
-  }
-  const std::string why = std::strerror(errno);
-  ::unlink(name.c_str());
-  fail(path, why);
+  atomic_file file(path);
+  file.write(text);
+  file.commit();
 }
-
-namespace {
-
-constexpr std::size_t flushed_at = std::size_t{1} << 20;
-
-}  // namespace
 
 atomic_file::atomic_file(std::string path, unsigned mode) : path_(std::move(path)) {
   if (path_.empty()) fail(path_, "the name is empty");

@@ -2,7 +2,9 @@
 
 #include <cstring>
 
-#ifdef __x86_64__
+#include <muster/core/simd.hpp>
+
+#if defined(__x86_64__) && !defined(MUSTER_PORTABLE)
 #include <immintrin.h>
 #endif
 
@@ -12,7 +14,7 @@ namespace {
 constexpr std::size_t left_to_memcpy = 2048;                  // it goes by vectors up to here
 constexpr std::size_t past_the_cache = std::size_t{8} << 20;  // a good part of what cores share of the last cache
 
-#ifdef __x86_64__
+#if defined(__x86_64__) && !defined(MUSTER_PORTABLE)
 
 constexpr std::size_t stride = 128;
 
@@ -47,11 +49,6 @@ __attribute__((target("avx2"))) void stream_strides(std::byte* to, const std::by
 
 using strides_copy = void (*)(std::byte*, const std::byte*, std::size_t);
 
-bool has_vectors() noexcept {
-  static const bool there = __builtin_cpu_supports("avx2") != 0;
-  return there;
-}
-
 // The first piece up to a boundary of the target, so that no store is split.
 void copy_by(strides_copy copy, std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
   const std::size_t before = (32 - reinterpret_cast<std::size_t>(to) % 32) % 32;
@@ -67,15 +64,15 @@ void copy_by(strides_copy copy, std::byte* to, const std::byte* from, std::size_
 }  // namespace
 
 void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
-#ifdef __x86_64__
-  if (bytes > left_to_memcpy && has_vectors()) return copy_by(&copy_strides, to, from, bytes);
+#if defined(__x86_64__) && !defined(MUSTER_PORTABLE)
+  if (bytes > left_to_memcpy && has_avx2()) return copy_by(&copy_strides, to, from, bytes);
 #endif
   std::memcpy(to, from, bytes);
 }
 
 void copy_out(std::byte* to, const std::byte* from, std::size_t bytes, std::size_t whole) noexcept {
-#ifdef __x86_64__
-  if (whole >= past_the_cache && bytes >= stride && has_vectors()) return copy_by(&stream_strides, to, from, bytes);
+#if defined(__x86_64__) && !defined(MUSTER_PORTABLE)
+  if (whole >= past_the_cache && bytes >= stride && has_avx2()) return copy_by(&stream_strides, to, from, bytes);
 #endif
   copy_bytes(to, from, bytes);
 }

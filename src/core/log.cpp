@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdio>
+#include <iterator>
 #include <mutex>
 
 namespace muster::inline v0 {
@@ -31,19 +32,9 @@ void write_to_stderr(const log_message& message) {
 }  // namespace
 
 std::string_view to_string(log_level level) noexcept {
-  switch (level) {
-    case log_level::debug:
-      return "debug";
-    case log_level::info:
-      return "info";
-    case log_level::warning:
-      return "warning";
-    case log_level::error:
-      return "error";
-    case log_level::off:
-      return "off";
-  }
-  return "unknown";
+  constexpr std::string_view names[] = {"debug", "info", "warning", "error", "off"};
+  const auto index = static_cast<std::size_t>(level);
+  return index < std::size(names) ? names[index] : "unknown";
 }
 
 void set_log_callback(log_callback callback) {

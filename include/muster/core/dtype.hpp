@@ -62,30 +62,9 @@ template <element T>
 
 /// Bytes of one element.
 [[nodiscard]] constexpr std::size_t size_of(dtype type) noexcept {
-  switch (type) {
-    case dtype::none:
-      return 0;
-    case dtype::boolean:
-    case dtype::int8:
-    case dtype::uint8:
-      return 1;
-    case dtype::int16:
-    case dtype::uint16:
-    case dtype::float16:
-    case dtype::bfloat16:
-      return 2;
-    case dtype::int32:
-    case dtype::uint32:
-    case dtype::float32:
-      return 4;
-    case dtype::int64:
-    case dtype::uint64:
-    case dtype::float64:
-      return 8;
-    case dtype::extended:
-      return sizeof(long double);
-  }
-  return 0;
+  constexpr std::size_t sizes[] = {0, 1, 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8, sizeof(long double)};
+  const auto index = static_cast<std::size_t>(type);
+  return index < std::size(sizes) ? sizes[index] : 0;
 }
 
 }  // namespace muster::inline v0

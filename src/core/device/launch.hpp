@@ -6,7 +6,6 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 
 #include <muster/core/device/stream.hpp>
@@ -14,9 +13,6 @@
 #include "check.hpp"
 
 namespace muster::inline v0::detail {
-
-/// Digits that `count_digits` tells apart.
-inline constexpr std::uint32_t device_digits = 2048;
 
 #ifdef __CUDACC__
 
@@ -35,38 +31,11 @@ __global__ void run_for_each(std::size_t size, F f) {
   for (std::size_t i = static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < size; i += stride) f(i);
 }
 
-template <class F>
-__global__ void run_count_digits(std::size_t size, F f, std::uint32_t* counts) {
-  // Counted by each block for itself: the counters of all would be waited for.
-  __shared__ std::uint32_t here[device_digits];
-  for (unsigned digit = threadIdx.x; digit < device_digits; digit += blockDim.x) here[digit] = 0;
-  __syncthreads();
-  const std::size_t stride = static_cast<std::size_t>(gridDim.x) * blockDim.x;
-  for (std::size_t i = static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < size; i += stride) {
-    const std::uint32_t digit = f(i);
-    if (digit < device_digits) atomicAdd(&here[digit], 1u);
-  }
-  __syncthreads();
-  for (unsigned digit = threadIdx.x; digit < device_digits; digit += blockDim.x) {
-    if (here[digit] > 0) atomicAdd(&counts[digit], here[digit]);
-  }
-}
-
 /// f(i) for each i below `size`, in any order, at once.
 template <class F>
 void for_each(device_stream_ref stream, std::size_t size, F f) {
   if (size == 0) return;
   run_for_each<<<blocks_for(size), threads_a_block, 0, stream.handle>>>(size, f);
-  check_cuda(cudaGetLastError(), "starting a kernel");
-}
-
-/// counts[f(i)] += 1 for each i below `size` whose f(i) is below device_digits.
-template <class F>
-void count_digits(device_stream_ref stream, std::size_t size, F f, std::uint32_t* counts) {
-  if (size == 0) return;
-  // Fewer blocks: each adds all its counters to those of all at its end.
-  const unsigned blocks = blocks_for(size) < 1024 ? blocks_for(size) : 1024;
-  run_count_digits<<<blocks, threads_a_block, 0, stream.handle>>>(size, f, counts);
   check_cuda(cudaGetLastError(), "starting a kernel");
 }
 
@@ -90,16 +59,6 @@ template <class F>
 void for_each(device_stream_ref stream, std::size_t size, F f) {
   call_on_stream(stream, [=] {
     for (std::size_t i = 0; i < size; ++i) f(i);
-  });
-}
-
-template <class F>
-void count_digits(device_stream_ref stream, std::size_t size, F f, std::uint32_t* counts) {
-  call_on_stream(stream, [=] {
-    for (std::size_t i = 0; i < size; ++i) {
-      const std::uint32_t digit = f(i);
-      if (digit < device_digits) ++counts[digit];
-    }
   });
 }
 

@@ -5,9 +5,8 @@
 #include <concepts>
 #include <cstddef>
 #include <span>
-#include <string>
 
-#include <muster/core/error.hpp>
+#include <muster/core/update/lengths.hpp>
 
 namespace muster::inline v0 {
 
@@ -22,8 +21,8 @@ struct adagrad_step {
 namespace detail {
 
 template <std::floating_point T>
-constexpr void adagrad_all(T* __restrict__ parameters, const T* __restrict__ gradients, T* __restrict__ squares, std::size_t size,
-                 const adagrad_step<T> step) {
+constexpr void adagrad_all(T* __restrict__ parameters, const T* __restrict__ gradients, T* __restrict__ squares,
+                           std::size_t size, const adagrad_step<T> step) {
   for (std::size_t i = 0; i < size; ++i) {
     const T gradient = gradients[i] + step.decay * parameters[i];
     const T sum = squares[i] + gradient * gradient;
@@ -40,11 +39,7 @@ constexpr void adagrad_all(T* __restrict__ parameters, const T* __restrict__ gra
 template <std::floating_point T>
 void adagrad_update(std::span<T> parameters, std::span<const T> gradients, std::span<T> squares,
                     const adagrad_step<T>& step) {
-  if (gradients.size() != parameters.size() || squares.size() != parameters.size()) {
-    throw configuration_error("cannot update " + std::to_string(parameters.size()) + " parameters with " +
-                              std::to_string(gradients.size()) + " gradients and " + std::to_string(squares.size()) +
-                              " squares (one of each is needed); pass spans of one length");
-  }
+  detail::require_one_each(parameters.size(), {gradients.size(), squares.size()});
   detail::adagrad_all(parameters.data(), gradients.data(), squares.data(), parameters.size(), step);
 }
 

@@ -6,9 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string>
 
-#include <muster/core/error.hpp>
+#include <muster/core/update/lengths.hpp>
 
 namespace muster::inline v0 {
 
@@ -46,7 +45,7 @@ struct adam_factors {
 
 template <std::floating_point T>
 constexpr void adam_all(T* __restrict__ parameters, const T* __restrict__ gradients, T* __restrict__ means,
-              T* __restrict__ squares, std::size_t size, const adam_factors<T> by) {
+                        T* __restrict__ squares, std::size_t size, const adam_factors<T> by) {
   for (std::size_t i = 0; i < size; ++i) {
     const T gradient = gradients[i] + by.penalty * parameters[i];
     const T mean = by.beta1 * means[i] + by.rest1 * gradient;
@@ -71,13 +70,7 @@ constexpr void adam_all(T* __restrict__ parameters, const T* __restrict__ gradie
 template <std::floating_point T>
 void adam_update(std::span<T> parameters, std::span<const T> gradients, std::span<T> means, std::span<T> squares,
                  const adam_step<T>& step) {
-  if (gradients.size() != parameters.size() || means.size() != parameters.size() ||
-      squares.size() != parameters.size()) {
-    throw configuration_error("cannot update " + std::to_string(parameters.size()) + " parameters with " +
-                              std::to_string(gradients.size()) + " gradients, " + std::to_string(means.size()) +
-                              " means and " + std::to_string(squares.size()) +
-                              " squares (one of each is needed); pass spans of one length");
-  }
+  detail::require_one_each(parameters.size(), {gradients.size(), means.size(), squares.size()});
   detail::adam_all(parameters.data(), gradients.data(), means.data(), squares.data(), parameters.size(),
                    detail::adam_factors<T>(step));
 }

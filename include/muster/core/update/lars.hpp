@@ -5,10 +5,9 @@
 #include <concepts>
 #include <cstddef>
 #include <span>
-#include <string>
 
-#include <muster/core/error.hpp>
 #include <muster/core/lanes.hpp>
+#include <muster/core/update/lengths.hpp>
 
 namespace muster::inline v0 {
 
@@ -70,11 +69,7 @@ void lars_layer(T* __restrict__ parameters, const T* __restrict__ gradients, T* 
 template <std::floating_point T>
 void lars_update(std::span<T> parameters, std::span<const T> gradients, std::span<T> velocities,
                  const lars_step<T>& step) {
-  if (gradients.size() != parameters.size() || velocities.size() != parameters.size()) {
-    throw configuration_error("cannot update " + std::to_string(parameters.size()) + " parameters with " +
-                              std::to_string(gradients.size()) + " gradients and " + std::to_string(velocities.size()) +
-                              " velocities (one of each is needed); pass spans of one length");
-  }
+  detail::require_one_each(parameters.size(), {gradients.size(), velocities.size()});
   detail::lars_layer(parameters.data(), gradients.data(), velocities.data(), parameters.size(), step);
 }
 

@@ -4,9 +4,8 @@
 #include <concepts>
 #include <cstddef>
 #include <span>
-#include <string>
 
-#include <muster/core/error.hpp>
+#include <muster/core/update/lengths.hpp>
 
 namespace muster::inline v0 {
 
@@ -24,8 +23,8 @@ namespace detail {
 // The choices are made once outside the loop, so that the loop has no branch and compilers vectorise it. constexpr lets
 // the kernels of devices call it too, an element at a time.
 template <bool Nesterov, std::floating_point T>
-constexpr void sgd_with_momentum(T* __restrict__ parameters, const T* __restrict__ gradients, T* __restrict__ velocities,
-                       std::size_t size, sgd_step<T> step) {
+constexpr void sgd_with_momentum(T* __restrict__ parameters, const T* __restrict__ gradients,
+                                 T* __restrict__ velocities, std::size_t size, sgd_step<T> step) {
   for (std::size_t i = 0; i < size; ++i) {
     const T gradient = gradients[i] + step.decay * parameters[i];
     const T velocity = step.momentum * velocities[i] + gradient;
@@ -36,7 +35,7 @@ constexpr void sgd_with_momentum(T* __restrict__ parameters, const T* __restrict
 
 template <std::floating_point T>
 constexpr void sgd_without_momentum(T* __restrict__ parameters, const T* __restrict__ gradients, std::size_t size,
-                          sgd_step<T> step) {
+                                    sgd_step<T> step) {
   for (std::size_t i = 0; i < size; ++i) {
     parameters[i] -= step.learning_rate * (gradients[i] + step.decay * parameters[i]);
   }
@@ -58,11 +57,8 @@ template <std::floating_point T>
 void sgd_update(std::span<T> parameters, std::span<const T> gradients, std::span<T> velocities,
                 const sgd_step<T>& step) {
   const bool with_velocity = step.momentum != T{0};
-  if (gradients.size() != parameters.size() || (with_velocity && velocities.size() != parameters.size())) {
-    throw configuration_error("cannot update " + std::to_string(parameters.size()) + " parameters with " +
-                              std::to_string(gradients.size()) + " gradients and " + std::to_string(velocities.size()) +
-                              " velocities (one of each is needed); pass spans of one length");
-  }
+  detail::require_one_each(parameters.size(),
+                           {gradients.size(), with_velocity ? velocities.size() : parameters.size()});
   if (!with_velocity) {
     detail::sgd_without_momentum(parameters.data(), gradients.data(), parameters.size(), step);
   } else if (step.nesterov) {
