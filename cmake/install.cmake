@@ -20,8 +20,8 @@ if(TARGET muster_info)
   if(TARGET muster_launch)
     list(APPEND programs muster_launch muster_store)
   endif()
-  if(TARGET muster_data)
-    list(APPEND programs muster_data)
+  if(TARGET muster_data_program)
+    list(APPEND programs muster_data_program)
   endif()
   if(NOT IS_ABSOLUTE ${CMAKE_INSTALL_LIBDIR} AND NOT IS_ABSOLUTE ${CMAKE_INSTALL_BINDIR})
     file(RELATIVE_PATH to_libraries /${CMAKE_INSTALL_BINDIR} /${CMAKE_INSTALL_LIBDIR})
@@ -33,7 +33,7 @@ endif()
 install(FILES LICENSE README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN "*.md")
 
-# find_package(muster COMPONENTS core) must not meet a target that needs MPI: hence a file of targets for each part.
+# find_package(muster COMPONENTS comm) must not meet a target that needs MPI: hence a file of targets for each part.
 foreach(part IN LISTS muster_parts muster_alone)
   install(TARGETS muster_${part} EXPORT muster-${part}-targets
     INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
@@ -44,6 +44,10 @@ foreach(part IN LISTS muster_parts muster_alone ITEMS muster)
 endforeach()
 
 set(muster_shared ${BUILD_SHARED_LIBS})
+set(muster_uses)  # lines of muster-config.cmake
+foreach(part IN LISTS muster_parts muster_alone)
+  string(APPEND muster_uses "set(muster_${part}_uses ${muster_${part}_uses})\n")
+endforeach()
 configure_package_config_file(cmake/muster-config.cmake.in ${PROJECT_BINARY_DIR}/cmake/muster-config.cmake
   INSTALL_DESTINATION ${package_dir} NO_SET_AND_CHECK_MACRO NO_CHECK_REQUIRED_COMPONENTS_MACRO)
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/cmake/muster-config-version.cmake
@@ -71,11 +75,22 @@ foreach(dir IN ITEMS LIBDIR INCLUDEDIR)
   endif()
 endforeach()
 
-# What a part has its users define goes into its .pc file too: definitions_of(<variable> <part>).
-function(definitions_of variable part)
+# What a part has its users define, and the linker asked for, goes into its .pc file too: interface_of(<part>) sets
+# definitions, asked and requires.
+function(interface_of part)
   get_target_property(definitions muster_${part} INTERFACE_COMPILE_DEFINITIONS)
+  get_target_property(asked muster_${part} INTERFACE_LINK_OPTIONS)
+  foreach(list IN ITEMS definitions asked)
+    if(NOT ${list})  # NOTFOUND
+      set(${list})
+    endif()
+  endforeach()
   list(TRANSFORM definitions PREPEND -D)
-  set(${variable} ${definitions} PARENT_SCOPE)
+  list(TRANSFORM asked REPLACE "^LINKER:" "-Wl,")
+  list(TRANSFORM muster_${part}_uses PREPEND muster- OUTPUT_VARIABLE requires)
+  foreach(list IN ITEMS definitions asked requires)
+    set(${list} ${${list}} PARENT_SCOPE)
+  endforeach()
 endfunction()
 
 # muster_install_pc(<name> <description> REQUIRES ... LIBS ... CFLAGS ...)
@@ -89,13 +104,13 @@ function(muster_install_pc pc_name pc_description)
 endfunction()
 
 # What a static library needs at the end has to be said to whoever links it; a shared one knows it itself.
-muster_install_pc(muster-core "${PROJECT_DESCRIPTION}: the part that needs threads only"
+muster_install_pc(muster-core "What all parts of muster stand on"
   LIBS -L\${libdir} -lmuster_core -pthread CFLAGS -I\${includedir} -pthread)
 if(mpi IN_LIST muster_parts)
   list(TRANSFORM MPI_C_INCLUDE_DIRS PREPEND -I OUTPUT_VARIABLE mpi_includes)
   list(TRANSFORM MPI_C_COMPILE_DEFINITIONS PREPEND -D OUTPUT_VARIABLE mpi_definitions)
-  definitions_of(definitions mpi)
-  muster_install_pc(muster-mpi "muster over MPI" REQUIRES muster-core
+  interface_of(mpi)
+  muster_install_pc(muster-mpi "muster over MPI" REQUIRES ${requires}
     LIBS -L\${libdir} -lmuster_mpi ${MPI_C_LINK_FLAGS} ${MPI_C_LIBRARIES}
     CFLAGS ${definitions} ${mpi_definitions} ${mpi_includes} ${MPI_C_COMPILE_OPTIONS})
 endif()
@@ -108,10 +123,15 @@ function(muster_install_part_pc part description)
   if(NOT BUILD_SHARED_LIBS)
     list(TRANSFORM ARGN REPLACE "^([^-].*)$" "-l\\1" OUTPUT_VARIABLE libraries)
   endif()
-  definitions_of(definitions ${part})
-  muster_install_pc(muster-${part} ${description} REQUIRES muster-core
-    LIBS -L\${libdir} -lmuster_${part} ${libraries} CFLAGS ${definitions})
+  interface_of(${part})
+  muster_install_pc(muster-${part} ${description} REQUIRES ${requires}
+    LIBS -L\${libdir} ${asked} -lmuster_${part} ${libraries} CFLAGS ${definitions})
 endfunction()
+muster_install_part_pc(data "Data ingestion of muster")
+muster_install_part_pc(comm "Groups and collectives of muster")
+muster_install_part_pc(elastic "Elastic groups of muster")
+muster_install_part_pc(ps "The parameter server of muster")
+muster_install_part_pc(train "What muster has between a model and the ranks")
 muster_install_part_pc(zlib "Compressed files for muster" -lz)
 # The second is "dl", or nothing where the C library has it.
 muster_install_part_pc(tcp "muster over TCP" -lcrypto ${CMAKE_DL_LIBS})
@@ -120,4 +140,5 @@ muster_install_part_pc(postgres "PostgreSQL as a source for muster" -lpq)
 muster_install_part_pc(etcd "A store for muster that an etcd keeps" -lcurl)
 muster_install_part_pc(nccl "muster among devices, by NCCL" -lnccl -L${CUDAToolkit_LIBRARY_DIR} -lcudart)
 list(TRANSFORM muster_parts PREPEND muster- OUTPUT_VARIABLE pc_parts)
+list(REVERSE pc_parts)  # a library before those that it uses
 muster_install_pc(muster "${PROJECT_DESCRIPTION}" REQUIRES ${pc_parts})

@@ -56,10 +56,10 @@ muster_add_consumer(find_package SOURCE ${consumers}/find_package NEEDS stage
 muster_run_consumer(find_package FIXTURE find_package
   COMMAND ${two_ranks} ${consumers_build}/find_package/consumer ${two_threads})
 
-muster_add_consumer(find_package_core SOURCE ${consumers}/find_package_core NEEDS stage
+muster_add_consumer(find_package_comm SOURCE ${consumers}/find_package_comm NEEDS stage
   OPTIONS ${strict} -DCMAKE_PREFIX_PATH=${stage})
-muster_run_consumer(find_package_core FIXTURE find_package_core
-  COMMAND ${consumers_build}/find_package_core/consumer --ranks 2)
+muster_run_consumer(find_package_comm FIXTURE find_package_comm
+  COMMAND ${consumers_build}/find_package_comm/consumer --ranks 2)
 
 muster_add_consumer(add_subdirectory SOURCE ${consumers}/add_subdirectory
   OPTIONS ${unity} -DMUSTER_SOURCE=${PROJECT_SOURCE_DIR} TARGETS consumer)
@@ -90,7 +90,7 @@ if(MUSTER_BUILD_EXAMPLES)
     OPTIONS -DCMAKE_PREFIX_PATH=${stage} -DMUSTER_NATIVE=OFF)
 endif()
 
-# muster::core builds and installs where no optional package can be found, also into a library folder as deep as
+# The layers build and install where no optional package can be found, also into a library folder as deep as
 # Debian's; there it is used through pkg-config, from another place than it was configured for.
 set(nothing_found -DMUSTER_BUILD_TESTS=OFF -DCMAKE_INSTALL_LIBDIR=lib/x86_64-linux-gnu)
 foreach(package IN ITEMS MPI OpenSSL ZLIB ZSTD LIBPQ NCCL Eigen3 TBB CLI11 benchmark Catch2)
@@ -103,8 +103,8 @@ if(make_program AND pkgconfig_program)
     -D stage=${deep_stage} -P ${CMAKE_CURRENT_SOURCE_DIR}/install.cmake)
   set_tests_properties("house: install core_only" PROPERTIES TIMEOUT 60 FIXTURES_REQUIRED consumer_core_only
     FIXTURES_SETUP core_only_stage)
-  muster_add_make_consumer(pkg_config_core PC ${deep_stage}/lib/x86_64-linux-gnu/pkgconfig PACKAGE muster-core
+  muster_add_make_consumer(pkg_config_comm PC ${deep_stage}/lib/x86_64-linux-gnu/pkgconfig PACKAGE muster-comm
     NEEDS core_only_stage)
-  muster_run_consumer(pkg_config_core FIXTURE pkg_config_core
-    COMMAND ${consumers_build}/pkg_config_core/consumer --ranks 2)
+  muster_run_consumer(pkg_config_comm FIXTURE pkg_config_comm
+    COMMAND ${consumers_build}/pkg_config_comm/consumer --ranks 2)
 endif()
