@@ -13,7 +13,6 @@
 #include "group_configuration.hpp"
 #include "group_state.hpp"
 #include "rank_threads.hpp"
-#include "rank_zero.hpp"
 #include "rendezvous/assembly.hpp"
 #include "shm/connect.hpp"
 #include "transport_choice.hpp"
@@ -55,33 +54,30 @@ struct context::implementation {
     if (launch.rank == 0) store = std::move(assembled.store);
     begun = std::move(assembled.lease);
     elastic = configuration.choice(setting::elastic, {"off", "on"}) == 1;
-    for_groups = detail::settings_for_groups(configuration, launch.rank);
     if (!elastic) chosen = detail::choose_transport(configuration, launch);
-    for_groups.progress_thread =
-        detail::wants_progress_thread(configuration, std::max({launch.local_size, chosen.threads, 1}));
+    for_groups = detail::settings_for_groups(configuration, launch.rank, std::max(launch.local_size, chosen.threads));
     if (elastic) {
-      chosen = {detail::transport_kind::self, "self", {}, 1, configuration.origin(setting::elastic) + " asks for it"};
+      chosen = {"self", {}, 1, configuration.origin(setting::elastic) + " asks for it"};
       shared = std::make_shared<detail::segment>(detail::reserve_for(64));
-      process_world.emplace(std::make_unique<any_transport>(make_self_transport()), for_groups);
+      process_world.emplace(make_self_transport(), for_groups);
       set_log_rank(launch.rank);
       return;
     }
-    if (chosen.what == detail::transport_kind::local)
-      detail::check_for_groups(for_groups, detail::local_abilities(), chosen.threads);
-    if (chosen.what == detail::transport_kind::process) {
+    if (chosen.name == "local") detail::check_for_groups(for_groups, detail::local_abilities(), chosen.threads);
+    if (chosen.is_of_processes()) {
       adopt(detail::connect_processes(chosen, configuration, launch));
       const int size = process_world->size();
       if (launch.kind != launch_env::launcher::none && size != launch.size) {
         refuse("the launcher says " + launch.why + " and " + chosen.name + " connects " + std::to_string(size) +
                " ranks (the program and mpirun are of different MPIs, or the variables are left over); use one MPI");
       }
-    } else if (chosen.what == detail::transport_kind::self) {
-      adopt(std::make_unique<any_transport>(make_self_transport()));
+    } else if (chosen.name == "self") {
+      adopt(make_self_transport());
     }
     log(log_level::info, "transport " + chosen.name + " (" + chosen.why + ")");
   }
 
-  void adopt(std::unique_ptr<any_transport> transport) {
+  void adopt(std::unique_ptr<transport> transport) {
     auto& world = process_world.emplace(std::move(transport), group_settings{.timeout = for_groups.timeout});
     set_log_rank(world.rank());
     for_groups = detail::settings_of_rank_zero(world, for_groups, configuration);
@@ -121,14 +117,11 @@ context::context(int& argc, char** argv) : self_(std::make_unique<implementation
   self_->connect();
 }
 
-context::context(std::unique_ptr<any_transport> transport) : self_(std::make_unique<implementation>(settings())) {
+context::context(std::unique_ptr<transport> transport) : self_(std::make_unique<implementation>(settings())) {
   apply_log_settings(self_->configuration);
-  self_->for_groups = detail::settings_for_groups(self_->configuration, transport->rank());
   self_->launch = detect_launch();
-  self_->for_groups.progress_thread =
-      detail::wants_progress_thread(self_->configuration, std::max(self_->launch.local_size, 1));
-  self_->chosen = {
-      detail::transport_kind::process, std::string(transport->abilities().name), {}, 1, "the program brought it"};
+  self_->for_groups = detail::settings_for_groups(self_->configuration, transport->rank(), self_->launch.local_size);
+  self_->chosen = {std::string(transport->abilities().name), {}, 1, "the program brought it"};
   self_->adopt(std::move(transport));
 }
 

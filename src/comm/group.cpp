@@ -11,7 +11,7 @@
 
 namespace muster::inline v0 {
 
-group::group(std::unique_ptr<any_transport> transport, const group_settings& settings)
+group::group(std::unique_ptr<muster::transport> transport, const group_settings& settings)
     : state_(std::make_shared<detail::group_state>(std::move(transport), settings, nullptr, 0)) {}
 group::group(std::shared_ptr<detail::group_state> state) noexcept : state_(std::move(state)) {}
 group::group(group&&) noexcept = default;
@@ -27,7 +27,7 @@ void group::set_settings(const group_settings& settings) {
   state_->configure(settings);
 }
 transport_abilities group::abilities() const { return state_->abilities; }
-any_transport& group::transport() noexcept { return *state_->transport; }
+muster::transport& group::transport() noexcept { return *state_->transport; }
 bool group::failed() const noexcept {
   const auto held = state_->guard();
   return state_->failed();
@@ -41,10 +41,9 @@ algorithm group::chosen(collective kind, std::size_t bytes) const {
   return state_->choose_for(kind, bytes, algorithm::automatic);
 }
 
-group group::split(int color, int key) { return make_subgroup(color, key); }
-group group::duplicate() { return make_subgroup(0, rank()); }
+group group::duplicate() { return split(0, rank()); }
 
-group group::make_subgroup(int color, int key) {
+group group::split(int color, int key) {
   // What the transport cannot do ends the group at every rank.
   const auto of_transport = [this](auto step) {
     const auto held = state_->guard();
@@ -67,14 +66,14 @@ group group::make_subgroup(int color, int key) {
   const auto key_of = [&](int r) { return all[2 * static_cast<std::size_t>(r) + 1]; };
   std::stable_sort(members.begin(), members.end(), [&](int a, int b) { return key_of(a) < key_of(b); });
   const std::uint64_t word =
-      color < 0 ? 0 : of_transport([&](any_transport& transport) { return transport.prepare(members); });
+      color < 0 ? 0 : of_transport([&](muster::transport& transport) { return transport.prepare(members); });
   std::vector<std::uint64_t> words(static_cast<std::size_t>(size()));
   allgather(*this, std::span(&word, 1), words);
-  if (color < 0) return group(std::make_unique<any_transport>(make_self_transport()), settings());
+  if (color < 0) return group(make_self_transport(), settings());
 
   const std::uint64_t id = digest().add(state_->id).add(number).add(static_cast<std::uint64_t>(color)).value();
   const subgroup_call some{members, id, words, deadline_after(settings().timeout)};
-  auto made = of_transport([&](any_transport& transport) { return transport.subgroup(some); });
+  auto made = of_transport([&](muster::transport& transport) { return transport.subgroup(some); });
   return group(std::make_shared<detail::group_state>(std::move(made), settings(), state_, id));
 }
 
@@ -103,7 +102,7 @@ work::~work() { end(); }
 void work::end() noexcept {
   if (!operation_) return;
   const auto held = group_->guard();
-  group_->drain(*operation_);
+  group_->wait(*operation_, clock::time_point::max());
   operation_.reset();  // into the pool of the group
 }
 
@@ -125,7 +124,7 @@ void work::wait() { wait_for(seconds(1e9)); }
 bool work::wait_for(seconds limit) {
   if (!operation_) return true;
   {
-    const scoped_event measured(activity::communication, to_string(operation_->mark.kind), 0);
+    const scoped_event measured(activity::communication, to_string(operation_->what.kind), 0);
     const auto held = group_->guard();
     if (!group_->wait(*operation_, deadline_after(limit))) return false;
     take_result();
@@ -155,42 +154,10 @@ void require_size(collective kind, std::string_view which, std::size_t is, std::
                             "); give it that size");
 }
 
-void require_root(const group& ranks, collective kind, int root) {
-  if (root >= 0 && root < ranks.size()) return;
+void require_root(collective kind, int root, int ranks) {
+  if (root >= 0 && root < ranks) return;
   throw configuration_error(std::string(to_string(kind)) + ": the root cannot be rank " + std::to_string(root) +
-                            " (the group has ranks 0 to " + std::to_string(ranks.size() - 1) + "); choose one of them");
-}
-
-void run(group& ranks, call&& what) {
-  auto& state = *ranks.state();
-  const scoped_event measured(activity::communication, to_string(what.kind), what.count * what.element_size);
-  const auto held = state.guard();
-  state.enter(what.how);
-  if (state.run_at_once(what)) return;
-  operation_state op(state, std::move(what));
-  state.enqueue(op);
-  state.wait(op, clock::time_point::max());
-  if (op.failure) std::rethrow_exception(op.failure);
-}
-
-work start(group& ranks, call&& what) {
-  auto& state = *ranks.state();
-  const auto held = state.guard();
-  state.enter(what.how);
-  void* const memory = state.pool.take(sizeof(operation_state));
-  operation_state* op = nullptr;
-  try {
-    op = ::new (memory) operation_state(state, std::move(what));
-  } catch (...) {
-    frame_pool::release(memory);
-    throw;
-  }
-  op->timed = current_event_sink() != nullptr;
-  state.enqueue(*op);
-  work handle(ranks.state(), std::unique_ptr<operation_state, operation_release>(op));
-  state.progress();
-  state.hand_to_thread();
-  return handle;
+                            " (the group has ranks 0 to " + std::to_string(ranks - 1) + "); choose one of them");
 }
 
 }  // namespace detail

@@ -16,7 +16,7 @@ namespace muster::inline v0::detail {
 
 class group_state {
  public:
-  group_state(std::unique_ptr<any_transport> transport, const group_settings& settings,
+  group_state(std::unique_ptr<muster::transport> transport, const group_settings& settings,
               std::shared_ptr<group_state> parent, std::uint64_t id);
 
   ~group_state();
@@ -30,17 +30,16 @@ class group_state {
   void hand_to_thread();
 
   // Calls, in their order.
-  void enter(const options& how = {});
+  void enter(seconds timeout = seconds(0));
   /// The short way for what is most common: nothing under way, and a transport that does the whole collective itself.
   /// False when it is not so; then nothing has happened.
-  bool run_at_once(const call& what);
+  bool run_at_once(collective_call& what);
   void enqueue(operation_state& op);
   /// The calls so far: the sequence number of the next one.
   [[nodiscard]] std::uint64_t sequence() const noexcept { return peers_.calls(); }
   bool progress();
   /// Until it is done (true) or the limit is reached (false). Does not throw what the operation failed with.
   bool wait(operation_state& op, clock::time_point limit);
-  void drain(operation_state& op) noexcept;
   /// Fails the group when its first call is past its deadline; the clock starts with the first look. Returns the
   /// time.
   clock::time_point check_deadline() noexcept;
@@ -50,8 +49,8 @@ class group_state {
   /// Ends the group and all its calls. `follows`: another rank's reason, see failure_protocol.
   void fail(std::exception_ptr cause, bool follows = false) noexcept;
   void abort(std::string_view reason, int status) noexcept;
-  [[nodiscard]] bool failed() const noexcept { return peers_.failure() != nullptr; }
-  [[nodiscard]] std::exception_ptr failure() const noexcept { return peers_.failure(); }
+  [[nodiscard]] bool failed() const noexcept { return failure() != nullptr; }
+  [[nodiscard]] const std::exception_ptr& failure() const noexcept { return peers_.failure(); }
   [[nodiscard]] bool follows() const noexcept { return peers_.follows(); }
   const std::vector<std::optional<departure>>& await_departures(clock::time_point until) noexcept {
     return peers_.await_departures(until);
@@ -61,7 +60,7 @@ class group_state {
   /// Other settings, for the calls to come.
   void configure(const group_settings& next);
 
-  std::unique_ptr<any_transport> transport;
+  std::unique_ptr<muster::transport> transport;
   const transport_abilities abilities;
   const int ranks;
   const bool crowded;
@@ -86,6 +85,7 @@ class group_state {
     seconds pause{0};
   };
 
+  void append(operation_state& op) noexcept;
   /// The algorithm that was asked for; throws configuration_error where the collective does not have it here.
   [[nodiscard]] algorithm check_for(collective kind, algorithm asked) const;
   [[nodiscard]] bool may_be_threaded(const group_settings& asked) const noexcept;

@@ -1,7 +1,9 @@
-// How a group moves its calls on: the caller that waits, and the progress thread.
+// How a group begins its calls and moves them on: the caller that waits, and the progress thread.
 #include <sched.h>
 
 #include <algorithm>
+
+#include <muster/core/events.hpp>
 
 #include "group_state.hpp"
 
@@ -22,6 +24,34 @@ constexpr seconds first_inquiry{0.05};
 constexpr seconds last_inquiry{1.0};
 
 }  // namespace
+
+// ---- calls ----
+
+void run(group& ranks, collective_call&& what) {
+  auto& state = *ranks.state();
+  const scoped_event measured(activity::communication, to_string(what.kind), what.count * what.element_size);
+  const auto held = state.guard();
+  state.enter(what.timeout);
+  if (state.run_at_once(what)) return;
+  operation_state op(state, std::move(what));
+  state.enqueue(op);
+  state.wait(op, clock::time_point::max());
+  if (op.failure) std::rethrow_exception(op.failure);
+}
+
+work start(group& ranks, collective_call&& what) {
+  auto& state = *ranks.state();
+  const auto held = state.guard();
+  state.enter(what.timeout);
+  void* const memory = state.pool.take(sizeof(operation_state));
+  std::unique_ptr<operation_state, operation_release> op(::new (memory) operation_state(state, std::move(what)));
+  op->timed = current_event_sink() != nullptr;
+  state.enqueue(*op);
+  work handle(ranks.state(), std::move(op));
+  state.progress();
+  state.hand_to_thread();
+  return handle;
+}
 
 // ---- the progress thread ----
 
@@ -52,8 +82,8 @@ void group_state::drive(const std::stop_token& stop) {
       moved = progress();
       if (!moved) poll_notices();
       check_deadline();
-      if (!queue_.empty() && queue_.first().mark.sequence != looked_after) {
-        looked_after = queue_.first().mark.sequence;
+      if (!queue_.empty() && queue_.first().what.sequence != looked_after) {
+        looked_after = queue_.first().what.sequence;
         since = clock::now();
       }
       lock.unlock();
@@ -112,9 +142,9 @@ bool group_state::rest(clock::time_point limit, stall& stalled) {
   const auto now = check_deadline();
   if (queue_.empty()) return true;  // a notice or the deadline has ended all
   if (now >= limit) return false;
-  if (now >= stalled.inquiry) peers_.tell_position(queue_.first().mark);
+  if (now >= stalled.inquiry) peers_.tell_position(queue_.first().what);
   if (now >= stalled.inquiry || stalled.inquiry == clock::time_point::max()) {
-    stalled.pause = stalled.pause == seconds(0) ? std::min(first_inquiry, seconds(queue_.first().timeout_seconds / 4))
+    stalled.pause = stalled.pause == seconds(0) ? std::min(first_inquiry, queue_.first().what.timeout / 4)
                                                 : std::min(stalled.pause * 2, last_inquiry);
     stalled.inquiry = deadline_after(stalled.pause);
   }
@@ -126,16 +156,14 @@ clock::time_point group_state::check_deadline() noexcept {
   const auto now = clock::now();
   if (queue_.empty() || !queue_.first().begun) return now;
   operation_state& op = queue_.first();
-  if (op.deadline == clock::time_point::max()) op.deadline = deadline_after(seconds(op.timeout_seconds));
+  if (op.deadline == clock::time_point::max()) op.deadline = deadline_after(op.what.timeout);
   if (now < op.deadline) return now;
   try {
-    peers_.time_out(op.mark, op.timeout_seconds);
+    peers_.time_out(op.what, op.what.timeout);
   } catch (...) {
     fail(std::current_exception());
   }
   return now;
 }
-
-void group_state::drain(operation_state& op) noexcept { wait(op, clock::time_point::max()); }
 
 }  // namespace muster::inline v0::detail

@@ -107,7 +107,7 @@ mpi_transport::progress& mpi_transport::begin(request& r, progress::kind what) {
     free_slots_.pop_back();
   }
   r.owner = this;
-  return *::new (r.room) progress{what, MPI_REQUEST_NULL, MPI_REQUEST_NULL, held, nullptr, false};
+  return *::new (r.room) progress{what, MPI_REQUEST_NULL, MPI_REQUEST_NULL, held, nullptr, false, nullptr};
 }
 
 void mpi_transport::finish(request& r) noexcept {
@@ -198,8 +198,8 @@ bool mpi_transport::test(request& r) {
     if (done == 0) return false;
     check_mpi(MPI_Test(&p.body, &done, MPI_STATUS_IGNORE), "MPI_Test", comm_);
     if (done == 0) return false;
-    if (p.what == progress::kind::native && p.landing != nullptr && r.bytes > 0)
-      std::memcpy(r.data, p.landing, r.bytes);
+    if (p.landing != nullptr && r.bytes > 0) std::memcpy(r.data, p.landing, r.bytes);
+    if (p.reduce != nullptr) p.reduce->finish(r.data, r.bytes, size_);
   }
   finish(r);
   return true;
@@ -311,7 +311,7 @@ void mpi_transport::pause(clock::time_point) {
 // MPI makes a communicator in one call that blocks. Every member has just been heard from and only members take part,
 // but one of them may stop amid it: so that this rank keeps its deadline, a thread waits in its place where MPI allows
 // that.
-std::unique_ptr<mpi_transport> mpi_transport::subgroup(const subgroup_call& some) {
+std::unique_ptr<transport> mpi_transport::subgroup(const subgroup_call& some) {
   library_->check_thread();
   MPI_Group all = MPI_GROUP_NULL;
   MPI_Group members = MPI_GROUP_NULL;

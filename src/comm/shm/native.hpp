@@ -32,7 +32,7 @@ class shm_native {
   enum class begun { no, yes, done };
   /// No for what it does not do, which the library's own algorithms over messages then do. `call` lives until it is
   /// done.
-  begun start(const native_call& call);
+  begun start(const collective_call& call);
   bool test(request& r);
   /// Whether a rank that has not come yet was last seen on the core that this one runs on: it comes when this one goes.
   /// All others come by themselves, soon. True when no collective is under way.
@@ -41,7 +41,7 @@ class shm_native {
   void cancel() noexcept;
 
  private:
-  using flow_type = flow<shm_board>;
+  using flow_type = driver;
 
   [[nodiscard]] std::size_t size() const noexcept { return static_cast<std::size_t>(board_.size()); }
 
@@ -108,7 +108,7 @@ class shm_native {
   shm_board& board_;
   core_spreader cores_;
   // The collective under way, or null.
-  const native_call* call_ = nullptr;
+  const collective_call* call_ = nullptr;
   std::uint64_t ticket_ = 0;
   std::uint32_t signature_ = 0;
   small_plan plan_;
@@ -120,7 +120,6 @@ class shm_native {
   std::uint64_t staging_used_ = 0;  // the last collective in which others read this rank's staging area
 
   frame_pool pool_;
-  std::vector<buffer<std::byte>> no_scratch_;
   std::optional<flow_type> steps_;
   task body_;
   std::vector<const std::byte*> peers_in_;

@@ -5,11 +5,9 @@
 
 #include <array>
 #include <charconv>
-#include <exception>
 #include <fstream>
 #include <numeric>
 #include <sstream>
-#include <thread>
 
 #include <muster/comm/collectives/broadcast.hpp>
 #include <muster/comm/context.hpp>
@@ -140,7 +138,7 @@ tcp_plan plan_of(const settings& configuration) {
   return plan;
 }
 
-std::unique_ptr<any_transport> connect_tcp(const settings& configuration, const launch_env& launch) {
+std::unique_ptr<transport> connect_tcp(const settings& configuration, const launch_env& launch) {
   const tcp_plan plan = plan_of(configuration);
   const auto until = deadline_after(plan.patience);
   tcp_doors doors(interface_of(configuration, launch), configuration.origin(setting::interface));
@@ -155,11 +153,10 @@ std::unique_ptr<any_transport> connect_tcp(const settings& configuration, const 
   if (!plan.lazy) mesh->await_all(until);
   std::vector<int> all(cards.size());
   std::iota(all.begin(), all.end(), 0);
-  return std::make_unique<any_transport>(
-      std::make_unique<tcp_transport>(std::move(mesh), std::move(all), launch.rank, 0));
+  return std::make_unique<tcp_transport>(std::move(mesh), std::move(all), launch.rank, 0);
 }
 
-std::vector<std::unique_ptr<any_transport>> connect_tcp_ends(const settings& configuration, group& ranks, int count) {
+std::vector<std::unique_ptr<transport>> connect_tcp_ends(const settings& configuration, group& ranks, int count) {
   const tcp_plan plan = plan_of(configuration);
   std::vector<tcp_doors> doors;
   std::vector<std::string> cards;
@@ -175,27 +172,13 @@ std::vector<std::unique_ptr<any_transport>> connect_tcp_ends(const settings& con
   std::vector<int> all(cards.size());
   std::iota(all.begin(), all.end(), 0);
   const auto until = deadline_after(plan.patience);
-  std::vector<std::unique_ptr<any_transport>> made(doors.size());
-  std::vector<std::exception_ptr> failures(doors.size());
-  std::vector<std::jthread> waiting;  // each is connected while somebody waits for it
-  waiting.reserve(doors.size());
-  for (std::size_t k = 0; k < doors.size(); ++k) {
-    waiting.emplace_back([&, k] {
-      try {
-        const int rank = static_cast<int>(k) * ranks.size() + ranks.rank();
-        auto mesh = make_mesh(plan, rank, cards, std::move(doors[k]), in_hexadecimal(std::as_bytes(std::span(drawn))));
-        if (!plan.lazy) mesh->await_all(until);
-        made[k] = std::make_unique<any_transport>(std::make_unique<tcp_transport>(std::move(mesh), all, rank, 0));
-      } catch (...) {
-        failures[k] = std::current_exception();
-      }
-    });
-  }
-  waiting.clear();
-  for (const auto& failure : failures) {
-    if (failure) std::rethrow_exception(failure);
-  }
-  return made;
+  return connect_at_once(count, [&](int k) -> std::unique_ptr<transport> {
+    const int rank = k * ranks.size() + ranks.rank();
+    auto mesh = make_mesh(plan, rank, cards, std::move(doors[static_cast<std::size_t>(k)]),
+                          in_hexadecimal(std::as_bytes(std::span(drawn))));
+    if (!plan.lazy) mesh->await_all(until);
+    return std::make_unique<tcp_transport>(std::move(mesh), all, rank, 0);
+  });
 }
 
 bool link_tcp_store() noexcept;
