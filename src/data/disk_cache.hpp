@@ -10,10 +10,21 @@
 #include <string>
 #include <vector>
 
-#include <muster/data/record_cache.hpp>
+#include <muster/data/cache.hpp>
 #include "memory_cache.hpp"
 
 namespace muster::inline v0::detail {
+
+/// Which records a cache keeps. Two of equal key and sizes are taken for the same.
+struct cache_identity {
+  std::string name;                       ///< for messages
+  std::uint64_t key = 0;                  ///< of source, steps and schema
+  bool versioned = true;                  ///< whether the steps say when they change
+  std::uint64_t size = 0;                 ///< records
+  std::size_t record_bytes = 0;           ///< 0: they differ
+  std::size_t label_width = 0;            ///< floats beside each
+  std::vector<std::uint64_t> sizes = {};  ///< of all records, when they differ
+};
 
 /// The file of one source, steps and version of both, in a folder of such files.
 ///

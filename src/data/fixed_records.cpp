@@ -9,7 +9,6 @@
 
 #include "../core/copy.hpp"
 #include "content_digest.hpp"
-#include "prefetch_memory.hpp"
 
 namespace muster::inline v0 {
 namespace {
@@ -150,7 +149,7 @@ void fixed_records::read(std::span<const sample_id> ids, const record_rows& rows
     const std::size_t stride = rows.stride != 0 ? rows.stride : size;
     std::byte* to = rows.bytes.data();
     for (std::size_t k = 0; k < ids.size(); ++k, to += stride) {
-      if (k + 1 < ids.size() && ids[k + 1] != ids[k] + 1) detail::prefetch_memory(state_->records[ids[k + 1]], size);
+      if (k + 1 < ids.size() && ids[k + 1] != ids[k] + 1) detail::fetch_ahead(view(ids[k + 1]));
       muster::detail::copy_bytes(to, state_->records[ids[k]], size);
     }
   }

@@ -21,6 +21,7 @@
 #include <muster/core/log.hpp>
 #include <muster/core/random.hpp>
 #include <muster/data/pipeline.hpp>
+#include "../../src/data/record_cache.hpp"
 #include "catch.hpp"
 #include "files.hpp"
 #include "test_records.hpp"
@@ -198,6 +199,10 @@ TEST_CASE("other data, another function and an old cache are made anew") {
   CHECK_THROWS_WITH(data | muster::batch(10) | muster::map(unversioned) | muster::cache(where), contains("version 0"));
   CHECK_NOTHROW(data | muster::batch(10) | muster::map(unversioned) | muster::cache(muster::in_memory));
   CHECK_THROWS_WITH(data | muster::batch(10) | muster::cache(muster::cache_options{}), contains("keeps nothing"));
+  const auto by_chance = muster::each<std::uint8_t, float>(
+      {1}, [](std::span<const std::uint8_t>, std::span<float>, muster::random_stream&) {});
+  CHECK_THROWS_WITH(data | muster::batch(10) | muster::augment(by_chance) | muster::cache(muster::in_memory),
+                    contains("cannot follow augment()"));
 }
 
 TEST_CASE("a cache file with any byte spoilt gives no wrong record") {

@@ -9,9 +9,6 @@
 #include "catch.hpp"
 #include "elastic/numbers.hpp"
 
-static_assert(muster::cursor_owner<muster::loader<numbers>>);
-static_assert(muster::cursor_owner<muster::any_loader>);
-
 namespace {
 
 // An owner that keeps what a step changes apart, as error feedback does.

@@ -1,6 +1,7 @@
 // What every reader of records offers, and one type for all of them.
 #pragma once
 
+#include <algorithm>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -13,7 +14,7 @@
 #include <vector>
 
 #include <muster/data/bad_records.hpp>
-#include <muster/data/permutation.hpp>  // sample_id
+#include <muster/data/cursor.hpp>  // sample_id
 #include <muster/data/record_schema.hpp>
 
 namespace muster::inline v0 {
@@ -157,5 +158,17 @@ class any_record_source {
   std::uint64_t digest_;
 };
 static_assert(record_source<any_record_source>);
+
+namespace detail {
+
+/// Asks the processor for a record that comes next. In a shuffled order it lies anywhere, and the processor's own
+/// prefetcher, which begins anew at every page, would be late for most of it.
+inline void fetch_ahead(std::span<const std::byte> record) noexcept {
+  constexpr std::size_t line = 64;
+  constexpr std::size_t most = 64 * line;  // the rest is foreseen
+  for (std::size_t at = 0; at < std::min(record.size(), most); at += line) __builtin_prefetch(record.data() + at, 0, 2);
+}
+
+}  // namespace detail
 
 }  // namespace muster::inline v0

@@ -3,33 +3,12 @@
 
 #include <array>
 #include <cstdint>
-#include <optional>
 #include <span>
 
 #include <muster/data/cursor.hpp>
-#include <muster/data/epoch_order.hpp>
-#include <muster/data/slice.hpp>
+#include "epoch_order.hpp"
 
-namespace muster::inline v0 {
-
-/// How an epoch is ordered, as asked for.
-struct shuffle_options {
-  /// Nothing: `shuffled` for data in memory, `block_window` for data that is not.
-  std::optional<sample_order> order{};
-  /// Samples of a block in block_window order; 0: as many as make 4 MiB.
-  std::uint64_t block = 0;
-  /// Blocks that are in memory at a time, and mixed, in block_window order; 0: 16.
-  std::uint32_t window = 0;
-};
-
-/// How samples become batches, as asked for.
-struct batch_options {
-  /// Leaves out the last batch of an epoch when it is not full. Those samples are in other batches of other epochs.
-  bool drop_last = false;
-  /// The size is that of each rank's part: a step takes so many times the ranks that it is dealt to. Where ranks come
-  /// and go each keeps its batch, and the global one changes.
-  bool per_rank = false;
-};
+namespace muster::inline v0::detail {
 
 /// The steps of all epochs: what a loader does without touching the data. A value; used by one thread at a time.
 class epoch_plan {
@@ -83,4 +62,4 @@ class epoch_plan {
   std::array<epoch_order, 2> orders_;  // of the epoch of the cursor, and of another: batches are made ahead
 };
 
-}  // namespace muster::inline v0
+}  // namespace muster::inline v0::detail

@@ -4,12 +4,12 @@
 #include <cstdint>
 #include <span>
 
-#include <muster/data/block_window.hpp>
 #include <muster/data/cursor.hpp>
-#include <muster/data/feistel.hpp>
-#include <muster/data/permutation.hpp>
+#include "block_window.hpp"
+#include "feistel.hpp"
+#include "permutation.hpp"
 
-namespace muster::inline v0 {
+namespace muster::inline v0::detail {
 
 /// P(seed, epoch, size) of each sample_order as one value: which sample is at which position of an epoch.
 class epoch_order {
@@ -36,4 +36,4 @@ class epoch_order {
   block_window_permutation blocks_;
 };
 
-}  // namespace muster::inline v0
+}  // namespace muster::inline v0::detail

@@ -9,13 +9,9 @@
 
 #include <muster/core/error.hpp>
 #include <muster/core/random.hpp>
+#include <muster/data/cursor.hpp>
 
-namespace muster::inline v0 {
-
-/// The number of a sample in its dataset, from 0. 64 bits although a dataset in memory rarely has 2^32 samples: ids are
-/// few at a time (those of one batch) while sources on disk may be larger, and a type in an interface cannot grow
-/// later.
-using sample_id = std::uint64_t;
+namespace muster::inline v0::detail {
 
 /// An order of the ids 0 .. size - 1, every one of the size! orders equally likely over seeds and epochs, and the same
 /// on every platform: the shuffle of Fisher and Yates (Durstenfeld 1964, https://doi.org/10.1145/364520.364540) with a
@@ -50,4 +46,4 @@ class permutation {
   std::vector<std::uint32_t> ids_;
 };
 
-}  // namespace muster::inline v0
+}  // namespace muster::inline v0::detail

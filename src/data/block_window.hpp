@@ -8,9 +8,9 @@
 #include <string>
 
 #include <muster/core/error.hpp>
-#include <muster/data/feistel.hpp>
+#include "feistel.hpp"
 
-namespace muster::inline v0 {
+namespace muster::inline v0::detail {
 
 /// An order of the ids 0 .. size - 1 in which `block` neighbours stay near each other: the blocks come in shuffled
 /// order, and the samples of each `window` consecutive ones of these are shuffled together. So whoever reads an epoch
@@ -122,4 +122,4 @@ class block_window_permutation {
   feistel_permutation blocks_;
 };
 
-}  // namespace muster::inline v0
+}  // namespace muster::inline v0::detail

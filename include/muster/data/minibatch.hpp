@@ -1,4 +1,4 @@
-// A rank's part of a batch, with the records themselves.
+// A rank's part of a batch.
 #pragma once
 
 #include <cassert>
@@ -8,13 +8,13 @@
 
 #include <muster/core/dtype.hpp>
 #include <muster/core/error.hpp>
-#include <muster/data/loader.hpp>
+#include <muster/data/cursor.hpp>
 #include <muster/data/record_schema.hpp>
 
 namespace muster::inline v0 {
 
-/// One rank's part of a global batch, with what is in its records. False when the epoch is over; with `samples` empty
-/// when the other ranks alone have some.
+/// One rank's part of a global batch. False when the epoch is over; with `samples` empty when the other ranks alone
+/// have some.
 ///
 /// It is a view of memory that the loader owns and uses again: valid until the loader's next() goes to another batch,
 /// or the loader is opened elsewhere, moved on by next_epoch(grown) or destroyed. The records of a fixed schema lie one
@@ -23,12 +23,22 @@ namespace muster::inline v0 {
 ///
 /// `global_size` counts what the step was dealt. Records that a policy leaves out are not in `samples` any more, here
 /// or at another rank, so that with such a policy the true count of a step is the sum of samples.size() over the ranks.
-struct record_batch : minibatch {
+struct minibatch {
+  /// Ids of this rank's samples, in order; possibly none although the others have some.
+  std::span<const sample_id> samples;
+  std::uint64_t global_size = 0;  ///< samples of all ranks together: what a mean over the batch divides by
+  std::uint64_t epoch = 0;        ///< from 0
+  std::uint64_t position = 0;     ///< samples of the epoch before this batch
+
+  // What follows is empty from a loader that deals out ids alone.
+
   std::span<const float> labels;           ///< schema->labels.size() of each sample
   std::span<const std::byte> bytes;        ///< of all samples
   std::span<const std::uint64_t> offsets;  ///< where each record begins in `bytes`, and the end; empty if all are fixed
   const record_schema* schema = nullptr;   ///< what the pipeline makes
   std::uint64_t left_out = 0;              ///< bad records of this part
+
+  [[nodiscard]] explicit operator bool() const noexcept { return global_size != 0; }
 
   /// All elements of all samples, for records of one field. Throws mismatch_error if they are not of type T.
   template <element T>
