@@ -30,14 +30,8 @@ struct cifar_files {
   cifar_files(const std::vector<std::string>& paths, const std::vector<unsigned>& classes) : labels(classes.size()) {
     const std::uint64_t stride = classes.size() + image_bytes;
     for (const std::string& path : paths) {
-      const auto file = std::make_shared<const text_file>(path, compressed_files::as_they_are);
+      const auto [file, skip, step, count] = detail::stretch_of_file(path, 0, stride);
       const auto bytes = file->bytes();
-      const std::uint64_t count = bytes.size() / stride;
-      if (bytes.size() % stride != 0) {
-        throw data_error({path, 0, 0, count * stride}, "ends in the middle of a record (its size, " +
-                                                           std::to_string(bytes.size()) + " bytes, is no multiple of " +
-                                                           std::to_string(stride) + "); copy or download it again");
-      }
       for (std::size_t which = 0; which < classes.size(); ++which) {
         for (std::uint64_t at = which; at < bytes.size(); at += stride) {
           const auto label = static_cast<unsigned>(bytes[at]);

@@ -66,6 +66,19 @@ detail::to_float detail::float_reader(dtype type) noexcept {
   return nullptr;
 }
 
+record_stretch detail::stretch_of_file(const std::string& path, std::uint64_t skip, std::uint64_t stride) {
+  const auto file = std::make_shared<const text_file>(path, compressed_files::as_they_are);
+  const std::uint64_t size = file->bytes().size();
+  const std::uint64_t rest = size < skip ? size : (size - skip) % stride;
+  if (rest != 0 || size < skip) {
+    throw data_error({path, 0, 0, size - rest}, "ends in the middle of a record (its " + std::to_string(size) +
+                                                    " bytes are not " + std::to_string(skip) + " and a multiple of " +
+                                                    std::to_string(stride) +
+                                                    "); correct the layout, or copy or download it again");
+  }
+  return {file, skip, stride, (size - skip) / stride};
+}
+
 detail::record_places::record_places(std::span<const record_stretch> stretches, std::uint64_t item_bytes,
                                      const std::string& path) {
   for (const record_stretch& stretch : stretches) {

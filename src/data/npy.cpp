@@ -7,7 +7,7 @@
 #include <utility>
 
 #include <muster/core/error.hpp>
-#include "checked_size.hpp"
+#include "array_file.hpp"
 
 namespace muster::inline v0 {
 namespace {
@@ -20,8 +20,8 @@ class header_parser {
   header_parser(std::string_view text, std::uint64_t offset, const std::string& path)
       : text_(text), offset_(offset), path_(path) {}
 
-  npy_header parse() {
-    npy_header header;
+  detail::array_header parse() {
+    detail::array_header header;
     bool type = false, order = false, shape = false;
     expect('{');
     while (!accept('}')) {
@@ -134,17 +134,15 @@ class header_parser {
   bool fortran_ = false;
 };
 
-struct npy_file {
-  explicit npy_file(const std::string& path)
-      : file(std::make_shared<const text_file>(path, compressed_files::as_they_are)),
-        header(read_npy_header(file->bytes(), path)) {}
-  std::shared_ptr<const text_file> file;
-  npy_header header;
-};
+detail::array_file open_file(const std::string& path) {
+  auto file = std::make_shared<const text_file>(path, compressed_files::as_they_are);
+  detail::array_header header = detail::read_npy_header(file->bytes(), path);
+  return {std::move(file), std::move(header)};
+}
 
 }  // namespace
 
-npy_header read_npy_header(std::span<const std::byte> bytes, const std::string& path) {
+detail::array_header detail::read_npy_header(std::span<const std::byte> bytes, const std::string& path) {
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   const auto fail = [&](std::uint64_t offset, const std::string& problem) {
     throw data_error({path, 0, 0, offset}, problem);
@@ -161,44 +159,14 @@ npy_header read_npy_header(std::span<const std::byte> bytes, const std::string& 
     length = length << 8 | static_cast<unsigned char>(text[magic.size() + 1 + k]);
   }
   if (length > text.size() - begin) fail(text.size(), "ends within its header; copy or download it again");
-  npy_header header = header_parser(text.substr(begin, length), begin, path).parse();
+  array_header header = header_parser(text.substr(begin, length), begin, path).parse();
   header.bytes = begin + length;
-  const auto promised = detail::checked_product(size_of(header.type), header.shape);
-  const std::uint64_t there = bytes.size() - header.bytes;
-  if (!promised || *promised != there) {
-    fail(header.bytes, "has " + std::to_string(there) + " bytes of numbers where its header promises " +
-                           (promised ? std::to_string(*promised) : "more than there can be") +
-                           "; copy or download it again");
-  }
-  if (*promised == 0) fail(header.bytes, "has no records; check how it was made");
+  check_array(header, bytes, path);
   return header;
 }
 
 fixed_records open_npy(const std::string& path, const std::string& labels) {
-  const npy_file data(path);
-  const std::uint64_t count = data.header.shape.front();
-  std::vector<std::uint64_t> shape(data.header.shape.begin() + 1, data.header.shape.end());
-  std::string name = "npy:" + path;
-  record_schema schema{record_form::fixed, {{"values", data.header.type, std::move(shape)}}, 0, {}};
-  std::vector<label_column> columns;
-  if (!labels.empty()) {
-    const npy_file file(labels);
-    const npy_header& header = file.header;
-    if (header.shape.size() > 2 || header.shape.front() != count) {
-      throw data_error({labels}, "does not have labels for the " + std::to_string(count) + " records of " + path +
-                                     " (they have the shape (n) or (n, k)); name files that belong together");
-    }
-    const std::uint64_t each = header.shape.size() == 2 ? header.shape[1] : 1;
-    const std::uint64_t size = size_of(header.type);
-    for (std::uint64_t k = 0; k < each; ++k) {
-      columns.push_back({header.type, {{file.file, header.bytes + k * size, each * size, count}}});
-      schema.labels.push_back(each == 1 ? "label" : "label" + std::to_string(k));
-    }
-    name += "," + labels;
-  }
-  const std::uint64_t item_bytes = schema.record_bytes();
-  std::vector<record_stretch> records = {{data.file, data.header.bytes, item_bytes, count}};
-  return fixed_records(std::move(name), std::move(schema), std::move(records), std::move(columns));
+  return detail::open_array("npy", path, labels, open_file);
 }
 
 }  // namespace muster::inline v0

@@ -128,13 +128,6 @@ opened_source open_cifar100_files(spec_reader& from, const read_options& /*optio
   return any_record_source(open_cifar100(path_of(from), split, labels));
 }
 
-std::optional<dtype> type_named(std::string_view name) {
-  for (int i = 1; i <= static_cast<int>(dtype::extended); ++i) {
-    if (to_string(static_cast<dtype>(i)) == name) return static_cast<dtype>(i);
-  }
-  return std::nullopt;
-}
-
 std::vector<std::uint64_t> shape_of(spec_reader& from) {
   const auto text = from.take("shape");
   std::vector<std::uint64_t> shape;
@@ -152,21 +145,21 @@ std::vector<std::uint64_t> shape_of(spec_reader& from) {
 opened_source open_raw_files(spec_reader& from, const read_options& /*options*/) {
   raw_layout layout;
   const std::string type = from.take("type").value_or("uint8");
-  const auto known = type_named(type);
-  if (!known) from.refuse("type '" + type + "' is unknown", "write such as type=uint8 or type=float32");
-  layout.type = *known;
+  const auto known = detail::dtype_named(type);
+  if (known == dtype::none) from.refuse("type '" + type + "' is unknown", "write such as type=uint8 or type=float32");
+  layout.type = known;
   layout.shape = shape_of(from);
   layout.skip = from.whole_of("skip", 0);
   layout.offset = from.whole_of("offset", 0);
   layout.record_bytes = from.whole_of("record", 0);
   if (const auto label = from.take("label")) {
     const auto at = label->find('@');
-    const auto label_type = type_named(label->substr(0, at));
+    const auto label_type = detail::dtype_named(label->substr(0, at));
     const auto offset =
         parse_number<std::uint64_t>(at == std::string::npos ? "" : std::string_view(*label).substr(at + 1));
-    if (!label_type || !offset)
+    if (label_type == dtype::none || !offset)
       from.refuse("label '" + *label + "' is not a type and the byte it is at", "write such as label=uint8@0");
-    layout.labels = {{"label", *label_type, *offset}};
+    layout.labels = {{"label", label_type, *offset}};
   }
   const auto paths = paths_of(from, 1, any_number);
   return any_record_source(open_raw(paths, layout));

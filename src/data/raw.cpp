@@ -37,18 +37,12 @@ fixed_records open_raw(const std::vector<std::string>& paths, const raw_layout& 
     labels.push_back({label.type, {}});
   }
   for (const std::string& path : paths) {
-    const auto file = std::make_shared<const text_file>(path, compressed_files::as_they_are);
-    const std::uint64_t size = file->bytes().size();
-    if (size < layout.skip || (size - layout.skip) % stride != 0) {
-      throw data_error({path, 0, 0, size}, "ends in the middle of a record (" + std::to_string(size) +
-                                               " bytes are not " + std::to_string(layout.skip) + " and a multiple of " +
-                                               std::to_string(stride) + "); correct the layout or copy the file again");
-    }
-    const std::uint64_t count = (size - layout.skip) / stride;
-    records.push_back({file, layout.skip + layout.offset, stride, count});
-    for (std::size_t k = 0; k < labels.size(); ++k) {
-      labels[k].stretches.push_back({file, layout.skip + layout.labels[k].offset, stride, count});
-    }
+    const record_stretch all = detail::stretch_of_file(path, layout.skip, stride);
+    const auto item = [&](std::uint64_t offset) {
+      return record_stretch{all.file, layout.skip + offset, stride, all.count};
+    };
+    records.push_back(item(layout.offset));
+    for (std::size_t k = 0; k < labels.size(); ++k) labels[k].stretches.push_back(item(layout.labels[k].offset));
   }
   return fixed_records(std::move(name), std::move(schema), std::move(records), std::move(labels));
 }

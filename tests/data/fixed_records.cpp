@@ -159,7 +159,8 @@ TEST_CASE("an IDX file that is none, or not whole, is refused with the byte") {
   const std::string images = folder.write("images", idx_header(8, {2, 1}) + "12");
   CHECK_THROWS_WITH(muster::open_idx(images, folder.write("three", idx_header(8, {3}) + "123")),
                     contains("has 3 labels where") && contains("has 2 records"));
-  CHECK_THROWS_WITH(muster::open_idx(images, images), contains("has 2 extents"));
+  const std::string cubes = folder.write("cubes", idx_header(8, {2, 1, 1}) + "12");
+  CHECK_THROWS_WITH(muster::open_idx(images, cubes), contains("has 3 extents"));
 }
 
 TEST_CASE("NPY arrays are read: every version, one extent or several, labels of any type") {
@@ -253,7 +254,7 @@ TEST_CASE("a raw layout that cannot be is refused") {
   const std::string path = folder.write("file", "0123456789");
   using layout = muster::raw_layout;
   CHECK(muster::open_raw({path}, layout{.shape = {5}}).size() == 2);
-  CHECK_THROWS_WITH(muster::open_raw({path}, layout{.shape = {3}}), contains("file: byte 10: ends in the middle"));
+  CHECK_THROWS_WITH(muster::open_raw({path}, layout{.shape = {3}}), contains("file: byte 9: ends in the middle"));
   CHECK_THROWS_AS(muster::open_raw({path}, layout{.shape = {5}, .skip = 11}), muster::data_error);
   CHECK_THROWS_AS(muster::open_raw({path}, layout{.shape = {5}, .skip = 10}), muster::data_error);
   CHECK_THROWS_AS(muster::open_raw({path}, layout{.shape = {5}, .record_bytes = 4}), muster::configuration_error);

@@ -29,6 +29,10 @@ struct label_column {
 
 namespace detail {
 
+/// The stretch of all records of a file: one every `stride` bytes, behind the first `skip`. Throws data_error for a
+/// file that ends within a record.
+[[nodiscard]] record_stretch stretch_of_file(const std::string& path, std::uint64_t skip, std::uint64_t stride);
+
 /// Where each record of a row of stretches is. Plain pointers into files that someone else holds.
 class record_places {
  public:
