@@ -43,10 +43,9 @@ inline constexpr in_memory_t in_memory{};
 /// A step of a pipeline: records are made by the steps before it once, and kept. Behind map() it keeps what that made,
 /// else the records as they were read. Behind augment() it is a configuration_error.
 ///
-/// On disk a cache is a file for each source, steps and version of both, shared by the ranks of a host. It is made
-/// under a temporary name and becomes valid when all of it is on the disk; each record has a checksum. A process that
-/// is killed at any moment leaves nothing that is taken for more than it is: what was kept of an unfinished one is used
-/// again.
+/// On disk a cache is a file for each source, steps and version of both, shared by the ranks of a host. Each record has
+/// a checksum, so that a process that is killed at any moment leaves nothing that is taken for more than it is, and what
+/// was kept is used again.
 struct cache {
   cache_options options;
   explicit cache(in_memory_t) : options{.memory = std::numeric_limits<std::size_t>::max()} {}
