@@ -12,7 +12,6 @@
 #include <muster/data/dataset_builder.hpp>
 #include <muster/data/decimal.hpp>
 #include "csv_fields.hpp"
-#include "parallel.hpp"
 #include "scan.hpp"
 
 // The text is cut into pieces at the ends of rows, the rows of each are counted, and the pieces are parsed right into
@@ -23,6 +22,8 @@ namespace muster::inline v0 {
 namespace {
 
 using namespace detail::csv;
+using detail::ignored;
+using detail::label_place;
 
 constexpr std::string_view byte_order_mark = "\xef\xbb\xbf";
 
@@ -46,12 +47,6 @@ bool is_missing(std::string_view word) {
   return std::find(std::begin(known), std::end(known), word) != std::end(known);
 }
 
-std::string quote(std::string_view word) {
-  std::string quoted = "'";
-  for (const char c : word.substr(0, 40)) quoted += static_cast<unsigned char>(c - 0x20) < 0x5f ? c : '?';
-  return quoted + (word.size() > 40 ? "...'" : "'");
-}
-
 // A number that is not simply there: quoted, missing or wrong.
 float read_unusual(const table_plan& plan, const std::string& file, const csv_row& row, const csv_field& field,
                    std::size_t column) {
@@ -67,18 +62,19 @@ float read_unusual(const table_plan& plan, const std::string& file, const csv_ro
          "a value is missing" + where + " (there is nothing, or a word for it); choose missing=zero or missing=nan");
   }
   if (code == std::errc::result_out_of_range) {
-    fail(file, row, word.data(), "the number " + quote(word) + where + " is too large for a float; scale the column");
+    fail(file, row, word.data(),
+         "the number " + detail::quoted(word) + where + " is too large for a float; scale the column");
   }
   fail(file, row, word.data(),
-       quote(word) + where + " is not a number; correct it, or leave the column out with ignore");
+       detail::quoted(word) + where + " is not a number; correct it, or leave the column out with ignore");
 }
 
 template <class Store>
 void parse_row(const table_plan& plan, const std::string& file, const csv_row& row, Store store) {
   const char* p = row.begin;
-  const std::size_t count = plan.columns.size();
+  const std::size_t count = plan.places.size();
   for (std::size_t column = 0; column < count; ++column) {
-    const std::size_t place = plan.columns[column];
+    const std::size_t place = plan.places[column];
     const char* end = nullptr;
     if (place != ignored) {
       float value = 0;
@@ -122,25 +118,13 @@ struct beginning {
   std::uint64_t lines = 0;
 };
 
-std::size_t column_named(const std::string& wanted, const std::vector<std::string>& names, std::size_t count,
-                         const std::string& file) {
-  const auto found = std::find(names.begin(), names.end(), wanted);
-  if (found != names.end()) return static_cast<std::size_t>(found - names.begin());
-  if (const auto number = parse_number<std::size_t>(wanted); number && *number < count) return *number;
-  const auto meant = closest(wanted, names);
-  throw configuration_error(
-      "there is no column '" + wanted + "' in " + file + " (it has " + std::to_string(count) +
-      (names.empty() ? ", without names" : "") + "); " +
-      (meant ? "did you mean '" + *meant + "'?" : "give a name of the header or a number from 0"));
-}
-
 beginning read_beginning(std::string_view text, const std::string& file, const csv_options& csv) {
   if (csv.delimiter == '"' || csv.delimiter == '\n' || csv.delimiter == '\r' || detail::is_digit(csv.delimiter) ||
       std::strchr("+-.eE", csv.delimiter) != nullptr) {
     throw configuration_error("a table cannot be delimited by '" + std::string(1, csv.delimiter) +
                               "' (it is part of numbers or quotes); choose a comma, a semicolon, a tab or the like");
   }
-  beginning found{{csv.delimiter, csv.missing, {}, 0}, 0, 0};
+  beginning found{{{}, csv.delimiter, csv.missing}, 0, 0};
   if (text.starts_with(byte_order_mark)) found.bytes = byte_order_mark.size();
   const std::string_view rest = text.substr(found.bytes);
   row_reader rows(rest, 0);
@@ -167,29 +151,14 @@ beginning read_beginning(std::string_view text, const std::string& file, const c
     found.bytes = std::min(text.size(), static_cast<std::size_t>(behind - text.data()) + 1);
     found.lines = rows.lines();
   }
-  found.plan.columns.assign(fields.size(), 0);
-  const std::vector<std::string> names = header ? fields : std::vector<std::string>();
-  for (const std::string& name : csv.ignore) {
-    found.plan.columns[column_named(name, names, fields.size(), file)] = ignored;
-  }
-  if (!csv.label.empty()) found.plan.columns[column_named(csv.label, names, fields.size(), file)] = label_place;
-  for (std::size_t& place : found.plan.columns) {
-    if (place < label_place) place = found.plan.features++;
-  }
-  if (found.plan.features == 0) {
-    throw configuration_error(file + " has no features (each column is the label or ignored); leave one");
-  }
+  static_cast<detail::table_columns&>(found.plan) =
+      detail::plan_columns(header ? fields : std::vector<std::string>(), fields.size(), csv.label, csv.ignore, file);
   return found;
 }
 
-struct csv_survey {
-  std::uint64_t lines = 0;
-  std::uint64_t rows = 0;
-};
-
-csv_survey look_over(const table_plan& plan, std::string_view piece) {
+detail::text_survey look_over(const table_plan& plan, std::string_view piece) {
   row_reader rows(piece, 0);
-  csv_survey found;
+  detail::text_survey found;
   for (csv_row row{}; rows.next(row);) found.rows += plan.blank(row) ? 0 : 1;
   found.lines = rows.lines();
   return found;
@@ -206,15 +175,9 @@ dataset detail::parse_csv(std::string_view text, const std::string& file, std::s
   const beginning start = read_beginning(text, file, csv);
   const table_plan& plan = start.plan;
   const auto pieces = cut_rows(text.substr(start.bytes), piece_bytes);
-  std::vector<csv_survey> firsts(pieces.size());  // what a piece holds, and then what comes before it
-  parallel_for(pieces.size(), options.threads, [&](std::size_t i) { firsts[i] = look_over(plan, pieces[i]); });
-  csv_survey total{start.lines, 0};
-  for (csv_survey& piece : firsts) {
-    const csv_survey before = total;
-    total.lines += piece.lines;
-    total.rows += piece.rows;
-    piece = before;
-  }
+  std::vector<text_survey> before;
+  const text_survey total = look_over_pieces(pieces.size(), options.threads, before, {.lines = start.lines},
+                                             [&](std::size_t i) { return look_over(plan, pieces[i]); });
   if (total.rows == 0) throw data_error({file}, "has no rows but the header; check how it was made");
 
   const std::size_t features = std::max(plan.features, options.min_features);
@@ -227,8 +190,8 @@ dataset detail::parse_csv(std::string_view text, const std::string& file, std::s
   }
   std::vector<std::vector<bad_record>> bad(pieces.size());
   parallel_for(pieces.size(), options.threads, [&](std::size_t i) {
-    row_reader rows(pieces[i], firsts[i].lines);
-    std::uint64_t number = firsts[i].rows;
+    row_reader rows(pieces[i], before[i].lines);
+    std::uint64_t number = before[i].rows;
     for (csv_row row{}; rows.next(row);) {
       if (plan.blank(row)) continue;
       const std::span<float> values = builder->row(number);

@@ -13,6 +13,7 @@
 
 #include <muster/core/error.hpp>
 #include <muster/data/csv.hpp>
+#include "table_columns.hpp"
 
 namespace muster::inline v0::detail::csv {
 
@@ -62,15 +63,9 @@ class row_reader {
   bool quotes_;
 };
 
-/// What a number in the table stands for.
-inline constexpr std::size_t ignored = std::numeric_limits<std::size_t>::max();
-inline constexpr std::size_t label_place = ignored - 1;
-
-struct table_plan {
+struct table_plan : table_columns {
   char delimiter;
   missing_values missing;
-  std::vector<std::size_t> columns;  // the feature of each column, or one of the two above
-  std::size_t features = 0;
 
   bool is_blank(char c) const { return (c == ' ' || c == '\t') && c != delimiter; }
   const char* skip_blanks(const char* p, const char* end) const {

@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
+#include <span>
 #include <vector>
 
 #include <muster/core/error.hpp>
 #include <muster/data/dataset_builder.hpp>
 #include <muster/data/decimal.hpp>
 #include "libsvm_lines.hpp"
-#include "parallel.hpp"
 #include "scan.hpp"
 
 // The text is gone over twice. A survey finds what each piece holds (lines, samples, entries, the largest index)
@@ -22,20 +22,7 @@ namespace {
 
 using namespace detail::libsvm;
 
-struct libsvm_survey {
-  std::uint64_t lines = 0;
-  std::uint64_t rows = 0;
-  std::uint64_t entries = 0;
-  std::uint64_t largest = 0;  // index, as written
-
-  libsvm_survey& operator+=(const libsvm_survey& other) {
-    lines += other.lines;
-    rows += other.rows;
-    entries += other.entries;
-    largest = std::max(largest, other.largest);
-    return *this;
-  }
-};
+using detail::text_survey;
 
 // Indices ascend, so that the last one of a line is the largest. One that is none counts as 0.
 std::uint64_t last_index(line_of_text line) {
@@ -50,33 +37,16 @@ std::uint64_t last_index(line_of_text line) {
   return index <= largest_index ? index : 0;
 }
 
-// Lines of a piece that say no sample, by their number in the file, ascending.
-struct bad_line {
-  data_location where;
-  std::string problem;
-};
-using bad_lines = std::vector<bad_line>;
-
-bool is_bad(const bad_lines& bad, std::uint64_t number) {
-  const auto found = std::lower_bound(bad.begin(), bad.end(), number, [](const bad_line& line, std::uint64_t wanted) {
-    return line.where.line < wanted;
-  });
-  return found != bad.end() && found->where.line == number;
-}
-
-// `before` are the lines in front of the text. Bad lines are rows without entries.
-libsvm_survey look_over(std::string_view text, std::uint64_t before, const bad_lines& bad) {
-  libsvm_survey found;
+text_survey look_over(std::string_view text) {
+  text_survey found;
   const bool comments = has_comments(text);
-  const bool together = !comments && bad.empty();
-  if (together) found.entries = detail::count_byte(text, ':');
+  if (!comments) found.entries = detail::count_byte(text, ':');
   while (!text.empty()) {
     const line_of_text line = take_line(text, comments);
     ++found.lines;
     if (line.blank()) continue;
     ++found.rows;
-    if (!bad.empty() && is_bad(bad, before + found.lines)) continue;
-    if (!together) found.entries += static_cast<std::uint64_t>(std::count(line.begin, line.end, ':'));
+    if (comments) found.entries += static_cast<std::uint64_t>(std::count(line.begin, line.end, ':'));
     found.largest = std::max(found.largest, last_index(line));
   }
   return found;
@@ -114,86 +84,70 @@ void parse_line(line_of_text line, const complaint& complaint, float& label, Sto
   }
 }
 
-// Calls each(line, complaint about it, row) for every sample of a piece that begins at `first`, but leave_out(row) for
-// the bad ones.
-template <class Each, class LeaveOut>
-void for_each_sample(std::string_view piece, const std::string& file, const libsvm_survey& first, const bad_lines& bad,
-                     Each each, LeaveOut leave_out) {
+// Calls each(line, complaint about it, row) for every sample of a piece that begins at `first`.
+template <class Each>
+void for_each_sample(std::string_view piece, const std::string& file, const text_survey& first, Each each) {
   std::uint64_t number = first.lines;
   std::uint64_t row = first.rows;
   const bool comments = has_comments(piece);
   while (!piece.empty()) {
     const line_of_text line = take_line(piece, comments);
     ++number;
-    if (line.blank()) continue;
-    if (!bad.empty() && is_bad(bad, number)) {
-      leave_out(row++);
-    } else {
-      each(line, complaint(file, number, line), row++);
-    }
+    if (!line.blank()) each(line, complaint(file, number, line), row++);
   }
 }
 
-void parse_dense(std::string_view piece, const std::string& file, const libsvm_survey& first, const bad_lines& bad,
-                 dataset_builder& to) {
-  const auto each = [&](line_of_text line, const complaint& complaint, std::uint64_t row) {
-    const std::span<float> values = to.row(row);
-    parse_line(line, complaint, to.labels()[row], [values](std::uint32_t index, float value) {
-      if (index < values.size()) values[index] = value;  // else a later index of the line is lower, and refused
-    });
-  };
-  for_each_sample(piece, file, first, bad, each, [](std::uint64_t /*row*/) {});
-}
-
-void parse_sparse(std::string_view piece, const std::string& file, const libsvm_survey& first, const bad_lines& bad,
-                  dataset_builder& to) {
-  std::uint64_t next = first.entries;
-  const auto each = [&](line_of_text line, const complaint& complaint, std::uint64_t row) {
-    // Each feature has taken a colon that the survey counted, so that `next` stays within its piece.
-    parse_line(line, complaint, to.labels()[row],
-               [&, indices = to.indices(), values = to.values()](std::uint32_t index, float value) {
-                 indices[next] = index;
-                 values[next++] = value;
-               });
-    to.offsets()[row + 1] = next;
-  };
-  for_each_sample(piece, file, first, bad, each, [&](std::uint64_t row) { to.offsets()[row + 1] = next; });
-}
-
-// The lines of a piece that parse_dense() and parse_sparse() would complain about.
-bad_lines find_bad(std::string_view piece, const std::string& file, const libsvm_survey& first) {
-  bad_lines bad;
-  const auto each = [&](line_of_text line, const complaint& complaint, std::uint64_t /*row*/) {
+// look_over() that parses, so that it knows the lines that say no sample: they are rows without entries, with their
+// lines and rows counted from those of the piece.
+text_survey look_for_bad(std::string_view piece, const std::string& file, std::vector<bad_record>& bad) {
+  text_survey found{.lines = static_cast<std::uint64_t>(std::count(piece.begin(), piece.end(), '\n'))};
+  for_each_sample(piece, file, {}, [&](line_of_text line, const complaint& complaint, std::uint64_t row) {
+    text_survey of_line{.rows = 1};
     float label = 0;
     try {
-      parse_line(line, complaint, label, [](std::uint32_t /*index*/, float /*value*/) {});
-    } catch (const data_error& error) {
-      bad.push_back({error.where(), error.problem()});
-    }
-  };
-  for_each_sample(piece, file, first, {}, each, [](std::uint64_t /*row*/) {});
-  return bad;
-}
-
-// The bad lines of a piece as records, numbered as its rows are.
-void add_bad_records(std::string_view piece, const std::string& file, const libsvm_survey& first, bad_lines& bad,
-                     std::vector<bad_record>& to) {
-  if (bad.empty()) return;
-  auto next = bad.begin();
-  for_each_sample(
-      piece, file, first, bad, [](line_of_text, const complaint&, std::uint64_t) {},
-      [&](std::uint64_t row) {
-        to.push_back({row, std::move(next->where), std::move(next->problem)});
-        ++next;
+      parse_line(line, complaint, label, [&](std::uint32_t index, float /*value*/) {
+        ++of_line.entries;
+        of_line.largest = index + std::uint64_t{1};
       });
+    } catch (const data_error& error) {
+      of_line = {.rows = 1};
+      bad.push_back({row, error.where(), error.problem()});
+    }
+    found += of_line;
+  });
+  return found;
 }
 
-bool mostly_given(const libsvm_survey& total, std::size_t features) {
-  return features <= 2 * total.entries / total.rows;
+// Parses a piece right into the result, but for the bad ones of its rows.
+void parse_piece(std::string_view piece, const std::string& file, const text_survey& first,
+                 std::span<const bad_record> bad, dataset_builder& to) {
+  const bool sparse = !to.offsets().empty();
+  const auto labels = to.labels();
+  const auto offsets = to.offsets();
+  std::uint64_t next = first.entries;
+  for_each_sample(piece, file, first, [&](line_of_text line, const complaint& complaint, std::uint64_t row) {
+    if (!bad.empty() && bad.front().id == row) {
+      bad = bad.subspan(1);
+    } else if (sparse) {
+      // Each feature has taken a colon that the survey counted, so that `next` stays within its piece.
+      parse_line(line, complaint, labels[row],
+                 [&next, indices = to.indices(), values = to.values()](std::uint32_t index, float value) {
+                   indices[next] = index;
+                   values[next++] = value;
+                 });
+    } else {
+      parse_line(line, complaint, labels[row], [values = to.row(row)](std::uint32_t index, float value) {
+        if (index < values.size()) values[index] = value;  // else a later index of the line is lower, and refused
+      });
+    }
+    if (sparse) offsets[row + 1] = next;
+  });
 }
 
-dataset_builder make_builder(std::string name, const std::string& file, const libsvm_survey& total,
-                             std::size_t features, layout layout) {
+bool mostly_given(const text_survey& total, std::size_t features) { return features <= 2 * total.entries / total.rows; }
+
+dataset_builder make_builder(std::string name, const std::string& file, const text_survey& total, std::size_t features,
+                             layout layout) {
   const bool dense = layout == layout::dense || (layout == layout::automatic && mostly_given(total, features));
   try {
     return dense ? dataset_builder::dense(std::move(name), total.rows, features)
@@ -210,41 +164,32 @@ dataset_builder make_builder(std::string name, const std::string& file, const li
 dataset detail::parse_libsvm(std::string_view text, const std::string& file, std::string name,
                              const read_options& options, std::size_t piece_bytes) {
   const auto pieces = cut_lines(text, piece_bytes);
-  std::vector<libsvm_survey> firsts(pieces.size());  // what a piece holds, and then what comes before it
-  std::vector<bad_lines> bad(pieces.size());
-  libsvm_survey total;
-  const auto look_over_all = [&] {
-    parallel_for(pieces.size(), options.threads,
-                 [&](std::size_t i) { firsts[i] = look_over(pieces[i], firsts[i].lines, bad[i]); });
-    total = {};
-    for (libsvm_survey& piece : firsts) {
-      const libsvm_survey before = total;
-      total += piece;
-      piece = before;
-    }
-  };
-  look_over_all();
-  if (options.keep_bad_records) {
-    parallel_for(pieces.size(), options.threads, [&](std::size_t i) { bad[i] = find_bad(pieces[i], file, firsts[i]); });
-    look_over_all();
-  }
+  std::vector<text_survey> before;
+  std::vector<std::vector<bad_record>> bad(pieces.size());
+  const text_survey total = look_over_pieces(pieces.size(), options.threads, before, {}, [&](std::size_t i) {
+    return options.keep_bad_records ? look_for_bad(pieces[i], file, bad[i]) : look_over(pieces[i]);
+  });
   if (total.rows == 0) {
     throw data_error({file}, "has no samples (blank lines and comments are all there is); check how it was made");
   }
   const std::size_t features = std::max<std::size_t>(total.largest, options.min_features);
 
   dataset_builder builder = make_builder(std::move(name), file, total, features, options.layout);
-  const bool sparse = !builder.offsets().empty();
-  parallel_for(pieces.size(), options.threads, [&](std::size_t i) {
-    (sparse ? parse_sparse : parse_dense)(pieces[i], file, firsts[i], bad[i], builder);
-  });
-  std::vector<bad_record> bad_records;
-  for (std::size_t i = 0; i < pieces.size(); ++i) add_bad_records(pieces[i], file, firsts[i], bad[i], bad_records);
+  std::vector<bad_record> all;
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    for (bad_record& record : bad[i]) {
+      record.id += before[i].rows;
+      record.where.line += before[i].lines;
+      all.push_back(record);
+    }
+  }
+  parallel_for(pieces.size(), options.threads,
+               [&](std::size_t i) { parse_piece(pieces[i], file, before[i], bad[i], builder); });
   if (features == 0) {
-    if (!bad_records.empty()) throw data_error(bad_records.front().where, bad_records.front().problem);
+    if (!all.empty()) throw data_error(all.front().where, all.front().problem);
     throw data_error({file}, "has no features (every line is a label alone); check how it was made");
   }
-  builder.set_bad(std::move(bad_records));
+  builder.set_bad(std::move(all));
   return builder.finish(options.threads);
 }
 

@@ -13,6 +13,7 @@
 
 #include <muster/core/error.hpp>
 #include <muster/data/decimal.hpp>
+#include "scan.hpp"
 
 namespace muster::inline v0::detail::libsvm {
 
@@ -58,25 +59,8 @@ class complaint {
     throw data_error({file_, number_, static_cast<std::uint64_t>(at - line_.begin) + 1}, text);
   }
 
-  // The word that starts at `p`, in quotes, cut if it is long, with escapes for what does not print.
-  std::string quote(const char* p) const {
-    constexpr std::size_t most = 40;
-    std::string quoted = "'";
-    for (const char* const end = end_of_word(p); p != end; ++p) {
-      if (quoted.size() > most) {
-        quoted += "...";
-        break;
-      }
-      constexpr char hex[] = "0123456789abcdef";
-      const auto byte = static_cast<unsigned char>(*p);
-      if (byte > 0x20 && byte < 0x7f) {
-        quoted += *p;
-      } else {
-        quoted.append("\\x").append(1, hex[byte >> 4]).append(1, hex[byte & 15]);
-      }
-    }
-    return quoted + "'";
-  }
+  // The word that starts at `p`, in quotes.
+  std::string quote(const char* p) const { return quoted({p, static_cast<std::size_t>(end_of_word(p) - p)}); }
 
   const char* end_of_word(const char* p) const { return std::find_if(p, line_.end, is_blank); }
 

@@ -13,6 +13,7 @@
 #include <muster/data/dataset_builder.hpp>
 #include <muster/data/decimal.hpp>
 #include <muster/data/open.hpp>
+#include "table_columns.hpp"
 
 namespace muster::inline v0 {
 namespace {
@@ -58,38 +59,8 @@ class session {
   std::unique_ptr<PGconn, close_connection> connection_;
 };
 
-constexpr int ignored = -1;
-constexpr int label_place = -2;
-
-// Which feature each column is, or one of the two above.
-struct column_plan {
-  std::vector<int> places;
-  std::vector<std::string> names;
-  int features = 0;
-};
-
-column_plan plan_columns(const PGresult& result, const postgres_options& how, const std::string& name) {
-  column_plan plan;
-  for (int column = 0; column < PQnfields(&result); ++column) plan.names.emplace_back(PQfname(&result, column));
-  plan.places.assign(plan.names.size(), 0);
-  const auto mark = [&](const std::string& wanted, int place) {
-    const auto found = std::find(plan.names.begin(), plan.names.end(), wanted);
-    if (found == plan.names.end()) {
-      const auto meant = closest(wanted, plan.names);
-      throw configuration_error("the query of " + name + " has no column '" + wanted + "'; " +
-                                (meant ? "did you mean '" + *meant + "'?" : "select it"));
-    }
-    plan.places[static_cast<std::size_t>(found - plan.names.begin())] = place;
-  };
-  for (const std::string& column : how.ignore) mark(column, ignored);
-  if (!how.label.empty()) mark(how.label, label_place);
-  for (int& place : plan.places) {
-    if (place == 0) place = plan.features++;
-  }
-  if (plan.features == 0)
-    throw configuration_error("the query of " + name + " selects no features; select more columns");
-  return plan;
-}
+using detail::ignored;
+using detail::label_place;
 
 float read_value(const PGresult& result, int row, int column, const postgres_options& how, const std::string& name,
                  std::uint64_t row_number, const std::string& column_name) {
@@ -130,25 +101,28 @@ dataset read_postgres(const std::string& connection, const std::string& query, c
   (void)server.run("DECLARE muster_rows NO SCROLL CURSOR FOR " + query);
   const std::string fetch = "FETCH " + std::to_string(std::max<std::size_t>(how.fetch, 1)) + " FROM muster_rows";
 
-  column_plan plan;
+  std::vector<std::string> names;
+  detail::table_columns plan;
   std::vector<float> values, labels;
   std::vector<bad_record> bad;
   for (;;) {
     const result_ptr rows = server.run(fetch);
-    if (plan.places.empty()) plan = plan_columns(*rows, how, name);
+    if (plan.places.empty()) {
+      for (int column = 0; column < PQnfields(rows.get()); ++column) names.emplace_back(PQfname(rows.get(), column));
+      plan = detail::plan_columns(names, names.size(), how.label, how.ignore, name);
+    }
     const int count = PQntuples(rows.get());
     if (count == 0) break;
     for (int row = 0; row < count; ++row) {
       const std::size_t first = values.size();
-      values.resize(first + static_cast<std::size_t>(plan.features));
+      values.resize(first + plan.features);
       labels.push_back(0);
       try {
         for (std::size_t column = 0; column < plan.places.size(); ++column) {
-          const int place = plan.places[column];
+          const std::size_t place = plan.places[column];
           if (place == ignored) continue;
-          const float value =
-              read_value(*rows, row, static_cast<int>(column), how, name, labels.size(), plan.names[column]);
-          (place == label_place ? labels.back() : values[first + static_cast<std::size_t>(place)]) = value;
+          const float value = read_value(*rows, row, static_cast<int>(column), how, name, labels.size(), names[column]);
+          (place == label_place ? labels.back() : values[first + place]) = value;
         }
       } catch (const data_error& error) {
         if (!options.keep_bad_records) throw;
@@ -160,12 +134,12 @@ dataset read_postgres(const std::string& connection, const std::string& query, c
   }
   if (labels.empty()) throw data_error({name}, "the query selects no rows; check it");
 
-  const auto given = static_cast<std::size_t>(plan.features);
-  const std::size_t features = std::max(given, options.min_features);
+  const std::size_t features = std::max(plan.features, options.min_features);
   dataset_builder builder = dataset_builder::dense(name, labels.size(), features);
   std::copy(labels.begin(), labels.end(), builder.labels().begin());
   for (std::size_t row = 0; row < labels.size(); ++row) {
-    std::copy_n(values.begin() + static_cast<std::ptrdiff_t>(row * given), given, builder.row(row).begin());
+    std::copy_n(values.begin() + static_cast<std::ptrdiff_t>(row * plan.features), plan.features,
+                builder.row(row).begin());
   }
   builder.set_bad(std::move(bad));
   return builder.finish(options.threads);

@@ -5,8 +5,11 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
+
+#include "parallel.hpp"
 
 namespace muster::inline v0::detail {
 
@@ -44,6 +47,53 @@ inline std::vector<std::string_view> cut_lines(std::string_view text, std::size_
     text.remove_prefix(size);
   }
   return pieces;
+}
+
+/// What a piece of text holds, as it is counted before it is parsed.
+struct text_survey {
+  std::uint64_t lines = 0;
+  std::uint64_t rows = 0;
+  std::uint64_t entries = 0;
+  std::uint64_t largest = 0;  // index, as written
+
+  text_survey& operator+=(const text_survey& other) {
+    lines += other.lines;
+    rows += other.rows;
+    entries += other.entries;
+    largest = std::max(largest, other.largest);
+    return *this;
+  }
+};
+
+/// look_over(piece number) of all pieces, on several threads; leaves in `before` what comes before each piece and
+/// returns what all of them hold.
+template <class LookOver>
+text_survey look_over_pieces(std::size_t pieces, int threads, std::vector<text_survey>& before, text_survey start,
+                             const LookOver& look_over) {
+  before.resize(pieces);
+  parallel_for(pieces, threads, [&](std::size_t i) { before[i] = look_over(i); });
+  for (text_survey& piece : before) {
+    const text_survey sum = start;
+    start += piece;
+    piece = sum;
+  }
+  return start;
+}
+
+/// A word in quotes, cut if it is long, with escapes for what does not print.
+inline std::string quoted(std::string_view word) {
+  constexpr std::size_t most = 40;
+  constexpr char hex[] = "0123456789abcdef";
+  std::string text = "'";
+  for (const char c : word.substr(0, most)) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte >= 0x20 && byte < 0x7f) {
+      text += c;
+    } else {
+      text.append("\\x").append(1, hex[byte >> 4]).append(1, hex[byte & 15]);
+    }
+  }
+  return text + (word.size() > most ? "...'" : "'");
 }
 
 }  // namespace muster::inline v0::detail
