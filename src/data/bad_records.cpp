@@ -9,32 +9,18 @@
 #include <set>
 #include <utility>
 
+#include <nlohmann/json.hpp>
+
 namespace muster::inline v0 {
 namespace {
 
-std::string json_string(std::string_view text) {
-  std::string quoted = "\"";
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      quoted.append(1, '\\').append(1, c);
-    } else if (byte < 0x20 || byte >= 0x7f) {  // also bytes that are not UTF-8, as if they were Latin-1
-      constexpr char hex[] = "0123456789abcdef";
-      quoted.append("\\u00").append(1, hex[byte >> 4]).append(1, hex[byte & 15]);
-    } else {
-      quoted += c;
-    }
-  }
-  return quoted + '"';
-}
-
 std::string json_line(std::string_view source, const bad_record& bad) {
-  std::string line = "{\"source\":" + json_string(source) + ",\"id\":" + std::to_string(bad.id) +
-                     ",\"file\":" + json_string(bad.where.file);
-  if (bad.where.line != 0) line += ",\"line\":" + std::to_string(bad.where.line);
-  if (bad.where.column != 0) line += ",\"column\":" + std::to_string(bad.where.column);
-  if (bad.where.offset) line += ",\"offset\":" + std::to_string(*bad.where.offset);
-  return line + ",\"problem\":" + json_string(bad.problem) + "}\n";
+  nlohmann::ordered_json line = {{"source", source}, {"id", bad.id}, {"file", bad.where.file}};
+  if (bad.where.line != 0) line["line"] = bad.where.line;
+  if (bad.where.column != 0) line["column"] = bad.where.column;
+  if (bad.where.offset) line["offset"] = *bad.where.offset;
+  line["problem"] = bad.problem;
+  return line.dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace) + '\n';
 }
 
 }  // namespace
