@@ -209,8 +209,9 @@ TEST_CASE("an NPY file that cannot be taken is refused with the byte and a way o
   refused(npy_text("{'descr': '<f4', 'fortran_order': False, 'shape': ()}", four.substr(0, 4)), "single number");
   refused(npy_text("{'descr': '<f4', 'shape': (4,)}", four), "lacks one of");
   refused(npy_text("{'descr': '<f4', 'descr': '<f4', 'fortran_order': False, 'shape': (4,)}", four), "repeated");
-  refused(npy_text("{'descr': '<f4', 'fortran_order': Maybe, 'shape': (4,)}", four), "neither True nor False");
-  refused(npy_text("{'descr': '<f4', 'fortran_order': False, 'shape': (4", four), "without the ')'");
+  refused(npy_text("{'descr': '<f4', 'fortran_order': Maybe, 'shape': (4,)}", four), "no dictionary of Python");
+  refused(npy_text("{'descr': '<f4', 'fortran_order': 0, 'shape': (4,)}", four), "neither True nor False");
+  refused(npy_text("{'descr': '<f4', 'fortran_order': False, 'shape': (4", four), "no dictionary of Python");
   refused(npy_text("{'descr': '<f4', 'fortran_order': False, 'shape': (-4,)}", four), "whole numbers");
   refused(npy_text("{'descr': '<f4', 'fortran_order': False, 'shape': (5,)}", four), "promises 20");
   refused(npy_text("{'descr': '<f4', 'fortran_order': False, 'shape': (4294967296, 4294967296)}", four), "more than");
