@@ -16,60 +16,23 @@ class cache_step final : public record_step {
 
   cache_statistics cache() const override { return cache_->statistics(); }
 
-  void read(const chain_request& request, std::span<std::byte> bytes, chain_scratch& scratch) const override {
-    auto& mine = level_of(scratch);
-    mine.places.clear();
-    mine.sizes.resize(request.ids.size());
-    sizes(request.ids, mine.sizes);
-    std::size_t begin = 0;
-    for (std::size_t k = 0; k < request.ids.size(); ++k) {
-      if (k + 1 < request.ids.size()) cache_->fetch_ahead(request.ids[k + 1]);
-      const auto to = bytes.subspan(begin, mine.sizes[k]);
-      if (!cache_->get(request.ids[k], to, request.labels_of(k))) mine.places.push_back(k);
-      begin += mine.sizes[k];
-    }
-    if (mine.places.empty()) return;
-
-    make(request, mine, scratch);
-    std::size_t k = 0;
-    begin = 0;
-    for (std::size_t j = 0; j < mine.places.size(); ++j) {
-      for (; k < mine.places[j]; ++k) begin += mine.sizes[k];
-      const auto view = mine.views[j];
-      if (view.data() != nullptr) copy_some(bytes.data() + begin, view.data(), view.size());
-    }
-  }
-
   void views(const chain_request& request, std::span<std::span<const std::byte>> out,
              chain_scratch& scratch) const override {
     auto& mine = level_of(scratch);
+    mine.sizes.resize(request.ids.size());
+    sizes(request.ids, mine.sizes);
+    std::span<std::byte> room;
+    if (cache_->copies()) room = mine.room(std::accumulate(mine.sizes.begin(), mine.sizes.end(), std::size_t{0}));
     mine.places.clear();
     for (std::size_t k = 0; k < request.ids.size(); ++k) {
-      out[k] = cache_->view(request.ids[k], request.labels_of(k));
+      const auto to = cache_->copies() ? room.first(mine.sizes[k]) : room;
+      room = room.subspan(to.size());
+      out[k] = cache_->find(request.ids[k], to, request.labels_of(k));
       if (out[k].data() == nullptr) mine.places.push_back(k);
     }
     if (mine.places.empty()) return;
-
-    // What cannot be looked at may still be had as a copy.
-    mine.sizes.resize(request.ids.size());
-    sizes(request.ids, mine.sizes);
-    std::size_t all = 0;
-    for (const std::size_t k : mine.places) all += mine.sizes[k];
-    std::span<std::byte> room = mine.room(all);
-    std::size_t missing = 0;
-    for (const std::size_t k : mine.places) {
-      const auto to = room.first(mine.sizes[k]);
-      room = room.subspan(mine.sizes[k]);
-      if (cache_->get(request.ids[k], to, request.labels_of(k))) {
-        out[k] = {to.data(), to.size()};
-      } else {
-        mine.places[missing++] = k;
-      }
-    }
-    mine.places.resize(missing);
-    if (missing == 0) return;
     make(request, mine, scratch);
-    for (std::size_t j = 0; j < missing; ++j) out[mine.places[j]] = mine.views[j];
+    for (std::size_t j = 0; j < mine.places.size(); ++j) out[mine.places[j]] = mine.views[j];
   }
 
  private:

@@ -6,7 +6,6 @@
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>
 #include <muster/core/log.hpp>
-#include <muster/data/record_step.hpp>
 
 namespace muster::inline v0::detail {
 
@@ -35,11 +34,6 @@ record_cache::record_cache(const cache_options& options, cache_identity identity
   if (!options.folder.empty()) disk_ = disk_cache::open(options_, identity_, places_);
 }
 
-void record_cache::count_hit(std::size_t size) const noexcept {
-  hits_.fetch_add(1, std::memory_order_relaxed);
-  hit_bytes_.fetch_add(size, std::memory_order_relaxed);
-}
-
 void record_cache::keep_in_memory(sample_id id, std::span<const std::byte> record, std::span<const float> labels) {
   if (whole_ && whole_->put(id, record, labels)) bytes_ += record.size() + labels.size_bytes();
   if (auto& part = bounded_[mix(id) % parts]) {
@@ -52,34 +46,24 @@ void record_cache::keep_in_memory(sample_id id, std::span<const std::byte> recor
   }
 }
 
-std::span<const std::byte> record_cache::view(sample_id id, std::span<float> labels) const noexcept {
+std::span<const std::byte> record_cache::find(sample_id id, std::span<std::byte> to, std::span<float> labels) {
   std::span<const std::byte> found;
   if (whole_) found = whole_->view(id, labels);
-  // Memory over a disk is asked to be filled by get().
-  if (found.data() == nullptr && disk_ && options_.memory == 0) found = disk_->view(id, labels);
-  if (found.data() != nullptr) count_hit(found.size());
-  return found;
-}
-
-void record_cache::fetch_ahead(sample_id id) const noexcept {
-  if (whole_) detail::fetch_ahead(whole_->view(id, {}));
-}
-
-bool record_cache::get(sample_id id, std::span<std::byte> to, std::span<float> labels) {
-  std::span<const std::byte> found;
-  lru_cache::block held;
-  if (whole_) found = whole_->view(id, labels);
-  if (auto& part = bounded_[mix(id) % parts]; part && (held = part->get(id)) != nullptr) {
-    found = std::span(*held).first(to.size());
-    copy_some(labels.data(), held->data() + to.size(), labels.size_bytes());
+  if (auto& part = bounded_[mix(id) % parts]) {
+    if (const lru_cache::block held = part->get(id)) {
+      copy_some(to.data(), held->data(), to.size());
+      copy_some(labels.data(), held->data() + to.size(), labels.size_bytes());
+      found = to;
+    }
   }
-  const bool in_memory = found.data() != nullptr;
-  if (!in_memory && disk_) found = disk_->view(id, labels);
-  if (found.data() == nullptr) return false;
-  copy_some(to.data(), found.data(), found.size());
-  if (!in_memory) keep_in_memory(id, found, labels);
-  count_hit(to.size());
-  return true;
+  if (found.data() == nullptr && disk_) {
+    found = disk_->view(id, labels);
+    if (found.data() != nullptr) keep_in_memory(id, found, labels);
+  }
+  if (found.data() == nullptr) return found;
+  hits_.fetch_add(1, std::memory_order_relaxed);
+  hit_bytes_.fetch_add(found.size(), std::memory_order_relaxed);
+  return found;
 }
 
 void record_cache::put(sample_id id, std::span<const std::byte> record, std::span<const float> labels) {

@@ -30,6 +30,21 @@ void record_step::sizes(std::span<const sample_id> ids, std::span<std::uint64_t>
   std::fill_n(out.begin(), ids.size(), record_bytes_);
 }
 
+void record_step::read(const chain_request& request, std::span<std::byte> bytes, chain_scratch& scratch) const {
+  auto& mine = level_of(scratch);
+  const std::size_t count = request.ids.size();
+  mine.copied.resize(count);
+  views(request, mine.copied, scratch);
+  mine.sizes.resize(count);
+  sizes(request.ids, mine.sizes);
+  std::byte* to = bytes.data();
+  for (std::size_t k = 0; k < count; to += mine.sizes[k++]) {
+    // Where records lie is known before they are copied: the next one is on its way meanwhile.
+    if (k + 1 < count) fetch_ahead(mine.copied[k + 1]);
+    if (!mine.copied[k].empty()) std::memcpy(to, mine.copied[k].data(), mine.sizes[k]);
+  }
+}
+
 namespace {
 
 class source_step final : public record_step {
@@ -47,15 +62,7 @@ class source_step final : public record_step {
     if (!source_.mapped() || record_bytes_ == 0) {
       return source_.read(request.ids, {bytes, record_bytes_, request.labels}, request.bad);
     }
-    // Where records lie is known before they are copied: the next one is on its way meanwhile.
-    auto& mine = level_of(scratch);
-    mine.views.resize(request.ids.size());
-    views_of_memory(request, mine.views);
-    for (std::size_t k = 0; k < request.ids.size(); ++k) {
-      if (k + 1 < request.ids.size()) fetch_ahead(mine.views[k + 1]);
-      const auto view = mine.views[k];
-      if (view.data() != nullptr) std::memcpy(bytes.data() + k * record_bytes_, view.data(), record_bytes_);
-    }
+    record_step::read(request, bytes, scratch);
   }
 
   void views(const chain_request& request, std::span<std::span<const std::byte>> out,

@@ -27,6 +27,7 @@ class chain_scratch {
     buffer<std::byte> bytes;
     buffer<std::byte> aligned;
     std::vector<std::span<const std::byte>> views;
+    std::vector<std::span<const std::byte>> copied;
     std::vector<std::uint64_t> sizes;
     std::vector<sample_id> ids;
     std::vector<std::size_t> places;
@@ -90,8 +91,8 @@ class record_step {
   [[nodiscard]] std::size_t randoms() const noexcept { return randoms_; }
   void sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const;
 
-  /// The records one behind another; bad ones take room too.
-  virtual void read(const chain_request& request, std::span<std::byte> bytes, chain_scratch& scratch) const = 0;
+  /// The records one behind another; bad ones take room too. Copies the views, unless a step can do better.
+  virtual void read(const chain_request& request, std::span<std::byte> bytes, chain_scratch& scratch) const;
   /// Where they lie; null for bad ones; good until the scratch is used again.
   virtual void views(const chain_request& request, std::span<std::span<const std::byte>> out,
                      chain_scratch& scratch) const = 0;
