@@ -116,7 +116,7 @@ void read_records(benchmark::State& state, const muster::any_record_source& sour
   for (auto _ : state) {
     for (std::size_t at = 0; at < ids.size(); at += batch) {
       const auto part = std::span(ids).subspan(at, std::min(batch, ids.size() - at));
-      source.read(part, {bytes, 0, source.schema().labels.empty() ? std::span<float>() : std::span(labels)});
+      source.read(part, {bytes, source.schema().labels.empty() ? std::span<float>() : std::span(labels)});
       benchmark::DoNotOptimize(bytes.data());
       benchmark::ClobberMemory();
     }

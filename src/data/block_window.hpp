@@ -43,10 +43,6 @@ class block_window_permutation {
 
   /// The number of samples.
   [[nodiscard]] std::uint64_t size() const noexcept { return size_; }
-  /// Samples of a block.
-  [[nodiscard]] std::uint64_t block() const noexcept { return block_; }
-  /// Blocks of a window.
-  [[nodiscard]] std::uint64_t window() const noexcept { return window_; }
 
   /// The sample at `position` < size() of the epoch.
   [[nodiscard]] sample_id operator[](std::uint64_t position) const noexcept {

@@ -117,7 +117,7 @@ void dataset::read(std::span<const sample_id> ids, const record_rows& rows, std:
     } else {
       const auto bytes = std::as_bytes(row(ids[k]));
       std::memcpy(to, bytes.data(), bytes.size());
-      to += rows.stride != 0 ? rows.stride : bytes.size();
+      to += bytes.size();
     }
   }
 }

@@ -159,9 +159,8 @@ void fixed_records::read(std::span<const sample_id> ids, const record_rows& rows
                          std::vector<bad_record>* /*bad*/) const {
   if (!rows.bytes.empty()) {
     const std::size_t size = state_->record_bytes;
-    const std::size_t stride = rows.stride != 0 ? rows.stride : size;
     std::byte* to = rows.bytes.data();
-    for (std::size_t k = 0; k < ids.size(); ++k, to += stride) {
+    for (std::size_t k = 0; k < ids.size(); ++k, to += size) {
       if (k + 1 < ids.size() && ids[k + 1] != ids[k] + 1) detail::fetch_ahead(view(ids[k + 1]));
       muster::detail::copy_bytes(to, state_->records[ids[k]], size);
     }

@@ -32,7 +32,7 @@ std::vector<bad_record> read_all(const any_record_source& source, const read_opt
     source.sizes(ids, sizes);
     std::vector<std::byte> bytes(std::accumulate(sizes.begin(), sizes.end(), std::size_t{0}));
     std::vector<float> labels(ids.size() * labels_each);
-    source.read(ids, {bytes, 0, labels}, options.keep_bad_records ? &bad[task] : nullptr);
+    source.read(ids, {bytes, labels}, options.keep_bad_records ? &bad[task] : nullptr);
     each(first, bytes, labels, sizes);
   });
   std::vector<bad_record> all;

@@ -60,7 +60,7 @@ class source_step final : public record_step {
 
   void read(const chain_request& request, std::span<std::byte> bytes, chain_scratch& scratch) const override {
     if (!source_.mapped() || record_bytes_ == 0) {
-      return source_.read(request.ids, {bytes, record_bytes_, request.labels}, request.bad);
+      return source_.read(request.ids, {bytes, request.labels}, request.bad);
     }
     record_step::read(request, bytes, scratch);
   }
@@ -74,7 +74,7 @@ class source_step final : public record_step {
     std::size_t all = 0;
     for (const std::uint64_t size : mine.sizes) all += size;
     const auto bytes = mine.room(all);
-    source_.read(request.ids, {bytes, record_bytes_, request.labels}, request.bad);
+    source_.read(request.ids, {bytes, request.labels}, request.bad);
     std::size_t begin = 0;
     for (std::size_t k = 0; k < out.size(); ++k) {
       out[k] = request.is_bad(request.ids[k]) ? std::span<const std::byte>()
@@ -90,7 +90,7 @@ class source_step final : public record_step {
     source_.views(request.ids, out, request.bad);
     if (request.labels.empty()) return;
     std::vector<bad_record> known;  // they were told just now
-    source_.read(request.ids, {{}, 0, request.labels}, request.bad == nullptr ? nullptr : &known);
+    source_.read(request.ids, {{}, request.labels}, request.bad == nullptr ? nullptr : &known);
   }
 
   any_record_source source_;

@@ -88,7 +88,7 @@ inline bool check_records(std::string_view text, const std::string& path) {
         source.sizes({&id, 1}, {&size, 1});
         bytes.resize(size);
         std::vector<muster::bad_record> bad;
-        source.read({&id, 1}, {bytes, 0, labels}, &bad);
+        source.read({&id, 1}, {bytes, labels}, &bad);
         if (source.mapped() && bad.empty()) require(source.view(id).size() == size, "a view has another size");
       }
     } catch (const muster::configuration_error&) {  // compressed blocks, and no libzstd here

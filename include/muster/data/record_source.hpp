@@ -21,8 +21,7 @@ namespace muster::inline v0 {
 
 /// Where a batch of records goes. Either part may be empty, and then is not read.
 struct record_rows {
-  std::span<std::byte> bytes;  ///< record k of the batch begins at k * stride, or behind record k - 1 for a stride of 0
-  std::size_t stride = 0;      ///< at least record_bytes(); must be 0 unless records are fixed
+  std::span<std::byte> bytes;  ///< one record behind another, without a gap
   std::span<float> labels;     ///< of record k: schema().labels.size() floats from k * that number on
 };
 

@@ -188,7 +188,7 @@ void record_files::read(std::span<const sample_id> ids, const record_rows& rows,
         bad->push_back(told);
         std::memset(to, 0, found.size);
       }
-      to += rows.stride != 0 ? rows.stride : found.size;
+      to += found.size;
     }
     if (rows.labels.empty()) continue;
     const auto from = std::span(at.shard->labels + record * labels, labels);
