@@ -9,9 +9,9 @@
 #include <string>
 
 #include <muster/data/dataset_builder.hpp>
-#include <muster/data/libsvm.hpp>
 #include <muster/data/loader.hpp>
-#include <muster/data/synthetic.hpp>
+#include <muster/data/sources/libsvm.hpp>
+#include <muster/data/sources/synthetic.hpp>
 
 #include "../src/data/permutation.hpp"
 #include "data_sources.hpp"

@@ -16,12 +16,12 @@
 #include <muster/core/atomic_file.hpp>
 #include <muster/core/crc32c.hpp>
 #include <muster/core/random.hpp>
-#include <muster/data/csv.hpp>
-#include <muster/data/libsvm.hpp>
-#include <muster/data/raw.hpp>
 #include <muster/data/records/reader.hpp>
 #include <muster/data/records/writer.hpp>
-#include <muster/data/synthetic.hpp>
+#include <muster/data/sources/csv.hpp>
+#include <muster/data/sources/libsvm.hpp>
+#include <muster/data/sources/raw.hpp>
+#include <muster/data/sources/synthetic.hpp>
 #include "../src/data/permutation.hpp"
 
 namespace {

@@ -6,10 +6,10 @@
 #include <muster/comm/collectives/allgather.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/spec.hpp>
-#include <muster/data/cifar.hpp>
-#include <muster/data/idx.hpp>
 #include <muster/data/image.hpp>
 #include <muster/data/pipeline.hpp>
+#include <muster/data/sources/cifar.hpp>
+#include <muster/data/sources/idx.hpp>
 
 #include "image_table.hpp"
 

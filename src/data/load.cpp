@@ -9,7 +9,7 @@
 
 #include <muster/core/error.hpp>
 #include <muster/data/dataset_builder.hpp>
-#include <muster/data/fixed_records.hpp>
+#include <muster/data/sources/fixed_records.hpp>
 #include "parallel.hpp"
 
 namespace muster::inline v0 {

@@ -8,15 +8,15 @@
 #include <variant>
 
 #include <muster/core/spec.hpp>
-#include <muster/data/cifar.hpp>
-#include <muster/data/csv.hpp>
-#include <muster/data/idx.hpp>
-#include <muster/data/libsvm.hpp>
 #include <muster/data/load.hpp>
-#include <muster/data/npy.hpp>
-#include <muster/data/raw.hpp>
 #include <muster/data/records/reader.hpp>
-#include <muster/data/tfrecord.hpp>
+#include <muster/data/sources/cifar.hpp>
+#include <muster/data/sources/csv.hpp>
+#include <muster/data/sources/idx.hpp>
+#include <muster/data/sources/libsvm.hpp>
+#include <muster/data/sources/npy.hpp>
+#include <muster/data/sources/raw.hpp>
+#include <muster/data/sources/tfrecord.hpp>
 
 namespace muster::inline v0 {
 namespace {

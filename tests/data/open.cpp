@@ -1,8 +1,8 @@
 #include <muster/data/open.hpp>
 
 #include <muster/core/error.hpp>
-#include <muster/data/libsvm.hpp>
 #include <muster/data/records/writer.hpp>
+#include <muster/data/sources/libsvm.hpp>
 #include "catch.hpp"
 #include "files.hpp"
 

@@ -4,7 +4,7 @@
 
 #include <muster/core/error.hpp>
 #include <muster/data/pipeline.hpp>
-#include <muster/data/raw.hpp>
+#include <muster/data/sources/raw.hpp>
 
 #include "catch.hpp"
 #include "elastic/numbers.hpp"

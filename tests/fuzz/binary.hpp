@@ -12,8 +12,8 @@
 #include <muster/core/error.hpp>
 #include <muster/data/records/manifest.hpp>
 #include <muster/data/records/reader.hpp>
-#include <muster/data/tfrecord.hpp>
-#include "../../src/data/array_file.hpp"
+#include <muster/data/sources/tfrecord.hpp>
+#include "../../src/data/sources/array_file.hpp"
 #include "text.hpp"
 
 namespace fuzz {

@@ -5,10 +5,10 @@
 #include <string_view>
 #include <vector>
 
-#include <muster/data/csv.hpp>  // missing_values
 #include <muster/data/dataset.hpp>
 #include <muster/data/record_source.hpp>
-#include <muster/data/text_file.hpp>  // also so that a program with muster::zlib reads .gz
+#include <muster/data/sources/csv.hpp>        // missing_values
+#include <muster/data/sources/text_file.hpp>  // also so that a program with muster::zlib reads .gz
 
 namespace muster::inline v0 {
 
