@@ -22,6 +22,7 @@ namespace muster::inline v0::detail {
 namespace {
 
 constexpr std::uint64_t file_page = 4096;
+constexpr std::uint64_t words = file_page;  // where they begin, behind the header
 constexpr std::uint64_t format = 2;
 constexpr std::uint64_t header_magic = 0x314843434d55534dULL;
 constexpr std::uint64_t word_mark = 0x9e3779b9;  // never 0 in a word that says "here"
@@ -58,8 +59,7 @@ disk_cache::disk_cache(const cache_options& options, const cache_identity& ident
   const auto lay_out = [&](std::uint64_t kept) {
     shape all;
     all.kept = kept;
-    all.words = file_page;
-    all.records = round_up(all.words + 8 * kept, file_page);
+    all.records = round_up(words + 8 * kept, file_page);
     all.size = all.records + places.begin(kept);
     return all;
   };
@@ -181,7 +181,7 @@ void disk_cache::make_room() {
 const std::atomic<std::uint64_t>& disk_cache::word(sample_id id) const noexcept {
   // Written by write_at() and read here: a word that is half there is one of no record, and taken for none.
   static_assert(sizeof(std::atomic<std::uint64_t>) == 8 && std::atomic<std::uint64_t>::is_always_lock_free);
-  return reinterpret_cast<const std::atomic<std::uint64_t>*>(mapped_ + shape_.words)[id];
+  return reinterpret_cast<const std::atomic<std::uint64_t>*>(mapped_ + words)[id];
 }
 
 std::uint64_t disk_cache::word_of(sample_id id, std::span<const std::byte> record,
@@ -212,7 +212,7 @@ bool disk_cache::put(sample_id id, std::span<const std::byte> record, std::span<
   const std::uint64_t value = word_of(id, record, label_bytes);
   // Behind each other: a word is never there without its record, unless the machine itself stops.
   if (write_at(file_.get(), record, at) && write_at(file_.get(), label_bytes, at + places_.label_offset(id)) &&
-      write_at(file_.get(), std::as_bytes(std::span(&value, 1)), shape_.words + 8 * id)) {
+      write_at(file_.get(), std::as_bytes(std::span(&value, 1)), words + 8 * id)) {
     checked_[id].store(true, std::memory_order_relaxed);
     return true;
   }

@@ -51,7 +51,6 @@ class disk_cache {
  private:
   struct shape {
     std::uint64_t kept = 0;  // records, from the first on
-    std::uint64_t words = 0;
     std::uint64_t records = 0;
     std::uint64_t size = 0;
   };

@@ -3,12 +3,9 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
-#include <new>
-#include <optional>
 #include <utility>
 
 #include <muster/core/error.hpp>
-#include <muster/core/number.hpp>
 #include <muster/data/dataset_builder.hpp>
 #include "csv_fields.hpp"
 #include "decimal.hpp"
@@ -181,21 +178,15 @@ dataset detail::parse_csv(std::string_view text, const std::string& file, std::s
   if (total.rows == 0) throw data_error({file}, "has no rows but the header; check how it was made");
 
   const std::size_t features = std::max(plan.features, options.min_features);
-  std::optional<dataset_builder> builder;
-  try {
-    builder = dataset_builder::dense(std::move(name), total.rows, features);
-  } catch (const std::bad_alloc&) {
-    throw data_error({file}, "does not fit into memory (" + std::to_string(total.rows) + " rows of " +
-                                 std::to_string(features) + " numbers); split it");
-  }
+  dataset_builder builder = make_builder(std::move(name), file, total, features, true);
   std::vector<std::vector<bad_record>> bad(pieces.size());
   parallel_for(pieces.size(), options.threads, [&](std::size_t i) {
     row_reader rows(pieces[i], before[i].lines);
     std::uint64_t number = before[i].rows;
     for (csv_row row{}; rows.next(row);) {
       if (plan.blank(row)) continue;
-      const std::span<float> values = builder->row(number);
-      float& label = builder->labels()[number];
+      const std::span<float> values = builder.row(number);
+      float& label = builder.labels()[number];
       try {
         parse_row(plan, file, row, [&](std::size_t place, float value) {
           if (place == label_place) {
@@ -215,8 +206,8 @@ dataset detail::parse_csv(std::string_view text, const std::string& file, std::s
   });
   std::vector<bad_record> all;
   for (auto& piece : bad) std::move(piece.begin(), piece.end(), std::back_inserter(all));
-  builder->set_bad(std::move(all));
-  return builder->finish(options.threads);
+  builder.set_bad(std::move(all));
+  return builder.finish(options.threads);
 }
 
 dataset read_csv(const std::string& path, const csv_options& csv, const read_options& options) {

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <cstring>
 #include <iterator>
-#include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -82,7 +81,6 @@ struct table_plan : table_columns {
 struct csv_field {
   std::string_view content;
   const char* end;  // the delimiter, or the end of the row
-  bool quoted = false;
 };
 
 [[noreturn]] inline void fail(const std::string& file, const csv_row& row, const char* at, const std::string& text) {
@@ -96,7 +94,6 @@ inline csv_field take_field(const table_plan& plan, const std::string& file, con
   p = plan.skip_blanks(p, row.end);
   csv_field field;
   if (p != row.end && *p == '"') {
-    field.quoted = true;
     const char* const open = p++;
     while (true) {
       p = std::find(p, row.end, '"');

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
+#include <iterator>
 
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>
@@ -32,38 +32,24 @@ void add_schema(digest& to, const record_schema& schema) {
 }  // namespace
 
 detail::to_float detail::float_reader(dtype type) noexcept {
-  switch (type) {
-    case dtype::boolean:
-    case dtype::uint8:
-      return read_as<std::uint8_t>;
-    case dtype::int8:
-      return read_as<std::int8_t>;
-    case dtype::int16:
-      return read_as<std::int16_t>;
-    case dtype::uint16:
-      return read_as<std::uint16_t>;
-    case dtype::int32:
-      return read_as<std::int32_t>;
-    case dtype::uint32:
-      return read_as<std::uint32_t>;
-    case dtype::int64:
-      return read_as<std::int64_t>;
-    case dtype::uint64:
-      return read_as<std::uint64_t>;
-    case dtype::float16:
-      return read_as<float16>;
-    case dtype::bfloat16:
-      return read_as<bfloat16>;
-    case dtype::float32:
-      return read_as<float>;
-    case dtype::float64:
-      return read_as<double>;
-    case dtype::extended:
-      return read_as<long double>;
-    case dtype::none:
-      break;
-  }
-  return nullptr;
+  // In the order of the types.
+  static constexpr to_float readers[] = {nullptr,
+                                         read_as<std::uint8_t>,
+                                         read_as<std::int8_t>,
+                                         read_as<std::uint8_t>,
+                                         read_as<std::int16_t>,
+                                         read_as<std::uint16_t>,
+                                         read_as<std::int32_t>,
+                                         read_as<std::uint32_t>,
+                                         read_as<std::int64_t>,
+                                         read_as<std::uint64_t>,
+                                         read_as<float16>,
+                                         read_as<bfloat16>,
+                                         read_as<float>,
+                                         read_as<double>,
+                                         read_as<long double>};
+  static_assert(std::size(readers) == static_cast<std::size_t>(dtype::extended) + 1);
+  return readers[static_cast<std::size_t>(type)];
 }
 
 record_stretch detail::stretch_of_file(const std::string& path, std::uint64_t skip, std::uint64_t stride) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <iterator>
 #include <utility>
 
 #include <muster/core/error.hpp>
@@ -15,22 +16,9 @@ namespace {
 }
 
 dtype type_of(unsigned code) {
-  switch (code) {
-    case 0x08:
-      return dtype::uint8;
-    case 0x09:
-      return dtype::int8;
-    case 0x0b:
-      return dtype::int16;
-    case 0x0c:
-      return dtype::int32;
-    case 0x0d:
-      return dtype::float32;
-    case 0x0e:
-      return dtype::float64;
-    default:
-      return dtype::none;
-  }
+  constexpr dtype types[] = {dtype::uint8, dtype::int8,    dtype::none,   dtype::int16,
+                             dtype::int32, dtype::float32, dtype::float64};  // of 8 to 14
+  return code >= 8 && code < 8 + std::size(types) ? types[code - 8] : dtype::none;
 }
 
 detail::array_file open_file(const std::string& path) {

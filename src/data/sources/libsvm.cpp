@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <new>
 #include <span>
 #include <vector>
 
@@ -15,7 +14,8 @@
 // The text is gone over twice. A survey finds what each piece holds (lines, samples, entries, the largest index)
 // without looking at numbers, which runs at the speed of memory; then the result has a place for everything and the
 // pieces are parsed right into it, at the same time. Only the second pass judges: what is wrong may survey wrongly, but
-// then it is found before anything is handed out, and nothing is written outside its place on the way.
+// then it is found before anything is handed out, and nothing is written outside its place on the way. Where bad lines
+// are kept, which have no entries, the survey parses to find them.
 
 namespace muster::inline v0 {
 namespace {
@@ -146,19 +146,6 @@ void parse_piece(std::string_view piece, const std::string& file, const text_sur
 
 bool mostly_given(const text_survey& total, std::size_t features) { return features <= 2 * total.entries / total.rows; }
 
-dataset_builder make_builder(std::string name, const std::string& file, const text_survey& total, std::size_t features,
-                             layout layout) {
-  const bool dense = layout == layout::dense || (layout == layout::automatic && mostly_given(total, features));
-  try {
-    return dense ? dataset_builder::dense(std::move(name), total.rows, features)
-                 : dataset_builder::sparse(std::move(name), total.rows, features, total.entries);
-  } catch (const std::bad_alloc&) {
-    throw data_error({file}, "does not fit into memory (" + std::to_string(total.rows) + " samples of " +
-                                 std::to_string(features) + " features, " + (dense ? "dense" : "sparse") + "); " +
-                                 (dense ? "read it with the sparse layout" : "split it"));
-  }
-}
-
 }  // namespace
 
 dataset detail::parse_libsvm(std::string_view text, const std::string& file, std::string name,
@@ -174,7 +161,9 @@ dataset detail::parse_libsvm(std::string_view text, const std::string& file, std
   }
   const std::size_t features = std::max<std::size_t>(total.largest, options.min_features);
 
-  dataset_builder builder = make_builder(std::move(name), file, total, features, options.layout);
+  const bool dense =
+      options.layout == layout::dense || (options.layout == layout::automatic && mostly_given(total, features));
+  dataset_builder builder = make_builder(std::move(name), file, total, features, dense);
   std::vector<bad_record> all;
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     for (bad_record& record : bad[i]) {

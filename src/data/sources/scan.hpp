@@ -1,14 +1,19 @@
-// Looking for bytes in text at the speed of memory; private to muster's own sources.
+// What readers of text share: looking for bytes at the speed of memory, pieces for threads, surveys; private to
+// muster's own sources.
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <new>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include <muster/core/error.hpp>
+#include <muster/data/dataset_builder.hpp>
 #include "../parallel.hpp"
 
 namespace muster::inline v0::detail {
@@ -78,6 +83,19 @@ text_survey look_over_pieces(std::size_t pieces, int threads, std::vector<text_s
     piece = sum;
   }
   return start;
+}
+
+/// Memory for what was surveyed.
+inline dataset_builder make_builder(std::string name, const std::string& file, const text_survey& total,
+                                    std::size_t features, bool dense) {
+  try {
+    return dense ? dataset_builder::dense(std::move(name), total.rows, features)
+                 : dataset_builder::sparse(std::move(name), total.rows, features, total.entries);
+  } catch (const std::bad_alloc&) {
+    throw data_error({file}, "does not fit into memory (" + std::to_string(total.rows) + " samples of " +
+                                 std::to_string(features) + " features, " + (dense ? "dense" : "sparse") + "); " +
+                                 (dense ? "read it with the sparse layout or split it" : "split it"));
+  }
 }
 
 /// A word in quotes, cut if it is long, with escapes for what does not print.
