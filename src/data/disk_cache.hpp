@@ -1,4 +1,4 @@
-// Records in a file that the ranks of a host share; private to record_cache.
+// Records in a file that the ranks of a host share; private to the cache step.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// Records in the memory of one process; private to record_cache.
+// Records in the memory of one process; private to the cache step.
 #pragma once
 
 #include <algorithm>

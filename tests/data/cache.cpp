@@ -21,7 +21,7 @@
 #include <muster/core/log.hpp>
 #include <muster/core/random.hpp>
 #include <muster/data/pipeline.hpp>
-#include "../../src/data/record_cache.hpp"
+#include "../../src/data/lru_cache.hpp"
 #include "catch.hpp"
 #include "files.hpp"
 #include "test_records.hpp"
@@ -122,16 +122,17 @@ TEST_CASE("a cache that is too small keeps what was used last, within its budget
   CHECK(loader.cache().hits + loader.cache().misses >= 600);
 
   // In the same order again and again, nothing of an LRU cache is used twice; what is used twice at once is.
-  muster::detail::record_cache cache({.memory = 8 * 600},
-                                     {.name = "x", .key = 1, .size = 1000, .record_bytes = 100, .label_width = 0});
-  std::vector<std::byte> record(100, std::byte{7}), to(100);
-  cache.put(1, record, {});
+  muster::detail::lru_cache cache(600);
+  const auto record = std::make_shared<const std::vector<std::byte>>(100, std::byte{7});
+  (void)cache.put(1, record);
   for (muster::sample_id id = 2; id < 1000; ++id) {
-    REQUIRE(cache.find(1, to, {}).data() != nullptr);  // is used, and stays
-    cache.put(id, record, {});
+    REQUIRE(cache.get(1) == record);  // is used, and stays
+    CHECK(cache.put(id, record).evictions == (id < 3 ? 0 : 1));
   }
-  CHECK(cache.find(999, to, {}).data() != nullptr);
-  CHECK(cache.find(2, to, {}).data() == nullptr);
+  CHECK(cache.get(999) == record);
+  CHECK(cache.get(2) == nullptr);
+  CHECK(cache.put(2000, std::make_shared<const std::vector<std::byte>>(600)).bytes == 0);  // is larger than all of it
+  CHECK(cache.get(999) == record);
 }
 
 TEST_CASE("a cache on disk outlives the process that made it, and says so") {
