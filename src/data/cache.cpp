@@ -67,10 +67,12 @@ class record_cache {
       found = disk_->view(id, labels);
       if (found.data() != nullptr) keep_in_memory(id, found, labels);
     }
-    if (found.data() == nullptr) return found;
-    hits_.fetch_add(1, std::memory_order_relaxed);
-    hit_bytes_.fetch_add(found.size(), std::memory_order_relaxed);
     return found;
+  }
+  /// That find() found so many. For a piece at once: an atomic addition would wait for what was loaded for its record.
+  void count_hits(std::size_t records, std::size_t bytes) {
+    hits_.fetch_add(records, std::memory_order_relaxed);
+    hit_bytes_.fetch_add(bytes, std::memory_order_relaxed);
   }
 
   /// Keeps a record that was not here.
@@ -121,12 +123,15 @@ class cache_step final : public record_step {
     std::span<std::byte> room;
     if (cache_->copies()) room = mine.room(std::accumulate(mine.sizes.begin(), mine.sizes.end(), std::size_t{0}));
     mine.places.clear();
+    std::size_t bytes = 0;
     for (std::size_t k = 0; k < request.ids.size(); ++k) {
       const auto to = cache_->copies() ? room.first(mine.sizes[k]) : room;
       room = room.subspan(to.size());
       out[k] = cache_->find(request.ids[k], to, request.labels_of(k));
       if (out[k].data() == nullptr) mine.places.push_back(k);
+      bytes += out[k].size();
     }
+    cache_->count_hits(request.ids.size() - mine.places.size(), bytes);
     if (mine.places.empty()) return;
     make(request, mine, scratch);
     for (std::size_t j = 0; j < mine.places.size(); ++j) out[mine.places[j]] = mine.views[j];

@@ -74,21 +74,22 @@ class cached_places {
 class whole_memory_cache {
  public:
   explicit whole_memory_cache(const cached_places& places)
-      : places_(places), states_(places.size()), bytes_(places.end()) {}
+      : places_(places),
+        states_(places.size()),
+        bytes_(places.end()),
+        labels_(places.size() * places.label_bytes()) {}
 
   [[nodiscard]] std::span<const std::byte> view(sample_id id, std::span<float> labels) const noexcept {
     if (states_[id].load(std::memory_order_acquire) != here) return {};
-    const std::byte* const record = bytes_.data() + places_.begin(id);
-    copy_some(labels.data(), record + places_.label_offset(id), labels.size_bytes());
-    return {record, places_.length(id)};
+    copy_some(labels.data(), labels_.data() + id * places_.label_bytes(), labels.size_bytes());
+    return {bytes_.data() + places_.begin(id), places_.length(id)};
   }
   /// False when another thread was first.
   bool put(sample_id id, std::span<const std::byte> record, std::span<const float> labels) noexcept {
     auto state = absent;
     if (!states_[id].compare_exchange_strong(state, coming, std::memory_order_relaxed)) return false;
-    std::byte* const to = bytes_.data() + places_.begin(id);
-    copy_some(to, record.data(), record.size());
-    copy_some(to + places_.label_offset(id), labels.data(), labels.size_bytes());
+    copy_some(bytes_.data() + places_.begin(id), record.data(), record.size());
+    copy_some(labels_.data() + id * places_.label_bytes(), labels.data(), labels.size_bytes());
     states_[id].store(here, std::memory_order_release);
     return true;
   }
@@ -99,6 +100,7 @@ class whole_memory_cache {
   const cached_places& places_;
   std::vector<std::atomic<std::uint8_t>> states_;
   buffer<std::byte> bytes_;
+  buffer<std::byte> labels_;  // apart, so that they are found without a wait while records are on their way
 };
 
 }  // namespace muster::inline v0::detail
