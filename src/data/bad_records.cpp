@@ -11,6 +11,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "../core/descriptor.hpp"
+
 namespace muster::inline v0 {
 namespace {
 
@@ -28,14 +30,9 @@ std::string json_line(std::string_view source, const bad_record& bad) {
 struct bad_record_log::state {
   explicit state(bad_record_options chosen) : options(std::move(chosen)) {
     if (options.policy != bad_record_policy::quarantine) return;
-    file = ::open(options.file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    if (file < 0) refuse();
+    file = detail::descriptor(::open(options.file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
+    if (!file) refuse();
   }
-  ~state() {
-    if (file >= 0) ::close(file);
-  }
-  state(const state&) = delete;
-  state& operator=(const state&) = delete;
 
   [[noreturn]] void refuse() const {
     throw configuration_error("cannot write bad records to '" + options.file + "' (" + std::strerror(errno) +
@@ -45,7 +42,7 @@ struct bad_record_log::state {
   // One write for each line: the lines of processes that append to one file do not mix.
   void write(const std::string& line) const {
     ssize_t written;
-    do written = ::write(file, line.data(), line.size());
+    do written = ::write(file.get(), line.data(), line.size());
     while (written < 0 && errno == EINTR);
     if (written != static_cast<ssize_t>(line.size())) {
       if (written >= 0) errno = ENOSPC;
@@ -54,7 +51,7 @@ struct bad_record_log::state {
   }
 
   const bad_record_options options;
-  int file = -1;
+  detail::descriptor file;
   std::mutex mutex;
   std::set<std::pair<std::string, sample_id>, std::less<>> noted;  // by source
   std::map<std::string, std::uint64_t> by_file;

@@ -15,6 +15,7 @@
 #include <muster/data/sources/idx.hpp>
 #include <muster/data/sources/libsvm.hpp>
 #include <muster/data/sources/npy.hpp>
+#include <muster/data/sources/postgres.hpp>
 #include <muster/data/sources/raw.hpp>
 #include <muster/data/sources/tfrecord.hpp>
 
@@ -101,14 +102,11 @@ opened_source open_csv(spec_reader& from, const read_options& given) {
   return read_csv(path_of(from), csv, options);
 }
 
-opened_source open_idx_files(spec_reader& from, const read_options& /*options*/) {
+// open_idx() and open_npy().
+template <fixed_records (*Open)(const std::string&, const std::string&)>
+opened_source open_array_files(spec_reader& from, const read_options& /*options*/) {
   const auto paths = paths_of(from, 1, 2);
-  return any_record_source(open_idx(paths[0], paths.size() > 1 ? paths[1] : ""));
-}
-
-opened_source open_npy_files(spec_reader& from, const read_options& /*options*/) {
-  const auto paths = paths_of(from, 1, 2);
-  return any_record_source(open_npy(paths[0], paths.size() > 1 ? paths[1] : ""));
+  return any_record_source(Open(paths[0], paths.size() > 1 ? paths[1] : ""));
 }
 
 cifar_split split_of(spec_reader& from) {
@@ -181,9 +179,10 @@ opened_source open_record_files(spec_reader& from, const read_options& options) 
 
 opened_source open_query(spec_reader& from, const read_options& given) {
   const std::string query = from.take("query").value_or("");
-  const std::string label = from.take("label").value_or("");
-  const auto ignore = words_of(from.take("ignore").value_or(""));
-  const auto missing = missing_of(from);
+  postgres_options how;
+  how.label = from.take("label").value_or("");
+  how.ignore = words_of(from.take("ignore").value_or(""));
+  how.missing = missing_of(from);
   const read_options options = with_text_options(from, given);
   const auto connection = path_of(from);
   if (query.empty()) from.refuse("it has no query, and a database has many tables", "add ?query=SELECT...");
@@ -193,7 +192,7 @@ opened_source open_query(spec_reader& from, const read_options& given) {
         "postgres: cannot be read (this program was built without muster's postgres component); "
         "link muster::postgres");
   }
-  return read(connection, query, label, ignore, missing, options);
+  return read(connection, query, how, options);
 }
 
 struct known_source {
@@ -211,12 +210,13 @@ const std::vector<known_source>& known_sources() {
         "bad=fail|keep",
         "a table of numbers as text, plain, .gz or .zst; a column is a name of the header or a number from 0"},
        open_csv},
-      {{"idx", "IMAGES[,LABELS]", "", "MNIST and its kin, plain or compressed"}, open_idx_files},
+      {{"idx", "IMAGES[,LABELS]", "", "MNIST and its kin, plain or compressed"}, open_array_files<open_idx>},
       {{"cifar10", "FOLDER", "split=train|test", "CIFAR-10 in its binary form; also one of its files"},
        open_cifar10_files},
       {{"cifar100", "FOLDER", "split=train|test&labels=fine|coarse|both", "CIFAR-100 in its binary form"},
        open_cifar100_files},
-      {{"npy", "PATH[,LABELS]", "", "an array of NumPy; a record is a slice along its first extent"}, open_npy_files},
+      {{"npy", "PATH[,LABELS]", "", "an array of NumPy; a record is a slice along its first extent"},
+       open_array_files<open_npy>},
       {{"raw", "PATH[,PATH...]", "shape=AxBxC&type=uint8&offset=N&label=uint8@N&record=N&skip=N",
         "records of one size, their features `offset` bytes from their start, behind `skip` bytes"},
        open_raw_files},

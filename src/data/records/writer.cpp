@@ -168,7 +168,6 @@ record_file_writer::record_file_writer(record_file_writer&&) noexcept = default;
 void record_file_writer::append(std::span<const std::byte> record, std::span<const float> labels) {
   state_->append(record, labels);
 }
-std::uint64_t record_file_writer::size() const noexcept { return state_->crcs.size(); }
 std::uint64_t record_file_writer::bytes() const noexcept { return state_->bytes; }
 record_file_summary record_file_writer::commit() { return state_->commit(); }
 

@@ -83,11 +83,6 @@ float read_value(const PGresult& result, int row, int column, const postgres_opt
   return value;
 }
 
-dataset read_by_name(const std::string& connection, const std::string& query, const std::string& label,
-                     const std::vector<std::string>& ignore, missing_values missing, const read_options& options) {
-  return read_postgres(connection, query, {.label = label, .ignore = ignore, .missing = missing}, options);
-}
-
 }  // namespace
 
 dataset read_postgres(const std::string& connection, const std::string& query, const postgres_options& how,
@@ -146,7 +141,7 @@ dataset read_postgres(const std::string& connection, const std::string& query, c
 }
 
 bool detail::register_postgres() noexcept {
-  set_query_reader(read_by_name);
+  set_query_reader(read_postgres);
   return true;
 }
 

@@ -50,8 +50,6 @@ class record_file_writer {
   /// than the schema's, another number of labels, or a full disk.
   void append(std::span<const std::byte> record, std::span<const float> labels);
 
-  /// Records appended so far.
-  [[nodiscard]] std::uint64_t size() const noexcept;
   /// Bytes of records appended so far, before compression.
   [[nodiscard]] std::uint64_t bytes() const noexcept;
 
