@@ -9,10 +9,11 @@
 #include <string>
 
 #include <muster/data/dataset_builder.hpp>
-#include <muster/data/libsvm.hpp>
 #include <muster/data/loader.hpp>
-#include <muster/data/synthetic.hpp>
+#include <muster/data/sources/libsvm.hpp>
+#include <muster/data/sources/synthetic.hpp>
 
+#include "../src/data/permutation.hpp"
 #include "data_sources.hpp"
 #include "everywhere.hpp"
 
@@ -37,7 +38,7 @@ void generate(benchmark::State& state) {
 
 void shuffle_epoch(benchmark::State& state) {
   const auto size = static_cast<std::uint64_t>(state.range(0));
-  muster::permutation order;
+  muster::detail::permutation order;
   for (std::uint64_t epoch = 0; auto _ : state) {
     order.assign(1, epoch++, size);
     benchmark::DoNotOptimize(order[0]);

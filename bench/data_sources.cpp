@@ -16,13 +16,13 @@
 #include <muster/core/atomic_file.hpp>
 #include <muster/core/crc32c.hpp>
 #include <muster/core/random.hpp>
-#include <muster/data/csv.hpp>
-#include <muster/data/libsvm.hpp>
-#include <muster/data/permutation.hpp>
-#include <muster/data/raw.hpp>
 #include <muster/data/records/reader.hpp>
 #include <muster/data/records/writer.hpp>
-#include <muster/data/synthetic.hpp>
+#include <muster/data/sources/csv.hpp>
+#include <muster/data/sources/libsvm.hpp>
+#include <muster/data/sources/raw.hpp>
+#include <muster/data/sources/synthetic.hpp>
+#include "../src/data/permutation.hpp"
 
 namespace {
 
@@ -85,14 +85,14 @@ std::vector<muster::sample_id> make_order(std::size_t count, std::size_t record_
   std::iota(ids.begin(), ids.end(), muster::sample_id{0});
   if (order == id_order::sequential) return ids;
   if (order == id_order::shuffled) {
-    const muster::permutation shuffled(1, 0, count);
+    const muster::detail::permutation shuffled(1, 0, count);
     for (std::size_t i = 0; i < count; ++i) ids[i] = shuffled[i];
     return ids;
   }
   // Blocks of 4 MiB in random order, shuffled within a window of four of them.
   const std::size_t each = (std::size_t{4} << 20) / record_bytes;
   const std::size_t blocks = (count + each - 1) / each;
-  const muster::permutation shuffled(1, 0, blocks);
+  const muster::detail::permutation shuffled(1, 0, blocks);
   std::size_t at = 0;
   for (std::size_t block = 0; block < blocks; ++block) {
     for (std::size_t id = shuffled[block] * each; id < std::min(count, (shuffled[block] + 1) * each); ++id)
@@ -116,7 +116,7 @@ void read_records(benchmark::State& state, const muster::any_record_source& sour
   for (auto _ : state) {
     for (std::size_t at = 0; at < ids.size(); at += batch) {
       const auto part = std::span(ids).subspan(at, std::min(batch, ids.size() - at));
-      source.read(part, {bytes, 0, source.schema().labels.empty() ? std::span<float>() : std::span(labels)});
+      source.read(part, {bytes, source.schema().labels.empty() ? std::span<float>() : std::span(labels)});
       benchmark::DoNotOptimize(bytes.data());
       benchmark::ClobberMemory();
     }

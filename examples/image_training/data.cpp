@@ -6,10 +6,10 @@
 #include <muster/comm/collectives/allgather.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/spec.hpp>
-#include <muster/data/cifar.hpp>
-#include <muster/data/idx.hpp>
 #include <muster/data/image.hpp>
 #include <muster/data/pipeline.hpp>
+#include <muster/data/sources/cifar.hpp>
+#include <muster/data/sources/idx.hpp>
 
 #include "image_table.hpp"
 
@@ -77,8 +77,8 @@ image_data open_images(std::string_view specification, std::uint64_t seed, std::
   return made;
 }
 
-muster::any_loader training_loader(const image_data& from, std::uint64_t seed, muster::batch batches, bool augmented,
-                                   int threads) {
+muster::loader training_loader(const image_data& from, std::uint64_t seed, muster::batch batches, bool augmented,
+                               int threads) {
   const muster::prefetch_options ahead{.batches = 4, .threads = threads};
   const auto normal = normalisation(from);
   if (augmented) {
@@ -90,7 +90,7 @@ muster::any_loader training_loader(const image_data& from, std::uint64_t seed, m
          muster::prefetch(ahead);
 }
 
-muster::any_loader test_loader(const image_data& from, muster::batch batches) {
+muster::loader test_loader(const image_data& from, muster::batch batches) {
   return from.test | batches | muster::map(muster::normalise(normalisation(from)));
 }
 

@@ -7,7 +7,6 @@
 #include <string_view>
 
 #include <muster/comm/group.hpp>
-#include <muster/data/any_loader.hpp>
 #include <muster/data/loader.hpp>
 #include <muster/data/record_source.hpp>
 
@@ -32,10 +31,10 @@ struct image_data {
 [[nodiscard]] image_data open_images(std::string_view specification, std::uint64_t seed, std::size_t limit = 0);
 
 /// Training batches of normalised floats, shuffled; with crops and flips if `augmented`. `threads` make them ahead.
-[[nodiscard]] muster::any_loader training_loader(const image_data& from, std::uint64_t seed, muster::batch batches,
-                                                 bool augmented, int threads);
+[[nodiscard]] muster::loader training_loader(const image_data& from, std::uint64_t seed, muster::batch batches,
+                                             bool augmented, int threads);
 /// The test images in their order.
-[[nodiscard]] muster::any_loader test_loader(const image_data& from, muster::batch batches);
+[[nodiscard]] muster::loader test_loader(const image_data& from, muster::batch batches);
 
 /// Collective. Throws muster::data_error at every rank when they opened different images.
 void require_same_everywhere(muster::group& world, const image_data& data);

@@ -8,7 +8,7 @@
 
 namespace images {
 
-nn::totals evaluate(muster::group& ranks, nn::network<float>& net, muster::any_loader& from) {
+nn::totals evaluate(muster::group& ranks, nn::network<float>& net, muster::loader& from) {
   nn::totals mine;
   from.next_epoch();  // to its start, also after an evaluation that was cut short
   while (const auto batch = from.next({ranks.rank(), ranks.size()})) {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <muster/comm/group.hpp>
-#include <muster/data/any_loader.hpp>
+#include <muster/data/loader.hpp>
 
 #include "loss.hpp"
 #include "network.hpp"
@@ -11,7 +11,7 @@ namespace images {
 
 /// Collective: goes through all images of `from`, of which each rank takes its slice, and adds up what all found. The
 /// model is the same at every rank.
-nn::totals evaluate(muster::group& ranks, nn::network<float>& net, muster::any_loader& from);
+nn::totals evaluate(muster::group& ranks, nn::network<float>& net, muster::loader& from);
 
 /// Collective: the running statistics of every rank become the mean over the ranks, so that all have one model.
 void average_statistics(muster::group& ranks, nn::network<float>& net);

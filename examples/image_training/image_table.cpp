@@ -26,7 +26,7 @@ image_table::image_table(const muster::any_record_source& from, const std::strin
   contents made{name, from.schema(), {}, {}, 0};
   made.bytes.resize(ids.size() * from.schema().record_bytes());
   made.labels.resize(ids.size());
-  from.read(ids, {made.bytes, from.schema().record_bytes(), made.labels});
+  from.read(ids, {made.bytes, made.labels});
   *this = image_table(std::move(made));
 }
 
@@ -37,9 +37,8 @@ void image_table::sizes(std::span<const muster::sample_id>, std::span<std::uint6
 void image_table::read(std::span<const muster::sample_id> ids, const muster::record_rows& rows,
                        std::vector<muster::bad_record>*) const noexcept {
   const std::size_t size = made_->schema.record_bytes();
-  const std::size_t stride = rows.stride != 0 ? rows.stride : size;
   for (std::size_t k = 0; k < ids.size(); ++k) {
-    if (!rows.bytes.empty()) std::memcpy(rows.bytes.data() + k * stride, made_->bytes.data() + ids[k] * size, size);
+    if (!rows.bytes.empty()) std::memcpy(rows.bytes.data() + k * size, made_->bytes.data() + ids[k] * size, size);
     if (!rows.labels.empty()) rows.labels[k] = made_->labels[ids[k]];
   }
 }

@@ -168,8 +168,8 @@ class served_run {
   muster::served_arena served_;
   const options& chosen_;
   muster::schedule schedule_;
-  muster::any_loader loader_;
-  muster::any_loader test_;
+  muster::loader loader_;
+  muster::loader test_;
   muster::tracker tracker_;
   muster::state state_;
   std::vector<float> slopes_;

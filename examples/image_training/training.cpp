@@ -5,6 +5,7 @@
 
 #include <muster/comm/collectives/allreduce.hpp>
 #include <muster/core/atomic_file.hpp>
+#include <muster/core/hash.hpp>
 #include <muster/core/log.hpp>
 #include <muster/core/progress.hpp>
 #include <muster/elastic/session.hpp>
@@ -210,8 +211,8 @@ class run {
   muster::gradient_sync sync_;
   muster::any_optimizer optimizer_;
   muster::schedule schedule_;
-  muster::any_loader loader_;
-  muster::any_loader test_;
+  muster::loader loader_;
+  muster::loader test_;
   muster::timeline timeline_;
   muster::tracker tracker_;
   muster::progress_line progress_;

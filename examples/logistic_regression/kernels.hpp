@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <span>
 
+#include <muster/data/cursor.hpp>
 #include <muster/data/dataset.hpp>
-#include <muster/data/permutation.hpp>
 
 namespace logistic {
 

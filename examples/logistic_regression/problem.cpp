@@ -10,7 +10,7 @@
 #include <muster/core/hash.hpp>
 #include <muster/core/spec.hpp>
 #include <muster/data/open.hpp>
-#include <muster/data/synthetic.hpp>
+#include <muster/data/sources/synthetic.hpp>
 
 #include "clicks.hpp"
 

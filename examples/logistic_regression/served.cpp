@@ -266,7 +266,7 @@ class served_run {
   const options& chosen_;
   served_model model_;
   muster::schedule schedule_;
-  muster::loader<> loader_;
+  muster::loader loader_;
   muster::tracker tracker_;
   muster::state state_;
   std::uint64_t samples_ = 0;  // of this worker in this epoch

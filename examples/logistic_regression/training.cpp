@@ -57,7 +57,7 @@ muster::any_optimizer chosen_optimizer(muster::arena& arena, const muster::setti
   return muster::make_optimizer(arena, settings);
 }
 
-muster::loader<> batches_of(const labelled& samples, const options& chosen) {
+muster::loader batches_of(const labelled& samples, const options& chosen) {
   const auto order = samples.data | muster::shuffle(chosen.seed);
   if (chosen.batch_per_rank != 0) return order | muster::batch(chosen.batch_per_rank, {.per_rank = true});
   return order | muster::batch(chosen.batch);
@@ -197,7 +197,7 @@ class run {
   muster::gradient_sync sync_;
   muster::any_optimizer optimizer_;
   muster::schedule schedule_;
-  muster::loader<> loader_;
+  muster::loader loader_;
   muster::tracker tracker_;
   muster::state state_;
   muster::session session_;

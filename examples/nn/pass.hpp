@@ -7,7 +7,7 @@
 #include <span>
 
 #include <muster/comm/group.hpp>
-#include <muster/data/permutation.hpp>
+#include <muster/data/cursor.hpp>
 
 namespace nn {
 

@@ -22,7 +22,7 @@ struct options {
 };
 
 /// Prints the classes of the first test images.
-void show(nn::network<float>& net, muster::any_loader& from, std::size_t count) {
+void show(nn::network<float>& net, muster::loader& from, std::size_t count) {
   from.next_epoch();
   std::printf("image  label  class\n");
   for (std::size_t at = 0; at < count;) {

@@ -9,32 +9,20 @@
 #include <set>
 #include <utility>
 
+#include <nlohmann/json.hpp>
+
+#include "../core/descriptor.hpp"
+
 namespace muster::inline v0 {
 namespace {
 
-std::string json_string(std::string_view text) {
-  std::string quoted = "\"";
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      quoted.append(1, '\\').append(1, c);
-    } else if (byte < 0x20 || byte >= 0x7f) {  // also bytes that are not UTF-8, as if they were Latin-1
-      constexpr char hex[] = "0123456789abcdef";
-      quoted.append("\\u00").append(1, hex[byte >> 4]).append(1, hex[byte & 15]);
-    } else {
-      quoted += c;
-    }
-  }
-  return quoted + '"';
-}
-
 std::string json_line(std::string_view source, const bad_record& bad) {
-  std::string line = "{\"source\":" + json_string(source) + ",\"id\":" + std::to_string(bad.id) +
-                     ",\"file\":" + json_string(bad.where.file);
-  if (bad.where.line != 0) line += ",\"line\":" + std::to_string(bad.where.line);
-  if (bad.where.column != 0) line += ",\"column\":" + std::to_string(bad.where.column);
-  if (bad.where.offset) line += ",\"offset\":" + std::to_string(*bad.where.offset);
-  return line + ",\"problem\":" + json_string(bad.problem) + "}\n";
+  nlohmann::ordered_json line = {{"source", source}, {"id", bad.id}, {"file", bad.where.file}};
+  if (bad.where.line != 0) line["line"] = bad.where.line;
+  if (bad.where.column != 0) line["column"] = bad.where.column;
+  if (bad.where.offset) line["offset"] = *bad.where.offset;
+  line["problem"] = bad.problem;
+  return line.dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace) + '\n';
 }
 
 }  // namespace
@@ -42,14 +30,9 @@ std::string json_line(std::string_view source, const bad_record& bad) {
 struct bad_record_log::state {
   explicit state(bad_record_options chosen) : options(std::move(chosen)) {
     if (options.policy != bad_record_policy::quarantine) return;
-    file = ::open(options.file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    if (file < 0) refuse();
+    file = detail::descriptor(::open(options.file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
+    if (!file) refuse();
   }
-  ~state() {
-    if (file >= 0) ::close(file);
-  }
-  state(const state&) = delete;
-  state& operator=(const state&) = delete;
 
   [[noreturn]] void refuse() const {
     throw configuration_error("cannot write bad records to '" + options.file + "' (" + std::strerror(errno) +
@@ -59,7 +42,7 @@ struct bad_record_log::state {
   // One write for each line: the lines of processes that append to one file do not mix.
   void write(const std::string& line) const {
     ssize_t written;
-    do written = ::write(file, line.data(), line.size());
+    do written = ::write(file.get(), line.data(), line.size());
     while (written < 0 && errno == EINTR);
     if (written != static_cast<ssize_t>(line.size())) {
       if (written >= 0) errno = ENOSPC;
@@ -68,7 +51,7 @@ struct bad_record_log::state {
   }
 
   const bad_record_options options;
-  int file = -1;
+  detail::descriptor file;
   std::mutex mutex;
   std::set<std::pair<std::string, sample_id>, std::less<>> noted;  // by source
   std::map<std::string, std::uint64_t> by_file;

@@ -15,8 +15,8 @@ constexpr std::size_t most_of_piece = 1024;
 
 }  // namespace
 
-batch_ring::batch_ring(const record_producer& producer, bool keeps_bad, int threads)
-    : producer_(producer), keeps_bad_(keeps_bad), threads_(std::max(threads, 0)), rank_(log_rank()) {}
+batch_ring::batch_ring(const record_step& last, bool keeps_bad, int threads)
+    : last_(last), keeps_bad_(keeps_bad), threads_(std::max(threads, 0)), rank_(log_rank()) {}
 
 batch_ring::~batch_ring() {
   pop(queue_.size());  // else the threads would make what nobody waits for
@@ -31,13 +31,13 @@ std::unique_ptr<batch_slot> batch_ring::take() {
 }
 
 void batch_ring::make_room(batch_slot& slot) {
-  const record_schema& schema = producer_.schema();
+  const record_schema& schema = last_.schema();
   const std::size_t count = slot.ids.size();
   std::size_t record = schema.record_bytes();
   slot.offsets.clear();
   if (schema.form != record_form::fixed) {
     slot.offsets.resize(count + 1);
-    producer_.sizes(slot.ids, std::span(slot.offsets).subspan(1));
+    last_.sizes(slot.ids, std::span(slot.offsets).subspan(1));
     for (std::size_t k = 0; k < count; ++k) slot.offsets[k + 1] += slot.offsets[k];
     slot.used = slot.offsets[count];
     record = count == 0 ? 1 : slot.used / count;
@@ -110,7 +110,7 @@ void batch_ring::run_piece(std::unique_lock<std::mutex>& lock, batch_slot& slot,
         .epoch = slot.where.epoch,
         .labels = slot.labels.span().subspan(first * slot.label_width, count * slot.label_width),
         .bad = keeps_bad_ ? &bad : nullptr};
-    producer_.read(request, slot.bytes.span().subspan(begin, end - begin), scratch);
+    last_.read(request, slot.bytes.span().subspan(begin, end - begin), scratch);
   } catch (...) {
     failure = std::current_exception();
   }

@@ -1,4 +1,4 @@
-// The memory of batches, and the threads that fill it; private to any_loader.
+// The memory of batches, and the threads that fill it; private to loader.
 #pragma once
 
 #include <condition_variable>
@@ -11,7 +11,8 @@
 #include <vector>
 
 #include <muster/core/buffer.hpp>
-#include <muster/data/any_loader.hpp>
+#include <muster/data/record_step.hpp>
+#include <muster/data/slice.hpp>
 
 namespace muster::inline v0::detail {
 
@@ -19,7 +20,6 @@ namespace muster::inline v0::detail {
 struct batch_slot {
   muster::cursor where;
   slice part;
-  std::uint64_t global_size = 0;
 
   std::vector<sample_id> ids;
   buffer<std::byte> bytes;
@@ -45,7 +45,8 @@ struct batch_slot {
 /// Slots in the order of their batches, filled in that order, piece by piece, by threads and by who waits.
 class batch_ring {
  public:
-  batch_ring(const record_producer& producer, bool keeps_bad, int threads);
+  /// Of the records that the last step of a chain makes.
+  batch_ring(const record_step& last, bool keeps_bad, int threads);
   ~batch_ring();
   batch_ring(const batch_ring&) = delete;
   batch_ring& operator=(const batch_ring&) = delete;
@@ -69,7 +70,7 @@ class batch_ring {
   bool begin_piece(batch_slot& slot, std::size_t& piece);
   void run_piece(std::unique_lock<std::mutex>& lock, batch_slot& slot, std::size_t piece, chain_scratch& scratch);
 
-  const record_producer& producer_;
+  const record_step& last_;
   bool keeps_bad_;
   int threads_;
   int rank_;  // in log messages

@@ -32,15 +32,23 @@ inline std::uint64_t digest_block(std::span<const std::byte> bytes) noexcept {
   return all.add(bytes.subspan(8 * words * lanes.size())).value();
 }
 
-/// Adds all of `bytes`.
-inline void add_content(digest& to, std::span<const std::byte> bytes, int threads) {
-  std::vector<std::uint64_t> blocks((bytes.size() + digest_block_bytes - 1) / digest_block_bytes);
-  parallel_for(blocks.size(), threads, [&](std::size_t i) {
-    const std::size_t first = i * digest_block_bytes;
-    blocks[i] = digest_block(bytes.subspan(first, std::min(digest_block_bytes, bytes.size() - first)));
+/// Adds how many bytes there are, and `count` blocks of so many of them (the last perhaps shorter), block i from
+/// first(i) on.
+template <class First>
+void add_blocks(digest& to, std::span<const std::byte> bytes, int threads, std::size_t count, std::size_t size,
+                const First& first) {
+  std::vector<std::uint64_t> blocks(count);
+  parallel_for(count, threads, [&](std::size_t i) {
+    blocks[i] = digest_block(bytes.subspan(first(i), std::min(size, bytes.size() - first(i))));
   });
   to.add(std::uint64_t{bytes.size()});
   for (const std::uint64_t block : blocks) to.add(block);
+}
+
+/// Adds all of `bytes`.
+inline void add_content(digest& to, std::span<const std::byte> bytes, int threads) {
+  add_blocks(to, bytes, threads, (bytes.size() + digest_block_bytes - 1) / digest_block_bytes, digest_block_bytes,
+             [](std::size_t i) { return i * digest_block_bytes; });
 }
 
 /// Adds what tells one large file from another without reading all of it: its size, and its content up to 256 MiB, else
@@ -50,14 +58,9 @@ inline void add_sampled_content(digest& to, std::span<const std::byte> bytes, in
   constexpr std::size_t samples = 1024;
   constexpr std::size_t sample_bytes = std::size_t{1} << 16;
   if (bytes.size() <= whole) return add_content(to, bytes, threads);
-  std::vector<std::uint64_t> blocks(samples);
-  parallel_for(samples, threads, [&](std::size_t i) {
-    const std::size_t step = (bytes.size() - sample_bytes) / (samples - 1);
-    const std::size_t first = i + 1 == samples ? bytes.size() - sample_bytes : i * step;
-    blocks[i] = digest_block(bytes.subspan(first, sample_bytes));
-  });
-  to.add(std::uint64_t{bytes.size()});
-  for (const std::uint64_t block : blocks) to.add(block);
+  const std::size_t step = (bytes.size() - sample_bytes) / (samples - 1);
+  add_blocks(to, bytes, threads, samples, sample_bytes,
+             [&](std::size_t i) { return i + 1 == samples ? bytes.size() - sample_bytes : i * step; });
 }
 
 }  // namespace muster::inline v0::detail

@@ -14,19 +14,14 @@ namespace {
 
 constexpr std::size_t floats_per_line = buffer_alignment / sizeof(float);
 
-template <class T>
-void add_blocks(digest& to, std::span<const T> data, int threads) {
-  detail::add_content(to, std::as_bytes(data), threads);
-}
-
 std::uint64_t digest_of(const detail::samples& samples, int threads) {
   digest all;
   all.add(std::uint64_t{samples.size}).add(std::uint64_t{samples.features}).add(std::uint64_t{samples.sparse});
   for (const bad_record& bad : samples.bad) all.add(bad.id);
-  add_blocks(all, samples.labels.span(), threads);
-  add_blocks(all, samples.values.span(), threads);
-  add_blocks(all, samples.offsets.span(), threads);
-  add_blocks(all, samples.indices.span(), threads);
+  for (const auto part : {std::as_bytes(samples.labels.span()), std::as_bytes(samples.values.span()),
+                          std::as_bytes(samples.offsets.span()), std::as_bytes(samples.indices.span())}) {
+    detail::add_content(all, part, threads);
+  }
   return all.value();
 }
 
@@ -117,7 +112,7 @@ void dataset::read(std::span<const sample_id> ids, const record_rows& rows, std:
     } else {
       const auto bytes = std::as_bytes(row(ids[k]));
       std::memcpy(to, bytes.data(), bytes.size());
-      to += rows.stride != 0 ? rows.stride : bytes.size();
+      to += bytes.size();
     }
   }
 }

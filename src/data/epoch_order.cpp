@@ -1,11 +1,11 @@
-#include <muster/data/epoch_order.hpp>
+#include "epoch_order.hpp"
 
 #include <numeric>
 #include <string>
 
 #include <muster/core/error.hpp>
 
-namespace muster::inline v0 {
+namespace muster::inline v0::detail {
 
 namespace {
 
@@ -59,4 +59,4 @@ void epoch_order::fill(std::uint64_t first, std::span<sample_id> ids) const noex
   }
 }
 
-}  // namespace muster::inline v0
+}  // namespace muster::inline v0::detail

@@ -1,34 +1,12 @@
-#include <muster/data/epoch_plan.hpp>
+#include "epoch_plan.hpp"
 
 #include <algorithm>
 #include <string>
 #include <utility>
 
 #include <muster/core/error.hpp>
-#include <muster/data/loader.hpp>
 
-namespace muster::inline v0 {
-
-cursor detail::start_of(std::uint64_t digest, std::uint64_t size, std::optional<std::uint64_t> seed,
-                        const shuffle_options& order, std::uint64_t global_batch, const batch_options& batches,
-                        std::uint64_t record_bytes, bool cold) {
-  cursor start{.dataset = digest, .size = size, .seed = seed.value_or(0), .batch = global_batch};
-  start.drop_last = batches.drop_last ? 1 : 0;
-  start.per_rank = batches.per_rank ? 1 : 0;
-  // Never a matter of how much memory this machine has: the order would be another one elsewhere.
-  if (seed) start.order = order.order.value_or(cold ? sample_order::block_window : sample_order::shuffled);
-  if (start.order == sample_order::block_window) {
-    constexpr std::uint64_t block_bytes = std::uint64_t{4} << 20;
-    constexpr std::uint64_t block_of_unknown_size = 4096;
-    const std::uint64_t fitting = record_bytes == 0 ? block_of_unknown_size : block_bytes / record_bytes;
-    start.block = order.block != 0 ? order.block : std::max<std::uint64_t>(fitting, 1);
-    start.window = order.window != 0 ? order.window : 16;
-  }
-  if (global_batch == 0) {
-    throw configuration_error("the global batch cannot be 0 (a step needs samples); use at least 1");
-  }
-  return start;
-}
+namespace muster::inline v0::detail {
 
 std::uint64_t epoch_plan::end(const muster::cursor& of) noexcept {
   return of.drop_last != 0 ? of.size - of.size % of.batch : of.size;
@@ -87,4 +65,4 @@ void epoch_plan::ids(const muster::cursor& where, std::uint64_t first, std::span
   order.fill(first, ids);
 }
 
-}  // namespace muster::inline v0
+}  // namespace muster::inline v0::detail

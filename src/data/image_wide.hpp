@@ -11,9 +11,8 @@ namespace muster::inline v0::detail {
 /// Whether this machine has what convert_to_pixels_wide() needs (AVX-512 with VBMI: Ice Lake, Zen 4 and later).
 [[nodiscard]] bool has_wide_shuffles() noexcept;
 
-/// The narrowest and the widest images that it takes.
+/// The narrowest images that it takes.
 inline constexpr std::size_t least_wide_width = 32;
-inline constexpr std::size_t most_wide_width = 512;
 
 /// Three planes of bytes to pixels of floats, to the bit what convert_image_plainly() makes of them before the cutout.
 void convert_to_pixels_wide(const image_shape& shape, const std::array<float, 3>& scale,

@@ -9,7 +9,7 @@
 
 #include <muster/core/error.hpp>
 #include <muster/data/dataset_builder.hpp>
-#include <muster/data/fixed_records.hpp>
+#include <muster/data/sources/fixed_records.hpp>
 #include "parallel.hpp"
 
 namespace muster::inline v0 {
@@ -17,9 +17,10 @@ namespace {
 
 constexpr std::size_t records_of_task = 256;
 
-// Reads tasks of consecutive records at the same time; each(first id, bytes, labels, sizes) for each task.
+// Reads tasks of consecutive records and their labels at the same time; each(first id, bytes, sizes) for each task.
 template <class Each>
-std::vector<bad_record> read_all(const any_record_source& source, const read_options& options, Each each) {
+std::vector<bad_record> read_all(const any_record_source& source, const read_options& options, dataset_builder& to,
+                                 Each each) {
   const std::size_t count = source.size();
   const std::size_t labels_each = source.schema().labels.size();
   const std::size_t tasks = (count + records_of_task - 1) / records_of_task;
@@ -32,8 +33,10 @@ std::vector<bad_record> read_all(const any_record_source& source, const read_opt
     source.sizes(ids, sizes);
     std::vector<std::byte> bytes(std::accumulate(sizes.begin(), sizes.end(), std::size_t{0}));
     std::vector<float> labels(ids.size() * labels_each);
-    source.read(ids, {bytes, 0, labels}, options.keep_bad_records ? &bad[task] : nullptr);
-    each(first, bytes, labels, sizes);
+    source.read(ids, {bytes, labels}, options.keep_bad_records ? &bad[task] : nullptr);
+    for (std::size_t k = 0; k < ids.size(); ++k)
+      to.labels()[first + k] = labels_each != 0 ? labels[k * labels_each] : 0;
+    each(first, bytes, sizes);
   });
   std::vector<bad_record> all;
   for (auto& part : bad) std::move(part.begin(), part.end(), std::back_inserter(all));
@@ -46,20 +49,17 @@ dataset load_fixed(const any_record_source& source, const read_options& options)
   for (const record_field& field : schema.fields) features += field.elements();
   const std::size_t width = std::max<std::size_t>(features, options.min_features);
   dataset_builder builder = dataset_builder::dense(std::string(source.name()), source.size(), width);
-  const std::size_t labels_each = schema.labels.size();
-  builder.set_bad(
-      read_all(source, options, [&](sample_id first, const auto& bytes, const auto& labels, const auto& sizes) {
-        const std::byte* from = bytes.data();
-        for (std::size_t k = 0; k < sizes.size(); ++k) {
-          float* to = builder.row(first + k).data();
-          for (const record_field& field : schema.fields) {
-            const auto convert = detail::float_reader(field.type);
-            const std::size_t size = size_of(field.type);
-            for (std::uint64_t n = field.elements(); n > 0; --n, from += size) *to++ = convert(from);
-          }
-          builder.labels()[first + k] = labels_each != 0 ? labels[k * labels_each] : 0;
-        }
-      }));
+  builder.set_bad(read_all(source, options, builder, [&](sample_id first, const auto& bytes, const auto& sizes) {
+    const std::byte* from = bytes.data();
+    for (std::size_t k = 0; k < sizes.size(); ++k) {
+      float* to = builder.row(first + k).data();
+      for (const record_field& field : schema.fields) {
+        const auto convert = detail::float_reader(field.type);
+        const std::size_t size = size_of(field.type);
+        for (std::uint64_t n = field.elements(); n > 0; --n, from += size) *to++ = convert(from);
+      }
+    }
+  }));
   return builder.finish(options.threads);
 }
 
@@ -76,16 +76,12 @@ dataset load_sparse(const any_record_source& source, const read_options& options
   const std::size_t width = std::max<std::size_t>(schema.features, options.min_features);
   dataset_builder builder = dataset_builder::sparse(std::string(source.name()), count, width, offsets.back());
   std::copy(offsets.begin(), offsets.end(), builder.offsets().begin());
-  const std::size_t labels_each = schema.labels.size();
-  auto bad = read_all(source, options, [&](sample_id first, const auto& bytes, const auto& labels, const auto& sizes) {
+  auto bad = read_all(source, options, builder, [&](sample_id first, const auto& bytes, const auto& /*sizes*/) {
     for (std::size_t at = 0; at * sizeof(sparse_entry) < bytes.size(); ++at) {
       sparse_entry entry;
       std::memcpy(&entry, bytes.data() + at * sizeof entry, sizeof entry);
       builder.indices()[offsets[first] + at] = entry.index;
       builder.values()[offsets[first] + at] = entry.value;
-    }
-    for (std::size_t k = 0; k < sizes.size(); ++k) {
-      builder.labels()[first + k] = labels_each != 0 ? labels[k * labels_each] : 0;
     }
   });
   // A bad record is zeros, and its indices do not ascend: number them, as zeros of the first features.

@@ -1,23 +1,17 @@
-// Records in the memory of one process; private to record_cache.
+// Records in the memory of one process; private to the cache step.
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <list>
-#include <memory>
-#include <mutex>
 #include <span>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include <muster/core/buffer.hpp>
-#include <muster/core/hash.hpp>
-#include <muster/data/permutation.hpp>
+#include <muster/data/cursor.hpp>
 
 namespace muster::inline v0::detail {
 
@@ -80,21 +74,22 @@ class cached_places {
 class whole_memory_cache {
  public:
   explicit whole_memory_cache(const cached_places& places)
-      : places_(places), states_(places.size()), bytes_(places.end()) {}
+      : places_(places),
+        states_(places.size()),
+        bytes_(places.end()),
+        labels_(places.size() * places.label_bytes()) {}
 
   [[nodiscard]] std::span<const std::byte> view(sample_id id, std::span<float> labels) const noexcept {
     if (states_[id].load(std::memory_order_acquire) != here) return {};
-    const std::byte* const record = bytes_.data() + places_.begin(id);
-    copy_some(labels.data(), record + places_.label_offset(id), labels.size_bytes());
-    return {record, places_.length(id)};
+    copy_some(labels.data(), labels_.data() + id * places_.label_bytes(), labels.size_bytes());
+    return {bytes_.data() + places_.begin(id), places_.length(id)};
   }
   /// False when another thread was first.
   bool put(sample_id id, std::span<const std::byte> record, std::span<const float> labels) noexcept {
     auto state = absent;
     if (!states_[id].compare_exchange_strong(state, coming, std::memory_order_relaxed)) return false;
-    std::byte* const to = bytes_.data() + places_.begin(id);
-    copy_some(to, record.data(), record.size());
-    copy_some(to + places_.label_offset(id), labels.data(), labels.size_bytes());
+    copy_some(bytes_.data() + places_.begin(id), record.data(), record.size());
+    copy_some(labels_.data() + id * places_.label_bytes(), labels.data(), labels.size_bytes());
     states_[id].store(here, std::memory_order_release);
     return true;
   }
@@ -105,72 +100,7 @@ class whole_memory_cache {
   const cached_places& places_;
   std::vector<std::atomic<std::uint8_t>> states_;
   buffer<std::byte> bytes_;
-};
-
-/// As many records as fit into a budget: the least recently used go.
-class bounded_memory_cache {
- public:
-  explicit bounded_memory_cache(std::size_t budget) : budget_(budget / parts) {}
-
-  [[nodiscard]] bool get(sample_id id, std::span<std::byte> to, std::span<float> labels) {
-    part& mine = part_of_id(id);
-    const std::lock_guard lock(mine.mutex);
-    const auto found = mine.by_id.find(id);
-    if (found == mine.by_id.end()) return false;
-    mine.by_use.splice(mine.by_use.begin(), mine.by_use, found->second);
-    const entry& kept = *found->second;
-    copy_some(to.data(), kept.bytes.get(), to.size());
-    copy_some(labels.data(), kept.bytes.get() + to.size(), labels.size_bytes());
-    return true;
-  }
-
-  struct change {
-    std::int64_t bytes = 0;
-    std::uint64_t evictions = 0;
-  };
-  change put(sample_id id, std::span<const std::byte> record, std::span<const float> labels) {
-    const std::size_t size = record.size() + labels.size_bytes();
-    change made;
-    if (size + overhead > budget_) return made;
-    part& mine = part_of_id(id);
-    const std::lock_guard lock(mine.mutex);
-    if (mine.by_id.contains(id)) return made;
-    while (mine.bytes + size + overhead > budget_) {
-      const entry& oldest = mine.by_use.back();
-      mine.bytes -= oldest.size + overhead;
-      made.bytes -= static_cast<std::int64_t>(oldest.size);
-      ++made.evictions;
-      mine.by_id.erase(oldest.id);
-      mine.by_use.pop_back();
-    }
-    mine.by_use.push_front({id, size, std::make_unique<std::byte[]>(size)});
-    copy_some(mine.by_use.front().bytes.get(), record.data(), record.size());
-    copy_some(mine.by_use.front().bytes.get() + record.size(), labels.data(), labels.size_bytes());
-    mine.by_id.emplace(id, mine.by_use.begin());
-    mine.bytes += size + overhead;
-    made.bytes += static_cast<std::int64_t>(size);
-    return made;
-  }
-
- private:
-  static constexpr std::size_t parts = 8;       // so that threads seldom meet
-  static constexpr std::size_t overhead = 128;  // about what list, table and allocator take for an entry
-
-  struct entry {
-    sample_id id;
-    std::size_t size;
-    std::unique_ptr<std::byte[]> bytes;
-  };
-  struct part {
-    std::mutex mutex;
-    std::list<entry> by_use;  // the last used first
-    std::unordered_map<sample_id, std::list<entry>::iterator> by_id;
-    std::size_t bytes = 0;
-  };
-  part& part_of_id(sample_id id) noexcept { return parts_[mix(id) % parts]; }
-
-  std::size_t budget_;  // of a part
-  std::array<part, parts> parts_;
+  buffer<std::byte> labels_;  // apart, so that they are found without a wait while records are on their way
 };
 
 }  // namespace muster::inline v0::detail

@@ -8,15 +8,16 @@
 #include <variant>
 
 #include <muster/core/spec.hpp>
-#include <muster/data/cifar.hpp>
-#include <muster/data/csv.hpp>
-#include <muster/data/idx.hpp>
-#include <muster/data/libsvm.hpp>
 #include <muster/data/load.hpp>
-#include <muster/data/npy.hpp>
-#include <muster/data/raw.hpp>
 #include <muster/data/records/reader.hpp>
-#include <muster/data/tfrecord.hpp>
+#include <muster/data/sources/cifar.hpp>
+#include <muster/data/sources/csv.hpp>
+#include <muster/data/sources/idx.hpp>
+#include <muster/data/sources/libsvm.hpp>
+#include <muster/data/sources/npy.hpp>
+#include <muster/data/sources/postgres.hpp>
+#include <muster/data/sources/raw.hpp>
+#include <muster/data/sources/tfrecord.hpp>
 
 namespace muster::inline v0 {
 namespace {
@@ -101,14 +102,11 @@ opened_source open_csv(spec_reader& from, const read_options& given) {
   return read_csv(path_of(from), csv, options);
 }
 
-opened_source open_idx_files(spec_reader& from, const read_options& /*options*/) {
+// open_idx() and open_npy().
+template <fixed_records (*Open)(const std::string&, const std::string&)>
+opened_source open_array_files(spec_reader& from, const read_options& /*options*/) {
   const auto paths = paths_of(from, 1, 2);
-  return any_record_source(open_idx(paths[0], paths.size() > 1 ? paths[1] : ""));
-}
-
-opened_source open_npy_files(spec_reader& from, const read_options& /*options*/) {
-  const auto paths = paths_of(from, 1, 2);
-  return any_record_source(open_npy(paths[0], paths.size() > 1 ? paths[1] : ""));
+  return any_record_source(Open(paths[0], paths.size() > 1 ? paths[1] : ""));
 }
 
 cifar_split split_of(spec_reader& from) {
@@ -128,13 +126,6 @@ opened_source open_cifar100_files(spec_reader& from, const read_options& /*optio
   return any_record_source(open_cifar100(path_of(from), split, labels));
 }
 
-std::optional<dtype> type_named(std::string_view name) {
-  for (int i = 1; i <= static_cast<int>(dtype::extended); ++i) {
-    if (to_string(static_cast<dtype>(i)) == name) return static_cast<dtype>(i);
-  }
-  return std::nullopt;
-}
-
 std::vector<std::uint64_t> shape_of(spec_reader& from) {
   const auto text = from.take("shape");
   std::vector<std::uint64_t> shape;
@@ -152,21 +143,21 @@ std::vector<std::uint64_t> shape_of(spec_reader& from) {
 opened_source open_raw_files(spec_reader& from, const read_options& /*options*/) {
   raw_layout layout;
   const std::string type = from.take("type").value_or("uint8");
-  const auto known = type_named(type);
-  if (!known) from.refuse("type '" + type + "' is unknown", "write such as type=uint8 or type=float32");
-  layout.type = *known;
+  const auto known = detail::dtype_named(type);
+  if (known == dtype::none) from.refuse("type '" + type + "' is unknown", "write such as type=uint8 or type=float32");
+  layout.type = known;
   layout.shape = shape_of(from);
   layout.skip = from.whole_of("skip", 0);
   layout.offset = from.whole_of("offset", 0);
   layout.record_bytes = from.whole_of("record", 0);
   if (const auto label = from.take("label")) {
     const auto at = label->find('@');
-    const auto label_type = type_named(label->substr(0, at));
+    const auto label_type = detail::dtype_named(label->substr(0, at));
     const auto offset =
         parse_number<std::uint64_t>(at == std::string::npos ? "" : std::string_view(*label).substr(at + 1));
-    if (!label_type || !offset)
+    if (label_type == dtype::none || !offset)
       from.refuse("label '" + *label + "' is not a type and the byte it is at", "write such as label=uint8@0");
-    layout.labels = {{"label", *label_type, *offset}};
+    layout.labels = {{"label", label_type, *offset}};
   }
   const auto paths = paths_of(from, 1, any_number);
   return any_record_source(open_raw(paths, layout));
@@ -188,9 +179,10 @@ opened_source open_record_files(spec_reader& from, const read_options& options) 
 
 opened_source open_query(spec_reader& from, const read_options& given) {
   const std::string query = from.take("query").value_or("");
-  const std::string label = from.take("label").value_or("");
-  const auto ignore = words_of(from.take("ignore").value_or(""));
-  const auto missing = missing_of(from);
+  postgres_options how;
+  how.label = from.take("label").value_or("");
+  how.ignore = words_of(from.take("ignore").value_or(""));
+  how.missing = missing_of(from);
   const read_options options = with_text_options(from, given);
   const auto connection = path_of(from);
   if (query.empty()) from.refuse("it has no query, and a database has many tables", "add ?query=SELECT...");
@@ -200,7 +192,7 @@ opened_source open_query(spec_reader& from, const read_options& given) {
         "postgres: cannot be read (this program was built without muster's postgres component); "
         "link muster::postgres");
   }
-  return read(connection, query, label, ignore, missing, options);
+  return read(connection, query, how, options);
 }
 
 struct known_source {
@@ -218,12 +210,13 @@ const std::vector<known_source>& known_sources() {
         "bad=fail|keep",
         "a table of numbers as text, plain, .gz or .zst; a column is a name of the header or a number from 0"},
        open_csv},
-      {{"idx", "IMAGES[,LABELS]", "", "MNIST and its kin, plain or compressed"}, open_idx_files},
+      {{"idx", "IMAGES[,LABELS]", "", "MNIST and its kin, plain or compressed"}, open_array_files<open_idx>},
       {{"cifar10", "FOLDER", "split=train|test", "CIFAR-10 in its binary form; also one of its files"},
        open_cifar10_files},
       {{"cifar100", "FOLDER", "split=train|test&labels=fine|coarse|both", "CIFAR-100 in its binary form"},
        open_cifar100_files},
-      {{"npy", "PATH[,LABELS]", "", "an array of NumPy; a record is a slice along its first extent"}, open_npy_files},
+      {{"npy", "PATH[,LABELS]", "", "an array of NumPy; a record is a slice along its first extent"},
+       open_array_files<open_npy>},
       {{"raw", "PATH[,PATH...]", "shape=AxBxC&type=uint8&offset=N&label=uint8@N&record=N&skip=N",
         "records of one size, their features `offset` bytes from their start, behind `skip` bytes"},
        open_raw_files},

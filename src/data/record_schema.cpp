@@ -2,6 +2,13 @@
 
 namespace muster::inline v0 {
 
+dtype detail::dtype_named(std::string_view name) noexcept {
+  for (int i = 1; i <= static_cast<int>(dtype::extended); ++i) {
+    if (to_string(static_cast<dtype>(i)) == name) return static_cast<dtype>(i);
+  }
+  return dtype::none;
+}
+
 std::string to_string(const record_schema& schema) {
   std::string text;
   const auto add = [&text](const std::string& part) { text.append(text.empty() ? "" : ", ").append(part); };

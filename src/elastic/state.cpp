@@ -5,7 +5,6 @@
 
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>
-#include <muster/data/epoch_plan.hpp>
 
 namespace muster::inline v0 {
 
@@ -71,7 +70,7 @@ void state::move_to(const state_position& there) {
   runs_ = there.runs;
 }
 
-bool state::epoch_is_over() const { return at_ && epoch_plan::batch_size(at_->now()) == 0; }
+bool state::epoch_is_over() const { return at_ && at_->epoch_is_over(); }
 
 void state::next_epoch() {
   if (at_) at_->next_epoch();

@@ -62,7 +62,7 @@ void for_each_run(const muster::any_record_source& source, const char* verb,
     run.bytes.resize(total);
     run.labels.resize(count * labels_each);
     run.bad.clear();
-    source.read(ids, {run.bytes, 0, run.labels}, &run.bad);
+    source.read(ids, {run.bytes, run.labels}, &run.bad);
     use(run);
     if (progress.active()) {
       progress.update(std::string(verb) + " " + std::to_string(run.first + count) + " of " +

@@ -50,7 +50,7 @@ TEST_CASE("a quarantine has a line of JSON for each bad record") {
   log.note("s", some({5, 6}, "b"));
   std::ifstream file(path);
   const std::string text{std::istreambuf_iterator<char>(file), {}};
-  CHECK(text == R"({"source":"s","id":5,"file":"a\u000a","offset":50,"problem":"is \"damaged\" (why) mend it"})"
+  CHECK(text == R"({"source":"s","id":5,"file":"a\n","offset":50,"problem":"is \"damaged\" (why) mend it"})"
                 "\n"
                 R"({"source":"s","id":6,"file":"b","offset":60,"problem":"is \"damaged\" (why) mend it"})"
                 "\n");

@@ -62,7 +62,7 @@ TEST_CASE("exactly once, whatever the worlds, the order, the batch, the threads 
     const bool cached = random.below(3) == 0;
     const bool wide = random.below(4) == 0;
     const test_records data = small(count, mapped, bad);
-    const auto make = [&]() -> muster::any_loader {
+    const auto make = [&]() -> muster::loader {
       muster::bad_record_options policy{.policy = muster::bad_record_policy::skip};
       if (quarantine) policy = {.policy = muster::bad_record_policy::quarantine, .file = folder / "bad.jsonl"};
       auto ordered =

@@ -120,8 +120,12 @@ TEST_CASE("worlds that change at any step lose nothing and repeat nothing") {
     muster::random_stream random(seed);
     const std::uint64_t count = random.below(300);
     const std::uint64_t size = 1 + random.below(40);
-    auto loader = random.below(4) == 0 ? muster::loader<numbers>({count}, std::nullopt, size)
-                                       : numbers{count} | muster::shuffle(seed) | muster::batch(size);
+    const bool shuffled = random.below(4) != 0;
+    const auto make = [&] {
+      if (!shuffled) return numbers{count} | muster::batch(size);
+      return numbers{count} | muster::shuffle(seed) | muster::batch(size);
+    };
+    auto loader = make();
     for (int epoch = 0; epoch < 2; ++epoch, loader.next_epoch()) {
       ids used;
       int world = 1;
@@ -132,10 +136,9 @@ TEST_CASE("worlds that change at any step lose nothing and repeat nothing") {
           continue;
         }
         if (random.below(5) == 0) {  // a rank that joins has nothing but the cursor
-          auto joined = loader;
-          joined.next_epoch();
+          auto joined = make();
           joined.open(loader.cursor());
-          loader = joined;
+          loader = std::move(joined);
         }
         const ids batch = whole_batch(loader, world);
         used.insert(used.end(), batch.begin(), batch.end());
@@ -234,6 +237,31 @@ TEST_CASE("a batch of 0 is refused, one larger than the data is all of it, and n
   auto nothing = muster::dataset() | muster::shuffle(1) | muster::batch(5);
   CHECK(nothing.steps_per_epoch() == 0);
   CHECK_FALSE(nothing.next({}));
+}
+
+TEST_CASE("samples grow from one epoch to the next, and have no records to do something with") {
+  auto loader = numbers{25} | muster::batch(4);
+  CHECK(rest_of_epoch(loader, 3) == all(25));
+  loader.next_epoch(numbers{40});
+  CHECK(rest_of_epoch(loader, 2) == all(40));
+  CHECK(loader.name().empty());
+  CHECK_THROWS_WITH(numbers{25} | muster::batch(4) | muster::prefetch(2), contains("no records"));
+}
+
+TEST_CASE("the cursor of a loader moves it, also once it is elsewhere") {
+  auto loader = numbers{25} | muster::batch(10);
+  const muster::live_cursor at = loader.cursor();
+  auto moved = std::move(loader);
+  at.commit();
+  CHECK(moved.cursor().position == 10);
+  CHECK(at.position == 0);
+  CHECK(at.now().position == 10);
+  at.commit();
+  CHECK_FALSE(at.epoch_is_over());
+  at.commit();
+  CHECK(at.epoch_is_over());
+  at.next_epoch();
+  CHECK(moved.epoch() == 1);
 }
 
 TEST_CASE("a loader allocates nothing on its way through the epochs") {

@@ -1,8 +1,8 @@
 #include <muster/data/open.hpp>
 
 #include <muster/core/error.hpp>
-#include <muster/data/libsvm.hpp>
 #include <muster/data/records/writer.hpp>
+#include <muster/data/sources/libsvm.hpp>
 #include "catch.hpp"
 #include "files.hpp"
 
@@ -88,7 +88,7 @@ TEST_CASE("records of any form become samples, unless they are bytes") {
       sparse.sizes({&id, 1}, {&size, 1});
       std::vector<std::byte> bytes(size);
       float label = 0;
-      sparse.read({&id, 1}, {bytes, 0, {&label, 1}});
+      sparse.read({&id, 1}, {bytes, {&label, 1}});
       writer.append(bytes, {&label, 1});
     }
     writer.commit();

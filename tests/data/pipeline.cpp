@@ -79,8 +79,8 @@ TEST_CASE("records of unlike sizes lie one behind another") {
   std::fill(builder.values().begin(), builder.values().end(), 0.5f);
   const muster::dataset data = builder.finish();
   for (const bool cached : {false, true}) {
-    muster::any_loader loader = cached ? muster::any_loader(data | muster::batch(2) | muster::cache(muster::in_memory))
-                                       : muster::any_loader(data | muster::batch(2) | muster::prefetch(1));
+    muster::loader loader = cached ? muster::loader(data | muster::batch(2) | muster::cache(muster::in_memory))
+                                   : muster::loader(data | muster::batch(2) | muster::prefetch(1));
     for (int epoch = 0; epoch < 2; ++epoch, loader.next_epoch()) {
       auto batch = loader.next({});
       REQUIRE(batch.samples.size() == 2);
@@ -263,15 +263,19 @@ TEST_CASE("waiting for data is an event of the thread that waits") {
   }
   CHECK(told.misses == 50 * 16);
   CHECK(told.hits == 2 * 50 * 16);
+  cached.next_epoch(small(70));  // another cache, which is told of from its start
+  while (cached.next({})) cached.commit();
+  CHECK(told.misses == 120 * 16);
+  CHECK(told.hits == 2 * 50 * 16);
 }
 
 TEST_CASE("a loader is chosen at run time, and one that is thrown away early ends its threads") {
   for (int i = 0; i < 50; ++i) {
-    muster::any_loader loader =
+    muster::loader loader =
         i % 2 == 0
-            ? muster::any_loader(small(200) | muster::shuffle(1) | muster::batch(16) |
-                                 muster::prefetch({.batches = 4, .threads = 2}))
-            : muster::any_loader(muster::any_record_source(small(200, true)) | muster::batch(16) | muster::prefetch(1));
+            ? muster::loader(small(200) | muster::shuffle(1) | muster::batch(16) |
+                             muster::prefetch({.batches = 4, .threads = 2}))
+            : muster::loader(muster::any_record_source(small(200, true)) | muster::batch(16) | muster::prefetch(1));
     for (int step = 0; step < i % 5; ++step) {
       (void)loader.next({});
       loader.commit();

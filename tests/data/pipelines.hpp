@@ -31,7 +31,7 @@ inline sample_ids all_but(std::uint64_t count, const std::set<muster::sample_id>
   return list;
 }
 
-inline std::uint64_t digest_of(const muster::record_batch& batch) {
+inline std::uint64_t digest_of(const muster::minibatch& batch) {
   muster::digest all;
   for (const auto id : batch.samples) all.add(id);
   return all.add(batch.bytes).add(std::as_bytes(batch.labels)).value();

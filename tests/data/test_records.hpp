@@ -42,7 +42,7 @@ class test_records {
       if (rows.bytes.empty()) continue;
       ++state_->reads;
       const auto& bytes = state_->bytes[ids[k]];
-      std::byte* const to = rows.bytes.data() + k * (rows.stride != 0 ? rows.stride : bytes.size());
+      std::byte* const to = rows.bytes.data() + k * bytes.size();
       if (is_bad) {
         std::memset(to, 0, bytes.size());
       } else {

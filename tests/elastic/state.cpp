@@ -4,13 +4,10 @@
 
 #include <muster/core/error.hpp>
 #include <muster/data/pipeline.hpp>
-#include <muster/data/raw.hpp>
+#include <muster/data/sources/raw.hpp>
 
 #include "catch.hpp"
 #include "elastic/numbers.hpp"
-
-static_assert(muster::cursor_owner<muster::loader<numbers>>);
-static_assert(muster::cursor_owner<muster::any_loader>);
 
 namespace {
 

@@ -10,11 +10,10 @@
 #include <vector>
 
 #include <muster/core/error.hpp>
-#include <muster/data/idx.hpp>
-#include <muster/data/npy.hpp>
 #include <muster/data/records/manifest.hpp>
 #include <muster/data/records/reader.hpp>
-#include <muster/data/tfrecord.hpp>
+#include <muster/data/sources/tfrecord.hpp>
+#include "../../src/data/sources/array_file.hpp"
 #include "text.hpp"
 
 namespace fuzz {
@@ -39,7 +38,7 @@ bool check_binary(std::string_view text, const Read& read) {
 
 inline bool check_idx(std::string_view text) {
   return check_binary(text, [&] {
-    const auto header = muster::read_idx_header(bytes_of(text), "input");
+    const auto header = muster::detail::read_idx_header(bytes_of(text), "input");
     std::uint64_t size = size_of(header.type);
     for (const auto extent : header.shape) size *= extent;
     require(header.bytes + size == text.size(), "the header does not describe the file");
@@ -48,7 +47,7 @@ inline bool check_idx(std::string_view text) {
 
 inline bool check_npy(std::string_view text) {
   return check_binary(text, [&] {
-    const auto header = muster::read_npy_header(bytes_of(text), "input");
+    const auto header = muster::detail::read_npy_header(bytes_of(text), "input");
     std::uint64_t size = size_of(header.type);
     for (const auto extent : header.shape) size *= extent;
     require(header.bytes + size == text.size(), "the header does not describe the file");
@@ -89,7 +88,7 @@ inline bool check_records(std::string_view text, const std::string& path) {
         source.sizes({&id, 1}, {&size, 1});
         bytes.resize(size);
         std::vector<muster::bad_record> bad;
-        source.read({&id, 1}, {bytes, 0, labels}, &bad);
+        source.read({&id, 1}, {bytes, labels}, &bad);
         if (source.mapped() && bad.empty()) require(source.view(id).size() == size, "a view has another size");
       }
     } catch (const muster::configuration_error&) {  // compressed blocks, and no libzstd here

@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-#include <muster/data/csv.hpp>
+#include <muster/data/sources/csv.hpp>
 #include "text.hpp"
 
 namespace fuzz {

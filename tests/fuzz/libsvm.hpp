@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-#include <muster/data/libsvm.hpp>
+#include <muster/data/sources/libsvm.hpp>
 #include "text.hpp"
 
 namespace fuzz {

@@ -100,7 +100,7 @@ struct training {
   muster::arena arena;
   muster::gradient_sync sync;
   muster::sgd optimizer;
-  muster::loader<numbers> loader;
+  muster::loader loader;
   muster::state state;
   std::vector<muster::sample_id> used;
 };

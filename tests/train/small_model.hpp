@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <muster/core/random.hpp>
-#include <muster/data/record_batch.hpp>
+#include <muster/data/minibatch.hpp>
 #include <muster/elastic/state.hpp>
 #include <muster/train/arena.hpp>
 #include <muster/train/gradient_sync.hpp>
@@ -38,7 +38,7 @@ class small_model {
     }
   }
 
-  void forward_backward(const muster::record_batch& batch, muster::backward_pass& backward) {
+  void forward_backward(const muster::minibatch& batch, muster::backward_pass& backward) {
     backward.add_samples(batch.samples.size());
     backward.divided_by(static_cast<double>(batch.global_size));
     const auto w1 = backward.parameter(0), b1 = backward.parameter(1);

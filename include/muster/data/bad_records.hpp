@@ -11,7 +11,7 @@
 #include <vector>
 
 #include <muster/core/error.hpp>
-#include <muster/data/permutation.hpp>  // sample_id
+#include <muster/data/cursor.hpp>  // sample_id
 
 namespace muster::inline v0 {
 

@@ -8,12 +8,21 @@
 
 namespace muster::inline v0 {
 
+namespace detail {
+class epoch_plan;
+}
+
+/// The number of a sample in its dataset, from 0. 64 bits although a dataset in memory rarely has 2^32 samples: ids are
+/// few at a time (those of one batch) while sources on disk may be larger, and a type in an interface cannot grow
+/// later.
+using sample_id = std::uint64_t;
+
 /// How the samples of an epoch follow each other; the numbers are part of saved cursors and stay.
 enum class sample_order : std::uint32_t {
   sequential = 0,   ///< as in the dataset
-  shuffled = 1,     ///< permutation(seed, epoch, size): exact, with a table of 4 bytes a sample
-  feistel = 2,      ///< feistel_permutation(seed, epoch, size): no table, any size
-  block_window = 3  ///< block_window_permutation(seed, epoch, size, block, window): for data that is not in memory
+  shuffled = 1,     ///< a function of (seed, epoch, size): exact, with a table of 4 bytes a sample
+  feistel = 2,      ///< a function of (seed, epoch, size): no table, any size
+  block_window = 3  ///< a function of (seed, epoch, size, block, window): for data that is not in memory
 };
 
 /// "shuffled", "block_window" and so on.
@@ -42,6 +51,27 @@ struct cursor {
 
 static_assert(std::is_trivially_copyable_v<cursor> && sizeof(cursor) <= 128);
 static_assert(std::has_unique_object_representations_v<cursor>, "a cursor has no padding: equal cursors, equal bytes");
+
+/// What `cursor()` of a loader gives that can be changed: the cursor as it is at that moment, to copy, save or compare,
+/// and a way to move the loader on, which is how a `state` goes with it. Refers to the loader, which may be moved but
+/// must live as long; the cursor itself can be used without it.
+class live_cursor : public cursor {
+ public:
+  /// Made by loader::cursor().
+  explicit live_cursor(detail::epoch_plan& plan) noexcept;
+
+  /// The loader's cursor as it is now.
+  [[nodiscard]] const cursor& now() const noexcept;
+  /// Whether it is at the end of its epoch.
+  [[nodiscard]] bool epoch_is_over() const noexcept;
+  /// As the loader's functions of these names.
+  void open(const cursor& there) const;
+  void commit() const;
+  void next_epoch() const noexcept;
+
+ private:
+  detail::epoch_plan* plan_;
+};
 
 namespace detail {
 

@@ -1,20 +1,21 @@
-// dataset | shuffle(seed) | batch(global): which samples each rank trains on, step by step.
+// source | shuffle(seed) | batch(global) | ...: what each rank trains on, step by step.
 #pragma once
 
-#include <algorithm>
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
-#include <span>
+#include <string_view>
 #include <utility>
-#include <vector>
 
-#include <muster/core/events.hpp>
+#include <muster/data/bad_records.hpp>
+#include <muster/data/cache.hpp>
 #include <muster/data/cursor.hpp>
 #include <muster/data/dataset.hpp>
-#include <muster/data/epoch_plan.hpp>
-#include <muster/data/live_cursor.hpp>
-#include <muster/data/permutation.hpp>
+#include <muster/data/minibatch.hpp>
+#include <muster/data/record_schema.hpp>
+#include <muster/data/record_source.hpp>
 #include <muster/data/slice.hpp>
 
 namespace muster::inline v0 {
@@ -25,107 +26,34 @@ concept sample_source = std::copyable<T> && requires(const T& source) {
   { source.size() } -> std::convertible_to<std::uint64_t>;
   { source.digest() } -> std::convertible_to<std::uint64_t>;
 };
-static_assert(sample_source<dataset>);
 
-namespace detail {
-
-/// The start of the epochs of a source, as its order and batches were asked for. Throws configuration_error for a batch
-/// of 0. `record_bytes` is 0 where records differ in size, `cold` says that they are not in memory.
-[[nodiscard]] cursor start_of(std::uint64_t digest, std::uint64_t size, std::optional<std::uint64_t> seed,
-                              const shuffle_options& order, std::uint64_t global_batch, const batch_options& batches,
-                              std::uint64_t record_bytes = 0, bool cold = false);
-
-}  // namespace detail
-
-/// One rank's part of a global batch. False when the epoch is over.
-struct minibatch {
-  /// Ids of this rank's samples, in order; possibly none although the others have some. Valid until the loader's next
-  /// call to next().
-  std::span<const sample_id> samples;
-  std::uint64_t global_size = 0;  ///< samples of all ranks together: what a mean over the batch divides by
-  std::uint64_t epoch = 0;        ///< from 0
-  std::uint64_t position = 0;     ///< samples of the epoch before this batch
-
-  [[nodiscard]] explicit operator bool() const noexcept { return global_size != 0; }
+/// How an epoch is ordered, as asked for.
+struct shuffle_options {
+  /// Nothing: `shuffled` for data in memory, `block_window` for data that is not.
+  std::optional<sample_order> order{};
+  /// Samples of a block in block_window order; 0: as many as make 4 MiB.
+  std::uint64_t block = 0;
+  /// Blocks that are in memory at a time, and mixed, in block_window order; 0: 16.
+  std::uint32_t window = 0;
 };
 
-/// Deals a source's samples out in global batches, epoch after epoch:
-///
-///     auto loader = dataset | shuffle(seed) | batch(256);
-///     for (; loader.epoch() < epochs; loader.next_epoch()) {
-///       while (auto batch = loader.next({rank, world})) {   // also with batch.samples empty: take part in the step
-///         ...                                               // dataset.row(id) for each id of batch.samples
-///         loader.commit();                                  // without it, next() gives the same batch again
-///       }
-///     }
-///
-/// The order is a function of (seed, epoch), and the only state is a cursor: all ranks have the same one, step for
-/// step, and each names its slice at every step, so that a change of world needs no new loader. Every sample is used
-/// exactly once an epoch, whatever the world and however it changes; the last batch of an epoch is smaller when the
-/// batch does not divide the samples. Nothing is allocated on the way. A value: a copy goes its own way. Used by one
-/// thread at a time.
-template <sample_source Source = dataset>
-class loader {
- public:
-  /// In shuffled order when there is a seed, else in the source's own; write `source | shuffle(seed) | batch(global)`.
-  /// Throws configuration_error for a batch of 0.
-  loader(Source source, std::optional<std::uint64_t> seed, std::uint64_t global_batch,
-         const shuffle_options& order = {}, const batch_options& batches = {})
-      : source_(std::move(source)),
-        plan_(detail::start_of(source_.digest(), source_.size(), seed, order, global_batch, batches)) {
-    ids_.resize(std::min(plan_.cursor().batch, plan_.cursor().size));
-  }
+/// How samples become batches, as asked for.
+struct batch_options {
+  /// Leaves out the last batch of an epoch when it is not full. Those samples are in other batches of other epochs.
+  bool drop_last = false;
+  /// The size is that of each rank's part: a step takes so many times the ranks that it is dealt to. Where ranks come
+  /// and go each keeps its batch, and the global one changes.
+  bool per_rank = false;
+};
 
-  /// Goes to where `there` says. Throws configuration_error, and stays, if that is a cursor of another dataset, order,
-  /// seed, batch or version, naming what differs, or no place between two batches.
-  void open(const muster::cursor& there) { plan_.open(there); }
-
-  /// The part of the batch at the cursor that `part` gets; false at the end of the epoch. Does not move the cursor: a
-  /// step that failed asks again, perhaps with another slice. O(samples of the slice), and O(size) at the first call of
-  /// an epoch. Throws configuration_error unless 0 <= rank < world.
-  [[nodiscard]] minibatch next(slice part) {
-    const muster::cursor& at = plan_.cursor();
-    const std::uint64_t count = epoch_plan::batch_size(at, part.world);
-    const index_range mine = part_of(count, part);
-    const scoped_event event(activity::data_wait, "next", mine.size() * sizeof(sample_id));
-    const std::span<sample_id> ids(ids_.data(), mine.size());
-    plan_.ids(at, at.position + mine.first, ids);
-    plan_.deal_to(part.world);
-    return {ids, count, at.epoch, at.position};
-  }
-
-  /// Moves the cursor past its batch: the step has used it. Throws configuration_error at the end of an epoch.
-  void commit() { plan_.commit(); }
-
-  /// Goes to the start of the next epoch, also when this one is not over.
-  void next_epoch() noexcept { plan_.next_epoch(); }
-
-  /// The same with a source that has grown: an epoch keeps the samples it began with, and the next one has all.
-  void next_epoch(Source grown) {
-    source_ = std::move(grown);
-    plan_.next_epoch(source_.size(), source_.digest());
-    ids_.resize(std::min(plan_.cursor().batch, plan_.cursor().size));
-  }
-
-  /// Where it is: save it, send it, open() it elsewhere.
-  [[nodiscard]] const muster::cursor& cursor() const noexcept { return plan_.cursor(); }
-  /// The same for a `state`, which moves it.
-  [[nodiscard]] live_cursor cursor() noexcept { return live_cursor(*this); }
-  /// The current epoch, from 0.
-  [[nodiscard]] std::uint64_t epoch() const noexcept { return cursor().epoch; }
-  /// Committed steps of the current epoch.
-  [[nodiscard]] std::uint64_t step() const noexcept { return plan_.step(); }
-  /// Batches of an epoch, the last one perhaps smaller.
-  [[nodiscard]] std::uint64_t steps_per_epoch() const noexcept { return plan_.steps_per_epoch(); }
-  /// Samples of a global batch (or of a rank's, `per_rank`), but for the last one of an epoch.
-  [[nodiscard]] std::uint64_t batch_size() const noexcept { return cursor().batch; }
-  /// What it deals out.
-  [[nodiscard]] const Source& source() const noexcept { return source_; }
-
- private:
-  Source source_;
-  epoch_plan plan_;
-  std::vector<sample_id> ids_;
+/// How many batches are made before they are asked for.
+struct prefetch_options {
+  std::size_t batches = 0;
+  /// Threads that make them, besides the caller: it helps with the batch that it waits for, and makes all of them when
+  /// there are no others.
+  int threads = 1;
+  /// Memory for batches ahead: fewer are made where so many would take more. The one in use is not counted.
+  std::size_t bytes = std::size_t{256} << 20;
 };
 
 /// A step of a pipeline: a new order of the samples in every epoch.
@@ -142,34 +70,153 @@ struct batch {
   explicit constexpr batch(std::uint64_t value, batch_options asked = {}) noexcept : size(value), options(asked) {}
 };
 
+/// A step of a pipeline: up to `batches` batches are made ahead, by threads; it comes last.
+struct prefetch {
+  prefetch_options options;
+  explicit constexpr prefetch(std::size_t batches) noexcept : options{.batches = batches} {}
+  explicit constexpr prefetch(const prefetch_options& asked) noexcept : options(asked) {}
+};
+
+/// A step of a pipeline: what to do about bad records. Without it the first one ends the run.
+struct on_bad_records {
+  bad_record_options options;
+  explicit on_bad_records(bad_record_options asked) : options(std::move(asked)) {}
+};
+
 namespace detail {
 
-/// Sources whose loader deals out ids alone: what is in the samples is in memory, or nobody knows.
-template <class Source>
-concept deals_ids = sample_source<Source> &&(!record_source<Source> || std::same_as<Source, dataset>);
+class record_step;
+
+/// What a loader needs to know of a source, whatever it is.
+struct loader_source {
+  template <sample_source Source>
+  explicit loader_source(Source source)
+      : size(source.size()),
+        digest(source.digest()),
+        ids_alone(!record_source<Source> || std::same_as<Source, dataset>) {
+    if constexpr (record_source<Source>) records.emplace(std::move(source));
+  }
+
+  std::uint64_t size;
+  std::uint64_t digest;
+  bool ids_alone;  ///< what is in the samples is in memory, or not known, and not read unless a step wants it
+  std::optional<any_record_source> records;
+};
 
 }  // namespace detail
 
 /// A source with an order, to be followed by a batch.
-template <sample_source Source>
 struct shuffled_source {
-  Source source;
+  detail::loader_source source;
   shuffle step;
 };
 
+/// Deals a source's samples out in global batches, epoch after epoch, whatever the source and the steps are:
+///
+///     muster::loader loader = cifar10(dir) | shuffle(seed) | batch(256) | augment(crop_flip) | prefetch(4);
+///     for (; loader.epoch() < epochs; loader.next_epoch()) {
+///       while (auto batch = loader.next({rank, world})) {   // also with batch.samples empty: take part in the step
+///         ...                                               // batch.values<float>(), batch.labels
+///         loader.commit();                                  // without it, next() gives the same batch again
+///       }
+///     }
+///
+/// The order is a function of (seed, epoch), and the only state is a cursor: all ranks have the same one, step for
+/// step, and each names its slice at every step, so that a change of world needs no new loader. The cursor moves when a
+/// step commits and never ahead of it; what was made ahead for another slice is dropped. Every sample is used exactly
+/// once an epoch, whatever the world and however it changes; the last batch of an epoch is smaller when the batch does
+/// not divide the samples. What is in a record after map() and augment() does not depend on threads, ranks or slices.
+///
+/// From a `dataset`, whose samples are in memory, and from a source without records it deals out ids alone, until one
+/// more step wants the records.
+///
+/// Owns the memory of its batches; allocates nothing in the steady state, except for records of unlike sizes that
+/// outgrow what was there. Moved, not copied. Used by one thread at a time; its threads sleep while nothing is to do.
+class loader {
+ public:
+  /// In shuffled order when there is an order, else in the source's own; write `source | shuffle(seed) |
+  /// batch(global)`. Throws configuration_error for a batch of 0.
+  loader(detail::loader_source source, const std::optional<shuffle>& order, const muster::batch& batches);
+  loader(loader&&) noexcept;
+  loader& operator=(loader&&) noexcept;
+  ~loader();
+
+  /// Goes to where `there` says. Throws configuration_error, and stays, if that is a cursor of another dataset, order,
+  /// seed, batch or version, naming what differs, or no place between two batches. O(1).
+  void open(const muster::cursor& there);
+
+  /// The part of the batch at the cursor that `part` gets; false at the end of the epoch. Does not move the cursor: a
+  /// step that failed asks again, perhaps with another slice. Waits until the part is made, which is the event
+  /// data_wait; O(size) at the first call of a `shuffled` epoch. Throws configuration_error unless 0 <= rank < world;
+  /// what the source, map() and augment() throw, with the record named; data_error for a bad record that the policy
+  /// does not allow. After an exception it may be called again, and tries again; but more bad records than the limit
+  /// stay an error.
+  [[nodiscard]] minibatch next(slice part);
+
+  /// Moves the cursor past its batch: the step has used it. Throws configuration_error at the end of an epoch.
+  void commit();
+
+  /// Goes to the start of the next epoch, also when this one is not over.
+  void next_epoch() noexcept;
+  /// The same with a source that has grown: an epoch keeps the samples it began with, and the next one has all. What
+  /// was made ahead of it is dropped. Throws configuration_error for one without records where steps want them.
+  template <sample_source Source>
+  void next_epoch(Source grown) {
+    replace(detail::loader_source(std::move(grown)));
+  }
+
+  /// Where it is: save it, send it, open() it elsewhere.
+  [[nodiscard]] const muster::cursor& cursor() const noexcept;
+  /// The same for a `state`, which moves it.
+  [[nodiscard]] live_cursor cursor() noexcept;
+  /// The current epoch, from 0.
+  [[nodiscard]] std::uint64_t epoch() const noexcept { return cursor().epoch; }
+  /// Committed steps of the current epoch.
+  [[nodiscard]] std::uint64_t step() const noexcept;
+  /// Batches of an epoch, the last one perhaps smaller.
+  [[nodiscard]] std::uint64_t steps_per_epoch() const noexcept;
+  /// Samples of a global batch (or of a rank's, `per_rank`), but for the last one of an epoch.
+  [[nodiscard]] std::uint64_t batch_size() const noexcept { return cursor().batch; }
+  /// What records are behind all steps; of nothing for a source without records.
+  [[nodiscard]] const record_schema& schema() const noexcept;
+  /// What the source was opened from; empty for a source without records.
+  [[nodiscard]] std::string_view name() const noexcept;
+  /// The bad records that were left out of the batches given so far.
+  [[nodiscard]] const bad_record_log& bad_records() const noexcept;
+  /// What the cache did, all zero without one.
+  [[nodiscard]] cache_statistics cache() const;
+
+  /// The loader with one more step, at the same cursor: what map() and augment() do; see detail::record_step. Throws
+  /// configuration_error for a step that cannot follow those before it, and for a source without records.
+  [[nodiscard]] loader with(std::unique_ptr<detail::record_step> step) &&;
+
+  friend loader operator|(loader from, muster::cache step);
+  friend loader operator|(loader from, prefetch step);
+  friend loader operator|(loader from, on_bad_records step);
+
+ private:
+  struct engine;
+  void replace(detail::loader_source source);
+
+  std::unique_ptr<engine> engine_;
+};
+
 template <sample_source Source>
-[[nodiscard]] shuffled_source<Source> operator|(Source source, shuffle step) {
-  return {std::move(source), step};
+[[nodiscard]] shuffled_source operator|(Source source, shuffle step) {
+  return {detail::loader_source(std::move(source)), step};
 }
 
-template <detail::deals_ids Source>
-[[nodiscard]] loader<Source> operator|(Source source, batch step) {
-  return {std::move(source), std::nullopt, step.size, {}, step.options};
+template <sample_source Source>
+[[nodiscard]] loader operator|(Source source, batch step) {
+  return {detail::loader_source(std::move(source)), std::nullopt, step};
 }
 
-template <detail::deals_ids Source>
-[[nodiscard]] loader<Source> operator|(shuffled_source<Source> from, batch step) {
-  return {std::move(from.source), from.step.seed, step.size, from.step.options, step.options};
+[[nodiscard]] inline loader operator|(shuffled_source from, batch step) {
+  return {std::move(from.source), from.step, step};
 }
+
+[[nodiscard]] loader operator|(loader from, cache step);
+[[nodiscard]] loader operator|(loader from, prefetch step);
+[[nodiscard]] loader operator|(loader from, on_bad_records step);
 
 }  // namespace muster::inline v0

@@ -5,12 +5,13 @@
 #include <string_view>
 #include <vector>
 
-#include <muster/data/csv.hpp>  // missing_values
 #include <muster/data/dataset.hpp>
 #include <muster/data/record_source.hpp>
-#include <muster/data/text_file.hpp>  // also so that a program with muster::zlib reads .gz
+#include <muster/data/sources/text_file.hpp>  // also so that a program with muster::zlib reads .gz
 
 namespace muster::inline v0 {
+
+struct postgres_options;
 
 /// One kind of source that open_source() and open_dataset() know.
 struct source_info {
@@ -34,9 +35,9 @@ struct source_info {
 
 namespace detail {
 
-/// Reads the rows of a query: (connection, query, label, ignored columns, missing values, options).
-using query_reader = dataset (*)(const std::string&, const std::string&, const std::string&,
-                                 const std::vector<std::string>&, missing_values, const read_options&);
+/// read_postgres(), where it is linked.
+using query_reader = dataset (*)(const std::string& connection, const std::string& query, const postgres_options& how,
+                                 const read_options& options);
 
 /// Sets what opens "postgres:". Thread safe.
 void set_query_reader(query_reader reader) noexcept;

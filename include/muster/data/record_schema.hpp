@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <muster/core/dtype.hpp>
@@ -61,5 +62,12 @@ struct record_schema {
 
 /// "image uint8[3x32x32], label coarse", for people.
 [[nodiscard]] std::string to_string(const record_schema& schema);
+
+namespace detail {
+
+/// What to_string() calls so; dtype::none for nothing.
+[[nodiscard]] dtype dtype_named(std::string_view name) noexcept;
+
+}  // namespace detail
 
 }  // namespace muster::inline v0

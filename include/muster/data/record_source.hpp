@@ -1,6 +1,7 @@
 // What every reader of records offers, and one type for all of them.
 #pragma once
 
+#include <algorithm>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -13,15 +14,14 @@
 #include <vector>
 
 #include <muster/data/bad_records.hpp>
-#include <muster/data/permutation.hpp>  // sample_id
+#include <muster/data/cursor.hpp>  // sample_id
 #include <muster/data/record_schema.hpp>
 
 namespace muster::inline v0 {
 
 /// Where a batch of records goes. Either part may be empty, and then is not read.
 struct record_rows {
-  std::span<std::byte> bytes;  ///< record k of the batch begins at k * stride, or behind record k - 1 for a stride of 0
-  std::size_t stride = 0;      ///< at least record_bytes(); must be 0 unless records are fixed
+  std::span<std::byte> bytes;  ///< one record behind another, without a gap
   std::span<float> labels;     ///< of record k: schema().labels.size() floats from k * that number on
 };
 
@@ -69,24 +69,22 @@ class any_record_source {
   template <class Source>
   requires(!std::same_as<Source, any_record_source> && record_source<Source>)
       any_record_source(Source source)  // NOLINT: meant to convert
-      : source_(std::make_shared<const model<Source>>(std::move(source))),
-        size_(source_->size()),
-        digest_(source_->digest()) {}
+      : source_(std::make_shared<const model<Source>>(std::move(source))) {}
 
-  [[nodiscard]] std::string_view name() const { return source_->name(); }
-  [[nodiscard]] std::uint64_t size() const noexcept { return size_; }
-  [[nodiscard]] std::uint64_t digest() const noexcept { return digest_; }
-  [[nodiscard]] const record_schema& schema() const { return source_->schema(); }
+  [[nodiscard]] std::string_view name() const noexcept { return source_->name; }
+  [[nodiscard]] std::uint64_t size() const noexcept { return source_->size; }
+  [[nodiscard]] std::uint64_t digest() const noexcept { return source_->digest; }
+  [[nodiscard]] const record_schema& schema() const noexcept { return source_->schema; }
   void sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const { source_->sizes(ids, out); }
   void read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad = nullptr) const {
     source_->read(ids, rows, bad);
   }
 
   /// How many records cannot be used, where that is known without reading any: of text, which was read as a whole.
-  [[nodiscard]] std::optional<std::uint64_t> known_bad() const { return source_->known_bad(); }
+  [[nodiscard]] std::optional<std::uint64_t> known_bad() const noexcept { return source_->known_bad; }
 
   /// Whether views() works: records lie in memory as they are.
-  [[nodiscard]] bool mapped() const noexcept { return source_->mapped(); }
+  [[nodiscard]] bool mapped() const noexcept { return source_->mapped; }
   /// The view of each record of a mapped source, out.size() == ids.size(). A record that cannot be used is appended to
   /// `*bad` and has an empty view; without a `bad` it is a data_error.
   void views(std::span<const sample_id> ids, std::span<std::span<const std::byte>> out,
@@ -97,42 +95,37 @@ class any_record_source {
  private:
   struct interface {
     virtual ~interface() = default;
-    virtual std::string_view name() const = 0;
-    virtual std::uint64_t size() const = 0;
-    virtual std::uint64_t digest() const = 0;
-    virtual const record_schema& schema() const = 0;
     virtual void sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const = 0;
     virtual void read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad) const = 0;
-    virtual std::optional<std::uint64_t> known_bad() const = 0;
-    virtual bool mapped() const noexcept = 0;
     virtual void views(std::span<const sample_id> ids, std::span<std::span<const std::byte>> out,
                        std::vector<bad_record>* bad) const = 0;
+    // What stays for the life of a source.
+    std::string name;
+    std::uint64_t size = 0;
+    std::uint64_t digest = 0;
+    record_schema schema;
+    std::optional<std::uint64_t> known_bad;
+    bool mapped = false;
   };
 
   template <class Source>
   struct model final : interface {
-    explicit model(Source wrapped) : source(std::move(wrapped)) {}
-    std::string_view name() const override { return source.name(); }
-    std::uint64_t size() const override { return source.size(); }
-    std::uint64_t digest() const override { return source.digest(); }
-    const record_schema& schema() const override { return source.schema(); }
+    explicit model(Source wrapped) : source(std::move(wrapped)) {
+      name = source.name();
+      size = source.size();
+      digest = source.digest();
+      schema = source.schema();
+      if constexpr (requires { source.bad().size(); }) known_bad = source.bad().size();
+      if constexpr (mapped_record_source<Source>) mapped = source.mapped();
+    }
     void sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const override { source.sizes(ids, out); }
     void read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad) const override {
       source.read(ids, rows, bad);
     }
-    std::optional<std::uint64_t> known_bad() const override {
-      if constexpr (requires { source.bad().size(); }) return source.bad().size();
-      return std::nullopt;
-    }
-    bool mapped() const noexcept override {
-      if constexpr (mapped_record_source<Source>) return source.mapped();
-      return false;
-    }
     void views(std::span<const sample_id> ids, std::span<std::span<const std::byte>> out,
                std::vector<bad_record>* bad) const override {
       if constexpr (mapped_record_source<Source>) {
-        if (!source.mapped()) refuse_views();
-        for (std::size_t k = 0; k < ids.size(); ++k) {
+        for (std::size_t k = 0; mapped && k < ids.size(); ++k) {
           out[k] = {};
           try {
             out[k] = source.view(ids[k]);
@@ -141,21 +134,29 @@ class any_record_source {
             bad->push_back({ids[k], error.where(), error.problem()});
           }
         }
-      } else {
-        refuse_views();
       }
-    }
-    [[noreturn]] void refuse_views() const {
-      throw configuration_error("the records of " + std::string(name()) +
-                                " do not lie in memory as they are (mapped() is false); use read()");
+      if (!mapped) {
+        throw configuration_error("the records of " + this->name +
+                                  " do not lie in memory as they are (mapped() is false); use read()");
+      }
     }
     Source source;
   };
 
   std::shared_ptr<const interface> source_;
-  std::uint64_t size_;
-  std::uint64_t digest_;
 };
 static_assert(record_source<any_record_source>);
+
+namespace detail {
+
+/// Asks the processor for a record that comes next. In a shuffled order it lies anywhere, and the processor's own
+/// prefetcher, which begins anew at every page, would be late for most of it.
+inline void fetch_ahead(std::span<const std::byte> record) noexcept {
+  constexpr std::size_t line = 64;
+  constexpr std::size_t most = 64 * line;  // the rest is foreseen
+  for (std::size_t at = 0; at < std::min(record.size(), most); at += line) __builtin_prefetch(record.data() + at, 0, 2);
+}
+
+}  // namespace detail
 
 }  // namespace muster::inline v0

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include <muster/core/training_position.hpp>
-#include <muster/data/live_cursor.hpp>
+#include <muster/data/cursor.hpp>
 
 namespace muster::inline v0 {
 

@@ -21,13 +21,6 @@ constinit std::atomic<const block_codec*> codec{nullptr};
 
 constexpr const char* copy_again = "copy it again or make it anew";
 
-std::optional<dtype> dtype_named(const std::string& name) {
-  for (int i = 1; i <= static_cast<int>(dtype::extended); ++i) {
-    if (to_string(static_cast<dtype>(i)) == name) return static_cast<dtype>(i);
-  }
-  return std::nullopt;
-}
-
 constexpr const char* form_names[] = {"fixed", "bytes", "sparse"};
 
 }  // namespace
@@ -78,8 +71,8 @@ record_schema schema_from_json(std::string_view text, const std::string& path, s
       record_field field;
       field.name = entry.at("name").get<std::string>();
       const auto type = dtype_named(entry.at("type").get<std::string>());
-      if (!type) fail("the type of a field is unknown");
-      field.type = *type;
+      if (type == dtype::none) fail("the type of a field is unknown");
+      field.type = type;
       field.shape = entry.at("shape").get<std::vector<std::uint64_t>>();
       schema.fields.push_back(std::move(field));
     }

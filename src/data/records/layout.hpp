@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <muster/data/record_schema.hpp>
-#include <muster/data/text_file.hpp>
+#include <muster/data/sources/text_file.hpp>
 
 #include "../../core/round_up.hpp"
 

@@ -1,7 +1,6 @@
 #include <muster/data/records/manifest.hpp>
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,11 +11,14 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <optional>
 #include <utility>
 
 #include <muster/core/atomic_file.hpp>
 #include <muster/core/crc32c.hpp>
 #include <muster/core/error.hpp>
+#include "../../core/descriptor.hpp"
+#include "../locked_file.hpp"
 
 // A line is "CRC FILE RECORDS BYTES DIGEST MORE", the first one "CRC muster-records VERSION": words with one blank
 // between them, CRC being the CRC32C of what follows its blank, it and DIGEST in hexadecimal, and MORE the lines that
@@ -55,57 +57,12 @@ bool usable_name(std::string_view name) {
   return !name.empty() && name.front() != '.' && name.find('/') == std::string_view::npos;
 }
 
-class manifest_file {
- public:
-  explicit manifest_file(std::string path)
-      : path_(std::move(path)), file_(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)) {
-    if (file_ < 0) refuse();
-    while (::flock(file_, LOCK_EX) != 0) {
-      if (errno != EINTR) {
-        const int why = errno;
-        ::close(file_);
-        errno = why;
-        refuse();
-      }
-    }
-  }
-  ~manifest_file() { ::close(file_); }
-  manifest_file(const manifest_file&) = delete;
-  manifest_file& operator=(const manifest_file&) = delete;
-
-  std::string read() const {
-    std::string text;
-    char piece[1 << 16];
-    for (off_t at = 0;;) {
-      const ssize_t got = ::pread(file_, piece, sizeof piece, at);
-      if (got < 0 && errno == EINTR) continue;
-      if (got < 0) refuse();
-      if (got == 0) return text;
-      text.append(piece, static_cast<std::size_t>(got));
-      at += got;
-    }
-  }
-  // Writes `text` behind the first `size` bytes and cuts off all that follows.
-  void replace_tail(std::size_t size, std::string_view text) const {
-    if (::ftruncate(file_, static_cast<off_t>(size)) != 0) refuse();
-    for (auto at = static_cast<off_t>(size); !text.empty();) {
-      const ssize_t written = ::pwrite(file_, text.data(), text.size(), at);
-      if (written < 0 && errno == EINTR) continue;
-      if (written < 0) refuse();
-      text.remove_prefix(static_cast<std::size_t>(written));
-      at += written;
-    }
-    if (::fsync(file_) != 0) refuse();
-  }
-
- private:
-  [[noreturn]] void refuse() const {
-    throw configuration_error("cannot write '" + path_ + "' (" + std::strerror(errno) +
-                              "); choose a folder that may be written");
-  }
-  std::string path_;
-  int file_;
-};
+// Read and not mapped: a writer may cut off what a killed one left at its end. Nothing for a file that cannot be read.
+std::optional<std::string> text_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  return file ? std::optional(std::move(text)) : std::nullopt;
+}
 
 std::string path_of(const std::string& folder) {
   return (std::filesystem::path(folder) / std::string(manifest_name)).string();
@@ -163,13 +120,16 @@ std::vector<manifest_entry> parse_manifest(std::string_view text, const std::str
   return parse(text, path).entries;
 }
 
+std::vector<manifest_entry> detail::find_manifest(const std::string& folder) {
+  const std::string path = path_of(folder);
+  return parse_manifest(text_of(path).value_or(""), path);
+}
+
 std::vector<manifest_entry> read_manifest(const std::string& folder) {
   const std::string path = path_of(folder);
-  // Read and not mapped: a writer may cut off what a killed one left at its end.
-  std::ifstream file(path, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (!file) throw data_error({path}, "cannot be read (is this a folder of records?); check the path");
-  auto entries = parse_manifest(text, path);
+  const auto text = text_of(path);
+  if (!text) throw data_error({path}, "cannot be read (is this a folder of records?); check the path");
+  auto entries = parse_manifest(*text, path);
   if (entries.empty()) throw data_error({path}, "names no files yet; write records into the folder");
   return entries;
 }
@@ -182,15 +142,24 @@ void append_to_manifest(const std::string& folder, std::span<const manifest_entr
                               "slash); choose another name");
   }
   const std::string path = path_of(folder);
-  const manifest_file file(path);
-  const std::size_t whole = parse(file.read(), path).bytes;
+  const auto require = [&](bool done) {
+    if (done) return;
+    throw configuration_error("cannot write '" + path + "' (" + std::strerror(errno) +
+                              "); choose a folder that may be written");
+  };
+  const detail::descriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+  require(file && detail::lock_file(file.get()));
+  const auto text = text_of(path);
+  require(text.has_value());
+  const std::size_t whole = parse(*text, path).bytes;
   std::string added = whole == 0 ? with_crc(std::string(heading)) : "";
   for (std::size_t k = 0; k < entries.size(); ++k) {
     const manifest_entry& entry = entries[k];
     added += with_crc(entry.file + ' ' + std::to_string(entry.records) + ' ' + std::to_string(entry.bytes) + ' ' +
                       hex(entry.digest, 16) + ' ' + std::to_string(entries.size() - k - 1));
   }
-  file.replace_tail(whole, added);
+  require(::ftruncate(file.get(), static_cast<off_t>(whole)) == 0 &&
+          detail::write_at(file.get(), std::as_bytes(std::span(added)), whole) && ::fsync(file.get()) == 0);
   if (whole == 0) detail::flush_folder(path);
 }
 

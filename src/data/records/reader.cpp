@@ -8,9 +8,8 @@
 
 #include <muster/core/error.hpp>
 #include <muster/data/records/manifest.hpp>
+#include "../lru_cache.hpp"
 #include "../parallel.hpp"
-#include "../prefetch_memory.hpp"
-#include "block_cache.hpp"
 #include "layout.hpp"
 
 namespace muster::inline v0 {
@@ -88,7 +87,7 @@ struct record_files::state {
   struct found {
     const std::byte* data = nullptr;
     std::size_t size = 0;
-    format::raw_block block{};
+    detail::lru_cache::block block{};
   };
   found find(const opened& at, std::uint64_t record) const {
     const format::shard& shard = *at.shard;
@@ -101,9 +100,14 @@ struct record_files::state {
       const std::size_t block = shard.block_of(record);
       const auto place = shard.place(record, shard.blocks[block].first_record);
       const auto number = static_cast<std::uint64_t>(&at - shards.data());
-      result.block = cache.get(number << 40 | block, [&] { return decompress(shard, block); });
+      const std::uint64_t key = number << 40 | block;
       result.size = place.size;
-      if (result.block == nullptr) return result;
+      result.block = cache.get(key);
+      if (result.block == nullptr) {  // two threads that want it at the same time both make it
+        result.block = decompress(shard, block);
+        if (result.block == nullptr) return result;
+        cache.put(key, result.block);
+      }
       result.data = result.block->data() + place.begin;
     }
     return result;
@@ -115,10 +119,10 @@ struct record_files::state {
   void prefetch(sample_id id) const noexcept {
     const auto& at = shard_of(id);
     const auto place = at.shard->place(id - at.first, 0);
-    detail::prefetch_memory(at.shard->payload.data() + place.begin, place.size);
+    detail::fetch_ahead(at.shard->payload.subspan(place.begin, place.size));
   }
 
-  format::raw_block decompress(const format::shard& shard, std::size_t block) const {
+  detail::lru_cache::block decompress(const format::shard& shard, std::size_t block) const {
     const std::uint64_t begin = block == 0 ? 0 : shard.blocks[block - 1].end;
     auto raw = std::make_shared<std::vector<std::byte>>(shard.blocks[block].raw_bytes);
     if (!codec->decompress(shard.payload.subspan(begin, shard.blocks[block].end - begin), *raw)) return nullptr;
@@ -143,7 +147,7 @@ struct record_files::state {
   std::uint64_t digest = 0;
   bool compressed = false;
   const format::block_codec* codec = nullptr;
-  mutable format::block_cache cache;
+  mutable detail::lru_cache cache;
 };
 
 record_files::record_files(const std::string& path, const record_read_options& options)
@@ -184,7 +188,7 @@ void record_files::read(std::span<const sample_id> ids, const record_rows& rows,
         bad->push_back(told);
         std::memset(to, 0, found.size);
       }
-      to += rows.stride != 0 ? rows.stride : found.size;
+      to += found.size;
     }
     if (rows.labels.empty()) continue;
     const auto from = std::span(at.shard->labels + record * labels, labels);

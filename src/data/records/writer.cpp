@@ -4,9 +4,6 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <optional>
 #include <random>
 #include <utility>
 #include <vector>
@@ -171,90 +168,65 @@ record_file_writer::record_file_writer(record_file_writer&&) noexcept = default;
 void record_file_writer::append(std::span<const std::byte> record, std::span<const float> labels) {
   state_->append(record, labels);
 }
-std::uint64_t record_file_writer::size() const noexcept { return state_->crcs.size(); }
 std::uint64_t record_file_writer::bytes() const noexcept { return state_->bytes; }
 record_file_summary record_file_writer::commit() { return state_->commit(); }
 
-struct record_set_writer::state {
-  // A name that no other writer of the folder has chosen, on whatever host.
-  static std::string fresh_name() {
-    std::random_device random;
-    char name[64];
-    std::snprintf(name, sizeof name, "records-%08x%08x.muster", random(), random());
-    return name;
-  }
-  state(std::string where, record_schema what, const record_file_options& chosen, std::uint64_t bytes)
-      : folder(std::move(where)), schema(std::move(what)), options(chosen), file_bytes(bytes) {}
-  ~state() {
-    std::error_code ignored;
-    for (const manifest_entry& entry : pending) std::filesystem::remove(path_of(entry.file), ignored);
-  }
-  state(const state&) = delete;
-  state& operator=(const state&) = delete;
+namespace {
 
-  std::string path_of(const std::string& file) const { return (std::filesystem::path(folder) / file).string(); }
+// A name that no other writer of the folder has chosen, on whatever host.
+std::string fresh_name() {
+  std::random_device random;
+  char name[64];
+  std::snprintf(name, sizeof name, "records-%08x%08x.muster", random(), random());
+  return name;
+}
 
-  void append(std::span<const std::byte> record, std::span<const float> labels) {
-    if (writer && writer->bytes() >= file_bytes) next_file();
-    if (!writer) {
-      name = fresh_name();
-      writer.emplace(path_of(name), schema, options);
-    }
-    writer->append(record, labels);
-  }
-  void next_file() {
-    if (!writer) return;
-    const record_file_summary summary = writer->commit();
-    writer.reset();
-    pending.push_back({name, summary.records, summary.bytes, summary.digest});
-  }
-  void commit() {
-    next_file();
-    if (!pending.empty()) append_to_manifest(folder, pending);
-    committed = std::exchange(pending, {});
-  }
+std::string path_in(const std::string& folder, const std::string& file) {
+  return (std::filesystem::path(folder) / file).string();
+}
 
-  std::string folder;
-  record_schema schema;
-  record_file_options options;
-  std::uint64_t file_bytes;
-  std::string name;
-  std::optional<record_file_writer> writer;
-  std::vector<manifest_entry> pending;    // files that are whole, and not yet in the manifest
-  std::vector<manifest_entry> committed;  // by the last commit()
-};
+}  // namespace
 
 record_set_writer::record_set_writer(std::string folder, record_schema schema, const record_file_options& options,
-                                     std::uint64_t file_bytes) {
-  namespace fs = std::filesystem;
+                                     std::uint64_t file_bytes)
+    : folder_(std::move(folder)), schema_(std::move(schema)), options_(options), file_bytes_(file_bytes) {
   std::error_code code;
-  fs::create_directories(folder, code);
-  if (!fs::is_directory(folder)) {
-    throw configuration_error("cannot make the folder '" + folder + "' (" +
+  std::filesystem::create_directories(folder_, code);
+  if (!std::filesystem::is_directory(folder_)) {
+    throw configuration_error("cannot make the folder '" + folder_ + "' (" +
                               (code ? code.message() : "there is a file of this name") + "); choose another");
   }
-  const std::string manifest = (fs::path(folder) / std::string(manifest_name)).string();
-  if (fs::exists(manifest) && fs::file_size(manifest, code) > 0) {
-    std::ifstream file(manifest, std::ios::binary);
-    const auto entries = parse_manifest(std::string{std::istreambuf_iterator<char>(file), {}}, manifest);
-    if (!entries.empty()) {
-      const format::shard there((fs::path(folder) / entries.front().file).string());
-      if (!(there.schema == schema)) {
-        throw data_error({folder}, "has records of another schema (" + to_string(there.schema) + ", and these are " +
-                                       to_string(schema) + "); write them into a folder of their own");
-      }
-    }
-  }
-  state_ = std::make_unique<state>(std::move(folder), std::move(schema), options, file_bytes);
+  const auto entries = detail::find_manifest(folder_);
+  if (entries.empty()) return;
+  const format::shard there(path_in(folder_, entries.front().file));
+  if (there.schema == schema_) return;
+  throw data_error({folder_}, "has records of another schema (" + to_string(there.schema) + ", and these are " +
+                                  to_string(schema_) + "); write them into a folder of their own");
 }
-record_set_writer::~record_set_writer() = default;
+record_set_writer::~record_set_writer() {
+  std::error_code ignored;
+  for (const manifest_entry& entry : pending_) std::filesystem::remove(path_in(folder_, entry.file), ignored);
+}
 record_set_writer::record_set_writer(record_set_writer&&) noexcept = default;
 
 void record_set_writer::append(std::span<const std::byte> record, std::span<const float> labels) {
-  state_->append(record, labels);
+  if (writer_ && writer_->bytes() >= file_bytes_) next_file();
+  if (!writer_) {
+    name_ = fresh_name();
+    writer_.emplace(path_in(folder_, name_), schema_, options_);
+  }
+  writer_->append(record, labels);
 }
-void record_set_writer::next_file() { state_->next_file(); }
-void record_set_writer::commit() { state_->commit(); }
-const std::vector<manifest_entry>& record_set_writer::committed() const noexcept { return state_->committed; }
+void record_set_writer::next_file() {
+  if (!writer_) return;
+  const record_file_summary summary = writer_->commit();
+  writer_.reset();
+  pending_.push_back({name_, summary.records, summary.bytes, summary.digest});
+}
+void record_set_writer::commit() {
+  next_file();
+  if (!pending_.empty()) append_to_manifest(folder_, pending_);
+  committed_ = std::exchange(pending_, {});
+}
 
 }  // namespace muster::inline v0

@@ -167,7 +167,7 @@ TEST_CASE("a byte that changed anywhere is found, and where it is told") {
           std::vector<std::byte> bytes(total);
           std::vector<float> labels(ids.size() * schema.labels.size());
           std::vector<muster::bad_record> bad;
-          source.read(ids, {bytes, 0, labels}, &bad);
+          source.read(ids, {bytes, labels}, &bad);
           for (const auto& record : bad) {
             REQUIRE(record.where.file == path);
             REQUIRE(record.where.offset);
@@ -216,8 +216,7 @@ TEST_CASE("a damaged record is bad, and no other is") {
   std::vector<std::byte> bytes(34);
   std::vector<float> label(1);
   const muster::sample_id id = 20;
-  CHECK_THROWS_WITH(damaged.read({&id, 1}, {bytes, 0, label}),
-                    contains("damaged: byte 4896: record 20 does not match"));
+  CHECK_THROWS_WITH(damaged.read({&id, 1}, {bytes, label}), contains("damaged: byte 4896: record 20 does not match"));
   CHECK_THROWS_AS(damaged.view(20), muster::data_error);
   CHECK_NOTHROW(muster::record_files(folder / "damaged", {.checks = muster::record_checks::never}).view(20));
 }

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -49,8 +50,6 @@ class record_file_writer {
   /// than the schema's, another number of labels, or a full disk.
   void append(std::span<const std::byte> record, std::span<const float> labels);
 
-  /// Records appended so far.
-  [[nodiscard]] std::uint64_t size() const noexcept;
   /// Bytes of records appended so far, before compression.
   [[nodiscard]] std::uint64_t bytes() const noexcept;
 
@@ -83,11 +82,17 @@ class record_set_writer {
   /// Puts all that was appended since the last commit() into the manifest. Without it, that is lost.
   void commit();
   /// The files of the last commit().
-  [[nodiscard]] const std::vector<manifest_entry>& committed() const noexcept;
+  [[nodiscard]] const std::vector<manifest_entry>& committed() const noexcept { return committed_; }
 
  private:
-  struct state;
-  std::unique_ptr<state> state_;
+  std::string folder_;
+  record_schema schema_;
+  record_file_options options_;
+  std::uint64_t file_bytes_;
+  std::string name_;
+  std::optional<record_file_writer> writer_;
+  std::vector<manifest_entry> pending_;    // files that are whole, and not yet in the manifest
+  std::vector<manifest_entry> committed_;  // by the last commit()
 };
 
 }  // namespace muster::inline v0

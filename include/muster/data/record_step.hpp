@@ -1,0 +1,194 @@
+// The steps of a pipeline over records: each makes a piece of a batch of what the step before it makes.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <muster/core/buffer.hpp>
+#include <muster/core/random.hpp>
+#include <muster/data/cache.hpp>
+#include <muster/data/record_source.hpp>
+#include <muster/data/record_transform.hpp>
+
+namespace muster::inline v0::detail {
+
+/// What one thread keeps between pieces of batches, so that it allocates nothing: a level for each step of a chain.
+class chain_scratch {
+ public:
+  struct level {
+    buffer<std::byte> bytes;
+    buffer<std::byte> aligned;
+    std::vector<std::span<const std::byte>> views;
+    std::vector<std::span<const std::byte>> copied;
+    std::vector<std::uint64_t> sizes;
+    std::vector<sample_id> ids;
+    std::vector<std::size_t> places;
+    std::vector<float> labels;
+
+    /// `size` bytes, at least one, so that no view of them is null.
+    [[nodiscard]] std::span<std::byte> room(std::size_t size) {
+      if (bytes.size() < std::max<std::size_t>(size, 1)) bytes = buffer<std::byte>(std::max<std::size_t>(size, 1));
+      return bytes.span().first(size);
+    }
+  };
+
+  /// Good until the scratch is gone.
+  [[nodiscard]] level& operator[](std::size_t depth) {
+    while (levels_.size() <= depth) levels_.emplace_back();
+    return levels_[depth];
+  }
+
+ private:
+  std::deque<level> levels_;
+};
+
+/// The piece of a batch that is asked for. What is bad is appended to `bad`, and null there.
+struct chain_request {
+  std::span<const sample_id> ids;
+  std::uint64_t seed = 0;
+  std::uint64_t epoch = 0;
+  std::span<float> labels;                 ///< to fill; empty: none
+  std::vector<bad_record>* bad = nullptr;  ///< null: a bad record is a data_error
+
+  [[nodiscard]] bool is_bad(sample_id id) const noexcept {
+    return bad != nullptr &&
+           std::any_of(bad->begin(), bad->end(), [&](const bad_record& record) { return record.id == id; });
+  }
+  /// The labels of the k-th id.
+  [[nodiscard]] std::span<float> labels_of(std::size_t k) const noexcept {
+    const std::size_t width = ids.empty() ? 0 : labels.size() / ids.size();
+    return labels.subspan(k * width, width);
+  }
+};
+
+/// A source, or what makes records of those of the step before it: the one type behind which all of a pipeline is. Its
+/// virtual calls are for a piece of a batch each. Any number of threads may read at once.
+class record_step {
+ public:
+  virtual ~record_step() = default;
+  record_step(const record_step&) = delete;
+  record_step& operator=(const record_step&) = delete;
+
+  /// Takes the step before this one. Throws configuration_error for one that this cannot follow.
+  void follow(std::unique_ptr<record_step> before);
+  /// Another source, at the start of the chain.
+  virtual void replace(any_record_source source);
+
+  [[nodiscard]] virtual const any_record_source& source() const { return before_->source(); }
+  [[nodiscard]] virtual cache_statistics cache() const { return before_->cache(); }
+  [[nodiscard]] const record_schema& schema() const noexcept { return schema_; }
+  /// Of what is done to the source's records; 0: unknown.
+  [[nodiscard]] std::uint64_t version() const noexcept { return version_; }
+  /// Steps up to this one that are left to chance, which make another record in another epoch.
+  [[nodiscard]] std::size_t randoms() const noexcept { return randoms_; }
+  void sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const;
+
+  /// The records one behind another; bad ones take room too. Copies the views, unless a step can do better.
+  virtual void read(const chain_request& request, std::span<std::byte> bytes, chain_scratch& scratch) const;
+  /// Where they lie; null for bad ones; good until the scratch is used again.
+  virtual void views(const chain_request& request, std::span<std::span<const std::byte>> out,
+                     chain_scratch& scratch) const = 0;
+
+ protected:
+  record_step() = default;
+  /// Looks at the step before this one, which is another one or has another source.
+  void see();
+  /// The part of see() of each kind of step: sets what is below.
+  virtual void look() = 0;
+  [[nodiscard]] const record_step& before() const noexcept { return *before_; }
+  [[nodiscard]] chain_scratch::level& level_of(chain_scratch& scratch) const { return scratch[depth_]; }
+
+  record_schema schema_;
+  std::uint64_t version_ = 1;
+  std::size_t randoms_ = 0;
+  std::size_t record_bytes_ = 0;  // of schema_
+
+ private:
+  std::unique_ptr<record_step> before_;  // none of a source
+  std::size_t depth_ = 0;
+};
+
+/// What map() and augment() put on a chain, but for the function.
+class transform_step : public record_step {
+ public:
+  void read(const chain_request& request, std::span<std::byte> bytes, chain_scratch& scratch) const final;
+  void views(const chain_request& request, std::span<std::span<const std::byte>> out,
+             chain_scratch& scratch) const final;
+
+ protected:
+  transform_step(std::string_view name, bool random) noexcept : name_(name), random_(random) {}
+
+  [[nodiscard]] virtual record_schema output(const record_schema& in) = 0;
+  [[nodiscard]] virtual std::uint64_t function_version() const = 0;
+  /// Calls the function for each record that is not null; `copy` is for those that are not aligned.
+  virtual void apply(const chain_request& request, std::span<const std::span<const std::byte>> from,
+                     std::span<std::byte> to, buffer<std::byte>& copy) const = 0;
+
+  void look() final;
+  /// `view`, or a copy of it where elements may lie.
+  [[nodiscard]] std::span<const std::byte> aligned(std::span<const std::byte> view, buffer<std::byte>& copy) const {
+    if (reinterpret_cast<std::uintptr_t>(view.data()) % alignment_ == 0) return view;
+    if (copy.size() < view.size()) copy = buffer<std::byte>(view.size());
+    std::memcpy(copy.data(), view.data(), view.size());
+    return copy.span().first(view.size());
+  }
+  /// The random numbers of a record. No other use of the seed meets them, and a step that is not random changes nothing
+  /// of them.
+  [[nodiscard]] random_stream stream_of(const chain_request& request, sample_id id) const noexcept {
+    return random_stream(mix(request.seed ^ (0x6175676d656e7400ULL + randoms())) + request.epoch, id);
+  }
+  /// What becomes of the exception that the function is throwing.
+  void failed(const chain_request& request, sample_id id) const;
+
+ private:
+  std::string_view name_;
+  bool random_;
+  std::size_t alignment_ = 1;
+};
+
+/// With the function; `Random` is whether it gets a stream.
+template <class F, bool Random>
+class function_step final : public transform_step {
+ public:
+  explicit function_step(F f) : transform_step(Random ? "augment" : "map", Random), f_(std::move(f)) {}
+
+ private:
+  record_schema output(const record_schema& in) override { return f_.output(in); }
+  std::uint64_t function_version() const override {
+    if constexpr (Random)
+      return 0;
+    else
+      return f_.version();
+  }
+  void apply(const chain_request& request, std::span<const std::span<const std::byte>> from, std::span<std::byte> to,
+             buffer<std::byte>& copy) const override {
+    for (std::size_t k = 0; k < from.size(); ++k) {
+      if (k + 1 < from.size()) fetch_ahead(from[k + 1]);
+      if (from[k].data() == nullptr) continue;
+      const std::span<const std::byte> record = aligned(from[k], copy);
+      const std::span<std::byte> made = to.subspan(k * record_bytes_, record_bytes_);
+      try {
+        if constexpr (Random) {
+          random_stream random = stream_of(request, request.ids[k]);
+          f_(record, made, random);
+        } else {
+          f_(record, made);
+        }
+      } catch (...) {
+        failed(request, request.ids[k]);
+      }
+    }
+  }
+
+  F f_;
+};
+
+}  // namespace muster::inline v0::detail

@@ -1,0 +1,36 @@
+// The text format of LIBSVM and SVMlight: one sample a line, `label index:value index:value ...`.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include <muster/data/dataset.hpp>
+#include <muster/data/sources/text_file.hpp>  // also so that a program with muster::zlib reads .gz
+
+namespace muster::inline v0 {
+
+/// Reads a LIBSVM file, plain or gzip.
+///
+/// A label is any finite number (`-1`, `+1`, `0`, `3`). Indices count from 1, ascend and are at most 2^32 - 1; values
+/// are finite and read as std::from_chars<float> reads them, one too small for a float being zero. Words are separated
+/// by blanks and tabs; `#` starts a comment; blank lines, CRLF and a missing newline at the end are all right. The
+/// `qid:` of ranking data is refused.
+///
+/// Holds the text and the result, and no more; reads in parallel. Throws data_error naming file, line and column of the
+/// first thing that is wrong.
+[[nodiscard]] dataset read_libsvm(const std::string& path, const read_options& options = {});
+
+/// The same from text in memory; `name` stands for the file in errors and becomes the dataset's name.
+[[nodiscard]] dataset parse_libsvm(std::string_view text, const std::string& name, const read_options& options = {});
+
+namespace detail {
+
+/// parse_libsvm() with the size of the pieces that threads share, so that tests can make them small. The result does
+/// not depend on it. `file` is for errors.
+[[nodiscard]] dataset parse_libsvm(std::string_view text, const std::string& file, std::string name,
+                                   const read_options& options, std::size_t piece_bytes);
+
+}  // namespace detail
+
+}  // namespace muster::inline v0

@@ -1,0 +1,34 @@
+// Files that are nothing but records of one size, perhaps behind a header.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <muster/data/sources/fixed_records.hpp>
+
+namespace muster::inline v0 {
+
+/// How the records of a raw file lie. All numbers have this machine's byte order.
+struct raw_layout {
+  /// A label within each record.
+  struct label {
+    std::string name = "label";
+    dtype type = dtype::uint8;
+    std::uint64_t offset = 0;  ///< in bytes from the start of the record
+  };
+  dtype type = dtype::uint8;         ///< of the features
+  std::vector<std::uint64_t> shape;  ///< of the features of one record, {3, 32, 32}
+  std::uint64_t skip = 0;            ///< bytes before the first record
+  std::uint64_t offset = 0;          ///< of the features in a record
+  std::uint64_t record_bytes = 0;    ///< from one record to the next; 0: up to the end of the last thing named above
+  std::vector<label> labels = {};
+};
+
+/// Opens one or more raw files of the same layout, their records in the order of the paths. The files are mapped.
+/// Throws configuration_error for a layout that does not fit into its record, and data_error for a file whose size is
+/// no whole number of records.
+[[nodiscard]] fixed_records open_raw(const std::vector<std::string>& paths, const raw_layout& layout);
+
+}  // namespace muster::inline v0

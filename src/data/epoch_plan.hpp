@@ -1,0 +1,65 @@
+// Which samples each step uses: a cursor, the rules by which it moves, and the order it moves through.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include <muster/data/cursor.hpp>
+#include "epoch_order.hpp"
+
+namespace muster::inline v0::detail {
+
+/// The steps of all epochs: what a loader does without touching the data. A value; used by one thread at a time.
+class epoch_plan {
+ public:
+  /// The epochs that `start` is in; its batch is not 0.
+  explicit epoch_plan(const muster::cursor& start) noexcept : at_(start) {}
+
+  /// Goes to where `there` says. Throws configuration_error, and stays, if that is a cursor of another dataset, order,
+  /// seed, batch or version, naming what differs, or no place between two batches.
+  void open(const muster::cursor& there);
+
+  /// Batches are dealt to so many ranks from now on, which matters where they are `per_rank`.
+  void deal_to(int world) noexcept { world_ = world; }
+
+  /// Moves the cursor past its batch: the step has used it. Throws configuration_error at the end of an epoch.
+  void commit();
+
+  /// Goes to the start of the next epoch, also when this one is not over.
+  void next_epoch() noexcept {
+    ++at_.epoch;
+    at_.position = 0;
+  }
+
+  /// The same with data that has grown or changed since: `size` and `digest` are those from now on. An epoch keeps the
+  /// size that it began with.
+  void next_epoch(std::uint64_t size, std::uint64_t digest) noexcept {
+    at_.size = size;
+    at_.dataset = digest;
+    next_epoch();
+  }
+
+  [[nodiscard]] const muster::cursor& cursor() const noexcept { return at_; }
+  /// Committed steps of the current epoch; of batches `per_rank`, as if the ranks had been as many in all of it.
+  [[nodiscard]] std::uint64_t step() const noexcept { return steps(at_.position); }
+  /// Batches of an epoch, the last one perhaps smaller; of batches `per_rank`, of as many ranks as there are now.
+  [[nodiscard]] std::uint64_t steps_per_epoch() const noexcept { return steps(end(at_)); }
+
+  /// Samples of the batch at `where`, over all of `world` ranks; 0 at the end of the epoch.
+  [[nodiscard]] static std::uint64_t batch_size(const muster::cursor& where, int world = 1) noexcept;
+  /// The batch after the one at `where`: of the next epoch when this one is over.
+  [[nodiscard]] static muster::cursor after(const muster::cursor& where, int world = 1) noexcept;
+  /// Writes the ids of the samples at the positions [first, first + ids.size()) of the epoch of `where`.
+  void ids(const muster::cursor& where, std::uint64_t first, std::span<sample_id> ids);
+
+ private:
+  [[nodiscard]] static std::uint64_t end(const muster::cursor& of) noexcept;
+  [[nodiscard]] std::uint64_t steps(std::uint64_t samples) const noexcept;
+
+  muster::cursor at_;
+  int world_ = 1;
+  std::array<epoch_order, 2> orders_;  // of the epoch of the cursor, and of another: batches are made ahead
+};
+
+}  // namespace muster::inline v0::detail

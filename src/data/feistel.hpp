@@ -1,0 +1,97 @@
+// A shuffle without a table: the order of any number of samples in constant memory, and its inverse.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include <muster/core/error.hpp>
+#include <muster/core/hash.hpp>
+#include "permutation.hpp"
+
+namespace muster::inline v0::detail {
+
+/// An order of the ids 0 .. size - 1 that is computed, not stored: some bytes for any size up to 2^63, and any position
+/// is entered in O(1). A Feistel network (Luby and Rackoff 1988, https://doi.org/10.1137/0217022) over the least power
+/// of two that holds the size, walked along its cycle until it meets an id that is there (Black and Rogaway 2002,
+/// https://doi.org/10.1007/3-540-45760-7_9), which takes less than two tries on average. Pseudorandom: the tests find
+/// no bias, but it reaches 2^64 of the size! orders and not all of them. The same on every platform.
+class feistel_permutation {
+ public:
+  /// The order of no samples.
+  feistel_permutation() = default;
+  /// Throws configuration_error for more than 2^63 samples. O(1).
+  feistel_permutation(std::uint64_t seed, std::uint64_t epoch, std::uint64_t size) : size_(size) {
+    if (size > std::uint64_t{1} << 63) {
+      throw configuration_error("cannot shuffle " + std::to_string(size) + " samples (an order has at most 2^63); " +
+                                "cut the data in two");
+    }
+    constexpr std::uint64_t purpose = 0x6665697374656c00ULL;  // so that no other use of the seed meets these numbers
+    key_ = mix(mix(seed ^ purpose) + 0x9e3779b97f4a7c15ULL * (epoch + 1));
+    // Few bits would make few networks: those of two bits cannot make all 24 orders of four samples.
+    const unsigned bits = std::max(8u, static_cast<unsigned>(std::bit_width(size == 0 ? 0 : size - 1)));
+    low_bits_ = bits - bits / 2;
+    low_mask_ = (std::uint64_t{1} << low_bits_) - 1;
+    high_mask_ = (std::uint64_t{1} << bits / 2) - 1;
+  }
+
+  /// The number of samples.
+  [[nodiscard]] std::uint64_t size() const noexcept { return size_; }
+
+  /// The sample at `position` < size() of the epoch.
+  [[nodiscard]] sample_id operator[](std::uint64_t position) const noexcept {
+    std::uint64_t at = encipher(position);
+    while (at >= size_) at = encipher(at);
+    return at;
+  }
+
+  /// The samples at the positions [first, first + ids.size()), for less than one by one.
+  void fill(std::uint64_t first, std::span<sample_id> ids) const noexcept {
+    // Ciphers of several positions overlap as long as nothing depends on what comes out.
+    for (sample_id& id : ids) id = encipher(first++);
+    for (sample_id& id : ids) {
+      while (id >= size_) id = encipher(id);
+    }
+  }
+
+  /// The position of sample `id` < size(): what undoes operator[].
+  [[nodiscard]] std::uint64_t position_of(sample_id id) const noexcept {
+    std::uint64_t at = id;
+    do {
+      std::uint64_t low = at & low_mask_;
+      std::uint64_t high = at >> low_bits_;
+      for (std::uint64_t round = rounds; round > 0; round -= 2) {
+        low ^= mix(high + round_key(round - 1)) & low_mask_;
+        high ^= mix(low + round_key(round - 2)) & high_mask_;
+      }
+      at = high << low_bits_ | low;
+    } while (at >= size_);
+    return at;
+  }
+
+ private:
+  static constexpr std::uint64_t rounds = 6;  // four are enough in theory, with more bits than small data has
+
+  [[nodiscard]] std::uint64_t encipher(std::uint64_t at) const noexcept {
+    std::uint64_t low = at & low_mask_;
+    std::uint64_t high = at >> low_bits_;
+    for (std::uint64_t round = 0; round < rounds; round += 2) {
+      high ^= mix(low + round_key(round)) & high_mask_;
+      low ^= mix(high + round_key(round + 1)) & low_mask_;
+    }
+    return high << low_bits_ | low;
+  }
+  [[nodiscard]] std::uint64_t round_key(std::uint64_t round) const noexcept {
+    return key_ + 0x9e3779b97f4a7c15ULL * (round + 1);
+  }
+
+  std::uint64_t key_ = 0;
+  std::uint64_t size_ = 0;
+  std::uint64_t low_mask_ = 0;
+  std::uint64_t high_mask_ = 0;
+  unsigned low_bits_ = 0;
+};
+
+}  // namespace muster::inline v0::detail

@@ -1,0 +1,289 @@
+#include <muster/data/loader.hpp>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include <muster/core/error.hpp>
+#include <muster/core/events.hpp>
+#include <muster/core/log.hpp>
+
+#include "batch_ring.hpp"
+#include "epoch_plan.hpp"
+#include "steps.hpp"
+
+namespace muster::inline v0 {
+namespace {
+
+// The start of the epochs of a source, as its order and batches were asked for.
+cursor start_of(const detail::loader_source& source, const std::optional<shuffle>& order, const batch& batches) {
+  if (batches.size == 0) {
+    throw configuration_error("the global batch cannot be 0 (a step needs samples); use at least 1");
+  }
+  cursor start{.dataset = source.digest, .size = source.size, .batch = batches.size};
+  start.drop_last = batches.options.drop_last ? 1 : 0;
+  start.per_rank = batches.options.per_rank ? 1 : 0;
+  if (!order) return start;
+  start.seed = order->seed;
+  const std::uint64_t record = source.ids_alone ? 0 : source.records->schema().record_bytes();
+  // Too many to count on them being in memory. Never a matter of how much memory this machine has: the order would be
+  // another one elsewhere.
+  constexpr std::uint64_t warm = std::uint64_t{4} << 30;
+  const bool cold = record != 0 && source.size > warm / record;
+  start.order = order->options.order.value_or(cold ? sample_order::block_window : sample_order::shuffled);
+  if (start.order == sample_order::block_window) {
+    constexpr std::uint64_t block_bytes = std::uint64_t{4} << 20;
+    constexpr std::uint64_t block_of_unknown_size = 4096;
+    const std::uint64_t fitting = record == 0 ? block_of_unknown_size : block_bytes / record;
+    start.block = order->options.block != 0 ? order->options.block : std::max<std::uint64_t>(fitting, 1);
+    start.window = order->options.window != 0 ? order->options.window : 16;
+  }
+  return start;
+}
+
+[[noreturn]] void refuse_without_records() {
+  throw configuration_error(
+      "there is nothing to read (the source has samples, but no records); leave out the steps behind batch(), or give "
+      "another source");
+}
+
+// Leaves the bad records of a slot out of it: the others move together, in their order.
+void leave_out_bad(detail::batch_slot& slot) {
+  const auto& bad = slot.bad;
+  const auto is_bad = [&](sample_id id) {
+    return std::any_of(bad.begin(), bad.end(), [&](const bad_record& record) { return record.id == id; });
+  };
+  const bool fixed = slot.offsets.empty();
+  const std::size_t count = slot.ids.size();
+  const std::size_t record = fixed ? slot.used / count : 0;
+  std::size_t kept = 0;
+  std::size_t used = 0;
+  for (std::size_t k = 0; k < count; ++k) {
+    if (is_bad(slot.ids[k])) continue;
+    const std::size_t begin = fixed ? k * record : slot.offsets[k];
+    const std::size_t size = fixed ? record : slot.offsets[k + 1] - begin;
+    std::memmove(slot.bytes.data() + used, slot.bytes.data() + begin, size);
+    std::copy_n(slot.labels.data() + k * slot.label_width, slot.label_width,
+                slot.labels.data() + kept * slot.label_width);
+    slot.ids[kept] = slot.ids[k];
+    if (!fixed) slot.offsets[kept] = used;
+    used += size;
+    ++kept;
+  }
+  slot.left_out = count - kept;
+  slot.ids.resize(kept);
+  slot.used = used;
+  if (!fixed) {
+    slot.offsets.resize(kept + 1);
+    slot.offsets[kept] = used;
+  }
+}
+
+}  // namespace
+
+struct loader::engine {
+  engine(detail::loader_source source, const muster::cursor& start) : plan(start), reads(!source.ids_alone) {
+    if (source.records) last = detail::make_source_step(*std::move(source.records));
+    reserve_ids();
+  }
+
+  void reserve_ids() {
+    if (!reads) ids.reserve(std::min(plan.cursor().batch, plan.cursor().size));
+  }
+
+  [[nodiscard]] static bool is_at(const detail::batch_slot& slot, const muster::cursor& where, slice part) noexcept {
+    return slot.part == part && slot.where == where;
+  }
+
+  /// From now on records are read; what was made ahead is dropped.
+  void want_records() {
+    if (!last) refuse_without_records();
+    ring.reset();
+    reads = true;
+  }
+
+  /// Lets threads begin with the part of the batch at `where`.
+  void begin(const muster::cursor& where, slice part) {
+    auto slot = ring->take();
+    slot->where = where;
+    slot->part = part;
+    const index_range mine = part_of(detail::epoch_plan::batch_size(where, part.world), part);
+    slot->ids.resize(mine.size());
+    plan.ids(where, where.position + mine.first, slot->ids);
+    ring->push(std::move(slot));
+  }
+
+  /// Lets threads begin with what follows, as far as there is memory.
+  void begin_ahead(slice part) {
+    const std::size_t one = std::max<std::size_t>((*ring)[0].bytes.size(), 1);
+    const std::size_t most = std::min(ahead.batches, ahead.bytes / one);
+    if (most == 0 && ahead.batches != 0 && !told) {
+      told = true;
+      muster::log(log_level::warning, "nothing is prefetched (a batch takes " + std::to_string(one) +
+                                          " bytes and prefetch_options::bytes is " + std::to_string(ahead.bytes) +
+                                          "); raise it or make batches smaller");
+    }
+    while (ring->size() <= most) {
+      const muster::cursor next = detail::epoch_plan::after((*ring)[ring->size() - 1].where, part.world);
+      if (detail::epoch_plan::batch_size(next) == 0) break;
+      begin(next, part);
+    }
+  }
+
+  /// Reports what is bad in the first slot and leaves it out, once.
+  void settle(detail::batch_slot& slot) {
+    if (slot.settled) return;
+    if (!slot.bad.empty()) {
+      std::sort(slot.bad.begin(), slot.bad.end(), [&](const bad_record& a, const bad_record& b) {
+        const auto place = [&](sample_id id) { return std::find(slot.ids.begin(), slot.ids.end(), id); };
+        return place(a.id) < place(b.id);
+      });
+      try {
+        log.note(last->source().name(), slot.bad);
+      } catch (...) {
+        refused = std::current_exception();
+        throw;
+      }
+      leave_out_bad(slot);
+    }
+    slot.settled = true;
+  }
+
+  /// The slot of the batch at the cursor, complete; what follows it is under way.
+  detail::batch_slot& make(slice part) {
+    if (refused) std::rethrow_exception(refused);
+    if (!ring) ring.emplace(*last, skips_bad, ahead.batches > 0 ? ahead.threads : 0);
+    std::size_t before = 0;
+    while (before < ring->size() && !is_at((*ring)[before], plan.cursor(), part)) ++before;
+    ring->pop(before);
+    if (ring->size() == 0) begin(plan.cursor(), part);
+    begin_ahead(part);
+    try {
+      ring->finish_first();
+      settle((*ring)[0]);
+    } catch (...) {
+      ring->pop(ring->size());  // so that the next call tries again
+      throw;
+    }
+    tell_of_cache();
+    return (*ring)[0];
+  }
+
+  /// Tells the thread's sink what the cache did since the last time.
+  void tell_of_cache() noexcept {
+    event_sink* const sink = current_event_sink();
+    if (sink == nullptr) return;
+    const cache_statistics now = last->cache();
+    const auto at = clock::now();
+    if (const auto bytes = now.hit_bytes - told_of_cache.hit_bytes; bytes != 0) {
+      sink->record({activity::cache_hit, "cache", at, at, bytes});
+    }
+    if (const auto bytes = now.miss_bytes - told_of_cache.miss_bytes; bytes != 0) {
+      sink->record({activity::cache_miss, "cache", at, at, bytes});
+    }
+    told_of_cache = now;
+  }
+
+  detail::epoch_plan plan;
+  std::unique_ptr<detail::record_step> last;  // of the chain; null for a source without records
+  bool reads;                                 // or ids alone
+  std::vector<sample_id> ids;                 // of the latter
+  prefetch_options ahead;
+  bool skips_bad = false;
+  bad_record_log log;
+  cache_statistics told_of_cache;
+  std::exception_ptr refused;  // more bad records than may be: that does not pass by asking again
+  bool told = false;
+  std::optional<detail::batch_ring> ring;  // its threads use the chain
+};
+
+loader::loader(detail::loader_source source, const std::optional<shuffle>& order, const muster::batch& batches) {
+  const muster::cursor start = start_of(source, order, batches);
+  engine_ = std::make_unique<engine>(std::move(source), start);
+}
+loader::loader(loader&&) noexcept = default;
+loader& loader::operator=(loader&&) noexcept = default;
+loader::~loader() = default;
+
+loader loader::with(std::unique_ptr<detail::record_step> step) && {
+  engine_->want_records();
+  step->follow(std::move(engine_->last));
+  engine_->last = std::move(step);
+  return std::move(*this);
+}
+loader operator|(loader from, cache step) {
+  return std::move(from).with(detail::make_cache_step(std::move(step.options)));
+}
+loader operator|(loader from, prefetch step) {
+  from.engine_->want_records();
+  from.engine_->ahead = step.options;
+  return from;
+}
+loader operator|(loader from, on_bad_records step) {
+  from.engine_->want_records();
+  from.engine_->skips_bad = step.options.policy != bad_record_policy::fail;
+  from.engine_->log = bad_record_log(std::move(step.options));
+  return from;
+}
+
+void loader::open(const muster::cursor& there) { engine_->plan.open(there); }
+void loader::commit() { engine_->plan.commit(); }
+void loader::next_epoch() noexcept { engine_->plan.next_epoch(); }
+const muster::cursor& loader::cursor() const noexcept { return engine_->plan.cursor(); }
+live_cursor loader::cursor() noexcept { return live_cursor(engine_->plan); }
+std::uint64_t loader::step() const noexcept { return engine_->plan.step(); }
+std::uint64_t loader::steps_per_epoch() const noexcept { return engine_->plan.steps_per_epoch(); }
+const record_schema& loader::schema() const noexcept {
+  static const record_schema none;
+  return engine_->last ? engine_->last->schema() : none;
+}
+std::string_view loader::name() const noexcept {
+  return engine_->last ? engine_->last->source().name() : std::string_view();
+}
+const bad_record_log& loader::bad_records() const noexcept { return engine_->log; }
+cache_statistics loader::cache() const { return engine_->last ? engine_->last->cache() : cache_statistics(); }
+
+void loader::replace(detail::loader_source source) {
+  engine& e = *engine_;
+  e.ring.reset();
+  if (e.last) {
+    if (!source.records) refuse_without_records();
+    e.last->replace(*std::move(source.records));
+    e.told_of_cache = {};  // it is another one
+  }
+  e.plan.next_epoch(source.size, source.digest);
+  e.reserve_ids();
+}
+
+minibatch loader::next(slice part) {
+  engine& e = *engine_;
+  const muster::cursor& at = e.plan.cursor();
+  minibatch batch;
+  batch.global_size = detail::epoch_plan::batch_size(at, part.world);
+  batch.epoch = at.epoch;
+  batch.position = at.position;
+  batch.schema = &schema();
+  const index_range mine = part_of(batch.global_size, part);
+  e.plan.deal_to(part.world);
+  if (batch.global_size == 0) return batch;  // what was made ahead is of the next epoch and stays
+
+  const scoped_event event(activity::data_wait, "next",
+                           mine.size() * (e.reads ? batch.schema->record_bytes() : sizeof(sample_id)));
+  if (!e.reads) {
+    e.ids.resize(mine.size());
+    e.plan.ids(at, at.position + mine.first, e.ids);
+    batch.samples = e.ids;
+    return batch;
+  }
+  detail::batch_slot& slot = e.make(part);
+  batch.samples = slot.ids;
+  batch.labels = slot.labels.span().first(slot.ids.size() * slot.label_width);
+  batch.bytes = slot.bytes.span().first(slot.used);
+  batch.offsets = slot.offsets;
+  batch.left_out = slot.left_out;
+  return batch;
+}
+
+}  // namespace muster::inline v0

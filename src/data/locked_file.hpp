@@ -1,0 +1,35 @@
+// Files that processes write together; private to muster's own sources.
+#pragma once
+
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace muster::inline v0::detail {
+
+/// Waits until no other process has the file locked. The kernel takes the lock back when the file is closed or the
+/// process dies. False, with errno, when that fails.
+inline bool lock_file(int file) noexcept {
+  while (::flock(file, LOCK_EX) != 0) {
+    if (errno != EINTR) return false;
+  }
+  return true;
+}
+
+/// Writes all of `bytes` at a place of the file. False, with errno, when that fails.
+inline bool write_at(int file, std::span<const std::byte> bytes, std::uint64_t at) noexcept {
+  while (!bytes.empty()) {
+    const ssize_t written = ::pwrite(file, bytes.data(), bytes.size(), static_cast<off_t>(at));
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return false;
+    bytes = bytes.subspan(static_cast<std::size_t>(written));
+    at += static_cast<std::uint64_t>(written);
+  }
+  return true;
+}
+
+}  // namespace muster::inline v0::detail

@@ -1,0 +1,49 @@
+// The order of an epoch as a function of (seed, epoch, number of samples).
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <muster/core/error.hpp>
+#include <muster/core/random.hpp>
+#include <muster/data/cursor.hpp>
+
+namespace muster::inline v0::detail {
+
+/// An order of the ids 0 .. size - 1, every one of the size! orders equally likely over seeds and epochs, and the same
+/// on every platform: the shuffle of Fisher and Yates (Durstenfeld 1964, https://doi.org/10.1145/364520.364540) with a
+/// random_stream of (seed, epoch). Holds a table of 4 bytes a sample.
+class permutation {
+ public:
+  /// The order of no samples.
+  permutation() = default;
+  permutation(std::uint64_t seed, std::uint64_t epoch, std::uint64_t size) { assign(seed, epoch, size); }
+
+  /// Becomes another order, in the memory of this one where that is enough. O(size). Throws configuration_error for
+  /// more than 2^32 samples.
+  void assign(std::uint64_t seed, std::uint64_t epoch, std::uint64_t size) {
+    if (size > std::uint64_t{1} << 32) {
+      throw configuration_error(
+          "cannot shuffle " + std::to_string(size) +
+          " samples (the table of an exact order has 32 bits a sample); use fewer, or file order");
+    }
+    ids_.resize(size);
+    for (std::uint64_t i = 0; i < size; ++i) ids_[i] = static_cast<std::uint32_t>(i);
+    constexpr std::uint64_t purpose = 0x7065726d75746174ULL;  // so that no other use of the seed meets these numbers
+    random_stream random(mix(seed ^ purpose), epoch);
+    for (std::uint64_t i = size; i > 1; --i) std::swap(ids_[i - 1], ids_[random.below(i)]);
+  }
+
+  /// The number of samples.
+  [[nodiscard]] std::uint64_t size() const noexcept { return ids_.size(); }
+  /// The sample at `position` < size() of the epoch.
+  [[nodiscard]] sample_id operator[](std::uint64_t position) const noexcept { return ids_[position]; }
+
+ private:
+  std::vector<std::uint32_t> ids_;
+};
+
+}  // namespace muster::inline v0::detail

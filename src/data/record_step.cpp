@@ -1,0 +1,153 @@
+#include <muster/data/record_step.hpp>
+
+#include <exception>
+#include <string>
+
+#include <muster/core/error.hpp>
+#include <muster/core/hash.hpp>
+#include "steps.hpp"
+
+namespace muster::inline v0::detail {
+
+void record_step::follow(std::unique_ptr<record_step> before) {
+  before_ = std::move(before);
+  depth_ = before_->depth_ + 1;
+  see();
+}
+
+void record_step::replace(any_record_source source) {
+  before_->replace(std::move(source));
+  see();
+}
+
+void record_step::see() {
+  look();
+  record_bytes_ = schema_.record_bytes();
+}
+
+void record_step::sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const {
+  if (record_bytes_ == 0) return source().sizes(ids, out);  // what makes other records makes fixed ones
+  std::fill_n(out.begin(), ids.size(), record_bytes_);
+}
+
+void record_step::read(const chain_request& request, std::span<std::byte> bytes, chain_scratch& scratch) const {
+  auto& mine = level_of(scratch);
+  const std::size_t count = request.ids.size();
+  mine.copied.resize(count);
+  views(request, mine.copied, scratch);
+  mine.sizes.resize(count);
+  sizes(request.ids, mine.sizes);
+  std::byte* to = bytes.data();
+  for (std::size_t k = 0; k < count; to += mine.sizes[k++]) {
+    // Where records lie is known before they are copied: the next one is on its way meanwhile.
+    if (k + 1 < count) fetch_ahead(mine.copied[k + 1]);
+    if (!mine.copied[k].empty()) std::memcpy(to, mine.copied[k].data(), mine.sizes[k]);
+  }
+}
+
+namespace {
+
+class source_step final : public record_step {
+ public:
+  explicit source_step(any_record_source source) : source_(std::move(source)) { see(); }
+
+  const any_record_source& source() const override { return source_; }
+  cache_statistics cache() const override { return {}; }
+  void replace(any_record_source source) override {
+    source_ = std::move(source);
+    see();
+  }
+
+  void read(const chain_request& request, std::span<std::byte> bytes, chain_scratch& scratch) const override {
+    if (!source_.mapped() || record_bytes_ == 0) {
+      return source_.read(request.ids, {bytes, request.labels}, request.bad);
+    }
+    record_step::read(request, bytes, scratch);
+  }
+
+  void views(const chain_request& request, std::span<std::span<const std::byte>> out,
+             chain_scratch& scratch) const override {
+    if (source_.mapped()) return views_of_memory(request, out);
+    auto& mine = level_of(scratch);
+    mine.sizes.resize(request.ids.size());
+    source_.sizes(request.ids, mine.sizes);
+    std::size_t all = 0;
+    for (const std::uint64_t size : mine.sizes) all += size;
+    const auto bytes = mine.room(all);
+    source_.read(request.ids, {bytes, request.labels}, request.bad);
+    std::size_t begin = 0;
+    for (std::size_t k = 0; k < out.size(); ++k) {
+      out[k] = request.is_bad(request.ids[k]) ? std::span<const std::byte>()
+                                              : std::span<const std::byte>(bytes.data() + begin, mine.sizes[k]);
+      begin += mine.sizes[k];
+    }
+  }
+
+ private:
+  void look() override { schema_ = source_.schema(); }
+
+  void views_of_memory(const chain_request& request, std::span<std::span<const std::byte>> out) const {
+    source_.views(request.ids, out, request.bad);
+    if (request.labels.empty()) return;
+    std::vector<bad_record> known;  // they were told just now
+    source_.read(request.ids, {{}, request.labels}, request.bad == nullptr ? nullptr : &known);
+  }
+
+  any_record_source source_;
+};
+
+}  // namespace
+
+std::unique_ptr<record_step> make_source_step(any_record_source source) {
+  return std::make_unique<source_step>(std::move(source));
+}
+
+void transform_step::look() {
+  const record_schema& in = before().schema();
+  schema_ = output(in);
+  if (schema_.form != record_form::fixed || schema_.record_bytes() == 0) {
+    throw configuration_error("the function of " + std::string(name_) + "() makes records of " + to_string(schema_) +
+                              " (they must be of fixed form, and not empty); give it a shape");
+  }
+  alignment_ = 1;
+  for (const record_field& field : in.fields) alignment_ = std::max(alignment_, size_of(field.type));
+  if (in.form == record_form::sparse) alignment_ = alignof(sparse_entry);
+  randoms_ = before().randoms() + (random_ ? 1 : 0);
+  const std::uint64_t earlier = before().version();
+  const std::uint64_t own = function_version();
+  version_ = earlier == 0 || own == 0 ? 0 : digest().add(earlier).add(own).add(to_string(schema_)).value();
+}
+
+void transform_step::read(const chain_request& request, std::span<std::byte> bytes, chain_scratch& scratch) const {
+  auto& mine = level_of(scratch);
+  mine.views.resize(request.ids.size());
+  before().views(request, mine.views, scratch);
+  apply(request, mine.views, bytes, mine.aligned);
+}
+
+void transform_step::views(const chain_request& request, std::span<std::span<const std::byte>> out,
+                           chain_scratch& scratch) const {
+  const auto bytes = level_of(scratch).room(request.ids.size() * record_bytes_);
+  const std::size_t bad_before = request.bad == nullptr ? 0 : request.bad->size();
+  read(request, bytes, scratch);
+  const bool any_bad = request.bad != nullptr && request.bad->size() != bad_before;
+  for (std::size_t k = 0; k < out.size(); ++k) {
+    out[k] = bytes.subspan(k * record_bytes_, record_bytes_);
+    if (any_bad && request.is_bad(request.ids[k])) out[k] = {};
+  }
+}
+
+void transform_step::failed(const chain_request& request, sample_id id) const {
+  try {
+    throw;
+  } catch (const data_error& error) {
+    if (request.bad == nullptr) throw;
+    request.bad->push_back({id, error.where(), error.problem()});
+  } catch (const std::exception& error) {
+    std::throw_with_nested(data_error({std::string(source().name())},
+                                      "record " + std::to_string(id) + " made " + std::string(name_) + "() fail (" +
+                                          error.what() + "); mend the function or the record"));
+  }
+}
+
+}  // namespace muster::inline v0::detail

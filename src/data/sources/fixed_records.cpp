@@ -1,0 +1,162 @@
+#include <muster/data/sources/fixed_records.hpp>
+
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+
+#include <muster/core/error.hpp>
+#include <muster/core/hash.hpp>
+
+#include "../../core/copy.hpp"
+#include "../content_digest.hpp"
+
+namespace muster::inline v0 {
+namespace {
+
+template <class T>
+float read_as(const std::byte* at) noexcept {
+  T value;
+  std::memcpy(&value, at, sizeof value);
+  return static_cast<float>(value);
+}
+
+void add_schema(digest& to, const record_schema& schema) {
+  to.add(std::uint64_t{schema.fields.size()});
+  for (const record_field& field : schema.fields) {
+    to.add(field.name).add(static_cast<std::uint64_t>(field.type)).add(std::uint64_t{field.shape.size()});
+    for (const std::uint64_t extent : field.shape) to.add(extent);
+  }
+  for (const std::string& label : schema.labels) to.add(label);
+}
+
+}  // namespace
+
+detail::to_float detail::float_reader(dtype type) noexcept {
+  // In the order of the types.
+  static constexpr to_float readers[] = {nullptr,
+                                         read_as<std::uint8_t>,
+                                         read_as<std::int8_t>,
+                                         read_as<std::uint8_t>,
+                                         read_as<std::int16_t>,
+                                         read_as<std::uint16_t>,
+                                         read_as<std::int32_t>,
+                                         read_as<std::uint32_t>,
+                                         read_as<std::int64_t>,
+                                         read_as<std::uint64_t>,
+                                         read_as<float16>,
+                                         read_as<bfloat16>,
+                                         read_as<float>,
+                                         read_as<double>,
+                                         read_as<long double>};
+  static_assert(std::size(readers) == static_cast<std::size_t>(dtype::extended) + 1);
+  return readers[static_cast<std::size_t>(type)];
+}
+
+record_stretch detail::stretch_of_file(const std::string& path, std::uint64_t skip, std::uint64_t stride) {
+  const auto file = std::make_shared<const text_file>(path, compressed_files::as_they_are);
+  const std::uint64_t size = file->bytes().size();
+  const std::uint64_t rest = size < skip ? size : (size - skip) % stride;
+  if (rest != 0 || size < skip) {
+    throw data_error({path, 0, 0, size - rest}, "ends in the middle of a record (its " + std::to_string(size) +
+                                                    " bytes are not " + std::to_string(skip) + " and a multiple of " +
+                                                    std::to_string(stride) +
+                                                    "); correct the layout, or copy or download it again");
+  }
+  return {file, skip, stride, (size - skip) / stride};
+}
+
+detail::record_places::record_places(std::span<const record_stretch> stretches, std::uint64_t item_bytes,
+                                     const std::string& path) {
+  for (const record_stretch& stretch : stretches) {
+    const auto bytes = stretch.file->bytes();
+    // The last item ends at offset + (count - 1) * stride + item_bytes, none of which may wrap.
+    const bool fits =
+        stretch.count == 0 ||
+        (stretch.offset <= bytes.size() && item_bytes <= bytes.size() - stretch.offset &&
+         (stretch.count == 1 || stretch.stride <= (bytes.size() - stretch.offset - item_bytes) / (stretch.count - 1)));
+    if (!fits) {
+      throw data_error({path}, "is too short (" + std::to_string(bytes.size()) + " bytes, and " +
+                                   std::to_string(stretch.count) + " records of " + std::to_string(item_bytes) +
+                                   " bytes do not fit); copy or download it again");
+    }
+    if (stretch.count == 0) continue;
+    parts_.push_back({bytes.data() + stretch.offset, stretch.stride, size_});
+    size_ += stretch.count;
+  }
+}
+
+const detail::record_places::part* detail::record_places::find(sample_id id) const noexcept {
+  const auto behind = std::upper_bound(parts_.begin(), parts_.end(), id,
+                                       [](sample_id wanted, const part& at) { return wanted < at.first_id; });
+  return &*(behind - 1);
+}
+
+fixed_records::fixed_records(std::string name, record_schema schema, std::vector<record_stretch> records,
+                             std::vector<label_column> labels, int threads) {
+  if (schema.form != record_form::fixed || labels.size() != schema.labels.size()) {
+    throw configuration_error("the schema of '" + name + "' is not one of records of one size with " +
+                              std::to_string(labels.size()) + " labels (it is " + to_string(schema) +
+                              "); say what the file has");
+  }
+  auto made = std::make_shared<state>();
+  made->record_bytes = schema.record_bytes();
+  made->records = detail::record_places(records, made->record_bytes, name);
+  if (made->records.size() == 0) throw data_error({name}, "has no records; check how it was made");
+  for (const label_column& column : labels) {
+    label_places places{{column.stretches, size_of(column.type), name}, detail::float_reader(column.type)};
+    if (places.convert == nullptr) {
+      throw configuration_error("the labels of '" + name + "' have no type; say which numbers they are");
+    }
+    if (places.places.size() != made->records.size()) {
+      throw data_error({name}, "has " + std::to_string(made->records.size()) + " records but " +
+                                   std::to_string(places.places.size()) +
+                                   " labels; check that the files belong together");
+    }
+    made->labels.push_back(std::move(places));
+  }
+
+  muster::digest all;
+  all.add(made->records.size());
+  add_schema(all, schema);
+  const auto keep = [&](const std::vector<record_stretch>& stretches, std::uint64_t item_bytes) {
+    for (const record_stretch& stretch : stretches) {
+      all.add(stretch.offset).add(stretch.stride).add(stretch.count).add(item_bytes);
+      if (std::find(made->files.begin(), made->files.end(), stretch.file) != made->files.end()) continue;
+      detail::add_sampled_content(all, stretch.file->bytes(), threads);
+      made->files.push_back(stretch.file);
+    }
+  };
+  keep(records, made->record_bytes);
+  for (const label_column& column : labels) {
+    all.add(static_cast<std::uint64_t>(column.type));
+    keep(column.stretches, size_of(column.type));
+  }
+  made->digest = all.value();
+  made->name = std::move(name);
+  made->schema = std::move(schema);
+  state_ = std::move(made);
+}
+
+void fixed_records::sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const noexcept {
+  std::fill_n(out.begin(), ids.size(), state_->record_bytes);
+}
+
+void fixed_records::read(std::span<const sample_id> ids, const record_rows& rows,
+                         std::vector<bad_record>* /*bad*/) const {
+  if (!rows.bytes.empty()) {
+    const std::size_t size = state_->record_bytes;
+    std::byte* to = rows.bytes.data();
+    for (std::size_t k = 0; k < ids.size(); ++k, to += size) {
+      if (k + 1 < ids.size() && ids[k + 1] != ids[k] + 1) detail::fetch_ahead(view(ids[k + 1]));
+      muster::detail::copy_bytes(to, state_->records[ids[k]], size);
+    }
+  }
+  if (!rows.labels.empty()) {
+    const std::size_t count = state_->labels.size();
+    for (std::size_t which = 0; which < count; ++which) {
+      for (std::size_t k = 0; k < ids.size(); ++k) rows.labels[k * count + which] = label(ids[k], which);
+    }
+  }
+}
+
+}  // namespace muster::inline v0

@@ -1,0 +1,110 @@
+#include <muster/data/sources/synthetic.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <span>
+#include <string>
+
+#include <muster/core/error.hpp>
+#include <muster/core/random.hpp>
+#include <muster/data/dataset_builder.hpp>
+#include "../parallel.hpp"
+
+// Only operations that IEEE 754 rounds exactly are used (no exp, no pow, no fused multiplications: see CMakeLists.txt),
+// and sums have a fixed order, so that the bits are the same everywhere.
+
+namespace muster::inline v0 {
+namespace {
+
+constexpr std::uint64_t purpose = 0x657073696c6f6e00ULL;  // so that no other use of the seed meets these numbers
+constexpr std::uint64_t model_stream = std::numeric_limits<std::uint64_t>::max();
+constexpr std::size_t lanes = 8;
+static_assert(epsilon_features % lanes == 0);
+
+// A number near to normal with mean 0: the sum of four uniform ones, from one word. An integer below 2^18 in size.
+int near_normal(std::uint64_t word) {
+  return static_cast<int>((word & 0xffff) + (word >> 16 & 0xffff) + (word >> 32 & 0xffff) + (word >> 48)) - 2 * 0xffff;
+}
+constexpr double near_normal_variance = 4 * (65536.0 * 65536.0 - 1) / 12;
+
+double scale_of(std::size_t feature) { return 1 / (1 + static_cast<double>(feature) / 10); }
+
+struct model {
+  explicit model(std::uint64_t seed) : key(mix(seed ^ purpose)) {
+    random_stream random(key, model_stream);
+    double length = 0;
+    for (double& weight : weights) {
+      weight = near_normal(random());
+      length += weight * weight;
+    }
+    length = std::sqrt(length);
+    double signal = 0;  // variance of weights * row, before the row is scaled to unit length
+    for (std::size_t j = 0; j < epsilon_features; ++j) {
+      weights[j] /= length;
+      scales[j] = static_cast<float>(scale_of(j));
+      signal += weights[j] * weights[j] * scale_of(j) * scale_of(j) * near_normal_variance;
+    }
+    // Two jointly normal numbers with this ratio between noise and signal, tan(pi / 10), differ in sign in one case of
+    // ten (Sheppard 1899, https://doi.org/10.1098/rsta.1899.0003).
+    noise = 0.32491969623290632616 * std::sqrt(signal / near_normal_variance);
+  }
+
+  // Fills `row` and returns its label.
+  float make(std::uint64_t number, std::span<float> row) const {
+    random_stream random(key, number);
+    for (float& value : row) value = static_cast<float>(near_normal(random()));
+    std::array<double, lanes> squares{};
+    std::array<double, lanes> products{};
+    for (std::size_t j = 0; j < epsilon_features; j += lanes) {
+      for (std::size_t k = 0; k < lanes; ++k) {
+        row[j + k] *= scales[j + k];
+        const double value = row[j + k];
+        squares[k] += value * value;
+        products[k] += value * weights[j + k];
+      }
+    }
+    double square = 0;
+    double product = 0;
+    for (std::size_t k = 0; k < lanes; ++k) {
+      square += squares[k];
+      product += products[k];
+    }
+    const auto shrink = static_cast<float>(1 / std::sqrt(square));
+    for (float& value : row) value *= shrink;
+    return product + noise * near_normal(random()) > 0 ? 1.0f : -1.0f;
+  }
+
+  std::uint64_t key;
+  double noise;
+  std::array<double, epsilon_features> weights;
+  std::array<float, epsilon_features> scales;
+};
+
+}  // namespace
+
+dataset synthetic_epsilon(std::size_t rows, std::uint64_t seed, const epsilon_options& options) {
+  if (rows == 0)
+    throw configuration_error("cannot make 0 rows of epsilon (training needs samples); ask for at least 1");
+  std::string name = "epsilon:" + std::to_string(rows);
+  if (options.first_row != 0) name += "@" + std::to_string(options.first_row);
+  const model of_seed(seed);
+  dataset_builder builder = dataset_builder::dense(std::move(name), rows, epsilon_features);
+  constexpr std::size_t rows_of_task = 128;
+  detail::parallel_for((rows + rows_of_task - 1) / rows_of_task, options.threads, [&](std::size_t task) {
+    const std::size_t end = std::min(rows, (task + 1) * rows_of_task);
+    for (std::size_t i = task * rows_of_task; i < end; ++i) {
+      builder.labels()[i] = of_seed.make(options.first_row + i, builder.row(i));
+    }
+  });
+  return builder.finish(options.threads);
+}
+
+std::vector<float> epsilon_model(std::uint64_t seed) {
+  const model of_seed(seed);
+  std::vector<float> weights(of_seed.weights.begin(), of_seed.weights.end());
+  return weights;
+}
+
+}  // namespace muster::inline v0

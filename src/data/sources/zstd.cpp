@@ -1,0 +1,82 @@
+// Zstandard for files and for the blocks of records, a library of its own so that the core does not need libzstd.
+#include <algorithm>
+#include <limits>
+#include <memory>
+
+#include <zstd.h>
+
+#include <muster/core/error.hpp>
+#include <muster/data/sources/text_file.hpp>
+#include "../records/layout.hpp"
+
+namespace muster::inline v0 {
+namespace {
+
+struct free_context {
+  void operator()(ZSTD_DCtx* context) const noexcept { ZSTD_freeDCtx(context); }
+};
+
+// A file is one frame or several, one after the other (as pzstd and `cat a.zst b.zst` make them).
+std::vector<char> decode_zstd(std::string_view compressed, const std::string& path) {
+  const std::unique_ptr<ZSTD_DCtx, free_context> context(ZSTD_createDCtx());
+  if (context == nullptr) {
+    throw data_error({path}, "cannot be decompressed (libzstd did not start); check free memory");
+  }
+  // What the first frame says its size to be is a hint, and only believed as far as the format can pack.
+  constexpr unsigned long long best_ratio = 1 << 10;
+  unsigned long long hint = ZSTD_getFrameContentSize(compressed.data(), compressed.size());
+  if (hint == ZSTD_CONTENTSIZE_UNKNOWN || hint == ZSTD_CONTENTSIZE_ERROR) hint = 0;
+  hint = std::min(hint, best_ratio * compressed.size());
+  std::vector<char> plain(std::max<std::size_t>(hint, std::size_t{1} << 16));
+  ZSTD_inBuffer in{compressed.data(), compressed.size(), 0};
+  std::size_t size = 0;
+  std::size_t wanted = 0;  // 0 when a frame has ended
+  for (;;) {
+    if (size == plain.size()) plain.resize(size + size / 2);
+    ZSTD_outBuffer out{plain.data(), plain.size(), size};
+    wanted = ZSTD_decompressStream(context.get(), &out, &in);
+    size = out.pos;
+    if (ZSTD_isError(wanted) != 0) {
+      throw data_error({path, 0, 0, in.pos}, "is not valid Zstandard data (" + std::string(ZSTD_getErrorName(wanted)) +
+                                                 "); copy or download it again");
+    }
+    if (in.pos == in.size && (wanted == 0 || out.pos < out.size)) break;
+  }
+  if (wanted != 0) {
+    throw data_error({path}, "ends in the middle of its Zstandard data (it was cut short); copy or download it again");
+  }
+  plain.resize(size);
+  return plain;
+}
+
+std::vector<std::byte> compress(std::span<const std::byte> raw, int level) {
+  std::vector<std::byte> compressed(ZSTD_compressBound(raw.size()));
+  const std::size_t size = ZSTD_compress(compressed.data(), compressed.size(), raw.data(), raw.size(), level);
+  if (ZSTD_isError(size) != 0) {
+    throw configuration_error("a block cannot be compressed (" + std::string(ZSTD_getErrorName(size)) +
+                              "); check free memory and the level");
+  }
+  compressed.resize(size);
+  return compressed;
+}
+
+bool decompress(std::span<const std::byte> compressed, std::span<std::byte> raw) noexcept {
+  // One context a thread: making one takes longer than a small block.
+  thread_local const std::unique_ptr<ZSTD_DCtx, free_context> context(ZSTD_createDCtx());
+  if (context == nullptr) return false;
+  const std::size_t size =
+      ZSTD_decompressDCtx(context.get(), raw.data(), raw.size(), compressed.data(), compressed.size());
+  return ZSTD_isError(size) == 0 && size == raw.size();
+}
+
+constexpr detail::records::block_codec codec{compress, decompress};
+
+}  // namespace
+
+bool detail::register_zstd() noexcept {
+  set_zstd_decoder(decode_zstd);
+  records::set_block_codec(&codec);
+  return true;
+}
+
+}  // namespace muster::inline v0

@@ -1,0 +1,117 @@
+// A query of a real server, which the test starts and stops itself.
+#include <iostream>
+
+#include <muster/data/open.hpp>
+
+#ifdef MUSTER_HAS_POSTGRES
+
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+
+#include <muster/core/error.hpp>
+#include <muster/data/sources/postgres.hpp>
+#include "../files.hpp"
+#include "catch.hpp"
+
+namespace {
+
+// The folder of the server's programs; empty where it is not installed.
+std::string server_programs() {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  for (const auto& version : fs::directory_iterator("/usr/lib/postgresql", ignored)) {
+    if (fs::exists(version.path() / "bin/initdb")) return (version.path() / "bin").string();
+  }
+  return {};
+}
+
+// A server that listens to a socket in a folder of its own, and goes away with this object. It does not run as root.
+class server {
+ public:
+  explicit server(const std::string& programs) : programs_(programs) {
+    if (::getuid() == 0) {
+      user_ = "runuser -u postgres -- ";
+      std::filesystem::permissions(folder_ / "", std::filesystem::perms::all);
+    }
+    const std::string data = folder_ / "data";
+    started_ = run("initdb -D " + data + " -A trust -N -U muster") &&
+               run("pg_ctl -D " + data + " -w -t 60 -l " + data + "/log -o \"-k " + data + " -h '' -F\" start");
+  }
+  ~server() {
+    if (started_) run("pg_ctl -D " + (folder_ / "data") + " -m immediate stop");
+  }
+  server(const server&) = delete;
+  server& operator=(const server&) = delete;
+
+  bool started() const { return started_; }
+  std::string connection() const { return "host=" + (folder_ / "data") + " user=muster dbname=postgres"; }
+
+ private:
+  bool run(const std::string& command) const {
+    return std::system(("cd / && " + user_ + programs_ + "/" + command + " >/dev/null 2>&1").c_str()) == 0;
+  }
+  std::string programs_;
+  std::string user_;
+  temporary_folder folder_;
+  bool started_ = false;
+};
+
+}  // namespace
+
+TEST_CASE("the rows of a query of PostgreSQL are read as its server prints them") {
+  const std::string programs = server_programs();
+  if (programs.empty()) {
+    std::cout << "SKIPPED: no PostgreSQL server is installed (Debian: postgresql-15)\n";
+    return;
+  }
+  const server postgres(programs);
+  if (!postgres.started()) {
+    std::cout << "SKIPPED: a PostgreSQL server cannot be started here\n";
+    return;
+  }
+  const std::string from = postgres.connection();
+  const std::string query =
+      "SELECT i AS id, i % 3 AS y, i / 7.0::float8 AS a, (i * 0.001)::numeric AS b, i % 2 = 0 AS c, "
+      "(-i)::bigint AS d FROM generate_series(1, 2500) AS i ORDER BY i";
+  for (const std::size_t fetch : {std::size_t{1}, std::size_t{999}, std::size_t{10000}}) {
+    if (fetch == 1 && std::getenv("MUSTER_TEST_CASES") != nullptr) continue;
+    const auto read = muster::read_postgres(from, query, {.label = "y", .ignore = {"id"}, .fetch = fetch});
+    REQUIRE(read.size() == 2500);
+    REQUIRE(read.features() == 4);
+    CHECK(read.name() == "postgres:postgres");
+    for (std::size_t k = 0; k < read.size(); ++k) {
+      const auto i = static_cast<double>(k + 1);
+      REQUIRE(read.label(k) == float((k + 1) % 3));
+      REQUIRE(read.row(k)[0] == static_cast<float>(i / 7.0));
+      REQUIRE(read.row(k)[1] == static_cast<float>(i * 0.001));
+      REQUIRE(read.row(k)[2] == float((k + 1) % 2 == 0));
+      REQUIRE(read.row(k)[3] == -static_cast<float>(i));
+    }
+  }
+  const auto by_name = muster::open_dataset("postgres:" + from + "?query=SELECT 1 AS a, 2 AS \"b\"&label=a");
+  CHECK(by_name.label(0) == 1);
+  CHECK(by_name.row(0)[0] == 2);
+
+  using muster::configuration_error;
+  CHECK_THROWS_WITH(muster::read_postgres(from, "SELECT NULL::int AS a, 1 AS b"),
+                    contains("postgres:postgres:1:1: a value is missing"));
+  CHECK(
+      std::isnan(muster::read_postgres(from, "SELECT NULL::int", {.missing = muster::missing_values::nan}).row(0)[0]));
+  CHECK_THROWS_WITH(muster::read_postgres(from, "SELECT 1 AS a, 'x' AS b"), contains(":1:2: 'x' is not a number"));
+  const auto kept = muster::read_postgres(from, "VALUES ('1'), ('x'), ('3')", {}, {.keep_bad_records = true});
+  REQUIRE(kept.bad().size() == 1);
+  CHECK(kept.bad()[0].id == 1);
+  CHECK_THROWS_WITH(muster::read_postgres(from, "SELECT 1 AS price", {.label = "prize"}),
+                    contains("did you mean 'price'?"));
+  CHECK_THROWS_WITH(muster::read_postgres(from, "SELEKT 1"), contains("refuses the query (ERROR"));
+  CHECK_THROWS_AS(muster::read_postgres(from, "SELECT 1; DROP TABLE x"), configuration_error);
+  CHECK_THROWS_AS(muster::read_postgres(from, "SELECT 1 WHERE false"), muster::data_error);
+  CHECK_THROWS_AS(muster::open_dataset("postgres:" + from), configuration_error);
+  CHECK_THROWS_WITH(muster::read_postgres("host=/nowhere password=secret", "SELECT 1"),
+                    contains("cannot connect") && !contains("secret"));
+}
+
+#endif

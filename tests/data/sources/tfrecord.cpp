@@ -1,0 +1,72 @@
+#include <muster/data/sources/tfrecord.hpp>
+
+#include <muster/core/crc32c.hpp>
+#include <muster/core/error.hpp>
+#include "../files.hpp"
+#include "../records.hpp"
+#include "catch.hpp"
+
+namespace {
+
+// As TensorFlow writes it, from its documentation.
+std::string frame(const std::string& payload) {
+  const auto number = [](std::uint64_t value, std::size_t size) {
+    std::string text;
+    for (std::size_t k = 0; k < size; ++k) text += static_cast<char>(value >> (8 * k) & 0xff);
+    return text;
+  };
+  const auto masked = [&](const std::string& text) {
+    const std::uint32_t crc = muster::crc32c(std::as_bytes(std::span(text)));
+    return number(((crc >> 15) | (crc << 17)) + 0xa282ead8U, 4);
+  };
+  const std::string length = number(payload.size(), 8);
+  return length + masked(length) + payload + masked(payload);
+}
+
+}  // namespace
+
+TEST_CASE("TFRecord files are read in order, and what is damaged is a bad record") {
+  const temporary_folder folder;
+  muster::random_stream random(51);
+  std::vector<std::string> paths;
+  std::vector<expected_record> expected;
+  std::vector<std::pair<std::string, std::size_t>> damaged;
+  for (int file = 0; file < 3; ++file) {
+    std::string text;
+    for (std::uint64_t k = 0; k < 20; ++k) {
+      std::string payload(random.below(5) == 0 ? 0 : random.below(5000), '\0');
+      for (char& c : payload) c = static_cast<char>(random.below(256));
+      expected_record record{bytes_of(std::span<const char>(payload)), {}};
+      std::string framed = frame(payload);
+      if (!payload.empty() && k % 7 == 3) {
+        framed[12 + random.below(payload.size())] ^= 1;
+        record.bad = true;
+        std::fill(record.bytes.begin(), record.bytes.end(), std::byte{0});
+      }
+      expected.push_back(record);
+      text += framed;
+    }
+    paths.push_back(folder.write(std::to_string(file), text));
+  }
+  check_source(muster::tfrecord_files(paths), expected, 52);
+  CHECK(muster::tfrecord_files(paths).digest() == muster::tfrecord_files(paths, {.threads = 1}).digest());
+  CHECK(muster::tfrecord_files(paths).digest() != muster::tfrecord_files({paths[0]}).digest());
+  for (auto& record : expected) record.bad = false;
+  CHECK_NOTHROW(muster::tfrecord_files(paths, {.check = false}).view(3));
+}
+
+TEST_CASE("a file that is no TFRecord file, or not whole, is refused with the byte") {
+  const temporary_folder folder;
+  const std::string good = frame("abc") + frame("de");
+  const auto refused = [&](const std::string& text, const std::string& why) {
+    CHECK_THROWS_WITH(muster::tfrecord_files({folder.write("file", text)}), contains("file: byte ") && contains(why));
+  };
+  refused(good.substr(0, good.size() - 1), "byte 19: the file ends within a payload of 2 bytes at record 1");
+  refused(good.substr(0, 25), "byte 19: the file ends within a length at record 1");
+  refused("no such file at all", "byte 0: a length does not match");
+  std::string other = good;
+  other[20] ^= 1;
+  refused(other, "byte 19: a length does not match its checksum");
+  CHECK_THROWS_AS(muster::tfrecord_files(std::vector<std::string>{}), muster::configuration_error);
+  CHECK_THROWS_AS(muster::tfrecord_files({folder / "missing"}), muster::data_error);
+}
