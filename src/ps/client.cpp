@@ -9,7 +9,7 @@
 #include <muster/core/error.hpp>
 
 #include "../core/wire.hpp"
-#include "worker_process.hpp"
+#include "runtime/worker_process.hpp"
 
 namespace muster::inline v0::ps {
 namespace {
@@ -324,6 +324,7 @@ std::uint64_t client::version(std::uint32_t table, std::size_t element) const {
 }
 
 std::uint64_t client::bytes_pushed() const noexcept { return of_->bytes_pushed(); }
-const shard_map& client::map() const noexcept { return of_->core().map(); }
+std::size_t client::servers() const noexcept { return of_->core().map().servers.size(); }
+std::size_t client::workers() const noexcept { return of_->core().map().workers.size(); }
 
 }  // namespace muster::inline v0::ps

@@ -14,8 +14,8 @@
 #include <muster/core/log.hpp>
 
 #include "../comm/ends.hpp"
-#include "server_process.hpp"
-#include "worker_process.hpp"
+#include "runtime/server_process.hpp"
+#include "runtime/worker_process.hpp"
 
 namespace muster::inline v0::ps {
 namespace {

@@ -1,5 +1,4 @@
-#include <muster/ps/table_files.hpp>
-
+// Tables in files: saved by all workers together, restored on any number of servers.
 #include <fstream>
 #include <functional>
 #include <iterator>
@@ -14,6 +13,7 @@
 #include <muster/core/atomic_file.hpp>
 #include <muster/core/crc32c.hpp>
 #include <muster/core/error.hpp>
+#include <muster/ps/job.hpp>
 
 #include "../core/wire.hpp"
 

@@ -18,7 +18,6 @@
 #include <muster/core/error.hpp>
 #include <muster/core/random.hpp>
 #include <muster/core/update.hpp>
-#include <muster/ps/table_files.hpp>
 
 #include "catch.hpp"
 #include "jobs.hpp"

@@ -1,5 +1,5 @@
 // Frames between processes, whatever carries them.
-#include "ps/link.hpp"
+#include "ps/runtime/link.hpp"
 
 #include <algorithm>
 #include <atomic>

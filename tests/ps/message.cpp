@@ -1,5 +1,5 @@
 // Words of the parameter server as bytes.
-#include <muster/ps/message.hpp>
+#include "ps/protocol/message.hpp"
 
 #include <muster/core/random.hpp>
 

@@ -1,5 +1,5 @@
 // A server and a worker beside each other: what a server makes of pushes that the public calls would not send.
-#include <muster/ps/server.hpp>
+#include "ps/protocol/server.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -15,8 +15,8 @@
 
 #include "catch.hpp"
 #include "jobs.hpp"
-#include "ps/server_process.hpp"
-#include "ps/worker_process.hpp"
+#include "ps/runtime/server_process.hpp"
+#include "ps/runtime/worker_process.hpp"
 
 namespace {
 

@@ -1,5 +1,5 @@
 // Maps of the parameter server: who gets what, what moves, and what bytes are one.
-#include <muster/ps/shard_map.hpp>
+#include "ps/protocol/shard_map.hpp"
 
 #include <algorithm>
 #include <map>

@@ -11,7 +11,7 @@
 #include <tuple>
 #include <vector>
 
-#include <muster/ps/server.hpp>
+#include "ps/protocol/server.hpp"
 
 namespace simulation {
 

@@ -19,8 +19,8 @@
 #include <vector>
 
 #include <muster/core/random.hpp>
-#include <muster/ps/server.hpp>
-#include <muster/ps/worker.hpp>
+#include "ps/protocol/server.hpp"
+#include "ps/protocol/worker.hpp"
 
 #include "simulated_values.hpp"
 

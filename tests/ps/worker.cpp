@@ -1,5 +1,5 @@
 // A worker by itself, and what it makes of servers that are gone.
-#include <muster/ps/worker.hpp>
+#include "ps/protocol/worker.hpp"
 
 #include "catch.hpp"
 

@@ -102,8 +102,9 @@ class client {
   /// heard for as long as calls may take.
   void wait_for_others();
   /// So many servers are wanted from now on, of those that serve and those that stand by: ranges move to servers that
-  /// come, and from those that go, while pushes and pulls go on. Waits until that is written, not until all have moved,
-  /// which `map` tells. Throws configuration_error when so many are not there, timeout_error without the store.
+  /// come, and from those that go, while pushes and pulls go on. Waits until that is written, not until all have moved:
+  /// `servers` tells when those that go hold nothing. Throws configuration_error when so many are not there,
+  /// timeout_error without the store.
   void serve_by(std::size_t servers);
   /// Makes progress once, without waiting.
   void progress();
@@ -111,10 +112,13 @@ class client {
   [[nodiscard]] std::uint64_t version(std::uint32_t table, std::size_t element = 0) const;
   /// Bytes of values and keys that were pushed so far, as they are sent: encoded, and each once.
   [[nodiscard]] std::uint64_t bytes_pushed() const noexcept;
-  /// Who holds what, as this worker knows it.
-  [[nodiscard]] const shard_map& map() const noexcept;
+  /// Servers of the job, as this worker knows it: those that go are among them until their ranges have moved.
+  [[nodiscard]] std::size_t servers() const noexcept;
+  /// Workers that have not finished and are not gone.
+  [[nodiscard]] std::size_t workers() const noexcept;
 
  private:
+  friend class detail::worker_process;
   pending push_dense(std::uint32_t table, std::span<const float> values, std::size_t offset, float scale,
                      std::uint8_t flags);
 

@@ -12,9 +12,12 @@
 
 #include <muster/core/hash.hpp>
 #include <muster/core/spec.hpp>
-#include <muster/ps/shard_map.hpp>
 
 namespace muster::inline v0::ps {
+
+/// Ranges of all tables count through.
+using range_id = std::uint32_t;
+inline constexpr std::size_t most_ranges = 65536;
 
 /// What a server does with a push. Stateless itself: what it remembers of each parameter are arrays beside it.
 class update_function {

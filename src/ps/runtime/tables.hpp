@@ -9,9 +9,9 @@
 
 #include <muster/core/buffer.hpp>
 #include <muster/ps/consistency.hpp>
-#include <muster/ps/server.hpp>
 #include <muster/ps/table.hpp>
 
+#include "../protocol/server.hpp"
 #include "push_codec.hpp"
 #include "row_index.hpp"
 #include "row_store.hpp"

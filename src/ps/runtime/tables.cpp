@@ -6,8 +6,8 @@
 #include <muster/core/error.hpp>
 #include <muster/core/log.hpp>
 
-#include "../core/copy.hpp"
-#include "../core/wire.hpp"
+#include "../../core/copy.hpp"
+#include "../../core/wire.hpp"
 
 namespace muster::inline v0::ps::detail {
 namespace {

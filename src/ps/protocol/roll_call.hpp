@@ -5,7 +5,8 @@
 #include <vector>
 
 #include <muster/core/clock.hpp>
-#include <muster/ps/member.hpp>
+
+#include "member.hpp"
 
 namespace muster::inline v0::ps {
 

@@ -1,4 +1,4 @@
-#include <muster/ps/worker.hpp>
+#include "worker.hpp"
 
 #include <algorithm>
 #include <utility>

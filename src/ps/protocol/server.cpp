@@ -1,4 +1,4 @@
-#include <muster/ps/server.hpp>
+#include "server.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include <muster/ps/shard_map.hpp>
+#include "shard_map.hpp"
 
 namespace muster::inline v0::ps {
 

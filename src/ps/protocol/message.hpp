@@ -8,8 +8,8 @@
 #include <optional>
 #include <span>
 
-#include <muster/ps/member.hpp>
-#include <muster/ps/shard_map.hpp>
+#include "member.hpp"
+#include "shard_map.hpp"
 
 namespace muster::inline v0::ps {
 

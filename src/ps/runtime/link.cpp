@@ -6,7 +6,7 @@
 
 #include <muster/core/log.hpp>
 
-#include "../core/copy.hpp"
+#include "../../core/copy.hpp"
 
 namespace muster::inline v0::ps::detail {
 namespace {

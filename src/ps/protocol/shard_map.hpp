@@ -10,13 +10,11 @@
 #include <string_view>
 #include <vector>
 
-#include <muster/ps/member.hpp>
+#include <muster/ps/table.hpp>
+
+#include "member.hpp"
 
 namespace muster::inline v0::ps {
-
-/// Ranges of all tables count through.
-using range_id = std::uint32_t;
-inline constexpr std::size_t most_ranges = 65536;
 
 /// A server that is not fenced.
 struct server_entry {

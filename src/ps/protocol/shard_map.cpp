@@ -1,4 +1,4 @@
-#include <muster/ps/shard_map.hpp>
+#include "shard_map.hpp"
 
 #include <map>
 #include <set>
@@ -6,7 +6,7 @@
 
 #include <muster/core/error.hpp>
 
-#include "../core/wire.hpp"
+#include "../../core/wire.hpp"
 
 namespace muster::inline v0::ps {
 namespace {

@@ -1,5 +1,5 @@
 // What a server makes of the map of ranges: its places in their chains, and what it wants changed.
-#include <muster/ps/server.hpp>
+#include "server.hpp"
 
 #include <algorithm>
 #include <optional>

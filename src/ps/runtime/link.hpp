@@ -12,7 +12,8 @@
 
 #include <muster/comm/any_transport.hpp>
 #include <muster/core/buffer.hpp>
-#include <muster/ps/message.hpp>
+
+#include "../protocol/message.hpp"
 
 namespace muster::inline v0::ps::detail {
 

@@ -1,10 +1,10 @@
 // What the servers of a range's chain say to each other: entries of its log, copies for those that learn it.
-#include <muster/ps/server.hpp>
+#include "server.hpp"
 
 #include <algorithm>
 #include <utility>
 
-#include "../core/wire.hpp"
+#include "../../core/wire.hpp"
 
 namespace muster::inline v0::ps {
 namespace {

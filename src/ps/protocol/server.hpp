@@ -13,11 +13,12 @@
 #include <vector>
 
 #include <muster/core/clock.hpp>
-#include <muster/ps/clocks.hpp>
-#include <muster/ps/consistency.hpp>
-#include <muster/ps/message.hpp>
-#include <muster/ps/roll_call.hpp>
-#include <muster/ps/shard_map.hpp>
+
+#include "clocks.hpp"
+#include "message.hpp"
+#include "roll_call.hpp"
+#include "settings.hpp"
+#include "shard_map.hpp"
 
 namespace muster::inline v0::ps {
 
@@ -63,17 +64,6 @@ class server_outlet {
   virtual void swap(std::uint64_t expected, const shard_map& next) = 0;
   /// There may be a newer map: `learn` it.
   virtual void look_for_map() = 0;
-};
-
-/// What all processes of a job have in common.
-struct protocol_settings {
-  consistency how{};
-  clock::duration retry = std::chrono::milliseconds(50);      ///< after which what was not answered is said again
-  clock::duration silence = std::chrono::milliseconds(1000);  ///< after which a server that was not heard is suspect
-  clock::duration worker_silence = std::chrono::seconds(30);  ///< and a worker, which may compute for long
-  clock::duration one_sided = std::chrono::seconds(1);  ///< for so long one end alone may know of a broken connection
-  std::size_t window = std::size_t{64} << 20;  ///< bytes that a learner may lag behind before it is given a fresh copy
-  std::size_t moves_at_once = 8;               ///< ranges
 };
 
 /// One server. Not thread safe. A push costs O(1), a change of the map O(ranges).

@@ -1,8 +1,8 @@
-#include <muster/ps/message.hpp>
+#include "message.hpp"
 
 #include <cmath>
 
-#include "../core/copy.hpp"
+#include "../../core/copy.hpp"
 
 namespace muster::inline v0::ps {
 namespace {

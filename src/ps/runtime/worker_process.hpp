@@ -11,10 +11,10 @@
 #include <muster/core/error.hpp>
 #include <muster/ps/client.hpp>
 #include <muster/ps/job.hpp>
-#include <muster/ps/worker.hpp>
 
+#include "../map_keeper.hpp"
+#include "../protocol/worker.hpp"
 #include "link.hpp"
-#include "map_keeper.hpp"
 #include "push_codec.hpp"
 
 namespace muster::inline v0::ps::detail {
@@ -37,6 +37,7 @@ class worker_process final : public worker_outlet {
   // ---- for the client ----
   [[nodiscard]] const table_layout& layout() const noexcept { return layout_; }
   [[nodiscard]] const worker& core() const noexcept { return core_; }
+  [[nodiscard]] static const worker& core_of(const client& of) noexcept { return of.of_->core_; }
   void push_part(pending& to, range_id range, const message& what);
   /// The same encoded where that is smaller; what the codec leaves out waits for the next to the same elements.
   void push_values(pending& to, range_id range, message what, std::span<const float> values);

@@ -6,7 +6,7 @@
 #include <muster/core/codec/error_feedback.hpp>
 #include <muster/core/events.hpp>
 
-#include "../core/copy.hpp"
+#include "../../core/copy.hpp"
 
 namespace muster::inline v0::ps::detail {
 namespace {

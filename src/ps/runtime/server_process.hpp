@@ -6,10 +6,10 @@
 #include <set>
 
 #include <muster/ps/job.hpp>
-#include <muster/ps/server.hpp>
 
+#include "../map_keeper.hpp"
+#include "../protocol/server.hpp"
 #include "link.hpp"
-#include "map_keeper.hpp"
 #include "tables.hpp"
 
 namespace muster::inline v0::ps::detail {

@@ -13,10 +13,11 @@
 #include <vector>
 
 #include <muster/core/clock.hpp>
-#include <muster/ps/message.hpp>
-#include <muster/ps/roll_call.hpp>
-#include <muster/ps/server.hpp>
-#include <muster/ps/shard_map.hpp>
+
+#include "message.hpp"
+#include "roll_call.hpp"
+#include "settings.hpp"
+#include "shard_map.hpp"
 
 namespace muster::inline v0::ps {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "../core/wire.hpp"
+#include "../../core/wire.hpp"
 #include "row_index.hpp"
 
 namespace muster::inline v0::ps::detail {
