@@ -150,9 +150,9 @@ TEST_CASE("a large payload comes to its place, and nobody writes there when that
         muster::random_stream draw(static_cast<std::uint64_t>(over) + 20261125);
         const bool places = world.transport().abilities().moves_buffers;
         std::vector<std::vector<std::byte>> room(count + 1, std::vector<std::byte>(size));
-        link.place_by([&](const ps::announced_message& what) -> std::byte* {
+        link.place_by([&](const ps::message& what) -> std::byte* {
           require(what.bytes == size, "it is said how much comes");
-          return what.what.number % 3 == 0 ? nullptr : room[what.what.number].data();
+          return what.number % 3 == 0 ? nullptr : room[what.number].data();
         });
         std::uint64_t heard = 0;
         while (heard < count && muster::clock::now() < until) {

@@ -72,7 +72,7 @@ struct bare_server final : ps::server_outlet {
   /// What it says to one message of that place, whose clock is `clock`.
   std::vector<word> hear(ps::place from, const ps::message& what, std::uint64_t clock = 0) {
     std::vector<std::byte> frame(ps::frame_head_bytes + ps::encoded_bytes(what.payload.size()));
-    ps::encode(ps::frame_head{{from, 1}, 1, map.version, clock}, std::span(frame).first<ps::frame_head_bytes>());
+    ps::encode(ps::frame_head{.from = {from, 1}, .to = 1, .map_version = map.version, .clock = clock}, frame.data());
     ps::encode(what, frame.data() + ps::frame_head_bytes);
     said.clear();
     core.hear(frame, muster::clock::now());
@@ -251,8 +251,7 @@ TEST_CASE("a server that was stopped gives nobody up before the others could giv
     for (const auto until = now + span; now < until; now += usual.retry / 10) {
       for (const ps::place other : {2, 4}) {
         std::vector<std::byte> frame(ps::frame_head_bytes);
-        ps::encode(ps::frame_head{{other, 1}, 1, server.map.version, 0},
-                   std::span(frame).first<ps::frame_head_bytes>());
+        ps::encode(ps::frame_head{.from = {other, 1}, .to = 1, .map_version = server.map.version}, frame.data());
         server.core.hear(frame, now);
       }
       server.core.tick(now);
@@ -282,7 +281,7 @@ TEST_CASE("a server gives up those that it misses later where the connections wi
   const auto live = [&](muster::clock::duration span, bool hears) {
     for (const auto until = now + span; now < until; now += usual.retry / 10) {
       std::vector<std::byte> frame(ps::frame_head_bytes);
-      ps::encode(ps::frame_head{{4, 1}, 1, server.map.version, 0}, std::span(frame).first<ps::frame_head_bytes>());
+      ps::encode(ps::frame_head{.from = {4, 1}, .to = 1, .map_version = server.map.version}, frame.data());
       if (hears) server.core.hear(frame, now);
       server.core.tick(now);
     }

@@ -13,7 +13,10 @@ inline void run::tell(const std::string& line) const {
 
 inline void run::check_map() {
   if (traced_) {
-    tell(map_.describe());
+    std::string servers;
+    for (const auto& one : map_.servers) servers += " " + ps::to_string(one.who) + (one.leaving ? " leaving," : ",");
+    tell("map " + std::to_string(map_.version) + ": servers" + servers + " " + std::to_string(map_.workers.size()) +
+         " workers");
     for (ps::range_id id = 0; id < map_.ranges.size(); ++id) {
       const auto& range = map_.ranges[id];
       std::string line = "range " + std::to_string(id) + ", epoch " + std::to_string(range.epoch) + ":";

@@ -220,8 +220,8 @@ class run {
     if (other == nullptr || chance(world_.loss)) return;
     auto frame =
         std::make_shared<std::vector<std::byte>>(ps::frame_head_bytes + ps::encoded_bytes(what.payload.size()));
-    ps::encode(ps::frame_head{from, who.incarnation, map_version, clock},
-               std::span(*frame).first<ps::frame_head_bytes>());
+    ps::encode(ps::frame_head{.from = from, .to = who.incarnation, .map_version = map_version, .clock = clock},
+               frame->data());
     ps::encode(what, frame->data() + ps::frame_head_bytes);
     // As large payloads do, some come by themselves.
     const bool apart = !what.payload.empty() && what.number % 3 == 0;

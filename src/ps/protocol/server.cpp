@@ -222,7 +222,7 @@ void server::append(range_id id, held_range& range, const log_entry& entry, cloc
   }
   // Whoever is behind may have to be told again, so the entry is kept: one allocation, which is the price of a copy.
   kept_entry kept{range.applied, std::vector<std::byte>(log_entry_head_bytes + entry.payload.size())};
-  encode_head(entry, std::span(kept.body).first<log_entry_head_bytes>());
+  encode_head(entry, kept.body.data());
   std::copy(entry.payload.begin(), entry.payload.end(), kept.body.begin() + log_entry_head_bytes);
   range.kept_bytes += kept.body.size();
   range.kept.push_back(std::move(kept));

@@ -53,8 +53,6 @@ struct shard_map {
   [[nodiscard]] bool has_worker(const member& who) const noexcept;
   /// The first range that no server holds any more.
   [[nodiscard]] std::optional<range_id> lost_range() const noexcept;
-  /// One line a server: what it holds. For logs and for who asks.
-  [[nodiscard]] std::string describe() const;
 
   [[nodiscard]] std::string encode() const;
   /// Reads any bytes whatever; nothing when they are not such a record.

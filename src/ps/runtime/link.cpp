@@ -59,7 +59,7 @@ void frame_link::ship(place to) {
   auto& peer = peers_[to];
   if (!peer.open) return;
   head_.to = peer.incarnation;
-  encode(head_, peer.open->data.span().first<frame_head_bytes>());
+  encode(head_, peer.open->data.data());
   start(to, std::move(peer.open));
 }
 
@@ -130,7 +130,7 @@ void frame_link::send_large(const member& who, const message& what, bool lent) {
   made->number = what.number;
   made->lent = lent;
   head_.to = who.incarnation;
-  encode(head_, std::span(made->head).first<frame_head_bytes>());
+  encode(head_, made->head.data());
   encode_head(what, what.payload.size(), made->head.data() + frame_head_bytes);
   if (!lent) {
     made->own = room_for(what.payload.size());
@@ -230,7 +230,7 @@ bool frame_link::look_for_announcements() {
     auto& peer = peers_[from];
     auto made = std::make_unique<arrival>();
     std::memcpy(made->head.data(), next.data.data(), made->head.size());
-    const auto said = decode_announced(std::span(made->head).last<message_head_bytes>());
+    const auto said = decode_message(std::span(made->head).last<message_head_bytes>());
     if (next.r.received == made->head.size() && said && !peer.gone) {
       made->r.bytes = said->bytes;
       if (peer.arriving.empty()) arriving_from_.push_back(from);
@@ -252,7 +252,7 @@ void frame_link::begin_arrivals(neighbour& from, place at) {
     bytes += one.r.bytes;
     if (i >= arrivals_at_once && bytes > arriving_bytes) return;
     if (std::exchange(one.begun, true)) continue;
-    if (lends_ && where_) one.r.data = where_(*decode_announced(std::span(one.head).last<message_head_bytes>()));
+    if (lends_ && where_) one.r.data = where_(*decode_message(std::span(one.head).last<message_head_bytes>()));
     if (one.r.data == nullptr) {
       one.own = room_for(one.r.bytes);
       one.r.data = one.own.data();

@@ -54,7 +54,7 @@ class frame_link {
   /// That one lies there from now on.
   void move_lent(range_id range, std::uint64_t number, std::span<std::byte> to) noexcept;
   /// Asked, when a large payload is about to come, where it belongs; null: anywhere.
-  using placing = std::function<std::byte*(const announced_message&)>;
+  using placing = std::function<std::byte*(const message&)>;
   void place_by(placing where) { where_ = std::move(where); }
   /// What still comes there goes elsewhere: the memory is its owner's again.
   void leave(const std::byte* place);

@@ -31,7 +31,7 @@ worker_process::worker_process(member self, const job_options& options, const pr
       versions_(layout.ranges(), 0),
       codec_(options.compress),
       residuals_(layout.ranges()) {
-  link_.place_by([this](const announced_message& answer) { return place_of(answer); });
+  link_.place_by([this](const message& answer) { return place_of(answer); });
 }
 
 // What it pushed and what it pulls are its callers': the link has them no longer than it does.
@@ -161,9 +161,9 @@ void worker_process::acknowledged(range_id range, std::uint64_t sequence, std::u
 }
 
 // Large values of a dense table go straight to who asked for them. Of two answers one does.
-std::byte* worker_process::place_of(const announced_message& answer) {
-  if (answer.what.what != message_kind::values) return nullptr;
-  const auto found = targets_.find(answer.what.number);
+std::byte* worker_process::place_of(const message& answer) {
+  if (answer.what != message_kind::values) return nullptr;
+  const auto found = targets_.find(answer.number);
   if (found == targets_.end()) return nullptr;
   auto& to = found->second;
   if (to.saved != nullptr || to.width != 0 || to.bytes != answer.bytes || to.placed) return nullptr;

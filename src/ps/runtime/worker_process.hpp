@@ -90,7 +90,7 @@ class worker_process final : public worker_outlet {
   void acknowledged(range_id range, std::uint64_t sequence, std::uint32_t age) override;
   void answered(std::uint64_t pull, const message& values) override;
   void refused(std::string_view why) override { refusal_ = why; }
-  [[nodiscard]] std::byte* place_of(const announced_message& answer);
+  [[nodiscard]] std::byte* place_of(const message& answer);
   void ship();
   void await_room(std::size_t bytes);
   [[noreturn]] void give_up(std::string_view what);
