@@ -216,12 +216,13 @@ std::optional<shard_map> without_servers(const shard_map& map, std::span<const m
   }
   std::erase_if(next.servers, [&](const server_entry& one) { return out.contains(one.who.at); });
   for (auto& range : next.ranges) {
-    std::erase_if(range.chain, [&](place who) { return out.contains(who); });
+    const bool shrank = std::erase_if(range.chain, [&](place who) { return out.contains(who); }) > 0;
     if (range.learner != nobody && (out.contains(range.learner) || range.chain.empty())) {
       range.learner = nobody;
       range.leaver = nobody;  // nobody takes its place
     }
-    if (range.leaver != nobody && (out.contains(range.leaver) || range.chain.size() == 1)) range.leaver = nobody;
+    if (range.leaver != nobody && (out.contains(range.leaver) || (shrank && range.chain.size() == 1)))
+      range.leaver = nobody;
   }
   return changed(map, std::move(next));
 }
