@@ -199,7 +199,7 @@ pending client::push_async(std::uint32_t table, std::span<const std::uint64_t> k
       what.flags = encoded;
       of_->encode_rows(range, payload, key_bytes);
     }
-    of_->push_own_part(made, range, what, std::move(payload));
+    of_->push_part(made, range, what, std::move(payload));
   }
   of_->begun(false);
   return made;
@@ -298,7 +298,7 @@ void client::restore(std::uint32_t table, std::span<const std::byte> saved) {
 pending client::push_whole(range_id range, std::size_t offset, std::size_t count, const std::string& part) {
   const auto bytes = std::as_bytes(std::span(part));
   pending made;
-  of_->push_own_part(
+  of_->push_part(
       made, range,
       {.flags = restores, .offset = static_cast<std::uint32_t>(offset), .count = static_cast<std::uint32_t>(count)},
       {bytes.begin(), bytes.end()});

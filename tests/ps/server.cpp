@@ -68,7 +68,6 @@ struct bare_server final : ps::server_outlet {
     said.push_back({to, what, {reinterpret_cast<const char*>(what.payload.data()), what.payload.size()}});
   }
   void swap(std::uint64_t, const ps::shard_map& next) override { wanted = next; }
-  void look_for_map() override {}
   /// What it says to one message of that place, whose clock is `clock`.
   std::vector<word> hear(ps::place from, const ps::message& what, std::uint64_t clock = 0) {
     std::vector<std::byte> frame(ps::frame_head_bytes + ps::encoded_bytes(what.payload.size()));

@@ -9,7 +9,6 @@ namespace {
 
 struct silent_outlet final : ps::worker_outlet {
   void send(const ps::member&, const ps::message&) override {}
-  void look_for_map() override {}
   void acknowledged(ps::range_id, std::uint64_t, std::uint32_t) override {}
   void answered(std::uint64_t, const ps::message&) override {}
   void refused(std::string_view) override {}

@@ -29,7 +29,7 @@ enum class message_kind : std::uint8_t {
             ///< the last one was old; epoch
   resend = 5,  ///< range, number: the sequence that is expected; epoch
   values = 6,  ///< range, number: of the request; version; clock: of the slowest worker; count, payload: the table's
-  moved = 7,   ///< range, number: the version of the map by which it is not here
+  fenced = 7,  ///< to one that its map does not name
   alive = 8,   ///< the answer to a pulse that `wants_word`, or `says_goodbye`, which it then has in its flags
   // Between servers.
   entry = 9,       ///< range, number: its place in the range's log, from 1; epoch; payload: see `log_entry`

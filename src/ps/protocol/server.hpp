@@ -1,22 +1,18 @@
 // A server's side of the protocol: messages in, messages out, without sockets, clocks or threads.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <map>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <vector>
 
 #include <muster/core/clock.hpp>
 
-#include "clocks.hpp"
 #include "message.hpp"
-#include "roll_call.hpp"
+#include "peers.hpp"
 #include "settings.hpp"
 #include "shard_map.hpp"
 
@@ -62,8 +58,6 @@ class server_outlet {
   /// The store's map becomes `next` if it still is of version `expected`. Whatever comes of it is told by `learn`, or
   /// `swap_failed`.
   virtual void swap(std::uint64_t expected, const shard_map& next) = 0;
-  /// There may be a newer map: `learn` it.
-  virtual void look_for_map() = 0;
 };
 
 /// One server. Not thread safe. A push costs O(1), a change of the map O(ranges).
@@ -103,26 +97,17 @@ class server {
 
   [[nodiscard]] const member& self() const noexcept { return self_; }
   [[nodiscard]] const shard_map& map() const noexcept { return map_; }
-  [[nodiscard]] const clock_table& clocks() const noexcept { return clocks_; }
+  /// The clock that all workers have reached.
+  [[nodiscard]] std::uint64_t slowest() const noexcept { return slowest_; }
   /// The others went on without it. It does nothing any more.
   [[nodiscard]] bool is_fenced() const noexcept { return fenced_; }
   /// No worker of the map has more to do.
-  [[nodiscard]] bool is_done() const noexcept {
-    return std::all_of(map_.workers.begin(), map_.workers.end(),
-                       [&](const member& who) { return farewells_.contains(who); });
-  }
-  /// Workers that said that they are done.
-  [[nodiscard]] const std::set<member>& farewells() const noexcept { return farewells_; }
+  [[nodiscard]] bool is_done() const noexcept;
+  /// Whether that worker of the map said that it has no more to do.
+  [[nodiscard]] bool has_left(const member& worker) const noexcept;
   /// Whether it serves that range, and how many entries its log has here.
   [[nodiscard]] bool serves(range_id range) const noexcept { return ranges_[range].serves(); }
-  /// Whether it answers pulls of it.
-  [[nodiscard]] bool answers(range_id range) const noexcept { return ranges_[range].answers(); }
-  [[nodiscard]] bool holds(range_id range) const noexcept { return ranges_[range].has_state; }
   [[nodiscard]] std::uint64_t version(range_id range) const noexcept { return ranges_[range].applied; }
-  /// What it is to that range, in words: for logs.
-  [[nodiscard]] std::string describe(range_id range) const;
-  /// Pulls that wait for slower workers.
-  [[nodiscard]] std::size_t waiting() const noexcept { return parked_.size(); }
 
  private:
   enum class role : std::uint8_t { none, holder, learner };
@@ -208,7 +193,6 @@ class server {
               const char* suggestion = "start all ranks with the same tables and the same build");
   [[nodiscard]] bool is_ready(const member& from, const message& pull) const;
   void clocks_moved(clock::time_point now);
-  void fold_due(clock::time_point now);
   void retry_parked();
   void tell_server(place to, const message& what);
   void govern(clock::time_point now);
@@ -221,18 +205,14 @@ class server {
   range_storage& values_;
   server_outlet& out_;
   shard_map map_;
-  clock_table clocks_;
+  peer_table peers_;
+  std::uint64_t slowest_ = 0;  // clock of all workers
+  std::uint64_t fastest_ = 0;  // of some worker, perhaps one that is gone
   std::vector<held_range> ranges_;
   std::vector<parked_pull> parked_;
   std::vector<std::pair<range_id, place>> acknowledge_;  // workers; nobody: the one before in the chain
-  std::set<member> dead_;
-  std::set<member> suspects_;
-  std::map<member, clock::time_point> doubts_;  // since when
-  std::set<member> missed_then_;                // of both, when one came to them last
-  clock::time_point suspected_at_{};
-  clock::time_point back_at_{};  // from when it was itself stopped
-  std::set<member> farewells_;   // workers that are done
-  roll_call heard_;
+  clock::time_point suspected_at_{};                     // when one more was missed
+  clock::time_point back_at_{};                          // from when it was itself stopped
   clock::time_point pulsed_{};
   std::uint64_t newest_ = 0;  // version of the map that any other knows
   bool swapping_ = false;

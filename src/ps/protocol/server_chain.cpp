@@ -15,17 +15,9 @@ constexpr std::uint8_t has_nothing = 1;
 }  // namespace
 
 void server::hear_server(const member& from, const message& said, clock::time_point now) {
-  if (said.what == message_kind::moved) {
-    if (said.number > map_.version) out_.look_for_map();
-    return;
-  }
   if (said.what < message_kind::entry || said.range >= ranges_.size()) return;
   auto& range = ranges_[said.range];
-  if (said.epoch() > range.epoch) return out_.look_for_map();
-  if (said.epoch() < range.epoch) {
-    out_.send(from, {.what = message_kind::moved, .range = said.range, .number = map_.version});
-    return;
-  }
+  if (said.epoch() != range.epoch) return;  // one of the two has not read the newest map
   switch (said.what) {
     case message_kind::entry:
       return hear_entry(from.at, said, range, now);
@@ -136,7 +128,7 @@ bool server::take_state(range_id id, held_range& range, std::span<const std::byt
   range.has_state = true;
   range.folded = folded;
   if (has_scale) range.scale = scale;
-  clocks_.reach(folded);
+  fastest_ = std::max(fastest_, folded);
   range.workers = std::move(workers);
   range.applied = range.committed = index;
   return true;

@@ -181,13 +181,6 @@ void frame_link::give_back() {
   for_each_lent([&](departure& one) { give_back(one); });
 }
 
-void frame_link::move_lent(range_id range, std::uint64_t number, std::span<std::byte> to) noexcept {
-  for_each_lent([&](departure& one) {
-    request& r = one.body;
-    if (one.range == range && one.number == number && r.owner != nullptr) (void)r.owner->move_buffer(r, to.data());
-  });
-}
-
 // ---- in ----
 
 void frame_link::post(std::deque<std::unique_ptr<incoming>>& to, std::uint32_t tag, std::size_t bytes, int count) {

@@ -51,8 +51,6 @@ class frame_link {
   void give_back(range_id range, std::uint64_t number);
   /// The same of all that is lent.
   void give_back();
-  /// That one lies there from now on.
-  void move_lent(range_id range, std::uint64_t number, std::span<std::byte> to) noexcept;
   /// Asked, when a large payload is about to come, where it belongs; null: anywhere.
   using placing = std::function<std::byte*(const message&)>;
   void place_by(placing where) { where_ = std::move(where); }

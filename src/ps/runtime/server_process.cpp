@@ -88,7 +88,9 @@ bool server_process::serve_ranges() {
     link_.introduce({.from = core_->self(), .map_version = core_->map().version});
     core_->flush();
     link_.ship();
-    for (const auto& who : core_->farewells()) left_.insert(who.at);
+    for (const auto& who : newest_.workers) {
+      if (core_->has_left(who)) left_.insert(who.at);
+    }
     if (core_->is_fenced()) {
       if (goes_ || newest_.server(self_) != nullptr) {  // or it was given up and named again, and begins with nothing
         log(log_level::info, "server " + to_string(core_->self()) + " serves no more");

@@ -35,7 +35,6 @@ class server_process final : public server_outlet {
   }
   [[nodiscard]] bool has_room(const member& to) const override { return link_.under_way(to.at) < frames_at_once; }
   void swap(std::uint64_t expected, const shard_map& next) override { keeper_.swap(expected, next); }
-  void look_for_map() override {}  // the keeper watches
   void tick(clock::time_point now);
   void learn(const shard_map& map, clock::time_point now);
   [[nodiscard]] bool serve_ranges();

@@ -27,7 +27,6 @@ worker_process::worker_process(member self, const job_options& options, const pr
       keeper_(keeper),
       core_(self, protocol, *this, map),
       now_(clock::now()),
-      own_(layout.ranges()),
       versions_(layout.ranges(), 0),
       codec_(options.compress),
       residuals_(layout.ranges()) {
@@ -57,15 +56,15 @@ void worker_process::await_room(std::size_t bytes) {
   if (!has_room()) wait_until(has_room, "push");
 }
 
-void worker_process::push_part(pending& to, range_id range, const message& what) {
+void worker_process::push_part(pending& to, range_id range, message what, std::vector<std::byte> own) {
+  if (!own.empty()) what.payload = own;
   await_room(what.payload.size());
   const place server = core_.map().ranges[range].head();
   if (server != nobody && link_.under_way(server) >= frames_at_once)
     wait_until([&] { return link_.under_way(server) < frames_at_once; }, "push");
   bytes_pushed_ += what.payload.size();
-  message told = what;
-  told.version = versions_[range];
-  const pending::part part{range, core_.push(range, told, now_)};
+  what.version = versions_[range];
+  const pending::part part{range, core_.push(range, what, now_, std::move(own))};
   if (to.of_ == nullptr) {
     to.of_ = this;
     to.first_ = part;
@@ -90,7 +89,7 @@ void worker_process::push_values(pending& to, range_id range, message what, std:
     codec_.codec().encode(values, draw, bytes);
   }
   what.flags = encoded;
-  push_own_part(to, range, what, std::move(bytes));
+  push_part(to, range, what, std::move(bytes));
 }
 
 void worker_process::encode_rows(range_id range, std::vector<std::byte>& payload, std::size_t keys) const {
@@ -101,13 +100,6 @@ void worker_process::encode_rows(range_id range, std::vector<std::byte>& payload
   codec_.codec().encode(values, push_codec::draw(range, core_.self(), core_.pushed(range) + 1),
                         std::span(made).subspan(keys));
   payload = std::move(made);
-}
-
-void worker_process::push_own_part(pending& to, range_id range, message what, std::vector<std::byte> payload) {
-  what.payload = payload;
-  auto& own = own_[range];
-  own.push_back({core_.pushed(range) + 1, std::move(payload)});  // its bytes stay where they are
-  push_part(to, range, what);
 }
 
 void worker_process::pull_part(pending& to, range_id range, const message& what, float* out,
@@ -156,8 +148,6 @@ void worker_process::acknowledged(range_id range, std::uint64_t sequence, std::u
   if (auto* const sink = current_event_sink(); sink != nullptr)
     sink->record({activity::push_age, "push", now_, now_, age});
   link_.give_back(range, sequence);
-  auto& own = own_[range];
-  while (!own.empty() && own.front().sequence <= sequence) own.pop_front();
 }
 
 // Large values of a dense table go straight to who asked for them. Of two answers one does.
@@ -248,16 +238,7 @@ void worker_process::release(pending& one) noexcept {
     return;
   }
   const auto keep = [&](const auto& part) {
-    const auto payload = core_.payload(part.range, part.sequence);
-    auto& own = own_[part.range];
-    const bool owns =
-        std::any_of(own.begin(), own.end(), [&](const owned& each) { return each.sequence == part.sequence; });
-    if (payload.empty() || owns) return;
-    const auto at =
-        std::find_if(own.begin(), own.end(), [&](const owned& each) { return each.sequence > part.sequence; });
-    const auto made = own.insert(at, {part.sequence, {payload.begin(), payload.end()}});
-    link_.move_lent(part.range, part.sequence, made->bytes);
-    core_.move_payload(part.range, part.sequence, made->bytes);
+    if (core_.keep_payload(part.range, part.sequence)) link_.give_back(part.range, part.sequence);
   };
   keep(one.first_);
   for (const auto& part : one.more_) keep(part);

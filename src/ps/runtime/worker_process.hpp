@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <string_view>
 #include <unordered_map>
@@ -38,7 +37,8 @@ class worker_process final : public worker_outlet {
   [[nodiscard]] const table_layout& layout() const noexcept { return layout_; }
   [[nodiscard]] const worker& core() const noexcept { return core_; }
   [[nodiscard]] static const worker& core_of(const client& of) noexcept { return of.of_->core_; }
-  void push_part(pending& to, range_id range, const message& what);
+  /// Of `own` memory, or of the caller's.
+  void push_part(pending& to, range_id range, message what, std::vector<std::byte> own = {});
   /// The same encoded where that is smaller; what the codec leaves out waits for the next to the same elements.
   void push_values(pending& to, range_id range, message what, std::span<const float> values);
   /// Of the codec, if `values` of a push are sent encoded: of those of rows.
@@ -47,7 +47,6 @@ class worker_process final : public worker_outlet {
   void encode_rows(range_id range, std::vector<std::byte>& payload, std::size_t keys) const;
   /// Bytes of the values (and keys) that were pushed so far, as they are sent.
   [[nodiscard]] std::uint64_t bytes_pushed() const noexcept { return bytes_pushed_; }
-  void push_own_part(pending& to, range_id range, message what, std::vector<std::byte> payload);
   void pull_part(pending& to, range_id range, const message& what, float* out, std::vector<std::uint32_t> rows,
                  std::size_t width);
   /// All of a range, as a checkpoint has it.
@@ -80,13 +79,8 @@ class worker_process final : public worker_outlet {
     std::vector<std::byte>* saved = nullptr;  // of a checkpoint: any length
     bool placed = false;                      // an answer comes straight to `out`
   };
-  struct owned {
-    std::uint64_t sequence;
-    std::vector<std::byte> bytes;
-  };
 
   void send(const member& to, const message& what) override;
-  void look_for_map() override {}  // the keeper watches
   void acknowledged(range_id range, std::uint64_t sequence, std::uint32_t age) override;
   void answered(std::uint64_t pull, const message& values) override;
   void refused(std::string_view why) override { refusal_ = why; }
@@ -104,9 +98,8 @@ class worker_process final : public worker_outlet {
   clock::time_point now_;
   clock::time_point next_tick_{};
   std::unordered_map<std::uint64_t, target> targets_;
-  std::size_t asked_bytes_ = 0;         // of answers that have not come
-  std::size_t asked_at_once_ = 0;       // pulls of one call
-  std::vector<std::deque<owned>> own_;  // by range: payloads that are nobody else's
+  std::size_t asked_bytes_ = 0;    // of answers that have not come
+  std::size_t asked_at_once_ = 0;  // pulls of one call
   std::vector<std::uint64_t> versions_;
   push_codec codec_;
   std::vector<std::vector<float>> residuals_;  // by range, of methods that need them
