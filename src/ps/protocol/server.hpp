@@ -11,6 +11,7 @@
 
 #include <muster/core/clock.hpp>
 
+#include "../../core/wire.hpp"
 #include "message.hpp"
 #include "peers.hpp"
 #include "settings.hpp"
@@ -22,9 +23,6 @@ namespace muster::inline v0::ps {
 /// server holds, and are made by one thread.
 class range_storage {
  public:
-  range_storage() = default;
-  range_storage(const range_storage&) = delete;
-  range_storage& operator=(const range_storage&) = delete;
   virtual ~range_storage() = default;
 
   /// Why `apply` or `read` cannot carry out that push or pull, which may be of any origin; empty where they can.
@@ -34,8 +32,8 @@ class range_storage {
   virtual void apply(range_id range, const log_entry& entry) = 0;
   /// What a pull asks for; valid until the next call.
   [[nodiscard]] virtual std::span<const std::byte> read(range_id range, const message& pull) = 0;
-  /// All that there is of a range, appended.
-  virtual void save(range_id range, std::string& to) const = 0;
+  /// All that there is of a range.
+  virtual void save(range_id range, muster::detail::wire_writer& to) const = 0;
   /// What `save` wrote, there or elsewhere; false for what it cannot have written.
   [[nodiscard]] virtual bool load(range_id range, std::span<const std::byte> saved) = 0;
   /// The range as it is in the beginning, and where it is not held any more.
@@ -45,9 +43,6 @@ class range_storage {
 /// Where a server's words go.
 class server_outlet {
  public:
-  server_outlet() = default;
-  server_outlet(const server_outlet&) = delete;
-  server_outlet& operator=(const server_outlet&) = delete;
   virtual ~server_outlet() = default;
 
   /// The payload is taken before it returns. No other process than that one may hear it: what is meant for one that
@@ -99,7 +94,7 @@ class server {
   [[nodiscard]] const shard_map& map() const noexcept { return map_; }
   /// The clock that all workers have reached.
   [[nodiscard]] std::uint64_t slowest() const noexcept { return slowest_; }
-  /// The others went on without it. It does nothing any more.
+  /// The others went on without it, or it stands by. It does nothing but hear which workers have left.
   [[nodiscard]] bool is_fenced() const noexcept { return fenced_; }
   /// No worker of the map has more to do.
   [[nodiscard]] bool is_done() const noexcept;

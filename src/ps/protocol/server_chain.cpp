@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "../../core/wire.hpp"
-
 namespace muster::inline v0::ps {
 namespace {
 
@@ -100,18 +98,17 @@ void server::send_entries(range_id id, held_range& range, clock::time_point now)
 
 // The values, and with them the table of the pushes that they contain.
 std::string server::state_of(range_id id, const held_range& range) const {
-  muster::detail::wire_writer head;
-  head.add(range.folded);
-  head.add(std::uint8_t{range.scale.has_value()});
-  head.add(range.scale.value_or(1.0f));
-  head.add(std::uint64_t{range.workers.size()});
+  muster::detail::wire_writer all;
+  all.add(range.folded);
+  all.add(std::uint8_t{range.scale.has_value()});
+  all.add(range.scale.value_or(1.0f));
+  all.add(std::uint64_t{range.workers.size()});
   for (const auto& its : range.workers) {
-    head.add(its.incarnation);
-    head.add(its.applied);
+    all.add(its.incarnation);
+    all.add(its.applied);
   }
-  std::string all = head.take();
   values_.save(id, all);
-  return all;
+  return all.take();
 }
 
 bool server::take_state(range_id id, held_range& range, std::span<const std::byte> state, std::uint64_t index) {
