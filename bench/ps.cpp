@@ -93,7 +93,7 @@ class worker {
   }
   // What a call took, and as what people read it.
   void row(const char* what, std::uint32_t table, double seconds, double value, const char* unit) {
-    const auto name = std::string("ps/") + what + "/" + std::to_string(tables_.map().servers.size()) + "/" +
+    const auto name = std::string("ps/") + what + "/" + std::to_string(tables_.servers()) + "/" +
                       std::to_string(workers_.size()) + "/" + std::to_string(sizes[table]);
     report_.say("%s  %.4g %s\n", name.c_str(), value, unit);
     report_.add(name, seconds, workers_.size() / seconds);
@@ -156,7 +156,7 @@ class worker {
     muster::broadcast(workers_, std::span(limit), 0);
     row("adam-limit", adam, limit[0], static_cast<double>(sizes[adam]) / limit[0] / 1e9, "GB/s by one core's memory");
     // All workers' updates, of all servers, over what as many cores could do.
-    const auto servers = static_cast<double>(tables_.map().servers.size());
+    const auto servers = static_cast<double>(tables_.servers());
     const auto share = workers_.size() * limit[0] / seconds / servers;
     report_.say("ps/adam-share/%d/%d/%zu  %.3g of the memory limit\n", static_cast<int>(servers), workers_.size(),
                 sizes[adam], share);

@@ -8,7 +8,6 @@
 #include <muster/comm/collectives/barrier.hpp>
 #include <muster/elastic/session.hpp>
 #include <muster/ps/job.hpp>
-#include <muster/ps/table_files.hpp>
 #include <muster/train/schedule.hpp>
 #include <muster/train/served_arena.hpp>
 #include <muster/train/tracker.hpp>
@@ -154,7 +153,7 @@ class served_run {
   }
 
   void print_start() {
-    const auto servers = job_.tables().map().servers.size();
+    const auto servers = job_.tables().servers();
     print_header(chosen_, net_, loader_.name(),
                  std::to_string(workers_.size()) + " workers and " + std::to_string(servers) + " servers (" +
                      std::string(workers_.abilities().name) + "); losses, seconds and images of the first worker");

@@ -252,7 +252,7 @@ class served_run {
   void print_start() const {
     print_header(data_, chosen_,
                  examples::count_of(workers_.size(), "worker") + " and " +
-                     examples::count_of(static_cast<int>(job_.tables().map().servers.size()), "server") + " (" +
+                     examples::count_of(static_cast<int>(job_.tables().servers()), "server") + " (" +
                      std::string(workers_.abilities().name) + "), " + settings_.value(muster::setting::consistency) +
                      "; losses, seconds and samples of the first worker");
   }

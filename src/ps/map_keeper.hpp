@@ -10,7 +10,7 @@
 #include <thread>
 
 #include <muster/comm/rendezvous/store.hpp>
-#include <muster/ps/shard_map.hpp>
+#include "protocol/shard_map.hpp"
 
 namespace muster::inline v0::ps::detail {
 

@@ -10,96 +10,50 @@
 namespace muster::inline v0::ps {
 namespace {
 
-// Core's kernels, for the vectors of the machine.
-struct add_kernel {
-  static void run(std::span<float> values, std::span<const float> pushed, float scale) {
-    add_update(values, pushed, scale);
-  }
-};
-struct sgd_kernel {
-  static void run(std::span<float> values, std::span<const float> pushed, std::span<float> state,
-                  const sgd_step<float>& step) {
-    sgd_update(values, pushed, state, step);
-  }
-};
-struct adagrad_kernel {
-  static void run(std::span<float> values, std::span<const float> pushed, std::span<float> state,
-                  const adagrad_step<float>& step) {
-    adagrad_update(values, pushed, state, step);
-  }
-};
-struct adam_kernel {
-  static void run(std::span<float> values, std::span<const float> pushed, std::span<float> means,
-                  std::span<float> squares, const adam_step<float>& step) {
-    adam_update(values, pushed, means, squares, step);
-  }
-};
-
-class assign_function final : public update_function {
- public:
-  void apply(std::span<float> values, std::span<const float> pushed, std::span<float>, std::uint64_t,
-             float) const override {
-    assign_update(values, pushed);
-  }
-};
-
-class add_function final : public update_function {
- public:
-  void apply(std::span<float> values, std::span<const float> pushed, std::span<float>, std::uint64_t,
-             float scale) const override {
-    muster::detail::run_vectorised<add_kernel>(values, pushed, scale);
-  }
-};
-
-class sgd_function final : public update_function {
- public:
-  explicit sgd_function(const sgd_step<float>& step) : step_(step) {}
-  std::size_t states() const override { return step_.momentum == 0 ? 0 : 1; }
-  void apply(std::span<float> values, std::span<const float> pushed, std::span<float> state, std::uint64_t,
-             float scale) const override {
-    auto step = step_;
-    step.learning_rate *= scale;
-    muster::detail::run_vectorised<sgd_kernel>(values, pushed, state, step);
-  }
-
- private:
-  sgd_step<float> step_;
-};
-
-class adagrad_function final : public update_function {
- public:
-  explicit adagrad_function(const adagrad_step<float>& step) : step_(step) {}
-  std::size_t states() const override { return 1; }
-  void apply(std::span<float> values, std::span<const float> pushed, std::span<float> state, std::uint64_t,
-             float scale) const override {
-    auto step = step_;
-    step.learning_rate *= scale;
-    muster::detail::run_vectorised<adagrad_kernel>(values, pushed, state, step);
-  }
-
- private:
-  adagrad_step<float> step_;
-};
-
-class adam_function final : public update_function {
- public:
-  explicit adam_function(const adam_step<float>& step) : step_(step) {}
-  std::size_t states() const override { return 2; }
-  void apply(std::span<float> values, std::span<const float> pushed, std::span<float> state, std::uint64_t count,
-             float scale) const override {
-    auto step = step_;
-    step.learning_rate *= double{scale};
-    step.count = count;
-    muster::detail::run_vectorised<adam_kernel>(values, pushed, state.first(values.size()),
-                                                state.subspan(values.size()), step);
-  }
-
- private:
-  adam_step<float> step_;
-};
-
 using made_update = std::shared_ptr<const update_function>;
 using maker = std::function<made_update(spec_reader&)>;
+
+// One of core's kernels, for the vectors of the machine.
+template <class Step>
+class kernel_function final : public update_function {
+ public:
+  kernel_function(std::size_t states, const Step& step) : states_(states), step_(step) {}
+  std::size_t states() const override { return states_; }
+  void apply(std::span<float> values, std::span<const float> pushed, std::span<float> state, std::uint64_t count,
+             float scale) const override {
+    muster::detail::run_vectorised<kernel>(&step_, values, pushed, state, count, scale);
+  }
+
+ private:
+  struct kernel {
+    static void run(const Step* step, std::span<float> values, std::span<const float> pushed, std::span<float> state,
+                    std::uint64_t count, float scale) {
+      (*step)(values, pushed, state, count, scale);
+    }
+  };
+  std::size_t states_;
+  Step step_;
+};
+
+template <class Step>
+made_update make_kernel(std::size_t states, const Step& step) {
+  return std::make_shared<kernel_function<Step>>(states, step);
+}
+
+using values_span = std::span<float>;
+using pushed_span = std::span<const float>;
+
+made_update make_assign(spec_reader&) {
+  return make_kernel(0, [](values_span values, pushed_span pushed, values_span, std::uint64_t, float) {
+    assign_update(values, pushed);
+  });
+}
+
+made_update make_add(spec_reader&) {
+  return make_kernel(0, [](values_span values, pushed_span pushed, values_span, std::uint64_t, float scale) {
+    add_update(values, pushed, scale);
+  });
+}
 
 float decay_of(spec_reader& spec) { return static_cast<float>(spec.number_of("decay", 0.0, 0.0, false)); }
 float rate_of(spec_reader& spec) { return static_cast<float>(spec.number("rate", 0.0, false)); }
@@ -111,30 +65,41 @@ made_update make_sgd(spec_reader& spec) {
     if (step.momentum >= 1) spec.refuse("a momentum of 1 or more never forgets", "write such as momentum:0.1,0.9");
   }
   step.decay = decay_of(spec);
-  return std::make_shared<sgd_function>(step);
+  return make_kernel(step.momentum == 0 ? 0 : 1,
+                     [step](values_span values, pushed_span pushed, values_span state, std::uint64_t, float scale) {
+                       auto scaled = step;
+                       scaled.learning_rate *= scale;
+                       sgd_update(values, pushed, state, scaled);
+                     });
 }
 
 made_update make_adagrad(spec_reader& spec) {
-  return std::make_shared<adagrad_function>(
-      adagrad_step<float>{.learning_rate = rate_of(spec), .decay = decay_of(spec)});
+  const adagrad_step<float> step{.learning_rate = rate_of(spec), .decay = decay_of(spec)};
+  return make_kernel(1, [step](values_span values, pushed_span pushed, values_span state, std::uint64_t, float scale) {
+    auto scaled = step;
+    scaled.learning_rate *= scale;
+    adagrad_update(values, pushed, state, scaled);
+  });
 }
 
 made_update make_adam(spec_reader& spec) {
   const double rate = spec.number("rate", 0.0, false);
-  return std::make_shared<adam_function>(adam_step<float>{
-      .learning_rate = rate, .decay = spec.number_of("decay", 0.0, 0.0, false), .decoupled = spec.name() == "adamw"});
+  const adam_step<float> step{
+      .learning_rate = rate, .decay = spec.number_of("decay", 0.0, 0.0, false), .decoupled = spec.name() == "adamw"};
+  return make_kernel(
+      2, [step](values_span values, pushed_span pushed, values_span state, std::uint64_t count, float scale) {
+        auto scaled = step;
+        scaled.learning_rate *= double{scale};
+        scaled.count = count;
+        adam_update(values, pushed, state.first(values.size()), state.subspan(values.size()), scaled);
+      });
 }
 
 struct registry {
   std::mutex mutex;
-  std::map<std::string, maker> makers = {{"assign", [](spec_reader&) { return std::make_shared<assign_function>(); }},
-                                         {"add", [](spec_reader&) { return std::make_shared<add_function>(); }},
-                                         {"sgd", make_sgd},
-                                         {"momentum", make_sgd},
-                                         {"nesterov", make_sgd},
-                                         {"adagrad", make_adagrad},
-                                         {"adam", make_adam},
-                                         {"adamw", make_adam}};
+  std::map<std::string, maker> makers = {{"assign", make_assign}, {"add", make_add},      {"sgd", make_sgd},
+                                         {"momentum", make_sgd},  {"nesterov", make_sgd}, {"adagrad", make_adagrad},
+                                         {"adam", make_adam},     {"adamw", make_adam}};
 };
 
 registry& known() {

@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include <muster/ps/message.hpp>
+#include "ps/protocol/message.hpp"
 
 namespace fuzz {
 

@@ -62,9 +62,9 @@ def checkpoint(parts):
 
 def ps_frame(*messages):
     """A frame of the parameter server: who, its map and clock, then messages of kind, range, number, payload."""
-    frame = struct.pack("<IIIIQQ", 0x7073726D, 3, 1, 0, 7, 5)
+    frame = struct.pack("<IIIIQQ", 3, 1, 0, 0x7073726E, 7, 5)
     for kind, place, number, payload in messages:
-        frame += struct.pack("<BBHIIIIIQQQ", kind, 0, 0, place, len(payload), 0, 1, 0, number, 0, 0)
+        frame += struct.pack("<BBHIIIQQQfI", kind, 0, 0, place, 0, 1, number, 0, 0, 1.0, len(payload))
         frame += payload + bytes(-len(payload) % 16)
     return frame
 

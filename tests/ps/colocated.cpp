@@ -39,7 +39,7 @@ TEST_CASE("ranks that work and serve: what all push is what all pull") {
     ps::job job(world, options, store);
     require(!job.is_server() && job.workers() == ranks && job.worker() == world.rank(), "all work");
     auto& tables = job.tables();
-    require(tables.map().servers.size() == static_cast<std::size_t>(ranks), "all serve");
+    require(tables.servers() == static_cast<std::size_t>(ranks), "all serve");
     const std::vector<float> ones(50000, 1.0f);
     const std::vector<std::uint64_t> keys = {7, static_cast<std::uint64_t>(1000 + world.rank())};
     const std::vector<float> rows = {1, 2, 3, 4};

@@ -1,5 +1,5 @@
 // Frames between processes, whatever carries them.
-#include "ps/link.hpp"
+#include "ps/runtime/link.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -98,16 +98,11 @@ TEST_CASE("what was lent and given back goes on from a copy") {
           link.send({1, 1}, {.what = ps::message_kind::push, .range = 7, .number = number, .payload = lent.back()},
                     true);
           for (auto turns = draw.below(4); turns > 0; --turns) (void)link.poll([](auto, auto) {});
-          if (draw.below(3) == 0) {
-            auto moved = lent.back();
-            link.move_lent(7, number, moved);
-            lent.back().swap(moved);  // and the old memory goes
-          }
           if (draw.below(4) != 0) continue;
           link.give_back(7, number);
           lent.clear();
         }
-        link.give_back();
+        link.give_back(7, count);
         lent.clear();
         while (!link.is_idle() && muster::clock::now() < until) (void)link.poll([](auto, auto) {});
         require(link.is_idle(), "all goes");
@@ -150,9 +145,9 @@ TEST_CASE("a large payload comes to its place, and nobody writes there when that
         muster::random_stream draw(static_cast<std::uint64_t>(over) + 20261125);
         const bool places = world.transport().abilities().moves_buffers;
         std::vector<std::vector<std::byte>> room(count + 1, std::vector<std::byte>(size));
-        link.place_by([&](const ps::announced_message& what) -> std::byte* {
+        link.place_by([&](const ps::message& what) -> std::byte* {
           require(what.bytes == size, "it is said how much comes");
-          return what.what.number % 3 == 0 ? nullptr : room[what.what.number].data();
+          return what.number % 3 == 0 ? nullptr : room[what.number].data();
         });
         std::uint64_t heard = 0;
         while (heard < count && muster::clock::now() < until) {

@@ -1,5 +1,5 @@
 // Words of the parameter server as bytes.
-#include <muster/ps/message.hpp>
+#include "ps/protocol/message.hpp"
 
 #include <muster/core/random.hpp>
 
@@ -13,15 +13,15 @@ namespace {
 std::vector<std::byte> some_frame(muster::random_stream& draw, std::vector<ps::message>& messages,
                                   std::vector<std::vector<std::byte>>& payloads) {
   std::vector<std::byte> frame(ps::frame_head_bytes);
-  ps::encode(ps::frame_head{{7, 2}, 3, 11, 13}, std::span(frame).first<ps::frame_head_bytes>());
+  ps::encode(ps::frame_head{.from = {7, 2}, .to = 3, .map_version = 11, .clock = 13}, frame.data());
   const auto count = draw.below(6);
   payloads.resize(count);
   for (auto& payload : payloads) {
     payload.resize(draw.below(100));
     for (auto& byte : payload) byte = static_cast<std::byte>(draw());
-    messages.push_back({static_cast<ps::message_kind>(1 + draw.below(14)), static_cast<std::uint8_t>(draw()),
+    messages.push_back({static_cast<ps::message_kind>(1 + draw.below(14)), static_cast<std::uint8_t>(draw()), 0,
                         static_cast<ps::range_id>(draw()), static_cast<std::uint32_t>(draw()),
-                        static_cast<std::uint32_t>(draw()), draw(), draw(), draw(), 0.5f, payload});
+                        static_cast<std::uint32_t>(draw()), draw(), draw(), draw(), 0.5f, 0, payload});
     const auto at = frame.size();
     frame.resize(at + ps::encoded_bytes(payload.size()));
     ps::encode(messages.back(), frame.data() + at);
@@ -67,13 +67,13 @@ TEST_CASE("a payload may come by itself, behind the head of its message") {
   const std::vector<std::byte> payload(40, std::byte{7});
   const ps::message sent{.what = ps::message_kind::push, .range = 3, .count = 10, .number = 5, .payload = payload};
   std::vector<std::byte> frame(ps::frame_head_bytes + ps::message_head_bytes);
-  ps::encode(ps::frame_head{{7, 2}, 1, 11, 13}, std::span(frame).first<ps::frame_head_bytes>());
+  ps::encode(ps::frame_head{.from = {7, 2}, .to = 1, .map_version = 11, .clock = 13}, frame.data());
   ps::encode_head(sent, payload.size(), frame.data() + ps::frame_head_bytes);
   const auto head = std::span<const std::byte>(frame).subspan(ps::frame_head_bytes);
-  const auto announced = ps::decode_announced(head.first<ps::message_head_bytes>());
+  const auto announced = ps::decode_message(head.first<ps::message_head_bytes>());
   REQUIRE(announced);
   CHECK(announced->bytes == payload.size());
-  CHECK(announced->what.number == 5);
+  CHECK(announced->number == 5);
   ps::message said;
   ps::message_reader in(head, payload);
   REQUIRE(in.next(said));
@@ -109,7 +109,7 @@ TEST_CASE("an entry of the log comes back as it was") {
   entry.weight = 0.25f;
   entry.scale = 3.0f;
   std::vector<std::byte> body(ps::log_entry_head_bytes + 9);
-  ps::encode_head(entry, std::span(body).first<ps::log_entry_head_bytes>());
+  ps::encode_head(entry, body.data());
   const auto read = ps::decode_entry(body);
   REQUIRE(read);
   CHECK(read->from == entry.from);

@@ -20,7 +20,6 @@
 #include <vector>
 
 #include <muster/muster.hpp>
-#include <muster/ps/table_files.hpp>
 
 namespace ps = muster::ps;
 
@@ -86,8 +85,8 @@ bool awaits_more(const plan& chosen) { return !chosen.until.empty() && ::access(
 // Until the servers are as many as the first worker wanted last.
 void await_servers(ps::client& tables, std::size_t wanted) {
   const auto until = muster::clock::now() + std::chrono::seconds(20);
-  while (tables.map().servers.size() != wanted && muster::clock::now() < until) tables.progress();
-  say("servers " + std::to_string(tables.map().servers.size()) + " of " + std::to_string(wanted));
+  while (tables.servers() != wanted && muster::clock::now() < until) tables.progress();
+  say("servers " + std::to_string(tables.servers()) + " of " + std::to_string(wanted));
 }
 
 [[noreturn]] void fail(const std::string& what) { throw muster::error(muster::error_kind::other, what); }
@@ -152,8 +151,8 @@ class saves {
   bool is_alone() {
     auto& tables = job_.tables();
     const auto until = muster::clock::now() + std::chrono::seconds(5);
-    while (tables.map().workers.size() > 1 && muster::clock::now() < until) tables.progress();
-    return tables.map().workers.size() == 1;
+    while (tables.workers() > 1 && muster::clock::now() < until) tables.progress();
+    return tables.workers() == 1;
   }
 
   ps::job& job_;

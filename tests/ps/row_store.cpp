@@ -1,5 +1,5 @@
 // Bounded rows against a plain map, and copies of them that go on alike.
-#include "ps/row_store.hpp"
+#include "ps/runtime/row_store.hpp"
 
 #include <algorithm>
 #include <map>

@@ -1,5 +1,5 @@
 // A server and a worker beside each other: what a server makes of pushes that the public calls would not send.
-#include <muster/ps/server.hpp>
+#include "ps/protocol/server.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -15,8 +15,8 @@
 
 #include "catch.hpp"
 #include "jobs.hpp"
-#include "ps/server_process.hpp"
-#include "ps/worker_process.hpp"
+#include "ps/runtime/server_process.hpp"
+#include "ps/runtime/worker_process.hpp"
 
 namespace {
 
@@ -29,16 +29,20 @@ void serve_one(const ps::job_options& options, const std::function<void(ps::deta
   test::run_ranks(test::fabric::local, 2, [&](muster::group& world) {
     const ps::member self{static_cast<ps::place>(world.rank()), 1};
     ps::protocol_settings protocol{.how = options.how};
-    ps::detail::map_keeper keeper(std::make_shared<muster::any_store>(std::make_unique<muster::memory_store>(store)),
-                                  "ps/1", first, muster::deadline_after(options.timeout));
-    ps::detail::frame_link link(world.transport());
-    link.introduce({.from = self, .map_version = first.version});
+    const ps::detail::seat at{self,
+                              options,
+                              protocol,
+                              layout,
+                              world.transport(),
+                              std::make_shared<muster::any_store>(std::make_unique<muster::memory_store>(store)),
+                              "ps/1",
+                              first};
     if (world.rank() == 1) {
-      ps::detail::server_process server(self, options, protocol, layout, link, keeper, first);
+      ps::detail::server_process server(at);
       serving = &server;
       return server.serve();
     }
-    ps::detail::worker_process worker(self, options, protocol, layout, link, keeper, first);
+    ps::detail::worker_process worker(at);
     work(worker);
     while (serving == nullptr) std::this_thread::yield();
     serving.load()->stop();
@@ -68,11 +72,10 @@ struct bare_server final : ps::server_outlet {
     said.push_back({to, what, {reinterpret_cast<const char*>(what.payload.data()), what.payload.size()}});
   }
   void swap(std::uint64_t, const ps::shard_map& next) override { wanted = next; }
-  void look_for_map() override {}
   /// What it says to one message of that place, whose clock is `clock`.
   std::vector<word> hear(ps::place from, const ps::message& what, std::uint64_t clock = 0) {
     std::vector<std::byte> frame(ps::frame_head_bytes + ps::encoded_bytes(what.payload.size()));
-    ps::encode(ps::frame_head{{from, 1}, 1, map.version, clock}, std::span(frame).first<ps::frame_head_bytes>());
+    ps::encode(ps::frame_head{.from = {from, 1}, .to = 1, .map_version = map.version, .clock = clock}, frame.data());
     ps::encode(what, frame.data() + ps::frame_head_bytes);
     said.clear();
     core.hear(frame, muster::clock::now());
@@ -251,8 +254,7 @@ TEST_CASE("a server that was stopped gives nobody up before the others could giv
     for (const auto until = now + span; now < until; now += usual.retry / 10) {
       for (const ps::place other : {2, 4}) {
         std::vector<std::byte> frame(ps::frame_head_bytes);
-        ps::encode(ps::frame_head{{other, 1}, 1, server.map.version, 0},
-                   std::span(frame).first<ps::frame_head_bytes>());
+        ps::encode(ps::frame_head{.from = {other, 1}, .to = 1, .map_version = server.map.version}, frame.data());
         server.core.hear(frame, now);
       }
       server.core.tick(now);
@@ -282,7 +284,7 @@ TEST_CASE("a server gives up those that it misses later where the connections wi
   const auto live = [&](muster::clock::duration span, bool hears) {
     for (const auto until = now + span; now < until; now += usual.retry / 10) {
       std::vector<std::byte> frame(ps::frame_head_bytes);
-      ps::encode(ps::frame_head{{4, 1}, 1, server.map.version, 0}, std::span(frame).first<ps::frame_head_bytes>());
+      ps::encode(ps::frame_head{.from = {4, 1}, .to = 1, .map_version = server.map.version}, frame.data());
       if (hears) server.core.hear(frame, now);
       server.core.tick(now);
     }

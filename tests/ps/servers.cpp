@@ -10,8 +10,11 @@
 
 #include "catch.hpp"
 #include "jobs.hpp"
+#include "ps/runtime/worker_process.hpp"
 
 namespace {
+
+const ps::shard_map& map_of(const ps::client& tables) { return ps::detail::worker_process::core_of(tables).map(); }
 
 /// A store of which one hears late, and then the last of several changes alone.
 class late_store {
@@ -49,7 +52,7 @@ TEST_CASE("a server that goes and is wanted again before it has heard that it we
     auto& tables = job.tables();
     std::vector<float> ones(30000, 1.0f), found(30000);
     const auto wait_until = [&](const auto& holds) {
-      for (const auto until = muster::deadline_after(muster::seconds(60)); !holds(tables.map()); tables.progress())
+      for (const auto until = muster::deadline_after(muster::seconds(60)); !holds(map_of(tables)); tables.progress())
         require(muster::clock::now() < until, "the servers that are wanted serve");
     };
     for (int round = 0; round < 5; ++round) {
@@ -84,7 +87,7 @@ TEST_CASE("one that stands by takes the place of a server that is gone") {
     std::vector<float> ones(30000, 1.0f), found(30000);
     tables.push(0, ones);
     const auto whole = [&] {
-      const auto map = tables.map();
+      const auto map = map_of(tables);
       return map.server(1) == nullptr && map.server(3) != nullptr &&
              std::all_of(map.ranges.begin(), map.ranges.end(),
                          [](const auto& range) { return range.chain.size() == 2; });

@@ -1,5 +1,5 @@
 // Maps of the parameter server: who gets what, what moves, and what bytes are one.
-#include <muster/ps/shard_map.hpp>
+#include "ps/protocol/shard_map.hpp"
 
 #include <algorithm>
 #include <map>
@@ -91,6 +91,18 @@ TEST_CASE("the last holder of a range is given up for a proof, not for a suspici
   const auto after = ps::without_servers(map, one, {});
   REQUIRE(after);
   CHECK(std::count_if(after->ranges.begin(), after->ranges.end(), [](const auto& r) { return r.chain.empty(); }) == 2);
+}
+
+// The one that was to leave stayed, as another copy than there should be, and the range moved again.
+TEST_CASE("the death of a server changes nothing about ranges that move between others") {
+  auto map = ps::first_map(servers_of(3), {}, 3, 0);
+  auto& moves = *std::find_if(map.ranges.begin(), map.ranges.end(), [](const auto& one) { return one.head() == 0; });
+  moves.learner = 1;
+  moves.leaver = 0;
+  const ps::member dead[] = {{2, 1}};
+  const auto after = ps::without_servers(map, dead, {});
+  REQUIRE(after);
+  CHECK(after->ranges[static_cast<std::size_t>(&moves - map.ranges.data())] == moves);
 }
 
 TEST_CASE("whatever servers come and go, every range has its copies in the end and every server its share") {

@@ -13,7 +13,10 @@ inline void run::tell(const std::string& line) const {
 
 inline void run::check_map() {
   if (traced_) {
-    tell(map_.describe());
+    std::string servers;
+    for (const auto& one : map_.servers) servers += " " + ps::to_string(one.who) + (one.leaving ? " leaving," : ",");
+    tell("map " + std::to_string(map_.version) + ": servers" + servers + " " + std::to_string(map_.workers.size()) +
+         " workers");
     for (ps::range_id id = 0; id < map_.ranges.size(); ++id) {
       const auto& range = map_.ranges[id];
       std::string line = "range " + std::to_string(id) + ", epoch " + std::to_string(range.epoch) + ":";
@@ -47,7 +50,7 @@ inline void run::check_everywhere(const ps::member& who, ps::range_id id, std::u
     if (one != nullptr && one->values.last(id, who) < sequence)
       throw violation("push " + std::to_string(sequence) + " of worker " + ps::to_string(who) + " to range " +
                       std::to_string(id) + " is " + what + ", but not at server " + ps::to_string(one->who) +
-                      ", which has " + std::to_string(one->values.last(id, who)) + " (" + one->core.describe(id) + ")");
+                      ", which has " + std::to_string(one->values.last(id, who)));
   }
 }
 
@@ -96,15 +99,15 @@ inline outcome run::settle() {
       for (const auto& [at, its] : processes_) {
         if (const auto* const server = dynamic_cast<const server_process*>(its.get()); server != nullptr && its->alive)
           tell("server " + ps::to_string(at) + ": map " + std::to_string(server->core.map().version) + ", slowest " +
-               std::to_string(server->core.clocks().slowest()) + ", pulls that wait " +
-               std::to_string(server->core.waiting()));
+               std::to_string(server->core.slowest()));
       }
       for (const auto& known : map_.workers) tell("the map has worker " + ps::to_string(known));
       for (ps::range_id id = 0; id < map_.ranges.size(); ++id) {
         if (worker->core.counted(id) == worker->core.pushed(id) && worker->core.unanswered() == 0) continue;
         for (const auto& [at, its] : processes_) {
           if (const auto* const server = dynamic_cast<const server_process*>(its.get()); server && its->alive)
-            tell("range " + std::to_string(id) + " at " + ps::to_string(at) + ": " + server->core.describe(id));
+            tell("range " + std::to_string(id) + " at " + ps::to_string(at) + ": " +
+                 std::to_string(server->core.version(id)) + " entries" + (server->core.serves(id) ? ", served" : ""));
         }
         std::string chain;
         for (const auto at : map_.ranges[id].chain) {

@@ -11,7 +11,7 @@
 #include <tuple>
 #include <vector>
 
-#include <muster/ps/server.hpp>
+#include "ps/protocol/server.hpp"
 
 namespace simulation {
 
@@ -98,31 +98,23 @@ class ledgers final : public ps::range_storage {
   std::span<const std::byte> read(ps::range_id range, const ps::message&) override {
     return std::as_bytes(std::span(seen(range)));
   }
-  void save(ps::range_id range, std::string& to) const override {
-    to.append(reinterpret_cast<const char*>(&all_[range].open), sizeof all_[range].open);
+  void save(ps::range_id range, muster::detail::wire_writer& to) const override {
+    to.add(all_[range].open);
     for (const auto* rows : {&all_[range].rows, &all_[range].folded}) {
-      const std::uint64_t count = rows->size();
-      to.append(reinterpret_cast<const char*>(&count), sizeof count);
-      to.append(reinterpret_cast<const char*>(rows->data()), count * sizeof(row));
+      to.add(std::uint64_t{rows->size()});
+      for (const auto& one : *rows) to.add(one);
     }
   }
   bool load(ps::range_id range, std::span<const std::byte> saved) override {
+    muster::detail::wire_reader in(saved);
     ledger read;
-    if (saved.size() < sizeof read.open) return false;
-    std::memcpy(&read.open, saved.data(), sizeof read.open);
-    saved = saved.subspan(sizeof read.open);
+    read.open = in.number();
     for (auto* rows : {&read.rows, &read.folded}) {
-      std::uint64_t count = 0;
-      if (saved.size() < sizeof count) return false;
-      std::memcpy(&count, saved.data(), sizeof count);
-      saved = saved.subspan(sizeof count);
-      if (saved.size() < count * sizeof(row)) return false;
-      rows->resize(count);
-      if (count > 0) std::memcpy(rows->data(), saved.data(), count * sizeof(row));
-      saved = saved.subspan(count * sizeof(row));
+      rows->resize(in.count(sizeof(row)));
+      for (auto& one : *rows) one = in.number<row>();
     }
     all_[range] = std::move(read);
-    return saved.empty();
+    return in.whole();
   }
   void reset(ps::range_id range) override { all_[range] = {}; }
 

@@ -19,8 +19,8 @@
 #include <vector>
 
 #include <muster/core/random.hpp>
-#include <muster/ps/server.hpp>
-#include <muster/ps/worker.hpp>
+#include "ps/protocol/server.hpp"
+#include "ps/protocol/worker.hpp"
 
 #include "simulated_values.hpp"
 
@@ -88,7 +88,6 @@ class run {
     // Its first words come before it is made.
     [[nodiscard]] std::uint64_t core_map_version() const { return made ? core.map().version : 1; }
     void swap(std::uint64_t expected, const ps::shard_map& next) override { in.swap(who, expected, next); }
-    void look_for_map() override { in.look_for_map(who); }
     void hear(std::span<const std::byte> frame, std::span<const std::byte> apart) override {
       core.hear(frame, in.now_, apart);
       if (in.chance(0.7)) core.flush();
@@ -97,7 +96,7 @@ class run {
     void tick() override {
       core.tick(in.now_);
       core.flush();
-      if (in.chance(0.01)) look_for_map();  // the store's watch, however late
+      if (in.chance(0.02)) in.look_for_map(who);  // the store's watch, however late
       if (core.is_fenced()) in.end(*this);
     }
     void swap_failed() override { core.swap_failed(); }
@@ -117,7 +116,6 @@ class run {
     void send(const ps::member& to, const ps::message& what) override {
       in.send(who, made ? core.newest_map() : 1, made ? core.clock_said() : 0, to, what);
     }
-    void look_for_map() override { in.look_for_map(who); }
     void acknowledged(ps::range_id range, std::uint64_t sequence, std::uint32_t) override {
       in.check_acknowledged(who, range, sequence);
       for (auto at = memory.lower_bound({range, 0});
@@ -132,7 +130,7 @@ class run {
     void learn(const ps::shard_map& map) override { core.learn(map, in.now_); }
     void tick() override {
       core.tick(in.now_);
-      if (in.chance(0.01)) look_for_map();
+      if (in.chance(0.02)) in.look_for_map(who);
       if (const auto next = core.without_the_last(in.now_)) in.swap(who, core.map().version, *next);
       if (core.is_fenced() ? !done || core.has_left() : core.has_left()) in.end(*this);
     }
@@ -220,8 +218,8 @@ class run {
     if (other == nullptr || chance(world_.loss)) return;
     auto frame =
         std::make_shared<std::vector<std::byte>>(ps::frame_head_bytes + ps::encoded_bytes(what.payload.size()));
-    ps::encode(ps::frame_head{from, who.incarnation, map_version, clock},
-               std::span(*frame).first<ps::frame_head_bytes>());
+    ps::encode(ps::frame_head{.from = from, .to = who.incarnation, .map_version = map_version, .clock = clock},
+               frame->data());
     ps::encode(what, frame->data() + ps::frame_head_bytes);
     // As large payloads do, some come by themselves.
     const bool apart = !what.payload.empty() && what.number % 3 == 0;
@@ -229,7 +227,8 @@ class run {
     const int copies = chance(world_.duplicates) ? 2 : 1;
     for (int i = 0; i < copies; ++i) {
       const auto slow = chance(0.05) ? draw(0, 150) : draw(0, 3);
-      after(slow, other->who, [frame, apart, bytes = what.payload.size()](process& one) {
+      after(slow, other->who, [this, frame, apart, bytes = what.payload.size()](process& one) {
+        if (chance(0.1)) look_for_map(one.who);  // what its sender knows may be in the store for long
         const std::span<const std::byte> all(*frame);
         apart ? one.hear(all.first(heads), all.subspan(heads, bytes)) : one.hear(all, {});
       });

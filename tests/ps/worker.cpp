@@ -1,5 +1,5 @@
 // A worker by itself, and what it makes of servers that are gone.
-#include <muster/ps/worker.hpp>
+#include "ps/protocol/worker.hpp"
 
 #include "catch.hpp"
 
@@ -9,7 +9,6 @@ namespace {
 
 struct silent_outlet final : ps::worker_outlet {
   void send(const ps::member&, const ps::message&) override {}
-  void look_for_map() override {}
   void acknowledged(ps::range_id, std::uint64_t, std::uint32_t) override {}
   void answered(std::uint64_t, const ps::message&) override {}
   void refused(std::string_view) override {}
@@ -64,7 +63,7 @@ TEST_CASE("a worker says the newest map by which its pushes count, also before i
   ps::worker worker(self, {}, out, map);
   CHECK(worker.newest_map() == map.version);
   std::vector<std::byte> frame(ps::frame_head_bytes + ps::encoded_bytes(0));
-  ps::encode(ps::frame_head{server, 1, map.version + 1, 0}, std::span(frame).first<ps::frame_head_bytes>());
+  ps::encode(ps::frame_head{.from = server, .to = 1, .map_version = map.version + 1}, frame.data());
   ps::encode(ps::message{.what = ps::message_kind::alive}, frame.data() + ps::frame_head_bytes);
   worker.hear(frame, muster::clock::now());
   CHECK(worker.map().version == map.version);

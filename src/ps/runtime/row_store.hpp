@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "../core/wire.hpp"
+#include "../../core/wire.hpp"
 #include "row_index.hpp"
 
 namespace muster::inline v0::ps::detail {
@@ -39,6 +39,12 @@ class row_store {
   touched_row touch(const row_shape& shape, std::uint64_t key);
   /// The row of that key; nothing if there is none or it is too old.
   [[nodiscard]] std::span<const float> find(const row_shape& shape, std::uint64_t key) const noexcept;
+
+  template <class Visit>
+  void visit(const row_shape& shape, const Visit& visit_one) const {
+    for (std::size_t row = 0; row < times_.size(); ++row)
+      visit_one(index_.keys()[row], std::span(values_).subspan(row * shape.stride, shape.stride));
+  }
 
   /// What a checkpoint has of them: count, keys, the number of updates of each, rows; those that are not too old.
   void list(const row_shape& shape, muster::detail::wire_writer& to) const;

@@ -1,4 +1,4 @@
-#include <muster/ps/shard_map.hpp>
+#include "shard_map.hpp"
 
 #include <map>
 #include <set>
@@ -6,7 +6,7 @@
 
 #include <muster/core/error.hpp>
 
-#include "../core/wire.hpp"
+#include "../../core/wire.hpp"
 
 namespace muster::inline v0::ps {
 namespace {
@@ -20,11 +20,12 @@ struct load {
   std::size_t heads = 0;
 };
 
+bool is_serving(const server_entry& one) { return !one.leaving; }
+
 std::map<place, load> loads_of(const shard_map& map) {
   std::map<place, load> loads;
   // Where all want to leave none can: they hold what there is until others come.
-  const bool all_leave =
-      std::all_of(map.servers.begin(), map.servers.end(), [](const server_entry& one) { return one.leaving; });
+  const bool all_leave = std::none_of(map.servers.begin(), map.servers.end(), is_serving);
   for (const auto& one : map.servers) {
     if (!one.leaving || all_leave) loads[one.who.at] = {};
   }
@@ -58,7 +59,18 @@ place least_loaded(const std::map<place, load>& loads, const Allowed& allowed) {
   return best;
 }
 
-void touch(shard_map& map, shard_range& range) { range.epoch = map.version; }
+// What a change made of a map, with versions that say so; nothing when it is as it was.
+std::optional<shard_map> changed(const shard_map& before, shard_map next) {
+  if (next == before) return std::nullopt;
+  ++next.version;
+  for (std::size_t id = 0; id < next.ranges.size(); ++id) {
+    if (next.ranges[id] != before.ranges[id]) next.ranges[id].epoch = next.version;
+  }
+  return next;
+}
+
+// Versions only grow: no earlier process of that place has had this incarnation.
+server_entry newcomer(const shard_map& map, place at) { return {{at, static_cast<std::uint32_t>(map.version + 1)}}; }
 
 }  // namespace
 
@@ -79,32 +91,6 @@ bool shard_map::has_worker(const member& who) const noexcept {
 std::optional<range_id> shard_map::lost_range() const noexcept {
   const auto found = std::find_if(ranges.begin(), ranges.end(), [](const auto& range) { return range.chain.empty(); });
   return found == ranges.end() ? std::nullopt : std::optional(static_cast<range_id>(found - ranges.begin()));
-}
-
-std::string shard_map::describe() const {
-  const auto loads = loads_of(*this);
-  std::size_t lost = 0;
-  std::size_t moving = 0;
-  for (const auto& range : ranges) {
-    lost += range.chain.empty() ? 1 : 0;
-    moving += range.learner != nobody ? 1 : 0;
-  }
-  std::string text = "map " + std::to_string(version) + ": " + std::to_string(ranges.size()) + " ranges, " +
-                     std::to_string(replicas) + " copies beyond the first, " + std::to_string(workers.size()) +
-                     " workers, " + std::to_string(moving) + " ranges on the move, " + std::to_string(lost) +
-                     " held by nobody\n";
-  for (const auto& one : servers) {
-    const auto found = loads.find(one.who.at);
-    text += "server " + to_string(one.who);
-    if (found != loads.end()) {
-      text +=
-          ": head of " + std::to_string(found->second.heads) + ", copies of " + std::to_string(found->second.copies);
-    } else {
-      text += ": leaving";
-    }
-    text += "\n";
-  }
-  return text;
 }
 
 std::string shard_map::encode() const {
@@ -189,7 +175,7 @@ shard_map first_map(std::vector<server_entry> servers, std::vector<member> worke
     const auto who = least_loaded(heads, [](place) { return true; });
     ++heads[who].copies;
     range.chain.push_back(who);
-    touch(map, range);
+    range.epoch = map.version;
   }
   auto loads = loads_of(map);
   std::map<std::pair<place, place>, std::size_t> shared;  // ranges of the first that the second has a copy of
@@ -215,7 +201,6 @@ shard_map first_map(std::vector<server_entry> servers, std::vector<member> worke
 std::optional<shard_map> without_servers(const shard_map& map, std::span<const member> dead,
                                          std::span<const member> suspects) {
   shard_map next = map;
-  ++next.version;
   std::set<place> out;
   for (const auto& one : dead) {
     if (next.has_server(one)) out.insert(one.at);
@@ -229,27 +214,23 @@ std::optional<shard_map> without_servers(const shard_map& map, std::span<const m
     });
     if (!last) out.insert(one.at);
   }
-  if (out.empty()) return std::nullopt;
   std::erase_if(next.servers, [&](const server_entry& one) { return out.contains(one.who.at); });
   for (auto& range : next.ranges) {
-    const auto before = range;
-    std::erase_if(range.chain, [&](place who) { return out.contains(who); });
+    const bool shrank = std::erase_if(range.chain, [&](place who) { return out.contains(who); }) > 0;
     if (range.learner != nobody && (out.contains(range.learner) || range.chain.empty())) {
       range.learner = nobody;
       range.leaver = nobody;  // nobody takes its place
     }
-    if (range.leaver != nobody && (out.contains(range.leaver) || range.chain.size() == 1)) range.leaver = nobody;
-    if (!(range == before)) touch(next, range);
+    if (range.leaver != nobody && (out.contains(range.leaver) || (shrank && range.chain.size() == 1)))
+      range.leaver = nobody;
   }
-  return next;
+  return changed(map, std::move(next));
 }
 
 std::optional<shard_map> without_worker(const shard_map& map, const member& who) {
-  if (!map.has_worker(who)) return std::nullopt;
   shard_map next = map;
-  ++next.version;
   std::erase(next.workers, who);
-  return next;
+  return changed(map, std::move(next));
 }
 
 std::optional<shard_map> scaled_to(const shard_map& map, std::span<const place> candidates, std::size_t servers) {
@@ -258,47 +239,36 @@ std::optional<shard_map> scaled_to(const shard_map& map, std::span<const place> 
         "there cannot be " + std::to_string(servers) + " servers (the job has " + std::to_string(candidates.size()) +
         " that live, and one at least serves); choose from 1 to " + std::to_string(candidates.size()));
   }
-  const auto serves = [&](place who) {
-    const auto* const entry = map.server(who);
-    return entry != nullptr && !entry->leaving;
-  };
   std::vector<place> order(candidates.begin(), candidates.end());
-  std::stable_partition(order.begin(), order.end(), serves);
+  std::stable_partition(order.begin(), order.end(), [&](place who) {
+    const auto* const entry = map.server(who);
+    return entry != nullptr && is_serving(*entry);
+  });
   shard_map next = map;
-  ++next.version;
-  bool changed = next.wanted != servers;
   next.wanted = static_cast<std::uint32_t>(servers);
   for (std::size_t i = 0; i < order.size(); ++i) {
     const bool wanted = i < servers;
-    if (wanted == serves(order[i])) continue;
     const auto own = std::find_if(next.servers.begin(), next.servers.end(),
                                   [&](const server_entry& one) { return one.who.at == order[i]; });
     if (own != next.servers.end()) {
-      changed = changed || own->leaving == wanted;
       own->leaving = !wanted;
-    } else if (wanted) {  // versions only grow: no earlier process of that place has had this incarnation
-      next.servers.push_back({{order[i], static_cast<std::uint32_t>(next.version)}});
-      changed = true;
+    } else if (wanted) {
+      next.servers.push_back(newcomer(map, order[i]));
     }
   }
-  if (!changed) return std::nullopt;
-  return next;
+  return changed(map, std::move(next));
 }
 
 std::optional<shard_map> with_standby(const shard_map& map, place who) {
-  const auto serving =
-      std::count_if(map.servers.begin(), map.servers.end(), [](const server_entry& one) { return !one.leaving; });
+  const auto serving = std::count_if(map.servers.begin(), map.servers.end(), is_serving);
   if (map.server(who) != nullptr || std::cmp_greater_equal(serving, map.wanted)) return std::nullopt;
   shard_map next = map;
-  ++next.version;
-  next.servers.push_back({{who, static_cast<std::uint32_t>(next.version)}});
-  return next;
+  next.servers.push_back(newcomer(map, who));
+  return changed(map, std::move(next));
 }
 
 std::optional<shard_map> rebalanced(const shard_map& map, std::size_t at_once) {
   shard_map next = map;
-  ++next.version;
-  bool changed = false;
   auto loads = loads_of(next);
   std::size_t moving = 0;
   for (const auto& range : next.ranges) moving += range.learner != nobody ? 1 : 0;
@@ -306,9 +276,7 @@ std::optional<shard_map> rebalanced(const shard_map& map, std::size_t at_once) {
   const auto teach = [&](shard_range& range, place learner, place leaver) {
     range.learner = learner;
     range.leaver = leaver;
-    touch(next, range);
     ++moving;
-    changed = true;
     loads = loads_of(next);
   };
   // First what has too few copies, and what a leaving server holds.
@@ -324,8 +292,6 @@ std::optional<shard_map> rebalanced(const shard_map& map, std::size_t at_once) {
       teach(range, to, goes == range.chain.end() ? nobody : *goes);
     } else if (range.chain.size() > 1 && (goes != range.chain.end() || stays > copies_wanted)) {
       range.leaver = goes != range.chain.end() ? *goes : range.chain.back();  // the others are copies enough
-      touch(next, range);
-      changed = true;
     }
   }
   // Then from the fullest server to the emptiest, while that makes them more alike.
@@ -353,31 +319,22 @@ std::optional<shard_map> rebalanced(const shard_map& map, std::size_t at_once) {
     return std::none_of(next.ranges.begin(), next.ranges.end(),
                         [&](const shard_range& range) { return range.holds(who) || range.learner == who; });
   };
-  changed = std::erase_if(next.servers,
-                          [&](const server_entry& one) { return one.leaving && holds_nothing(one.who.at); }) > 0 ||
-            changed;
-  if (!changed) return std::nullopt;
-  return next;
+  std::erase_if(next.servers, [&](const server_entry& one) { return one.leaving && holds_nothing(one.who.at); });
+  return changed(map, std::move(next));
 }
 
 shard_map with_learner_joined(const shard_map& map, range_id range) {
   shard_map next = map;
-  ++next.version;
-  auto& changed = next.ranges.at(range);
-  changed.chain.push_back(changed.learner);
-  changed.learner = nobody;
-  touch(next, changed);
-  return next;
+  auto& one = next.ranges.at(range);
+  one.chain.push_back(std::exchange(one.learner, nobody));
+  return changed(map, std::move(next)).value();
 }
 
 shard_map without_leaver(const shard_map& map, range_id range) {
   shard_map next = map;
-  ++next.version;
-  auto& changed = next.ranges.at(range);
-  std::erase(changed.chain, changed.leaver);
-  changed.leaver = nobody;
-  touch(next, changed);
-  return next;
+  auto& one = next.ranges.at(range);
+  std::erase(one.chain, std::exchange(one.leaver, nobody));
+  return changed(map, std::move(next)).value();
 }
 
 }  // namespace muster::inline v0::ps

@@ -1,23 +1,21 @@
 // A server's side of the protocol: messages in, messages out, without sockets, clocks or threads.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <map>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <vector>
 
 #include <muster/core/clock.hpp>
-#include <muster/ps/clocks.hpp>
-#include <muster/ps/consistency.hpp>
-#include <muster/ps/message.hpp>
-#include <muster/ps/roll_call.hpp>
-#include <muster/ps/shard_map.hpp>
+
+#include "../../core/wire.hpp"
+#include "message.hpp"
+#include "peers.hpp"
+#include "settings.hpp"
+#include "shard_map.hpp"
 
 namespace muster::inline v0::ps {
 
@@ -25,9 +23,6 @@ namespace muster::inline v0::ps {
 /// server holds, and are made by one thread.
 class range_storage {
  public:
-  range_storage() = default;
-  range_storage(const range_storage&) = delete;
-  range_storage& operator=(const range_storage&) = delete;
   virtual ~range_storage() = default;
 
   /// Why `apply` or `read` cannot carry out that push or pull, which may be of any origin; empty where they can.
@@ -37,8 +32,8 @@ class range_storage {
   virtual void apply(range_id range, const log_entry& entry) = 0;
   /// What a pull asks for; valid until the next call.
   [[nodiscard]] virtual std::span<const std::byte> read(range_id range, const message& pull) = 0;
-  /// All that there is of a range, appended.
-  virtual void save(range_id range, std::string& to) const = 0;
+  /// All that there is of a range.
+  virtual void save(range_id range, muster::detail::wire_writer& to) const = 0;
   /// What `save` wrote, there or elsewhere; false for what it cannot have written.
   [[nodiscard]] virtual bool load(range_id range, std::span<const std::byte> saved) = 0;
   /// The range as it is in the beginning, and where it is not held any more.
@@ -48,9 +43,6 @@ class range_storage {
 /// Where a server's words go.
 class server_outlet {
  public:
-  server_outlet() = default;
-  server_outlet(const server_outlet&) = delete;
-  server_outlet& operator=(const server_outlet&) = delete;
   virtual ~server_outlet() = default;
 
   /// The payload is taken before it returns. No other process than that one may hear it: what is meant for one that
@@ -61,19 +53,6 @@ class server_outlet {
   /// The store's map becomes `next` if it still is of version `expected`. Whatever comes of it is told by `learn`, or
   /// `swap_failed`.
   virtual void swap(std::uint64_t expected, const shard_map& next) = 0;
-  /// There may be a newer map: `learn` it.
-  virtual void look_for_map() = 0;
-};
-
-/// What all processes of a job have in common.
-struct protocol_settings {
-  consistency how{};
-  clock::duration retry = std::chrono::milliseconds(50);      ///< after which what was not answered is said again
-  clock::duration silence = std::chrono::milliseconds(1000);  ///< after which a server that was not heard is suspect
-  clock::duration worker_silence = std::chrono::seconds(30);  ///< and a worker, which may compute for long
-  clock::duration one_sided = std::chrono::seconds(1);  ///< for so long one end alone may know of a broken connection
-  std::size_t window = std::size_t{64} << 20;  ///< bytes that a learner may lag behind before it is given a fresh copy
-  std::size_t moves_at_once = 8;               ///< ranges
 };
 
 /// One server. Not thread safe. A push costs O(1), a change of the map O(ranges).
@@ -113,26 +92,17 @@ class server {
 
   [[nodiscard]] const member& self() const noexcept { return self_; }
   [[nodiscard]] const shard_map& map() const noexcept { return map_; }
-  [[nodiscard]] const clock_table& clocks() const noexcept { return clocks_; }
-  /// The others went on without it. It does nothing any more.
+  /// The clock that all workers have reached.
+  [[nodiscard]] std::uint64_t slowest() const noexcept { return slowest_; }
+  /// The others went on without it, or it stands by. It does nothing but hear which workers have left.
   [[nodiscard]] bool is_fenced() const noexcept { return fenced_; }
   /// No worker of the map has more to do.
-  [[nodiscard]] bool is_done() const noexcept {
-    return std::all_of(map_.workers.begin(), map_.workers.end(),
-                       [&](const member& who) { return farewells_.contains(who); });
-  }
-  /// Workers that said that they are done.
-  [[nodiscard]] const std::set<member>& farewells() const noexcept { return farewells_; }
+  [[nodiscard]] bool is_done() const noexcept;
+  /// Whether that worker of the map said that it has no more to do.
+  [[nodiscard]] bool has_left(const member& worker) const noexcept;
   /// Whether it serves that range, and how many entries its log has here.
   [[nodiscard]] bool serves(range_id range) const noexcept { return ranges_[range].serves(); }
-  /// Whether it answers pulls of it.
-  [[nodiscard]] bool answers(range_id range) const noexcept { return ranges_[range].answers(); }
-  [[nodiscard]] bool holds(range_id range) const noexcept { return ranges_[range].has_state; }
   [[nodiscard]] std::uint64_t version(range_id range) const noexcept { return ranges_[range].applied; }
-  /// What it is to that range, in words: for logs.
-  [[nodiscard]] std::string describe(range_id range) const;
-  /// Pulls that wait for slower workers.
-  [[nodiscard]] std::size_t waiting() const noexcept { return parked_.size(); }
 
  private:
   enum class role : std::uint8_t { none, holder, learner };
@@ -218,7 +188,6 @@ class server {
               const char* suggestion = "start all ranks with the same tables and the same build");
   [[nodiscard]] bool is_ready(const member& from, const message& pull) const;
   void clocks_moved(clock::time_point now);
-  void fold_due(clock::time_point now);
   void retry_parked();
   void tell_server(place to, const message& what);
   void govern(clock::time_point now);
@@ -231,18 +200,14 @@ class server {
   range_storage& values_;
   server_outlet& out_;
   shard_map map_;
-  clock_table clocks_;
+  peer_table peers_;
+  std::uint64_t slowest_ = 0;  // clock of all workers
+  std::uint64_t fastest_ = 0;  // of some worker, perhaps one that is gone
   std::vector<held_range> ranges_;
   std::vector<parked_pull> parked_;
   std::vector<std::pair<range_id, place>> acknowledge_;  // workers; nobody: the one before in the chain
-  std::set<member> dead_;
-  std::set<member> suspects_;
-  std::map<member, clock::time_point> doubts_;  // since when
-  std::set<member> missed_then_;                // of both, when one came to them last
-  clock::time_point suspected_at_{};
-  clock::time_point back_at_{};  // from when it was itself stopped
-  std::set<member> farewells_;   // workers that are done
-  roll_call heard_;
+  clock::time_point suspected_at_{};                     // when one more was missed
+  clock::time_point back_at_{};                          // from when it was itself stopped
   clock::time_point pulsed_{};
   std::uint64_t newest_ = 0;  // version of the map that any other knows
   bool swapping_ = false;

@@ -9,11 +9,10 @@
 
 #include <muster/core/buffer.hpp>
 #include <muster/ps/consistency.hpp>
-#include <muster/ps/server.hpp>
 #include <muster/ps/table.hpp>
 
+#include "../protocol/server.hpp"
 #include "push_codec.hpp"
-#include "row_index.hpp"
 #include "row_store.hpp"
 #include "update_counts.hpp"
 
@@ -35,18 +34,17 @@ class tables final : public range_storage {
   [[nodiscard]] std::string problem_with(range_id range, const message& asked) const override;
   void apply(range_id range, const log_entry& entry) override;
   [[nodiscard]] std::span<const std::byte> read(range_id range, const message& pull) override;
-  void save(range_id range, std::string& to) const override;
+  void save(range_id range, muster::detail::wire_writer& to) const override;
   [[nodiscard]] bool load(range_id range, std::span<const std::byte> saved) override;
   void reset(range_id range) override;
 
  private:
   // What bulk-synchronous pushes of one worker add up to.
   struct sum {
-    std::vector<float> values;
-    row_index rows;  // sparse
+    std::vector<float> dense;
+    row_store rows;  // sparse
   };
   struct kept_range {
-    bool made = false;
     buffer<float> dense;         // the values, and behind them the arrays of the update function
     update_counts counts;        // of them
     row_store rows;              // sparse: their values and what the update function remembers of them
@@ -54,20 +52,24 @@ class tables final : public range_storage {
   };
 
   kept_range& of(range_id range);
+  void make(range_id range, kept_range& kept) const;
   void begin_change(range_id range);
   void update_dense(range_id range, kept_range& kept, std::size_t offset, std::span<const float> pushed, float scale);
   void update_run(range_id range, kept_range& kept, std::size_t offset, std::span<const float> pushed,
                   std::uint64_t count, float scale);
   void update_row(range_id range, kept_range& kept, std::uint64_t key, std::span<const float> pushed, float scale);
   [[nodiscard]] const row_shape& shape_of(range_id range) const { return shapes_[layout_.range(range).table]; }
+  [[nodiscard]] row_shape shape_of_sums(range_id range) const {
+    const std::size_t width = layout_.table_of(range).width;
+    return {.width = width, .stride = width};
+  }
   void restore(range_id range, kept_range& kept, const log_entry& entry);
-  [[nodiscard]] std::span<const std::byte> read_all(range_id range, const kept_range& kept);
+  void write_dense(range_id range, const kept_range& kept, muster::detail::wire_writer& to) const;
+  void read_dense(range_id range, kept_range& kept, std::size_t offset, std::size_t count,
+                  muster::detail::wire_reader& from) const;
   void add_to_sum(range_id range, sum& to, const log_entry& entry, std::span<const float> values) const;
-  void add_to_sum(range_id range, sum& to, const sum& more) const;
   void fold(range_id range, kept_range& kept, float scale);
   [[nodiscard]] std::span<const float> values_of(range_id range, const log_entry& entry);
-
-  [[nodiscard]] buffer<float> made_for(range_id range) const;
 
   const table_layout& layout_;
   bool bulk_;

@@ -6,8 +6,7 @@
 #include <muster/core/error.hpp>
 #include <muster/core/log.hpp>
 
-#include "../core/copy.hpp"
-#include "../core/wire.hpp"
+#include "../../core/copy.hpp"
 
 namespace muster::inline v0::ps::detail {
 namespace {
@@ -20,20 +19,8 @@ std::uint64_t key_at(std::span<const std::byte> keys, std::size_t i) {
   return key;
 }
 
-// Rows under key(i), each behind the one before.
-template <class Key>
-void add_rows(row_index& rows, std::vector<float>& to, std::size_t width, std::size_t count, const Key& key,
-              std::span<const float> from) {
-  for (std::size_t i = 0; i < count; ++i) {
-    const std::size_t row = rows.find_or_add(key(i));
-    if (to.size() < (row + 1) * width) to.resize((row + 1) * width, 0.0f);
-    for (std::size_t k = 0; k < width; ++k) to[row * width + k] += from[i * width + k];
-  }
-}
-
-template <class T>
-void append(std::string& to, std::span<const T> values) {
-  to.append(reinterpret_cast<const char*>(values.data()), values.size_bytes());
+void add_to(std::span<float> to, std::span<const float> more) {
+  for (std::size_t i = 0; i < more.size(); ++i) to[i] += more[i];
 }
 
 }  // namespace
@@ -49,22 +36,18 @@ tables::tables(const table_layout& layout, const consistency& how, const compres
   }
 }
 
-// A range is made when it is first needed: a server holds the memory of its own ones only.
+// A dense range is made when it is first needed: a server holds the memory of its own ones only.
 tables::kept_range& tables::of(range_id range) {
   auto& kept = kept_[range];
-  if (kept.made) return kept;
-  kept.made = true;
-  const auto& where = layout_.range(range);
-  if (where.size == 0) return kept;
-  kept.dense = made_for(range);
-  kept.counts = update_counts(where.size);
-  std::fill_n(kept.dense.begin(), where.size, layout_.table_of(range).initial);
+  if (layout_.range(range).size != 0 && kept.dense.size() == 0) make(range, kept);
   return kept;
 }
 
-buffer<float> tables::made_for(range_id range) const {
+void tables::make(range_id range, kept_range& kept) const {
   const auto& where = layout_.range(range);
-  return buffer<float>(where.size * (1 + updates_[where.table]->states()));
+  kept.dense = buffer<float>(where.size * (1 + updates_[where.table]->states()));
+  kept.counts = update_counts(where.size);
+  std::fill_n(kept.dense.begin(), where.size, layout_.table_of(range).initial);
 }
 
 void tables::begin_change(range_id range) {
@@ -144,34 +127,31 @@ void tables::update_row(range_id range, kept_range& kept, std::uint64_t key, std
 
 void tables::add_to_sum(range_id range, sum& to, const log_entry& entry, std::span<const float> pushed) const {
   const auto& where = layout_.range(range);
-  if (where.size == 0) {
-    const auto key = [&](std::size_t i) { return key_at(entry.payload, i); };
-    return add_rows(to.rows, to.values, layout_.table_of(range).width, entry.count, key, pushed);
+  if (where.size != 0) {
+    to.dense.resize(where.size, 0.0f);
+    return add_to(std::span(to.dense).subspan(entry.offset), pushed);
   }
-  to.values.resize(where.size, 0.0f);
-  for (std::size_t i = 0; i < entry.count; ++i) to.values[entry.offset + i] += pushed[i];
-}
-
-void tables::add_to_sum(range_id range, sum& to, const sum& more) const {
-  if (layout_.range(range).size == 0) {
-    const auto key = [&](std::size_t i) { return more.rows.keys()[i]; };
-    return add_rows(to.rows, to.values, layout_.table_of(range).width, more.rows.keys().size(), key, more.values);
-  }
-  for (std::size_t i = 0; i < to.values.size(); ++i) to.values[i] += more.values[i];
+  const auto shape = shape_of_sums(range);
+  for (std::size_t i = 0; i < entry.count; ++i)
+    add_to(to.rows.touch(shape, key_at(entry.payload, i)).values, pushed.subspan(i * shape.width, shape.width));
 }
 
 // In the order of workers, not of their pushes: the same bits whatever came first.
 void tables::fold(range_id range, kept_range& kept, float scale) {
   if (kept.sums.empty()) return;
+  const auto shape = shape_of_sums(range);
   sum total = std::move(kept.sums.begin()->second);
-  for (auto next = std::next(kept.sums.begin()); next != kept.sums.end(); ++next)
-    add_to_sum(range, total, next->second);
+  for (auto next = std::next(kept.sums.begin()); next != kept.sums.end(); ++next) {
+    add_to(total.dense, next->second.dense);
+    next->second.rows.visit(shape, [&](std::uint64_t key, std::span<const float> values) {
+      add_to(total.rows.touch(shape, key).values, values);
+    });
+  }
   kept.sums.clear();
-  if (layout_.range(range).size != 0) return update_dense(range, kept, 0, total.values, scale);
-  const std::size_t width = layout_.table_of(range).width;
+  if (layout_.range(range).size != 0) return update_dense(range, kept, 0, total.dense, scale);
   kept.rows.next_push(shape_of(range));
-  for (std::size_t row = 0; row < total.rows.keys().size(); ++row)
-    update_row(range, kept, total.rows.keys()[row], std::span(total.values).subspan(row * width, width), scale);
+  total.rows.visit(
+      shape, [&](std::uint64_t key, std::span<const float> values) { update_row(range, kept, key, values, scale); });
 }
 
 // What was pushed, behind the keys of a sparse push; nothing when it is no encoding, which is the same at every server.
@@ -219,63 +199,66 @@ void tables::apply(range_id range, const log_entry& entry) {
     update_row(range, kept, key_at(entry.payload, i), values.subspan(i * width, width), scale);
 }
 
-// ---- checkpoints ----
+// ---- checkpoints and copies ----
 
-// Dense: the number of updates of each of these elements, and each array's part. Sparse: keys, the number of updates of
-// each, and the rows with what is remembered of them.
-void tables::restore(range_id range, kept_range& kept, const log_entry& entry) {
+// Of a dense range one part for as many elements as have had as many updates: where they lie, how many they are, the
+// number of updates, and each array's part.
+void tables::write_dense(range_id range, const kept_range& kept, muster::detail::wire_writer& to) const {
   const auto& where = layout_.range(range);
-  const std::size_t arrays = 1 + updates_[where.table]->states();
-  const std::byte* from = entry.payload.data();
-  if (where.size != 0) {
-    std::uint64_t updates = 0;
-    std::memcpy(&updates, from, counter);
-    kept.counts.set(entry.offset, entry.offset + entry.count, updates);
-    from += counter;
-    for (std::size_t k = 0; k < arrays; ++k, from += entry.count * sizeof(float))
-      std::memcpy(kept.dense.data() + k * where.size + entry.offset, from, entry.count * sizeof(float));
-    return;
-  }
-  const auto& shape = shape_of(range);
-  const std::size_t row_bytes = shape.stride * sizeof(float);
-  const std::byte* const times = from + entry.count * sizeof(std::uint64_t);
-  const std::byte* const rows = times + entry.count * counter;
-  kept.rows.next_push(shape);
-  for (std::size_t i = 0; i < entry.count; ++i) {
-    const auto row = kept.rows.touch(shape, key_at(entry.payload, i));
-    std::memcpy(&row.times, times + i * counter, counter);
-    std::memcpy(row.values.data(), rows + i * row_bytes, row_bytes);
+  std::size_t begin = 0;
+  for (const auto& run : kept.counts.runs()) {
+    to.add(std::uint64_t{where.begin + begin});
+    to.add(std::uint64_t{run.end - begin});
+    to.add(run.times);
+    for (std::size_t array = 0; array < kept.dense.size(); array += where.size)
+      to.add_bytes(std::as_bytes(kept.dense.span().subspan(array + begin, run.end - begin)));
+    begin = run.end;
   }
 }
 
-// As `client::restore` reads it: where elements lie and how many they are, and then as above, of those of a dense range
-// one part for as many as have had as many updates.
-std::span<const std::byte> tables::read_all(range_id range, const kept_range& kept) {
-  const auto& where = layout_.range(range);
-  muster::detail::wire_writer all;
-  if (where.size != 0) {
-    std::size_t begin = 0;
-    for (const auto& run : kept.counts.runs()) {
-      all.add(std::uint64_t{where.begin + begin});
-      all.add(std::uint64_t{run.end - begin});
-      all.add(run.times);
-      for (std::size_t array = 0; array < kept.dense.size(); array += where.size)
-        all.add_bytes(std::as_bytes(kept.dense.span().subspan(array + begin, run.end - begin)));
-      begin = run.end;
-    }
-  } else {
-    all.add(std::uint64_t{where.begin});
-    kept.rows.list(shape_of(range), all);
+// What is behind the first two of a part.
+void tables::read_dense(range_id range, kept_range& kept, std::size_t offset, std::size_t count,
+                        muster::detail::wire_reader& from) const {
+  kept.counts.set(offset, offset + count, from.number());
+  const std::size_t size = layout_.range(range).size;
+  for (std::size_t array = 0; array < kept.dense.size(); array += size) {
+    const auto part = from.bytes(count * sizeof(float));
+    if (!part.empty()) std::memcpy(kept.dense.data() + array + offset, part.data(), part.size());
   }
-  const auto text = all.take();
-  const auto bytes = std::as_bytes(std::span(text));
-  answer_.assign(bytes.begin(), bytes.end());
-  return answer_;
+}
+
+// Sparse: keys, the number of updates of each, and the rows with what is remembered of them.
+void tables::restore(range_id range, kept_range& kept, const log_entry& entry) {
+  muster::detail::wire_reader from(entry.payload);
+  if (layout_.range(range).size != 0) return read_dense(range, kept, entry.offset, entry.count, from);
+  const auto& shape = shape_of(range);
+  const std::size_t row_bytes = shape.stride * sizeof(float);
+  const auto keys = from.bytes(entry.count * sizeof(std::uint64_t));
+  const auto times = from.bytes(entry.count * counter);
+  const auto rows = from.bytes(entry.count * row_bytes);
+  kept.rows.next_push(shape);
+  for (std::size_t i = 0; i < entry.count; ++i) {
+    const auto row = kept.rows.touch(shape, key_at(keys, i));
+    std::memcpy(&row.times, times.data() + i * counter, counter);
+    std::memcpy(row.values.data(), rows.data() + i * row_bytes, row_bytes);
+  }
 }
 
 std::span<const std::byte> tables::read(range_id range, const message& pull) {
   auto& kept = of(range);
-  if (pull.flags == saves) return read_all(range, kept);
+  if (pull.flags == saves) {  // as `client::restore` reads it
+    muster::detail::wire_writer all;
+    if (layout_.range(range).size != 0) {
+      write_dense(range, kept, all);
+    } else {
+      all.add(std::uint64_t{layout_.range(range).begin});
+      kept.rows.list(shape_of(range), all);
+    }
+    const auto text = all.take();
+    const auto bytes = std::as_bytes(std::span(text));
+    answer_.assign(bytes.begin(), bytes.end());
+    return answer_;
+  }
   if (layout_.range(range).size != 0) return std::as_bytes(kept.dense.span().subspan(pull.offset, pull.count));
   const auto& shape = shape_of(range);
   const std::size_t row_bytes = shape.width * sizeof(float);
@@ -288,70 +271,41 @@ std::span<const std::byte> tables::read(range_id range, const message& pull) {
   return answer_;
 }
 
-// ---- copies ----
-
-void tables::save(range_id range, std::string& to) const {
+void tables::save(range_id range, muster::detail::wire_writer& to) const {
   const auto& kept = kept_[range];
-  muster::detail::wire_writer head;
-  head.add(std::uint64_t{kept.made});
-  head.add(std::uint64_t{kept.counts.runs().size()});
-  for (const auto& run : kept.counts.runs()) head.add(run);
-  head.add(std::uint64_t{kept.dense.size()});
-  head.add(std::uint64_t{kept.sums.size()});
-  head.add_bytes(std::as_bytes(kept.dense.span()));
-  kept.rows.save(head);
-  to += head.take();
+  to.add(std::uint64_t{kept.sums.size()});
   for (const auto& [worker, its] : kept.sums) {
-    muster::detail::wire_writer each;
-    each.add(worker);
-    each.add(std::uint64_t{its.values.size()});
-    each.add(std::uint64_t{its.rows.keys().size()});
-    to += each.take();
-    append<float>(to, its.values);
-    append(to, std::span(its.rows.keys()));
+    to.add(worker);
+    to.add(std::uint64_t{its.dense.size()});
+    to.add_bytes(std::as_bytes(std::span(its.dense)));
+    its.rows.save(to);
   }
+  kept.rows.save(to);
+  write_dense(range, kept, to);
 }
 
 bool tables::load(range_id range, std::span<const std::byte> saved) {
   muster::detail::wire_reader in(saved);
   kept_range read;
   const auto& where = layout_.range(range);
-  const std::size_t states = updates_[where.table]->states();
-  const std::size_t width = layout_.table_of(range).width;
-  read.made = in.number<std::uint64_t>() != 0;
-  std::vector<update_counts::run> runs(in.count(sizeof(update_counts::run), where.size));
-  std::size_t end = 0;
-  for (auto& run : runs) {
-    run = in.number<update_counts::run>();
-    if (run.end <= end) return false;
-    end = run.end;
-  }
-  const auto dense = in.number<std::uint64_t>();
-  const auto sums = in.number<std::uint64_t>();
-  if (read.made && dense != where.size * (1 + states)) return false;
-  if (!read.made && dense != 0) return false;
-  if (end != (dense == 0 ? 0 : where.size)) return false;
-  read.counts = update_counts(std::move(runs));
-  const auto take = [&](auto* to, std::size_t count) {
-    const auto bytes = in.bytes(count * sizeof(*to));
-    if (!bytes.empty()) std::memcpy(to, bytes.data(), bytes.size());
-  };
-  if (dense > 0) read.dense = made_for(range);
-  take(read.dense.data(), read.dense.size());
-  if (!read.rows.load(shape_of(range), in)) return false;
-  for (std::uint64_t i = 0; i < sums && in.good(); ++i) {
+  for (auto sums = in.number(); sums > 0 && in.good(); --sums) {
     sum& one = read.sums[in.number<member>()];
-    const auto values = in.number<std::uint64_t>();
-    const auto keys = in.number<std::uint64_t>();
-    if (values > in.rest().size() / sizeof(float) || keys > in.rest().size() / sizeof(std::uint64_t)) return false;
-    if (where.size != 0 ? values != where.size : values != keys * width) return false;
-    one.values.resize(values);
-    take(one.values.data(), values);
-    for (std::uint64_t k = 0; k < keys; ++k) {
-      if (one.rows.find_or_add(in.number<std::uint64_t>()) != k) return false;
-    }
+    const auto dense = in.number();
+    if (dense != 0 && dense != where.size) return false;
+    const auto values = in.bytes(dense * sizeof(float));
+    one.dense.resize(values.size() / sizeof(float));
+    if (!values.empty()) std::memcpy(one.dense.data(), values.data(), values.size());
+    if (!one.rows.load(shape_of_sums(range), in)) return false;
   }
-  if (!in.whole()) return false;
+  if (!read.rows.load(shape_of(range), in)) return false;
+  if (!in.rest().empty()) make(range, read);
+  while (!in.rest().empty()) {
+    const auto offset = in.number() - where.begin;
+    const auto count = in.number();
+    if (offset > where.size || count > where.size - offset) return false;
+    read_dense(range, read, offset, count, in);
+  }
+  if (!in.good()) return false;
   begin_change(range);
   kept_[range] = std::move(read);
   return true;

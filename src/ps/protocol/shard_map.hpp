@@ -10,13 +10,11 @@
 #include <string_view>
 #include <vector>
 
-#include <muster/ps/member.hpp>
+#include <muster/ps/table.hpp>
+
+#include "member.hpp"
 
 namespace muster::inline v0::ps {
-
-/// Ranges of all tables count through.
-using range_id = std::uint32_t;
-inline constexpr std::size_t most_ranges = 65536;
 
 /// A server that is not fenced.
 struct server_entry {
@@ -55,8 +53,6 @@ struct shard_map {
   [[nodiscard]] bool has_worker(const member& who) const noexcept;
   /// The first range that no server holds any more.
   [[nodiscard]] std::optional<range_id> lost_range() const noexcept;
-  /// One line a server: what it holds. For logs and for who asks.
-  [[nodiscard]] std::string describe() const;
 
   [[nodiscard]] std::string encode() const;
   /// Reads any bytes whatever; nothing when they are not such a record.

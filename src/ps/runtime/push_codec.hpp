@@ -7,8 +7,9 @@
 
 #include <muster/core/codec/compression.hpp>
 #include <muster/core/hash.hpp>
-#include <muster/ps/member.hpp>
-#include <muster/ps/shard_map.hpp>
+
+#include "../protocol/member.hpp"
+#include "../protocol/shard_map.hpp"
 
 namespace muster::inline v0::ps::detail {
 

@@ -1,15 +1,15 @@
 // What servers and workers say to each other: messages, many of them in a frame.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <optional>
 #include <span>
 
-#include <muster/ps/member.hpp>
-#include <muster/ps/shard_map.hpp>
+#include "../../core/copy.hpp"
+#include "member.hpp"
+#include "shard_map.hpp"
 
 namespace muster::inline v0::ps {
 
@@ -29,7 +29,7 @@ enum class message_kind : std::uint8_t {
             ///< the last one was old; epoch
   resend = 5,  ///< range, number: the sequence that is expected; epoch
   values = 6,  ///< range, number: of the request; version; clock: of the slowest worker; count, payload: the table's
-  moved = 7,   ///< range, number: the version of the map by which it is not here
+  fenced = 7,  ///< to one that its map does not name
   alive = 8,   ///< the answer to a pulse that `wants_word`, or `says_goodbye`, which it then has in its flags
   // Between servers.
   entry = 9,       ///< range, number: its place in the range's log, from 1; epoch; payload: see `log_entry`
@@ -59,10 +59,11 @@ inline constexpr std::uint8_t encoded = 4;
 /// In those of a pull: what is asked for is all that there is of the range, as a checkpoint has it.
 inline constexpr std::uint8_t saves = 1;
 
-/// One message. The payload belongs to whoever gave it.
+/// One message, as it lies in a frame, but for the payload: that belongs to whoever gave it.
 struct message {
   message_kind what = message_kind::pulse;
   std::uint8_t flags = 0;
+  std::uint16_t zero = 0;
   range_id range = 0;
   std::uint32_t offset = 0;
   std::uint32_t count = 0;
@@ -70,21 +71,49 @@ struct message {
   std::uint64_t version = 0;
   std::uint64_t clock = 0;  ///< the epoch in kinds that have one
   float scale = 1;          ///< of a push: of the learning rate, or of what is added
+  std::uint32_t bytes = 0;  ///< of the payload; of one that was read
   std::span<const std::byte> payload{};
 
   [[nodiscard]] std::uint64_t epoch() const noexcept { return clock; }
 };
 
-/// What a frame begins with.
+/// What a frame begins with, as it lies there.
 struct frame_head {
-  member from;
-  std::uint32_t to = 0;           ///< the incarnation that is meant; 0: whichever there is
+  member from{};
+  std::uint32_t to = 0;  ///< the incarnation that is meant; 0: whichever there is
+  std::uint16_t magic = 0x7073;
+  std::uint16_t apart = 0;        ///< not 0: the payload of its last message comes by itself, under this number
   std::uint64_t map_version = 0;  ///< that its sender knows
   std::uint64_t clock = 0;        ///< of a worker, as in a pulse
 };
 
+/// What the log of a range consists of, and what goes down its chain; as it lies there but for the payload.
+struct log_entry {
+  enum class kind : std::uint8_t {
+    push = 0,  ///< of `from`, to be applied with `weight`
+    fold = 1,  ///< bulk-synchronous: the sum of all pushes of `clock` becomes one update
+    late = 2   ///< bulk-synchronous: a push of a clock whose sum is applied already: an update by itself
+  };
+  kind what = kind::push;
+  std::uint8_t flags = 0;  ///< this and the next two as in the push
+  std::uint16_t zero = 0;
+  std::uint32_t offset = 0;
+  std::uint32_t count = 0;
+  float weight = 1;  ///< 0: it was too old, and is only remembered
+  member from{};
+  std::uint64_t sequence = 0;
+  std::uint64_t clock = 0;
+  float scale = 1;
+  std::uint32_t zero_too = 0;
+  std::span<const std::byte> payload{};
+};
+
+// Little-endian, as all machines that muster runs on are.
 inline constexpr std::size_t frame_head_bytes = 32;
 inline constexpr std::size_t message_head_bytes = 48;
+inline constexpr std::size_t log_entry_head_bytes = 48;
+static_assert(sizeof(frame_head) == frame_head_bytes && offsetof(message, payload) == message_head_bytes &&
+              offsetof(log_entry, payload) == log_entry_head_bytes);
 inline constexpr std::size_t most_payload = std::size_t{1} << 30;
 /// Payloads lie on such a boundary when their frame does, and end on one.
 inline constexpr std::size_t payload_alignment = 16;
@@ -94,40 +123,17 @@ inline constexpr std::size_t payload_alignment = 16;
   return message_head_bytes + (payload + payload_alignment - 1) / payload_alignment * payload_alignment;
 }
 
-namespace detail {
-struct wire_message {  // as it lies in a frame, little-endian
-  std::uint8_t what, flags, zero[2];
-  std::uint32_t range, bytes, offset, count;
-  float scale;
-  std::uint64_t number, version, clock;
-};
-static_assert(sizeof(wire_message) == message_head_bytes);
-}  // namespace detail
-
 /// Writes the head of a frame.
-void encode(const frame_head& head, std::span<std::byte, frame_head_bytes> to) noexcept;
-/// Reads any bytes whatever.
-[[nodiscard]] std::optional<frame_head> decode_head(std::span<const std::byte> frame) noexcept;
-
-/// Writes the head of a message whose payload, of `payload` bytes, goes behind it.
-inline void encode_head(const message& what, std::size_t payload, std::byte* to) noexcept {
-  const detail::wire_message wire{static_cast<std::uint8_t>(what.what),
-                                  what.flags,
-                                  {},
-                                  what.range,
-                                  static_cast<std::uint32_t>(payload),
-                                  what.offset,
-                                  what.count,
-                                  what.scale,
-                                  what.number,
-                                  what.version,
-                                  what.clock};
-  std::memcpy(to, &wire, sizeof wire);
+inline void encode(const frame_head& head, std::byte* to) noexcept { std::memcpy(to, &head, frame_head_bytes); }
+/// Writes the head of a log entry, behind which its payload goes.
+inline void encode_head(const log_entry& entry, std::byte* to) noexcept {
+  std::memcpy(to, &entry, log_entry_head_bytes);
 }
-
-namespace detail {
-void copy_payload(std::span<const std::byte> payload, std::byte* to) noexcept;
-}  // namespace detail
+/// Writes the head of a message whose payload, of `payload` bytes, goes behind it.
+inline void encode_head(message what, std::size_t payload, std::byte* to) noexcept {
+  what.bytes = static_cast<std::uint32_t>(payload);
+  std::memcpy(to, &what, message_head_bytes);
+}
 
 /// Writes all of it, `encoded_bytes(payload)` bytes.
 inline void encode(const message& what, std::byte* to) noexcept {
@@ -137,35 +143,23 @@ inline void encode(const message& what, std::byte* to) noexcept {
   if (what.payload.size() <= small)
     std::memcpy(to + message_head_bytes, what.payload.data(), what.payload.size());
   else
-    detail::copy_payload(what.payload, to + message_head_bytes);
+    muster::detail::copy_bytes(to + message_head_bytes, what.payload.data(), what.payload.size());
   const std::size_t end = message_head_bytes + what.payload.size();
   std::memset(to + end, 0, encoded_bytes(what.payload.size()) - end);
 }
 
-/// A message whose payload comes by itself.
-struct announced_message {
-  message what;           ///< without it
-  std::size_t bytes = 0;  ///< of it
-};
-/// Reads the head of one out of any bytes whatever.
-[[nodiscard]] inline std::optional<announced_message> decode_announced(
+// These read any bytes whatever.
+[[nodiscard]] std::optional<frame_head> decode_head(std::span<const std::byte> frame) noexcept;
+[[nodiscard]] std::optional<log_entry> decode_entry(std::span<const std::byte> body) noexcept;
+/// The head of a message, with the length of its payload.
+[[nodiscard]] inline std::optional<message> decode_message(
     std::span<const std::byte, message_head_bytes> head) noexcept {
-  detail::wire_message wire;
-  std::memcpy(&wire, head.data(), sizeof wire);
-  if (wire.what < 1 || wire.what > static_cast<std::uint8_t>(message_kind::refused) || wire.zero[0] != 0 ||
-      wire.zero[1] != 0 || wire.bytes > most_payload)
+  message read;
+  std::memcpy(static_cast<void*>(&read), head.data(), message_head_bytes);
+  if (read.what < message_kind::push || read.what > message_kind::refused || read.zero != 0 ||
+      read.bytes > most_payload)
     return std::nullopt;
-  return announced_message{{static_cast<message_kind>(wire.what),
-                            wire.flags,
-                            wire.range,
-                            wire.offset,
-                            wire.count,
-                            wire.number,
-                            wire.version,
-                            wire.clock,
-                            wire.scale,
-                            {}},
-                           wire.bytes};
+  return read;
 }
 
 /// Takes the messages of a frame one by one out of any bytes whatever.
@@ -178,11 +172,11 @@ class message_reader {
   /// The next message, whose payload points into the frame; false at the end, or where there is none.
   [[nodiscard]] bool next(message& into) noexcept {
     if (rest_.size() < message_head_bytes) return false;
-    const auto head = decode_announced(rest_.first<message_head_bytes>());
+    const auto head = decode_message(rest_.first<message_head_bytes>());
     if (!head) return false;
     const bool lies_apart = !apart_.empty() && rest_.size() == message_head_bytes;
     if (lies_apart ? head->bytes != apart_.size() : encoded_bytes(head->bytes) > rest_.size()) return false;
-    into = head->what;
+    into = *head;
     into.payload = lies_apart ? apart_ : rest_.subspan(message_head_bytes, head->bytes);
     rest_ = rest_.subspan(lies_apart ? message_head_bytes : encoded_bytes(head->bytes));
     return true;
@@ -194,29 +188,5 @@ class message_reader {
   std::span<const std::byte> rest_;
   std::span<const std::byte> apart_;
 };
-
-/// What the log of a range consists of, and what goes down its chain.
-struct log_entry {
-  enum class kind : std::uint8_t {
-    push = 0,  ///< of `from`, to be applied with `weight`
-    fold = 1,  ///< bulk-synchronous: the sum of all pushes of `clock` becomes one update
-    late = 2   ///< bulk-synchronous: a push of a clock whose sum is applied already: an update by itself
-  };
-  kind what = kind::push;
-  std::uint8_t flags = 0;  ///< this and the next two as in the push
-  std::uint32_t offset = 0;
-  std::uint32_t count = 0;
-  member from;
-  std::uint64_t sequence = 0;
-  std::uint64_t clock = 0;
-  float weight = 1;  ///< 0: it was too old, and is only remembered
-  float scale = 1;
-  std::span<const std::byte> payload{};
-};
-
-inline constexpr std::size_t log_entry_head_bytes = 48;
-void encode_head(const log_entry& entry, std::span<std::byte, log_entry_head_bytes> to) noexcept;
-/// Reads any bytes whatever.
-[[nodiscard]] std::optional<log_entry> decode_entry(std::span<const std::byte> payload) noexcept;
 
 }  // namespace muster::inline v0::ps

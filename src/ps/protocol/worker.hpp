@@ -13,25 +13,21 @@
 #include <vector>
 
 #include <muster/core/clock.hpp>
-#include <muster/ps/message.hpp>
-#include <muster/ps/roll_call.hpp>
-#include <muster/ps/server.hpp>
-#include <muster/ps/shard_map.hpp>
+
+#include "message.hpp"
+#include "peers.hpp"
+#include "settings.hpp"
+#include "shard_map.hpp"
 
 namespace muster::inline v0::ps {
 
 /// Where a worker's words go, and what comes back.
 class worker_outlet {
  public:
-  worker_outlet() = default;
-  worker_outlet(const worker_outlet&) = delete;
-  worker_outlet& operator=(const worker_outlet&) = delete;
   virtual ~worker_outlet() = default;
 
   /// The payload is taken before it returns, or stays the caller's as `worker::push` says.
   virtual void send(const member& to, const message& what) = 0;
-  /// There may be a newer map: `learn` it.
-  virtual void look_for_map() = 0;
   /// All pushes to that range up to this sequence count: their memory is the caller's again. The last one was that many
   /// updates old.
   virtual void acknowledged(range_id range, std::uint64_t sequence, std::uint32_t age) = 0;
@@ -50,9 +46,9 @@ class worker {
  public:
   worker(member self, const protocol_settings& settings, worker_outlet& out, const shard_map& map);
 
-  /// Starts a push; the payload stays where it is until it is `acknowledged`.
+  /// Starts a push; the payload is `own`, or stays where it is until it is `acknowledged`.
   /// `version` is that of the pull that the values were computed from. Returns its sequence for that range, from 1.
-  std::uint64_t push(range_id range, const message& what, clock::time_point now);
+  std::uint64_t push(range_id range, const message& what, clock::time_point now, std::vector<std::byte> own = {});
   /// Starts a pull of values that include all pushes of this worker to that range, if `own`; returns its number.
   std::uint64_t pull(range_id range, const message& what, bool own, clock::time_point now);
   /// Nobody waits for that pull any more.
@@ -69,10 +65,8 @@ class worker {
   /// where no other server is left. Nothing as long as one of them may only have lost its connection to this worker: it
   /// lives then, and takes this worker out of the map.
   [[nodiscard]] std::optional<shard_map> without_the_last(clock::time_point now) const;
-  /// The payload of a push that is not acknowledged yet; nothing of any other.
-  [[nodiscard]] std::span<const std::byte> payload(range_id range, std::uint64_t sequence) const noexcept;
-  /// It lies elsewhere from now on.
-  void move_payload(range_id range, std::uint64_t sequence, std::span<const std::byte> to) noexcept;
+  /// The payload of that push lies in memory of the worker's from now on: true if it did not, and is not acknowledged.
+  [[nodiscard]] bool keep_payload(range_id range, std::uint64_t sequence);
 
   void learn(const shard_map& map, clock::time_point now);
   void hear(std::span<const std::byte> frame, clock::time_point now, std::span<const std::byte> apart = {});
@@ -103,6 +97,10 @@ class worker {
   [[nodiscard]] bool is_leaving() const noexcept { return leaving_; }
 
  private:
+  struct kept_push {
+    message what;
+    std::vector<std::byte> own;  // the payload, if it is not the caller's
+  };
   // What goes to one range, in its order: counted <= sent < next.
   struct line {
     member to;                  // pushes: the head of its chain
@@ -113,7 +111,7 @@ class worker {
     std::uint64_t resent_from = 0;  // what it was asked to say again, so that it says it once
     clock::time_point since{};      // when it was told last, or heard of
     int tries = 0;                  // since it was heard of
-    std::deque<message> kept;       // from counted + 1 on; the payloads' bytes are the caller's
+    std::deque<kept_push> kept;     // from counted + 1 on
     bool listed = false;            // among the busy ones
   };
   struct open_pull {
@@ -145,8 +143,7 @@ class worker {
   std::size_t bytes_ = 0;
   std::size_t count_ = 0;
   clock::time_point pulsed_{};
-  roll_call heard_;
-  std::vector<member> farewells_;            // servers that know that it is done
+  peer_table peers_;
   std::map<place, clock::time_point> gone_;  // that have ended, or to which the connection has, and when that was seen
   bool leaving_ = false;
   bool fenced_ = false;

@@ -1,5 +1,5 @@
 // What a server makes of the map of ranges: its places in their chains, and what it wants changed.
-#include <muster/ps/server.hpp>
+#include "server.hpp"
 
 #include <algorithm>
 #include <optional>
@@ -12,12 +12,7 @@ void server::learn(const shard_map& map, clock::time_point now) {
   if (map.version <= map_.version || map.ranges.size() != ranges_.size()) return;
   map_ = map;
   fenced_ = !map_.has_server(self_);
-  std::erase_if(dead_, [&](const member& who) { return !map_.has_server(who) && !map_.has_worker(who); });
-  std::erase_if(suspects_, [&](const member& who) { return !map_.has_server(who) && !map_.has_worker(who); });
-  std::erase_if(doubts_, [&](const auto& one) { return !map_.has_server(one.first) && !map_.has_worker(one.first); });
-  clocks_.learn(map_);
-  for (const auto& one : map_.servers) heard_.expect(one.who, now);
-  for (const auto& who : map_.workers) heard_.expect(who, now);
+  peers_.learn(map_, now);
   for (range_id id = 0; id < ranges_.size(); ++id) take_place(id, ranges_[id], now);
   clocks_moved(now);
 }
@@ -73,41 +68,28 @@ void server::take_place(range_id id, held_range& range, clock::time_point now) {
   if (range.behind != nobody) offer(id, range, now);
 }
 
-std::string server::describe(range_id id) const {
-  const auto& range = ranges_[id];
-  constexpr const char* roles[] = {"nothing", "holder", "learner"};
-  std::string text = roles[static_cast<int>(range.as)];
-  text += " in epoch " + std::to_string(range.epoch) + (range.has_state ? "" : " without values") +
-          (range.stopped ? " that has stopped" : "") + ", " + std::to_string(range.applied) + " entries, " +
-          std::to_string(range.committed) + " for good";
-  if (range.behind == nobody) return text;
-  return text + ", " + std::to_string(range.kept.size()) + " kept for server " + std::to_string(range.behind) +
-         (range.behind_known ? ", which has " + std::to_string(range.behind_has) : ", which is not known") +
-         (range.behind_counts ? " and counts" : "");
-}
-
 void server::suspect(const member& who, bool proven) {
-  if (!map_.has_server(who) && !map_.has_worker(who)) return;
-  (proven ? dead_ : suspects_).insert(who);
+  if (auto* const its = peers_.find(who)) (proven ? its->dead : its->suspect) = true;
 }
 
 void server::doubt(const member& who, clock::time_point now) {
-  if (map_.has_server(who) || map_.has_worker(who)) doubts_[who] = now;
+  if (auto* const its = peers_.find(who)) its->doubted = now;
 }
 
 bool server::gives_up_suspects(clock::time_point now) {
-  auto missed = suspects_;
-  for (const auto& [who, since] : doubts_) {
-    if (heard_.last(who) <= since) missed.insert(who);
+  std::size_t missed = 0;
+  std::size_t suspects = 0;
+  for (auto& [who, its] : peers_.all) {
+    const bool misses = its.suspect || (its.doubted != clock::time_point{} && its.heard <= its.doubted);
+    if (misses && !its.missed) suspected_at_ = now;
+    its.missed = misses;
+    missed += misses ? 1 : 0;
+    suspects += its.suspect ? 1 : 0;
   }
-  const bool more = !std::includes(missed_then_.begin(), missed_then_.end(), missed.begin(), missed.end());
-  if (more) suspected_at_ = now;
-  const auto others = map_.servers.size() - 1 + map_.workers.size();
-  const bool most = 2 * missed.size() > others;
-  missed_then_ = std::move(missed);
+  const bool most = 2 * missed > peers_.all.size() - 1;  // of the others
   const bool was_away = suspected_at_ - back_at_ < settings_.silence;
   const auto more_time = most || was_away ? settings_.silence : clock::duration{0};
-  return !suspects_.empty() && now - suspected_at_ >= settings_.retry + more_time;
+  return suspects > 0 && now - suspected_at_ >= settings_.retry + more_time;
 }
 
 // Wants the map changed as far as it is this server's to say.
@@ -121,14 +103,14 @@ void server::govern(clock::time_point now) {
     next = std::move(*made);
     changed = true;
   };
-  if (!dead_.empty() || gives_up) {
-    const std::vector<member> dead(dead_.begin(), dead_.end());
-    std::vector<member> suspects;
-    if (gives_up) suspects.assign(suspects_.begin(), suspects_.end());
-    take(without_servers(next, dead, suspects));
-    for (const auto& who : dead) take(without_worker(next, who));
-    for (const auto& who : suspects) take(without_worker(next, who));
+  std::vector<member> dead;
+  std::vector<member> suspects;
+  for (const auto& [who, its] : peers_.all) {
+    if (its.dead) dead.push_back(who);
+    if (its.suspect && gives_up) suspects.push_back(who);
+    if (its.is_worker && (its.dead || (its.suspect && gives_up))) take(without_worker(next, who));
   }
+  take(without_servers(next, dead, suspects));
   for (range_id id = 0; id < ranges_.size(); ++id) {
     auto& range = ranges_[id];
     if (range.as != role::holder || next.ranges[id] != map_.ranges[id]) continue;
@@ -141,7 +123,7 @@ void server::govern(clock::time_point now) {
     }
   }
   const auto plans = std::find_if(next.servers.begin(), next.servers.end(),
-                                  [&](const server_entry& one) { return !suspects_.contains(one.who); });
+                                  [&](const server_entry& one) { return !peers_.find(one.who)->suspect; });
   if (plans != next.servers.end() && plans->who == self_) take(rebalanced(next, settings_.moves_at_once));
   if (!changed) return;
   swapping_ = true;

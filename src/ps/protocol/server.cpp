@@ -1,4 +1,4 @@
-#include <muster/ps/server.hpp>
+#include "server.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -25,40 +25,32 @@ server::server(member self, const protocol_settings& settings, range_storage& va
 // ---- frames ----
 
 void server::hear(std::span<const std::byte> frame, clock::time_point now, std::span<const std::byte> apart) {
-  if (fenced_) return;
   const auto head = decode_head(frame);
   if (!head || (head->to != 0 && head->to != self_.incarnation)) return;
-  if (head->map_version > map_.version) out_.look_for_map();
-  const bool from_worker = clocks_.has(head->from);
-  if (!from_worker && !map_.has_server(head->from)) {
+  auto* const its = peers_.find(head->from);
+  if (its == nullptr) {
     // Fenced, and told so; or new, and not known here yet.
-    if (head->map_version <= map_.version) out_.send(head->from, {.what = message_kind::moved, .number = map_.version});
+    if (!fenced_ && head->map_version <= map_.version) out_.send(head->from, {.what = message_kind::fenced});
     return;
   }
-  heard_.hear(head->from, now);
+  its->heard = now;
+  its->suspect = false;
   newest_ = std::max(newest_, head->map_version);
-  if (!suspects_.empty()) suspects_.erase(head->from);
   message said;
   message_reader in(frame.subspan(frame_head_bytes), apart);
-  if (from_worker) {
-    while (in.next(said)) hear_worker(head->from, said, now);
-    if (clocks_.hear(head->from, head->clock)) clocks_moved(now);
-  } else {
-    while (in.next(said)) hear_server(head->from, said, now);
-  }
+  while (in.next(said)) its->is_worker ? hear_worker(head->from, said, now) : hear_server(head->from, said, now);
+  if (!its->is_worker || head->clock <= its->clock) return;
+  its->clock = head->clock;
+  clocks_moved(now);
 }
 
 void server::hear_worker(const member& from, const message& said, clock::time_point now) {
   if (said.what == message_kind::pulse) return hear_pulse(from, said);
   if (said.range >= ranges_.size())
     return refuse(from, said, "the job has " + std::to_string(ranges_.size()) + " ranges");
-  auto& range = ranges_[said.range];
-  if (said.what == message_kind::pull ? !range.is_last() : !range.serves()) {
-    out_.send(from, {.what = message_kind::moved, .range = said.range, .number = map_.version});
-    return;
-  }
-  if (said.what == message_kind::push) return hear_push(from, said, range, now);
-  if (said.what == message_kind::pull) return hear_pull(from, said);
+  auto& range = ranges_[said.range];  // where it is elsewhere, its worker learns that from the map
+  if (said.what == message_kind::push && range.serves()) return hear_push(from, said, range, now);
+  if (said.what == message_kind::pull && range.is_last()) return hear_pull(from, said);
 }
 
 void server::ask_again(range_id id, const held_range& range, const member& worker, std::uint64_t from) {
@@ -90,16 +82,15 @@ void server::hear_push(const member& from, const message& said, held_range& rang
                       std::to_string(said.clock) + " is " + std::to_string(*range.scale),
                   "their sum is one update, so push all of a clock with one scale");
   }
-  log_entry entry;
-  entry.flags = said.flags;
-  entry.offset = said.offset;
-  entry.count = said.count;
-  entry.from = from;
-  entry.sequence = said.number;
-  entry.clock = said.clock;
-  if (late) entry.what = log_entry::kind::late;
-  entry.scale = said.scale;
-  entry.payload = said.payload;
+  log_entry entry{.what = late ? log_entry::kind::late : log_entry::kind::push,
+                  .flags = said.flags,
+                  .offset = said.offset,
+                  .count = said.count,
+                  .from = from,
+                  .sequence = said.number,
+                  .clock = said.clock,
+                  .scale = said.scale,
+                  .payload = said.payload};
   const auto age = range.applied - std::min(range.applied, said.version);
   if (settings_.how.old_pushes != consistency::policy::keep) entry.weight = settings_.how.weight_of(age);
   its.age = static_cast<std::uint32_t>(std::min<std::uint64_t>(age, std::numeric_limits<std::uint32_t>::max()));
@@ -139,7 +130,7 @@ bool server::is_ready(const member& from, const message& pull) const {
     const auto& its = range.workers[from.at];
     if (its.incarnation != from.incarnation || its.applied < pull.version) return false;
   }
-  return settings_.how.answers(pull.clock, clocks_.slowest(), range.folded);
+  return settings_.how.answers(pull.clock, slowest_, range.folded);
 }
 
 void server::send_values(const member& to, const message& pull) {
@@ -150,17 +141,13 @@ void server::send_values(const member& to, const message& pull) {
                  .count = pull.count,
                  .number = pull.number,
                  .version = ranges_[pull.range].applied,
-                 .clock = clocks_.slowest(),
+                 .clock = slowest_,
                  .payload = values_.read(pull.range, pull)});
 }
 
 void server::retry_parked() {
   std::erase_if(parked_, [&](parked_pull& one) {
-    if (!clocks_.has(one.from)) return true;
-    if (!ranges_[one.what.range].is_last()) {
-      out_.send(one.from, {.what = message_kind::moved, .range = one.what.range, .number = map_.version});
-      return true;
-    }
+    if (peers_.find(one.from) == nullptr || !ranges_[one.what.range].is_last()) return true;
     if (!is_ready(one.from, one.what) || !out_.has_room(one.from)) return false;
     one.what.payload = one.payload;
     send_values(one.from, one.what);
@@ -169,12 +156,10 @@ void server::retry_parked() {
 }
 
 void server::hear_pulse(const member& from, const message& said) {
-  if ((said.flags & says_goodbye) != 0) {
-    dead_.insert(from);  // nobody needs to wait for it
-    farewells_.insert(from);
-    return out_.send(from, {.what = message_kind::alive, .flags = says_goodbye});
-  }
-  if ((said.flags & wants_word) != 0) out_.send(from, {.what = message_kind::alive});
+  const bool leaves = (said.flags & says_goodbye) != 0;
+  if (leaves) peers_.find(from)->dead = peers_.find(from)->said_goodbye = true;  // nobody needs to wait for it
+  if (fenced_ || (!leaves && (said.flags & wants_word) == 0)) return;
+  out_.send(from, {.what = message_kind::alive, .flags = leaves ? says_goodbye : std::uint8_t{0}});
 }
 
 // ---- the log ----
@@ -191,7 +176,7 @@ void server::apply(range_id id, held_range& range, const log_entry& entry) {
   if (entry.what == log_entry::kind::fold) {
     range.folded = entry.clock + 1;
     range.scale.reset();
-    clocks_.reach(range.folded);
+    fastest_ = std::max(fastest_, range.folded);
     values_.apply(id, entry);
     for (place at = 0; at < range.workers.size(); ++at) {
       auto& its = range.workers[at];
@@ -222,7 +207,7 @@ void server::append(range_id id, held_range& range, const log_entry& entry, cloc
   }
   // Whoever is behind may have to be told again, so the entry is kept: one allocation, which is the price of a copy.
   kept_entry kept{range.applied, std::vector<std::byte>(log_entry_head_bytes + entry.payload.size())};
-  encode_head(entry, std::span(kept.body).first<log_entry_head_bytes>());
+  encode_head(entry, kept.body.data());
   std::copy(entry.payload.begin(), entry.payload.end(), kept.body.begin() + log_entry_head_bytes);
   range.kept_bytes += kept.body.size();
   range.kept.push_back(std::move(kept));
@@ -288,7 +273,7 @@ void server::flush() {
                                  .clock = range.epoch});
     } else if (to < range.workers.size() && std::exchange(range.workers[to].to_acknowledge, false) && range.is_head()) {
       const auto& its = range.workers[to];
-      if (!clocks_.has({to, its.incarnation})) continue;
+      if (peers_.find({to, its.incarnation}) == nullptr) continue;
       out_.send({to, its.incarnation}, {.what = message_kind::ack,
                                         .range = id,
                                         .count = its.age,
@@ -302,30 +287,40 @@ void server::flush() {
 
 // ---- time ----
 
-void server::clocks_moved(clock::time_point now) {
-  if (settings_.how.what == consistency::kind::bulk) fold_due(now);
+bool server::is_done() const noexcept {
+  return std::all_of(peers_.all.begin(), peers_.all.end(),
+                     [](const auto& one) { return !one.second.is_worker || one.second.said_goodbye; });
 }
 
-void server::fold_due(clock::time_point now) {
+bool server::has_left(const member& worker) const noexcept {
+  const auto* const its = peers_.find(worker);
+  return its != nullptr && its->said_goodbye;
+}
+
+// Those of workers. Bulk: sums that no worker adds to any more are applied.
+void server::clocks_moved(clock::time_point now) {
+  std::optional<std::uint64_t> slowest;
+  for (const auto& [who, its] : peers_.all) {
+    if (!its.is_worker) continue;
+    slowest = std::min(slowest.value_or(its.clock), its.clock);
+    fastest_ = std::max(fastest_, its.clock);
+  }
+  slowest_ = slowest.value_or(fastest_);  // with nobody to wait for nobody waits
+  if (settings_.how.what != consistency::kind::bulk) return;
   for (range_id id = 0; id < ranges_.size(); ++id) {
     auto& range = ranges_[id];
-    while (range.serves() && range.folded < clocks_.slowest()) {
-      log_entry entry;
-      entry.what = log_entry::kind::fold;
-      entry.clock = range.folded;
-      entry.scale = range.scale.value_or(1.0f);
-      append(id, range, entry, now);
+    while (range.serves() && range.folded < slowest_) {
+      append(id, range, {.what = log_entry::kind::fold, .clock = range.folded, .scale = range.scale.value_or(1.0f)},
+             now);
     }
   }
 }
 
 void server::look_for_the_silent(clock::time_point now) {
-  if (heard_.tick(now, settings_.silence)) back_at_ = now;
-  for (const auto& one : map_.servers) {
-    if (one.who != self_ && heard_.is_silent(one.who, now, settings_.silence)) suspects_.insert(one.who);
-  }
-  for (const auto& who : map_.workers) {
-    if (heard_.is_silent(who, now, settings_.worker_silence)) suspects_.insert(who);
+  if (peers_.tick(now, settings_.silence)) back_at_ = now;
+  for (auto& [who, its] : peers_.all) {
+    if (who != self_ && now - its.heard > (its.is_worker ? settings_.worker_silence : settings_.silence))
+      its.suspect = true;
   }
   if (now - pulsed_ < settings_.retry) return;
   pulsed_ = now;

@@ -20,7 +20,6 @@ class update_counts {
 
   update_counts() = default;
   explicit update_counts(std::size_t size) : runs_{{size, 0}} {}
-  explicit update_counts(std::vector<run> runs) : runs_(std::move(runs)) {}
 
   [[nodiscard]] std::span<const run> runs() const noexcept { return runs_; }
   /// One more of the elements [first, last): visit(begin, end, times) for each run of them.

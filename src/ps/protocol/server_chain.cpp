@@ -1,10 +1,8 @@
 // What the servers of a range's chain say to each other: entries of its log, copies for those that learn it.
-#include <muster/ps/server.hpp>
+#include "server.hpp"
 
 #include <algorithm>
 #include <utility>
-
-#include "../core/wire.hpp"
 
 namespace muster::inline v0::ps {
 namespace {
@@ -15,17 +13,9 @@ constexpr std::uint8_t has_nothing = 1;
 }  // namespace
 
 void server::hear_server(const member& from, const message& said, clock::time_point now) {
-  if (said.what == message_kind::moved) {
-    if (said.number > map_.version) out_.look_for_map();
-    return;
-  }
   if (said.what < message_kind::entry || said.range >= ranges_.size()) return;
   auto& range = ranges_[said.range];
-  if (said.epoch() > range.epoch) return out_.look_for_map();
-  if (said.epoch() < range.epoch) {
-    out_.send(from, {.what = message_kind::moved, .range = said.range, .number = map_.version});
-    return;
-  }
+  if (said.epoch() != range.epoch) return;  // one of the two has not read the newest map
   switch (said.what) {
     case message_kind::entry:
       return hear_entry(from.at, said, range, now);
@@ -108,18 +98,17 @@ void server::send_entries(range_id id, held_range& range, clock::time_point now)
 
 // The values, and with them the table of the pushes that they contain.
 std::string server::state_of(range_id id, const held_range& range) const {
-  muster::detail::wire_writer head;
-  head.add(range.folded);
-  head.add(std::uint8_t{range.scale.has_value()});
-  head.add(range.scale.value_or(1.0f));
-  head.add(std::uint64_t{range.workers.size()});
+  muster::detail::wire_writer all;
+  all.add(range.folded);
+  all.add(std::uint8_t{range.scale.has_value()});
+  all.add(range.scale.value_or(1.0f));
+  all.add(std::uint64_t{range.workers.size()});
   for (const auto& its : range.workers) {
-    head.add(its.incarnation);
-    head.add(its.applied);
+    all.add(its.incarnation);
+    all.add(its.applied);
   }
-  std::string all = head.take();
   values_.save(id, all);
-  return all;
+  return all.take();
 }
 
 bool server::take_state(range_id id, held_range& range, std::span<const std::byte> state, std::uint64_t index) {
@@ -136,7 +125,7 @@ bool server::take_state(range_id id, held_range& range, std::span<const std::byt
   range.has_state = true;
   range.folded = folded;
   if (has_scale) range.scale = scale;
-  clocks_.reach(folded);
+  fastest_ = std::max(fastest_, folded);
   range.workers = std::move(workers);
   range.applied = range.committed = index;
   return true;

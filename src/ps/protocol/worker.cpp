@@ -1,4 +1,4 @@
-#include <muster/ps/worker.hpp>
+#include "worker.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -12,19 +12,20 @@ worker::worker(member self, const protocol_settings& settings, worker_outlet& ou
 
 // ---- what the program wants ----
 
-std::uint64_t worker::push(range_id range, const message& what, clock::time_point now) {
+std::uint64_t worker::push(range_id range, const message& what, clock::time_point now, std::vector<std::byte> own) {
   line& to = lines_[range];
   message kept = what;
+  if (!own.empty()) kept.payload = own;
   kept.what = message_kind::push;
   kept.range = range;
   kept.number = to.next++;
   kept.clock = clock_;
   ++open_of_clock_.back();
   ++count_;
-  bytes_ += what.payload.size();
+  bytes_ += kept.payload.size();
   if (!std::exchange(to.listed, true)) busy_.push_back(range);
   if (to.kept.empty()) to.since = now;
-  to.kept.push_back(kept);
+  to.kept.push_back({kept, std::move(own)});  // its bytes stay where they are
   send_kept(to);
   return kept.number;
 }
@@ -65,6 +66,7 @@ std::uint64_t worker::clock_said() const noexcept { return first_open_; }
 void worker::learn(const shard_map& map, clock::time_point now) {
   if (map.version <= map_.version || map.ranges.size() != lines_.size()) return;
   map_ = map;
+  peers_.learn(map_, now);
   fenced_ = !map_.has_worker(self_);
   if (fenced_) return say_pulse();
   for (range_id id = 0; id < lines_.size(); ++id) {
@@ -81,7 +83,6 @@ void worker::learn(const shard_map& map, clock::time_point now) {
     send_kept(one);
   }
   for (auto& [number, one] : pulls_) send_pull(number, one, now);
-  for (const auto& one : map_.servers) heard_.expect(one.who, now);
   say_pulse();
 }
 
@@ -91,9 +92,9 @@ void worker::hear(std::span<const std::byte> frame, clock::time_point now, std::
   if (fenced_ && !leaving_) return;
   const auto head = decode_head(frame);
   if (!head || (head->to != 0 && head->to != self_.incarnation)) return;
-  if (head->map_version > map_.version) out_.look_for_map();
-  if (!map_.has_server(head->from)) return;
-  heard_.hear(head->from, now);
+  auto* const its = peers_.find(head->from);
+  if (its == nullptr || its->is_worker) return;
+  its->heard = now;
   newest_ = std::max(newest_, head->map_version);
   message said;
   message_reader in(frame.subspan(frame_head_bytes), apart);
@@ -101,16 +102,10 @@ void worker::hear(std::span<const std::byte> frame, clock::time_point now, std::
 }
 
 void worker::hear_one(const member& who, const message& said, clock::time_point now) {
-  const bool knows_the_end =
-      said.what == message_kind::alive ? (said.flags & says_goodbye) != 0 : said.what == message_kind::moved && fenced_;
-  if (leaving_ && knows_the_end && std::find(farewells_.begin(), farewells_.end(), who) == farewells_.end())
-    farewells_.push_back(who);
-  if (fenced_) return;
-  if (said.what == message_kind::alive) return;
-  if (said.what == message_kind::moved) {
-    if (said.number > map_.version) out_.look_for_map();
-    return;
-  }
+  const bool knows_the_end = said.what == message_kind::alive ? (said.flags & says_goodbye) != 0
+                                                              : said.what == message_kind::fenced && fenced_;
+  if (leaving_ && knows_the_end) peers_.find(who)->said_goodbye = true;
+  if (fenced_ || said.what == message_kind::alive || said.what == message_kind::fenced) return;
   if (said.range >= lines_.size()) return;
   line& one = lines_[said.range];
   const bool answers = said.what == message_kind::values || said.what == message_kind::refused;
@@ -118,9 +113,9 @@ void worker::hear_one(const member& who, const message& said, clock::time_point 
   switch (said.what) {
     case message_kind::ack: {
       if (said.number >= one.next) return;
-      const bool any = one.counted < said.number;
+      if (one.counted < said.number) out_.acknowledged(said.range, said.number, said.count);
       while (one.counted < said.number) {
-        const auto& done = one.kept.front();
+        const auto& done = one.kept.front().what;
         bytes_ -= done.payload.size();
         --count_;
         --open_of_clock_[done.clock - first_open_];
@@ -132,7 +127,6 @@ void worker::hear_one(const member& who, const message& said, clock::time_point 
       one.tries = 0;
       const auto before = first_open_;
       close_clocks();
-      if (any) out_.acknowledged(said.range, said.number, said.count);
       if (first_open_ != before) say_pulse();
       return;
     }
@@ -163,7 +157,7 @@ void worker::hear_one(const member& who, const message& said, clock::time_point 
 void worker::send_kept(line& one) {
   if (one.to.at == nobody || fenced_) return;
   while (one.sent < one.next - 1) {
-    const auto& next = one.kept[static_cast<std::size_t>(one.sent - one.counted)];
+    const auto& next = one.kept[static_cast<std::size_t>(one.sent - one.counted)].what;
     ++one.sent;
     out_.send(one.to, next);
   }
@@ -190,8 +184,7 @@ void worker::say_pulse(std::uint8_t flags) {
 
 bool worker::has_left() const noexcept {
   return leaving_ && count_ == 0 && std::all_of(map_.servers.begin(), map_.servers.end(), [&](const server_entry& one) {
-           return std::find(farewells_.begin(), farewells_.end(), one.who) != farewells_.end() ||
-                  gone_.contains(one.who.at);
+           return peers_.find(one.who)->said_goodbye || gone_.contains(one.who.at);
          });
 }
 
@@ -205,22 +198,21 @@ std::optional<shard_map> worker::without_the_last(clock::time_point now) const {
   std::vector<member> dead;
   for (const auto& [at, seen] : gone_) {
     const auto* const entry = map_.server(at);
-    if (entry != nullptr && now - std::max(seen, heard_.last(entry->who)) > until_fenced) dead.push_back(entry->who);
+    if (entry != nullptr && now - std::max(seen, peers_.find(entry->who)->heard) > until_fenced)
+      dead.push_back(entry->who);
   }
   auto next = without_servers(map_, dead, {});
   return next && next->lost_range() ? next : std::nullopt;
 }
 
-std::span<const std::byte> worker::payload(range_id range, std::uint64_t sequence) const noexcept {
-  const line& one = lines_[range];
-  if (sequence <= one.counted || sequence >= one.next) return {};
-  return one.kept[static_cast<std::size_t>(sequence - one.counted - 1)].payload;
-}
-
-void worker::move_payload(range_id range, std::uint64_t sequence, std::span<const std::byte> to) noexcept {
+bool worker::keep_payload(range_id range, std::uint64_t sequence) {
   line& one = lines_[range];
-  if (sequence > one.counted && sequence < one.next)
-    one.kept[static_cast<std::size_t>(sequence - one.counted - 1)].payload = to;
+  if (sequence <= one.counted || sequence >= one.next) return false;
+  auto& kept = one.kept[static_cast<std::size_t>(sequence - one.counted - 1)];
+  if (!kept.own.empty()) return false;
+  kept.own.assign(kept.what.payload.begin(), kept.what.payload.end());
+  kept.what.payload = kept.own;
+  return true;
 }
 
 // Whether what was said then is to be said again. A server that answers others meanwhile may only have much to do: what
@@ -228,14 +220,15 @@ void worker::move_payload(range_id range, std::uint64_t sequence, std::span<cons
 // while it is heard.
 bool worker::is_due(const member& who, clock::time_point since, int tries, clock::time_point now) const {
   constexpr int most = 8;
-  const int times = (1 << std::min(tries, 3)) * (heard_.last(who) > since ? 4 : 1);
+  const auto* const its = peers_.find(who);
+  const int times = (1 << std::min(tries, 3)) * (its != nullptr && its->heard > since ? 4 : 1);
   const auto wait = settings_.retry * std::min(times, most);
   return now - since >= wait;
 }
 
 void worker::tick(clock::time_point now) {
   if (fenced_ && !leaving_) return;
-  heard_.tick(now, settings_.silence);
+  peers_.tick(now, settings_.silence);
   std::erase_if(busy_, [&](range_id id) {
     line& one = lines_[id];
     if (one.kept.empty()) {
@@ -264,14 +257,14 @@ void worker::tick(clock::time_point now) {
 std::vector<member> worker::silent(clock::time_point now, clock::duration longer_than) const {
   std::vector<member> found;
   for (const auto& one : map_.servers) {
-    if (heard_.is_silent(one.who, now, longer_than)) found.push_back(one.who);
+    if (now - peers_.find(one.who)->heard > longer_than) found.push_back(one.who);
   }
   return found;
 }
 
 bool worker::hears_a_server(clock::time_point now, clock::duration longer_than) const {
   return std::any_of(map_.servers.begin(), map_.servers.end(), [&](const server_entry& one) {
-    return !gone_.contains(one.who.at) && !heard_.is_silent(one.who, now, longer_than);
+    return !gone_.contains(one.who.at) && now - peers_.find(one.who)->heard <= longer_than;
   });
 }
 

@@ -1,0 +1,22 @@
+// By what servers and workers keep each other's time.
+#pragma once
+
+#include <cstddef>
+
+#include <muster/core/clock.hpp>
+#include <muster/ps/consistency.hpp>
+
+namespace muster::inline v0::ps {
+
+/// What all processes of a job have in common.
+struct protocol_settings {
+  consistency how{};
+  clock::duration retry = std::chrono::milliseconds(50);      ///< after which what was not answered is said again
+  clock::duration silence = std::chrono::milliseconds(1000);  ///< after which a server that was not heard is suspect
+  clock::duration worker_silence = std::chrono::seconds(30);  ///< and a worker, which may compute for long
+  clock::duration one_sided = std::chrono::seconds(1);  ///< for so long one end alone may know of a broken connection
+  std::size_t window = std::size_t{64} << 20;  ///< bytes that a learner may lag behind before it is given a fresh copy
+  std::size_t moves_at_once = 8;               ///< ranges
+};
+
+}  // namespace muster::inline v0::ps
