@@ -47,11 +47,11 @@ json etcd_client::ask(const char* call, std::string_view key, std::string_view p
   auto nap = std::chrono::milliseconds(5);
   for (;;) {
     const auto which = present_.load();
-    const auto came = http_.post(endpoint() + std::string(path), body, std::min(until, deadline_after(for_one_member)));
-    const auto said = came && came->status != 0 ? json::parse(came->body, nullptr, false) : json();
-    if (came && came->status == 200 && said.is_object()) return said;
+    const auto came =
+        http_.post(endpoint(which) + std::string(path), body, std::min(until, deadline_after(for_one_member)));
+    const auto said = came.status != 0 ? json::parse(came.body, nullptr, false) : json();
+    if (came.status == 200 && said.is_object()) return said;
     const int code = said.is_object() ? said.value("code", 0) : code_unavailable;
-    const bool surely_not = came && !came->sent;
     if (code == code_not_found) {
       throw store_lease_ended("a lease at the store " + where_ +
                               " has ended (its holder was silent for longer than it lives, or let it go); begin anew");
@@ -60,7 +60,7 @@ json etcd_client::ask(const char* call, std::string_view key, std::string_view p
       throw configuration_error("the store " + where_ + " refuses (" + said.value("message", said.dump()) +
                                 "); see how that etcd is set up");
     }
-    if (then == when_lost::give_up && !surely_not) store_timed_out(call, key, where_);
+    if (then == when_lost::give_up && came.sent) store_timed_out(call, key, where_);
     if (clock::now() + nap >= until) store_timed_out(call, key, where_);
     auto expected = which;
     present_.compare_exchange_strong(expected, which + 1);
@@ -69,10 +69,13 @@ json etcd_client::ask(const char* call, std::string_view key, std::string_view p
   }
 }
 
-std::unique_ptr<http_client::stream> etcd_client::follow(std::string_view key, std::uint64_t revision,
-                                                         std::function<void(std::string_view)> hear) {
-  const json what = {{"create_request", {{"key", to_base64(key)}, {"start_revision", std::to_string(revision)}}}};
-  return http_.open(endpoint() + "/v3/watch", what.dump(), std::move(hear));
+void etcd_client::follow(json range, std::uint64_t revision, const std::stop_token& stop,
+                         const std::function<void(std::string_view)>& hear) {
+  auto which = present_.load();
+  range["start_revision"] = std::to_string(revision);
+  const json what = {{"create_request", std::move(range)}};
+  http_.follow(endpoint(which) + "/v3/watch", what.dump(), stop, hear);
+  present_.compare_exchange_strong(which, which + 1);
 }
 
 }  // namespace muster::inline v0::detail

@@ -24,14 +24,14 @@ class etcd_client {
   /// asked twice was lost, store_lease_ended where etcd knows no such lease, configuration_error where it refuses.
   [[nodiscard]] nlohmann::json ask(const char* call, std::string_view key, std::string_view path,
                                    const nlohmann::json& what, clock::time_point until, when_lost then);
-  /// The changes of a key from that revision on; see http_client::open.
-  [[nodiscard]] std::unique_ptr<http_client::stream> follow(std::string_view key, std::uint64_t revision,
-                                                            std::function<void(std::string_view)> hear);
+  /// The changes in a range of keys from that revision on, as one member tells them; see http_client::follow.
+  void follow(nlohmann::json range, std::uint64_t revision, const std::stop_token& stop,
+              const std::function<void(std::string_view)>& hear);
 
   [[nodiscard]] const std::string& where() const noexcept { return where_; }
 
  private:
-  [[nodiscard]] const std::string& endpoint() const { return endpoints_[present_ % endpoints_.size()]; }
+  [[nodiscard]] const std::string& endpoint(std::size_t which) const { return endpoints_[which % endpoints_.size()]; }
 
   std::vector<std::string> endpoints_;
   std::string where_;

@@ -5,8 +5,8 @@
 #include <condition_variable>
 #include <map>
 #include <mutex>
-#include <set>
 #include <thread>
+#include <vector>
 
 #include <muster/comm/rendezvous/open_store.hpp>
 
@@ -24,8 +24,6 @@ using lost = etcd_client::when_lost;
 
 // By this the others see that somebody has the store open.
 constexpr seconds presence_ttl{10.0};
-// A stream of changes that nobody waits for any more is kept so long for the next who does.
-constexpr seconds linger{2.0};
 constexpr std::chrono::milliseconds keeper_turn{50};
 
 // The first key behind all that begin with it.
@@ -33,16 +31,6 @@ std::string end_of(std::string prefix) {
   ++prefix.back();
   return prefix;
 }
-
-// What is known of the changes of one key. With the implementation's mutex, but for the stream.
-struct followed {
-  store_entry last;  // the last change that was heard
-  std::uint64_t revision = 0;
-  bool broken = false;
-  int users = 0;
-  clock::time_point used{};
-  std::unique_ptr<detail::http_client::stream> stream;
-};
 
 struct kept_lease {
   seconds ttl{};
@@ -61,8 +49,10 @@ struct etcd_store::implementation {
   }
 
   ~implementation() {
-    keeper.request_stop();
-    keeper.join();
+    for (auto* const thread : {&keeper, &listener}) {
+      thread->request_stop();
+      if (thread->joinable()) thread->join();
+    }
     leave();
   }
 
@@ -83,11 +73,12 @@ struct etcd_store::implementation {
     presence = begin_lease(presence_ttl, until);
     const auto mine = prefix + "p/" + std::to_string(presence);
     const json here = {{"request_put", {{"key", to_base64(mine)}, {"value", ""}, {"lease", std::to_string(presence)}}}};
-    (void)client.ask("open", {}, "/v3/kv/txn",
-                     {{"compare", json::array({is_empty("p/")})},
-                      {"success", json::array({{{"request_delete_range", whole("k/")}}, here})},
-                      {"failure", json::array({here})}},
-                     until, lost::again);
+    const auto said = client.ask("open", {}, "/v3/kv/txn",
+                                 {{"compare", json::array({is_empty("p/")})},
+                                  {"success", json::array({{{"request_delete_range", whole("k/")}}, here})},
+                                  {"failure", json::array({here})}},
+                                 until, lost::again);
+    heard = number_in(said.at("header"), "revision");
   }
   void leave() noexcept {
     try {
@@ -129,9 +120,7 @@ struct etcd_store::implementation {
       for (const auto& [id, lease] : leases) {
         if (lease.held && now >= lease.next) due.push_back(id);
       }
-      auto idle = take_idle(now);
       held.unlock();
-      idle.clear();  // their streams wait for a thread that may be waiting for the mutex
       for (const auto id : due) keep_one(id);
       held.lock();
     }
@@ -179,48 +168,60 @@ struct etcd_store::implementation {
   }
 
   // ---- changes ----
-  // The changes of a key behind that revision are heard from now on.
-  std::shared_ptr<followed> follow(std::string_view key, std::uint64_t revision) {
-    std::shared_ptr<followed> before;
-    const std::lock_guard held(mutex);
-    auto& one = following[std::string(key)];
-    if (one && one->broken) before = std::move(one);
-    if (!one) {
-      one = std::make_shared<followed>();
-      auto hear = [this, to = std::weak_ptr<followed>(one)](std::string_view line) { this->hear(to, line); };
-      one->stream = client.follow(key_of(key), revision + 1, std::move(hear));
+  // A call that waits for changes of a key: from before it looks at the key, so that it misses none.
+  struct watcher {
+    watcher(implementation& store, std::string_view key) : in(store), place(store.key_of(key)) {
+      const std::lock_guard held(in.mutex);
+      in.watchers.push_back(this);
+      if (!in.listener.joinable()) in.listener = std::jthread([&to = in](const std::stop_token& s) { to.listen(s); });
     }
-    ++one->users;
-    if (before) retired.push_back(std::move(before));
-    return one;
+    watcher(const watcher&) = delete;
+    watcher& operator=(const watcher&) = delete;
+    ~watcher() {
+      const std::lock_guard held(in.mutex);
+      std::erase(in.watchers, this);
+    }
+    // Whether it may have changed since the store was at that revision; false at the deadline.
+    [[nodiscard]] bool await(std::uint64_t seen, clock::time_point until) {
+      std::unique_lock held(in.mutex);
+      return in.changed.wait_until(held, until, [&] { return revision > seen; });
+    }
+
+    implementation& in;
+    std::string place;
+    std::uint64_t revision = 0;  // of the last change; with the mutex
+  };
+
+  // Hears of all changes since this opened the store.
+  void listen(const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      try {
+        client.follow(whole("k/"), heard + 1, stop, [this](std::string_view line) { hear(line); });
+      } catch (const std::exception&) {  // no memory: again, as after a connection that broke
+      }
+      std::unique_lock held(mutex);
+      (void)turn.wait_for(held, stop, keeper_turn, [] { return false; });
+    }
   }
-  void hear(const std::weak_ptr<followed>& whose, std::string_view line) {
-    const auto to = whose.lock();
-    if (!to) return;
+  void hear(std::string_view line) {
     const auto said = json::parse(line, nullptr, false);
-    const std::lock_guard held(mutex);
     const auto result = said.is_object() ? said.find("result") : said.end();
-    if (line.empty() || !said.is_object() || result == said.end() || result->value("canceled", false)) {
-      to->broken = true;
-    } else if (const auto events = result->find("events"); events != result->end()) {
-      for (const auto& change : *events) {
-        const auto& pair = change.at("kv");
-        to->revision = number_in(pair, "mod_revision");
-        to->last = change.value("type", std::string()) == "DELETE" ? store_entry{} : detail::entry_in(pair);
+    if (!said.is_object() || result == said.end()) return;
+    const std::lock_guard held(mutex);
+    // The etcd has forgotten what came up to there (it was compacted): who looked before that looks again.
+    if (const auto compacted = number_in(*result, "compact_revision"); compacted > heard) {
+      heard = compacted - 1;
+      for (auto* const one : watchers) one->revision = std::max(one->revision, compacted);
+    }
+    for (const auto& change : result->value("events", json::array())) {
+      const auto& pair = change.at("kv");
+      heard = number_in(pair, "mod_revision");
+      const auto place = detail::from_base64(pair.value("key", std::string()));
+      for (auto* const one : watchers) {
+        if (one->place == place) one->revision = heard;
       }
     }
     changed.notify_all();
-  }
-  // With the mutex; what it returns is destroyed without it.
-  std::vector<std::shared_ptr<followed>> take_idle(clock::time_point now) {
-    auto idle = std::exchange(retired, {});
-    std::erase_if(following, [&](auto& entry) {
-      const auto& one = entry.second;
-      if (one->users > 0 || (!one->broken && now - one->used < span_of(linger))) return false;
-      idle.push_back(std::move(entry.second));
-      return true;
-    });
-    return idle;
   }
 
   etcd_client client;
@@ -230,9 +231,10 @@ struct etcd_store::implementation {
   std::condition_variable changed;
   std::condition_variable_any turn;
   std::map<std::uint64_t, kept_lease> leases;
-  std::map<std::string, std::shared_ptr<followed>> following;
-  std::vector<std::shared_ptr<followed>> retired;  // their streams end on the keeper's thread
+  std::vector<watcher*> watchers;
+  std::uint64_t heard = 0;  // the revision up to which changes were heard; the listener's
   std::jthread keeper;
+  std::jthread listener;  // from the first watch on
 };
 
 etcd_store::etcd_store(std::string_view endpoints, std::string_view scheme, std::string_view name,
@@ -271,23 +273,15 @@ store_swap etcd_store::compare_and_swap(std::string_view key, std::uint64_t expe
 
 std::optional<store_entry> etcd_store::watch(std::string_view key, std::uint64_t known, clock::time_point until) {
   detail::check_store_key(key, where());
-  for (;;) {
-    implementation::seen now;
-    try {
-      now = self_->look("watch", key, until);
-    } catch (const timeout_error&) {
-      if (clock::now() >= until) return std::nullopt;
-      throw;
+  try {
+    for (implementation::watcher mine(*self_, key);;) {
+      auto now = self_->look("watch", key, until);
+      if (now.entry.version != known) return std::move(now.entry);
+      if (!mine.await(now.revision, until)) return std::nullopt;
     }
-    if (now.entry.version != known) return std::move(now.entry);
-    const auto its = self_->follow(key, now.revision);
-    std::unique_lock held(self_->mutex);
-    const auto news = [&] { return its->revision > now.revision && its->last.version != known; };
-    const bool woken = self_->changed.wait_until(held, until, [&] { return its->broken || news(); });
-    --its->users;
-    its->used = clock::now();
-    if (news()) return its->last;
-    if (!woken) return std::nullopt;
+  } catch (const timeout_error&) {
+    if (clock::now() >= until) return std::nullopt;
+    throw;
   }
 }
 
