@@ -11,7 +11,7 @@
 #include <muster/core/hash.hpp>
 #include <muster/core/log.hpp>
 
-#include "../comm/net/handshake.hpp"
+#include "../core/random_bytes.hpp"
 #include "card.hpp"
 #include "state_transfer.hpp"
 

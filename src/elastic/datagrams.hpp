@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "../comm/net/address.hpp"
+#include "../comm/net/handshake.hpp"
 #include "../core/descriptor.hpp"
 
 namespace muster::inline v0::detail {
@@ -33,10 +34,8 @@ class datagram_socket {
   [[nodiscard]] std::optional<std::string> receive();
 
  private:
-  [[nodiscard]] std::string sign(std::string_view text) const;
-
   descriptor file_;
-  std::string key_;
+  job_secret secret_;
   std::string place_;
   std::string room_;
 };

@@ -189,17 +189,22 @@ std::size_t tcp_socket::try_write(std::span<const iovec> pieces) const {
   }
 }
 
+std::size_t tcp_socket::read_some(std::span<std::byte> into) const {
+  const auto got = try_read(into);
+  if (got != std::size_t{0}) return got.value_or(0);
+  throw socket_error(ECONNRESET, "reading from " + peer_.to_string() + " failed (it closed the connection)");
+}
+
+void tcp_socket::await(short events, clock::time_point until) const {
+  if (wait_for(file(), events, until)) return;
+  fail((events & POLLIN) != 0 ? "reading from" : "writing to", ETIMEDOUT);
+}
+
 void tcp_socket::read_exactly(std::span<std::byte> into, clock::time_point until) const {
   while (!into.empty()) {
-    const auto got = try_read(into);
-    if (got && *got == 0) {
-      throw socket_error(ECONNRESET, "reading from " + peer_.to_string() + " failed (it closed the connection)");
-    }
-    if (got) {
-      into = into.subspan(*got);
-    } else if (!wait_for(file(), POLLIN, until)) {
-      fail("reading from", ETIMEDOUT);
-    }
+    const std::size_t got = read_some(into);
+    into = into.subspan(got);
+    if (got == 0) await(POLLIN, until);
   }
 }
 
@@ -212,7 +217,7 @@ void tcp_socket::write_exactly(std::span<iovec> pieces, clock::time_point until)
   for (pieces = drop_front(pieces, 0); !pieces.empty();) {
     const std::size_t sent = try_write(pieces);
     pieces = drop_front(pieces, sent);
-    if (sent == 0 && !wait_for(file(), POLLOUT, until)) fail("writing to", ETIMEDOUT);
+    if (sent == 0) await(POLLOUT, until);
   }
 }
 

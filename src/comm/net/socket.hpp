@@ -81,6 +81,8 @@ class tcp_socket {
 
   /// What is there, at least one byte; 0 at the end of the stream, nothing when there is nothing yet.
   [[nodiscard]] std::optional<std::size_t> try_read(std::span<std::byte> into) const;
+  /// The same, but 0 when there is nothing yet; an end of the stream is a socket_error.
+  [[nodiscard]] std::size_t read_some(std::span<std::byte> into) const;
   /// As much of the pieces as goes now, in order; 0 when nothing does. At most IOV_MAX pieces.
   [[nodiscard]] std::size_t try_write(std::span<const iovec> pieces) const;
   /// All of it by the deadline, or socket_error. An end of the stream before it is one, too.
@@ -88,6 +90,9 @@ class tcp_socket {
   void write_exactly(std::span<const std::byte> from, clock::time_point until) const;
   /// The same of several pieces, which are used up.
   void write_exactly(std::span<iovec> pieces, clock::time_point until) const;
+
+  /// Waits for one of `events` (see `wait_for`); a socket_error when the deadline comes first.
+  void await(short events, clock::time_point until) const;
 
   /// Nothing more is sent; the other side reads what was, and then the end.
   void shutdown_write() const noexcept;

@@ -25,26 +25,12 @@ constexpr std::uint64_t of_knocks = std::uint64_t{1} << 63;  // as of a lease th
 }  // namespace
 
 bool introduce_to_store(const tcp_socket& to, const job_secret& secret, clock::time_point until) {
-  using state = handshake::state;
-  bool proved = false;
   auto said = handshake::connect(secret, {store_client_name, store_server_name, 0, 1});
   try {
-    while (said.now() != state::done) {
-      if (said.now() == state::sending) {
-        to.write_exactly(said.output(), until);
-        said.sent(said.output().size());
-      } else if (said.now() == state::reading) {
-        std::vector<std::byte> room(said.wanted());
-        to.read_exactly(room, until);
-        said.received(room);
-        proved = true;  // it answers, so what follows is a proof
-      } else {
-        return false;
-      }
-    }
-    return true;
+    said.conclude(to, until);
+    return said.now() == handshake::state::done;
   } catch (const socket_error& failed) {
-    if (!proved || !failed.closed()) throw;
+    if (!said.is_answered() || !failed.closed()) throw;  // it answers, so what it closed upon is the proof
     return false;
   }
 }

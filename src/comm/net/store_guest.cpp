@@ -30,38 +30,15 @@ bool store_guest::serve(store_table& table, clock::time_point now) {
   }
 }
 
-// Goes on as far as it can without waiting; false when this is no client of ours.
+// False when this is no client of ours.
 bool store_guest::greet() {
-  using state = handshake::state;
-  for (;;) {
-    switch (greeting_.now()) {
-      case state::sending: {
-        const auto text = greeting_.output();
-        const iovec piece{const_cast<std::byte*>(text.data()), text.size()};
-        const std::size_t sent = socket_.try_write({&piece, 1});
-        if (sent == 0) return true;
-        greeting_.sent(sent);
-        break;
-      }
-      case state::reading: {
-        std::array<std::byte, 128> room;
-        const auto got = socket_.try_read(std::span(room).first(greeting_.wanted()));
-        if (!got) return true;
-        if (*got == 0) return false;
-        greeting_.received(std::span(room).first(*got));
-        break;
-      }
-      case state::asking:
-        greeting_.accept();
-        break;
-      case state::done:
-        known_ = true;
-        return true;
-      case state::refused:
-      case state::stranger:
-        return false;
-    }
+  greeting_.advance(socket_);
+  if (greeting_.now() == handshake::state::asking) {
+    greeting_.accept();
+    greeting_.advance(socket_);
   }
+  known_ = greeting_.now() == handshake::state::done;
+  return greeting_.now() != handshake::state::stranger;
 }
 
 // A piece at a time: who asks much does not keep the others waiting.

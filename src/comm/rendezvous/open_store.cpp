@@ -1,16 +1,16 @@
 #include <muster/comm/rendezvous/open_store.hpp>
 
-#include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 
 #include <muster/comm/rendezvous/memory_store.hpp>
 #include <muster/core/atomic_file.hpp>
 #include <muster/core/error.hpp>
+
+#include "../../core/random_bytes.hpp"
 
 namespace muster::inline v0 {
 namespace {
@@ -104,21 +104,6 @@ any_store open_automatically(const settings& configuration, const launch_env& la
       "being rank 0's, or --rendezvous file:/FOLDER on a file system of all hosts");
 }
 
-std::string random_token() {
-  unsigned char bytes[32];
-  if (::getrandom(bytes, sizeof bytes, 0) != static_cast<ssize_t>(sizeof bytes)) {
-    throw error(error_kind::other, "the system gives no random bytes (" + std::string(std::strerror(errno)) +
-                                       "); set a token: MUSTER_TOKEN");
-  }
-  std::string text;
-  for (const unsigned byte : bytes) {
-    char digits[3];
-    std::snprintf(digits, sizeof digits, "%02x", byte);
-    text += digits;
-  }
-  return text;
-}
-
 }  // namespace
 
 any_store open_store(const settings& configuration, const launch_env& launch) {
@@ -136,31 +121,12 @@ any_store open_store(const settings& configuration, const launch_env& launch) {
                             "tcp://node1:29500 or file:/shared/folder");
 }
 
-std::string job_token(any_store& store, const settings& configuration, const launch_env& launch,
-                      clock::time_point until) {
-  const std::string& asked = configuration.value(setting::token);
-  if (asked != "auto") return asked;
-  if (launch.size == 1) return random_token();
-  if (launch.rank == 0) {
-    const std::string drawn = random_token();
-    const auto left = store.compare_and_swap("token", 0, drawn, until);
-    return left.swapped ? drawn : left.now.value;
-  }
-  const auto found = store.watch("token", 0, until);
-  if (!found) {
-    throw timeout_error("token", {0},
-                        "rank 0 left no token at the store " + store.where() +
-                            " in time (missing: rank 0); look at what it does, or raise --timeout / MUSTER_TIMEOUT");
-  }
-  return found->value;
-}
-
 std::string common_token(any_store& store, const settings& configuration, clock::time_point until) {
   const std::string& asked = configuration.value(setting::token);
   if (asked != "auto") return asked;
   const auto found = store.get("token", until);
   if (found) return found.value;
-  const std::string drawn = random_token();
+  const std::string drawn = detail::random_token();
   const auto left = store.compare_and_swap("token", 0, drawn, until);
   return left.swapped ? drawn : left.now.value;
 }

@@ -118,45 +118,27 @@ void tcp_watch::advance(greeting& one) {
     }
     talk(one);
   } catch (const socket_error& failed) {
-    drop(one, failed.what(), failed.code() == ECONNREFUSED);
+    const bool hung_up = failed.closed() && !one.connecting;
+    drop(one, failed.what() + std::string(hung_up ? "; is it of another job, or has it another token?" : ""),
+         failed.code() == ECONNREFUSED);
   }
 }
 
 void tcp_watch::talk(greeting& one) {
-  for (;;) {
-    switch (one.talk.now()) {
-      case handshake::state::sending: {
-        const auto bytes = one.talk.output();
-        const iovec piece{const_cast<std::byte*>(bytes.data()), bytes.size()};
-        const std::size_t n = one.socket.try_write({&piece, 1});
-        if (n == 0) return;
-        one.talk.sent(n);
-        break;
-      }
-      case handshake::state::reading: {
-        std::byte bytes[128];
-        const auto n = one.socket.try_read(std::span(bytes).first(std::min(sizeof bytes, one.talk.wanted())));
-        if (!n) return;
-        if (*n == 0)
-          return drop(one, "who listens at " + one.socket.peer().to_string() +
-                               " ended the connection (is it of another job, or has it another token?)");
-        one.talk.received(std::span(bytes).first(*n));
-        break;
-      }
-      case handshake::state::asking:
-        decide(one);
-        if (one.over) return;
-        break;
-      case handshake::state::done:
-        return keep(one);
-      case handshake::state::refused:
-        if (!one.inbound && pair(one.peer).again) return drop(one, "it has not seen its connection end");
-        one.over = true;  // it connects to us, or it has: so we wait for it
-        if (!one.inbound && pair(one.peer).now == stage::dialing) abandon(one.peer, stage::answering);
-        return;
-      case handshake::state::stranger:
-        return drop(one, "who listens at " + one.socket.peer().to_string() + " does not know the secret of this job");
-    }
+  using state = handshake::state;
+  one.talk.advance(one.socket);
+  if (one.talk.now() == state::asking) {
+    decide(one);
+    one.talk.advance(one.socket);
+  }
+  if (one.talk.now() == state::done) {
+    keep(one);
+  } else if (one.talk.now() == state::refused) {
+    if (!one.inbound && pair(one.peer).again) return drop(one, "it has not seen its connection end");
+    one.over = true;  // it connects to us, or it has: so we wait for it
+    if (!one.inbound && pair(one.peer).now == stage::dialing) abandon(one.peer, stage::answering);
+  } else if (one.talk.now() == state::stranger) {
+    drop(one, "who listens at " + one.socket.peer().to_string() + " does not know the secret of this job");
   }
 }
 

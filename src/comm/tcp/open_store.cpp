@@ -5,9 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <utility>
@@ -18,8 +16,8 @@
 #include <muster/core/error.hpp>
 #include <muster/core/log.hpp>
 
+#include "../../core/random_bytes.hpp"
 #include "../net/address.hpp"
-#include "../net/handshake.hpp"
 #include "../net/pmix.hpp"
 #include "../net/socket.hpp"
 #include "connect.hpp"
@@ -165,18 +163,6 @@ any_store open_tcp(std::string_view where, const std::string& origin, const sett
                                                elastic ? when_lost::connect_again : when_lost::fail));
 }
 
-std::string random_text() {
-  std::array<std::byte, 32> bytes;
-  detail::fill_random(bytes);
-  std::string text;
-  for (const std::byte one : bytes) {
-    char digits[3];
-    std::snprintf(digits, sizeof digits, "%02x", std::to_integer<unsigned>(one));
-    text += digits;
-  }
-  return text;
-}
-
 store_presence presence_at(const std::string& path) {
   try {
     return look_for_store(detail::read_store_file(path));
@@ -201,7 +187,7 @@ std::optional<any_store> open_pmix(const settings& configuration, const launch_e
   std::unique_ptr<store_server> server;
   if (launch.rank == 0) {
     const bool draws = token.empty();
-    if (draws) token = random_text();
+    if (draws) token = detail::random_token();
     try {
       const std::string listen = detail::interface_of(configuration, launch) == "here" ? "127.0.0.1:0" : ":0";
       if (!elastic) server = std::make_unique<store_server>(listen, token);
@@ -231,7 +217,7 @@ any_store open_by_file(const std::string& path, const settings& configuration, c
   // The store of an elastic job that is silent may live and be cut off from this rank alone: no second one is begun.
   const auto there = launch.rank == 0 ? presence_at(path) : store_presence::serves;
   if (there == store_presence::gone || (there == store_presence::silent && !elastic)) {
-    const std::string token = random_text();
+    const std::string token = detail::random_token();
     const std::string interface = detail::interface_of(configuration, launch);
     std::string listen = ":0";
     if (interface != "auto")

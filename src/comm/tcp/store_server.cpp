@@ -13,6 +13,7 @@
 #include <muster/comm/tcp/store.hpp>
 #include <muster/core/log.hpp>
 
+#include "../../core/random_bytes.hpp"
 #include "../net/store_guest.hpp"
 #include "../net/store_journal.hpp"
 #include "store_file.hpp"
@@ -97,11 +98,7 @@ struct store_server::implementation {
               const auto known = guests.size() - strangers.size() - (strangers.contains(opens) ? 0 : 1);
               return known == 0 && clock::now() >= doubtful_until;
             },
-            [] {
-              std::uint64_t drawn = 0;
-              detail::fill_random(std::as_writable_bytes(std::span(&drawn, 1)));
-              return std::to_string(drawn);
-            }) {
+            &detail::random_token) {
     if (!folder.empty()) journal.emplace(folder, table);
     if (table.is_used()) doubtful_until = deadline_after(for_those_that_were_cut_off);
     if (!epoll || !bell || !watch(EPOLL_CTL_ADD, door.file(), EPOLLIN, door_number) ||

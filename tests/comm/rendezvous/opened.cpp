@@ -21,7 +21,7 @@ namespace {
 std::string meet(const muster::settings& configuration, const muster::launch_env& launch) {
   auto store = muster::open_store(configuration, launch);
   const auto until = muster::deadline_after(muster::seconds(configuration.positive(muster::setting::timeout)));
-  const std::string token = muster::job_token(store, configuration, launch, until);
+  const std::string token = muster::common_token(store, configuration, until);
   const auto word_of = [&](int rank) { return "rank " + std::to_string(rank) + " with " + token; };
   const auto words = muster::exchange(store, "words", launch.rank, launch.size, word_of(launch.rank), until);
   for (int rank = 0; rank < launch.size; ++rank) {

@@ -48,16 +48,8 @@ tcp_socket guest_at(const store_server& server, const std::string& token) {
   using namespace muster::detail;
   auto made = stranger_at(server);
   auto said = handshake::connect(store_secret(token), {store_client_name, store_server_name, 0, 1});
-  while (said.now() != handshake::state::done) {
-    if (said.now() == handshake::state::sending) {
-      made.write_exactly(said.output(), soon());
-      said.sent(said.output().size());
-    } else {
-      std::vector<std::byte> room(said.wanted());
-      made.read_exactly(room, soon());
-      said.received(room);
-    }
-  }
+  said.conclude(made, soon());
+  if (said.now() != handshake::state::done) throw std::runtime_error("the server does not take the proof");
   return made;
 }
 

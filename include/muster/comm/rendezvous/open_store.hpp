@@ -33,13 +33,8 @@ namespace muster::inline v0 {
 /// makes sure of that.
 [[nodiscard]] any_store open_store(const settings& configuration, const launch_env& launch);
 
-/// Collective over the ranks of an open store: the secret by which the ranks of this job know each other. That is
-/// `--token` or MUSTER_TOKEN where it is not auto; else random bytes that rank 0 draws and leaves in the store. Whoever
-/// can read the store knows it.
-[[nodiscard]] std::string job_token(any_store& store, const settings& configuration, const launch_env& launch,
-                                    clock::time_point until);
-
-/// The same for processes that come and go, of which none is needed: whoever asks first draws it.
+/// The secret by which the processes of this job know each other: `--token` or MUSTER_TOKEN where it is not auto; else
+/// random bytes in the store, which the first that asks draws. Whoever can read the store knows it.
 [[nodiscard]] std::string common_token(any_store& store, const settings& configuration, clock::time_point until);
 
 namespace detail {
