@@ -27,7 +27,8 @@ int whole_seconds(seconds span) { return static_cast<int>(std::clamp(std::ceil(s
 }  // namespace
 
 bool socket_error::timed_out() const noexcept { return code_ == ETIMEDOUT; }
-bool socket_error::closed() const noexcept { return code_ == ECONNRESET || code_ == EPIPE; }
+bool socket_error::closed() const noexcept { return code_ == ECONNRESET || code_ == EPIPE || ended(); }
+bool socket_error::ended() const noexcept { return code_ == ESHUTDOWN; }
 
 bool wait_for(int file, short events, clock::time_point until) {
   for (;;) {
@@ -192,7 +193,7 @@ std::size_t tcp_socket::try_write(std::span<const iovec> pieces) const {
 std::size_t tcp_socket::read_some(std::span<std::byte> into) const {
   const auto got = try_read(into);
   if (got != std::size_t{0}) return got.value_or(0);
-  throw socket_error(ECONNRESET, "reading from " + peer_.to_string() + " failed (it closed the connection)");
+  throw socket_error(ESHUTDOWN, "reading from " + peer_.to_string() + " failed (it closed the connection)");
 }
 
 void tcp_socket::await(short events, clock::time_point until) const {

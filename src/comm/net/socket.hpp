@@ -17,7 +17,7 @@
 
 namespace muster::inline v0::detail {
 
-/// What a socket met. The code is errno's; a deadline that passed is ETIMEDOUT, an end of the stream is ECONNRESET.
+/// What a socket met. The code is errno's; a deadline that passed is ETIMEDOUT, an end of the stream is ESHUTDOWN.
 class socket_error : public error {
  public:
   socket_error(int code, const std::string& text) : error(error_kind::other, text), code_(code) {}
@@ -25,6 +25,8 @@ class socket_error : public error {
   [[nodiscard]] bool timed_out() const noexcept;
   /// The other side has closed or reset the connection.
   [[nodiscard]] bool closed() const noexcept;
+  /// It has closed it in order.
+  [[nodiscard]] bool ended() const noexcept;
 
  private:
   int code_;

@@ -10,6 +10,9 @@
 
 namespace muster::inline v0::detail {
 
+/// Under this key a table has a text that no other one has, from when it is first opened.
+inline constexpr std::string_view store_identity_key = "store/identity";
+
 enum class store_call : std::uint8_t {
   get = 1,
   swap = 2,    ///< `number` is the version expected

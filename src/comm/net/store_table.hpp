@@ -16,9 +16,6 @@
 
 namespace muster::inline v0::detail {
 
-/// Under this key a table has a text that no other one has, from when it is first opened.
-inline constexpr std::string_view store_identity_key = "store/identity";
-
 /// The keys, leases and watches of all clients. One thread at a time.
 class store_table {
  public:

@@ -8,7 +8,7 @@
 
 #include "comm/net/handshake.hpp"
 #include "comm/net/socket.hpp"
-#include "comm/net/store_guest.hpp"
+#include "comm/net/store_client.hpp"
 #include "places.hpp"
 
 /// Answers the first that connects, and is gone when that one's proof has come; nobody listens at its place any more.

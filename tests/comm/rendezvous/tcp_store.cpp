@@ -20,7 +20,7 @@
 #include "catch.hpp"
 #include "comm/net/handshake.hpp"
 #include "comm/net/socket.hpp"
-#include "comm/net/store_guest.hpp"
+#include "comm/net/store_client.hpp"
 #include "comm/net/store_protocol.hpp"
 #include "dying.hpp"
 #include "places.hpp"
