@@ -317,17 +317,16 @@ store_lease etcd_store::lease(seconds ttl, clock::time_point until) {
 }
 
 namespace detail {
-namespace {
 
-any_store open_etcd(std::string_view endpoints, std::string_view scheme, std::string_view name,
-                    clock::time_point until) {
-  return any_store(std::make_unique<etcd_store>(endpoints, scheme, name, until));
-}
-
-}  // namespace
-
-bool link_etcd_store() noexcept {
-  static const bool done = register_etcd_opener(&open_etcd);
+bool link_etcd_store() {
+  static const auto open = [](std::string_view scheme, const std::string& endpoints, const store_opening& asked) {
+    return any_store(std::make_unique<etcd_store>(endpoints, scheme, asked.name(), asked.until));
+  };
+  static const bool done =
+      register_store("etcd",
+                     [](auto& place, auto& asked, auto&) { return std::optional(open("http", place, asked)); }) &&
+      register_store("etcds",
+                     [](auto& place, auto& asked, auto&) { return std::optional(open("https", place, asked)); });
   return done;
 }
 
