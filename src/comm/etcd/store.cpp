@@ -1,9 +1,7 @@
 #include <muster/comm/etcd/store.hpp>
 
 #include <algorithm>
-#include <cmath>
 #include <condition_variable>
-#include <map>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -22,22 +20,15 @@ using detail::to_base64;
 using nlohmann::json;
 using lost = etcd_client::when_lost;
 
-// By this the others see that somebody has the store open.
-constexpr seconds presence_ttl{10.0};
-constexpr std::chrono::milliseconds keeper_turn{50};
+// The lease of a client: by it the others see that it has the store open, and its keys vanish with it.
+constexpr std::chrono::seconds presence_ttl{10};
+constexpr std::chrono::milliseconds before_listening_again{50};
 
 // The first key behind all that begin with it.
 std::string end_of(std::string prefix) {
   ++prefix.back();
   return prefix;
 }
-
-struct kept_lease {
-  seconds ttl{};
-  clock::time_point good_until{};
-  clock::time_point next{};
-  bool held = true;
-};
 
 }  // namespace
 
@@ -70,7 +61,10 @@ struct etcd_store::implementation {
   // ---- being there ----
   // In one transaction: who finds nobody clears what lies here.
   void come_in(clock::time_point until) {
-    presence = begin_lease(presence_ttl, until);
+    const auto granted =
+        client.ask("open", {}, "/v3/lease/grant", {{"TTL", std::to_string(presence_ttl.count())}}, until,
+                   lost::again);  // one that nobody knows of ends by itself
+    presence = number_in(granted, "ID");
     const auto mine = prefix + "p/" + std::to_string(presence);
     const json here = {{"request_put", {{"key", to_base64(mine)}, {"value", ""}, {"lease", std::to_string(presence)}}}};
     const auto said = client.ask("open", {}, "/v3/kv/txn",
@@ -83,7 +77,7 @@ struct etcd_store::implementation {
   void leave() noexcept {
     try {
       const auto until = deadline_after(seconds(1.0));
-      for (const auto& [id, lease] : leases) end_lease(id, until);
+      (void)client.ask("close", {}, "/v3/lease/revoke", {{"ID", std::to_string(presence)}}, until, lost::again);
       const json clear = {{"compare", json::array({is_empty("p/")})},
                           {"success", json::array({{{"request_delete_range", whole("k/")}}})}};
       (void)client.ask("close", {}, "/v3/kv/txn", clear, until, lost::again);
@@ -91,66 +85,18 @@ struct etcd_store::implementation {
     }
   }
 
-  // ---- leases ----
-  std::uint64_t begin_lease(seconds ttl, clock::time_point until) {
-    const auto asked = clock::now();
-    const auto whole_seconds = static_cast<std::uint64_t>(std::ceil(ttl.count()));
-    const auto said = client.ask("lease", {}, "/v3/lease/grant", {{"TTL", std::to_string(whole_seconds)}}, until,
-                                 lost::again);  // one that nobody knows of ends by itself
-    const auto id = number_in(said, "ID");
-    const std::lock_guard held(mutex);
-    leases[id] = {ttl, asked + span_of(ttl), asked + span_of(ttl / 4), true};
-    return id;
-  }
-  static clock::duration span_of(seconds ttl) { return std::chrono::duration_cast<clock::duration>(ttl); }
-
-  void end_lease(std::uint64_t id, clock::time_point until) {
-    try {
-      (void)client.ask("lease", {}, "/v3/lease/revoke", {{"ID", std::to_string(id)}}, until, lost::again);
-    } catch (const store_lease_ended&) {  // all the better
-    }
-  }
-
   void keep(const std::stop_token& stop) {
     std::unique_lock held(mutex);
-    while (!stop.stop_requested()) {
-      (void)turn.wait_for(held, stop, keeper_turn, [] { return false; });
-      const auto now = clock::now();
-      std::vector<std::uint64_t> due;
-      for (const auto& [id, lease] : leases) {
-        if (lease.held && now >= lease.next) due.push_back(id);
-      }
+    while (!turn.wait_for(held, stop, presence_ttl / 4, [&] { return stop.stop_requested(); })) {
+      if (stop.stop_requested()) return;
       held.unlock();
-      for (const auto id : due) keep_one(id);
+      try {
+        (void)client.ask("lease", {}, "/v3/lease/keepalive", {{"ID", std::to_string(presence)}},
+                         deadline_after(seconds(1.0)), lost::give_up);
+      } catch (const error&) {  // not now
+      }
       held.lock();
     }
-  }
-  void keep_one(std::uint64_t id) {
-    const auto asked = clock::now();
-    bool lives = true;
-    bool answered = false;
-    try {
-      const auto said = client.ask("lease", {}, "/v3/lease/keepalive", {{"ID", std::to_string(id)}},
-                                   deadline_after(seconds(1.0)), lost::give_up);
-      answered = true;
-      const auto result = said.find("result");
-      lives = result != said.end() && number_in(*result, "TTL") > 0;
-    } catch (const store_lease_ended&) {
-      lives = false;
-    } catch (const error&) {  // not now
-    }
-    const std::lock_guard held(mutex);
-    const auto found = leases.find(id);
-    if (found == leases.end()) return;
-    auto& lease = found->second;
-    lease.held = lease.held && lives;
-    lease.next = asked + span_of(lease.ttl / 4);
-    if (answered && lives) lease.good_until = asked + span_of(lease.ttl);
-  }
-  [[nodiscard]] bool is_held(std::uint64_t id) {
-    const std::lock_guard held(mutex);
-    const auto found = leases.find(id);
-    return found != leases.end() && found->second.held && clock::now() < found->second.good_until;
   }
 
   // ---- keys ----
@@ -200,7 +146,7 @@ struct etcd_store::implementation {
       } catch (const std::exception&) {  // no memory: again, as after a connection that broke
       }
       std::unique_lock held(mutex);
-      (void)turn.wait_for(held, stop, keeper_turn, [] { return false; });
+      (void)turn.wait_for(held, stop, before_listening_again, [] { return false; });
     }
   }
   void hear(std::string_view line) {
@@ -230,7 +176,6 @@ struct etcd_store::implementation {
   std::mutex mutex;
   std::condition_variable changed;
   std::condition_variable_any turn;
-  std::map<std::uint64_t, kept_lease> leases;
   std::vector<watcher*> watchers;
   std::uint64_t heard = 0;  // the revision up to which changes were heard; the listener's
   std::jthread keeper;
@@ -239,7 +184,7 @@ struct etcd_store::implementation {
 
 etcd_store::etcd_store(std::string_view endpoints, std::string_view scheme, std::string_view name,
                        clock::time_point until)
-    : self_(std::make_shared<implementation>(endpoints, scheme, name, until)) {}
+    : self_(std::make_unique<implementation>(endpoints, scheme, name, until)) {}
 etcd_store::etcd_store(etcd_store&&) noexcept = default;
 etcd_store::~etcd_store() = default;
 
@@ -252,13 +197,14 @@ store_entry etcd_store::get(std::string_view key, clock::time_point until) {
 
 store_swap etcd_store::compare_and_swap(std::string_view key, std::uint64_t expected,
                                         std::optional<std::string_view> value, clock::time_point until,
-                                        std::uint64_t lease) {
+                                        store_life life) {
   detail::check_store_key(key, where());
   detail::check_store_value(value, where());
   const auto place = to_base64(self_->key_of(key));
   json write = {{"request_delete_range", {{"key", place}}}};
   if (value) {
-    write = {{"request_put", {{"key", place}, {"value", to_base64(*value)}, {"lease", std::to_string(lease)}}}};
+    const auto lease = std::to_string(life == store_life::of_client ? self_->presence : 0);
+    write = {{"request_put", {{"key", place}, {"value", to_base64(*value)}, {"lease", lease}}}};
   }
   const json unchanged = {
       {"key", place}, {"target", "MOD"}, {"result", "EQUAL"}, {"mod_revision", std::to_string(expected)}};
@@ -285,48 +231,19 @@ std::optional<store_entry> etcd_store::watch(std::string_view key, std::uint64_t
   }
 }
 
-store_lease etcd_store::lease(seconds ttl, clock::time_point until) {
-  class holder final : public store_lease::holder {
-   public:
-    holder(std::weak_ptr<implementation> store, std::uint64_t id) : store_(std::move(store)), id_(id) {}
-    ~holder() override {
-      const auto open = store_.lock();
-      if (!open) return;
-      {
-        const std::lock_guard held(open->mutex);
-        open->leases.erase(id_);
-      }
-      try {
-        open->end_lease(id_, deadline_after(seconds(1.0)));
-      } catch (const error&) {  // nobody keeps it alive any more
-      }
-    }
-    [[nodiscard]] std::uint64_t id() const noexcept override { return id_; }
-    [[nodiscard]] bool held() const noexcept override {
-      const auto open = store_.lock();
-      return open && open->is_held(id_);
-    }
-
-   private:
-    std::weak_ptr<implementation> store_;
-    std::uint64_t id_;
-  };
-
-  detail::check_store_ttl(ttl, where());
-  return store_lease(std::make_unique<holder>(self_, self_->begin_lease(ttl, until)));
-}
-
 namespace detail {
 
+namespace {
+
+template <bool over_tls>
+std::unique_ptr<any_store> open(const std::string& endpoints, const store_opening& asked, std::string&) {
+  return std::make_unique<etcd_store>(endpoints, over_tls ? "https" : "http", asked.name(), asked.until);
+}
+
+}  // namespace
+
 bool link_etcd_store() {
-  static const auto open = [](std::string_view scheme, const std::string& endpoints, const store_opening& asked) {
-    return any_store(std::make_unique<etcd_store>(endpoints, scheme, asked.name(), asked.until));
-  };
-  static const bool done =
-      register_store("etcd",
-                     [](auto& place, auto& asked, auto&) { return std::optional(open("http", place, asked)); }) &&
-      register_store("etcds",
-                     [](auto& place, auto& asked, auto&) { return std::optional(open("https", place, asked)); });
+  static const bool done = register_store("etcd", &open<false>) && register_store("etcds", &open<true>);
   return done;
 }
 

@@ -32,7 +32,7 @@ inline constexpr int closings_of_a_stranger = 3;
 [[nodiscard]] bool introduce_to_store(const tcp_socket& to, const job_secret& secret, clock::time_point until);
 
 /// A connection that stands, with the calls of all threads of this process that are under way on it, and a thread that
-/// reads the answers and keeps leases alive.
+/// reads the answers.
 class store_client {
  public:
   store_client(tcp_socket socket, std::string where);
@@ -44,11 +44,8 @@ class store_client {
   [[nodiscard]] std::string open(clock::time_point until);
   [[nodiscard]] store_entry get(std::string_view key, clock::time_point until);
   store_swap compare_and_swap(std::string_view key, std::uint64_t expected, std::optional<std::string_view> value,
-                              clock::time_point until, std::uint64_t lease);
+                              clock::time_point until, store_life life);
   [[nodiscard]] std::optional<store_entry> watch(std::string_view key, std::uint64_t known, clock::time_point until);
-  /// The lease outlives the client.
-  [[nodiscard]] static store_lease lease(const std::shared_ptr<store_client>& client, seconds ttl,
-                                         clock::time_point until);
   /// Whether no call is answered any more.
   [[nodiscard]] bool has_ended() const {
     const std::lock_guard held(mutex_);
@@ -66,22 +63,10 @@ class store_client {
     std::condition_variable answered;
     std::optional<answer> came;
   };
-  /// A lease of this process: kept alive.
-  struct kept_lease {
-    seconds ttl{};
-    clock::time_point asked{};   // when the server was last asked to keep it, and said yes
-    clock::time_point asking{};  // when it is being asked now
-    bool is_being_asked = false;
-    bool held = true;
-  };
-  class holder;
-
   /// Asks and waits; nothing when the deadline comes first (a watch is then taken back). Chooses the id itself. Throws
   /// peer_failure when the store is lost.
   [[nodiscard]] std::optional<answer> wait_for(store_request asked, clock::time_point until);
   [[nodiscard]] answer call(const char* name, const store_request& asked, clock::time_point until);
-  void end_keeping(std::uint64_t id) noexcept;
-  [[nodiscard]] bool is_kept(std::uint64_t id) const noexcept;
   [[noreturn]] void fail() const;
 
   // With the mutex held.
@@ -90,8 +75,6 @@ class store_client {
   void lose(const std::string& why);
   void take(const store_reply& said);
   void knock(clock::time_point now);
-  /// When a lease or the server is to be asked next.
-  [[nodiscard]] clock::time_point keep_leases(clock::time_point now);
 
   void run() noexcept;
   void read_answers();
@@ -100,7 +83,6 @@ class store_client {
   mutable std::mutex mutex_;
   connection server_;  // written to with the mutex, read from by the thread
   std::map<std::uint64_t, waiting*> calls_;
-  std::map<std::uint64_t, kept_lease> leases_;
   std::uint64_t last_id_ = 0;
   std::string lost_;  // why, when it is
   int knocks_ = 0;    // since the server was last heard

@@ -18,31 +18,32 @@ std::map<std::string, detail::store_opener>& openers() {
   return registered;
 }
 
-std::optional<any_store> look_in(const std::string& kind, const std::string& place, const detail::store_opening& asked,
-                                 std::string& why_not) {
+std::unique_ptr<any_store> look_in(const std::string& kind, const std::string& place,
+                                   const detail::store_opening& asked, std::string& why_not) {
   const auto found = openers().find(kind);
   if (found != openers().end()) return found->second(place, asked, why_not);
   why_not = "this program was linked without muster::" + std::string(kind.starts_with("etcd") ? "etcd" : "tcp");
-  return std::nullopt;
+  return nullptr;
 }
 
-any_store open_in(const std::string& kind, const std::string& place, const detail::store_opening& asked) {
+std::unique_ptr<any_store> open_in(const std::string& kind, const std::string& place,
+                                   const detail::store_opening& asked) {
   std::string why_not;
-  if (auto opened = look_in(kind, place, asked, why_not)) return std::move(*opened);
+  if (auto opened = look_in(kind, place, asked, why_not)) return opened;
   throw configuration_error(asked.origin + " asks for a store of kind '" + kind + "' (" + why_not +
                             "); link muster::muster from a build that has it, or use another");
 }
 
-any_store open_automatically(detail::store_opening asked) {
+std::unique_ptr<any_store> open_automatically(detail::store_opening asked) {
   const auto& launch = asked.launch;
   if (launch.size == 1 && (!asked.is_elastic() || launch.kind == launch_env::launcher::none))
-    return any_store(std::make_unique<memory_store>());  // no other rank will come
+    return std::make_unique<memory_store>();  // no other rank will come
   asked.origin = "a job of one host";
   const auto here = [&] { return open_in("file", temporary_folder(), asked); };
   if (asked.is_elastic() && launch.on_one_host()) return here();  // through PMIx each rank would wait for all
   std::string why_not = "the launcher offers no PMIx";
   if (environment("PMIX_NAMESPACE") && launch.size > 1) {
-    if (auto opened = look_in("pmix", "", asked, why_not)) return std::move(*opened);
+    if (auto opened = look_in("pmix", "", asked, why_not)) return opened;
   }
   const auto host = environment("MASTER_ADDR");
   const auto port = environment("MASTER_PORT");
@@ -60,7 +61,7 @@ any_store open_automatically(detail::store_opening asked) {
 
 }  // namespace
 
-any_store open_store(const settings& configuration, const launch_env& launch) {
+std::unique_ptr<any_store> open_store(const settings& configuration, const launch_env& launch) {
   const std::string& place = configuration.value(setting::rendezvous);
   const detail::store_opening asked{configuration, launch, configuration.origin(setting::rendezvous),
                                     deadline_after(seconds(configuration.positive(setting::timeout)))};

@@ -118,9 +118,9 @@ std::unique_ptr<any_transport> connect_tcp(const settings& configuration, const 
   std::vector<std::string> cards{doors.card()};
   std::string token;
   if (launch.size > 1) {
-    any_store store = open_store(configuration, launch);
-    token = common_token(store, configuration, until);
-    cards = exchange(store, "tcp/", launch.rank, launch.size, doors.card(), until);
+    const auto store = open_store(configuration, launch);
+    token = common_token(*store, configuration, until);
+    cards = exchange(*store, "tcp/", launch.rank, launch.size, doors.card(), until);
   }
   auto mesh = make_mesh(plan, launch.rank, cards, std::move(doors), token);
   if (!plan.lazy) mesh->await_all(until);

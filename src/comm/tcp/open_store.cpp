@@ -67,14 +67,14 @@ class opening {
     if (const auto& set = asked.configuration.value(setting::token); set != "auto") token_ = set;
   }
 
-  any_store by_address(const std::string& where);
-  std::optional<any_store> by_pmix(std::string& why_not);
-  any_store by_file(const std::string& folder);
+  std::unique_ptr<any_store> by_address(const std::string& where);
+  std::unique_ptr<any_store> by_pmix(std::string& why_not);
+  std::unique_ptr<any_store> by_file(const std::string& folder);
 
  private:
   [[nodiscard]] std::uint16_t serve(const std::string& listen, const std::string& file = "");
   [[nodiscard]] detail::address start_store(const std::string& listen, const std::string& file) const;
-  [[nodiscard]] any_store connect(std::string where);
+  [[nodiscard]] std::unique_ptr<any_store> connect(std::string where);
 
   [[nodiscard]] std::string interface() const { return detail::interface_of(asked_.configuration, asked_.launch); }
   [[nodiscard]] std::vector<detail::address> own_addresses() const {
@@ -148,12 +148,12 @@ detail::address opening::start_store(const std::string& listen, const std::strin
   return detail::address::parse(said.substr(begin.size()));
 }
 
-any_store opening::connect(std::string where) {
+std::unique_ptr<any_store> opening::connect(std::string where) {
   // This very host reaches a port at which it listens on all addresses, also where its loopback is down.
   if (server_ && !where.starts_with(detail::store_file_scheme) && server_->address() != where)
     where = "127.0.0.1:" + std::to_string(server_->port()) + "," + own_list(server_->port());
-  return any_store(std::make_unique<tcp_store>(where, token_, asked_.until, std::move(server_),
-                                               asked_.is_elastic() ? when_lost::connect_again : when_lost::fail));
+  return std::make_unique<tcp_store>(where, token_, asked_.until, std::move(server_),
+                                     asked_.is_elastic() ? when_lost::connect_again : when_lost::fail);
 }
 
 // No launcher starts other ranks again: a store that does not answer is one that was never there.
@@ -170,7 +170,7 @@ std::string place_to_serve(const detail::host_port& place) {
   return narrow ? addresses.front().to_string() : ":" + std::to_string(place.port);
 }
 
-any_store opening::by_address(const std::string& where) {
+std::unique_ptr<any_store> opening::by_address(const std::string& where) {
   const auto place = detail::parse_host_port(where, asked_.origin);
   if (asked_.launch.rank == 0 && (!asked_.is_elastic() || starts_store(asked_.launch))) {
     try {
@@ -184,12 +184,12 @@ any_store opening::by_address(const std::string& where) {
 }
 
 // What rank 0 tells the others: "at ADDRESSES TOKEN", or "error TEXT". A token that was given is not told.
-std::optional<any_store> opening::by_pmix(std::string& why_not) {
+std::unique_ptr<any_store> opening::by_pmix(std::string& why_not) {
   auto* const session = detail::pmix_session::open(why_not);
-  if (session == nullptr) return std::nullopt;
+  if (session == nullptr) return nullptr;
   if (const int rank = session->rank(); rank != asked_.launch.rank) {
     why_not = "PMIx calls this rank " + std::to_string(rank) + ", the launcher " + std::to_string(asked_.launch.rank);
-    return std::nullopt;
+    return nullptr;
   }
   std::string told;
   if (session->rank() == 0) {
@@ -233,7 +233,7 @@ void sweep(const std::string& folder) {
 }
 
 // Rank 0 serves, or starts the store of an elastic job, unless the file has one that lives. The others wait for it.
-any_store opening::by_file(const std::string& folder) {
+std::unique_ptr<any_store> opening::by_file(const std::string& folder) {
   if (::access((folder + "/.").c_str(), W_OK | X_OK) != 0) {
     throw configuration_error("the ranks cannot find each other through a file in '" + folder + "' (" +
                               std::strerror(errno) +
@@ -257,10 +257,8 @@ namespace detail {
 
 bool link_tcp_store() {
   static const bool done =
-      register_store("tcp",
-                     [](auto& place, auto& asked, auto&) { return std::optional(opening(asked).by_address(place)); }) &&
-      register_store("file",
-                     [](auto& place, auto& asked, auto&) { return std::optional(opening(asked).by_file(place)); }) &&
+      register_store("tcp", [](auto& place, auto& asked, auto&) { return opening(asked).by_address(place); }) &&
+      register_store("file", [](auto& place, auto& asked, auto&) { return opening(asked).by_file(place); }) &&
       register_store("pmix", [](auto&, auto& asked, auto& why_not) { return opening(asked).by_pmix(why_not); });
   return done;
 }

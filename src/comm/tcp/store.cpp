@@ -128,22 +128,18 @@ tcp_store::tcp_store(tcp_store&&) noexcept = default;
 tcp_store::~tcp_store() = default;
 
 std::string tcp_store::where() const { return name_of(self_->where); }
-bool tcp_store::is_served_here() const noexcept { return self_->served_here; }
+bool tcp_store::is_served_here() const { return self_->served_here; }
 
 store_entry tcp_store::get(std::string_view key, clock::time_point until) { return self_->get(until)->get(key, until); }
 
 store_swap tcp_store::compare_and_swap(std::string_view key, std::uint64_t expected,
                                        std::optional<std::string_view> value, clock::time_point until,
-                                       std::uint64_t lease) {
-  return self_->get(until)->compare_and_swap(key, expected, value, until, lease);
+                                       store_life life) {
+  return self_->get(until)->compare_and_swap(key, expected, value, until, life);
 }
 
 std::optional<store_entry> tcp_store::watch(std::string_view key, std::uint64_t known, clock::time_point until) {
   return self_->get(until)->watch(key, known, until);
-}
-
-store_lease tcp_store::lease(seconds ttl, clock::time_point until) {
-  return detail::store_client::lease(self_->get(until), ttl, until);
 }
 
 }  // namespace muster::inline v0

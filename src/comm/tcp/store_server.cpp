@@ -21,7 +21,7 @@ namespace muster::inline v0 {
 namespace {
 
 constexpr std::size_t most_strangers = 512;  // at a time; the oldest makes room for the next
-constexpr std::chrono::milliseconds tick{20};
+constexpr seconds tick{0.5};                 // between looks for clients that take nothing
 // A client whose connection was cut, or was to a server that was killed, has so long to connect again before the table
 // is begun anew for later clients; as long as one of an etcd.
 constexpr seconds for_those_that_were_cut_off{10};
@@ -124,17 +124,12 @@ struct store_server::implementation {
 
   void run(const std::stop_token& stop) noexcept {
     try {
-      for (auto before = clock::now(); !stop.stop_requested();) {
-        const bool ticks = table.has_leases() || !owing.empty();
+      while (!stop.stop_requested()) {
         const auto next = comers->next();
-        loop.wait(ticks ? std::min(next, before + tick) : next);
+        loop.wait(owing.empty() ? next : std::min(next, deadline_after(tick)));
         const auto now = clock::now();
-        // This process was stopped or starved meanwhile: what its clients sent lies in the system and is not read yet.
-        if (ticks && now - before > 10 * tick) table.forgive(now - before);
-        before = now;
         loop.dispatch();
         comers->tick(now);
-        table.expire(now);
         cut_stalled(now);
         while (!told.empty()) {  // what requests made of answers for others
           for (const auto number : std::exchange(told, {})) serve(number, [](client&) {});
@@ -197,7 +192,7 @@ struct store_server::implementation {
       if (frame.what == detail::store_frame::state::part) break;
       const auto asked = frame.what == detail::store_frame::state::whole ? detail::parse_request(frame.body)
                                                                          : std::optional<detail::store_request>();
-      if (!asked || !table.handle(number, *asked, clock::now())) throw offence();
+      if (!asked || !table.handle(number, *asked)) throw offence();
       used += frame.bytes;
       if (!one.wants_to_read()) write(one);
     }

@@ -1,7 +1,7 @@
 // Opening the store of a job as the settings and the launcher say.
 #pragma once
 
-#include <optional>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -31,7 +31,7 @@ namespace muster::inline v0 {
 /// All ranks open it, by the deadline `--timeout` sets. Throws configuration_error when it cannot be, with what to set
 /// instead, and timeout_error when nobody serves it in time. Rank 0 closes it last where it serves it: an `exchange`
 /// makes sure of that.
-[[nodiscard]] any_store open_store(const settings& configuration, const launch_env& launch);
+[[nodiscard]] std::unique_ptr<any_store> open_store(const settings& configuration, const launch_env& launch);
 
 /// The secret by which the processes of this job know each other: `--token` or MUSTER_TOKEN where it is not auto; else
 /// random bytes in the store, which the first that asks draws. Whoever can read the store knows it.
@@ -57,8 +57,8 @@ struct store_opening {
 
 /// Opens a store of one kind, at the place that stands behind the kind: "host:port", a folder. Nothing, and why, where
 /// there is none of the kind.
-using store_opener = std::optional<any_store> (*)(const std::string& place, const store_opening& asked,
-                                                  std::string& why_not);
+using store_opener = std::unique_ptr<any_store> (*)(const std::string& place, const store_opening& asked,
+                                                    std::string& why_not);
 /// What muster::tcp ("tcp", "file", "pmix") and muster::etcd ("etcd", "etcds") add to `open_store`. Returns true, so
 /// that it can start an inline variable.
 bool register_store(const std::string& kind, store_opener opener);
