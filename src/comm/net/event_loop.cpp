@@ -57,6 +57,14 @@ void event_loop::wake() noexcept {
   (void)!::write(bell_.get(), &one, sizeof one);
 }
 
+void event_loop::post(std::function<void()> what) {
+  {
+    const std::lock_guard held(mutex_);
+    posted_.push_back(std::move(what));
+  }
+  wake();
+}
+
 void event_loop::wait(clock::time_point until) noexcept {
   constexpr long long longest = 60'000;  // milliseconds; the caller looks at its clock again
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - clock::now()).count();
@@ -65,6 +73,12 @@ void event_loop::wait(clock::time_point until) noexcept {
 }
 
 void event_loop::dispatch() {
+  std::vector<std::function<void()>> posted;
+  {
+    const std::lock_guard held(mutex_);
+    posted.swap(posted_);
+  }
+  for (const auto& one : posted) one();
   for (int i = 0; i < count_; ++i) {
     const auto& one = found_[static_cast<std::size_t>(i)];
     if (one.data.u64 == bell_id) {

@@ -8,7 +8,9 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <utility>
+#include <vector>
 
 #include <muster/core/clock.hpp>
 
@@ -16,7 +18,7 @@
 
 namespace muster::inline v0::detail {
 
-/// Used by one thread, but for `wake`. Registrations end before it does.
+/// Used by one thread, but for `wake` and `post`. Registrations end before it does.
 class event_loop {
  public:
   /// Gets what is there: EPOLLIN, EPOLLOUT, EPOLLHUP, EPOLLERR. It may end its own registration and others.
@@ -56,9 +58,11 @@ class event_loop {
   [[nodiscard]] registration watch(int file, std::uint32_t events, handler act);
   /// By any thread: ends the wait, or the next one.
   void wake() noexcept;
+  /// By any thread: has that done at the next `dispatch`.
+  void post(std::function<void()> what);
   /// Until something is there, at the latest until then.
   void wait(clock::time_point until) noexcept;
-  /// Calls the handlers of what the wait found.
+  /// Does what was posted, and calls the handlers of what the wait found.
   void dispatch();
 
  private:
@@ -70,6 +74,8 @@ class event_loop {
   std::map<std::uint64_t, std::shared_ptr<handler>> handlers_;
   std::array<epoll_event, 64> found_{};
   int count_ = 0;
+  std::mutex mutex_;
+  std::vector<std::function<void()>> posted_;
 };
 
 }  // namespace muster::inline v0::detail

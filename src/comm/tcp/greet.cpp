@@ -171,10 +171,9 @@ void tcp_watch::complete(int peer) {
 void tcp_watch::drop(greeting& one, const std::string& why, bool refused) {
   one.ready = {};
   one.socket = {};
-  pair(one.peer).trouble = why;
   {
-    const std::lock_guard lock(orders_mutex_);
-    troubles_[static_cast<std::size_t>(one.peer)] = why;
+    const std::lock_guard lock(lines_mutex_);
+    pair(one.peer).trouble = why;
   }
   one.retry = clock::now() + pause_before(one.attempts);
   // What has listened there and does not any more has ended.

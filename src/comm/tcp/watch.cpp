@@ -35,8 +35,7 @@ tcp_watch::tcp_watch(tcp_mesh& mesh, std::vector<tcp_peer> peers, std::vector<tc
             keep(static_cast<int>(who.from), who.line, std::move(came), stage::answering);
           }),
       pairs_(peers_.size()),
-      lines_(peers_.size()),
-      troubles_(peers_.size()) {
+      lines_(peers_.size()) {
   thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
 }
 
@@ -48,24 +47,19 @@ tcp_watch::~tcp_watch() {
 // ---- from other threads ----
 
 std::string tcp_watch::trouble_with(int peer) {
-  const std::lock_guard lock(orders_mutex_);
-  return troubles_[static_cast<std::size_t>(peer)];
+  const std::lock_guard lock(lines_mutex_);
+  return pair(peer).trouble;
 }
 
 void tcp_watch::want(int peer, clock::time_point until) {
-  {
-    const std::lock_guard lock(orders_mutex_);
-    orders_.push_back({peer, {}, until});
-  }
-  loop_.wake();
+  const bool again = until != clock::time_point::max();
+  loop_.post([=, this] { again ? dial_again(peer, until) : dial(peer); });
 }
 
 void tcp_watch::report(int peer, const std::string& why) {
-  {
-    const std::lock_guard lock(orders_mutex_);
-    orders_.push_back({peer, why});
-  }
-  loop_.wake();
+  loop_.post([=, this] {
+    if (pair(peer).now == stage::up) condemn(peer, why, -1);  // else it is seen already
+  });
 }
 
 void tcp_watch::post(int peer, frame head, std::span<const std::byte> payload, bool matters) {
@@ -121,7 +115,6 @@ void tcp_watch::run(const std::stop_token& stop) {
       if (away > 2 * std::chrono::duration_cast<clock::duration>(plan_.beat)) {
         for (auto& one : lines_) one.heard = now;
       }
-      take_orders();
       loop_.dispatch();
       acceptor_.tick(now);
       for (auto& one : greetings_) {
@@ -145,23 +138,6 @@ clock::time_point tcp_watch::next_event() const {
   }
   for (const auto& one : lines_) next = std::min(next, one.condemned);
   return next;
-}
-
-void tcp_watch::take_orders() {
-  std::vector<order> orders;
-  {
-    const std::lock_guard lock(orders_mutex_);
-    orders.swap(orders_);
-  }
-  for (const auto& what : orders) {
-    if (!what.broken.empty()) {
-      if (pair(what.peer).now == stage::up) condemn(what.peer, what.broken, -1);  // else it is seen already
-    } else if (what.until != clock::time_point::max()) {
-      dial_again(what.peer, what.until);
-    } else {
-      dial(what.peer);
-    }
-  }
 }
 
 // What this rank saw itself counts for more than what it was told.

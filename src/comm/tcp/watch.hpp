@@ -76,7 +76,7 @@ class tcp_watch {
     std::size_t count = 0;
     bool again = false;  // they stood before
     clock::time_point until;
-    std::string trouble;
+    std::string trouble;  // with lines_mutex_
   };
   // A control connection.
   struct line {
@@ -91,7 +91,6 @@ class tcp_watch {
 
   void run(const std::stop_token& stop);
   [[nodiscard]] clock::time_point next_event() const;
-  void take_orders();
 
   void dial(int peer);
   void dial_again(int peer, clock::time_point until);
@@ -131,15 +130,6 @@ class tcp_watch {
   std::vector<line> lines_;
   clock::time_point next_beat_{};
   clock::time_point last_turn_{};
-
-  std::mutex orders_mutex_;
-  struct order {
-    int peer;
-    std::string broken;                                  // empty: to connect
-    clock::time_point until = clock::time_point::max();  // set: again
-  };
-  std::vector<order> orders_;
-  std::vector<std::string> troubles_;
 
   std::jthread thread_;
 };

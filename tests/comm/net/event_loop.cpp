@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <thread>
 #include <vector>
@@ -71,6 +72,19 @@ TEST_CASE("a handler may end its own registration and others, those too that the
   loop.wait(deadline_after(seconds(60)));
   loop.dispatch();
   CHECK(heard == 1);
+}
+
+TEST_CASE("what other threads post is done in their order, by the thread of the loop") {
+  event_loop loop;
+  std::vector<int> done;
+  std::jthread([&] {
+    for (int i = 0; i < 100; ++i) loop.post([&, i] { done.push_back(i); });
+  }).join();
+  CHECK(done.empty());
+  loop.wait(deadline_after(seconds(60)));
+  loop.dispatch();
+  REQUIRE(done.size() == 100);
+  CHECK(std::is_sorted(done.begin(), done.end()));
 }
 
 TEST_CASE("another thread ends the wait, also one that begins later") {
