@@ -31,22 +31,23 @@ datagram_socket::datagram_socket(std::string_view chosen, const std::string& ori
     throw error(error_kind::other, "the members of this job cannot hear each other (no datagram socket: " +
                                        std::string(std::strerror(errno)) + "); see what this host allows");
   }
-  place_ = std::to_string(address(reinterpret_cast<const sockaddr*>(&any), length).port());
+  const auto port = address(reinterpret_cast<const sockaddr*>(&any), length).port();
   for (const auto& one : addresses) {
-    if (one.family() == family) place_ += " " + one.host();
+    if (one.family() == family) place_ += one.with_port(port).to_string() + " ";
   }
 }
 
 std::vector<address> datagram_socket::read_place(std::string_view place, bool here) const {
+  constexpr std::size_t most = 4;
   std::istringstream words{std::string(place)};
-  unsigned port = 0;
-  words >> port;
   std::vector<address> read;
-  for (std::string word; words >> word;) {
-    const bool is_v6 = word.find(':') != std::string::npos;
-    if (here && read.empty()) read.push_back(address::parse((is_v6 ? "[::1]:" : "127.0.0.1:") + std::to_string(port)));
-    read.push_back(address::parse((is_v6 ? "[" + word + "]:" : word + ":") + std::to_string(port)));
-    if (here || read.size() >= 4) break;
+  for (std::string word; read.size() < most && words >> word;) {
+    const auto one = address::parse(word);
+    if (here) {
+      const std::string loopback = one.family() == AF_INET6 ? "[::1]:" : "127.0.0.1:";
+      return {address::parse(loopback + std::to_string(one.port())), one};
+    }
+    read.push_back(one);
   }
   return read;
 }

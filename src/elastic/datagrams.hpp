@@ -22,7 +22,7 @@ class datagram_socket {
   /// `chosen`: under which addresses it is reached, as `own_addresses` takes it.
   datagram_socket(std::string_view chosen, const std::string& origin, std::string_view token);
 
-  /// Where others reach it: "port address address ...".
+  /// Where others reach it: "address:port address:port ...".
   [[nodiscard]] const std::string& place() const noexcept { return place_; }
   [[nodiscard]] int file() const noexcept { return file_.get(); }
 

@@ -15,7 +15,7 @@ acceptor::acceptor(event_loop& loop, std::vector<tcp_socket> listening, const jo
                    std::size_t most, judge wants, taker take)
     : loop_(loop), secret_(secret), self_(self), most_(most), wants_(std::move(wants)), take_(std::move(take)) {
   for (auto& one : listening) {
-    auto& made = listening_.emplace_back(std::move(one));
+    auto& made = listening_.emplace_back(listener{std::move(one)});
     made.ready = loop_.watch(made.socket.file(), EPOLLIN, [this, &made](std::uint32_t) { accept(made.socket); });
   }
 }

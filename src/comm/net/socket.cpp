@@ -164,11 +164,6 @@ void tcp_socket::set_unpaced() const noexcept {
   (void)::setsockopt(file(), IPPROTO_TCP, TCP_CONGESTION, name, sizeof name - 1);
 }
 
-void tcp_socket::set_buffers(int send, int receive) const {
-  set(SOL_SOCKET, SO_SNDBUF, send, "SO_SNDBUF");
-  set(SOL_SOCKET, SO_RCVBUF, receive, "SO_RCVBUF");
-}
-
 std::optional<std::size_t> tcp_socket::try_read(std::span<std::byte> into) const {
   for (;;) {
     const ssize_t got = ::recv(file(), into.data(), into.size(), MSG_DONTWAIT);

@@ -78,8 +78,6 @@ class tcp_socket {
   /// Holds nothing back until the path seems to be free, as BBR does: inside a machine that gains nothing and takes
   /// half of the loopback's bandwidth. A wish, by Reno, which every Linux has.
   void set_unpaced() const noexcept;
-  /// The system's buffers, in bytes; it may take less.
-  void set_buffers(int send, int receive) const;
 
   /// What is there, at least one byte; 0 at the end of the stream, nothing when there is nothing yet.
   [[nodiscard]] std::optional<std::size_t> try_read(std::span<std::byte> into) const;

@@ -64,23 +64,14 @@ bool lengths_fit(const frame& f) noexcept {
 }  // namespace
 
 std::string_view to_string(frame_fault fault) noexcept {
-  switch (fault) {
-    case frame_fault::none:
-      return "nothing";
-    case frame_fault::magic:
-      return "it does not begin as frames do";
-    case frame_fault::version:
-      return "it is of another version of muster";
-    case frame_fault::checksum:
-      return "its checksum is wrong";
-    case frame_fault::kind:
-      return "its kind is unknown";
-    case frame_fault::flags:
-      return "its flags are unknown";
-    case frame_fault::length:
-      return "its lengths are beyond what there can be";
-  }
-  return "unknown";
+  constexpr std::string_view texts[] = {"nothing",
+                                        "it does not begin as frames do",
+                                        "it is of another version of muster",
+                                        "its checksum is wrong",
+                                        "its kind is unknown",
+                                        "its flags are unknown",
+                                        "its lengths are beyond what there can be"};
+  return texts[static_cast<std::size_t>(fault)];
 }
 
 frame_header encode(const frame& what) noexcept {

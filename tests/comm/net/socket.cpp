@@ -68,7 +68,6 @@ TEST_CASE("sockets know both ends, are closed on exec and do not block") {
     CHECK((::fcntl(one->file(), F_GETFL) & O_NONBLOCK) != 0);
     one->set_no_delay();
     one->set_liveness(seconds(5), seconds(0.5));
-    one->set_buffers(1 << 16, 1 << 16);
     std::byte room{};
     CHECK_FALSE(one->try_read({&room, 1}));
   }
@@ -76,7 +75,9 @@ TEST_CASE("sockets know both ends, are closed on exec and do not block") {
 
 TEST_CASE("what is written in pieces is read exactly, though the system takes it in parts") {
   const pair both;
-  both.one.set_buffers(4096, 4096);
+  const int small = 4096;
+  for (const int which : {SO_SNDBUF, SO_RCVBUF})
+    REQUIRE(::setsockopt(both.one.file(), SOL_SOCKET, which, &small, sizeof small) == 0);
   const auto sent = numbered(3000000);
   std::jthread writer([&] {
     std::vector<iovec> pieces;
