@@ -18,7 +18,7 @@ auto soon() { return muster::deadline_after(muster::seconds(30)); }
 
 /// Members of one store.
 struct crew {
-  std::vector<muster::any_store> members;
+  std::vector<std::unique_ptr<muster::any_store>> members;
   std::unique_ptr<muster::store_server> server;
   crew() = default;
   crew(crew&&) = default;
@@ -30,7 +30,7 @@ crew over_tcp(int count) {
   crew made;
   made.server = std::make_unique<muster::store_server>("127.0.0.1:0", "");
   for (int i = 0; i < count; ++i)
-    made.members.emplace_back(std::make_unique<muster::tcp_store>(made.server->address(), "", soon()));
+    made.members.push_back(std::make_unique<muster::tcp_store>(made.server->address(), "", soon()));
   return made;
 }
 
@@ -52,7 +52,7 @@ void add(const std::string& kind, maker make) {
       benchmark::RegisterBenchmark(("store/" + kind + "/" + std::to_string(count) + "/" + name).c_str(),
                                    [make, count, call = call](benchmark::State& state) {
                                      crew all = make(count);
-                                     call(state, all.members.back());
+                                     call(state, *all.members.back());
                                    })
           ->UseRealTime()
           ->Unit(benchmark::kMicrosecond);

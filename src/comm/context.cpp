@@ -52,7 +52,6 @@ struct context::implementation {
     auto assembled = detail::assemble_launch(configuration, detect_launch());
     launch = std::move(assembled.launch);
     if (launch.rank == 0) store = std::move(assembled.store);
-    begun = std::move(assembled.lease);
     elastic = configuration.choice(setting::elastic, {"off", "on"}) == 1;
     if (!elastic) chosen = detail::choose_transport(configuration, launch);
     for_groups = detail::settings_for_groups(configuration, launch.rank, std::max(launch.local_size, chosen.threads));
@@ -105,8 +104,7 @@ struct context::implementation {
   group_settings for_groups;
   detail::transport_choice chosen;
   // Where ranks of several starts met, at rank 0: it outlives the world.
-  std::optional<any_store> store;
-  store_lease begun;
+  std::unique_ptr<any_store> store;
   std::optional<group> process_world;  // none when ranks are threads
   int exceptions_at_start = std::uncaught_exceptions();
 };

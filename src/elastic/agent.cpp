@@ -26,7 +26,7 @@ signals_seen& signals() noexcept {
   return seen;
 }
 
-agent::agent(any_store store, std::unique_ptr<datagram_socket> words, elastic::member self,
+agent::agent(std::unique_ptr<any_store> store, std::unique_ptr<datagram_socket> words, elastic::member self,
              const elastic::membership_policy& policy, std::size_t steps_watched)
     : store_(std::move(store)),
       words_(std::move(words)),
@@ -226,7 +226,7 @@ void agent::watch_record(const std::stop_token& stop) {
   bool told = false;
   while (!stop.stop_requested()) {
     try {
-      const auto seen = store_.watch(record_key, known, clock::now() + watch_slice);
+      const auto seen = store_->watch(record_key, known, clock::now() + watch_slice);
       told = false;
       if (!seen) continue;
       known = seen->version;
@@ -256,7 +256,7 @@ void agent::write_records(const std::stop_token& stop) {
     }
     try {
       const auto done =
-          store_.compare_and_swap(record_key, next.expected, next.next.encode(), deadline_after(for_a_swap));
+          store_->compare_and_swap(record_key, next.expected, next.next.encode(), deadline_after(for_a_swap));
       post([this, version = done.now.version,
             record = done.swapped ? next.next : elastic::generation_record::decode(done.now.value)](
                clock::time_point now) { protocol_.learn(now, version, record); });

@@ -28,7 +28,7 @@ namespace muster::inline v0::detail {
 class agent {
  public:
   /// The rest is the thread's that is the rank.
-  agent(any_store store, std::unique_ptr<datagram_socket> words, elastic::member self,
+  agent(std::unique_ptr<any_store> store, std::unique_ptr<datagram_socket> words, elastic::member self,
         const elastic::membership_policy& policy, std::size_t steps_watched);
   agent(const agent&) = delete;
   agent& operator=(const agent&) = delete;
@@ -95,7 +95,7 @@ class agent {
   [[nodiscard]] const life* life_of(const elastic::member& who);
   void ring() const noexcept;
 
-  any_store store_;
+  std::unique_ptr<any_store> store_;
   std::unique_ptr<datagram_socket> words_;
   elastic::member self_;
   elastic::membership_policy policy_;

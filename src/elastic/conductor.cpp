@@ -13,7 +13,7 @@
 #include <muster/core/log.hpp>
 #include <muster/elastic/settings.hpp>
 
-#include "../comm/net/handshake.hpp"
+#include "../core/random_bytes.hpp"
 #include "card.hpp"
 #include "state_transfer.hpp"
 
@@ -121,9 +121,9 @@ void elastic_conductor::join_job() {
   const auto& launch = context_.launcher();
   const auto until = deadline_after(seconds(configuration.positive(setting::timeout)));
   const auto policy = policy_of(configuration, launch);
-  any_store store = open_store(configuration, launch);
-  log(log_level::debug, "the members meet at the store " + store.where());
-  site_.token = common_token(store, configuration, until);
+  auto store = open_store(configuration, launch);
+  log(log_level::debug, "the members meet at the store " + store->where());
+  site_.token = common_token(*store, configuration, until);
   const std::string interface = interface_of(configuration, launch);
   const std::string& origin = configuration.origin(setting::interface);
   auto words = std::make_unique<datagram_socket>(interface, origin, site_.token);

@@ -1,9 +1,5 @@
 #include "datagrams.hpp"
 
-#include <openssl/crypto.h>
-#include <openssl/evp.h>
-#include <openssl/hmac.h>
-
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -11,12 +7,10 @@
 
 #include <muster/core/error.hpp>
 
-#include "../comm/net/handshake.hpp"
-
 namespace muster::inline v0::detail {
 namespace {
 
-constexpr std::size_t mac_bytes = 32;
+constexpr std::size_t mac_bytes = job_secret::mac_bytes;
 constexpr std::size_t largest = 60000;
 
 }  // namespace
@@ -24,10 +18,7 @@ constexpr std::size_t largest = 60000;
 datagram_socket::datagram_socket(std::string_view chosen, const std::string& origin, std::string_view token)
     : room_(largest, '\0') {
   const std::array<std::string_view, 2> parts{"words between members", token};
-  const job_secret drawn(parts);
-  const auto secret = drawn.bytes();
-  key_.assign(reinterpret_cast<const char*>(secret.data()), secret.size());
-
+  secret_ = job_secret(parts);
   const auto addresses = own_addresses(chosen, origin);
   const int family = addresses.front().family();
   file_ = descriptor(::socket(family, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
@@ -40,44 +31,34 @@ datagram_socket::datagram_socket(std::string_view chosen, const std::string& ori
     throw error(error_kind::other, "the members of this job cannot hear each other (no datagram socket: " +
                                        std::string(std::strerror(errno)) + "); see what this host allows");
   }
-  place_ = std::to_string(address(reinterpret_cast<const sockaddr*>(&any), length).port());
+  const auto port = address(reinterpret_cast<const sockaddr*>(&any), length).port();
   for (const auto& one : addresses) {
-    if (one.family() == family) place_ += " " + one.host();
+    if (one.family() == family) place_ += one.with_port(port).to_string() + " ";
   }
 }
 
 std::vector<address> datagram_socket::read_place(std::string_view place, bool here) const {
+  constexpr std::size_t most = 4;
   std::istringstream words{std::string(place)};
-  unsigned port = 0;
-  words >> port;
   std::vector<address> read;
-  for (std::string word; words >> word;) {
-    const bool is_v6 = word.find(':') != std::string::npos;
-    if (here && read.empty()) read.push_back(address::parse((is_v6 ? "[::1]:" : "127.0.0.1:") + std::to_string(port)));
-    read.push_back(address::parse((is_v6 ? "[" + word + "]:" : word + ":") + std::to_string(port)));
-    if (here || read.size() >= 4) break;
+  for (std::string word; read.size() < most && words >> word;) {
+    const auto one = address::parse(word);
+    if (here) {
+      const std::string loopback = one.family() == AF_INET6 ? "[::1]:" : "127.0.0.1:";
+      return {address::parse(loopback + std::to_string(one.port())), one};
+    }
+    read.push_back(one);
   }
   return read;
 }
 
-std::string datagram_socket::sign(std::string_view text) const {
-  std::string mac(mac_bytes, '\0');
-  unsigned length = 0;
-  if (HMAC(EVP_sha256(), key_.data(), static_cast<int>(key_.size()),
-           reinterpret_cast<const unsigned char*>(text.data()), text.size(),
-           reinterpret_cast<unsigned char*>(mac.data()), &length) == nullptr)
-    mac.clear();
-  return mac;
-}
-
 void datagram_socket::send(std::string_view text, const std::vector<address>& to) const noexcept {
   try {
-    std::string whole = sign(text);
-    if (whole.empty() || text.size() > largest - mac_bytes) return;
-    whole += text;
+    if (text.size() > largest - mac_bytes) return;
+    const std::string whole = secret_.sign(text) + std::string(text);
     for (const auto& one : to)
       (void)::sendto(file_.get(), whole.data(), whole.size(), MSG_NOSIGNAL, one.get(), one.length());
-  } catch (const std::bad_alloc&) {  // as if it were lost on the way
+  } catch (const std::exception&) {  // as if it were lost on the way
   }
 }
 
@@ -89,9 +70,7 @@ std::optional<std::string> datagram_socket::receive() {
     const std::string_view whole(room_.data(), static_cast<std::size_t>(n));
     if (whole.size() < mac_bytes) continue;
     const auto text = whole.substr(mac_bytes);
-    const auto expected = sign(text);
-    if (expected.size() != mac_bytes || CRYPTO_memcmp(expected.data(), whole.data(), mac_bytes) != 0) continue;
-    return std::string(text);
+    if (secret_.has_signed(text, whole.substr(0, mac_bytes))) return std::string(text);
   }
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "../comm/net/address.hpp"
+#include "../comm/net/handshake.hpp"
 #include "../core/descriptor.hpp"
 
 namespace muster::inline v0::detail {
@@ -21,7 +22,7 @@ class datagram_socket {
   /// `chosen`: under which addresses it is reached, as `own_addresses` takes it.
   datagram_socket(std::string_view chosen, const std::string& origin, std::string_view token);
 
-  /// Where others reach it: "port address address ...".
+  /// Where others reach it: "address:port address:port ...".
   [[nodiscard]] const std::string& place() const noexcept { return place_; }
   [[nodiscard]] int file() const noexcept { return file_.get(); }
 
@@ -33,10 +34,8 @@ class datagram_socket {
   [[nodiscard]] std::optional<std::string> receive();
 
  private:
-  [[nodiscard]] std::string sign(std::string_view text) const;
-
   descriptor file_;
-  std::string key_;
+  job_secret secret_;
   std::string place_;
   std::string room_;
 };

@@ -115,12 +115,11 @@ std::shared_ptr<any_store> store_for(context& of, group& ranks) {
                               "it with muster-launch --elastic off, or by mpirun");
   }
   const std::string transport = of.transport_name();
-  if (transport != "local" && transport != "self")
-    return std::make_shared<any_store>(open_store(of.configuration(), of.launcher()));
+  if (transport != "local" && transport != "self") return open_store(of.configuration(), of.launcher());
   std::shared_ptr<any_store> store;
   std::uint64_t where[] = {0};
   if (ranks.rank() == 0) {
-    store = std::make_shared<any_store>(std::make_unique<memory_store>());
+    store = std::make_shared<memory_store>();
     where[0] = reinterpret_cast<std::uint64_t>(&store);
   }
   broadcast(ranks, std::span(where), 0);

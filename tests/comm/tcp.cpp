@@ -110,19 +110,8 @@ class impostor {
   tcp::tcp_socket connect(std::uint32_t line) {
     auto socket = reach(first_address(cards_[0]));
     auto talk = tcp::handshake::connect(secret_, {1, 0, line, 2});
-    while (talk.now() != tcp::handshake::state::done) {
-      require(talk.now() == tcp::handshake::state::sending || talk.now() == tcp::handshake::state::reading,
-              "the handshake succeeds");
-      if (talk.now() == tcp::handshake::state::sending) {
-        const auto bytes = talk.output();
-        socket.write_exactly(bytes, until());
-        talk.sent(bytes.size());
-      } else {
-        std::vector<std::byte> bytes(talk.wanted());
-        socket.read_exactly(bytes, until());
-        talk.received(bytes);
-      }
-    }
+    talk.conclude(socket, until());
+    require(talk.now() == tcp::handshake::state::done, "the handshake succeeds");
     return socket;
   }
 

@@ -10,24 +10,24 @@
 namespace {
 
 // A store whose every watch fails with what is no error of muster's.
-class exhausted_store {
+class exhausted_store final : public muster::any_store {
  public:
-  muster::store_entry get(std::string_view key, muster::clock::time_point until) { return inner_.get(key, until); }
+  muster::store_entry get(std::string_view key, muster::clock::time_point until) override {
+    return inner_.get(key, until);
+  }
   muster::store_swap compare_and_swap(std::string_view key, std::uint64_t expected,
                                       std::optional<std::string_view> value, muster::clock::time_point until,
-                                      std::uint64_t lease = 0) {
-    return inner_.compare_and_swap(key, expected, value, until, lease);
+                                      muster::store_life life = muster::store_life::of_store) override {
+    return inner_.compare_and_swap(key, expected, value, until, life);
   }
-  std::optional<muster::store_entry> watch(std::string_view, std::uint64_t, muster::clock::time_point) {
+  std::optional<muster::store_entry> watch(std::string_view, std::uint64_t, muster::clock::time_point) override {
     throw std::bad_alloc();
   }
-  muster::store_lease lease(muster::seconds ttl, muster::clock::time_point until) { return inner_.lease(ttl, until); }
-  [[nodiscard]] std::string where() const { return inner_.where(); }
+  [[nodiscard]] std::string where() const override { return inner_.where(); }
 
  private:
   muster::memory_store inner_;
 };
-static_assert(muster::store<exhausted_store>);
 
 }  // namespace
 
@@ -37,7 +37,7 @@ TEST_CASE("what a thread of the agent throws ends the rank's part, not the proce
   self.id = 1;
   auto words = std::make_unique<datagram_socket>("lo", "the test", "token");
   self.card = member_card{process_identity::own(), words->place()}.encode();
-  agent under_test(muster::any_store(std::make_unique<exhausted_store>()), std::move(words), self, {}, 5);
+  agent under_test(std::make_unique<exhausted_store>(), std::move(words), self, {}, 5);
   CHECK_THROWS_AS(under_test.next_group(muster::clock::now() + std::chrono::seconds(20)), std::bad_alloc);
   CHECK(under_test.must_stop(0));
   CHECK_THROWS_AS(under_test.next_group(muster::clock::now()), std::bad_alloc);

@@ -1,7 +1,6 @@
 // What must hold for any bytes whatever that come to a store's server or client; for the fuzzer and for test_net alike.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -28,12 +27,11 @@ class naive_store {
   using said = std::tuple<store_table::client, std::uint64_t, store_status, std::uint64_t, std::string>;
   std::vector<said> answers;
 
-  bool handle(store_table::client from, const store_request& asked, muster::clock::time_point now) {
+  bool handle(store_table::client from, const store_request& asked) {
     const std::string key(asked.key);
     const bool there = items_.contains(key);
     const std::uint64_t version = there ? items_[key].version : 0;
     const std::string value = there ? items_[key].value : "";
-    const auto lease = leases_.find(asked.what == store_call::swap ? asked.lease : asked.number);
     switch (asked.what) {
       case store_call::get:
         tell(from, asked.id, store_status::done, version, value);
@@ -48,14 +46,13 @@ class naive_store {
         break;
       }
       case store_call::swap:
-        if (asked.value && asked.lease != 0 && lease == leases_.end()) {
-          tell(from, asked.id, store_status::ended, 0, "");
-        } else if (version != asked.number) {
+        if (version != asked.number) {
           tell(from, asked.id, store_status::refused, version, value);
         } else if (!asked.value) {
           tell_removed_after(from, asked.id, key, there);
         } else {
-          items_[key] = {std::string(*asked.value), ++last_version_, asked.lease};
+          items_[key] = {std::string(*asked.value), ++last_version_,
+                         asked.life == muster::store_life::of_client ? from : 0};
           tell(from, asked.id, store_status::done, last_version_, "");
           wake(key);
         }
@@ -73,33 +70,20 @@ class naive_store {
       case store_call::cancel:
         std::erase_if(watches_, [&](const watching& one) { return one.who == from && one.id == asked.id; });
         break;
-      case store_call::lease: {
-        const std::uint64_t most = 3600'000'000;
-        const std::uint64_t least = 100'000;
-        const std::chrono::microseconds ttl(std::min(std::max(asked.number, least), most));
-        leases_[++last_lease_] = {from, ttl, now + ttl};
-        tell(from, asked.id, store_status::done, last_lease_, "");
-        break;
-      }
-      case store_call::keep:
-      case store_call::end: {
-        const bool own = lease != leases_.end() && lease->second.holder == from;
-        if (own && asked.what == store_call::keep) lease->second.ends = now + lease->second.ttl;
-        if (own && asked.what == store_call::end) end(asked.number);
-        tell(from, asked.id, own ? store_status::done : store_status::ended, 0, "");
-        break;
-      }
     }
     return true;
   }
 
   void leave(store_table::client gone) {
     std::erase_if(watches_, [&](const watching& one) { return one.who == gone; });
-    end_if([&](const held& one) { return one.holder == gone; });
-  }
-
-  void expire(muster::clock::time_point now) {
-    end_if([&](const held& one) { return one.ends <= now; });
+    std::vector<std::string> keys;
+    for (const auto& [key, one] : items_) {
+      if (one.owner == gone) keys.push_back(key);
+    }
+    for (const auto& key : keys) {
+      items_.erase(key);
+      wake(key);
+    }
   }
 
   [[nodiscard]] std::size_t bytes() const {
@@ -112,12 +96,7 @@ class naive_store {
   struct item {
     std::string value;
     std::uint64_t version = 0;
-    std::uint64_t lease = 0;
-  };
-  struct held {
-    store_table::client holder = 0;
-    std::chrono::microseconds ttl{};
-    muster::clock::time_point ends;
+    store_table::client owner = 0;
   };
   struct watching {
     store_table::client who = 0;
@@ -146,32 +125,9 @@ class naive_store {
     std::erase_if(watches_, [&](const watching& one) { return one.key == key; });
   }
 
-  void end(std::uint64_t lease) {
-    leases_.erase(lease);
-    std::vector<std::string> keys;
-    for (const auto& [key, one] : items_) {
-      if (one.lease == lease) keys.push_back(key);
-    }
-    for (const auto& key : keys) {
-      items_.erase(key);
-      wake(key);
-    }
-  }
-
-  template <class Which>
-  void end_if(const Which& which) {
-    std::vector<std::uint64_t> over;
-    for (const auto& [id, one] : leases_) {
-      if (which(one)) over.push_back(id);
-    }
-    for (const auto id : over) end(id);
-  }
-
   std::map<std::string, item> items_;
-  std::map<std::uint64_t, held> leases_;
   std::vector<watching> watches_;
   std::uint64_t last_version_ = 0;
-  std::uint64_t last_lease_ = 0;
 };
 
 /// The bytes as what three clients say, one after the other: frames that are no requests end a client. The table must
@@ -187,7 +143,6 @@ inline int check_store(std::string_view bytes) {
     require_of_store(read && frame.bytes == framed.size(), "an answer cannot be read");
     answers.emplace_back(to, read->id, read->status, read->number, std::string(read->value));
   });
-  auto now = muster::clock::now();
   int requests = 0;
   std::map<store_table::client, int> lives;
   for (;;) {
@@ -201,25 +156,22 @@ inline int check_store(std::string_view bytes) {
     bytes.remove_prefix(frame.bytes);
     (void)parse_reply(frame.body);
     const auto asked = parse_request(frame.body);
-    now += std::chrono::milliseconds(20);
     const store_table::client speaker = frame.body.size() % 3;
-    const store_table::client from = speaker + 3 * static_cast<unsigned>(lives[speaker]);
+    const store_table::client from = 1 + speaker + 3 * static_cast<unsigned>(lives[speaker]);
     bool good = false;
     if (asked) {
       ++requests;
       std::string again;
       append_frame(again, *asked);
       require_of_store(std::string_view(again).substr(4) == frame.body, "a request is not written as it was read");
-      good = table.handle(from, *asked, now);
-      require_of_store(good == expected.handle(from, *asked, now), "one refuses what the other does");
+      good = table.handle(from, *asked);
+      require_of_store(good == expected.handle(from, *asked), "one refuses what the other does");
     }
     if (!good) {
       ++lives[speaker];
       table.leave(from);
       expected.leave(from);
     }
-    table.expire(now);
-    expected.expire(now);
     require_of_store(answers == expected.answers, "the answers differ");
     require_of_store(table.bytes() == expected.bytes(), "the bytes are counted wrongly");
     answers.clear();

@@ -21,9 +21,7 @@ ps::job_options colocated(std::uint32_t replicas) {
   return options;
 }
 
-std::shared_ptr<muster::any_store> make_store() {
-  return std::make_shared<muster::any_store>(std::make_unique<muster::memory_store>());
-}
+std::shared_ptr<muster::any_store> make_store() { return std::make_shared<muster::memory_store>(); }
 
 }  // namespace
 

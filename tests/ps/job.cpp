@@ -436,7 +436,7 @@ TEST_CASE("tables come back from files on another number of servers, with what t
 
 TEST_CASE("what cannot be is refused in words") {
   const auto refused = [](ps::job_options options) {
-    const auto store = std::make_shared<muster::any_store>(std::make_unique<muster::memory_store>());
+    const auto store = std::make_shared<muster::memory_store>();
     test::run_ranks(2, [&](muster::group& world) { ps::job job(world, options, store); });
   };
   CHECK_THROWS_WITH(refused({.tables = {{.name = "a", .size = 1}}, .servers = 2}),

@@ -28,7 +28,7 @@ inline std::vector<test::fabric> fabrics() {
 /// Runs `work(job, the workers' group)` at every worker and serves at the others.
 inline void run_job(test::fabric over, int workers, const ps::job_options& options,
                     const std::function<void(ps::job&, muster::group&)>& work) {
-  const auto store = std::make_shared<muster::any_store>(std::make_unique<muster::memory_store>());
+  const auto store = std::make_shared<muster::memory_store>();
   test::run_ranks(over, workers + options.servers, [&](muster::group& world) {
     ps::job job(world, options, store);
     auto workers_only = world.split(job.is_server() ? 0 : 1);

@@ -29,14 +29,9 @@ void serve_one(const ps::job_options& options, const std::function<void(ps::deta
   test::run_ranks(test::fabric::local, 2, [&](muster::group& world) {
     const ps::member self{static_cast<ps::place>(world.rank()), 1};
     ps::protocol_settings protocol{.how = options.how};
-    const ps::detail::seat at{self,
-                              options,
-                              protocol,
-                              layout,
-                              world.transport(),
-                              std::make_shared<muster::any_store>(std::make_unique<muster::memory_store>(store)),
-                              "ps/1",
-                              first};
+    const ps::detail::seat at{
+        self,   options, protocol, layout, world.transport(), std::make_shared<muster::memory_store>(store),
+        "ps/1", first};
     if (world.rank() == 1) {
       ps::detail::server_process server(at);
       serving = &server;

@@ -17,21 +17,23 @@ namespace {
 const ps::shard_map& map_of(const ps::client& tables) { return ps::detail::worker_process::core_of(tables).map(); }
 
 /// A store of which one hears late, and then the last of several changes alone.
-class late_store {
+class late_store final : public muster::any_store {
  public:
   explicit late_store(muster::memory_store of) : of_(std::move(of)) {}
-  muster::store_entry get(std::string_view key, muster::clock::time_point until) { return of_.get(key, until); }
+  muster::store_entry get(std::string_view key, muster::clock::time_point until) override {
+    return of_.get(key, until);
+  }
   muster::store_swap compare_and_swap(std::string_view key, std::uint64_t expected,
                                       std::optional<std::string_view> value, muster::clock::time_point until,
-                                      std::uint64_t lease = 0) {
-    return of_.compare_and_swap(key, expected, value, until, lease);
+                                      muster::store_life life = muster::store_life::of_store) override {
+    return of_.compare_and_swap(key, expected, value, until, life);
   }
-  std::optional<muster::store_entry> watch(std::string_view key, std::uint64_t known, muster::clock::time_point until) {
+  std::optional<muster::store_entry> watch(std::string_view key, std::uint64_t known,
+                                           muster::clock::time_point until) override {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
     return of_.watch(key, known, until);
   }
-  muster::store_lease lease(muster::seconds ttl, muster::clock::time_point until) { return of_.lease(ttl, until); }
-  [[nodiscard]] std::string where() const { return of_.where(); }
+  [[nodiscard]] std::string where() const override { return of_.where(); }
 
  private:
   muster::memory_store of_;
@@ -44,9 +46,8 @@ TEST_CASE("a server that goes and is wanted again before it has heard that it we
   auto options = patient({.tables = {{.name = "w", .size = 30000, .ranges = 4}}, .servers = 1, .replicas = 0});
   options.standby = 1;
   test::run_ranks(test::fabric::local, 3, [&](muster::group& world) {
-    const auto own = world.rank() == 2
-                         ? std::make_shared<muster::any_store>(std::make_unique<late_store>(store))
-                         : std::make_shared<muster::any_store>(std::make_unique<muster::memory_store>(store));
+    std::shared_ptr<muster::any_store> own = std::make_shared<muster::memory_store>(store);
+    if (world.rank() == 2) own = std::make_shared<late_store>(store);
     ps::job job(world, options, own);
     if (job.is_server()) return job.serve();
     auto& tables = job.tables();
@@ -71,7 +72,7 @@ TEST_CASE("a server that goes and is wanted again before it has heard that it we
 }
 
 TEST_CASE("one that stands by takes the place of a server that is gone") {
-  const auto store = std::make_shared<muster::any_store>(std::make_unique<muster::memory_store>());
+  const auto store = std::make_shared<muster::memory_store>();
   auto options = patient({.tables = {{.name = "w", .size = 30000, .ranges = 8}}, .servers = 2, .replicas = 1});
   options.standby = 1;
   std::atomic<int> begun{0};
@@ -109,7 +110,7 @@ TEST_CASE("when the last server of a range is gone all ranks end with the status
   options.timeout = muster::seconds(60);
   options.retry = muster::seconds(0.1);
   options.silence = muster::seconds(1);
-  const auto store = std::make_shared<muster::any_store>(std::make_unique<muster::memory_store>());
+  const auto store = std::make_shared<muster::memory_store>();
   std::atomic<int> begun{0}, lost{0};
   test::run_ranks(over, 2 + servers, [&](muster::group& world) {
     ps::job job(world, options, store);
@@ -150,7 +151,7 @@ TEST_CASE("an update function of one's own goes by its name, and what it throws 
   require(known, "a new name");
   ps::job_options options{.tables = {{.name = "w", .size = 20000, .update = "halving"}}, .servers = 1};
   options.timeout = muster::seconds(3);
-  const auto store = std::make_shared<muster::any_store>(std::make_unique<muster::memory_store>());
+  const auto store = std::make_shared<muster::memory_store>();
   test::run_ranks(test::fabric::local, 2, [&](muster::group& world) {
     std::string failure;
     try {

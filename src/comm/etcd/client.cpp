@@ -1,5 +1,7 @@
 #include "client.hpp"
 
+#include <curl/curl.h>
+
 #include <algorithm>
 #include <thread>
 
@@ -16,6 +18,52 @@ constexpr int code_not_found = 5;
 constexpr int code_unavailable = 14;
 constexpr int code_deadline = 4;
 
+constexpr std::size_t largest_answer = std::size_t{64} << 20;
+constexpr long long longest_wait = 3600'000;  // milliseconds
+
+struct lines {
+  std::string begun;
+  const std::function<void(std::string_view)>& hear;
+};
+
+// Both as libcurl calls them: less than all means that the transfer fails.
+std::size_t take_bytes(char* data, std::size_t one, std::size_t count, void* whose) noexcept {
+  auto& to = *static_cast<std::string*>(whose);
+  try {
+    to.append(data, one * count);
+  } catch (const std::exception&) {  // no memory: as if the connection had broken
+    return 0;
+  }
+  return to.size() > largest_answer ? 0 : one * count;
+}
+
+std::size_t take_lines(char* data, std::size_t one, std::size_t count, void* whose) noexcept {
+  auto& to = *static_cast<lines*>(whose);
+  const std::size_t taken = take_bytes(data, one, count, &to.begun);
+  try {
+    for (auto end = to.begun.find('\n'); end != std::string::npos; end = to.begun.find('\n')) {
+      if (end > 0) to.hear(std::string_view(to.begun).substr(0, end));
+      to.begun.erase(0, end + 1);
+    }
+  } catch (const std::exception&) {
+    return 0;
+  }
+  return taken;
+}
+
+CURL* make_handle() {
+  CURL* const easy = ::curl_easy_init();
+  if (easy == nullptr) throw error(error_kind::other, "libcurl gives no handle (no memory)");
+  ::curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
+  ::curl_easy_setopt(easy, CURLOPT_NOPROXY, "*");  // a store of the cluster's own
+  ::curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, 3000L);
+  ::curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
+  ::curl_easy_setopt(easy, CURLOPT_TCP_KEEPIDLE, 5L);
+  ::curl_easy_setopt(easy, CURLOPT_TCP_KEEPINTVL, 5L);
+  ::curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
+  return easy;
+}
+
 }  // namespace
 
 std::uint64_t number_in(const json& object, const char* name) {
@@ -30,7 +78,8 @@ store_entry entry_in(const json& pair) {
 }
 
 etcd_client::etcd_client(std::string_view endpoints, std::string_view scheme)
-    : where_((scheme == "https" ? "etcds://" : "etcd://") + std::string(endpoints)) {
+    : headers_(nullptr, [](void* list) { ::curl_slist_free_all(static_cast<curl_slist*>(list)); }),
+      where_((scheme == "https" ? "etcds://" : "etcd://") + std::string(endpoints)) {
   for (auto rest = endpoints;;) {
     const auto comma = rest.find(',');
     const auto one = rest.substr(0, comma);
@@ -39,6 +88,42 @@ etcd_client::etcd_client(std::string_view endpoints, std::string_view scheme)
     if (comma == std::string_view::npos) break;
     rest.remove_prefix(comma + 1);
   }
+  static const CURLcode begun = ::curl_global_init(CURL_GLOBAL_DEFAULT);  // once a process, and never ended
+  if (begun != CURLE_OK) throw error(error_kind::other, "libcurl cannot begin; use another store");
+  headers_.reset(::curl_slist_append(nullptr, "Content-Type: application/json"));
+  ::curl_slist_append(static_cast<curl_slist*>(headers_.get()), "Expect:");
+}
+
+etcd_client::handle etcd_client::take(const std::string& url, const std::string& body) {
+  handle easy(nullptr, &::curl_easy_cleanup);
+  {
+    const std::lock_guard held(mutex_);
+    if (!idle_.empty()) {
+      easy = std::move(idle_.back());
+      idle_.pop_back();
+    }
+  }
+  if (!easy) easy.reset(make_handle());
+  ::curl_easy_setopt(easy.get(), CURLOPT_HTTPHEADER, headers_.get());
+  ::curl_easy_setopt(easy.get(), CURLOPT_URL, url.c_str());
+  ::curl_easy_setopt(easy.get(), CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(body.size()));
+  ::curl_easy_setopt(easy.get(), CURLOPT_POSTFIELDS, body.c_str());
+  return easy;
+}
+
+etcd_client::answer etcd_client::post(const std::string& url, const std::string& body, clock::time_point until) {
+  answer said;
+  auto easy = take(url, body);
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - clock::now()).count();
+  ::curl_easy_setopt(easy.get(), CURLOPT_TIMEOUT_MS, static_cast<long>(std::clamp<long long>(left, 1, longest_wait)));
+  ::curl_easy_setopt(easy.get(), CURLOPT_WRITEFUNCTION, &take_bytes);
+  ::curl_easy_setopt(easy.get(), CURLOPT_WRITEDATA, &said.body);
+  const CURLcode code = ::curl_easy_perform(easy.get());
+  if (code == CURLE_OK) ::curl_easy_getinfo(easy.get(), CURLINFO_RESPONSE_CODE, &said.status);
+  said.sent = code != CURLE_COULDNT_CONNECT && code != CURLE_COULDNT_RESOLVE_HOST;
+  const std::lock_guard held(mutex_);
+  idle_.push_back(std::move(easy));
+  return said;
 }
 
 json etcd_client::ask(const char* call, std::string_view key, std::string_view path, const json& what,
@@ -47,20 +132,20 @@ json etcd_client::ask(const char* call, std::string_view key, std::string_view p
   auto nap = std::chrono::milliseconds(5);
   for (;;) {
     const auto which = present_.load();
-    const auto came = http_.post(endpoint() + std::string(path), body, std::min(until, deadline_after(for_one_member)));
-    const auto said = came && came->status != 0 ? json::parse(came->body, nullptr, false) : json();
-    if (came && came->status == 200 && said.is_object()) return said;
+    const auto came = post(endpoint(which) + std::string(path), body, std::min(until, deadline_after(for_one_member)));
+    const auto said = came.status != 0 ? json::parse(came.body, nullptr, false) : json();
+    if (came.status == 200 && said.is_object()) return said;
     const int code = said.is_object() ? said.value("code", 0) : code_unavailable;
-    const bool surely_not = came && !came->sent;
     if (code == code_not_found) {
-      throw store_lease_ended("a lease at the store " + where_ +
-                              " has ended (its holder was silent for longer than it lives, or let it go); begin anew");
+      throw peer_failure({}, "the store " + where_ +
+                                 " counts this process as gone (it was cut off for longer than its lease lives); begin "
+                                 "anew");
     }
     if (code != code_unavailable && code != code_deadline) {
       throw configuration_error("the store " + where_ + " refuses (" + said.value("message", said.dump()) +
                                 "); see how that etcd is set up");
     }
-    if (then == when_lost::give_up && !surely_not) store_timed_out(call, key, where_);
+    if (then == when_lost::give_up && came.sent) store_timed_out(call, key, where_);
     if (clock::now() + nap >= until) store_timed_out(call, key, where_);
     auto expected = which;
     present_.compare_exchange_strong(expected, which + 1);
@@ -69,10 +154,27 @@ json etcd_client::ask(const char* call, std::string_view key, std::string_view p
   }
 }
 
-std::unique_ptr<http_client::stream> etcd_client::follow(std::string_view key, std::uint64_t revision,
-                                                         std::function<void(std::string_view)> hear) {
-  const json what = {{"create_request", {{"key", to_base64(key)}, {"start_revision", std::to_string(revision)}}}};
-  return http_.open(endpoint() + "/v3/watch", what.dump(), std::move(hear));
+void etcd_client::follow(json range, std::uint64_t revision, const std::stop_token& stop,
+                         const std::function<void(std::string_view)>& hear) {
+  auto which = present_.load();
+  range["start_revision"] = std::to_string(revision);
+  const std::string body = json{{"create_request", std::move(range)}}.dump();
+  lines heard{{}, hear};
+  const auto easy = take(endpoint(which) + "/v3/watch", body);
+  ::curl_easy_setopt(easy.get(), CURLOPT_TIMEOUT_MS, 0L);
+  ::curl_easy_setopt(easy.get(), CURLOPT_WRITEFUNCTION, &take_lines);
+  ::curl_easy_setopt(easy.get(), CURLOPT_WRITEDATA, &heard);
+  // Not `perform` as above, which nothing wakes.
+  const std::unique_ptr<CURLM, decltype(&::curl_multi_cleanup)> multi(::curl_multi_init(), &::curl_multi_cleanup);
+  if (!multi) throw error(error_kind::other, "libcurl gives no handle (no memory)");
+  ::curl_multi_add_handle(multi.get(), easy.get());
+  const std::stop_callback wakes(stop, [&] { ::curl_multi_wakeup(multi.get()); });
+  for (int running = 1; running > 0 && !stop.stop_requested();) {
+    ::curl_multi_perform(multi.get(), &running);
+    if (running > 0) ::curl_multi_poll(multi.get(), nullptr, 0, 1000, nullptr);
+  }
+  ::curl_multi_remove_handle(multi.get(), easy.get());
+  present_.compare_exchange_strong(which, which + 1);
 }
 
 }  // namespace muster::inline v0::detail

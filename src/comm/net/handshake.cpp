@@ -3,24 +3,33 @@
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
-#include <openssl/rand.h>
+#include <poll.h>
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 
 #include <muster/core/error.hpp>
 
+#include "../../core/random_bytes.hpp"
+#include "../../core/wire.hpp"
+
 namespace muster::inline v0::detail {
 namespace {
 
-constexpr char greeting[16] = "muster ranks 1\n";  // the 1 is the version of this protocol
+constexpr std::string_view greeting("muster ranks 1\n", 16);  // with its end; the 1 is the version of this protocol
+constexpr std::size_t nonce_bytes = 32;
+constexpr std::size_t hello_bytes = greeting.size() + sizeof(introduction) + nonce_bytes;
+constexpr std::size_t mac_bytes = job_secret::mac_bytes;
 
 [[noreturn]] void refuse_openssl(const char* what) {
   throw error(error_kind::other, std::string("OpenSSL cannot ") + what + " (is it installed whole?)");
 }
 
-const unsigned char* plain(const std::byte* bytes) { return reinterpret_cast<const unsigned char*>(bytes); }
+std::string draw_nonce() {
+  std::string drawn(nonce_bytes, '\0');
+  fill_random(std::as_writable_bytes(std::span(drawn)));
+  return drawn;
+}
 
 }  // namespace
 
@@ -37,103 +46,99 @@ job_secret::job_secret(std::span<const std::string_view> parts) {
   if (!fine || length != bytes_.size()) refuse_openssl("compute SHA-256");
 }
 
-void fill_random(std::span<std::byte> bytes) {
-  if (RAND_bytes(reinterpret_cast<unsigned char*>(bytes.data()), static_cast<int>(bytes.size())) != 1)
-    refuse_openssl("make random numbers");
-}
-
-handshake handshake::connect(const job_secret& secret, const introduction& mine) {
-  handshake made(secret);
-  made.connects_ = true;
-  made.who_ = {mine.to, mine.from, mine.line, mine.lines};
-  std::memcpy(made.hello_.data(), greeting, sizeof greeting);
-  std::memcpy(made.hello_.data() + sizeof greeting, &mine, sizeof mine);
-  fill_random(std::span(made.hello_).last(nonce_bytes));
-  made.write(made.hello_, state::reading, nonce_bytes);
-  return made;
-}
-
-handshake handshake::answer(const job_secret& secret, std::uint32_t self) {
-  handshake made(secret);
-  made.self_ = self;
-  made.want_ = hello_bytes;
-  return made;
-}
-
-void handshake::write(std::span<const std::byte> bytes, state after, std::size_t want_after) {
-  std::copy(bytes.begin(), bytes.end(), out_.begin());
-  out_size_ = bytes.size();
-  sent_ = 0;
-  have_ = 0;
-  want_ = want_after;
-  after_ = after;
-  state_ = state::sending;
-}
-
-void handshake::sent(std::size_t bytes) noexcept {
-  sent_ += bytes;
-  if (sent_ == out_size_) state_ = after_;
-}
-
-void handshake::received(std::span<const std::byte> bytes) {
-  const std::size_t n = std::min(bytes.size(), wanted());
-  std::copy_n(bytes.begin(), n, in_.begin() + static_cast<std::ptrdiff_t>(have_));
-  have_ += n;
-  if (have_ == want_) read_message();
-}
-
-handshake::mac handshake::sign(char side, std::uint8_t verdict) const {
-  std::array<std::byte, 2 + hello_bytes + nonce_bytes> text{};
-  text[0] = static_cast<std::byte>(side);
-  text[1] = static_cast<std::byte>(verdict);
-  std::copy(hello_.begin(), hello_.end(), text.begin() + 2);
-  std::copy(challenge_.begin(), challenge_.end(), text.begin() + 2 + hello_bytes);
-  mac made{};
+std::string job_secret::sign(std::string_view text) const {
+  std::string made(mac_bytes, '\0');
   unsigned length = 0;
-  const auto key = secret_.bytes();
-  if (HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()), plain(text.data()), text.size(),
+  if (HMAC(EVP_sha256(), bytes_.data(), static_cast<int>(bytes_.size()),
+           reinterpret_cast<const unsigned char*>(text.data()), text.size(),
            reinterpret_cast<unsigned char*>(made.data()), &length) == nullptr ||
       length != mac_bytes)
     refuse_openssl("compute HMAC-SHA-256");
   return made;
 }
 
-void handshake::read_message() {
-  const auto is_signed = [&](const std::byte* at, char side, std::uint8_t verdict) {
-    const mac expected = sign(side, verdict);
-    return CRYPTO_memcmp(at, expected.data(), expected.size()) == 0;
-  };
+bool job_secret::has_signed(std::string_view text, std::string_view mac) const {
+  return mac.size() == mac_bytes && CRYPTO_memcmp(mac.data(), sign(text).data(), mac_bytes) == 0;
+}
+
+handshake handshake::connect(const job_secret& secret, const introduction& mine) {
+  handshake made(secret, true, mine.from, 0);
+  made.who_ = {mine.to, mine.from, mine.line, mine.lines};
+  wire_writer hello{std::string(greeting)};
+  hello.add(mine);
+  made.said_ = hello.take() + draw_nonce();
+  made.write(made.said_, state::reading, nonce_bytes);
+  return made;
+}
+
+handshake handshake::answer(const job_secret& secret, std::uint32_t self) { return {secret, false, self, hello_bytes}; }
+
+void handshake::advance(const tcp_socket& over) {
+  while (state_ == state::sending || state_ == state::reading) {
+    if (state_ == state::sending) {
+      const iovec piece{out_.data(), out_.size()};
+      const std::size_t n = over.try_write({&piece, 1});
+      if (n == 0) return;
+      sent(n);
+    } else {
+      std::array<std::byte, hello_bytes> room;  // the longest message
+      const std::size_t n = over.read_some(std::span(room).first(wanted()));
+      if (n == 0) return;
+      received(std::span(room).first(n));
+    }
+  }
+}
+
+void handshake::conclude(const tcp_socket& over, clock::time_point until) {
+  for (advance(over); state_ == state::sending || state_ == state::reading; advance(over))
+    over.await(state_ == state::sending ? POLLOUT : POLLIN, until);
+}
+
+void handshake::write(std::string text, state after, std::size_t want_after) {
+  out_ = std::move(text);
+  in_.clear();
+  want_ = want_after;
+  after_ = after;
+  state_ = state::sending;
+}
+
+void handshake::sent(std::size_t bytes) noexcept {
+  out_.erase(0, bytes);
+  if (out_.empty()) state_ = after_;
+}
+
+void handshake::received(std::span<const std::byte> bytes) {
+  in_.append(reinterpret_cast<const char*>(bytes.data()), std::min(bytes.size(), wanted()));
+  if (wanted() == 0) read_message(std::exchange(in_, {}));
+}
+
+void handshake::read_message(const std::string& text) {
   ++step_;
   if (connects_ && step_ == 1) {
-    std::copy_n(in_.begin(), nonce_bytes, challenge_.begin());
-    return write(sign('1', 0), state::reading, 1 + mac_bytes);
-  }
-  if (connects_) {
-    const auto verdict = static_cast<std::uint8_t>(in_[0]);
-    const bool genuine = (verdict == 1 || verdict == 2) && is_signed(in_.data() + 1, '2', verdict);
+    said_ += text;
+    write(secret_.sign(proof('1', 0)), state::reading, 1 + mac_bytes);
+  } else if (connects_) {
+    const char verdict = text[0];
+    const bool genuine = (verdict == 1 || verdict == 2) && secret_.has_signed(proof('2', verdict), text.substr(1));
     state_ = !genuine ? state::stranger : verdict == 1 ? state::done : state::refused;
-    return;
-  }
-  if (step_ == 1) {
-    std::copy_n(in_.begin(), hello_bytes, hello_.begin());
-    std::memcpy(&who_, hello_.data() + sizeof greeting, sizeof who_);
-    if (std::memcmp(hello_.data(), greeting, sizeof greeting) != 0 || who_.to != self_ || who_.from == self_ ||
-        who_.line >= who_.lines) {
+  } else if (step_ == 1) {
+    wire_reader hello(text);
+    const bool greets = hello.chars(greeting.size()) == greeting;
+    who_ = hello.number<introduction>();
+    if (!greets || who_.to != self_ || who_.from == self_ || who_.line >= who_.lines) {
       state_ = state::stranger;
       return;
     }
-    fill_random(challenge_);
-    return write(challenge_, state::reading, mac_bytes);
+    const auto nonce = draw_nonce();
+    said_ = text + nonce;
+    write(nonce, state::reading, mac_bytes);
+  } else {
+    state_ = secret_.has_signed(proof('1', 0), text) ? state::asking : state::stranger;
   }
-  state_ = is_signed(in_.data(), '1', 0) ? state::asking : state::stranger;
 }
 
-void handshake::give_verdict(std::uint8_t verdict) {
-  std::array<std::byte, 1 + mac_bytes> text{};
-  text[0] = static_cast<std::byte>(verdict);
-  const mac proof = sign('2', verdict);
-  std::copy(proof.begin(), proof.end(), text.begin() + 1);
-  write(text, verdict == 1 ? state::done : state::refused, 0);
+void handshake::give_verdict(char verdict) {
+  write(verdict + secret_.sign(proof('2', verdict)), verdict == 1 ? state::done : state::refused, 0);
 }
 
 }  // namespace muster::inline v0::detail

@@ -5,25 +5,31 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
+
+#include "socket.hpp"
 
 namespace muster::inline v0::detail {
 
-/// What the processes of a job know and nobody else does: SHA-256 of what it is made from.
+/// What the processes of a job know and no other process does: SHA-256 of what it is made from.
 class job_secret {
  public:
+  static constexpr std::size_t mac_bytes = 32;
+
   job_secret() = default;
   /// All parts in their order; the same parts make the same secret.
   explicit job_secret(std::span<const std::string_view> parts);
 
   [[nodiscard]] std::span<const std::byte, 32> bytes() const noexcept { return bytes_; }
+  /// The HMAC-SHA-256 (RFC 2104) of a text, by OpenSSL.
+  [[nodiscard]] std::string sign(std::string_view text) const;
+  /// Whether `mac` is that; compared in constant time.
+  [[nodiscard]] bool has_signed(std::string_view text, std::string_view mac) const;
 
  private:
   std::array<std::byte, 32> bytes_{};
 };
-
-/// Bytes that nobody can foresee, from OpenSSL.
-void fill_random(std::span<std::byte> bytes);
 
 /// Who connects to whom, and what for.
 struct introduction {
@@ -35,7 +41,7 @@ struct introduction {
   bool operator==(const introduction&) const = default;
 };
 
-/// One side of a handshake, without its socket: bytes in, bytes out.
+/// One side of a handshake: bytes in, bytes out, over a socket or without one.
 ///
 /// The one who connects introduces itself; the other answers with a challenge; the first proves that it knows the
 /// secret, then the second, together with its word whether it wants the connection:
@@ -45,8 +51,8 @@ struct introduction {
 ///     HMAC(secret, "1", all so far)  ->
 ///                                   <-  verdict, HMAC(secret, "2", all so far, verdict)
 ///
-/// HMAC is HMAC-SHA-256 (RFC 2104) by OpenSSL, compared in constant time. So neither can be replayed or turned around,
-/// both are bound to the ranks and the line they speak of, and who does not know the secret learns nothing from it.
+/// So neither can be replayed or turned around, both are bound to the ranks and the line they speak of, and who does
+/// not know the secret learns nothing from it.
 class handshake {
  public:
   enum class state {
@@ -64,42 +70,42 @@ class handshake {
   /// nothing.
   static handshake answer(const job_secret& secret, std::uint32_t self);
 
+  /// Writes and reads as far as that goes without waiting, or until it asks or is over. Throws socket_error.
+  void advance(const tcp_socket& over);
+  /// The same, and waits until then. Throws socket_error at the deadline.
+  void conclude(const tcp_socket& over, clock::time_point until);
+
   [[nodiscard]] state now() const noexcept { return state_; }
-  [[nodiscard]] std::span<const std::byte> output() const noexcept { return {out_.data() + sent_, out_size_ - sent_}; }
+  /// Whether the other side has answered.
+  [[nodiscard]] bool is_answered() const noexcept { return step_ > 0; }
+  [[nodiscard]] std::span<const std::byte> output() const noexcept { return std::as_bytes(std::span(out_)); }
   void sent(std::size_t bytes) noexcept;
-  [[nodiscard]] std::size_t wanted() const noexcept { return want_ - have_; }
+  [[nodiscard]] std::size_t wanted() const noexcept { return want_ - in_.size(); }
   void received(std::span<const std::byte> bytes);
   [[nodiscard]] const introduction& other() const noexcept { return who_; }
   void accept() { give_verdict(1); }
   void refuse() { give_verdict(2); }
 
  private:
-  static constexpr std::size_t hello_bytes = 64;
-  static constexpr std::size_t nonce_bytes = 32;
-  static constexpr std::size_t mac_bytes = 32;
-  using mac = std::array<std::byte, mac_bytes>;
-
-  explicit handshake(const job_secret& secret) : secret_(secret) {}
-  void write(std::span<const std::byte> bytes, state after, std::size_t want_after);
-  void read_message();
-  void give_verdict(std::uint8_t verdict);
-  [[nodiscard]] mac sign(char side, std::uint8_t verdict) const;
+  handshake(const job_secret& secret, bool connects, std::uint32_t self, std::size_t want)
+      : secret_(secret), connects_(connects), self_(self), want_(want) {}
+  void write(std::string text, state after, std::size_t want_after);
+  void read_message(const std::string& text);
+  void give_verdict(char verdict);
+  // What a side proves with: its mark and verdict, and all that was said before.
+  [[nodiscard]] std::string proof(char side, char verdict) const { return std::string{side, verdict} + said_; }
 
   job_secret secret_;
   state state_ = state::reading;
   state after_ = state::reading;
-  int step_ = 0;
-  bool connects_ = false;
-  std::uint32_t self_ = 0;
+  int step_ = 0;  // messages that were read
+  bool connects_;
+  std::uint32_t self_;
   introduction who_;
-  std::array<std::byte, hello_bytes> hello_{};
-  std::array<std::byte, nonce_bytes> challenge_{};
-  std::array<std::byte, 96> out_{};
-  std::size_t out_size_ = 0;
-  std::size_t sent_ = 0;
-  std::array<std::byte, 96> in_{};
-  std::size_t have_ = 0;
-  std::size_t want_ = 0;
+  std::string said_;  // the introduction and both nonces
+  std::string out_;
+  std::string in_;
+  std::size_t want_;
 };
 
 }  // namespace muster::inline v0::detail

@@ -27,7 +27,8 @@ int whole_seconds(seconds span) { return static_cast<int>(std::clamp(std::ceil(s
 }  // namespace
 
 bool socket_error::timed_out() const noexcept { return code_ == ETIMEDOUT; }
-bool socket_error::closed() const noexcept { return code_ == ECONNRESET || code_ == EPIPE; }
+bool socket_error::closed() const noexcept { return code_ == ECONNRESET || code_ == EPIPE || ended(); }
+bool socket_error::ended() const noexcept { return code_ == ESHUTDOWN; }
 
 bool wait_for(int file, short events, clock::time_point until) {
   for (;;) {
@@ -163,11 +164,6 @@ void tcp_socket::set_unpaced() const noexcept {
   (void)::setsockopt(file(), IPPROTO_TCP, TCP_CONGESTION, name, sizeof name - 1);
 }
 
-void tcp_socket::set_buffers(int send, int receive) const {
-  set(SOL_SOCKET, SO_SNDBUF, send, "SO_SNDBUF");
-  set(SOL_SOCKET, SO_RCVBUF, receive, "SO_RCVBUF");
-}
-
 std::optional<std::size_t> tcp_socket::try_read(std::span<std::byte> into) const {
   for (;;) {
     const ssize_t got = ::recv(file(), into.data(), into.size(), MSG_DONTWAIT);
@@ -189,17 +185,22 @@ std::size_t tcp_socket::try_write(std::span<const iovec> pieces) const {
   }
 }
 
+std::size_t tcp_socket::read_some(std::span<std::byte> into) const {
+  const auto got = try_read(into);
+  if (got != std::size_t{0}) return got.value_or(0);
+  throw socket_error(ESHUTDOWN, "reading from " + peer_.to_string() + " failed (it closed the connection)");
+}
+
+void tcp_socket::await(short events, clock::time_point until) const {
+  if (wait_for(file(), events, until)) return;
+  fail((events & POLLIN) != 0 ? "reading from" : "writing to", ETIMEDOUT);
+}
+
 void tcp_socket::read_exactly(std::span<std::byte> into, clock::time_point until) const {
   while (!into.empty()) {
-    const auto got = try_read(into);
-    if (got && *got == 0) {
-      throw socket_error(ECONNRESET, "reading from " + peer_.to_string() + " failed (it closed the connection)");
-    }
-    if (got) {
-      into = into.subspan(*got);
-    } else if (!wait_for(file(), POLLIN, until)) {
-      fail("reading from", ETIMEDOUT);
-    }
+    const std::size_t got = read_some(into);
+    into = into.subspan(got);
+    if (got == 0) await(POLLIN, until);
   }
 }
 
@@ -212,7 +213,7 @@ void tcp_socket::write_exactly(std::span<iovec> pieces, clock::time_point until)
   for (pieces = drop_front(pieces, 0); !pieces.empty();) {
     const std::size_t sent = try_write(pieces);
     pieces = drop_front(pieces, sent);
-    if (sent == 0 && !wait_for(file(), POLLOUT, until)) fail("writing to", ETIMEDOUT);
+    if (sent == 0) await(POLLOUT, until);
   }
 }
 

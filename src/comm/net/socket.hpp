@@ -17,7 +17,7 @@
 
 namespace muster::inline v0::detail {
 
-/// What a socket met. The code is errno's; a deadline that passed is ETIMEDOUT, an end of the stream is ECONNRESET.
+/// What a socket met. The code is errno's; a deadline that passed is ETIMEDOUT, an end of the stream is ESHUTDOWN.
 class socket_error : public error {
  public:
   socket_error(int code, const std::string& text) : error(error_kind::other, text), code_(code) {}
@@ -25,6 +25,8 @@ class socket_error : public error {
   [[nodiscard]] bool timed_out() const noexcept;
   /// The other side has closed or reset the connection.
   [[nodiscard]] bool closed() const noexcept;
+  /// It has closed it in order.
+  [[nodiscard]] bool ended() const noexcept;
 
  private:
   int code_;
@@ -76,11 +78,11 @@ class tcp_socket {
   /// Holds nothing back until the path seems to be free, as BBR does: inside a machine that gains nothing and takes
   /// half of the loopback's bandwidth. A wish, by Reno, which every Linux has.
   void set_unpaced() const noexcept;
-  /// The system's buffers, in bytes; it may take less.
-  void set_buffers(int send, int receive) const;
 
   /// What is there, at least one byte; 0 at the end of the stream, nothing when there is nothing yet.
   [[nodiscard]] std::optional<std::size_t> try_read(std::span<std::byte> into) const;
+  /// The same, but 0 when there is nothing yet; an end of the stream is a socket_error.
+  [[nodiscard]] std::size_t read_some(std::span<std::byte> into) const;
   /// As much of the pieces as goes now, in order; 0 when nothing does. At most IOV_MAX pieces.
   [[nodiscard]] std::size_t try_write(std::span<const iovec> pieces) const;
   /// All of it by the deadline, or socket_error. An end of the stream before it is one, too.
@@ -88,6 +90,9 @@ class tcp_socket {
   void write_exactly(std::span<const std::byte> from, clock::time_point until) const;
   /// The same of several pieces, which are used up.
   void write_exactly(std::span<iovec> pieces, clock::time_point until) const;
+
+  /// Waits for one of `events` (see `wait_for`); a socket_error when the deadline comes first.
+  void await(short events, clock::time_point until) const;
 
   /// Nothing more is sent; the other side reads what was, and then the end.
   void shutdown_write() const noexcept;

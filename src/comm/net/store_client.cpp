@@ -1,16 +1,9 @@
 #include "store_client.hpp"
 
-#include <poll.h>
-#include <sys/eventfd.h>
-
 #include <algorithm>
-#include <array>
 #include <cerrno>
-#include <vector>
 
 #include <muster/core/error.hpp>
-
-#include "store_guest.hpp"
 
 namespace muster::inline v0::detail {
 namespace {
@@ -20,42 +13,33 @@ namespace {
 // that was stopped for a while itself blames nobody else.
 constexpr seconds between_knocks{5};
 constexpr int most_knocks = 3;
-constexpr std::uint64_t of_knocks = std::uint64_t{1} << 63;  // as of a lease that nobody has: any answer will do
+constexpr std::uint64_t of_knocks = 0;  // the id of none of the calls: any answer will do
 
 }  // namespace
 
+job_secret store_secret(std::string_view token) {
+  const std::string_view parts[] = {"store 2", token};
+  return job_secret(parts);
+}
+
 bool introduce_to_store(const tcp_socket& to, const job_secret& secret, clock::time_point until) {
-  using state = handshake::state;
-  bool proved = false;
   auto said = handshake::connect(secret, {store_client_name, store_server_name, 0, 1});
   try {
-    while (said.now() != state::done) {
-      if (said.now() == state::sending) {
-        to.write_exactly(said.output(), until);
-        said.sent(said.output().size());
-      } else if (said.now() == state::reading) {
-        std::vector<std::byte> room(said.wanted());
-        to.read_exactly(room, until);
-        said.received(room);
-        proved = true;  // it answers, so what follows is a proof
-      } else {
-        return false;
-      }
-    }
-    return true;
+    said.conclude(to, until);
+    return said.now() == handshake::state::done;
   } catch (const socket_error& failed) {
-    if (!proved || !failed.closed()) throw;
+    if (!said.is_answered() || !failed.closed()) throw;  // it answers, so what it closed upon is the proof
     return false;
   }
 }
 
 store_client::store_client(tcp_socket socket, std::string where)
-    : store_calls(std::move(where)),
-      socket_(std::move(socket)),
-      bell_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
-      next_knock_(deadline_after(between_knocks)) {
-  if (!bell_)
-    throw error(error_kind::other, "no descriptor is left for the store " + this->where() + "; close some files");
+    : where_(std::move(where)),
+      server_(std::move(socket)),
+      next_knock_(deadline_after(between_knocks)),
+      ready_(loop_.watch(server_.socket().file(), EPOLLIN, [this](std::uint32_t events) {
+        if ((events & ~static_cast<std::uint32_t>(EPOLLOUT)) != 0) read_answers();
+      })) {
   thread_ = std::thread([this] { run(); });
 }
 
@@ -64,69 +48,140 @@ store_client::~store_client() {
     const std::lock_guard held(mutex_);
     stopping_ = true;
   }
-  ring();
+  loop_.wake();
   thread_.join();
 }
 
-void store_client::ask(const store_request& asked) {
-  const bool idle = out_.empty();
-  append_frame(out_, asked);
+std::string store_client::open(clock::time_point until) {
+  return call("open", {.what = store_call::open}, until).value;
+}
+
+store_entry store_client::get(std::string_view key, clock::time_point until) {
+  check_store_key(key, where_);
+  auto came = call("get", {.what = store_call::get, .key = key}, until);
+  return {came.number, std::move(came.value)};
+}
+
+store_swap store_client::compare_and_swap(std::string_view key, std::uint64_t expected,
+                                          std::optional<std::string_view> value, clock::time_point until,
+                                          store_life life) {
+  check_store_key(key, where_);
+  check_store_value(value, where_);
+  auto came = call("compare_and_swap",
+                   {.what = store_call::swap, .number = expected, .key = key, .value = value, .life = life}, until);
+  return {came.status == store_status::done, {came.number, std::move(came.value)}};
+}
+
+std::optional<store_entry> store_client::watch(std::string_view key, std::uint64_t known, clock::time_point until) {
+  check_store_key(key, where_);
+  auto came = wait_for({.what = store_call::watch, .number = known, .key = key}, until);
+  if (!came) return std::nullopt;
+  if (came->status == store_status::full) {
+    throw error(error_kind::other,
+                "the store " + where_ + " takes no more watches of this client; wait for fewer keys");
+  }
+  return store_entry{came->number, std::move(came->value)};
+}
+
+store_client::answer store_client::call(const char* name, const store_request& asked, clock::time_point until) {
+  auto came = wait_for(asked, until);
+  if (!came) store_timed_out(name, asked.key, where_);
+  if (came->status == store_status::full) {
+    throw error(error_kind::other, "the store " + where_ +
+                                       " takes no more (256 MiB in all; 4096 watches of a client); "
+                                       "remove what is not needed");
+  }
+  return std::move(*came);
+}
+
+std::optional<store_client::answer> store_client::wait_for(store_request asked, clock::time_point until) {
+  waiting mine;
+  std::unique_lock held(mutex_);
+  if (!lost_.empty()) fail();
+  asked.id = ++last_id_;
+  send(asked);
+  calls_.emplace(asked.id, &mine);  // no answer is taken before this waits
+  mine.answered.wait_until(held, until, [&] { return mine.came || !lost_.empty(); });
+  calls_.erase(asked.id);
+  if (mine.came) return std::move(mine.came);
+  if (!lost_.empty()) fail();
+  if (asked.what == store_call::watch) send({.what = store_call::cancel, .id = asked.id});
+  return std::nullopt;
+}
+
+void store_client::take(const store_reply& said) {
+  const auto found = calls_.find(said.id);
+  if (found == calls_.end()) return;  // it has given up
+  found->second->came = answer{said.status, said.number, std::string(said.value)};
+  found->second->answered.notify_all();
+}
+
+void store_client::lose(const std::string& why) {
+  if (lost_.empty()) lost_ = why;
+  for (auto& [id, call] : calls_) call->answered.notify_all();
+}
+
+void store_client::fail() const {
+  throw peer_failure({}, "the store " + where_ + " is lost (" + lost_ + "); see what became of whoever served it");
+}
+
+void store_client::send(const store_request& asked) {
+  const bool idle = server_.unsent() == 0;
+  append_frame(server_.outgoing(), asked);
   if (idle) write();
-  if (!out_.empty()) ring();
+  if (server_.unsent() > 0) loop_.wake();
+}
+
+// As much as goes without waiting; the thread writes the rest.
+void store_client::write() {
+  try {
+    server_.write();
+  } catch (const socket_error& failed) {
+    lose(failed.what());
+    loop_.wake();
+  }
 }
 
 void store_client::run() noexcept {
   std::string why = "this process has closed it";
   try {
     for (;;) {
-      pollfd watched[2] = {{socket_.file(), POLLIN, 0}, {bell_.get(), POLLIN, 0}};
-      clock::time_point wake;
+      clock::time_point next;
       {
         const std::lock_guard held(mutex_);
         if (stopping_) break;
-        keep_leases(clock::now());
         knock(clock::now());
-        if (!out_.empty()) write();
-        if (is_lost()) break;
-        if (!out_.empty()) watched[0].events |= POLLOUT;
-        wake = std::min(next_knock_, next_keeping());
+        next = next_knock_;
+        write();
+        if (!lost_.empty()) break;
+        ready_.want(EPOLLIN | (server_.unsent() > 0 ? EPOLLOUT : 0U));
       }
-      const auto left = std::chrono::ceil<std::chrono::milliseconds>(wake - clock::now()).count();
-      if (::poll(watched, 2, static_cast<int>(std::clamp<long long>(left, 0, 60000))) < 0 && errno != EINTR) {
-        throw socket_error(errno, "poll failed");
-      }
-      std::uint64_t rung = 0;
-      if (watched[1].revents != 0) (void)!::read(bell_.get(), &rung, sizeof rung);
-      if ((watched[0].revents & ~POLLOUT) != 0) read_answers();
+      loop_.wait(next);
+      loop_.dispatch();
     }
   } catch (const std::exception& failed) {
     why = failed.what();
   }
   const std::lock_guard held(mutex_);
-  if (!out_.empty() && !is_lost()) write();  // the ends of leases, as far as they go at once
-  socket_.shutdown_write();
+  server_.socket().shutdown_write();
   lose(why);
 }
 
 void store_client::knock(clock::time_point now) {
   if (now < next_knock_) return;
   if (knocks_ == most_knocks) throw socket_error(ETIMEDOUT, "the server is silent");
-  append_frame(out_, store_request{.what = store_call::keep, .id = of_knocks});
+  send({.what = store_call::get, .id = of_knocks, .key = store_identity_key});
   ++knocks_;
   next_knock_ = deadline_after(between_knocks);
 }
 
 void store_client::read_answers() {
-  std::array<std::byte, std::size_t{64} << 10> room;
-  const auto got = socket_.try_read(room);
-  if (!got) return;
-  if (*got == 0) throw socket_error(ECONNRESET, "the server closed the connection");
+  if (!server_.read()) return;
   knocks_ = 0;
   next_knock_ = deadline_after(between_knocks);
-  in_.append(reinterpret_cast<const char*>(room.data()), *got);
   std::size_t used = 0;
   for (;;) {
-    const auto frame = first_frame(std::string_view(in_).substr(used));
+    const auto frame = first_frame(server_.received().substr(used));
     if (frame.what == store_frame::state::part) break;
     const auto said = frame.what == store_frame::state::whole ? parse_reply(frame.body) : std::optional<store_reply>();
     if (!said) throw socket_error(EPROTO, "the server talks garbage");
@@ -134,23 +189,7 @@ void store_client::read_answers() {
     take(*said);
     used += frame.bytes;
   }
-  in_.erase(0, used);
-}
-
-// As much as goes without waiting. Whoever calls holds the mutex.
-void store_client::write() {
-  try {
-    const iovec piece{out_.data(), out_.size()};
-    out_.erase(0, socket_.try_write({&piece, 1}));
-  } catch (const socket_error& failed) {
-    lose(failed.what());
-    ring();
-  }
-}
-
-void store_client::ring() const noexcept {
-  const std::uint64_t one = 1;
-  (void)!::write(bell_.get(), &one, sizeof one);
+  server_.drop(used);
 }
 
 }  // namespace muster::inline v0::detail

@@ -10,15 +10,15 @@
 
 namespace muster::inline v0::detail {
 
+/// Under this key a table has a text that no other one has, from when it is first opened.
+inline constexpr std::string_view store_identity_key = "store/identity";
+
 enum class store_call : std::uint8_t {
   get = 1,
   swap = 2,    ///< `number` is the version expected
   watch = 3,   ///< `number` is the version known; answered when it is another
   cancel = 4,  ///< of the watch of the same id; not answered
-  lease = 5,   ///< `number` is its time-to-live in microseconds
-  keep = 6,    ///< `number` is a lease of this client
-  end = 7,     ///< the same
-  open = 8     ///< of one that has no part in what is there yet; answered with the identity of the table
+  open = 5     ///< of one that has no part in what is there yet; answered with the identity of the table
 };
 
 /// What a client asks. The texts are those of the bytes that were read, or that are to be written.
@@ -26,23 +26,22 @@ struct store_request {
   store_call what = store_call::get;
   std::uint64_t id = 0;  ///< the client's choice; the answer has it too
   std::uint64_t number = 0;
-  std::uint64_t lease = 0;
   std::string_view key{};
   std::optional<std::string_view> value{};
+  store_life life = store_life::of_store;  ///< of a value
 };
 
 enum class store_status : std::uint8_t {
   done = 0,
   refused = 1,  ///< a swap that found another version, which is in the answer
-  ended = 2,    ///< there is no such lease
-  full = 3      ///< the store or this client has as much as it may have
+  full = 2      ///< the store or this client has as much as it may have
 };
 
 /// What the server answers.
 struct store_reply {
   std::uint64_t id = 0;
   store_status status = store_status::done;
-  std::uint64_t number = 0;  ///< a version or a lease
+  std::uint64_t number = 0;  ///< a version
   std::string_view value{};
 };
 

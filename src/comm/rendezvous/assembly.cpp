@@ -1,7 +1,6 @@
 #include "assembly.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <string>
 #include <vector>
 
@@ -11,35 +10,39 @@
 #include <muster/comm/settings.hpp>
 #include <muster/core/error.hpp>
 
+#include "../../core/wire.hpp"
+
 namespace muster::inline v0::detail {
 namespace {
 
-// What is left in the store goes with whoever left it, so that a start that failed is in nobody's way.
-constexpr seconds lease_time{5.0};
+// What is left in the store goes with the process that left it, so that a start that failed is in no other's way.
+constexpr auto passing = store_life::of_client;
 constexpr const char* key_of_launch = "starts/launch";
 constexpr const char* begun = "begun";
 constexpr const char* prefix_of_meeting = "starts/met";
 
 std::string key_of_server(int number) { return "starts/server/" + std::to_string(number); }
 
-// What rank 0 leaves for those that come on their own: "RANKS SERVERS JOB".
+// What rank 0 leaves for those that come on their own.
 struct announcement {
   int ranks = 0;
   int servers = 0;
   std::string job;
 
-  [[nodiscard]] std::string text() const { return std::to_string(ranks) + " " + std::to_string(servers) + " " + job; }
+  [[nodiscard]] std::string text() const {
+    wire_writer made;
+    made.add(std::int32_t{ranks});
+    made.add(std::int32_t{servers});
+    made.add_text(job);
+    return made.take();
+  }
   [[nodiscard]] static announcement read(std::string_view text, const std::string& where) {
+    wire_reader in(text);
     announcement made;
-    const char* const end = text.data() + text.size();
-    const auto ranks = std::from_chars(text.data(), end, made.ranks);
-    if (ranks.ec == std::errc() && ranks.ptr != end) {
-      const auto servers = std::from_chars(ranks.ptr + 1, end, made.servers);
-      if (servers.ec == std::errc() && servers.ptr != end && made.ranks > 0 && made.servers > 0) {
-        made.job.assign(servers.ptr + 1, end);
-        return made;
-      }
-    }
+    made.ranks = in.number<std::int32_t>();
+    made.servers = in.number<std::int32_t>();
+    made.job = in.text();
+    if (in.whole() && made.ranks > 0 && made.servers > 0) return made;
     throw configuration_error("what the store " + where +
                               " has of the job cannot be read (is it of another version of muster?); start all with "
                               "the same build");
@@ -69,9 +72,8 @@ void check(const settings& configuration, const std::string& origin) {
                              " tells jobs apart by it); set --job to the same for all");
 }
 
-void announce(any_store& store, const announcement& what, store_lease& lease, clock::time_point until) {
-  lease = store.lease(lease_time, until);
-  if (!store.compare_and_swap(key_of_launch, 0, what.text(), until, lease.id()).swapped) {
+void announce(any_store& store, const announcement& what, clock::time_point until) {
+  if (!store.compare_and_swap(key_of_launch, 0, what.text(), until, passing).swapped) {
     throw configuration_error("another job waits for its servers at " + store.where() +
                               " (two jobs use one store); give each job one of its own, or a --job");
   }
@@ -92,10 +94,9 @@ announcement hear(any_store& store, clock::time_point until) {
 }
 
 // The number of this server among those that were started on their own.
-int take_number(any_store& store, const announcement& job, store_lease& lease, clock::time_point until) {
-  lease = store.lease(lease_time, until);
+int take_number(any_store& store, const announcement& job, clock::time_point until) {
   for (int number = 0; number < job.servers; ++number) {
-    if (store.compare_and_swap(key_of_server(number), 0, "here", until, lease.id()).swapped) return number;
+    if (store.compare_and_swap(key_of_server(number), 0, "here", until, passing).swapped) return number;
   }
   throw configuration_error("the job at " + store.where() + " has all the " + std::to_string(job.servers) +
                             " servers that it waits for (one more was started than its --remote-servers); start it "
@@ -107,7 +108,7 @@ int take_number(any_store& store, const announcement& job, store_lease& lease, c
 assembled_launch assemble_launch(const settings& configuration, const launch_env& of_launcher) {
   const bool is_server = configuration.choice(setting::role, {"auto", "server"}) == 1;
   const int servers = static_cast<int>(configuration.integer(setting::remote_servers));
-  if (!is_server && servers == 0) return {of_launcher, std::nullopt, {}};
+  if (!is_server && servers == 0) return {of_launcher, nullptr};
   check(configuration, configuration.origin(is_server ? setting::role : setting::remote_servers));
   const auto until = deadline_after(seconds(configuration.positive(setting::timeout)));
 
@@ -116,17 +117,16 @@ assembled_launch assemble_launch(const settings& configuration, const launch_env
   who.job = job_name(configuration, of_launcher);
   if (is_server) who.rank = 1;  // nobody's store is with it
   who.size = std::max(2, who.size);
-  assembled_launch made{who, open_store(configuration, who), {}};
+  assembled_launch made{who, open_store(configuration, who)};
   auto& store = *made.store;
 
-  store_lease lease;
   announcement job{of_launcher.size, servers, who.job};
   if (is_server) {
     job = hear(store, until);
-    made.launch.rank = job.ranks + take_number(store, job, lease, until);
+    made.launch.rank = job.ranks + take_number(store, job, until);
     made.launch.job = job.job;
   } else if (of_launcher.rank == 0) {
-    announce(store, job, lease, until);
+    announce(store, job, until);
   }
   auto& launch = made.launch;
   launch.size = job.ranks + job.servers;
@@ -136,8 +136,7 @@ assembled_launch assemble_launch(const settings& configuration, const launch_env
   launch.local_rank = static_cast<int>(std::count(hosts.begin(), hosts.begin() + launch.rank, here));
   launch.why = std::to_string(job.ranks) + " of a launcher, " + std::to_string(job.servers) + " on their own";
   if (launch.rank == 0) {
-    (void)store.compare_and_swap(key_of_launch, store.get(key_of_launch, until).version, begun, until, lease.id());
-    made.lease = std::move(lease);
+    (void)store.compare_and_swap(key_of_launch, store.get(key_of_launch, until).version, begun, until, passing);
   }
   return made;
 }

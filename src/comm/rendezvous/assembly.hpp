@@ -1,7 +1,7 @@
 // A job that is put together from several starts: that of a launcher, and servers that are started on their own.
 #pragma once
 
-#include <optional>
+#include <memory>
 
 #include <muster/comm/rendezvous/launch_env.hpp>
 #include <muster/comm/rendezvous/store.hpp>
@@ -11,9 +11,9 @@ namespace muster::inline v0::detail {
 
 struct assembled_launch {
   launch_env launch;
-  // Of rank 0; others may close theirs.
-  std::optional<any_store> store;  ///< where all met, open as long as the job
-  store_lease lease;               ///< of its word there that the job has begun
+  /// Where all met. Rank 0 keeps it open as long as the job, for its word there that the job has begun; others may
+  /// close theirs.
+  std::unique_ptr<any_store> store;
 };
 
 /// The launch that this process is part of: `of_launcher` where nothing else is asked for. With `--remote-servers N`

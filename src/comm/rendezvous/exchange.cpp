@@ -1,10 +1,9 @@
 #include <muster/comm/rendezvous/exchange.hpp>
 
-#include <algorithm>
-#include <charconv>
-#include <cstring>
-
 #include <muster/core/error.hpp>
+#include <muster/core/number.hpp>
+
+#include "../../core/wire.hpp"
 
 namespace muster::inline v0 {
 namespace {
@@ -41,11 +40,9 @@ class meeting {
       versions_[static_cast<std::size_t>(from)] = came->version;
       words[static_cast<std::size_t>(from)] = std::move(came->value);
     }
-    std::string all;
-    for (const auto& word : words) {
-      all += std::to_string(word.size()) + ":";
-      all += word;
-    }
+    detail::wire_writer written;
+    for (const auto& word : words) written.add_text(word);
+    const std::string all = written.take();
     for (std::size_t at = 0; at < all.size(); at += store_value_limit) {
       publish(piece(pieces_++), std::string_view(all).substr(at, store_value_limit));
     }
@@ -56,20 +53,12 @@ class meeting {
   std::vector<std::string> receive() {
     const auto published = store_.watch(prefix_ + "/all", 0, until_);
     if (!published) give_up("did not all come");
-    std::size_t pieces = 0;
-    std::from_chars(published->value.data(), published->value.data() + published->value.size(), pieces);
+    const auto pieces = parse_number<std::size_t>(published->value).value_or(0);
     std::string all;
     for (std::size_t i = 0; i < pieces; ++i) all += store_.get(piece(i), until_).value;
 
     std::vector<std::string> words;
-    for (std::string_view rest = all; !rest.empty();) {
-      std::size_t length = 0;
-      const auto [end, code] = std::from_chars(rest.data(), rest.data() + rest.size(), length);
-      rest.remove_prefix(std::min(rest.size(), static_cast<std::size_t>(end - rest.data()) + 1));
-      if (code != std::errc() || length > rest.size()) break;
-      words.emplace_back(rest.substr(0, length));
-      rest.remove_prefix(length);
-    }
+    for (detail::wire_reader in(all); !in.rest().empty();) words.emplace_back(in.text());
     if (words.size() != static_cast<std::size_t>(size_)) {
       throw configuration_error("rank 0 brought the words of " + std::to_string(words.size()) + " ranks to '" +
                                 prefix_ + "', and this rank is one of " + std::to_string(size_) +

@@ -9,17 +9,24 @@
 
 namespace muster::inline v0 {
 
+std::string detail::host_name() {
+  char name[256] = {};
+  return ::gethostname(name, sizeof name - 1) == 0 ? name : "";
+}
+
+std::string detail::boot_number() {
+  std::string line;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), line);
+  return line;
+}
+
 std::string host_identity(const settings& configuration) {
   const auto& asked = configuration.value(setting::host);
   if (asked != "auto") return asked;
-  char name[256] = {};
-  if (::gethostname(name, sizeof name - 1) != 0) name[0] = '\0';
-  std::string boot;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
   // Not the mount namespace: `ip netns exec` gives every process one of its own.
   struct stat network {};
   const bool known = ::stat("/proc/self/ns/net", &network) == 0;
-  return std::string(name) + "/" + boot + "/" + (known ? std::to_string(network.st_ino) : "");
+  return detail::host_name() + "/" + detail::boot_number() + "/" + (known ? std::to_string(network.st_ino) : "");
 }
 
 }  // namespace muster::inline v0

@@ -83,21 +83,8 @@ std::string spelled(const char* name, int value) { return std::string(name) + "=
 }  // namespace
 
 std::string_view to_string(launch_env::launcher kind) noexcept {
-  switch (kind) {
-    case launch_env::launcher::none:
-      return "none";
-    case launch_env::launcher::open_mpi:
-      return "Open MPI";
-    case launch_env::launcher::pmix:
-      return "PMIx";
-    case launch_env::launcher::pmi:
-      return "PMI";
-    case launch_env::launcher::slurm:
-      return "Slurm";
-    case launch_env::launcher::generic:
-      return "RANK / WORLD_SIZE";
-  }
-  return "unknown";
+  constexpr std::string_view names[] = {"none", "Open MPI", "PMIx", "PMI", "Slurm", "RANK / WORLD_SIZE"};
+  return names[static_cast<std::size_t>(kind)];
 }
 
 launch_env detect_launch(const variable_reader& read) {

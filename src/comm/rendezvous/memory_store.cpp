@@ -2,70 +2,40 @@
 
 namespace muster::inline v0 {
 
-class memory_store::held_lease final : public store_lease::holder {
- public:
-  held_lease(std::shared_ptr<contents> in, std::uint64_t id) : in_(std::move(in)), id_(id) {}
-  ~held_lease() override {
-    const std::lock_guard lock(in_->mutex);
-    in_->leases.erase(id_);
-    std::erase_if(in_->items, [&](const auto& one) { return one.second.lease == id_; });
-    in_->changed.notify_all();
-  }
-  std::uint64_t id() const noexcept override { return id_; }
-  bool held() const noexcept override { return true; }
-
- private:
-  std::shared_ptr<contents> in_;
-  std::uint64_t id_;
-};
-
 store_entry memory_store::get(std::string_view key, clock::time_point) {
   detail::check_store_key(key, where());
   const std::lock_guard lock(self_->mutex);
   const auto found = self_->items.find(key);
-  return found == self_->items.end() ? store_entry{} : found->second.entry;
+  return found == self_->items.end() ? store_entry{} : found->second;
 }
 
 store_swap memory_store::compare_and_swap(std::string_view key, std::uint64_t expected,
-                                          std::optional<std::string_view> value, clock::time_point,
-                                          std::uint64_t lease) {
+                                          std::optional<std::string_view> value, clock::time_point, store_life) {
   detail::check_store_key(key, where());
   detail::check_store_value(value, where());
   const std::lock_guard lock(self_->mutex);
-  if (lease != 0 && !self_->leases.contains(lease))
-    throw store_lease_ended("the lease under which '" + std::string(key) + "' was to be written has ended");
   const auto found = self_->items.find(key);
-  const store_entry now = found == self_->items.end() ? store_entry{} : found->second.entry;
+  const store_entry now = found == self_->items.end() ? store_entry{} : found->second;
   if (now.version != expected) return {false, now};
-  if (!value) {
-    if (found != self_->items.end()) self_->items.erase(found);
-    self_->changed.notify_all();
-    return {true, {}};
+  store_entry made;
+  if (value) {
+    made = self_->items[std::string(key)] = {++self_->version, std::string(*value)};
+  } else if (now) {
+    self_->items.erase(found);
   }
-  auto& to = self_->items[std::string(key)];
-  to = {{++self_->version, std::string(*value)}, lease};
   self_->changed.notify_all();
-  return {true, {to.entry.version, {}}};
+  return {true, {made.version, {}}};
 }
 
 std::optional<store_entry> memory_store::watch(std::string_view key, std::uint64_t known, clock::time_point until) {
   detail::check_store_key(key, where());
   std::unique_lock lock(self_->mutex);
-  const auto version = [&] {
+  const auto now = [&] {
     const auto found = self_->items.find(key);
-    return found == self_->items.end() ? 0 : found->second.entry.version;
+    return found == self_->items.end() ? store_entry{} : found->second;
   };
-  if (!self_->changed.wait_until(lock, until, [&] { return version() != known; })) return std::nullopt;
-  const auto found = self_->items.find(key);
-  return found == self_->items.end() ? store_entry{} : found->second.entry;
-}
-
-store_lease memory_store::lease(seconds ttl, clock::time_point) {
-  detail::check_store_ttl(ttl, where());
-  const std::lock_guard lock(self_->mutex);
-  const auto id = ++self_->last_lease;
-  self_->leases[id] = true;
-  return store_lease(std::make_unique<held_lease>(self_, id));
+  if (!self_->changed.wait_until(lock, until, [&] { return now().version != known; })) return std::nullopt;
+  return now();
 }
 
 }  // namespace muster::inline v0

@@ -27,12 +27,6 @@ void check_store_value(std::optional<std::string_view> value, const std::string&
                             "); send what is large between the ranks");
 }
 
-void check_store_ttl(seconds ttl, const std::string& where) {
-  if (ttl >= seconds(0.1) && ttl <= seconds(3600)) return;
-  throw configuration_error("the store " + where + " does not give a lease of " + std::to_string(ttl.count()) +
-                            " s (it is from 0.1 s to an hour); choose a time between");
-}
-
 void store_timed_out(const char* call, std::string_view key, const std::string& where) {
   throw timeout_error(std::string(call) + " at the store", {},
                       std::string(call) + (key.empty() ? "" : " of " + printed(key)) + " at the store " + where +

@@ -3,80 +3,55 @@
 #include <sched.h>
 #include <unistd.h>
 
-#include <array>
-#include <charconv>
-#include <fstream>
 #include <numeric>
-#include <sstream>
 
 #include <muster/comm/collectives/broadcast.hpp>
 #include <muster/comm/context.hpp>
 #include <muster/comm/rendezvous/exchange.hpp>
+#include <muster/comm/rendezvous/host_identity.hpp>
 #include <muster/comm/rendezvous/open_store.hpp>
 #include <muster/comm/settings.hpp>
 #include <muster/core/error.hpp>
 
+#include "../../core/random_bytes.hpp"
+#include "../../core/wire.hpp"
 #include "../ends.hpp"
 #include "transport.hpp"
 
 namespace muster::inline v0::detail {
 namespace {
 
-std::string first_line_of(const char* file) {
-  std::string line;
-  std::ifstream in(file);
-  std::getline(in, line);
-  return line;
-}
+constexpr std::string_view card_mark = "tcp2";  // the 2 is the version of cards
 
-std::string host_name() {
-  char name[256] = "unknown";
-  (void)::gethostname(name, sizeof name - 1);
-  return name;
-}
-
-std::string in_hexadecimal(std::span<const std::byte> bytes) {
-  constexpr char digits[] = "0123456789abcdef";
-  std::string text;
-  for (const std::byte b : bytes) {
-    text += digits[std::to_integer<unsigned>(b) >> 4];
-    text += digits[std::to_integer<unsigned>(b) & 15];
-  }
-  return text;
-}
-
-// The cores that this process may run on, 64 in a word of hexadecimal digits.
-std::string own_cores() {
+// The cores that this process may run on, 64 in a word.
+std::vector<std::uint64_t> own_cores() {
   cpu_set_t set;
   CPU_ZERO(&set);
-  std::string text = "0";
-  if (::sched_getaffinity(0, sizeof set, &set) != 0) return text;
-  for (int first = 0; first < CPU_SETSIZE; first += 64) {
-    std::uint64_t word = 0;
-    for (int k = 0; k < 64; ++k) word |= std::uint64_t{CPU_ISSET(first + k, &set) != 0} << k;
-    char digits[16];
-    const auto end = std::to_chars(digits, digits + sizeof digits, word, 16).ptr;
-    text += "," + std::string(digits, end);
-  }
-  while (text.ends_with(",0")) text.resize(text.size() - 2);
-  return text;
+  std::vector<std::uint64_t> words(CPU_SETSIZE / 64, 0);
+  if (::sched_getaffinity(0, sizeof set, &set) != 0) return {};
+  for (std::size_t k = 0; k < CPU_SETSIZE; ++k) words[k / 64] |= std::uint64_t{CPU_ISSET(k, &set) != 0} << k % 64;
+  while (!words.empty() && words.back() == 0) words.pop_back();
+  return words;
 }
 
 }  // namespace
 
 tcp_doors::tcp_doors(std::string_view chosen, const std::string& origin) {
-  std::string list;
+  wire_writer card;
+  card.add_text(card_mark);
+  card.add_text(random_token());
+  // The kernel's own number of this start of the machine: the same in all its containers.
+  card.add_text(boot_number().empty() ? host_name() : boot_number());
+  card.add_text(host_name());
+  card.add(std::int64_t{::getpid()});
+  const auto cores = own_cores();
+  card.add(std::uint64_t{cores.size()});
+  for (const auto word : cores) card.add(word);
   for (const auto& one : own_addresses(chosen, origin)) {
     sockets_.push_back(tcp_socket::reserve(one.with_port(0)));
-    list += " " + sockets_.back().local().to_string();
+    card.add_text(sockets_.back().local().to_string());
   }
-  std::array<std::byte, 16> salt{};
-  fill_random(salt);
-  // The kernel's own number of this start of the machine: the same in all its containers.
-  std::string machine = first_line_of("/proc/sys/kernel/random/boot_id");
-  if (machine.empty()) machine = host_name();
-  card_ = "tcp1 " + in_hexadecimal(salt) + " " + machine + " " + host_name() + " " + std::to_string(::getpid()) + " " +
-          own_cores() + list;
+  card_ = card.take();
 }
 
 std::vector<tcp_socket> tcp_doors::open() {
@@ -93,21 +68,18 @@ std::string interface_of(const settings& configuration, const launch_env& launch
 }
 
 tcp_peer read_card(const std::string& card, int rank) {
-  std::istringstream words(card);
-  std::string version;
-  std::string salt;
-  std::string cores;
+  wire_reader in(card);
   tcp_peer read;
-  words >> version >> salt >> read.host >> read.name >> read.process >> cores;
-  for (std::size_t at = cores.find(','); at != std::string::npos; at = cores.find(',', at + 1)) {
-    std::uint64_t word = 0;
-    std::from_chars(cores.data() + at + 1, cores.data() + cores.size(), word, 16);
-    read.cores.push_back(word);
+  const bool known = in.text() == card_mark;
+  (void)in.text();
+  read.host = in.text();
+  read.name = in.text();
+  read.process = in.number<std::int64_t>();
+  for (auto left = in.count(sizeof(std::uint64_t)); left > 0; --left) read.cores.push_back(in.number());
+  while (!in.rest().empty()) {
+    if (const auto one = address::parse(in.text()); !one.empty()) read.addresses.push_back(one);
   }
-  for (std::string word; words >> word;) {
-    if (const auto one = address::parse(word); !one.empty()) read.addresses.push_back(one);
-  }
-  if (version != "tcp1" || read.addresses.empty()) {
+  if (!known || !in.whole() || read.addresses.empty()) {
     throw error(error_kind::other,
                 "what rank " + std::to_string(rank) +
                     " says of itself cannot be read (is it of another version of muster?); start all "
@@ -145,9 +117,9 @@ std::unique_ptr<transport> connect_tcp(const settings& configuration, const laun
   std::vector<std::string> cards{doors.card()};
   std::string token;
   if (launch.size > 1) {
-    any_store store = open_store(configuration, launch);
-    token = job_token(store, configuration, launch, until);
-    cards = exchange(store, "tcp/", launch.rank, launch.size, doors.card(), until);
+    const auto store = open_store(configuration, launch);
+    token = common_token(*store, configuration, until);
+    cards = exchange(*store, "tcp/", launch.rank, launch.size, doors.card(), until);
   }
   auto mesh = make_mesh(plan, launch.rank, cards, std::move(doors), token);
   if (!plan.lazy) mesh->await_all(until);
@@ -165,23 +137,21 @@ std::vector<std::unique_ptr<transport>> connect_tcp_ends(const settings& configu
     const auto of_all = words_of_all(ranks, doors.back().card());
     cards.insert(cards.end(), of_all.begin(), of_all.end());
   }
-  // The group is connected to nobody else, so what rank 0 draws is known to nobody else.
-  std::array<std::uint8_t, 32> drawn{};
-  if (ranks.rank() == 0) fill_random(std::as_writable_bytes(std::span(drawn)));
-  broadcast(ranks, std::span(drawn), 0);
+  // The group is connected to no other process, so what rank 0 draws is known to no other.
+  auto drawn = random_token();
+  broadcast(ranks, std::span(reinterpret_cast<std::uint8_t*>(drawn.data()), drawn.size()), 0);
   std::vector<int> all(cards.size());
   std::iota(all.begin(), all.end(), 0);
   const auto until = deadline_after(plan.patience);
   return connect_at_once(count, [&](int k) -> std::unique_ptr<transport> {
     const int rank = k * ranks.size() + ranks.rank();
-    auto mesh = make_mesh(plan, rank, cards, std::move(doors[static_cast<std::size_t>(k)]),
-                          in_hexadecimal(std::as_bytes(std::span(drawn))));
+    auto mesh = make_mesh(plan, rank, cards, std::move(doors[static_cast<std::size_t>(k)]), drawn);
     if (!plan.lazy) mesh->await_all(until);
     return std::make_unique<tcp_transport>(std::move(mesh), all, rank, 0);
   });
 }
 
-bool link_tcp_store() noexcept;
+bool link_tcp_store();
 
 bool link_tcp() noexcept {  // and the stores, which the ranks of a context may meet at
   static const bool done =

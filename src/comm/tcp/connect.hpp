@@ -49,8 +49,8 @@ class tcp_doors {
   /// `chosen`: as `own_addresses` takes it. Every address gets a port of its own.
   tcp_doors(std::string_view chosen, const std::string& origin);
 
-  /// What the others are to know of this rank, in one line each. With bytes that nobody could foresee, so that the
-  /// secret of all cards together is a new one for every start.
+  /// What the others are to know of this rank. With bytes that no other process could foresee, so that the secret of
+  /// all cards together is a new one for every start.
   [[nodiscard]] const std::string& card() const noexcept { return card_; }
   /// Begins to listen; the caller answers.
   [[nodiscard]] std::vector<tcp_socket> open();

@@ -1,6 +1,4 @@
 // The part of the watch that makes connections.
-#include <poll.h>
-
 #include <algorithm>
 #include <cerrno>
 
@@ -11,9 +9,7 @@
 namespace muster::inline v0::detail {
 namespace {
 
-// Who connects has so long to prove that it is of the job, and no more than so many are heard at a time.
-constexpr std::chrono::seconds for_proof{5};
-constexpr std::size_t most_unknown = 128;
+constexpr std::chrono::seconds for_one_attempt{5};
 
 clock::duration pause_before(int attempt) {
   constexpr std::chrono::milliseconds first{5};
@@ -23,55 +19,23 @@ clock::duration pause_before(int attempt) {
 
 }  // namespace
 
-// ---- who comes ----
-
-void tcp_watch::answer_doors() {
-  for (auto& door : doors_) {
-    for (;;) {
-      tcp_socket came;
-      try {
-        came = door.accept();
-      } catch (const socket_error&) {
-        // No descriptor is left: those that only may be of the job make room for those that are.
-        const auto oldest = std::find_if(greetings_.begin(), greetings_.end(),
-                                         [](const greeting& one) { return one.inbound && !one.over; });
-        if (oldest != greetings_.end()) {
-          drop(*oldest, "");
-          greetings_.erase(oldest);
-          continue;
-        }
-        doors_open_ = clock::now() + std::chrono::milliseconds(100);
-        return;
-      }
-      if (!came) break;
-      const auto unknown = [](const greeting& one) { return one.inbound && !one.over; };
-      if (static_cast<std::size_t>(std::count_if(greetings_.begin(), greetings_.end(), unknown)) >= most_unknown)
-        drop(*std::find_if(greetings_.begin(), greetings_.end(), unknown), "");
-      greetings_.emplace_back(std::move(came), handshake::answer(secret_, static_cast<std::uint32_t>(rank_)));
-      greetings_.back().inbound = true;
-      greetings_.back().until = clock::now() + for_proof;
-    }
-  }
-}
-
 // ---- going to others ----
 
 void tcp_watch::dial(int peer) {
   pairing& to = pair(peer);
   if (to.now != stage::idle || peer == rank_) return;
-  const auto lines = static_cast<std::uint32_t>(plan_.streams + 1);
   to.now = stage::dialing;
-  to.ready.resize(lines);
+  to.ready.resize(static_cast<std::size_t>(plan_.streams + 1));
   to.until = deadline_after(plan_.patience);
-  for (std::uint32_t k = 0; k < lines; ++k) {
-    const introduction mine{static_cast<std::uint32_t>(rank_), static_cast<std::uint32_t>(peer), k, lines};
-    greetings_.emplace_back(tcp_socket(), handshake::connect(secret_, mine));
-    greeting& one = greetings_.back();
-    one.peer = peer;
-    one.line = k;
-    dial_line(one);
+  for (std::uint32_t k = 0; k < to.ready.size(); ++k) {
+    dial_line(greetings_.emplace_back(greeting{peer, k, handshake::connect(secret_, introduce(peer, k))}));
     if (to.now != stage::dialing) return;  // it has ended
   }
+}
+
+introduction tcp_watch::introduce(int peer, std::uint32_t which) const {
+  return {static_cast<std::uint32_t>(rank_), static_cast<std::uint32_t>(peer), which,
+          static_cast<std::uint32_t>(plan_.streams + 1)};
 }
 
 void tcp_watch::dial_again(int peer, clock::time_point until) {
@@ -92,85 +56,61 @@ void tcp_watch::dial_line(greeting& one) {
   ++one.attempts;
   try {
     if (to.empty()) throw socket_error(0, "it has no address");
-    const introduction mine{static_cast<std::uint32_t>(rank_), static_cast<std::uint32_t>(one.peer), one.line,
-                            static_cast<std::uint32_t>(plan_.streams + 1)};
-    one.talk = handshake::connect(secret_, mine);
+    one.talk = handshake::connect(secret_, introduce(one.peer, one.line));
     one.connecting = true;
-    one.until = clock::now() + for_proof;
+    one.until = clock::now() + for_one_attempt;
     one.socket = tcp_socket::start_connect(to[which]);
+    one.ready = loop_.watch(one.socket.file(), EPOLLOUT, [this, &one](std::uint32_t) { advance(one); });
   } catch (const socket_error& failed) {
     drop(one, failed.what(), failed.code() == ECONNREFUSED);
   }
 }
 
 void tcp_watch::advance(greeting& one) {
-  if (!one.socket) {
-    if (clock::now() >= one.retry) dial_line(one);
-    return;
-  }
+  if (one.over) return;
   try {
     if (one.connecting) {
-      pollfd ready{one.socket.file(), POLLOUT, 0};
-      if (::poll(&ready, 1, 0) != 1) return;
       one.socket.finish_connect();
       one.connecting = false;
       one.socket.set_no_delay();
     }
     talk(one);
   } catch (const socket_error& failed) {
-    drop(one, failed.what(), failed.code() == ECONNREFUSED);
+    const bool hung_up = failed.closed() && !one.connecting;
+    drop(one, failed.what() + std::string(hung_up ? "; is it of another job, or has it another token?" : ""),
+         failed.code() == ECONNREFUSED);
   }
 }
 
 void tcp_watch::talk(greeting& one) {
-  for (;;) {
-    switch (one.talk.now()) {
-      case handshake::state::sending: {
-        const auto bytes = one.talk.output();
-        const iovec piece{const_cast<std::byte*>(bytes.data()), bytes.size()};
-        const std::size_t n = one.socket.try_write({&piece, 1});
-        if (n == 0) return;
-        one.talk.sent(n);
-        break;
-      }
-      case handshake::state::reading: {
-        std::byte bytes[128];
-        const auto n = one.socket.try_read(std::span(bytes).first(std::min(sizeof bytes, one.talk.wanted())));
-        if (!n) return;
-        if (*n == 0)
-          return drop(one, "who listens at " + one.socket.peer().to_string() +
-                               " ended the connection (is it of another job, or has it another token?)");
-        one.talk.received(std::span(bytes).first(*n));
-        break;
-      }
-      case handshake::state::asking:
-        decide(one);
-        if (one.over) return;
-        break;
-      case handshake::state::done:
-        return keep(one);
-      case handshake::state::refused:
-        if (!one.inbound && pair(one.peer).again) return drop(one, "it has not seen its connection end");
-        one.over = true;  // it connects to us, or it has: so we wait for it
-        if (!one.inbound && pair(one.peer).now == stage::dialing) abandon(one.peer, stage::answering);
-        return;
-      case handshake::state::stranger:
-        return drop(one, "who listens at " + one.socket.peer().to_string() + " does not know the secret of this job");
-    }
+  using state = handshake::state;
+  one.talk.advance(one.socket);
+  one.ready.want(one.talk.now() == state::sending ? EPOLLOUT : EPOLLIN);
+  if (one.talk.now() == state::done) {
+    one.over = true;
+    one.ready = {};
+    keep(one.peer, one.line, std::move(one.socket), stage::dialing);
+  } else if (one.talk.now() == state::refused) {
+    if (pair(one.peer).again) return drop(one, "it has not seen its connection end");
+    one.over = true;  // it connects to us, or it has: so we wait for it
+    if (pair(one.peer).now == stage::dialing) abandon(one.peer, stage::answering);
+  } else if (one.talk.now() == state::stranger) {
+    drop(one, "who listens at " + one.socket.peer().to_string() + " does not know the secret of this job");
   }
 }
 
+// ---- who comes ----
+
 // It has proven to be of the job. When both sides connect at the same time, the connection that the lower rank began
 // is the one that stays.
-void tcp_watch::decide(greeting& one) {
-  const introduction& who = one.talk.other();
+bool tcp_watch::wants(const introduction& who) {
   const auto lines = static_cast<std::uint32_t>(plan_.streams + 1);
   if (who.from >= pairs_.size() || who.lines != lines) {
     if (who.lines != lines)
       log(log_level::warning, "rank " + std::to_string(who.from) + " has another number of streams (" +
                                   std::to_string(who.lines - 1) + " and here " + std::to_string(lines - 1) +
                                   "); give all ranks the same --streams");
-    return one.talk.refuse();
+    return false;
   }
   const int peer = static_cast<int>(who.from);
   pairing& with = pair(peer);
@@ -183,41 +123,39 @@ void tcp_watch::decide(greeting& one) {
     with.count = 0;
     with.until = until;
   }
-  one.peer = peer;
-  one.line = who.line;
-  if (with.now == stage::answering) {
-    one.talk.accept();
-  } else {
-    one.talk.refuse();
-  }
+  return with.now == stage::answering;
 }
 
-void tcp_watch::keep(greeting& one) {
-  pairing& with = pair(one.peer);
-  one.over = true;
-  const stage expected = one.inbound ? stage::answering : stage::dialing;
+void tcp_watch::keep(int peer, std::uint32_t which, tcp_socket socket, stage expected) {
+  pairing& with = pair(peer);
   if (with.now != expected) return;
-  one.socket.set_no_delay();
-  const seconds silent = std::max(seconds(2), plan_.patience);
-  one.socket.set_liveness(std::max(seconds(1), plan_.beat * plan_.missed), silent);
-  // Data may wait in the peer's system until its rank calls; heartbeats are always read.
-  if (one.line == 0) one.socket.set_acknowledged_within(silent);
-  if (!with.ready[one.line]) ++with.count;  // or the first broke before all stood
-  with.ready[one.line] = std::move(one.socket);
-  if (with.count == with.ready.size()) complete(one.peer);
+  try {
+    socket.set_no_delay();
+    const seconds silent = std::max(seconds(2), plan_.patience);
+    socket.set_liveness(std::max(seconds(1), plan_.beat * plan_.missed), silent);
+    // Data may wait in the peer's system until its rank calls; heartbeats are always read.
+    if (which == 0) socket.set_acknowledged_within(silent);
+  } catch (const socket_error&) {  // it has broken already, which is seen by reading
+  }
+  if (!with.ready[which]) ++with.count;  // or the first broke before all stood
+  with.ready[which] = std::move(socket);
+  if (with.count == with.ready.size()) complete(peer);
 }
 
 void tcp_watch::complete(int peer) {
   pairing& with = pair(peer);
   with.now = stage::up;
   with.again = true;
+  line& of = line_of(peer);
   {
     const std::lock_guard lock(lines_mutex_);
-    line& of = line_of(peer);
-    of.socket = std::move(with.ready.front());
+    std::string before = std::exchange(of.over.outgoing(), {});  // that was posted before there was a connection
+    of.over = connection(std::move(with.ready.front()));
+    of.over.outgoing() = std::move(before);
     of.heard = clock::now();
     flush(of);
   }
+  of.ready = loop_.watch(of.over.socket().file(), EPOLLIN, [this, peer](std::uint32_t) { listen(peer); });
   std::vector<tcp_socket> streams;
   const bool same_machine = peers_[static_cast<std::size_t>(peer)].host == peers_[static_cast<std::size_t>(rank_)].host;
   for (std::size_t i = 1; i < with.ready.size(); ++i) {
@@ -231,16 +169,11 @@ void tcp_watch::complete(int peer) {
 // ---- what comes to nothing ----
 
 void tcp_watch::drop(greeting& one, const std::string& why, bool refused) {
+  one.ready = {};
   one.socket = {};
-  if (one.inbound) {
-    one.over = true;
-    ++strangers_;
-    return;
-  }
-  pair(one.peer).trouble = why;
   {
-    const std::lock_guard lock(orders_mutex_);
-    troubles_[static_cast<std::size_t>(one.peer)] = why;
+    const std::lock_guard lock(lines_mutex_);
+    pair(one.peer).trouble = why;
   }
   one.retry = clock::now() + pause_before(one.attempts);
   // What has listened there and does not any more has ended.
@@ -252,7 +185,7 @@ void tcp_watch::drop(greeting& one, const std::string& why, bool refused) {
 // Gives up what was done so far to connect to that rank.
 void tcp_watch::abandon(int peer, stage next) {
   for (auto& one : greetings_) {
-    if (one.peer == peer && !one.inbound) one.over = true;
+    if (one.peer == peer) one.over = true;
   }
   pairing& with = pair(peer);
   with.ready.clear();

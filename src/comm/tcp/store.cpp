@@ -6,7 +6,6 @@
 #include <muster/core/error.hpp>
 
 #include "../net/store_client.hpp"
-#include "../net/store_guest.hpp"
 #include "store_file.hpp"
 
 namespace muster::inline v0 {
@@ -32,7 +31,7 @@ std::vector<detail::address> addresses_of(std::string_view list) {
 
 // A connection that stands, and whether its server is of this process.
 struct connected {
-  std::shared_ptr<detail::store_calls> calls;
+  std::shared_ptr<detail::store_client> calls;
   bool served_here = false;
 };
 
@@ -92,7 +91,7 @@ struct tcp_store::connection {
     if (then == when_lost::connect_again) identity = calls->open(until);
   }
 
-  std::shared_ptr<detail::store_calls> get(clock::time_point until) {
+  std::shared_ptr<detail::store_client> get(clock::time_point until) {
     const std::unique_lock held(mutex, until);
     if (!held) throw_late();
     if (then == when_lost::fail || !calls->has_ended()) return calls;
@@ -101,13 +100,13 @@ struct tcp_store::connection {
       is_another = made->get(detail::store_identity_key, until).value != identity;
       if (!is_another) return calls = std::move(made);
     }
-    throw store_left_behind("the store " + calls->where() +
+    throw store_left_behind("the store " + name_of(where) +
                             " was begun anew without what it had (its server was started again, and kept no file); "
                             "begin the job anew, and keep the store: muster-store --data FOLDER");
   }
   [[noreturn]] void throw_late() const {
     throw timeout_error("opening the store", {},
-                        "the store " + calls->where() +
+                        "the store " + name_of(where) +
                             " is away (another call waits for it too); see what became of "
                             "its server");
   }
@@ -117,7 +116,7 @@ struct tcp_store::connection {
   when_lost then;
   std::string identity;
   std::timed_mutex mutex;
-  std::shared_ptr<detail::store_calls> calls;
+  std::shared_ptr<detail::store_client> calls;
   bool served_here = false;
   bool is_another = false;  // who serves there now
 };
@@ -129,22 +128,18 @@ tcp_store::tcp_store(tcp_store&&) noexcept = default;
 tcp_store::~tcp_store() = default;
 
 std::string tcp_store::where() const { return name_of(self_->where); }
-bool tcp_store::is_served_here() const noexcept { return self_->served_here; }
+bool tcp_store::is_served_here() const { return self_->served_here; }
 
 store_entry tcp_store::get(std::string_view key, clock::time_point until) { return self_->get(until)->get(key, until); }
 
 store_swap tcp_store::compare_and_swap(std::string_view key, std::uint64_t expected,
                                        std::optional<std::string_view> value, clock::time_point until,
-                                       std::uint64_t lease) {
-  return self_->get(until)->compare_and_swap(key, expected, value, until, lease);
+                                       store_life life) {
+  return self_->get(until)->compare_and_swap(key, expected, value, until, life);
 }
 
 std::optional<store_entry> tcp_store::watch(std::string_view key, std::uint64_t known, clock::time_point until) {
   return self_->get(until)->watch(key, known, until);
-}
-
-store_lease tcp_store::lease(seconds ttl, clock::time_point until) {
-  return detail::store_calls::lease(self_->get(until), ttl, until);
 }
 
 }  // namespace muster::inline v0

@@ -13,7 +13,6 @@
 
 #include "../../core/descriptor.hpp"
 #include "../net/store_client.hpp"
-#include "../net/store_guest.hpp"
 
 namespace muster::inline v0::detail {
 namespace {

@@ -1,9 +1,6 @@
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
-
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <cstring>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -13,7 +10,10 @@
 #include <muster/comm/tcp/store.hpp>
 #include <muster/core/log.hpp>
 
-#include "../net/store_guest.hpp"
+#include "../../core/random_bytes.hpp"
+#include "../net/acceptor.hpp"
+#include "../net/connection.hpp"
+#include "../net/store_client.hpp"
 #include "../net/store_journal.hpp"
 #include "store_file.hpp"
 
@@ -21,10 +21,18 @@ namespace muster::inline v0 {
 namespace {
 
 constexpr std::size_t most_strangers = 512;  // at a time; the oldest makes room for the next
-constexpr std::chrono::milliseconds tick{20};
+constexpr seconds tick{0.5};                 // between looks for clients that take nothing
 // A client whose connection was cut, or was to a server that was killed, has so long to connect again before the table
 // is begun anew for later clients; as long as one of an etcd.
 constexpr seconds for_those_that_were_cut_off{10};
+constexpr seconds patience_with_clients{30};             // that take nothing of what they are owed
+constexpr std::size_t enough = std::size_t{4} << 20;     // owed to a client: it may ask more when it has taken some
+constexpr std::size_t too_much = std::size_t{64} << 20;  // as much is owed only to one that does not read
+
+using client_number = detail::store_table::client;
+
+// What no client of muster does.
+struct offence {};
 
 detail::tcp_socket listen_at(std::string_view text) {
   const bool anywhere = text.starts_with(':');
@@ -42,83 +50,65 @@ detail::tcp_socket listen_at(std::string_view text) {
   }
 }
 
-/// Where servers of this process listen.
-class port_list {
- public:
-  void add(std::uint16_t port) {
-    const std::lock_guard lock(mutex_);
-    ports_.insert(port);
-  }
-  void remove(std::uint16_t port) {
-    const std::lock_guard lock(mutex_);
-    ports_.erase(ports_.find(port));
-  }
-  [[nodiscard]] bool has(std::uint16_t port) {
-    const std::lock_guard lock(mutex_);
-    return ports_.contains(port);
-  }
-
- private:
-  std::mutex mutex_;
-  std::multiset<std::uint16_t> ports_;
+// The ports at which servers of this process listen.
+struct port_list {
+  std::mutex mutex;
+  std::multiset<std::uint16_t> all;
 };
 
-port_list& open_ports() {
-  static port_list ports;
-  return ports;
+port_list& ports() {
+  static port_list made;
+  return made;
 }
 
 }  // namespace
 
-bool store_server::listens_here(std::uint16_t port) { return open_ports().has(port); }
+bool store_server::listens_here(std::uint16_t port) {
+  const std::lock_guard held(ports().mutex);
+  return ports().all.contains(port);
+}
 
 struct store_server::implementation {
-  using guest = detail::store_guest;
-  using guests_by_number = std::map<detail::store_table::client, guest>;
+  // One that has proved that it knows the token.
+  struct client {
+    detail::connection line;
+    clock::time_point last;  // when it came, or last took something
+    detail::event_loop::registration ready{};
+
+    [[nodiscard]] bool wants_to_read() const noexcept { return line.unsent() < enough; }
+  };
 
   implementation(std::string_view where, std::string_view by, const std::string& folder)
-      : door(listen_at(where)),
-        address(door.local()),
+      : implementation(listen_at(where), by, folder) {}
+  implementation(detail::tcp_socket listening, std::string_view by, const std::string& folder)
+      : address(listening.local()),
         token(by),
-        secret(detail::store_secret(token)),
-        epoll(::epoll_create1(EPOLL_CLOEXEC)),
-        bell(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
-        table(
-            [this](detail::store_table::client to, const detail::store_reply& said) {
-              const auto found = guests.find(to);
-              if (found == guests.end()) return;
-              found->second.tell(said);
-              told.insert(to);
-            },
-            [this](std::string_view key, std::uint64_t version, std::optional<std::string_view> value) {
-              if (journal) journal->record(key, version, value);
-            },
-            [this](detail::store_table::client opens) {
-              const auto known = guests.size() - strangers.size() - (strangers.contains(opens) ? 0 : 1);
-              return known == 0 && clock::now() >= doubtful_until;
-            },
-            [] {
-              std::uint64_t drawn = 0;
-              detail::fill_random(std::as_writable_bytes(std::span(&drawn, 1)));
-              return std::to_string(drawn);
-            }) {
+        table([this](client_number to, const detail::store_reply& said) { tell(to, said); },
+              [this](std::string_view key, std::uint64_t version, std::optional<std::string_view> value) {
+                if (journal) journal->record(key, version, value);
+              },
+              [this](client_number) { return clients.size() == 1 && clock::now() >= doubtful_until; },
+              &detail::random_token) {
     if (!folder.empty()) journal.emplace(folder, table);
     if (table.is_used()) doubtful_until = deadline_after(for_those_that_were_cut_off);
-    if (!epoll || !bell || !watch(EPOLL_CTL_ADD, door.file(), EPOLLIN, door_number) ||
-        !watch(EPOLL_CTL_ADD, bell.get(), EPOLLIN, bell_number)) {
-      throw error(error_kind::other, "a store cannot be served (epoll: " + std::string(std::strerror(errno)) +
-                                         "); see how many files this process may have open");
-    }
-    open_ports().add(address.port());
-    thread = std::thread([this] { run(); });
+    std::vector<detail::tcp_socket> all;
+    all.push_back(std::move(listening));
+    comers.emplace(
+        loop, std::move(all), detail::store_secret(token), detail::store_server_name, most_strangers,
+        [](const detail::introduction&) { return true; },
+        [this](detail::tcp_socket came, const detail::introduction&) { welcome(std::move(came)); });
+    const std::lock_guard held(ports().mutex);
+    ports().all.insert(address.port());
+    thread = std::jthread([this](const std::stop_token& stop) { run(stop); });
   }
 
   ~implementation() {
     if (!announced_in.empty()) detail::remove_store_file(announced_in, announced);
-    const std::uint64_t one = 1;
-    (void)!::write(bell.get(), &one, sizeof one);
+    thread.request_stop();
+    loop.wake();
     thread.join();
-    open_ports().remove(address.port());
+    const std::lock_guard held(ports().mutex);
+    ports().all.erase(ports().all.find(address.port()));
   }
 
   void announce(const std::string& path) {
@@ -132,164 +122,131 @@ struct store_server::implementation {
     announced_in = path;
   }
 
-  [[nodiscard]] bool watch(int how, int file, std::uint32_t events, std::uint64_t number) const {
-    epoll_event wanted{};
-    wanted.events = events;
-    wanted.data.u64 = number;
-    return ::epoll_ctl(epoll.get(), how, file, &wanted) == 0;
-  }
-
-  void run() noexcept {
+  void run(const std::stop_token& stop) noexcept {
     try {
-      for (auto before = clock::now();;) {
-        epoll_event events[64];
-        const bool ticks = table.has_leases() || !strangers.empty() || !owing.empty() || closed;
-        const int n = ::epoll_wait(epoll.get(), events, 64, ticks ? static_cast<int>(tick.count()) : -1);
+      while (!stop.stop_requested()) {
+        const auto next = comers->next();
+        loop.wait(owing.empty() ? next : std::min(next, deadline_after(tick)));
         const auto now = clock::now();
-        // This process was stopped or starved meanwhile: what its clients sent lies in the system and is not read yet.
-        if (ticks && now - before > 10 * tick) table.forgive(now - before);
-        before = now;
-        for (int i = 0; i < n; ++i) {
-          const std::uint64_t number = events[i].data.u64;
-          if (number == bell_number) return;
-          if (number == door_number) {
-            welcome(now);
-          } else {
-            serve(number, now);
-          }
+        loop.dispatch();
+        comers->tick(now);
+        cut_stalled(now);
+        while (!told.empty()) {  // what requests made of answers for others
+          for (const auto number : std::exchange(told, {})) serve(number, [](client&) {});
         }
-        table.expire(now);
-        if (now - looked >= tick) look_around(now);
-        deliver(now);
       }
     } catch (const std::exception& failed) {  // no memory: the clients see the connection end
       log(log_level::error, "the store at " + address.to_string() + " ends (" + failed.what() + ")");
     }
-    door = {};
-    guests.clear();
+    comers->close();
+    clients.clear();
     ended = true;
   }
 
-  void welcome(clock::time_point now) {
+  void welcome(detail::tcp_socket came) {
+    const auto number = ++last_number;
+    ++served;
     try {
-      for (int i = 0; i < 64; ++i) {
-        auto came = door.accept();
-        if (!came) return;
-        came.set_no_delay();
-        came.set_liveness(seconds(5), seconds(10));
-        if (strangers.size() >= most_strangers) drop(*strangers.begin());
-        const auto number = ++last_number;
-        const int file = came.file();
-        auto& made = guests.try_emplace(number, std::move(came), number, secret, now).first->second;
-        strangers.insert(number);
-        made.watched_for = EPOLLIN;
-        if (!watch(EPOLL_CTL_ADD, file, EPOLLIN, number)) drop(number);
-      }
-    } catch (const detail::socket_error& failed) {
-      if (failed.code() == ECONNRESET || failed.code() == EINVAL) return;  // that one has left already
-      if (!strangers.empty()) return drop(*strangers.begin());
-      (void)watch(EPOLL_CTL_MOD, door.file(), 0, door_number);  // nothing to be had now: later
-      closed = true;
+      came.set_no_delay();
+      came.set_liveness(seconds(5), seconds(10));
+      auto& made = clients.try_emplace(number, client{detail::connection(std::move(came)), clock::now()}).first->second;
+      made.ready = loop.watch(made.line.socket().file(), EPOLLIN, [this, number](std::uint32_t) {
+        serve(number, [&](client& one) { hear(number, one); });
+      });
+    } catch (const error&) {  // it has left already, or there is no room for it
+      drop(number, true);
     }
   }
 
-  void serve(detail::store_table::client number, clock::time_point now) {
-    const auto found = guests.find(number);
-    if (found == guests.end()) return;
+  // Does that for a client, if it is still there, and writes what it is owed.
+  template <class Deed>
+  void serve(client_number number, const Deed& deed) {
+    const auto found = clients.find(number);
+    if (found == clients.end()) return;
     auto& one = found->second;
-    const bool was_stranger = one.is_stranger();
-    const bool goes_on = one.serve(table, now);
-    if (was_stranger && !one.is_stranger()) {
-      strangers.erase(number);
-      ++served;
+    try {
+      write(one);
+      deed(one);
+      write(one);
+    } catch (const offence&) {
+      ++offenders;
+      return drop(number, false);
+    } catch (const detail::socket_error& failed) {
+      return drop(number, failed.closed());
     }
-    if (!goes_on) return drop(number);
-    settle(one);
-  }
-
-  // Sends what requests of others made of answers.
-  void deliver(clock::time_point now) {
-    while (!told.empty()) {
-      const auto round = std::exchange(told, {});
-      for (const auto number : round) {
-        const auto found = guests.find(number);
-        if (found == guests.end()) continue;
-        if (!found->second.write(now)) {
-          drop(number);
-        } else {
-          settle(found->second);
-        }
-      }
-    }
-  }
-
-  void settle(guest& one) {
-    const std::uint32_t wanted = (one.wants_to_read() ? EPOLLIN : 0U) | (one.wants_to_write() ? EPOLLOUT : 0U);
-    if (one.wants_to_write()) {
-      owing.insert(one.number());
+    if (one.line.unsent() > 0) {
+      owing.insert(number);
     } else {
-      owing.erase(one.number());
+      owing.erase(number);
     }
-    if (wanted == one.watched_for) return;
-    one.watched_for = wanted;
-    (void)watch(EPOLL_CTL_MOD, one.file(), wanted, one.number());
+    one.ready.want((one.wants_to_read() ? EPOLLIN : 0U) | (one.line.unsent() > 0 ? EPOLLOUT : 0U));
   }
 
-  void look_around(clock::time_point now) {
-    looked = now;
-    for (const auto* some : {&strangers, &owing}) {
-      std::vector<detail::store_table::client> stalled;
-      for (const auto number : *some) {
-        if (guests.at(number).is_stalled(now)) stalled.push_back(number);
-      }
-      for (const auto number : stalled) {
-        if (!guests.at(number).is_stranger()) ++offenders;
-        drop(number);
-      }
+  // A piece at a time: a client that asks much does not keep the others waiting. And as many requests as there is room
+  // for the answers of.
+  void hear(client_number number, client& one) {
+    if (one.wants_to_read()) one.line.read();
+    std::size_t used = 0;
+    while (one.wants_to_read()) {
+      const auto frame = detail::first_frame(one.line.received().substr(used));
+      if (frame.what == detail::store_frame::state::part) break;
+      const auto asked = frame.what == detail::store_frame::state::whole ? detail::parse_request(frame.body)
+                                                                         : std::optional<detail::store_request>();
+      if (!asked || !table.handle(number, *asked)) throw offence();
+      used += frame.bytes;
+      if (!one.wants_to_read()) write(one);
     }
-    if (std::exchange(closed, false)) (void)watch(EPOLL_CTL_MOD, door.file(), EPOLLIN, door_number);
+    one.line.drop(used);
   }
 
-  void drop(detail::store_table::client number) {
-    const auto found = guests.find(number);
-    ++(found->second.is_stranger() ? strangers_met : left);
-    if (!found->second.is_stranger() && !found->second.has_left())
-      doubtful_until = deadline_after(for_those_that_were_cut_off);
-    if (found->second.has_offended()) ++offenders;
-    strangers.erase(number);
+  void tell(client_number to, const detail::store_reply& said) {
+    const auto found = clients.find(to);
+    if (found == clients.end()) return;
+    if (found->second.line.unsent() < too_much) append_frame(found->second.line.outgoing(), said);
+    told.insert(to);
+  }
+
+  static void write(client& one) {
+    if (one.line.write() > 0 || one.line.unsent() == 0) one.last = clock::now();
+    if (one.line.unsent() >= too_much) throw offence();  // something was left out: nothing that follows would be right
+  }
+
+  void cut_stalled(clock::time_point now) {
+    const auto is_stalled = [&](client_number number) { return now - clients.at(number).last > patience_with_clients; };
+    for (auto at = owing.begin(); (at = std::find_if(at, owing.end(), is_stalled)) != owing.end();) {
+      ++offenders;
+      drop(*at++, false);
+    }
+  }
+
+  // Whether the connection ended at the other side, as when its process ends, or was cut or closed here.
+  void drop(client_number number, bool has_left) {
+    ++left;
+    if (!has_left) doubtful_until = deadline_after(for_those_that_were_cut_off);
     owing.erase(number);
     told.erase(number);
-    guests.erase(found);  // its socket too
+    clients.erase(number);  // its socket too
     table.leave(number);
   }
 
-  static constexpr std::uint64_t door_number = 0;
-  static constexpr std::uint64_t bell_number = ~std::uint64_t{0};
-
-  detail::tcp_socket door;
   detail::address address;
   std::string token;
-  detail::job_secret secret;
   std::string announced_in;  // the file, if any
   detail::store_place announced;
-  detail::descriptor epoll;
-  detail::descriptor bell;
+  detail::event_loop loop;
+  std::optional<detail::acceptor> comers;
   std::optional<detail::store_journal> journal;
   detail::store_table table;
-  guests_by_number guests;
-  std::set<detail::store_table::client> strangers;  // in the order in which they came
-  std::set<detail::store_table::client> owing;      // to whom something is to be written
-  std::set<detail::store_table::client> told;       // to whom something new is
-  detail::store_table::client last_number = 0;
+  std::map<client_number, client> clients;
+  std::set<client_number> owing;  // to whom something is to be written
+  std::set<client_number> told;   // to whom something new is
+  client_number last_number = 0;
   clock::time_point doubtful_until{};  // until then one that is not connected may live, and have a part in the table
-  bool closed = false;                 // the door, for want of descriptors
-  clock::time_point looked = clock::now();
   std::atomic<std::uint64_t> served = 0;
-  std::atomic<std::uint64_t> strangers_met = 0;
   std::atomic<std::uint64_t> offenders = 0;
   std::atomic<std::uint64_t> left = 0;
   std::atomic<bool> ended = false;
-  std::thread thread;
+  std::jthread thread;
 };
 
 store_server::store_server(std::string_view address, std::string_view token, const std::string& folder)
@@ -300,7 +257,7 @@ std::string store_server::address() const { return self_->address.to_string(); }
 std::uint16_t store_server::port() const noexcept { return self_->address.port(); }
 store_server::counts store_server::met() const noexcept {
   const std::uint64_t left = self_->left;  // first: a client that has left had been served
-  return {self_->served, self_->strangers_met, self_->offenders, self_->served - left};
+  return {self_->served, self_->comers->strangers(), self_->offenders, self_->served - left};
 }
 bool store_server::has_ended() const noexcept { return self_->ended; }
 

@@ -1,12 +1,6 @@
 #include "watch.hpp"
 
-#include <poll.h>
-#include <sys/eventfd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <system_error>
 
 #include <muster/core/log.hpp>
 
@@ -19,6 +13,9 @@ namespace {
 constexpr std::size_t most_unsent = std::size_t{1} << 20;
 constexpr std::size_t most_unsent_of_no_matter = std::size_t{64} << 10;
 
+// Who connect and have proved nothing yet: no more are heard at a time.
+constexpr std::size_t most_strangers = 128;
+
 // A stream of data that broke, or another rank's loss, may be the end of a rank whose last words are still to be read.
 constexpr std::chrono::milliseconds for_last_notices{50};
 
@@ -30,47 +27,39 @@ tcp_watch::tcp_watch(tcp_mesh& mesh, std::vector<tcp_peer> peers, std::vector<tc
       plan_(mesh.plan_),
       rank_(mesh.rank_),
       peers_(std::move(peers)),
-      doors_(std::move(doors)),
       secret_(secret),
-      wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
+      acceptor_(
+          loop_, std::move(doors), secret, static_cast<std::uint32_t>(rank_), most_strangers,
+          [this](const introduction& who) { return wants(who); },
+          [this](tcp_socket came, const introduction& who) {
+            keep(static_cast<int>(who.from), who.line, std::move(came), stage::answering);
+          }),
       pairs_(peers_.size()),
-      lines_(peers_.size()),
-      troubles_(peers_.size()) {
-  if (!wake_) throw std::system_error(errno, std::generic_category(), "no eventfd for a thread");
+      lines_(peers_.size()) {
   thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
 }
 
 tcp_watch::~tcp_watch() {
   thread_.request_stop();
-  wake();
+  loop_.wake();
 }
 
 // ---- from other threads ----
 
-void tcp_watch::wake() noexcept {
-  const std::uint64_t one = 1;
-  (void)!::write(wake_.get(), &one, sizeof one);
-}
-
 std::string tcp_watch::trouble_with(int peer) {
-  const std::lock_guard lock(orders_mutex_);
-  return troubles_[static_cast<std::size_t>(peer)];
+  const std::lock_guard lock(lines_mutex_);
+  return pair(peer).trouble;
 }
 
 void tcp_watch::want(int peer, clock::time_point until) {
-  {
-    const std::lock_guard lock(orders_mutex_);
-    orders_.push_back({peer, {}, until});
-  }
-  wake();
+  const bool again = until != clock::time_point::max();
+  loop_.post([=, this] { again ? dial_again(peer, until) : dial(peer); });
 }
 
 void tcp_watch::report(int peer, const std::string& why) {
-  {
-    const std::lock_guard lock(orders_mutex_);
-    orders_.push_back({peer, why});
-  }
-  wake();
+  loop_.post([=, this] {
+    if (pair(peer).now == stage::up) condemn(peer, why, -1);  // else it is seen already
+  });
 }
 
 void tcp_watch::post(int peer, frame head, std::span<const std::byte> payload, bool matters) {
@@ -80,13 +69,14 @@ void tcp_watch::post(int peer, frame head, std::span<const std::byte> payload, b
   {
     const std::lock_guard lock(lines_mutex_);
     line& to = line_of(peer);
-    if (to.out.size() > (matters ? most_unsent : most_unsent_of_no_matter)) return;
-    to.out.insert(to.out.end(), header.begin(), header.end());
-    to.out.insert(to.out.end(), payload.begin(), payload.end());
-    if (to.socket) flush(to);
-    unsent = !to.out.empty();
+    if (to.over.unsent() > (matters ? most_unsent : most_unsent_of_no_matter)) return;
+    auto& out = to.over.outgoing();
+    out.append(reinterpret_cast<const char*>(header.data()), header.size());
+    out.append(reinterpret_cast<const char*>(payload.data()), payload.size());
+    if (to.over) flush(to);
+    unsent = to.over.unsent() > 0;
   }
-  if (unsent) wake();
+  if (unsent) loop_.wake();
 }
 
 void tcp_watch::say_goodbye(clock::time_point until) {
@@ -95,7 +85,7 @@ void tcp_watch::say_goodbye(clock::time_point until) {
   for (std::size_t peer = 0; peer < lines_.size(); ++peer) {
     {
       const std::lock_guard lock(lines_mutex_);
-      if (!lines_[peer].socket) continue;
+      if (!lines_[peer].over) continue;
     }
     post(static_cast<int>(peer), last, {}, true);
   }
@@ -103,9 +93,9 @@ void tcp_watch::say_goodbye(clock::time_point until) {
   const auto all_written = [&] {
     const std::lock_guard lock(lines_mutex_);
     return std::all_of(lines_.begin(), lines_.end(), [&](line& one) {
-      if (!one.socket) return true;
+      if (!one.over) return true;
       flush(one);
-      return one.out.empty() && !has_unsent_bytes(one.socket.file());
+      return one.over.unsent() == 0 && !has_unsent_bytes(one.over.socket().file());
     });
   };
   while (!all_written() && clock::now() < until) std::this_thread::sleep_for(std::chrono::microseconds(200));
@@ -114,12 +104,9 @@ void tcp_watch::say_goodbye(clock::time_point until) {
 // ---- the thread ----
 
 void tcp_watch::run(const std::stop_token& stop) {
-  std::vector<pollfd> files;
   last_turn_ = next_beat_ = clock::now();
   while (!stop.stop_requested()) {
-    gather(files);
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(next_event() - clock::now()).count();
-    ::poll(files.data(), files.size(), static_cast<int>(std::clamp<long long>(left, 0, 60000)));
+    loop_.wait(next_event());
     try {
       // What has been waiting for this thread, not for its sender, is no silence.
       const auto now = clock::now();
@@ -128,18 +115,15 @@ void tcp_watch::run(const std::stop_token& stop) {
       if (away > 2 * std::chrono::duration_cast<clock::duration>(plan_.beat)) {
         for (auto& one : lines_) one.heard = now;
       }
-      take_orders();
-      if (now >= doors_open_) answer_doors();
+      loop_.dispatch();
+      acceptor_.tick(now);
       for (auto& one : greetings_) {
-        if (!one.over) advance(one);
-      }
-      std::erase_if(greetings_, [](const greeting& one) { return one.over; });
-      const std::size_t first = files.size() - polled_.size();
-      for (std::size_t i = 0; i < polled_.size(); ++i) {
-        if (files[first + i].revents != 0 && line_of(polled_[i]).socket) listen(polled_[i]);
+        if (!one.over && !one.socket && now >= one.retry) dial_line(one);
       }
       expire(now);
       if (now >= next_beat_) beat();
+      const std::lock_guard lock(lines_mutex_);
+      for (auto& one : lines_) one.ready.want(EPOLLIN | (one.over.unsent() > 0 ? EPOLLOUT : 0U));
     } catch (const std::exception& trouble) {
       log(log_level::error, std::string("the thread that watches the peers met: ") + trouble.what());
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -147,53 +131,13 @@ void tcp_watch::run(const std::stop_token& stop) {
   }
 }
 
-void tcp_watch::gather(std::vector<pollfd>& files) {
-  files.clear();
-  files.push_back({wake_.get(), POLLIN, 0});
-  if (clock::now() >= doors_open_) {
-    for (const auto& door : doors_) files.push_back({door.file(), POLLIN, 0});
-  }
-  for (const auto& one : greetings_) {
-    if (!one.socket) continue;
-    const bool out = one.connecting || one.talk.now() == handshake::state::sending;
-    files.push_back({one.socket.file(), static_cast<short>(out ? POLLOUT : POLLIN), 0});
-  }
-  polled_.clear();
-  const std::lock_guard lock(lines_mutex_);
-  for (std::size_t peer = 0; peer < lines_.size(); ++peer) {
-    const line& one = lines_[peer];
-    if (!one.socket) continue;
-    files.push_back({one.socket.file(), static_cast<short>(POLLIN | (one.out.empty() ? 0 : POLLOUT)), 0});
-    polled_.push_back(static_cast<int>(peer));
-  }
-}
-
 clock::time_point tcp_watch::next_event() const {
-  auto next = std::max(next_beat_, last_turn_);
+  auto next = std::min(std::max(next_beat_, last_turn_), acceptor_.next());
   for (const auto& one : greetings_) {
     next = std::min(next, one.socket ? one.until : one.retry);
   }
   for (const auto& one : lines_) next = std::min(next, one.condemned);
   return next;
-}
-
-void tcp_watch::take_orders() {
-  std::uint64_t count = 0;
-  (void)!::read(wake_.get(), &count, sizeof count);
-  std::vector<order> orders;
-  {
-    const std::lock_guard lock(orders_mutex_);
-    orders.swap(orders_);
-  }
-  for (const auto& what : orders) {
-    if (!what.broken.empty()) {
-      if (pair(what.peer).now == stage::up) condemn(what.peer, what.broken, -1);  // else it is seen already
-    } else if (what.until != clock::time_point::max()) {
-      dial_again(what.peer, what.until);
-    } else {
-      dial(what.peer);
-    }
-  }
 }
 
 // What this rank saw itself counts for more than what it was told.
@@ -216,19 +160,22 @@ void tcp_watch::beat() {
   frame sign = mesh_.position();
   sign.kind = frame_kind::beat;
   for (std::size_t peer = 0; peer < lines_.size(); ++peer) {
-    if (lines_[peer].socket) post(static_cast<int>(peer), sign, {}, false);
+    if (lines_[peer].over) post(static_cast<int>(peer), sign, {}, false);
   }
 }
 
 void tcp_watch::flush(line& one) {
-  if (one.out.empty()) return;
   try {
-    const iovec piece{one.out.data(), one.out.size()};
-    const std::size_t n = one.socket.try_write({&piece, 1});
-    one.out.erase(one.out.begin(), one.out.begin() + static_cast<std::ptrdiff_t>(n));
+    one.over.write();
   } catch (const socket_error&) {  // what there is to be seen of it the thread sees by reading
-    one.out.clear();
+    one.over.drop_unsent();
   }
+}
+
+void tcp_watch::close(line& one) {
+  one.ready = {};
+  const std::lock_guard lock(lines_mutex_);
+  one.over = {};
 }
 
 void tcp_watch::listen(int peer) {
@@ -238,38 +185,29 @@ void tcp_watch::listen(int peer) {
     flush(of);
   }
   try {
-    for (;;) {
-      std::byte bytes[4096];
-      const auto n = of.socket.try_read(bytes);
-      if (!n) return;
-      if (*n == 0) {
-        const bool broke = of.condemned != clock::time_point::max() && of.witness < 0;
-        if (!of.goodbye) return lose(peer, broke ? of.verdict : "its connection ended");
-        const std::lock_guard lock(lines_mutex_);
-        of.socket = {};
-        return;
-      }
+    while (of.over && of.over.read()) {
       of.heard = clock::now();
-      of.in.insert(of.in.end(), bytes, bytes + *n);
       std::size_t used = 0;
-      while (of.in.size() - used >= frame_bytes) {
+      for (;;) {
+        const auto left = std::as_bytes(std::span(of.over.received())).subspan(used);
+        if (left.size() < frame_bytes) break;
         frame head;
-        const auto fault = decode(std::span<const std::byte, frame_bytes>(of.in.data() + used, frame_bytes), head);
+        const auto fault = decode(left.first<frame_bytes>(), head);
         if (fault != frame_fault::none || head.kind < frame_kind::goodbye)
           return lose(peer, "it sent what is no frame of muster: " + std::string(to_string(fault)));
-        if (of.in.size() - used < frame_bytes + head.bytes) break;
-        hear(peer, head, std::span(of.in).subspan(used + frame_bytes, static_cast<std::size_t>(head.bytes)));
-        used += frame_bytes + static_cast<std::size_t>(head.bytes);
+        const auto bytes = static_cast<std::size_t>(head.bytes);
+        if (left.size() < frame_bytes + bytes) break;
+        hear(peer, head, left.subspan(frame_bytes, bytes));
+        used += frame_bytes + bytes;
       }
-      of.in.erase(of.in.begin(), of.in.begin() + static_cast<std::ptrdiff_t>(used));
+      of.over.drop(used);
     }
   } catch (const socket_error& broken) {
-    if (of.goodbye) {
-      const std::lock_guard lock(lines_mutex_);
-      of.socket = {};
-      return;
-    }
-    lose(peer, broken.closed()      ? "its connection was reset"
+    if (of.goodbye) return close(of);
+    const bool stream_broke = of.condemned != clock::time_point::max() && of.witness < 0;
+    lose(peer, stream_broke         ? of.verdict
+               : broken.ended()     ? "its connection ended"
+               : broken.closed()    ? "its connection was reset"
                : broken.timed_out() ? "its host does not answer"
                                     : broken.what());
   }
@@ -305,21 +243,16 @@ void tcp_watch::hear(int peer, const frame& head, std::span<const std::byte> pay
 
 // It is gone, and all are told. What stood may be connected again; what could not be connected is gone for good.
 void tcp_watch::lose(int peer, const std::string& why) {
-  {
-    const std::lock_guard lock(lines_mutex_);
-    line& of = line_of(peer);
-    of.socket = {};
-    of.in.clear();
-    of.out.clear();
-    of.condemned = clock::time_point::max();
-  }
+  line& of = line_of(peer);
+  close(of);
+  of.condemned = clock::time_point::max();
   abandon(peer, pair(peer).now == stage::up ? stage::broken : stage::failed);
   frame word;
   word.kind = frame_kind::suspect;
   word.set_number(static_cast<std::uint64_t>(peer));
   const std::string_view text = std::string_view(why).substr(0, 300);
   for (std::size_t other = 0; other < lines_.size(); ++other) {
-    if (static_cast<int>(other) != peer && lines_[other].socket)
+    if (static_cast<int>(other) != peer && lines_[other].over)
       post(static_cast<int>(other), word, std::as_bytes(std::span(text)), true);
   }
   mesh_.lose(peer, why, -1);
@@ -340,7 +273,7 @@ void tcp_watch::expire(clock::time_point now) {
       mesh_.lose(peer, of.verdict, of.witness);
     } else if (now >= of.condemned) {
       lose(peer, of.verdict);
-    } else if (of.socket && !of.goodbye && now - of.heard > silence) {
+    } else if (of.over && !of.goodbye && now - of.heard > silence) {
       const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(silence).count();
       lose(peer, "no heartbeat for " + std::to_string(milliseconds) + " ms");
     }

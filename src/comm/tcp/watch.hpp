@@ -1,19 +1,15 @@
 // The thread that every process keeps beside its work: answers who connects, connects, and listens for signs of life.
 #pragma once
 
-#include <atomic>
 #include <list>
-#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "../net/handshake.hpp"
-#include "../net/socket.hpp"
+#include "../net/acceptor.hpp"
+#include "../net/connection.hpp"
 #include "frame.hpp"
-
-struct pollfd;
 
 namespace muster::inline v0::detail {
 
@@ -33,9 +29,6 @@ struct tcp_peer {
 /// heartbeats go over it, so that neither waits for data, and its thread has nothing else to do, so that it answers
 /// however busy the process is. Who stops (SIGSTOP, a host that is cut off) is silent here; who ends or crashes is seen
 /// by the end of its connections; and both are told to all others.
-///
-/// Strangers can connect, but not come far: what does not prove within five seconds that it is of the job is dropped,
-/// the oldest first when there are many, and nothing waits for any of them.
 class tcp_watch {
  public:
   tcp_watch(tcp_mesh& mesh, std::vector<tcp_peer> peers, std::vector<tcp_socket> doors, const job_secret& secret);
@@ -44,7 +37,7 @@ class tcp_watch {
   ~tcp_watch();
 
   [[nodiscard]] const tcp_peer& peer(int rank) const noexcept { return peers_[static_cast<std::size_t>(rank)]; }
-  [[nodiscard]] std::uint64_t strangers() const noexcept { return strangers_.load(); }
+  [[nodiscard]] std::uint64_t strangers() const noexcept { return acceptor_.strangers(); }
   /// Why a rank is not connected yet, as far as it is known.
   [[nodiscard]] std::string trouble_with(int peer);
 
@@ -62,21 +55,19 @@ class tcp_watch {
  private:
   enum class stage { idle, dialing, answering, up, broken, failed };
 
-  // A connection until it stands.
+  // A connection that this process makes, until it stands.
   struct greeting {
-    greeting(tcp_socket from, const handshake& how) : socket(std::move(from)), talk(how) {}
-
-    tcp_socket socket;
+    int peer;
+    std::uint32_t line;
     handshake talk;
-    bool inbound = false;
+    tcp_socket socket{};
     bool connecting = false;
-    int peer = -1;
-    std::uint32_t line = 0;
     int attempts = 0;
     std::size_t refusals = 0;   // the last attempts, by the system at the other end
-    clock::time_point until;    // of this attempt
-    clock::time_point retry{};  // set: waits for it
+    clock::time_point until{};  // of this attempt
+    clock::time_point retry{};  // without a socket: waits for it
     bool over = false;
+    event_loop::registration ready{};
   };
   // All connections between this process and another until all of them stand.
   struct pairing {
@@ -85,33 +76,30 @@ class tcp_watch {
     std::size_t count = 0;
     bool again = false;  // they stood before
     clock::time_point until;
-    std::string trouble;
+    std::string trouble;  // with lines_mutex_
   };
   // A control connection.
   struct line {
-    tcp_socket socket;
-    std::vector<std::byte> in;
-    std::vector<std::byte> out;  // with lines_mutex_
+    connection over;  // written to, and changed, with lines_mutex_
     clock::time_point heard;
     bool goodbye = false;
     clock::time_point condemned = clock::time_point::max();  // lost then at the latest: a stream of data broke,
     std::string verdict;
     int witness = -1;  // or another rank has lost it
+    event_loop::registration ready{};
   };
 
   void run(const std::stop_token& stop);
-  void gather(std::vector<pollfd>& files);
   [[nodiscard]] clock::time_point next_event() const;
-  void take_orders();
 
-  void answer_doors();
   void dial(int peer);
   void dial_again(int peer, clock::time_point until);
   void dial_line(greeting& one);
   void advance(greeting& one);
   void talk(greeting& one);
-  void decide(greeting& one);
-  void keep(greeting& one);
+  [[nodiscard]] introduction introduce(int peer, std::uint32_t which) const;
+  [[nodiscard]] bool wants(const introduction& who);
+  void keep(int peer, std::uint32_t which, tcp_socket socket, stage expected);
   void drop(greeting& one, const std::string& why, bool refused = false);
   void abandon(int peer, stage next);
   void complete(int peer);
@@ -121,39 +109,27 @@ class tcp_watch {
   void listen(int peer);
   void hear(int peer, const frame& head, std::span<const std::byte> payload);
   void flush(line& one);  // with lines_mutex_
+  void close(line& one);
   void condemn(int peer, const std::string& why, int witness);
   void lose(int peer, const std::string& why);
 
   [[nodiscard]] line& line_of(int peer) { return lines_[static_cast<std::size_t>(peer)]; }
   [[nodiscard]] pairing& pair(int peer) { return pairs_[static_cast<std::size_t>(peer)]; }
-  void wake() noexcept;
 
   tcp_mesh& mesh_;
   const tcp_plan& plan_;
   const int rank_;
   std::vector<tcp_peer> peers_;
-  std::vector<tcp_socket> doors_;
   job_secret secret_;
-  std::atomic<std::uint64_t> strangers_{0};
-  descriptor wake_;
+  event_loop loop_;
+  acceptor acceptor_;
 
   std::list<greeting> greetings_;
   std::vector<pairing> pairs_;
   std::mutex lines_mutex_;
   std::vector<line> lines_;
-  std::vector<int> polled_;  // whose control connections come last among the files that are waited for
   clock::time_point next_beat_{};
   clock::time_point last_turn_{};
-  clock::time_point doors_open_{};  // not before: there was no descriptor left
-
-  std::mutex orders_mutex_;
-  struct order {
-    int peer;
-    std::string broken;                                  // empty: to connect
-    clock::time_point until = clock::time_point::max();  // set: again
-  };
-  std::vector<order> orders_;
-  std::vector<std::string> troubles_;
 
   std::jthread thread_;
 };

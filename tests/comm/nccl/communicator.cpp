@@ -249,7 +249,7 @@ TEST_CASE("devices meet through a store as well as through a group") {
       threads.emplace_back([&, rank] {
         try {
           muster::use_device(rank);
-          muster::any_store store(std::make_unique<muster::memory_store>(shared));
+          muster::memory_store store(shared);
           communicator all(store, "devices", rank, ranks, {.timeout = devices::patience});
           const muster::device_stream stream;
           auto data = devices::on_device(brought<float>(100, rank), stream);

@@ -116,7 +116,7 @@ TEST_CASE("a peer that never joins is named where ranks meet in a store") {
       threads.emplace_back([&, rank] {
         try {
           muster::use_device(rank);
-          muster::any_store store(std::make_unique<muster::memory_store>(shared));
+          muster::memory_store store(shared);
           const communicator all(store, "devices", rank, 3, {.timeout = seconds(0.5)});
         } catch (...) {
           thrown[static_cast<std::size_t>(rank)] = std::current_exception();

@@ -16,19 +16,19 @@ namespace {
 
 const auto seed = static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
 
-/// A request that makes sense often: few keys, small versions and leases.
+/// A request that makes sense often: few keys, small versions.
 std::string sensible(muster::random_stream& random) {
   static const std::string keys[] = {"a", "b", "key/1", "key/2", std::string(3, '\0')};
   static const std::string values[] = {"", "v", "another", std::string(300, 'x')};
   store_request asked;
-  asked.what = static_cast<store_call>(1 + random.below(8));
+  asked.what = static_cast<store_call>(1 + random.below(5));
   asked.id = random.below(30);
   asked.number = random.below(3) == 0 ? 0 : random.below(40);
   const bool has_key =
       asked.what == store_call::get || asked.what == store_call::swap || asked.what == store_call::watch;
   if (has_key) asked.key = keys[random.below(std::size(keys))];
   if (asked.what == store_call::swap && random.below(4) != 0) asked.value = values[random.below(std::size(values))];
-  if (asked.what == store_call::swap && random.below(3) == 0) asked.lease = 1 + random.below(6);
+  if (asked.value && random.below(3) == 0) asked.life = muster::store_life::of_client;
   std::string bytes;
   append_frame(bytes, asked);
   return bytes;
@@ -88,9 +88,9 @@ TEST_CASE("a frame is believed up to the limit, and found as soon as it is whole
   append_frame(bytes, {.what = store_call::swap,
                        .id = 7,
                        .number = 8,
-                       .lease = 9,
                        .key = std::string(muster::store_key_limit, 'k'),
-                       .value = std::string(muster::store_value_limit, 'v')});
+                       .value = std::string(muster::store_value_limit, 'v'),
+                       .life = muster::store_life::of_client});
   for (const std::size_t part : {std::size_t{0}, std::size_t{3}, std::size_t{4}, std::size_t{500}, bytes.size() - 1}) {
     CHECK(first_frame(std::string_view(bytes).substr(0, part)).what == store_frame::state::part);
   }
@@ -101,7 +101,7 @@ TEST_CASE("a frame is believed up to the limit, and found as soon as it is whole
   CHECK(frame.bytes == whole);
   const auto read = parse_request(frame.body);
   REQUIRE(read);
-  CHECK((read->id == 7 && read->number == 8 && read->lease == 9));
+  CHECK((read->id == 7 && read->number == 8 && read->life == muster::store_life::of_client));
   CHECK((read->key.size() == muster::store_key_limit && read->value->size() == muster::store_value_limit));
 
   for (const std::uint32_t length : {std::uint32_t{store_frame_limit + 1}, 0xffffffffU, 0x80000000U}) {

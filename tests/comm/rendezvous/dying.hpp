@@ -5,11 +5,10 @@
 
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "comm/net/handshake.hpp"
 #include "comm/net/socket.hpp"
-#include "comm/net/store_guest.hpp"
+#include "comm/net/store_client.hpp"
 #include "places.hpp"
 
 /// Answers the first that connects, and is gone when that one's proof has come; nobody listens at its place any more.
@@ -24,23 +23,13 @@ class dying_server {
 
  private:
   void serve() {
-    using state = muster::detail::handshake::state;
     muster::detail::tcp_socket came;
     while (!came) {
       if (!muster::detail::wait_for(door_.file(), POLLIN, places::soon())) return;
       came = door_.accept();
     }
     auto said = muster::detail::handshake::answer(muster::detail::job_secret(), muster::detail::store_server_name);
-    while (said.now() == state::reading || said.now() == state::sending) {
-      if (said.now() == state::sending) {
-        came.write_exactly(said.output(), places::soon());
-        said.sent(said.output().size());
-        continue;
-      }
-      std::vector<std::byte> room(said.wanted());
-      came.read_exactly(room, places::soon());
-      said.received(room);
-    }
+    said.conclude(came, places::soon());
     door_ = {};
   }
 

@@ -16,15 +16,19 @@ TEST_CASE("what a former job left in an etcd is cleared by the first that opens 
   if (!places::has_etcd()) return;
   const place at("etcd");
   const place other("etcd");
-  auto kept = other.open();
+  const auto kept_ = other.open();
+  auto& kept = *kept_;
   REQUIRE(kept.compare_and_swap("key", 0, "of another job", soon()).swapped);
   {
-    auto store = at.open();
+    const auto store_ = at.open();
+    auto& store = *store_;
     REQUIRE(store.compare_and_swap("key", 0, "left", soon()).swapped);
-    auto second = at.open();
+    const auto second_ = at.open();
+    auto& second = *second_;
     CHECK(second.get("key", soon()).value == "left");
   }
-  auto next = at.open();
+  const auto next_ = at.open();
+  auto& next = *next_;
   CHECK(next.get("key", soon()) == muster::store_entry{});
   CHECK(kept.get("key", soon()).value == "of another job");
 }

@@ -36,7 +36,8 @@ std::vector<outcome> meet(const place& at, const std::vector<int>& present, int 
     ranks.emplace_back([&, rank] {
       auto& mine = outcomes[static_cast<std::size_t>(rank)];
       try {
-        auto store = at.open();
+        const auto store_ = at.open();
+        auto& store = *store_;
         mine.words = muster::exchange(store, "job/addresses", rank, size, word(rank, bytes), until);
       } catch (const muster::timeout_error& late) {
         mine.what = late.what();
@@ -57,7 +58,8 @@ TEST_CASE("everyone gets everyone's word, and nothing is left in the store") {
     for (const int size : {1, 2, 3, 7}) {
       CAPTURE(kind, size);
       const place at(kind);
-      auto store = at.open();
+      const auto store_ = at.open();
+      auto& store = *store_;
       std::vector<int> all;
       for (int rank = 0; rank < size; ++rank) all.push_back(rank);
       for (const std::size_t bytes : {std::size_t{0}, std::size_t{100}, std::size_t{400000}}) {
@@ -112,7 +114,8 @@ TEST_CASE("the ranks that do not come are named at every rank that did") {
 
 TEST_CASE("a rank that is there twice is told") {
   const place at("tcp");
-  auto store = at.open();
+  const auto store_ = at.open();
+  auto& store = *store_;
   REQUIRE(store.compare_and_swap("job/1", 0, "the first of that name", soon()).swapped);
   CHECK_THROWS_AS(muster::exchange(store, "job", 1, 2, "word", soon()), muster::configuration_error);
 }

@@ -20,17 +20,17 @@ namespace {
 
 // The kind of store it was.
 std::string meet(const muster::settings& configuration, const muster::launch_env& launch) {
-  auto store = muster::open_store(configuration, launch);
+  const auto store = muster::open_store(configuration, launch);
   const auto until = muster::deadline_after(muster::seconds(configuration.positive(muster::setting::timeout)));
-  const std::string token = muster::job_token(store, configuration, launch, until);
+  const std::string token = muster::common_token(*store, configuration, until);
   const auto word_of = [&](int rank) { return "rank " + std::to_string(rank) + " with " + token; };
-  const auto words = muster::exchange(store, "words", launch.rank, launch.size, word_of(launch.rank), until);
+  const auto words = muster::exchange(*store, "words", launch.rank, launch.size, word_of(launch.rank), until);
   for (int rank = 0; rank < launch.size; ++rank) {
     if (words.at(static_cast<std::size_t>(rank)) != word_of(rank)) {
       throw muster::error(muster::error_kind::other, "rank " + std::to_string(rank) + " said something else");
     }
   }
-  return store.where().substr(0, store.where().find(':'));
+  return store->where().substr(0, store->where().find(':'));
 }
 
 }  // namespace

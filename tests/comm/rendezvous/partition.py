@@ -39,13 +39,13 @@ with hosts.Network(3) as network:
             failures.append(f"{what}: ended with {one.returncode} and said {err}")
 
     serving = start(server, "serve")
-    # It hangs on a lease of two seconds, and its holder is cut off, by a network that tells nobody.
-    holding = start(holder, "hold", "member", "2")
+    # It goes with its writer, which is cut off, by a network that tells no side.
+    holding = start(holder, "hold", "member")
     ends("it is there", start(watcher, "await", "member"), 0, "", 30)
     watching = start(watcher, "gone", "member")
     time.sleep(1)  # it watches
     holder.cut()
-    ends("the end of the lease of one that is cut off", watching, 0, "", 30)
+    ends("the end of a key whose writer is cut off", watching, 0, "", 30)
     ends("the loss of the store, by who is cut off", holding, 1, "is lost", 60)
     # The server's host has power, but its network has none.
     watching = start(watcher, "await", "never")

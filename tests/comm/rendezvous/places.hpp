@@ -32,13 +32,12 @@ using muster::seconds;
 inline auto soon() { return deadline_after(seconds(60)); }
 
 /// A store from the words that `place::words` gives: "tcp ADDRESS TOKEN" or "etcd ADDRESS NAME".
-inline any_store open(const std::vector<std::string>& words) {
+inline std::unique_ptr<any_store> open(const std::vector<std::string>& words) {
   if (words.at(0) == "tcp") {
-    return any_store(std::make_unique<muster::tcp_store>(words.at(1), words.at(2), soon()));
+    return std::make_unique<muster::tcp_store>(words.at(1), words.at(2), soon());
   }
 #ifdef MUSTER_HAS_ETCD
-  if (words.at(0) == "etcd")
-    return any_store(std::make_unique<muster::etcd_store>(words.at(1), "http", words.at(2), soon()));
+  if (words.at(0) == "etcd") return std::make_unique<muster::etcd_store>(words.at(1), "http", words.at(2), soon());
 #endif
   throw std::invalid_argument("no such store: " + words.at(0));
 }
@@ -143,7 +142,7 @@ struct place {
   }
   place(const place&) = delete;
   place& operator=(const place&) = delete;
-  [[nodiscard]] any_store open() const { return places::open(words); }
+  [[nodiscard]] std::unique_ptr<any_store> open() const { return places::open(words); }
 
   std::vector<std::string> words;
   std::unique_ptr<muster::store_server> server;

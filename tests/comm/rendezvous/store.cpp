@@ -55,8 +55,10 @@ store_entry await(muster::any_store& store, const std::string& key) {
 
 TEST_CASE("a key is written, changed and removed under the version that was seen, and no other") {
   over_all([](const place& at) {
-    auto store = at.open();
-    auto other = at.open();
+    const auto store_ = at.open();
+    auto& store = *store_;
+    const auto other_ = at.open();
+    auto& other = *other_;
     CHECK(store.get("key", soon()) == store_entry{});
     const auto first = store.compare_and_swap("key", 0, "one", soon());
     REQUIRE(first.swapped);
@@ -89,7 +91,8 @@ TEST_CASE("a key is written, changed and removed under the version that was seen
 
 TEST_CASE("keys and values are any bytes up to the limits, and different keys stay apart") {
   over_all([](const place& at) {
-    auto store = at.open();
+    const auto store_ = at.open();
+    auto& store = *store_;
     std::string bytes;
     for (int c = 0; c < 256; ++c) bytes += static_cast<char>(c);
     std::vector<std::string> keys{"a",  "A", "a/b", "a/", "/", "..", ".", "%61", "a%2fb", "a\nb", std::string(1, '\0'),
@@ -113,9 +116,6 @@ TEST_CASE("keys and values are any bytes up to the limits, and different keys st
       CHECK_THROWS_AS(store.compare_and_swap(key, 0, "value", soon()), muster::configuration_error);
     }
     CHECK_THROWS_AS(store.compare_and_swap("key", 0, largest + "v", soon()), muster::configuration_error);
-    for (const double ttl : {0.0, -1.0, 0.09, 4000.0}) {
-      CHECK_THROWS_AS(store.lease(muster::seconds(ttl), soon()), muster::configuration_error);
-    }
     CHECK(store.get("a", soon()));  // it is none the worse for that
   });
 }
@@ -124,7 +124,8 @@ TEST_CASE("no addition is lost or made twice, whoever adds: threads, objects, pr
   over_all([](const place& at) {
     constexpr int threads = 4;
     constexpr int each = 100;
-    auto shared = at.open();
+    const auto shared_ = at.open();
+    auto& shared = *shared_;
     std::vector<worker> processes;
     for (int i = 0; i < 2; ++i)
       processes.emplace_back(at, std::vector<std::string>{"add", "sum", std::to_string(each)});
@@ -132,8 +133,7 @@ TEST_CASE("no addition is lost or made twice, whoever adds: threads, objects, pr
       std::vector<std::jthread> adding;
       for (int i = 0; i < threads; ++i) {
         adding.emplace_back([&, i] {
-          std::optional<muster::any_store> own;
-          if (i % 2 == 1) own.emplace(at.open());
+          const auto own = i % 2 == 1 ? at.open() : nullptr;
           for (int n = 0; n < each; ++n) add(own ? *own : shared, "sum");
         });
       }
@@ -151,7 +151,8 @@ TEST_CASE("versions grow with every write, over all keys, as every reader sees t
       std::vector<std::jthread> reading;
       for (int i = 0; i < 2; ++i) {
         reading.emplace_back([&] {
-          auto store = at.open();
+          const auto store_ = at.open();
+          auto& store = *store_;
           std::uint64_t seen[2] = {};
           while (!done) {
             // What was written later, looked at later, is not older.
@@ -164,7 +165,8 @@ TEST_CASE("versions grow with every write, over all keys, as every reader sees t
           }
         });
       }
-      auto store = at.open();
+      const auto store_ = at.open();
+      auto& store = *store_;
       store_entry first;
       store_entry second;
       for (int n = 0; n < 200; ++n) {  // the second is never behind the first
@@ -182,8 +184,10 @@ TEST_CASE("versions grow with every write, over all keys, as every reader sees t
 
 TEST_CASE("a watch returns what differs at once, waits for it, and ends at its deadline") {
   over_all([](const place& at) {
-    auto store = at.open();
-    auto other = at.open();
+    const auto store_ = at.open();
+    auto& store = *store_;
+    const auto other_ = at.open();
+    auto& other = *other_;
     CHECK_FALSE(store.watch("key", 0, shortly()));
     const auto first = other.compare_and_swap("key", 0, "one", soon()).now;
     CHECK(store.watch("key", 0, soon()) == store_entry{first.version, "one"});
@@ -213,14 +217,14 @@ TEST_CASE("a watch returns what differs at once, waits for it, and ends at its d
 
 TEST_CASE("many watch at the same time, from threads and from one object, and all are woken") {
   over_all([](const place& at) {
-    auto shared = at.open();
+    const auto shared_ = at.open();
+    auto& shared = *shared_;
     std::atomic<int> woken = 0;
     {
       std::vector<std::jthread> watching;
       for (int i = 0; i < 12; ++i) {
         watching.emplace_back([&, i] {
-          std::optional<muster::any_store> own;
-          if (i % 4 == 3) own.emplace(at.open());
+          const auto own = i % 4 == 3 ? at.open() : nullptr;
           const auto seen = (own ? *own : shared).watch("key " + std::to_string(i % 2), 0, soon());
           if (seen && seen->value == "now") ++woken;
         });
@@ -231,74 +235,41 @@ TEST_CASE("many watch at the same time, from threads and from one object, and al
   });
 }
 
-TEST_CASE("a key vanishes with its lease, and watchers are woken") {
+TEST_CASE("a key of a client vanishes as that closes the store, not before, and watchers are woken") {
   over_all([](const place& at) {
-    auto store = at.open();
-    auto other = at.open();
-    auto lease = store.lease(muster::seconds(20), soon());
-    CHECK(lease.held());
-    CHECK(lease.id() != 0);
-    const auto left = store.compare_and_swap("member", 0, "here", soon(), lease.id()).now;
-    const auto kept = store.compare_and_swap("kept", 0, "here", soon(), lease.id()).now;
-    REQUIRE(store.compare_and_swap("kept", kept.version, "hangs on nothing now", soon()).swapped);
-    const auto foreign = other.compare_and_swap("foreign", 0, "by another object", soon(), lease.id());
-    CHECK(foreign.swapped);
+    auto first = at.open();
+    const auto other_ = at.open();
+    auto& other = *other_;
+    const auto of_client = muster::store_life::of_client;
+    const auto left = first->compare_and_swap("member", 0, "here", soon(), of_client).now;
+    const auto kept = first->compare_and_swap("kept", 0, "here", soon(), of_client).now;
+    REQUIRE(first->compare_and_swap("kept", kept.version, "of the store now", soon()).swapped);
+    const auto taken = first->compare_and_swap("taken", 0, "here", soon(), of_client).now;
+    REQUIRE(other.compare_and_swap("taken", taken.version, "of another client now", soon(), of_client).swapped);
+    const auto foreign = other.compare_and_swap("foreign", 0, "of another client", soon(), of_client).now;
+    CHECK_FALSE(other.watch("member", left.version, muster::deadline_after(muster::seconds(0.5))));
     {
-      std::jthread ending([&] { lease.end(); });
+      std::jthread ending([&] { first.reset(); });
       CHECK(other.watch("member", left.version, soon()) == store_entry{});
     }
-    CHECK_FALSE(lease.held());
-    CHECK(lease.id() == 0);
-    CHECK(other.get("foreign", soon()) == store_entry{});
-    CHECK(other.get("kept", soon()).value == "hangs on nothing now");
-    CHECK(store.compare_and_swap("member", 0, "the next", soon()).swapped);
-
-    auto second = store.lease(muster::seconds(20), soon());
-    const auto id = second.id();
-    second.end();
-    CHECK_THROWS_AS(store.compare_and_swap("late", 0, "x", soon(), id), muster::store_lease_ended);
-    CHECK_THROWS_AS(store.compare_and_swap("late", 0, "x", soon(), 12345), muster::store_lease_ended);
-    CHECK(store.get("late", soon()) == store_entry{});
+    CHECK(other.get("kept", soon()).value == "of the store now");
+    CHECK(other.get("taken", soon()).value == "of another client now");
+    CHECK(other.get("foreign", soon()) == store_entry{foreign.version, "of another client"});
+    const auto again = other.compare_and_swap("member", 0, "the next", soon());
+    REQUIRE(again.swapped);
+    CHECK(again.now.version > foreign.version);
   });
 }
 
-TEST_CASE("a lease outlives its time-to-live while its holder lives, and ends when the store is closed") {
+TEST_CASE("a key of a client vanishes when that is killed: at once, where the system tells") {
   over_all([](const place& at) {
-    auto other = at.open();
-    std::uint64_t version = 0;
-    muster::store_lease lease;
-    {
-      auto store = at.open();
-      lease = store.lease(muster::seconds(1), soon());
-      version = store.compare_and_swap("member", 0, "here", soon(), lease.id()).now.version;
-      CHECK_FALSE(other.watch("member", version, muster::deadline_after(muster::seconds(2.5))));
-      CHECK(lease.held());
-    }
-    CHECK(other.watch("member", version, soon()) == store_entry{});
-    CHECK_FALSE(lease.held());
-  });
-}
-
-TEST_CASE("a lease ends when its holder is killed: at once, however long it was to live, where the system tells") {
-  over_all([](const place& at) {
-    auto store = at.open();
-    worker holder(at, {"hold", "member", at.words[0] == "etcd" ? "2" : "3000"});
+    const auto store_ = at.open();
+    auto& store = *store_;
+    worker holder(at, {"hold", "member"});
     const auto there = await(store, "member");
     CHECK_FALSE(store.watch("member", there.version, shortly()));
     holder.send(SIGKILL);
     CHECK(store.watch("member", there.version, soon()) == store_entry{});
-  });
-}
-
-TEST_CASE("a lease ends when its holder is stopped, and stays ended when it goes on") {
-  over_all([](const place& at) {
-    auto store = at.open();
-    worker holder(at, {"hold", "member", "0.5"});
-    const auto there = await(store, "member");
-    holder.stop();
-    CHECK(store.watch("member", there.version, soon()) == store_entry{});
-    holder.send(SIGCONT);
-    CHECK_FALSE(store.watch("member", 0, muster::deadline_after(muster::seconds(0.5))));
   });
 }
 
@@ -307,7 +278,8 @@ TEST_CASE("whoever is killed at whatever moment, the store stays whole") {
   CAPTURE(seed);
   muster::random_stream random(seed);
   over_all([&](const place& at) {
-    auto store = at.open();
+    const auto store_ = at.open();
+    auto& store = *store_;
     for (int round = 0; round < 15; ++round) {
       std::vector<worker> processes;
       for (int i = 0; i < 2; ++i) processes.emplace_back(at, std::vector<std::string>{"churn", "key"});

@@ -20,7 +20,7 @@
 #include "catch.hpp"
 #include "comm/net/handshake.hpp"
 #include "comm/net/socket.hpp"
-#include "comm/net/store_guest.hpp"
+#include "comm/net/store_client.hpp"
 #include "comm/net/store_protocol.hpp"
 #include "dying.hpp"
 #include "places.hpp"
@@ -48,16 +48,8 @@ tcp_socket guest_at(const store_server& server, const std::string& token) {
   using namespace muster::detail;
   auto made = stranger_at(server);
   auto said = handshake::connect(store_secret(token), {store_client_name, store_server_name, 0, 1});
-  while (said.now() != handshake::state::done) {
-    if (said.now() == handshake::state::sending) {
-      made.write_exactly(said.output(), soon());
-      said.sent(said.output().size());
-    } else {
-      std::vector<std::byte> room(said.wanted());
-      made.read_exactly(room, soon());
-      said.received(room);
-    }
-  }
+  said.conclude(made, soon());
+  if (said.now() != handshake::state::done) throw std::runtime_error("the server does not take the proof");
   return made;
 }
 
@@ -95,11 +87,9 @@ bool serves(const store_server& server, const std::string& token) {
 
 }  // namespace
 
-TEST_CASE("all calls fail as soon as the server ends, those under way too, and leases are not held") {
+TEST_CASE("all calls fail as soon as the server ends, those under way too") {
   auto server = std::make_unique<store_server>("127.0.0.1:0", "t");
   tcp_store store(server->address(), "t", soon());
-  const auto lease = store.lease(seconds(60), soon());
-  CHECK(lease.held());
   std::atomic<int> told = 0;
   std::vector<std::jthread> waiting;
   for (int i = 0; i < 4; ++i) {
@@ -118,8 +108,6 @@ TEST_CASE("all calls fail as soon as the server ends, those under way too, and l
   CHECK_THROWS_AS(store.get("key", soon()), muster::peer_failure);
   CHECK_THROWS_AS(store.compare_and_swap("key", 0, "x", soon()), muster::peer_failure);
   CHECK_THROWS_AS(store.watch("key", 0, soon()), muster::peer_failure);
-  CHECK_THROWS_AS(store.lease(seconds(1), soon()), muster::peer_failure);
-  CHECK_FALSE(lease.held());
 }
 
 TEST_CASE("a server that is started again with its folder goes on where the last one was", "[kept]") {
@@ -133,7 +121,6 @@ TEST_CASE("a server that is started again with its folder goes on where the last
   std::uint64_t last = 0;
   for (int round = 0; round < 6; ++round) {
     tcp_store other(where, "t", soon());
-    const auto lease = other.lease(seconds(60), soon());
     for (int i = 0; i < 40; ++i) {
       const std::string key = "key " + std::to_string(draw.below(10));
       const auto there = lasting.get(key, soon());
@@ -150,7 +137,7 @@ TEST_CASE("a server that is started again with its folder goes on where the last
       last = swapped.now.version;
       wanted[key] = {last, value};
     }
-    const auto held = other.compare_and_swap("held", 0, "of a lease", soon(), lease.id());
+    const auto held = other.compare_and_swap("held", 0, "of a client", soon(), muster::store_life::of_client);
     REQUIRE(held.swapped);
     last = held.now.version;
     CHECK_THROWS_WITH(store_server("127.0.0.1:0", "t", folder / "data"), contains("another process has it open"));
@@ -268,7 +255,7 @@ TEST_CASE("a thousand strangers at a time leave room for those in order") {
   CHECK(comes([&] { return server.met().strangers >= 488; }));  // the oldest made room
 }
 
-TEST_CASE("a guest that talks garbage is dropped, and its leases end") {
+TEST_CASE("a client that talks garbage is dropped, and its keys vanish") {
   using namespace muster::detail;
   const store_server server("127.0.0.1:0", "t");
   tcp_store store(server.address(), "t", soon());
@@ -284,18 +271,21 @@ TEST_CASE("a guest that talks garbage is dropped, and its leases end") {
   for (const auto& text : garbage) {
     auto one = guest_at(server, "t");
     std::string begin;
-    append_frame(begin, {.what = store_call::lease, .id = 1, .number = 3600'000'000});
+    append_frame(begin, {.what = store_call::swap,
+                         .id = 1,
+                         .key = "of the guest",
+                         .value = "x",
+                         .life = muster::store_life::of_client});
     write(one, begin);
     std::array<std::byte, 21> answer;
     one.read_exactly(answer, soon());
     const auto said = parse_reply(std::string_view(reinterpret_cast<const char*>(answer.data()), 21).substr(4));
     REQUIRE(said);
-    const auto left = store.compare_and_swap("of the guest", 0, "x", soon(), said->number).now;
     write(one, text);
     CHECK(ends(one));
     CHECK(comes([&] { return server.met().offenders == offenders + 1; }));
     ++offenders;
-    CHECK(store.watch("of the guest", left.version, soon()) == muster::store_entry{});
+    CHECK(store.watch("of the guest", said->number, soon()) == muster::store_entry{});
   }
   CHECK(serves(server, "t"));
 }
@@ -354,23 +344,20 @@ TEST_CASE("a store that is full says so, and goes on when there is room") {
   CHECK(store.compare_and_swap("another", 0, std::string(1000, 'x'), soon()).swapped);
 }
 
-TEST_CASE("calls at a server that is stopped end at their deadlines, and it takes no lease for ended when it goes on") {
+TEST_CASE("calls at a server that is stopped end at their deadlines, and it takes no client for gone when it goes on") {
   std::string where;
   { where = store_server("127.0.0.1:0", "t").address(); }
   places::place served("tcp");
   served.words = {"tcp", where, "t"};
   places::worker server(served, {"serve"});
   tcp_store store(where, "t", soon());
-  const auto lease = store.lease(seconds(1), soon());
-  const auto left = store.compare_and_swap("member", 0, "here", soon(), lease.id()).now;
+  const auto left = store.compare_and_swap("member", 0, "here", soon(), muster::store_life::of_client).now;
   server.stop();
   CHECK_THROWS_AS(store.get("member", shortly()), muster::timeout_error);
   CHECK_THROWS_WITH(store.get("member", shortly()), contains("get of 'member' at the store tcp://" + where));
   CHECK_FALSE(store.watch("member", left.version, deadline_after(seconds(1.5))));
-  CHECK_FALSE(lease.held());  // as far as this process can know
   server.send(SIGCONT);
   CHECK(store.get("member", soon()).value == "here");
-  CHECK(comes([&] { return lease.held(); }));
   CHECK_FALSE(store.watch("member", left.version, deadline_after(seconds(1.5))));
   server.send(SIGKILL);
   CHECK_THROWS_AS(store.watch("member", left.version, soon()), muster::peer_failure);

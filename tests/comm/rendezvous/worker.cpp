@@ -1,9 +1,9 @@
 // A process at a store, for test_store: KIND WHERE... -- COMMAND...
 //   add KEY N          adds 1 to the number under the key, N times
-//   hold KEY TTL       leaves "held" under the key, on a lease, and waits as long as the store is there
+//   hold KEY           leaves "held" under the key, which goes with it, and waits as long as the store is there
 //   await KEY          waits until the key is there
 //   gone KEY           waits until it is there no more
-//   churn KEY          writes to the key and takes leases as fast as it goes, for ever
+//   churn KEY          writes to the key as fast as it goes, for ever; every other value goes with it
 //   serve              serves the store that "tcp WHERE TOKEN" names, and waits
 //   meet PREFIX R SIZE exchanges "word R" as rank R, and checks what it gets
 #include <unistd.h>
@@ -25,7 +25,8 @@ int main(int argc, char** argv) try {
     const muster::store_server server(words.at(1), words.at(2));
     for (;;) ::pause();
   }
-  auto store = places::open({words.begin(), split});
+  const auto opened = places::open({words.begin(), split});
+  auto& store = *opened;
   const auto until = places::soon();
   if (what.at(0) == "add") {
     for (int left = std::stoi(what.at(2)); left > 0;) {
@@ -34,8 +35,7 @@ int main(int argc, char** argv) try {
       if (store.compare_and_swap(what.at(1), there.version, std::to_string(number + 1), until).swapped) --left;
     }
   } else if (what.at(0) == "hold") {
-    const auto lease = store.lease(muster::seconds(std::stod(what.at(2))), until);
-    store.compare_and_swap(what.at(1), 0, "held", until, lease.id());
+    store.compare_and_swap(what.at(1), 0, "held", until, muster::store_life::of_client);
     for (;;) (void)store.watch("nothing", 0, muster::deadline_after(muster::seconds(1e9)));
   } else if (what.at(0) == "await") {
     if (!store.watch(what.at(1), 0, until)) return 8;
@@ -47,10 +47,10 @@ int main(int argc, char** argv) try {
     }
   } else if (what.at(0) == "churn") {
     for (std::uint64_t i = 0;; ++i) {
-      const auto lease = store.lease(muster::seconds(10), until);
       const auto there = store.get(what.at(1), until);
       const std::string value(i % 5000, static_cast<char>('a' + i % 26));
-      store.compare_and_swap(what.at(1), there.version, value, until, i % 2 == 0 ? lease.id() : 0);
+      store.compare_and_swap(what.at(1), there.version, value, until,
+                             i % 2 == 0 ? muster::store_life::of_client : muster::store_life::of_store);
     }
   } else if (what.at(0) == "meet") {
     const int rank = std::stoi(what.at(2));

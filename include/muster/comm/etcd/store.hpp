@@ -9,13 +9,13 @@
 
 namespace muster::inline v0 {
 
-/// Models `store` over the keys of an etcd (version 3.4 or later) that begin with "muster/NAME/", by its HTTP gateway.
+/// A store over the keys of an etcd (version 3.4 or later) that begin with "muster/NAME/", by its HTTP gateway.
 ///
-/// It lives as long as somebody has it open: whoever opens it first clears what a former one left. An etcd that cannot
-/// be reached is waited for until a call's deadline, and may come back: nothing here throws peer_failure. A swap whose
-/// answer was lost on the way is a timeout_error too, as it may have happened. etcd keeps a lease for two seconds at
-/// least, and does not see that a process died: then the lease ends when its time is over.
-class etcd_store {
+/// It lives as long as a process has it open: the one that opens it first clears what a former one left. An etcd that
+/// cannot be reached is waited for until a call's deadline, and may come back: that is no peer_failure. A swap whose
+/// answer was lost on the way is a timeout_error too, as it may have happened. etcd does not see that a process died or
+/// was cut off: its keys vanish ten seconds later, and what it writes of that kind from then on throws peer_failure.
+class etcd_store final : public any_store {
  public:
   /// `endpoints` is "host:port", or several with commas between them, members of one cluster: the first that answers is
   /// used. `scheme` is "http" or "https", which trusts what the system does. `name` is of letters, digits, '-', '_' and
@@ -23,21 +23,19 @@ class etcd_store {
   etcd_store(std::string_view endpoints, std::string_view scheme, std::string_view name, clock::time_point until);
   etcd_store(etcd_store&&) noexcept;
   etcd_store& operator=(etcd_store&&) = delete;
-  /// Ends the leases of this object, and clears the store when nobody else has it open.
-  ~etcd_store();
+  /// Clears the store when no other process has it open.
+  ~etcd_store() override;
 
-  [[nodiscard]] store_entry get(std::string_view key, clock::time_point until);
+  [[nodiscard]] store_entry get(std::string_view key, clock::time_point until) override;
   store_swap compare_and_swap(std::string_view key, std::uint64_t expected, std::optional<std::string_view> value,
-                              clock::time_point until, std::uint64_t lease = 0);
-  [[nodiscard]] std::optional<store_entry> watch(std::string_view key, std::uint64_t known, clock::time_point until);
-  [[nodiscard]] store_lease lease(seconds ttl, clock::time_point until);
-  [[nodiscard]] std::string where() const;
+                              clock::time_point until, store_life life = store_life::of_store) override;
+  [[nodiscard]] std::optional<store_entry> watch(std::string_view key, std::uint64_t known,
+                                                 clock::time_point until) override;
+  [[nodiscard]] std::string where() const override;
 
  private:
   struct implementation;
-  std::shared_ptr<implementation> self_;
+  std::unique_ptr<implementation> self_;
 };
-
-static_assert(store<etcd_store>);
 
 }  // namespace muster::inline v0

@@ -12,4 +12,11 @@ namespace muster::inline v0 {
 /// `--host` or MUSTER_HOST says something else, for instance to make one machine look like several.
 [[nodiscard]] std::string host_identity(const settings& configuration);
 
+namespace detail {
+
+[[nodiscard]] std::string host_name();
+/// The kernel's number of this start of the machine, the same in all its containers; empty where it tells none.
+[[nodiscard]] std::string boot_number();
+
+}  // namespace detail
 }  // namespace muster::inline v0

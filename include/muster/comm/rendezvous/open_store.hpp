@@ -1,7 +1,7 @@
 // Opening the store of a job as the settings and the launcher say.
 #pragma once
 
-#include <optional>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -31,15 +31,10 @@ namespace muster::inline v0 {
 /// All ranks open it, by the deadline `--timeout` sets. Throws configuration_error when it cannot be, with what to set
 /// instead, and timeout_error when nobody serves it in time. Rank 0 closes it last where it serves it: an `exchange`
 /// makes sure of that.
-[[nodiscard]] any_store open_store(const settings& configuration, const launch_env& launch);
+[[nodiscard]] std::unique_ptr<any_store> open_store(const settings& configuration, const launch_env& launch);
 
-/// Collective over the ranks of an open store: the secret by which the ranks of this job know each other. That is
-/// `--token` or MUSTER_TOKEN where it is not auto; else random bytes that rank 0 draws and leaves in the store. Whoever
-/// can read the store knows it.
-[[nodiscard]] std::string job_token(any_store& store, const settings& configuration, const launch_env& launch,
-                                    clock::time_point until);
-
-/// The same for processes that come and go, of which none is needed: whoever asks first draws it.
+/// The secret by which the processes of this job know each other: `--token` or MUSTER_TOKEN where it is not auto; else
+/// random bytes in the store, which the first that asks draws. Whoever can read the store knows it.
 [[nodiscard]] std::string common_token(any_store& store, const settings& configuration, clock::time_point until);
 
 namespace detail {
@@ -48,33 +43,33 @@ namespace detail {
 /// says. Throws configuration_error for ranks that were started by hand and share neither that nor a tcp:// address.
 [[nodiscard]] std::string job_name(const settings& configuration, const launch_env& launch);
 
-/// What muster::tcp adds to `open_store`.
-struct store_opener {
-  any_store (*tcp)(std::string_view where, const std::string& origin, const settings& configuration,
-                   const launch_env& launch, clock::time_point until);
-  /// Nothing, and why, where PMIx is not to be had.
-  std::optional<any_store> (*pmix)(const settings& configuration, const launch_env& launch, clock::time_point until,
-                                   std::string& why_not);
-  /// `file`: by which the ranks find the store.
-  any_store (*by_file)(const std::string& file, const settings& configuration, const launch_env& launch,
-                       clock::time_point until);
-  /// Removes the files of that prefix that stores which were killed have left in a folder.
-  void (*sweep)(const std::string& folder, const std::string& prefix);
+/// What a store is opened for.
+struct store_opening {
+  const settings& configuration;
+  const launch_env& launch;
+  std::string origin;  ///< what asks for it, for errors
+  clock::time_point until;
+
+  [[nodiscard]] bool is_elastic() const { return configuration.value(setting::elastic) == "on"; }
+  /// This user and job, as part of the name of a file or key.
+  [[nodiscard]] std::string name() const;
 };
-/// Returns true, so that it can start an inline variable.
-bool register_store_opener(const store_opener& opener) noexcept;
-/// What muster::etcd adds; `scheme` is "http" or "https".
-using etcd_opener = any_store (*)(std::string_view endpoints, std::string_view scheme, std::string_view name,
-                                  clock::time_point until);
-bool register_etcd_opener(etcd_opener opener) noexcept;
+
+/// Opens a store of one kind, at the place that stands behind the kind: "host:port", a folder. Nothing, and why, where
+/// there is none of the kind.
+using store_opener = std::unique_ptr<any_store> (*)(const std::string& place, const store_opening& asked,
+                                                    std::string& why_not);
+/// What muster::tcp ("tcp", "file", "pmix") and muster::etcd ("etcd", "etcds") add to `open_store`. Returns true, so
+/// that it can start an inline variable.
+bool register_store(const std::string& kind, store_opener opener);
 
 #ifdef MUSTER_HAS_TCP
 // Linking muster::tcp is what makes these known: this reference pulls them out of the archive.
-bool link_tcp_store() noexcept;
+bool link_tcp_store();
 inline const bool tcp_store_is_linked = link_tcp_store();
 #endif
 #ifdef MUSTER_HAS_ETCD
-bool link_etcd_store() noexcept;
+bool link_etcd_store();
 inline const bool etcd_store_is_linked = link_etcd_store();
 #endif
 

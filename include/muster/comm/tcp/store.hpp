@@ -17,11 +17,12 @@ class store_address_taken : public configuration_error {
 
 /// Serves a store from a thread of its own, until it is destroyed. What is in it is in memory, at most 256 MiB, and
 /// where a folder is given there too: one that serves from the same folder later goes on where this one was, also after
-/// a SIGKILL, without what hung on leases. Each write is then flushed to the disk before it is answered.
+/// a SIGKILL, without the keys of clients. Each write is then flushed to the disk before it is answered.
 ///
 /// Who connects proves by challenge and response that it knows the token, and is shown that the server does; a stranger
 /// that does not, that is silent for 5 s or talks garbage is dropped and counted, and so is a client that does not take
-/// what it asked for. Nobody waits for another client. Leases end with the connection they were made on.
+/// what it asked for. No client waits for another. The keys of a client vanish with its
+/// connection.
 class store_server {
  public:
   /// Listens at "10.0.0.1:29500", "[::1]:0" or ":29500" (all addresses); port 0 takes a free one. Throws
@@ -65,16 +66,16 @@ class store_server {
 /// What a client does when its connection to the server breaks; see `tcp_store`.
 enum class when_lost { fail, connect_again };
 
-/// Models `store` as a client of a store_server: one connection, on which the calls of all threads travel at the same
-/// time, and a thread that reads the answers and keeps leases alive.
+/// A client of a store_server: one connection, on which the calls of all threads travel at the same
+/// time, and a thread that reads the answers.
 ///
 /// When the connection breaks, or the server ends or is silent for 20 s, the calls that are under way throw
-/// peer_failure and its leases are over. So do all later calls (`when_lost::fail`); or the next one connects again,
+/// peer_failure and its keys are gone. So do all later calls (`when_lost::fail`); or the next one connects again,
 /// until its deadline, then it throws timeout_error (`when_lost::connect_again`). If the server then found has another
 /// table than the one that was lost, every call throws store_left_behind. A store that is opened so, and whose other
 /// clients have all ended, begins empty; one that was cut off, or that the server has not heard since it was started
 /// again, has 10 s.
-class tcp_store {
+class tcp_store final : public any_store {
  public:
   /// Connects to "host:port", or to the first of several ("10.0.0.1:29500,[2001:db8::1]:29500") that answers, or to
   /// what a server has announced in the file of "file:PATH", which is read anew for each attempt and has the token; as
@@ -85,17 +86,17 @@ class tcp_store {
             std::unique_ptr<store_server> own = nullptr, when_lost then = when_lost::fail);
   tcp_store(tcp_store&&) noexcept;
   tcp_store& operator=(tcp_store&&) = delete;
-  /// Ends the leases of this object and closes the connection.
-  ~tcp_store();
+  /// Closes the connection.
+  ~tcp_store() override;
 
-  [[nodiscard]] store_entry get(std::string_view key, clock::time_point until);
+  [[nodiscard]] store_entry get(std::string_view key, clock::time_point until) override;
   store_swap compare_and_swap(std::string_view key, std::uint64_t expected, std::optional<std::string_view> value,
-                              clock::time_point until, std::uint64_t lease = 0);
-  [[nodiscard]] std::optional<store_entry> watch(std::string_view key, std::uint64_t known, clock::time_point until);
-  [[nodiscard]] store_lease lease(seconds ttl, clock::time_point until);
-  [[nodiscard]] std::string where() const;
+                              clock::time_point until, store_life life = store_life::of_store) override;
+  [[nodiscard]] std::optional<store_entry> watch(std::string_view key, std::uint64_t known,
+                                                 clock::time_point until) override;
+  [[nodiscard]] std::string where() const override;
   /// Whether a server of this process serves it: `own`, or another.
-  [[nodiscard]] bool is_served_here() const noexcept;
+  [[nodiscard]] bool is_served_here() const override;
 
  private:
   struct connection;
@@ -103,7 +104,5 @@ class tcp_store {
   std::unique_ptr<store_server> own_;  // before the client: it ends after it
   std::unique_ptr<connection> self_;
 };
-
-static_assert(store<tcp_store>);
 
 }  // namespace muster::inline v0

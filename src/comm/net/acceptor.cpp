@@ -1,0 +1,92 @@
+#include "acceptor.hpp"
+
+#include <algorithm>
+
+namespace muster::inline v0::detail {
+namespace {
+
+constexpr std::chrono::seconds for_proof{5};
+constexpr std::chrono::milliseconds before_the_next_try{100};  // of accepting, when no descriptor was left
+constexpr int most_at_once = 64;                               // so that those that are served already do not wait
+
+}  // namespace
+
+acceptor::acceptor(event_loop& loop, std::vector<tcp_socket> listening, const job_secret& secret, std::uint32_t self,
+                   std::size_t most, judge wants, taker take)
+    : loop_(loop), secret_(secret), self_(self), most_(most), wants_(std::move(wants)), take_(std::move(take)) {
+  for (auto& one : listening) {
+    auto& made = listening_.emplace_back(listener{std::move(one)});
+    made.ready = loop_.watch(made.socket.file(), EPOLLIN, [this, &made](std::uint32_t) { accept(made.socket); });
+  }
+}
+
+void acceptor::accept(const tcp_socket& from) {
+  for (int i = 0; i < most_at_once; ++i) {
+    try {
+      auto came = from.accept();
+      if (!came) return;
+      if (heard_.size() >= most_) drop(heard_.begin());
+      const auto one =
+          heard_.insert(heard_.end(), {std::move(came), handshake::answer(secret_, self_), clock::now() + for_proof});
+      one->ready = loop_.watch(one->socket.file(), EPOLLIN, [this, one](std::uint32_t) { hear(one); });
+    } catch (const error&) {
+      // No descriptor is left: those that only may be of the job make room for those that are.
+      if (!heard_.empty()) {
+        drop(heard_.begin());
+        continue;
+      }
+      for (auto& door : listening_) door.ready.want(0);
+      closed_until_ = clock::now() + before_the_next_try;
+      return;
+    }
+  }
+}
+
+void acceptor::hear(std::list<stranger>::iterator one) {
+  using state = handshake::state;
+  try {
+    one->talk.advance(one->socket);
+    if (one->talk.now() == state::asking) {
+      if (wants_(one->talk.other())) {
+        one->talk.accept();
+      } else {
+        one->talk.refuse();
+      }
+      one->talk.advance(one->socket);
+    }
+  } catch (const socket_error&) {
+    return drop(one);
+  }
+  if (one->talk.now() == state::stranger) return drop(one);
+  one->ready.want(one->talk.now() == state::sending ? EPOLLOUT : EPOLLIN);
+  if (one->talk.now() != state::done && one->talk.now() != state::refused) return;
+  const bool stands = one->talk.now() == state::done;
+  const auto who = one->talk.other();
+  one->ready = {};
+  auto socket = std::move(one->socket);
+  heard_.erase(one);
+  if (stands) take_(std::move(socket), who);
+}
+
+void acceptor::drop(std::list<stranger>::iterator one) {
+  heard_.erase(one);
+  ++strangers_;
+}
+
+void acceptor::tick(clock::time_point now) {
+  while (!heard_.empty() && now >= heard_.front().until) drop(heard_.begin());
+  if (now < closed_until_) return;
+  closed_until_ = clock::time_point::max();
+  for (auto& door : listening_) door.ready.want(EPOLLIN);
+}
+
+void acceptor::close() noexcept {
+  listening_.clear();
+  heard_.clear();
+}
+
+clock::time_point acceptor::next() const noexcept {
+  return heard_.empty() ? closed_until_ : std::min(closed_until_, heard_.front().until);
+}
+
+}  // namespace muster::inline v0::detail

@@ -1,0 +1,67 @@
+// Who connects to this process: heard until it has proved that it knows the secret, and not for long.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <vector>
+
+#include "event_loop.hpp"
+#include "handshake.hpp"
+
+namespace muster::inline v0::detail {
+
+/// Accepts connections and answers their handshakes, on an event loop. Strangers can connect, but not come far: what
+/// does not prove within five seconds that it knows the secret is dropped, the oldest first when there are many or no
+/// descriptor is left, and nothing waits for any of them.
+class acceptor {
+ public:
+  /// Whether this process wants the connection of one that has proved who it is; the other side hears of it.
+  using judge = std::function<bool(const introduction&)>;
+  /// Gets a connection that stands.
+  using taker = std::function<void(tcp_socket, const introduction&)>;
+
+  /// `listening`: where others connect; `self`: what they ask for; `most`: strangers that are heard at a time.
+  acceptor(event_loop& loop, std::vector<tcp_socket> listening, const job_secret& secret, std::uint32_t self,
+           std::size_t most, judge wants, taker take);
+  acceptor(const acceptor&) = delete;
+  acceptor& operator=(const acceptor&) = delete;
+
+  /// Drops strangers whose time is over, and listens again where it could not. To be called at `next` at the latest.
+  void tick(clock::time_point now);
+  [[nodiscard]] clock::time_point next() const noexcept;
+  /// Accepts no more, and drops those that it hears.
+  void close() noexcept;
+  /// Connections that were dropped before they had proved anything. By any thread.
+  [[nodiscard]] std::uint64_t strangers() const noexcept { return strangers_.load(); }
+
+ private:
+  struct stranger {
+    tcp_socket socket;
+    handshake talk;
+    clock::time_point until;
+    event_loop::registration ready{};
+  };
+  struct listener {
+    tcp_socket socket;
+    event_loop::registration ready{};
+  };
+
+  void accept(const tcp_socket& from);
+  void hear(std::list<stranger>::iterator one);
+  void drop(std::list<stranger>::iterator one);
+
+  event_loop& loop_;
+  std::list<listener> listening_;
+  job_secret secret_;
+  std::uint32_t self_;
+  std::size_t most_;
+  judge wants_;
+  taker take_;
+  std::list<stranger> heard_;                                  // in the order in which they came
+  clock::time_point closed_until_ = clock::time_point::max();  // set: no descriptor was left
+  std::atomic<std::uint64_t> strangers_{0};
+};
+
+}  // namespace muster::inline v0::detail

@@ -1,0 +1,97 @@
+#include "event_loop.hpp"
+
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+#include <muster/core/error.hpp>
+
+namespace muster::inline v0::detail {
+namespace {
+
+bool control(const descriptor& epoll, int how, int file, std::uint32_t events, std::uint64_t id) noexcept {
+  epoll_event wanted{};
+  wanted.events = events;
+  wanted.data.u64 = id;
+  return ::epoll_ctl(epoll.get(), how, file, &wanted) == 0;
+}
+
+[[noreturn]] void refuse() {
+  throw error(error_kind::other, "connections cannot be served (epoll: " + std::string(std::strerror(errno)) +
+                                     "); see how many files this process may have open");
+}
+
+}  // namespace
+
+event_loop::event_loop() : epoll_(::epoll_create1(EPOLL_CLOEXEC)), bell_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+  if (!epoll_ || !bell_ || !control(epoll_, EPOLL_CTL_ADD, bell_.get(), EPOLLIN, bell_id)) refuse();
+}
+
+event_loop::registration event_loop::watch(int file, std::uint32_t events, handler act) {
+  const auto id = ++last_id_;
+  handlers_.emplace(id, std::make_shared<handler>(std::move(act)));
+  if (!control(epoll_, EPOLL_CTL_ADD, file, events, id)) {
+    handlers_.erase(id);
+    refuse();
+  }
+  return {*this, file, id, events};
+}
+
+event_loop::registration::~registration() {
+  if (loop_ == nullptr) return;
+  (void)control(loop_->epoll_, EPOLL_CTL_DEL, file_, 0, id_);
+  loop_->handlers_.erase(id_);
+}
+
+void event_loop::registration::want(std::uint32_t events) noexcept {
+  if (events == events_ || loop_ == nullptr) return;
+  events_ = events;
+  (void)control(loop_->epoll_, EPOLL_CTL_MOD, file_, events, id_);
+}
+
+void event_loop::wake() noexcept {
+  const std::uint64_t one = 1;
+  (void)!::write(bell_.get(), &one, sizeof one);
+}
+
+void event_loop::post(std::function<void()> what) {
+  {
+    const std::lock_guard held(mutex_);
+    posted_.push_back(std::move(what));
+  }
+  wake();
+}
+
+void event_loop::wait(clock::time_point until) noexcept {
+  constexpr long long longest = 60'000;  // milliseconds; the caller looks at its clock again
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - clock::now()).count();
+  count_ = ::epoll_wait(epoll_.get(), found_.data(), static_cast<int>(found_.size()),
+                        static_cast<int>(std::clamp<long long>(left, 0, longest)));
+}
+
+void event_loop::dispatch() {
+  std::vector<std::function<void()>> posted;
+  {
+    const std::lock_guard held(mutex_);
+    posted.swap(posted_);
+  }
+  for (const auto& one : posted) one();
+  for (int i = 0; i < count_; ++i) {
+    const auto& one = found_[static_cast<std::size_t>(i)];
+    if (one.data.u64 == bell_id) {
+      std::uint64_t rung = 0;
+      (void)!::read(bell_.get(), &rung, sizeof rung);
+      continue;
+    }
+    const auto found = handlers_.find(one.data.u64);
+    if (found == handlers_.end()) continue;  // a handler before it ended it
+    const auto act = found->second;          // it may end itself
+    (*act)(one.events);
+  }
+  count_ = 0;
+}
+
+}  // namespace muster::inline v0::detail
