@@ -24,8 +24,12 @@ std::string text_of(int code) {
 
 }  // namespace
 
-tcp_stream::tcp_stream(tcp_socket socket, int index, std::size_t window)
-    : next_in(static_cast<std::uint64_t>(index)), socket_(std::move(socket)), window_(window), buffer_(window + 512) {}
+tcp_stream::tcp_stream(tcp_socket socket, int index, std::size_t window, matcher::arrival& arrival)
+    : to(arrival),
+      next_in(static_cast<std::uint64_t>(index)),
+      socket_(std::move(socket)),
+      window_(window),
+      buffer_(window + 512) {}
 
 bool has_unsent_bytes(int file) noexcept {
   tcp_info state{};

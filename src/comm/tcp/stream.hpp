@@ -7,8 +7,9 @@
 
 #include <muster/core/buffer.hpp>
 
+#include "../matching/matcher.hpp"
 #include "../net/socket.hpp"
-#include "inbox.hpp"
+#include "frame.hpp"
 
 namespace muster::inline v0::detail {
 
@@ -50,8 +51,8 @@ struct stream_broken {
 /// Both directions of one connection, buffered on the way in. Every call does what can be done at once.
 class tcp_stream {
  public:
-  /// `window`: the most that one call moves, and the size of the buffer.
-  tcp_stream(tcp_socket socket, int index, std::size_t window);
+  /// `window`: the most that one call moves, and the size of the buffer. `arrival`: where what is coming goes.
+  tcp_stream(tcp_socket socket, int index, std::size_t window, matcher::arrival& arrival);
 
   [[nodiscard]] int file() const noexcept { return socket_.file(); }
   [[nodiscard]] const tcp_socket& socket() const noexcept { return socket_; }
@@ -86,7 +87,7 @@ class tcp_stream {
   [[nodiscard]] std::size_t window() const noexcept { return window_; }
 
   // The frame that is coming; the link's.
-  tcp_inbox::arrival to;
+  matcher::arrival& to;
   std::uint64_t payload = 0;  // bytes of it in all
   std::uint64_t left = 0;     // that have not come
   std::uint64_t offset = 0;   // in the message, of the next of them
