@@ -14,30 +14,6 @@ enum : int { posted, claimed, done };
 
 std::atomic_ref<int> state_of(request& r) { return std::atomic_ref<int>(r.state); }
 
-bool fits(const request& wanted, const request& sent, int sender) {
-  return wanted.tag == sent.tag && (wanted.peer == any_source || wanted.peer == sender);
-}
-
-// A send keeps its sender's rank in `source`.
-template <class Match>
-request* unlink_first(request*& first, request*& last, Match matches) {
-  request* before = nullptr;
-  for (request* at = first; at != nullptr; before = at, at = at->next) {
-    if (!matches(*at)) continue;
-    (before == nullptr ? first : before->next) = at->next;
-    if (last == at) last = before;
-    at->next = nullptr;
-    return at;
-  }
-  return nullptr;
-}
-
-void append(request*& first, request*& last, request& r) {
-  r.next = nullptr;
-  (last == nullptr ? first : last->next) = &r;
-  last = &r;
-}
-
 }  // namespace
 
 local_hub::local_hub(int size, std::string_view name) : name_(name) {
@@ -80,14 +56,14 @@ void local_transport::send(request& r) {
   r.state = posted;
   mailbox& to = box(r.peer);
   const std::lock_guard lock(to.mutex);
-  append(to.first, to.last, r);
+  to.sent.push(r);
   wake(to);
 }
 
 void local_transport::receive(request& r) {
   r.owner = this;
   r.state = posted;
-  append(posted_first_, posted_last_, r);
+  posted_.push(r);
   matched_at_ = 0;  // what was sent before is searched again
 }
 
@@ -98,19 +74,18 @@ void local_transport::match() {
   seen_ = events;
   if (events == matched_at_) return;
   matched_at_ = events;
-  while (posted_first_ != nullptr) {
+  while (!posted_.empty()) {
     request* sent = nullptr;
     request* wanted = nullptr;
     {
       const std::lock_guard lock(mine.mutex);
-      for (request* candidate = posted_first_; candidate != nullptr && sent == nullptr; candidate = candidate->next) {
-        wanted = candidate;
-        sent = unlink_first(mine.first, mine.last, [&](const request& s) { return fits(*wanted, s, s.source); });
-      }
+      wanted = posted_.take_first([&](const request& receive) {
+        sent = mine.sent.take_first([&](const request& s) { return detail::matches(receive, s.source, s.tag); });
+        return sent != nullptr;
+      });
       if (sent == nullptr) return;
       state_of(*sent).store(claimed, std::memory_order_relaxed);
     }
-    unlink_first(posted_first_, posted_last_, [&](const request& p) { return &p == wanted; });
     wanted->owner = nullptr;
     wanted->source = sent->source;
     wanted->received = sent->bytes;
@@ -142,19 +117,18 @@ bool local_transport::test(request& r) {
 
 void local_transport::cancel(request& r) noexcept {
   r.owner = nullptr;
-  if (unlink_first(posted_first_, posted_last_, [&](const request& p) { return &p == &r; }) != nullptr) return;
+  if (posted_.remove(r)) return;
   {
     mailbox& to = box(r.peer);
     const std::lock_guard lock(to.mutex);
-    if (unlink_first(to.first, to.last, [&](const request& s) { return &s == &r; }) != nullptr) return;
+    if (to.sent.remove(r)) return;
   }
   // A peer copies from the buffer at this moment; it does so without waiting for anybody, so this ends.
   while (state_of(r).load(std::memory_order_acquire) == claimed) sched_yield();
 }
 
 bool local_transport::move_buffer(request& r, std::byte* to) noexcept {
-  for (const request* receive = posted_first_; receive != nullptr; receive = receive->next) {
-    if (receive != &r) continue;
+  if (posted_.contains(r)) {
     r.data = to;
     return true;
   }

@@ -1,6 +1,7 @@
 #include <muster/comm/transport.hpp>
 
 #include <algorithm>
+#include <cstring>
 
 #include <muster/core/error.hpp>
 
@@ -45,12 +46,21 @@ void check_arrival(const request& wanted, int source, const stamp& mark, std::si
   throw mismatch_error(text + "); every rank must make the same calls in the same order");
 }
 
-void deliver(request& wanted, const std::byte* incoming, std::size_t bytes) {
+void deliver(request& wanted, const std::byte* incoming, std::size_t bytes, std::uint64_t offset) {
   if (bytes == 0) return;
-  if (wanted.combine != nullptr) {
-    wanted.combine->combine(wanted.data, incoming, bytes, wanted.incoming_first);
-  } else {
-    copy_bytes(wanted.data, incoming, bytes);
+  std::byte* into = wanted.data + offset;
+  if (wanted.combine == nullptr) return copy_bytes(into, incoming, bytes);
+  const reduction& how = *wanted.combine;
+  if (reinterpret_cast<std::uintptr_t>(incoming) % how.element_size() == 0)
+    return how.combine(into, incoming, bytes, wanted.incoming_first);
+  alignas(64) std::byte aligned[4096];  // elements that lie anywhere are read where their type may lie
+  while (bytes > 0) {
+    const std::size_t n = std::min(bytes, sizeof aligned / how.element_size() * how.element_size());
+    std::memcpy(aligned, incoming, n);
+    how.combine(into, aligned, n, wanted.incoming_first);
+    into += n;
+    incoming += n;
+    bytes -= n;
   }
 }
 

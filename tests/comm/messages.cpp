@@ -431,24 +431,19 @@ TEST_CASE("any traffic arrives: random sizes, tags, sources and orders") {
 // What a peer writes into the rings is not believed: each of these was an access to memory that is not there.
 TEST_CASE("over shm a peer whose words do not fit what was said before is named") {
   namespace shm = muster::detail;
-  struct word {  // as shm_messages has it
-    muster::stamp mark;
-    std::uint64_t bytes;
-    std::uint32_t tag;
-    std::uint32_t what;
-    std::uint64_t number;
-    std::byte rest[16];
+  using word = shm::shm_messages::header;
+  const auto say = [](shm::message_kind kind, std::uint64_t bytes) {
+    return word{{.mark = {}, .total = bytes, .number = 5, .generation = 0, .tag = 7, .kind = kind}};
   };
-  static_assert(sizeof(word) == shm::cache_line);
-  constexpr std::uint32_t announce = 1, clear = 2, body = 3;
+  using enum shm::message_kind;
   struct way {
     const char* says;
     std::vector<word> words;
     std::uint64_t more;  // bytes that are claimed beyond them
   };
-  const std::vector<way> ways = {{"was not announced", {{{}, 0, 0, clear, 5, {}}}, 0},
-                                 {"not asked for", {{{}, 100, 7, body, 5, {}}}, 0},
-                                 {"another message", {{{}, 100, 7, announce, 5, {}}, {{}, 900, 7, body, 5, {}}}, 0},
+  const std::vector<way> ways = {{"was not announced", {say(clear, 0)}, 0},
+                                 {"not asked for", {say(body, 100)}, 0},
+                                 {"another message", {say(announce, 100), say(body, 900)}, 0},
                                  {"more bytes than", {}, std::uint64_t{1} << 40}};
   for (const auto& way : ways) {
     const auto hosts = test::make_hosts(2);

@@ -448,16 +448,16 @@ TEST_CASE("a rank that leaves a group is reported gone where others need it, and
 }
 
 TEST_CASE("groups that were closed long ago are forgotten", "[tcp]") {
-  tcp::tcp_inbox inbox(1);
+  tcp::matcher messages(1, 1, {});
   constexpr std::uint64_t many = 5000;
   for (std::uint64_t generation = 0; generation < many; ++generation) {
     tcp::tcp_channel group(generation, {0}, 0, 1);
-    inbox.open(group);
-    inbox.close(group);
+    messages.open(group);
+    messages.close(group);
   }
-  CHECK(inbox.is_closed(many - 1));
-  CHECK(inbox.is_closed(many - 1000));
-  CHECK_FALSE(inbox.is_closed(0));
+  CHECK(messages.is_closed(many - 1));
+  CHECK(messages.is_closed(many - 1000));
+  CHECK_FALSE(messages.is_closed(0));
 }
 
 TEST_CASE("ranks with different tokens do not come together, and the error says what was seen", "[tcp]") {
@@ -621,7 +621,7 @@ TEST_CASE("a peer that breaks the rules is lost, and the notice says what was se
          } catch (const tcp::socket_error&) {  // it is lost before the last has gone
          }
        }},
-      {"parts of a message",
+      {"another message than it announced",
        [](impostor& other) {
          auto head = message_of(100000);
          head.kind = tcp::frame_kind::announce;

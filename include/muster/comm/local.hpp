@@ -10,6 +10,7 @@
 #include <mutex>
 #include <vector>
 
+#include <muster/comm/request_queue.hpp>
 #include <muster/comm/transport.hpp>
 
 namespace muster::inline v0 {
@@ -31,8 +32,7 @@ class local_hub {
     std::mutex mutex;
     std::condition_variable changed;
     std::atomic<std::uint64_t> events{0};  // raised under the mutex by all that may end a wait of this rank
-    request* first = nullptr;
-    request* last = nullptr;
+    detail::request_queue sent;            // `source` is its sender
     std::deque<notice> notices;
     std::atomic<int> notice_count{0};
     bool asleep = false;
@@ -74,10 +74,9 @@ class local_transport final : public transport {
 
   std::shared_ptr<local_hub> hub_;
   int rank_;
-  std::uint64_t matched_at_ = 0;     // the mailbox's events when it was last searched
-  std::uint64_t seen_ = 0;           // and when `test` last looked: a pause ends when there are more
-  request* posted_first_ = nullptr;  // receives in the order they were started
-  request* posted_last_ = nullptr;
+  std::uint64_t matched_at_ = 0;  // the mailbox's events when it was last searched
+  std::uint64_t seen_ = 0;        // and when `test` last looked: a pause ends when there are more
+  detail::request_queue posted_;  // receives in the order they were started
 };
 
 /// A group of one: the transport of a program that nobody launched.

@@ -256,8 +256,8 @@ namespace detail {
 /// Throws mismatch_error unless a message that says (mark, bytes) is what `wanted` waits for.
 void check_arrival(const request& wanted, int source, const stamp& mark, std::size_t bytes);
 
-/// Puts the bytes that came where the request wants them.
-void deliver(request& wanted, const std::byte* incoming, std::size_t bytes);
+/// Puts bytes that came where the request wants them; whole elements, if it combines, of the message from `offset` on.
+void deliver(request& wanted, const std::byte* incoming, std::size_t bytes, std::uint64_t offset = 0);
 
 }  // namespace detail
 }  // namespace muster::inline v0

@@ -148,7 +148,7 @@ void shm_transport::look_after_peers() {
 }
 
 std::uint64_t shm_transport::prepare(std::span<const int> members) {
-  board_.host().reclaim();
+  board_.host().give_back(false);
   return shm_board::allocate_lane(board_.host().own(), static_cast<int>(members.size()));
 }
 

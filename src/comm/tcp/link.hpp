@@ -1,11 +1,10 @@
 // All that goes between this process and one other: messages over one stream or several, in their order.
 #pragma once
 
-#include <deque>
-#include <map>
 #include <memory>
 #include <vector>
 
+#include "../matching/outbox.hpp"
 #include "stream.hpp"
 
 namespace muster::inline v0::detail {
@@ -34,10 +33,9 @@ struct tcp_limits {
 class tcp_link {
  public:
   /// `number`: how many there were before.
-  tcp_link(int peer, tcp_inbox& inbox, const tcp_limits& limits, std::uint32_t number = 0);
+  tcp_link(int peer, matcher& messages, const tcp_limits& limits, std::uint32_t number = 0);
   tcp_link(const tcp_link&) = delete;
   tcp_link& operator=(const tcp_link&) = delete;
-  ~tcp_link();
 
   [[nodiscard]] int peer() const noexcept { return peer_; }
   [[nodiscard]] std::uint32_t number() const noexcept { return number_; }
@@ -52,15 +50,11 @@ class tcp_link {
   void sever(std::string why) noexcept;
 
   void send(request& r);
-  /// The announced message `number` has a receive now; null: let it come and be dropped.
-  void clear(std::uint64_t number, request* r);
+  /// Tells the sender that the announced message `number` may come, with the next `pump_out`.
+  void clear(std::uint64_t number);
   void cancel_send(request& r) noexcept;
   /// The rest of it is read there.
   void move_send(const request& r, const std::byte* to) noexcept;
-  /// A receive is gone, and the rest of its message goes nowhere.
-  void forget(const request& r) noexcept;
-  /// The same for all that is put aside for a group.
-  void forget(std::uint64_t generation) noexcept;
   void say_goodbye();
 
   [[nodiscard]] bool wants_out() const noexcept;
@@ -69,7 +63,7 @@ class tcp_link {
   [[nodiscard]] bool has_unsent() const noexcept;
   /// Whether anything is waited for from there, more credit too.
   [[nodiscard]] bool wants_in() const noexcept {
-    return inbox_.awaits(peer_) || !uncleared_.empty() || credit_ < limits_.credit / 2;
+    return messages_.awaits(peer_) || sends_.awaits_clear() || credit_ < limits_.credit / 2;
   }
   void pump_out() noexcept;
   void pump_in() noexcept;
@@ -85,17 +79,10 @@ class tcp_link {
   }
 
  private:
-  // A message that goes on when its request was taken back.
-  struct orphan {
-    request r;
-    std::vector<std::byte> data;
-  };
-
-  [[nodiscard]] bool has_frame() const noexcept { return !urgent_.empty() || out_first_ != nullptr; }
+  [[nodiscard]] bool has_frame() const noexcept { return !urgent_.empty() || sends_.front() != nullptr; }
   bool next_frame(tcp_stream& stream);
   void begin_frame(tcp_stream& stream, frame head, request* of, std::uint64_t offset);
   void wrote(request& r, std::uint64_t bytes) noexcept;
-  void finish_send(request& r) noexcept;
   bool adopt(request& r) noexcept;
 
   bool pump_in(tcp_stream& stream);
@@ -104,12 +91,10 @@ class tcp_link {
   void take_payload(tcp_stream& stream, std::span<const std::byte> bytes);
   bool end_payload(tcp_stream& stream);
   void handle_announce(const frame& head);
-  void take_cleared(tcp_stream& stream, const frame& head);
-  void handle_clear(const frame& head);
   void repay();
 
   int peer_;
-  tcp_inbox& inbox_;
+  matcher& messages_;
   const tcp_limits& limits_;
   const std::uint32_t number_;
   bool stood_ = false;
@@ -118,23 +103,19 @@ class tcp_link {
   std::string mute_;  // nothing more can be written; what the other side had sent before is still read
 
   // Out.
-  request* out_first_ = nullptr;  // what has bytes to begin frames for
-  request* out_last_ = nullptr;
+  outbox sends_;                // of what has bytes to begin frames for
   std::vector<frame> urgent_;   // goes before them
   std::uint64_t next_out_ = 0;  // sequence of frames
   std::uint64_t credit_;
-  std::map<std::uint64_t, request*> uncleared_;  // announced, by number
-  std::vector<std::unique_ptr<orphan>> orphans_;
 
   // In.
   std::uint64_t next_in_ = 0;
-  tcp_inbox::arrival assembling_;  // of a message some of whose frames have not begun
-  std::uint64_t assembled_ = 0;    // bytes of it whose frames have
+  matcher::arrival& assembling_;  // of a message some of whose frames have not begun
+  std::uint64_t assembled_ = 0;   // bytes of it whose frames have
   frame assembling_head_;
   bool is_assembling_ = false;
-  std::map<std::uint64_t, request*> cleared_;  // receives of announced messages; null for one that was taken back
-  std::size_t announced_ = 0;                  // that have not come
-  std::uint64_t owed_ = 0;                     // of the credit that this side gave
+  std::size_t announced_ = 0;  // messages that have not come
+  std::uint64_t owed_ = 0;     // of the credit that this side gave
 };
 
 }  // namespace muster::inline v0::detail

@@ -14,22 +14,18 @@ constexpr std::size_t a_little = 8192;
 
 constexpr std::size_t most_announced = std::size_t{1} << 20;
 
-constexpr const char* misfit = "the parts of a message do not fit together";
+envelope envelope_of(const frame& head) {
+  const bool announces = head.kind == frame_kind::announce;
+  return {.mark = head.mark,
+          .total = head.total,
+          .number = announces ? head.sequence : head.number(),
+          .generation = head.generation,
+          .tag = head.tag,
+          .kind = announces ? message_kind::announce : message_kind::message};
+}
 
-// Combines elements that lie anywhere: they are read where their type may lie.
-void combine(request& r, std::uint64_t offset, std::span<const std::byte> bytes) {
-  const reduction& how = *r.combine;
-  std::byte* into = r.data + offset;
-  if (reinterpret_cast<std::uintptr_t>(bytes.data()) % how.element_size() == 0)
-    return how.combine(into, bytes.data(), bytes.size(), r.incoming_first);
-  alignas(64) std::byte aligned[4096];
-  while (!bytes.empty()) {
-    const std::size_t n = std::min(bytes.size(), sizeof aligned / how.element_size() * how.element_size());
-    std::memcpy(aligned, bytes.data(), n);
-    how.combine(into, aligned, n, r.incoming_first);
-    into += n;
-    bytes = bytes.subspan(n);
-  }
+void require(const char* fault) {
+  if (fault != nullptr) throw stream_broken{fault};
 }
 
 }  // namespace
@@ -74,7 +70,7 @@ bool tcp_link::pump_in(tcp_stream& stream) {
     std::size_t asked = 0;
     std::size_t n = 0;
     if (stream.in_payload && stream.left > 0) {
-      std::byte* const place = stream.empty() ? tcp_inbox::place_of(stream.to, stream.offset) : nullptr;
+      std::byte* const place = stream.empty() ? stream.to.place(stream.offset) : nullptr;
       asked = static_cast<std::size_t>(std::min<std::uint64_t>(stream.left, budget));
       if (place != nullptr) {
         n = stream.read_to({place, asked}, asked == stream.left);
@@ -99,12 +95,7 @@ bool tcp_link::pump_in(tcp_stream& stream) {
 void tcp_link::take_payload(tcp_stream& stream, std::span<const std::byte> bytes) {
   if (bytes.empty()) return;
   if (stream.checked) stream.sum = crc32c(bytes, stream.sum);
-  if (request* const r = stream.to.to; r != nullptr && r->combine != nullptr) {
-    combine(*r, stream.offset, bytes);
-  } else if (std::byte* const place = tcp_inbox::place_of(stream.to, stream.offset);
-             place != nullptr && place != bytes.data()) {
-    std::memcpy(place, bytes.data(), bytes.size());
-  }
+  if (bytes.data() != stream.to.place(stream.offset)) stream.to.put(stream.offset, bytes);
   stream.offset += bytes.size();
   stream.left -= bytes.size();
 }
@@ -121,8 +112,8 @@ bool tcp_link::end_payload(tcp_stream& stream) {
   stream.consume(stream.foot);
   stream.in_payload = false;
   // What is put aside counts until it is taken.
-  (stream.to.aside != nullptr ? stream.to.aside->owed : inbox_.taken_of(peer_)) += stream.owed;
-  if (stream.payload > 0) inbox_.came(stream.to, stream.payload);
+  (stream.to.aside != nullptr ? stream.to.aside->owed : messages_.taken_of(peer_)) += stream.owed;
+  if (stream.payload > 0) messages_.came(stream.to, stream.payload);
   stream.to = {};
   return true;
 }
@@ -139,7 +130,7 @@ bool tcp_link::begin_payload(tcp_stream& stream) {
   }
   // A group that lost the rank has yet to put away what it had to do with the old connection.
   const bool begins = !is_assembling_ && (head.kind == frame_kind::message || head.kind == frame_kind::announce);
-  if (number_ > 0 && begins && inbox_.is_gone(peer_, head.generation)) {
+  if (number_ > 0 && begins && messages_.is_gone(peer_, head.generation)) {
     stream.held = true;
     return false;
   }
@@ -158,7 +149,7 @@ bool tcp_link::begin_payload(tcp_stream& stream) {
       handle_announce(head);
       break;
     case frame_kind::clear:
-      handle_clear(head);
+      require(sends_.clear(head.number()));
       break;
     case frame_kind::credit:
       if (head.number() > limits_.credit - std::min<std::uint64_t>(credit_, limits_.credit))
@@ -189,7 +180,7 @@ bool tcp_link::begin_message(tcp_stream& stream, const frame& head) {
     if (head.kind != assembling_head_.kind || head.tag != assembling_head_.tag ||
         head.generation != assembling_head_.generation || head.total != assembling_head_.total ||
         head.bytes > head.total - assembled_)
-      throw stream_broken{misfit};
+      throw stream_broken{"the parts of a message do not fit together"};
     stream.to = assembling_;
     stream.offset = assembled_;
     if (head.kind == frame_kind::message) stream.owed = head.bytes;
@@ -199,11 +190,12 @@ bool tcp_link::begin_message(tcp_stream& stream, const frame& head) {
     return true;
   }
   if (head.kind == frame_kind::body) {
-    take_cleared(stream, head);
+    require(messages_.match_body(peer_, envelope_of(head), stream.to));
+    --announced_;
   } else {
     const std::uint64_t cost = cost_of(head.total);
     if (cost > limits_.credit - owed_) throw stream_broken{"it sends more than it has credit for"};
-    if (inbox_.match(peer_, head, !uncleared_.empty(), stream.to) == tcp_inbox::verdict::held) return false;
+    if (!messages_.match(peer_, envelope_of(head), sends_.awaits_clear(), stream.to)) return false;
     owed_ += cost;
     stream.owed = head.bytes + (cost - head.total);
   }
@@ -221,39 +213,20 @@ bool tcp_link::begin_message(tcp_stream& stream, const frame& head) {
 void tcp_link::handle_announce(const frame& head) {
   if (announced_ >= most_announced) throw stream_broken{"it announces messages without end"};
   ++announced_;
-  tcp_inbox::arrival to;
-  if (inbox_.match(peer_, head, true, to) != tcp_inbox::verdict::held) clear(head.sequence, to.to);
+  matcher::arrival nowhere;  // nothing of it comes yet
+  (void)messages_.match(peer_, envelope_of(head), true, nowhere);
 }
 
-void tcp_link::take_cleared(tcp_stream& stream, const frame& head) {
-  const auto found = cleared_.find(head.number());
-  if (found == cleared_.end()) throw stream_broken{"it sent a message that it was not asked for"};
-  stream.to.to = found->second;
-  if (stream.to.to != nullptr && stream.to.to->received != head.total) throw stream_broken{misfit};
-  cleared_.erase(found);
-  --announced_;
-  if (head.total == 0) inbox_.came(stream.to, 0);
-}
-
-void tcp_link::clear(std::uint64_t number, request* r) {
-  cleared_[number] = r;
+void tcp_link::clear(std::uint64_t number) {
   frame word;
   word.kind = frame_kind::clear;
   word.set_number(number);
   urgent_.push_back(word);
 }
 
-void tcp_link::handle_clear(const frame& head) {
-  const auto found = uncleared_.find(head.number());
-  if (found == uncleared_.end()) throw stream_broken{"it asks for a message that was not announced"};
-  request& r = *found->second;
-  uncleared_.erase(found);
-  append(out_first_, out_last_, r);
-}
-
 // Tells the sender now and then how much of its messages was taken.
 void tcp_link::repay() {
-  std::uint64_t& taken = inbox_.taken_of(peer_);
+  std::uint64_t& taken = messages_.taken_of(peer_);
   if (taken < limits_.credit / 4) return;
   frame word;
   word.kind = frame_kind::credit;
@@ -261,25 +234,6 @@ void tcp_link::repay() {
   urgent_.push_back(word);
   owed_ -= taken;
   taken = 0;
-}
-
-// ---- taking back ----
-
-void tcp_link::forget(const request& r) noexcept {
-  for (auto& stream : streams_) {
-    if (stream->to.to == &r) stream->to.to = nullptr;
-  }
-  if (assembling_.to == &r) assembling_.to = nullptr;
-  for (auto& entry : cleared_) {
-    if (entry.second == &r) entry.second = nullptr;
-  }
-}
-
-void tcp_link::forget(std::uint64_t generation) noexcept {
-  for (auto& stream : streams_) {
-    if (stream->to.aside != nullptr && stream->to.aside->head.generation == generation) stream->to.aside = nullptr;
-  }
-  if (assembling_.aside != nullptr && assembling_.aside->head.generation == generation) assembling_.aside = nullptr;
 }
 
 }  // namespace muster::inline v0::detail

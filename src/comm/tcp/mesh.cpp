@@ -51,11 +51,12 @@ tcp_mesh::tcp_mesh(const tcp_plan& plan, int rank, std::vector<tcp_peer> peers, 
         for (const auto& one : peers) most = std::max(most, ranks_a_core(peers, one.host));
         return most;
       }()),
-      inbox_(static_cast<int>(peers.size())),
+      messages_(static_cast<int>(peers.size()), 1 + plan.streams,
+                [this](int peer, std::uint64_t number) { link(peer).clear(number); }),
       links_([&] {
         std::vector<std::unique_ptr<tcp_link>> made;
         for (std::size_t peer = 0; peer < peers.size(); ++peer)
-          made.push_back(std::make_unique<tcp_link>(static_cast<int>(peer), inbox_, plan_.limits));
+          made.push_back(std::make_unique<tcp_link>(static_cast<int>(peer), messages_, plan_.limits));
         return made;
       }()),
       reported_(peers.size(), false),
@@ -121,7 +122,7 @@ void tcp_mesh::await_all(clock::time_point until) {
 
 void tcp_mesh::open(tcp_channel& group) {
   const std::lock_guard lock(mutex_);
-  inbox_.open(group);
+  messages_.open(group);
   for (int peer = 0; peer < size(); ++peer) {
     if (!lost_[static_cast<std::size_t>(peer)].empty()) tell_gone(group, peer, lost_[static_cast<std::size_t>(peer)]);
   }
@@ -140,27 +141,20 @@ void tcp_mesh::close(tcp_channel& group) noexcept {
   word.set_number(group.called);
   {
     const std::lock_guard lock(mutex_);
-    for (auto& one : links_) one->forget(group.generation());
-    try {
-      while (const auto* const announced = inbox_.find_announced(group)) {  // it comes and is dropped
-        link(announced->source).clear(announced->head.sequence, nullptr);
-        inbox_.release(*announced);
-      }
-    } catch (const std::bad_alloc&) {  // its sender waits until its deadline
-    }
-    inbox_.close(group);
+    messages_.close(group);
     std::erase_if(leavers_, [&](const leaver& one) { return one.generation == group.generation(); });
   }
   for (int member = 0; member < group.size(); ++member) {
-    if (member != group.rank()) watch_.post(group.world_rank(member), word, {}, true);
+    if (member != group.rank()) watch_.post(group.peer(member), word, {}, true);
   }
 }
 
 // ---- requests ----
 
 void tcp_mesh::begin(tcp_channel& group, request& r, bool receives) noexcept {
-  r.state = tcp_progress::waiting;
-  ::new (r.room) tcp_progress{&group, group.generation(), 0, 0, 0, no_connection, false, receives};
+  r.state = message_progress::waiting;
+  ::new (r.room) message_progress{
+      .group = &group, .generation = group.generation(), .connection = no_connection, .receives = receives};
   if (r.mark.kind == collective::none || r.mark.sequence < group.called) return;
   group.called = r.mark.sequence + 1;
   position_.generation = group.generation();
@@ -170,9 +164,10 @@ void tcp_mesh::begin(tcp_channel& group, request& r, bool receives) noexcept {
 void tcp_mesh::send(tcp_channel& group, request& r) {
   const std::lock_guard lock(mutex_);
   begin(group, r, false);
-  const int peer = group.world_rank(r.peer);
+  const int peer = group.peer(r.peer);
   if (peer == rank_) {
-    inbox_.deliver_own(group, r);
+    const envelope head{.mark = r.mark, .total = r.bytes, .generation = group.generation(), .tag = r.tag};
+    messages_.deliver_own(peer, head, r);
     end(r);
     return;
   }
@@ -185,12 +180,9 @@ void tcp_mesh::send(tcp_channel& group, request& r) {
 void tcp_mesh::receive(tcp_channel& group, request& r) {
   const std::lock_guard lock(mutex_);
   begin(group, r, true);
-  if (tcp_inbox::stray* const announced = inbox_.post(r); announced != nullptr) {
-    link(announced->source).clear(announced->head.sequence, &r);  // said by the next test, and perhaps with others
-    inbox_.release(*announced);
-  }
+  messages_.post(r);  // that it is clear to send is said by the next test, and perhaps with others
   if (r.peer == any_source || r.peer == group.rank()) return;
-  const int peer = group.world_rank(r.peer);
+  const int peer = group.peer(r.peer);
   if (!link(peer).connected()) watch_.want(peer);
 }
 
@@ -226,21 +218,20 @@ void tcp_mesh::cancel(tcp_channel& group, request& r) noexcept {
   if (r.owner == nullptr) return;
   const auto& p = progress_of(r);
   if (!p.receives) {
-    auto& to = link(group.world_rank(r.peer));
+    auto& to = link(group.peer(r.peer));
     if (p.connection == to.number()) {
       to.cancel_send(r);
     } else {  // that is no more
       r.owner = nullptr;
     }
-  } else if (!inbox_.withdraw(r)) {
-    link(group.world_rank(r.source)).forget(r);
-    inbox_.forget(r);
+  } else {
+    messages_.cancel(r);
   }
 }
 
 bool tcp_mesh::move_buffer(tcp_channel& group, request& r, std::byte* to) noexcept {
   const std::lock_guard lock(mutex_);
-  if (r.owner != nullptr && !progress_of(r).receives) link(group.world_rank(r.peer)).move_send(r, to);
+  if (r.owner != nullptr && !progress_of(r).receives) link(group.peer(r.peer)).move_send(r, to);
   r.data = to;
   return true;
 }
@@ -252,7 +243,7 @@ void tcp_mesh::notify(tcp_channel& group, int member, const notice& message) {
   head.mark = message.mark;
   std::array<std::byte, largest_control_payload> payload;
   const std::size_t bytes = encode_notice(message, payload);
-  const int peer = group.world_rank(member);
+  const int peer = group.peer(member);
   const bool matters = message.what != notice::kind::position;
   watch_.post(peer, head, std::span(payload).first(bytes), matters);
   if (plan_.lazy && matters) watch_.want(peer);
@@ -284,7 +275,7 @@ void tcp_mesh::pause(tcp_channel& group, clock::time_point until) {
 
 bool tcp_mesh::renew(tcp_channel& group, int member, clock::time_point until) {
   const std::lock_guard lock(mutex_);
-  const int peer = group.world_rank(member);
+  const int peer = group.peer(member);
   if (!group.has_lost(member) || lost_[static_cast<std::size_t>(peer)].empty()) return false;
   if (left_[static_cast<std::size_t>(peer)]) return false;
   if (away_[static_cast<std::size_t>(peer)]) {
@@ -292,14 +283,14 @@ bool tcp_mesh::renew(tcp_channel& group, int member, clock::time_point until) {
     replace_link(peer);
     watch_.want(peer, until);
   }
-  inbox_.forget(peer, group.generation());
-  group.fates[static_cast<std::size_t>(member)] = tcp_channel::fate::here;
+  messages_.forget(peer, group.generation());
+  group.fates[static_cast<std::size_t>(member)] = matching_group::fate::here;
   return true;
 }
 
 void tcp_mesh::replace_link(int peer) {
   const auto index = static_cast<std::size_t>(peer);
-  links_[index] = std::make_unique<tcp_link>(peer, inbox_, plan_.limits, link(peer).number() + 1);
+  links_[index] = std::make_unique<tcp_link>(peer, messages_, plan_.limits, link(peer).number() + 1);
   reported_[index] = away_[index] = false;
 }
 
@@ -310,13 +301,13 @@ void tcp_mesh::attach(int peer, std::vector<tcp_socket> streams) {
   if (away_[static_cast<std::size_t>(peer)]) replace_link(peer);
   link(peer).attach(std::move(streams));
   pump(link(peer));
-  for (tcp_channel* const group : inbox_.channels()) group->wake();
+  for (matching_group* const group : messages_.groups()) group->wake();
   changed_.notify_all();
 }
 
-void tcp_mesh::tell_gone(tcp_channel& group, int peer, const std::string& what, int witness) {
+void tcp_mesh::tell_gone(matching_group& group, int peer, const std::string& what, int witness) {
   const int member = group.member(peer);
-  const auto now = witness < 0 ? tcp_channel::fate::seen_gone : tcp_channel::fate::said_gone;
+  const auto now = witness < 0 ? matching_group::fate::seen_gone : matching_group::fate::said_gone;
   if (member < 0 || group.fates[static_cast<std::size_t>(member)] >= now) return;
   group.fates[static_cast<std::size_t>(member)] = now;
   notice message;
@@ -340,7 +331,7 @@ void tcp_mesh::lose(int peer, const std::string& why, int witness) {
   } else if (left_[index]) {
     return;
   }
-  for (tcp_channel* const group : inbox_.channels()) {
+  for (matching_group* const group : messages_.groups()) {
     if (witness < 0) {
       tell_gone(*group, peer, why);
     } else if (group->member(witness) >= 0) {
@@ -356,7 +347,7 @@ void tcp_mesh::left(int peer) {
   const auto index = static_cast<std::size_t>(peer);
   left_[index] = true;
   // What it said to its groups may have been lost with its connection: a group that renewed it would wait for it.
-  for (tcp_channel* const group : inbox_.channels()) {
+  for (matching_group* const group : messages_.groups()) {
     if (!lost_[index].empty()) tell_gone(*group, peer, "it has ended");
   }
   changed_.notify_all();
@@ -366,9 +357,9 @@ void tcp_mesh::hear_notice(int peer, const frame& head, notice& message) {
   const bool is_position = message.what == notice::kind::position;
   if (is_position && head.mark.kind == collective::none) return;
   const std::lock_guard lock(mutex_);
-  tcp_channel* const group = inbox_.find(head.generation);
+  matching_group* const group = messages_.find(head.generation);
   if (group == nullptr) {
-    if (!is_position && !inbox_.is_closed(head.generation) && early_.size() < most_early)
+    if (!is_position && !messages_.is_closed(head.generation) && early_.size() < most_early)
       early_.push_back({head.generation, message, peer});
     return;
   }
@@ -379,7 +370,7 @@ void tcp_mesh::hear_notice(int peer, const frame& head, notice& message) {
 
 void tcp_mesh::hear_leave(int peer, std::uint64_t generation, std::uint64_t called) {
   const std::lock_guard lock(mutex_);
-  if (!inbox_.is_closed(generation)) leavers_.push_back({generation, peer, called, clock::now() + for_last_words});
+  if (!messages_.is_closed(generation)) leavers_.push_back({generation, peer, called, clock::now() + for_last_words});
 }
 
 frame tcp_mesh::position() {
@@ -392,7 +383,7 @@ void tcp_mesh::tick() {
   const std::lock_guard lock(mutex_);
   const auto now = clock::now();
   for (const auto& one : leavers_) {
-    tcp_channel* const group = inbox_.find(one.generation);
+    matching_group* const group = messages_.find(one.generation);
     if (group != nullptr && now >= one.until && one.called < group->called)
       tell_gone(*group, one.peer, "it left and did not finish what this group does");
   }

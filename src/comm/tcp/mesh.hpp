@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "channel.hpp"
 #include "link.hpp"
 #include "watch.hpp"
 
@@ -90,7 +91,7 @@ class tcp_mesh {
     int peer;
   };
   // By a witness, a rank of the group, or as it was seen here (-1).
-  void tell_gone(tcp_channel& group, int peer, const std::string& what, int witness = -1);
+  void tell_gone(matching_group& group, int peer, const std::string& what, int witness = -1);
   [[nodiscard]] bool flushed() noexcept;
 
   const tcp_plan plan_;
@@ -99,7 +100,7 @@ class tcp_mesh {
   double most_ranks_a_core_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  tcp_inbox inbox_;
+  matcher messages_;
   std::vector<std::unique_ptr<tcp_link>> links_;
   std::vector<bool> reported_;     // by rank: its present link broke
   std::vector<bool> away_;         // lost, and not connected again

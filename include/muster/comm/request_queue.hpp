@@ -1,0 +1,63 @@
+// Requests in an order, linked through themselves: what every transport keeps its sends and receives in.
+#pragma once
+
+#include <muster/comm/transport.hpp>
+
+namespace muster::inline v0::detail {
+
+/// Requests in the order in which they were pushed, linked through `request::next`: no operation allocates. A request
+/// is in one queue at most.
+class request_queue {
+ public:
+  [[nodiscard]] bool empty() const noexcept { return first_ == nullptr; }
+  /// Null when there is none.
+  [[nodiscard]] request* front() const noexcept { return first_; }
+  [[nodiscard]] bool contains(const request& r) const noexcept {
+    const request* at = first_;
+    while (at != nullptr && at != &r) at = at->next;
+    return at != nullptr;
+  }
+  void push(request& r) noexcept {
+    r.next = nullptr;
+    (last_ == nullptr ? first_ : last_->next) = &r;
+    last_ = &r;
+  }
+  /// Takes the first out for which `fits` is true; null when there is none.
+  template <class Fits>
+  request* take_first(Fits fits) noexcept {
+    request* before = nullptr;
+    for (request* at = first_; at != nullptr; before = at, at = at->next) {
+      if (!fits(*at)) continue;
+      (before == nullptr ? first_ : before->next) = at->next;
+      if (last_ == at) last_ = before;
+      return at;
+    }
+    return nullptr;
+  }
+  /// Takes it out; false when it is not in.
+  bool remove(const request& r) noexcept {
+    return take_first([&](const request& one) { return &one == &r; }) != nullptr;
+  }
+  /// Puts `by` into the place of `r`, if that is in.
+  void replace(const request& r, request& by) noexcept {
+    request* before = nullptr;
+    for (request* at = first_; at != nullptr; before = at, at = at->next) {
+      if (at != &r) continue;
+      by.next = at->next;
+      (before == nullptr ? first_ : before->next) = &by;
+      if (last_ == at) last_ = &by;
+      return;
+    }
+  }
+
+ private:
+  request* first_ = nullptr;
+  request* last_ = nullptr;
+};
+
+/// Whether the receive `r` takes a message with that tag from that rank of its group.
+[[nodiscard]] inline bool matches(const request& r, int source, std::uint32_t tag) noexcept {
+  return r.tag == tag && (r.peer == source || r.peer == any_source);
+}
+
+}  // namespace muster::inline v0::detail

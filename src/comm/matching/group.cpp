@@ -1,0 +1,33 @@
+#include "group.hpp"
+
+namespace muster::inline v0::detail {
+
+matching_group::matching_group(std::uint64_t generation, std::vector<int> members, int rank, int peers)
+    : fates(members.size(), fate::here),
+      generation_(generation),
+      members_(std::move(members)),
+      member_of_(static_cast<std::size_t>(peers), -1),
+      rank_(rank) {
+  for (std::size_t i = 0; i < members_.size(); ++i)
+    member_of_[static_cast<std::size_t>(members_[i])] = static_cast<int>(i);
+}
+
+void matching_group::tell(const notice& message) {
+  {
+    const std::lock_guard lock(news_mutex_);
+    news_.push_back(message);
+    news_count_.fetch_add(1);
+  }
+  wake();
+}
+
+bool matching_group::hear(notice& message) {
+  if (news() == 0) return false;
+  const std::lock_guard lock(news_mutex_);
+  message = news_.front();
+  news_.pop_front();
+  news_count_.fetch_sub(1, std::memory_order_relaxed);
+  return true;
+}
+
+}  // namespace muster::inline v0::detail

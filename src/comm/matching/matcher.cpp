@@ -1,0 +1,258 @@
+#include "matcher.hpp"
+
+#include <utility>
+
+#include "../../core/copy.hpp"
+
+namespace muster::inline v0::detail {
+
+void finish(request& r) noexcept {
+  matching_group& group = *progress_of(r).group;
+  end(r);
+  ++group.finished;
+  group.wake();
+}
+
+matcher::matcher(int peers, int arrivals, std::function<void(int peer, std::uint64_t number)> clear_to_send)
+    : clear_to_send_(std::move(clear_to_send)), peers_(static_cast<std::size_t>(peers)) {
+  for (peer& one : peers_) one.arrivals.resize(static_cast<std::size_t>(arrivals));
+}
+
+// ---- groups ----
+
+void matcher::close(matching_group& group) noexcept {
+  const auto is_its = [&](const unexpected& m) { return m.head.generation == group.generation(); };
+  std::erase(groups_, &group);
+  closed_[closings_++ % closed_.size()] = group.generation();
+  for (peer& one : peers_) {
+    for (arrival& to : one.arrivals) {
+      if (to.aside != nullptr && is_its(*to.aside)) to.aside = nullptr;
+    }
+  }
+  unexpected_.remove_if([&](const unexpected& m) {
+    if (!is_its(m)) return false;
+    taken_of(m.source) += m.owed;
+    try {
+      if (m.announced()) clear(m.source, m.head.number, nullptr);
+    } catch (const std::bad_alloc&) {  // its sender waits until its deadline
+    }
+    return true;
+  });
+}
+
+matching_group* matcher::find(std::uint64_t generation) const noexcept {
+  for (matching_group* const group : groups_) {
+    if (group->generation() == generation) return group;
+  }
+  return nullptr;
+}
+
+// ---- receives ----
+
+void matcher::post(request& r) {
+  matching_group& group = *progress_of(r).group;
+  ++(r.peer == any_source ? awaited_from_any_ : peers_[static_cast<std::size_t>(group.peer(r.peer))].awaited);
+  for (auto at = unexpected_.begin(); at != unexpected_.end(); ++at) {
+    unexpected& m = *at;
+    if (m.to != nullptr || m.head.generation != group.generation()) continue;
+    if (!matches(r, group.member(m.source), m.head.tag)) continue;
+    if (!accept(r, m.source, m.head)) return;
+    if (m.announced()) {
+      clear(m.source, m.head.number, &r);
+      unexpected_.erase(at);
+    } else if (m.complete()) {
+      take(at, r);
+    } else {
+      m.to = &r;
+    }
+    return;
+  }
+  group.posted.push(r);
+}
+
+request* matcher::take_posted(matching_group& group, int source, std::uint32_t tag) noexcept {
+  const int member = group.member(source);
+  if (member < 0) return nullptr;
+  return group.posted.take_first([&](const request& r) { return matches(r, member, tag); });
+}
+
+// The receive is to get the message of `head`; false when that does not fit it, and then it is over.
+bool matcher::accept(request& r, int source, const envelope& head) noexcept {
+  matching_group& group = *progress_of(r).group;
+  r.source = group.member(source);
+  r.received = head.total;
+  r.state = message_progress::moving;
+  try {
+    check_arrival(r, r.source, head.mark, head.total);
+    return true;
+  } catch (...) {
+    if (!group.failure) group.failure = std::current_exception();
+    finish_receive(r);
+    return false;
+  }
+}
+
+// Null: the message comes and is dropped.
+void matcher::clear(int source, std::uint64_t number, request* r) {
+  peers_[static_cast<std::size_t>(source)].cleared[number] = r;
+  clear_to_send_(source, number);
+}
+
+void matcher::take(std::list<unexpected>::iterator whole, request& r) {
+  deliver(r, whole->bytes.data(), whole->bytes.size());
+  taken_of(whole->source) += whole->owed;
+  unexpected_.erase(whole);
+  finish_receive(r);
+}
+
+void matcher::stop_waiting(request& r) noexcept {
+  const matching_group& group = *progress_of(r).group;
+  --(r.peer == any_source ? awaited_from_any_ : peers_[static_cast<std::size_t>(group.peer(r.peer))].awaited);
+}
+
+void matcher::finish_receive(request& r) noexcept {
+  stop_waiting(r);
+  finish(r);
+}
+
+void matcher::cancel(request& r) noexcept {
+  matching_group& group = *progress_of(r).group;
+  if (r.state == message_progress::waiting) {
+    group.posted.remove(r);
+  } else {
+    for (unexpected& m : unexpected_) {
+      if (m.to != &r) continue;
+      request* const next = take_posted(group, m.source, m.head.tag);  // of what is behind it none overtakes it
+      m.to = next != nullptr && accept(*next, m.source, m.head) ? next : nullptr;
+    }
+    peer& from = peers_[static_cast<std::size_t>(group.peer(r.source))];
+    for (arrival& to : from.arrivals) {
+      if (to.to == &r) to.to = nullptr;
+    }
+    for (auto& entry : from.cleared) {
+      if (entry.second == &r) entry.second = nullptr;
+    }
+  }
+  stop_waiting(r);
+  end(r);
+}
+
+// ---- messages ----
+
+std::byte* matcher::arrival::place(std::uint64_t offset) const noexcept {
+  if (to != nullptr) return to->combine != nullptr ? nullptr : to->data + offset;
+  return aside != nullptr ? aside->bytes.data() + offset : nullptr;
+}
+
+void matcher::arrival::put(std::uint64_t offset, std::span<const std::byte> bytes) const {
+  if (to != nullptr) {
+    deliver(*to, bytes.data(), bytes.size(), offset);
+  } else if (aside != nullptr) {
+    copy_bytes(aside->bytes.data() + offset, bytes.data(), bytes.size());
+  }
+}
+
+bool matcher::match(int source, const envelope& head, bool must_pass, arrival& to) {
+  const bool announced = head.kind == message_kind::announce;
+  to = {};
+  matching_group* const group = find(head.generation);
+  bool goes_nowhere = group != nullptr ? group->member(source) < 0 : is_closed(head.generation);
+  request* const r = group != nullptr ? take_posted(*group, source, head.tag) : nullptr;
+  if (r != nullptr && accept(*r, source, head)) {
+    if (announced) {
+      clear(source, head.number, r);
+    } else {
+      to.to = r;
+      if (head.total == 0) came(to, 0);
+    }
+    return true;
+  }
+  if (r != nullptr) {  // it does not fit: a tagged one is the next receive's, a collective's is nobody's
+    goes_nowhere = head.tag == 0;
+    must_pass = true;
+  }
+  if (goes_nowhere) {
+    if (announced) clear(source, head.number, nullptr);
+    return true;
+  }
+  if (!must_pass && !awaits(source)) return false;
+  std::vector<std::byte> bytes(announced ? 0 : head.total);
+  unexpected_.push_back({.source = source, .head = head, .bytes = std::move(bytes)});
+  if (!announced) to.aside = &unexpected_.back();
+  return true;
+}
+
+const char* matcher::match_body(int source, const envelope& head, arrival& to) {
+  auto& cleared = peers_[static_cast<std::size_t>(source)].cleared;
+  const auto found = cleared.find(head.number);
+  if (found == cleared.end()) return "it sent a message that it was not asked for";
+  request* const r = found->second;
+  if (r != nullptr && r->received != head.total) return "it sent another message than it announced";
+  cleared.erase(found);
+  to = {.to = r, .aside = nullptr};
+  if (head.total == 0) came(to, 0);
+  return nullptr;
+}
+
+void matcher::came(arrival& to, std::uint64_t bytes) {
+  if (to.to != nullptr) {
+    auto& p = progress_of(*to.to);
+    p.moved += bytes;
+    if (p.moved == to.to->received) finish_receive(*std::exchange(to.to, nullptr));
+  } else if (to.aside != nullptr) {
+    unexpected& m = *to.aside;
+    m.come += bytes;
+    if (!m.complete()) return;
+    to.aside = nullptr;
+    if (m.to == nullptr) return;
+    take(std::find_if(unexpected_.begin(), unexpected_.end(), [&](const unexpected& one) { return &one == &m; }),
+         *m.to);
+  }
+}
+
+void matcher::deliver_own(int self, const envelope& head, const request& sent) {
+  arrival to;
+  (void)match(self, head, true, to);
+  to.put(0, {sent.data, sent.bytes});
+  if (sent.bytes > 0) came(to, sent.bytes);
+}
+
+// ---- peers that are lost ----
+
+// One of a rank waits for what that rank never says, which its group is told.
+void matcher::break_off(request* r) noexcept {
+  if (r == nullptr || r->peer != any_source) return;
+  r->received = 0;
+  finish_receive(*r);
+}
+
+void matcher::lose(int source) noexcept {
+  peer& from = peers_[static_cast<std::size_t>(source)];
+  for (arrival& to : from.arrivals) {
+    request* const r = to.to;
+    to = {};
+    const auto is_its = [&](const arrival& other) { return other.to == r; };  // of a message in parts
+    if (std::none_of(from.arrivals.begin(), from.arrivals.end(), is_its)) break_off(r);
+  }
+  for (const auto& entry : from.cleared) break_off(entry.second);
+  from.cleared.clear();
+  unexpected_.remove_if([&](unexpected& m) {
+    if (m.source != source) return false;
+    m.owed = 0;  // the credit of a new connection is new
+    if (m.complete()) return false;
+    break_off(m.to);
+    return true;
+  });
+  from.taken = 0;
+}
+
+bool matcher::is_gone(int source, std::uint64_t generation) const noexcept {
+  const matching_group* const group = find(generation);
+  return group != nullptr && group->has_lost(group->member(source));
+}
+
+void matcher::forget(int source, std::uint64_t generation) noexcept {
+  unexpected_.remove_if([&](const unexpected& m) { return m.source == source && m.head.generation == generation; });
+}
+
+}  // namespace muster::inline v0::detail

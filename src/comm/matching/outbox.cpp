@@ -1,0 +1,55 @@
+#include "outbox.hpp"
+
+namespace muster::inline v0::detail {
+
+void outbox::announce(std::uint64_t number) {
+  request& r = *queue_.front();
+  announced_.emplace(number, &r);
+  progress_of(r).number = number;
+  pop();
+}
+
+const char* outbox::clear(std::uint64_t number) {
+  const auto found = announced_.find(number);
+  if (found == announced_.end()) return "it asks for a message that was not announced";
+  push(*found->second);
+  announced_.erase(found);
+  return nullptr;
+}
+
+void outbox::finish(request& r) noexcept {
+  if (progress_of(r).group != nullptr) return detail::finish(r);
+  adopted_.remove_if([&](const copy& one) { return &one.r == &r; });
+}
+
+request* outbox::adopt(request& r) noexcept {
+  std::list<copy> made;
+  try {
+    made.emplace_back().bytes.assign(r.data, r.data + r.bytes);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+  copy& its = made.front();
+  request& own = its.r;
+  own.data = its.bytes.data();
+  own.bytes = r.bytes;
+  own.peer = r.peer;
+  own.tag = r.tag;
+  own.mark = r.mark;
+  own.state = r.state;
+  ::new (own.room) message_progress(progress_of(r));
+  progress_of(own).group = nullptr;
+  queue_.replace(r, own);
+  for (auto& entry : announced_) {
+    if (entry.second == &r) entry.second = &own;
+  }
+  adopted_.splice(adopted_.end(), made);
+  return &own;
+}
+
+void outbox::drop(const request& r) noexcept {
+  queue_.remove(r);
+  std::erase_if(announced_, [&](const auto& entry) { return entry.second == &r; });
+}
+
+}  // namespace muster::inline v0::detail
