@@ -7,6 +7,7 @@
 
 #include <muster/comm/rendezvous/launch_env.hpp>
 #include <muster/comm/rendezvous/store.hpp>
+#include <muster/comm/settings.hpp>
 #include <muster/core/env.hpp>
 
 namespace muster::inline v0 {
