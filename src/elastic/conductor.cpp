@@ -223,7 +223,7 @@ void elastic_conductor::forget_oldest() {
   auto oldest = std::move(former_.front());
   former_.pop_front();
   if (oldest.farewell.joinable()) oldest.farewell.join();
-  if (oldest.host) oldest.host->give_back();
+  if (oldest.host) oldest.host->give_back(true);
 }
 
 // What is left of its time is its own: a rank is slow when the others wait for it.

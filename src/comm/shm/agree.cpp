@@ -26,10 +26,6 @@ bool can_read(pid_t process, std::uint64_t address) {
 
 }  // namespace
 
-void shm_transport::refuse_gone(int peer) {
-  throw peer_failure({peer}, "rank " + std::to_string(peer) + " ended before all ranks had met");
-}
-
 // Every rank says its part of `mine`; what all of them say comes back. Collective; rounds are told apart by a bit.
 std::uint32_t shm_transport::vote(std::uint32_t mine, std::uint32_t round, clock::time_point until,
                                   const std::function<bool()>& given_up) {
@@ -39,7 +35,7 @@ std::uint32_t shm_transport::vote(std::uint32_t mine, std::uint32_t round, clock
     auto& theirs = board_.lane(p).vote;
     while ((theirs.load(std::memory_order_acquire) & round) == 0) {
       if (clock::now() >= until) throw timeout_error("meeting", 0, {p}, 0);
-      if (board_.host().ended(board_.host_rank(p)) || (given_up && given_up())) refuse_gone(p);
+      if (board_.host().ended(board_.host_rank(p)) || (given_up && given_up())) fail_meeting_without(p);
       sched_yield();
     }
     all &= theirs.load(std::memory_order_acquire);

@@ -61,9 +61,6 @@ shm_board::shm_board(std::shared_ptr<shm_host> host, std::vector<int> members, i
     names_.push_back(static_cast<int>(r));
   }
   mine_ = &lane(rank);
-  for (int r = 0; r < size(); ++r) {
-    if (r != rank) bells_.push_back(&lane(r).asleep);
-  }
 }
 
 shm_board::~shm_board() {

@@ -142,8 +142,8 @@ class shm_board {
   }
   void wake_all() noexcept {
     make_visible();
-    for (auto* const bell : bells_) {
-      if (bell->load(std::memory_order_relaxed) != 0) ring(*bell);
+    for (int r = 0; r < size(); ++r) {
+      if (auto& bell = lane(r).asleep; r != rank_ && bell.load(std::memory_order_relaxed) != 0) ring(bell);
     }
   }
 
@@ -177,7 +177,6 @@ class shm_board {
   lane_layout layout_;
   std::vector<std::byte*> lanes_;
   lane_head* mine_;
-  std::vector<std::atomic<std::uint32_t>*> bells_;  // of the others
   std::vector<bool> found_gone_;
 };
 

@@ -43,14 +43,17 @@ std::vector<std::uint32_t> allowed_cores() {
   return found;
 }
 
+bool bind_to_core(std::uint32_t core) noexcept {
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  if (core < CPU_SETSIZE) CPU_SET(core, &one);  // none of them is an error
+  return ::sched_setaffinity(0, sizeof one, &one) == 0;
+}
+
 bool move_to_core(std::uint32_t core) noexcept {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
-  if (core >= CPU_SETSIZE || ::sched_getaffinity(0, sizeof allowed, &allowed) != 0) return false;
-  cpu_set_t one;
-  CPU_ZERO(&one);
-  CPU_SET(core, &one);
-  if (::sched_setaffinity(0, sizeof one, &one) != 0) return false;
+  if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0 || !bind_to_core(core)) return false;
   (void)::sched_setaffinity(0, sizeof allowed, &allowed);
   return true;
 }

@@ -16,6 +16,9 @@ namespace muster::inline v0::detail {
 /// The cores that the calling thread may run on, in their order; none where the system does not say.
 [[nodiscard]] std::vector<std::uint32_t> allowed_cores();
 
+/// Binds the calling thread, and all that it starts, to that core. False when the system does not allow it.
+bool bind_to_core(std::uint32_t core) noexcept;
+
 /// Moves the calling thread to that core; where it may run, and may be moved to later, stays as it was. False when the
 /// system does not allow it. Some microseconds.
 bool move_to_core(std::uint32_t core) noexcept;

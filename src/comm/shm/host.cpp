@@ -23,19 +23,13 @@ void shm_host::retire(const retired& what) {
   retired_.push_back(what);
 }
 
-void shm_host::reclaim() {
+void shm_host::give_back(bool all) noexcept {
   const std::lock_guard lock(mutex_);
   std::erase_if(retired_, [&](const retired& one) {
-    if (one.leavers->load(std::memory_order_acquire) != one.users) return false;
+    if (!all && one.leavers->load(std::memory_order_acquire) != one.users) return false;
     own_->deallocate(one.memory, one.bytes);
     return true;
   });
-}
-
-void shm_host::give_back() noexcept {
-  const std::lock_guard lock(mutex_);
-  for (const auto& one : retired_) own_->deallocate(one.memory, one.bytes);
-  retired_.clear();
 }
 
 std::size_t reserve_for(int ranks) noexcept {

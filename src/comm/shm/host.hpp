@@ -63,10 +63,9 @@ class shm_host {
     std::uint32_t users;
   };
   void retire(const retired& what);
-  /// Gives back what nobody uses any more. What a dead rank still held goes with the process.
-  void reclaim();
-  /// Gives back all that was retired: nobody lives who could still use it.
-  void give_back() noexcept;
+  /// Gives back what was retired and is not used any more: all of it, when none of its users lives. What a dead rank
+  /// still held goes with the process.
+  void give_back(bool all) noexcept;
 
  private:
   int rank_;
@@ -82,6 +81,9 @@ class shm_host {
 /// How much address space each rank's memory gets in each process: enough for all memory there is, and for all ranks
 /// to fit.
 [[nodiscard]] std::size_t reserve_for(int ranks) noexcept;
+
+/// Throws peer_failure.
+[[noreturn]] void fail_meeting_without(int rank);
 
 /// Collective over the `size` processes that use the same `name`: they exchange their memory over a Unix socket of that
 /// name, which lives in no file system. Strangers (another user's, another program's) are turned away. Throws

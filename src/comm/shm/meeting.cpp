@@ -226,8 +226,7 @@ class reception {
 
   [[noreturn]] void lose(int connection) const {
     for (int rank = 1; rank < size_; ++rank) {
-      if (this->connection(rank) == connection)
-        throw peer_failure({rank}, "rank " + std::to_string(rank) + " ended before all ranks had met");
+      if (this->connection(rank) == connection) fail_meeting_without(rank);
     }
     fail("a connection");
   }
@@ -278,7 +277,7 @@ std::vector<guest> meet_at_rank_0(const std::string& name, const introduction& m
       if (of != to)
         told = told && send_introduction(here.connection(to), other.said, other.memory.get(), other.life.get());
     }
-    if (!told) throw peer_failure({to}, "rank " + std::to_string(to) + " ended before all ranks had met");
+    if (!told) fail_meeting_without(to);
   }
   return guests;
 }
@@ -287,7 +286,7 @@ std::vector<guest> meet_as_guest(const std::string& name, const introduction& mi
                                  clock::time_point until, seconds timeout, const question& given_up) {
   const descriptor to = reach_rank_0(name, until, timeout, given_up);
   if (!send_introduction(to.get(), mine, own.memory().file(), life)) {
-    if (errno == EPIPE || errno == ECONNRESET) throw peer_failure({0}, "rank 0 ended before all ranks had met");
+    if (errno == EPIPE || errno == ECONNRESET) fail_meeting_without(0);
     fail("send");
   }
   std::vector<guest> guests(static_cast<std::size_t>(mine.size));
@@ -308,6 +307,10 @@ std::vector<guest> meet_as_guest(const std::string& name, const introduction& mi
 }
 
 }  // namespace
+
+void fail_meeting_without(int rank) {
+  throw peer_failure({rank}, "rank " + std::to_string(rank) + " ended before all ranks had met");
+}
 
 std::shared_ptr<shm_host> meet(const std::string& name, int rank, int size, std::shared_ptr<segment> own,
                                seconds timeout, std::uint64_t lane, const question& given_up) {

@@ -40,28 +40,16 @@ mapping::mapping(descriptor file, std::size_t reserve) : file_(std::move(file)),
                                        " MiB of addresses for shared memory (" + std::strerror(errno) +
                                        "); raise the limit (ulimit -v) or use another transport");
   }
-  base_ = static_cast<std::byte*>(base);
+  base_ = {static_cast<std::byte*>(base), {reserve}};
 }
 
-mapping::mapping(mapping&& other) noexcept
-    : file_(std::move(other.file_)),
-      base_(std::exchange(other.base_, nullptr)),
-      reserve_(std::exchange(other.reserve_, 0)) {}
-
-mapping& mapping::operator=(mapping&& other) noexcept {
-  std::swap(file_, other.file_);
-  std::swap(base_, other.base_);
-  std::swap(reserve_, other.reserve_);
-  return *this;
-}
-
-mapping::~mapping() {
-  if (file_) ::munmap(base_, reserve_);  // an alias has no file
+void mapping::unmapping::operator()(std::byte* base) const noexcept {
+  if (bytes > 0) ::munmap(base, bytes);
 }
 
 mapping mapping::alias() const noexcept {
   mapping same;
-  same.base_ = base_;
+  same.base_.reset(base_.get());
   same.reserve_ = reserve_;
   return same;
 }

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <memory_resource>
 #include <mutex>
 #include <vector>
@@ -20,19 +21,21 @@ class mapping {
   mapping() = default;
   /// Throws error when the address space is refused.
   mapping(descriptor file, std::size_t reserve);
-  mapping(mapping&& other) noexcept;
-  mapping& operator=(mapping&& other) noexcept;
-  ~mapping();
   /// The same addresses once more, for ranks that are threads of one process; this one must outlive it.
   [[nodiscard]] mapping alias() const noexcept;
 
-  [[nodiscard]] std::byte* at(std::uint64_t offset) const noexcept { return base_ + offset; }
+  [[nodiscard]] std::byte* at(std::uint64_t offset) const noexcept { return base_.get() + offset; }
   [[nodiscard]] std::size_t reserve() const noexcept { return reserve_; }
   [[nodiscard]] int file() const noexcept { return file_.get(); }
 
  private:
+  struct unmapping {
+    std::size_t bytes;  // none of an alias
+    void operator()(std::byte* base) const noexcept;
+  };
+
   descriptor file_;
-  std::byte* base_ = nullptr;
+  std::unique_ptr<std::byte, unmapping> base_;
   std::size_t reserve_ = 0;
 };
 

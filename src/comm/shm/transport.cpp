@@ -148,24 +148,18 @@ void shm_transport::look_after_peers() {
 }
 
 std::uint64_t shm_transport::prepare(std::span<const int> members) {
-  board_.host().reclaim();
+  board_.host().give_back(false);
   return shm_board::allocate_lane(board_.host().own(), static_cast<int>(members.size()));
 }
 
 std::unique_ptr<shm_transport> shm_transport::subgroup(const subgroup_call& some) {
   std::vector<std::uint64_t> lanes;
   std::vector<int> on_host;
-  int mine = -1;
   for (const int member : some.members) {
-    if (member == rank()) mine = static_cast<int>(on_host.size());
     lanes.push_back(some.words[static_cast<std::size_t>(member)]);
     on_host.push_back(board_.host_rank(member));
   }
-  if (mine < 0) {
-    throw configuration_error("rank " + std::to_string(rank()) +
-                              " is not a member of the group it asks for (programming error)");
-  }
-  return std::make_unique<shm_transport>(board_.shared_host(), std::move(on_host), mine, lanes);
+  return std::make_unique<shm_transport>(board_.shared_host(), std::move(on_host), rank_in(some, rank()), lanes);
 }
 
 }  // namespace muster::inline v0::detail

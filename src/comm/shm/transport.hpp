@@ -61,7 +61,6 @@ class shm_transport final : public request_owner {
   }
   std::uint32_t vote(std::uint32_t mine, std::uint32_t round, clock::time_point until,
                      const std::function<bool()>& given_up);
-  [[noreturn]] static void refuse_gone(int peer);
   bool read_posts(notice& message);
   void tell_gone(int peer, notice& message) const;
   [[nodiscard]] bool has_said_why(int peer);
