@@ -37,7 +37,7 @@ struct message_progress {
   matching_group* group = nullptr;  // null for the rest of what was taken back
   std::uint64_t generation = 0;
   std::uint64_t moved = 0;       // bytes that have come, or that were begun to be sent
-  std::uint64_t written = 0;     // bytes of a send that the system has (tcp)
+  std::uint64_t written = 0;     // bytes of a send that are not read from its buffer any more (tcp)
   std::uint64_t number = 0;      // under which it was announced
   std::uint32_t connection = 0;  // of a send: the number of that which it was given to (tcp)
   bool announces = false;        // a send that asks first
@@ -47,7 +47,7 @@ struct message_progress {
 static_assert(sizeof(message_progress) <= sizeof(request::room));
 inline message_progress& progress_of(request& r) noexcept { return *reinterpret_cast<message_progress*>(r.room); }
 
-/// It is done, or taken back: nobody here touches it any more. Who waits may look without a lock.
+/// It is done, or taken back: the transport touches it no more. The thread that waits may look without a lock.
 inline void end(request& r) noexcept {
   r.state = message_progress::done;
   std::atomic_ref<request_owner*>(r.owner).store(nullptr, std::memory_order_release);

@@ -147,8 +147,8 @@ void shm_messages::receive(request& r, request_owner& owner) {
   matcher_.post(r);
 }
 
-// Reads the header of the next message and finds who it is for. False when there is none, or nobody waits for it and
-// nobody for what may come behind it.
+// Reads the header of the next message and finds its receive. False when there is none, or no receive waits for it and
+// none for what may come behind it.
 bool shm_messages::begin_message(int peer, incoming& in) {
   fifo& ring = board_.messages(peer, board_.rank());
   const std::uint64_t tail = ring.tail.load(std::memory_order_relaxed);

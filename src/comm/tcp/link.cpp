@@ -103,6 +103,13 @@ void tcp_link::begin_frame(tcp_stream& stream, frame head, request* of, std::uin
   if (limits_.checksum && head.bytes > 0) head.flags |= frame::has_checksum;
   stream.outgoing().set(head, of, of != nullptr ? of->data + offset : nullptr);
   stream.start();
+  if (of != nullptr && stream.outgoing().of == nullptr) wrote(*of, head.bytes);
+}
+
+void tcp_link::wrote(request& r, std::uint64_t bytes) noexcept {
+  auto& p = progress_of(r);
+  p.written += bytes;
+  if (p.written == r.bytes) sends_.finish(r);
 }
 
 // Gives the stream, which is idle, the next frame there is; false when there is none.
@@ -152,12 +159,8 @@ void tcp_link::pump_out() noexcept {
       for (auto& one : streams_) {
         if (!one->busy()) continue;
         request* const r = one->outgoing().of;
-        std::size_t budget = limits_.window;
-        const std::uint64_t moved = one->push(budget, streams_.size() == 1 && has_frame());
-        if (r == nullptr) continue;
-        auto& p = progress_of(*r);
-        p.written += moved;
-        if (!one->busy() && p.written == r->bytes) sends_.finish(*r);
+        one->push(limits_.window, streams_.size() == 1 && has_frame());
+        if (r != nullptr && !one->busy()) wrote(*r, one->outgoing().bytes);
       }
       auto& turn = *streams_[next_out_ % streams_.size()];
       if (!turn.busy()) began = next_frame(turn);

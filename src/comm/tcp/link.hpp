@@ -82,6 +82,7 @@ class tcp_link {
   [[nodiscard]] bool has_frame() const noexcept { return !urgent_.empty() || sends_.front() != nullptr; }
   bool next_frame(tcp_stream& stream);
   void begin_frame(tcp_stream& stream, frame head, request* of, std::uint64_t offset);
+  void wrote(request& r, std::uint64_t bytes) noexcept;
   bool adopt(request& r) noexcept;
 
   bool pump_in(tcp_stream& stream);

@@ -57,32 +57,24 @@ void outgoing_frame::set(frame what, request* from, const std::byte* payload) no
   checked = (what.flags & frame::has_checksum) != 0;
   summed = 0;
   sum = 0;
-  flat = length() <= head.size();
-  if (!flat) return;
+  if (length() > head.size()) return;
   std::byte* at = head.data() + head_bytes;
   if (bytes > 0) std::memcpy(at, payload, static_cast<std::size_t>(bytes));
   std::fill_n(at + bytes, foot_bytes, std::byte{0});
-  if (!checked) return;
-  sum = crc32c({payload, static_cast<std::size_t>(bytes)});
-  std::memcpy(head.data() + head_bytes + bytes, &sum, sizeof sum);
+  if (checked) {
+    sum = crc32c({payload, static_cast<std::size_t>(bytes)});
+    std::memcpy(at + bytes, &sum, sizeof sum);
+  }
+  head_bytes = static_cast<std::size_t>(length());
+  bytes = foot_bytes = 0;
+  of = nullptr;
 }
 
-std::uint64_t tcp_stream::push(std::size_t& budget, bool more) {
+void tcp_stream::push(std::size_t budget, bool more) {
   const int flags = MSG_DONTWAIT | MSG_NOSIGNAL | (more ? MSG_MORE : 0);
-  std::uint64_t moved = 0;
   const auto of_payload = [&] {
     return out_.sent > out_.head_bytes ? std::min(out_.sent - out_.head_bytes, out_.bytes) : 0;
   };
-  if (busy_ && out_.flat) {
-    const auto rest = static_cast<std::size_t>(out_.length() - out_.sent);
-    const ssize_t n = ::send(socket_.file(), out_.head.data() + out_.sent, rest, flags);
-    if (n < 0 && !would_block(errno)) throw stream_broken{text_of(errno)};
-    if (n < 0) return 0;
-    const std::uint64_t before = of_payload();
-    out_.sent += static_cast<std::uint64_t>(n);
-    busy_ = out_.sent < out_.length();
-    return of_payload() - before;
-  }
   while (busy_ && budget > 0) {
     iovec pieces[3];
     std::size_t count = 0;
@@ -108,19 +100,18 @@ std::uint64_t tcp_stream::push(std::size_t& budget, bool more) {
     msghdr message{};
     message.msg_iov = pieces;
     message.msg_iovlen = count;
-    const ssize_t n = ::sendmsg(socket_.file(), &message, flags);
+    const ssize_t n = count == 1 ? ::send(socket_.file(), pieces[0].iov_base, pieces[0].iov_len, flags)
+                                 : ::sendmsg(socket_.file(), &message, flags);
     if (n < 0) {
-      if (would_block(errno)) return moved;
+      if (would_block(errno)) return;
       throw stream_broken{text_of(errno)};
     }
     const auto sent = static_cast<std::size_t>(n);
     out_.sent += sent;
-    moved += of_payload() - at;
     budget -= std::min(sent, budget);
     if (out_.sent == out_.length()) busy_ = false;
-    if (sent < asked) return moved;  // the system has no more room
+    if (sent < asked) return;  // the system has no more room
   }
-  return moved;
 }
 
 // ---- in ----

@@ -22,13 +22,13 @@ struct outgoing_frame {
   std::array<std::byte, 2 * frame_bytes> foot{};  // the checksum, and what fills the last line
   std::size_t foot_bytes = 0;
   std::uint64_t sent = 0;    // of all three
-  bool flat = false;         // the head has it all: one piece is cheaper to send than three
   request* of = nullptr;     // whose payload it is, if any
   bool checked = false;      // a checksum follows
   std::uint64_t summed = 0;  // bytes of the payload that `sum` is of
   std::uint32_t sum = 0;
 
-  /// What it is to be; the payload lies at `payload`.
+  /// What it is to be; the payload lies at `payload`. A small one is copied: one piece is cheaper to send than three.
+  /// Then the frame is of no request.
   void set(frame what, request* from, const std::byte* payload) noexcept;
   [[nodiscard]] std::uint64_t length() const noexcept { return head_bytes + bytes + foot_bytes; }
 };
@@ -62,9 +62,9 @@ class tcp_stream {
   /// To fill in; then `start`.
   [[nodiscard]] outgoing_frame& outgoing() noexcept { return out_; }
   void start() noexcept { busy_ = true; }
-  /// Sends what goes of the frame; returns the bytes of its payload that went. Not busy any more when that was all.
-  /// At most `budget` bytes, which are taken off it. `more`: another frame follows at once, which the system waits for.
-  std::uint64_t push(std::size_t& budget, bool more);
+  /// Sends what goes of the frame, about `budget` bytes at most. Not busy any more when that was all. `more`: another
+  /// frame follows at once, which the system waits for.
+  void push(std::size_t budget, bool more);
 
   // In.
   /// The next header if all of it and what leads to its payload is here: they stay until they are consumed. Throws
