@@ -16,16 +16,6 @@ namespace {
 // A sleeper looks after its peers this often: so soon is a death seen.
 constexpr seconds longest_sleep{0.02};
 
-// A rank that announces its sleep must see all that others wrote before they looked whether it sleeps. Either they put
-// a fence behind every write, a tenth of a microsecond each, or the sleeper has the system put one into every thread
-// of the job (membarrier), which costs it some microseconds, once, when it has nothing to do anyway.
-//
-// To be able to do so, each process has to have registered.
-bool register_membarrier() noexcept {
-  static const bool done = ::syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0;
-  return done;
-}
-
 }  // namespace
 
 lane_layout::lane_layout(int ranks) noexcept {
@@ -69,7 +59,15 @@ shm_board::~shm_board() {
   host_->retire({start(rank_), layout_.total, &mine_->leavers, static_cast<std::uint32_t>(size())});
 }
 
-bool shm_board::can_be_asymmetric() noexcept { return register_membarrier(); }
+// A rank that announces its sleep must see all that others wrote before they looked whether it sleeps. Either they put
+// a fence behind every write, a tenth of a microsecond each, or the sleeper has the system put one into every thread
+// of the job (membarrier), which costs it some microseconds, once, when it has nothing to do anyway.
+//
+// To be able to do so, each process has to have registered.
+bool shm_board::can_be_asymmetric() noexcept {
+  static const bool done = ::syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0;
+  return done;
+}
 
 void shm_board::ring(std::atomic<std::uint32_t>& bell) noexcept {
   if (bell.exchange(0, std::memory_order_acq_rel) != 0)

@@ -15,13 +15,14 @@
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>
 
+#include "cores.hpp"
 #include "host.hpp"
 
 namespace muster::inline v0::detail {
 namespace {
 
 constexpr std::uint64_t magic = 0x6d75737465720002;  // "muster", and the version of all that lies in shared memory
-constexpr std::size_t cpu_words = 16;                // 1024 processors
+constexpr std::size_t cpu_words = CPU_SETSIZE / 64;
 
 // What a rank says of itself; its memory and its pidfd travel beside it.
 struct introduction {
@@ -72,13 +73,7 @@ introduction introduce(int rank, int size, bool has_life) {
   mine.size = size;
   mine.process = ::getpid();
   mine.has_life = has_life ? 1 : 0;
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (::sched_getaffinity(0, sizeof set, &set) == 0) {
-    for (std::size_t cpu = 0; cpu < 64 * cpu_words; ++cpu) {
-      if (CPU_ISSET(cpu, &set)) mine.cpus[cpu / 64] |= std::uint64_t{1} << (cpu % 64);
-    }
-  }
+  for (const auto cpu : allowed_cores()) mine.cpus[cpu / 64] |= std::uint64_t{1} << (cpu % 64);
   return mine;
 }
 
