@@ -242,7 +242,7 @@ std::unique_ptr<any_store> open(const std::string& endpoints, const store_openin
 
 }  // namespace
 
-bool link_etcd_store() {
+bool link_etcd_store() noexcept {
   static const bool done = register_store("etcd", &open<false>) && register_store("etcds", &open<true>);
   return done;
 }

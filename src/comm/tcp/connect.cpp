@@ -151,7 +151,7 @@ std::vector<std::unique_ptr<transport>> connect_tcp_ends(const settings& configu
   });
 }
 
-bool link_tcp_store();
+bool link_tcp_store() noexcept;
 
 bool link_tcp() noexcept {  // and the stores, which the ranks of a context may meet at
   static const bool done =

@@ -256,7 +256,7 @@ std::unique_ptr<any_store> opening::by_file(const std::string& folder) {
 
 namespace detail {
 
-bool link_tcp_store() {
+bool link_tcp_store() noexcept {
   static const bool done =
       register_store("tcp", [](auto& place, auto& asked, auto&) { return opening(asked).by_address(place); }) &&
       register_store("file", [](auto& place, auto& asked, auto&) { return opening(asked).by_file(place); }) &&

@@ -93,10 +93,10 @@ struct store_server::implementation {
     if (table.is_used()) doubtful_until = deadline_after(for_those_that_were_cut_off);
     std::vector<detail::tcp_socket> all;
     all.push_back(std::move(listening));
-    comers.emplace(
+    incoming.emplace(
         loop, std::move(all), detail::store_secret(token), detail::store_server_name, most_strangers,
         [](const detail::introduction&) { return true; },
-        [this](detail::tcp_socket came, const detail::introduction&) { welcome(std::move(came)); });
+        [this](detail::tcp_socket came, const detail::introduction&) { add_client(std::move(came)); });
     const std::lock_guard held(ports().mutex);
     ports().all.insert(address.port());
     thread = std::jthread([this](const std::stop_token& stop) { run(stop); });
@@ -125,11 +125,11 @@ struct store_server::implementation {
   void run(const std::stop_token& stop) noexcept {
     try {
       while (!stop.stop_requested()) {
-        const auto next = comers->next();
+        const auto next = incoming->next();
         loop.wait(owing.empty() ? next : std::min(next, deadline_after(tick)));
         const auto now = clock::now();
         loop.dispatch();
-        comers->tick(now);
+        incoming->tick(now);
         cut_stalled(now);
         while (!told.empty()) {  // what requests made of answers for others
           for (const auto number : std::exchange(told, {})) serve(number, [](client&) {});
@@ -138,12 +138,12 @@ struct store_server::implementation {
     } catch (const std::exception& failed) {  // no memory: the clients see the connection end
       log(log_level::error, "the store at " + address.to_string() + " ends (" + failed.what() + ")");
     }
-    comers->close();
+    incoming->close();
     clients.clear();
     ended = true;
   }
 
-  void welcome(detail::tcp_socket came) {
+  void add_client(detail::tcp_socket came) {
     const auto number = ++last_number;
     ++served;
     try {
@@ -219,7 +219,7 @@ struct store_server::implementation {
     }
   }
 
-  // Whether the connection ended at the other side, as when its process ends, or was cut or closed here.
+  // `has_left`: its connection ended at the other side, as when its process ends; else it was cut, or is closed here.
   void drop(client_number number, bool has_left) {
     ++left;
     if (!has_left) doubtful_until = deadline_after(for_those_that_were_cut_off);
@@ -234,7 +234,7 @@ struct store_server::implementation {
   std::string announced_in;  // the file, if any
   detail::store_place announced;
   detail::event_loop loop;
-  std::optional<detail::acceptor> comers;
+  std::optional<detail::acceptor> incoming;
   std::optional<detail::store_journal> journal;
   detail::store_table table;
   std::map<client_number, client> clients;
@@ -257,7 +257,7 @@ std::string store_server::address() const { return self_->address.to_string(); }
 std::uint16_t store_server::port() const noexcept { return self_->address.port(); }
 store_server::counts store_server::met() const noexcept {
   const std::uint64_t left = self_->left;  // first: a client that has left had been served
-  return {self_->served, self_->comers->strangers(), self_->offenders, self_->served - left};
+  return {self_->served, self_->incoming->strangers(), self_->offenders, self_->served - left};
 }
 bool store_server::has_ended() const noexcept { return self_->ended; }
 

@@ -66,11 +66,11 @@ bool register_store(const std::string& kind, store_opener opener);
 
 #ifdef MUSTER_HAS_TCP
 // Linking muster::tcp is what makes these known: this reference pulls them out of the archive.
-bool link_tcp_store();
+bool link_tcp_store() noexcept;
 inline const bool tcp_store_is_linked = link_tcp_store();
 #endif
 #ifdef MUSTER_HAS_ETCD
-bool link_etcd_store();
+bool link_etcd_store() noexcept;
 inline const bool etcd_store_is_linked = link_etcd_store();
 #endif
 
