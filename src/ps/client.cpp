@@ -62,13 +62,33 @@ void for_each_part(const table_layout& layout, std::uint32_t table, std::size_t 
   }
 }
 
-// The positions of keys by range.
-std::vector<std::vector<std::uint32_t>> rows_by_range(const table_layout& layout, std::uint32_t table,
-                                                      std::span<const std::uint64_t> keys) {
+// The rows of a slice of keys, range by range: part(range, their positions in the slice).
+template <class Part>
+void for_each_range(const table_layout& layout, std::uint32_t table, std::span<const std::uint64_t> keys,
+                    const Part& part) {
   std::vector<std::vector<std::uint32_t>> rows(layout.last(table) - layout.first(table));
   for (std::uint32_t i = 0; i < keys.size(); ++i)
     rows[layout.range_of_key(table, keys[i]) - layout.first(table)].push_back(i);
-  return rows;
+  for (range_id i = 0; i < rows.size(); ++i) {
+    if (!rows[i].empty()) part(layout.first(table) + i, std::move(rows[i]));
+  }
+}
+
+// These rows of columns that have `of` of them, one column behind the other.
+std::vector<std::byte> chosen_rows(std::span<const std::uint32_t> rows, std::size_t of,
+                                   std::initializer_list<std::span<const std::byte>> columns) {
+  std::size_t bytes = 0;
+  for (const auto& column : columns) bytes += rows.size() * (column.size() / of);
+  std::vector<std::byte> made(bytes);
+  std::byte* to = made.data();
+  for (const auto& column : columns) {
+    const std::size_t width = column.size() / of;
+    for (const auto row : rows) {
+      std::memcpy(to, column.data() + row * width, width);
+      to += width;
+    }
+  }
+  return made;
 }
 
 }  // namespace
@@ -76,25 +96,21 @@ std::vector<std::vector<std::uint32_t>> rows_by_range(const table_layout& layout
 // ---- pending ----
 
 pending::pending() = default;
-pending::pending(pending&& other) noexcept
-    : of_(std::exchange(other.of_, nullptr)),
-      first_(other.first_),
-      more_(std::move(other.more_)),
-      pull_(std::move(other.pull_)) {}
+pending::pending(pending&& other) noexcept { swap(other); }
 pending& pending::operator=(pending&& other) noexcept {
-  if (this == &other) return *this;
-  release();
-  of_ = std::exchange(other.of_, nullptr);
-  first_ = other.first_;
-  more_ = std::move(other.more_);
-  pull_ = std::move(other.pull_);
+  pending taken(std::move(other));
+  swap(taken);
   return *this;
 }
-pending::~pending() { release(); }
-
-void pending::release() noexcept {
+pending::~pending() {
   if (of_ != nullptr && !of_->is_done(*this)) of_->release(*this);
-  of_ = nullptr;
+}
+
+void pending::swap(pending& other) noexcept {
+  std::swap(of_, other.of_);
+  std::swap(first_, other.first_);
+  more_.swap(other.more_);
+  pull_.swap(other.pull_);
 }
 
 bool pending::test() {
@@ -124,7 +140,10 @@ pending client::push_dense(std::uint32_t table, std::span<const float> values, s
                                .count = static_cast<std::uint32_t>(size),
                                .scale = scale};
                   const auto part = values.subspan(at, size);
-                  if (flags == 0) return of_->push_values(made, range, what, part);
+                  if (flags == 0 && of_->encodes(size)) {
+                    what.flags = encoded;
+                    return of_->push_part(made, range, what, of_->encode(range, {}, part, from));
+                  }
                   what.payload = std::as_bytes(part);
                   of_->push_part(made, range, what);
                 });
@@ -149,25 +168,10 @@ pending client::pull_async(std::uint32_t table, std::span<float> values, std::si
                   of_->pull_part(
                       made, range,
                       {.offset = static_cast<std::uint32_t>(from), .count = static_cast<std::uint32_t>(size)},
-                      part.data(), {}, 0);
+                      {.out = part.data(), .bytes = part.size_bytes()});
                 });
   if (made.of_ != nullptr) of_->begun(true);
   return made;
-}
-
-void client::push(std::uint32_t table, std::span<const float> values, const push_options& how) {
-  push_async(table, values, how).wait();
-}
-
-void client::pull(std::uint32_t table, std::span<float> values, std::size_t offset) {
-  pull_async(table, values, offset).wait();
-}
-
-void client::push_pull(std::uint32_t table, std::span<const float> pushed, std::span<float> pulled,
-                       const push_options& how) {
-  auto sent = push_async(table, pushed, how);
-  pull(table, pulled, how.offset);
-  sent.wait();
 }
 
 // ---- sparse ----
@@ -177,30 +181,18 @@ pending client::push_async(std::uint32_t table, std::span<const std::uint64_t> k
   require_rows(of_->layout(), table, keys.size(), rows.size());
   require_scale(how.scale);
   const std::size_t width = of_->layout().tables()[table].width;
-  const auto by_range = rows_by_range(of_->layout(), table, keys);
   pending made;
-  for (range_id i = 0; i < by_range.size(); ++i) {
-    const auto& mine = by_range[i];
-    if (mine.empty()) continue;
-    const range_id range = of_->layout().first(table) + i;
-    const std::size_t key_bytes = mine.size() * sizeof(std::uint64_t);
-    const std::size_t row_bytes = mine.size() * width * sizeof(float);
+  for_each_range(of_->layout(), table, keys, [&](range_id range, std::span<const std::uint32_t> mine) {
     message what{.count = static_cast<std::uint32_t>(mine.size()), .scale = how.scale};
-    std::vector<std::byte> payload(key_bytes + row_bytes);
-    std::byte* key_to = payload.data();
-    std::byte* row_to = payload.data() + key_bytes;
-    for (const auto row : mine) {
-      std::memcpy(key_to, &keys[row], sizeof(std::uint64_t));
-      std::memcpy(row_to, rows.data() + row * width, width * sizeof(float));
-      key_to += sizeof(std::uint64_t);
-      row_to += width * sizeof(float);
-    }
-    if (of_->codec().pays(mine.size() * width)) {
+    auto payload = chosen_rows(mine, keys.size(), {std::as_bytes(keys), std::as_bytes(rows)});
+    if (of_->encodes(mine.size() * width)) {
       what.flags = encoded;
-      of_->encode_rows(range, payload, key_bytes);
+      const auto own_keys = std::span<const std::byte>(payload).first(mine.size() * sizeof(std::uint64_t));
+      const auto* const values = reinterpret_cast<const float*>(payload.data() + own_keys.size());
+      payload = of_->encode(range, own_keys, {values, mine.size() * width});
     }
     of_->push_part(made, range, what, std::move(payload));
-  }
+  });
   of_->begun(false);
   return made;
 }
@@ -208,28 +200,16 @@ pending client::push_async(std::uint32_t table, std::span<const std::uint64_t> k
 pending client::pull_async(std::uint32_t table, std::span<const std::uint64_t> keys, std::span<float> rows) {
   require_rows(of_->layout(), table, keys.size(), rows.size());
   const std::size_t width = of_->layout().tables()[table].width;
-  auto by_range = rows_by_range(of_->layout(), table, keys);
   pending made;
-  std::vector<std::uint64_t> asked;
-  for (range_id i = 0; i < by_range.size(); ++i) {
-    auto& mine = by_range[i];
-    if (mine.empty()) continue;
-    asked.clear();
-    for (const auto row : mine) asked.push_back(keys[row]);
-    const message what{.count = static_cast<std::uint32_t>(mine.size()), .payload = std::as_bytes(std::span(asked))};
-    of_->pull_part(made, of_->layout().first(table) + i, what, rows.data(), std::move(mine), width);
-  }
+  for_each_range(of_->layout(), table, keys, [&](range_id range, std::vector<std::uint32_t> mine) {
+    const auto asked = chosen_rows(mine, keys.size(), {std::as_bytes(keys)});
+    const auto count = mine.size();
+    of_->pull_part(
+        made, range, {.count = static_cast<std::uint32_t>(count), .payload = asked},
+        {.out = rows.data(), .rows = std::move(mine), .width = width, .bytes = count * width * sizeof(float)});
+  });
   if (made.of_ != nullptr) of_->begun(true);
   return made;
-}
-
-void client::push(std::uint32_t table, std::span<const std::uint64_t> keys, std::span<const float> rows,
-                  const push_options& how) {
-  push_async(table, keys, rows, how).wait();
-}
-
-void client::pull(std::uint32_t table, std::span<const std::uint64_t> keys, std::span<float> rows) {
-  pull_async(table, keys, rows).wait();
 }
 
 // ---- checkpoints ----
@@ -237,7 +217,7 @@ void client::pull(std::uint32_t table, std::span<const std::uint64_t> keys, std:
 std::vector<std::byte> client::save(range_id range) {
   std::vector<std::byte> saved;
   pending made;
-  of_->pull_all(made, range, saved);
+  of_->pull_part(made, range, {.flags = saves}, {.saved = &saved});
   of_->begun(true);
   made.wait();
   return saved;
@@ -264,11 +244,13 @@ void client::restore(std::uint32_t table, std::span<const std::byte> saved) {
       if (!in.good()) refuse();
       for_each_part(layout, table, begin, count,
                     [&](range_id range, std::size_t from, std::size_t size, std::size_t at) {
-                      muster::detail::wire_writer part;
-                      part.add(updates);
-                      for (std::size_t k = 0; k < arrays; ++k)
-                        part.add_bytes(values.subspan((k * count + at) * sizeof(float), size * sizeof(float)));
-                      made.push_back(push_whole(range, from, size, part.take()));
+                      const auto updates_bytes = std::as_bytes(std::span(&updates, 1));
+                      std::vector<std::byte> part(updates_bytes.begin(), updates_bytes.end());
+                      for (std::size_t k = 0; k < arrays; ++k) {
+                        const auto its = values.subspan((k * count + at) * sizeof(float), size * sizeof(float));
+                        part.insert(part.end(), its.begin(), its.end());
+                      }
+                      made.push_back(push_whole(range, from, size, std::move(part)));
                     });
     } while (!in.rest().empty());
   } else {
@@ -281,27 +263,19 @@ void client::restore(std::uint32_t table, std::span<const std::byte> saved) {
     if (count > 0) std::memcpy(keys.data(), in.rest().data(), count * sizeof(std::uint64_t));
     const auto times = in.rest().subspan(count * sizeof(std::uint64_t), count * sizeof(std::uint64_t));
     const auto rows = in.rest().subspan(2 * count * sizeof(std::uint64_t));
-    const auto by_range = rows_by_range(layout, table, keys);
-    for (range_id i = 0; i < by_range.size(); ++i) {
-      if (by_range[i].empty()) continue;
-      muster::detail::wire_writer part;
-      for (const auto at : by_range[i]) part.add(keys[at]);
-      for (const auto at : by_range[i])
-        part.add_bytes(times.subspan(at * sizeof(std::uint64_t), sizeof(std::uint64_t)));
-      for (const auto at : by_range[i]) part.add_bytes(rows.subspan(at * row, row));
-      made.push_back(push_whole(layout.first(table) + i, 0, by_range[i].size(), part.take()));
-    }
+    for_each_range(layout, table, keys, [&](range_id range, std::span<const std::uint32_t> mine) {
+      made.push_back(
+          push_whole(range, 0, mine.size(), chosen_rows(mine, count, {std::as_bytes(std::span(keys)), times, rows})));
+    });
   }
   for (auto& one : made) one.wait();
 }
 
-pending client::push_whole(range_id range, std::size_t offset, std::size_t count, const std::string& part) {
-  const auto bytes = std::as_bytes(std::span(part));
+pending client::push_whole(range_id range, std::size_t offset, std::size_t count, std::vector<std::byte> part) {
   pending made;
-  of_->push_part(
-      made, range,
-      {.flags = restores, .offset = static_cast<std::uint32_t>(offset), .count = static_cast<std::uint32_t>(count)},
-      {bytes.begin(), bytes.end()});
+  const message what{
+      .flags = restores, .offset = static_cast<std::uint32_t>(offset), .count = static_cast<std::uint32_t>(count)};
+  of_->push_part(made, range, what, std::move(part));
   of_->begun(false);
   return made;
 }
@@ -317,11 +291,6 @@ void client::wait_for_others() { of_->wait_for_others(); }
 void client::next_clock() { of_->next_clock(); }
 std::uint64_t client::clock_now() const noexcept { return of_->core().clock_now(); }
 void client::progress() { of_->progress(); }
-
-std::uint64_t client::version(std::uint32_t table, std::size_t element) const {
-  require_slice(of_->layout(), table, element, 1);
-  return of_->version(of_->layout().range_of_element(table, element));
-}
 
 std::uint64_t client::bytes_pushed() const noexcept { return of_->bytes_pushed(); }
 std::size_t client::servers() const noexcept { return of_->core().map().servers.size(); }

@@ -154,19 +154,6 @@ std::size_t most_servers(const job_options& options, const group& ranks) {
   return static_cast<std::size_t>(options.colocated ? ranks.size() : options.servers + options.standby);
 }
 
-// What one place of the job talks by.
-struct seat {
-  seat(member who, any_transport& transport, std::shared_ptr<any_store> store, const std::string& name,
-       const shard_map& first, seconds timeout)
-      : self(who), over(transport), keeper(std::move(store), name, first, deadline_after(timeout)), link(transport) {
-    link.introduce({.from = self, .map_version = first.version});
-  }
-  member self;
-  any_transport& over;
-  detail::map_keeper keeper;
-  detail::frame_link link;
-};
-
 }  // namespace
 
 struct job::implementation {
@@ -182,23 +169,21 @@ struct job::implementation {
     const auto who = roles_of(options, size);
     const auto first = first_map(who.serving, who.working, layout.ranges(), options.replicas);
     const auto name = name_of_job(ranks);
-    const auto sit = [&](place at, any_transport& over) {
-      return std::make_unique<seat>(member{at, 1}, over, store, name, first, options.timeout);
-    };
-    const auto serves = [&](place at) {
-      return std::find(who.can_serve.begin(), who.can_serve.end(), at) != who.can_serve.end();
+    const auto protocol = protocol_of(options, configuration);
+    const auto seat_of = [&](place at, any_transport& over) {
+      return detail::seat{{at, 1}, options, protocol, layout, over, store, name, first};
     };
     if (options.colocated) {
       for (auto& end : muster::detail::connect_ends(configuration, ranks, 2))
         ends.emplace_back(std::move(end), ranks.settings());
-      begin_worker(sit(self, ends[0].transport()), first, who);
-      begin_server(sit(size + self, ends[1].transport()), first);
-    } else if (serves(self)) {
-      begin_server(sit(self, ranks.transport()), first);
+      worker = std::make_unique<detail::worker_process>(seat_of(self, ends[0].transport()), who.can_serve);
+      server = std::make_unique<detail::server_process>(seat_of(size + self, ends[1].transport()));
+      serving = std::jthread([this, rank = log_rank()] { serve_beside(rank); });
+    } else if (is_worker()) {
+      worker = std::make_unique<detail::worker_process>(seat_of(self, ranks.transport()), who.can_serve);
     } else {
-      begin_worker(sit(self, ranks.transport()), first, who);
+      server = std::make_unique<detail::server_process>(seat_of(self, ranks.transport()));
     }
-    if (options.colocated) serving = std::jthread([this, rank = log_rank()] { serve_beside(rank); });
   }
   implementation(const implementation&) = delete;
   implementation& operator=(const implementation&) = delete;
@@ -213,18 +198,6 @@ struct job::implementation {
     for (auto& end : ends) end.abort(reason);
   }
 
-  void begin_server(std::unique_ptr<seat> at, const shard_map& first) {
-    server_seat = std::move(at);
-    server = std::make_unique<detail::server_process>(server_seat->self, options, protocol_of(options, configuration),
-                                                      layout, server_seat->link, server_seat->keeper, first);
-  }
-  void begin_worker(std::unique_ptr<seat> at, const shard_map& first, const roles& who) {
-    worker_seat = std::move(at);
-    worker = std::make_unique<detail::worker_process>(worker_seat->self, options, protocol_of(options, configuration),
-                                                      layout, worker_seat->link, worker_seat->keeper, first);
-    worker->know_servers(who.can_serve);
-    tables = std::make_unique<client>(*worker);
-  }
   // The worker of this process goes on when the others have gone on without its server: they have what that had.
   void serve_beside(int rank) {
     set_log_rank(rank);
@@ -249,11 +222,8 @@ struct job::implementation {
   group ranks;
   group working;            // of those that do as this one does
   std::vector<group> ends;  // co-located: the worker's connections, and the server's
-  std::unique_ptr<seat> worker_seat;
-  std::unique_ptr<seat> server_seat;
   std::unique_ptr<detail::server_process> server;
   std::unique_ptr<detail::worker_process> worker;
-  std::unique_ptr<client> tables;
   bool ended = false;    // as it should
   std::jthread serving;  // co-located
 };
@@ -302,8 +272,8 @@ void job::serve() {
 }
 
 client& job::tables() {
-  if (!self_->tables) throw configuration_error("this rank is a server (it has no tables to push to); call serve()");
-  return *self_->tables;
+  if (!self_->worker) throw configuration_error("this rank is a server (it has no tables to push to); call serve()");
+  return self_->worker->tables;
 }
 
 group job::connect_workers() {

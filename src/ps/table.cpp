@@ -45,18 +45,6 @@ table_layout::table_layout(std::vector<table_spec> tables, std::size_t servers) 
   first_.push_back(static_cast<range_id>(ranges_.size()));
 }
 
-std::uint32_t table_layout::index(std::string_view name) const {
-  std::vector<std::string> names;
-  for (std::uint32_t i = 0; i < tables_.size(); ++i) {
-    if (tables_[i].name == name) return i;
-    names.push_back(tables_[i].name);
-  }
-  const auto meant = closest(name, names);
-  throw configuration_error("there is no table '" + std::string(name) + "' (the job has " +
-                            std::to_string(tables_.size()) + " of other names); " +
-                            (meant ? "did you mean '" + *meant + "'?" : "name one of these"));
-}
-
 std::uint64_t table_layout::digest() const noexcept {
   muster::digest all;
   for (const auto& one : tables_) {

@@ -24,22 +24,19 @@ using nlohmann::json;
 
 constexpr const char* manifest_name = "tables.json";
 
-struct saved_part {
-  std::uint32_t table;
-  std::span<const std::byte> bytes;
-};
-
 std::string read_all(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) throw data_error({path.string()}, "cannot be read (the checkpoint names it); restore the file");
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// Parts one behind the other: table, bytes, and a checksum over all in the end.
-std::string encode(const std::vector<std::pair<std::uint32_t, std::vector<std::byte>>>& parts) {
+// Parts one behind the other: table, bytes, and a checksum over all in the end. This worker's share of the ranges.
+std::string save_parts(job& of, const group& workers) {
   muster::detail::wire_writer to;
-  for (const auto& [table, bytes] : parts) {
-    to.add(table);
+  const auto step = static_cast<range_id>(workers.size());
+  for (auto range = static_cast<range_id>(workers.rank()); range < of.layout().ranges(); range += step) {
+    const auto bytes = of.tables().save(range);
+    to.add(of.layout().range(range).table);
     to.add(std::uint64_t{bytes.size()});
     to.add_bytes(bytes);
   }
@@ -49,23 +46,21 @@ std::string encode(const std::vector<std::pair<std::uint32_t, std::vector<std::b
   return text;
 }
 
-std::vector<saved_part> decode(const std::filesystem::path& path, std::string_view text, std::size_t tables) {
+void load_parts(job& of, const std::filesystem::path& path) {
   const auto refuse = [&] {
     throw data_error({path.string()}, "is damaged (its checksum is wrong); go back to an older checkpoint");
   };
-  std::uint32_t sum = 0;
-  if (text.size() < sizeof sum) refuse();
-  std::memcpy(&sum, text.data() + text.size() - sizeof sum, sizeof sum);
-  text.remove_suffix(sizeof sum);
-  if (crc32c(std::as_bytes(std::span(text))) != sum) refuse();
-  std::vector<saved_part> parts;
+  const auto all = read_all(path);
+  if (all.size() < sizeof(std::uint32_t)) refuse();
+  const auto text = std::string_view(all).substr(0, all.size() - sizeof(std::uint32_t));
+  muster::detail::wire_reader sum(std::string_view(all).substr(text.size()));
+  if (crc32c(std::as_bytes(std::span(text))) != sum.number<std::uint32_t>()) refuse();
   for (muster::detail::wire_reader in(text); !in.rest().empty();) {
     const auto table = in.number<std::uint32_t>();
-    const auto size = in.number<std::uint64_t>();
-    parts.push_back({table, in.bytes(size)});
-    if (!in.good() || table >= tables) refuse();
+    const auto bytes = in.bytes(in.number());
+    if (!in.good() || table >= of.layout().tables().size()) refuse();
+    of.tables().restore(table, bytes);
   }
-  return parts;
 }
 
 json describe(const table_layout& layout) {
@@ -115,11 +110,7 @@ void save_tables(job& of, group& workers, const std::filesystem::path& folder, c
   broadcast(workers, std::span(number), 0);
   together(workers, folder, [&] {
     std::filesystem::create_directories(folder);
-    std::vector<std::pair<std::uint32_t, std::vector<std::byte>>> parts;
-    const auto step = static_cast<range_id>(workers.size());
-    for (auto range = static_cast<range_id>(workers.rank()); range < of.layout().ranges(); range += step)
-      parts.emplace_back(of.layout().range(range).table, tables.save(range));
-    write_atomically((folder / name_of(number[0], workers.rank())).string(), encode(parts));
+    write_atomically((folder / name_of(number[0], workers.rank())).string(), save_parts(of, workers));
   });
   together(workers, folder, [&] {
     if (workers.rank() != 0) return;
@@ -157,12 +148,8 @@ std::optional<saved_tables> load_tables(job& of, group& workers, const std::file
     }
     const auto files = read["files"].get<std::vector<std::string>>();
     for (auto i = static_cast<std::size_t>(workers.rank()); i < files.size();
-         i += static_cast<std::size_t>(workers.size())) {
-      const auto path = folder / std::filesystem::path(files[i]).filename();
-      const auto text = read_all(path);
-      for (const auto& part : decode(path, text, of.layout().tables().size()))
-        of.tables().restore(part.table, part.bytes);
-    }
+         i += static_cast<std::size_t>(workers.size()))
+      load_parts(of, folder / std::filesystem::path(files[i]).filename());
     found = saved_tables{.clock = read.value("clock", std::uint64_t{0})};
     const auto at = read.value("position", std::vector<std::uint8_t>());
     if (at.size() != sizeof found->at)

@@ -155,7 +155,9 @@ TEST_CASE("a server's update functions are the library's") {
     for (std::uint64_t step = 1; step <= 4; ++step) {
       for (auto& value : pushed) value = static_cast<float>(draw.normal());
       by->apply(values, pushed, std::span(state).first(by->states() * size), step, 0.5f);
-      tables.push_pull(0, pushed, found, {.scale = 0.5f});
+      auto sent = tables.push_async(0, pushed, {.scale = 0.5f});
+      tables.pull(0, found);  // with that push
+      sent.wait();
       require(found == values, "dense");
       tables.push(1, keys, pushed, {.scale = 0.5f});
       tables.pull(1, keys, rows);

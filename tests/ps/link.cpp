@@ -102,7 +102,7 @@ TEST_CASE("what was lent and given back goes on from a copy") {
           link.give_back(7, number);
           lent.clear();
         }
-        link.give_back();
+        link.give_back(7, count);
         lent.clear();
         while (!link.is_idle() && muster::clock::now() < until) (void)link.poll([](auto, auto) {});
         require(link.is_idle(), "all goes");

@@ -29,16 +29,20 @@ void serve_one(const ps::job_options& options, const std::function<void(ps::deta
   test::run_ranks(test::fabric::local, 2, [&](muster::group& world) {
     const ps::member self{static_cast<ps::place>(world.rank()), 1};
     ps::protocol_settings protocol{.how = options.how};
-    ps::detail::map_keeper keeper(std::make_shared<muster::any_store>(std::make_unique<muster::memory_store>(store)),
-                                  "ps/1", first, muster::deadline_after(options.timeout));
-    ps::detail::frame_link link(world.transport());
-    link.introduce({.from = self, .map_version = first.version});
+    const ps::detail::seat at{self,
+                              options,
+                              protocol,
+                              layout,
+                              world.transport(),
+                              std::make_shared<muster::any_store>(std::make_unique<muster::memory_store>(store)),
+                              "ps/1",
+                              first};
     if (world.rank() == 1) {
-      ps::detail::server_process server(self, options, protocol, layout, link, keeper, first);
+      ps::detail::server_process server(at);
       serving = &server;
       return server.serve();
     }
-    ps::detail::worker_process worker(self, options, protocol, layout, link, keeper, first);
+    ps::detail::worker_process worker(at);
     work(worker);
     while (serving == nullptr) std::this_thread::yield();
     serving.load()->stop();

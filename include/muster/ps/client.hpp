@@ -44,7 +44,7 @@ class [[nodiscard]] pending {
     range_id range;
     std::uint64_t sequence;
   };
-  void release() noexcept;
+  void swap(pending& other) noexcept;
 
   detail::worker_process* of_ = nullptr;
   part first_{};
@@ -61,7 +61,7 @@ struct push_options {
 /// The tables of a job, as one worker reaches them. Pushes of one worker to one element take effect in their order,
 /// each once. Used by one thread, and every call makes progress.
 ///
-/// `push`, `pull` and `push_pull` wait; their `_async` twins return something to wait for, and what they were given
+/// `push` and `pull` wait; their `_async` twins return something to wait for, and what they were given
 /// stays where it is and as it is until then. Tables are numbered as in `job_options`. Throws configuration_error for
 /// spans that do not fit the table.
 class client {
@@ -69,22 +69,28 @@ class client {
   explicit client(detail::worker_process& of) noexcept : of_(&of) {}
 
   // Dense tables: a slice of one, or all of it.
-  void push(std::uint32_t table, std::span<const float> values, const push_options& how = {});
+  void push(std::uint32_t table, std::span<const float> values, const push_options& how = {}) {
+    push_async(table, values, how).wait();
+  }
   [[nodiscard]] pending push_async(std::uint32_t table, std::span<const float> values, const push_options& how = {});
   /// The values become these, whatever the table's update function is, and what it remembers of them stays: how a
   /// table gets what it begins with. Waits.
   void assign(std::uint32_t table, std::span<const float> values, std::size_t offset = 0);
-  void pull(std::uint32_t table, std::span<float> values, std::size_t offset = 0);
+  void pull(std::uint32_t table, std::span<float> values, std::size_t offset = 0) {
+    pull_async(table, values, offset).wait();
+  }
   [[nodiscard]] pending pull_async(std::uint32_t table, std::span<float> values, std::size_t offset = 0);
-  void push_pull(std::uint32_t table, std::span<const float> pushed, std::span<float> pulled,
-                 const push_options& how = {});
 
   // Sparse tables: rows under keys, one behind the other in the order of the keys. A key may come twice.
   void push(std::uint32_t table, std::span<const std::uint64_t> keys, std::span<const float> rows,
-            const push_options& how = {});
+            const push_options& how = {}) {
+    push_async(table, keys, rows, how).wait();
+  }
   [[nodiscard]] pending push_async(std::uint32_t table, std::span<const std::uint64_t> keys,
                                    std::span<const float> rows, const push_options& how = {});
-  void pull(std::uint32_t table, std::span<const std::uint64_t> keys, std::span<float> rows);
+  void pull(std::uint32_t table, std::span<const std::uint64_t> keys, std::span<float> rows) {
+    pull_async(table, keys, rows).wait();
+  }
   [[nodiscard]] pending pull_async(std::uint32_t table, std::span<const std::uint64_t> keys, std::span<float> rows);
 
   /// All that there is of a range, what its update function remembers too: of a checkpoint (`save_tables`). Waits.
@@ -108,8 +114,6 @@ class client {
   void serve_by(std::size_t servers);
   /// Makes progress once, without waiting.
   void progress();
-  /// Updates that the range of that element had had when it was last pulled.
-  [[nodiscard]] std::uint64_t version(std::uint32_t table, std::size_t element = 0) const;
   /// Bytes of values and keys that were pushed so far, as they are sent: encoded, and each once.
   [[nodiscard]] std::uint64_t bytes_pushed() const noexcept;
   /// Servers of the job, as this worker knows it: those that go are among them until their ranges have moved.
@@ -122,7 +126,7 @@ class client {
   pending push_dense(std::uint32_t table, std::span<const float> values, std::size_t offset, float scale,
                      std::uint8_t flags);
 
-  pending push_whole(range_id range, std::size_t offset, std::size_t count, const std::string& part);
+  pending push_whole(range_id range, std::size_t offset, std::size_t count, std::vector<std::byte> part);
 
   detail::worker_process* of_;
 };

@@ -22,9 +22,6 @@ inline constexpr std::size_t most_ranges = 65536;
 /// What a server does with a push. Stateless itself: what it remembers of each parameter are arrays beside it.
 class update_function {
  public:
-  update_function() = default;
-  update_function(const update_function&) = delete;
-  update_function& operator=(const update_function&) = delete;
   virtual ~update_function() = default;
 
   /// How many floats it remembers of each parameter.
@@ -97,8 +94,6 @@ class table_layout {
     return static_cast<range_id>(first_[table] +
                                  (mix(key + 0x9e3779b97f4a7c15ULL) >> 32) * count / (std::uint64_t{1} << 32));
   }
-  /// The table of that name. Throws configuration_error when there is none.
-  [[nodiscard]] std::uint32_t index(std::string_view name) const;
   /// A digest of all that has to be the same everywhere.
   [[nodiscard]] std::uint64_t digest() const noexcept;
 

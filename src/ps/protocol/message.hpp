@@ -79,9 +79,10 @@ struct message {
 
 /// What a frame begins with, as it lies there.
 struct frame_head {
-  member from;
+  member from{};
   std::uint32_t to = 0;  ///< the incarnation that is meant; 0: whichever there is
-  std::uint32_t magic = 0x7073726e;
+  std::uint16_t magic = 0x7073;
+  std::uint16_t apart = 0;        ///< not 0: the payload of its last message comes by itself, under this number
   std::uint64_t map_version = 0;  ///< that its sender knows
   std::uint64_t clock = 0;        ///< of a worker, as in a pulse
 };
@@ -99,7 +100,7 @@ struct log_entry {
   std::uint32_t offset = 0;
   std::uint32_t count = 0;
   float weight = 1;  ///< 0: it was too old, and is only remembered
-  member from;
+  member from{};
   std::uint64_t sequence = 0;
   std::uint64_t clock = 0;
   float scale = 1;

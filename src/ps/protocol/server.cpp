@@ -25,13 +25,12 @@ server::server(member self, const protocol_settings& settings, range_storage& va
 // ---- frames ----
 
 void server::hear(std::span<const std::byte> frame, clock::time_point now, std::span<const std::byte> apart) {
-  if (fenced_) return;
   const auto head = decode_head(frame);
   if (!head || (head->to != 0 && head->to != self_.incarnation)) return;
   auto* const its = peers_.find(head->from);
   if (its == nullptr) {
     // Fenced, and told so; or new, and not known here yet.
-    if (head->map_version <= map_.version) out_.send(head->from, {.what = message_kind::fenced});
+    if (!fenced_ && head->map_version <= map_.version) out_.send(head->from, {.what = message_kind::fenced});
     return;
   }
   its->heard = now;
@@ -157,12 +156,10 @@ void server::retry_parked() {
 }
 
 void server::hear_pulse(const member& from, const message& said) {
-  if ((said.flags & says_goodbye) != 0) {
-    auto* const its = peers_.find(from);
-    its->dead = its->said_goodbye = true;  // nobody needs to wait for it
-    return out_.send(from, {.what = message_kind::alive, .flags = says_goodbye});
-  }
-  if ((said.flags & wants_word) != 0) out_.send(from, {.what = message_kind::alive});
+  const bool leaves = (said.flags & says_goodbye) != 0;
+  if (leaves) peers_.find(from)->dead = peers_.find(from)->said_goodbye = true;  // nobody needs to wait for it
+  if (fenced_ || (!leaves && (said.flags & wants_word) == 0)) return;
+  out_.send(from, {.what = message_kind::alive, .flags = leaves ? says_goodbye : std::uint8_t{0}});
 }
 
 // ---- the log ----

@@ -24,9 +24,6 @@ namespace muster::inline v0::ps {
 /// Where a worker's words go, and what comes back.
 class worker_outlet {
  public:
-  worker_outlet() = default;
-  worker_outlet(const worker_outlet&) = delete;
-  worker_outlet& operator=(const worker_outlet&) = delete;
   virtual ~worker_outlet() = default;
 
   /// The payload is taken before it returns, or stays the caller's as `worker::push` says.

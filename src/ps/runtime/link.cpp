@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 
 #include <muster/core/log.hpp>
 
@@ -12,10 +11,10 @@ namespace muster::inline v0::ps::detail {
 namespace {
 
 constexpr int posted_at_once = 8;
-constexpr int announcements_at_once = 4;
 // From one place: one is worked on while another comes, and small ones come without a pause between them.
 constexpr std::size_t arrivals_at_once = 2;
 constexpr std::size_t arriving_bytes = std::size_t{1} << 20;
+constexpr std::uint32_t payload_numbers = 64;  // more than are ever under way between two: none is taken for another
 constexpr std::size_t most_free = 64;
 constexpr std::size_t most_spare = 4;
 
@@ -23,81 +22,77 @@ constexpr std::size_t most_spare = 4;
 
 frame_link::frame_link(any_transport& over)
     : over_(over), peers_(static_cast<std::size_t>(over.size())), lends_(over.abilities().moves_buffers) {
-  post(posted_, frame_tag, frame_limit, posted_at_once);
-  post(announcements_, announcement_tag, sizeof(announcement), announcements_at_once);
+  for (int i = 0; i < posted_at_once; ++i) post(std::make_unique<incoming>());
 }
 
 // ---- out ----
-
-std::unique_ptr<frame_link::outgoing> frame_link::fresh() {
-  if (free_.empty()) return std::make_unique<outgoing>();
-  auto made = std::move(free_.back());
-  free_.pop_back();
-  made->used = 0;
-  return made;
-}
 
 void frame_link::send(const member& who, const message& what, bool lent) {
   const place to = who.at;
   if (to >= peers_.size() || peers_[to].gone) return;
   auto& peer = peers_[to];
-  const std::size_t size = encoded_bytes(what.payload.size());
-  if (size > frame_limit - frame_head_bytes) return send_large(who, what, lent && lends_);
+  const std::size_t whole = encoded_bytes(what.payload.size());
+  const bool large = whole > frame_limit - frame_head_bytes;
+  const std::size_t size = large ? message_head_bytes : whole;
   if (peer.open && (peer.open->used + size > frame_limit || peer.incarnation != who.incarnation)) ship(to);
   peer.incarnation = who.incarnation;
+  if (!peer.open && free_.empty()) peer.open = std::make_unique<outgoing>();
   if (!peer.open) {
-    peer.open = fresh();
-    peer.open->used = frame_head_bytes;  // the head is written when it leaves
-    peer.words = 0;
+    peer.open = std::move(free_.back());
+    free_.pop_back();
   }
-  encode(what, peer.open->data.data() + peer.open->used);
-  peer.open->used += size;
-  ++peer.words;
+  auto& frame = *peer.open;
+  if (frame.used == 0) frame.used = frame_head_bytes;  // the head is written when it leaves
+  std::byte* const at = frame.data.data() + frame.used;
+  frame.used += size;
+  ++frame.words;
+  if (!large) return encode(what, at);
+  encode_head(what, what.payload.size(), at);
+  attach(frame, to, what, lent && lends_);
+  ship(to);
 }
 
 void frame_link::ship(place to) {
   auto& peer = peers_[to];
   if (!peer.open) return;
   head_.to = peer.incarnation;
+  head_.apart = peer.open->large ? static_cast<std::uint16_t>(peer.open->body.tag - payload_tag) : std::uint16_t{0};
   encode(head_, peer.open->data.data());
-  start(to, std::move(peer.open));
+  start(peer.open->r, to, frame_tag, peer.open->data.data(), peer.open->used);
+  if (peer.flying.empty()) flying_to_.push_back(to);
+  peer.flying.push_back(std::move(peer.open));
 }
 
 void frame_link::ship() {
   for (place to = 0; to < peers_.size(); ++to) ship(to);
 }
 
-void frame_link::start(place to, std::unique_ptr<outgoing> frame) {
-  request& r = frame->r;
-  r.data = frame->data.data();
-  r.bytes = frame->used;
+void frame_link::start(request& r, place to, std::uint32_t tag, std::byte* data, std::size_t bytes) {
+  r.data = data;
+  r.bytes = bytes;
   r.peer = static_cast<int>(to);
-  r.tag = frame_tag;
+  r.tag = tag;
   over_.send(r);
-  takes_off(to);
-  peers_[to].flying.push_back(std::move(frame));
-}
-
-// Something goes there from now on.
-void frame_link::takes_off(place to) {
-  if (under_way(to) == 0) flying_to_.push_back(to);
 }
 
 void frame_link::advance() {
   std::erase_if(flying_to_, [&](place to) {
     auto& flying = peers_[to].flying;
-    auto& leaving = peers_[to].leaving;
-    while (!flying.empty() && over_.test(flying.front()->r)) {
-      if (free_.size() < most_free) free_.push_back(std::move(flying.front()));
+    while (!flying.empty() && over_.test(flying.front()->r) &&
+           (!flying.front()->large || over_.test(flying.front()->body))) {
+      recycle(std::move(flying.front()));
       flying.pop_front();
     }
-    while (!leaving.empty() && over_.test(leaving.front()->announced) && over_.test(leaving.front()->body)) {
-      lent_ -= leaving.front()->lent ? 1 : 0;
-      keep(std::move(leaving.front()->own));
-      leaving.pop_front();
-    }
-    return flying.empty() && leaving.empty();
+    return flying.empty();
   });
+}
+
+void frame_link::recycle(std::unique_ptr<outgoing> frame) {
+  lent_ -= std::exchange(frame->lent, false) ? 1 : 0;
+  if (std::exchange(frame->large, false)) keep(std::move(frame->own));
+  frame->used = 0;
+  frame->words = 0;
+  if (free_.size() < most_free) free_.push_back(std::move(frame));
 }
 
 // Whether something is done that nobody has looked at: a test of one request moves all, and the transport does not know
@@ -105,13 +100,12 @@ void frame_link::advance() {
 bool frame_link::has_news() const noexcept {
   const auto done = [](const request& r) { return r.owner == nullptr; };
   const auto left = [&](place to) {
-    const auto& peer = peers_[to];
-    return (!peer.flying.empty() && done(peer.flying.front()->r)) ||
-           (!peer.leaving.empty() && done(peer.leaving.front()->announced) && done(peer.leaving.front()->body));
+    const auto& first = *peers_[to].flying.front();
+    return done(first.r) && (!first.large || done(first.body));
   };
   const auto came = [&](place from) { return done(peers_[from].arriving.front()->r); };
-  return done(posted_.front()->r) ||
-         std::ranges::any_of(announcements_, [&](const auto& one) { return done(one->r); }) ||
+  return std::any_of(posted_.begin(), posted_.begin() + static_cast<std::ptrdiff_t>(stuck_ + 1),
+                     [&](const auto& one) { return done(one->r); }) ||
          std::ranges::any_of(flying_to_, left) || std::ranges::any_of(arriving_from_, came);
 }
 
@@ -122,119 +116,79 @@ bool frame_link::is_idle() {
 
 // ---- large payloads, out ----
 
-void frame_link::send_large(const member& who, const message& what, bool lent) {
-  const place to = who.at;
-  ship(to);  // what came before goes before
-  auto made = std::make_unique<departure>();
-  made->range = what.range;
-  made->number = what.number;
-  made->lent = lent;
-  head_.to = who.incarnation;
-  encode(head_, made->head.data());
-  encode_head(what, what.payload.size(), made->head.data() + frame_head_bytes);
-  if (!lent) {
-    made->own = room_for(what.payload.size());
-    muster::detail::copy_bytes(made->own.data(), what.payload.data(), what.payload.size());
-  }
-  const auto start = [&](request& r, std::uint32_t tag, std::byte* data, std::size_t bytes) {
-    r.data = data;
-    r.bytes = bytes;
-    r.peer = static_cast<int>(to);
-    r.tag = tag;
-    over_.send(r);
-  };
-  // A send only reads, though requests are made for both.
-  start(made->body, payload_tag, lent ? const_cast<std::byte*>(what.payload.data()) : made->own.data(),
-        what.payload.size());
-  start(made->announced, announcement_tag, made->head.data(), made->head.size());
-  takes_off(to);
+void frame_link::attach(outgoing& frame, place to, const message& what, bool lent) {
+  frame.large = true;
+  frame.lent = lent;
   lent_ += lent ? 1 : 0;
-  peers_[to].leaving.push_back(std::move(made));
+  frame.range = what.range;
+  frame.number = what.number;
+  if (!lent) {
+    frame.own = room_for(what.payload.size());
+    muster::detail::copy_bytes(frame.own.data(), what.payload.data(), what.payload.size());
+  }
+  // A send only reads, though requests are made for both.
+  start(frame.body, to, payload_tag + 1 + peers_[to].large++ % payload_numbers,
+        lent ? const_cast<std::byte*>(what.payload.data()) : frame.own.data(), what.payload.size());
 }
 
-template <class Change>
-void frame_link::for_each_lent(const Change& change) {
+void frame_link::give_back(range_id range, std::uint64_t number) {
   if (lent_ == 0) return;
   for (const place to : flying_to_) {
-    for (auto& one : peers_[to].leaving) {
-      if (one->lent) change(*one);
+    for (auto& one : peers_[to].flying) {
+      if (!one->lent || one->range != range || one->number > number) continue;
+      one->lent = false;
+      --lent_;
+      request& r = one->body;
+      if (over_.test(r)) continue;
+      one->own = room_for(r.bytes);
+      muster::detail::copy_bytes(one->own.data(), r.data, r.bytes);
+      (void)r.owner->move_buffer(r, one->own.data());  // it can: else nothing is lent
     }
   }
 }
 
-void frame_link::give_back(departure& one) {
-  one.lent = false;
-  --lent_;
-  if (over_.test(one.body)) return;
-  one.own = room_for(one.body.bytes);
-  muster::detail::copy_bytes(one.own.data(), one.body.data, one.body.bytes);
-  (void)one.body.owner->move_buffer(one.body, one.own.data());  // it can: else nothing is lent
-}
-
-void frame_link::give_back(range_id range, std::uint64_t number) {
-  for_each_lent([&](departure& one) {
-    if (one.range == range && one.number <= number) give_back(one);
-  });
-}
-
-void frame_link::give_back() {
-  for_each_lent([&](departure& one) { give_back(one); });
+void frame_link::close() noexcept {
+  peers_.clear();
+  posted_.clear();
 }
 
 // ---- in ----
 
-void frame_link::post(std::deque<std::unique_ptr<incoming>>& to, std::uint32_t tag, std::size_t bytes, int count) {
-  for (int i = 0; i < count; ++i) {
-    to.push_back(std::make_unique<incoming>(bytes));
-    request& r = to.back()->r;
-    r.tag = tag;
-    r.peer = any_source;
-    r.data = to.back()->data.data();
-    r.bytes = bytes;
-    over_.receive(r);
-  }
-}
-
-// The first of them was heard: it waits again, behind the others.
-void frame_link::repost(std::deque<std::unique_ptr<incoming>>& in) {
-  auto one = std::move(in.front());
-  in.pop_front();
+void frame_link::post(std::unique_ptr<incoming> one) {
+  one->r.tag = frame_tag;
   one->r.peer = any_source;
+  one->r.data = one->data.data();
   one->r.bytes = one->data.size();
   over_.receive(one->r);
-  in.push_back(std::move(one));
+  posted_.push_back(std::move(one));
 }
 
-// ---- large payloads, in ----
+std::unique_ptr<frame_link::incoming> frame_link::take_posted(std::size_t at) {
+  auto one = std::move(posted_[at]);
+  posted_.erase(posted_.begin() + static_cast<std::ptrdiff_t>(at));
+  return one;
+}
 
-// They are taken in the order in which they wait: only those that a dead process had begun stay for ever.
-bool frame_link::look_for_announcements() {
-  bool any = false;
-  for (std::size_t i = 0; i <= stuck_;) {
-    incoming& next = *announcements_[i];
-    if (!over_.test(next.r)) {
-      ++i;
-      continue;
-    }
-    any = true;
-    std::rotate(announcements_.begin(), announcements_.begin() + static_cast<std::ptrdiff_t>(i),
-                announcements_.begin() + static_cast<std::ptrdiff_t>(i) + 1);
-    const auto from = static_cast<place>(next.r.source);
-    auto& peer = peers_[from];
+// The frame without the head of a message whose payload comes by itself.
+std::span<const std::byte> frame_link::announced(const incoming& one) {
+  const std::span<const std::byte> frame(one.data.data(), one.r.received);
+  const auto head = decode_head(frame);
+  if (!head || head->apart == 0 || frame.size() < frame_head_bytes + message_head_bytes) return frame;
+  const auto last = frame.last<message_head_bytes>();
+  const auto said = decode_message(last);
+  const auto from = static_cast<place>(one.r.source);
+  auto& peer = peers_[from];
+  if (said && !peer.gone) {
     auto made = std::make_unique<arrival>();
-    std::memcpy(made->head.data(), next.data.data(), made->head.size());
-    const auto said = decode_message(std::span(made->head).last<message_head_bytes>());
-    if (next.r.received == made->head.size() && said && !peer.gone) {
-      made->r.bytes = said->bytes;
-      if (peer.arriving.empty()) arriving_from_.push_back(from);
-      peer.arriving.push_back(std::move(made));
-    }
-    repost(announcements_);
+    std::ranges::copy(frame.first<frame_head_bytes>(), made->head.begin());
+    std::ranges::copy(last, made->head.begin() + frame_head_bytes);
+    made->r.bytes = said->bytes;
+    made->r.tag = payload_tag + head->apart;
+    if (peer.arriving.empty()) arriving_from_.push_back(from);
+    peer.arriving.push_back(std::move(made));
+    begin_arrivals(peer, from);
   }
-  if (any) {
-    for (const place from : arriving_from_) begin_arrivals(peers_[from], from);
-  }
-  return any;
+  return frame.first(frame.size() - message_head_bytes);
 }
 
 // The next of them may come now.
@@ -251,7 +205,6 @@ void frame_link::begin_arrivals(neighbour& from, place at) {
       one.r.data = one.own.data();
     }
     one.r.peer = static_cast<int>(at);
-    one.r.tag = payload_tag;
     over_.receive(one.r);
   }
 }
@@ -301,7 +254,7 @@ void frame_link::keep(buffer<std::byte> memory) {
 
 // ---- trouble ----
 
-frame_link::loss frame_link::find_lost(clock::duration patience) {
+void frame_link::find_lost(clock::duration patience, const std::function<void(place, bool)>& tell) {
   notice word;
   while (over_.poll(word)) {
     // Whoever says so of another may be cut off itself: its word ends nothing here.
@@ -309,27 +262,27 @@ frame_link::loss frame_link::find_lost(clock::duration patience) {
     const auto origin = static_cast<place>(word.origin);
     if (!ended || origin >= peers_.size() || peers_[origin].gone) continue;
     cut(origin);
-    if (word.what == notice::kind::gone && over_.renew(word.origin, clock::now() + patience)) {
+    const bool may_return = word.what == notice::kind::gone && over_.renew(word.origin, clock::now() + patience);
+    if (may_return)
       log(log_level::info, std::string(word.text) + ": it is connected again if it lives");
-      return {origin, true};
-    }
-    forget(origin);
-    return {origin};
+    else
+      forget(origin);
+    tell(origin, may_return);
   }
-  return {};
 }
 
 // Nothing of what was under way between the two comes any more.
 void frame_link::cut(place other) {
   auto& peer = peers_[other];
+  lent_ -= static_cast<std::size_t>(std::ranges::count_if(peer.flying, [](const auto& one) { return one->lent; }));
   peer.flying.clear();
-  lent_ -= static_cast<std::size_t>(std::ranges::count_if(peer.leaving, [](const auto& one) { return one->lent; }));
-  peer.leaving.clear();
   peer.arriving.clear();
   std::erase(flying_to_, other);
   std::erase(arriving_from_, other);
-  for (auto& one : announcements_) {
-    if (one->r.held_by() == nullptr && one->r.source == static_cast<int>(other)) one->r.received = 0;
+  for (auto& one : posted_) {  // nor the payload of what has come
+    if (one->r.held_by() != nullptr || one->r.source != static_cast<int>(other)) continue;
+    const auto head = decode_head(std::span<const std::byte>(one->data.data(), one->r.received));
+    if (head && head->apart != 0) one->r.received = 0;
   }
 }
 
@@ -338,13 +291,10 @@ void frame_link::forget(place gone) {
   auto& peer = peers_[gone];
   peer.gone = true;
   peer.open.reset();
-  // A receive may be in the middle of what the dead one was sending. All are taken back; what is lost of others by that
-  // is said again. Of announcements none may be lost, since payloads follow in their order: there is one more.
-  const auto count = static_cast<int>(posted_.size());
-  posted_.clear();
-  post(posted_, frame_tag, frame_limit, count);
+  // A receive may be in the middle of what the dead one was sending, and stay so. None is taken back: what others have
+  // begun would be lost with it, and payloads follow their frames. So there is one more.
   ++stuck_;
-  post(announcements_, announcement_tag, sizeof(announcement), 1);
+  post(std::make_unique<incoming>());
 }
 
 }  // namespace muster::inline v0::ps::detail

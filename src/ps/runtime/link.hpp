@@ -17,13 +17,9 @@
 
 namespace muster::inline v0::ps::detail {
 
-/// How often both sides of the protocol are told the time.
-inline constexpr int ticks_a_retry = 10;
-
 /// The tags of the parameter server's messages.
 inline constexpr std::uint32_t frame_tag = 15001;
-inline constexpr std::uint32_t announcement_tag = 15002;
-inline constexpr std::uint32_t payload_tag = 15003;
+inline constexpr std::uint32_t payload_tag = 15002;  // and behind it, by `frame_head::apart`
 
 /// Frames to one process that its transport has not taken: so many that it always has some, and so few that they are in
 /// a cache when they are filled again. Who sends much asks for it.
@@ -32,8 +28,8 @@ inline constexpr std::size_t frames_at_once = 6;
 /// This process' words to all others of a group, and theirs to it; places are ranks. Used by one thread.
 ///
 /// What goes to one place waits in a frame until it is full or `ship`ped, so that small words share the cost of a
-/// message. Frames keep their order. A payload that is larger than a frame is announced, by a frame of its head alone,
-/// and follows as one message, from where it lies to where it belongs; others may overtake it.
+/// message. Frames keep their order. A payload that is larger than a frame follows the one that has the head of its
+/// message as a message of its own, from where it lies to where it belongs; others may overtake it.
 class frame_link {
  public:
   /// No frame is larger, in bytes: transports send as much unasked.
@@ -49,8 +45,8 @@ class frame_link {
   void send(const member& to, const message& what, bool lent = false);
   /// Lent payloads of that range, up to that number, are their owner's again: what still goes of them goes from a copy.
   void give_back(range_id range, std::uint64_t number);
-  /// The same of all that is lent.
-  void give_back();
+  /// Nothing is sent or comes any more: all memory is its owners'.
+  void close() noexcept;
   /// Asked, when a large payload is about to come, where it belongs; null: anywhere.
   using placing = std::function<std::byte*(const message&)>;
   void place_by(placing where) { where_ = std::move(where); }
@@ -61,10 +57,8 @@ class frame_link {
   void ship();
   /// Bytes that wait for that place in the frame to come, and frames that are not yet taken by the transport.
   [[nodiscard]] std::size_t waiting(place to) const noexcept { return peers_[to].open ? peers_[to].open->used : 0; }
-  [[nodiscard]] std::uint32_t words(place to) const noexcept { return peers_[to].open ? peers_[to].words : 0; }
-  [[nodiscard]] std::size_t under_way(place to) const noexcept {
-    return peers_[to].flying.size() + peers_[to].leaving.size();
-  }
+  [[nodiscard]] std::uint32_t words(place to) const noexcept { return peers_[to].open ? peers_[to].open->words : 0; }
+  [[nodiscard]] std::size_t under_way(place to) const noexcept { return peers_[to].flying.size(); }
 
   /// Makes progress; calls `hear(frame, apart)` for what has come, at most `most` frames: `apart` is the payload of one
   /// that is only its head. False when nothing has.
@@ -72,14 +66,19 @@ class frame_link {
   bool poll(const Hear& hear, int most = 8) {
     advance();
     bool any = false;
-    for (; most > 0; --most) {
-      incoming& next = *posted_.front();
-      if (!over_.test(next.r)) break;
+    // In the order in which they wait: only those that a dead process had begun stay for ever.
+    for (std::size_t i = 0; i <= stuck_ && most > 0;) {
+      if (!over_.test(posted_[i]->r)) {
+        ++i;
+        continue;
+      }
       any = true;
-      hear(std::span<const std::byte>(next.data.data(), next.r.received), std::span<const std::byte>());
-      repost(posted_);
+      --most;
+      auto one = take_posted(i);
+      const auto frame = announced(*one);
+      if (frame.size() > frame_head_bytes) hear(frame, std::span<const std::byte>());
+      post(std::move(one));
     }
-    if (look_for_announcements()) any = true;
     while (const auto come = take_arrival()) {
       any = true;
       hear(std::span<const std::byte>(come->head), std::span<const std::byte>(come->r.data, come->r.received));
@@ -92,45 +91,36 @@ class frame_link {
     if (!has_news()) over_.pause(until);
   }
   [[nodiscard]] bool must_yield() const { return over_.must_yield(); }
-  /// A place that is gone, or the connection to it broke: then another is tried for a while before it is called gone,
-  /// and what was under way between the two is lost, no more.
-  struct loss {
-    place at = nobody;
-    bool may_return = false;
-  };
-  /// The next that was found since the last call, `nobody` if there is none; `patience`: how long a connection is
-  /// tried.
-  [[nodiscard]] loss find_lost(clock::duration patience);
+  /// Calls tell(place, may_return) for each that was found since the last call to be gone, or the connection to it
+  /// broken: then another is tried for `patience` before it is called gone, and what was under way between the two is
+  /// lost, no more.
+  void find_lost(clock::duration patience, const std::function<void(place, bool)>& tell);
   /// Sends nothing to it any more.
   void forget(place gone);
   /// Whether all that was sent is out of this process' hands.
   [[nodiscard]] bool is_idle();
 
  private:
+  // A frame, and the payload of its last message if that is large.
   struct outgoing {
     buffer<std::byte> data{frame_limit};
     std::size_t used = 0;
+    std::uint32_t words = 0;
     request r;  // after the memory: it is taken back first
-  };
-  struct incoming {
-    explicit incoming(std::size_t bytes) : data(bytes) {}
-    buffer<std::byte> data;
-    request r;
-  };
-  using announcement = std::array<std::byte, frame_head_bytes + message_head_bytes>;
-  // A large payload that goes.
-  struct departure {
-    announcement head;
+    bool large = false;
+    bool lent = false;  // the payload
     range_id range = 0;
     std::uint64_t number = 0;
-    bool lent = false;
     buffer<std::byte> own;  // it lies here, or is lent
-    request announced;
     request body;
   };
-  // And one that comes.
+  struct incoming {
+    buffer<std::byte> data{frame_limit};
+    request r;
+  };
+  // A large payload that comes.
   struct arrival {
-    announcement head;
+    std::array<std::byte, frame_head_bytes + message_head_bytes> head;
     buffer<std::byte> own;  // it goes here, or to a place that was given
     bool begun = false;
     request r;
@@ -138,27 +128,22 @@ class frame_link {
   struct neighbour {
     std::unique_ptr<outgoing> open;
     std::uint32_t incarnation = 0;  // that `open` is for
-    std::uint32_t words = 0;        // in it
     std::deque<std::unique_ptr<outgoing>> flying;
+    std::uint32_t large = 0;  // payloads that went there
     bool gone = false;
-    std::deque<std::unique_ptr<departure>> leaving;
     std::deque<std::unique_ptr<arrival>> arriving;  // as they were announced, which is how they come
   };
 
   void advance();
   [[nodiscard]] bool has_news() const noexcept;
-  void start(place to, std::unique_ptr<outgoing> frame);
-  void takes_off(place to);
-  std::unique_ptr<outgoing> fresh();
-  void send_large(const member& to, const message& what, bool lent);
-  void post(std::deque<std::unique_ptr<incoming>>& to, std::uint32_t tag, std::size_t bytes, int count);
-  void repost(std::deque<std::unique_ptr<incoming>>& in);
-  bool look_for_announcements();
+  void start(request& r, place to, std::uint32_t tag, std::byte* data, std::size_t bytes);
+  void attach(outgoing& frame, place to, const message& what, bool lent);
+  void recycle(std::unique_ptr<outgoing> frame);
+  void post(std::unique_ptr<incoming> one);
+  [[nodiscard]] std::unique_ptr<incoming> take_posted(std::size_t at);
+  [[nodiscard]] std::span<const std::byte> announced(const incoming& one);
   void begin_arrivals(neighbour& from, place at);
   [[nodiscard]] std::unique_ptr<arrival> take_arrival();
-  void give_back(departure& one);
-  template <class Change>
-  void for_each_lent(const Change& change);
   void cut(place other);
   buffer<std::byte> room_for(std::size_t bytes);
   void keep(buffer<std::byte> memory);
@@ -168,14 +153,13 @@ class frame_link {
   std::vector<neighbour> peers_;
   std::vector<place> flying_to_;
   std::vector<place> arriving_from_;
-  std::size_t lent_ = 0;  // departures of what is lent
+  std::size_t lent_ = 0;  // payloads under way
   bool lends_;            // the transport can give back what it was lent
   placing where_;
   std::vector<std::unique_ptr<outgoing>> free_;
   std::deque<std::unique_ptr<incoming>> posted_;  // in the order in which they wait
-  std::deque<std::unique_ptr<incoming>> announcements_;
-  std::size_t stuck_ = 0;                 // of these, at most: the dead may have begun one
-  std::vector<buffer<std::byte>> spare_;  // memory of large payloads
+  std::size_t stuck_ = 0;                         // of these, at most: the dead may have begun one
+  std::vector<buffer<std::byte>> spare_;          // memory of large payloads
 };
 
 }  // namespace muster::inline v0::ps::detail

@@ -1,6 +1,7 @@
 #include "server_process.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include <muster/core/error.hpp>
 #include <muster/core/log.hpp>
@@ -14,67 +15,53 @@ constexpr std::chrono::milliseconds for_last_words{300};
 
 }  // namespace
 
-server_process::server_process(member self, const job_options& options, const protocol_settings& protocol,
-                               const table_layout& layout, frame_link& link, map_keeper& keeper, const shard_map& map)
-    : protocol_(protocol),
-      layout_(layout),
-      link_(link),
-      keeper_(keeper),
-      values_(layout, protocol.how, options.compress),
-      newest_(map),
-      self_(self.at) {
+server_process::server_process(const seat& at)
+    : process(at), values_(at.layout, at.options.how, at.options.compress), newest_(at.first), self_(at.self.at) {
   values_.before_change([this](range_id range) { link_.give_back(range, ~std::uint64_t{0}); });
-  if (map.has_server(self)) core_.emplace(self, protocol_, values_, *this, map);
+  core_.emplace(at.self, protocol_, values_, *this, at.first);
+  serves_ = !core_->is_fenced();
 }
 
 // Its tables go.
-server_process::~server_process() { link_.give_back(); }
+server_process::~server_process() { link_.close(); }
 
 // What the map makes of this server, which begins, leaves or is fenced.
 void server_process::learn(const shard_map& map, clock::time_point now) {
   newest_ = map;
   if (const auto lost = map.lost_range()) throw tables_lost(layout_, *lost);
-  if (!core_) return;
-  const auto* const own = map.server(self_);
-  const bool holds_some = std::any_of(core_->map().ranges.begin(), core_->map().ranges.end(),
-                                      [&](const shard_range& range) { return range.holds(self_); });
-  // An entry of a later incarnation is for whoever serves here next: of several maps only the last may be seen.
-  goes_ = own != nullptr && own->who == core_->self() ? own->leaving : goes_ || !holds_some;
+  if (serves_) {
+    const auto* const own = map.server(self_);
+    const bool holds_some = std::any_of(core_->map().ranges.begin(), core_->map().ranges.end(),
+                                        [&](const shard_range& range) { return range.holds(self_); });
+    // An entry of a later incarnation is for whoever serves here next: of several maps only the last may be seen.
+    goes_ = own != nullptr && own->who == core_->self() ? own->leaving : goes_ || !holds_some;
+  }
   core_->learn(map, now);
 }
 
 void server_process::tick(clock::time_point now) {
-  for (;;) {
-    const auto lost = link_.find_lost(protocol_.silence);
-    if (lost.at == nobody) break;
-    if (!lost.may_return) {
-      log(log_level::info, "rank " + std::to_string(lost.at) + " is gone from the parameter server's job");
-      left_.insert(lost.at);
+  link_.find_lost(protocol_.silence, [&](place at, bool may_return) {
+    if (!may_return) {
+      log(log_level::info, "rank " + std::to_string(at) + " is gone from the parameter server's job");
+      left_.insert(at);
     }
-    if (!core_) continue;
     // What the transport says of an end may be a broken connection: the last holder of a range is kept in hope.
-    const auto tell = [&](const member& who) { lost.may_return ? core_->doubt(who, now) : core_->suspect(who, false); };
+    const auto tell = [&](const member& who) { may_return ? core_->doubt(who, now) : core_->suspect(who, false); };
     const auto& map = core_->map();
-    if (const auto* const server = map.server(lost.at)) tell(server->who);
+    if (const auto* const server = map.server(at)) tell(server->who);
     for (const auto& worker : map.workers) {
-      if (worker.at == lost.at) tell(worker);
+      if (worker.at == at) tell(worker);
     }
-  }
+  });
   if (const auto map = keeper_.take()) learn(*map, now);
   const bool failed = keeper_.take_failure();
-  if (!core_) return offer_itself(failed);
+  if (!serves_) return offer_itself(failed);
   end_if_deserted(now);
   if (failed) core_->swap_failed();
   core_->tick(now);
 }
 
 void server_process::serve() {
-  while (core_ ? serve_ranges() : stand_by()) {
-  }
-}
-
-// False when the job is over, true when others have all that it held.
-bool server_process::serve_ranges() {
   clock::time_point next_tick{};
   clock::time_point done_since{};
   deserted_since_ = clock::now();
@@ -91,29 +78,21 @@ bool server_process::serve_ranges() {
     for (const auto& who : newest_.workers) {
       if (core_->has_left(who)) left_.insert(who.at);
     }
-    if (core_->is_fenced()) {
-      if (goes_ || newest_.server(self_) != nullptr) {  // or it was given up and named again, and begins with nothing
-        log(log_level::info, "server " + to_string(core_->self()) + " serves no more");
-        core_.reset();
-        return true;
-      }
-      throw peer_failure({}, "server " + to_string(core_->self()) +
-                                 " was given up by the others of its job (they did not hear it, or its connections "
-                                 "broke); its ranges are served by them now");
-    }
-    if (core_->is_done()) {
-      if (done_since == clock::time_point{}) done_since = now;
-      // A worker that heard one farewell does not wait for the next: what is still under way to it then is never taken.
-      if (now - done_since > for_last_words && (link_.is_idle() || now - done_since > 2 * for_last_words)) {
-        return false;
-      }
-    } else {
-      done_since = {};
-    }
     if (heard) idle = 0;
+    if (core_->is_fenced()) {
+      stand_by();
+      if (is_over()) return;
+      idle = spins;
+    }
+    if (!core_->is_done() || core_->is_fenced()) {
+      done_since = {};
+    } else if (done_since == clock::time_point{}) {
+      done_since = now;
+    } else if (now - done_since > for_last_words && (link_.is_idle() || now - done_since > 2 * for_last_words)) {
+      return;  // a worker that heard one farewell does not wait for the next: what is under way to it is never taken
+    }
     if (idle >= spins || link_.must_yield()) link_.pause(next_tick);
   }
-  return false;
 }
 
 // All workers are gone, and for as long as a call may take nobody could write that into the map: the store went with
@@ -128,23 +107,22 @@ void server_process::end_if_deserted(clock::time_point now) {
   }
 }
 
-// Holds nothing, and waits to be named. False when the job is over.
-bool server_process::stand_by() {
-  while (!is_over()) {
-    if (stopped_) return false;
-    link_.poll([&](auto frame, auto) { hear_goodbye(frame); });
-    const auto now = clock::now();
-    tick(now);
-    if (const auto* const own = newest_.server(self_); own != nullptr && !own->leaving) {
-      log(log_level::info, "server " + to_string(own->who) + " begins to serve");
-      goes_ = false;
-      core_.emplace(own->who, protocol_, values_, *this, newest_);
-      return true;
+// Holds nothing, and waits to be named.
+void server_process::stand_by() {
+  const auto* const own = newest_.server(self_);
+  if (std::exchange(serves_, false)) {
+    if (!goes_ && own == nullptr) {  // else it was given up and named again, and begins with nothing
+      throw peer_failure({}, "server " + to_string(core_->self()) +
+                                 " was given up by the others of its job (they did not hear it, or its connections "
+                                 "broke); its ranges are served by them now");
     }
-    link_.ship();
-    link_.pause(now + protocol_.retry / ticks_a_retry);
+    log(log_level::info, "server " + to_string(core_->self()) + " serves no more");
   }
-  return false;
+  if (own == nullptr || own->leaving) return;
+  log(log_level::info, "server " + to_string(own->who) + " begins to serve");
+  goes_ = false;
+  serves_ = true;
+  core_.emplace(own->who, protocol_, values_, *this, newest_);
 }
 
 // One that serves has died, perhaps. Who is faster takes its place; the others learn that from the map.
@@ -152,16 +130,6 @@ void server_process::offer_itself(bool again) {
   if (newest_.version == offered_at_ && !again) return;
   offered_at_ = newest_.version;
   if (const auto next = with_standby(newest_, self_)) keeper_.swap(newest_.version, *next);
-}
-
-void server_process::hear_goodbye(std::span<const std::byte> frame) {
-  const auto head = decode_head(frame);
-  if (!head) return;
-  message said;
-  message_reader in(frame.subspan(frame_head_bytes));
-  while (in.next(said)) {
-    if (said.what == message_kind::pulse && (said.flags & says_goodbye) != 0) left_.insert(head->from.at);
-  }
 }
 
 bool server_process::is_over() const {

@@ -5,19 +5,15 @@
 #include <optional>
 #include <set>
 
-#include <muster/ps/job.hpp>
-
-#include "../map_keeper.hpp"
 #include "../protocol/server.hpp"
-#include "link.hpp"
+#include "process.hpp"
 #include "tables.hpp"
 
 namespace muster::inline v0::ps::detail {
 
-class server_process final : public server_outlet {
+class server_process final : process, public server_outlet {
  public:
-  server_process(member self, const job_options& options, const protocol_settings& protocol, const table_layout& layout,
-                 frame_link& link, map_keeper& keeper, const shard_map& map);
+  explicit server_process(const seat& at);
   server_process(const server_process&) = delete;
   server_process& operator=(const server_process&) = delete;
   ~server_process() override;
@@ -37,21 +33,16 @@ class server_process final : public server_outlet {
   void swap(std::uint64_t expected, const shard_map& next) override { keeper_.swap(expected, next); }
   void tick(clock::time_point now);
   void learn(const shard_map& map, clock::time_point now);
-  [[nodiscard]] bool serve_ranges();
-  [[nodiscard]] bool stand_by();
+  void stand_by();
   void offer_itself(bool again);
   void end_if_deserted(clock::time_point now);
-  void hear_goodbye(std::span<const std::byte> frame);
   [[nodiscard]] bool is_over() const;
 
-  protocol_settings protocol_;
-  const table_layout& layout_;
-  frame_link& link_;
-  map_keeper& keeper_;
   detail::tables values_;
   shard_map newest_;
-  std::optional<server> core_;  // while it serves
-  bool goes_ = false;           // the map wants it to, or to leave with nothing: then it is no failure to be fenced
+  std::optional<server> core_;  // one that is fenced, where it stands by; always there
+  bool serves_ = false;
+  bool goes_ = false;  // the map wants it to, or to leave with nothing: then it is no failure to be fenced
   clock::time_point deserted_since_{};
   std::uint64_t offered_at_ = 0;  // the version of the map when it wanted to serve last
   std::atomic<bool> stopped_{false};

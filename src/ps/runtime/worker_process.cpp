@@ -18,29 +18,19 @@ constexpr std::uint32_t ship_at_words = 24;
 
 }  // namespace
 
-worker_process::worker_process(member self, const job_options& options, const protocol_settings& protocol,
-                               const table_layout& layout, frame_link& link, map_keeper& keeper, const shard_map& map)
-    : options_(options),
-      protocol_(protocol),
-      layout_(layout),
-      link_(link),
-      keeper_(keeper),
-      core_(self, protocol, *this, map),
+worker_process::worker_process(const seat& at, std::vector<place> servers)
+    : process(at),
+      core_(at.self, at.protocol, *this, at.first),
       now_(clock::now()),
-      versions_(layout.ranges(), 0),
-      codec_(options.compress),
-      residuals_(layout.ranges()) {
+      versions_(at.layout.ranges(), 0),
+      codec_(at.options.compress),
+      residuals_(at.layout.ranges()),
+      servers_(std::move(servers)) {
   link_.place_by([this](const message& answer) { return place_of(answer); });
 }
 
 // What it pushed and what it pulls are its callers': the link has them no longer than it does.
-worker_process::~worker_process() {
-  link_.place_by({});
-  for (const auto& [number, to] : targets_) {
-    if (to.placed) link_.leave(reinterpret_cast<const std::byte*>(to.out));
-  }
-  link_.give_back();
-}
+worker_process::~worker_process() { link_.close(); }
 
 // ---- out ----
 
@@ -73,63 +63,38 @@ void worker_process::push_part(pending& to, range_id range, message what, std::v
   }
 }
 
-void worker_process::push_values(pending& to, range_id range, message what, std::span<const float> values) {
-  if (!codec_.pays(values.size())) {
-    what.payload = std::as_bytes(values);
-    return push_part(to, range, what);
-  }
-  std::vector<std::byte> bytes(codec_.bytes(values.size()));
+std::vector<std::byte> worker_process::encode(range_id range, std::span<const std::byte> keys,
+                                              std::span<const float> values, std::size_t offset) {
+  std::vector<std::byte> made(keys.size() + codec_.bytes(values.size()));
+  std::ranges::copy(keys, made.begin());
+  const auto to = std::span(made).subspan(keys.size());
   const auto draw = push_codec::draw(range, core_.self(), core_.pushed(range) + 1);
-  if (codec_.codec().is_biased()) {
-    auto& all = residuals_[range];
-    all.resize(layout_.range(range).size, 0.0f);
-    const auto residual = std::span(all).subspan(what.offset, values.size());
-    encode_with_feedback(codec_.codec(), values, residual, draw, bytes, residual);
-  } else {
-    codec_.codec().encode(values, draw, bytes);
+  if (!codec_.codec().is_biased()) {
+    codec_.codec().encode(values, draw, to);
+    return made;
   }
-  what.flags = encoded;
-  push_part(to, range, what, std::move(bytes));
+  auto& all = residuals_[range];
+  all.resize(layout_.range(range).size, 0.0f);
+  const auto residual = std::span(all).subspan(offset, values.size());
+  encode_with_feedback(codec_.codec(), values, residual, draw, to, residual);
+  return made;
 }
 
-void worker_process::encode_rows(range_id range, std::vector<std::byte>& payload, std::size_t keys) const {
-  const std::span values(reinterpret_cast<const float*>(payload.data() + keys),
-                         (payload.size() - keys) / sizeof(float));
-  std::vector<std::byte> made(keys + codec_.bytes(values.size()));
-  std::memcpy(made.data(), payload.data(), keys);
-  codec_.codec().encode(values, push_codec::draw(range, core_.self(), core_.pushed(range) + 1),
-                        std::span(made).subspan(keys));
-  payload = std::move(made);
-}
-
-void worker_process::pull_part(pending& to, range_id range, const message& what, float* out,
-                               std::vector<std::uint32_t> rows, std::size_t width) {
-  const std::size_t bytes = what.count * sizeof(float) * std::max<std::size_t>(1, width);
-  const auto has_room = [&] { return asked_bytes_ + bytes <= options_.window || asked_bytes_ == 0; };
+void worker_process::pull_part(pending& to, range_id range, const message& what, pull_target where) {
+  const auto has_room = [&] { return asked_bytes_ + where.bytes <= options_.window || asked_bytes_ == 0; };
   if (!has_room()) {
     ship();
     wait_until(has_room, "pull");
   }
-  asked_bytes_ += bytes;
+  asked_bytes_ += where.bytes;
   to.of_ = this;
   if (!to.pull_) to.pull_ = std::make_unique<open_pull>();
   const auto number = core_.pull(range, what, true, now_);
   ++asked_at_once_;
   to.pull_->numbers.push_back(number);
   ++to.pull_->left;
-  targets_[number] = {to.pull_.get(), out, std::move(rows), width, bytes, nullptr, false};
-}
-
-void worker_process::pull_all(pending& to, range_id range, std::vector<std::byte>& saved) {
-  to.of_ = this;
-  to.pull_ = std::make_unique<open_pull>();
-  const auto number = core_.pull(range, {.flags = saves}, true, now_);
-  ++asked_at_once_;
-  to.pull_->numbers.push_back(number);
-  ++to.pull_->left;
-  auto& made = targets_[number];
-  made.of = to.pull_.get();
-  made.saved = &saved;
+  where.of = to.pull_.get();
+  targets_[number] = std::move(where);
 }
 
 // What was begun leaves now, unless more of the kind can be expected while answers are due.
@@ -197,13 +162,11 @@ void worker_process::progress() {
   }
   if (now_ >= next_tick_) {
     next_tick_ = now_ + protocol_.retry / ticks_a_retry;
-    for (;;) {
-      const auto lost = link_.find_lost(protocol_.silence);
-      if (lost.at == nobody) break;
-      if (lost.may_return) continue;
-      core_.lose(lost.at, now_);
-      std::erase(servers_, lost.at);
-    }
+    link_.find_lost(protocol_.silence, [&](place at, bool may_return) {
+      if (may_return) return;
+      core_.lose(at, now_);
+      std::erase(servers_, at);
+    });
     core_.tick(now_);
     if (const auto next = core_.without_the_last(now_)) keeper_.swap(core_.map().version, *next);
   }
@@ -266,14 +229,15 @@ void worker_process::next_clock() {
   progress();
 }
 
+bool worker_process::others_work() const {
+  const auto& workers = core_.map().workers;
+  return std::any_of(workers.begin(), workers.end(), [&](const member& who) { return who != core_.self(); });
+}
+
 // As long as servers are heard they see to it that nobody is waited for in vain.
 void worker_process::wait_for_others() {
   const auto patience = std::chrono::duration_cast<clock::duration>(options_.timeout);
-  const auto alone = [&] {
-    const auto& workers = core_.map().workers;
-    return std::all_of(workers.begin(), workers.end(), [&](const member& who) { return who == core_.self(); });
-  };
-  while (!alone()) {
+  while (others_work()) {
     progress();
     if (core_.is_fenced() || core_.silent(now_, patience).size() == core_.map().servers.size()) give_up("wait");
     link_.pause(next_tick_);
@@ -285,11 +249,7 @@ void worker_process::finish() {
   core_.leave();
   const auto until = deadline_after(options_.timeout);
   next_tick_ = {};
-  while (!core_.has_left()) {
-    progress();
-    if (now_ >= until) give_up("finish");
-    link_.pause(std::min(until, next_tick_));
-  }
+  wait_until([&] { return core_.has_left(); }, "finish");
   // Who stands by hears it too: nobody else tells it when all is over.
   for (const auto server : servers_) {
     if (core_.map().server(server) == nullptr)
@@ -302,9 +262,7 @@ void worker_process::finish() {
 // Only servers that are heard see to it that nobody is waited for in vain.
 void worker_process::see_off() {
   const auto patience = std::chrono::duration_cast<clock::duration>(options_.timeout);
-  const auto& map = core_.map();
-  const auto works = [&](const member& who) { return who != core_.self(); };
-  while (std::any_of(map.workers.begin(), map.workers.end(), works) && core_.hears_a_server(now_, patience)) {
+  while (others_work() && core_.hears_a_server(now_, patience)) {
     progress();
     link_.pause(next_tick_);
   }

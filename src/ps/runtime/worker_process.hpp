@@ -9,11 +9,9 @@
 
 #include <muster/core/error.hpp>
 #include <muster/ps/client.hpp>
-#include <muster/ps/job.hpp>
 
-#include "../map_keeper.hpp"
 #include "../protocol/worker.hpp"
-#include "link.hpp"
+#include "process.hpp"
 #include "push_codec.hpp"
 
 namespace muster::inline v0::ps::detail {
@@ -25,10 +23,21 @@ struct open_pull {
   std::uint64_t version = ~std::uint64_t{0};
 };
 
-class worker_process final : public worker_outlet {
+// Where the values of one answer go.
+struct pull_target {
+  float* out = nullptr;
+  std::vector<std::uint32_t> rows{};  // sparse
+  std::size_t width = 0;              // of them; 0: dense
+  std::size_t bytes = 0;
+  std::vector<std::byte>* saved = nullptr;  // of a checkpoint: any length
+  open_pull* of = nullptr;
+  bool placed = false;  // an answer comes straight to `out`
+};
+
+class worker_process final : process, public worker_outlet {
  public:
-  worker_process(member self, const job_options& options, const protocol_settings& protocol, const table_layout& layout,
-                 frame_link& link, map_keeper& keeper, const shard_map& map);
+  /// `servers`: the places that can serve.
+  explicit worker_process(const seat& at, std::vector<place> servers = {});
   worker_process(const worker_process&) = delete;
   worker_process& operator=(const worker_process&) = delete;
   ~worker_process() override;
@@ -39,18 +48,15 @@ class worker_process final : public worker_outlet {
   [[nodiscard]] static const worker& core_of(const client& of) noexcept { return of.of_->core_; }
   /// Of `own` memory, or of the caller's.
   void push_part(pending& to, range_id range, message what, std::vector<std::byte> own = {});
-  /// The same encoded where that is smaller; what the codec leaves out waits for the next to the same elements.
-  void push_values(pending& to, range_id range, message what, std::span<const float> values);
-  /// Of the codec, if `values` of a push are sent encoded: of those of rows.
-  [[nodiscard]] const push_codec& codec() const noexcept { return codec_; }
-  /// The values of rows behind their keys are encoded.
-  void encode_rows(range_id range, std::vector<std::byte>& payload, std::size_t keys) const;
+  /// Whether so many values of a push are sent encoded.
+  [[nodiscard]] bool encodes(std::size_t values) const { return codec_.pays(values); }
+  /// Values of the next push to that range, from that element of it on, encoded behind their keys. What the codec
+  /// leaves out waits for the next to the same elements.
+  [[nodiscard]] std::vector<std::byte> encode(range_id range, std::span<const std::byte> keys,
+                                              std::span<const float> values, std::size_t offset = 0);
   /// Bytes of the values (and keys) that were pushed so far, as they are sent.
   [[nodiscard]] std::uint64_t bytes_pushed() const noexcept { return bytes_pushed_; }
-  void pull_part(pending& to, range_id range, const message& what, float* out, std::vector<std::uint32_t> rows,
-                 std::size_t width);
-  /// All of a range, as a checkpoint has it.
-  void pull_all(pending& to, range_id range, std::vector<std::byte>& saved);
+  void pull_part(pending& to, range_id range, const message& what, pull_target where);
   void begun(bool pulls);
   [[nodiscard]] bool is_done(const pending& one) const noexcept;
   /// Nobody waits for it any more, and its memory goes.
@@ -59,27 +65,15 @@ class worker_process final : public worker_outlet {
   void progress();
   template <class Ready>
   void wait_until(const Ready& ready, std::string_view what);
-  [[nodiscard]] std::uint64_t version(range_id range) const noexcept { return versions_[range]; }
   void wait_for_others();
   /// Behind `finish`, where the others need what this process has as long as they work.
   void see_off();
   void finish();
   void serve_by(std::size_t servers);
-  /// The places that can serve.
-  void know_servers(std::vector<place> servers) { servers_ = std::move(servers); }
+
+  client tables{*this};
 
  private:
-  // Where the rows of one answer go.
-  struct target {
-    open_pull* of = nullptr;
-    float* out = nullptr;
-    std::vector<std::uint32_t> rows;  // sparse
-    std::size_t width = 0;            // of them; 0: dense
-    std::size_t bytes = 0;
-    std::vector<std::byte>* saved = nullptr;  // of a checkpoint: any length
-    bool placed = false;                      // an answer comes straight to `out`
-  };
-
   void send(const member& to, const message& what) override;
   void acknowledged(range_id range, std::uint64_t sequence, std::uint32_t age) override;
   void answered(std::uint64_t pull, const message& values) override;
@@ -89,15 +83,12 @@ class worker_process final : public worker_outlet {
   void await_room(std::size_t bytes);
   [[noreturn]] void give_up(std::string_view what);
 
-  const job_options& options_;
-  protocol_settings protocol_;
-  const table_layout& layout_;
-  frame_link& link_;
-  map_keeper& keeper_;
+  [[nodiscard]] bool others_work() const;
+
   worker core_;
   clock::time_point now_;
   clock::time_point next_tick_{};
-  std::unordered_map<std::uint64_t, target> targets_;
+  std::unordered_map<std::uint64_t, pull_target> targets_;
   std::size_t asked_bytes_ = 0;    // of answers that have not come
   std::size_t asked_at_once_ = 0;  // pulls of one call
   std::vector<std::uint64_t> versions_;
@@ -116,7 +107,7 @@ void worker_process::wait_until(const Ready& ready, std::string_view what) {
   for (int idle = 0;; ++idle) {
     progress();
     if (ready()) return;
-    if (core_.is_fenced() || now_ >= until) give_up(what);
+    if ((core_.is_fenced() && !core_.is_leaving()) || now_ >= until) give_up(what);
     if (idle < spins && !link_.must_yield()) continue;
     link_.pause(std::min(until, next_tick_));
   }
