@@ -122,9 +122,9 @@ TEST_CASE("a push or pull that a server cannot carry out fails at once with what
   for (const auto& [range, what, says] : cases) {
     CAPTURE(says);
     std::string text;
-    serve_one(options, [&](ps::detail::worker_process& worker) {
+    serve_one(options, [&, to = range, wrong = what](ps::detail::worker_process& worker) {
       ps::pending push;
-      worker.push_part(push, range, what);
+      worker.push_part(push, to, wrong);
       try {
         push.wait();
       } catch (const muster::configuration_error& refused) {

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 
 #include <muster/core/codec/compression.hpp>
 #include <muster/core/hash.hpp>
@@ -13,25 +12,15 @@
 
 namespace muster::inline v0::ps::detail {
 
-/// Of so many values, those of one push to one range. What is random about an encoding follows from which push it is,
-/// so that it need not be sent, and a push that is said again is the same.
-class push_codec {
- public:
-  push_codec() = default;
-  /// Throws configuration_error for powersgd, as `any_codec` does.
-  explicit push_codec(const compression& how) : codec_(how), on_(how.method != compression_method::none) {}
+/// Whether so many values of a push are sent encoded: few may be smaller as they are.
+[[nodiscard]] inline bool encoding_pays(const any_codec& codec, std::size_t values) {
+  return codec.encoded_bytes(values) < values * sizeof(float);
+}
 
-  /// Whether so many values are sent encoded: few may be smaller as they are.
-  [[nodiscard]] bool pays(std::size_t values) const { return on_ && bytes(values) < values * sizeof(float); }
-  [[nodiscard]] std::size_t bytes(std::size_t values) const { return codec_.encoded_bytes(values); }
-  [[nodiscard]] const any_codec& codec() const noexcept { return codec_; }
-  [[nodiscard]] static std::uint64_t draw(range_id range, const member& from, std::uint64_t sequence) noexcept {
-    return mix(mix((std::uint64_t{range} << 32 | from.at) + 1) + (std::uint64_t{from.incarnation} << 48) + sequence);
-  }
-
- private:
-  any_codec codec_;
-  bool on_ = false;
-};
+/// What is random about an encoding follows from which push it is, so that it need not be sent, and a push that is said
+/// again is the same.
+[[nodiscard]] inline std::uint64_t draw_of_push(range_id range, const member& from, std::uint64_t sequence) noexcept {
+  return mix(mix((std::uint64_t{range} << 32 | from.at) + 1) + (std::uint64_t{from.incarnation} << 48) + sequence);
+}
 
 }  // namespace muster::inline v0::ps::detail

@@ -55,7 +55,7 @@ void server_process::tick(clock::time_point now) {
   });
   if (const auto map = keeper_.take()) learn(*map, now);
   const bool failed = keeper_.take_failure();
-  if (core_->is_fenced()) return offer_itself(failed);
+  if (!serves_) return offer_itself(failed);
   end_if_deserted(now);
   if (failed) core_->swap_failed();
   core_->tick(now);

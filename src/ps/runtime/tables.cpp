@@ -76,10 +76,10 @@ std::string tables::problem_with(range_id range, const message& asked) const {
            " to " + std::to_string(std::uint64_t{asked.offset} + asked.count);
   }
   const std::size_t values = std::size_t{asked.count} * (dense ? 1 : table.width);
-  if (encodes && (values > most_payload || !codec_.pays(values)))
+  if (encodes && (values > most_payload || !encoding_pays(codec_, values)))
     return "the job's codec does not encode " + std::to_string(values) + " values";
   std::size_t bytes = dense ? 0 : asked.count * sizeof(std::uint64_t);  // the keys
-  if (encodes) bytes += codec_.bytes(values);
+  if (encodes) bytes += codec_.encoded_bytes(values);
   if (pushes && !encodes) bytes += values * sizeof(float) * (all_arrays ? 1 + updates_[where.table]->states() : 1);
   if (all_arrays) bytes += counter * (dense ? 1 : asked.count);
   if (asked.payload.size() == bytes) return {};
@@ -168,7 +168,7 @@ std::span<const float> tables::values_of(range_id range, const log_entry& entry)
   }
   aligned_.assign(dense ? entry.count : entry.count * layout_.table_of(range).width, 0.0f);
   try {
-    codec_.codec().decode_add(bytes, push_codec::draw(range, entry.from, entry.sequence), 1.0f, aligned_);
+    codec_.decode_add(bytes, draw_of_push(range, entry.from, entry.sequence), 1.0f, aligned_);
   } catch (const data_error& trouble) {
     log(log_level::warning, "a push of worker " + to_string(entry.from) + " is dropped: " + trouble.what());
     return {};

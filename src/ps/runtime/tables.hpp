@@ -79,7 +79,7 @@ class tables final : public range_storage {
   std::vector<std::byte> answer_;
   std::vector<float> aligned_;  // of what is pushed: kept, or each push would allocate
   std::function<void(range_id)> before_change_;
-  push_codec codec_;
+  any_codec codec_;
 };
 
 }  // namespace muster::inline v0::ps::detail

@@ -39,19 +39,14 @@ void worker_process::send(const member& to, const message& what) {
   if (link_.waiting(to.at) >= ship_at || link_.words(to.at) >= ship_at_words) link_.ship(to.at);
 }
 
-void worker_process::await_room(std::size_t bytes) {
-  const auto has_room = [&] {
-    return core_.unacknowledged_bytes() + bytes <= options_.window || core_.unacknowledged() == 0;
-  };
-  if (!has_room()) wait_until(has_room, "push");
-}
-
 void worker_process::push_part(pending& to, range_id range, message what, std::vector<std::byte> own) {
   if (!own.empty()) what.payload = own;
-  await_room(what.payload.size());
-  const place server = core_.map().ranges[range].head();
-  if (server != nobody && link_.under_way(server) >= frames_at_once)
-    wait_until([&] { return link_.under_way(server) < frames_at_once; }, "push");
+  const auto has_room = [&] {
+    const place server = core_.map().ranges[range].head();
+    const bool fits = core_.unacknowledged_bytes() + what.payload.size() <= options_.window;
+    return (fits || core_.unacknowledged() == 0) && (server == nobody || link_.under_way(server) < frames_at_once);
+  };
+  if (!has_room()) wait_until(has_room, "push");
   bytes_pushed_ += what.payload.size();
   what.version = versions_[range];
   const pending::part part{range, core_.push(range, what, now_, std::move(own))};
@@ -65,18 +60,18 @@ void worker_process::push_part(pending& to, range_id range, message what, std::v
 
 std::vector<std::byte> worker_process::encode(range_id range, std::span<const std::byte> keys,
                                               std::span<const float> values, std::size_t offset) {
-  std::vector<std::byte> made(keys.size() + codec_.bytes(values.size()));
+  std::vector<std::byte> made(keys.size() + codec_.encoded_bytes(values.size()));
   std::ranges::copy(keys, made.begin());
   const auto to = std::span(made).subspan(keys.size());
-  const auto draw = push_codec::draw(range, core_.self(), core_.pushed(range) + 1);
-  if (!codec_.codec().is_biased()) {
-    codec_.codec().encode(values, draw, to);
+  const auto draw = draw_of_push(range, core_.self(), core_.pushed(range) + 1);
+  if (!codec_.is_biased()) {
+    codec_.encode(values, draw, to);
     return made;
   }
   auto& all = residuals_[range];
   all.resize(layout_.range(range).size, 0.0f);
   const auto residual = std::span(all).subspan(offset, values.size());
-  encode_with_feedback(codec_.codec(), values, residual, draw, to, residual);
+  encode_with_feedback(codec_, values, residual, draw, to, residual);
   return made;
 }
 

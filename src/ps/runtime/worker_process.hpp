@@ -49,7 +49,7 @@ class worker_process final : process, public worker_outlet {
   /// Of `own` memory, or of the caller's.
   void push_part(pending& to, range_id range, message what, std::vector<std::byte> own = {});
   /// Whether so many values of a push are sent encoded.
-  [[nodiscard]] bool encodes(std::size_t values) const { return codec_.pays(values); }
+  [[nodiscard]] bool encodes(std::size_t values) const { return encoding_pays(codec_, values); }
   /// Values of the next push to that range, from that element of it on, encoded behind their keys. What the codec
   /// leaves out waits for the next to the same elements.
   [[nodiscard]] std::vector<std::byte> encode(range_id range, std::span<const std::byte> keys,
@@ -80,7 +80,6 @@ class worker_process final : process, public worker_outlet {
   void refused(std::string_view why) override { refusal_ = why; }
   [[nodiscard]] std::byte* place_of(const message& answer);
   void ship();
-  void await_room(std::size_t bytes);
   [[noreturn]] void give_up(std::string_view what);
 
   [[nodiscard]] bool others_work() const;
@@ -92,7 +91,7 @@ class worker_process final : process, public worker_outlet {
   std::size_t asked_bytes_ = 0;    // of answers that have not come
   std::size_t asked_at_once_ = 0;  // pulls of one call
   std::vector<std::uint64_t> versions_;
-  push_codec codec_;
+  any_codec codec_;
   std::vector<std::vector<float>> residuals_;  // by range, of methods that need them
   std::uint64_t bytes_pushed_ = 0;
   std::uint64_t bytes_told_ = 0;  // of them, to the event sink
