@@ -3,6 +3,7 @@
 #include <sstream>
 
 #include <muster/train/schedule.hpp>
+#include <muster/train/settings.hpp>
 
 #include "../command_line.hpp"
 

@@ -8,11 +8,13 @@
 #include <muster/core/progress.hpp>
 #include <muster/data/loader.hpp>
 #include <muster/elastic/session.hpp>
+#include <muster/ps/settings.hpp>
 #include <muster/train/arena.hpp>
 #include <muster/train/compress.hpp>
 #include <muster/train/gradient_sync.hpp>
 #include <muster/train/optimizer.hpp>
 #include <muster/train/schedule.hpp>
+#include <muster/train/settings.hpp>
 #include <muster/train/sgd.hpp>
 #include <muster/train/timeline.hpp>
 #include <muster/train/tracker.hpp>

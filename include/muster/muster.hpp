@@ -38,6 +38,7 @@
 #include <muster/comm/rendezvous/memory_store.hpp>
 #include <muster/comm/rendezvous/open_store.hpp>
 #include <muster/comm/rendezvous/store.hpp>
+#include <muster/comm/settings.hpp>
 #include <muster/comm/transport.hpp>
 #include <muster/comm/work.hpp>
 #include <muster/core/atomic_file.hpp>
@@ -120,6 +121,7 @@
 #include <muster/elastic/membership.hpp>
 #include <muster/elastic/record.hpp>
 #include <muster/elastic/session.hpp>
+#include <muster/elastic/settings.hpp>
 #include <muster/elastic/state.hpp>
 #include <muster/elastic/step.hpp>
 #include <muster/ps/client.hpp>
@@ -130,6 +132,7 @@
 #include <muster/ps/message.hpp>
 #include <muster/ps/roll_call.hpp>
 #include <muster/ps/server.hpp>
+#include <muster/ps/settings.hpp>
 #include <muster/ps/shard_map.hpp>
 #include <muster/ps/table.hpp>
 #include <muster/ps/table_files.hpp>
@@ -146,6 +149,7 @@
 #include <muster/train/optimizer.hpp>
 #include <muster/train/schedule.hpp>
 #include <muster/train/served_arena.hpp>
+#include <muster/train/settings.hpp>
 #include <muster/train/sgd.hpp>
 #include <muster/train/sync_mode.hpp>
 #include <muster/train/tensor_filter.hpp>

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include <muster/comm/local.hpp>
+#include <muster/comm/settings.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/log.hpp>
 

@@ -9,6 +9,7 @@
 #include <muster/comm/context.hpp>
 #include <muster/comm/local.hpp>
 #include <muster/comm/profile.hpp>
+#include <muster/comm/settings.hpp>
 #include <muster/core/log.hpp>
 
 #include "hierarchical/connect.hpp"

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include <muster/comm/profile.hpp>
+#include <muster/comm/settings.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/log.hpp>
 
@@ -56,7 +57,7 @@ class messenger {
   clock::time_point until_;
 };
 
-void tell_difference(const settings& configuration, setting which, const std::string& of_rank_zero) {
+void tell_difference(const settings& configuration, const setting_info& which, const std::string& of_rank_zero) {
   if (configuration.value(which) == of_rank_zero) return;
   log(log_level::info, configuration.origin(which) + " '" + configuration.value(which) + "' is ignored (rank 0 has '" +
                            of_rank_zero + "', and its choice is everyone's)");

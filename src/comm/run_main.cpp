@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include <muster/comm/context.hpp>
+#include <muster/comm/settings.hpp>
 #include <muster/core/error.hpp>
 
 #include "exit_agreement.hpp"

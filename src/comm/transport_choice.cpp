@@ -1,5 +1,6 @@
 #include "transport_choice.hpp"
 
+#include <muster/comm/settings.hpp>
 #include <muster/core/error.hpp>
 
 #include "hierarchical/connect.hpp"

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <muster/comm/context.hpp>
+#include <muster/comm/settings.hpp>
 
 namespace muster::inline v0::detail {
 

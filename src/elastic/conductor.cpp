@@ -6,10 +6,12 @@
 
 #include <muster/comm/rendezvous/host_identity.hpp>
 #include <muster/comm/rendezvous/open_store.hpp>
+#include <muster/comm/settings.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/events.hpp>
 #include <muster/core/hash.hpp>
 #include <muster/core/log.hpp>
+#include <muster/elastic/settings.hpp>
 
 #include "../comm/net/handshake.hpp"
 #include "card.hpp"

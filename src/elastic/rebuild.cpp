@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include <muster/comm/local.hpp>
+#include <muster/comm/settings.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>
 

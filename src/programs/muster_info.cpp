@@ -17,6 +17,7 @@
 #include <muster/comm/context.hpp>
 #include <muster/comm/profile.hpp>
 #include <muster/comm/rendezvous/launch_env.hpp>
+#include <muster/comm/settings.hpp>
 #include <muster/core/atomic_file.hpp>
 #include <muster/core/env.hpp>
 #include <muster/core/error.hpp>
@@ -64,7 +65,7 @@ arguments parse(int argc, char** argv) {
       chosen.save = argv[++i];
     } else {
       std::vector<std::string> known = {"--json", "--calibrate", "--save", "--help"};
-      for (const auto& row : muster::setting_table()) known.push_back("--" + std::string(row.name));
+      for (const auto* row : muster::setting_table()) known.push_back("--" + std::string(row->name));
       const auto meant = muster::closest(word.substr(0, word.find('=')), known);
       throw muster::configuration_error("unknown argument '" + word +
                                         "' (neither a flag of muster-info nor a setting); " +
@@ -130,12 +131,12 @@ json describe_launcher(const muster::launch_env& launch) {
 
 json describe_settings(const muster::settings& settings) {
   json all = json::object();
-  for (const auto& row : muster::setting_table()) {
+  for (const auto* row : muster::setting_table()) {
     // Reports are sent around; the token is not for those who read them.
-    const bool is_secret = row.id == muster::setting::token && !settings.is_default(row.id);
-    all[std::string(row.name)] = {{"value", is_secret ? "(secret)" : settings.value(row.id)},
-                                  {"origin", settings.origin(row.id)},
-                                  {"variable", row.variable}};
+    const bool is_secret = row->name == muster::setting::token.name && !settings.is_default(*row);
+    all[std::string(row->name)] = {{"value", is_secret ? "(secret)" : settings.value(*row)},
+                                   {"origin", settings.origin(*row)},
+                                   {"variable", row->variable()}};
   }
   return all;
 }

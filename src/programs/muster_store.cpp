@@ -6,6 +6,7 @@
 #include <cstring>
 #include <string>
 
+#include <muster/comm/settings.hpp>
 #include <muster/comm/tcp/store.hpp>
 #include <muster/core/env.hpp>
 #include <muster/core/error.hpp>

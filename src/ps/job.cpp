@@ -9,9 +9,11 @@
 #include <muster/comm/collectives/broadcast.hpp>
 #include <muster/comm/rendezvous/memory_store.hpp>
 #include <muster/comm/rendezvous/open_store.hpp>
+#include <muster/comm/settings.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>
 #include <muster/core/log.hpp>
+#include <muster/ps/settings.hpp>
 
 #include "../comm/ends.hpp"
 #include "server_process.hpp"

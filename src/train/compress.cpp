@@ -2,6 +2,8 @@
 
 #include <memory>
 
+#include <muster/ps/settings.hpp>
+
 #include "powersgd_reducer.hpp"
 #include "span_reducer.hpp"
 

@@ -6,6 +6,7 @@
 #include <muster/train/adagrad.hpp>
 #include <muster/train/adam.hpp>
 #include <muster/train/lars.hpp>
+#include <muster/train/settings.hpp>
 #include <muster/train/sgd.hpp>
 
 namespace muster::inline v0 {

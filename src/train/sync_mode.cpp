@@ -3,6 +3,7 @@
 #include <vector>
 
 #include <muster/core/spec.hpp>
+#include <muster/elastic/settings.hpp>
 
 namespace muster::inline v0 {
 

@@ -10,6 +10,7 @@
 #include <muster/comm/collectives/barrier.hpp>
 #include <muster/comm/collectives/gather.hpp>
 #include <muster/core/atomic_file.hpp>
+#include <muster/train/settings.hpp>
 
 namespace muster::inline v0 {
 namespace {

@@ -61,6 +61,11 @@ muster_add_consumer(find_package_comm SOURCE ${consumers}/find_package_comm NEED
 muster_run_consumer(find_package_comm FIXTURE find_package_comm
   COMMAND ${consumers_build}/find_package_comm/consumer --ranks 2)
 
+set(test "house: a program that links comm alone knows no setting of training")
+add_test(NAME ${test} COMMAND ${consumers_build}/find_package_comm/consumer --ranks 2)
+set_tests_properties(${test} PROPERTIES TIMEOUT 60 FIXTURES_REQUIRED consumer_find_package_comm
+  ENVIRONMENT MUSTER_OPTIMIZER=sgd PASS_REGULAR_EXPRESSION "unknown variable MUSTER_OPTIMIZER is ignored")
+
 muster_add_consumer(add_subdirectory SOURCE ${consumers}/add_subdirectory
   OPTIONS ${unity} -DMUSTER_SOURCE=${PROJECT_SOURCE_DIR} TARGETS consumer)
 muster_run_consumer(add_subdirectory FIXTURE add_subdirectory

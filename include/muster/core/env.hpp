@@ -1,7 +1,6 @@
-// The settings of a job: one table, each with a MUSTER_* variable and a flag twin.
+// The settings of a job: each is a flag and a MUSTER_* variable.
 #pragma once
 
-#include <array>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -11,68 +10,48 @@
 
 namespace muster::inline v0 {
 
-/// The settings, in the order of the table and of `--help`.
-enum class setting : int {
-  transport,
-  between,
-  ranks,
-  job,
-  rendezvous,
-  token,
-  host,
-  algorithm,
-  profile,
-  timeout,
-  check,
-  progress,
-  cma,
-  pin,
-  interface,
-  connections,
-  streams,
-  heartbeat,
-  missed_beats,
-  checksum,
-  optimizer,
-  compress,
-  elastic,
-  min_ranks,
-  max_ranks,
-  patience,
-  slow_ranks,
-  slow_factor,
-  slow_steps,
-  mode,
-  servers,
-  standby,
-  remote_servers,
-  role,
-  replicas,
-  consistency,
-  trace,
-  log_level,
-  log_ranks,
-  count_
-};
-
-/// One row of the table.
+/// One setting: a flag and its variable. The layer that reads it declares it (`<muster/comm/settings.hpp>` and so on),
+/// in the namespace `setting`.
 struct setting_info {
-  setting id;
   std::string_view name;         ///< the flag without its dashes, "log-level"
-  std::string_view variable;     ///< "MUSTER_LOG_LEVEL"
   std::string_view placeholder;  ///< "LEVEL"
   std::string_view fallback;     ///< the default
   std::string_view help;
   number_range<double> numbers{};  ///< of a number: what it may be; without a range it is text
   bool fractions = false;          ///< a number need not be whole
   std::string_view word{};         ///< what may stand instead of a number
+
+  /// "MUSTER_LOG_LEVEL"
+  [[nodiscard]] std::string variable() const;
 };
+
+/// The settings of core; those of the other layers stand in the same namespace.
+namespace setting {
+extern const setting_info log_level, log_ranks;
+}  // namespace setting
 
 /// Ranks as threads, and of an elastic job.
 inline constexpr int most_ranks = 4096;
 
-/// The whole table.
-[[nodiscard]] const std::array<setting_info, static_cast<std::size_t>(setting::count_)>& setting_table() noexcept;
+/// The settings of all layers that are linked, in the order of `--help`.
+[[nodiscard]] std::vector<const setting_info*> setting_table();
+
+namespace detail {
+
+/// The range of a setting that is a number.
+[[nodiscard]] constexpr number_range<double> from(double low, double high) noexcept { return {low, high}; }
+
+/// The settings of a layer, and the heading that `--help` has above them.
+struct setting_group {
+  std::string_view layer;
+  std::string_view heading;
+  std::vector<const setting_info*> rows;
+};
+/// Before main, as the first value of a variable with the name `muster_settings_of_LAYER` and C linkage, which the
+/// target of the layer has the linker ask for: a program knows the settings of what it is linked with. Returns true.
+bool register_settings(setting_group group);
+
+}  // namespace detail
 
 /// The values of all settings: the flag if there is one, else the variable, else the default.
 class settings {
@@ -84,33 +63,34 @@ class settings {
   /// without a value.
   settings(int& argc, char** argv);
 
-  [[nodiscard]] const std::string& value(setting which) const;
+  [[nodiscard]] const std::string& value(const setting_info& which) const;
   /// Where the value came from, for errors and for `muster-info`: "--ranks", "MUSTER_RANKS" or "default".
-  [[nodiscard]] std::string origin(setting which) const;
-  [[nodiscard]] bool is_default(setting which) const;
+  [[nodiscard]] std::string origin(const setting_info& which) const;
+  [[nodiscard]] bool is_default(const setting_info& which) const;
 
   /// The value as a whole number in the range of its row; throws configuration_error naming the flag or variable
   /// otherwise.
-  [[nodiscard]] long integer(setting which) const;
+  [[nodiscard]] long integer(const setting_info& which) const;
   /// The same of a positive number, which may have a fraction.
-  [[nodiscard]] double positive(setting which) const;
+  [[nodiscard]] double positive(const setting_info& which) const;
   /// Throws for the first number that is not one of its range, whether this run uses it or not: `context` calls it.
   void check_numbers() const;
   /// The value's index in `choices`; throws configuration_error listing them otherwise.
-  [[nodiscard]] std::size_t choice(setting which, const std::vector<std::string>& choices) const;
+  [[nodiscard]] std::size_t choice(const setting_info& which, const std::vector<std::string>& choices) const;
 
  private:
   enum class source { fallback, variable, flag };
   struct entry {
+    const setting_info* of = nullptr;
     std::string value;
     source from = source::fallback;
   };
-  const entry& at(setting which) const { return entries_[static_cast<std::size_t>(which)]; }
+  [[nodiscard]] const entry& at(const setting_info& which) const;
 
-  std::array<entry, static_cast<std::size_t>(setting::count_)> entries_;
+  std::vector<entry> entries_;
 };
 
-/// The rows of the table as lines for a program's `--help`, each with its default and its variable.
+/// The table as lines for a program's `--help`, by layer, each setting with its default and its variable.
 [[nodiscard]] std::string settings_help();
 
 /// An environment variable, or nothing when it is not set or empty.

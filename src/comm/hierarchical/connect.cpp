@@ -4,6 +4,7 @@
 
 #include <muster/comm/collectives/algo/recursive_doubling.hpp>
 #include <muster/comm/rendezvous/host_identity.hpp>
+#include <muster/comm/settings.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>
 

@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include <muster/comm/settings.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/log.hpp>
 

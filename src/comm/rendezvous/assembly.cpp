@@ -8,6 +8,7 @@
 #include <muster/comm/rendezvous/exchange.hpp>
 #include <muster/comm/rendezvous/host_identity.hpp>
 #include <muster/comm/rendezvous/open_store.hpp>
+#include <muster/comm/settings.hpp>
 #include <muster/core/error.hpp>
 
 namespace muster::inline v0::detail {
@@ -46,9 +47,8 @@ struct announcement {
 };
 
 void check(const settings& configuration, const std::string& origin) {
-  const auto refuse = [&](setting which, const std::string& why) {
-    throw configuration_error(origin + " cannot be used with --" +
-                              std::string(setting_table()[static_cast<std::size_t>(which)].name) + " " +
+  const auto refuse = [&](const setting_info& which, const std::string& why) {
+    throw configuration_error(origin + " cannot be used with --" + std::string(which.name) + " " +
                               configuration.value(which) + " (" + why);
   };
   const auto& transport = configuration.value(setting::transport);

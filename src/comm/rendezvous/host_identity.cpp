@@ -5,6 +5,8 @@
 
 #include <fstream>
 
+#include <muster/comm/settings.hpp>
+
 namespace muster::inline v0 {
 
 std::string host_identity(const settings& configuration) {

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include <muster/comm/rendezvous/memory_store.hpp>
+#include <muster/comm/settings.hpp>
 #include <muster/core/atomic_file.hpp>
 #include <muster/core/error.hpp>
 

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include <muster/comm/rendezvous/open_store.hpp>
+#include <muster/comm/settings.hpp>
 #include <muster/core/log.hpp>
 
 namespace muster::inline v0::detail {

@@ -15,6 +15,7 @@
 #include <muster/comm/context.hpp>
 #include <muster/comm/rendezvous/exchange.hpp>
 #include <muster/comm/rendezvous/open_store.hpp>
+#include <muster/comm/settings.hpp>
 #include <muster/core/error.hpp>
 
 #include "../ends.hpp"

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include <muster/comm/rendezvous/open_store.hpp>
+#include <muster/comm/settings.hpp>
 #include <muster/comm/tcp/store.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/log.hpp>

@@ -9,6 +9,7 @@
 
 #include <muster/comm/rendezvous/exchange.hpp>
 #include <muster/comm/rendezvous/open_store.hpp>
+#include <muster/comm/settings.hpp>
 #include <muster/core/error.hpp>
 
 #ifdef MUSTER_HAS_MPI

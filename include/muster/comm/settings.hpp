@@ -1,0 +1,13 @@
+// The settings of comm.
+#pragma once
+
+#include <muster/core/env.hpp>
+
+/// What the job, its launcher and its transports are chosen by. `--help` describes each.
+namespace muster::inline v0::setting {
+
+extern const setting_info transport, between, ranks, job, rendezvous, token, host, algorithm, profile, timeout, check,
+    progress, cma, pin, interface, connections, streams, heartbeat, missed_beats, checksum, elastic, patience,
+    remote_servers, role;
+
+}  // namespace muster::inline v0::setting
