@@ -17,7 +17,7 @@ set(strict -DCMAKE_PROJECT_INCLUDE=${consumers}/strict.cmake)
 
 add_test(NAME "house: install" COMMAND ${CMAKE_COMMAND} -D build=${CMAKE_BINARY_DIR} -D stage=${stage}
   -P ${CMAKE_CURRENT_SOURCE_DIR}/install.cmake)
-set_tests_properties("house: install" PROPERTIES TIMEOUT 60 FIXTURES_SETUP stage)
+set_tests_properties("house: install" PROPERTIES TIMEOUT 60 COST 100 FIXTURES_SETUP stage)
 
 add_test(NAME "house: the package exports no flag of ours" COMMAND ${CMAKE_COMMAND} -D stage=${stage}
   -D source=${PROJECT_SOURCE_DIR} -P ${CMAKE_CURRENT_SOURCE_DIR}/exported_flags.cmake)
@@ -31,7 +31,7 @@ function(muster_add_consumer name)
   add_test(NAME ${test} COMMAND ${CMAKE_COMMAND} -D "source=${consumer_SOURCE}" -D "build=${consumers_build}/${name}"
     -D "options=${consumer_options};${consumer_OPTIONS}" -D "targets=${consumer_TARGETS}"
     -P ${CMAKE_CURRENT_SOURCE_DIR}/build_consumer.cmake)
-  set_tests_properties(${test} PROPERTIES TIMEOUT 900 PROCESSORS 2 FIXTURES_REQUIRED "${consumer_NEEDS}"
+  set_tests_properties(${test} PROPERTIES TIMEOUT 900 PROCESSORS 2 ${compiles} FIXTURES_REQUIRED "${consumer_NEEDS}"
     FIXTURES_SETUP consumer_${name})
 endfunction()
 
