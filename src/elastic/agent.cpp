@@ -14,10 +14,7 @@
 namespace muster::inline v0::detail {
 namespace {
 
-constexpr std::string_view record_key = "elastic/record";
-// A watch is made anew this often: so soon an agent can end.
-constexpr std::chrono::milliseconds watch_slice{100};
-constexpr seconds for_a_swap{2.0};
+constexpr const char* record_key = "elastic/record";
 
 }  // namespace
 
@@ -28,29 +25,26 @@ signals_seen& signals() noexcept {
 
 agent::agent(any_store store, std::unique_ptr<datagram_socket> words, elastic::member self,
              const elastic::membership_policy& policy, std::size_t steps_watched)
-    : store_(std::move(store)),
-      words_(std::move(words)),
+    : words_(std::move(words)),
       self_(self),
       policy_(policy),
       bell_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
       works_(steps_watched),
       sorted_(steps_watched),
-      protocol_(std::move(self), policy, clock::now()) {
-  const auto start = [this](void (agent::*what)(const std::stop_token&)) {
-    return std::jthread([this, what](const std::stop_token& stop) {
-      try {
-        (this->*what)(stop);
-      } catch (...) {
-        fail(std::current_exception());
-      }
-    });
-  };
-  writer_ = start(&agent::write_records);
-  watcher_ = start(&agent::watch_record);
-  thread_ = start(&agent::run);
+      protocol_(std::move(self), policy, clock::now()),
+      record_(std::make_shared<any_store>(std::move(store)), record_key,
+              {log_level::warning, "the membership", "training goes on, and cannot survive a failure until it can"}, {},
+              [this] { ring(); }) {
+  thread_ = std::jthread([this](const std::stop_token& stop) {
+    try {
+      run(stop);
+    } catch (...) {
+      fail(std::current_exception());
+    }
+  });
 }
 
-// One of the threads can do its work no longer. The rank ends with the reason, and the others go on without it.
+// The membership can be carried out no longer. The rank ends with the reason, and the others go on without it.
 void agent::fail(std::exception_ptr why) noexcept {
   const std::lock_guard held(mutex_);
   failed_ = std::move(why);
@@ -60,7 +54,7 @@ void agent::fail(std::exception_ptr why) noexcept {
 }
 
 agent::~agent() {
-  for (auto* one : {&thread_, &watcher_, &writer_}) one->request_stop();
+  thread_.request_stop();
   ring();
 }
 
@@ -96,7 +90,6 @@ void agent::run(const std::stop_token& stop) {
     (void)!::read(bell_.get(), &rung, sizeof rung);
 
     const std::lock_guard held(mutex_);
-    if (failed_) return;  // no heartbeats: this rank takes no more part
     const auto now = clock::now();
     protocol_.wake(now);
     const auto steps = steps_.load(std::memory_order_acquire);
@@ -110,10 +103,22 @@ void agent::run(const std::stop_token& stop) {
     while (const auto text = words_->receive()) {
       if (const auto said = elastic::word::decode(*text)) protocol_.hear(now, *said);
     }
+    look_at_record(now);
     look_at_lives(now);
     look_at_signals(now);
     protocol_.tick(now);
     carry_out(now);
+  }
+}
+
+void agent::look_at_record(clock::time_point now) {
+  if (const auto entry = record_.take())
+    protocol_.learn(now, entry->version, elastic::generation_record::decode(entry->value));
+  if (record_.take_failure()) protocol_.store_failed(now);
+  try {
+    record_.check();
+  } catch (const store_left_behind& left) {
+    protocol_.left_behind(left.what());
   }
 }
 
@@ -177,13 +182,7 @@ void agent::perform(const elastic::act::say& a) {
   words_->send(a.what.encode(), places);
 }
 
-void agent::perform(const elastic::act::swap& a) {
-  {
-    const std::lock_guard held(writing_);
-    swap_ = a;
-  }
-  to_write_.notify_one();
-}
+void agent::perform(const elastic::act::swap& a) { record_.swap(a.expected, a.next.encode()); }
 
 void agent::perform(const elastic::act::stop& a) {
   stop_why_ = a.why;
@@ -217,54 +216,6 @@ void agent::perform(const elastic::act::end& a) {
   stop_.store(true, std::memory_order_release);
   if (const auto attached = attached_.lock()) attached->revoke(a.text);
   changed_.notify_all();
-}
-
-// ---- the store ----
-
-void agent::watch_record(const std::stop_token& stop) {
-  std::uint64_t known = 0;
-  bool told = false;
-  while (!stop.stop_requested()) {
-    try {
-      const auto seen = store_.watch(record_key, known, clock::now() + watch_slice);
-      told = false;
-      if (!seen) continue;
-      known = seen->version;
-      if (known == 0) continue;
-      post([this, version = known, record = elastic::generation_record::decode(seen->value)](clock::time_point now) {
-        protocol_.learn(now, version, record);
-      });
-    } catch (const store_left_behind& left) {
-      return post([this, why = std::string(left.what())](clock::time_point) { protocol_.left_behind(why); });
-    } catch (const error& failed) {
-      if (!std::exchange(told, true))
-        log(log_level::warning, std::string("the membership cannot be read (") + failed.what() +
-                                    "); training goes on, and cannot survive a failure until it can");
-      std::this_thread::sleep_for(watch_slice);
-    }
-  }
-}
-
-void agent::write_records(const std::stop_token& stop) {
-  for (;;) {
-    elastic::act::swap next;
-    {
-      std::unique_lock held(writing_);
-      if (!to_write_.wait(held, stop, [this] { return swap_.has_value(); })) return;
-      next = std::move(*swap_);
-      swap_.reset();
-    }
-    try {
-      const auto done =
-          store_.compare_and_swap(record_key, next.expected, next.next.encode(), deadline_after(for_a_swap));
-      post([this, version = done.now.version,
-            record = done.swapped ? next.next : elastic::generation_record::decode(done.now.value)](
-               clock::time_point now) { protocol_.learn(now, version, record); });
-    } catch (const error& failed) {
-      log(log_level::debug, std::string("the membership was not written: ") + failed.what());
-      post([this](clock::time_point now) { protocol_.store_failed(now); });
-    }
-  }
 }
 
 // ---- the rank's side ----

@@ -18,13 +18,14 @@
 #include <muster/elastic/membership.hpp>
 
 #include "../comm/life.hpp"
+#include "../comm/rendezvous/watched_record.hpp"
 #include "datagrams.hpp"
 #include "revocation.hpp"
 
 namespace muster::inline v0::detail {
 
-/// One process' part in an elastic job. Three threads: one carries out the protocol and has nothing else to do, so that
-/// its heart beats however busy the rank is; one waits for changes of the record, one writes it.
+/// One process' part in an elastic job. Its thread carries out the protocol and has nothing else to do, so that its
+/// heart beats however busy the rank is; those of the record wait for the store.
 class agent {
  public:
   /// The rest is the thread's that is the rank.
@@ -77,10 +78,9 @@ class agent {
   using task = std::function<void(clock::time_point)>;
 
   void run(const std::stop_token& stop);
-  void watch_record(const std::stop_token& stop);
-  void write_records(const std::stop_token& stop);
   void fail(std::exception_ptr why) noexcept;
   void post(task what);
+  void look_at_record(clock::time_point now);
   void look_at_lives(clock::time_point now);
   void look_at_signals(clock::time_point now);
   void carry_out(clock::time_point now);
@@ -95,7 +95,6 @@ class agent {
   [[nodiscard]] const life* life_of(const elastic::member& who);
   void ring() const noexcept;
 
-  any_store store_;
   std::unique_ptr<datagram_socket> words_;
   elastic::member self_;
   elastic::membership_policy policy_;
@@ -129,12 +128,7 @@ class agent {
   std::uint64_t stopped_generation_ = 0;
   std::string stop_why_;
 
-  std::mutex writing_;
-  std::condition_variable_any to_write_;
-  std::optional<elastic::act::swap> swap_;
-
-  std::jthread writer_;
-  std::jthread watcher_;
+  watched_record record_;
   std::jthread thread_;
 };
 
