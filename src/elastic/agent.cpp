@@ -7,9 +7,7 @@
 
 #include <muster/core/error.hpp>
 #include <muster/core/log.hpp>
-#include <muster/elastic/elastic.hpp>
-
-#include "card.hpp"
+#include <muster/elastic/departure.hpp>
 
 namespace muster::inline v0::detail {
 namespace {
@@ -125,7 +123,7 @@ void agent::look_at_record(clock::time_point now) {
 const life* agent::life_of(const elastic::member& who) {
   if (who.host != self_.host || who.id == self_.id) return nullptr;
   auto found = lives_.find(who.id);
-  if (found == lives_.end()) found = lives_.emplace(who.id, life(member_card::decode(who.card).process)).first;
+  if (found == lives_.end()) found = lives_.emplace(who.id, life(who.process)).first;
   return &found->second;
 }
 
@@ -148,9 +146,8 @@ void agent::look_at_signals(clock::time_point now) {
   int rank = 0;
   for (const auto& one : protocol_.record().members) {
     const auto reason = protocol_.reason_for(one.id);
-    text += " rank " + std::to_string(rank++) + " is process " +
-            std::to_string(member_card::decode(one.card).process.process) + (one.id == self_.id ? " (this one)" : "") +
-            (reason.empty() ? "" : " (" + reason + ")") + ";";
+    text += " rank " + std::to_string(rank++) + " is process " + std::to_string(one.process.process) +
+            (one.id == self_.id ? " (this one)" : "") + (reason.empty() ? "" : " (" + reason + ")") + ";";
   }
   text += " " + std::to_string(protocol_.record().waiting.size()) + " wait to join";
   log(log_level::error, text);  // at whatever level: somebody asked
@@ -166,8 +163,7 @@ void agent::carry_out(clock::time_point) {
 
 void agent::perform(const elastic::act::say& a) {
   const auto learn = [&](const elastic::member& one) {
-    if (!places_.contains(one.id))
-      places_.emplace(one.id, words_->read_place(member_card::decode(one.card).words, one.host == self_.host));
+    if (!places_.contains(one.id)) places_.emplace(one.id, words_->read_place(one.words, one.host == self_.host));
   };
   std::vector<address> places;
   for (const auto id : a.to) {
@@ -196,8 +192,8 @@ void agent::perform(const elastic::act::stop& a) {
 void agent::perform(const elastic::act::halt& a) { halt_.store(a.step, std::memory_order_release); }
 
 void agent::perform(const elastic::act::kill& a) {
-  log(log_level::warning, "process " + std::to_string(member_card::decode(a.who.card).process.process) +
-                              " of this host is killed (" + protocol_.reason_for(a.who.id) + ")");
+  log(log_level::warning, "process " + std::to_string(a.who.process.process) + " of this host is killed (" +
+                              protocol_.reason_for(a.who.id) + ")");
   if (const auto* const its = life_of(a.who)) its->kill();
 }
 

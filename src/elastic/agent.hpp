@@ -15,11 +15,11 @@
 #include <vector>
 
 #include <muster/comm/rendezvous/store.hpp>
-#include <muster/elastic/membership.hpp>
 
 #include "../comm/life.hpp"
 #include "../comm/rendezvous/watched_record.hpp"
 #include "datagrams.hpp"
+#include "membership.hpp"
 #include "revocation.hpp"
 
 namespace muster::inline v0::detail {

@@ -12,7 +12,6 @@
 #include <muster/core/log.hpp>
 
 #include "../comm/net/handshake.hpp"
-#include "card.hpp"
 #include "state_transfer.hpp"
 
 namespace muster::inline v0::detail {
@@ -128,7 +127,8 @@ void elastic_conductor::join_job() {
   self_.id = draw_identity();
   self_.host = digest().add(host_identity(configuration)).add(process_numbers()).value();
   self_.order = static_cast<std::uint64_t>(launch.rank);
-  self_.card = member_card{process_identity::own(), words->place()}.encode();
+  self_.process = process_identity::own();
+  self_.words = words->place();
   doors_.emplace(interface, origin);
   self_.door = door_card(*doors_, configuration);
   agent_ = std::make_unique<agent>(std::move(store), std::move(words), self_, policy,
@@ -269,12 +269,12 @@ void elastic_conductor::build(state& of, const elastic::generation_record& next)
   try {
     connect(next);
     const bool is_blank = !holds_ && next.step > self_.step;
-    const auto moved = transfer_state(*group_, of, {.may_hold = holds_, .in_place = is_blank});
+    const bool copied = transfer_state(*group_, of, {.may_hold = holds_, .in_place = is_blank});
     holds_ = true;
     agent_->committed(progress_of(of), of.position().at.position);
     watch_.same_state = clock::now();
-    report(moved.copied);
-    if (options_.on_rebuild) options_.on_rebuild(*group_, describe(moved.copied));
+    first_step_ = true;
+    if (options_.on_rebuild) options_.on_rebuild(*group_, describe(copied));
   } catch (const peer_failure&) {
     stop_present(of);
     throw;
@@ -339,9 +339,7 @@ elastic::change elastic_conductor::describe(bool copied) const {
   return what;
 }
 
-// The line is written when the first step is done, which is what the change was for.
-void elastic_conductor::report(bool) { first_step_ = true; }
-
+// Written when the first step is done, which is what the change was for.
 void elastic_conductor::tell_first_step() {
   first_step_ = false;
   const auto what = describe(false);
@@ -372,26 +370,6 @@ void elastic_conductor::restore_signals() noexcept {
 }  // namespace muster::inline v0::detail
 
 namespace muster::inline v0::elastic {
-
-int departure::exit_status() const noexcept {
-  switch (why_) {
-    case ending::left:
-      return 143;
-    case ending::fenced:
-      return 10;
-    case ending::too_few:
-      return 11;
-    case ending::no_majority:
-      return 12;
-    case ending::never_started:
-      return 13;
-    case ending::state_lost:
-      return 14;
-    case ending::too_slow:
-      return 15;
-  }
-  return 1;
-}
 
 muster::session session(context& of, session_options options) {
   return muster::session(std::make_unique<detail::elastic_conductor>(of, std::move(options)));

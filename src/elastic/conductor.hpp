@@ -48,7 +48,6 @@ class elastic_conductor final : public conductor {
   void build(state& of, const elastic::generation_record& next);
   void connect(const elastic::generation_record& next);
   void renew_doors();
-  void report(bool copied);
   void tell_first_step();
   [[nodiscard]] static std::uint64_t progress_of(const state& of) noexcept;
   [[nodiscard]] elastic::change describe(bool copied) const;

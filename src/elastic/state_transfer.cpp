@@ -64,14 +64,14 @@ class transfer {
   transfer(group& ranks, state& of)
       : ranks_(ranks), of_(of), parts_(of.parts()), rank_(static_cast<std::size_t>(ranks.rank())) {}
 
-  transfer_result run(const transfer_part& part) {
+  bool run(const transfer_part& part) {
     const auto& run = of_.run();
     standing mine{of_.position(), run.value_or(state::run_start{}), run ? 1u : 0u, part.may_hold ? 1u : 0u,
                   part.may_hold ? digest_of_replicated() : 0u};
     std::vector<standing> all(static_cast<std::size_t>(ranks_.size()));
     allgather(ranks_, numbers(std::span(&mine, 1)), numbers(std::span(all)));
     find_holders(all);
-    if (holders_.size() == all.size()) return {};
+    if (holders_.size() == all.size()) return false;
     agree_on_parts();
     measure(part.in_place);
     move_all();
@@ -80,8 +80,8 @@ class transfer {
                   "the state that came from the others is not what they hold (its digest is another); this is a fault "
                   "of the memory or of the network: start this rank again");
     }
-    if (place_) return {};
-    return adopt(all[static_cast<std::size_t>(holders_.front())]);
+    if (!place_) adopt(all[static_cast<std::size_t>(holders_.front())]);
+    return !place_;
   }
 
  private:
@@ -198,10 +198,8 @@ class transfer {
     return value;
   }
 
-  transfer_result adopt(const standing& there) {
-    transfer_result done{true, 0};
+  void adopt(const standing& there) {
     for (const auto& one : chunks_) {
-      done.bytes += one.bytes.size();
       const auto& part = *wanted_[one.part];
       if (!part.save && !room_[one.part].empty())
         std::memcpy(part.bytes.data() + one.at, one.bytes.data(), one.bytes.size());
@@ -211,7 +209,6 @@ class transfer {
     }
     of_.move_to(there.at);
     of_.follow_run(there.in_run != 0 ? std::optional(there.run) : std::nullopt);
-    return done;
   }
 
   group& ranks_;
@@ -228,8 +225,8 @@ class transfer {
 
 }  // namespace
 
-transfer_result transfer_state(group& ranks, state& of, const transfer_part& mine) {
-  if (ranks.size() == 1 && mine.may_hold) return {};
+bool transfer_state(group& ranks, state& of, const transfer_part& mine) {
+  if (ranks.size() == 1 && mine.may_hold) return false;
   return transfer(ranks, of).run(mine);
 }
 

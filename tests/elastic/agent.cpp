@@ -5,7 +5,6 @@
 #include <muster/comm/rendezvous/memory_store.hpp>
 
 #include "catch.hpp"
-#include "elastic/card.hpp"
 
 namespace {
 
@@ -36,7 +35,8 @@ TEST_CASE("what a thread of the agent throws ends the rank's part, not the proce
   muster::elastic::member self;
   self.id = 1;
   auto words = std::make_unique<datagram_socket>("lo", "the test", "token");
-  self.card = member_card{process_identity::own(), words->place()}.encode();
+  self.process = process_identity::own();
+  self.words = words->place();
   agent under_test(muster::any_store(std::make_unique<exhausted_store>()), std::move(words), self, {}, 5);
   CHECK_THROWS_AS(under_test.next_group(muster::clock::now() + std::chrono::seconds(20)), std::bad_alloc);
   CHECK(under_test.must_stop(0));
