@@ -1,4 +1,4 @@
-#include "agent.hpp"
+#include "service.hpp"
 
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -10,19 +10,14 @@
 #include <muster/elastic/departure.hpp>
 
 namespace muster::inline v0::detail {
-namespace {
-
-constexpr const char* record_key = "elastic/record";
-
-}  // namespace
 
 signals_seen& signals() noexcept {
   static signals_seen seen;
   return seen;
 }
 
-agent::agent(any_store store, std::unique_ptr<datagram_socket> words, elastic::member self,
-             const elastic::membership_policy& policy, std::size_t steps_watched)
+membership_service::membership_service(any_store store, std::unique_ptr<datagram_socket> words, elastic::member self,
+                                       const elastic::membership_policy& policy, std::size_t steps_watched)
     : words_(std::move(words)),
       self_(self),
       policy_(policy),
@@ -30,48 +25,53 @@ agent::agent(any_store store, std::unique_ptr<datagram_socket> words, elastic::m
       works_(steps_watched),
       sorted_(steps_watched),
       protocol_(std::move(self), policy, clock::now()),
-      record_(std::make_shared<any_store>(std::move(store)), record_key,
+      record_(std::make_shared<any_store>(std::move(store)), "elastic/record",
               {log_level::warning, "the membership", "training goes on, and cannot survive a failure until it can"}, {},
               [this] { ring(); }) {
   thread_ = std::jthread([this](const std::stop_token& stop) {
     try {
       run(stop);
-    } catch (...) {
-      fail(std::current_exception());
+    } catch (...) {  // the rank ends with the reason, and the others go on without it
+      const std::lock_guard held(mutex_);
+      over_ = std::current_exception();
+      end_generation("the membership of this rank failed");
     }
   });
 }
 
-// The membership can be carried out no longer. The rank ends with the reason, and the others go on without it.
-void agent::fail(std::exception_ptr why) noexcept {
-  const std::lock_guard held(mutex_);
-  failed_ = std::move(why);
-  stop_.store(true, std::memory_order_release);
-  if (const auto attached = attached_.lock()) attached->revoke("the membership of this rank failed");
-  changed_.notify_all();
-}
-
-agent::~agent() {
+membership_service::~membership_service() {
   thread_.request_stop();
   ring();
 }
 
-void agent::ring() const noexcept {
+void membership_service::ring() const noexcept {
   const std::uint64_t one = 1;
   (void)!::write(bell_.get(), &one, sizeof one);
 }
 
-void agent::post(task what) {
+// Before any event: what the rank has done since the last one.
+clock::time_point membership_service::begin_turn() {
+  const auto now = clock::now();
+  protocol_.wake(now);
+  const auto steps = steps_.load(std::memory_order_acquire);
+  if (!protocol_.has_stopped()) protocol_.committed(steps, cursor_.load(std::memory_order_relaxed));
+  protocol_.worked(usual_work_.load(std::memory_order_relaxed), least_work_.load(std::memory_order_relaxed));
+  return now;
+}
+
+// Something happened to the rank: the protocol hears of it at once, and the thread does what it wants done.
+template <class Event>
+void membership_service::tell(const Event& event) {
   {
     const std::lock_guard held(mutex_);
-    tasks_.push_back(std::move(what));
+    event(begin_turn());
   }
   ring();
 }
 
 // ---- the thread that carries it out ----
 
-void agent::run(const std::stop_token& stop) {
+void membership_service::run(const std::stop_token& stop) {
   const auto turn = std::chrono::duration_cast<std::chrono::milliseconds>(policy_.beat / 4);
   std::vector<pollfd> watched;
   while (!stop.stop_requested()) {
@@ -88,28 +88,21 @@ void agent::run(const std::stop_token& stop) {
     (void)!::read(bell_.get(), &rung, sizeof rung);
 
     const std::lock_guard held(mutex_);
-    const auto now = clock::now();
-    protocol_.wake(now);
-    const auto steps = steps_.load(std::memory_order_acquire);
-    if (!protocol_.has_stopped()) protocol_.committed(steps, cursor_.load(std::memory_order_relaxed));
-    protocol_.worked(usual_work_.load(std::memory_order_relaxed), least_work_.load(std::memory_order_relaxed));
-    while (!tasks_.empty()) {
-      const task next = std::move(tasks_.front());
-      tasks_.pop_front();
-      next(now);
-    }
+    const auto now = begin_turn();
+    look_at_record(now);
     while (const auto text = words_->receive()) {
       if (const auto said = elastic::word::decode(*text)) protocol_.hear(now, *said);
     }
-    look_at_record(now);
     look_at_lives(now);
     look_at_signals(now);
     protocol_.tick(now);
-    carry_out(now);
+    for (auto actions = protocol_.take(); !actions.empty(); actions = protocol_.take()) {
+      for (const auto& what : actions) std::visit([this](const auto& a) { perform(a); }, what);
+    }
   }
 }
 
-void agent::look_at_record(clock::time_point now) {
+void membership_service::look_at_record(clock::time_point now) {
   if (const auto entry = record_.take())
     protocol_.learn(now, entry->version, elastic::generation_record::decode(entry->value));
   if (record_.take_failure()) protocol_.store_failed(now);
@@ -120,14 +113,14 @@ void agent::look_at_record(clock::time_point now) {
   }
 }
 
-const life* agent::life_of(const elastic::member& who) {
+const life* membership_service::life_of(const elastic::member& who) {
   if (who.host != self_.host || who.id == self_.id) return nullptr;
   auto found = lives_.find(who.id);
   if (found == lives_.end()) found = lives_.emplace(who.id, life(who.process)).first;
   return &found->second;
 }
 
-void agent::look_at_lives(clock::time_point now) {
+void membership_service::look_at_lives(clock::time_point now) {
   for (const auto& [id, its] : lives_) {
     if (!protocol_.is_in(id) || protocol_.is_dead(id)) continue;
     if (its.ended()) {
@@ -138,7 +131,7 @@ void agent::look_at_lives(clock::time_point now) {
   }
 }
 
-void agent::look_at_signals(clock::time_point now) {
+void membership_service::look_at_signals(clock::time_point now) {
   if (signals().leave.exchange(false)) protocol_.leave(now);
   if (!signals().describe.exchange(false)) return;
   std::string text =
@@ -153,15 +146,7 @@ void agent::look_at_signals(clock::time_point now) {
   log(log_level::error, text);  // at whatever level: somebody asked
 }
 
-void agent::carry_out(clock::time_point) {
-  for (;;) {
-    const auto actions = protocol_.take();
-    if (actions.empty()) return;
-    for (const auto& what : actions) std::visit([this](const auto& a) { perform(a); }, what);
-  }
-}
-
-void agent::perform(const elastic::act::say& a) {
+void membership_service::perform(const elastic::act::say& a) {
   const auto learn = [&](const elastic::member& one) {
     if (!places_.contains(one.id)) places_.emplace(one.id, words_->read_place(one.words, one.host == self_.host));
   };
@@ -178,53 +163,59 @@ void agent::perform(const elastic::act::say& a) {
   words_->send(a.what.encode(), places);
 }
 
-void agent::perform(const elastic::act::swap& a) { record_.swap(a.expected, a.next.encode()); }
+void membership_service::perform(const elastic::act::swap& a) { record_.swap(a.expected, a.next.encode()); }
 
-void agent::perform(const elastic::act::stop& a) {
-  stop_why_ = a.why;
-  stopped_generation_ = protocol_.record().generation;
-  stop_.store(true, std::memory_order_release);
-  if (const auto attached = attached_.lock(); attached && attached_generation_ == stopped_generation_)
-    attached->revoke("generation " + std::to_string(stopped_generation_) + " is over (" + a.why + ")");
-  changed_.notify_all();
+void membership_service::perform(const elastic::act::stop& a) {
+  end_generation("generation " + std::to_string(protocol_.record().generation) + " is over (" + a.why + ")");
 }
 
-void agent::perform(const elastic::act::halt& a) { halt_.store(a.step, std::memory_order_release); }
+void membership_service::perform(const elastic::act::halt& a) { halt_.store(a.step, std::memory_order_release); }
 
-void agent::perform(const elastic::act::kill& a) {
+void membership_service::perform(const elastic::act::kill& a) {
   log(log_level::warning, "process " + std::to_string(a.who.process.process) + " of this host is killed (" +
                               protocol_.reason_for(a.who.id) + ")");
   if (const auto* const its = life_of(a.who)) its->kill();
 }
 
-void agent::perform(const elastic::act::note& a) { log(log_level::warning, a.text); }
+void membership_service::perform(const elastic::act::note& a) { log(log_level::warning, a.text); }
 
-void agent::perform(const elastic::act::form& a) {
-  to_form_ = a.group;
+void membership_service::perform(const elastic::act::form& a) {
+  present_ = std::make_shared<revocation>([this, members = a.group.members](int rank, const std::string& why) {
+    const auto& who = members[static_cast<std::size_t>(rank)];
+    if (who.host != self_.host) suspect(who.id, why);  // of this host there is proof, or none
+  });
+  to_form_ = {a.group, present_};
   stop_.store(false, std::memory_order_release);
   halt_.store(0, std::memory_order_release);
   for (const auto& one : a.group.members) (void)life_of(one);
   changed_.notify_all();
 }
 
-void agent::perform(const elastic::act::end& a) {
-  over_ = a;
+void membership_service::perform(const elastic::act::end& a) {
+  over_ = std::make_exception_ptr(elastic::departure(a.why, a.text, a.first));
+  end_generation(a.text);
+}
+
+void membership_service::end_generation(const std::string& why) {
   stop_.store(true, std::memory_order_release);
-  if (const auto attached = attached_.lock()) attached->revoke(a.text);
+  if (present_) present_->revoke(why);
   changed_.notify_all();
 }
 
 // ---- the rank's side ----
 
-std::optional<elastic::generation_record> agent::next_group(clock::time_point until) {
+std::optional<membership_service::next_generation> membership_service::next(clock::time_point until) {
   std::unique_lock held(mutex_);
-  changed_.wait_until(held, until, [this] { return to_form_ || over_ || failed_; });
-  if (failed_) std::rethrow_exception(failed_);
-  if (over_) throw elastic::departure(over_->why, over_->text, over_->first);
+  changed_.wait_until(held, until, [this] { return to_form_ || over_; });
+  if (over_) std::rethrow_exception(over_);
+  if (to_form_) {
+    works_seen_ = 0;
+    usual_work_ = least_work_ = clock::duration{};
+  }
   return std::exchange(to_form_, std::nullopt);
 }
 
-void agent::worked(clock::duration work) noexcept {
+void membership_service::worked(clock::duration work) noexcept {
   works_[works_seen_++ % works_.size()] = work;
   if (works_seen_ < works_.size()) return;
   sorted_ = works_;  // of the same size: nothing is allocated
@@ -234,43 +225,29 @@ void agent::worked(clock::duration work) noexcept {
   least_work_.store(*std::min_element(sorted_.begin(), middle + 1), std::memory_order_relaxed);
 }
 
-void agent::attach(std::uint64_t generation, std::shared_ptr<revocation> what) {
-  works_seen_ = 0;
-  usual_work_ = least_work_ = clock::duration{};
-  const std::lock_guard held(mutex_);
-  attached_ = what;
-  attached_generation_ = generation;
-  if (over_ || failed_ || stopped_generation_ == generation || protocol_.record().generation > generation)
-    what->revoke("generation " + std::to_string(generation) + " is over (" + stop_why_ + ")");
+void membership_service::stopped() {
+  tell([this](clock::time_point now) { protocol_.stopped(now); });
 }
 
-void agent::stopped() {
-  post([this](clock::time_point now) {
-    protocol_.committed(steps_.load(std::memory_order_acquire), cursor_.load(std::memory_order_relaxed));
-    protocol_.stopped(now);
-  });
+void membership_service::suspect(elastic::member_id who, const std::string& why) {
+  tell([&](clock::time_point now) { protocol_.suspect(now, who, why); });
 }
 
-void agent::suspect(elastic::member_id who, const std::string& why) {
-  post([this, who, why](clock::time_point now) { protocol_.suspect(now, who, why); });
+void membership_service::leave() {
+  tell([this](clock::time_point now) { protocol_.leave(now); });
 }
 
-void agent::leave() {
-  post([this](clock::time_point now) { protocol_.leave(now); });
+void membership_service::wait_at(const std::string& door) {
+  tell([&](clock::time_point) { protocol_.wait_at(door); });
 }
 
-void agent::wait_at(const std::string& door) {
-  post([this, door](clock::time_point) { protocol_.wait_at(door); });
-}
-
-void agent::await_others_leaving(clock::time_point until) {
+void membership_service::await_others_leaving(clock::time_point until) {
   std::unique_lock held(mutex_);
-  while (!over_ && !failed_ && !protocol_.may_go() && clock::now() < until)
-    changed_.wait_for(held, std::chrono::milliseconds(2));
+  while (!over_ && !protocol_.may_go() && clock::now() < until) changed_.wait_for(held, std::chrono::milliseconds(2));
 }
 
-void agent::await_ends(const elastic::generation_record& before, const elastic::generation_record& now,
-                       clock::time_point until) {
+void membership_service::await_ends(const elastic::generation_record& before, const elastic::generation_record& now,
+                                    clock::time_point until) {
   for (const auto& one : before.members) {
     if (now.rank_of(one.id) || one.host != self_.host || one.id == self_.id) continue;
     for (;;) {
@@ -284,9 +261,9 @@ void agent::await_ends(const elastic::generation_record& before, const elastic::
   }
 }
 
-agent::beginning agent::change_began() const {
+clock::time_point membership_service::change_began() const {
   const std::lock_guard held(mutex_);
-  return {protocol_.change_began(), stop_why_};
+  return protocol_.change_began();
 }
 
 }  // namespace muster::inline v0::detail

@@ -1,4 +1,4 @@
-#include "elastic/agent.hpp"
+#include "elastic/service.hpp"
 
 #include <new>
 
@@ -30,15 +30,15 @@ static_assert(muster::store<exhausted_store>);
 
 }  // namespace
 
-TEST_CASE("what a thread of the agent throws ends the rank's part, not the process") {
+TEST_CASE("what a thread of the membership throws ends the rank's part, not the process") {
   using namespace muster::detail;
   muster::elastic::member self;
   self.id = 1;
   auto words = std::make_unique<datagram_socket>("lo", "the test", "token");
   self.process = process_identity::own();
   self.words = words->place();
-  agent under_test(muster::any_store(std::make_unique<exhausted_store>()), std::move(words), self, {}, 5);
-  CHECK_THROWS_AS(under_test.next_group(muster::clock::now() + std::chrono::seconds(20)), std::bad_alloc);
+  membership_service under_test(muster::any_store(std::make_unique<exhausted_store>()), std::move(words), self, {}, 5);
+  CHECK_THROWS_AS(under_test.next(muster::clock::now() + std::chrono::seconds(20)), std::bad_alloc);
   CHECK(under_test.must_stop(0));
-  CHECK_THROWS_AS(under_test.next_group(muster::clock::now()), std::bad_alloc);
+  CHECK_THROWS_AS(under_test.next(muster::clock::now()), std::bad_alloc);
 }
