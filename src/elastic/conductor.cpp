@@ -121,16 +121,14 @@ void elastic_conductor::join_job() {
   any_store store = open_store(configuration, launch);
   log(log_level::debug, "the members meet at the store " + store.where());
   site_.token = common_token(store, configuration, until);
-  const std::string interface = interface_of(configuration, launch);
-  const std::string& origin = configuration.origin(setting::interface);
-  auto words = std::make_unique<datagram_socket>(interface, origin, site_.token);
+  auto words = std::make_unique<datagram_socket>(interface_of(configuration, launch),
+                                                 configuration.origin(setting::interface), site_.token);
   self_.id = draw_identity();
   self_.host = digest().add(host_identity(configuration)).add(process_numbers()).value();
   self_.order = static_cast<std::uint64_t>(launch.rank);
   self_.process = process_identity::own();
   self_.words = words->place();
-  doors_.emplace(interface, origin);
-  self_.door = door_card(*doors_, configuration);
+  self_.door = open_doors();
   service_ = std::make_unique<membership_service>(std::move(store), std::move(words), self_, policy,
                                                   static_cast<std::size_t>(configuration.integer(setting::slow_steps)));
 }
@@ -286,7 +284,7 @@ void elastic_conductor::connect() {
   service_->await_ends(before_, record_, deadline_after(for_ends));
   site_.memory->attach_again();
   tcp_doors known = std::move(*doors_);
-  renew_doors();
+  service_->wait_at(open_doors());
   auto made = connect_members(site_, record_, rank, std::move(known), [by = revocation_] { return by->revoked(); });
   std::vector<int> names;
   for (std::size_t r = 0; r < record_.members.size(); ++r) names.push_back(static_cast<int>(r));
@@ -299,10 +297,10 @@ void elastic_conductor::connect() {
   watch_.connected = clock::now();
 }
 
-void elastic_conductor::renew_doors() {
+std::string elastic_conductor::open_doors() {
   const auto& configuration = context_.configuration();
   doors_.emplace(interface_of(configuration, context_.launcher()), configuration.origin(setting::interface));
-  service_->wait_at(door_card(*doors_, configuration));
+  return door_card(*doors_, configuration);
 }
 
 elastic::change elastic_conductor::describe(bool copied) const {

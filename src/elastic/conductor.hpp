@@ -48,7 +48,7 @@ class elastic_conductor final : public conductor {
   void build(state& of, const membership_service::next_generation& next);
   void connect();
   void suspect_missing(const timeout_error& late, const std::string& why);
-  void renew_doors();
+  [[nodiscard]] std::string open_doors();  // new ones: the text by which the others find them
   void tell_first_step();
   [[nodiscard]] static std::uint64_t progress_of(const state& of) noexcept;
   [[nodiscard]] elastic::change describe(bool copied) const;

@@ -71,7 +71,7 @@ std::string watched_record::keep_exception() {
   }
   const std::lock_guard held(mutex_);
   if (!passes) broken_ = failed;
-  return describe(failed);
+  return muster::describe(failed);
 }
 
 void watched_record::watch(const std::stop_token& stop) {
