@@ -108,9 +108,8 @@
 #include <muster/data/sources/synthetic.hpp>
 #include <muster/data/sources/text_file.hpp>
 #include <muster/data/sources/tfrecord.hpp>
+#include <muster/elastic/departure.hpp>
 #include <muster/elastic/elastic.hpp>
-#include <muster/elastic/membership.hpp>
-#include <muster/elastic/record.hpp>
 #include <muster/elastic/session.hpp>
 #include <muster/elastic/settings.hpp>
 #include <muster/elastic/state.hpp>

@@ -16,6 +16,7 @@ struct process_identity {
   std::uint64_t started = 0;
 
   [[nodiscard]] static process_identity own();
+  bool operator==(const process_identity&) const = default;
 };
 
 /// In which world of process numbers this process is: equal where a number means the same process.

@@ -14,7 +14,6 @@
 #include <muster/elastic/settings.hpp>
 
 #include "../core/random_bytes.hpp"
-#include "card.hpp"
 #include "state_transfer.hpp"
 
 namespace muster::inline v0::detail {
@@ -124,35 +123,31 @@ void elastic_conductor::join_job() {
   auto store = open_store(configuration, launch);
   log(log_level::debug, "the members meet at the store " + store->where());
   site_.token = common_token(*store, configuration, until);
-  const std::string interface = interface_of(configuration, launch);
-  const std::string& origin = configuration.origin(setting::interface);
-  auto words = std::make_unique<datagram_socket>(interface, origin, site_.token);
+  auto words = std::make_unique<datagram_socket>(interface_of(configuration, launch),
+                                                 configuration.origin(setting::interface), site_.token);
   self_.id = draw_identity();
   self_.host = digest().add(host_identity(configuration)).add(process_numbers()).value();
   self_.order = static_cast<std::uint64_t>(launch.rank);
-  self_.card = member_card{process_identity::own(), words->place()}.encode();
-  doors_.emplace(interface, origin);
-  self_.door = door_card(*doors_, configuration);
-  agent_ = std::make_unique<agent>(std::move(store), std::move(words), self_, policy,
-                                   static_cast<std::size_t>(configuration.integer(setting::slow_steps)));
+  self_.process = process_identity::own();
+  self_.words = words->place();
+  self_.door = open_doors();
+  service_ = std::make_unique<membership_service>(std::move(store), std::move(words), self_, policy,
+                                                  static_cast<std::size_t>(configuration.integer(setting::slow_steps)));
 }
 
 elastic_conductor::~elastic_conductor() {
   try {
     if (group_) {
-      agent_->leave();
+      service_->leave();
       // Who ends because something went wrong keeps nobody waiting.
-      if (std::uncaught_exceptions() == 0) agent_->await_others_leaving(deadline_after(for_the_others));
-      if (!stopped_) {
-        stopped_ = true;
-        agent_->stopped();
-      }
+      if (std::uncaught_exceptions() == 0) service_->await_others_leaving(deadline_after(for_the_others));
+      service_->stopped();
     }
   } catch (...) {  // it leaves without a word: the others see that soon
   }
   if (group_) retire_group();
   former_.clear();
-  agent_.reset();
+  service_.reset();
   if (signals_caught_) restore_signals();
 }
 
@@ -170,18 +165,18 @@ std::uint64_t elastic_conductor::progress_of(const state& of) noexcept {
 }
 
 void elastic_conductor::committed(const state& of) noexcept {
-  agent_->committed(progress_of(of), of.position().at.position);
-  agent_->worked(work_);
+  service_->committed(progress_of(of), of.position().at.position);
+  service_->worked(work_);
   if (first_step_) tell_first_step();
 }
 
 void elastic_conductor::prepare(state& of) {
-  if (group_ && !agent_->must_stop(progress_of(of))) return;
-  if (!agent_) join_job();
+  if (group_ && !service_->must_stop(progress_of(of))) return;
+  if (!service_) join_job();
   const auto began = clock::now();
   for (;;) {
-    if (group_ || stopped_) stop_present(of);
-    const auto next = agent_->next_group(clock::now() + std::chrono::seconds(1));
+    stop_present(of);
+    const auto next = service_->next(clock::now() + std::chrono::seconds(1));
     if (!next) continue;
     try {
       build(of, *next);
@@ -189,7 +184,8 @@ void elastic_conductor::prepare(state& of) {
         sink->record({activity::rebuild, "generation", began, clock::now(), record_.generation});
       return;
     } catch (const peer_failure&) {  // and once more, with those that are left
-    } catch (const timeout_error&) {
+    } catch (const timeout_error& late) {
+      suspect_missing(late, "it did not come: ");
     }
     if (!revocation_->revoked()) log(log_level::warning, "a generation could not be formed; its members try again");
   }
@@ -204,9 +200,9 @@ void elastic_conductor::stop_present(const state& of) {
     if (options_.before_rebuild) options_.before_rebuild();
     retire_group();
   }
-  agent_->committed(progress_of(of), of.position().at.position);
-  agent_->wait_at(door_card(*doors_, context_.configuration()));  // what connecting it has shown of MPI
-  agent_->stopped();
+  service_->committed(progress_of(of), of.position().at.position);
+  service_->wait_at(door_card(*doors_, context_.configuration()));  // what connecting it has shown of MPI
+  service_->stopped();
   watch_.stopped = clock::now();
 }
 
@@ -237,7 +233,7 @@ void elastic_conductor::attempt(const std::function<void()>& f) {
 }
 
 void elastic_conductor::recover(state& of, std::exception_ptr why) {
-  bool about_ranks = agent_->must_stop(progress_of(of));
+  bool about_ranks = service_->must_stop(progress_of(of));
   try {
     std::rethrow_exception(why);
   } catch (const elastic::departure&) {
@@ -246,10 +242,7 @@ void elastic_conductor::recover(state& of, std::exception_ptr why) {
     about_ranks = true;
   } catch (const timeout_error& late) {
     about_ranks = true;
-    if (group_ && group_->failed() && !revocation_->revoked()) {
-      for (const int rank : late.missing())
-        agent_->suspect(record_.members[static_cast<std::size_t>(rank)].id, "no progress: " + std::string(late.what()));
-    }
+    if (group_ && group_->failed()) suspect_missing(late, "no progress: ");
   } catch (...) {
   }
   if (!about_ranks) std::rethrow_exception(why);
@@ -257,56 +250,46 @@ void elastic_conductor::recover(state& of, std::exception_ptr why) {
   stop_present(of);
 }
 
-void elastic_conductor::build(state& of, const elastic::generation_record& next) {
-  const auto began = agent_->change_began();
-  watch_.began = began.when;
-  watch_.agreed = clock::now();
-  before_ = std::exchange(record_, next);
-  const bool was_in = before_.rank_of(self_.id).has_value();
-  // In the first generation one begins and the others copy; later who was not in has nothing to give.
-  const bool named = std::count(next.holders.begin(), next.holders.end(), self_.id) > 0;
-  if (!was_in) holds_ = named;
-  if (next.step == self_.step && named && next.holders.front() == self_.id) holds_ = true;  // who was to begin is gone
-  stopped_ = false;
-  try {
-    connect(next);
-    const bool is_blank = !holds_ && next.step > self_.step;
-    const auto moved = transfer_state(*group_, of, {.may_hold = holds_, .in_place = is_blank});
-    holds_ = true;
-    agent_->committed(progress_of(of), of.position().at.position);
-    watch_.same_state = clock::now();
-    report(moved.copied);
-    if (options_.on_rebuild) options_.on_rebuild(*group_, describe(moved.copied));
-  } catch (const peer_failure&) {
-    stop_present(of);
-    throw;
-  } catch (const timeout_error& late) {
-    if (!revocation_->revoked()) {
-      for (const int rank : late.missing())
-        agent_->suspect(record_.members[static_cast<std::size_t>(rank)].id,
-                        std::string("it did not come: ") + late.what());
-    }
-    stop_present(of);
-    throw;
-  }
+// The members that a timeout names; those of a generation that is over anyway are late for that reason.
+void elastic_conductor::suspect_missing(const timeout_error& late, const std::string& why) {
+  if (revocation_->revoked()) return;
+  for (const int rank : late.missing())
+    service_->suspect(record_.members[static_cast<std::size_t>(rank)].id, why + late.what());
 }
 
-void elastic_conductor::connect(const elastic::generation_record& next) {
-  revocation_ = std::make_shared<revocation>([this, members = next.members](int rank, const std::string& why) {
-    const auto& who = members[static_cast<std::size_t>(rank)];
-    if (who.host != self_.host) agent_->suspect(who.id, why);  // of this host the agent has proof, or none
-  });
-  agent_->attach(next.generation, revocation_);
-  const int rank = *next.rank_of(self_.id);
+void elastic_conductor::build(state& of, const membership_service::next_generation& next) {
+  watch_.began = service_->change_began();
+  watch_.agreed = clock::now();
+  revocation_ = next.end;
+  before_ = std::exchange(record_, next.record);
+  const bool was_in = before_.rank_of(self_.id).has_value();
+  // In the first generation one begins and the others copy; later who was not in has nothing to give.
+  const bool named = std::count(record_.holders.begin(), record_.holders.end(), self_.id) > 0;
+  if (!was_in) holds_ = named;
+  if (record_.step == self_.step && named && record_.holders.front() == self_.id)
+    holds_ = true;  // who was to begin is gone
+  stopped_ = false;
+  connect();
+  const bool is_blank = !holds_ && record_.step > self_.step;
+  const bool copied = transfer_state(*group_, of, {.may_hold = holds_, .in_place = is_blank});
+  holds_ = true;
+  service_->committed(progress_of(of), of.position().at.position);
+  watch_.same_state = clock::now();
+  first_step_ = true;
+  if (options_.on_rebuild) options_.on_rebuild(*group_, describe(copied));
+}
+
+void elastic_conductor::connect() {
+  const int rank = *record_.rank_of(self_.id);
   set_log_rank(rank);
   // Their memory and ours are used again: nobody of before may still write there.
-  agent_->await_ends(before_, next, deadline_after(for_ends));
+  service_->await_ends(before_, record_, deadline_after(for_ends));
   site_.memory->attach_again();
   tcp_doors known = std::move(*doors_);
-  renew_doors();
-  auto made = connect_members(site_, next, rank, std::move(known), [by = revocation_] { return by->revoked(); });
+  service_->wait_at(open_doors());
+  auto made = connect_members(site_, record_, rank, std::move(known), [by = revocation_] { return by->revoked(); });
   std::vector<int> names;
-  for (std::size_t r = 0; r < next.members.size(); ++r) names.push_back(static_cast<int>(r));
+  for (std::size_t r = 0; r < record_.members.size(); ++r) names.push_back(static_cast<int>(r));
   group_.emplace(std::make_unique<revocable_transport>(std::move(made.transport), revocation_, std::move(names)),
                  for_groups_);
   host_ = made.host;
@@ -315,10 +298,10 @@ void elastic_conductor::connect(const elastic::generation_record& next) {
   watch_.connected = clock::now();
 }
 
-void elastic_conductor::renew_doors() {
+std::string elastic_conductor::open_doors() {
   const auto& configuration = context_.configuration();
   doors_.emplace(interface_of(configuration, context_.launcher()), configuration.origin(setting::interface));
-  agent_->wait_at(door_card(*doors_, configuration));
+  return door_card(*doors_, configuration);
 }
 
 elastic::change elastic_conductor::describe(bool copied) const {
@@ -340,9 +323,7 @@ elastic::change elastic_conductor::describe(bool copied) const {
   return what;
 }
 
-// The line is written when the first step is done, which is what the change was for.
-void elastic_conductor::report(bool) { first_step_ = true; }
-
+// Written when the first step is done, which is what the change was for.
 void elastic_conductor::tell_first_step() {
   first_step_ = false;
   const auto what = describe(false);
@@ -373,26 +354,6 @@ void elastic_conductor::restore_signals() noexcept {
 }  // namespace muster::inline v0::detail
 
 namespace muster::inline v0::elastic {
-
-int departure::exit_status() const noexcept {
-  switch (why_) {
-    case ending::left:
-      return 143;
-    case ending::fenced:
-      return 10;
-    case ending::too_few:
-      return 11;
-    case ending::no_majority:
-      return 12;
-    case ending::never_started:
-      return 13;
-    case ending::state_lost:
-      return 14;
-    case ending::too_slow:
-      return 15;
-  }
-  return 1;
-}
 
 muster::session session(context& of, session_options options) {
   return muster::session(std::make_unique<detail::elastic_conductor>(of, std::move(options)));

@@ -9,13 +9,13 @@
 
 #include <muster/elastic/elastic.hpp>
 
-#include "agent.hpp"
 #include "rebuild.hpp"
+#include "service.hpp"
 
 namespace muster::inline v0::detail {
 
-/// Behind `elastic::session`. Between two steps it looks at two atomic words of the agent; everything else happens when
-/// these say that the generation is over.
+/// Behind `elastic::session`. Between two steps it looks at two atomic words of the membership; everything else happens
+/// when these say that the generation is over.
 class elastic_conductor final : public conductor {
  public:
   elastic_conductor(context& of, elastic::session_options options);
@@ -45,10 +45,10 @@ class elastic_conductor final : public conductor {
   void stop_present(const state& of);
   void retire_group();
   void forget_oldest();
-  void build(state& of, const elastic::generation_record& next);
-  void connect(const elastic::generation_record& next);
-  void renew_doors();
-  void report(bool copied);
+  void build(state& of, const membership_service::next_generation& next);
+  void connect();
+  void suspect_missing(const timeout_error& late, const std::string& why);
+  [[nodiscard]] std::string open_doors();  // new ones: the text by which the others find them
   void tell_first_step();
   [[nodiscard]] static std::uint64_t progress_of(const state& of) noexcept;
   [[nodiscard]] elastic::change describe(bool copied) const;
@@ -62,7 +62,7 @@ class elastic_conductor final : public conductor {
   building_site site_;
   elastic::member self_;
   std::optional<tcp_doors> doors_;
-  std::unique_ptr<agent> agent_;  // from the first run on
+  std::unique_ptr<membership_service> service_;  // from the first run on
 
   elastic::generation_record before_;
   elastic::generation_record record_;
@@ -70,8 +70,8 @@ class elastic_conductor final : public conductor {
   std::optional<group> group_;
   std::shared_ptr<shm_host> host_;  // of the present group
   std::deque<former_group> former_;
-  bool holds_ = false;    // whether this rank's state counts
-  bool stopped_ = false;  // and the agent was told
+  bool holds_ = false;   // whether this rank's state counts
+  bool stopped_ = true;  // in no generation, and the membership was told
   bool signals_caught_ = false;
   bool first_step_ = false;  // of this generation, not done yet
   std::uint64_t again_ = 0;

@@ -1,4 +1,4 @@
-#include <muster/elastic/membership.hpp>
+#include "membership.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -10,26 +10,6 @@ namespace {
 constexpr std::size_t told_in_turn = 4;
 
 }  // namespace
-
-std::string_view to_string(ending why) noexcept {
-  switch (why) {
-    case ending::left:
-      return "left";
-    case ending::fenced:
-      return "fenced";
-    case ending::too_few:
-      return "too few";
-    case ending::no_majority:
-      return "no majority";
-    case ending::never_started:
-      return "never started";
-    case ending::too_slow:
-      return "too slow";
-    case ending::state_lost:
-      return "state lost";
-  }
-  return "?";
-}
 
 membership::membership(member self, membership_policy policy, clock::time_point now)
     : self_(std::move(self)), policy_(policy), step_(self_.step), began_(now), ticked_(now) {}

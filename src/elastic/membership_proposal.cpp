@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <utility>
 
-#include <muster/elastic/membership.hpp>
+#include "membership.hpp"
 
 namespace muster::inline v0::elastic {
 namespace {

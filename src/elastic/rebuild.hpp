@@ -7,10 +7,10 @@
 
 #include <muster/comm/context.hpp>
 #include <muster/comm/transport.hpp>
-#include <muster/elastic/record.hpp>
 
 #include "../comm/shm/host.hpp"
 #include "../comm/tcp/connect.hpp"
+#include "record.hpp"
 
 namespace muster::inline v0::detail {
 

@@ -1,4 +1,4 @@
-#include <muster/elastic/record.hpp>
+#include "record.hpp"
 
 #include <algorithm>
 
@@ -9,7 +9,7 @@
 namespace muster::inline v0::elastic {
 namespace {
 
-constexpr std::uint64_t record_magic = 0x6d7573746572'0102;
+constexpr std::uint64_t record_magic = 0x6d7573746572'0103;
 constexpr std::uint64_t word_magic = 0x6d7573746572'0205;
 
 using detail::wire_reader;
@@ -23,8 +23,9 @@ void add(wire_writer& out, const std::vector<member_id>& ids) {
 void add(wire_writer& out, const std::vector<member>& members) {
   out.add(std::uint64_t{members.size()});
   for (const auto& one : members) {
-    for (const auto number : {one.id, one.host, one.order, one.step}) out.add(number);
-    out.add_text(one.card);
+    const auto process = static_cast<std::uint64_t>(one.process.process);
+    for (const auto number : {one.id, one.host, one.order, one.step, process, one.process.started}) out.add(number);
+    out.add_text(one.words);
     out.add_text(one.door);
   }
 }
@@ -36,10 +37,12 @@ std::vector<member_id> read_ids(wire_reader& in) {
 }
 
 std::vector<member> read_members(wire_reader& in) {
-  std::vector<member> read(in.count(6 * sizeof(std::uint64_t)));
+  std::vector<member> read(in.count(8 * sizeof(std::uint64_t)));
   for (auto& one : read) {
     for (auto* field : {&one.id, &one.host, &one.order, &one.step}) *field = in.number();
-    one.card = in.text();
+    one.process.process = static_cast<pid_t>(in.number());
+    one.process.started = in.number();
+    one.words = in.text();
     one.door = in.text();
   }
   return read;

@@ -1,7 +1,6 @@
 #include "state_transfer.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <deque>
 #include <optional>
 #include <span>
@@ -28,14 +27,9 @@ struct standing {
   std::uint64_t in_run;
   std::uint64_t may_hold;
   std::uint64_t digest;  // of the replicated parts, where they may count
+  std::uint64_t names;   // a digest of those of the parts, and of their kinds
 };
 static_assert(std::is_trivially_copyable_v<standing>);
-
-// What the first holder says before it sends.
-struct announcement {
-  std::uint64_t names;  // of the parts and their kinds
-  std::uint64_t parts;  // replicated ones
-};
 
 // What collectives move: bytes as numbers.
 template <class T>
@@ -52,36 +46,43 @@ std::uint64_t digest_of(std::span<const std::byte> bytes) {
   return all.value();
 }
 
-// A part of a part.
-struct piece {
-  std::span<std::byte> bytes;
-  std::size_t part;
-  std::size_t at;  // in it
-};
-
 class transfer {
  public:
   transfer(group& ranks, state& of)
-      : ranks_(ranks), of_(of), parts_(of.parts()), rank_(static_cast<std::size_t>(ranks.rank())) {}
+      : ranks_(ranks), of_(of), parts_(of.parts()), rank_(static_cast<std::size_t>(ranks.rank())) {
+    for (const auto& part : parts_) {
+      if (part.kind == state_kind::replicated) wanted_.push_back(&part);
+    }
+  }
 
-  transfer_result run(const transfer_part& part) {
+  bool run(const transfer_part& part) {
     const auto& run = of_.run();
-    standing mine{of_.position(), run.value_or(state::run_start{}), run ? 1u : 0u, part.may_hold ? 1u : 0u,
-                  part.may_hold ? digest_of_replicated() : 0u};
+    standing mine{of_.position(),
+                  run.value_or(state::run_start{}),
+                  run ? 1u : 0u,
+                  part.may_hold ? 1u : 0u,
+                  part.may_hold ? digest_of_replicated() : 0u,
+                  digest_of_names()};
     std::vector<standing> all(static_cast<std::size_t>(ranks_.size()));
     allgather(ranks_, numbers(std::span(&mine, 1)), numbers(std::span(all)));
     find_holders(all);
-    if (holders_.size() == all.size()) return {};
-    agree_on_parts();
-    measure(part.in_place);
+    if (holders_.size() == all.size()) return false;
+    const auto& there = all[static_cast<std::size_t>(holders_.front())];
+    if (there.names != mine.names) {
+      throw configuration_error(
+          "the state of this rank has other parts than that of the others (every rank makes its state of the same "
+          "owners in the same order); look at how it is made");
+    }
+    const bool holds = std::find(holders_.begin(), holders_.end(), static_cast<int>(rank_)) != holders_.end();
+    measure(holds, part.in_place);
     move_all();
     if (digest_at_holder() != bytes_.value()) {
       throw error(error_kind::other,
                   "the state that came from the others is not what they hold (its digest is another); this is a fault "
                   "of the memory or of the network: start this rank again");
     }
-    if (place_) return {};
-    return adopt(all[static_cast<std::size_t>(holders_.front())]);
+    if (!holds) adopt(there);
+    return !holds;
   }
 
  private:
@@ -120,38 +121,23 @@ class transfer {
 
   std::uint64_t digest_of_replicated() const {
     digest all;
-    for (const auto& part : parts_) {
-      if (part.kind != state_kind::replicated) continue;
-      all.add(part.save ? digest_of(part.save()) : digest_of(part.bytes));
-    }
+    for (const auto* part : wanted_) all.add(part->save ? digest_of(part->save()) : digest_of(part->bytes));
     return all.value();
   }
 
-  void agree_on_parts() {
-    const auto found = std::find(holders_.begin(), holders_.end(), static_cast<int>(rank_));
-    if (found != holders_.end()) place_ = static_cast<std::size_t>(found - holders_.begin());
+  std::uint64_t digest_of_names() const {
     digest names;
-    for (const auto& part : parts_) {
-      names.add(part.name).add(static_cast<std::uint64_t>(part.kind));
-      if (part.kind == state_kind::replicated) wanted_.push_back(&part);
-    }
-    announcement said{};
-    if (place_) said = {names.value(), wanted_.size()};
-    broadcast(ranks_, numbers(std::span(&said, 1)), holders_.front());
-    if (said.names != names.value() || said.parts != wanted_.size()) {
-      throw configuration_error(
-          "the state of this rank has other parts than that of the others (every rank makes its state of the same "
-          "owners in the same order); look at how it is made");
-    }
+    for (const auto& part : parts_) names.add(part.name).add(static_cast<std::uint64_t>(part.kind));
+    return names.value();
   }
 
   // Where every chunk lies here, or goes first. Another holder's copy is the same, byte for byte: it does no harm that
   // it is received over this one.
-  void measure(bool in_place) {
+  void measure(bool holds, bool in_place) {
     std::vector<std::uint64_t> sizes(wanted_.size());
     room_.resize(wanted_.size());
     for (std::size_t i = 0; i < wanted_.size(); ++i) {
-      if (place_ && wanted_[i]->save) room_[i] = wanted_[i]->save();
+      if (holds && wanted_[i]->save) room_[i] = wanted_[i]->save();
       sizes[i] = wanted_[i]->save ? room_[i].size() : wanted_[i]->bytes.size();
     }
     broadcast(ranks_, numbers(std::span(sizes)), holders_.front());
@@ -162,11 +148,11 @@ class transfer {
                                   " bytes here (and " + std::to_string(sizes[i]) +
                                   " at the others); every rank makes the same model");
       }
-      const bool directly = !part.save && (in_place || place_);
+      const bool directly = !part.save && (in_place || holds);
       if (!directly) room_[i].resize(sizes[i]);
       const auto whole = directly ? part.bytes : std::span(room_[i]);
       for (std::size_t at = 0; at < whole.size(); at += chunk)
-        chunks_.push_back({whole.subspan(at, std::min(chunk, whole.size() - at)), i, at});
+        chunks_.push_back(whole.subspan(at, std::min(chunk, whole.size() - at)));
     }
   }
 
@@ -187,7 +173,7 @@ class transfer {
     for (const auto& one : chunks_) {
       if (under_way.size() == at_once) settle_first();
       const int from = holders_[turn++ % holders_.size()];
-      under_way.push_back({one.bytes, broadcast_async(ranks_, numbers(one.bytes), from)});
+      under_way.push_back({one, broadcast_async(ranks_, numbers(one), from)});
     }
     while (!under_way.empty()) settle_first();
   }
@@ -198,20 +184,15 @@ class transfer {
     return value;
   }
 
-  transfer_result adopt(const standing& there) {
-    transfer_result done{true, 0};
-    for (const auto& one : chunks_) {
-      done.bytes += one.bytes.size();
-      const auto& part = *wanted_[one.part];
-      if (!part.save && !room_[one.part].empty())
-        std::memcpy(part.bytes.data() + one.at, one.bytes.data(), one.bytes.size());
-    }
+  void adopt(const standing& there) {
     for (std::size_t i = 0; i < wanted_.size(); ++i) {
-      if (wanted_[i]->save) wanted_[i]->load(room_[i]);
+      if (wanted_[i]->save)
+        wanted_[i]->load(room_[i]);
+      else  // of none where it was received in place
+        std::copy(room_[i].begin(), room_[i].end(), wanted_[i]->bytes.begin());
     }
     of_.move_to(there.at);
     of_.follow_run(there.in_run != 0 ? std::optional(there.run) : std::nullopt);
-    return done;
   }
 
   group& ranks_;
@@ -219,17 +200,16 @@ class transfer {
   const std::vector<state_part> parts_;  // a copy: whoever asks the state for them again gets others
   std::size_t rank_;
   std::vector<int> holders_;
-  std::optional<std::size_t> place_;          // of this rank among them
   std::vector<const state_part*> wanted_;     // of the parts: the replicated ones
   std::vector<std::vector<std::byte>> room_;  // by wanted part: for what has no place of its own yet
-  std::vector<piece> chunks_;
+  std::vector<std::span<std::byte>> chunks_;
   digest bytes_;  // of all chunks
 };
 
 }  // namespace
 
-transfer_result transfer_state(group& ranks, state& of, const transfer_part& mine) {
-  if (ranks.size() == 1 && mine.may_hold) return {};
+bool transfer_state(group& ranks, state& of, const transfer_part& mine) {
+  if (ranks.size() == 1 && mine.may_hold) return false;
   return transfer(ranks, of).run(mine);
 }
 

@@ -1,17 +1,10 @@
 // The state of those that are furthest, given to those that are behind.
 #pragma once
 
-#include <cstdint>
-
 #include <muster/comm/group.hpp>
 #include <muster/elastic/state.hpp>
 
 namespace muster::inline v0::detail {
-
-struct transfer_result {
-  bool copied = false;      ///< this rank was behind
-  std::uint64_t bytes = 0;  ///< that it got
-};
 
 /// One rank's part in it.
 struct transfer_part {
@@ -22,8 +15,8 @@ struct transfer_part {
 /// Collective. Those that are at the furthest position and may hold send the replicated parts, chunk by chunk in
 /// turns; the others take them into memory of their own first and into their state when all of it is there and has the
 /// digest of the first of the holders: until then their state is what it was. With `in_place` they go into the state at
-/// once. Throws what collectives throw; error when a digest is another, or no rank holds a state, and
-/// configuration_error when the parts do not fit.
-transfer_result transfer_state(group& ranks, state& of, const transfer_part& mine);
+/// once. Returns whether this rank was behind and copied the state. Throws what collectives throw; error when a digest
+/// is another, or no rank holds a state, and configuration_error when the parts do not fit.
+bool transfer_state(group& ranks, state& of, const transfer_part& mine);
 
 }  // namespace muster::inline v0::detail

@@ -1,16 +1,14 @@
-// The shard map in the store: watched and written by threads of their own, so that no server waits for the store.
+// The shard map in the store: the record that servers and workers agree on.
 #pragma once
 
-#include <atomic>
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 
 #include <muster/comm/rendezvous/store.hpp>
 #include "protocol/shard_map.hpp"
+
+#include "../comm/rendezvous/watched_record.hpp"
 
 namespace muster::inline v0::ps::detail {
 
@@ -28,7 +26,7 @@ class map_keeper {
   /// The map becomes `next` if it is of that version; then `take` gives what came of it, or `take_failure` says that
   /// nothing is known.
   void swap(std::uint64_t expected, const shard_map& next);
-  [[nodiscard]] bool take_failure() noexcept { return failed_.exchange(false); }
+  [[nodiscard]] bool take_failure() noexcept { return record_.take_failure(); }
   /// Blocks: writes what `change` makes of the newest map, if it makes anything, until it succeeds.
   template <class Change>
   void change(const Change& change, clock::time_point until) {
@@ -41,21 +39,14 @@ class map_keeper {
 
  private:
   [[nodiscard]] shard_map read(const std::string& text) const;
-  void learn(std::uint64_t version, const std::string& text);
-  void watch(const std::stop_token& stop);
-  void write(const std::stop_token& stop);
+  [[nodiscard]] store_entry leave(const shard_map& first, clock::time_point until);
 
   std::shared_ptr<any_store> store_;
   std::string key_;
-  std::atomic<bool> news_{false};
-  std::atomic<bool> failed_{false};
-  std::mutex mutex_;
-  std::condition_variable_any wanted_;
-  std::uint64_t version_ = 0;  // of the store's entry
-  shard_map newest_;
-  std::optional<std::pair<std::uint64_t, shard_map>> swap_;
-  std::jthread watcher_;
-  std::jthread writer_;
+  // Of the map that was taken last: the store's version, and its own.
+  std::uint64_t version_ = 0;
+  std::uint64_t map_version_ = 0;
+  muster::detail::watched_record record_;
 };
 
 }  // namespace muster::inline v0::ps::detail

@@ -1,6 +1,6 @@
 // The membership protocol in a simulated world: what must hold in every run, and how it fares in those it should
 // survive.
-#include <muster/elastic/membership.hpp>
+#include "elastic/membership.hpp"
 
 #include <cstdlib>
 #include <iostream>
@@ -106,7 +106,7 @@ TEST_CASE("silence is suspicious between hosts, and on one host when it lasts as
   const muster::clock::time_point start{};
   muster::elastic::generation_record record;
   record.generation = 1;
-  for (std::uint64_t id = 1; id <= 3; ++id) record.members.push_back({id, id == 3 ? 2u : 1u, id, 0, "", ""});
+  for (std::uint64_t id = 1; id <= 3; ++id) record.members.push_back({id, id == 3 ? 2u : 1u, id, 0, {}, "", ""});
   muster::elastic::membership one(record.members[0], policy, start);
   one.learn(start, 1, record);
   const auto suspect_at = [&](muster::clock::duration t, muster::elastic::member_id who) {
@@ -125,7 +125,7 @@ TEST_CASE("a heartbeat that comes twice, or late, is no sign of life") {
   const muster::clock::time_point start{};
   muster::elastic::generation_record record;
   record.generation = 1;
-  for (std::uint64_t id = 1; id <= 3; ++id) record.members.push_back({id, id, id, 0, "", ""});
+  for (std::uint64_t id = 1; id <= 3; ++id) record.members.push_back({id, id, id, 0, {}, "", ""});
   muster::elastic::membership one(record.members[0], policy, start);
   one.learn(start, 1, record);
   muster::elastic::word fresh;
@@ -152,7 +152,7 @@ TEST_CASE("a member that was not watched is judged by its monitors, and for what
   const muster::clock::time_point start{};
   muster::elastic::generation_record record;
   record.generation = 1;
-  for (std::uint64_t id = 1; id <= 5; ++id) record.members.push_back({id, id <= 2 ? 1u : id, id, 0, "", ""});
+  for (std::uint64_t id = 1; id <= 5; ++id) record.members.push_back({id, id <= 2 ? 1u : id, id, 0, {}, "", ""});
   muster::elastic::membership one(record.members[0], policy, start);  // watches 4 and 5
   one.learn(start, 1, record);
   std::map<muster::elastic::member_id, muster::elastic::word> said;
@@ -196,7 +196,7 @@ TEST_CASE("the first member halts the others after a step that the furthest has 
   const muster::clock::time_point start{};
   muster::elastic::generation_record record;
   record.generation = 1;
-  for (std::uint64_t id = 1; id <= 2; ++id) record.members.push_back({id, 1, id, 0, "", ""});
+  for (std::uint64_t id = 1; id <= 2; ++id) record.members.push_back({id, 1, id, 0, {}, "", ""});
   muster::elastic::membership one(record.members[0], policy, start);
   one.learn(start, 1, record);
   one.committed(5, 5);
@@ -218,12 +218,12 @@ TEST_CASE("who finds that its job was begun anew, as by those to whom the store 
   const muster::clock::time_point start{};
   muster::elastic::generation_record record;
   record.generation = 2;
-  record.members.push_back({1, 1, 1, 0, "", ""});
+  record.members.push_back({1, 1, 1, 0, {}, "", ""});
   muster::elastic::membership one(record.members[0], {}, start);
   one.learn(start, 7, record);
   (void)one.take();
   muster::elastic::generation_record other;
-  other.waiting.push_back({2, 1, 2, 0, "", ""});
+  other.waiting.push_back({2, 1, 2, 0, {}, "", ""});
   SECTION("before these have a group") { one.learn(start, 8, other); }
   SECTION("when these have come as far") {
     other.members = std::exchange(other.waiting, {});
@@ -242,7 +242,7 @@ TEST_CASE("who is at its end goes when all are, or when another waits for a grou
   const muster::clock::time_point start{};
   muster::elastic::generation_record record;
   record.generation = 1;
-  for (std::uint64_t id = 1; id <= 3; ++id) record.members.push_back({id, 1, id, 0, "", ""});
+  for (std::uint64_t id = 1; id <= 3; ++id) record.members.push_back({id, 1, id, 0, {}, "", ""});
   muster::elastic::membership one(record.members[0], policy, start);
   one.learn(start, 1, record);
   muster::elastic::word from[2];
@@ -274,8 +274,8 @@ TEST_CASE("a waiting process is taken in when it is heard and there is room") {
   const muster::clock::time_point start{};
   muster::elastic::generation_record record;
   record.generation = 1;
-  for (std::uint64_t id = 1; id <= 2; ++id) record.members.push_back({id, 1, id, 0, "", ""});
-  record.waiting.push_back({3, 1, 3, 0, "", ""});
+  for (std::uint64_t id = 1; id <= 2; ++id) record.members.push_back({id, 1, id, 0, {}, "", ""});
+  record.waiting.push_back({3, 1, 3, 0, {}, "", ""});
   record.holders = {1, 2};
   muster::elastic::membership one(record.members[0], policy, start);
   one.learn(start, 1, record);
@@ -303,7 +303,7 @@ TEST_CASE("a slow member is reported, and leaves where slow ones are to leave") 
   const muster::clock::time_point start{};
   muster::elastic::generation_record record;
   record.generation = 1;
-  for (std::uint64_t id = 1; id <= 3; ++id) record.members.push_back({id, id, id, 0, "", ""});
+  for (std::uint64_t id = 1; id <= 3; ++id) record.members.push_back({id, id, id, 0, {}, "", ""});
   std::vector<muster::elastic::membership> all;
   for (const auto& one : record.members) {
     all.emplace_back(one, policy, start);
@@ -346,8 +346,9 @@ TEST_CASE("a record and a word come back as they were, and garbage does not pass
   record.holders = {1, 2};
   record.why = "rank 1 died: proof";
   for (std::uint64_t i = 0; i < 3; ++i)
-    record.members.push_back({i + 1, draw(), i, 0, "card " + std::to_string(i), "door"});
-  record.waiting.push_back({9, draw(), 100, 0, std::string("any\0bytes", 9), ""});
+    record.members.push_back(
+        {i + 1, draw(), i, 0, {static_cast<pid_t>(i), 7 * i}, "place " + std::to_string(i), "door"});
+  record.waiting.push_back({9, draw(), 100, 0, {}, std::string("any\0bytes", 9), ""});
   const auto text = record.encode();
   CHECK(muster::elastic::generation_record::decode(text) == record);
   for (std::size_t cut = 0; cut < text.size(); ++cut)

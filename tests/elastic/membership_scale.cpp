@@ -1,5 +1,5 @@
 // The membership protocol with many members: that it does what it does with few, and what that costs.
-#include <muster/elastic/membership.hpp>
+#include "elastic/membership.hpp"
 
 #include <algorithm>
 #include <cstdio>
@@ -99,7 +99,8 @@ class job {
   const elastic::member& start(member_id id) {
     processes_.emplace_back();
     auto& made = processes_.back();
-    made.self = {id, (id - 1) / on_a_host, id, 0, std::string(100, 'c'), std::string(60, 'd')};  // as long as real ones
+    made.self = {
+        id, (id - 1) / on_a_host, id, 0, {}, std::string(100, 'c'), std::string(60, 'd')};  // as long as real ones
     made.protocol = std::make_unique<elastic::membership>(made.self, policy_, now_);
     return made.self;
   }

@@ -7,36 +7,10 @@
 #include <vector>
 
 #include <muster/comm/context.hpp>
-#include <muster/core/error.hpp>
-#include <muster/elastic/membership.hpp>
+#include <muster/elastic/departure.hpp>
 #include <muster/elastic/session.hpp>
 
 namespace muster::inline v0::elastic {
-
-/// This process' part in the job is over, though the job may go on.
-class departure : public error {
- public:
-  departure(ending why, const std::string& text, bool is_first = false)
-      : error(error_kind::peer_failure, text), why_(why), is_first_(is_first) {}
-
-  [[nodiscard]] ending why() const noexcept { return why_; }
-  /// Whether the whole job ends here for want of members, and this is the one of those that are left that saves the
-  /// state: it is that of the last step that this process committed, and the context's world is this process alone.
-  ///
-  ///     catch (const muster::elastic::departure& gone) {
-  ///       auto alone = muster::fixed_session(context);
-  ///       if (gone.should_save()) store.save(alone, state);
-  ///       throw;
-  ///     }
-  [[nodiscard]] bool should_save() const noexcept { return why_ == ending::too_few && is_first_; }
-  /// 143 when it left as it was asked to (as after SIGTERM), 10 fenced, 11 too few, 12 no majority, 13 never started,
-  /// 14 state lost, 15 too slow.
-  [[nodiscard]] int exit_status() const noexcept override;
-
- private:
-  ending why_;
-  bool is_first_;
-};
 
 /// What is different from one generation to the next, and what the change took, on this rank.
 struct change {

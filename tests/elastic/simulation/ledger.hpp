@@ -108,7 +108,7 @@ class ledger {
   void leaves(member_id who) { leavers_.insert(who); }
   void ends(time now, const process& one, const elastic::act::end& a) {
     ++endings_;
-    tell(now, std::to_string(one.id) + " is told: " + std::string(elastic::to_string(a.why)) + " (" + a.text + ")");
+    tell(now, std::to_string(one.id) + " is told: " + a.text);
     if (a.why == elastic::ending::fenced && one.protocol.record().rank_of(one.id))
       throw violation("fenced by a record that it is in");
     if (a.why == elastic::ending::state_lost && state_lives(one.protocol.record()))

@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include <muster/elastic/membership.hpp>
+#include "elastic/membership.hpp"
 
 namespace simulation {
 

@@ -1,11 +1,10 @@
-#include "elastic/agent.hpp"
+#include "elastic/service.hpp"
 
 #include <new>
 
 #include <muster/comm/rendezvous/memory_store.hpp>
 
 #include "catch.hpp"
-#include "elastic/card.hpp"
 
 namespace {
 
@@ -31,14 +30,15 @@ class exhausted_store final : public muster::any_store {
 
 }  // namespace
 
-TEST_CASE("what a thread of the agent throws ends the rank's part, not the process") {
+TEST_CASE("what a thread of the membership throws ends the rank's part, not the process") {
   using namespace muster::detail;
   muster::elastic::member self;
   self.id = 1;
   auto words = std::make_unique<datagram_socket>("lo", "the test", "token");
-  self.card = member_card{process_identity::own(), words->place()}.encode();
-  agent under_test(std::make_unique<exhausted_store>(), std::move(words), self, {}, 5);
-  CHECK_THROWS_AS(under_test.next_group(muster::clock::now() + std::chrono::seconds(20)), std::bad_alloc);
+  self.process = process_identity::own();
+  self.words = words->place();
+  membership_service under_test(std::make_unique<exhausted_store>(), std::move(words), self, {}, 5);
+  CHECK_THROWS_AS(under_test.next(muster::clock::now() + std::chrono::seconds(20)), std::bad_alloc);
   CHECK(under_test.must_stop(0));
-  CHECK_THROWS_AS(under_test.next_group(muster::clock::now()), std::bad_alloc);
+  CHECK_THROWS_AS(under_test.next(muster::clock::now()), std::bad_alloc);
 }

@@ -12,7 +12,9 @@
 #include <vector>
 
 #include <muster/core/clock.hpp>
-#include <muster/elastic/record.hpp>
+#include <muster/elastic/departure.hpp>
+
+#include "record.hpp"
 
 namespace muster::inline v0::elastic {
 
@@ -34,18 +36,6 @@ struct membership_policy {
   /// alone is most of all a sign of a host with too much to do, where to kill a healthy process would help nobody.
   [[nodiscard]] clock::duration silence_here() const { return std::max(4 * silence, patience / 2); }
 };
-
-/// Why a member's part in the job is over.
-enum class ending {
-  left,          ///< it wanted to
-  fenced,        ///< the others went on without it
-  too_few,       ///< fewer than `min` were left for as long as the patience
-  no_majority,   ///< suspects, and no majority that agrees, for as long as the patience
-  too_slow,      ///< it held up the others, and slow members are to leave
-  state_lost,    ///< all members that had the state died before another had copied it
-  never_started  ///< the first generation did not come together, or nobody took a joiner in
-};
-[[nodiscard]] std::string_view to_string(ending why) noexcept;
 
 /// What the protocol wants done; see `membership`.
 namespace act {
@@ -148,7 +138,6 @@ class membership {
 
   // ---- what it knows ----
   [[nodiscard]] const generation_record& record() const noexcept { return record_; }
-  [[nodiscard]] member_id self() const noexcept { return self_.id; }
   [[nodiscard]] bool is_member() const noexcept { return rank_.has_value(); }
   [[nodiscard]] bool is_in(member_id who) const { return ranks_.contains(who); }
   [[nodiscard]] bool has_stopped() const noexcept { return stopped_; }

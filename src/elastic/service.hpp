@@ -4,8 +4,7 @@
 
 #include <atomic>
 #include <condition_variable>
-#include <deque>
-#include <functional>
+#include <exception>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -15,24 +14,26 @@
 #include <vector>
 
 #include <muster/comm/rendezvous/store.hpp>
-#include <muster/elastic/membership.hpp>
 
 #include "../comm/life.hpp"
+#include "../comm/rendezvous/watched_record.hpp"
 #include "datagrams.hpp"
+#include "membership.hpp"
 #include "revocation.hpp"
 
 namespace muster::inline v0::detail {
 
-/// One process' part in an elastic job. Three threads: one carries out the protocol and has nothing else to do, so that
-/// its heart beats however busy the rank is; one waits for changes of the record, one writes it.
-class agent {
+/// One process' part in an elastic job. There is one state machine, `membership`: the rank and the record tell it what
+/// happens, under one lock, and one thread does what it wants done. That thread has nothing else to do, so that its
+/// heart beats however busy the rank is.
+class membership_service {
  public:
-  /// The rest is the thread's that is the rank.
-  agent(std::unique_ptr<any_store> store, std::unique_ptr<datagram_socket> words, elastic::member self,
-        const elastic::membership_policy& policy, std::size_t steps_watched);
-  agent(const agent&) = delete;
-  agent& operator=(const agent&) = delete;
-  ~agent();
+  /// The rest is the rank's thread's.
+  membership_service(std::unique_ptr<any_store> store, std::unique_ptr<datagram_socket> words, elastic::member self,
+                     const elastic::membership_policy& policy, std::size_t steps_watched);
+  membership_service(const membership_service&) = delete;
+  membership_service& operator=(const membership_service&) = delete;
+  ~membership_service();
 
   // ---- quick, for every step ----
   /// Whether the present generation is over, or over after so many steps.
@@ -49,11 +50,13 @@ class agent {
   void worked(clock::duration work) noexcept;
 
   // ---- changes ----
-  /// The generation that is to be formed next; nothing when the deadline comes first. Throws departure when this
-  /// member's part is over.
-  [[nodiscard]] std::optional<elastic::generation_record> next_group(clock::time_point until);
-  /// What ends with that generation from now on: revoked at once if it is over already.
-  void attach(std::uint64_t generation, std::shared_ptr<revocation> what);
+  /// A generation that is to be formed, and its end, which comes as soon as it is over. Both may have come already.
+  struct next_generation {
+    elastic::generation_record record;
+    std::shared_ptr<revocation> end;
+  };
+  /// Nothing when the deadline comes first. Throws departure when this member's part is over.
+  [[nodiscard]] std::optional<next_generation> next(clock::time_point until);
   /// This rank takes no more part in the present generation.
   void stopped();
   void suspect(elastic::member_id who, const std::string& why);
@@ -65,25 +68,17 @@ class agent {
   /// Waits until no process of this host that was in the last generation and is not in this one lives any more.
   void await_ends(const elastic::generation_record& before, const elastic::generation_record& now,
                   clock::time_point until);
-
-  /// When the change that is under way began here, and why.
-  struct beginning {
-    clock::time_point when;
-    std::string why;
-  };
-  [[nodiscard]] beginning change_began() const;
+  /// When the change that is under way began here.
+  [[nodiscard]] clock::time_point change_began() const;
 
  private:
-  using task = std::function<void(clock::time_point)>;
-
   void run(const std::stop_token& stop);
-  void watch_record(const std::stop_token& stop);
-  void write_records(const std::stop_token& stop);
-  void fail(std::exception_ptr why) noexcept;
-  void post(task what);
+  [[nodiscard]] clock::time_point begin_turn();
+  template <class Event>
+  void tell(const Event& event);
+  void look_at_record(clock::time_point now);
   void look_at_lives(clock::time_point now);
   void look_at_signals(clock::time_point now);
-  void carry_out(clock::time_point now);
   void perform(const elastic::act::say& a);
   void perform(const elastic::act::swap& a);
   void perform(const elastic::act::stop& a);
@@ -92,17 +87,14 @@ class agent {
   void perform(const elastic::act::note& a);
   void perform(const elastic::act::form& a);
   void perform(const elastic::act::end& a);
+  void end_generation(const std::string& why);
   [[nodiscard]] const life* life_of(const elastic::member& who);
   void ring() const noexcept;
 
-  std::unique_ptr<any_store> store_;
   std::unique_ptr<datagram_socket> words_;
   elastic::member self_;
   elastic::membership_policy policy_;
   descriptor bell_;
-
-  // The agent's thread's.
-  std::map<elastic::member_id, std::vector<address>> places_;
 
   std::atomic<bool> stop_{false};
   std::atomic<std::uint64_t> halt_{0};
@@ -116,29 +108,20 @@ class agent {
   std::vector<clock::duration> sorted_;
   std::size_t works_seen_ = 0;
 
-  mutable std::mutex mutex_;
+  mutable std::mutex mutex_;  // of what follows
   std::condition_variable changed_;
-  elastic::membership protocol_;  // with mutex_
+  elastic::membership protocol_;
   std::map<elastic::member_id, life> lives_;
-  std::deque<task> tasks_;
-  std::optional<elastic::generation_record> to_form_;
-  std::optional<elastic::act::end> over_;
-  std::exception_ptr failed_;  // what one of the agent's threads threw
-  std::weak_ptr<revocation> attached_;
-  std::uint64_t attached_generation_ = 0;
-  std::uint64_t stopped_generation_ = 0;
-  std::string stop_why_;
+  std::map<elastic::member_id, std::vector<address>> places_;
+  std::optional<next_generation> to_form_;
+  std::shared_ptr<revocation> present_;
+  std::exception_ptr over_;  // departure, or what the thread threw
 
-  std::mutex writing_;
-  std::condition_variable_any to_write_;
-  std::optional<elastic::act::swap> swap_;
-
-  std::jthread writer_;
-  std::jthread watcher_;
+  watched_record record_;
   std::jthread thread_;
 };
 
-/// What SIGTERM and SIGUSR1 leave, until an agent looks.
+/// What SIGTERM and SIGUSR1 leave, until a service looks.
 struct signals_seen {
   std::atomic<bool> leave{false};
   std::atomic<bool> describe{false};

@@ -7,19 +7,23 @@
 #include <string_view>
 #include <vector>
 
+#include "../comm/life.hpp"
+
 namespace muster::inline v0::elastic {
 
 /// One start of one process, drawn at random: a process that is started again is somebody else.
 using member_id = std::uint64_t;
 
-/// What the others know of a member from the day it announced itself.
+/// The identity of a process in an elastic job: what the others know of it from the day it announced itself.
 struct member {
   member_id id = 0;
   std::uint64_t host = 0;   ///< equal for two members of one host, and for no others
   std::uint64_t order = 0;  ///< how the first generation is numbered: the launcher's rank
   std::uint64_t step = 0;   ///< steps that its state had seen when it announced itself (a checkpoint, or 0)
-  std::string card;         ///< how it is reached; the protocol does not read it
-  std::string door;         ///< where it waits for the members of the next generation; nor this
+  // How it is reached and watched; the protocol reads none of it.
+  detail::process_identity process;  ///< on its host
+  std::string words;                 ///< the place of its datagram_socket
+  std::string door;                  ///< where it waits for the members of the next generation
 
   bool operator==(const member&) const = default;
 };
