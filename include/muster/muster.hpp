@@ -57,15 +57,15 @@
 #include <muster/core/codec/sign.hpp>
 #include <muster/core/codec/topk.hpp>
 #include <muster/core/convert.hpp>
-#include <muster/core/dtype.hpp>
 #include <muster/core/crc32c.hpp>
+#include <muster/core/dtype.hpp>
 #include <muster/core/env.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/events.hpp>
 #include <muster/core/float16.hpp>
 #include <muster/core/hash.hpp>
-#include <muster/core/lanes.hpp>
 #include <muster/core/histogram.hpp>
+#include <muster/core/lanes.hpp>
 #include <muster/core/log.hpp>
 #include <muster/core/number.hpp>
 #include <muster/core/progress.hpp>
@@ -78,6 +78,7 @@
 #include <muster/core/update/assign.hpp>
 #include <muster/core/update/lars.hpp>
 #include <muster/core/update/sgd.hpp>
+#include <muster/core/update/step.hpp>
 #include <muster/core/version.hpp>
 #include <muster/data/any_loader.hpp>
 #include <muster/data/bad_records.hpp>
@@ -138,6 +139,7 @@
 #include <muster/train/adagrad.hpp>
 #include <muster/train/adam.hpp>
 #include <muster/train/arena.hpp>
+#include <muster/train/arena_in.hpp>
 #include <muster/train/bucket.hpp>
 #include <muster/train/checkpoint.hpp>
 #include <muster/train/compress.hpp>
@@ -145,6 +147,7 @@
 #include <muster/train/gradient_sync.hpp>
 #include <muster/train/lars.hpp>
 #include <muster/train/optimizer.hpp>
+#include <muster/train/optimizer_of.hpp>
 #include <muster/train/schedule.hpp>
 #include <muster/train/served_arena.hpp>
 #include <muster/train/sgd.hpp>

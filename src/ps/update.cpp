@@ -1,8 +1,8 @@
 // The update functions that are known by name.
+#include <array>
 #include <map>
 #include <mutex>
 
-#include <muster/core/simd.hpp>
 #include <muster/core/spec.hpp>
 #include <muster/core/update.hpp>
 #include <muster/ps/table.hpp>
@@ -10,96 +10,34 @@
 namespace muster::inline v0::ps {
 namespace {
 
-// Core's kernels, for the vectors of the machine.
-struct add_kernel {
-  static void run(std::span<float> values, std::span<const float> pushed, float scale) {
-    add_update(values, pushed, scale);
-  }
-};
-struct sgd_kernel {
-  static void run(std::span<float> values, std::span<const float> pushed, std::span<float> state,
-                  const sgd_step<float>& step) {
-    sgd_update(values, pushed, state, step);
-  }
-};
-struct adagrad_kernel {
-  static void run(std::span<float> values, std::span<const float> pushed, std::span<float> state,
-                  const adagrad_step<float>& step) {
-    adagrad_update(values, pushed, state, step);
-  }
-};
-struct adam_kernel {
-  static void run(std::span<float> values, std::span<const float> pushed, std::span<float> means,
-                  std::span<float> squares, const adam_step<float>& step) {
-    adam_update(values, pushed, means, squares, step);
-  }
-};
-
-class assign_function final : public update_function {
+/// A step of core/update, of which each push says the scale.
+template <update_step Step>
+class step_function final : public update_function {
  public:
-  void apply(std::span<float> values, std::span<const float> pushed, std::span<float>, std::uint64_t,
-             float) const override {
-    assign_update(values, pushed);
-  }
-};
-
-class add_function final : public update_function {
- public:
-  void apply(std::span<float> values, std::span<const float> pushed, std::span<float>, std::uint64_t,
-             float scale) const override {
-    muster::detail::run_vectorised<add_kernel>(values, pushed, scale);
-  }
-};
-
-class sgd_function final : public update_function {
- public:
-  explicit sgd_function(const sgd_step<float>& step) : step_(step) {}
-  std::size_t states() const override { return step_.momentum == 0 ? 0 : 1; }
-  void apply(std::span<float> values, std::span<const float> pushed, std::span<float> state, std::uint64_t,
-             float scale) const override {
-    auto step = step_;
-    step.learning_rate *= scale;
-    muster::detail::run_vectorised<sgd_kernel>(values, pushed, state, step);
-  }
-
- private:
-  sgd_step<float> step_;
-};
-
-class adagrad_function final : public update_function {
- public:
-  explicit adagrad_function(const adagrad_step<float>& step) : step_(step) {}
-  std::size_t states() const override { return 1; }
-  void apply(std::span<float> values, std::span<const float> pushed, std::span<float> state, std::uint64_t,
-             float scale) const override {
-    auto step = step_;
-    step.learning_rate *= scale;
-    muster::detail::run_vectorised<adagrad_kernel>(values, pushed, state, step);
-  }
-
- private:
-  adagrad_step<float> step_;
-};
-
-class adam_function final : public update_function {
- public:
-  explicit adam_function(const adam_step<float>& step) : step_(step) {}
-  std::size_t states() const override { return 2; }
+  explicit step_function(const Step& step) : step_(step) {}
+  std::size_t states() const override { return step_.states(); }
   void apply(std::span<float> values, std::span<const float> pushed, std::span<float> state, std::uint64_t count,
              float scale) const override {
     auto step = step_;
-    step.learning_rate *= double{scale};
-    step.count = count;
-    muster::detail::run_vectorised<adam_kernel>(values, pushed, state.first(values.size()),
-                                                state.subspan(values.size()), step);
+    if constexpr (requires { step.learning_rate; }) step.learning_rate *= decltype(step.learning_rate){scale};
+    if constexpr (requires { step.weight; }) step.weight = scale;
+    if constexpr (requires { step.count; }) step.count = count;
+    std::array<std::span<float>, 2> states;
+    for (std::size_t k = 0; k < step.states(); ++k) states[k] = state.subspan(k * values.size(), values.size());
+    update(step, values, pushed, states);
   }
 
  private:
-  adam_step<float> step_;
+  Step step_;
 };
 
 using made_update = std::shared_ptr<const update_function>;
 using maker = std::function<made_update(spec_reader&)>;
+
+template <update_step Step>
+made_update function_of(const Step& step) {
+  return std::make_shared<step_function<Step>>(step);
+}
 
 float decay_of(spec_reader& spec) { return static_cast<float>(spec.number_of("decay", 0.0, 0.0, false)); }
 float rate_of(spec_reader& spec) { return static_cast<float>(spec.number("rate", 0.0, false)); }
@@ -111,24 +49,23 @@ made_update make_sgd(spec_reader& spec) {
     if (step.momentum >= 1) spec.refuse("a momentum of 1 or more never forgets", "write such as momentum:0.1,0.9");
   }
   step.decay = decay_of(spec);
-  return std::make_shared<sgd_function>(step);
+  return function_of(step);
 }
 
 made_update make_adagrad(spec_reader& spec) {
-  return std::make_shared<adagrad_function>(
-      adagrad_step<float>{.learning_rate = rate_of(spec), .decay = decay_of(spec)});
+  return function_of(adagrad_step<float>{.learning_rate = rate_of(spec), .decay = decay_of(spec)});
 }
 
 made_update make_adam(spec_reader& spec) {
   const double rate = spec.number("rate", 0.0, false);
-  return std::make_shared<adam_function>(adam_step<float>{
+  return function_of(adam_step<float>{
       .learning_rate = rate, .decay = spec.number_of("decay", 0.0, 0.0, false), .decoupled = spec.name() == "adamw"});
 }
 
 struct registry {
   std::mutex mutex;
-  std::map<std::string, maker> makers = {{"assign", [](spec_reader&) { return std::make_shared<assign_function>(); }},
-                                         {"add", [](spec_reader&) { return std::make_shared<add_function>(); }},
+  std::map<std::string, maker> makers = {{"assign", [](spec_reader&) { return function_of(assign_step<float>{}); }},
+                                         {"add", [](spec_reader&) { return function_of(add_step<float>{}); }},
                                          {"sgd", make_sgd},
                                          {"momentum", make_sgd},
                                          {"nesterov", make_sgd},

@@ -77,9 +77,6 @@ void backward_pass::divided_by(double divisor) {
 // ---- buckets ----
 
 gradient_sync::gradient_sync(arena& of, const sync_options& options) : arena_(&of), options_(options) {
-  if (of.beside_) {
-    throw configuration_error("an arena cannot have two gradient_syncs (its gradients are reduced once); use one");
-  }
   if (!(options.clip >= 0 && std::isfinite(options.clip))) {
     throw configuration_error("gradients cannot be clipped to a norm of " + std::to_string(options.clip) +
                               " (it is not a number from 0 on); give a positive one, or 0 for no clipping");
@@ -95,28 +92,26 @@ gradient_sync::gradient_sync(arena& of, const sync_options& options) : arena_(&o
                               "codec");
   }
   plan();
+  arena_sharing shared{.beside = [this](state_parts& parts) { describe(parts); }};
+  if (!exchanges_gradients()) {
+    shared.change = in_step::shadowed;
+    shared.states = state_kind::rank_local;
+    if (options.mode.what != sync_mode::kind::allreduce_weights) shared.parameters = state_kind::rank_local;
+  }
+  of.share(std::move(shared));
   if (const auto& reducer = options_.codec.reducer()) reducer->attach(of, buckets_);
-  of.beside_ = [this](state_parts& parts) { describe(parts); };
-  if (exchanges_gradients()) return;
-  of.change_ = in_step::shadowed;
-  of.states_are_ = state_kind::rank_local;
-  if (options.mode.what != sync_mode::kind::allreduce_weights) of.parameters_are_ = state_kind::rank_local;
 }
 
 gradient_sync::~gradient_sync() {
   leave();
-  arena_->beside_ = nullptr;
-  arena_->change_ = in_step::settled;
-  arena_->parameters_are_ = arena_->states_are_ = state_kind::replicated;
+  arena_->end_sharing();
 }
 
 void gradient_sync::plan() {
   const std::size_t tensors = arena_->shapes().size();
   bucket_of_.resize(tensors);
   written_.resize(tensors);
-  std::vector<block> extents;
-  for (std::size_t tensor = 0; tensor < tensors; ++tensor) extents.push_back(arena_->extent(tensor));
-  for (auto& planned : detail::plan_buckets(extents, options_.bucket, options_.first_bucket)) {
+  for (auto& planned : detail::plan_buckets(arena_->extents(), options_.bucket, options_.first_bucket)) {
     for (const std::size_t tensor : planned.tensors) bucket_of_[tensor] = buckets_.size();
     buckets_.push_back(
         {arena_->gradients().subspan(planned.part.first, planned.part.count), std::move(planned.tensors)});
@@ -128,7 +123,7 @@ bool gradient_sync::exchanges_gradients() const noexcept { return options_.mode.
 
 std::span<float> gradient_sync::with_head(std::size_t bucket) noexcept {
   const auto values = buckets_[bucket].values;
-  return bucket == 0 ? arena_->gradients_.span().first(arena::head + values.size()) : values;
+  return bucket == 0 ? arena_->gradients_with_head().first(arena::head + values.size()) : values;
 }
 
 double gradient_sync::compression_ratio() const noexcept {
@@ -202,14 +197,14 @@ void gradient_sync::start(std::size_t bucket) {
   if (!exchanges_gradients()) return;
   auto& flight = flights_[bucket];
   if (bucket == 0) {
-    const auto head = arena_->gradients_.span().first(arena::head);
+    const auto head = arena_->gradients_with_head().first(arena::head);
     std::ranges::fill(head, 0.0f);
     head[0] = static_cast<float>(samples_here_ / count_base);
     head[1] = static_cast<float>(samples_here_ % count_base);
   }
   if (current_event_sink() != nullptr) flight.begin = clock::now();
   if (const auto& reducer = options_.codec.reducer()) {
-    if (bucket == 0) count_under_way_ = allreduce_async(*ranks_, arena_->gradients_.span().first(arena::head), sum);
+    if (bucket == 0) count_under_way_ = allreduce_async(*ranks_, arena_->gradients_with_head().first(arena::head), sum);
     const std::uint64_t before = bucket == 0 ? 0 : reducer->bytes_sent();
     reducer->begin(*ranks_, bucket, now_.steps);
     flight.bytes = reducer->bytes_sent() - before;
@@ -229,7 +224,7 @@ void gradient_sync::poll() {
 }
 
 void gradient_sync::take_count() {
-  const auto head = arena_->gradients_.span().first(2);
+  const auto head = arena_->gradients_with_head().first(2);
   samples_ = exchanges_gradients()
                  ? static_cast<std::uint64_t>(head[0]) * count_base + static_cast<std::uint64_t>(head[1])
                  : samples_here_;

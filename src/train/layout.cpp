@@ -77,4 +77,14 @@ std::vector<tensor_run> runs_of(std::span<const tensor_shape> shapes, std::span<
   return runs;
 }
 
+std::vector<tensor_run> tensors_of(std::span<const tensor_shape> shapes, std::span<const block> extents,
+                                   const tensor_filter& filter) {
+  std::vector<tensor_run> tensors;
+  for (std::size_t tensor = shapes.size(); tensor-- > 0;) {  // as they lie
+    if (extents[tensor].count > 0)
+      tensors.push_back({extents[tensor].first, shapes[tensor].size(), !filter || filter(shapes[tensor])});
+  }
+  return tensors;
+}
+
 }  // namespace muster::inline v0::detail

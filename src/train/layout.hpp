@@ -29,8 +29,11 @@ struct bucket_plan {
 [[nodiscard]] std::vector<bucket_plan> plan_buckets(std::span<const block> extents, std::size_t bucket,
                                                     std::size_t first_bucket);
 
-/// As runs_of of an arena.
+/// The whole of the arrays in as few runs as can be, in their order.
 [[nodiscard]] std::vector<tensor_run> runs_of(std::span<const tensor_shape> shapes, std::span<const block> extents,
                                               const tensor_filter& filter);
+/// The tensors one by one, in the order in which they lie, without the gaps.
+[[nodiscard]] std::vector<tensor_run> tensors_of(std::span<const tensor_shape> shapes, std::span<const block> extents,
+                                                 const tensor_filter& filter);
 
 }  // namespace muster::inline v0::detail

@@ -56,7 +56,7 @@ void served_arena::ready(std::size_t tensor) {
   const std::size_t count = written_.size();
   while (next_ < count && written_[count - 1 - next_]) ++next_;
   if (next_ == 0) return;
-  const auto last = arena_.extent(count - next_);
+  const auto last = arena_.extents()[count - next_];
   const std::size_t end = last.first + last.count;
   if (end >= arena_.parameters().size()) return push_up_to(end);
   push_up_to(layout_.range(layout_.range_of_element(table_, end)).begin);  // whole ranges

@@ -139,9 +139,9 @@ TEST_CASE("gradients are summed over ranks and passes and divided by the true nu
 TEST_CASE("buckets are cut from what becomes ready together, the first one small") {
   heap memory;
   muster::arena arena(memory, {{"a", {100}}, {"b", {1000}}, {"c", {16}}, {"d", {16}}, {"e", {40}}});
-  CHECK(arena.extent(4) == muster::block{0, 48});
-  CHECK(arena.extent(3) == muster::block{48, 16});
-  CHECK(arena.extent(0) == muster::block{48 + 16 + 16 + 1008, 112});
+  CHECK(arena.extents()[4] == muster::block{0, 48});
+  CHECK(arena.extents()[3] == muster::block{48, 16});
+  CHECK(arena.extents()[0] == muster::block{48 + 16 + 16 + 1008, 112});
   const muster::gradient_sync sync(arena, {.bucket = 256, .first_bucket = 256});
   std::vector<std::vector<std::size_t>> tensors;
   std::size_t elements = 0;

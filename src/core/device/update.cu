@@ -1,56 +1,28 @@
 #include <muster/core/device/update.hpp>
 
-#include <cmath>
-#include <initializer_list>
 #include <string>
+#include <type_traits>
 
 #include <muster/core/device/memory.hpp>
 #include <muster/core/error.hpp>
+#include <muster/core/update.hpp>
 
 #include "launch.hpp"
 
 namespace muster::inline v0 {
 namespace {
 
-// An element at a time through the host's own loops: one formula, in one place.
-template <bool Nesterov>
-struct with_momentum {
+// An element at a time through the host's own loop: one formula, in one place.
+template <class Loop>
+struct one_step {
+  Loop loop;
   float* parameters;
   const float* gradients;
-  float* velocities;
-  sgd_step<float> step;
+  float* first;  // states, or null
+  float* second;
   constexpr void operator()(std::size_t i) const {
-    detail::sgd_with_momentum<Nesterov>(parameters + i, gradients + i, velocities + i, 1, step);
-  }
-};
-
-struct without_momentum {
-  float* parameters;
-  const float* gradients;
-  sgd_step<float> step;
-  constexpr void operator()(std::size_t i) const {
-    detail::sgd_without_momentum(parameters + i, gradients + i, 1, step);
-  }
-};
-
-struct by_adam {
-  float* parameters;
-  const float* gradients;
-  float* means;
-  float* squares;
-  detail::adam_factors<float> by;
-  constexpr void operator()(std::size_t i) const {
-    detail::adam_all(parameters + i, gradients + i, means + i, squares + i, 1, by);
-  }
-};
-
-struct by_adagrad {
-  float* parameters;
-  const float* gradients;
-  float* squares;
-  adagrad_step<float> step;
-  constexpr void operator()(std::size_t i) const {
-    detail::adagrad_all(parameters + i, gradients + i, squares + i, 1, step);
+    loop.run(1, parameters + i, gradients + i, first == nullptr ? nullptr : first + i,
+             second == nullptr ? nullptr : second + i);
   }
 };
 
@@ -100,94 +72,23 @@ struct move_to_front {
   constexpr void operator()(std::size_t) const { *to = *from; }
 };
 
-/// The rate of a layer from the squares of its norms, as detail::lars_layer has it.
-struct lars_rate {
-  const double* parameters;
-  const double* gradients;
-  lars_step<float> step;
-  [[nodiscard]] constexpr float value() const {
-    if (step.trust == 0.0f) return step.learning_rate;
-    const double norm = std::sqrt(*parameters);
-    const double slope = std::sqrt(*gradients) + static_cast<double>(step.decay) * norm;
-    if (!(norm > 0 && slope > 0)) return step.learning_rate;
-    return static_cast<float>(static_cast<double>(step.trust) * norm / slope * static_cast<double>(step.learning_rate));
-  }
-};
-
-struct by_lars {
-  float* parameters;
-  const float* gradients;
-  float* velocities;
-  lars_rate rate;
-  constexpr void operator()(std::size_t i) const {
-    const float velocity =
-        rate.step.momentum * velocities[i] + rate.value() * (gradients[i] + rate.step.decay * parameters[i]);
-    velocities[i] = velocity;
-    parameters[i] -= velocity;
-  }
-};
-
-void require_lengths(std::size_t parameters, std::initializer_list<std::size_t> others) {
-  for (const std::size_t other : others) {
-    if (other == parameters) continue;
-    throw configuration_error("cannot update " + std::to_string(parameters) + " parameters of a device with " +
-                              std::to_string(other) +
-                              " gradients or states (one of each is needed); pass spans of one "
-                              "length");
-  }
-}
-
 }  // namespace
 
-void sgd_update(device_span<float> parameters, device_span<const float> gradients, device_span<float> velocities,
-                const sgd_step<float>& step, device_stream_ref stream) {
-  const std::size_t size = parameters.size();
-  if (step.momentum == 0.0f) {
-    require_lengths(size, {gradients.size()});
-    detail::for_each(stream, size, without_momentum{parameters.data(), gradients.data(), step});
-    return;
-  }
-  require_lengths(size, {gradients.size(), velocities.size()});
-  if (step.nesterov) {
-    detail::for_each(stream, size, with_momentum<true>{parameters.data(), gradients.data(), velocities.data(), step});
-  } else {
-    detail::for_each(stream, size, with_momentum<false>{parameters.data(), gradients.data(), velocities.data(), step});
-  }
-}
-
-void adam_update(device_span<float> parameters, device_span<const float> gradients, device_span<float> means,
-                 device_span<float> squares, const adam_step<float>& step, device_stream_ref stream) {
-  require_lengths(parameters.size(), {gradients.size(), means.size(), squares.size()});
+template <update_step Step>
+void update(const Step& step, device_span<float> parameters, device_span<const float> gradients,
+            const std::array<device_span<float>, 2>& states, device_stream_ref stream) {
+  detail::require_one_each(step, parameters.size(), gradients, states);
+  using loop = std::remove_cvref_t<decltype(step.loop())>;
   detail::for_each(
       stream, parameters.size(),
-      by_adam{parameters.data(), gradients.data(), means.data(), squares.data(), detail::adam_factors<float>(step)});
+      one_step<loop>{step.loop(), parameters.data(), gradients.data(), states[0].data(), states[1].data()});
 }
-
-void adagrad_update(device_span<float> parameters, device_span<const float> gradients, device_span<float> squares,
-                    const adagrad_step<float>& step, device_stream_ref stream) {
-  require_lengths(parameters.size(), {gradients.size(), squares.size()});
-  detail::for_each(stream, parameters.size(), by_adagrad{parameters.data(), gradients.data(), squares.data(), step});
-}
-
-void lars_update(device_span<float> parameters, device_span<const float> gradients, device_span<float> velocities,
-                 const lars_step<float>& step, device_span<double> scratch, device_stream_ref stream) {
-  const std::size_t size = parameters.size();
-  require_lengths(size, {gradients.size(), velocities.size()});
-  const std::size_t each = sum_scratch(size);
-  if (scratch.size() < 2 * each) {
-    throw configuration_error("lars_update cannot work in " + std::to_string(scratch.size()) + " doubles (it needs " +
-                              std::to_string(2 * each) + "); ask lars_scratch");
-  }
-  const auto of_parameters = scratch.first(each);
-  const auto of_gradients = scratch.subspan(each, each);
-  sum_of_squares(parameters, of_parameters, stream);
-  sum_of_squares(gradients, of_gradients, stream);
-  detail::for_each(stream, size,
-                   by_lars{parameters.data(), gradients.data(), velocities.data(),
-                           lars_rate{of_parameters.data(), of_gradients.data(), step}});
-}
-
-std::size_t lars_scratch(std::size_t size) noexcept { return 2 * sum_scratch(size); }
+template void update(const sgd_step<float>&, device_span<float>, device_span<const float>,
+                     const std::array<device_span<float>, 2>&, device_stream_ref);
+template void update(const adam_step<float>&, device_span<float>, device_span<const float>,
+                     const std::array<device_span<float>, 2>&, device_stream_ref);
+template void update(const adagrad_step<float>&, device_span<float>, device_span<const float>,
+                     const std::array<device_span<float>, 2>&, device_stream_ref);
 
 void scale(device_span<float> values, float by, device_stream_ref stream) {
   detail::for_each(stream, values.size(), scaled{values.data(), by});

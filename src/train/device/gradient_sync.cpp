@@ -110,7 +110,7 @@ void device_gradient_sync::start(std::size_t index) {
   device_event(arena_->stream()).hold_back(stream_);
   auto values = arena_->gradients().subspan(buckets_[index].part.first, buckets_[index].part.count);
   if (index == 0) {
-    const auto head = arena_->gradients_.span().first(device_arena::head);
+    const auto head = arena_->gradients_with_head().first(device_arena::head);
     clear(head, stream_);
     fill(head.first(1), static_cast<float>(samples_here_ / count_base), stream_);
     fill(head.subspan(1, 1), static_cast<float>(samples_here_ % count_base), stream_);
@@ -148,7 +148,7 @@ void device_gradient_sync::wait() {
   under_way_.clear();
 
   std::array<float, count_floats> count{};
-  copy(arena_->gradients_.span().first(count_floats), std::span<float>(count), stream_);
+  copy(arena_->gradients_with_head().first(count_floats), std::span<float>(count), stream_);
   wait_for(stream_, deadline_after(for_the_rest));
   samples_ = static_cast<std::uint64_t>(count[0]) * count_base + static_cast<std::uint64_t>(count[1]);
   if (samples_ == 0 && std::ranges::find(written_, true) != written_.end()) {

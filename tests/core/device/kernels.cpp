@@ -11,6 +11,7 @@
 #include <muster/core/codec/float16.hpp>
 #include <muster/core/codec/topk.hpp>
 #include <muster/core/convert.hpp>
+#include <muster/core/update.hpp>
 
 #include "catch.hpp"
 #include "comm/nccl/devices.hpp"
@@ -74,8 +75,8 @@ TEST_CASE("the optimizers' steps on a device are those of the host, to the bit")
           const muster::sgd_step<float> by{
               .learning_rate = 0.1f, .momentum = momentum, .decay = 1e-4f, .nesterov = nesterov};
           const auto here = devices::on_device(gradients, stream);
-          muster::sgd_update<float>(parameters, gradients, velocities, by);
-          muster::sgd_update(on_device.span(), here.span(), moving.span(), by, stream);
+          muster::update(by, parameters, gradients, {velocities});
+          muster::update(by, on_device.span(), here.span(), {moving.span()}, stream);
           CHECK(same(devices::on_host(on_device.span(), stream), parameters));
           CHECK(same(devices::on_host(moving.span(), stream), velocities));
         }
@@ -89,8 +90,8 @@ TEST_CASE("the optimizers' steps on a device are those of the host, to the bit")
         const auto gradients = numbers(size, 3 + step);
         const muster::adam_step<float> by{.learning_rate = 1e-2, .decay = 1e-2, .decoupled = decoupled, .count = step};
         const auto here = devices::on_device(gradients, stream);
-        muster::adam_update<float>(parameters, gradients, means, squares, by);
-        muster::adam_update(on_device.span(), here.span(), first.span(), second.span(), by, stream);
+        muster::update(by, parameters, gradients, {means, squares});
+        muster::update(by, on_device.span(), here.span(), {first.span(), second.span()}, stream);
         CHECK(same(devices::on_host(on_device.span(), stream), parameters));
         CHECK(same(devices::on_host(second.span(), stream), squares));
       }
@@ -101,33 +102,10 @@ TEST_CASE("the optimizers' steps on a device are those of the host, to the bit")
       const auto gradients = numbers(size, 3 + step);
       const muster::adagrad_step<float> by{.learning_rate = 1e-2f, .decay = 1e-3f};
       const auto here = devices::on_device(gradients, stream);
-      muster::adagrad_update<float>(parameters, gradients, squares, by);
-      muster::adagrad_update(on_device.span(), here.span(), sums.span(), by, stream);
+      muster::update(by, parameters, gradients, {squares});
+      muster::update(by, on_device.span(), here.span(), {sums.span()}, stream);
       CHECK(same(devices::on_host(on_device.span(), stream), parameters));
       CHECK(same(devices::on_host(sums.span(), stream), squares));
-    }
-  }
-}
-
-TEST_CASE("a step of LARS on a device is that of the host, up to the rounding of its norms") {
-  MUSTER_NEEDS_DEVICE();
-  const muster::device_stream stream;
-  for (const std::size_t size : sizes) {
-    for (const float trust : {0.0f, 0.001f}) {
-      CAPTURE(size, trust);
-      auto parameters = numbers(size, 1), velocities = numbers(size, 2);
-      const auto gradients = numbers(size, 3);
-      auto on_device = devices::on_device(parameters, stream), moving = devices::on_device(velocities, stream);
-      const auto here = devices::on_device(gradients, stream);
-      device_buffer<double> scratch(muster::lars_scratch(size));
-      const muster::lars_step<float> by{.learning_rate = 0.5f, .decay = 1e-4f, .trust = trust};
-      muster::lars_update<float>(parameters, gradients, velocities, by);
-      muster::lars_update(on_device.span(), here.span(), moving.span(), by, scratch.span(), stream);
-      const auto got = devices::on_host(on_device.span(), stream);
-      double worst = 0;
-      for (std::size_t i = 0; i < size; ++i)
-        worst = std::max(worst, std::abs(static_cast<double>(got[i]) - static_cast<double>(parameters[i])));
-      CHECK(worst <= 1e-6);
     }
   }
 }

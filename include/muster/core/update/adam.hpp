@@ -5,57 +5,33 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <span>
-#include <string>
 
-#include <muster/core/error.hpp>
+#include <muster/core/update/step.hpp>
 
 namespace muster::inline v0 {
 
-/// The numbers of one step of Adam.
-template <std::floating_point T>
-struct adam_step {
-  double learning_rate{};
-  double beta1 = 0.9;       ///< share of the mean of gradients that stays
-  double beta2 = 0.999;     ///< share of the mean of their squares that stays
-  double epsilon = 1e-8;    ///< added to the root
-  double decay = 0;         ///< weight decay
-  bool decoupled = true;    ///< AdamW: parameters shrink by learning_rate * decay; false adds decay * parameter to the
-                            ///< gradient, as Adam does
-  std::uint64_t count = 1;  ///< the how-manyth step it is, from 1: the means begin as zeros and are corrected for it
-};
-
 namespace detail {
 
-/// What is the same for all elements.
+/// What is the same for all elements of a step of Adam.
 template <std::floating_point T>
 struct adam_factors {
   T beta1, rest1, beta2, rest2, rate, root, epsilon, shrink, penalty;
 
-  constexpr explicit adam_factors(const adam_step<T>& step)
-      : beta1(static_cast<T>(step.beta1)),
-        rest1(static_cast<T>(1 - step.beta1)),
-        beta2(static_cast<T>(step.beta2)),
-        rest2(static_cast<T>(1 - step.beta2)),
-        rate(static_cast<T>(step.learning_rate / (1 - std::pow(step.beta1, static_cast<double>(step.count))))),
-        root(static_cast<T>(1 / std::sqrt(1 - std::pow(step.beta2, static_cast<double>(step.count))))),
-        epsilon(static_cast<T>(step.epsilon)),
-        shrink(static_cast<T>(step.decoupled ? 1 - step.learning_rate * step.decay : 1)),
-        penalty(static_cast<T>(step.decoupled ? 0 : step.decay)) {}
-};
-
-template <std::floating_point T>
-constexpr void adam_all(T* __restrict__ parameters, const T* __restrict__ gradients, T* __restrict__ means,
-              T* __restrict__ squares, std::size_t size, const adam_factors<T> by) {
-  for (std::size_t i = 0; i < size; ++i) {
-    const T gradient = gradients[i] + by.penalty * parameters[i];
-    const T mean = by.beta1 * means[i] + by.rest1 * gradient;
-    const T square = by.beta2 * squares[i] + by.rest2 * gradient * gradient;
-    means[i] = mean;
-    squares[i] = square;
-    parameters[i] = by.shrink * parameters[i] - by.rate * mean / (std::sqrt(square) * by.root + by.epsilon);
+  constexpr void run(std::size_t size, T* parameters, const T* gradients, T* means, T* squares) const {
+    run(size, parameters, gradients, means, squares, *this);
   }
-}
+  static constexpr void run(std::size_t size, T* __restrict__ parameters, const T* __restrict__ gradients,
+                            T* __restrict__ means, T* __restrict__ squares, const adam_factors by) {
+    for (std::size_t i = 0; i < size; ++i) {
+      const T gradient = gradients[i] + by.penalty * parameters[i];
+      const T mean = by.beta1 * means[i] + by.rest1 * gradient;
+      const T square = by.beta2 * squares[i] + by.rest2 * gradient * gradient;
+      means[i] = mean;
+      squares[i] = square;
+      parameters[i] = by.shrink * parameters[i] - by.rate * mean / (std::sqrt(square) * by.root + by.epsilon);
+    }
+  }
+};
 
 }  // namespace detail
 
@@ -67,19 +43,32 @@ constexpr void adam_all(T* __restrict__ parameters, const T* __restrict__ gradie
 ///     parameter <- (decoupled ? 1 - learning_rate * decay : 1) * parameter
 ///                  - learning_rate * m / (1 - beta1^count) / (sqrt(s / (1 - beta2^count)) + epsilon)
 ///
-/// All spans have one length, or configuration_error is thrown; they do not overlap.
+/// Its states are m and s.
 template <std::floating_point T>
-void adam_update(std::span<T> parameters, std::span<const T> gradients, std::span<T> means, std::span<T> squares,
-                 const adam_step<T>& step) {
-  if (gradients.size() != parameters.size() || means.size() != parameters.size() ||
-      squares.size() != parameters.size()) {
-    throw configuration_error("cannot update " + std::to_string(parameters.size()) + " parameters with " +
-                              std::to_string(gradients.size()) + " gradients, " + std::to_string(means.size()) +
-                              " means and " + std::to_string(squares.size()) +
-                              " squares (one of each is needed); pass spans of one length");
+struct adam_step {
+  using value = T;
+  double learning_rate{};
+  double beta1 = 0.9;       ///< share of the mean of gradients that stays
+  double beta2 = 0.999;     ///< share of the mean of their squares that stays
+  double epsilon = 1e-8;    ///< added to the root
+  double decay = 0;         ///< weight decay
+  bool decoupled = true;    ///< AdamW: parameters shrink by learning_rate * decay; false adds decay * parameter to the
+                            ///< gradient, as Adam does
+  std::uint64_t count = 1;  ///< the how-manyth step it is, from 1: the means begin as zeros and are corrected for it
+
+  [[nodiscard]] constexpr std::size_t states() const noexcept { return 2; }
+  [[nodiscard]] detail::adam_factors<T> loop() const {
+    return {.beta1 = static_cast<T>(beta1),
+            .rest1 = static_cast<T>(1 - beta1),
+            .beta2 = static_cast<T>(beta2),
+            .rest2 = static_cast<T>(1 - beta2),
+            .rate = static_cast<T>(learning_rate / (1 - std::pow(beta1, static_cast<double>(count)))),
+            .root = static_cast<T>(1 / std::sqrt(1 - std::pow(beta2, static_cast<double>(count)))),
+            .epsilon = static_cast<T>(epsilon),
+            .shrink = static_cast<T>(decoupled ? 1 - learning_rate * decay : 1),
+            .penalty = static_cast<T>(decoupled ? 0 : decay)};
   }
-  detail::adam_all(parameters.data(), gradients.data(), means.data(), squares.data(), parameters.size(),
-                   detail::adam_factors<T>(step));
-}
+};
+static_assert(update_step<adam_step<float>>);
 
 }  // namespace muster::inline v0
