@@ -148,7 +148,6 @@ class run {
       backward.wait();
     }
     optimizer_.apply(schedule_(step) * (chosen_.batch_per_rank != 0 ? examples::growth(step, ranks_) : 1.0));
-    sync_.end(step.group());
     seen_ += sums;
     tracker_.add_samples(batch.samples.size());
     if (progress_.active()) show_progress(step);

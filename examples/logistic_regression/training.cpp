@@ -106,7 +106,7 @@ class run {
     if (chosen_.json.empty() || !speaks()) return;
     char objective[32];
     std::snprintf(objective, sizeof objective, "%.9g", objective_);
-    tracker_.annotate("bytes sent", std::to_string(bytes_sent_));
+    tracker_.annotate("bytes sent", std::to_string(bytes_sent_ + sync_.bytes_sent()));
     tracker_.annotate("compress", compress_);
     tracker_.annotate("mode", muster::to_string(sync_.options().mode));
     tracker_.annotate("objective", objective);
@@ -145,6 +145,7 @@ class run {
 
   void train_step(muster::step& step) {
     const auto batch = next_batch(step);
+    bytes_sent_ += sync_.bytes_sent();  // of the step before, with the weights that the session exchanged
     auto backward = sync_.begin(step.group());
     backward.add_samples(batch.samples.size());
     backward.divided_by(static_cast<double>(batch.global_size));  // the kernel does, where it costs nothing
@@ -163,8 +164,6 @@ class run {
       backward.wait();
     }
     optimizer_.apply(schedule_(step) * (chosen_.batch_per_rank != 0 ? examples::growth(step, ranks_) : 1.0));
-    sync_.end(step.group());
-    bytes_sent_ += sync_.bytes_sent();
     seen_ += mine;  // now that the step can fail no more
     samples_seen_ += static_cast<double>(batch.samples.size());
     tracker_.add_samples(batch.samples.size());

@@ -126,13 +126,6 @@ std::span<float> gradient_sync::with_head(std::size_t bucket) noexcept {
   return bucket == 0 ? arena_->gradients_with_head().first(arena::head + values.size()) : values;
 }
 
-double gradient_sync::compression_ratio() const noexcept {
-  const std::size_t bytes = arena_->gradients().size_bytes();
-  return bytes == 0 || options_.codec.reducer() == nullptr
-             ? 1.0
-             : static_cast<double>(bytes_sent_) / static_cast<double>(bytes);
-}
-
 // ---- a step ----
 
 backward_pass gradient_sync::begin(group& ranks, int passes) {
@@ -165,6 +158,7 @@ void gradient_sync::reset(group& ranks, int passes) {
   bytes_sent_ = 0;
   next_ = now_;
   ++next_.steps;
+  began_ = true;
 }
 
 // The gradients are free after it, whatever happened.
@@ -269,25 +263,19 @@ void gradient_sync::wait() {
 
 // ---- weights ----
 
-void gradient_sync::end(group& ranks) {
+void gradient_sync::exchange(group& ranks) {
+  if (!std::exchange(began_, false)) return;
   next_.samples_since_average = now_.samples_since_average + samples_here_;
-  switch (options_.mode.what) {
-    case sync_mode::kind::allreduce:
-    case sync_mode::kind::parameter_server:  // refused when made
-      return;
-    case sync_mode::kind::local_sgd:
-      if ((now_.steps + 1) % options_.mode.period != 0) return;
-      [[fallthrough]];
-    case sync_mode::kind::allreduce_weights:
-      average_weights(ranks, next_.samples_since_average);
-      next_.samples_since_average = 0;
-      return;
-    case sync_mode::kind::gossip:
-      gossip(ranks, options_.mode.graph, arena_->parameters(), scratch_);
-      bytes_sent_ +=
-          arena_->parameters().size_bytes() * neighbours(options_.mode.graph, ranks.rank(), ranks.size()).size();
-      return;
+  if (options_.mode.what == sync_mode::kind::gossip) {
+    gossip(ranks, options_.mode.graph, arena_->parameters(), scratch_);
+    bytes_sent_ +=
+        arena_->parameters().size_bytes() * neighbours(options_.mode.graph, ranks.rank(), ranks.size()).size();
+    return;
   }
+  if (options_.mode.what == sync_mode::kind::local_sgd && (now_.steps + 1) % options_.mode.period != 0) return;
+  average_weights(ranks, next_.samples_since_average);
+  if (ranks.size() > 1) bytes_sent_ += arena_->parameters().size_bytes();
+  next_.samples_since_average = 0;
 }
 
 void gradient_sync::average(group& ranks) {
@@ -318,7 +306,6 @@ void gradient_sync::average_weights(group& ranks, std::uint64_t mine) {
     allreduce(ranks, sums, sum);
   }
   std::ranges::copy(sums, parameters.begin());
-  bytes_sent_ += parameters.size_bytes();
 }
 
 // ---- state ----
@@ -327,12 +314,15 @@ void gradient_sync::describe(state_parts& parts) {
   parts.add("steps of gradient_sync", std::span(&now_.steps, 1));
   parts.add("samples since the weights were averaged", std::span(&now_.samples_since_average, 1),
             state_kind::rank_local);
-  parts.hook([this] { now_ = next_; }, [this] { discard(); });
+  parts.hook([this] { commit(); },
+             [this] {
+               next_ = now_;
+               began_ = false;
+             });
+  if (!exchanges_gradients()) parts.exchange([this](group& ranks) { exchange(ranks); });
   if (const auto& reducer = options_.codec.reducer()) reducer->describe(parts);
 }
 
 void gradient_sync::commit() noexcept { now_ = next_; }
-
-void gradient_sync::discard() noexcept { next_ = now_; }
 
 }  // namespace muster::inline v0

@@ -87,16 +87,16 @@ class backward_pass {
 ///       model.forward_backward(batch, backward);       // backward.ready(tensor) for each, from the last to the first
 ///       backward.wait();
 ///       optimizer.apply(schedule(step));
-///       sync.end(step.group());                         // averages weights in the modes that do
 ///     });
 ///
 /// Buckets leave in one order at every rank, whatever the order in which gradients are ready. Reduction goes on while
 /// the model computes, at each `ready` or, with a progress thread, by itself.
 ///
 /// Is part of its arena's state: what codecs keep, when weights are averaged next, and in modes other than allreduce
-/// that parameters are each rank's own and shadowed, since a step may fail after the optimizer has changed them.
-/// Without a session, call `commit` after each step. One an arena; both stay where they are. Used by the thread that is
-/// the rank.
+/// that parameters are each rank's own and shadowed. In these modes the session has ranks average or mix their weights
+/// after the update and before the step commits, in proportion to the samples that they were trained with. Without a
+/// session, which only mode allreduce can do, call `commit` after each step. One an arena; both stay where they are.
+/// Used by the thread that is the rank.
 class gradient_sync {
  public:
   explicit gradient_sync(arena& of, const sync_options& options = {});
@@ -108,9 +108,6 @@ class gradient_sync {
   /// configuration_error while another is under way.
   [[nodiscard]] backward_pass begin(group& ranks, int passes = 1);
 
-  /// Collective, after the optimizer's step: averages or mixes the parameters where the mode says so now. Weights are
-  /// averaged in proportion to the samples they were trained with.
-  void end(group& ranks);
   /// Collective: the parameters become the mean over the ranks, whatever the mode: before they are evaluated or saved.
   void average(group& ranks);
 
@@ -119,10 +116,8 @@ class gradient_sync {
 
   [[nodiscard]] const sync_options& options() const noexcept { return options_; }
   [[nodiscard]] const std::vector<gradient_bucket>& buckets() const noexcept { return buckets_; }
-  /// Bytes of gradients or weights that the last step of this rank put into collectives, and over those without a
-  /// codec.
+  /// Bytes of gradients or weights that the last step of this rank put into collectives.
   [[nodiscard]] std::uint64_t bytes_sent() const noexcept { return bytes_sent_; }
-  [[nodiscard]] double compression_ratio() const noexcept;
 
  private:
   friend class backward_pass;
@@ -138,7 +133,6 @@ class gradient_sync {
 
   void plan();
   void describe(state_parts& parts);
-  void discard() noexcept;
   void reset(group& ranks, int passes);
   void leave() noexcept;
   void written(std::size_t tensor);
@@ -151,6 +145,7 @@ class gradient_sync {
   void wait();
   [[nodiscard]] bool exchanges_gradients() const noexcept;
   [[nodiscard]] std::span<float> with_head(std::size_t bucket) noexcept;
+  void exchange(group& ranks);
   void average_weights(group& ranks, std::uint64_t mine);
 
   arena* arena_;
@@ -181,6 +176,7 @@ class gradient_sync {
   };
   progress now_;
   progress next_;
+  bool began_ = false;  // a backward pass in this step, whose weights are to be exchanged
   std::uint64_t bytes_sent_ = 0;
   std::vector<float> scratch_;
 };
