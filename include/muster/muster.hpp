@@ -144,6 +144,7 @@
 #include <muster/train/checkpoint.hpp>
 #include <muster/train/compress.hpp>
 #include <muster/train/gossip.hpp>
+#include <muster/train/gradient_backend.hpp>
 #include <muster/train/gradient_sync.hpp>
 #include <muster/train/lars.hpp>
 #include <muster/train/optimizer.hpp>

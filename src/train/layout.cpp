@@ -42,11 +42,12 @@ std::vector<block> lay_out(const std::vector<tensor_shape>& shapes) {
 // is left, down to an eighth of a full one: what leaves last is what no backward pass can hide. A third, since a bucket
 // travels while what is left is computed: by half each would end later than the next is ready, unless the pass is
 // twice as fast as the link.
-std::vector<bucket_plan> plan_buckets(std::span<const block> extents, std::size_t bucket, std::size_t first_bucket) {
+std::vector<gradient_bucket> plan_buckets(std::span<const block> extents, std::size_t bucket,
+                                          std::size_t first_bucket) {
   const std::size_t all = size_of(extents);
-  std::vector<bucket_plan> buckets;
+  std::vector<gradient_bucket> buckets;
   std::size_t begin = 0, end = 0;
-  bucket_plan open;
+  gradient_bucket open;
   const auto close = [&] {
     open.part = {begin, end - begin};
     buckets.push_back(std::exchange(open, {}));

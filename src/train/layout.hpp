@@ -7,6 +7,7 @@
 
 #include <muster/comm/block.hpp>
 #include <muster/train/arena.hpp>
+#include <muster/train/bucket.hpp>
 #include <muster/train/tensor_filter.hpp>
 
 namespace muster::inline v0::detail {
@@ -19,15 +20,9 @@ namespace muster::inline v0::detail {
   return extents.empty() ? 0 : extents.front().first + extents.front().count;
 }
 
-/// Tensors that are reduced together, and the elements they lie in.
-struct bucket_plan {
-  block part;
-  std::vector<std::size_t> tensors{};
-};
-
 /// Cuts gradients into buckets of about so many bytes, the first of another size.
-[[nodiscard]] std::vector<bucket_plan> plan_buckets(std::span<const block> extents, std::size_t bucket,
-                                                    std::size_t first_bucket);
+[[nodiscard]] std::vector<gradient_bucket> plan_buckets(std::span<const block> extents, std::size_t bucket,
+                                                        std::size_t first_bucket);
 
 /// The whole of the arrays in as few runs as can be, in their order.
 [[nodiscard]] std::vector<tensor_run> runs_of(std::span<const tensor_shape> shapes, std::span<const block> extents,

@@ -78,16 +78,14 @@ template <update_step Step>
 void update(const Step& step, device_span<float> parameters, device_span<const float> gradients,
             const std::array<device_span<float>, 2>& states, device_stream_ref stream) {
   detail::require_one_each(step, parameters.size(), gradients, states);
-  using loop = std::remove_cvref_t<decltype(step.loop())>;
-  detail::for_each(
-      stream, parameters.size(),
-      one_step<loop>{step.loop(), parameters.data(), gradients.data(), states[0].data(), states[1].data()});
+  const auto loop = detail::loop_of(step);
+  detail::for_each(stream, parameters.size(),
+                   one_step<std::remove_const_t<decltype(loop)>>{loop, parameters.data(), gradients.data(),
+                                                                 states[0].data(), states[1].data()});
 }
 template void update(const sgd_step<float>&, device_span<float>, device_span<const float>,
                      const std::array<device_span<float>, 2>&, device_stream_ref);
 template void update(const adam_step<float>&, device_span<float>, device_span<const float>,
-                     const std::array<device_span<float>, 2>&, device_stream_ref);
-template void update(const adagrad_step<float>&, device_span<float>, device_span<const float>,
                      const std::array<device_span<float>, 2>&, device_stream_ref);
 
 void scale(device_span<float> values, float by, device_stream_ref stream) {

@@ -8,6 +8,5 @@ namespace muster::inline v0 {
 
 template class optimizer_of<sgd_options, device_arena>;
 template class optimizer_of<adam_options, device_arena>;
-template class optimizer_of<adagrad_options, device_arena>;
 
 }  // namespace muster::inline v0

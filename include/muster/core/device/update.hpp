@@ -10,7 +10,7 @@
 
 namespace muster::inline v0 {
 
-/// What `update` of core/update does, put on a stream, for sgd_step, adam_step and adagrad_step of floats. The formulas
+/// What `update` of core/update does, put on a stream, for sgd_step and adam_step of floats. The formulas
 /// are those very ones, without fused multiply-adds, so that a device and a processor step to the same bits. The spans
 /// do not overlap and stay until the stream has done it.
 template <update_step Step>

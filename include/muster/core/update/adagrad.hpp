@@ -20,14 +20,9 @@ struct adagrad_step {
   T decay{};             ///< adds decay * parameter to the gradient
 
   [[nodiscard]] constexpr std::size_t states() const noexcept { return 1; }
-  [[nodiscard]] constexpr const adagrad_step& loop() const noexcept { return *this; }
-  constexpr void run(std::size_t size, T* parameters, const T* gradients, T* squares, T*) const {
-    run(size, parameters, gradients, squares, *this);
-  }
-
- private:
-  static constexpr void run(std::size_t size, T* __restrict__ parameters, const T* __restrict__ gradients,
-                            T* __restrict__ squares, const adagrad_step step) {
+  constexpr void run(std::size_t size, T* __restrict__ parameters, const T* __restrict__ gradients,
+                     T* __restrict__ squares, T*) const {
+    const adagrad_step step = *this;  // no element can be one of its numbers
     for (std::size_t i = 0; i < size; ++i) {
       const T gradient = gradients[i] + step.decay * parameters[i];
       const T square = squares[i] + gradient * gradient;

@@ -17,11 +17,9 @@ template <std::floating_point T>
 struct adam_factors {
   T beta1, rest1, beta2, rest2, rate, root, epsilon, shrink, penalty;
 
-  constexpr void run(std::size_t size, T* parameters, const T* gradients, T* means, T* squares) const {
-    run(size, parameters, gradients, means, squares, *this);
-  }
-  static constexpr void run(std::size_t size, T* __restrict__ parameters, const T* __restrict__ gradients,
-                            T* __restrict__ means, T* __restrict__ squares, const adam_factors by) {
+  constexpr void run(std::size_t size, T* __restrict__ parameters, const T* __restrict__ gradients,
+                     T* __restrict__ means, T* __restrict__ squares) const {
+    const adam_factors by = *this;  // no element can be one of them
     for (std::size_t i = 0; i < size; ++i) {
       const T gradient = gradients[i] + by.penalty * parameters[i];
       const T mean = by.beta1 * means[i] + by.rest1 * gradient;

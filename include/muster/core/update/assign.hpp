@@ -14,7 +14,6 @@ struct assign_step {
   using value = T;
 
   [[nodiscard]] constexpr std::size_t states() const noexcept { return 0; }
-  [[nodiscard]] constexpr const assign_step& loop() const noexcept { return *this; }
   constexpr void run(std::size_t size, T* __restrict__ parameters, const T* __restrict__ values, T*, T*) const {
     for (std::size_t i = 0; i < size; ++i) parameters[i] = values[i];
   }
@@ -28,7 +27,6 @@ struct add_step {
   T weight{1};
 
   [[nodiscard]] constexpr std::size_t states() const noexcept { return 0; }
-  [[nodiscard]] constexpr const add_step& loop() const noexcept { return *this; }
   constexpr void run(std::size_t size, T* __restrict__ parameters, const T* __restrict__ values, T*, T*) const {
     const T by = weight;  // no element can be it
     for (std::size_t i = 0; i < size; ++i) parameters[i] += by * values[i];

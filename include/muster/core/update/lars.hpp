@@ -48,14 +48,9 @@ struct lars_step {
   T trust = T(0.001);   ///< the paper's eta: by how much of its norm a layer may change; 0: no scaling
 
   [[nodiscard]] constexpr std::size_t states() const noexcept { return 1; }
-  [[nodiscard]] constexpr const lars_step& loop() const noexcept { return *this; }
-  void run(std::size_t size, T* parameters, const T* gradients, T* velocities, T*) const {
-    run(size, parameters, gradients, velocities, *this);
-  }
-
- private:
-  static void run(std::size_t size, T* __restrict__ parameters, const T* __restrict__ gradients,
-                  T* __restrict__ velocities, const lars_step step) {
+  void run(std::size_t size, T* __restrict__ parameters, const T* __restrict__ gradients, T* __restrict__ velocities,
+           T*) const {
+    const lars_step step = *this;  // no element can be one of its numbers
     T rate = step.learning_rate;
     if (step.trust != T{0}) {
       const double norm = std::sqrt(detail::sum_of_squares(parameters, size));

@@ -25,7 +25,6 @@ struct sgd_step {
   bool nesterov = false;  ///< steps along gradient + momentum * velocity instead of along the velocity
 
   [[nodiscard]] constexpr std::size_t states() const noexcept { return momentum == T{0} ? 0 : 1; }
-  [[nodiscard]] constexpr const sgd_step& loop() const noexcept { return *this; }
   /// The choices are made once outside the loops, so that these have no branch and compilers vectorise them. constexpr
   /// lets the kernels of devices call it too, an element at a time.
   constexpr void run(std::size_t size, T* parameters, const T* gradients, T* velocities, T*) const {

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include <muster/core/error.hpp>
@@ -13,13 +14,26 @@
 
 namespace muster::inline v0 {
 
-/// The one description of an update, as sgd_step has it: the numbers of a step over values of type `value`; how many
-/// arrays it keeps beside the parameters (`states`, at most two); and `loop`, what is the same for all elements, worked
-/// out once, whose `run` steps so many elements. Optimizers, parameter servers and devices all run that loop.
+namespace detail {
+
+/// What runs the loop of a step: the step, or what it works out once that is the same for all elements.
+template <class Step>
+auto loop_of(const Step& step) {
+  if constexpr (requires { step.loop(); })
+    return step.loop();
+  else
+    return step;
+}
+
+}  // namespace detail
+
+/// The one description of an update, as sgd_step and adam_step have it: the numbers of a step over values of type
+/// `value`; how many arrays it keeps beside the parameters (`states`, at most two); and `run`, which steps so many
+/// elements, its own or that of its `loop()`. Optimizers, parameter servers and devices all run that loop.
 template <class Step>
 concept update_step = requires(const Step& step, typename Step::value* values) {
   { step.states() } -> std::same_as<std::size_t>;
-  step.loop().run(std::size_t{}, values, std::as_const(values), values, values);
+  detail::loop_of(step).run(std::size_t{}, values, std::as_const(values), values, values);
 };
 
 namespace detail {
@@ -58,8 +72,8 @@ void update(const Step& step, std::span<typename Step::value> parameters,
             std::span<const typename Step::value> gradients,
             const std::array<std::span<typename Step::value>, 2>& states = {}) {
   detail::require_one_each(step, parameters.size(), gradients, states);
-  const auto loop = step.loop();
-  using kernel = detail::update_kernel<decltype(loop), typename Step::value>;
+  const auto loop = detail::loop_of(step);
+  using kernel = detail::update_kernel<std::remove_const_t<decltype(loop)>, typename Step::value>;
   detail::run_vectorised<kernel>(&loop, parameters.size(), parameters.data(), gradients.data(), states[0].data(),
                                  states[1].data());
 }

@@ -1,7 +1,6 @@
 // Optimizers over the arena of a device.
 #pragma once
 
-#include <muster/train/adagrad.hpp>
 #include <muster/train/adam.hpp>
 #include <muster/train/device/arena.hpp>
 #include <muster/train/optimizer.hpp>
@@ -14,7 +13,6 @@ namespace muster::inline v0 {
 
 using device_sgd = optimizer_of<sgd_options, device_arena>;
 using device_adam = optimizer_of<adam_options, device_arena>;
-using device_adagrad = optimizer_of<adagrad_options, device_arena>;
 static_assert(optimizer<device_sgd>);
 
 }  // namespace muster::inline v0
