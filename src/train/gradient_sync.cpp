@@ -221,6 +221,7 @@ void gradient_sync::finish(std::size_t bucket) {
 }
 
 void gradient_sync::wait() {
+  const scoped_event measured(activity::aggregate, "aggregate", 0);
   const auto& extents = gradients_->of().extents();
   for (std::size_t tensor = 0; tensor < written_.size(); ++tensor) {
     if (written_[tensor] == 0) gradients_->clear(extents[tensor]);

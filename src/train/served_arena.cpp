@@ -34,6 +34,7 @@ void served_arena::assign() { tables_.assign(table_, std::as_const(arena_).param
 
 void served_arena::pull() {
   const auto parameters = arena_.parameters();
+  const scoped_event waits(activity::aggregate, "pull", 0);
   const scoped_event measured(activity::communication, "pull", parameters.size_bytes());
   tables_.pull(table_, parameters);
 }
