@@ -63,11 +63,7 @@ void muster_step(benchmark::State& state, setting& with) {
   auto batches = tracker.batches();
   double loss = 0;
   const auto step = [&](muster::step& now) {
-    const auto next = [&] {
-      auto phase = tracker.phase(muster::phase::batch_load);
-      return loader.next(now.slice());
-    };
-    const auto batch = next();
+    const auto batch = loader.next(now.slice());
     auto backward = sync.begin(now.group());
     backward.add_samples(batch.samples.size());
     backward.divided_by(static_cast<double>(batch.global_size));
@@ -81,10 +77,7 @@ void muster_step(benchmark::State& state, setting& with) {
       backward.ready(1);
       backward.ready(0);
     }
-    {
-      auto phase = tracker.phase(muster::phase::aggregate);
-      backward.wait();
-    }
+    backward.wait();
     optimizer.apply(schedule(now));
   };
   // The session counts steps, and the benchmark those of the session.

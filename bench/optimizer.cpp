@@ -112,7 +112,7 @@ void measure(const contender& one, std::size_t parameters, int rounds, muster::g
     muster::barrier(world);
     const double step = seconds_of([&] { optimizer.apply(1e-3); });
     const double limit = seconds_of([&] {
-      for (std::size_t t = 0; t < tensors; ++t) touch(one, arena, arena.extent(t).first, arena.extent(t).count);
+      for (std::size_t t = 0; t < tensors; ++t) touch(one, arena, arena.extents()[t].first, arena.extents()[t].count);
     });
     if (round < 0) continue;
     steps.push_back(step);

@@ -99,14 +99,8 @@ class served_run {
   }
 
   void train_step(muster::step& step) {
-    const auto batch = [&] {
-      auto phase = tracker_.phase(muster::phase::batch_load);
-      return loader_.next(step.slice());
-    }();
-    {
-      auto phase = tracker_.phase(muster::phase::aggregate);
-      served_.pull();
-    }
+    const auto batch = loader_.next(step.slice());
+    served_.pull();
     served_.begin(schedule_(step));
     const nn::pass now{.images = batch.samples.size(),
                        .statistics = nullptr,

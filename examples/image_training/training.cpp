@@ -115,10 +115,7 @@ class run {
   }
 
   void train_step(muster::step& step) {
-    const auto batch = [&] {
-      auto phase = tracker_.phase(muster::phase::batch_load);
-      return loader_.next(step.slice());
-    }();
+    const auto batch = loader_.next(step.slice());
     auto backward = sync_.begin(step.group());
     backward.clear();
     backward.add_samples(batch.samples.size());
@@ -144,12 +141,8 @@ class run {
       auto phase = tracker_.phase(muster::phase::backward);
       net_->backward(slopes_, now);
     }
-    {
-      auto phase = tracker_.phase(muster::phase::aggregate);
-      backward.wait();
-    }
+    backward.wait();
     optimizer_.apply(schedule_(step) * (chosen_.batch_per_rank != 0 ? examples::growth(step, ranks_) : 1.0));
-    sync_.end(step.group());
     seen_ += sums;
     tracker_.add_samples(batch.samples.size());
     if (progress_.active()) show_progress(step);

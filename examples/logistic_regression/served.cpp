@@ -163,10 +163,7 @@ class served_run {
 
  private:
   void train_step(muster::step& step, totals& seen) {
-    const auto batch = [&] {
-      auto phase = tracker_.phase(muster::phase::batch_load);
-      return loader_.next(step.slice());
-    }();
+    const auto batch = loader_.next(step.slice());
     {
       auto phase = tracker_.phase(muster::phase::aggregate);
       const muster::scoped_event measured(muster::activity::communication, "pull", 0);

@@ -108,7 +108,7 @@ class run {
     if (chosen_.json.empty() || !speaks()) return;
     char objective[32];
     std::snprintf(objective, sizeof objective, "%.9g", objective_);
-    tracker_.annotate("bytes sent", std::to_string(bytes_sent_));
+    tracker_.annotate("bytes sent", std::to_string(bytes_sent_ + sync_.bytes_sent()));
     tracker_.annotate("compress", compress_);
     tracker_.annotate("mode", muster::to_string(sync_.options().mode));
     tracker_.annotate("objective", objective);
@@ -146,7 +146,8 @@ class run {
   }
 
   void train_step(muster::step& step) {
-    const auto batch = next_batch(step);
+    const auto batch = loader_.next(step.slice());
+    bytes_sent_ += sync_.bytes_sent();  // of the step before, with the weights that the session exchanged
     auto backward = sync_.begin(step.group());
     backward.add_samples(batch.samples.size());
     backward.divided_by(static_cast<double>(batch.global_size));  // the kernel does, where it costs nothing
@@ -160,22 +161,12 @@ class run {
       backward.ready(bias);
       backward.ready(weight);
     }
-    {
-      auto phase = tracker_.phase(muster::phase::aggregate);
-      backward.wait();
-    }
+    backward.wait();
     optimizer_.apply(schedule_(step) * (chosen_.batch_per_rank != 0 ? examples::growth(step, ranks_) : 1.0));
-    sync_.end(step.group());
-    bytes_sent_ += sync_.bytes_sent();
     seen_ += mine;  // now that the step can fail no more
     samples_seen_ += static_cast<double>(batch.samples.size());
     tracker_.add_samples(batch.samples.size());
     if (progress_.active()) show_progress();
-  }
-
-  muster::minibatch next_batch(const muster::step& step) {
-    auto phase = tracker_.phase(muster::phase::batch_load);
-    return loader_.next(step.slice());
   }
 
   void show_progress() {

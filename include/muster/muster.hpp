@@ -77,6 +77,7 @@
 #include <muster/core/update/assign.hpp>
 #include <muster/core/update/lars.hpp>
 #include <muster/core/update/sgd.hpp>
+#include <muster/core/update/step.hpp>
 #include <muster/core/version.hpp>
 #include <muster/data/bad_records.hpp>
 #include <muster/data/cache.hpp>
@@ -122,13 +123,16 @@
 #include <muster/train/adagrad.hpp>
 #include <muster/train/adam.hpp>
 #include <muster/train/arena.hpp>
+#include <muster/train/arena_in.hpp>
 #include <muster/train/bucket.hpp>
 #include <muster/train/checkpoint.hpp>
 #include <muster/train/compress.hpp>
 #include <muster/train/gossip.hpp>
+#include <muster/train/gradient_backend.hpp>
 #include <muster/train/gradient_sync.hpp>
 #include <muster/train/lars.hpp>
 #include <muster/train/optimizer.hpp>
+#include <muster/train/optimizer_of.hpp>
 #include <muster/train/schedule.hpp>
 #include <muster/train/served_arena.hpp>
 #include <muster/train/settings.hpp>

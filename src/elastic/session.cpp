@@ -68,7 +68,10 @@ bool session::attempt(state& of, const std::function<void(step&)>& f, bool commi
   of.begin_step();
   try {
     step now(by_->ranks(), by_->generation(), of.steps(), of.progress());
-    by_->attempt([&] { f(now); });
+    by_->attempt([&] {
+      f(now);
+      if (commits) of.exchange(by_->ranks());
+    });
     if (commits) of.commit_step();
   } catch (...) {
     of.roll_back();

@@ -35,6 +35,7 @@ const std::vector<state_part>& state::parts() {
   }
   parts_ = std::move(asked.parts_);
   hooks_ = std::move(asked.hooks_);
+  exchanges_ = std::move(asked.exchanges_);
   at_ = asked.cursor_;
   return parts_;
 }
@@ -92,6 +93,10 @@ void state::begin_step() {
     if (hook.begin) hook.begin();
   }
   in_step_ = true;
+}
+
+void state::exchange(group& among) {
+  for (const auto& one : exchanges_) one(among);
 }
 
 void state::commit_step() {

@@ -1,8 +1,8 @@
 // The update functions that are known by name.
+#include <array>
 #include <map>
 #include <mutex>
 
-#include <muster/core/simd.hpp>
 #include <muster/core/spec.hpp>
 #include <muster/core/update.hpp>
 #include <muster/ps/table.hpp>
@@ -10,49 +10,33 @@
 namespace muster::inline v0::ps {
 namespace {
 
-using made_update = std::shared_ptr<const update_function>;
-using maker = std::function<made_update(spec_reader&)>;
-
-// One of core's kernels, for the vectors of the machine.
-template <class Step>
-class kernel_function final : public update_function {
+/// A step of core/update, of which each push says the scale.
+template <update_step Step>
+class step_function final : public update_function {
  public:
-  kernel_function(std::size_t states, const Step& step) : states_(states), step_(step) {}
-  std::size_t states() const override { return states_; }
+  explicit step_function(const Step& step) : step_(step) {}
+  std::size_t states() const override { return step_.states(); }
   void apply(std::span<float> values, std::span<const float> pushed, std::span<float> state, std::uint64_t count,
              float scale) const override {
-    muster::detail::run_vectorised<kernel>(&step_, values, pushed, state, count, scale);
+    auto step = step_;
+    if constexpr (requires { step.learning_rate; }) step.learning_rate *= decltype(step.learning_rate){scale};
+    if constexpr (requires { step.weight; }) step.weight = scale;
+    if constexpr (requires { step.count; }) step.count = count;
+    std::array<std::span<float>, 2> states;
+    for (std::size_t k = 0; k < step.states(); ++k) states[k] = state.subspan(k * values.size(), values.size());
+    update(step, values, pushed, states);
   }
 
  private:
-  struct kernel {
-    static void run(const Step* step, std::span<float> values, std::span<const float> pushed, std::span<float> state,
-                    std::uint64_t count, float scale) {
-      (*step)(values, pushed, state, count, scale);
-    }
-  };
-  std::size_t states_;
   Step step_;
 };
 
-template <class Step>
-made_update make_kernel(std::size_t states, const Step& step) {
-  return std::make_shared<kernel_function<Step>>(states, step);
-}
+using made_update = std::shared_ptr<const update_function>;
+using maker = std::function<made_update(spec_reader&)>;
 
-using values_span = std::span<float>;
-using pushed_span = std::span<const float>;
-
-made_update make_assign(spec_reader&) {
-  return make_kernel(0, [](values_span values, pushed_span pushed, values_span, std::uint64_t, float) {
-    assign_update(values, pushed);
-  });
-}
-
-made_update make_add(spec_reader&) {
-  return make_kernel(0, [](values_span values, pushed_span pushed, values_span, std::uint64_t, float scale) {
-    add_update(values, pushed, scale);
-  });
+template <update_step Step>
+made_update function_of(const Step& step) {
+  return std::make_shared<step_function<Step>>(step);
 }
 
 float decay_of(spec_reader& spec) { return static_cast<float>(spec.number_of("decay", 0.0, 0.0, false)); }
@@ -65,41 +49,29 @@ made_update make_sgd(spec_reader& spec) {
     if (step.momentum >= 1) spec.refuse("a momentum of 1 or more never forgets", "write such as momentum:0.1,0.9");
   }
   step.decay = decay_of(spec);
-  return make_kernel(step.momentum == 0 ? 0 : 1,
-                     [step](values_span values, pushed_span pushed, values_span state, std::uint64_t, float scale) {
-                       auto scaled = step;
-                       scaled.learning_rate *= scale;
-                       sgd_update(values, pushed, state, scaled);
-                     });
+  return function_of(step);
 }
 
 made_update make_adagrad(spec_reader& spec) {
-  const adagrad_step<float> step{.learning_rate = rate_of(spec), .decay = decay_of(spec)};
-  return make_kernel(1, [step](values_span values, pushed_span pushed, values_span state, std::uint64_t, float scale) {
-    auto scaled = step;
-    scaled.learning_rate *= scale;
-    adagrad_update(values, pushed, state, scaled);
-  });
+  return function_of(adagrad_step<float>{.learning_rate = rate_of(spec), .decay = decay_of(spec)});
 }
 
 made_update make_adam(spec_reader& spec) {
   const double rate = spec.number("rate", 0.0, false);
-  const adam_step<float> step{
-      .learning_rate = rate, .decay = spec.number_of("decay", 0.0, 0.0, false), .decoupled = spec.name() == "adamw"};
-  return make_kernel(
-      2, [step](values_span values, pushed_span pushed, values_span state, std::uint64_t count, float scale) {
-        auto scaled = step;
-        scaled.learning_rate *= double{scale};
-        scaled.count = count;
-        adam_update(values, pushed, state.first(values.size()), state.subspan(values.size()), scaled);
-      });
+  return function_of(adam_step<float>{
+      .learning_rate = rate, .decay = spec.number_of("decay", 0.0, 0.0, false), .decoupled = spec.name() == "adamw"});
 }
 
 struct registry {
   std::mutex mutex;
-  std::map<std::string, maker> makers = {{"assign", make_assign}, {"add", make_add},      {"sgd", make_sgd},
-                                         {"momentum", make_sgd},  {"nesterov", make_sgd}, {"adagrad", make_adagrad},
-                                         {"adam", make_adam},     {"adamw", make_adam}};
+  std::map<std::string, maker> makers = {{"assign", [](spec_reader&) { return function_of(assign_step<float>{}); }},
+                                         {"add", [](spec_reader&) { return function_of(add_step<float>{}); }},
+                                         {"sgd", make_sgd},
+                                         {"momentum", make_sgd},
+                                         {"nesterov", make_sgd},
+                                         {"adagrad", make_adagrad},
+                                         {"adam", make_adam},
+                                         {"adamw", make_adam}};
 };
 
 registry& known() {

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include <muster/core/events.hpp>
 
 #include "layout.hpp"
 
 namespace muster::inline v0 {
+
 std::size_t tensor_shape::size() const {
   std::size_t size = 1;
   for (const std::size_t extent : extents) {
@@ -21,21 +23,10 @@ std::size_t tensor_shape::size() const {
   return size;
 }
 
-arena::arena(std::vector<tensor_shape> shapes, allocator allocate)
-    : shapes_(std::move(shapes)),
-      extents_(detail::lay_out(shapes_)),
-      size_(detail::size_of(extents_)),
-      allocate_(std::move(allocate)),
-      parameters_(allocate_(size_)),
-      gradients_(allocate_(head + size_)) {}
+arena_base::arena_base(std::vector<tensor_shape> shapes)
+    : shapes_(std::move(shapes)), extents_(detail::lay_out(shapes_)), size_(detail::size_of(extents_)) {}
 
-std::span<float> arena::state(const std::string& name) {
-  auto found = states_.find(name);
-  if (found == states_.end()) found = states_.emplace(name, allocate_(size_)).first;
-  return found->second.span();
-}
-
-std::size_t arena::index(std::string_view name) const {
+std::size_t arena_base::index(std::string_view name) const {
   const auto found =
       std::find_if(shapes_.begin(), shapes_.end(), [&](const auto& shape) { return shape.name == name; });
   if (found != shapes_.end()) return static_cast<std::size_t>(found - shapes_.begin());
@@ -47,9 +38,7 @@ std::size_t arena::index(std::string_view name) const {
                             (meant ? "; did you mean '" + *meant + "'?" : "; use a name that it was made with"));
 }
 
-void arena::clear_gradients() noexcept { std::ranges::fill(gradients(), 0.0f); }
-
-std::string arena::tensors() const {
+std::string arena_base::tensors() const {
   std::string text;
   for (const auto& shape : shapes_) {
     text += (text.empty() ? "" : " ") + shape.name;
@@ -59,7 +48,7 @@ std::string arena::tensors() const {
   return text;
 }
 
-void arena::describe(state_parts& parts) {
+void arena_base::describe(state_parts& parts) {
   // Nothing that changes: it is there to be compared.
   parts.add(
       "tensors", state_kind::replicated,
@@ -75,47 +64,52 @@ void arena::describe(state_parts& parts) {
                                     " and this model's are " + ours + "); give it the model it was made with");
         }
       });
-  parts.add("parameters", parameters(), parameters_are_, change_);
-  for (auto& [name, values] : states_) parts.add("optimizer " + name, values.span(), states_are_, change_);
-  if (beside_) beside_(parts);
-  parts.hook([this] { commit(); },
-             [this] {
-               in_step_ = false;
-               updates_.clear();
-             },
-             [this] { in_step_ = true; });
+  add_arrays(parts, sharing_);
+  if (sharing_.beside) sharing_.beside(parts);
+  parts.hook(
+      [this] {
+        in_step_ = false;
+        run_updates();
+      },
+      [this] {
+        in_step_ = false;
+        updates_.clear();
+      },
+      [this] { in_step_ = true; });
 }
 
-void arena::update(std::function<void()> change) {
+void arena_base::share(arena_sharing how) {
+  if (sharing_.beside) {
+    throw configuration_error("an arena cannot have two gradient_syncs (its gradients are reduced once); use one");
+  }
+  sharing_ = std::move(how);
+}
+
+void arena_base::update(std::function<void()> change) {
   updates_.push_back(std::move(change));
-  if (!in_step_ || change_ == in_step::shadowed) run_updates();
+  if (!in_step_ || sharing_.change == in_step::shadowed) run_updates();
 }
 
-void arena::commit() {
-  in_step_ = false;
-  if (!updates_.empty()) run_updates();
-}
-
-void arena::run_updates() {
+void arena_base::run_updates() {
+  if (updates_.empty()) return;
   const scoped_event measured(activity::update, "update", 0);
   for (const auto& change : updates_) change();
   updates_.clear();
 }
 
-void arena::check_index(std::size_t tensor) const {
-  if (tensor < shapes_.size()) return;
-  throw configuration_error("no tensor has index " + std::to_string(tensor) + " (the arena has " +
-                            std::to_string(shapes_.size()) + "); count from 0");
+block arena_base::place(std::size_t tensor) const {
+  if (tensor >= shapes_.size()) {
+    throw configuration_error("no tensor has index " + std::to_string(tensor) + " (the arena has " +
+                              std::to_string(shapes_.size()) + "); count from 0");
+  }
+  return {extents_[tensor].first, shapes_[tensor].size()};
 }
 
-block arena::extent(std::size_t tensor) const {
-  check_index(tensor);
-  return extents_[tensor];
-}
+void arena::clear_gradients() noexcept { std::ranges::fill(gradients(), 0.0f); }
 
-std::span<float> arena::view(std::span<float> whole, std::size_t tensor) const {
-  check_index(tensor);
-  return whole.subspan(extents_[tensor].first, shapes_[tensor].size());
+void arena::add_array(state_parts& parts, const std::string& name, std::span<float> array, state_kind kind,
+                      in_step change) {
+  parts.add(name, array, kind, change);
 }
 
 }  // namespace muster::inline v0

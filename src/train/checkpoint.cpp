@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <cinttypes>
 #include <cmath>
@@ -144,16 +143,11 @@ void put(const state_part& part, std::span<const std::byte> bytes) {
 constexpr std::string_view ending = ".state";
 
 /// "step-000000001200.1f...": steps and id, or nothing when it is no such name. What comes behind them is in `rest`.
-std::optional<std::pair<std::uint64_t, std::uint64_t>> parse_name(std::string_view name, std::string_view& rest) {
-  constexpr std::string_view begin = "step-";
-  if (!name.starts_with(begin)) return std::nullopt;
+std::optional<std::pair<std::uint64_t, std::uint64_t>> parse_name(const std::string& name, std::string_view& rest) {
   std::uint64_t steps = 0, id = 0;
-  const char* const last = name.data() + name.size();
-  const auto number = std::from_chars(name.data() + begin.size(), last, steps);
-  if (number.ec != std::errc() || number.ptr == last || *number.ptr != '.') return std::nullopt;
-  const auto digits = std::from_chars(number.ptr + 1, last, id, 16);
-  if (digits.ec != std::errc()) return std::nullopt;
-  rest = {digits.ptr, static_cast<std::size_t>(last - digits.ptr)};
+  int length = 0;
+  if (std::sscanf(name.c_str(), "step-%" SCNu64 ".%" SCNx64 "%n", &steps, &id, &length) != 2) return std::nullopt;
+  rest = std::string_view(name).substr(static_cast<std::size_t>(length));
   return std::pair{steps, id};
 }
 

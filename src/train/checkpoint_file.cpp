@@ -1,20 +1,17 @@
 #include "checkpoint_file.hpp"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <type_traits>
 
 #include <muster/core/atomic_file.hpp>
 #include <muster/core/crc32c.hpp>
 #include <muster/core/error.hpp>
 
-#include "../core/descriptor.hpp"
 #include "../core/round_up.hpp"
 #include "../core/wire.hpp"
 
@@ -216,24 +213,19 @@ namespace {
 /// A file that is read from its begin on.
 class checkpoint_reader {
  public:
-  explicit checkpoint_reader(const std::string& path) : path_(path), file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
-    struct stat status {};
-    if (file_.get() < 0 || ::fstat(file_.get(), &status) != 0) fail();
-    size_ = static_cast<std::uint64_t>(status.st_size);
+  explicit checkpoint_reader(const std::string& path) : path_(path), file_(path, std::ios::binary) {
+    std::error_code trouble;
+    size_ = std::filesystem::file_size(path, trouble);
+    if (trouble || !file_) fail();
   }
   [[nodiscard]] std::uint64_t size() const noexcept { return size_; }
   /// Appends the next bytes of the file, so many or as many as there are.
   void read(std::vector<std::byte>& to, std::uint64_t most) {
-    std::size_t at = to.size();
-    to.resize(at + static_cast<std::size_t>(most));
-    while (at < to.size()) {
-      const ssize_t n = ::read(file_.get(), to.data() + at, to.size() - at);
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) fail();
-      if (n == 0) break;
-      at += static_cast<std::size_t>(n);
-    }
-    to.resize(at);
+    const std::size_t before = to.size();
+    to.resize(before + static_cast<std::size_t>(most));
+    file_.read(reinterpret_cast<char*>(to.data() + before), static_cast<std::streamsize>(most));
+    if (file_.bad()) fail();
+    to.resize(before + static_cast<std::size_t>(file_.gcount()));
   }
 
  private:
@@ -242,7 +234,7 @@ class checkpoint_reader {
                                           "); look at the file and its folder");
   }
   const std::string& path_;
-  descriptor file_;
+  std::ifstream file_;
   std::uint64_t size_ = 0;
 };
 

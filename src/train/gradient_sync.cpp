@@ -1,7 +1,6 @@
 #include <muster/train/gradient_sync.hpp>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <string>
 #include <utility>
@@ -11,6 +10,7 @@
 #include <muster/core/error.hpp>
 #include <muster/core/events.hpp>
 
+#include "host_gradients.hpp"
 #include "layout.hpp"
 
 namespace muster::inline v0 {
@@ -19,42 +19,21 @@ namespace {
 // The number of samples travels as two floats, whose sums over ranks stay exact.
 constexpr std::uint64_t count_base = 4096;
 
-// In lanes, so that the loop is of vectors; the same on every rank, whatever they are.
-double sum_of_squares(std::span<const float> values) {
-  constexpr std::size_t lanes = 8;
-  std::array<double, lanes> sums{};
-  std::size_t i = 0;
-  for (; i + lanes <= values.size(); i += lanes) {
-    for (std::size_t lane = 0; lane < lanes; ++lane) {
-      const double value = values[i + lane];
-      sums[lane] += value * value;
-    }
-  }
-  for (; i < values.size(); ++i) sums[0] += double{values[i]} * double{values[i]};
-  double all = 0;
-  for (const double sum : sums) all += sum;
-  return all;
-}
-
-void scale(std::span<float> values, float by) {
-  for (float& value : values) value *= by;
-}
-
 }  // namespace
 
 // ---- what a model sees ----
 
-backward_pass::backward_pass(gradient_sync& of, group& ranks, int passes) : sync_(&of) { of.reset(ranks, passes); }
+backward_pass::backward_pass(gradient_sync& of, group* ranks, int passes) : sync_(&of) { of.reset(ranks, passes); }
 backward_pass::~backward_pass() { sync_->leave(); }
-std::span<const float> backward_pass::parameter(std::size_t tensor) const { return sync_->arena_->parameter(tensor); }
-std::span<float> backward_pass::gradient(std::size_t tensor) { return sync_->arena_->gradient(tensor); }
+std::span<const float> backward_pass::parameter(std::size_t tensor) const { return sync_->on_host().parameter(tensor); }
+std::span<float> backward_pass::gradient(std::size_t tensor) { return sync_->on_host().gradient(tensor); }
 bool backward_pass::adds(std::size_t tensor) const { return sync_->written_.at(tensor) > 0; }
 void backward_pass::ready(std::size_t tensor) { sync_->written(tensor); }
 void backward_pass::wait() { sync_->wait(); }
 std::uint64_t backward_pass::samples() const noexcept { return sync_->samples_; }
 double backward_pass::norm() const noexcept { return std::sqrt(sync_->squares_); }
 
-void backward_pass::clear() { sync_->arena_->clear_gradients(); }
+void backward_pass::clear() { sync_->on_host().clear_gradients(); }
 
 void backward_pass::add_samples(std::uint64_t count) {
   if (sync_->next_start_ > 0) {
@@ -76,10 +55,14 @@ void backward_pass::divided_by(double divisor) {
 
 // ---- buckets ----
 
-gradient_sync::gradient_sync(arena& of, const sync_options& options) : arena_(&of), options_(options) {
-  if (of.beside_) {
-    throw configuration_error("an arena cannot have two gradient_syncs (its gradients are reduced once); use one");
-  }
+gradient_sync::gradient_sync(arena& of, const sync_options& options)
+    : gradient_sync(std::make_unique<detail::host_gradients>(of), &of, options) {}
+
+gradient_sync::gradient_sync(std::unique_ptr<gradient_backend> gradients, const sync_options& options)
+    : gradient_sync(std::move(gradients), nullptr, options) {}
+
+gradient_sync::gradient_sync(std::unique_ptr<gradient_backend> gradients, arena* on_host, const sync_options& options)
+    : gradients_(std::move(gradients)), arena_(on_host), options_(options) {
   if (!(options.clip >= 0 && std::isfinite(options.clip))) {
     throw configuration_error("gradients cannot be clipped to a norm of " + std::to_string(options.clip) +
                               " (it is not a number from 0 on); give a positive one, or 0 for no clipping");
@@ -89,59 +72,52 @@ gradient_sync::gradient_sync(arena& of, const sync_options& options) : arena_(&o
         "mode ps cannot be had from a gradient_sync (it reduces among ranks that all train); push and "
         "pull through a ps::worker, or use another mode");
   }
-  if (options.mode.what != sync_mode::kind::allreduce && options.codec.reducer() != nullptr) {
+  const auto& reducer = options_.codec.reducer();
+  if (!exchanges_gradients() && reducer != nullptr) {
     throw configuration_error("a codec cannot be used in mode " + to_string(options.mode) +
                               " (it is for gradients, and these ranks exchange weights); use mode allreduce or no "
                               "codec");
   }
-  plan();
-  if (const auto& reducer = options_.codec.reducer()) reducer->attach(of, buckets_);
-  of.beside_ = [this](state_parts& parts) { describe(parts); };
-  if (exchanges_gradients()) return;
-  of.change_ = in_step::shadowed;
-  of.states_are_ = state_kind::rank_local;
-  if (options.mode.what != sync_mode::kind::allreduce_weights) of.parameters_are_ = state_kind::rank_local;
+  if (!exchanges_gradients() || reducer != nullptr) (void)this->on_host();
+  const std::size_t tensors = gradients_->of().shapes().size();
+  bucket_of_.resize(tensors);
+  written_.resize(tensors);
+  buckets_ = detail::plan_buckets(gradients_->of().extents(), options_.bucket, options_.first_bucket);
+  for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket)
+    for (const std::size_t tensor : buckets_[bucket].tensors) bucket_of_[tensor] = bucket;
+  flights_.resize(buckets_.size());
+
+  arena_sharing shared{.beside = [this](state_parts& parts) { describe(parts); }};
+  if (!exchanges_gradients()) {
+    shared.change = in_step::shadowed;
+    shared.states = state_kind::rank_local;
+    if (options.mode.what != sync_mode::kind::allreduce_weights) shared.parameters = state_kind::rank_local;
+  }
+  if (reducer) reducer->attach(*arena_, buckets_);
+  gradients_->of().share(std::move(shared));
 }
 
 gradient_sync::~gradient_sync() {
   leave();
-  arena_->beside_ = nullptr;
-  arena_->change_ = in_step::settled;
-  arena_->parameters_are_ = arena_->states_are_ = state_kind::replicated;
+  gradients_->of().end_sharing();
 }
 
-void gradient_sync::plan() {
-  const std::size_t tensors = arena_->shapes().size();
-  bucket_of_.resize(tensors);
-  written_.resize(tensors);
-  std::vector<block> extents;
-  for (std::size_t tensor = 0; tensor < tensors; ++tensor) extents.push_back(arena_->extent(tensor));
-  for (auto& planned : detail::plan_buckets(extents, options_.bucket, options_.first_bucket)) {
-    for (const std::size_t tensor : planned.tensors) bucket_of_[tensor] = buckets_.size();
-    buckets_.push_back(
-        {arena_->gradients().subspan(planned.part.first, planned.part.count), std::move(planned.tensors)});
-  }
-  flights_.resize(buckets_.size());
+arena& gradient_sync::on_host() {
+  if (arena_ != nullptr) return *arena_;
+  throw configuration_error(
+      "codecs, exchanges of weights and views of gradients are not for those of a device (they are in its memory); use "
+      "mode allreduce, no codec, and the views of the device_arena");
 }
 
 bool gradient_sync::exchanges_gradients() const noexcept { return options_.mode.what == sync_mode::kind::allreduce; }
 
-std::span<float> gradient_sync::with_head(std::size_t bucket) noexcept {
-  const auto values = buckets_[bucket].values;
-  return bucket == 0 ? arena_->gradients_.span().first(arena::head + values.size()) : values;
-}
-
-double gradient_sync::compression_ratio() const noexcept {
-  const std::size_t bytes = arena_->gradients().size_bytes();
-  return bytes == 0 || options_.codec.reducer() == nullptr
-             ? 1.0
-             : static_cast<double>(bytes_sent_) / static_cast<double>(bytes);
-}
-
 // ---- a step ----
 
-backward_pass gradient_sync::begin(group& ranks, int passes) {
-  if (ranks_ != nullptr) {
+backward_pass gradient_sync::begin(group& ranks, int passes) { return begin(&ranks, passes); }
+backward_pass gradient_sync::begin(int passes) { return begin(nullptr, passes); }
+
+backward_pass gradient_sync::begin(group* ranks, int passes) {
+  if (under_way_) {
     throw configuration_error(
         "a backward pass cannot begin (the last one is under way); let it end, by wait() or by leaving its scope");
   }
@@ -152,14 +128,16 @@ backward_pass gradient_sync::begin(group& ranks, int passes) {
   return backward_pass(*this, ranks, passes);
 }
 
-void gradient_sync::reset(group& ranks, int passes) {
-  ranks_ = &ranks;
+void gradient_sync::reset(group* ranks, int passes) {
+  gradients_->begin(ranks);
+  ranks_ = ranks;
+  under_way_ = true;
   passes_ = passes;
-  polls_ = !ranks.settings().progress_thread;
+  polls_ = ranks != nullptr && !ranks->settings().progress_thread;
   std::ranges::fill(written_, 0);
   for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
     flights_[bucket].missing = buckets_[bucket].tensors.size();
-    flights_[bucket].started = flights_[bucket].finished = false;
+    flights_[bucket].bytes = 0;
   }
   next_start_ = next_finish_ = 0;
   samples_here_ = samples_ = 0;
@@ -170,15 +148,16 @@ void gradient_sync::reset(group& ranks, int passes) {
   bytes_sent_ = 0;
   next_ = now_;
   ++next_.steps;
+  began_ = true;
 }
 
 // The gradients are free after it, whatever happened.
 void gradient_sync::leave() noexcept {
-  if (ranks_ == nullptr) return;
+  if (!under_way_) return;
   if (const auto& reducer = options_.codec.reducer()) reducer->abandon();
   count_under_way_ = work();
-  for (auto& flight : flights_) flight.under_way = work();
-  ranks_ = nullptr;
+  gradients_->abandon();
+  under_way_ = false;
 }
 
 void gradient_sync::written(std::size_t tensor) {
@@ -186,7 +165,7 @@ void gradient_sync::written(std::size_t tensor) {
     throw configuration_error(tensor >= written_.size()
                                   ? "no tensor has index " + std::to_string(tensor) + " (the arena has " +
                                         std::to_string(written_.size()) + "); count from 0"
-                                  : "the gradient of '" + arena_->shapes()[tensor].name +
+                                  : "the gradient of '" + gradients_->of().shapes()[tensor].name +
                                         "' was written once more than there are passes (" + std::to_string(passes_) +
                                         "); call ready once a pass, and begin() with the number of passes");
   }
@@ -201,54 +180,51 @@ void gradient_sync::start_complete_buckets() {
 void gradient_sync::start(std::size_t bucket) {
   if (!exchanges_gradients()) return;
   auto& flight = flights_[bucket];
-  if (bucket == 0) {
-    const auto head = arena_->gradients_.span().first(arena::head);
-    std::ranges::fill(head, 0.0f);
-    head[0] = static_cast<float>(samples_here_ / count_base);
-    head[1] = static_cast<float>(samples_here_ % count_base);
-  }
+  if (bucket == 0)
+    gradients_->put_head(
+        {static_cast<float>(samples_here_ / count_base), static_cast<float>(samples_here_ % count_base)});
   if (current_event_sink() != nullptr) flight.begin = clock::now();
   if (const auto& reducer = options_.codec.reducer()) {
-    if (bucket == 0) count_under_way_ = allreduce_async(*ranks_, arena_->gradients_.span().first(arena::head), sum);
+    if (bucket == 0) count_under_way_ = allreduce_async(*ranks_, arena_->gradients_with_head().first(arena::head), sum);
     const std::uint64_t before = bucket == 0 ? 0 : reducer->bytes_sent();
     reducer->begin(*ranks_, bucket, now_.steps);
     flight.bytes = reducer->bytes_sent() - before;
-    flight.started = true;
-  } else if (ranks_->size() > 1) {
-    flight.under_way = allreduce_async(*ranks_, with_head(bucket), sum);
-    bytes_sent_ += with_head(bucket).size_bytes();
-    flight.bytes = buckets_[bucket].values.size_bytes();
-    flight.started = true;
+  } else {
+    flight.bytes = gradients_->start(buckets_[bucket].part);
+    bytes_sent_ += flight.bytes;
   }
 }
 
 // Moves the collectives on and ends those that are done while their gradients are still in a cache.
 void gradient_sync::poll() {
   if (options_.codec.reducer() != nullptr) return;
-  while (next_finish_ < next_start_ && flights_[next_finish_].under_way.test()) finish(next_finish_++);
+  while (next_finish_ < next_start_ && (!exchanges_gradients() || gradients_->test(next_finish_)))
+    finish(next_finish_++);
 }
 
 void gradient_sync::take_count() {
-  const auto head = arena_->gradients_.span().first(2);
-  samples_ = exchanges_gradients()
-                 ? static_cast<std::uint64_t>(head[0]) * count_base + static_cast<std::uint64_t>(head[1])
-                 : samples_here_;
+  samples_ = samples_here_;
+  if (exchanges_gradients()) {
+    const auto [high, low] = gradients_->head();
+    samples_ = static_cast<std::uint64_t>(high) * count_base + static_cast<std::uint64_t>(low);
+  }
   if (samples_ > 0) factor_ = static_cast<float>(divisor_ / static_cast<double>(samples_));
 }
 
 void gradient_sync::finish(std::size_t bucket) {
   if (bucket == 0) take_count();
-  const auto values = buckets_[bucket].values;
-  if (event_sink* const sink = current_event_sink(); sink != nullptr && flights_[bucket].started)
-    sink->record({activity::bucket, "bucket", flights_[bucket].begin, clock::now(), flights_[bucket].bytes});
-  if (factor_ != 1.0f) scale(values, factor_);
-  if (options_.clip > 0) squares_ += sum_of_squares(values);
-  flights_[bucket].finished = true;
+  const auto& flight = flights_[bucket];
+  if (event_sink* const sink = current_event_sink(); sink != nullptr && flight.bytes > 0)
+    sink->record({activity::bucket, "bucket", flight.begin, clock::now(), flight.bytes});
+  if (factor_ != 1.0f) gradients_->scale(buckets_[bucket].part, factor_);
+  if (options_.clip > 0) squares_ += gradients_->sum_of_squares(buckets_[bucket].part);
 }
 
 void gradient_sync::wait() {
+  const scoped_event measured(activity::aggregate, "aggregate", 0);
+  const auto& extents = gradients_->of().extents();
   for (std::size_t tensor = 0; tensor < written_.size(); ++tensor) {
-    if (written_[tensor] == 0) std::ranges::fill(arena_->gradient(tensor), 0.0f);
+    if (written_[tensor] == 0) gradients_->clear(extents[tensor]);
   }
   for (auto& flight : flights_) flight.missing = 0;
   start_complete_buckets();
@@ -257,8 +233,8 @@ void gradient_sync::wait() {
   for (; next_finish_ < buckets_.size(); ++next_finish_) {
     if (reducer)
       reducer->finish(*ranks_, next_finish_);
-    else
-      flights_[next_finish_].under_way.wait();
+    else if (exchanges_gradients())
+      gradients_->wait(next_finish_);
     finish(next_finish_);
   }
   if (reducer) bytes_sent_ = reducer->bytes_sent();
@@ -267,32 +243,29 @@ void gradient_sync::wait() {
         "the gradients cannot be divided by the number of samples (nobody counted any); call add_samples in the "
         "backward pass");
   }
-  if (const double norm = std::sqrt(squares_); options_.clip > 0 && norm > double{options_.clip})
-    scale(arena_->gradients(), static_cast<float>(double{options_.clip} / norm));
-  ranks_ = nullptr;
+  if (const double norm = std::sqrt(squares_); options_.clip > 0 && norm > double{options_.clip}) {
+    const auto by = static_cast<float>(double{options_.clip} / norm);
+    for (const auto& bucket : buckets_) gradients_->scale(bucket.part, by);
+  }
+  gradients_->finish();
+  under_way_ = false;
 }
 
 // ---- weights ----
 
-void gradient_sync::end(group& ranks) {
+void gradient_sync::exchange(group& ranks) {
+  if (!std::exchange(began_, false)) return;
   next_.samples_since_average = now_.samples_since_average + samples_here_;
-  switch (options_.mode.what) {
-    case sync_mode::kind::allreduce:
-    case sync_mode::kind::parameter_server:  // refused when made
-      return;
-    case sync_mode::kind::local_sgd:
-      if ((now_.steps + 1) % options_.mode.period != 0) return;
-      [[fallthrough]];
-    case sync_mode::kind::allreduce_weights:
-      average_weights(ranks, next_.samples_since_average);
-      next_.samples_since_average = 0;
-      return;
-    case sync_mode::kind::gossip:
-      gossip(ranks, options_.mode.graph, arena_->parameters(), scratch_);
-      bytes_sent_ +=
-          arena_->parameters().size_bytes() * neighbours(options_.mode.graph, ranks.rank(), ranks.size()).size();
-      return;
+  if (options_.mode.what == sync_mode::kind::gossip) {
+    gossip(ranks, options_.mode.graph, arena_->parameters(), scratch_);
+    bytes_sent_ +=
+        arena_->parameters().size_bytes() * neighbours(options_.mode.graph, ranks.rank(), ranks.size()).size();
+    return;
   }
+  if (options_.mode.what == sync_mode::kind::local_sgd && (now_.steps + 1) % options_.mode.period != 0) return;
+  average_weights(ranks, next_.samples_since_average);
+  if (ranks.size() > 1) bytes_sent_ += arena_->parameters().size_bytes();
+  next_.samples_since_average = 0;
 }
 
 void gradient_sync::average(group& ranks) {
@@ -323,7 +296,6 @@ void gradient_sync::average_weights(group& ranks, std::uint64_t mine) {
     allreduce(ranks, sums, sum);
   }
   std::ranges::copy(sums, parameters.begin());
-  bytes_sent_ += parameters.size_bytes();
 }
 
 // ---- state ----
@@ -332,12 +304,15 @@ void gradient_sync::describe(state_parts& parts) {
   parts.add("steps of gradient_sync", std::span(&now_.steps, 1));
   parts.add("samples since the weights were averaged", std::span(&now_.samples_since_average, 1),
             state_kind::rank_local);
-  parts.hook([this] { now_ = next_; }, [this] { discard(); });
+  parts.hook([this] { commit(); },
+             [this] {
+               next_ = now_;
+               began_ = false;
+             });
+  if (!exchanges_gradients()) parts.exchange([this](group& ranks) { exchange(ranks); });
   if (const auto& reducer = options_.codec.reducer()) reducer->describe(parts);
 }
 
 void gradient_sync::commit() noexcept { now_ = next_; }
-
-void gradient_sync::discard() noexcept { next_ = now_; }
 
 }  // namespace muster::inline v0

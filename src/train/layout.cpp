@@ -42,11 +42,12 @@ std::vector<block> lay_out(const std::vector<tensor_shape>& shapes) {
 // is left, down to an eighth of a full one: what leaves last is what no backward pass can hide. A third, since a bucket
 // travels while what is left is computed: by half each would end later than the next is ready, unless the pass is
 // twice as fast as the link.
-std::vector<bucket_plan> plan_buckets(std::span<const block> extents, std::size_t bucket, std::size_t first_bucket) {
+std::vector<gradient_bucket> plan_buckets(std::span<const block> extents, std::size_t bucket,
+                                          std::size_t first_bucket) {
   const std::size_t all = size_of(extents);
-  std::vector<bucket_plan> buckets;
+  std::vector<gradient_bucket> buckets;
   std::size_t begin = 0, end = 0;
-  bucket_plan open;
+  gradient_bucket open;
   const auto close = [&] {
     open.part = {begin, end - begin};
     buckets.push_back(std::exchange(open, {}));
@@ -75,6 +76,16 @@ std::vector<tensor_run> runs_of(std::span<const tensor_shape> shapes, std::span<
     runs.back().count += extents[tensor].count;
   }
   return runs;
+}
+
+std::vector<tensor_run> tensors_of(std::span<const tensor_shape> shapes, std::span<const block> extents,
+                                   const tensor_filter& filter) {
+  std::vector<tensor_run> tensors;
+  for (std::size_t tensor = shapes.size(); tensor-- > 0;) {  // as they lie
+    if (extents[tensor].count > 0)
+      tensors.push_back({extents[tensor].first, shapes[tensor].size(), !filter || filter(shapes[tensor])});
+  }
+  return tensors;
 }
 
 }  // namespace muster::inline v0::detail

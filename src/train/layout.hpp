@@ -7,6 +7,7 @@
 
 #include <muster/comm/block.hpp>
 #include <muster/train/arena.hpp>
+#include <muster/train/bucket.hpp>
 #include <muster/train/tensor_filter.hpp>
 
 namespace muster::inline v0::detail {
@@ -19,18 +20,15 @@ namespace muster::inline v0::detail {
   return extents.empty() ? 0 : extents.front().first + extents.front().count;
 }
 
-/// Tensors that are reduced together, and the elements they lie in.
-struct bucket_plan {
-  block part;
-  std::vector<std::size_t> tensors{};
-};
-
 /// Cuts gradients into buckets of about so many bytes, the first of another size.
-[[nodiscard]] std::vector<bucket_plan> plan_buckets(std::span<const block> extents, std::size_t bucket,
-                                                    std::size_t first_bucket);
+[[nodiscard]] std::vector<gradient_bucket> plan_buckets(std::span<const block> extents, std::size_t bucket,
+                                                        std::size_t first_bucket);
 
-/// As runs_of of an arena.
+/// The whole of the arrays in as few runs as can be, in their order.
 [[nodiscard]] std::vector<tensor_run> runs_of(std::span<const tensor_shape> shapes, std::span<const block> extents,
                                               const tensor_filter& filter);
+/// The tensors one by one, in the order in which they lie, without the gaps.
+[[nodiscard]] std::vector<tensor_run> tensors_of(std::span<const tensor_shape> shapes, std::span<const block> extents,
+                                                 const tensor_filter& filter);
 
 }  // namespace muster::inline v0::detail

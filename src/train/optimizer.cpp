@@ -3,21 +3,14 @@
 #include <cmath>
 
 #include <muster/core/spec.hpp>
-#include <muster/train/adagrad.hpp>
-#include <muster/train/adam.hpp>
-#include <muster/train/lars.hpp>
 #include <muster/train/settings.hpp>
-#include <muster/train/sgd.hpp>
+
+#include "optimizer_of.hpp"
 
 namespace muster::inline v0 {
 
 namespace detail {
-
-void require_learning_rate(double learning_rate) {
-  if (learning_rate >= 0.0 && std::isfinite(learning_rate)) return;
-  throw configuration_error("learning rate cannot be " + std::to_string(learning_rate) +
-                            " (it is not a number from 0 on); check the schedule");
-}
+namespace {
 
 void require_decay(double decay) {
   if (decay >= 0.0 && std::isfinite(decay)) return;
@@ -31,7 +24,62 @@ void require_momentum(double momentum) {
                             " (velocities would grow without end); choose one from 0 to below 1");
 }
 
+void require_positive(const char* name, double value, const char* why) {
+  if (value > 0.0 && std::isfinite(value)) return;
+  throw configuration_error(std::string(name) + " cannot be " + std::to_string(value) + " (" + why +
+                            "); choose a positive number");
+}
+
+void require_epsilon(double epsilon) {
+  require_positive("epsilon", epsilon, "it keeps roots of 0 from being divided by");
+}
+
+void require_share(const char* name, double beta) {
+  if (beta >= 0.0 && beta < 1.0) return;
+  throw configuration_error(std::string(name) + " cannot be " + std::to_string(beta) +
+                            " (it is the share of a mean that stays); choose one from 0 to below 1");
+}
+
+}  // namespace
+
+void require_learning_rate(double learning_rate) {
+  if (learning_rate >= 0.0 && std::isfinite(learning_rate)) return;
+  throw configuration_error("learning rate cannot be " + std::to_string(learning_rate) +
+                            " (it is not a number from 0 on); check the schedule");
+}
+
+void require_valid(const sgd_options& options) {
+  require_momentum(options.momentum);
+  require_decay(options.decay);
+  if (options.nesterov && options.momentum == 0.0f) {
+    throw configuration_error("Nesterov's step needs a momentum (it looks ahead along the velocity); set one above 0");
+  }
+}
+
+void require_valid(const adam_options& options) {
+  require_share("beta1", options.beta1);
+  require_share("beta2", options.beta2);
+  require_decay(options.decay);
+  require_epsilon(options.epsilon);
+}
+
+void require_valid(const adagrad_options& options) {
+  require_decay(options.decay);
+  require_epsilon(options.epsilon);
+}
+
+void require_valid(const lars_options& options) {
+  require_momentum(options.momentum);
+  require_decay(options.decay);
+  require_positive("trust", options.trust, "it is by how much of its norm a layer may change");
+}
+
 }  // namespace detail
+
+template class optimizer_of<sgd_options, arena>;
+template class optimizer_of<adam_options, arena>;
+template class optimizer_of<adagrad_options, arena>;
+template class optimizer_of<lars_options, arena>;
 
 namespace {
 

@@ -56,23 +56,18 @@ void powersgd_reducer::attach(arena& of, std::span<const gradient_bucket> bucket
   }
   rights_ = step_memory(rights);
   residuals_ = step_memory(of.gradients().size());
+  remember(residuals_, "residuals of error feedback", state_kind::rank_local);
+  remember(rights_, "factors of PowerSGD", state_kind::replicated);
+  set_buckets(buckets_.size());
   for (const auto& bucket : buckets_) {
     for (const auto& one : bucket.matrices) {
-      low_rank_restart(one.shape, digest().add(options_.seed).add(one.tensor).value(),
+      low_rank_restart(one.shape, digest().add(options().seed).add(one.tensor).value(),
                        rights_.now().subspan(one.right, one.shape.right_size()));
     }
   }
 }
 
-void powersgd_reducer::begin(group& ranks, std::size_t index, std::uint64_t step) {
-  if (index == 0) {
-    if (progress_.begin(step)) {
-      residuals_.adopt();
-      rights_.adopt();
-    }
-    step_ = step;
-    bytes_sent_ = 0;
-  }
+work powersgd_reducer::send(group& ranks, std::size_t index) {
   auto& bucket = buckets_[index];
   auto left = bucket.first.span();
   for (const auto& one : bucket.matrices) {
@@ -80,20 +75,18 @@ void powersgd_reducer::begin(group& ranks, std::size_t index, std::uint64_t step
     const auto wanted = residuals_.next().subspan(one.place, one.values.size());
     const auto residual = residuals_.now().subspan(one.place, one.values.size());
     for (std::size_t i = 0; i < wanted.size(); ++i)
-      wanted[i] = options_.feedback ? one.values[i] + residual[i] : one.values[i];
+      wanted[i] = options().feedback ? one.values[i] + residual[i] : one.values[i];
     low_rank_left(one.shape, wanted, rights_.now().subspan(one.right, one.shape.right_size()),
                   take(left, one.shape.left_size()));
   }
   for (const auto values : bucket.plain) std::ranges::copy(values, take(left, values.size()).begin());
-  if (ranks.size() == 1) return;
-  bytes_sent_ += bucket.first.size() * sizeof(float);
-  bucket.under_way = allreduce_async(ranks, bucket.first.span(), sum);
+  if (ranks.size() == 1) return {};
+  count_sent(bucket.first.size() * sizeof(float));
+  return allreduce_async(ranks, bucket.first.span(), sum);
 }
 
-void powersgd_reducer::finish(group& ranks, std::size_t index) {
+void powersgd_reducer::receive(group& ranks, std::size_t index) {
   auto& bucket = buckets_[index];
-  bucket.under_way.wait();
-  bucket.under_way = work();
   auto left = bucket.first.span();
   for (const auto& one : bucket.matrices) {
     const auto factor = take(left, one.shape.left_size());
@@ -105,7 +98,7 @@ void powersgd_reducer::finish(group& ranks, std::size_t index) {
   }
   const auto rights = rights_.next().subspan(bucket.rights, bucket.rights_size);
   if (ranks.size() > 1 && !rights.empty()) {
-    bytes_sent_ += rights.size_bytes();
+    count_sent(rights.size_bytes());
     allreduce(ranks, rights, sum);
   }
   left = bucket.first.span();
@@ -113,26 +106,9 @@ void powersgd_reducer::finish(group& ranks, std::size_t index) {
     const auto right = rights_.next().subspan(one.right, one.shape.right_size());
     std::ranges::fill(one.values, 0.0f);
     low_rank_add(one.shape, take(left, one.shape.left_size()), right, 1.0f, one.values);
-    low_rank_restart(one.shape, digest().add(options_.seed).add(one.tensor).add(step_ + 1).value(), right);
+    low_rank_restart(one.shape, digest().add(options().seed).add(one.tensor).add(step() + 1).value(), right);
   }
   for (const auto values : bucket.plain) std::ranges::copy(take(left, values.size()), values.begin());
-  if (index + 1 == buckets_.size()) progress_.complete();
-}
-
-void powersgd_reducer::abandon() noexcept {
-  for (auto& bucket : buckets_) bucket.under_way = work();
-}
-
-void powersgd_reducer::describe(state_parts& parts) {
-  residuals_.describe(parts, "residuals of error feedback", state_kind::rank_local);
-  rights_.describe(parts, "factors of PowerSGD", state_kind::replicated);
-  parts.hook(
-      [this] {
-        if (!progress_.commit()) return;
-        residuals_.adopt();
-        rights_.adopt();
-      },
-      [this] { progress_.discard(); });
 }
 
 }  // namespace muster::inline v0::detail

@@ -6,25 +6,20 @@
 #include <span>
 #include <vector>
 
-#include <muster/comm/work.hpp>
 #include <muster/core/buffer.hpp>
 #include <muster/core/codec/powersgd.hpp>
-#include <muster/train/compress.hpp>
 
 #include "step_memory.hpp"
 
 namespace muster::inline v0::detail {
 
-class powersgd_reducer final : public bucket_reducer {
+class powersgd_reducer final : public remembering_reducer {
  public:
-  powersgd_reducer(std::size_t rank, const compress_options& options) : rank_(rank), options_(options) {}
+  powersgd_reducer(std::size_t rank, const compress_options& options) : remembering_reducer(options), rank_(rank) {}
+
+  ~powersgd_reducer() override { abandon(); }  // works before the buffers that they write
 
   void attach(arena& of, std::span<const gradient_bucket> buckets) override;
-  void begin(group& ranks, std::size_t bucket, std::uint64_t step) override;
-  void finish(group& ranks, std::size_t bucket) override;
-  void abandon() noexcept override;
-  [[nodiscard]] std::uint64_t bytes_sent() const noexcept override { return bytes_sent_; }
-  void describe(state_parts& parts) override;
 
  private:
   /// A tensor that is sent as P and Q.
@@ -41,17 +36,15 @@ class powersgd_reducer final : public bucket_reducer {
     std::size_t rights = 0;               // where its right factors begin, and how many floats they are
     std::size_t rights_size = 0;
     buffer<float> first;  // the left factors, then the plain tensors
-    work under_way;
   };
 
+  [[nodiscard]] work send(group& ranks, std::size_t bucket) override;
+  void receive(group& ranks, std::size_t bucket) override;
+
   std::size_t rank_;
-  compress_options options_;
   std::vector<one_bucket> buckets_;
   step_memory residuals_{0};
   step_memory rights_{0};
-  step_progress progress_;
-  std::uint64_t step_ = 0;
-  std::uint64_t bytes_sent_ = 0;
 };
 
 }  // namespace muster::inline v0::detail

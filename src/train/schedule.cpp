@@ -86,9 +86,8 @@ schedule read_plain(spec_reader& spec, const std::string& name, double rate) {
 }  // namespace
 
 double step_rate::operator()(const training_position& at) const noexcept {
-  const double progress = warmup_epochs > 0.0 ? std::min(1.0, at.epoch / warmup_epochs) : 1.0;
   const auto passed = std::upper_bound(milestones.begin(), milestones.end(), at.epoch) - milestones.begin();
-  return rate * (1.0 + (scale - 1.0) * progress) * std::pow(factor, static_cast<double>(passed));
+  return rate * std::pow(factor, static_cast<double>(passed));
 }
 
 double training_length::done(const training_position& at) const noexcept {

@@ -34,6 +34,7 @@ void served_arena::assign() { tables_.assign(table_, std::as_const(arena_).param
 
 void served_arena::pull() {
   const auto parameters = arena_.parameters();
+  const scoped_event waits(activity::aggregate, "pull", 0);
   const scoped_event measured(activity::communication, "pull", parameters.size_bytes());
   tables_.pull(table_, parameters);
 }
@@ -56,7 +57,7 @@ void served_arena::ready(std::size_t tensor) {
   const std::size_t count = written_.size();
   while (next_ < count && written_[count - 1 - next_]) ++next_;
   if (next_ == 0) return;
-  const auto last = arena_.extent(count - next_);
+  const auto last = arena_.extents()[count - next_];
   const std::size_t end = last.first + last.count;
   if (end >= arena_.parameters().size()) return push_up_to(end);
   push_up_to(layout_.range(layout_.range_of_element(table_, end)).begin);  // whole ranges

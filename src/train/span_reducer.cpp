@@ -19,7 +19,8 @@ std::span<T> elements(buffer<std::byte>& bytes) {
 
 void span_reducer::attach(arena& of, std::span<const gradient_bucket> buckets) {
   for (const auto& bucket : buckets) {
-    one_bucket made{.values = bucket.values, .pieces = {}, .mine = {}, .all = {}, .under_way = {}};
+    one_bucket made{
+        .values = of.gradients().subspan(bucket.part.first, bucket.part.count), .pieces = {}, .mine = {}, .all = {}};
     std::size_t bytes = 0;
     for (const std::size_t tensor : bucket.tensors) {
       const auto values = of.gradient(tensor);
@@ -30,20 +31,18 @@ void span_reducer::attach(arena& of, std::span<const gradient_bucket> buckets) {
     made.mine = buffer<std::byte>(bytes);
     buckets_.push_back(std::move(made));
   }
-  if (feeds_back()) residuals_ = step_memory(of.gradients().size());
+  set_buckets(buckets_.size());
+  if (!feeds_back()) return;
+  residuals_ = step_memory(of.gradients().size());
+  remember(residuals_, "residuals of error feedback", state_kind::rank_local);
 }
 
 std::uint64_t span_reducer::draw_of(const piece& of, int rank) const noexcept {
   const auto whose = coder_.shares_draw() ? std::uint64_t{0} : static_cast<std::uint64_t>(rank) + 1;
-  return digest().add(options_.seed).add(step_).add(of.tensor).add(whose).value();
+  return digest().add(options().seed).add(step()).add(of.tensor).add(whose).value();
 }
 
-void span_reducer::begin(group& ranks, std::size_t index, std::uint64_t step) {
-  if (index == 0) {
-    if (progress_.begin(step)) residuals_.adopt();
-    step_ = step;
-    bytes_sent_ = 0;
-  }
+work span_reducer::send(group& ranks, std::size_t index) {
   auto& bucket = buckets_[index];
   for (const auto& one : bucket.pieces) {
     const auto encoded = bucket.mine.span().subspan(one.encoded, coder_.encoded_bytes(one.values.size()));
@@ -55,28 +54,25 @@ void span_reducer::begin(group& ranks, std::size_t index, std::uint64_t step) {
       coder_.encode(one.values, draw_of(one, ranks.rank()), encoded);
     }
   }
-  if (ranks.size() > 1) send(ranks, bucket);
+  return ranks.size() > 1 ? sum_encoded(ranks, bucket) : work();
 }
 
-void span_reducer::send(group& ranks, one_bucket& bucket) {
-  bytes_sent_ += bucket.mine.size();
+work span_reducer::sum_encoded(group& ranks, one_bucket& bucket) {
+  count_sent(bucket.mine.size());
   switch (coder_.summed_as()) {
     case dtype::float32:
-      bucket.under_way = allreduce_async(ranks, elements<float>(bucket.mine), sum);
-      return;
+      return allreduce_async(ranks, elements<float>(bucket.mine), sum);
     case dtype::float16:
-      bucket.under_way = allreduce_async(ranks, elements<float16>(bucket.mine), sum);
-      return;
+      return allreduce_async(ranks, elements<float16>(bucket.mine), sum);
     case dtype::bfloat16:
-      bucket.under_way = allreduce_async(ranks, elements<bfloat16>(bucket.mine), sum);
-      return;
+      return allreduce_async(ranks, elements<bfloat16>(bucket.mine), sum);
     default:
       break;
   }
   const std::size_t bytes = bucket.mine.size() * static_cast<std::size_t>(ranks.size());
   if (bucket.all.size() != bytes) bucket.all = buffer<std::byte>(bytes);
-  bucket.under_way = allgather_async(ranks, std::span<const std::uint8_t>(elements<std::uint8_t>(bucket.mine)),
-                                     elements<std::uint8_t>(bucket.all));
+  return allgather_async(ranks, std::span<const std::uint8_t>(elements<std::uint8_t>(bucket.mine)),
+                         elements<std::uint8_t>(bucket.all));
 }
 
 void span_reducer::add(const one_bucket& bucket, std::span<const std::byte> encoded, int rank) {
@@ -86,10 +82,8 @@ void span_reducer::add(const one_bucket& bucket, std::span<const std::byte> enco
   }
 }
 
-void span_reducer::finish(group& ranks, std::size_t index) {
+void span_reducer::receive(group& ranks, std::size_t index) {
   auto& bucket = buckets_[index];
-  bucket.under_way.wait();
-  bucket.under_way = work();
   const bool summed = ranks.size() == 1 || coder_.summed_as() != dtype::none;
   const auto voters = summed ? std::size_t{1} : static_cast<std::size_t>(ranks.size());
   const auto encoded = summed ? std::span<const std::byte>(bucket.mine.span()) : bucket.all.span();
@@ -104,21 +98,6 @@ void span_reducer::finish(group& ranks, std::size_t index) {
     for (std::size_t voter = 0; voter < voters; ++voter)
       add(bucket, encoded.subspan(voter * bucket.mine.size(), bucket.mine.size()), static_cast<int>(voter));
   }
-  if (index + 1 == buckets_.size()) progress_.complete();
-}
-
-void span_reducer::abandon() noexcept {
-  for (auto& bucket : buckets_) bucket.under_way = work();
-}
-
-void span_reducer::describe(state_parts& parts) {
-  if (!feeds_back()) return;
-  residuals_.describe(parts, "residuals of error feedback", state_kind::rank_local);
-  parts.hook(
-      [this] {
-        if (progress_.commit()) residuals_.adopt();
-      },
-      [this] { progress_.discard(); });
 }
 
 }  // namespace muster::inline v0::detail

@@ -9,9 +9,11 @@
 #include <utility>
 #include <vector>
 
+#include <muster/comm/work.hpp>
 #include <muster/core/buffer.hpp>
 #include <muster/core/error.hpp>
 #include <muster/elastic/state.hpp>
+#include <muster/train/compress.hpp>
 
 namespace muster::inline v0::detail {
 
@@ -46,24 +48,71 @@ class step_memory {
   buffer<float> next_;
 };
 
-/// Whether what a step has made counts. Sessions say so; without one it counts when a step with another number begins.
-class step_progress {
+/// A reducer whose steps leave memories to those behind them. A step's count when it commits: sessions say so; without
+/// one it counts when a step with another number begins.
+class remembering_reducer : public bucket_reducer {
  public:
-  /// Before a step's first bucket: whether what the last one made is to be adopted now.
-  [[nodiscard]] bool begin(std::uint64_t step) noexcept {
-    const bool late = complete_ && step != step_;
-    complete_ = false;
-    step_ = step;
-    return late;
+  void begin(group& ranks, std::size_t bucket, std::uint64_t step) final {
+    if (bucket == 0) {
+      if (complete_ && step != step_) adopt();
+      complete_ = false;
+      step_ = step;
+      bytes_sent_ = 0;
+    }
+    under_way_[bucket] = send(ranks, bucket);
   }
-  void complete() noexcept { complete_ = true; }
-  /// When the step commits: whether there is something to adopt.
-  [[nodiscard]] bool commit() noexcept { return std::exchange(complete_, false); }
-  void discard() noexcept { complete_ = false; }
+  void finish(group& ranks, std::size_t bucket) final {
+    under_way_[bucket].wait();
+    under_way_[bucket] = work();
+    receive(ranks, bucket);
+    complete_ = bucket + 1 == under_way_.size();
+  }
+  void abandon() noexcept final {
+    for (auto& one : under_way_) one = work();
+  }
+  [[nodiscard]] std::uint64_t bytes_sent() const noexcept final { return bytes_sent_; }
+  void describe(state_parts& parts) final {
+    if (memories_.empty()) return;
+    for (const auto& one : memories_) one.values->describe(parts, one.name, one.kind);
+    parts.hook(
+        [this] {
+          if (std::exchange(complete_, false)) adopt();
+        },
+        [this] { complete_ = false; });
+  }
+
+ protected:
+  explicit remembering_reducer(const compress_options& options) : options_(options) {}
+
+  /// Once, in `attach`: how many buckets there are, and what is remembered.
+  void set_buckets(std::size_t count) { under_way_.resize(count); }
+  void remember(step_memory& values, std::string name, state_kind kind) {
+    memories_.push_back({&values, std::move(name), kind});
+  }
+  [[nodiscard]] const compress_options& options() const noexcept { return options_; }
+  [[nodiscard]] std::uint64_t step() const noexcept { return step_; }
+  void count_sent(std::size_t bytes) noexcept { bytes_sent_ += bytes; }
 
  private:
-  bool complete_ = false;
+  /// Encodes a bucket and starts what sums it.
+  [[nodiscard]] virtual work send(group& ranks, std::size_t bucket) = 0;
+  /// Decodes what was summed.
+  virtual void receive(group& ranks, std::size_t bucket) = 0;
+  void adopt() noexcept {
+    for (const auto& one : memories_) one.values->adopt();
+  }
+
+  struct memory {
+    step_memory* values;
+    std::string name;
+    state_kind kind;
+  };
+  compress_options options_;
+  std::vector<memory> memories_;
+  std::vector<work> under_way_;  // by bucket
+  bool complete_ = false;        // all of the present step's memories are made
   std::uint64_t step_ = 0;
+  std::uint64_t bytes_sent_ = 0;
 };
 
 }  // namespace muster::inline v0::detail

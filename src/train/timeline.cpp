@@ -10,6 +10,7 @@
 #include <muster/comm/collectives/barrier.hpp>
 #include <muster/comm/collectives/gather.hpp>
 #include <muster/core/atomic_file.hpp>
+#include <muster/core/log.hpp>
 #include <muster/train/settings.hpp>
 
 namespace muster::inline v0 {
@@ -29,6 +30,7 @@ row row_of(activity what) {
     case activity::rebuild:
       return {"generation", 0};  // between two steps
     case activity::phase:
+    case activity::aggregate:
     case activity::update:
       return {"phase", 1};
     case activity::communication:
@@ -128,6 +130,11 @@ std::string timeline::events_of(int rank) const {
 
 void timeline::write(group& world) {
   if (!listens_) return;
+  if (dropped_ > 0) {
+    log(log_level::warning, "the timeline lacks the last " + std::to_string(dropped_) + " events of rank " +
+                                std::to_string(world.rank()) + " (it keeps " + std::to_string(most_) +
+                                "); trace fewer steps");
+  }
   std::string mine = events_of(world.rank());
   const std::uint64_t size = mine.size();
   std::vector<std::uint64_t> sizes(static_cast<std::size_t>(world.size()));

@@ -64,8 +64,13 @@ tracker::tracker(const group& world, tracker_options options)
 
 void tracker::record(const event& event) noexcept {
   if (event_sink* const other = installed_.former()) other->record(event);
-  if (!in_batches_) return;
   const double span = seconds(event.end - event.begin).count();
+  const auto add_to = [&](muster::phase which) { here_.phases[static_cast<std::size_t>(which)] += span; };
+  if (event.what == activity::phase) {
+    const auto found = std::ranges::find(phase_names, event.name);
+    if (found != phase_names.end()) add_to(static_cast<muster::phase>(found - phase_names.begin()));
+  }
+  if (!in_batches_) return;
   switch (event.what) {
     case activity::communication:
       here_.communication_seconds += span;
@@ -76,9 +81,13 @@ void tracker::record(const event& event) noexcept {
       break;
     case activity::data_wait:
       here_.data_wait_seconds += span;
+      add_to(phase::batch_load);
+      break;
+    case activity::aggregate:
+      add_to(phase::aggregate);
       break;
     case activity::update:
-      here_.phases[static_cast<std::size_t>(phase::optimizer_step)] += span;
+      add_to(phase::optimizer_step);
       break;
     case activity::transfer:  // the part of it that was waited for is told by itself
       break;
@@ -88,9 +97,9 @@ void tracker::record(const event& event) noexcept {
     case activity::push_age:
       here_.push_ages.add(event.bytes);
       break;
-    case activity::phase:
-    case activity::step:
-      break;  // made of others
+    case activity::phase:  // above
+    case activity::step:   // made of others
+      break;
     case activity::cache_hit:
     case activity::cache_miss:
       break;  // no time of their own
@@ -188,6 +197,20 @@ bool tracker::reaches_goal(const epoch_metrics& metrics) const noexcept {
   return (wanted.metric == "val_loss" ? metrics.val_loss : metrics.train_loss) <= wanted.value;
 }
 
+namespace {
+
+nlohmann::ordered_json figures_of(const epoch_report& of) {
+  return {{"samples", of.samples},
+          {"train_seconds", of.train_seconds},
+          {"samples_per_second", of.samples_per_second()},
+          {"compute_seconds", of.compute_seconds},
+          {"communication_seconds", of.communication_seconds},
+          {"communication_bytes", of.communication_bytes},
+          {"data_wait_seconds", of.data_wait_seconds}};
+}
+
+}  // namespace
+
 std::string tracker::json() const {
   using nlohmann::ordered_json;  // NaN becomes null, which is what JSON has for it
   epoch_report all;
@@ -196,14 +219,8 @@ std::string tracker::json() const {
     epochs.push_back({{"epoch", epochs.size() + 1},
                       {"train_loss", epoch.metrics.train_loss},
                       {"val_loss", epoch.metrics.val_loss},
-                      {"val_accuracy", epoch.metrics.val_accuracy},
-                      {"samples", epoch.samples},
-                      {"train_seconds", epoch.train_seconds},
-                      {"samples_per_second", epoch.samples_per_second()},
-                      {"compute_seconds", epoch.compute_seconds},
-                      {"communication_seconds", epoch.communication_seconds},
-                      {"communication_bytes", epoch.communication_bytes},
-                      {"data_wait_seconds", epoch.data_wait_seconds}});
+                      {"val_accuracy", epoch.metrics.val_accuracy}});
+    epochs.back().update(figures_of(epoch));
     all.samples += epoch.samples;
     all.train_seconds += epoch.train_seconds;
     all.compute_seconds += epoch.compute_seconds;
@@ -221,13 +238,7 @@ std::string tracker::json() const {
     report["goal"] = {{"metric", wanted.metric}, {"value", wanted.value}};
   }
   report["time_to_goal_seconds"] = time_to_goal_ ? ordered_json(*time_to_goal_) : ordered_json();
-  report["samples"] = all.samples;
-  report["train_seconds"] = all.train_seconds;
-  report["samples_per_second"] = all.samples_per_second();
-  report["compute_seconds"] = all.compute_seconds;
-  report["communication_seconds"] = all.communication_seconds;
-  report["communication_bytes"] = all.communication_bytes;
-  report["data_wait_seconds"] = all.data_wait_seconds;
+  report.update(figures_of(all));
   report["phases"] = std::move(phases);
   report["push_ages"] = nullptr;
   if (const double pushes = push_ages_.count(); pushes > 0) {

@@ -58,7 +58,7 @@ TEST_CASE("SGD steps as PyTorch's documentation says") {
                                      .nesterov = nesterov};
   for (int i = 0; i < 10; ++i) {
     const auto gradients = draw(stream, size);
-    muster::sgd_update(std::span(parameters), std::span<const float>(gradients), std::span(velocity), step);
+    muster::update(step, parameters, gradients, {velocity});
     expected.apply(gradients);
   }
   double worst = 0;
@@ -72,8 +72,8 @@ TEST_CASE("SGD works in double precision to the last digits") {
   std::vector<double> parameters{1.0, -2.0};
   std::vector<double> velocity{0.0, 0.5};
   const std::vector<double> gradients{0.25, 4.0};
-  muster::sgd_update(std::span(parameters), std::span<const double>(gradients), std::span(velocity),
-                     {.learning_rate = 0.5, .momentum = 0.5, .decay = 0.25, .nesterov = true});
+  muster::update(muster::sgd_step<double>{.learning_rate = 0.5, .momentum = 0.5, .decay = 0.25, .nesterov = true},
+                 parameters, gradients, {velocity});
   // g = {0.5, 3.5}; v = {0.5, 3.75}; parameters - 0.5 * (g + 0.5 v)
   CHECK(velocity == std::vector<double>{0.5, 3.75});
   CHECK(parameters == std::vector<double>{0.625, -4.6875});
@@ -82,13 +82,11 @@ TEST_CASE("SGD works in double precision to the last digits") {
 TEST_CASE("spans of different lengths are refused before anything is written") {
   std::vector<float> parameters(3, 1.0f);
   std::vector<float> gradients(2, 1.0f);
-  std::vector<float> none;
-  CHECK_THROWS_AS(muster::sgd_update(std::span(parameters), std::span<const float>(gradients), std::span(none),
-                                     {.learning_rate = 1.0f}),
+  CHECK_THROWS_AS(muster::update(muster::sgd_step<float>{.learning_rate = 1.0f}, parameters, gradients),
                   muster::configuration_error);
   gradients.push_back(1.0f);
-  CHECK_THROWS_AS(muster::sgd_update(std::span(parameters), std::span<const float>(gradients), std::span(none),
-                                     {.learning_rate = 1.0f, .momentum = 0.5f}),
-                  muster::configuration_error);
+  CHECK_THROWS_AS(
+      muster::update(muster::sgd_step<float>{.learning_rate = 1.0f, .momentum = 0.5f}, parameters, gradients),
+      muster::configuration_error);
   CHECK(parameters == std::vector<float>(3, 1.0f));
 }

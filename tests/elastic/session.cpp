@@ -180,6 +180,32 @@ TEST_CASE("a conductor that recovers has each step committed once, however often
   });
 }
 
+TEST_CASE("ranks exchange what a step has made before it commits, and a failure there is one of the step") {
+  struct averaged {
+    std::vector<double> weight = {0.0};
+    std::vector<double> exchanged_at{};
+    bool fails = false;
+    void describe(muster::state_parts& parts) {
+      parts.add("weight", std::span(weight));
+      parts.exchange([this](muster::group& ranks) {
+        exchanged_at.push_back(weight[0]);
+        weight[0] = muster::allreduce(ranks, weight[0], muster::mean);
+        if (std::exchange(fails, false)) throw muster::peer_failure({1}, "a rank died");
+      });
+    }
+  } model;
+  muster::group self(std::make_unique<muster::any_transport>(muster::make_self_transport()));
+  muster::state state{model};
+  muster::session session(std::make_unique<patient>(self));
+  model.fails = true;
+  session.run(state, [&](muster::step&) { model.weight[0] += 1; }, {.steps = 2});
+  CHECK(model.exchanged_at == std::vector<double>{1, 1, 2});  // the first step twice
+  CHECK(model.weight[0] == 2);
+  session.evaluate(state, [&](muster::step&) { model.weight[0] += 1; });
+  CHECK(model.exchanged_at.size() == 3);
+  CHECK(model.weight[0] == 2);
+}
+
 TEST_CASE("a rank whose state was moved on goes on from there") {
   test::run_ranks(1, [](muster::group& world) {
     auto loader = numbers{100} | muster::batch(10);

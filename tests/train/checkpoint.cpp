@@ -88,7 +88,6 @@ struct training {
       backward.wait();
       mean[0] = 0.9f * mean[0] + 0.1f * arena.gradient(0)[0];
       optimizer.apply(0.125);
-      sync.end(now.group());
     };
     while (session.run(state, step, {.steps = steps})) {
     }

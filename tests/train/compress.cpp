@@ -38,7 +38,8 @@ struct rig {
         begin = begin == nullptr ? values.data() : std::min(begin, values.data());
         end = end == nullptr ? values.data() + values.size() : std::max(end, values.data() + values.size());
       }
-      buckets.push_back({{begin, end}, std::move(tensors)});
+      const auto first = static_cast<std::size_t>(begin - arena.gradients().data());
+      buckets.push_back({{first, static_cast<std::size_t>(end - begin)}, std::move(tensors)});
     };
     bucket({2, 3, 4});
     bucket({0, 1});
@@ -279,7 +280,7 @@ TEST_CASE("PowerSGD cuts the extents of a tensor where rows and columns together
     test::run_ranks(2, [&, &shape = extents, total = sides](muster::group& world) {
       heap memory;
       muster::arena arena(memory, {{"kernel", shape}});
-      const muster::gradient_bucket all[] = {{arena.gradients(), {0}}};
+      const muster::gradient_bucket all[] = {{{0, arena.gradients().size()}, {0}}};
       const auto reducer = muster::compress("powersgd:1").reducer();
       reducer->attach(arena, all);
       reducer->begin(world, 0, 0);

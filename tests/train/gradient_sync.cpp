@@ -139,18 +139,18 @@ TEST_CASE("gradients are summed over ranks and passes and divided by the true nu
 TEST_CASE("buckets are cut from what becomes ready together, the first one small") {
   heap memory;
   muster::arena arena(memory, {{"a", {100}}, {"b", {1000}}, {"c", {16}}, {"d", {16}}, {"e", {40}}});
-  CHECK(arena.extent(4) == muster::block{0, 48});
-  CHECK(arena.extent(3) == muster::block{48, 16});
-  CHECK(arena.extent(0) == muster::block{48 + 16 + 16 + 1008, 112});
+  CHECK(arena.extents()[4] == muster::block{0, 48});
+  CHECK(arena.extents()[3] == muster::block{48, 16});
+  CHECK(arena.extents()[0] == muster::block{48 + 16 + 16 + 1008, 112});
   const muster::gradient_sync sync(arena, {.bucket = 256, .first_bucket = 256});
   std::vector<std::vector<std::size_t>> tensors;
   std::size_t elements = 0;
-  const float* end = arena.gradients().data();
+  std::size_t end = 0;
   for (const auto& bucket : sync.buckets()) {
     tensors.push_back(bucket.tensors);
-    CHECK(bucket.values.data() == end);
-    end = bucket.values.data() + bucket.values.size();
-    elements += bucket.values.size();
+    CHECK(bucket.part.first == end);
+    end = bucket.part.first + bucket.part.count;
+    elements += bucket.part.count;
   }
   CHECK(tensors == std::vector<std::vector<std::size_t>>{{4, 3}, {2}, {1}, {0}});
   CHECK(elements == arena.gradients().size());
@@ -164,7 +164,7 @@ TEST_CASE("the last buckets are small, since nothing hides them") {
   const muster::gradient_sync sync(arena, {.bucket = 2048, .first_bucket = 64});
   std::size_t left = arena.gradients().size();
   for (std::size_t k = 0; k < sync.buckets().size(); ++k) {
-    const std::size_t size = sync.buckets()[k].values.size();
+    const std::size_t size = sync.buckets()[k].part.count;
     CHECK(size == (k == 0 ? 16 : std::clamp<std::size_t>(left / 3 / 16 * 16, 64, std::min<std::size_t>(left, 512))));
     left -= size;
   }
@@ -261,8 +261,8 @@ class rounding final : public muster::bucket_reducer {
     residual_.resize(of.gradients().size());
     next_ = residual_;
     for (const auto& bucket : buckets) {
-      const auto first = static_cast<std::size_t>(bucket.values.data() - of.gradients().data());
-      flights_.push_back({bucket.values, std::vector<int>(bucket.values.size()), first, {}});
+      const auto [first, count] = bucket.part;
+      flights_.push_back({of.gradients().subspan(first, count), std::vector<int>(count), first, {}});
     }
   }
   void begin(muster::group& ranks, std::size_t bucket, std::uint64_t step) override {

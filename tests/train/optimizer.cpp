@@ -119,8 +119,8 @@ TEST_CASE("Adam is its paper, in double precision, element by element") {
   for (std::uint64_t t = 1; t <= 5; ++t) {
     std::vector<double> gradients(size);
     for (auto& gradient : gradients) gradient = random.normal();
-    muster::adam_update(std::span(parameters), std::span<const double>(gradients), std::span(means), std::span(squares),
-                        {.learning_rate = 0.01, .decay = 0.1, .decoupled = decoupled, .count = t});
+    muster::update(muster::adam_step<double>{.learning_rate = 0.01, .decay = 0.1, .decoupled = decoupled, .count = t},
+                   parameters, gradients, {means, squares});
     for (std::size_t i = 0; i < size; ++i) {
       const double g = gradients[i] + (decoupled ? 0.0 : 0.1 * p[i]);
       if (decoupled) p[i] -= 0.01 * 0.1 * p[i];
@@ -163,10 +163,11 @@ TEST_CASE("LARS scales each matrix by its own norms, and steps the others as mom
 
 TEST_CASE("LARS steps out of zeros and lets NaN through") {
   std::vector<float> w(5), v(5), g(5, 1.0f);
-  muster::lars_update<float>(w, g, v, {.learning_rate = 0.5f, .decay = 0.1f});
+  const muster::lars_step<float> by{.learning_rate = 0.5f, .decay = 0.1f};
+  muster::update(by, w, g, {v});
   CHECK(w == std::vector<float>(5, -0.5f));
   g[3] = std::nanf("");
-  muster::lars_update<float>(w, g, v, {.learning_rate = 0.5f, .decay = 0.1f});
+  muster::update(by, w, g, {v});
   CHECK(std::isnan(w[3]));
 }
 
@@ -242,18 +243,18 @@ TEST_CASE("Adam counts the steps that commit") {
 
 TEST_CASE("kernels refuse spans of different lengths before anything is written") {
   std::vector<float> w(3, 1.0f), g(2, 1.0f), a(3), b(3);
-  using in = std::span<const float>;
-  CHECK_THROWS_AS(muster::adam_update(std::span(w), in(g), std::span(a), std::span(b), {}),
-                  muster::configuration_error);
-  CHECK_THROWS_AS(muster::lars_update(std::span(w), in(g), std::span(a), {}), muster::configuration_error);
-  CHECK_THROWS_AS(muster::adagrad_update(std::span(w), in(g), std::span(a), {}), muster::configuration_error);
-  CHECK_THROWS_AS(muster::assign_update(std::span(w), in(g)), muster::configuration_error);
-  CHECK_THROWS_AS(muster::add_update(std::span(w), in(g)), muster::configuration_error);
-  CHECK(w == std::vector<float>(3, 1.0f));
+  CHECK_THROWS_AS(muster::update(muster::adam_step<float>{}, w, g, {a, b}), muster::configuration_error);
+  CHECK_THROWS_AS(muster::update(muster::lars_step<float>{}, w, g, {a}), muster::configuration_error);
+  CHECK_THROWS_AS(muster::update(muster::adagrad_step<float>{}, w, g, {a}), muster::configuration_error);
+  CHECK_THROWS_AS(muster::update(muster::assign_step<float>{}, w, g), muster::configuration_error);
+  CHECK_THROWS_AS(muster::update(muster::add_step<float>{}, w, g), muster::configuration_error);
   g.push_back(4.0f);
-  muster::add_update(std::span(w), in(g), -0.5f);
+  CHECK_THROWS_AS(muster::update(muster::adam_step<float>{}, w, g, {a, std::span(b).first(2)}),
+                  muster::configuration_error);
+  CHECK(w == std::vector<float>(3, 1.0f));
+  muster::update(muster::add_step<float>{-0.5f}, w, g);
   CHECK(w == std::vector<float>{0.5f, 0.5f, -1.0f});
-  muster::assign_update(std::span(w), in(g));
+  muster::update(muster::assign_step<float>{}, w, g);
   CHECK(w == g);
 }
 

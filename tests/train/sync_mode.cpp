@@ -61,7 +61,6 @@ trained train(muster::group& world, const muster::sync_mode& mode, float momentu
                        }
                        backward.wait();
                        optimizer.apply(rate);
-                       sync.end(step.group());
                      },
                      {.epochs = epochs})) {
   }
@@ -208,7 +207,6 @@ TEST_CASE("local SGD weighs a rank by all samples since the last average, not by
       backward.ready(0);
       backward.wait();
       optimizer.apply(1.0);
-      sync.end(step.group());
     };
     while (session.run(state, train, {.steps = 2})) {
     }
@@ -245,7 +243,6 @@ TEST_CASE("in modes that exchange weights a step that fails after the optimizer 
       backward.wait();
       optimizer.apply(0.5);
       if (step.number() == 2) throw std::runtime_error("a rank died");
-      sync.end(step.group());
     };
     CHECK_THROWS_AS(session.run(state, train, {.steps = 3}), std::runtime_error);
     CHECK(state.steps() == 2);

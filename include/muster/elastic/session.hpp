@@ -30,7 +30,7 @@ namespace detail {
 ///       conductor.prepare(state);                    // group() and generation() are those of the next attempt
 ///       if (the limits are reached) break;           // asked after each prepare, which may have moved the state on
 ///       state.begin_step();
-///       try { f(step); } catch (...) {
+///       try { f(step); state.exchange(group); } catch (...) {
 ///         state.roll_back();                         // the step did not happen
 ///         conductor.recover(state, std::current_exception());
 ///         continue;
@@ -72,7 +72,8 @@ class session {
  public:
   explicit session(std::unique_ptr<detail::conductor> by) noexcept : by_(std::move(by)) {}
 
-  /// Calls `f(step)` for one batch after another, to the end of the epoch or a limit; a step commits when `f` returns.
+  /// Calls `f(step)` for one batch after another, to the end of the epoch or a limit; a step commits when `f` returns
+  /// and the ranks have exchanged what they average in a step (`sync_mode`).
   /// A cursor at the end of an epoch goes to the next one first. False when the limits leave nothing to do:
   ///
   ///     while (session.run(state, train, {.epochs = 90})) {

@@ -20,6 +20,8 @@
 
 namespace muster::inline v0 {
 
+class group;
+
 /// Whose a part of the state is.
 enum class state_kind : std::uint8_t {
   replicated = 0,  ///< the same bytes at every rank after every step: one rank's copy is everyone's
@@ -68,6 +70,10 @@ class state_parts {
   void hook(std::function<void()> adopt, std::function<void()> discard, std::function<void()> begin = {}) {
     hooks_.push_back({std::move(begin), std::move(adopt), std::move(discard)});
   }
+  /// For owners whose ranks exchange what a step has changed, such as averages of weights: called when the function of
+  /// the step has returned, before it commits, at all ranks. Collective; may throw, and then the step fails. What it
+  /// changes is shadowed.
+  void exchange(std::function<void(group&)> among) { exchanges_.push_back(std::move(among)); }
   /// Where the training is in its data. Throws configuration_error when there is one already.
   void add(const live_cursor& at);
 
@@ -80,6 +86,7 @@ class state_parts {
   };
   std::vector<state_part> parts_;
   std::vector<hooks> hooks_;
+  std::vector<std::function<void(group&)>> exchanges_;
   std::optional<live_cursor> cursor_;
 };
 
@@ -162,10 +169,11 @@ class state {
   /// Goes to the start of the next epoch.
   void next_epoch();
 
-  /// The life of a step, for sessions: what it may change is copied; and then either that is dropped, the owners adopt
-  /// what they kept apart and the cursor moves past its batch; or all is put back. `roll_back` does nothing when no
-  /// step has begun.
+  /// The life of a step, for sessions: what it may change is copied; the ranks exchange what they have made; and then
+  /// either the copy is dropped, the owners adopt what they kept apart and the cursor moves past its batch; or all is
+  /// put back. `roll_back` does nothing when no step has begun.
   void begin_step();
+  void exchange(group& among);
   void commit_step();
   void roll_back() noexcept;
   /// The end of an evaluation, which is rolled back and counted; and of a run.
@@ -212,6 +220,7 @@ class state {
   std::vector<std::unique_ptr<owner>> owners_;
   std::vector<state_part> parts_;
   std::vector<state_parts::hooks> hooks_;
+  std::vector<std::function<void(group&)>> exchanges_;
   std::optional<live_cursor> at_;
   std::vector<std::byte> shadow_;  // of the shadowed parts, one behind another
   bool in_step_ = false;

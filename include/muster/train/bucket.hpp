@@ -17,8 +17,8 @@ namespace muster::inline v0 {
 
 /// Gradients that are reduced together.
 struct gradient_bucket {
-  std::span<float> values;           ///< of its tensors, the gaps between them included
-  std::vector<std::size_t> tensors;  ///< indices into arena::shapes(), in the order in which they lie
+  block part;                          ///< where they lie in arena::gradients(), the gaps between them included
+  std::vector<std::size_t> tensors{};  ///< indices into arena::shapes(), in the order in which they lie
 };
 
 /// Sums buckets over the ranks in some other way than by one allreduce of all their bytes each. Used by one

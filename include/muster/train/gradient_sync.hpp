@@ -3,9 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
+#include <memory>
 #include <span>
-#include <string_view>
 #include <vector>
 
 #include <muster/comm/group.hpp>
@@ -14,6 +13,7 @@
 #include <muster/core/clock.hpp>
 #include <muster/train/arena.hpp>
 #include <muster/train/bucket.hpp>
+#include <muster/train/gradient_backend.hpp>
 #include <muster/train/sync_mode.hpp>
 
 namespace muster::inline v0 {
@@ -40,7 +40,8 @@ class backward_pass {
   backward_pass& operator=(const backward_pass&) = delete;
   ~backward_pass();
 
-  /// What the model computes with, so that it need not know the arena.
+  /// What the model computes with, so that it need not know the arena; of devices it has to, and these throw
+  /// configuration_error.
   [[nodiscard]] std::span<const float> parameter(std::size_t tensor) const;
   /// Where a tensor's gradient goes, and whether it is to be added to what is there (a pass before has written it) or
   /// to replace it, as `adds` says.
@@ -75,7 +76,7 @@ class backward_pass {
 
  private:
   friend class gradient_sync;
-  backward_pass(gradient_sync& of, group& ranks, int passes);
+  backward_pass(gradient_sync& of, group* ranks, int passes);
   gradient_sync* sync_;
 };
 
@@ -87,19 +88,22 @@ class backward_pass {
 ///       model.forward_backward(batch, backward);       // backward.ready(tensor) for each, from the last to the first
 ///       backward.wait();
 ///       optimizer.apply(schedule(step));
-///       sync.end(step.group());                         // averages weights in the modes that do
 ///     });
 ///
 /// Buckets leave in one order at every rank, whatever the order in which gradients are ready. Reduction goes on while
 /// the model computes, at each `ready` or, with a progress thread, by itself.
 ///
 /// Is part of its arena's state: what codecs keep, when weights are averaged next, and in modes other than allreduce
-/// that parameters are each rank's own and shadowed, since a step may fail after the optimizer has changed them.
-/// Without a session, call `commit` after each step. One an arena; both stay where they are. Used by the thread that is
-/// the rank.
+/// that parameters are each rank's own and shadowed. In these modes the session has ranks average or mix their weights
+/// after the update and before the step commits, in proportion to the samples that they were trained with. Without a
+/// session, which only mode allreduce can do, call `commit` after each step. One an arena; both stay where they are.
+/// Used by the thread that is the rank.
 class gradient_sync {
  public:
   explicit gradient_sync(arena& of, const sync_options& options = {});
+  /// Of gradients that lie elsewhere, as those of a device: see `gradients_on`. Throws configuration_error for a codec
+  /// or a mode that exchanges weights.
+  explicit gradient_sync(std::unique_ptr<gradient_backend> gradients, const sync_options& options = {});
   gradient_sync(const gradient_sync&) = delete;
   gradient_sync& operator=(const gradient_sync&) = delete;
   ~gradient_sync();
@@ -107,10 +111,9 @@ class gradient_sync {
   /// Begins a step of so many passes (micro-batches), whose gradients are added up before anything is sent. Throws
   /// configuration_error while another is under way.
   [[nodiscard]] backward_pass begin(group& ranks, int passes = 1);
+  /// The same for gradients on devices, whose communicator knows the ranks.
+  [[nodiscard]] backward_pass begin(int passes = 1);
 
-  /// Collective, after the optimizer's step: averages or mixes the parameters where the mode says so now. Weights are
-  /// averaged in proportion to the samples they were trained with.
-  void end(group& ranks);
   /// Collective: the parameters become the mean over the ranks, whatever the mode: before they are evaluated or saved.
   void average(group& ranks);
 
@@ -119,27 +122,23 @@ class gradient_sync {
 
   [[nodiscard]] const sync_options& options() const noexcept { return options_; }
   [[nodiscard]] const std::vector<gradient_bucket>& buckets() const noexcept { return buckets_; }
-  /// Bytes of gradients or weights that the last step of this rank put into collectives, and over those without a
-  /// codec.
+  /// Bytes of gradients or weights that the last step of this rank put into collectives.
   [[nodiscard]] std::uint64_t bytes_sent() const noexcept { return bytes_sent_; }
-  [[nodiscard]] double compression_ratio() const noexcept;
 
  private:
   friend class backward_pass;
   // One bucket in a step.
   struct in_flight {
     std::size_t missing = 0;  // tensors that have not been written by all passes
-    bool started = false;
-    bool finished = false;
-    work under_way;
-    std::uint64_t bytes = 0;  // of this rank, as it was sent
+    std::uint64_t bytes = 0;  // of this rank, as it was sent; 0 where nothing was
     clock::time_point begin{};
   };
 
-  void plan();
+  gradient_sync(std::unique_ptr<gradient_backend> gradients, arena* on_host, const sync_options& options);
+  [[nodiscard]] arena& on_host();
   void describe(state_parts& parts);
-  void discard() noexcept;
-  void reset(group& ranks, int passes);
+  [[nodiscard]] backward_pass begin(group* ranks, int passes);
+  void reset(group* ranks, int passes);
   void leave() noexcept;
   void written(std::size_t tensor);
   void start_complete_buckets();
@@ -147,19 +146,20 @@ class gradient_sync {
   void poll();
   void finish(std::size_t bucket);
   void take_count();
-  void scale_and_measure(std::span<float> values);
   void wait();
   [[nodiscard]] bool exchanges_gradients() const noexcept;
-  [[nodiscard]] std::span<float> with_head(std::size_t bucket) noexcept;
+  void exchange(group& ranks);
   void average_weights(group& ranks, std::uint64_t mine);
 
-  arena* arena_;
+  std::unique_ptr<gradient_backend> gradients_;
+  arena* arena_;  // null where the gradients are not on the host
   sync_options options_;
   std::vector<gradient_bucket> buckets_;
   std::vector<std::size_t> bucket_of_;  // of each tensor
 
   // The step under way.
-  group* ranks_ = nullptr;  // null between steps
+  bool under_way_ = false;
+  group* ranks_ = nullptr;
   int passes_ = 1;
   bool polls_ = false;              // no thread moves the collectives on
   std::vector<int> written_;        // passes that wrote each tensor
@@ -181,6 +181,7 @@ class gradient_sync {
   };
   progress now_;
   progress next_;
+  bool began_ = false;  // a backward pass in this step, whose weights are to be exchanged
   std::uint64_t bytes_sent_ = 0;
   std::vector<float> scratch_;
 };

@@ -2,10 +2,9 @@
 #pragma once
 
 #include <concepts>
+#include <functional>
 #include <memory>
-#include <string>
 #include <string_view>
-#include <type_traits>
 #include <utility>
 
 #include <muster/core/env.hpp>
@@ -28,32 +27,22 @@ class any_optimizer {
  public:
   /// Holds `by`.
   template <optimizer O>
-  requires(!std::same_as<O, any_optimizer>) explicit any_optimizer(O by)
-      : held_(std::make_unique<held<O>>(std::move(by))) {}
+  requires(!std::same_as<O, any_optimizer>) explicit any_optimizer(O by) {
+    const auto held = std::make_shared<O>(std::move(by));
+    apply_ = [held](double learning_rate) { held->apply(learning_rate); };
+    describe_ = [held](state_parts& parts) { held->describe(parts); };
+  }
+  any_optimizer(any_optimizer&&) noexcept = default;
+  any_optimizer& operator=(any_optimizer&&) noexcept = default;
 
   /// One step. Throws configuration_error when the learning rate is negative or not finite, and changes nothing then.
-  void apply(double learning_rate) { held_->apply(learning_rate); }
+  void apply(double learning_rate) { apply_(learning_rate); }
   /// As an owner of state.
-  void describe(state_parts& parts) { held_->describe(parts); }
+  void describe(state_parts& parts) { describe_(parts); }
 
  private:
-  struct erased {
-    erased() = default;
-    erased(const erased&) = delete;
-    erased& operator=(const erased&) = delete;
-    virtual ~erased() = default;
-    virtual void apply(double learning_rate) = 0;
-    virtual void describe(state_parts& parts) = 0;
-  };
-  template <class O>
-  struct held final : erased {
-    explicit held(O given) : by(std::move(given)) {}
-    void apply(double learning_rate) override { by.apply(learning_rate); }
-    void describe(state_parts& parts) override { by.describe(parts); }
-    O by;
-  };
-
-  std::unique_ptr<erased> held_;
+  std::function<void(double)> apply_;
+  std::function<void(state_parts&)> describe_;
 };
 static_assert(optimizer<any_optimizer>);
 
@@ -68,14 +57,4 @@ static_assert(optimizer<any_optimizer>);
 /// That of `--optimizer` or MUSTER_OPTIMIZER.
 [[nodiscard]] any_optimizer make_optimizer(arena& of, const settings& chosen);
 
-namespace detail {
-
-/// Throws configuration_error unless the rate is a number from 0 on.
-void require_learning_rate(double learning_rate);
-/// Throws configuration_error unless the decay is a number from 0 on.
-void require_decay(double decay);
-/// Throws configuration_error unless the momentum is in [0, 1).
-void require_momentum(double momentum);
-
-}  // namespace detail
 }  // namespace muster::inline v0

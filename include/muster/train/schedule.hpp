@@ -23,16 +23,12 @@ struct constant_rate {
   double operator()(const training_position&) const noexcept { return rate; }
 };
 
-/// Falls by `factor` at each milestone; with `scale` the rate of `rate` is scaled linearly to a batch that is `scale`
-/// times larger, and reached by a gradual warm-up from `rate` during the first `warmup_epochs`, step by step (Goyal et
-/// al. 2017, https://arxiv.org/abs/1706.02677, sections 2.1 and 2.2). Milestones count from the start of the training,
-/// warm-up included, and fall in the warm-up too.
+/// Falls by `factor` at each milestone. Milestones count from the start of the training, a warm-up included, and fall
+/// in the warm-up too.
 struct step_rate {
-  double rate;                     ///< before scaling
+  double rate;
   std::vector<double> milestones;  ///< in epochs, ascending
   double factor = 0.1;
-  double warmup_epochs = 0.0;
-  double scale = 1.0;  ///< how many times larger the global batch is than the one `rate` was chosen for
 
   double operator()(const training_position& at) const noexcept;
 };
@@ -166,8 +162,10 @@ class schedule {
 };
 static_assert(state_owner<schedule>);
 
-/// Another schedule behind a linear warm-up with linear scaling (Goyal et al. 2017, https://arxiv.org/abs/1706.02677):
-/// its rate times a factor that goes from `from` to `scale` within the first `epochs`, and stays there.
+/// Another schedule behind a linear warm-up with linear scaling, step by step (Goyal et al. 2017,
+/// https://arxiv.org/abs/1706.02677, sections 2.1 and 2.2): `scale` is how many times larger the global batch is than
+/// the one that its rate was chosen for; its rate times a factor that goes from `from` to `scale` within the first
+/// `epochs`, and stays there.
 struct warmed_up {
   schedule after;
   double epochs = 0.0;

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <functional>
-#include <vector>
 
 #include <muster/train/arena.hpp>
 
@@ -24,11 +23,6 @@ struct tensor_run {
   std::size_t count = 0;
   bool chosen = true;
 };
-
-/// The whole of the arrays in as few runs as can be, in their order.
-[[nodiscard]] std::vector<tensor_run> runs_of(arena& of, const tensor_filter& filter);
-/// The tensors one by one, in the order in which they lie, without the gaps.
-[[nodiscard]] std::vector<tensor_run> tensors_of(arena& of, const tensor_filter& filter);
 
 }  // namespace detail
 }  // namespace muster::inline v0

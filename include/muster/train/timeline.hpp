@@ -24,7 +24,7 @@ namespace muster::inline v0 {
 ///     timeline.write(world);
 ///
 /// Belongs to the thread that made it, as a tracker does. An event costs two readings of the clock and 48 bytes; when
-/// there are more than `most` the later ones are counted and not kept.
+/// there are more than `most` the later ones are not kept, which `write` logs.
 class timeline final : public event_sink {
  public:
   /// Collective. Times count from here, which is the same moment at all ranks up to the time of a barrier. An empty
@@ -40,10 +40,6 @@ class timeline final : public event_sink {
   void write(group& world);
 
   void record(const event& event) noexcept override;
-
-  [[nodiscard]] bool listens() const noexcept { return listens_; }
-  /// Events that there was no room for.
-  [[nodiscard]] std::uint64_t dropped() const noexcept { return dropped_; }
 
  private:
   [[nodiscard]] std::string events_of(int rank) const;

@@ -86,38 +86,26 @@ class tracker final : public event_sink {
   /// `world` is asked for its size, rank and transport only. Throws configuration_error for a goal of unknown metric.
   explicit tracker(const group& world, tracker_options options = {});
 
-  /// Adds the time of its life to one figure of the tracker.
-  class [[nodiscard]] stopwatch {
+  /// Runs the batch clock for its life: everything a step needs, nothing of validation.
+  class [[nodiscard]] batch_clock {
    public:
-    stopwatch(const stopwatch&) = delete;
-    stopwatch& operator=(const stopwatch&) = delete;
-    ~stopwatch() {
-      const auto end = clock::now();
-      *total_ += seconds(end - begin_).count();
-      if (running_ != nullptr) *running_ = false;
-      if (listener_ != nullptr) listener_->record({activity::phase, name_, begin_, end, 0});
+    explicit batch_clock(tracker& of) noexcept : of_(&of), begin_(clock::now()) { of_->in_batches_ = true; }
+    batch_clock(const batch_clock&) = delete;
+    batch_clock& operator=(const batch_clock&) = delete;
+    ~batch_clock() {
+      of_->here_.train_seconds += seconds_since(begin_);
+      of_->in_batches_ = false;
     }
 
    private:
-    friend class tracker;
-    stopwatch(double& total, bool* running, event_sink* listener, std::string_view name) noexcept
-        : total_(&total), running_(running), listener_(listener), name_(name), begin_(clock::now()) {
-      if (running_ != nullptr) *running_ = true;
-    }
-    double* total_;
-    bool* running_;
-    event_sink* listener_;
-    std::string_view name_;
+    tracker* of_;
     clock::time_point begin_;
   };
-
-  /// Runs the batch clock for the life of the result: everything a step needs, nothing of validation.
-  [[nodiscard]] stopwatch batches() noexcept { return stopwatch(here_.train_seconds, &in_batches_, nullptr, {}); }
-  /// Counts the life of the result as `which`. Phases do not nest. A program whose kernel does several at once counts
-  /// the kernel as the last of them.
-  [[nodiscard]] stopwatch phase(muster::phase which) noexcept {
-    return stopwatch(here_.phases[static_cast<std::size_t>(which)], nullptr, installed_.former(), to_string(which));
-  }
+  [[nodiscard]] batch_clock batches() noexcept { return batch_clock(*this); }
+  /// Counts the life of the result as `which`, for what the program does itself: the loader (batch_load), the sums of
+  /// gradients (aggregate) and the optimizer are heard of. Phases do not nest. A program whose kernel does several at
+  /// once counts the kernel as the last of them.
+  [[nodiscard]] scoped_event phase(muster::phase which) noexcept { return {activity::phase, to_string(which), 0}; }
   /// Counts samples that this rank took a step with.
   void add_samples(std::uint64_t count) noexcept { here_.samples += static_cast<double>(count); }
 
@@ -130,10 +118,6 @@ class tracker final : public event_sink {
   /// On the batch clock, when the first epoch ended that reached the goal; nothing before, or without a goal. The same
   /// at every rank.
   [[nodiscard]] std::optional<double> time_to_goal() const noexcept { return time_to_goal_; }
-
-  /// How old the pushes to a parameter server were that came to count while the batch clock ran, in epochs that ended:
-  /// the updates that their ranges had since they were pulled.
-  [[nodiscard]] const histogram& push_ages() const noexcept { return push_ages_; }
 
   /// Adds something that the report should say of the run: a seed, a data set. The last text for a key stays.
   void annotate(const std::string& key, const std::string& text) { annotations_[key] = text; }
@@ -174,7 +158,7 @@ class tracker final : public event_sink {
   measured here_;
   bool in_batches_ = false;
   std::array<phase_seconds, phase_count> phases_{};
-  histogram push_ages_;
+  histogram push_ages_;  // of epochs that ended
   std::vector<epoch_report> epochs_;
   std::optional<double> time_to_goal_;
   std::map<std::string, std::string> annotations_;

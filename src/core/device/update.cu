@@ -1,44 +1,28 @@
 #include <muster/core/device/update.hpp>
 
 #include <string>
+#include <type_traits>
 
 #include <muster/core/device/memory.hpp>
 #include <muster/core/error.hpp>
+#include <muster/core/update.hpp>
 
 #include "launch.hpp"
 
 namespace muster::inline v0 {
 namespace {
 
-// An element at a time through the host's own loops: one formula, in one place.
-template <bool Nesterov>
-struct with_momentum {
+// An element at a time through the host's own loop: one formula, in one place.
+template <class Loop>
+struct one_step {
+  Loop loop;
   float* parameters;
   const float* gradients;
-  float* velocities;
-  sgd_step<float> step;
+  float* first;  // states, or null
+  float* second;
   constexpr void operator()(std::size_t i) const {
-    detail::sgd_with_momentum<Nesterov>(parameters + i, gradients + i, velocities + i, 1, step);
-  }
-};
-
-struct without_momentum {
-  float* parameters;
-  const float* gradients;
-  sgd_step<float> step;
-  constexpr void operator()(std::size_t i) const {
-    detail::sgd_without_momentum(parameters + i, gradients + i, 1, step);
-  }
-};
-
-struct by_adam {
-  float* parameters;
-  const float* gradients;
-  float* means;
-  float* squares;
-  detail::adam_factors<float> by;
-  constexpr void operator()(std::size_t i) const {
-    detail::adam_all(parameters + i, gradients + i, means + i, squares + i, 1, by);
+    loop.run(1, parameters + i, gradients + i, first == nullptr ? nullptr : first + i,
+             second == nullptr ? nullptr : second + i);
   }
 };
 
@@ -90,29 +74,19 @@ struct move_to_front {
 
 }  // namespace
 
-void sgd_update(device_span<float> parameters, device_span<const float> gradients, device_span<float> velocities,
-                const sgd_step<float>& step, device_stream_ref stream) {
-  const std::size_t size = parameters.size();
-  if (step.momentum == 0.0f) {
-    detail::require_one_each(size, {gradients.size()});
-    detail::for_each(stream, size, without_momentum{parameters.data(), gradients.data(), step});
-    return;
-  }
-  detail::require_one_each(size, {gradients.size(), velocities.size()});
-  if (step.nesterov) {
-    detail::for_each(stream, size, with_momentum<true>{parameters.data(), gradients.data(), velocities.data(), step});
-  } else {
-    detail::for_each(stream, size, with_momentum<false>{parameters.data(), gradients.data(), velocities.data(), step});
-  }
+template <update_step Step>
+void update(const Step& step, device_span<float> parameters, device_span<const float> gradients,
+            const std::array<device_span<float>, 2>& states, device_stream_ref stream) {
+  detail::require_one_each(step, parameters.size(), gradients, states);
+  const auto loop = detail::loop_of(step);
+  detail::for_each(stream, parameters.size(),
+                   one_step<std::remove_const_t<decltype(loop)>>{loop, parameters.data(), gradients.data(),
+                                                                 states[0].data(), states[1].data()});
 }
-
-void adam_update(device_span<float> parameters, device_span<const float> gradients, device_span<float> means,
-                 device_span<float> squares, const adam_step<float>& step, device_stream_ref stream) {
-  detail::require_one_each(parameters.size(), {gradients.size(), means.size(), squares.size()});
-  detail::for_each(
-      stream, parameters.size(),
-      by_adam{parameters.data(), gradients.data(), means.data(), squares.data(), detail::adam_factors<float>(step)});
-}
+template void update(const sgd_step<float>&, device_span<float>, device_span<const float>,
+                     const std::array<device_span<float>, 2>&, device_stream_ref);
+template void update(const adam_step<float>&, device_span<float>, device_span<const float>,
+                     const std::array<device_span<float>, 2>&, device_stream_ref);
 
 void scale(device_span<float> values, float by, device_stream_ref stream) {
   detail::for_each(stream, values.size(), scaled{values.data(), by});

@@ -8,6 +8,8 @@
 #include <numeric>
 #include <random>
 
+#include <muster/core/update.hpp>
+
 #include "catch.hpp"
 #include "comm/nccl/devices.hpp"
 
@@ -70,8 +72,8 @@ TEST_CASE("the optimizers' steps on a device are those of the host, to the bit")
           const muster::sgd_step<float> by{
               .learning_rate = 0.1f, .momentum = momentum, .decay = 1e-4f, .nesterov = nesterov};
           const auto here = devices::on_device(gradients, stream);
-          muster::sgd_update<float>(parameters, gradients, velocities, by);
-          muster::sgd_update(on_device.span(), here.span(), moving.span(), by, stream);
+          muster::update(by, parameters, gradients, {velocities});
+          muster::update(by, on_device.span(), here.span(), {moving.span()}, stream);
           CHECK(same(devices::on_host(on_device.span(), stream), parameters));
           CHECK(same(devices::on_host(moving.span(), stream), velocities));
         }
@@ -85,8 +87,8 @@ TEST_CASE("the optimizers' steps on a device are those of the host, to the bit")
         const auto gradients = numbers(size, 3 + step);
         const muster::adam_step<float> by{.learning_rate = 1e-2, .decay = 1e-2, .decoupled = decoupled, .count = step};
         const auto here = devices::on_device(gradients, stream);
-        muster::adam_update<float>(parameters, gradients, means, squares, by);
-        muster::adam_update(on_device.span(), here.span(), first.span(), second.span(), by, stream);
+        muster::update(by, parameters, gradients, {means, squares});
+        muster::update(by, on_device.span(), here.span(), {first.span(), second.span()}, stream);
         CHECK(same(devices::on_host(on_device.span(), stream), parameters));
         CHECK(same(devices::on_host(second.span(), stream), squares));
       }

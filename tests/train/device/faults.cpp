@@ -2,7 +2,7 @@
 #include <barrier>
 #include <optional>
 
-#include <muster/train/device/gradient_sync.hpp>
+#include <muster/train/device/gradients.hpp>
 #include <muster/train/device/optimizer.hpp>
 
 #include "catch.hpp"
@@ -10,7 +10,6 @@
 #include "train/heap.hpp"
 
 using muster::device_arena;
-using muster::device_gradient_sync;
 using muster::nccl::communicator;
 
 TEST_CASE(
@@ -35,7 +34,7 @@ TEST_CASE(
         communicator all(world, {.timeout = devices::patience});
         const muster::device_stream stream;
         device_arena arena(device_model::shapes(), stream);
-        device_gradient_sync sync(arena, {.bucket = 512, .first_bucket = 256});
+        muster::gradient_sync sync(muster::gradients_on(arena, all), {.bucket = 512, .first_bucket = 256});
         muster::device_sgd optimizer(arena, {.momentum = 0.9f});
         std::optional<muster::group> left;
         int failures = 0;
@@ -48,7 +47,7 @@ TEST_CASE(
           // Not a barrier of the group, which the failure of a rank that left it first would end.
           if (step == dies_in && failures == 0) together.arrive_and_wait();
           try {
-            auto pass = sync.begin(all);
+            auto pass = sync.begin();
             if (step == dies_in && world.rank() == ranks - 1) {
               pass.add_samples(device_model::samples(all.rank(), step));
               for (std::size_t i = 0; i < tensors_before; ++i) pass.ready(device_model::shapes().size() - 1 - i);

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include <muster/train/arena.hpp>
-#include <muster/train/device/gradient_sync.hpp>
+#include <muster/train/device/gradients.hpp>
 
 #include "comm/nccl/devices.hpp"
 
@@ -50,7 +50,7 @@ inline std::vector<float> reduced(std::size_t tensor, int ranks, std::uint64_t s
 }
 
 /// A backward pass: from the last layer to the first.
-inline void backward(muster::device_arena& arena, muster::device_backward_pass& pass, int rank, std::uint64_t step) {
+inline void backward(muster::device_arena& arena, muster::backward_pass& pass, int rank, std::uint64_t step) {
   pass.add_samples(samples(rank, step));
   for (std::size_t tensor = shapes().size(); tensor-- > 0;) {
     const auto values = gradient(tensor, rank, step);

@@ -1,8 +1,9 @@
 #include <cmath>
 
+#include <muster/core/device/update.hpp>
 #include <muster/elastic/session.hpp>
 #include <muster/train/device/arena.hpp>
-#include <muster/train/device/gradient_sync.hpp>
+#include <muster/train/device/gradients.hpp>
 #include <muster/train/device/optimizer.hpp>
 
 #include "catch.hpp"
@@ -10,7 +11,6 @@
 #include "train/heap.hpp"
 
 using muster::device_arena;
-using muster::device_gradient_sync;
 using muster::device_stream_ref;
 using muster::nccl::communicator;
 
@@ -32,11 +32,12 @@ TEST_CASE("gradients on devices become those of the whole batch, in whatever buc
       for (const std::size_t bucket : {std::size_t{64}, std::size_t{2048}, std::size_t{1} << 20}) {
         devices::run(ranks, [&](communicator& all, device_stream_ref stream) {
           device_arena arena(device_model::shapes(), stream);
-          device_gradient_sync sync(arena, {.bucket = bucket, .first_bucket = bucket / 2, .send_as = send_as});
-          RANK_CHECK(bucket > 4096 || sync.buckets() > 1);
+          muster::gradient_sync sync(muster::gradients_on(arena, all, send_as),
+                                     {.bucket = bucket, .first_bucket = bucket / 2});
+          RANK_CHECK(bucket > 4096 || sync.buckets().size() > 1);
           for (std::uint64_t step = 1; step < 4; ++step) {
             if (device_model::all_samples(ranks, step) == 0) continue;
-            auto pass = sync.begin(all);
+            auto pass = sync.begin();
             device_model::backward(arena, pass, all.rank(), step);
             pass.wait();
             RANK_CHECK(pass.samples() == device_model::all_samples(ranks, step));
@@ -57,9 +58,9 @@ TEST_CASE("a gradient that was not written counts as zeros, and a large norm is 
   for (const int ranks : devices::worlds()) {
     devices::run(ranks, [&](communicator& all, device_stream_ref stream) {
       device_arena arena(device_model::shapes(), stream);
-      device_gradient_sync sync(arena, {.bucket = 512, .clip = 0.5f});
+      muster::gradient_sync sync(muster::gradients_on(arena, all), {.bucket = 512, .clip = 0.5f});
       muster::fill(arena.gradient(0), 3.0f, stream);  // of a step before
-      auto pass = sync.begin(all);
+      auto pass = sync.begin();
       pass.add_samples(1);
       const auto values = std::vector<float>(10, 2.0f);
       muster::copy(std::span<const float>(values), arena.gradient(4), stream);
@@ -100,7 +101,7 @@ TEST_CASE("a training on devices has the parameters of one on the host, to the b
         std::fill(start.parameters().begin(), start.parameters().end(), 0.25f);
         device_arena arena(device_model::shapes(), stream);
         arena.upload(start, muster::deadline_after(devices::patience));
-        device_gradient_sync sync(arena, {.bucket = 1024});
+        muster::gradient_sync sync(muster::gradients_on(arena, all), {.bucket = 1024});
         auto optimizer = by_adam ? muster::any_optimizer(muster::device_adam(arena, decoupled))
                                  : muster::any_optimizer(muster::device_sgd(arena, momentum));
         muster::state state{arena, optimizer};
@@ -109,7 +110,7 @@ TEST_CASE("a training on devices has the parameters of one on the host, to the b
                     [&](muster::step& now) {
                       const std::uint64_t step = now.number() + 1;
                       if (device_model::all_samples(ranks, step) > 0) {
-                        auto pass = sync.begin(all);
+                        auto pass = sync.begin();
                         device_model::backward(arena, pass, all.rank(), step);
                         pass.wait();
                       }
@@ -134,7 +135,7 @@ TEST_CASE("the state of a device's arena goes to bytes and comes back") {
   muster::fill(arena.state("velocity"), 2.0f, stream);
   muster::fill(arena.parameters(), 1.0f, stream);
   muster::state state{arena};
-  REQUIRE(state.parts().size() == 2);
+  REQUIRE(state.parts().size() == 3);  // what the tensors are, and their arrays
   const auto before = state.digest();
   std::vector<std::vector<std::byte>> saved;
   for (const auto& part : state.parts()) saved.push_back(part.save());
@@ -142,8 +143,8 @@ TEST_CASE("the state of a device's arena goes to bytes and comes back") {
   CHECK(state.digest() != before);
   for (std::size_t i = 0; i < saved.size(); ++i) state.parts()[i].load(saved[i]);
   CHECK(state.digest() == before);
-  saved[0].pop_back();
-  CHECK_THROWS_WITH(state.parts()[0].load(saved[0]), contains("parameters cannot be taken over"));
+  saved[1].pop_back();
+  CHECK_THROWS_WITH(state.parts()[1].load(saved[1]), contains("parameters cannot be taken over"));
   CHECK(state.digest() == before);
 }
 
@@ -159,21 +160,21 @@ TEST_CASE("a pass on a device that is used wrongly says so") {
       }
       return false;
     };
-    RANK_CHECK(refused([&] { device_gradient_sync(arena, {.send_as = muster::dtype::int32}); }, "sent as int32"));
-    RANK_CHECK(refused([&] { device_gradient_sync(arena, {.clip = -1}); }, "clipped"));
+    RANK_CHECK(refused([&] { (void)muster::gradients_on(arena, all, muster::dtype::int32); }, "sent as int32"));
+    RANK_CHECK(refused([&] { muster::gradient_sync(muster::gradients_on(arena, all), {.clip = -1}); }, "clipped"));
     RANK_CHECK(refused([&] { muster::device_sgd(arena, {.nesterov = true}); }, "Nesterov"));
     RANK_CHECK(refused([&] { muster::device_adam(arena, {.beta1 = 2}); }, "beta1"));
-    device_gradient_sync sync(arena, {.bucket = 64, .first_bucket = 64});
+    muster::gradient_sync sync(muster::gradients_on(arena, all), {.bucket = 64, .first_bucket = 64});
     {
-      auto pass = sync.begin(all);
-      RANK_CHECK(refused([&] { auto second = sync.begin(all); }, "under way"));
+      auto pass = sync.begin();
+      RANK_CHECK(refused([&] { auto second = sync.begin(); }, "under way"));
       pass.ready(4);
-      RANK_CHECK(refused([&] { pass.ready(4); }, "written twice"));
+      RANK_CHECK(refused([&] { pass.ready(4); }, "written once more"));
       RANK_CHECK(refused([&] { pass.ready(99); }, "no tensor has index 99"));
       RANK_CHECK(refused([&] { pass.add_samples(1); }, "too late"));
       RANK_CHECK(refused([&] { pass.wait(); }, "nobody counted"));
     }
-    auto pass = sync.begin(all);  // and goes on
+    auto pass = sync.begin();  // and goes on
     pass.add_samples(1);
     pass.wait();
   });

@@ -1,23 +1,21 @@
 // The optimizers' steps on the memory of a device.
 #pragma once
 
+#include <array>
 #include <cstddef>
 
 #include <muster/core/device/span.hpp>
 #include <muster/core/device/stream.hpp>
-#include <muster/core/update/adam.hpp>
-#include <muster/core/update/sgd.hpp>
+#include <muster/core/update/step.hpp>
 
 namespace muster::inline v0 {
 
-// Each is what the function of the same name in core/update does, put on a stream; the formulas are those very ones,
-// without fused multiply-adds, so that a device and a processor step to the same bits. All spans have one length, or
-// configuration_error is thrown; they do not overlap and stay until the stream has done it.
-
-void sgd_update(device_span<float> parameters, device_span<const float> gradients, device_span<float> velocities,
-                const sgd_step<float>& step, device_stream_ref stream);
-void adam_update(device_span<float> parameters, device_span<const float> gradients, device_span<float> means,
-                 device_span<float> squares, const adam_step<float>& step, device_stream_ref stream);
+/// What `update` of core/update does, put on a stream, for sgd_step and adam_step of floats. The formulas
+/// are those very ones, without fused multiply-adds, so that a device and a processor step to the same bits. The spans
+/// do not overlap and stay until the stream has done it.
+template <update_step Step>
+void update(const Step& step, device_span<float> parameters, device_span<const float> gradients,
+            const std::array<device_span<float>, 2>& states, device_stream_ref stream);
 
 /// values[i] *= by.
 void scale(device_span<float> values, float by, device_stream_ref stream);

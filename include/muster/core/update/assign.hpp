@@ -1,27 +1,37 @@
 // Values that replace parameters or are added to them: what a parameter server does with a push that is no gradient.
 #pragma once
 
-#include <algorithm>
 #include <concepts>
 #include <cstddef>
-#include <span>
 
-#include <muster/core/update/lengths.hpp>
+#include <muster/core/update/step.hpp>
 
 namespace muster::inline v0 {
 
-/// parameters[i] = values[i]. Throws configuration_error when the lengths differ.
+/// parameters[i] = values[i].
 template <std::floating_point T>
-void assign_update(std::span<T> parameters, std::span<const T> values) {
-  detail::require_one_each(parameters.size(), {values.size()});
-  std::ranges::copy(values, parameters.begin());
-}
+struct assign_step {
+  using value = T;
 
-/// parameters[i] += weight * values[i]. Throws configuration_error when the lengths differ.
+  [[nodiscard]] constexpr std::size_t states() const noexcept { return 0; }
+  constexpr void run(std::size_t size, T* __restrict__ parameters, const T* __restrict__ values, T*, T*) const {
+    for (std::size_t i = 0; i < size; ++i) parameters[i] = values[i];
+  }
+};
+static_assert(update_step<assign_step<float>>);
+
+/// parameters[i] += weight * values[i].
 template <std::floating_point T>
-void add_update(std::span<T> parameters, std::span<const T> values, T weight = T{1}) {
-  detail::require_one_each(parameters.size(), {values.size()});
-  for (std::size_t i = 0; i < parameters.size(); ++i) parameters[i] += weight * values[i];
-}
+struct add_step {
+  using value = T;
+  T weight{1};
+
+  [[nodiscard]] constexpr std::size_t states() const noexcept { return 0; }
+  constexpr void run(std::size_t size, T* __restrict__ parameters, const T* __restrict__ values, T*, T*) const {
+    const T by = weight;  // no element can be it
+    for (std::size_t i = 0; i < size; ++i) parameters[i] += by * values[i];
+  }
+};
+static_assert(update_step<add_step<float>>);
 
 }  // namespace muster::inline v0

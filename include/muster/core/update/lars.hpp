@@ -4,21 +4,11 @@
 #include <cmath>
 #include <concepts>
 #include <cstddef>
-#include <span>
 
 #include <muster/core/lanes.hpp>
-#include <muster/core/update/lengths.hpp>
+#include <muster/core/update/step.hpp>
 
 namespace muster::inline v0 {
-
-/// The numbers of one step of LARS.
-template <std::floating_point T>
-struct lars_step {
-  T learning_rate{};
-  T momentum = T(0.9);  ///< share of the velocity that stays
-  T decay{};            ///< weight decay
-  T trust = T(0.001);   ///< the paper's eta: by how much of its norm a layer may change; 0: no scaling
-};
 
 namespace detail {
 
@@ -39,23 +29,6 @@ namespace detail {
   return sum;
 }
 
-template <std::floating_point T>
-void lars_layer(T* __restrict__ parameters, const T* __restrict__ gradients, T* __restrict__ velocities,
-                std::size_t size, const lars_step<T> step) {
-  T rate = step.learning_rate;
-  if (step.trust != T{0}) {
-    const double norm = std::sqrt(sum_of_squares(parameters, size));
-    const double slope = std::sqrt(sum_of_squares(gradients, size)) + static_cast<double>(step.decay) * norm;
-    if (norm > 0 && slope > 0)
-      rate = static_cast<T>(static_cast<double>(step.trust) * norm / slope * static_cast<double>(rate));
-  }
-  for (std::size_t i = 0; i < size; ++i) {
-    const T velocity = step.momentum * velocities[i] + rate * (gradients[i] + step.decay * parameters[i]);
-    velocities[i] = velocity;
-    parameters[i] -= velocity;
-  }
-}
-
 }  // namespace detail
 
 /// One step of LARS for one layer (You, Gitman and Ginsburg 2017, https://arxiv.org/abs/1708.03888, algorithm 1):
@@ -65,12 +38,33 @@ void lars_layer(T* __restrict__ parameters, const T* __restrict__ gradients, T* 
 ///
 /// The norms are over the spans, which therefore are one tensor. Where either norm is 0, or `trust` is, the rate is the
 /// learning rate: that is how biases and batch normalisation are stepped, with a decay of 0. A diverged gradient shows:
-/// NaN in is NaN out. Two passes. All spans have one length, or configuration_error is thrown; they do not overlap.
+/// NaN in is NaN out. Two passes. Its state is v. Not for devices, whose threads have an element each.
 template <std::floating_point T>
-void lars_update(std::span<T> parameters, std::span<const T> gradients, std::span<T> velocities,
-                 const lars_step<T>& step) {
-  detail::require_one_each(parameters.size(), {gradients.size(), velocities.size()});
-  detail::lars_layer(parameters.data(), gradients.data(), velocities.data(), parameters.size(), step);
-}
+struct lars_step {
+  using value = T;
+  T learning_rate{};
+  T momentum = T(0.9);  ///< share of the velocity that stays
+  T decay{};            ///< weight decay
+  T trust = T(0.001);   ///< the paper's eta: by how much of its norm a layer may change; 0: no scaling
+
+  [[nodiscard]] constexpr std::size_t states() const noexcept { return 1; }
+  void run(std::size_t size, T* __restrict__ parameters, const T* __restrict__ gradients, T* __restrict__ velocities,
+           T*) const {
+    const lars_step step = *this;  // no element can be one of its numbers
+    T rate = step.learning_rate;
+    if (step.trust != T{0}) {
+      const double norm = std::sqrt(detail::sum_of_squares(parameters, size));
+      const double slope = std::sqrt(detail::sum_of_squares(gradients, size)) + static_cast<double>(step.decay) * norm;
+      if (norm > 0 && slope > 0)
+        rate = static_cast<T>(static_cast<double>(step.trust) * norm / slope * static_cast<double>(rate));
+    }
+    for (std::size_t i = 0; i < size; ++i) {
+      const T velocity = step.momentum * velocities[i] + rate * (gradients[i] + step.decay * parameters[i]);
+      velocities[i] = velocity;
+      parameters[i] -= velocity;
+    }
+  }
+};
+static_assert(update_step<lars_step<float>>);
 
 }  // namespace muster::inline v0

@@ -1,0 +1,81 @@
+// One step of an optimizer over spans, whichever optimizer it is.
+#pragma once
+
+#include <array>
+#include <concepts>
+#include <cstddef>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include <muster/core/error.hpp>
+#include <muster/core/simd.hpp>
+
+namespace muster::inline v0 {
+
+namespace detail {
+
+/// What runs the loop of a step: the step, or what it works out once that is the same for all elements.
+template <class Step>
+auto loop_of(const Step& step) {
+  if constexpr (requires { step.loop(); })
+    return step.loop();
+  else
+    return step;
+}
+
+}  // namespace detail
+
+/// The one description of an update, as sgd_step and adam_step have it: the numbers of a step over values of type
+/// `value`; how many arrays it keeps beside the parameters (`states`, at most two); and `run`, which steps so many
+/// elements, its own or that of its `loop()`. Optimizers, parameter servers and devices all run that loop.
+template <class Step>
+concept update_step = requires(const Step& step, typename Step::value* values) {
+  { step.states() } -> std::same_as<std::size_t>;
+  detail::loop_of(step).run(std::size_t{}, values, std::as_const(values), values, values);
+};
+
+namespace detail {
+
+inline void require_one_each(std::size_t parameters, std::size_t values) {
+  if (parameters == values) return;
+  throw configuration_error("cannot update " + std::to_string(parameters) + " parameters with " +
+                            std::to_string(values) + " values (one of each is needed); pass spans of one length");
+}
+
+/// Throws configuration_error unless the gradients and the states that the step keeps are as many as the parameters.
+template <update_step Step, class Gradients, class States>
+void require_one_each(const Step& step, std::size_t parameters, const Gradients& gradients, const States& states) {
+  require_one_each(parameters, gradients.size());
+  for (std::size_t k = 0; k < step.states(); ++k) require_one_each(parameters, states[k].size());
+}
+
+/// What run_vectorised compiles for the vectors of the machine.
+template <class Loop, class T>
+struct update_kernel {
+  static void run(const Loop* by, std::size_t size, T* parameters, const T* gradients, T* first, T* second) {
+    by->run(size, parameters, gradients, first, second);
+  }
+};
+
+}  // namespace detail
+
+/// One step over spans, in one pass over memory, as the step's own description says. All spans have one length, or
+/// configuration_error is thrown and nothing is written; they do not overlap. `states` begin as zeros; those that the
+/// step does not keep are left alone, and may be empty.
+///
+///     muster::update(muster::sgd_step<float>{.learning_rate = 0.1f, .momentum = 0.9f}, weights, gradients,
+///     {velocity});
+template <update_step Step>
+void update(const Step& step, std::span<typename Step::value> parameters,
+            std::span<const typename Step::value> gradients,
+            const std::array<std::span<typename Step::value>, 2>& states = {}) {
+  detail::require_one_each(step, parameters.size(), gradients, states);
+  const auto loop = detail::loop_of(step);
+  using kernel = detail::update_kernel<std::remove_const_t<decltype(loop)>, typename Step::value>;
+  detail::run_vectorised<kernel>(&loop, parameters.size(), parameters.data(), gradients.data(), states[0].data(),
+                                 states[1].data());
+}
+
+}  // namespace muster::inline v0

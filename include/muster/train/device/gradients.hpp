@@ -1,0 +1,34 @@
+// Gradients on a device, for a gradient_sync.
+#pragma once
+
+#include <memory>
+
+#include <muster/comm/nccl/communicator.hpp>
+#include <muster/core/dtype.hpp>
+#include <muster/train/device/arena.hpp>
+#include <muster/train/gradient_sync.hpp>
+
+namespace muster::inline v0 {
+
+/// The gradients of a device's arena, summed by a communicator; both outlive what is returned. They travel as float32,
+/// float16 or bfloat16: the last two send half the bytes, and round each gradient and once more with each rank. Throws
+/// configuration_error for others.
+///
+///     muster::gradient_sync sync(muster::gradients_on(arena, devices), {.bucket = 25_MiB, .first_bucket = 1_MiB});
+///     session.run(state, [&](muster::step& step) {
+///       auto backward = sync.begin();
+///       backward.add_samples(batch.size());
+///       model.forward_backward(batch, backward);  // puts kernels on the arena's stream, and calls ready(tensor)
+///       backward.wait();
+///       optimizer.apply(schedule(step));
+///     });
+///
+/// `ready` says that what writes a gradient was put on the arena's stream: a bucket leaves behind that, on a stream of
+/// its own, and the processor waits for nothing until `wait`; what is put on the arena's stream then sees the gradients
+/// of the whole batch. In an elastic session `devices.rebuild(group)` in `on_rebuild` connects those that are left;
+/// what a dead rank does to a step is thrown by `ready` or `wait` as peer_failure or timeout_error, by which the
+/// session knows what to do.
+[[nodiscard]] std::unique_ptr<gradient_backend> gradients_on(device_arena& of, nccl::communicator& devices,
+                                                             dtype send_as = dtype::float32);
+
+}  // namespace muster::inline v0
