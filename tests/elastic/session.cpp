@@ -194,7 +194,7 @@ TEST_CASE("ranks exchange what a step has made before it commits, and a failure 
       });
     }
   } model;
-  muster::group self(std::make_unique<muster::any_transport>(muster::make_self_transport()));
+  muster::group self(muster::make_self_transport());
   muster::state state{model};
   muster::session session(std::make_unique<patient>(self));
   model.fails = true;
