@@ -118,9 +118,9 @@ void elastic_conductor::join_job() {
   const auto& launch = context_.launcher();
   const auto until = deadline_after(seconds(configuration.positive(setting::timeout)));
   const auto policy = policy_of(configuration, launch);
-  any_store store = open_store(configuration, launch);
-  log(log_level::debug, "the members meet at the store " + store.where());
-  site_.token = common_token(store, configuration, until);
+  auto store = std::make_shared<any_store>(open_store(configuration, launch));
+  log(log_level::debug, "the members meet at the store " + store->where());
+  site_.token = common_token(*store, configuration, until);
   auto words = std::make_unique<datagram_socket>(interface_of(configuration, launch),
                                                  configuration.origin(setting::interface), site_.token);
   self_.id = draw_identity();

@@ -16,8 +16,9 @@ signals_seen& signals() noexcept {
   return seen;
 }
 
-membership_service::membership_service(any_store store, std::unique_ptr<datagram_socket> words, elastic::member self,
-                                       const elastic::membership_policy& policy, std::size_t steps_watched)
+membership_service::membership_service(std::shared_ptr<any_store> store, std::unique_ptr<datagram_socket> words,
+                                       elastic::member self, const elastic::membership_policy& policy,
+                                       std::size_t steps_watched)
     : words_(std::move(words)),
       self_(self),
       policy_(policy),
@@ -25,7 +26,7 @@ membership_service::membership_service(any_store store, std::unique_ptr<datagram
       works_(steps_watched),
       sorted_(steps_watched),
       protocol_(std::move(self), policy, clock::now()),
-      record_(std::make_shared<any_store>(std::move(store)), "elastic/record",
+      record_(std::move(store), "elastic/record",
               {log_level::warning, "the membership", "training goes on, and cannot survive a failure until it can"}, {},
               [this] { ring(); }) {
   thread_ = std::jthread([this](const std::stop_token& stop) {
