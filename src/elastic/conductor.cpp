@@ -120,7 +120,7 @@ void elastic_conductor::join_job() {
   const auto& launch = context_.launcher();
   const auto until = deadline_after(seconds(configuration.positive(setting::timeout)));
   const auto policy = policy_of(configuration, launch);
-  auto store = open_store(configuration, launch);
+  const std::shared_ptr<any_store> store = open_store(configuration, launch);
   log(log_level::debug, "the members meet at the store " + store->where());
   site_.token = common_token(*store, configuration, until);
   auto words = std::make_unique<datagram_socket>(interface_of(configuration, launch),

@@ -16,7 +16,7 @@ signals_seen& signals() noexcept {
   return seen;
 }
 
-membership_service::membership_service(std::unique_ptr<any_store> store, std::unique_ptr<datagram_socket> words,
+membership_service::membership_service(std::shared_ptr<any_store> store, std::unique_ptr<datagram_socket> words,
                                        elastic::member self, const elastic::membership_policy& policy,
                                        std::size_t steps_watched)
     : words_(std::move(words)),
@@ -26,7 +26,7 @@ membership_service::membership_service(std::unique_ptr<any_store> store, std::un
       works_(steps_watched),
       sorted_(steps_watched),
       protocol_(std::move(self), policy, clock::now()),
-      record_(std::shared_ptr<any_store>(std::move(store)), "elastic/record",
+      record_(std::move(store), "elastic/record",
               {log_level::warning, "the membership", "training goes on, and cannot survive a failure until it can"}, {},
               [this] { ring(); }) {
   thread_ = std::jthread([this](const std::stop_token& stop) {

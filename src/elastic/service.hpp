@@ -29,7 +29,7 @@ namespace muster::inline v0::detail {
 class membership_service {
  public:
   /// The rest is the rank's thread's.
-  membership_service(std::unique_ptr<any_store> store, std::unique_ptr<datagram_socket> words, elastic::member self,
+  membership_service(std::shared_ptr<any_store> store, std::unique_ptr<datagram_socket> words, elastic::member self,
                      const elastic::membership_policy& policy, std::size_t steps_watched);
   membership_service(const membership_service&) = delete;
   membership_service& operator=(const membership_service&) = delete;

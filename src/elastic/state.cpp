@@ -2,15 +2,12 @@
 
 #include <cstring>
 #include <set>
+#include <string_view>
 
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>
 
 namespace muster::inline v0 {
-
-std::string_view to_string(state_kind kind) noexcept {
-  return kind == state_kind::replicated ? "replicated" : "rank_local";
-}
 
 void state_parts::add(const live_cursor& at) {
   if (cursor_) {

@@ -37,7 +37,7 @@ TEST_CASE("what a thread of the membership throws ends the rank's part, not the 
   auto words = std::make_unique<datagram_socket>("lo", "the test", "token");
   self.process = process_identity::own();
   self.words = words->place();
-  membership_service under_test(std::make_unique<exhausted_store>(), std::move(words), self, {}, 5);
+  membership_service under_test(std::make_shared<exhausted_store>(), std::move(words), self, {}, 5);
   CHECK_THROWS_AS(under_test.next(muster::clock::now() + std::chrono::seconds(20)), std::bad_alloc);
   CHECK(under_test.must_stop(0));
   CHECK_THROWS_AS(under_test.next(muster::clock::now()), std::bad_alloc);

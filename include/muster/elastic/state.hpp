@@ -9,7 +9,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -27,9 +26,6 @@ enum class state_kind : std::uint8_t {
   replicated = 0,  ///< the same bytes at every rank after every step: one rank's copy is everyone's
   rank_local = 1   ///< each rank's own; gone with its rank, and as it was made in one that joins
 };
-
-/// "replicated" or "rank_local".
-[[nodiscard]] std::string_view to_string(state_kind kind) noexcept;
 
 /// What becomes of a part when a step fails after it has changed it.
 enum class in_step : std::uint8_t {
