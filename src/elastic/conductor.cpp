@@ -131,7 +131,7 @@ void elastic_conductor::join_job() {
   self_.process = process_identity::own();
   self_.words = words->place();
   self_.door = open_doors();
-  service_ = std::make_unique<membership_service>(std::move(store), std::move(words), self_, policy,
+  service_ = std::make_unique<membership_service>(store, std::move(words), self_, policy,
                                                   static_cast<std::size_t>(configuration.integer(setting::slow_steps)));
 }
 
