@@ -77,8 +77,7 @@ std::vector<double> time_threads(op what, int ranks, workspace& memory, int iter
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
       use_own_core(rank, ranks);
-      muster::group world(
-          std::make_unique<muster::any_transport>(std::make_unique<muster::local_transport>(hub, rank)));
+      muster::group world(std::make_unique<muster::local_transport>(hub, rank));
       auto mine = time_group(what, world, memory.plain(rank), iterations, how);
       if (rank == 0) times = std::move(mine);
     });

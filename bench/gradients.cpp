@@ -107,7 +107,7 @@ void measure(muster::context& context, muster::group& world, const chosen& how, 
   model.divisor = world.size();
   muster::arena arena(context, model.shapes());
   muster::gradient_sync sync(arena, {.bucket = bucket});
-  muster::group alone(std::make_unique<muster::any_transport>(muster::make_self_transport()));
+  muster::group alone(muster::make_self_transport());
   const auto step = [&](muster::group& ranks, std::size_t rows) {
     auto backward = sync.begin(ranks);
     {

@@ -38,7 +38,7 @@ struct setting {
     targets.assign(data.labels().begin(), data.labels().end());
   }
   muster::context* context;
-  muster::group alone{std::make_unique<muster::any_transport>(muster::make_self_transport())};
+  muster::group alone{muster::make_self_transport()};
   muster::dataset data;
   std::vector<float> targets;
 };

@@ -37,7 +37,7 @@ class folded {
 };
 
 /// All of them are asked in turn: the body of a tagged message is only received when somebody has asked for its head.
-inline void finish(muster::any_transport& over, std::vector<std::unique_ptr<muster::request>>& messages) {
+inline void finish(muster::transport& over, std::vector<std::unique_ptr<muster::request>>& messages) {
   while (true) {
     std::size_t left = 0;
     for (auto& each : messages) left += over.test(*each) ? 0 : 1;
@@ -46,8 +46,8 @@ inline void finish(muster::any_transport& over, std::vector<std::unique_ptr<must
   }
 }
 
-inline void post(muster::any_transport& over, muster::request& r, bool sends, int peer, std::uint32_t tag,
-                 std::byte* data, std::size_t bytes) {
+inline void post(muster::transport& over, muster::request& r, bool sends, int peer, std::uint32_t tag, std::byte* data,
+                 std::size_t bytes) {
   r.data = data;
   r.bytes = bytes;
   r.peer = peer;
@@ -72,8 +72,7 @@ inline void post(muster::any_transport& over, muster::request& r, bool sends, in
 namespace detail {
 
 /// Takes `steps` pushes of every trainer and answers each: at once, or when all have pushed as often.
-inline void serve(muster::any_transport& over, const service& how, int server, int trainers, int steps,
-                  std::byte* memory) {
+inline void serve(muster::transport& over, const service& how, int server, int trainers, int steps, std::byte* memory) {
   const std::size_t part = part_of(how, server);
   std::vector<std::unique_ptr<muster::request>> pushes(static_cast<std::size_t>(trainers));
   std::vector<std::unique_ptr<muster::request>> answers;

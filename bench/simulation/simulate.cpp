@@ -165,7 +165,7 @@ int run(int argc, char** argv) {
   MPI_Comm comm = MPI_COMM_NULL;
   MPI_Comm_dup(MPI_COMM_WORLD, &comm);
   auto transport = std::make_unique<muster::detail::mpi_transport>(std::move(library), comm, /*crowded=*/true);
-  muster::group world(std::make_unique<muster::any_transport>(std::move(transport)), {.timeout = muster::seconds(1e6)});
+  muster::group world(std::move(transport), {.timeout = muster::seconds(1e6)});
   const std::string what = argc > 1 ? argv[1] : "";
   if (what == "allreduce") {
     allreduce(world, said);

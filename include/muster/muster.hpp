@@ -16,7 +16,6 @@
 
 #include <muster/comm/algorithm.hpp>
 #include <muster/comm/algorithm_rules.hpp>
-#include <muster/comm/any_transport.hpp>
 #include <muster/comm/block.hpp>
 #include <muster/comm/collectives/all_to_all.hpp>
 #include <muster/comm/collectives/allgather.hpp>
@@ -57,15 +56,15 @@
 #include <muster/core/codec/sign.hpp>
 #include <muster/core/codec/topk.hpp>
 #include <muster/core/convert.hpp>
-#include <muster/core/dtype.hpp>
 #include <muster/core/crc32c.hpp>
+#include <muster/core/dtype.hpp>
 #include <muster/core/env.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/events.hpp>
 #include <muster/core/float16.hpp>
 #include <muster/core/hash.hpp>
-#include <muster/core/lanes.hpp>
 #include <muster/core/histogram.hpp>
+#include <muster/core/lanes.hpp>
 #include <muster/core/log.hpp>
 #include <muster/core/number.hpp>
 #include <muster/core/progress.hpp>

@@ -61,7 +61,7 @@ struct context::implementation {
     if (elastic) {
       chosen = {detail::transport_kind::self, "self", {}, 1, configuration.origin(setting::elastic) + " asks for it"};
       shared = std::make_shared<detail::segment>(detail::reserve_for(64));
-      process_world.emplace(std::make_unique<any_transport>(make_self_transport()), for_groups);
+      process_world.emplace(make_self_transport(), for_groups);
       set_log_rank(launch.rank);
       return;
     }
@@ -75,12 +75,12 @@ struct context::implementation {
                " ranks (the program and mpirun are of different MPIs, or the variables are left over); use one MPI");
       }
     } else if (chosen.what == detail::transport_kind::self) {
-      adopt(std::make_unique<any_transport>(make_self_transport()));
+      adopt(make_self_transport());
     }
     log(log_level::info, "transport " + chosen.name + " (" + chosen.why + ")");
   }
 
-  void adopt(std::unique_ptr<any_transport> transport) {
+  void adopt(std::unique_ptr<transport> transport) {
     auto& world = process_world.emplace(std::move(transport), group_settings{.timeout = for_groups.timeout});
     set_log_rank(world.rank());
     for_groups = detail::settings_of_rank_zero(world, for_groups, configuration);
@@ -120,7 +120,7 @@ context::context(int& argc, char** argv) : self_(std::make_unique<implementation
   self_->connect();
 }
 
-context::context(std::unique_ptr<any_transport> transport) : self_(std::make_unique<implementation>(settings())) {
+context::context(std::unique_ptr<transport> transport) : self_(std::make_unique<implementation>(settings())) {
   apply_log_settings(self_->configuration);
   self_->for_groups = detail::settings_for_groups(self_->configuration, transport->rank());
   self_->launch = detect_launch();

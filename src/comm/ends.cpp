@@ -19,7 +19,7 @@
 namespace muster::inline v0::detail {
 namespace {
 
-using ends = std::vector<std::unique_ptr<any_transport>>;
+using ends = std::vector<std::unique_ptr<transport>>;
 
 // Ranks that are threads: rank 0 makes the hub that all use.
 ends over_local(group& ranks, int count) {
@@ -34,8 +34,7 @@ ends over_local(group& ranks, int count) {
   barrier(ranks);  // rank 0's stays until all have theirs
   ends made;
   for (int k = 0; k < count; ++k) {
-    made.push_back(
-        std::make_unique<any_transport>(std::make_unique<local_transport>(hub, k * ranks.size() + ranks.rank())));
+    made.push_back(std::make_unique<local_transport>(hub, k * ranks.size() + ranks.rank()));
   }
   return made;
 }
@@ -55,8 +54,8 @@ ends over_memory(const settings& configuration, group& ranks, int count) {
   for (int k = 0; k < count; ++k) {
     meeting.emplace_back([&, k] {
       try {
-        made[static_cast<std::size_t>(k)] = std::make_unique<any_transport>(
-            connect_host(configuration, launch, k * ranks.size() + ranks.rank(), count * ranks.size(), suffix));
+        made[static_cast<std::size_t>(k)] =
+            connect_host(configuration, launch, k * ranks.size() + ranks.rank(), count * ranks.size(), suffix);
       } catch (...) {
         failures[static_cast<std::size_t>(k)] = std::current_exception();
       }
@@ -88,7 +87,7 @@ std::vector<std::string> words_of_all(group& ranks, const std::string& mine) {
   return words;
 }
 
-std::vector<std::unique_ptr<any_transport>> connect_ends(const settings& configuration, group& ranks, int count) {
+std::vector<std::unique_ptr<transport>> connect_ends(const settings& configuration, group& ranks, int count) {
   const std::string name(ranks.abilities().name);
   if (name == "local" || name == "self") return over_local(ranks, count);
   if (name == "shm") return over_memory(configuration, ranks, count);

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include <muster/comm/any_transport.hpp>
 #include <muster/comm/group.hpp>
+#include <muster/comm/transport.hpp>
 #include <muster/core/env.hpp>
 
 namespace muster::inline v0::detail {
@@ -14,8 +14,8 @@ namespace muster::inline v0::detail {
 /// Collective over the group: connects each of its ranks so many times to all others and itself, by what the group is
 /// connected by (`hierarchical`: by tcp). The k-th of what it returns at rank r is rank k * size + r of `count` * size.
 /// Throws configuration_error where the transport cannot do that, timeout_error, and what connecting throws.
-[[nodiscard]] std::vector<std::unique_ptr<any_transport>> connect_ends(const settings& configuration, group& ranks,
-                                                                       int count);
+[[nodiscard]] std::vector<std::unique_ptr<transport>> connect_ends(const settings& configuration, group& ranks,
+                                                                   int count);
 
 /// Collective: what each rank says, by rank.
 [[nodiscard]] std::vector<std::string> words_of_all(group& ranks, const std::string& mine);

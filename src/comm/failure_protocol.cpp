@@ -8,7 +8,7 @@
 
 namespace muster::inline v0::detail {
 
-failure_protocol::failure_protocol(any_transport& transport)
+failure_protocol::failure_protocol(transport& transport)
     : transport_(transport),
       departures_(static_cast<std::size_t>(transport.size())),
       reached_(static_cast<std::size_t>(transport.size()), 0) {}

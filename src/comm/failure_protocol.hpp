@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include <muster/comm/any_transport.hpp>
+#include <muster/comm/transport.hpp>
 
 namespace muster::inline v0::detail {
 
@@ -24,7 +24,7 @@ struct departure {
 /// cause that this rank has or hears of; the ranks that have one of their own tell all others, which follow.
 class failure_protocol {
  public:
-  explicit failure_protocol(any_transport& transport);
+  explicit failure_protocol(transport& transport);
 
   /// This rank's next call is this one.
   void note_call(const stamp& mark) noexcept {
@@ -55,7 +55,7 @@ class failure_protocol {
   void compare_position(int peer, const stamp& theirs);
   void tell_all(notice::kind what, int status, std::string_view text) noexcept;
 
-  any_transport& transport_;
+  transport& transport_;
   std::exception_ptr failure_;
   bool follows_ = false;
   std::vector<std::optional<departure>> departures_;

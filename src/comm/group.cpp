@@ -11,7 +11,7 @@
 
 namespace muster::inline v0 {
 
-group::group(std::unique_ptr<any_transport> transport, const group_settings& settings)
+group::group(std::unique_ptr<muster::transport> transport, const group_settings& settings)
     : state_(std::make_shared<detail::group_state>(std::move(transport), settings, nullptr, 0)) {}
 group::group(std::shared_ptr<detail::group_state> state) noexcept : state_(std::move(state)) {}
 group::group(group&&) noexcept = default;
@@ -27,7 +27,7 @@ void group::set_settings(const group_settings& settings) {
   state_->configure(settings);
 }
 transport_abilities group::abilities() const { return state_->abilities; }
-any_transport& group::transport() noexcept { return *state_->transport; }
+muster::transport& group::transport() noexcept { return *state_->transport; }
 bool group::failed() const noexcept {
   const auto held = state_->guard();
   return state_->failed();
@@ -67,14 +67,14 @@ group group::make_subgroup(int color, int key) {
   const auto key_of = [&](int r) { return all[2 * static_cast<std::size_t>(r) + 1]; };
   std::stable_sort(members.begin(), members.end(), [&](int a, int b) { return key_of(a) < key_of(b); });
   const std::uint64_t word =
-      color < 0 ? 0 : of_transport([&](any_transport& transport) { return transport.prepare(members); });
+      color < 0 ? 0 : of_transport([&](muster::transport& transport) { return transport.prepare(members); });
   std::vector<std::uint64_t> words(static_cast<std::size_t>(size()));
   allgather(*this, std::span(&word, 1), words);
-  if (color < 0) return group(std::make_unique<any_transport>(make_self_transport()), settings());
+  if (color < 0) return group(make_self_transport(), settings());
 
   const std::uint64_t id = digest().add(state_->id).add(number).add(static_cast<std::uint64_t>(color)).value();
   const subgroup_call some{members, id, words, deadline_after(settings().timeout)};
-  auto made = of_transport([&](any_transport& transport) { return transport.subgroup(some); });
+  auto made = of_transport([&](muster::transport& transport) { return transport.subgroup(some); });
   return group(std::make_shared<detail::group_state>(std::move(made), settings(), state_, id));
 }
 

@@ -49,7 +49,7 @@ operation_state::operation_state(group_state& owner, call&& what_in, const stamp
   timeout_seconds = limit.count();
 }
 
-group_state::group_state(std::unique_ptr<any_transport> transport_in, const group_settings& settings_in,
+group_state::group_state(std::unique_ptr<muster::transport> transport_in, const group_settings& settings_in,
                          std::shared_ptr<group_state> parent_in, std::uint64_t id_in)
     : transport(std::move(transport_in)),
       abilities(transport->abilities()),

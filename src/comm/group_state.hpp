@@ -16,7 +16,7 @@ namespace muster::inline v0::detail {
 
 class group_state {
  public:
-  group_state(std::unique_ptr<any_transport> transport, const group_settings& settings,
+  group_state(std::unique_ptr<muster::transport> transport, const group_settings& settings,
               std::shared_ptr<group_state> parent, std::uint64_t id);
 
   ~group_state();
@@ -61,7 +61,7 @@ class group_state {
   /// Other settings, for the calls to come.
   void configure(const group_settings& next);
 
-  std::unique_ptr<any_transport> transport;
+  std::unique_ptr<muster::transport> transport;
   const transport_abilities abilities;
   const int ranks;
   const bool crowded;

@@ -199,7 +199,7 @@ void local_transport::pause(clock::time_point until) {
   mine.asleep = false;
 }
 
-std::unique_ptr<local_transport> local_transport::subgroup(const subgroup_call& some) {
+std::unique_ptr<transport> local_transport::subgroup(const subgroup_call& some) {
   const auto hub = hub_->child(some.id, static_cast<int>(some.members.size()));
   for (std::size_t i = 0; i < some.members.size(); ++i) {
     if (some.members[i] == rank_) return std::make_unique<local_transport>(hub, static_cast<int>(i));

@@ -22,7 +22,7 @@ class operation_state {
 
   call what;
   stamp mark;
-  flow<any_transport> steps;
+  flow steps;
   task body;
   // A collective that the transport does with all that belongs to it needs no coroutine.
   native_call handed;
@@ -43,7 +43,7 @@ class operation_state {
 /// The calls of a group that are not done, in their order: the first one runs, the others wait for it.
 class operation_queue {
  public:
-  operation_queue(any_transport& transport, const transport_abilities& abilities) noexcept
+  operation_queue(transport& transport, const transport_abilities& abilities) noexcept
       : transport_(transport), abilities_(abilities) {}
 
   [[nodiscard]] bool empty() const noexcept { return head_ == nullptr; }
@@ -60,7 +60,7 @@ class operation_queue {
   bool advance(operation_state& op, bool& moved);
   void finish_first(std::exception_ptr failure) noexcept;
 
-  any_transport& transport_;
+  transport& transport_;
   const transport_abilities& abilities_;
   operation_state* head_ = nullptr;
   operation_state* tail_ = nullptr;
@@ -99,7 +99,7 @@ inline void operation_queue::finish_first(std::exception_ptr failure) noexcept {
 }
 
 /// The coroutine that does what `what` says; the buffers are this call's alone from here on.
-task make_task(flow<any_transport>& f, const call& what, algorithm how, bool check_full);
+task make_task(flow& f, const call& what, algorithm how, bool check_full);
 
 /// Elements times size, of the larger of the two buffers of a call: what the choice of an algorithm goes by.
 std::size_t payload_bytes(const call& what, int ranks);

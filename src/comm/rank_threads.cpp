@@ -36,7 +36,7 @@ void run_as_threads(int count, const group_settings& settings, const std::functi
   for (int rank = 0; rank < count; ++rank) {
     threads.emplace_back([&, rank] {
       set_log_rank(rank);
-      group world(std::make_unique<any_transport>(std::make_unique<local_transport>(hub, rank)), settings);
+      group world(std::make_unique<local_transport>(hub, rank), settings);
       const rank_of_thread here(world);
       try {
         body(world);

@@ -20,20 +20,20 @@ class messenger {
 
   void send(int peer, const std::string& text) {
     const std::uint64_t length = text.size();
-    move(&any_transport::send, peer, reinterpret_cast<const std::byte*>(&length), sizeof length);
-    move(&any_transport::send, peer, reinterpret_cast<const std::byte*>(text.data()), length);
+    move(&transport::send, peer, reinterpret_cast<const std::byte*>(&length), sizeof length);
+    move(&transport::send, peer, reinterpret_cast<const std::byte*>(text.data()), length);
   }
 
   [[nodiscard]] std::string receive(int peer) {
     std::uint64_t length = 0;
-    move(&any_transport::receive, peer, reinterpret_cast<const std::byte*>(&length), sizeof length);
+    move(&transport::receive, peer, reinterpret_cast<const std::byte*>(&length), sizeof length);
     std::string text(length, '\0');
-    move(&any_transport::receive, peer, reinterpret_cast<const std::byte*>(text.data()), length);
+    move(&transport::receive, peer, reinterpret_cast<const std::byte*>(text.data()), length);
     return text;
   }
 
  private:
-  void move(void (any_transport::*start)(request&), int peer, const std::byte* data, std::size_t bytes) {
+  void move(void (transport::*start)(request&), int peer, const std::byte* data, std::size_t bytes) {
     request r;
     r.data = const_cast<std::byte*>(data);
     r.bytes = bytes;

@@ -133,8 +133,8 @@ transport_choice choose_transport(const settings& configuration, const launch_en
   return {transport_kind::self, "self", {}, 1, is_auto ? launch.why : why};
 }
 
-std::unique_ptr<any_transport> connect_processes(const transport_choice& chosen, const settings& configuration,
-                                                 const launch_env& launch) {
+std::unique_ptr<transport> connect_processes(const transport_choice& chosen, const settings& configuration,
+                                             const launch_env& launch) {
   if (chosen.name == "shm") return connect_shm(configuration, launch);
   if (chosen.name == "hierarchical")
     return connect_hierarchical(find_registered(chosen.between)->connect(configuration, launch), configuration, launch);

@@ -31,7 +31,7 @@ struct transport_choice {
 }
 
 /// Connects this process to the others by what was chosen, which is of `transport_kind::process`. Collective.
-[[nodiscard]] std::unique_ptr<any_transport> connect_processes(const transport_choice& chosen,
-                                                               const settings& configuration, const launch_env& launch);
+[[nodiscard]] std::unique_ptr<transport> connect_processes(const transport_choice& chosen,
+                                                           const settings& configuration, const launch_env& launch);
 
 }  // namespace muster::inline v0::detail

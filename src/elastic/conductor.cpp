@@ -305,8 +305,7 @@ void elastic_conductor::connect(const elastic::generation_record& next) {
   auto made = connect_members(site_, next, rank, std::move(known), [by = revocation_] { return by->revoked(); });
   std::vector<int> names;
   for (std::size_t r = 0; r < next.members.size(); ++r) names.push_back(static_cast<int>(r));
-  group_.emplace(std::make_unique<any_transport>(
-                     std::make_unique<revocable_transport>(std::move(made.transport), revocation_, std::move(names))),
+  group_.emplace(std::make_unique<revocable_transport>(std::move(made.transport), revocation_, std::move(names)),
                  for_groups_);
   host_ = made.host;
   constexpr std::size_t former_ones_kept = 4;

@@ -52,8 +52,8 @@ std::string doors_of(const elastic::member& one) {
   return std::string(card.ends_with(without_mpi) ? card.substr(0, card.size() - without_mpi.size()) : card);
 }
 
-std::unique_ptr<any_transport> over_tcp(const building_site& site, const elastic::generation_record& group, int rank,
-                                        tcp_doors doors, const given_up_question& given_up) {
+std::unique_ptr<transport> over_tcp(const building_site& site, const elastic::generation_record& group, int rank,
+                                    tcp_doors doors, const given_up_question& given_up) {
   const tcp_plan plan = plan_of(*site.configuration);
   const auto until = deadline_after(plan.patience);
   std::vector<std::string> cards;
@@ -71,7 +71,7 @@ std::unique_ptr<any_transport> over_tcp(const building_site& site, const elastic
   }
   std::vector<int> all(group.members.size());
   std::iota(all.begin(), all.end(), 0);
-  return std::make_unique<any_transport>(std::make_unique<tcp_transport>(std::move(mesh), std::move(all), rank, 0));
+  return std::make_unique<tcp_transport>(std::move(mesh), std::move(all), rank, 0);
 }
 
 bool has_lost_mpi(const elastic::generation_record& group) {
@@ -87,7 +87,7 @@ const process_transport* surviving_mpi() noexcept {
   return nullptr;
 }
 
-std::unique_ptr<any_transport> over_mpi(const building_site& site, const elastic::generation_record& group, int rank) {
+std::unique_ptr<transport> over_mpi(const building_site& site, const elastic::generation_record& group, int rank) {
   std::vector<elastic::member_id> members;
   for (const auto& one : group.members) members.push_back(one.id);
   return surviving_mpi()->connect_survivors(*site.configuration, members, rank, group.generation);
@@ -135,11 +135,11 @@ built_group connect_members(const building_site& site, const elastic::generation
   if (how == "mpi") {
     made.transport = over_mpi(site, group, rank);
   } else if (how == "self") {
-    made.transport = std::make_unique<any_transport>(make_self_transport());
+    made.transport = make_self_transport();
   } else if (how == "shm") {
     auto within = over_memory(site, group, group.members.front().host, rank, size, given_up);
     made.host = within->shared_host();
-    made.transport = std::make_unique<any_transport>(std::move(within));
+    made.transport = std::move(within);
   } else {
     made.transport = over_tcp(site, group, rank, std::move(doors), given_up);
     if (how == "tcp") return made;
@@ -150,8 +150,8 @@ built_group connect_members(const building_site& site, const elastic::generation
       within = over_memory(site, group, group.members[self].host, hosts.place_of[self], here, given_up);
       made.host = within->shared_host();
     }
-    made.transport = std::make_unique<any_transport>(
-        std::make_unique<hierarchical_transport>(std::move(made.transport), std::move(within), std::move(hosts)));
+    made.transport =
+        std::make_unique<hierarchical_transport>(std::move(made.transport), std::move(within), std::move(hosts));
   }
   return made;
 }

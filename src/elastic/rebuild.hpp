@@ -5,8 +5,8 @@
 #include <memory>
 #include <string>
 
-#include <muster/comm/any_transport.hpp>
 #include <muster/comm/context.hpp>
+#include <muster/comm/transport.hpp>
 #include <muster/elastic/record.hpp>
 
 #include "../comm/shm/host.hpp"
@@ -22,7 +22,7 @@ struct building_site {
 };
 
 struct built_group {
-  std::unique_ptr<any_transport> transport;
+  std::unique_ptr<muster::transport> transport;
   std::shared_ptr<shm_host> host;  ///< where all or some share memory
 };
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include <muster/comm/any_transport.hpp>
+#include <muster/comm/transport.hpp>
 
 namespace muster::inline v0::detail {
 
@@ -43,33 +43,13 @@ class revocation {
 };
 
 /// Another transport, which can be revoked. Adds a call to each.
-class revocable_transport final : public request_owner {
+class revocable_transport final : public transport_decorator {
  public:
   /// `names`: the rank of the generation that each rank of this group is.
-  revocable_transport(std::unique_ptr<any_transport> inner, std::shared_ptr<revocation> by, std::vector<int> names)
-      : inner_(std::move(inner)), by_(std::move(by)), names_(std::move(names)) {}
-  revocable_transport(revocable_transport&&) = delete;
+  revocable_transport(std::unique_ptr<transport> inner, std::shared_ptr<revocation> by, std::vector<int> names)
+      : transport_decorator(std::move(inner)), by_(std::move(by)), names_(std::move(names)) {}
 
-  [[nodiscard]] int rank() const { return inner_->rank(); }
-  [[nodiscard]] int size() const { return inner_->size(); }
-  [[nodiscard]] transport_abilities abilities() const { return inner_->abilities(); }
-  [[nodiscard]] std::pmr::memory_resource* memory() const { return inner_->memory(); }
-  [[nodiscard]] bool crowded() const { return inner_->crowded(); }
-  [[nodiscard]] bool must_yield() const { return inner_->must_yield(); }
-  void send(request& r) { inner_->send(r); }
-  void receive(request& r) { inner_->receive(r); }
-  bool native(const native_call& call, request& r) { return inner_->native(call, r); }
-  bool test(request& r) { return inner_->test(r); }
-  void cancel(request& r) noexcept override {
-    if (auto* const owner = r.held_by(); owner != nullptr && owner != this) owner->cancel(r);
-  }
-  bool move_buffer(request& r, std::byte* to) noexcept override {
-    auto* const owner = r.held_by();
-    return owner != nullptr && owner != this && owner->move_buffer(r, to);
-  }
-  void notify(int peer, const notice& message) { inner_->notify(peer, message); }
-
-  bool poll(notice& message) {
+  bool poll(notice& message) override {
     if (by_->revoked() && !told_) {
       told_ = true;
       message = {};
@@ -79,32 +59,28 @@ class revocable_transport final : public request_owner {
       message.set_text(by_->why());
       return true;
     }
-    if (!inner_->poll(message)) return false;
+    if (!inner().poll(message)) return false;
     if (message.what == notice::kind::gone && message.origin >= 0 && message.origin < size())
       by_->saw_end_of(names_[static_cast<std::size_t>(message.origin)], message.text);
     return true;
   }
 
   // Nothing in the transport wakes who waits for the word: so nobody sleeps long.
-  void pause(clock::time_point until) {
+  void pause(clock::time_point until) override {
     constexpr std::chrono::milliseconds longest{1};
-    if (!by_->revoked()) inner_->pause(std::min(until, clock::now() + longest));
+    if (!by_->revoked()) inner().pause(std::min(until, clock::now() + longest));
   }
 
-  [[nodiscard]] std::uint64_t prepare(std::span<const int> members) { return inner_->prepare(members); }
-  [[nodiscard]] std::unique_ptr<revocable_transport> subgroup(const subgroup_call& some) {
+  [[nodiscard]] std::unique_ptr<transport> subgroup(const subgroup_call& some) override {
     std::vector<int> names;
     for (const int member : some.members) names.push_back(names_[static_cast<std::size_t>(member)]);
-    return std::make_unique<revocable_transport>(inner_->subgroup(some), by_, std::move(names));
+    return std::make_unique<revocable_transport>(inner().subgroup(some), by_, std::move(names));
   }
 
  private:
-  std::unique_ptr<any_transport> inner_;
   std::shared_ptr<revocation> by_;
   std::vector<int> names_;
   bool told_ = false;
 };
-
-static_assert(transport<revocable_transport>);
 
 }  // namespace muster::inline v0::detail

@@ -156,13 +156,13 @@ std::size_t most_servers(const job_options& options, const group& ranks) {
 
 // What one place of the job talks by.
 struct seat {
-  seat(member who, any_transport& transport, std::shared_ptr<any_store> store, const std::string& name,
+  seat(member who, transport& transport, std::shared_ptr<any_store> store, const std::string& name,
        const shard_map& first, seconds timeout)
       : self(who), over(transport), keeper(std::move(store), name, first, deadline_after(timeout)), link(transport) {
     link.introduce({.from = self, .map_version = first.version});
   }
   member self;
-  any_transport& over;
+  transport& over;
   detail::map_keeper keeper;
   detail::frame_link link;
 };
@@ -182,7 +182,7 @@ struct job::implementation {
     const auto who = roles_of(options, size);
     const auto first = first_map(who.serving, who.working, layout.ranges(), options.replicas);
     const auto name = name_of_job(ranks);
-    const auto sit = [&](place at, any_transport& over) {
+    const auto sit = [&](place at, transport& over) {
       return std::make_unique<seat>(member{at, 1}, over, store, name, first, options.timeout);
     };
     const auto serves = [&](place at) {

@@ -21,7 +21,7 @@ constexpr std::size_t most_spare = 4;
 
 }  // namespace
 
-frame_link::frame_link(any_transport& over)
+frame_link::frame_link(transport& over)
     : over_(over), peers_(static_cast<std::size_t>(over.size())), lends_(over.abilities().moves_buffers) {
   post(posted_, frame_tag, frame_limit, posted_at_once);
   post(announcements_, announcement_tag, sizeof(announcement), announcements_at_once);

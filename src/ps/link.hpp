@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include <muster/comm/any_transport.hpp>
+#include <muster/comm/transport.hpp>
 #include <muster/core/buffer.hpp>
 #include <muster/ps/message.hpp>
 
@@ -38,7 +38,7 @@ class frame_link {
   /// No frame is larger, in bytes: transports send as much unasked.
   static constexpr std::size_t frame_limit = 65536;
 
-  explicit frame_link(any_transport& over);
+  explicit frame_link(transport& over);
   frame_link(const frame_link&) = delete;
   frame_link& operator=(const frame_link&) = delete;
 
@@ -164,7 +164,7 @@ class frame_link {
   buffer<std::byte> room_for(std::size_t bytes);
   void keep(buffer<std::byte> memory);
 
-  any_transport& over_;
+  transport& over_;
   frame_head head_;
   std::vector<neighbour> peers_;
   std::vector<place> flying_to_;

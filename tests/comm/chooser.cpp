@@ -264,8 +264,7 @@ TEST_CASE("native is refused where the transport has none, when the group is mad
   const auto refused = [](const muster::group_settings& settings) {
     auto hub = std::make_shared<muster::local_hub>(2);
     try {
-      const muster::group made(
-          std::make_unique<muster::any_transport>(std::make_unique<muster::local_transport>(hub, 0)), settings);
+      const muster::group made(std::make_unique<muster::local_transport>(hub, 0), settings);
     } catch (const muster::configuration_error& error) {
       return std::string(error.what());
     }
@@ -276,8 +275,7 @@ TEST_CASE("native is refused where the transport has none, when the group is mad
              contains("'allreduce:4k-inf:native' asks for native (transport local has no collectives of its own)"));
 
   // Alone there is nobody to be native with, so a program runs with the same settings.
-  muster::group alone(std::make_unique<muster::any_transport>(muster::make_self_transport()),
-                      {.how = algorithm::native});
+  muster::group alone(muster::make_self_transport(), {.how = algorithm::native});
   CHECK(alone.chosen(collective::allreduce, 4) != algorithm::native);
 
   test::run_ranks(2, [](muster::group& world) {

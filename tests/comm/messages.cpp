@@ -36,7 +36,7 @@ struct parcel {
   parcel(std::uint64_t message, std::size_t bytes) : data(bytes) {
     for (std::size_t i = 0; i < bytes; ++i) data[i] = byte_at(message, i);
   }
-  void start(muster::any_transport& over, bool sends, int peer, std::uint32_t tag) {
+  void start(muster::transport& over, bool sends, int peer, std::uint32_t tag) {
     r.data = reinterpret_cast<std::byte*>(data.data());
     r.bytes = data.size();
     r.peer = peer;
@@ -46,7 +46,7 @@ struct parcel {
     else
       over.receive(r);
   }
-  void finish(muster::any_transport& over) {
+  void finish(muster::transport& over) {
     const auto until = muster::deadline_after(patience);
     while (!over.test(r)) {
       require(muster::clock::now() < until, "a message does not come to its end");
@@ -62,14 +62,14 @@ struct parcel {
   muster::request r;  // takes itself back before the memory goes
 };
 
-void run(test::fabric over, int ranks, const std::function<void(muster::group&, muster::any_transport&)>& body) {
+void run(test::fabric over, int ranks, const std::function<void(muster::group&, muster::transport&)>& body) {
   test::run_ranks(over, ranks, [&](muster::group& world) { body(world, world.transport()); });
 }
 
 }  // namespace
 
 TEST_CASE("messages with one tag keep their order, whatever their size") {
-  run(any_fabric(), 2, [](muster::group& world, muster::any_transport& over) {
+  run(any_fabric(), 2, [](muster::group& world, muster::transport& over) {
     const std::size_t sizes[] = {0, 1, 63, 64, 65, 5000, 131072 - 64, 131072, 131073, 1000000, 3};
     if (world.rank() == 0) {
       std::deque<parcel> sent;
@@ -90,7 +90,7 @@ TEST_CASE("messages with one tag keep their order, whatever their size") {
 
 // The one that is waited for lies behind others in the ring.
 TEST_CASE("a message can be received before one that was sent before it") {
-  run(any_fabric(), 2, [](muster::group& world, muster::any_transport& over) {
+  run(any_fabric(), 2, [](muster::group& world, muster::transport& over) {
     const std::vector<std::pair<std::uint32_t, std::size_t>> sent = {{1, 10}, {2, 300000}, {3, 0}, {4, 70000}, {5, 64}};
     if (world.rank() == 0) {
       std::deque<parcel> all;
@@ -109,7 +109,7 @@ TEST_CASE("a message can be received before one that was sent before it") {
 }
 
 TEST_CASE("from any source comes one from each, in the order of each") {
-  run(any_fabric(), 4, [](muster::group& world, muster::any_transport& over) {
+  run(any_fabric(), 4, [](muster::group& world, muster::transport& over) {
     constexpr std::uint64_t each = 20;
     const auto size_of = [](std::uint64_t message) { return static_cast<std::size_t>(muster::mix(message) % 9000); };
     if (world.rank() != 0) {
@@ -150,7 +150,7 @@ TEST_CASE("one that does not fit its receive is a mismatch there") {
 TEST_CASE("a receive that is taken back leaves the messages behind it whole") {
   const auto over = any_fabric();
   for (int tests_before = 0; tests_before < 4; ++tests_before) {  // the more, the further it has come
-    run(over, 2, [&](muster::group& world, muster::any_transport& transport) {
+    run(over, 2, [&](muster::group& world, muster::transport& transport) {
       constexpr std::size_t large = 700000;  // several rings
       if (world.rank() == 0) {
         parcel first(1, large);
@@ -192,7 +192,7 @@ TEST_CASE("a receive that is taken back leaves the messages behind it whole") {
 
 TEST_CASE("a receive that is taken back in the middle of its message is written no further") {
   std::atomic<bool> taken_back{false};
-  run(test::fabric::shm, 2, [&](muster::group& world, muster::any_transport& transport) {
+  run(test::fabric::shm, 2, [&](muster::group& world, muster::transport& transport) {
     constexpr std::size_t large = 700000;  // several rings: the sender has to go on
     parcel first(1, large);
     first.r.mark.kind = muster::collective::broadcast;  // as part of a collective: it comes unasked
@@ -230,7 +230,7 @@ TEST_CASE("a receive that is taken back in the middle of its message is written 
 }
 
 TEST_CASE("a sender is not left with a message whose receive was taken back when it had begun") {
-  run(any_fabric(), 2, [](muster::group& world, muster::any_transport& transport) {
+  run(any_fabric(), 2, [](muster::group& world, muster::transport& transport) {
     constexpr std::size_t large = 700000;
     if (world.rank() == 0) {
       parcel sent(1, large);
@@ -250,7 +250,7 @@ TEST_CASE("a sender is not left with a message whose receive was taken back when
 
 // The receiver counts on the rest of a message whose beginning it has; the buffer is the sender's again at once.
 TEST_CASE("a send that is taken back ends for its receiver, and those behind it are whole") {
-  run(test::fabric::shm, 2, [](muster::group& world, muster::any_transport& transport) {
+  run(test::fabric::shm, 2, [](muster::group& world, muster::transport& transport) {
     constexpr std::size_t half = 65536;  // of the ring
     if (world.rank() == 0) {
       {
@@ -288,7 +288,7 @@ TEST_CASE("a send that is taken back ends for its receiver, and those behind it 
 
 TEST_CASE("a large send that is taken back when it was announced comes all the same") {
   for (int tests_before = 0; tests_before < 8; ++tests_before) {  // the more, the further it has come
-    run(test::fabric::shm, 2, [&](muster::group& world, muster::any_transport& transport) {
+    run(test::fabric::shm, 2, [&](muster::group& world, muster::transport& transport) {
       constexpr std::size_t large = 700000;
       if (world.rank() == 0) {
         {
@@ -320,7 +320,7 @@ TEST_CASE("a large send that is taken back when it was announced comes all the s
 TEST_CASE("the buffer of a message that is under way can move") {
   const auto over = any_fabric();
   for (int tests_before = 0; tests_before < 6; ++tests_before) {  // the more, the further it has come
-    run(over, 2, [&](muster::group& world, muster::any_transport& transport) {
+    run(over, 2, [&](muster::group& world, muster::transport& transport) {
       const bool moves = transport.abilities().moves_buffers;
       const auto look_a_little = [&](muster::request& r) {
         for (int i = 0; i < tests_before; ++i) (void)transport.test(r);
@@ -382,7 +382,7 @@ TEST_CASE("any traffic arrives: random sizes, tags, sources and orders") {
   const auto message_of = [](int from, int to, std::uint64_t i) {
     return static_cast<std::uint64_t>(from * 16 + to) << 32 | i;
   };
-  run(over, ranks, [&](muster::group& world, muster::any_transport& transport) {
+  run(over, ranks, [&](muster::group& world, muster::transport& transport) {
     const int me = world.rank();
     muster::random_stream random(20261121, static_cast<std::uint64_t>(me));
     // By tag, what will come of each source, in its order.
@@ -457,8 +457,8 @@ TEST_CASE("over shm a peer whose words do not fit what was said before is named"
     shm::shm_board mine(hosts[0], {0, 1}, 0, lanes);
     shm::shm_board peers(hosts[1], {0, 1}, 1, lanes);
     shm::shm_messages messages(mine);
-    struct owner final : muster::request_owner {
-      explicit owner(shm::shm_messages& of) : messages(of) {}
+    struct owner final : muster::transport_decorator {
+      explicit owner(shm::shm_messages& of) : transport_decorator(nullptr), messages(of) {}
       void cancel(muster::request& r) noexcept override { messages.cancel(r); }
       shm::shm_messages& messages;
     } of(messages);
@@ -488,7 +488,7 @@ TEST_CASE("over shm a peer whose words do not fit what was said before is named"
 // A thread that moves the connections ends the requests of another: a data race where that one looks at them plainly.
 TEST_CASE("threads with groups of their own end each other's requests") {
   const auto over = GENERATE(test::fabric::tcp, test::fabric::hierarchical_over_tcp);
-  run(over, 3, [](muster::group& world, muster::any_transport& transport) {
+  run(over, 3, [](muster::group& world, muster::transport& transport) {
     auto twin = world.duplicate();
     constexpr int rounds = 300;
     std::exception_ptr failure;

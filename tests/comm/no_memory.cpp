@@ -19,7 +19,7 @@ void require(bool condition, const char* what) {
 }
 
 // What rank 0 sends and takes back without memory, when rank 1 has its beginning or its announcement.
-void take_back(muster::any_transport& over, std::size_t bytes, std::uint32_t tag, std::atomic<bool>& taken_back) {
+void take_back(muster::transport& over, std::size_t bytes, std::uint32_t tag, std::atomic<bool>& taken_back) {
   std::vector<std::byte> data(bytes);
   muster::request r;
   r.data = data.data();
@@ -37,7 +37,7 @@ void take_back(muster::any_transport& over, std::size_t bytes, std::uint32_t tag
 }
 
 // Whatever rank 1 hears of rank 0.
-std::string heard(muster::any_transport& over, std::size_t bytes, std::uint32_t tag, std::atomic<bool>& taken_back) {
+std::string heard(muster::transport& over, std::size_t bytes, std::uint32_t tag, std::atomic<bool>& taken_back) {
   const auto until = muster::deadline_after(muster::seconds(60));
   std::vector<std::byte> data(bytes);
   muster::request r;

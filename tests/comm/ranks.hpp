@@ -157,33 +157,28 @@ class connections {
   }
 
   /// Collective.
-  [[nodiscard]] std::unique_ptr<muster::any_transport> connect(int rank) {
+  [[nodiscard]] std::unique_ptr<muster::transport> connect(int rank) {
     using muster::detail::cma_wish;
-    if (over_ == fabric::shm) return erased(hosts_.front()->connect(rank, cma_wish::never));
-    if (over_ == fabric::shm_that_pulls) return erased(hosts_.front()->connect(rank, cma_wish::wherever_allowed));
+    if (over_ == fabric::shm) return hosts_.front()->connect(rank, cma_wish::never);
+    if (over_ == fabric::shm_that_pulls) return hosts_.front()->connect(rank, cma_wish::wherever_allowed);
     auto flat = connect_flat(rank);
     if (!is_hierarchical()) return flat;
     const auto index = static_cast<std::size_t>(rank);
     const auto& here = hosts_[static_cast<std::size_t>(map_.host_of[index])];
     auto within = map_.neighbours(rank).size() > 1 ? here->connect(map_.place_of[index], cma_wish::never) : nullptr;
-    return erased(std::make_unique<muster::detail::hierarchical_transport>(std::move(flat), std::move(within), map_));
+    return std::make_unique<muster::detail::hierarchical_transport>(std::move(flat), std::move(within), map_);
   }
 
  private:
   [[nodiscard]] bool is_hierarchical() const {
     return over_ == fabric::hierarchical || over_ == fabric::hierarchical_over_tcp;
   }
-  [[nodiscard]] std::unique_ptr<muster::any_transport> connect_flat(int rank) {
+  [[nodiscard]] std::unique_ptr<muster::transport> connect_flat(int rank) {
 #ifdef MUSTER_HAS_TCP
-    if (job_) return erased(job_->connect(rank));
+    if (job_) return job_->connect(rank);
 #endif
-    return erased(std::make_unique<muster::local_transport>(hub_, rank));
+    return std::make_unique<muster::local_transport>(hub_, rank);
   }
-  template <class Transport>
-  [[nodiscard]] static std::unique_ptr<muster::any_transport> erased(std::unique_ptr<Transport> made) {
-    return std::make_unique<muster::any_transport>(std::move(made));
-  }
-
   fabric over_;
   std::shared_ptr<muster::local_hub> hub_;
   muster::detail::host_map map_;

@@ -45,7 +45,7 @@ std::vector<std::exception_ptr> outcomes(const tcp::tcp_plan& plan, int ranks,
       try {
         auto made = job.connect(rank);
         tcp::tcp_mesh& mesh = made->mesh();
-        muster::group world(std::make_unique<muster::any_transport>(std::move(made)), {});
+        muster::group world(std::move(made), {});
         try {
           body(world, mesh);
         } catch (...) {
@@ -200,7 +200,7 @@ struct parcel {
     r.tag = tag;
     return *this;
   }
-  void finish(muster::any_transport& over) {
+  void finish(muster::transport& over) {
     const auto until = muster::deadline_after(patience);
     while (!over.test(r)) {
       require(muster::clock::now() < until, "a message comes to its end");
@@ -520,7 +520,7 @@ TEST_CASE("strangers neither hold up a job nor break it, and are counted", "[tcp
   const auto work = [&](int rank) {
     auto made = job.connect(rank);
     tcp::tcp_mesh& mesh = made->mesh();
-    muster::group world(std::make_unique<muster::any_transport>(std::move(made)), {});
+    muster::group world(std::move(made), {});
     for (int through = 0; through == 0;) {
       require(muster::allreduce(world, 1, muster::sum) == 2, "the sum");
       // Work goes on until most of them were counted: some still wait in the listener's queue when the last has

@@ -16,28 +16,26 @@ namespace {
 
 // Rank 0 of many. Every message is done at its third test: one when it is awaited and one a turn, so that each turn of
 // a wait moves something, and one message only.
-class always_moving final : public muster::request_owner {
+class always_moving final : public muster::transport {
  public:
   explicit always_moving(int size) : size_(size) {}
-  always_moving(always_moving&&) = delete;
-  [[nodiscard]] int rank() const { return 0; }
-  [[nodiscard]] int size() const { return size_; }
-  [[nodiscard]] muster::transport_abilities abilities() const { return {.name = "always moving", .costs = {}}; }
-  [[nodiscard]] std::pmr::memory_resource* memory() const { return nullptr; }
-  [[nodiscard]] bool crowded() const { return false; }
-  [[nodiscard]] bool must_yield() const { return false; }
-  void send(muster::request& r) { r.owner = this; }
-  void receive(muster::request& r) { r.owner = this; }
-  bool native(const muster::native_call&, muster::request&) { return false; }
-  bool test(muster::request& r) {
+  [[nodiscard]] int rank() const override { return 0; }
+  [[nodiscard]] int size() const override { return size_; }
+  [[nodiscard]] muster::transport_abilities abilities() const override {
+    return {.name = "always moving", .costs = {}};
+  }
+  [[nodiscard]] bool crowded() const override { return false; }
+  void send(muster::request& r) override { r.owner = this; }
+  void receive(muster::request& r) override { r.owner = this; }
+  bool test(muster::request& r) override {
     if (r.owner != nullptr && ++tests_ % 3 == 0) r.owner = nullptr;
     return r.owner == nullptr;
   }
   void cancel(muster::request& r) noexcept override { r.owner = nullptr; }
-  void notify(int, const muster::notice&) {}
-  bool poll(muster::notice&) { return false; }
-  void pause(muster::clock::time_point) { throw std::runtime_error("a turn moved nothing"); }
-  [[nodiscard]] std::unique_ptr<always_moving> subgroup(const muster::subgroup_call&) { return nullptr; }
+  void notify(int, const muster::notice&) override {}
+  bool poll(muster::notice&) override { return false; }
+  void pause(muster::clock::time_point) override { throw std::runtime_error("a turn moved nothing"); }
+  [[nodiscard]] std::unique_ptr<muster::transport> subgroup(const muster::subgroup_call&) override { return nullptr; }
 
  private:
   int size_;
@@ -48,7 +46,7 @@ class always_moving final : public muster::request_owner {
 
 TEST_CASE("limits and deadlines hold while every turn moves something") {
   constexpr int ranks = 4096;  // as many turns twice, in a ring
-  muster::group world(std::make_unique<muster::any_transport>(std::make_unique<always_moving>(ranks)));
+  muster::group world(std::make_unique<always_moving>(ranks));
   std::vector<float> data(ranks);
   auto work = muster::allreduce_async(world, data, muster::sum, {.how = muster::algorithm::ring});
   CHECK_FALSE(work.wait_for(muster::seconds(0)));

@@ -44,40 +44,25 @@ struct parts_of_some_size {
 };
 
 // A transport that damages a byte of the first large message that it receives.
-class damaging_transport final : public muster::request_owner {
+class damaging_transport final : public muster::transport_decorator {
  public:
-  explicit damaging_transport(std::unique_ptr<muster::any_transport> inner) : inner_(std::move(inner)) {}
-  damaging_transport(damaging_transport&&) = delete;
+  using transport_decorator::transport_decorator;
 
-  [[nodiscard]] int rank() const { return inner_->rank(); }
-  [[nodiscard]] int size() const { return inner_->size(); }
-  [[nodiscard]] muster::transport_abilities abilities() const { return inner_->abilities(); }
-  [[nodiscard]] std::pmr::memory_resource* memory() const { return inner_->memory(); }
-  [[nodiscard]] bool crowded() const { return inner_->crowded(); }
-  [[nodiscard]] bool must_yield() const { return inner_->must_yield(); }
-  void send(muster::request& r) { inner_->send(r); }
-  void receive(muster::request& r) {
+  void receive(muster::request& r) override {
     if (!damaged_ && r.bytes > 4096) watched_ = &r;
-    inner_->receive(r);
+    inner().receive(r);
   }
-  bool native(const muster::native_call&, muster::request&) { return false; }
-  bool test(muster::request& r) {
-    if (!inner_->test(r)) return false;
+  bool native(const muster::native_call&, muster::request&) override { return false; }
+  bool test(muster::request& r) override {
+    if (!inner().test(r)) return false;
     if (&r == watched_ && !std::exchange(damaged_, true)) r.data[r.bytes / 2] ^= std::byte{1};
     return true;
   }
-  void cancel(muster::request& r) noexcept override {
-    if (r.owner != nullptr && r.owner != this) r.owner->cancel(r);
-  }
-  void notify(int peer, const muster::notice& message) { inner_->notify(peer, message); }
-  bool poll(muster::notice& message) { return inner_->poll(message); }
-  void pause(muster::clock::time_point until) { inner_->pause(until); }
-  [[nodiscard]] std::unique_ptr<damaging_transport> subgroup(const muster::subgroup_call& how) {
-    return std::make_unique<damaging_transport>(inner_->subgroup(how));
+  [[nodiscard]] std::unique_ptr<muster::transport> subgroup(const muster::subgroup_call& how) override {
+    return std::make_unique<damaging_transport>(inner().subgroup(how));
   }
 
  private:
-  std::unique_ptr<muster::any_transport> inner_;
   muster::request* watched_ = nullptr;
   bool damaged_ = false;
 };
@@ -148,8 +133,7 @@ TEST_CASE("a state that was damaged on its way is refused, and that of before st
   test::connections all(test::fabric::local, 2);
   std::exception_ptr refused;
   const auto become = [&](int rank) {
-    muster::group world(
-        std::make_unique<muster::any_transport>(std::make_unique<damaging_transport>(all.connect(rank))));
+    muster::group world(std::make_unique<damaging_transport>(all.connect(rank)));
     parts_of_some_size owned(rank == 0 ? 1 : 99);
     muster::state state{owned};
     go_to(state, rank == 0 ? 3 : 0);

@@ -131,7 +131,7 @@ class saves {
     auto& tables = job_.tables();
     const bool whole = workers_.has_value();
     if (!whole && !is_alone()) return say("the last save is not looked at: other workers live that do not meet");
-    if (!whole) workers_.emplace(std::make_unique<muster::any_transport>(muster::make_self_transport()));
+    if (!whole) workers_.emplace(muster::make_self_transport());
     muster::barrier(*workers_);
     const auto clock = static_cast<long>(ps::load_tables(job_, *workers_, folder_).value().at.steps);
     if (clock != saved_ && (whole || clock != saved_ + 10))

@@ -67,7 +67,7 @@ TEST_CASE("a step that fails after the optimizer was applied leaves the state bi
     void describe(muster::state_parts& parts) { parts.add("sum", std::span(sum)); }
   } owner;
   muster::state state{arena, optimizer, owner};
-  muster::group self(std::make_unique<muster::any_transport>(muster::make_self_transport()));
+  muster::group self(muster::make_self_transport());
   auto session = muster::fixed_session(self);
   std::uint64_t before = 0;
   bool fail = false;

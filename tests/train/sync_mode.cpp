@@ -235,7 +235,7 @@ TEST_CASE("in modes that exchange weights a step that fails after the optimizer 
     muster::gradient_sync sync(arena, {.mode = {.what = what}});
     muster::sgd optimizer(arena, {.momentum = 0.5f});
     muster::state state{arena, optimizer};
-    muster::group self(std::make_unique<muster::any_transport>(muster::make_self_transport()));
+    muster::group self(muster::make_self_transport());
     auto session = muster::fixed_session(self);
     const auto train = [&](muster::step& step) {
       auto backward = sync.begin(step.group());

@@ -36,7 +36,7 @@ class context {
   /// program's.
   context(int& argc, char** argv);
   /// Over a transport that is there already, such as `adopt_mpi(communicator)` of <muster/comm/mpi/adopt.hpp>.
-  explicit context(std::unique_ptr<any_transport> transport);
+  explicit context(std::unique_ptr<transport> transport);
   context(const context&) = delete;
   context& operator=(const context&) = delete;
   /// Leaves. When an exception is on its way out, the other ranks are told that this one gave up.
@@ -116,18 +116,17 @@ namespace detail {
 /// What makes the transport of all processes of a job; a part of muster that can registers itself here.
 struct process_transport {
   std::string_view name;
-  std::unique_ptr<any_transport> (*connect)(const settings& configuration, const launch_env& launch);
+  std::unique_ptr<transport> (*connect)(const settings& configuration, const launch_env& launch);
   /// As they are before anybody is connected, for `muster-info`, with so many ranks for each core.
   transport_abilities (*abilities)(double ranks_a_core);
   /// Collective: connects each rank of a group so many times, see src/comm/ends.hpp; null where that cannot be.
-  std::vector<std::unique_ptr<any_transport>> (*connect_ends)(const settings& configuration, group& ranks,
-                                                              int count) = nullptr;
+  std::vector<std::unique_ptr<transport>> (*connect_ends)(const settings& configuration, group& ranks,
+                                                          int count) = nullptr;
   /// For elastic sessions, collective among the members of a generation, given by rank: connects them, who are all that
   /// are left of the launcher's processes. Throws peer_failure where other processes are left, or an earlier attempt is
   /// stuck; timeout_error by `--timeout`; configuration_error where that cannot be. Null: not by this transport.
-  std::unique_ptr<any_transport> (*connect_survivors)(const settings& configuration,
-                                                      std::span<const std::uint64_t> members, int self,
-                                                      std::uint64_t generation) = nullptr;
+  std::unique_ptr<transport> (*connect_survivors)(const settings& configuration, std::span<const std::uint64_t> members,
+                                                  int self, std::uint64_t generation) = nullptr;
   /// Begins what that takes, with all of the launcher's processes; then whether no attempt of this one is stuck. Asked
   /// before a process is a member: members that wait for one that would become a member would wait for ever.
   bool (*can_connect_survivors)() = nullptr;

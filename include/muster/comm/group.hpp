@@ -8,7 +8,7 @@
 
 #include <muster/comm/algorithm.hpp>
 #include <muster/comm/algorithm_rules.hpp>
-#include <muster/comm/any_transport.hpp>
+#include <muster/comm/transport.hpp>
 #include <muster/core/clock.hpp>
 
 namespace muster::inline v0 {
@@ -52,7 +52,7 @@ class group {
  public:
   /// A group over a transport of one's own; the world of a context comes from `context::world`. Throws
   /// configuration_error when the settings ask for native and the transport has none.
-  explicit group(std::unique_ptr<any_transport> transport, const group_settings& settings = {});
+  explicit group(std::unique_ptr<muster::transport> transport, const group_settings& settings = {});
   group(group&&) noexcept;
   group& operator=(group&&) noexcept;
   ~group();
@@ -84,7 +84,7 @@ class group {
   [[nodiscard]] bool failed() const noexcept;
 
   /// The transport, for messages beside collectives (tags above 0).
-  [[nodiscard]] any_transport& transport() noexcept;
+  [[nodiscard]] muster::transport& transport() noexcept;
 
   /// For the collectives.
   [[nodiscard]] const std::shared_ptr<detail::group_state>& state() const noexcept { return state_; }

@@ -47,27 +47,23 @@ class local_hub {
 };
 
 /// One rank of a local group. Used by the thread that is that rank; the peers' threads reach it through the hub only.
-class local_transport final : public request_owner {
+class local_transport final : public transport {
  public:
   local_transport(std::shared_ptr<local_hub> hub, int rank) : hub_(std::move(hub)), rank_(rank) {}
-  local_transport(local_transport&&) = delete;
 
-  [[nodiscard]] int rank() const { return rank_; }
-  [[nodiscard]] int size() const { return hub_->size(); }
-  [[nodiscard]] transport_abilities abilities() const;
-  [[nodiscard]] std::pmr::memory_resource* memory() const { return nullptr; }  // threads reach all
-  [[nodiscard]] bool crowded() const;
-  [[nodiscard]] bool must_yield() const { return crowded(); }
-  void send(request& r);
-  void receive(request& r);
-  bool native(const native_call&, request&) { return false; }
-  bool test(request& r);
+  [[nodiscard]] int rank() const override { return rank_; }
+  [[nodiscard]] int size() const override { return hub_->size(); }
+  [[nodiscard]] transport_abilities abilities() const override;
+  [[nodiscard]] bool crowded() const override;
+  void send(request& r) override;
+  void receive(request& r) override;
+  bool test(request& r) override;
   void cancel(request& r) noexcept override;
   bool move_buffer(request& r, std::byte* to) noexcept override;
-  void notify(int peer, const notice& message);
-  bool poll(notice& message);
-  void pause(clock::time_point until);
-  [[nodiscard]] std::unique_ptr<local_transport> subgroup(const subgroup_call& some);
+  void notify(int peer, const notice& message) override;
+  bool poll(notice& message) override;
+  void pause(clock::time_point until) override;
+  [[nodiscard]] std::unique_ptr<transport> subgroup(const subgroup_call& some) override;
 
  private:
   using mailbox = local_hub::mailbox;
@@ -83,8 +79,6 @@ class local_transport final : public request_owner {
   request* posted_first_ = nullptr;  // receives in the order they were started
   request* posted_last_ = nullptr;
 };
-
-static_assert(transport<local_transport>);
 
 /// A group of one: the transport of a program that nobody launched.
 [[nodiscard]] inline std::unique_ptr<local_transport> make_self_transport() {

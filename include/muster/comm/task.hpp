@@ -8,6 +8,7 @@
 #include <exception>
 #include <memory>
 #include <new>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -68,83 +69,32 @@ class frame_pool {
   std::array<std::vector<void*>, 32> free_;
 };
 
-/// What a collective's coroutines share: the transport, the stamp of all their messages, what they wait for.
-template <class Transport>
-class flow {
+/// Drives a coroutine and those that it awaits, whose frames come from a pool.
+class driver {
  public:
-  flow(Transport& transport, frame_pool& pool, std::vector<buffer<std::byte>>& scratch, const stamp& mark)
-      : transport_(transport), pool_(pool), scratch_(scratch), mark_(mark) {}
-  flow(const flow&) = delete;
-  flow& operator=(const flow&) = delete;
+  explicit driver(frame_pool& pool) noexcept : pool_(pool) {}
+  driver(const driver&) = delete;
+  driver& operator=(const driver&) = delete;
 
-  [[nodiscard]] int rank() const { return transport_.rank(); }
-  [[nodiscard]] int size() const { return transport_.size(); }
   [[nodiscard]] frame_pool& pool() noexcept { return pool_; }
-  [[nodiscard]] const stamp& mark() const noexcept { return mark_; }
 
-  void send(request& r, int peer, const std::byte* data, std::size_t bytes) {
-    r.data = const_cast<std::byte*>(data);  // a send only reads it
-    r.bytes = bytes;
-    r.peer = peer;
-    r.mark = mark_;
-    transport_.send(r);
-  }
-
-  void receive(request& r, int peer, std::byte* data, std::size_t bytes) {
-    r.data = data;
-    r.bytes = bytes;
-    r.peer = peer;
-    r.mark = mark_;
-    transport_.receive(r);
-  }
-
-  /// data = data combined with what the peer sends; the value of the lower rank is the left operand.
-  void receive_combine(request& r, int peer, std::byte* data, std::size_t bytes, const reduction& how) {
-    r.combine = &how;
-    r.incoming_first = peer < rank();
-    receive(r, peer, data, bytes);
-  }
-
-  /// Makes progress; true when the request is done.
-  bool test(request& r) { return transport_.test(r); }
-
-  [[nodiscard]] algorithm choose(collective kind, std::size_t bytes) const {
-    return muster::choose(kind, bytes, size(), transport_.abilities().costs);
-  }
-
-  bool native(const native_call& call, request& r) { return transport_.native(call, r); }
-
-  /// Memory for this collective, kept by the group for the next ones: it grows to the largest that was asked for.
-  [[nodiscard]] std::byte* scratch(std::size_t bytes) {
-    if (scratch_used_ == scratch_.size()) scratch_.emplace_back();
-    auto& memory = scratch_[scratch_used_++];
-    if (memory.size() < bytes) memory = buffer<std::byte>(bytes);
-    return memory.data();
-  }
-
-  /// `co_await f.until(ready)`: goes on when `ready()` is true. It is asked again and again and does not wait.
+  /// `co_await d.until(ready)`: goes on when `ready()` is true. It is asked again and again and does not wait.
   template <std::predicate<> Ready>
   [[nodiscard]] auto until(Ready ready) noexcept {
     struct awaiter {
-      flow* f;
+      driver* d;
       Ready ready;
       bool await_ready() { return ready(); }
       void await_suspend(std::coroutine_handle<> at) noexcept {
-        f->awaited_ = this;
-        f->is_ready_ = [](void* self) { return static_cast<awaiter*>(self)->ready(); };
-        f->resume_at_ = at;
+        d->awaited_ = this;
+        d->is_ready_ = [](void* self) { return static_cast<awaiter*>(self)->ready(); };
+        d->resume_at_ = at;
       }
       void await_resume() const noexcept {}
     };
     return awaiter{this, std::move(ready)};
   }
 
-  /// `co_await f.done(r)`: goes on when the request is done.
-  [[nodiscard]] auto done(request& r) noexcept {
-    return until([this, &r] { return transport_.test(r); });
-  }
-
-  // For the driver.
   void start(std::coroutine_handle<> first) noexcept { resume_at_ = first; }
   /// Runs on as far as it goes without waiting; true if it went anywhere. Throws what a condition throws.
   bool advance() {
@@ -159,17 +109,92 @@ class flow {
   }
 
  private:
-  Transport& transport_;
   frame_pool& pool_;
-  std::vector<buffer<std::byte>>& scratch_;
-  std::size_t scratch_used_ = 0;
-  stamp mark_;
   void* awaited_ = nullptr;
   bool (*is_ready_)(void*) = nullptr;
   std::coroutine_handle<> resume_at_;
 };
 
-/// A coroutine over a flow. It starts when it is awaited or given to `flow::start`; destroying it takes back the
+/// What the coroutines of a collective over messages share: the transport, the stamp of all their messages, what they
+/// wait for.
+class flow : public driver {
+ public:
+  /// Among all ranks of the transport, or among `members` alone: those of its ranks, in an order of their own in which
+  /// this rank has the number `rank`. The members live as long as this.
+  flow(transport& over, frame_pool& pool, std::vector<buffer<std::byte>>& scratch, const stamp& mark)
+      : driver(pool), over_(over), scratch_(scratch), mark_(mark), rank_(over.rank()), size_(over.size()) {}
+  flow(transport& over, frame_pool& pool, std::vector<buffer<std::byte>>& scratch, const stamp& mark,
+       std::span<const int> members, int rank)
+      : driver(pool),
+        over_(over),
+        scratch_(scratch),
+        mark_(mark),
+        members_(members),
+        rank_(rank),
+        size_(static_cast<int>(members.size())) {}
+
+  [[nodiscard]] int rank() const noexcept { return rank_; }
+  [[nodiscard]] int size() const noexcept { return size_; }
+  [[nodiscard]] const stamp& mark() const noexcept { return mark_; }
+
+  void send(request& r, int peer, const std::byte* data, std::size_t bytes) {
+    r.data = const_cast<std::byte*>(data);  // a send only reads it
+    ask(r, peer, bytes);
+    over_.send(r);
+  }
+
+  void receive(request& r, int peer, std::byte* data, std::size_t bytes) {
+    r.data = data;
+    ask(r, peer, bytes);
+    over_.receive(r);
+  }
+
+  /// data = data combined with what the peer sends; the value of the lower rank is the left operand.
+  void receive_combine(request& r, int peer, std::byte* data, std::size_t bytes, const reduction& how) {
+    r.combine = &how;
+    r.incoming_first = peer < rank();
+    receive(r, peer, data, bytes);
+  }
+
+  /// Makes progress; true when the request is done.
+  bool test(request& r) { return over_.test(r); }
+
+  [[nodiscard]] algorithm choose(collective kind, std::size_t bytes) const {
+    return muster::choose(kind, bytes, size(), over_.abilities().costs);
+  }
+
+  bool native(const native_call& call, request& r) { return over_.native(call, r); }
+
+  /// Memory for this collective, kept by the group for the next ones: it grows to the largest that was asked for.
+  [[nodiscard]] std::byte* scratch(std::size_t bytes) {
+    if (scratch_used_ == scratch_.size()) scratch_.emplace_back();
+    auto& memory = scratch_[scratch_used_++];
+    if (memory.size() < bytes) memory = buffer<std::byte>(bytes);
+    return memory.data();
+  }
+
+  /// `co_await f.done(r)`: goes on when the request is done.
+  [[nodiscard]] auto done(request& r) noexcept {
+    return until([this, &r] { return over_.test(r); });
+  }
+
+ private:
+  void ask(request& r, int peer, std::size_t bytes) {
+    r.bytes = bytes;
+    r.peer = members_.empty() ? peer : members_[static_cast<std::size_t>(peer)];
+    r.mark = mark_;
+  }
+
+  transport& over_;
+  std::vector<buffer<std::byte>>& scratch_;
+  std::size_t scratch_used_ = 0;
+  stamp mark_;
+  std::span<const int> members_;
+  int rank_;
+  int size_;
+};
+
+/// A coroutine of a driver. It starts when it is awaited or given to `driver::start`; destroying it takes back the
 /// requests it has started.
 class [[nodiscard]] task {
  public:
@@ -192,10 +217,10 @@ class [[nodiscard]] task {
     void return_void() const noexcept {}
     void unhandled_exception() noexcept { failure = std::current_exception(); }
 
-    // Every coroutine's first parameter is its flow; the frame comes from the pool of its group.
-    template <class Transport, class... Others>
-    static void* operator new(std::size_t size, flow<Transport>& f, const Others&...) {
-      return f.pool().take(size);
+    // Every coroutine's first parameter is its driver, or flow; the frame comes from the pool of its group.
+    template <class... Others>
+    static void* operator new(std::size_t size, driver& d, const Others&...) {
+      return d.pool().take(size);
     }
     static void operator delete(void* frame, std::size_t) noexcept { frame_pool::release(frame); }
   };

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <atomic>
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -11,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include <muster/comm/algorithm.hpp>
 #include <muster/comm/reduction.hpp>
@@ -75,7 +75,7 @@ struct transport_abilities {
   bool device_memory = false;       ///< buffers may be on a GPU
   bool any_source = false;          ///< `request::peer` of a receive may be `any_source`
   bool detects_death = false;       ///< a dead peer is found out before the deadline
-  bool moves_buffers = false;       ///< `request_owner::move_buffer` says yes
+  bool moves_buffers = false;       ///< `transport::move_buffer` says yes
   bool concurrent_groups = false;   ///< different groups may be used by different threads at the same time
   transport_costs costs;
 };
@@ -87,21 +87,7 @@ inline constexpr int any_source = -1;
 /// The tag of the messages with which a world agrees on its settings. Tags below it are the program's.
 inline constexpr std::uint32_t settings_tag = 16000;
 
-class request;
-
-/// What a request needs of the transport it was given to: to be taken back.
-class request_owner {
- public:
-  /// Makes sure that nobody reads or writes the request or its buffer any more; waits for a peer that is just at it.
-  virtual void cancel(request& pending) noexcept = 0;
-  /// The buffer of a send or receive that is not done is `to` from now on, and nobody touches the old one any more. A
-  /// send's bytes are there already; what had come of a receive stays behind. For transports whose abilities have
-  /// `moves_buffers`; with others false, and nothing has changed.
-  [[nodiscard]] virtual bool move_buffer(request& /*pending*/, std::byte* /*to*/) noexcept { return false; }
-
- protected:
-  ~request_owner() = default;
-};
+class transport;
 
 /// One send, receive or native collective: what is asked for, what came of it, and room for the transport's own
 /// bookkeeping, so that starting one allocates nothing. Lives where it is made (it does not move) and takes itself back
@@ -111,12 +97,10 @@ class request {
   request() = default;
   request(const request&) = delete;
   request& operator=(const request&) = delete;
-  ~request() {
-    if (auto* const held = held_by(); held != nullptr) held->cancel(*this);
-  }
+  ~request();
   /// The owner. Where a thread besides this one moves the transport, it ends requests of this one too.
-  [[nodiscard]] request_owner* held_by() noexcept {
-    return std::atomic_ref<request_owner*>(owner).load(std::memory_order_acquire);
+  [[nodiscard]] transport* held_by() noexcept {
+    return std::atomic_ref<transport*>(owner).load(std::memory_order_acquire);
   }
 
   // What is asked for.
@@ -133,7 +117,7 @@ class request {
   std::size_t received = 0;
 
   // The transport's. `owner` is set while the transport may touch the request.
-  request_owner* owner = nullptr;
+  transport* owner = nullptr;
   request* next = nullptr;
   int state = 0;
   alignas(16) std::byte room[96];
@@ -167,33 +151,95 @@ struct subgroup_call {
 
 /// A transport connects the ranks of one group. Messages from one rank to another with one tag arrive in order. An
 /// object is used by one thread at a time and lives where it was made.
-///
-/// `send`, `receive` and `native` (whose call lives until the request is done) start a request whose fields say what;
-/// `test` makes progress and says whether a request is done; a message that does not fit its receive is a
-/// mismatch_error there. `notify` and `poll` carry notices beside the messages; `pause` gives the processor away until
-/// something may have happened, at the latest until the time given; `subgroup` is called by all members at once. One
-/// whose members need to know something of each other first has `std::uint64_t prepare(std::span<const int> members)`
-/// besides; all members get the results. One that can connect to a rank again that it has lost has `bool renew(int
-/// peer, clock::time_point until)`, see any_transport. `memory` is where buffers come from that peers can reach without
-/// a copy; null when no memory is better than any other.
-template <class T>
-concept transport = std::derived_from<T, request_owner> && !std::movable<T> &&
-                    requires(T & t, const T& c, request& r, const native_call& n, const notice& sent, notice& got,
-                             clock::time_point until, const subgroup_call& some) {
-  { c.rank() } -> std::same_as<int>;
-  { c.size() } -> std::same_as<int>;
-  { c.abilities() } -> std::same_as<transport_abilities>;
-  { c.memory() } -> std::same_as<std::pmr::memory_resource*>;
-  { c.crowded() } -> std::same_as<bool>;     // more ranks than cores here
-  { c.must_yield() } -> std::same_as<bool>;  // crowded, and who is waited for may need this very core: do not spin
-  { t.send(r) } -> std::same_as<void>;
-  { t.receive(r) } -> std::same_as<void>;
-  { t.native(n, r) } -> std::same_as<bool>;  // false: none for this collective, type or operation
-  { t.test(r) } -> std::same_as<bool>;
-  { t.notify(0, sent) } -> std::same_as<void>;
-  { t.poll(got) } -> std::same_as<bool>;
-  { t.pause(until) } -> std::same_as<void>;
-  { t.subgroup(some) } -> std::same_as<std::unique_ptr<T>>;
+class transport {
+ public:
+  transport() = default;
+  transport(const transport&) = delete;
+  transport& operator=(const transport&) = delete;
+  virtual ~transport() = default;
+
+  [[nodiscard]] virtual int rank() const = 0;
+  [[nodiscard]] virtual int size() const = 0;
+  [[nodiscard]] virtual transport_abilities abilities() const = 0;
+  /// Where buffers come from that peers can reach without a copy; null when no memory is better than any other.
+  [[nodiscard]] virtual std::pmr::memory_resource* memory() const { return nullptr; }
+  /// Whether there are more ranks than cores here.
+  [[nodiscard]] virtual bool crowded() const = 0;
+  /// Crowded, and the rank that is waited for may need this very core: do not spin.
+  [[nodiscard]] virtual bool must_yield() const { return crowded(); }
+
+  /// These start a request whose fields say what.
+  virtual void send(request& r) = 0;
+  virtual void receive(request& r) = 0;
+  /// The call lives until the request is done. False: there is none for this collective, type or operation.
+  virtual bool native(const native_call& /*call*/, request& /*r*/) { return false; }
+  /// Makes progress and says whether a request is done; a message that does not fit its receive is a mismatch_error.
+  virtual bool test(request& r) = 0;
+  /// Makes sure that nobody reads or writes the request or its buffer any more; waits for a peer that is just at it.
+  virtual void cancel(request& r) noexcept = 0;
+  /// The buffer of a send or receive that is not done is `to` from now on, and nobody touches the old one any more. A
+  /// send's bytes are there already; what had come of a receive stays behind. For transports whose abilities have
+  /// `moves_buffers`; with others false, and nothing has changed.
+  [[nodiscard]] virtual bool move_buffer(request& /*r*/, std::byte* /*to*/) noexcept { return false; }
+
+  /// Notices go beside the messages.
+  virtual void notify(int peer, const notice& message) = 0;
+  virtual bool poll(notice& message) = 0;
+  /// Gives the processor away until something may have happened, at the latest until the time given.
+  virtual void pause(clock::time_point until) = 0;
+  /// After a notice that a rank is gone, whose connection alone may have broken: begins to connect to it again. Nothing
+  /// of before comes any more, so what is under way between the two is to be taken back. If it is not connected by
+  /// `until`, or nothing listens at its addresses, there is another such notice. False where this transport cannot
+  /// connect again, or has tried.
+  [[nodiscard]] virtual bool renew(int /*peer*/, clock::time_point /*until*/) { return false; }
+
+  /// Called by each member of a group that is to be, before `subgroup`: all members get the results of all.
+  [[nodiscard]] virtual std::uint64_t prepare(std::span<const int> /*members*/) { return 0; }
+  /// Called by all members at once.
+  [[nodiscard]] virtual std::unique_ptr<transport> subgroup(const subgroup_call& some) = 0;
+};
+
+inline request::~request() {
+  if (auto* const held = held_by(); held != nullptr) held->cancel(*this);
+}
+
+/// A transport that is another one, but for what a class derived from it overrides. Requests are the inner one's; so
+/// are groups made from it, unless `subgroup` is overridden.
+class transport_decorator : public transport {
+ public:
+  explicit transport_decorator(std::unique_ptr<transport> inner) noexcept : inner_(std::move(inner)) {}
+
+  [[nodiscard]] int rank() const override { return inner_->rank(); }
+  [[nodiscard]] int size() const override { return inner_->size(); }
+  [[nodiscard]] transport_abilities abilities() const override { return inner_->abilities(); }
+  [[nodiscard]] std::pmr::memory_resource* memory() const override { return inner_->memory(); }
+  [[nodiscard]] bool crowded() const override { return inner_->crowded(); }
+  [[nodiscard]] bool must_yield() const override { return inner_->must_yield(); }
+  void send(request& r) override { inner_->send(r); }
+  void receive(request& r) override { inner_->receive(r); }
+  bool native(const native_call& call, request& r) override { return inner_->native(call, r); }
+  bool test(request& r) override { return inner_->test(r); }
+  void cancel(request& r) noexcept override {
+    if (auto* const owner = r.held_by(); owner != nullptr && owner != this) owner->cancel(r);
+  }
+  [[nodiscard]] bool move_buffer(request& r, std::byte* to) noexcept override {
+    auto* const owner = r.held_by();
+    return owner != nullptr && owner != this && owner->move_buffer(r, to);
+  }
+  void notify(int peer, const notice& message) override { inner_->notify(peer, message); }
+  bool poll(notice& message) override { return inner_->poll(message); }
+  void pause(clock::time_point until) override { inner_->pause(until); }
+  [[nodiscard]] bool renew(int peer, clock::time_point until) override { return inner_->renew(peer, until); }
+  [[nodiscard]] std::uint64_t prepare(std::span<const int> members) override { return inner_->prepare(members); }
+  [[nodiscard]] std::unique_ptr<transport> subgroup(const subgroup_call& some) override {
+    return inner_->subgroup(some);
+  }
+
+ protected:
+  [[nodiscard]] transport& inner() const noexcept { return *inner_; }
+
+ private:
+  std::unique_ptr<transport> inner_;
 };
 
 namespace detail {

@@ -8,10 +8,8 @@
 namespace muster::inline v0::detail {
 namespace {
 
-using transport_flow = flow<any_transport>;
-
 // Nothing to say to anybody: a group of one, whose work is done by the copy before.
-task nothing(transport_flow&) { co_return; }
+task nothing(flow&) { co_return; }
 
 // How many elements of the result of a reducing collective this rank holds.
 std::size_t reduced_here(const call& what, int rank, int ranks) {
@@ -27,7 +25,7 @@ std::size_t reduced_here(const call& what, int rank, int ranks) {
   }
 }
 
-task by_native(transport_flow& f, const call& what, bool check_full) {
+task by_native(flow& f, const call& what, bool check_full) {
   const bool large = payload_bytes(what, f.size()) > native_call::copied_up_to;
   // The messages of the barrier carry the stamp: ranks that disagree find out.
   if (large || check_full) co_await dissemination_barrier(f);
@@ -50,7 +48,7 @@ task by_native(transport_flow& f, const call& what, bool check_full) {
   co_await make_task(f, what, f.choose(what.kind, payload_bytes(what, f.size())), false);
 }
 
-task by_reduce(transport_flow& f, const call& what) {
+task by_reduce(flow& f, const call& what) {
   const std::size_t bytes = what.count * what.element_size;
   const bool at_root = f.rank() == what.root;
   std::byte* const held = at_root ? what.out : f.scratch(bytes);  // `in` is only read
@@ -58,7 +56,7 @@ task by_reduce(transport_flow& f, const call& what) {
   co_await tree_reduce(f, held, bytes, what.root, what.reduce);
 }
 
-task by_ring_reduce_scatter(transport_flow& f, const call& what) {
+task by_ring_reduce_scatter(flow& f, const call& what) {
   const std::size_t bytes = what.count * what.element_size;
   std::byte* const held = f.scratch(bytes);
   if (bytes > 0) std::memcpy(held, what.in, bytes);
@@ -68,13 +66,13 @@ task by_ring_reduce_scatter(transport_flow& f, const call& what) {
   if (!mine.empty()) std::memcpy(what.out, mine.data(), mine.size());
 }
 
-task make_allreduce(transport_flow& f, const call& what, algorithm how) {
+task make_allreduce(flow& f, const call& what, algorithm how) {
   const std::size_t bytes = what.count * what.element_size;
   if (bytes > 0 && what.in != what.out) std::memcpy(what.out, what.in, bytes);
   return allreduce_by(f, how, what.out, what.count, what.reduce);
 }
 
-task make_allgather(transport_flow& f, const call& what, algorithm how) {
+task make_allgather(flow& f, const call& what, algorithm how) {
   const blocks parts{what.out, what.count, what.element_size, f.size()};
   const auto mine = parts.at(f.rank());
   if (!mine.empty() && mine.data() != what.in) std::memcpy(mine.data(), what.in, mine.size());
@@ -97,7 +95,7 @@ std::size_t payload_bytes(const call& what, int ranks) {
   return what.count * what.element_size * (counts_pieces ? static_cast<std::size_t>(ranks) : 1);
 }
 
-task make_task(transport_flow& f, const call& what, algorithm how, bool check_full) {
+task make_task(flow& f, const call& what, algorithm how, bool check_full) {
   if (f.size() == 1) {
     copy_alone(what);
     return nothing(f);

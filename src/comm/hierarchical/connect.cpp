@@ -14,7 +14,7 @@ namespace muster::inline v0::detail {
 namespace {
 
 // A collective before there is a group.
-void run(any_transport& transport, flow<any_transport>& f, task body, seconds timeout) {
+void run(transport& transport, flow& f, task body, seconds timeout) {
   const auto until = deadline_after(timeout);
   f.start(body.handle());
   while (!body.finished()) {
@@ -31,13 +31,13 @@ void run(any_transport& transport, flow<any_transport>& f, task body, seconds ti
   if (body.failure()) std::rethrow_exception(body.failure());
 }
 
-std::vector<std::uint64_t> hosts_of_all(any_transport& transport, std::uint64_t mine, seconds timeout) {
+std::vector<std::uint64_t> hosts_of_all(transport& transport, std::uint64_t mine, seconds timeout) {
   std::vector<std::uint64_t> hosts(static_cast<std::size_t>(transport.size()), 0);
   hosts[static_cast<std::size_t>(transport.rank())] = mine;
   frame_pool pool;
   std::vector<buffer<std::byte>> scratch;
   // No collective of the group that is to be: its stamp is none.
-  flow<any_transport> f(transport, pool, scratch, stamp());
+  flow f(transport, pool, scratch, stamp());
   const blocks parts{reinterpret_cast<std::byte*>(hosts.data()), hosts.size(), sizeof hosts[0], transport.size()};
   run(transport, f, recursive_doubling_allgather(f, parts), timeout);
   return hosts;
@@ -45,8 +45,8 @@ std::vector<std::uint64_t> hosts_of_all(any_transport& transport, std::uint64_t 
 
 }  // namespace
 
-std::unique_ptr<any_transport> connect_hierarchical(std::unique_ptr<any_transport> between,
-                                                    const settings& configuration, const launch_env& launch) {
+std::unique_ptr<transport> connect_hierarchical(std::unique_ptr<transport> between, const settings& configuration,
+                                                const launch_env& launch) {
   const seconds timeout(configuration.positive(setting::timeout));
   const std::uint64_t mine = digest().add(host_identity(configuration)).value();
   host_map hosts(hosts_of_all(*between, mine, timeout));
@@ -58,8 +58,7 @@ std::unique_ptr<any_transport> connect_hierarchical(std::unique_ptr<any_transpor
     within = connect_host(configuration, launch, hosts.place_of[static_cast<std::size_t>(rank)], here,
                           {name, static_cast<std::size_t>(end - name)});
   }
-  return std::make_unique<any_transport>(
-      std::make_unique<hierarchical_transport>(std::move(between), std::move(within), std::move(hosts)));
+  return std::make_unique<hierarchical_transport>(std::move(between), std::move(within), std::move(hosts));
 }
 
 }  // namespace muster::inline v0::detail

@@ -3,8 +3,8 @@
 
 #include <memory>
 
-#include <muster/comm/any_transport.hpp>
 #include <muster/comm/rendezvous/launch_env.hpp>
+#include <muster/comm/transport.hpp>
 #include <muster/core/env.hpp>
 
 namespace muster::inline v0::detail {
@@ -19,8 +19,7 @@ namespace muster::inline v0::detail {
 
 /// Finds out over `between`, which reaches all ranks, who shares a host with whom (`host_identity`), and connects those
 /// through memory. Collective; throws timeout_error, peer_failure, and what meeting on a host throws.
-[[nodiscard]] std::unique_ptr<any_transport> connect_hierarchical(std::unique_ptr<any_transport> between,
-                                                                  const settings& configuration,
-                                                                  const launch_env& launch);
+[[nodiscard]] std::unique_ptr<transport> connect_hierarchical(std::unique_ptr<transport> between,
+                                                              const settings& configuration, const launch_env& launch);
 
 }  // namespace muster::inline v0::detail

@@ -30,36 +30,38 @@ bool has_two_levels(collective kind) {
 
 }  // namespace
 
-hierarchical_transport::hierarchical_transport(std::unique_ptr<any_transport> between,
+hierarchical_transport::hierarchical_transport(std::unique_ptr<transport> between,
                                                std::unique_ptr<shm_transport> within, host_map hosts)
-    : between_(std::move(between)), within_(std::move(within)), hosts_(std::move(hosts)) {
+    : transport_decorator(std::move(between)), within_(std::move(within)), hosts_(std::move(hosts)) {
   if (within_) within_->name(hosts_.neighbours(rank()));
 }
 
 transport_abilities hierarchical_transport::abilities() const {
-  if (!hosts_.all_alone()) return hierarchical_abilities(between_->abilities());
-  auto made = between_->abilities();
+  if (!hosts_.all_alone()) return hierarchical_abilities(inner().abilities());
+  auto made = inner().abilities();
   made.name = "hierarchical";
   return made;
 }
 
 bool hierarchical_transport::native(const native_call& call, request& r) {
-  if (hosts_.all_alone()) return between_->native(call, r);
+  if (hosts_.all_alone()) return inner().native(call, r);
   if (hosts_.one_host()) return within_->native(call, r);
   if (!has_two_levels(call.kind)) return false;
   const int me = rank();
   const int number = hosts_.host_of[static_cast<std::size_t>(me)];
   const bool rooted = call.kind == collective::reduce || call.kind == collective::broadcast;
+  bool talks = true;
   if (rooted && speaker_for(call.root) == me) {
-    part_.emplace(*between_, hosts_.across(0, call.root), number);
+    across_ = hosts_.across(0, call.root);
   } else if (!rooted && place() < rails_for(call.count * call.element_size)) {
-    part_.emplace(*between_, hosts_.across(place()), number);
+    across_ = hosts_.across(place());
   } else {
-    part_.emplace(*between_, std::vector<int>{me}, 0);  // has nobody to talk to
+    across_ = {me};
+    talks = false;
   }
   inside_ = false;
   r.owner = this;
-  steps_.emplace(*part_, pool_, scratch_, call.mark);
+  steps_.emplace(inner(), pool_, scratch_, call.mark, across_, talks ? number : 0);
   body_ = begin(*steps_, *this, call);
   steps_->start(body_.handle());
   test(r);
@@ -70,7 +72,7 @@ bool hierarchical_transport::test(request& r) {
   const auto* const owner = r.held_by();
   if (owner == nullptr) return true;
   if (owner == within_.get()) return within_->test(r);
-  if (owner != this) return between_->test(r);
+  if (owner != this) return inner().test(r);
   steps_->advance();
   if (!body_.finished()) return false;
   const auto failure = body_.failure();
@@ -87,19 +89,19 @@ void hierarchical_transport::cancel(request& r) noexcept {
 }
 
 bool hierarchical_transport::poll(notice& message) {
-  if (between_->poll(message)) return true;
+  if (inner().poll(message)) return true;
   if (!within_ || !within_->poll(message)) return false;
   message.origin = hosts_.neighbours(rank())[static_cast<std::size_t>(message.origin)];
   return true;
 }
 
 void hierarchical_transport::pause(clock::time_point until) {
-  if (!within_) return between_->pause(until);
+  if (!within_) return inner().pause(until);
   const auto soon = std::min(until, clock::now() + between_glances);
   if (inside_ || hosts_.one_host()) {
     within_->pause(soon);
   } else {
-    between_->pause(soon);
+    inner().pause(soon);
     within_->look_after_peers();
   }
 }
@@ -120,16 +122,16 @@ std::uint64_t hierarchical_transport::prepare(std::span<const int> members) {
   return here.size() > 1 ? within_->prepare(here) : 0;
 }
 
-std::unique_ptr<hierarchical_transport> hierarchical_transport::subgroup(const subgroup_call& some) {
+std::unique_ptr<transport> hierarchical_transport::subgroup(const subgroup_call& some) {
   std::vector<std::uint64_t> host_of_member;
   for (const int member : some.members)
     host_of_member.push_back(static_cast<std::uint64_t>(hosts_.host_of[static_cast<std::size_t>(member)]));
-  auto between = between_->subgroup(some);
+  auto between = inner().subgroup(some);
   std::vector<std::uint64_t> words;
   for (const int rank_here : hosts_.neighbours(rank()))
     words.push_back(some.words[static_cast<std::size_t>(rank_here)]);
   const auto here = members_here(some.members);
-  auto within = here.size() > 1 ? within_->subgroup({here, some.id, words, some.until}) : nullptr;
+  auto within = here.size() > 1 ? within_->make_subgroup({here, some.id, words, some.until}) : nullptr;
   return std::make_unique<hierarchical_transport>(std::move(between), std::move(within), host_map(host_of_member));
 }
 
@@ -142,7 +144,7 @@ int hierarchical_transport::speaker_for(int root) const {
              : here.front();
 }
 
-task hierarchical_transport::begin(flow_type& f, hierarchical_transport& self, const native_call& call) {
+task hierarchical_transport::begin(flow& f, hierarchical_transport& self, const native_call& call) {
   switch (call.kind) {
     case collective::allreduce:
       return allreduce(f, self, call);
@@ -155,7 +157,7 @@ task hierarchical_transport::begin(flow_type& f, hierarchical_transport& self, c
   }
 }
 
-task hierarchical_transport::within(flow_type& f, hierarchical_transport& self, const native_call& step) {
+task hierarchical_transport::within(flow& f, hierarchical_transport& self, const native_call& step) {
   if (!self.within_) co_return;
   request r;
   self.inside_ = true;
@@ -168,8 +170,7 @@ task hierarchical_transport::within(flow_type& f, hierarchical_transport& self, 
 }
 
 // Afterwards the ranks of number 0 .. rails-1 of this host hold their block, of `rails`, combined over the host.
-task hierarchical_transport::combine_within(flow_type& f, hierarchical_transport& self, const native_call& call,
-                                            int rails) {
+task hierarchical_transport::combine_within(flow& f, hierarchical_transport& self, const native_call& call, int rails) {
   const blocks in{const_cast<std::byte*>(call.in), call.count, call.element_size, rails};
   const blocks out{call.out, call.count, call.element_size, rails};
   native_call step = call;
@@ -191,8 +192,7 @@ task hierarchical_transport::combine_within(flow_type& f, hierarchical_transport
 }
 
 // The inverse: the blocks reach all ranks of this host.
-task hierarchical_transport::share_within(flow_type& f, hierarchical_transport& self, const native_call& call,
-                                          int rails) {
+task hierarchical_transport::share_within(flow& f, hierarchical_transport& self, const native_call& call, int rails) {
   const blocks out{call.out, call.count, call.element_size, rails};
   native_call step = call;
   if (rails == self.ranks_here()) {
@@ -209,7 +209,7 @@ task hierarchical_transport::share_within(flow_type& f, hierarchical_transport& 
   }
 }
 
-task hierarchical_transport::allreduce(flow_type& f, hierarchical_transport& self, const native_call& call) {
+task hierarchical_transport::allreduce(flow& f, hierarchical_transport& self, const native_call& call) {
   const int rails = self.rails_for(call.count * call.element_size);
   const reduction part = call.reduce->unfinished();  // finished over all ranks, not over those of a host
   native_call work = call;
@@ -224,7 +224,7 @@ task hierarchical_transport::allreduce(flow_type& f, hierarchical_transport& sel
   co_await share_within(f, self, work, rails);
 }
 
-task hierarchical_transport::reduce(flow_type& f, hierarchical_transport& self, const native_call& call) {
+task hierarchical_transport::reduce(flow& f, hierarchical_transport& self, const native_call& call) {
   const std::size_t bytes = call.count * call.element_size;
   const int speaker = self.speaker_for(call.root);
   const bool speaks = speaker == self.rank();
@@ -241,7 +241,7 @@ task hierarchical_transport::reduce(flow_type& f, hierarchical_transport& self, 
   if (self.rank() == call.root) call.reduce->finish(held, bytes, self.size());
 }
 
-task hierarchical_transport::broadcast(flow_type& f, hierarchical_transport& self, const native_call& call) {
+task hierarchical_transport::broadcast(flow& f, hierarchical_transport& self, const native_call& call) {
   const std::size_t bytes = call.count * call.element_size;
   const int speaker = self.speaker_for(call.root);
   if (speaker == self.rank()) {
@@ -258,7 +258,7 @@ task hierarchical_transport::broadcast(flow_type& f, hierarchical_transport& sel
   co_await within(f, self, step);
 }
 
-task hierarchical_transport::barrier(flow_type& f, hierarchical_transport& self, const native_call& call) {
+task hierarchical_transport::barrier(flow& f, hierarchical_transport& self, const native_call& call) {
   native_call step = call;
   step.kind = collective::barrier;
   co_await within(f, self, step);

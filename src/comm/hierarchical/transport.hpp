@@ -5,13 +5,12 @@
 #include <optional>
 #include <vector>
 
-#include <muster/comm/any_transport.hpp>
 #include <muster/comm/collectives/algo/blocks.hpp>
 #include <muster/comm/task.hpp>
+#include <muster/comm/transport.hpp>
 
 #include "../shm/transport.hpp"
 #include "host_map.hpp"
-#include "part.hpp"
 
 namespace muster::inline v0::detail {
 
@@ -20,33 +19,24 @@ namespace muster::inline v0::detail {
 /// to the host's ranks through memory again. A large allreduce is cut into blocks, one for each rank that the smallest
 /// host has: the ranks of the same number work on the same block, so that every link of a host is used, and no byte
 /// leaves a host twice. All else, and all messages, go by the transport between the hosts, which reaches every rank.
-class hierarchical_transport final : public request_owner {
+class hierarchical_transport final : public transport_decorator {
  public:
   /// `within` connects the ranks of this host, in the order of `hosts`; null for a rank that is alone there.
-  hierarchical_transport(std::unique_ptr<any_transport> between, std::unique_ptr<shm_transport> within, host_map hosts);
-  hierarchical_transport(hierarchical_transport&&) = delete;
+  hierarchical_transport(std::unique_ptr<transport> between, std::unique_ptr<shm_transport> within, host_map hosts);
 
-  [[nodiscard]] int rank() const { return between_->rank(); }
-  [[nodiscard]] int size() const { return between_->size(); }
-  [[nodiscard]] transport_abilities abilities() const;
-  [[nodiscard]] std::pmr::memory_resource* memory() const { return within_ ? within_->memory() : nullptr; }
-  [[nodiscard]] bool crowded() const { return within_ ? within_->crowded() : between_->crowded(); }
-  [[nodiscard]] bool must_yield() const { return inside_ ? within_->must_yield() : between_->must_yield(); }
-  void send(request& r) { between_->send(r); }
-  void receive(request& r) { between_->receive(r); }
-  bool native(const native_call& call, request& r);
-  bool test(request& r);
+  [[nodiscard]] transport_abilities abilities() const override;
+  [[nodiscard]] std::pmr::memory_resource* memory() const override { return within_ ? within_->memory() : nullptr; }
+  [[nodiscard]] bool crowded() const override { return within_ ? within_->crowded() : inner().crowded(); }
+  [[nodiscard]] bool must_yield() const override { return inside_ ? within_->must_yield() : inner().must_yield(); }
+  bool native(const native_call& call, request& r) override;
+  bool test(request& r) override;
   void cancel(request& r) noexcept override;
-  void notify(int peer, const notice& message) { between_->notify(peer, message); }
-  [[nodiscard]] bool renew(int peer, clock::time_point until) { return between_->renew(peer, until); }
-  bool poll(notice& message);
-  void pause(clock::time_point until);
-  [[nodiscard]] std::uint64_t prepare(std::span<const int> members);
-  [[nodiscard]] std::unique_ptr<hierarchical_transport> subgroup(const subgroup_call& some);
+  bool poll(notice& message) override;
+  void pause(clock::time_point until) override;
+  [[nodiscard]] std::uint64_t prepare(std::span<const int> members) override;
+  [[nodiscard]] std::unique_ptr<transport> subgroup(const subgroup_call& some) override;
 
  private:
-  using flow_type = flow<part_of_transport>;
-
   // Below so many bytes the rounds count, not the bytes: one rank of each host does it all.
   static constexpr std::size_t one_rail_up_to = 8192;
 
@@ -58,17 +48,16 @@ class hierarchical_transport final : public request_owner {
   [[nodiscard]] int speaker_for(int root) const;
   [[nodiscard]] int rails_for(std::size_t bytes) const { return bytes <= one_rail_up_to ? 1 : hosts_.rails; }
 
-  [[nodiscard]] static task begin(flow_type& f, hierarchical_transport& self, const native_call& call);
-  static task allreduce(flow_type& f, hierarchical_transport& self, const native_call& call);
-  static task combine_within(flow_type& f, hierarchical_transport& self, const native_call& call, int rails);
-  static task share_within(flow_type& f, hierarchical_transport& self, const native_call& call, int rails);
-  static task reduce(flow_type& f, hierarchical_transport& self, const native_call& call);
-  static task broadcast(flow_type& f, hierarchical_transport& self, const native_call& call);
-  static task barrier(flow_type& f, hierarchical_transport& self, const native_call& call);
+  [[nodiscard]] static task begin(flow& f, hierarchical_transport& self, const native_call& call);
+  static task allreduce(flow& f, hierarchical_transport& self, const native_call& call);
+  static task combine_within(flow& f, hierarchical_transport& self, const native_call& call, int rails);
+  static task share_within(flow& f, hierarchical_transport& self, const native_call& call, int rails);
+  static task reduce(flow& f, hierarchical_transport& self, const native_call& call);
+  static task broadcast(flow& f, hierarchical_transport& self, const native_call& call);
+  static task barrier(flow& f, hierarchical_transport& self, const native_call& call);
   /// One collective of the ranks of this host; nothing where there is one only.
-  static task within(flow_type& f, hierarchical_transport& self, const native_call& step);
+  static task within(flow& f, hierarchical_transport& self, const native_call& step);
 
-  std::unique_ptr<any_transport> between_;
   std::unique_ptr<shm_transport> within_;
   host_map hosts_;
 
@@ -76,11 +65,9 @@ class hierarchical_transport final : public request_owner {
   bool inside_ = false;  // it waits for ranks of this host
   frame_pool pool_;
   std::vector<buffer<std::byte>> scratch_;
-  std::optional<part_of_transport> part_;
-  std::optional<flow_type> steps_;
+  std::vector<int> across_;  // the ranks of other hosts that this one talks to, and itself
+  std::optional<flow> steps_;
   task body_;
 };
-
-static_assert(transport<hierarchical_transport>);
 
 }  // namespace muster::inline v0::detail

@@ -22,22 +22,21 @@ bool is_crowded(MPI_Comm communicator) {
   return static_cast<unsigned>(ranks_here) > std::thread::hardware_concurrency();
 }
 
-std::unique_ptr<any_transport> transport_over(std::shared_ptr<detail::mpi_library> library, MPI_Comm communicator) {
+std::unique_ptr<transport> transport_over(std::shared_ptr<detail::mpi_library> library, MPI_Comm communicator) {
   MPI_Comm duplicate = MPI_COMM_NULL;
   detail::check_mpi(MPI_Comm_dup(communicator, &duplicate), "MPI_Comm_dup");
   const bool crowded = is_crowded(duplicate);
-  return std::make_unique<any_transport>(
-      std::make_unique<detail::mpi_transport>(std::move(library), duplicate, crowded));
+  return std::make_unique<detail::mpi_transport>(std::move(library), duplicate, crowded);
 }
 
-std::unique_ptr<any_transport> connect_world(const settings&, const launch_env&) {
+std::unique_ptr<transport> connect_world(const settings&, const launch_env&) {
   auto library = detail::mpi_library::acquire();
   return transport_over(std::move(library), MPI_COMM_WORLD);
 }
 
 }  // namespace
 
-std::unique_ptr<any_transport> adopt_mpi(MPI_Comm communicator) {
+std::unique_ptr<transport> adopt_mpi(MPI_Comm communicator) {
   int initialised = 0;
   int finalised = 0;
   MPI_Initialized(&initialised);

@@ -151,8 +151,8 @@ MPI_Comm await(std::future<MPI_Comm> meeting_of_all, const attempt& mine, double
 
 bool can_connect_survivors() { return !library()->abandoned(); }
 
-std::unique_ptr<any_transport> connect_survivors(const settings& configuration, std::span<const std::uint64_t> members,
-                                                 int self, std::uint64_t generation) {
+std::unique_ptr<transport> connect_survivors(const settings& configuration, std::span<const std::uint64_t> members,
+                                             int self, std::uint64_t generation) {
   if (library()->abandoned()) throw peer_failure({}, "an earlier attempt to connect the survivors over MPI is stuck");
   if (!mpi_survives_deaths()) {
     throw configuration_error(
@@ -168,7 +168,7 @@ std::unique_ptr<any_transport> connect_survivors(const settings& configuration, 
   if (made == MPI_COMM_NULL)
     throw peer_failure({}, "the survivors were not connected (other ranks live than the generation has)");
   const bool crowded = members.size() > std::thread::hardware_concurrency();
-  return std::make_unique<any_transport>(std::make_unique<mpi_transport>(library(), made, crowded));
+  return std::make_unique<mpi_transport>(library(), made, crowded);
 }
 
 }  // namespace muster::inline v0::detail

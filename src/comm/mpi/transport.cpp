@@ -311,7 +311,7 @@ void mpi_transport::pause(clock::time_point) {
 // MPI makes a communicator in one call that blocks. Every member has just been heard from and only members take part,
 // but one of them may stop amid it: so that this rank keeps its deadline, a thread waits in its place where MPI allows
 // that.
-std::unique_ptr<mpi_transport> mpi_transport::subgroup(const subgroup_call& some) {
+std::unique_ptr<transport> mpi_transport::subgroup(const subgroup_call& some) {
   library_->check_thread();
   MPI_Group all = MPI_GROUP_NULL;
   MPI_Group members = MPI_GROUP_NULL;

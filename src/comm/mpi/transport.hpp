@@ -24,28 +24,25 @@ inline constexpr transport_abilities mpi_abilities{
 /// One rank of a communicator. A message is an envelope with the stamp and, if it is small, the payload behind it in
 /// the same MPI message; a larger payload follows in a message of its own, from and to the user's memory without a
 /// copy.
-class mpi_transport final : public request_owner {
+class mpi_transport final : public transport {
  public:
   /// Takes the communicator over and frees it in the end.
   mpi_transport(std::shared_ptr<mpi_library> library, MPI_Comm communicator, bool crowded);
-  mpi_transport(mpi_transport&&) = delete;
-  ~mpi_transport();
+  ~mpi_transport() override;
 
-  [[nodiscard]] int rank() const { return rank_; }
-  [[nodiscard]] int size() const { return size_; }
-  [[nodiscard]] transport_abilities abilities() const;
-  [[nodiscard]] std::pmr::memory_resource* memory() const { return nullptr; }
-  [[nodiscard]] bool crowded() const { return crowded_; }
-  [[nodiscard]] bool must_yield() const { return crowded_; }
-  void send(request& r);
-  void receive(request& r);
-  bool native(const native_call& call, request& r);
-  bool test(request& r);
+  [[nodiscard]] int rank() const override { return rank_; }
+  [[nodiscard]] int size() const override { return size_; }
+  [[nodiscard]] transport_abilities abilities() const override;
+  [[nodiscard]] bool crowded() const override { return crowded_; }
+  void send(request& r) override;
+  void receive(request& r) override;
+  bool native(const native_call& call, request& r) override;
+  bool test(request& r) override;
   void cancel(request& r) noexcept override;
-  void notify(int peer, const notice& message);
-  bool poll(notice& message);
-  void pause(clock::time_point until);
-  [[nodiscard]] std::unique_ptr<mpi_transport> subgroup(const subgroup_call& some);
+  void notify(int peer, const notice& message) override;
+  bool poll(notice& message) override;
+  void pause(clock::time_point until) override;
+  [[nodiscard]] std::unique_ptr<transport> subgroup(const subgroup_call& some) override;
 
  private:
   struct alignas(16) envelope {  // so that the payload behind it is aligned for every element
@@ -103,7 +100,5 @@ class mpi_transport final : public request_owner {
   std::vector<std::byte*> free_landings_;
   std::vector<std::unique_ptr<note>> notes_;
 };
-
-static_assert(transport<mpi_transport>);
 
 }  // namespace muster::inline v0::detail

@@ -66,8 +66,8 @@ std::unique_ptr<shm_transport> connect_anew(const std::string& name, int rank, i
   return made;
 }
 
-std::unique_ptr<any_transport> connect_shm(const settings& configuration, const launch_env& launch) {
-  return std::make_unique<any_transport>(connect_host(configuration, launch, launch.rank, launch.size));
+std::unique_ptr<transport> connect_shm(const settings& configuration, const launch_env& launch) {
+  return connect_host(configuration, launch, launch.rank, launch.size);
 }
 
 }  // namespace muster::inline v0::detail

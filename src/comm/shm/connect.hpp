@@ -6,8 +6,8 @@
 #include <string>
 #include <string_view>
 
-#include <muster/comm/any_transport.hpp>
 #include <muster/comm/rendezvous/launch_env.hpp>
+#include <muster/comm/transport.hpp>
 #include <muster/core/env.hpp>
 
 #include "transport.hpp"
@@ -36,6 +36,6 @@ inline constexpr transport_abilities shm_abilities{
                                                           const std::function<bool()>& given_up);
 
 /// Connects the ranks that the launcher started, which must all be on this host. Collective; throws what `meet` throws.
-[[nodiscard]] std::unique_ptr<any_transport> connect_shm(const settings& configuration, const launch_env& launch);
+[[nodiscard]] std::unique_ptr<transport> connect_shm(const settings& configuration, const launch_env& launch);
 
 }  // namespace muster::inline v0::detail

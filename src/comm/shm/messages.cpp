@@ -41,7 +41,7 @@ shm_messages::shm_messages(shm_board& board)
 
 // ---- sending ----
 
-void shm_messages::send(request& r, request_owner& owner) {
+void shm_messages::send(request& r, transport& owner) {
   r.owner = &owner;
   r.state = waiting;
   ::new (r.room) progress{0, 0, r.tag != 0 && r.bytes > eager};
@@ -173,7 +173,7 @@ std::uint64_t shm_messages::unread(int peer) {
   return there;
 }
 
-void shm_messages::receive(request& r, request_owner& owner) {
+void shm_messages::receive(request& r, transport& owner) {
   r.owner = &owner;
   r.state = waiting;
   ::new (r.room) progress{};

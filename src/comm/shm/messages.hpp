@@ -25,8 +25,8 @@ class shm_messages {
   shm_messages(const shm_messages&) = delete;
   shm_messages& operator=(const shm_messages&) = delete;
 
-  void send(request& r, request_owner& owner);
-  void receive(request& r, request_owner& owner);
+  void send(request& r, transport& owner);
+  void receive(request& r, transport& owner);
   bool test(request& r) {
     move();
     return r.owner == nullptr;

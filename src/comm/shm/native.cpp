@@ -197,7 +197,7 @@ shm_native::begun shm_native::start(const native_call& call) {
     call_ = nullptr;
     return begun::done;
   }
-  steps_.emplace(board_, pool_, no_scratch_, call.mark);
+  steps_.emplace(pool_);
   body_ = kind == collective::broadcast ? broadcast(*steps_, *this) : exchange(*steps_, *this);
   steps_->start(body_.handle());
   return begun::yes;

@@ -41,7 +41,7 @@ class shm_native {
   void cancel() noexcept;
 
  private:
-  using flow_type = flow<shm_board>;
+  using flow_type = driver;
 
   [[nodiscard]] std::size_t size() const noexcept { return static_cast<std::size_t>(board_.size()); }
 
@@ -120,7 +120,6 @@ class shm_native {
   std::uint64_t staging_used_ = 0;  // the last collective in which others read this rank's staging area
 
   frame_pool pool_;
-  std::vector<buffer<std::byte>> no_scratch_;
   std::optional<flow_type> steps_;
   task body_;
   std::vector<const std::byte*> peers_in_;

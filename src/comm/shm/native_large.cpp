@@ -196,9 +196,9 @@ bool shm_native::fold_block(int block) {
 }
 
 task shm_native::exchange_direct(flow_type& f, shm_native& s) {
-  const int blocks = s.folds_for_others() ? f.size() : 1;
+  const int blocks = s.folds_for_others() ? s.board_.size() : 1;
   for (int k = 0; k < blocks; ++k) {
-    const int block = (f.rank() + k) % f.size();
+    const int block = (s.board_.rank() + k) % s.board_.size();
     if (!s.claim(block)) continue;
     if (!s.fold_block(block)) co_await f.until([] { return false; });  // the notice is on its way
     s.reach(s.board_.lane(block).folded, 1);
@@ -260,8 +260,8 @@ void shm_native::take_round(std::uint64_t round) {
 
 task shm_native::exchange_chunks(flow_type& f, shm_native& s) {
   const bool lays_out = s.call_->kind != collective::allgather;
-  const bool takes = s.takes(f.rank(), (f.rank() + 1) % f.size());  // the folded blocks of others
-  const std::size_t largest = s.blocks_of(nullptr).at(f.size() - 1).size();
+  const bool takes = s.takes(s.board_.rank(), (s.board_.rank() + 1) % s.board_.size());  // the folded blocks of others
+  const std::size_t largest = s.blocks_of(nullptr).at(s.board_.size() - 1).size();
   const std::uint64_t rounds = (largest + s.chunk_bytes() - 1) / s.chunk_bytes();
 
   co_await f.until([&s] { return s.all_finished(s.staging_used_); });
@@ -289,7 +289,7 @@ task shm_native::broadcast(flow_type& f, shm_native& s) {
   const native_call& c = *s.call_;
   const int root = c.root;
   const std::size_t bytes = c.count * c.element_size;
-  const bool at_root = f.rank() == root;
+  const bool at_root = s.board_.rank() == root;
   if (at_root) {
     co_await f.until([&s] { return s.may_offer(); });
     s.make_offer_of_places();
@@ -326,7 +326,7 @@ task shm_native::broadcast_chunks(flow_type& f, shm_native& s) {
   const std::size_t piece = (bytes / broadcast_depth + 4095) / 4096 * 4096;
   const std::size_t broadcast_chunk = std::clamp(piece, smallest_broadcast_chunk, largest_broadcast_chunk);
   const std::uint64_t rounds = (bytes + broadcast_chunk - 1) / broadcast_chunk;
-  if (f.rank() == root) {
+  if (s.board_.rank() == root) {
     co_await f.until([&s] { return s.all_finished(s.staging_used_); });
     s.staging_used_ = s.ticket_;
   }
@@ -334,7 +334,7 @@ task shm_native::broadcast_chunks(flow_type& f, shm_native& s) {
     const std::size_t begin = round * broadcast_chunk;
     const std::size_t n = std::min(broadcast_chunk, bytes - begin);
     std::byte* const chunk = s.board_.staging(root) + round % broadcast_depth * broadcast_chunk;
-    if (f.rank() == root) {
+    if (s.board_.rank() == root) {
       if (round >= broadcast_depth)
         co_await f.until([&s, round] { return s.all_at(&lane_head::taken, round + 1 - broadcast_depth); });
       copy_bytes(chunk, c.in + begin, n);

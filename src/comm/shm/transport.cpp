@@ -152,7 +152,7 @@ std::uint64_t shm_transport::prepare(std::span<const int> members) {
   return shm_board::allocate_lane(board_.host().own(), static_cast<int>(members.size()));
 }
 
-std::unique_ptr<shm_transport> shm_transport::subgroup(const subgroup_call& some) {
+std::unique_ptr<shm_transport> shm_transport::make_subgroup(const subgroup_call& some) {
   std::vector<std::uint64_t> lanes;
   std::vector<int> on_host;
   int mine = -1;

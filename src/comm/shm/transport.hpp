@@ -14,39 +14,39 @@ namespace muster::inline v0::detail {
 enum class cma_wish { where_faster, wherever_allowed, never };
 
 /// One rank of a group whose members are processes of one host.
-class shm_transport final : public request_owner {
+class shm_transport final : public transport {
  public:
   shm_transport(std::shared_ptr<shm_host> host, std::vector<int> members, int rank,
                 std::span<const std::uint64_t> lanes);
-  shm_transport(shm_transport&&) = delete;
-  ~shm_transport();
+  ~shm_transport() override;
 
-  [[nodiscard]] int rank() const { return board_.rank(); }
-  [[nodiscard]] int size() const { return board_.size(); }
-  [[nodiscard]] transport_abilities abilities() const;
-  [[nodiscard]] std::pmr::memory_resource* memory() const { return memory_; }
-  [[nodiscard]] bool crowded() const { return board_.host().crowded(); }
-  [[nodiscard]] bool must_yield() const { return crowded() && native_.waits_for_this_core(); }
-  void send(request& r) { called(r.mark), messages_.send(r, *this); }
-  void receive(request& r) { called(r.mark), messages_.receive(r, *this); }
-  bool native(const native_call& call, request& r);
-  bool test(request& r) {
+  [[nodiscard]] int rank() const override { return board_.rank(); }
+  [[nodiscard]] int size() const override { return board_.size(); }
+  [[nodiscard]] transport_abilities abilities() const override;
+  [[nodiscard]] std::pmr::memory_resource* memory() const override { return memory_; }
+  [[nodiscard]] bool crowded() const override { return board_.host().crowded(); }
+  [[nodiscard]] bool must_yield() const override { return crowded() && native_.waits_for_this_core(); }
+  void send(request& r) override { called(r.mark), messages_.send(r, *this); }
+  void receive(request& r) override { called(r.mark), messages_.receive(r, *this); }
+  bool native(const native_call& call, request& r) override;
+  bool test(request& r) override {
     if (r.state != native_state) return messages_.test(r);
     if (messages_.owes()) messages_.move();
     return native_.test(r);
   }
   void cancel(request& r) noexcept override;
   bool move_buffer(request& r, std::byte* to) noexcept override;
-  void notify(int peer, const notice& message);
-  bool poll(notice& message);
-  void pause(clock::time_point until);
+  void notify(int peer, const notice& message) override;
+  bool poll(notice& message) override;
+  void pause(clock::time_point until) override;
   /// What a rank does now and then while it waits: sees whether a peer has ended, for `poll` to tell.
   void look_after_peers();
   /// See shm_board::name.
   void name(std::vector<int> names) noexcept { board_.name(std::move(names)); }
   /// Makes this rank's lane in a group of those members; returns where it lies.
-  [[nodiscard]] std::uint64_t prepare(std::span<const int> members);
-  [[nodiscard]] std::unique_ptr<shm_transport> subgroup(const subgroup_call& some);
+  [[nodiscard]] std::uint64_t prepare(std::span<const int> members) override;
+  [[nodiscard]] std::unique_ptr<transport> subgroup(const subgroup_call& some) override { return make_subgroup(some); }
+  [[nodiscard]] std::unique_ptr<shm_transport> make_subgroup(const subgroup_call& some);
 
   /// Collective, once, for the world: the ranks find out together what the system allows them.
   void agree(cma_wish wish, clock::time_point until, const std::function<bool()>& given_up = {});
@@ -81,7 +81,5 @@ class shm_transport final : public request_owner {
   std::vector<leaver> leavers_;  // gone, and may have a word to say yet
   clock::time_point next_look_{};
 };
-
-static_assert(transport<shm_transport>);
 
 }  // namespace muster::inline v0::detail

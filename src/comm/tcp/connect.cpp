@@ -139,7 +139,7 @@ tcp_plan plan_of(const settings& configuration) {
   return plan;
 }
 
-std::unique_ptr<any_transport> connect_tcp(const settings& configuration, const launch_env& launch) {
+std::unique_ptr<transport> connect_tcp(const settings& configuration, const launch_env& launch) {
   const tcp_plan plan = plan_of(configuration);
   const auto until = deadline_after(plan.patience);
   tcp_doors doors(interface_of(configuration, launch), configuration.origin(setting::interface));
@@ -154,11 +154,10 @@ std::unique_ptr<any_transport> connect_tcp(const settings& configuration, const 
   if (!plan.lazy) mesh->await_all(until);
   std::vector<int> all(cards.size());
   std::iota(all.begin(), all.end(), 0);
-  return std::make_unique<any_transport>(
-      std::make_unique<tcp_transport>(std::move(mesh), std::move(all), launch.rank, 0));
+  return std::make_unique<tcp_transport>(std::move(mesh), std::move(all), launch.rank, 0);
 }
 
-std::vector<std::unique_ptr<any_transport>> connect_tcp_ends(const settings& configuration, group& ranks, int count) {
+std::vector<std::unique_ptr<transport>> connect_tcp_ends(const settings& configuration, group& ranks, int count) {
   const tcp_plan plan = plan_of(configuration);
   std::vector<tcp_doors> doors;
   std::vector<std::string> cards;
@@ -174,7 +173,7 @@ std::vector<std::unique_ptr<any_transport>> connect_tcp_ends(const settings& con
   std::vector<int> all(cards.size());
   std::iota(all.begin(), all.end(), 0);
   const auto until = deadline_after(plan.patience);
-  std::vector<std::unique_ptr<any_transport>> made(doors.size());
+  std::vector<std::unique_ptr<transport>> made(doors.size());
   std::vector<std::exception_ptr> failures(doors.size());
   std::vector<std::jthread> waiting;  // each is connected while somebody waits for it
   waiting.reserve(doors.size());
@@ -184,7 +183,7 @@ std::vector<std::unique_ptr<any_transport>> connect_tcp_ends(const settings& con
         const int rank = static_cast<int>(k) * ranks.size() + ranks.rank();
         auto mesh = make_mesh(plan, rank, cards, std::move(doors[k]), in_hexadecimal(std::as_bytes(std::span(drawn))));
         if (!plan.lazy) mesh->await_all(until);
-        made[k] = std::make_unique<any_transport>(std::make_unique<tcp_transport>(std::move(mesh), all, rank, 0));
+        made[k] = std::make_unique<tcp_transport>(std::move(mesh), all, rank, 0);
       } catch (...) {
         failures[k] = std::current_exception();
       }

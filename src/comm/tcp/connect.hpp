@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include <muster/comm/any_transport.hpp>
 #include <muster/comm/group.hpp>
 #include <muster/comm/rendezvous/launch_env.hpp>
+#include <muster/comm/transport.hpp>
 #include <muster/core/env.hpp>
 
 #include "mesh.hpp"
@@ -73,10 +73,10 @@ class tcp_doors {
 
 /// Connects the ranks that the launcher started: they find each other by `open_store`. Collective; throws what that and
 /// `tcp_mesh::await_all` throw.
-[[nodiscard]] std::unique_ptr<any_transport> connect_tcp(const settings& configuration, const launch_env& launch);
+[[nodiscard]] std::unique_ptr<transport> connect_tcp(const settings& configuration, const launch_env& launch);
 
 /// See `connect_ends` of comm/ends.hpp. They find each other through the group.
-[[nodiscard]] std::vector<std::unique_ptr<any_transport>> connect_tcp_ends(const settings& configuration, group& ranks,
-                                                                           int count);
+[[nodiscard]] std::vector<std::unique_ptr<transport>> connect_tcp_ends(const settings& configuration, group& ranks,
+                                                                       int count);
 
 }  // namespace muster::inline v0::detail

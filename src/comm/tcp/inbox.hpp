@@ -86,7 +86,7 @@ inline tcp_progress& progress_of(request& r) { return *reinterpret_cast<tcp_prog
 /// It is done, or taken back: nobody here touches it any more. Who waits may look without a lock.
 inline void end(request& r) noexcept {
   r.state = tcp_progress::done;
-  std::atomic_ref<request_owner*>(r.owner).store(nullptr, std::memory_order_release);
+  std::atomic_ref<transport*>(r.owner).store(nullptr, std::memory_order_release);
 }
 
 /// Appends to a list of requests.

@@ -54,7 +54,7 @@ class tcp_mesh {
   bool move_buffer(tcp_channel& group, request& r, std::byte* to) noexcept;
   void notify(tcp_channel& group, int member, const notice& message);
   void pause(tcp_channel& group, clock::time_point until);
-  /// See any_transport. Both sides connect, and each takes nothing that the other sends in the group until it has
+  /// See transport::renew. Both sides connect, and each takes nothing that the other sends in the group until it has
   /// renewed it itself: so nothing of before the break meets anything of after it.
   bool renew(tcp_channel& group, int member, clock::time_point until);
 

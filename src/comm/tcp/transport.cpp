@@ -5,7 +5,7 @@
 namespace muster::inline v0::detail {
 
 // Every member knows who is in it, and its frames carry the id: there is nothing to agree on.
-std::unique_ptr<tcp_transport> tcp_transport::subgroup(const subgroup_call& some) {
+std::unique_ptr<transport> tcp_transport::subgroup(const subgroup_call& some) {
   std::vector<int> of_world;
   int mine = -1;
   for (const int member : some.members) {

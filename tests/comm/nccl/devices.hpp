@@ -55,9 +55,7 @@ inline std::vector<std::exception_ptr> outcomes(int ranks, const std::function<v
     threads.emplace_back([&, rank] {
       try {
         muster::use_device(rank);
-        muster::group world(
-            std::make_unique<muster::any_transport>(std::make_unique<muster::local_transport>(hub, rank)),
-            {.timeout = patience});
+        muster::group world(std::make_unique<muster::local_transport>(hub, rank), {.timeout = patience});
         body(world);
       } catch (...) {
         thrown[static_cast<std::size_t>(rank)] = std::current_exception();

@@ -37,7 +37,7 @@ outcome train(int ranks, const std::function<std::unique_ptr<nn::network<float>>
   const auto hub = std::make_shared<muster::local_hub>(ranks);
   std::vector<outcome> results(static_cast<std::size_t>(ranks));
   const auto body = [&](int rank) {
-    muster::group world(std::make_unique<muster::any_transport>(std::make_unique<muster::local_transport>(hub, rank)));
+    muster::group world(std::make_unique<muster::local_transport>(hub, rank));
     muster::group statistics = world.duplicate();
     auto& result = results[static_cast<std::size_t>(rank)];
     const auto net = make();

@@ -61,8 +61,7 @@ TEST_CASE(
             ++step;
           } catch (const muster::peer_failure&) {
             if (++failures > 1) throw;
-            left.emplace(std::make_unique<muster::any_transport>(
-                std::make_unique<muster::local_transport>(again, world.rank())));
+            left.emplace(std::make_unique<muster::local_transport>(again, world.rank()));
             all.rebuild(*left);
           }
         }

@@ -5,7 +5,7 @@
 
 #include <mpi.h>
 
-#include <muster/comm/any_transport.hpp>
+#include <muster/comm/transport.hpp>
 
 namespace muster::inline v0 {
 
@@ -13,6 +13,6 @@ namespace muster::inline v0 {
 /// the communicator is duplicated, so that messages do not mix, and it and MPI itself are left as they were found:
 /// destroy the context before MPI_Finalize. With a thread level below MPI_THREAD_SERIALIZED all calls must come from
 /// the main thread. Throws configuration_error where that does not hold.
-[[nodiscard]] std::unique_ptr<any_transport> adopt_mpi(MPI_Comm communicator);
+[[nodiscard]] std::unique_ptr<transport> adopt_mpi(MPI_Comm communicator);
 
 }  // namespace muster::inline v0

@@ -12,8 +12,7 @@ namespace muster::inline v0::detail {
 
 /// Piece p of every rank's `in` reaches rank p's `out`, in the order of ranks; `bytes` a piece. N-1 rounds in which
 /// every rank sends to one and receives from one, so that nobody is flooded.
-template <class Transport>
-task direct_all_to_all(flow<Transport>& f, const std::byte* in, std::byte* out, std::size_t bytes) {
+inline task direct_all_to_all(flow& f, const std::byte* in, std::byte* out, std::size_t bytes) {
   const int n = f.size();
   const int me = f.rank();
   const auto piece = [bytes](int rank) { return static_cast<std::size_t>(rank) * bytes; };
@@ -31,8 +30,7 @@ task direct_all_to_all(flow<Transport>& f, const std::byte* in, std::byte* out, 
 }
 
 /// Block p of every rank's `in` is combined at rank p, in the order of rounds, into `out` (one block), finished.
-template <class Transport>
-task direct_reduce_scatter(flow<Transport>& f, blocks in, std::byte* out, const reduction& how) {
+inline task direct_reduce_scatter(flow& f, blocks in, std::byte* out, const reduction& how) {
   const int n = f.size();
   const int me = f.rank();
   const auto mine = in.at(me);
@@ -55,10 +53,9 @@ inline constexpr std::size_t direct_piece = 131072;
 
 /// The state of a direct allreduce: to every peer go the pieces of its block and then, as they become ready, those of
 /// this rank's; from every peer come its pieces of this rank's block and then those of its own.
-template <class Transport>
 class direct_exchange {
  public:
-  direct_exchange(flow<Transport>& f, blocks data, const reduction& how)
+  direct_exchange(flow& f, blocks data, const reduction& how)
       : f_(f),
         data_(data),
         how_(how),
@@ -88,21 +85,6 @@ class direct_exchange {
   struct progress {
     std::size_t begun[lanes] = {};
     std::size_t done[lanes] = {};
-  };
-
-  // Small arrays in memory of the group.
-  class states {
-   public:
-    states(frame_pool& pool, std::size_t count) : first_(static_cast<progress*>(pool.take(count * sizeof(progress)))) {
-      std::uninitialized_value_construct_n(first_, count);
-    }
-    states(const states&) = delete;
-    states& operator=(const states&) = delete;
-    ~states() { frame_pool::release(first_); }
-    progress& operator[](std::size_t i) noexcept { return first_[i]; }
-
-   private:
-    progress* first_;
   };
 
   // Peers in the order in which their pieces are combined: from the next rank on.
@@ -175,12 +157,12 @@ class direct_exchange {
     return changed;
   }
 
-  flow<Transport>& f_;
+  flow& f_;
   blocks data_;
   const reduction& how_;
   std::size_t peers_;
-  requests requests_;
-  states state_;
+  pool_array<request> requests_;
+  pool_array<progress> state_;
   std::size_t finished_ = 0;  // lanes
   std::size_t asked_ = 0;
 };
@@ -188,15 +170,13 @@ class direct_exchange {
 /// Every rank combines one block of all and gives it to all: two messages to every peer, of 1/N of the data each, and
 /// all peers at once. In pieces, so that a piece goes out while the next comes in. A piece is combined in one order
 /// whatever comes first: the same bits in every run.
-template <class Transport>
-task direct_allreduce(flow<Transport>& f, blocks data, const reduction& how) {
-  direct_exchange<Transport> exchange(f, data, how);
+inline task direct_allreduce(flow& f, blocks data, const reduction& how) {
+  direct_exchange exchange(f, data, how);
   while (!exchange.over()) co_await f.until([&exchange] { return exchange.turn(); });
 }
 
 /// Every rank sends straight to the root.
-template <class Transport>
-task direct_gather(flow<Transport>& f, const std::byte* in, std::byte* out, std::size_t bytes, int root) {
+inline task direct_gather(flow& f, const std::byte* in, std::byte* out, std::size_t bytes, int root) {
   if (f.rank() != root) {
     request sending;
     f.send(sending, root, in, bytes);
@@ -216,8 +196,7 @@ task direct_gather(flow<Transport>& f, const std::byte* in, std::byte* out, std:
 }
 
 /// The root sends straight to every rank.
-template <class Transport>
-task direct_scatter(flow<Transport>& f, const std::byte* in, std::byte* out, std::size_t bytes, int root) {
+inline task direct_scatter(flow& f, const std::byte* in, std::byte* out, std::size_t bytes, int root) {
   if (f.rank() != root) {
     request receiving;
     f.receive(receiving, root, out, bytes);

@@ -23,8 +23,7 @@ struct folding {
 };
 
 /// Lenders hand their data to the odd neighbour, which combines it with its own.
-template <class Transport>
-task fold_in(flow<Transport>& f, folding fold, std::byte* data, std::size_t bytes, const reduction& how) {
+inline task fold_in(flow& f, folding fold, std::byte* data, std::size_t bytes, const reduction& how) {
   request moving;
   if (fold.lends()) {
     f.send(moving, fold.rank + 1, data, bytes);
@@ -35,8 +34,7 @@ task fold_in(flow<Transport>& f, folding fold, std::byte* data, std::size_t byte
 }
 
 /// Lenders get the result.
-template <class Transport>
-task fold_out(flow<Transport>& f, folding fold, std::byte* data, std::size_t bytes) {
+inline task fold_out(flow& f, folding fold, std::byte* data, std::size_t bytes) {
   request moving;
   if (fold.lends()) {
     f.receive(moving, fold.rank + 1, data, bytes);

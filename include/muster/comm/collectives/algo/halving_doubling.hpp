@@ -8,8 +8,7 @@ namespace muster::inline v0::detail {
 
 /// Afterwards the working rank with number v holds block v of `fold.power` combined over all ranks, unfinished. Halves
 /// are exchanged with the farthest partner first; each block is combined on one path.
-template <class Transport>
-task halving_reduce_scatter(flow<Transport>& f, folding fold, blocks data, const reduction& how) {
+inline task halving_reduce_scatter(flow& f, folding fold, blocks data, const reduction& how) {
   int first = 0;
   for (int width = fold.power / 2; width > 0; width /= 2) {
     const int number = fold.number();
@@ -30,8 +29,7 @@ task halving_reduce_scatter(flow<Transport>& f, folding fold, blocks data, const
 }
 
 /// The inverse: working rank v begins with block v, all end with all.
-template <class Transport>
-task doubling_allgather(flow<Transport>& f, folding fold, blocks data) {
+inline task doubling_allgather(flow& f, folding fold, blocks data) {
   for (int width = 1; width < fold.power; width *= 2) {
     const int number = fold.number();
     const int mine = number / width * width;
@@ -48,8 +46,7 @@ task doubling_allgather(flow<Transport>& f, folding fold, blocks data) {
   }
 }
 
-template <class Transport>
-task halving_doubling_allreduce(flow<Transport>& f, std::byte* data, std::size_t count, const reduction& how) {
+inline task halving_doubling_allreduce(flow& f, std::byte* data, std::size_t count, const reduction& how) {
   const folding fold(f.rank(), f.size());
   const std::size_t bytes = count * how.element_size();
   if (fold.lends() || fold.borrows()) co_await fold_in(f, fold, data, bytes, how);

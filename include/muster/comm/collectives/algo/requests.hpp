@@ -8,24 +8,25 @@
 
 namespace muster::inline v0::detail {
 
-/// So many requests in memory of the group, taken back when they go.
-class requests {
+/// A small array in memory of the group. Requests are taken back when it goes.
+template <class T>
+class pool_array {
  public:
-  requests(frame_pool& pool, std::size_t count)
-      : first_(static_cast<request*>(pool.take(count * sizeof(request)))), count_(count) {
+  pool_array(frame_pool& pool, std::size_t count)
+      : first_(static_cast<T*>(pool.take(count * sizeof(T)))), count_(count) {
     std::uninitialized_default_construct_n(first_, count);
   }
-  requests(const requests&) = delete;
-  requests& operator=(const requests&) = delete;
-  ~requests() {
+  pool_array(const pool_array&) = delete;
+  pool_array& operator=(const pool_array&) = delete;
+  ~pool_array() {
     std::destroy_n(first_, count_);
     frame_pool::release(first_);
   }
-  request& operator[](std::size_t i) noexcept { return first_[i]; }
+  T& operator[](std::size_t i) noexcept { return first_[i]; }
   [[nodiscard]] std::size_t size() const noexcept { return count_; }
 
  private:
-  request* first_;
+  T* first_;
   std::size_t count_;
 };
 

@@ -10,8 +10,7 @@ namespace muster::inline v0::detail {
 /// N-1 steps, in place. Afterwards rank r holds block r combined over all ranks and finished; the other blocks hold
 /// parts of sums. The order of combination around the ring is the same whoever looks, since each block is combined on
 /// one path.
-template <class Transport>
-task ring_reduce_scatter(flow<Transport>& f, blocks data, const reduction& how) {
+inline task ring_reduce_scatter(flow& f, blocks data, const reduction& how) {
   const int n = f.size();
   const int me = f.rank();
   const int next = (me + 1) % n;
@@ -31,8 +30,7 @@ task ring_reduce_scatter(flow<Transport>& f, blocks data, const reduction& how) 
 }
 
 /// N-1 steps: rank r begins with block r, every rank ends with all.
-template <class Transport>
-task ring_allgather(flow<Transport>& f, blocks data) {
+inline task ring_allgather(flow& f, blocks data) {
   const int n = f.size();
   const int me = f.rank();
   const int next = (me + 1) % n;
@@ -50,8 +48,7 @@ task ring_allgather(flow<Transport>& f, blocks data) {
 }
 
 /// Exactly 2(N-1) steps, each of 1/N of the data.
-template <class Transport>
-task ring_allreduce(flow<Transport>& f, blocks data, const reduction& how) {
+inline task ring_allreduce(flow& f, blocks data, const reduction& how) {
   co_await ring_reduce_scatter(f, data, how);
   co_await ring_allgather(f, data);
 }

@@ -27,8 +27,7 @@ struct tree_place {
 };
 
 /// `data` of the root reaches every rank; each rank sends to its largest subtree first.
-template <class Transport>
-task tree_broadcast(flow<Transport>& f, std::byte* data, std::size_t bytes, int root) {
+inline task tree_broadcast(flow& f, std::byte* data, std::size_t bytes, int root) {
   const tree_place at(f.rank(), f.size(), root);
   if (!at.is_root()) {
     request receiving;
@@ -45,8 +44,7 @@ task tree_broadcast(flow<Transport>& f, std::byte* data, std::size_t bytes, int 
 
 /// `data`, every rank's contribution, is combined in place up the tree: afterwards the root's holds the finished result
 /// and the others' hold parts of it.
-template <class Transport>
-task tree_reduce(flow<Transport>& f, std::byte* data, std::size_t bytes, int root, const reduction& how) {
+inline task tree_reduce(flow& f, std::byte* data, std::size_t bytes, int root, const reduction& how) {
   const tree_place at(f.rank(), f.size(), root);
   for (int step = 1; step < at.extent; step *= 2) {
     if (at.number + step >= at.n) break;
@@ -64,16 +62,14 @@ task tree_reduce(flow<Transport>& f, std::byte* data, std::size_t bytes, int roo
 }
 
 /// Reduce to rank 0, then broadcast.
-template <class Transport>
-task tree_allreduce(flow<Transport>& f, std::byte* data, std::size_t bytes, const reduction& how) {
+inline task tree_allreduce(flow& f, std::byte* data, std::size_t bytes, const reduction& how) {
   co_await tree_reduce(f, data, bytes, 0, how);
   co_await tree_broadcast(f, data, bytes, 0);
 }
 
 /// Every rank's `bytes` at `in` reach the root's `out`, in the order of ranks. A rank collects its whole subtree before
 /// it sends, so the root receives log2 N messages.
-template <class Transport>
-task tree_gather(flow<Transport>& f, const std::byte* in, std::byte* out, std::size_t bytes, int root) {
+inline task tree_gather(flow& f, const std::byte* in, std::byte* out, std::size_t bytes, int root) {
   const tree_place at(f.rank(), f.size(), root);
   // Numbers count from the root; only when that is rank 0 do they lie in `out` as they should from the start.
   const int width = at.covered(at.number, at.extent);
@@ -99,8 +95,7 @@ task tree_gather(flow<Transport>& f, const std::byte* in, std::byte* out, std::s
 }
 
 /// The root's `in`, one piece of `bytes` a rank, reaches the ranks' `out`.
-template <class Transport>
-task tree_scatter(flow<Transport>& f, const std::byte* in, std::byte* out, std::size_t bytes, int root) {
+inline task tree_scatter(flow& f, const std::byte* in, std::byte* out, std::size_t bytes, int root) {
   const tree_place at(f.rank(), f.size(), root);
   const int width = at.covered(at.number, at.extent);
   const std::byte* held = in;
