@@ -90,22 +90,12 @@ std::vector<double> time_threads(op what, int ranks, workspace& memory, int iter
 // call of the group takes beyond that is the price of these.
 std::vector<double> time_bare(muster::group& apart, std::uint64_t& sequence, std::span<float> data, int iterations) {
   auto& transport = apart.transport();
-  const auto reduce = muster::reduction::of<float>(muster::sum);
-  muster::native_call call;
-  call.kind = muster::collective::allreduce;
-  call.in = reinterpret_cast<const std::byte*>(data.data());
-  call.out = reinterpret_cast<std::byte*>(data.data());
-  call.count = data.size();
-  call.element_size = sizeof(float);
-  call.reduce = &reduce;
-  call.mark.count = data.size();
-  call.mark.kind = muster::collective::allreduce;
-  call.mark.type = muster::dtype_of<float>();
-  call.mark.op = muster::operation::sum;
-  call.mark.how = muster::algorithm::native;
+  auto call = muster::detail::make_call<float>(
+      muster::collective::allreduce, muster::detail::input(data), muster::detail::output(data), data.size(),
+      {.how = muster::algorithm::native}, 0, muster::reduction::of<float>(muster::sum));
   const auto once = [&] {
     muster::request pending;
-    call.mark.sequence = ++sequence;
+    call.sequence = ++sequence;
     transport.native(call, pending);
     while (!transport.test(pending)) {
     }

@@ -18,10 +18,7 @@ constexpr seconds success_agreement{600.0};
 
 void finish(group& world) {
   try {
-    call last;
-    last.kind = collective::finish;
-    last.how.timeout = success_agreement;
-    run(world, std::move(last));
+    run(world, collective_call({.kind = collective::finish}, nullptr, nullptr, 1, {}, success_agreement));
   } catch (const timeout_error&) {
     log(log_level::warning, "other ranks have not ended their run in 600 s; this one ends without them");
   }

@@ -13,13 +13,13 @@ failure_protocol::failure_protocol(transport& transport)
       departures_(static_cast<std::size_t>(transport.size())),
       reached_(static_cast<std::size_t>(transport.size()), 0) {}
 
-void failure_protocol::time_out(const stamp& mark, double timeout_seconds) const {
+void failure_protocol::time_out(const stamp& mark, seconds timeout) const {
   std::vector<int> missing;
   for (int rank = 0; rank < transport_.size(); ++rank) {
     if (rank != transport_.rank() && reached_[static_cast<std::size_t>(rank)] < mark.sequence + 1)
       missing.push_back(rank);
   }
-  throw timeout_error(std::string(to_string(mark.kind)), mark.sequence, std::move(missing), timeout_seconds);
+  throw timeout_error(std::string(to_string(mark.kind)), mark.sequence, std::move(missing), timeout.count());
 }
 
 void failure_protocol::hear(const notice& message) {

@@ -36,7 +36,7 @@ class failure_protocol {
   /// Tells the peers that this rank waits in this call: they compare.
   void tell_position(const stamp& mark);
   /// Throws the timeout of a call: it names the ranks that were not seen in it or in a later one.
-  [[noreturn]] void time_out(const stamp& mark, double timeout_seconds) const;
+  [[noreturn]] void time_out(const stamp& mark, seconds timeout) const;
 
   /// Takes a notice, which may fail the group.
   void hear(const notice& message);

@@ -125,7 +125,7 @@ void work::wait() { wait_for(seconds(1e9)); }
 bool work::wait_for(seconds limit) {
   if (!operation_) return true;
   {
-    const scoped_event measured(activity::communication, to_string(operation_->mark.kind), 0);
+    const scoped_event measured(activity::communication, to_string(operation_->what.kind), 0);
     const auto held = group_->guard();
     if (!group_->wait(*operation_, deadline_after(limit))) return false;
     take_result();
@@ -161,11 +161,11 @@ void require_root(const group& ranks, collective kind, int root) {
                             " (the group has ranks 0 to " + std::to_string(ranks.size() - 1) + "); choose one of them");
 }
 
-void run(group& ranks, call&& what) {
+void run(group& ranks, collective_call&& what) {
   auto& state = *ranks.state();
   const scoped_event measured(activity::communication, to_string(what.kind), what.count * what.element_size);
   const auto held = state.guard();
-  state.enter(what.how);
+  state.enter(what.timeout);
   if (state.run_at_once(what)) return;
   operation_state op(state, std::move(what));
   state.enqueue(op);
@@ -173,21 +173,15 @@ void run(group& ranks, call&& what) {
   if (op.failure) std::rethrow_exception(op.failure);
 }
 
-work start(group& ranks, call&& what) {
+work start(group& ranks, collective_call&& what) {
   auto& state = *ranks.state();
   const auto held = state.guard();
-  state.enter(what.how);
+  state.enter(what.timeout);
   void* const memory = state.pool.take(sizeof(operation_state));
-  operation_state* op = nullptr;
-  try {
-    op = ::new (memory) operation_state(state, std::move(what));
-  } catch (...) {
-    frame_pool::release(memory);
-    throw;
-  }
+  std::unique_ptr<operation_state, operation_release> op(::new (memory) operation_state(state, std::move(what)));
   op->timed = current_event_sink() != nullptr;
   state.enqueue(*op);
-  work handle(ranks.state(), std::unique_ptr<operation_state, operation_release>(op));
+  work handle(ranks.state(), std::move(op));
   state.progress();
   state.hand_to_thread();
   return handle;

@@ -16,38 +16,10 @@ void require_timeout(seconds asked, bool zero_is_the_groups) {
                             " s (every wait has an end, and not at once); give a number of seconds above 0");
 }
 
-stamp make_stamp(const call& what, std::uint64_t sequence, algorithm how) {
-  stamp mark;
-  mark.sequence = sequence;
-  mark.count = what.count;
-  mark.root = what.root;
-  mark.kind = what.kind;
-  mark.type = what.type;
-  mark.op = what.reduce.code();
-  mark.how = how;
-  return mark;
-}
-
 }  // namespace
 
-operation_state::operation_state(group_state& owner, call&& what_in)
-    : what(std::move(what_in)),
-      mark(make_stamp(what, owner.sequence(),
-                      owner.choose_for(what.kind, payload_bytes(what, owner.transport->size()), what.how.how))),
-      steps(*owner.transport, owner.pool, owner.scratch, mark) {
-  const seconds limit = what.how.timeout > seconds(0) ? what.how.timeout : owner.settings.timeout;
-  timeout_seconds = limit.count();
-}
-
-operation_state::operation_state(group_state& owner, call&& what_in, const stamp& mark_in, request& begun_in)
-    : what(std::move(what_in)),
-      mark(mark_in),
-      steps(*owner.transport, owner.pool, owner.scratch, mark),
-      native(&begun_in),
-      begun(true) {
-  const seconds limit = what.how.timeout > seconds(0) ? what.how.timeout : owner.settings.timeout;
-  timeout_seconds = limit.count();
-}
+operation_state::operation_state(group_state& owner, collective_call&& what_in) noexcept
+    : what(std::move(what_in)), steps(*owner.transport, owner.pool, owner.scratch, what) {}
 
 group_state::group_state(std::unique_ptr<muster::transport> transport_in, const group_settings& settings_in,
                          std::shared_ptr<group_state> parent_in, std::uint64_t id_in)
@@ -59,7 +31,6 @@ group_state::group_state(std::unique_ptr<muster::transport> transport_in, const 
       parent(std::move(parent_in)),
       id(id_in),
       choices_(abilities, transport->size(), settings.how, settings.profile.get()),
-      queue_(*transport, abilities),
       peers_(*transport) {
   require_timeout(settings.timeout, false);
   if (may_be_threaded(settings)) become_threaded();
@@ -106,24 +77,26 @@ algorithm group_state::check_for(collective kind, algorithm asked) const {
                             "); choose one of these or auto");
 }
 
-void group_state::enter(const options& how) {
-  require_timeout(how.timeout, true);
+void group_state::enter(seconds timeout) {
+  require_timeout(timeout, true);
   // A transport whose collectives never get far ahead needs no look at the notices in between: who waits looks.
   if (!failed() && !abilities.native_first) poll_notices();
   if (failed()) std::rethrow_exception(failure());
 }
 
-bool group_state::run_at_once(const call& what) {
+bool group_state::run_at_once(collective_call& what) {
   if (!queue_.empty() || !abilities.native_first || ranks == 1) return false;
-  if (choose_for(what.kind, payload_bytes(what, ranks), what.how.how) != algorithm::native) return false;
-  // In place and copied late: a processor waits to read as a whole what it has just written in parts.
-  const native_call handed{
-      what.kind,  what.root,         what.in,      what.out,
-      what.count, what.element_size, &what.reduce, make_stamp(what, sequence(), algorithm::native)};
+  const algorithm asked = what.how;
+  if (choose_for(what.kind, payload_bytes(what, ranks), asked) != algorithm::native) return false;
+  what.sequence = sequence();
+  what.how = algorithm::native;
   request r;
   try {
-    if (!transport->native(handed, r)) return false;
-    peers_.note_call(handed.mark);
+    if (!transport->native(what, r)) {
+      what.how = asked;
+      return false;
+    }
+    peers_.note_call(what);  // copied late: a processor waits to read as a whole what it has just written in parts
     for (int turns = quick_turns; turns > 0; --turns) {
       if (r.owner == nullptr || transport->test(r)) return true;
       if (crowded && transport->must_yield()) sched_yield();
@@ -132,15 +105,23 @@ bool group_state::run_at_once(const call& what) {
     fail(std::current_exception());
     throw;
   }
-  operation_state op(*this, call(what), handed.mark, r);  // a copy: the transport works by the original
-  queue_.append(op);
+  operation_state op(*this, collective_call(what));  // a copy: the transport works by the original
+  op.begin(await(op.steps, r));
+  append(op);
   wait(op, clock::time_point::max());
   if (op.failure) std::rethrow_exception(op.failure);
   return true;
 }
 
 void group_state::enqueue(operation_state& op) {
-  peers_.note_call(op.mark);
+  op.what.how = choose_for(op.what.kind, payload_bytes(op.what, ranks), op.what.how);
+  op.what.sequence = sequence();
+  peers_.note_call(op.what);
+  append(op);
+}
+
+void group_state::append(operation_state& op) noexcept {
+  if (op.what.timeout == seconds(0)) op.what.timeout = settings.timeout;
   queue_.append(op);
 }
 

@@ -30,10 +30,10 @@ class group_state {
   void hand_to_thread();
 
   // Calls, in their order.
-  void enter(const options& how = {});
+  void enter(seconds timeout = seconds(0));
   /// The short way for what is most common: nothing under way, and a transport that does the whole collective itself.
   /// False when it is not so; then nothing has happened.
-  bool run_at_once(const call& what);
+  bool run_at_once(collective_call& what);
   void enqueue(operation_state& op);
   /// The calls so far: the sequence number of the next one.
   [[nodiscard]] std::uint64_t sequence() const noexcept { return peers_.calls(); }
@@ -86,6 +86,7 @@ class group_state {
     seconds pause{0};
   };
 
+  void append(operation_state& op) noexcept;
   /// The algorithm that was asked for; throws configuration_error where the collective does not have it here.
   [[nodiscard]] algorithm check_for(collective kind, algorithm asked) const;
   [[nodiscard]] bool may_be_threaded(const group_settings& asked) const noexcept;

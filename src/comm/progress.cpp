@@ -52,8 +52,8 @@ void group_state::drive(const std::stop_token& stop) {
       moved = progress();
       if (!moved) poll_notices();
       check_deadline();
-      if (!queue_.empty() && queue_.first().mark.sequence != looked_after) {
-        looked_after = queue_.first().mark.sequence;
+      if (!queue_.empty() && queue_.first().what.sequence != looked_after) {
+        looked_after = queue_.first().what.sequence;
         since = clock::now();
       }
       lock.unlock();
@@ -112,9 +112,9 @@ bool group_state::rest(clock::time_point limit, stall& stalled) {
   const auto now = check_deadline();
   if (queue_.empty()) return true;  // a notice or the deadline has ended all
   if (now >= limit) return false;
-  if (now >= stalled.inquiry) peers_.tell_position(queue_.first().mark);
+  if (now >= stalled.inquiry) peers_.tell_position(queue_.first().what);
   if (now >= stalled.inquiry || stalled.inquiry == clock::time_point::max()) {
-    stalled.pause = stalled.pause == seconds(0) ? std::min(first_inquiry, seconds(queue_.first().timeout_seconds / 4))
+    stalled.pause = stalled.pause == seconds(0) ? std::min(first_inquiry, queue_.first().what.timeout / 4)
                                                 : std::min(stalled.pause * 2, last_inquiry);
     stalled.inquiry = deadline_after(stalled.pause);
   }
@@ -126,10 +126,10 @@ clock::time_point group_state::check_deadline() noexcept {
   const auto now = clock::now();
   if (queue_.empty() || !queue_.first().begun) return now;
   operation_state& op = queue_.first();
-  if (op.deadline == clock::time_point::max()) op.deadline = deadline_after(seconds(op.timeout_seconds));
+  if (op.deadline == clock::time_point::max()) op.deadline = deadline_after(op.what.timeout);
   if (now < op.deadline) return now;
   try {
-    peers_.time_out(op.mark, op.timeout_seconds);
+    peers_.time_out(op.what, op.what.timeout);
   } catch (...) {
     fail(std::current_exception());
   }

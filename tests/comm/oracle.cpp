@@ -359,7 +359,7 @@ class checker final : public open_case {
     for (std::size_t i = period; i < count; i += period) std::copy_n(data, std::min(period, count - i), data + i);
   }
 
-  void go(muster::detail::call&& what) {
+  void go(muster::collective_call&& what) {
     if (s_.async) {
       work_ = muster::detail::start(world_, std::move(what));
     } else {

@@ -18,14 +18,14 @@ namespace {
 
 using muster::block_of;
 using muster::collective;
-using muster::native_call;
+using muster::collective_call;
 using values = muster::buffer<std::uint32_t>;
 
 struct scenario {
   int ranks;
   bool registered;
   muster::detail::cma_wish wish;
-  std::vector<native_call> calls;  // of all ranks, but for the buffers
+  std::vector<collective_call> calls;  // of all ranks, but for the buffers
 };
 
 /// Rank r's element i of the input of a call.
@@ -63,7 +63,7 @@ class driven_rank {
 
  private:
   void start() {
-    native_call& call = under_way_ = all_.calls[call_];
+    collective_call& call = under_way_ = all_.calls[call_];
     const auto own = block_of(call.count, transport_->rank(), transport_->size());
     const std::size_t held = call.kind == collective::allgather ? own.count : call.count;
     const std::size_t first = call.kind == collective::allgather ? own.first : 0;
@@ -109,7 +109,7 @@ class driven_rank {
   const scenario& all_;
   values in_, out_;
   std::size_t call_ = 0;
-  native_call under_way_;
+  collective_call under_way_;
   std::optional<muster::request> pending_;
 };
 
@@ -120,17 +120,14 @@ scenario draw(muster::random_stream& random, const muster::reduction& sum) {
   constexpr cma_wish wishes[] = {cma_wish::where_faster, cma_wish::wherever_allowed, cma_wish::never};
   scenario drawn{2 + static_cast<int>(random.below(3)), random.below(4) == 0, wishes[random.below(3)], {}};
   for (std::uint64_t k = 0; k < 3; ++k) {
-    native_call call;
+    collective_call call;
     call.kind = kinds[random.below(5)];
     call.count = 5000 + random.below(600'000);  // several chunks of each rank's block, most times
     call.root = static_cast<int>(random.below(static_cast<std::uint64_t>(drawn.ranks)));
     call.element_size = sizeof(std::uint32_t);
-    call.reduce = &sum;
-    call.mark.sequence = k;
-    call.mark.count = call.count;
-    call.mark.root = call.root;
-    call.mark.kind = call.kind;
-    call.mark.type = muster::dtype_of<std::uint32_t>();
+    call.reduce = sum;
+    call.sequence = k;
+    call.type = muster::dtype_of<std::uint32_t>();
     drawn.calls.push_back(call);
   }
   return drawn;

@@ -52,7 +52,7 @@ class damaging_transport final : public muster::transport_decorator {
     if (!damaged_ && r.bytes > 4096) watched_ = &r;
     inner().receive(r);
   }
-  bool native(const muster::native_call&, muster::request&) override { return false; }
+  bool native(const muster::collective_call&, muster::request&) override { return false; }
   bool test(muster::request& r) override {
     if (!inner().test(r)) return false;
     if (&r == watched_ && !std::exchange(damaged_, true)) r.data[r.bytes / 2] ^= std::byte{1};

@@ -120,7 +120,7 @@ class driver {
 class flow : public driver {
  public:
   /// Among all ranks of the transport, or among `members` alone: those of its ranks, in an order of their own in which
-  /// this rank has the number `rank`. The members live as long as this.
+  /// this rank has the number `rank`. The stamp and the members live as long as this.
   flow(transport& over, frame_pool& pool, std::vector<buffer<std::byte>>& scratch, const stamp& mark)
       : driver(pool), over_(over), scratch_(scratch), mark_(mark), rank_(over.rank()), size_(over.size()) {}
   flow(transport& over, frame_pool& pool, std::vector<buffer<std::byte>>& scratch, const stamp& mark,
@@ -135,7 +135,7 @@ class flow : public driver {
 
   [[nodiscard]] int rank() const noexcept { return rank_; }
   [[nodiscard]] int size() const noexcept { return size_; }
-  [[nodiscard]] const stamp& mark() const noexcept { return mark_; }
+  [[nodiscard]] transport_abilities abilities() const { return over_.abilities(); }
 
   void send(request& r, int peer, const std::byte* data, std::size_t bytes) {
     r.data = const_cast<std::byte*>(data);  // a send only reads it
@@ -160,10 +160,10 @@ class flow : public driver {
   bool test(request& r) { return over_.test(r); }
 
   [[nodiscard]] algorithm choose(collective kind, std::size_t bytes) const {
-    return muster::choose(kind, bytes, size(), over_.abilities().costs);
+    return muster::choose(kind, bytes, size(), abilities().costs);
   }
 
-  bool native(const native_call& call, request& r) { return over_.native(call, r); }
+  bool native(const collective_call& call, request& r) { return over_.native(call, r); }
 
   /// Memory for this collective, kept by the group for the next ones: it grows to the largest that was asked for.
   [[nodiscard]] std::byte* scratch(std::size_t bytes) {
@@ -188,7 +188,7 @@ class flow : public driver {
   transport& over_;
   std::vector<buffer<std::byte>>& scratch_;
   std::size_t scratch_used_ = 0;
-  stamp mark_;
+  const stamp& mark_;
   std::span<const int> members_;
   int rank_;
   int size_;

@@ -87,6 +87,9 @@ inline constexpr int any_source = -1;
 /// The tag of the messages with which a world agrees on its settings. Tags below it are the program's.
 inline constexpr std::uint32_t settings_tag = 16000;
 
+/// Bytes of the larger buffer of a native collective, see `transport::native`.
+inline constexpr std::size_t native_copied_up_to = 65536;
+
 class transport;
 
 /// One send, receive or native collective: what is asked for, what came of it, and room for the transport's own
@@ -123,22 +126,22 @@ class request {
   alignas(16) std::byte room[96];
 };
 
-/// A collective that is handed to the transport whole.
-///
-/// Without `native_first`, one that was started cannot be taken back, for a peer that does not come it may never end,
-/// and it may write until it does. So the transport copies what is small into memory of its own, and what is larger
-/// begins with a barrier: then all ranks are known to be there.
-struct native_call {
-  static constexpr std::size_t copied_up_to = 65536;  ///< bytes of the larger buffer
+/// One call of a collective, with its element type erased: the stamp says what is done, the rest with what.
+struct collective_call : stamp {
+  collective_call() = default;
+  // Not an aggregate: that would be cleared as a whole first, a tenth of the shortest call.
+  collective_call(const stamp& what, const std::byte* from, std::byte* to, std::size_t size, reduction&& by,
+                  seconds limit)
+      : stamp(what), in(from), out(to), element_size(size), reduce(std::move(by)), timeout(limit) {}
 
-  collective kind = collective::none;  ///< what is to be done here: perhaps a step only of what `mark` says
-  int root = 0;
   const std::byte* in = nullptr;
-  std::byte* out = nullptr;
-  std::size_t count = 0;  ///< elements, as `stamp::count`
+  std::byte* out = nullptr;  ///< equal to `in` for a call in place
   std::size_t element_size = 1;
-  const reduction* reduce = nullptr;
-  stamp mark;  ///< what the program called, for ranks to compare
+  reduction reduce;
+  seconds timeout{0};              ///< 0: the group's
+  const stamp* step_of = nullptr;  ///< the collective of whose work this is a part; null: it is none
+  /// What the program called, for ranks to compare.
+  [[nodiscard]] const stamp& mark() const noexcept { return step_of != nullptr ? *step_of : *this; }
 };
 
 /// What makes a group of some of a transport's ranks.
@@ -171,8 +174,13 @@ class transport {
   /// These start a request whose fields say what.
   virtual void send(request& r) = 0;
   virtual void receive(request& r) = 0;
-  /// The call lives until the request is done. False: there is none for this collective, type or operation.
-  virtual bool native(const native_call& /*call*/, request& /*r*/) { return false; }
+  /// Starts a collective that the transport does whole. The call lives until the request is done. False: there is none
+  /// for this collective, type or operation, at every rank alike; then nothing was started.
+  ///
+  /// Without `native_first`, one that was started cannot be taken back, for a peer that does not come it may never end,
+  /// and it may write until it does. So the transport copies what is small into memory of its own, and before what is
+  /// larger than `native_copied_up_to` the group has a barrier: then all ranks are known to be there.
+  virtual bool native(const collective_call& /*call*/, request& /*r*/) { return false; }
   /// Makes progress and says whether a request is done; a message that does not fit its receive is a mismatch_error.
   virtual bool test(request& r) = 0;
   /// Makes sure that nobody reads or writes the request or its buffer any more; waits for a peer that is just at it.
@@ -217,7 +225,7 @@ class transport_decorator : public transport {
   [[nodiscard]] bool must_yield() const override { return inner_->must_yield(); }
   void send(request& r) override { inner_->send(r); }
   void receive(request& r) override { inner_->receive(r); }
-  bool native(const native_call& call, request& r) override { return inner_->native(call, r); }
+  bool native(const collective_call& call, request& r) override { return inner_->native(call, r); }
   bool test(request& r) override { return inner_->test(r); }
   void cancel(request& r) noexcept override {
     if (auto* const owner = r.held_by(); owner != nullptr && owner != this) owner->cancel(r);

@@ -11,44 +11,20 @@ namespace {
 // Nothing to say to anybody: a group of one, whose work is done by the copy before.
 task nothing(flow&) { co_return; }
 
-// How many elements of the result of a reducing collective this rank holds.
-std::size_t reduced_here(const call& what, int rank, int ranks) {
-  switch (what.kind) {
-    case collective::allreduce:
-      return what.count;
-    case collective::reduce:
-      return rank == what.root ? what.count : 0;
-    case collective::reduce_scatter:
-      return block_of(what.count, rank, ranks).count;
-    default:
-      return 0;
-  }
-}
-
-task by_native(flow& f, const call& what, bool check_full) {
-  const bool large = payload_bytes(what, f.size()) > native_call::copied_up_to;
-  // The messages of the barrier carry the stamp: ranks that disagree find out.
-  if (large || check_full) co_await dissemination_barrier(f);
-  native_call handed;
-  handed.kind = what.kind;
-  handed.root = what.root;
-  handed.in = what.in;
-  handed.out = what.out;
-  handed.count = what.count;
-  handed.element_size = what.element_size;
-  handed.reduce = &what.reduce;
-  handed.mark = f.mark();
+task by_native(flow& f, const collective_call& what, bool check_full) {
+  // What compares stamps itself and can be taken back needs no barrier, whose messages carry the stamp.
+  const bool large = payload_bytes(what, f.size()) > native_copied_up_to;
+  if ((large || check_full) && !f.abilities().native_first) co_await dissemination_barrier(f);
   request r;
-  if (f.native(handed, r)) {
+  if (f.native(what, r)) {
     co_await f.done(r);
-    what.reduce.finish(what.out, reduced_here(what, f.rank(), f.size()) * what.element_size, f.size());
     co_return;
   }
   // The transport lacks this type or operation, at every rank alike: the library's own has all.
   co_await make_task(f, what, f.choose(what.kind, payload_bytes(what, f.size())), false);
 }
 
-task by_reduce(flow& f, const call& what) {
+task by_reduce(flow& f, const collective_call& what) {
   const std::size_t bytes = what.count * what.element_size;
   const bool at_root = f.rank() == what.root;
   std::byte* const held = at_root ? what.out : f.scratch(bytes);  // `in` is only read
@@ -56,7 +32,7 @@ task by_reduce(flow& f, const call& what) {
   co_await tree_reduce(f, held, bytes, what.root, what.reduce);
 }
 
-task by_ring_reduce_scatter(flow& f, const call& what) {
+task by_ring_reduce_scatter(flow& f, const collective_call& what) {
   const std::size_t bytes = what.count * what.element_size;
   std::byte* const held = f.scratch(bytes);
   if (bytes > 0) std::memcpy(held, what.in, bytes);
@@ -66,13 +42,13 @@ task by_ring_reduce_scatter(flow& f, const call& what) {
   if (!mine.empty()) std::memcpy(what.out, mine.data(), mine.size());
 }
 
-task make_allreduce(flow& f, const call& what, algorithm how) {
+task make_allreduce(flow& f, const collective_call& what, algorithm how) {
   const std::size_t bytes = what.count * what.element_size;
   if (bytes > 0 && what.in != what.out) std::memcpy(what.out, what.in, bytes);
   return allreduce_by(f, how, what.out, what.count, what.reduce);
 }
 
-task make_allgather(flow& f, const call& what, algorithm how) {
+task make_allgather(flow& f, const collective_call& what, algorithm how) {
   const blocks parts{what.out, what.count, what.element_size, f.size()};
   const auto mine = parts.at(f.rank());
   if (!mine.empty() && mine.data() != what.in) std::memcpy(mine.data(), what.in, mine.size());
@@ -81,7 +57,7 @@ task make_allgather(flow& f, const call& what, algorithm how) {
 }
 
 // A group of one: what is asked for is a copy, and for a mean a division by one.
-void copy_alone(const call& what) {
+void copy_alone(const collective_call& what) {
   const std::size_t bytes = what.count * what.element_size;
   if (bytes > 0 && what.out != nullptr && what.in != nullptr && what.in != what.out)
     std::memcpy(what.out, what.in, bytes);
@@ -89,13 +65,15 @@ void copy_alone(const call& what) {
 
 }  // namespace
 
-std::size_t payload_bytes(const call& what, int ranks) {
+task await(flow& f, request& r) { co_await f.done(r); }
+
+std::size_t payload_bytes(const collective_call& what, int ranks) {
   const bool counts_pieces =
       what.kind == collective::gather || what.kind == collective::scatter || what.kind == collective::all_to_all;
   return what.count * what.element_size * (counts_pieces ? static_cast<std::size_t>(ranks) : 1);
 }
 
-task make_task(flow& f, const call& what, algorithm how, bool check_full) {
+task make_task(flow& f, const collective_call& what, algorithm how, bool check_full) {
   if (f.size() == 1) {
     copy_alone(what);
     return nothing(f);

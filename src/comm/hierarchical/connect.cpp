@@ -36,8 +36,8 @@ std::vector<std::uint64_t> hosts_of_all(transport& transport, std::uint64_t mine
   hosts[static_cast<std::size_t>(transport.rank())] = mine;
   frame_pool pool;
   std::vector<buffer<std::byte>> scratch;
-  // No collective of the group that is to be: its stamp is none.
-  flow f(transport, pool, scratch, stamp());
+  const stamp none;  // no collective of the group that is to be
+  flow f(transport, pool, scratch, none);
   const blocks parts{reinterpret_cast<std::byte*>(hosts.data()), hosts.size(), sizeof hosts[0], transport.size()};
   run(transport, f, recursive_doubling_allgather(f, parts), timeout);
   return hosts;

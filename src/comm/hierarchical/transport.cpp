@@ -15,6 +15,12 @@ namespace {
 // One of two transports is waited for; the other is looked at so often.
 constexpr std::chrono::milliseconds between_glances{10};
 
+collective_call step_of(const collective_call& call) {
+  collective_call step = call;
+  step.step_of = &call.mark();
+  return step;
+}
+
 bool has_two_levels(collective kind) {
   switch (kind) {
     case collective::allreduce:
@@ -43,7 +49,7 @@ transport_abilities hierarchical_transport::abilities() const {
   return made;
 }
 
-bool hierarchical_transport::native(const native_call& call, request& r) {
+bool hierarchical_transport::native(const collective_call& call, request& r) {
   if (hosts_.all_alone()) return inner().native(call, r);
   if (hosts_.one_host()) return within_->native(call, r);
   if (!has_two_levels(call.kind)) return false;
@@ -61,7 +67,7 @@ bool hierarchical_transport::native(const native_call& call, request& r) {
   }
   inside_ = false;
   r.owner = this;
-  steps_.emplace(inner(), pool_, scratch_, call.mark, across_, talks ? number : 0);
+  steps_.emplace(inner(), pool_, scratch_, call.mark(), across_, talks ? number : 0);
   body_ = begin(*steps_, *this, call);
   steps_->start(body_.handle());
   test(r);
@@ -144,7 +150,7 @@ int hierarchical_transport::speaker_for(int root) const {
              : here.front();
 }
 
-task hierarchical_transport::begin(flow& f, hierarchical_transport& self, const native_call& call) {
+task hierarchical_transport::begin(flow& f, hierarchical_transport& self, const collective_call& call) {
   switch (call.kind) {
     case collective::allreduce:
       return allreduce(f, self, call);
@@ -157,7 +163,7 @@ task hierarchical_transport::begin(flow& f, hierarchical_transport& self, const 
   }
 }
 
-task hierarchical_transport::within(flow& f, hierarchical_transport& self, const native_call& step) {
+task hierarchical_transport::within(flow& f, hierarchical_transport& self, const collective_call& step) {
   if (!self.within_) co_return;
   request r;
   self.inside_ = true;
@@ -170,10 +176,11 @@ task hierarchical_transport::within(flow& f, hierarchical_transport& self, const
 }
 
 // Afterwards the ranks of number 0 .. rails-1 of this host hold their block, of `rails`, combined over the host.
-task hierarchical_transport::combine_within(flow& f, hierarchical_transport& self, const native_call& call, int rails) {
+task hierarchical_transport::combine_within(flow& f, hierarchical_transport& self, const collective_call& call,
+                                            int rails) {
   const blocks in{const_cast<std::byte*>(call.in), call.count, call.element_size, rails};
   const blocks out{call.out, call.count, call.element_size, rails};
-  native_call step = call;
+  collective_call step = call;
   if (!self.within_) {
     if (call.in != call.out && call.count > 0) std::memcpy(call.out, call.in, call.count * call.element_size);
   } else if (rails == self.ranks_here()) {
@@ -192,9 +199,10 @@ task hierarchical_transport::combine_within(flow& f, hierarchical_transport& sel
 }
 
 // The inverse: the blocks reach all ranks of this host.
-task hierarchical_transport::share_within(flow& f, hierarchical_transport& self, const native_call& call, int rails) {
+task hierarchical_transport::share_within(flow& f, hierarchical_transport& self, const collective_call& call,
+                                          int rails) {
   const blocks out{call.out, call.count, call.element_size, rails};
-  native_call step = call;
+  collective_call step = call;
   if (rails == self.ranks_here()) {
     step.kind = collective::allgather;
     step.in = out.at(self.place()).data();
@@ -209,39 +217,37 @@ task hierarchical_transport::share_within(flow& f, hierarchical_transport& self,
   }
 }
 
-task hierarchical_transport::allreduce(flow& f, hierarchical_transport& self, const native_call& call) {
+task hierarchical_transport::allreduce(flow& f, hierarchical_transport& self, const collective_call& call) {
   const int rails = self.rails_for(call.count * call.element_size);
-  const reduction part = call.reduce->unfinished();  // finished over all ranks, not over those of a host
-  native_call work = call;
-  work.reduce = &part;
+  collective_call work = step_of(call);
+  work.reduce = call.reduce.unfinished();  // finished over all ranks, not over those of a host
   co_await combine_within(f, self, work, rails);
   if (self.place() < rails) {
     const auto mine = blocks{call.out, call.count, call.element_size, rails}.at(self.place());
     co_await allreduce_by(f, f.choose(collective::allreduce, mine.size()), mine.data(), mine.size() / call.element_size,
-                          part);
-    call.reduce->finish(mine.data(), mine.size(), self.size());
+                          work.reduce);
+    call.reduce.finish(mine.data(), mine.size(), self.size());
   }
   co_await share_within(f, self, work, rails);
 }
 
-task hierarchical_transport::reduce(flow& f, hierarchical_transport& self, const native_call& call) {
+task hierarchical_transport::reduce(flow& f, hierarchical_transport& self, const collective_call& call) {
   const std::size_t bytes = call.count * call.element_size;
   const int speaker = self.speaker_for(call.root);
   const bool speaks = speaker == self.rank();
-  const reduction part = call.reduce->unfinished();
   std::byte* const held = self.rank() == call.root ? call.out : speaks ? f.scratch(bytes) : nullptr;
-  native_call step = call;
-  step.reduce = &part;
+  collective_call step = step_of(call);
+  step.reduce = call.reduce.unfinished();
   step.root = self.hosts_.place_of[static_cast<std::size_t>(speaker)];
   step.out = held;
   if (!self.within_ && bytes > 0 && held != call.in) std::memcpy(held, call.in, bytes);
   co_await within(f, self, step);
   if (!speaks) co_return;
-  co_await tree_reduce(f, held, bytes, self.hosts_.host_of[static_cast<std::size_t>(call.root)], part);
-  if (self.rank() == call.root) call.reduce->finish(held, bytes, self.size());
+  co_await tree_reduce(f, held, bytes, self.hosts_.host_of[static_cast<std::size_t>(call.root)], step.reduce);
+  if (self.rank() == call.root) call.reduce.finish(held, bytes, self.size());
 }
 
-task hierarchical_transport::broadcast(flow& f, hierarchical_transport& self, const native_call& call) {
+task hierarchical_transport::broadcast(flow& f, hierarchical_transport& self, const collective_call& call) {
   const std::size_t bytes = call.count * call.element_size;
   const int speaker = self.speaker_for(call.root);
   if (speaker == self.rank()) {
@@ -252,14 +258,14 @@ task hierarchical_transport::broadcast(flow& f, hierarchical_transport& self, co
       co_await tree_broadcast(f, call.out, bytes, first);
     }
   }
-  native_call step = call;
+  collective_call step = step_of(call);
   step.in = call.out;
   step.root = self.hosts_.place_of[static_cast<std::size_t>(speaker)];
   co_await within(f, self, step);
 }
 
-task hierarchical_transport::barrier(flow& f, hierarchical_transport& self, const native_call& call) {
-  native_call step = call;
+task hierarchical_transport::barrier(flow& f, hierarchical_transport& self, const collective_call& call) {
+  collective_call step = step_of(call);
   step.kind = collective::barrier;
   co_await within(f, self, step);
   co_await dissemination_barrier(f);

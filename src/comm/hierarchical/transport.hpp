@@ -28,7 +28,7 @@ class hierarchical_transport final : public transport_decorator {
   [[nodiscard]] std::pmr::memory_resource* memory() const override { return within_ ? within_->memory() : nullptr; }
   [[nodiscard]] bool crowded() const override { return within_ ? within_->crowded() : inner().crowded(); }
   [[nodiscard]] bool must_yield() const override { return inside_ ? within_->must_yield() : inner().must_yield(); }
-  bool native(const native_call& call, request& r) override;
+  bool native(const collective_call& call, request& r) override;
   bool test(request& r) override;
   void cancel(request& r) noexcept override;
   bool poll(notice& message) override;
@@ -48,15 +48,15 @@ class hierarchical_transport final : public transport_decorator {
   [[nodiscard]] int speaker_for(int root) const;
   [[nodiscard]] int rails_for(std::size_t bytes) const { return bytes <= one_rail_up_to ? 1 : hosts_.rails; }
 
-  [[nodiscard]] static task begin(flow& f, hierarchical_transport& self, const native_call& call);
-  static task allreduce(flow& f, hierarchical_transport& self, const native_call& call);
-  static task combine_within(flow& f, hierarchical_transport& self, const native_call& call, int rails);
-  static task share_within(flow& f, hierarchical_transport& self, const native_call& call, int rails);
-  static task reduce(flow& f, hierarchical_transport& self, const native_call& call);
-  static task broadcast(flow& f, hierarchical_transport& self, const native_call& call);
-  static task barrier(flow& f, hierarchical_transport& self, const native_call& call);
+  [[nodiscard]] static task begin(flow& f, hierarchical_transport& self, const collective_call& call);
+  static task allreduce(flow& f, hierarchical_transport& self, const collective_call& call);
+  static task combine_within(flow& f, hierarchical_transport& self, const collective_call& call, int rails);
+  static task share_within(flow& f, hierarchical_transport& self, const collective_call& call, int rails);
+  static task reduce(flow& f, hierarchical_transport& self, const collective_call& call);
+  static task broadcast(flow& f, hierarchical_transport& self, const collective_call& call);
+  static task barrier(flow& f, hierarchical_transport& self, const collective_call& call);
   /// One collective of the ranks of this host; nothing where there is one only.
-  static task within(flow& f, hierarchical_transport& self, const native_call& step);
+  static task within(flow& f, hierarchical_transport& self, const collective_call& step);
 
   std::unique_ptr<shm_transport> within_;
   host_map hosts_;

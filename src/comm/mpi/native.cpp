@@ -72,15 +72,15 @@ bool reduces(collective kind) {
 }
 
 // Nothing when MPI has no such type or operation, or wants arrays that outlive the call (blocks of different sizes).
-std::optional<plan> make_plan(const native_call& call, int rank, int ranks) {
+std::optional<plan> make_plan(const collective_call& call, int rank, int ranks) {
   const collective kind = call.kind;
   const auto n = static_cast<std::size_t>(ranks);
   const bool cut = kind == collective::allgather || kind == collective::reduce_scatter;
   if (cut && call.count % n != 0) return std::nullopt;
   plan made;
   if (reduces(kind)) {
-    made.type = type_of(call.mark.type);
-    made.op = op_of(call.mark.op, call.mark.type);
+    made.type = type_of(call.type);
+    made.op = op_of(call.op, call.type);
     if (made.type == MPI_DATATYPE_NULL || made.op == MPI_OP_NULL) return std::nullopt;
   }
   const std::size_t units = call.count * (reduces(kind) ? 1 : call.element_size) / (cut ? n : 1);
@@ -122,26 +122,27 @@ std::optional<plan> make_plan(const native_call& call, int rank, int ranks) {
   return made;
 }
 
-int start(const plan& p, const native_call& call, MPI_Comm comm, MPI_Request* started) {
+int start(const plan& p, const collective_call& call, const std::byte* from, std::byte* to, MPI_Comm comm,
+          MPI_Request* started) {
   const int root = call.root;
-  const void* const in = p.in_place ? MPI_IN_PLACE : static_cast<const void*>(call.in);
+  const void* const in = p.in_place ? MPI_IN_PLACE : static_cast<const void*>(from);
   switch (call.kind) {
     case collective::broadcast:
-      return MPI_Ibcast(call.out, p.count, p.type, root, comm, started);
+      return MPI_Ibcast(to, p.count, p.type, root, comm, started);
     case collective::reduce:
-      return MPI_Ireduce(in, call.out, p.count, p.type, p.op, root, comm, started);
+      return MPI_Ireduce(in, to, p.count, p.type, p.op, root, comm, started);
     case collective::allreduce:
-      return MPI_Iallreduce(in, call.out, p.count, p.type, p.op, comm, started);
+      return MPI_Iallreduce(in, to, p.count, p.type, p.op, comm, started);
     case collective::allgather:
-      return MPI_Iallgather(in, p.count, p.type, call.out, p.count, p.type, comm, started);
+      return MPI_Iallgather(in, p.count, p.type, to, p.count, p.type, comm, started);
     case collective::reduce_scatter:
-      return MPI_Ireduce_scatter_block(in, call.out, p.count, p.type, p.op, comm, started);
+      return MPI_Ireduce_scatter_block(in, to, p.count, p.type, p.op, comm, started);
     case collective::gather:
-      return MPI_Igather(in, p.count, p.type, call.out, p.count, p.type, root, comm, started);
+      return MPI_Igather(in, p.count, p.type, to, p.count, p.type, root, comm, started);
     case collective::scatter:
-      return MPI_Iscatter(in, p.count, p.type, call.out, p.count, p.type, root, comm, started);
+      return MPI_Iscatter(in, p.count, p.type, to, p.count, p.type, root, comm, started);
     case collective::all_to_all:
-      return MPI_Ialltoall(in, p.count, p.type, call.out, p.count, p.type, comm, started);
+      return MPI_Ialltoall(in, p.count, p.type, to, p.count, p.type, comm, started);
     default:
       return MPI_Ibarrier(comm, started);
   }
@@ -149,21 +150,22 @@ int start(const plan& p, const native_call& call, MPI_Comm comm, MPI_Request* st
 
 }  // namespace
 
-bool mpi_transport::native(const native_call& call, request& r) {
+bool mpi_transport::native(const collective_call& call, request& r) {
   const auto planned = make_plan(call, rank_, size_);
   if (!planned) return false;
-  native_call used = call;
   auto& p = begin(r, progress::kind::native);
-  if (std::max(planned->in, planned->out) <= native_call::copied_up_to) {
-    p.landing = take_landing(std::max<std::size_t>(planned->out + planned->in, 1));
-    r.data = call.out;
-    r.bytes = planned->out;
-    used.out = p.landing;
-    std::byte* const in = planned->in_place ? p.landing + (call.in - call.out) : p.landing + planned->out;
-    if (planned->in > 0) std::memcpy(in, call.in, planned->in);
-    used.in = in;
+  if (reduces(call.kind)) p.reduce = &call.reduce;
+  r.data = call.out;
+  r.bytes = planned->out;
+  const std::byte* in = call.in;
+  std::byte* out = call.out;
+  if (std::max(planned->in, planned->out) <= native_copied_up_to) {
+    out = p.landing = take_landing(std::max<std::size_t>(planned->out + planned->in, 1));
+    std::byte* const copied = planned->in_place ? out + (call.in - call.out) : out + planned->out;
+    if (planned->in > 0) std::memcpy(copied, call.in, planned->in);
+    in = copied;
   }
-  check_mpi(start(*planned, used, comm_, &p.head), "a native collective", comm_);
+  check_mpi(start(*planned, call, in, out, comm_, &p.head), "a native collective", comm_);
   return true;
 }
 

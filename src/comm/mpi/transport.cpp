@@ -107,7 +107,7 @@ mpi_transport::progress& mpi_transport::begin(request& r, progress::kind what) {
     free_slots_.pop_back();
   }
   r.owner = this;
-  return *::new (r.room) progress{what, MPI_REQUEST_NULL, MPI_REQUEST_NULL, held, nullptr, false};
+  return *::new (r.room) progress{what, MPI_REQUEST_NULL, MPI_REQUEST_NULL, held, nullptr, false, nullptr};
 }
 
 void mpi_transport::finish(request& r) noexcept {
@@ -198,8 +198,8 @@ bool mpi_transport::test(request& r) {
     if (done == 0) return false;
     check_mpi(MPI_Test(&p.body, &done, MPI_STATUS_IGNORE), "MPI_Test", comm_);
     if (done == 0) return false;
-    if (p.what == progress::kind::native && p.landing != nullptr && r.bytes > 0)
-      std::memcpy(r.data, p.landing, r.bytes);
+    if (p.landing != nullptr && r.bytes > 0) std::memcpy(r.data, p.landing, r.bytes);
+    if (p.reduce != nullptr) p.reduce->finish(r.data, r.bytes, size_);
   }
   finish(r);
   return true;

@@ -36,7 +36,7 @@ class mpi_transport final : public transport {
   [[nodiscard]] bool crowded() const override { return crowded_; }
   void send(request& r) override;
   void receive(request& r) override;
-  bool native(const native_call& call, request& r) override;
+  bool native(const collective_call& call, request& r) override;
   bool test(request& r) override;
   void cancel(request& r) noexcept override;
   void notify(int peer, const notice& message) override;
@@ -70,6 +70,7 @@ class mpi_transport final : public transport {
     slot* held;
     std::byte* landing;  // muster's memory that MPI uses in place of the user's; null when it uses that
     bool head_done;
+    const reduction* reduce;  // of a native collective that is to be finished
   };
   static_assert(sizeof(progress) <= sizeof(request::room));
   static progress& of(request& r) { return *reinterpret_cast<progress*>(r.room); }

@@ -100,7 +100,7 @@ void shm_native::make_offer(const std::byte* small, std::size_t bytes) {
   auto& mine = board_.mine();
   offer& made = mine.offers[turn()];
   say_where();
-  mine.marks[turn()] = call_->mark;
+  mine.marks[turn()] = call_->mark();
   if (bytes > 0) copy(bytes <= offer::inline_limit ? made.bytes : board_.small(board_.rank(), ticket_), small, bytes);
   made.ticket.store(ticket_word(ticket_, signature_), std::memory_order_release);
   board_.wake_all();
@@ -110,7 +110,7 @@ void shm_native::make_offer_of_places() {
   auto& mine = board_.mine();
   offer& made = mine.offers[turn()];
   say_where();
-  mine.marks[turn()] = call_->mark;
+  mine.marks[turn()] = call_->mark();
   made.flags = 0;
   auto& own = board_.host().own();
   const auto place = [&](const std::byte* data, std::size_t bytes, std::uint32_t flag) -> std::uint64_t {
@@ -164,9 +164,9 @@ bool shm_native::all_offered() {
 
 void shm_native::disagree(int peer) {
   request wanted;
-  wanted.mark = call_->mark;
+  wanted.mark = call_->mark();
   check_arrival(wanted, board_.name_of(peer), board_.lane(peer).marks[turn()], 0);
-  throw mismatch_error("the ranks disagree about collective " + std::to_string(call_->mark.sequence) +
+  throw mismatch_error("the ranks disagree about collective " + std::to_string(call_->mark().sequence) +
                        " of the group (rank " + std::to_string(board_.name_of(peer)) +
                        " is in the same, but called something else before); every rank must make the same calls in "
                        "the same order");
@@ -179,7 +179,7 @@ void shm_native::finish() noexcept {
 
 // ---- requests ----
 
-shm_native::begun shm_native::start(const native_call& call) {
+shm_native::begun shm_native::start(const collective_call& call) {
   call_ = &call;
   plan_ = plan_small();
   const collective kind = call.kind;
@@ -189,7 +189,7 @@ shm_native::begun shm_native::start(const native_call& call) {
   }
   ++ticket_;
   // With all before it: a root of one broadcast does not look at whoever takes itself for its root.
-  signature_ = signature_of(call.mark) + 31 * signature_;
+  signature_ = signature_of(call.mark()) + 31 * signature_;
   next_peer_ = 0;
   has_offered_ = false;
   if (plan_.fits) {
@@ -240,7 +240,7 @@ void shm_native::cancel() noexcept {
 // ---- small ----
 
 shm_native::small_plan shm_native::plan_small() const {
-  const native_call& c = *call_;
+  const collective_call& c = *call_;
   const std::size_t bytes = c.count * c.element_size;
   const bool at_root = board_.rank() == c.root;
   small_plan made;
@@ -299,7 +299,7 @@ const std::byte* shm_native::small_payload(int peer) {
 }
 
 void shm_native::complete_small() {
-  const native_call& c = *call_;
+  const collective_call& c = *call_;
   const int n = board_.size();
   const int me = board_.rank();
   const std::size_t bytes = c.count * c.element_size;
@@ -310,7 +310,7 @@ void shm_native::complete_small() {
     if (size == 0) return;
     for (int p = 0; p < n; ++p) peers_in_[static_cast<std::size_t>(p)] = small_payload(p) + offset;
     std::byte* const out[] = {c.out};
-    c.reduce->fold(out, peers_in_, size);
+    c.reduce.fold(out, peers_in_, size);
   };
   switch (c.kind) {
     case collective::allreduce:

@@ -32,7 +32,7 @@ class shm_native {
   enum class begun { no, yes, done };
   /// No for what it does not do, which the library's own algorithms over messages then do. `call` lives until it is
   /// done.
-  begun start(const native_call& call);
+  begun start(const collective_call& call);
   bool test(request& r);
   /// Whether a rank that has not come yet was last seen on the core that this one runs on: it comes when this one goes.
   /// All others come by themselves, soon. True when no collective is under way.
@@ -108,7 +108,7 @@ class shm_native {
   shm_board& board_;
   core_spreader cores_;
   // The collective under way, or null.
-  const native_call* call_ = nullptr;
+  const collective_call* call_ = nullptr;
   std::uint64_t ticket_ = 0;
   std::uint32_t signature_ = 0;
   small_plan plan_;

@@ -166,7 +166,7 @@ bool shm_native::claim(int block) noexcept {
 bool shm_native::write_to_others(int block, std::size_t begin, std::size_t bytes) {
   const visit here(*this);
   if (!here) return false;
-  const native_call& c = *call_;
+  const collective_call& c = *call_;
   const std::size_t offset = block_of(c.count, block, board_.size()).first * c.element_size;
   std::size_t outs = 0;
   for (int p = 0; p < board_.size(); ++p) {
@@ -178,7 +178,7 @@ bool shm_native::write_to_others(int block, std::size_t begin, std::size_t bytes
   }
   const std::span<std::byte* const> to(peers_out_.data(), outs);
   if (c.kind != collective::allgather) {
-    c.reduce->fold(to, peers_in_, bytes);
+    c.reduce.fold(to, peers_in_, bytes);
     return true;
   }
   for (std::byte* const out : to) {
@@ -247,7 +247,7 @@ void shm_native::fold_round(std::uint64_t round) {
   }
   for (int p = 0; p < board_.size(); ++p)
     peers_in_[static_cast<std::size_t>(p)] = p == me ? mine.data() : laid_out(p, round, me);
-  call_->reduce->fold({out, outs}, peers_in_, bytes);
+  call_->reduce.fold({out, outs}, peers_in_, bytes);
 }
 
 void shm_native::take_round(std::uint64_t round) {
@@ -286,7 +286,7 @@ task shm_native::exchange_chunks(flow_type& f, shm_native& s) {
 // ---- broadcast ----
 
 task shm_native::broadcast(flow_type& f, shm_native& s) {
-  const native_call& c = *s.call_;
+  const collective_call& c = *s.call_;
   const int root = c.root;
   const std::size_t bytes = c.count * c.element_size;
   const bool at_root = s.board_.rank() == root;
@@ -319,7 +319,7 @@ task shm_native::broadcast(flow_type& f, shm_native& s) {
 }
 
 task shm_native::broadcast_chunks(flow_type& f, shm_native& s) {
-  const native_call& c = *s.call_;
+  const collective_call& c = *s.call_;
   const int root = c.root;
   const std::size_t bytes = c.count * c.element_size;
   // So many pieces that reading overlaps with laying out, and not so many that each is only a message.

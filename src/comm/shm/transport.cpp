@@ -34,8 +34,8 @@ transport_abilities shm_transport::abilities() const {
   return made;
 }
 
-bool shm_transport::native(const native_call& call, request& r) {
-  called(call.mark);
+bool shm_transport::native(const collective_call& call, request& r) {
+  called(call.mark());
   r.state = native_state;
   r.owner = this;  // before it begins: what throws there is taken back like the rest
   const auto begun = native_.start(call);

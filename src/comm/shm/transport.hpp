@@ -28,7 +28,7 @@ class shm_transport final : public transport {
   [[nodiscard]] bool must_yield() const override { return crowded() && native_.waits_for_this_core(); }
   void send(request& r) override { called(r.mark), messages_.send(r, *this); }
   void receive(request& r) override { called(r.mark), messages_.receive(r, *this); }
-  bool native(const native_call& call, request& r) override;
+  bool native(const collective_call& call, request& r) override;
   bool test(request& r) override {
     if (r.state != native_state) return messages_.test(r);
     if (messages_.owes()) messages_.move();

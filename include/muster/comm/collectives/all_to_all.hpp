@@ -7,7 +7,7 @@ namespace muster::inline v0 {
 
 namespace detail {
 template <class In, class Out>
-call all_to_all_call(group& ranks, In& in, Out& out, const options& how) {
+collective_call all_to_all_call(group& ranks, In& in, Out& out, const options& how) {
   using T = element_of<In>;
   static_assert(std::same_as<T, element_of<Out>>, "all_to_all: both buffers hold the same type");
   const auto n = static_cast<std::size_t>(ranks.size());

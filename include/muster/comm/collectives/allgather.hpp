@@ -8,7 +8,7 @@ namespace muster::inline v0 {
 
 namespace detail {
 template <class In, class Out>
-call allgather_call(group& ranks, In& in, Out& out, const options& how) {
+collective_call allgather_call(group& ranks, In& in, Out& out, const options& how) {
   using T = element_of<In>;
   static_assert(std::same_as<T, element_of<Out>>, "allgather: both buffers hold the same type");
   const std::size_t total = std::ranges::size(out);

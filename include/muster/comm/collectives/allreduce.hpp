@@ -7,7 +7,7 @@ namespace muster::inline v0 {
 
 namespace detail {
 template <class In, class Out, class Op>
-call allreduce_call(In& in, Out& out, Op op, const options& how) {
+collective_call allreduce_call(In& in, Out& out, Op op, const options& how) {
   using T = element_of<In>;
   static_assert(std::same_as<T, element_of<Out>>, "allreduce: both buffers hold the same type");
   require_size(collective::allreduce, "output", std::ranges::size(out), std::ranges::size(in));

@@ -6,11 +6,8 @@
 namespace muster::inline v0 {
 
 namespace detail {
-inline call barrier_call(const options& how) {
-  call made;
-  made.kind = collective::barrier;
-  made.how = how;
-  return made;
+inline collective_call barrier_call(const options& how) {
+  return collective_call({.kind = collective::barrier, .how = how.how}, nullptr, nullptr, 1, {}, how.timeout);
 }
 }  // namespace detail
 

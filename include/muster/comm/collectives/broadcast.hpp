@@ -7,7 +7,7 @@ namespace muster::inline v0 {
 
 namespace detail {
 template <class R>
-call broadcast_call(group& ranks, R& data, int root, const options& how) {
+collective_call broadcast_call(group& ranks, R& data, int root, const options& how) {
   require_root(ranks, collective::broadcast, root);
   return make_call<element_of<R>>(collective::broadcast, output(data), output(data), std::ranges::size(data), how,
                                   root);

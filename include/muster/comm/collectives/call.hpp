@@ -1,4 +1,4 @@
-// What the collectives have in common: a call with its types erased, and how it is started.
+// What the collectives have in common: how a call is made, and started.
 #pragma once
 
 #include <concepts>
@@ -36,33 +36,6 @@ namespace detail {
 template <class R>
 using element_of = std::remove_cv_t<std::ranges::range_value_t<R>>;
 
-/// One call of a collective: everything but its types' names.
-struct call {
-  call() = default;
-  // Not an aggregate: that would be cleared as a whole first, a tenth of the shortest call.
-  call(collective what, const std::byte* from, std::byte* to, std::size_t elements, std::size_t size, dtype element,
-       int from_or_to, reduction by, const options& asked)
-      : kind(what),
-        in(from),
-        out(to),
-        count(elements),
-        element_size(size),
-        type(element),
-        root(from_or_to),
-        reduce(std::move(by)),
-        how(asked) {}
-
-  collective kind = collective::none;
-  const std::byte* in = nullptr;
-  std::byte* out = nullptr;  ///< equal to `in` for a call in place
-  std::size_t count = 0;     ///< what ranks compare; see the collective
-  std::size_t element_size = 1;
-  dtype type = dtype::none;
-  int root = 0;
-  reduction reduce;
-  options how;
-};
-
 template <class R>
 const std::byte* input(R&& range) {
   return reinterpret_cast<const std::byte*>(std::ranges::data(range));
@@ -74,9 +47,11 @@ std::byte* output(R&& range) {
 }
 
 template <element T>
-call make_call(collective kind, const std::byte* in, std::byte* out, std::size_t count, const options& how,
-               int root = 0, reduction reduce = {}) {
-  return call(kind, in, out, count, sizeof(T), dtype_of<T>(), root, std::move(reduce), how);
+collective_call make_call(collective kind, const std::byte* in, std::byte* out, std::size_t count, const options& how,
+                          int root = 0, reduction reduce = {}) {
+  return collective_call(
+      {.count = count, .root = root, .kind = kind, .type = dtype_of<T>(), .op = reduce.code(), .how = how.how}, in, out,
+      sizeof(T), std::move(reduce), how.timeout);
 }
 
 /// Throws configuration_error unless the buffer has the size that goes with the other.
@@ -85,9 +60,9 @@ void require_size(collective kind, std::string_view which, std::size_t is, std::
 void require_root(const group& ranks, collective kind, int root);
 
 /// Runs a call to its end.
-void run(group& ranks, call&& what);
+void run(group& ranks, collective_call&& what);
 /// Starts a call.
-work start(group& ranks, call&& what);
+work start(group& ranks, collective_call&& what);
 
 }  // namespace detail
 }  // namespace muster::inline v0

@@ -7,7 +7,7 @@ namespace muster::inline v0 {
 
 namespace detail {
 template <class In, class Out>
-call gather_call(group& ranks, In& in, Out& out, int root, const options& how) {
+collective_call gather_call(group& ranks, In& in, Out& out, int root, const options& how) {
   using T = element_of<In>;
   static_assert(std::same_as<T, element_of<Out>>, "gather: both buffers hold the same type");
   require_root(ranks, collective::gather, root);

@@ -7,7 +7,7 @@ namespace muster::inline v0 {
 
 namespace detail {
 template <class In, class Out, class Op>
-call reduce_call(group& ranks, In& in, Out& out, Op op, int root, const options& how) {
+collective_call reduce_call(group& ranks, In& in, Out& out, Op op, int root, const options& how) {
   using T = element_of<In>;
   static_assert(std::same_as<T, element_of<Out>>, "reduce: both buffers hold the same type");
   require_root(ranks, collective::reduce, root);

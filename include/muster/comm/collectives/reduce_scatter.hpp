@@ -8,7 +8,7 @@ namespace muster::inline v0 {
 
 namespace detail {
 template <class In, class Out, class Op>
-call reduce_scatter_call(group& ranks, In& in, Out& out, Op op, const options& how) {
+collective_call reduce_scatter_call(group& ranks, In& in, Out& out, Op op, const options& how) {
   using T = element_of<In>;
   static_assert(std::same_as<T, element_of<Out>>, "reduce_scatter: both buffers hold the same type");
   const std::size_t total = std::ranges::size(in);
