@@ -155,10 +155,10 @@ void require_size(collective kind, std::string_view which, std::size_t is, std::
                             "); give it that size");
 }
 
-void require_root(const group& ranks, collective kind, int root) {
-  if (root >= 0 && root < ranks.size()) return;
+void require_root(collective kind, int root, int ranks) {
+  if (root >= 0 && root < ranks) return;
   throw configuration_error(std::string(to_string(kind)) + ": the root cannot be rank " + std::to_string(root) +
-                            " (the group has ranks 0 to " + std::to_string(ranks.size() - 1) + "); choose one of them");
+                            " (the group has ranks 0 to " + std::to_string(ranks - 1) + "); choose one of them");
 }
 
 void run(group& ranks, collective_call&& what) {

@@ -29,8 +29,7 @@ std::shared_ptr<detail::nccl_state> connect(group& ranks, seconds asked) {
   return std::make_shared<detail::nccl_state>(cards, ranks.rank(), ranks.state(), timeout);
 }
 
-std::shared_ptr<detail::nccl_state> connect(any_store& store, std::string_view key, int rank, int size,
-                                            seconds asked) {
+std::shared_ptr<detail::nccl_state> connect(any_store& store, std::string_view key, int rank, int size, seconds asked) {
   const seconds timeout = asked > seconds(0) ? asked : default_timeout;
   const auto until = deadline_after(timeout);
   const auto mine = detail::make_card(rank == 0);
@@ -175,28 +174,10 @@ void communicator::rebuild(group& ranks) {
   state_ = connect(ranks, options_.timeout);
 }
 
-bool communicator::can_shrink() noexcept { return NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0); }
-
-void communicator::shrink(std::span<const int> leaving, group& remaining) {
-  state_->enter();
-  if (remaining.size() != size() - static_cast<int>(leaving.size())) {
-    throw configuration_error("of " + std::to_string(size()) + " ranks " + std::to_string(leaving.size()) +
-                              " cannot leave " + std::to_string(remaining.size()) +
-                              " (the group is of others); split the old group by who stays");
-  }
-  state_ = std::make_shared<detail::nccl_state>(*state_, leaving, remaining.state(), remaining.rank());
-}
-
-void communicator::require_root(const char* what, int root) const {
-  if (root >= 0 && root < size()) return;
-  throw configuration_error(std::string(what) + " has no rank " + std::to_string(root) + " (there are " +
+void communicator::require_peer(const char* what, int peer) const {
+  if (peer >= 0 && peer < size()) return;
+  throw configuration_error(std::string(what) + " has no rank " + std::to_string(peer) + " (there are " +
                             std::to_string(size()) + "); count from 0");
-}
-
-void communicator::require_size(const char* what, std::size_t is, std::size_t must_be) {
-  if (is == must_be) return;
-  throw configuration_error(std::string(what) + " cannot take a buffer of " + std::to_string(is) +
-                            " elements (the other one asks for " + std::to_string(must_be) + "); pass spans that fit");
 }
 
 work communicator::start(std::span<const device_call> calls, device_stream_ref stream) {

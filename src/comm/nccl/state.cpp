@@ -78,24 +78,6 @@ nccl_state::nccl_state(std::span<const nccl_card> cards, int rank, std::shared_p
   settle(ncclCommInitRankConfig(&comm_, size_, cards[0].id, rank_, &config), "connecting devices by NCCL", until);
 }
 
-nccl_state::nccl_state(nccl_state& parent, std::span<const int> leaving, std::shared_ptr<group_state> ranks, int rank)
-    : ranks_(std::move(ranks)),
-      rank_(rank),
-      size_(parent.size_ - static_cast<int>(leaving.size())),
-      device_(parent.device_),
-      timeout_(parent.timeout_) {
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
-  auto config = not_blocking();
-  std::vector<int> excluded(leaving.begin(), leaving.end());
-  settle(ncclCommShrink(parent.comm_, excluded.data(), static_cast<int>(excluded.size()), &comm_, &config,
-                        NCCL_SHRINK_DEFAULT),
-         "shrinking the ranks of NCCL", deadline_after(timeout_));
-#else
-  throw configuration_error(
-      "this NCCL cannot shrink its ranks (it is older than 2.27); use communicator::rebuild, which every version has");
-#endif
-}
-
 void nccl_state::settle(ncclResult_t answer, const std::string& what, clock::time_point until) {
   while (answer == ncclInProgress) {
     look_at_group();

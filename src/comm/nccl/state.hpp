@@ -33,8 +33,6 @@ class nccl_state {
  public:
   /// Collective over the ranks of the cards. `ranks` may be null.
   nccl_state(std::span<const nccl_card> cards, int rank, std::shared_ptr<group_state> ranks, seconds timeout);
-  /// Over those that stay of another: collective among them.
-  nccl_state(nccl_state& parent, std::span<const int> leaving, std::shared_ptr<group_state> ranks, int rank);
   nccl_state(const nccl_state&) = delete;
   nccl_state& operator=(const nccl_state&) = delete;
   ~nccl_state();

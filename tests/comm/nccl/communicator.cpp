@@ -281,7 +281,7 @@ TEST_CASE("what does not fit is refused before it reaches NCCL") {
       return false;
     };
     RANK_CHECK(refused([&] { all.allreduce(in.span(), out.span(), muster::sum, stream).wait(); }, "7 elements"));
-    RANK_CHECK(refused([&] { all.broadcast(out.span(), 1, stream).wait(); }, "no rank 1"));
+    RANK_CHECK(refused([&] { all.broadcast(out.span(), 1, stream).wait(); }, "cannot be rank 1"));
     RANK_CHECK(refused([&] { all.reduce_scatter(in.span(), out.span(), muster::sum, stream).wait(); }, "asks for 8"));
     RANK_CHECK(refused([] { muster::use_device(1000); }, "no device 1000"));
     RANK_CHECK(!all.failed());

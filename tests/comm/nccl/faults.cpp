@@ -253,25 +253,3 @@ TEST_CASE("ranks are rebuilt after a death, with a new id, and go on") {
     CHECK(nccl_double::registrations() == 0);
   }
 }
-
-TEST_CASE("ranks that leave in order are left out by a shrink") {
-  REQUIRE(communicator::can_shrink());
-  const auto thrown = devices::outcomes(4, [](muster::group& world) {
-    communicator all(world, {.timeout = devices::patience});
-    const muster::device_stream stream;
-    allreduce_once(all, stream);
-    const bool leaves = world.rank() == 1;
-    auto remaining = world.split(leaves ? 1 : 0);
-    if (leaves) return;
-    const int leaving[] = {1};
-    all.shrink(leaving, remaining);
-    auto data = devices::on_device(std::vector<int>(10, 1 << (2 * world.rank())), stream);
-    all.allreduce(data.span(), muster::sum, stream).wait();
-    if (devices::on_host(data.span(), stream) != std::vector<int>(10, 1 + 16 + 64) || all.size() != 3)
-      throw std::runtime_error("the sum of those that stayed is wrong");
-  });
-  for (const auto& one : thrown) {
-    if (one) FAIL(text_of(one));
-  }
-  CHECK(nccl_double::communicators() == 0);
-}

@@ -8,7 +8,7 @@ namespace muster::inline v0 {
 namespace detail {
 template <class R>
 collective_call broadcast_call(group& ranks, R& data, int root, const options& how) {
-  require_root(ranks, collective::broadcast, root);
+  require_root(collective::broadcast, root, ranks.size());
   return make_call<element_of<R>>(collective::broadcast, output(data), output(data), std::ranges::size(data), how,
                                   root);
 }

@@ -56,8 +56,8 @@ collective_call make_call(collective kind, const std::byte* in, std::byte* out, 
 
 /// Throws configuration_error unless the buffer has the size that goes with the other.
 void require_size(collective kind, std::string_view which, std::size_t is, std::size_t must_be);
-/// Throws configuration_error unless root is a rank of the group.
-void require_root(const group& ranks, collective kind, int root);
+/// Throws configuration_error unless root is one of so many ranks.
+void require_root(collective kind, int root, int ranks);
 
 /// Runs a call to its end.
 void run(group& ranks, collective_call&& what);

@@ -10,7 +10,7 @@ template <class In, class Out>
 collective_call gather_call(group& ranks, In& in, Out& out, int root, const options& how) {
   using T = element_of<In>;
   static_assert(std::same_as<T, element_of<Out>>, "gather: both buffers hold the same type");
-  require_root(ranks, collective::gather, root);
+  require_root(collective::gather, root, ranks.size());
   if (ranks.rank() == root) {
     require_size(collective::gather, "output", std::ranges::size(out),
                  std::ranges::size(in) * static_cast<std::size_t>(ranks.size()));

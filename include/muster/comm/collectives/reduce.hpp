@@ -10,7 +10,7 @@ template <class In, class Out, class Op>
 collective_call reduce_call(group& ranks, In& in, Out& out, Op op, int root, const options& how) {
   using T = element_of<In>;
   static_assert(std::same_as<T, element_of<Out>>, "reduce: both buffers hold the same type");
-  require_root(ranks, collective::reduce, root);
+  require_root(collective::reduce, root, ranks.size());
   if (ranks.rank() == root) require_size(collective::reduce, "output", std::ranges::size(out), std::ranges::size(in));
   return make_call<T>(collective::reduce, input(in), output(out), std::ranges::size(in), how, root,
                       reduction::of<T>(std::move(op)));

@@ -10,7 +10,7 @@ template <class In, class Out>
 collective_call scatter_call(group& ranks, In& in, Out& out, int root, const options& how) {
   using T = element_of<In>;
   static_assert(std::same_as<T, element_of<Out>>, "scatter: both buffers hold the same type");
-  require_root(ranks, collective::scatter, root);
+  require_root(collective::scatter, root, ranks.size());
   if (ranks.rank() == root) {
     require_size(collective::scatter, "input", std::ranges::size(in),
                  std::ranges::size(out) * static_cast<std::size_t>(ranks.size()));

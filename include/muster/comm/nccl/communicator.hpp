@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <muster/comm/block.hpp>
+#include <muster/comm/collectives/call.hpp>
 #include <muster/comm/group.hpp>
 #include <muster/comm/nccl/call.hpp>
 #include <muster/comm/rendezvous/store.hpp>
@@ -24,7 +25,8 @@ class nccl_state;
 namespace nccl {
 
 struct communicator_options {
-  /// Of connecting, and of each collective from its start on a stream to its end there; 0: the group's, or 30 s without.
+  /// Of connecting, and of each collective from its start on a stream to its end there; 0: the group's, or 30 s
+  /// without.
   seconds timeout{0};
 };
 
@@ -117,11 +119,6 @@ class communicator {
   /// Collective over `ranks`, others than before: aborts what was, and connects anew with a new id. Registrations of
   /// before are void. What an elastic session calls in `on_rebuild`.
   void rebuild(group& ranks);
-  /// Collective over those that stay, by ncclCommShrink (NCCL 2.27): the same without `leaving`, whose numbers are
-  /// those of now; `remaining` is the group of those that stay, in the same order. Cheaper than `rebuild`, and only
-  /// while nothing has failed. Throws configuration_error where NCCL is older.
-  void shrink(std::span<const int> leaving, group& remaining);
-  [[nodiscard]] static bool can_shrink() noexcept;
 
   /// Tells NCCL of memory that will be used again and again. `values` outlives what is returned.
   template <device_element T>
@@ -132,7 +129,7 @@ class communicator {
   /// out[i] becomes op over all ranks' in[i], with the same bits at each; in place when both are the same.
   template <device_element T, device_operation<T> Op>
   work allreduce(device_span<const T> in, device_span<T> out, Op, device_stream_ref stream) {
-    require_size("allreduce", out.size(), in.size());
+    detail::require_size(collective::allreduce, "output", out.size(), in.size());
     return start(device_call::of<T>(device_call::kind::allreduce, in.data(), out.data(), in.size(), Op::code), stream);
   }
   template <device_element T, device_operation<T> Op>
@@ -154,8 +151,8 @@ class communicator {
   /// The root's `out` becomes op over all ranks' `in`; elsewhere `out` may be empty.
   template <device_element T, device_operation<T> Op>
   work reduce(device_span<const T> in, device_span<T> out, Op, int root, device_stream_ref stream) {
-    require_root("reduce", root);
-    if (rank() == root) require_size("reduce", out.size(), in.size());
+    detail::require_root(collective::reduce, root, size());
+    if (rank() == root) detail::require_size(collective::reduce, "output", out.size(), in.size());
     return start(device_call::of<T>(device_call::kind::reduce, in.data(), out.data(), in.size(), Op::code, root),
                  stream);
   }
@@ -163,7 +160,7 @@ class communicator {
   /// The root's data reaches all.
   template <device_element T>
   work broadcast(device_span<T> data, int root, device_stream_ref stream) {
-    require_root("broadcast", root);
+    detail::require_root(collective::broadcast, root, size());
     return start(
         device_call::of<T>(device_call::kind::broadcast, data.data(), data.data(), data.size(), operation::none, root),
         stream);
@@ -172,7 +169,7 @@ class communicator {
   /// Block r of `out` (see block_of: any length will do) becomes rank r's `in`.
   template <device_element T>
   work allgather(device_span<const T> in, device_span<T> out, device_stream_ref stream) {
-    require_size("allgather", in.size(), block_of(out.size(), rank(), size()).count);
+    detail::require_size(collective::allgather, "input", in.size(), block_of(out.size(), rank(), size()).count);
     return start(blockwise<T>(device_call::kind::allgather, in.data(), out.data(), out.size(), operation::none),
                  stream);
   }
@@ -180,15 +177,16 @@ class communicator {
   /// `out` becomes this rank's block of op over all ranks' `in`.
   template <device_element T, device_operation<T> Op>
   work reduce_scatter(device_span<const T> in, device_span<T> out, Op, device_stream_ref stream) {
-    require_size("reduce_scatter", out.size(), block_of(in.size(), rank(), size()).count);
+    detail::require_size(collective::reduce_scatter, "output", out.size(), block_of(in.size(), rank(), size()).count);
     return start(blockwise<T>(device_call::kind::reduce_scatter, in.data(), out.data(), in.size(), Op::code), stream);
   }
 
   /// Piece r of the root's `out` becomes rank r's `in`; elsewhere `out` may be empty.
   template <device_element T>
   work gather(device_span<const T> in, device_span<T> out, int root, device_stream_ref stream) {
-    require_root("gather", root);
-    if (rank() == root) require_size("gather", out.size(), in.size() * static_cast<std::size_t>(size()));
+    detail::require_root(collective::gather, root, size());
+    if (rank() == root)
+      detail::require_size(collective::gather, "output", out.size(), in.size() * static_cast<std::size_t>(size()));
     std::vector<device_call> calls{to<T>(in, root)};
     for (int from = 0; rank() == root && from < size(); ++from) calls.push_back(piece_from(out, in.size(), from));
     return start(calls, stream);
@@ -197,8 +195,9 @@ class communicator {
   /// `out` becomes this rank's piece of the root's `in`; elsewhere `in` may be empty.
   template <device_element T>
   work scatter(device_span<const T> in, device_span<T> out, int root, device_stream_ref stream) {
-    require_root("scatter", root);
-    if (rank() == root) require_size("scatter", in.size(), out.size() * static_cast<std::size_t>(size()));
+    detail::require_root(collective::scatter, root, size());
+    if (rank() == root)
+      detail::require_size(collective::scatter, "input", in.size(), out.size() * static_cast<std::size_t>(size()));
     std::vector<device_call> calls{from<T>(out, root)};
     for (int whom = 0; rank() == root && whom < size(); ++whom) calls.push_back(piece_to(in, out.size(), whom));
     return start(calls, stream);
@@ -208,8 +207,8 @@ class communicator {
   template <device_element T>
   work all_to_all(device_span<const T> in, device_span<T> out, device_stream_ref stream) {
     const std::size_t count = in.size() / static_cast<std::size_t>(size());
-    require_size("all_to_all", out.size(), in.size());
-    require_size("all_to_all", in.size(), count * static_cast<std::size_t>(size()));
+    detail::require_size(collective::all_to_all, "output", out.size(), in.size());
+    detail::require_size(collective::all_to_all, "input", in.size(), count * static_cast<std::size_t>(size()));
     std::vector<device_call> calls;
     for (int peer = 0; peer < size(); ++peer) {
       calls.push_back(piece_to(in, count, peer));
@@ -221,19 +220,19 @@ class communicator {
   /// To one rank, which receives, and from one that sends; each is done when its side of it is.
   template <device_element T>
   work send(device_span<const T> data, int peer, device_stream_ref stream) {
-    require_root("send", peer);
+    require_peer("send", peer);
     return start(to(data, peer), stream);
   }
   template <device_element T>
   work receive(device_span<T> data, int peer, device_stream_ref stream) {
-    require_root("receive", peer);
+    require_peer("receive", peer);
     return start(from(data, peer), stream);
   }
   /// Both at once, as neighbours in a ring need it.
   template <device_element T>
   work send_receive(device_span<const T> out, int to_whom, device_span<T> in, int from_whom, device_stream_ref stream) {
-    require_root("send", to_whom);
-    require_root("receive", from_whom);
+    require_peer("send", to_whom);
+    require_peer("receive", from_whom);
     const device_call both[] = {to(out, to_whom), from(in, from_whom)};
     return start(both, stream);
   }
@@ -273,8 +272,7 @@ class communicator {
     return calls;
   }
 
-  void require_root(const char* what, int root) const;
-  static void require_size(const char* what, std::size_t is, std::size_t must_be);
+  void require_peer(const char* what, int peer) const;
   [[nodiscard]] registration register_bytes(void* memory, std::size_t bytes);
   work start(std::span<const device_call> calls, device_stream_ref stream);
   work start(const device_call& one, device_stream_ref stream) { return start(std::span(&one, 1), stream); }

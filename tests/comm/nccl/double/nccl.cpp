@@ -176,7 +176,6 @@ struct ncclCommState {
   std::map<std::tuple<int, int>, std::uint64_t> next;
   std::uint64_t next_turn = 0;  // its calls are done in their order, whatever the streams
   std::uint64_t turn = 0;
-  int shrunk = 0;
   std::set<void*> registered;
 };
 
@@ -410,17 +409,6 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
 }
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t* config) {
   return join(hub_of(id.internal, ranks), rank, comm, config);
-}
-ncclResult_t ncclCommShrink(ncclComm_t comm, int* leaving, int count, ncclComm_t* made, ncclConfig_t* config, int) {
-  auto& state = *comm->state;
-  const std::set<int> without(leaving, leaving + count);
-  if (without.contains(state.rank)) return ncclInvalidArgument;
-  std::string name = "shrunk " + std::to_string(reinterpret_cast<std::uintptr_t>(state.at.get())) + "," +
-                     std::to_string(state.shrunk++);
-  for (const int rank : without) name += "-" + std::to_string(rank);
-  const auto before = std::ranges::count_if(without, [&](int rank) { return rank < state.rank; });
-  return join(hub_of(name, state.at->size - static_cast<int>(without.size())), state.rank - static_cast<int>(before),
-              made, config);
 }
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
   const auto& state = *comm->state;

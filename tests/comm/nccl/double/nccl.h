@@ -12,7 +12,6 @@
 #define NCCL_VERSION_CODE 22809
 #define NCCL_VERSION(X, Y, Z) ((X)*10000 + (Y)*100 + (Z))
 #define NCCL_UNIQUE_ID_BYTES 128
-#define NCCL_SHRINK_DEFAULT 0x00
 
 extern "C" {
 
@@ -58,8 +57,6 @@ const char* ncclGetErrorString(ncclResult_t result);
 const char* ncclGetLastError(ncclComm_t comm);
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id);
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t* config);
-ncclResult_t ncclCommShrink(ncclComm_t comm, int* leaving, int count, ncclComm_t* made, ncclConfig_t* config,
-                            int flags);
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error);
 ncclResult_t ncclCommFinalize(ncclComm_t comm);
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
