@@ -47,28 +47,34 @@ ends over_memory(const settings& configuration, group& ranks, int count) {
   launch_env launch;
   launch.job = "ends";
   const std::string suffix = "/ends-" + std::to_string(number[0]);
+  return connect_at_once(count, [&](int k) {
+    return connect_host(configuration, launch, k * ranks.size() + ranks.rank(), count * ranks.size(), suffix);
+  });
+}
+
+}  // namespace
+
+std::vector<std::unique_ptr<transport>> connect_at_once(
+    int count, const std::function<std::unique_ptr<transport>(int number)>& connect) {
   ends made(static_cast<std::size_t>(count));
   std::vector<std::exception_ptr> failures(made.size());
-  std::vector<std::jthread> meeting;
-  meeting.reserve(made.size());
-  for (int k = 0; k < count; ++k) {
-    meeting.emplace_back([&, k] {
+  std::vector<std::jthread> waiting;
+  waiting.reserve(made.size());
+  for (std::size_t k = 0; k < made.size(); ++k) {
+    waiting.emplace_back([&, k] {
       try {
-        made[static_cast<std::size_t>(k)] =
-            connect_host(configuration, launch, k * ranks.size() + ranks.rank(), count * ranks.size(), suffix);
+        made[k] = connect(static_cast<int>(k));
       } catch (...) {
-        failures[static_cast<std::size_t>(k)] = std::current_exception();
+        failures[k] = std::current_exception();
       }
     });
   }
-  meeting.clear();
+  waiting.clear();  // joins
   for (const auto& failure : failures) {
     if (failure) std::rethrow_exception(failure);
   }
   return made;
 }
-
-}  // namespace
 
 std::vector<std::string> words_of_all(group& ranks, const std::string& mine) {
   const std::uint64_t length[] = {mine.size()};

@@ -1,6 +1,7 @@
 // Several ranks in one process: each connected by itself, so that each can be a thread of its own.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,6 +17,11 @@ namespace muster::inline v0::detail {
 /// Throws configuration_error where the transport cannot do that, timeout_error, and what connecting throws.
 [[nodiscard]] std::vector<std::unique_ptr<transport>> connect_ends(const settings& configuration, group& ranks,
                                                                    int count);
+
+/// Calls `connect` with each number below `count`, in threads of their own: each end may wait for the others. Throws
+/// what the first that failed threw.
+[[nodiscard]] std::vector<std::unique_ptr<transport>> connect_at_once(
+    int count, const std::function<std::unique_ptr<transport>(int number)>& connect);
 
 /// Collective: what each rank says, by rank.
 [[nodiscard]] std::vector<std::string> words_of_all(group& ranks, const std::string& mine);

@@ -41,10 +41,9 @@ algorithm group::chosen(collective kind, std::size_t bytes) const {
   return state_->choose_for(kind, bytes, algorithm::automatic);
 }
 
-group group::split(int color, int key) { return make_subgroup(color, key); }
-group group::duplicate() { return make_subgroup(0, rank()); }
+group group::duplicate() { return split(0, rank()); }
 
-group group::make_subgroup(int color, int key) {
+group group::split(int color, int key) {
   // What the transport cannot do ends the group at every rank.
   const auto of_transport = [this](auto step) {
     const auto held = state_->guard();
@@ -103,7 +102,7 @@ work::~work() { end(); }
 void work::end() noexcept {
   if (!operation_) return;
   const auto held = group_->guard();
-  group_->drain(*operation_);
+  group_->wait(*operation_, clock::time_point::max());
   operation_.reset();  // into the pool of the group
 }
 

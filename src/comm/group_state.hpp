@@ -40,7 +40,6 @@ class group_state {
   bool progress();
   /// Until it is done (true) or the limit is reached (false). Does not throw what the operation failed with.
   bool wait(operation_state& op, clock::time_point limit);
-  void drain(operation_state& op) noexcept;
   /// Fails the group when its first call is past its deadline; the clock starts with the first look. Returns the
   /// time.
   clock::time_point check_deadline() noexcept;
@@ -50,8 +49,8 @@ class group_state {
   /// Ends the group and all its calls. `follows`: another rank's reason, see failure_protocol.
   void fail(std::exception_ptr cause, bool follows = false) noexcept;
   void abort(std::string_view reason, int status) noexcept;
-  [[nodiscard]] bool failed() const noexcept { return peers_.failure() != nullptr; }
-  [[nodiscard]] std::exception_ptr failure() const noexcept { return peers_.failure(); }
+  [[nodiscard]] bool failed() const noexcept { return failure() != nullptr; }
+  [[nodiscard]] const std::exception_ptr& failure() const noexcept { return peers_.failure(); }
   [[nodiscard]] bool follows() const noexcept { return peers_.follows(); }
   const std::vector<std::optional<departure>>& await_departures(clock::time_point until) noexcept {
     return peers_.await_departures(until);

@@ -58,7 +58,6 @@ std::shared_ptr<local_hub> local_hub::child(std::uint64_t id, int size) {
 
 transport_abilities local_transport::abilities() const {
   return {.name = hub_->name_,
-          .shared_memory = true,
           .any_source = true,
           .moves_buffers = true,
           .concurrent_groups = true,
@@ -200,12 +199,8 @@ void local_transport::pause(clock::time_point until) {
 }
 
 std::unique_ptr<transport> local_transport::subgroup(const subgroup_call& some) {
-  const auto hub = hub_->child(some.id, static_cast<int>(some.members.size()));
-  for (std::size_t i = 0; i < some.members.size(); ++i) {
-    if (some.members[i] == rank_) return std::make_unique<local_transport>(hub, static_cast<int>(i));
-  }
-  throw configuration_error("rank " + std::to_string(rank_) +
-                            " is not a member of the group it asks for (programming error)");
+  return std::make_unique<local_transport>(hub_->child(some.id, static_cast<int>(some.members.size())),
+                                           some.place_of(rank_));
 }
 
 }  // namespace muster::inline v0

@@ -136,6 +136,4 @@ clock::time_point group_state::check_deadline() noexcept {
   return now;
 }
 
-void group_state::drain(operation_state& op) noexcept { wait(op, clock::time_point::max()); }
-
 }  // namespace muster::inline v0::detail

@@ -1,5 +1,7 @@
 #include <muster/comm/transport.hpp>
 
+#include <algorithm>
+
 #include <muster/core/error.hpp>
 
 #include "../core/copy.hpp"
@@ -16,6 +18,13 @@ std::string describe(const stamp& mark) {
                       mark.kind == collective::gather || mark.kind == collective::scatter;
   if (rooted) text += ", root " + std::to_string(mark.root);
   return text + ", by " + std::string(to_string(mark.how));
+}
+
+int subgroup_call::place_of(int rank) const {
+  const auto found = std::find(members.begin(), members.end(), rank);
+  if (found != members.end()) return static_cast<int>(found - members.begin());
+  throw configuration_error("rank " + std::to_string(rank) +
+                            " is not a member of the group it asks for (programming error)");
 }
 
 namespace detail {

@@ -91,7 +91,6 @@ class group {
 
  private:
   explicit group(std::shared_ptr<detail::group_state> state) noexcept;
-  [[nodiscard]] group make_subgroup(int color, int key);
 
   std::shared_ptr<detail::group_state> state_;
 };

@@ -133,23 +133,28 @@ class reduction {
   }
 
  private:
-  template <class T, class Op>
-  static void combine_elements(const void* state, std::byte* into, const std::byte* incoming, std::size_t count,
-                               bool incoming_first) {
-    T* const __restrict__ to = reinterpret_cast<T*>(into);
-    const T* const __restrict__ from = reinterpret_cast<const T*>(incoming);
-    const auto apply = [&](const Op& op) {
-      if (incoming_first) {
-        for (std::size_t i = 0; i < count; ++i) to[i] = static_cast<T>(op(from[i], to[i]));
-      } else {
-        for (std::size_t i = 0; i < count; ++i) to[i] = static_cast<T>(op(to[i], from[i]));
-      }
-    };
+  // One that holds nothing is made anew.
+  template <class Op, class Apply>
+  static void with(const void* state, Apply apply) {
     if constexpr (std::is_empty_v<Op> && std::is_default_constructible_v<Op>) {
       apply(Op{});
     } else {
       apply(*static_cast<const Op*>(state));
     }
+  }
+
+  template <class T, class Op>
+  static void combine_elements(const void* state, std::byte* into, const std::byte* incoming, std::size_t count,
+                               bool incoming_first) {
+    T* const __restrict__ to = reinterpret_cast<T*>(into);
+    const T* const __restrict__ from = reinterpret_cast<const T*>(incoming);
+    with<Op>(state, [&](const Op& op) {
+      if (incoming_first) {
+        for (std::size_t i = 0; i < count; ++i) to[i] = static_cast<T>(op(from[i], to[i]));
+      } else {
+        for (std::size_t i = 0; i < count; ++i) to[i] = static_cast<T>(op(to[i], from[i]));
+      }
+    });
   }
 
   // Small ones are over before the question what the machine can do is answered.
@@ -221,14 +226,9 @@ class reduction {
                            std::size_t count) {
     const T* const __restrict__ a = reinterpret_cast<const T*>(left);
     const T* const __restrict__ b = reinterpret_cast<const T*>(right);
-    const auto apply = [&](const Op& op) {
+    with<Op>(state, [&](const Op& op) {
       for (std::size_t i = 0; i < count; ++i) to[i] = static_cast<T>(op(a[i], b[i]));
-    };
-    if constexpr (std::is_empty_v<Op> && std::is_default_constructible_v<Op>) {
-      apply(Op{});
-    } else {
-      apply(*static_cast<const Op*>(state));
-    }
+    });
   }
 
   template <class T>

@@ -69,10 +69,8 @@ struct transport_costs {
 /// What a transport can do; asked for, never assumed.
 struct transport_abilities {
   std::string_view name;            ///< "self", "local", "mpi": a literal
-  bool shared_memory = false;       ///< receives read the sender's memory in place
   bool native_collectives = false;  ///< `native` may say yes
   bool native_first = false;        ///< its own collectives compare stamps, can be taken back and beat the library's
-  bool device_memory = false;       ///< buffers may be on a GPU
   bool any_source = false;          ///< `request::peer` of a receive may be `any_source`
   bool detects_death = false;       ///< a dead peer is found out before the deadline
   bool moves_buffers = false;       ///< `transport::move_buffer` says yes
@@ -150,6 +148,9 @@ struct subgroup_call {
   std::uint64_t id = 0;                  ///< the same for all of them, and new
   std::span<const std::uint64_t> words;  ///< what each rank's `prepare` returned, by its rank here
   clock::time_point until;               ///< the deadline
+
+  /// The number that `rank`, a member, has in the new group.
+  [[nodiscard]] int place_of(int rank) const;
 };
 
 /// A transport connects the ranks of one group. Messages from one rank to another with one tag arrive in order. An

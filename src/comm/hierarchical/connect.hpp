@@ -12,7 +12,6 @@ namespace muster::inline v0::detail {
 /// What two levels can do, with that transport between hosts of which one has several ranks.
 [[nodiscard]] inline transport_abilities hierarchical_abilities(transport_abilities between) noexcept {
   between.name = "hierarchical";
-  between.shared_memory = false;
   between.native_collectives = between.native_first = true;
   return between;
 }

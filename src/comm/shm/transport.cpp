@@ -155,17 +155,11 @@ std::uint64_t shm_transport::prepare(std::span<const int> members) {
 std::unique_ptr<shm_transport> shm_transport::make_subgroup(const subgroup_call& some) {
   std::vector<std::uint64_t> lanes;
   std::vector<int> on_host;
-  int mine = -1;
   for (const int member : some.members) {
-    if (member == rank()) mine = static_cast<int>(on_host.size());
     lanes.push_back(some.words[static_cast<std::size_t>(member)]);
     on_host.push_back(board_.host_rank(member));
   }
-  if (mine < 0) {
-    throw configuration_error("rank " + std::to_string(rank()) +
-                              " is not a member of the group it asks for (programming error)");
-  }
-  return std::make_unique<shm_transport>(board_.shared_host(), std::move(on_host), mine, lanes);
+  return std::make_unique<shm_transport>(board_.shared_host(), std::move(on_host), some.place_of(rank()), lanes);
 }
 
 }  // namespace muster::inline v0::detail

@@ -5,11 +5,9 @@
 
 #include <array>
 #include <charconv>
-#include <exception>
 #include <fstream>
 #include <numeric>
 #include <sstream>
-#include <thread>
 
 #include <muster/comm/collectives/broadcast.hpp>
 #include <muster/comm/context.hpp>
@@ -173,27 +171,13 @@ std::vector<std::unique_ptr<transport>> connect_tcp_ends(const settings& configu
   std::vector<int> all(cards.size());
   std::iota(all.begin(), all.end(), 0);
   const auto until = deadline_after(plan.patience);
-  std::vector<std::unique_ptr<transport>> made(doors.size());
-  std::vector<std::exception_ptr> failures(doors.size());
-  std::vector<std::jthread> waiting;  // each is connected while somebody waits for it
-  waiting.reserve(doors.size());
-  for (std::size_t k = 0; k < doors.size(); ++k) {
-    waiting.emplace_back([&, k] {
-      try {
-        const int rank = static_cast<int>(k) * ranks.size() + ranks.rank();
-        auto mesh = make_mesh(plan, rank, cards, std::move(doors[k]), in_hexadecimal(std::as_bytes(std::span(drawn))));
-        if (!plan.lazy) mesh->await_all(until);
-        made[k] = std::make_unique<tcp_transport>(std::move(mesh), all, rank, 0);
-      } catch (...) {
-        failures[k] = std::current_exception();
-      }
-    });
-  }
-  waiting.clear();
-  for (const auto& failure : failures) {
-    if (failure) std::rethrow_exception(failure);
-  }
-  return made;
+  return connect_at_once(count, [&](int k) -> std::unique_ptr<transport> {
+    const int rank = k * ranks.size() + ranks.rank();
+    auto mesh = make_mesh(plan, rank, cards, std::move(doors[static_cast<std::size_t>(k)]),
+                          in_hexadecimal(std::as_bytes(std::span(drawn))));
+    if (!plan.lazy) mesh->await_all(until);
+    return std::make_unique<tcp_transport>(std::move(mesh), all, rank, 0);
+  });
 }
 
 bool link_tcp_store() noexcept;
