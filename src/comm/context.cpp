@@ -12,7 +12,6 @@
 #include "group_configuration.hpp"
 #include "group_state.hpp"
 #include "rank_threads.hpp"
-#include "rank_zero.hpp"
 #include "rendezvous/assembly.hpp"
 #include "shm/connect.hpp"
 #include "transport_choice.hpp"
@@ -54,10 +53,8 @@ struct context::implementation {
     if (launch.rank == 0) store = std::move(assembled.store);
     begun = std::move(assembled.lease);
     elastic = configuration.choice(setting::elastic, {"off", "on"}) == 1;
-    for_groups = detail::settings_for_groups(configuration, launch.rank);
     if (!elastic) chosen = detail::choose_transport(configuration, launch);
-    for_groups.progress_thread =
-        detail::wants_progress_thread(configuration, std::max({launch.local_size, chosen.threads, 1}));
+    for_groups = detail::settings_for_groups(configuration, launch.rank, std::max(launch.local_size, chosen.threads));
     if (elastic) {
       chosen = {detail::transport_kind::self, "self", {}, 1, configuration.origin(setting::elastic) + " asks for it"};
       shared = std::make_shared<detail::segment>(detail::reserve_for(64));
@@ -122,10 +119,8 @@ context::context(int& argc, char** argv) : self_(std::make_unique<implementation
 
 context::context(std::unique_ptr<transport> transport) : self_(std::make_unique<implementation>(settings())) {
   apply_log_settings(self_->configuration);
-  self_->for_groups = detail::settings_for_groups(self_->configuration, transport->rank());
   self_->launch = detect_launch();
-  self_->for_groups.progress_thread =
-      detail::wants_progress_thread(self_->configuration, std::max(self_->launch.local_size, 1));
+  self_->for_groups = detail::settings_for_groups(self_->configuration, transport->rank(), self_->launch.local_size);
   self_->chosen = {
       detail::transport_kind::process, std::string(transport->abilities().name), {}, 1, "the program brought it"};
   self_->adopt(std::move(transport));

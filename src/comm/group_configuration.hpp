@@ -7,11 +7,15 @@
 namespace muster::inline v0::detail {
 
 /// As the settings ask; the profile is read where rank 0 is: its word is everyone's, and its file need not be on every
-/// host. Throws configuration_error for what cannot be.
-[[nodiscard]] group_settings settings_for_groups(const settings& configuration, int rank);
+/// host. `ranks_here`: of this host. Throws configuration_error for what cannot be.
+[[nodiscard]] group_settings settings_for_groups(const settings& configuration, int rank, int ranks_here);
 
-/// A thread beside the caller's pays where there is a core for it: not where the ranks of the host need all of them.
-[[nodiscard]] bool wants_progress_thread(const settings& configuration, int ranks_here);
+/// `mine` with the algorithm rules and the profile of rank 0, whatever the other ranks were told. Collective over a
+/// group that has just been made, by messages beside the collectives, so that these keep their numbers. Where this rank
+/// was told something else, the log says so at info. A failure (rank 0 gave up, or does not come) becomes the group's:
+/// its next call says it.
+[[nodiscard]] group_settings settings_of_rank_zero(group& world, const group_settings& mine,
+                                                   const settings& configuration);
 
 /// Throws configuration_error where the groups of this world cannot be as the settings ask; a profile that says nothing
 /// about it is a warning.

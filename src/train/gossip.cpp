@@ -15,8 +15,8 @@
 namespace muster::inline v0 {
 namespace {
 
-// Of the messages between neighbours; programs use smaller ones.
-constexpr std::uint32_t gossip_tag = settings_tag + 1;
+// Of the messages between neighbours.
+constexpr std::uint32_t gossip_tag = first_library_tag;
 
 int remainder(int a, int n) { return ((a % n) + n) % n; }
 

@@ -82,8 +82,8 @@ struct transport_abilities {
 /// amid its message a transport may end the receive with nothing: `received` is 0.
 inline constexpr int any_source = -1;
 
-/// The tag of the messages with which a world agrees on its settings. Tags below it are the program's.
-inline constexpr std::uint32_t settings_tag = 16000;
+/// Tags from this one on are the library's, those below it the program's.
+inline constexpr std::uint32_t first_library_tag = 16000;
 
 /// Bytes of the larger buffer of a native collective, see `transport::native`.
 inline constexpr std::size_t native_copied_up_to = 65536;
