@@ -160,31 +160,5 @@ void require_root(collective kind, int root, int ranks) {
                             " (the group has ranks 0 to " + std::to_string(ranks - 1) + "); choose one of them");
 }
 
-void run(group& ranks, collective_call&& what) {
-  auto& state = *ranks.state();
-  const scoped_event measured(activity::communication, to_string(what.kind), what.count * what.element_size);
-  const auto held = state.guard();
-  state.enter(what.timeout);
-  if (state.run_at_once(what)) return;
-  operation_state op(state, std::move(what));
-  state.enqueue(op);
-  state.wait(op, clock::time_point::max());
-  if (op.failure) std::rethrow_exception(op.failure);
-}
-
-work start(group& ranks, collective_call&& what) {
-  auto& state = *ranks.state();
-  const auto held = state.guard();
-  state.enter(what.timeout);
-  void* const memory = state.pool.take(sizeof(operation_state));
-  std::unique_ptr<operation_state, operation_release> op(::new (memory) operation_state(state, std::move(what)));
-  op->timed = current_event_sink() != nullptr;
-  state.enqueue(*op);
-  work handle(ranks.state(), std::move(op));
-  state.progress();
-  state.hand_to_thread();
-  return handle;
-}
-
 }  // namespace detail
 }  // namespace muster::inline v0

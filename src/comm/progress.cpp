@@ -1,7 +1,9 @@
-// How a group moves its calls on: the caller that waits, and the progress thread.
+// How a group begins its calls and moves them on: the caller that waits, and the progress thread.
 #include <sched.h>
 
 #include <algorithm>
+
+#include <muster/core/events.hpp>
 
 #include "group_state.hpp"
 
@@ -22,6 +24,34 @@ constexpr seconds first_inquiry{0.05};
 constexpr seconds last_inquiry{1.0};
 
 }  // namespace
+
+// ---- calls ----
+
+void run(group& ranks, collective_call&& what) {
+  auto& state = *ranks.state();
+  const scoped_event measured(activity::communication, to_string(what.kind), what.count * what.element_size);
+  const auto held = state.guard();
+  state.enter(what.timeout);
+  if (state.run_at_once(what)) return;
+  operation_state op(state, std::move(what));
+  state.enqueue(op);
+  state.wait(op, clock::time_point::max());
+  if (op.failure) std::rethrow_exception(op.failure);
+}
+
+work start(group& ranks, collective_call&& what) {
+  auto& state = *ranks.state();
+  const auto held = state.guard();
+  state.enter(what.timeout);
+  void* const memory = state.pool.take(sizeof(operation_state));
+  std::unique_ptr<operation_state, operation_release> op(::new (memory) operation_state(state, std::move(what)));
+  op->timed = current_event_sink() != nullptr;
+  state.enqueue(*op);
+  work handle(ranks.state(), std::move(op));
+  state.progress();
+  state.hand_to_thread();
+  return handle;
+}
 
 // ---- the progress thread ----
 
