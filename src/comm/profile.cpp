@@ -89,32 +89,6 @@ struct reader {
 
 using vector3 = std::array<double, 3>;
 
-// Solves the normal equations for the unknowns in `used`, the others being 0; nothing when these say too little.
-bool solve(const std::array<vector3, 3>& matrix, const vector3& right, const std::array<bool, 3>& used, vector3& x) {
-  auto m = matrix;
-  auto b = right;
-  for (std::size_t i = 0; i < 3; ++i) {
-    if (used[i]) continue;
-    for (std::size_t j = 0; j < 3; ++j) m[i][j] = m[j][i] = 0;
-    m[i][i] = 1;
-    b[i] = 0;
-  }
-  for (std::size_t i = 0; i < 3; ++i) {  // symmetric and positive where it can be solved: no pivots are needed
-    if (used[i] && m[i][i] <= 1e-12 * std::max(matrix[i][i], 1e-300)) return false;
-    for (std::size_t k = i + 1; k < 3; ++k) {
-      const double factor = m[k][i] / m[i][i];
-      for (std::size_t j = i; j < 3; ++j) m[k][j] -= factor * m[i][j];
-      b[k] -= factor * b[i];
-    }
-  }
-  for (std::size_t i = 3; i-- > 0;) {
-    double value = b[i];
-    for (std::size_t j = i + 1; j < 3; ++j) value -= m[i][j] * x[j];
-    x[i] = value / m[i][i];
-  }
-  return std::all_of(x.begin(), x.end(), [](double v) { return v >= 0; });
-}
-
 std::vector<choices::row> fastest(collective kind, std::span<const measured_time> times) {
   std::map<std::size_t, std::map<algorithm, double>> by_size;
   for (const auto& t : times) {
@@ -206,7 +180,6 @@ transport_costs fit_costs(std::span<const measured_time> times, int ranks, const
   // The model is linear in its constants: what each is multiplied with, over the time, should sum up to 1.
   std::array<vector3, 3> matrix{};
   vector3 right{};
-  std::vector<vector3> equations;
   for (const auto& t : times) {
     if (t.how == algorithm::native || t.seconds <= 0) continue;
     const auto factor = [&](transport_costs unit) {
@@ -219,24 +192,18 @@ transport_costs fit_costs(std::span<const measured_time> times, int ranks, const
       for (std::size_t j = 0; j < 3; ++j) matrix[i][j] += row[i] * row[j];
       right[i] += row[i];
     }
-    equations.push_back(row);
   }
-  // A constant below 0 makes no sense: the best of all solutions in which some are 0 and the others are not negative.
-  vector3 best{};
-  double best_error = static_cast<double>(equations.size());
-  for (unsigned mask = 1; mask < 8; ++mask) {
-    vector3 x{};
-    if (!solve(matrix, right, {(mask & 1) != 0, (mask & 2) != 0, (mask & 4) != 0}, x)) continue;
-    double error = 0;
-    for (const auto& row : equations) {
-      const double rest = row[0] * x[0] + row[1] * x[1] + row[2] * x[2] - 1;
-      error += rest * rest;
+  // The least squares with no constant below 0: one after the other is set to its best (projected Gauss-Seidel), which
+  // comes to the least of a convex function. Constants that go together take the most turns.
+  constexpr int turns = 20'000;
+  vector3 x{};
+  for (int turn = 0; turn < turns; ++turn) {
+    for (std::size_t i = 0; i < 3; ++i) {
+      const double rest = right[i] - matrix[i][0] * x[0] - matrix[i][1] * x[1] - matrix[i][2] * x[2];
+      if (matrix[i][i] > 0) x[i] = std::max(0.0, x[i] + rest / matrix[i][i]);
     }
-    if (error >= best_error) continue;
-    best = x;
-    best_error = error;
   }
-  return {best[0], best[1], best[2], known.next_message, known.ranks_a_core};
+  return {x[0], x[1], x[2], known.next_message, known.ranks_a_core};
 }
 
 algorithm_profile make_profile(const transport_abilities& transport, int ranks, std::span<const measured_time> times) {
