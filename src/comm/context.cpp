@@ -56,22 +56,21 @@ struct context::implementation {
     if (!elastic) chosen = detail::choose_transport(configuration, launch);
     for_groups = detail::settings_for_groups(configuration, launch.rank, std::max(launch.local_size, chosen.threads));
     if (elastic) {
-      chosen = {detail::transport_kind::self, "self", {}, 1, configuration.origin(setting::elastic) + " asks for it"};
+      chosen = {"self", {}, 1, configuration.origin(setting::elastic) + " asks for it"};
       shared = std::make_shared<detail::segment>(detail::reserve_for(64));
       process_world.emplace(make_self_transport(), for_groups);
       set_log_rank(launch.rank);
       return;
     }
-    if (chosen.what == detail::transport_kind::local)
-      detail::check_for_groups(for_groups, detail::local_abilities(), chosen.threads);
-    if (chosen.what == detail::transport_kind::process) {
+    if (chosen.name == "local") detail::check_for_groups(for_groups, detail::local_abilities(), chosen.threads);
+    if (chosen.is_of_processes()) {
       adopt(detail::connect_processes(chosen, configuration, launch));
       const int size = process_world->size();
       if (launch.kind != launch_env::launcher::none && size != launch.size) {
         refuse("the launcher says " + launch.why + " and " + chosen.name + " connects " + std::to_string(size) +
                " ranks (the program and mpirun are of different MPIs, or the variables are left over); use one MPI");
       }
-    } else if (chosen.what == detail::transport_kind::self) {
+    } else if (chosen.name == "self") {
       adopt(make_self_transport());
     }
     log(log_level::info, "transport " + chosen.name + " (" + chosen.why + ")");
@@ -121,8 +120,7 @@ context::context(std::unique_ptr<transport> transport) : self_(std::make_unique<
   apply_log_settings(self_->configuration);
   self_->launch = detect_launch();
   self_->for_groups = detail::settings_for_groups(self_->configuration, transport->rank(), self_->launch.local_size);
-  self_->chosen = {
-      detail::transport_kind::process, std::string(transport->abilities().name), {}, 1, "the program brought it"};
+  self_->chosen = {std::string(transport->abilities().name), {}, 1, "the program brought it"};
   self_->adopt(std::move(transport));
 }
 

@@ -118,7 +118,7 @@ std::vector<transport_abilities> all_transports(double ranks_a_core) {
 planned_world plan_world(const settings& configuration, const launch_env& launch) {
   const transport_choice chosen = choose_transport(configuration, launch);
   planned_world planned;
-  planned.ranks = chosen.what == transport_kind::process ? launch.size : chosen.threads;
+  planned.ranks = chosen.is_of_processes() ? launch.size : chosen.threads;
   planned.why = chosen.why;
   // Of this host alone: what others have is known when they are connected.
   const double ranks_a_core =

@@ -113,24 +113,23 @@ transport_choice choose_transport(const settings& configuration, const launch_en
 
   const bool named = names_host(configuration);
   if (asked == "shm" || (is_auto && launch.size > 1 && launch.on_one_host() && !named))
-    return {transport_kind::process, "shm", {}, 1, is_auto ? why + ", all on this host" : why};
+    return {"shm", {}, 1, is_auto ? why + ", all on this host" : why};
   // Every rank sees that its host has fewer than all.
   const bool on_several_hosts = launch.size > 1 && (launch.local_size > 0 || named);
   if (asked == "hierarchical" || (is_auto && on_several_hosts)) {
     constexpr const char* known[] = {"", "mpi", "tcp"};
     const auto between = configuration.choice(setting::between, {"auto", "mpi", "tcp"});
     const std::string origin_between = configuration.origin(setting::between);
-    return {transport_kind::process, "hierarchical", across_hosts(launch, known[between], origin_between), 1,
+    return {"hierarchical", across_hosts(launch, known[between], origin_between), 1,
             !is_auto ? why
             : named  ? why + ", " + configuration.origin(setting::host) + " says on which host each is"
                      : why + ", on several hosts"};
   }
-  if (asked == "mpi" || asked == "tcp")
-    return {transport_kind::process, across_hosts(launch, asked, origin), {}, 1, why};
-  if (launch.size > 1) return {transport_kind::process, across_hosts(launch, "", ""), {}, 1, why};
+  if (asked == "mpi" || asked == "tcp") return {across_hosts(launch, asked, origin), {}, 1, why};
+  if (launch.size > 1) return {across_hosts(launch, "", ""), {}, 1, why};
   if (threads > 1 || asked == "local")
-    return {transport_kind::local, "local", {}, threads, threads > 1 ? configuration.origin(setting::ranks) : why};
-  return {transport_kind::self, "self", {}, 1, is_auto ? launch.why : why};
+    return {"local", {}, threads, threads > 1 ? configuration.origin(setting::ranks) : why};
+  return {"self", {}, 1, is_auto ? launch.why : why};
 }
 
 std::unique_ptr<transport> connect_processes(const transport_choice& chosen, const settings& configuration,

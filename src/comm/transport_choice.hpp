@@ -9,15 +9,14 @@
 
 namespace muster::inline v0::detail {
 
-enum class transport_kind { self, local, process };
-
 /// What the settings and the launcher come to.
 struct transport_choice {
-  transport_kind what = transport_kind::self;
   std::string name = "self";
   std::string between{};  ///< hierarchical: what joins the hosts
   int threads = 1;
   std::string why{};
+
+  [[nodiscard]] bool is_of_processes() const noexcept { return name != "self" && name != "local"; }
 };
 
 /// The transports of optional parts that are linked into this program.
@@ -30,7 +29,7 @@ struct transport_choice {
   return choose_transport(configuration, launch, configuration.value(setting::transport));
 }
 
-/// Connects this process to the others by what was chosen, which is of `transport_kind::process`. Collective.
+/// Connects this process to the others by what was chosen, which is of processes. Collective.
 [[nodiscard]] std::unique_ptr<transport> connect_processes(const transport_choice& chosen,
                                                            const settings& configuration, const launch_env& launch);
 
