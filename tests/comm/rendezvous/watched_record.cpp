@@ -14,23 +14,25 @@ namespace {
 enum class trouble { none, away, left_behind, out_of_memory };
 
 // A store in memory that fails as it is told to.
-class troubled_store {
+class troubled_store final : public muster::any_store {
  public:
   troubled_store(muster::memory_store inner, const std::atomic<trouble>& now) : inner_(std::move(inner)), now_(&now) {}
 
-  muster::store_entry get(std::string_view key, muster::clock::time_point until) { return inner_.get(key, until); }
+  muster::store_entry get(std::string_view key, muster::clock::time_point until) override {
+    return inner_.get(key, until);
+  }
   muster::store_swap compare_and_swap(std::string_view key, std::uint64_t expected,
                                       std::optional<std::string_view> value, muster::clock::time_point until,
-                                      std::uint64_t lease = 0) {
+                                      muster::store_life life = muster::store_life::of_store) override {
     fail();
-    return inner_.compare_and_swap(key, expected, value, until, lease);
+    return inner_.compare_and_swap(key, expected, value, until, life);
   }
-  std::optional<muster::store_entry> watch(std::string_view key, std::uint64_t known, muster::clock::time_point until) {
+  std::optional<muster::store_entry> watch(std::string_view key, std::uint64_t known,
+                                           muster::clock::time_point until) override {
     fail();
     return inner_.watch(key, known, until);
   }
-  muster::store_lease lease(muster::seconds ttl, muster::clock::time_point until) { return inner_.lease(ttl, until); }
-  [[nodiscard]] std::string where() const { return inner_.where(); }
+  [[nodiscard]] std::string where() const override { return inner_.where(); }
 
  private:
   void fail() const {
@@ -46,10 +48,9 @@ class troubled_store {
 struct watched {
   muster::memory_store store;
   std::atomic<trouble> now{trouble::none};
-  muster::detail::watched_record record{
-      std::make_shared<muster::any_store>(std::make_unique<troubled_store>(store, now)),
-      "key",
-      {muster::log_level::debug, "the record", "the test goes on"}};
+  muster::detail::watched_record record{std::make_shared<troubled_store>(store, now),
+                                        "key",
+                                        {muster::log_level::debug, "the record", "the test goes on"}};
 
   [[nodiscard]] muster::store_entry taken() {
     for (const auto until = places::soon(); muster::clock::now() < until;) {
