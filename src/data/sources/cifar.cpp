@@ -51,7 +51,7 @@ struct cifar_files {
   std::vector<label_column> labels;
 };
 
-record_schema schema_of(std::vector<std::string> labels) {
+record_schema images_with(std::vector<std::string> labels) {
   return {record_form::fixed, {{"image", dtype::uint8, {3, 32, 32}}}, 0, std::move(labels)};
 }
 
@@ -64,7 +64,7 @@ fixed_records open_cifar10(const std::string& path, cifar_split split) {
     for (const char number : std::string("12345")) names.push_back(std::string("data_batch_") + number + ".bin");
   }
   cifar_files files(files_of(path, "cifar-10-batches-bin", names), {10});
-  return fixed_records("cifar10:" + path, schema_of({"label"}), std::move(files.images), std::move(files.labels));
+  return fixed_records("cifar10:" + path, images_with({"label"}), std::move(files.images), std::move(files.labels));
 }
 
 fixed_records open_cifar100(const std::string& path, cifar_split split, cifar100_labels labels) {
@@ -80,7 +80,7 @@ fixed_records open_cifar100(const std::string& path, cifar_split split, cifar100
     chosen.push_back(std::move(files.labels[0]));
     names.emplace_back("coarse");
   }
-  return fixed_records("cifar100:" + path, schema_of(std::move(names)), std::move(files.images), std::move(chosen));
+  return fixed_records("cifar100:" + path, images_with(std::move(names)), std::move(files.images), std::move(chosen));
 }
 
 }  // namespace muster::inline v0

@@ -21,7 +21,7 @@ dtype type_of(unsigned code) {
   return code >= 8 && code < 8 + std::size(types) ? types[code - 8] : dtype::none;
 }
 
-detail::array_file open_file(const std::string& path) {
+detail::array_file open_idx_file(const std::string& path) {
   auto file = std::make_shared<const text_file>(path);
   detail::array_header header = detail::read_idx_header(file->bytes(), path);
   const std::size_t size = size_of(header.type);
@@ -66,7 +66,7 @@ detail::array_header detail::read_idx_header(std::span<const std::byte> bytes, c
 }
 
 fixed_records open_idx(const std::string& path, const std::string& labels) {
-  return detail::open_array("idx", path, labels, open_file);
+  return detail::open_array("idx", path, labels, open_idx_file);
 }
 
 }  // namespace muster::inline v0

@@ -94,7 +94,7 @@ detail::array_header parse_header(std::string_view text) {
   return header;
 }
 
-detail::array_file open_file(const std::string& path) {
+detail::array_file open_npy_file(const std::string& path) {
   auto file = std::make_shared<const text_file>(path, compressed_files::as_they_are);
   detail::array_header header = detail::read_npy_header(file->bytes(), path);
   return {std::move(file), std::move(header)};
@@ -131,7 +131,7 @@ detail::array_header detail::read_npy_header(std::span<const std::byte> bytes, c
 }
 
 fixed_records open_npy(const std::string& path, const std::string& labels) {
-  return detail::open_array("npy", path, labels, open_file);
+  return detail::open_array("npy", path, labels, open_npy_file);
 }
 
 }  // namespace muster::inline v0
