@@ -9,7 +9,7 @@
 namespace muster::inline v0 {
 namespace {
 
-// The life of a send, in request::state. Its owner waits for `done`; whoever sets that touches the request no more.
+// The life of a send, in request::state. Its owner awaits `done`; the thread that sets it touches the request no more.
 enum : int { posted, claimed, done };
 
 std::atomic_ref<int> state_of(request& r) { return std::atomic_ref<int>(r.state); }
@@ -123,7 +123,7 @@ void local_transport::cancel(request& r) noexcept {
     const std::lock_guard lock(to.mutex);
     if (to.sent.remove(r)) return;
   }
-  // A peer copies from the buffer at this moment; it does so without waiting for anybody, so this ends.
+  // A peer copies from the buffer at this moment; it does so without waiting for any other, so this ends.
   while (state_of(r).load(std::memory_order_acquire) == claimed) sched_yield();
 }
 

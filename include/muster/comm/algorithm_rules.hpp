@@ -1,4 +1,4 @@
-// Which algorithm somebody wants for which collective and size, as written in MUSTER_ALGORITHM.
+// The algorithm that the user wants for each collective and size, as written in MUSTER_ALGORITHM.
 #pragma once
 
 #include <cstddef>

@@ -53,8 +53,8 @@ class context {
   [[nodiscard]] const std::string& why() const noexcept;
   [[nodiscard]] const launch_env& launcher() const noexcept;
   [[nodiscard]] const settings& configuration() const noexcept;
-  /// Whether ranks may die and join (`--elastic on`). Then the context connects nobody: its world is this process
-  /// alone, and the ranks are those of `muster::elastic::session`, with whom its memory is shared.
+  /// Whether ranks may die and join (`--elastic on`). Then the context connects no ranks: its world is this process
+  /// alone, and the ranks are those of `muster::elastic::session`, which share its memory.
   [[nodiscard]] bool elastic() const noexcept;
 
   /// Runs `body` as every rank of this process: once, or on N threads with `--ranks N`, and returns when all are done.
@@ -117,7 +117,7 @@ namespace detail {
 struct process_transport {
   std::string_view name;
   std::unique_ptr<transport> (*connect)(const settings& configuration, const launch_env& launch);
-  /// As they are before anybody is connected, for `muster-info`, with so many ranks for each core.
+  /// As they are before any rank is connected, for `muster-info`, with so many ranks for each core.
   transport_abilities (*abilities)(double ranks_a_core);
   /// Collective: connects each rank of a group so many times, see src/comm/ends.hpp; null where that cannot be.
   std::vector<std::unique_ptr<transport>> (*connect_ends)(const settings& configuration, group& ranks,
@@ -134,10 +134,10 @@ struct process_transport {
 /// Returns true, so that it can start an inline variable.
 bool register_process_transport(const process_transport& made) noexcept;
 
-/// Every transport of this build, connected to nobody, with so many ranks for each core.
+/// Every transport of this build, connected to no rank, with so many ranks for each core.
 [[nodiscard]] std::vector<transport_abilities> all_transports(double ranks_a_core = 1);
 
-/// What a context with these settings would be, connected to nobody. Throws what making one would throw before.
+/// What a context with these settings would be, connected to no rank. Throws what making one would throw before.
 struct planned_world {
   transport_abilities transport;
   int ranks = 1;

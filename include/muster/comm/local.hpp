@@ -79,7 +79,7 @@ class local_transport final : public transport {
   detail::request_queue posted_;  // receives in the order they were started
 };
 
-/// A group of one: the transport of a program that nobody launched.
+/// A group of one: the transport of a program that no launcher started.
 [[nodiscard]] inline std::unique_ptr<local_transport> make_self_transport() {
   return std::make_unique<local_transport>(std::make_shared<local_hub>(1, "self"), 0);
 }

@@ -1,4 +1,4 @@
-// The coroutine that a collective is: written as a plain sequence of sends and receives, driven by whoever has time.
+// The coroutine that a collective is: written as a plain sequence of sends and receives, driven by any free thread.
 #pragma once
 
 #include <array>

@@ -39,7 +39,7 @@ struct stamp {
 struct notice {
   enum class kind : std::uint8_t {
     abort = 1,        ///< the sender gave up because of `text`
-    acknowledge = 2,  ///< the sender gave up because somebody else did
+    acknowledge = 2,  ///< the sender gave up because another rank did
     position = 3,     ///< the sender waits, in the collective of `mark`
     gone = 4          ///< the transport's own word: the rank `origin` has ended, which `text` explains
   };
@@ -184,11 +184,11 @@ class transport {
   virtual bool native(const collective_call& /*call*/, request& /*r*/) { return false; }
   /// Makes progress and says whether a request is done; a message that does not fit its receive is a mismatch_error.
   virtual bool test(request& r) = 0;
-  /// Makes sure that nobody reads or writes the request or its buffer any more; waits for a peer that is just at it.
+  /// Afterwards neither transport nor peer uses the request or its buffer; waits for a peer that is just using it.
   virtual void cancel(request& r) noexcept = 0;
-  /// The buffer of a send or receive that is not done is `to` from now on, and nobody touches the old one any more. A
-  /// send's bytes are there already; what had come of a receive stays behind. For transports whose abilities have
-  /// `moves_buffers`; with others false, and nothing has changed.
+  /// The buffer of a send or receive that is not done is `to` from now on, and neither transport nor peer uses the old
+  /// one any more. A send's bytes are there already; what had come of a receive stays behind. For transports whose
+  /// abilities have `moves_buffers`; with others false, and nothing has changed.
   [[nodiscard]] virtual bool move_buffer(request& /*r*/, std::byte* /*to*/) noexcept { return false; }
 
   /// Notices go beside the messages.

@@ -8,7 +8,7 @@
 namespace muster::inline v0::detail {
 namespace {
 
-// Nothing to say to anybody: a group of one, whose work is done by the copy before.
+// No rank to send to: a group of one, whose work is done by the copy before.
 task nothing(flow&) { co_return; }
 
 task by_native(flow& f, const collective_call& what, bool check_full) {

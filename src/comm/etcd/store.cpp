@@ -59,11 +59,11 @@ struct etcd_store::implementation {
   }
 
   // ---- being there ----
-  // In one transaction: who finds nobody clears what lies here.
+  // In one transaction: a process that finds no other here removes the keys that lie here.
   void come_in(clock::time_point until) {
     const auto granted =
         client.ask("open", {}, "/v3/lease/grant", {{"TTL", std::to_string(presence_ttl.count())}}, until,
-                   lost::again);  // one that nobody knows of ends by itself
+                   lost::again);  // a lease that no client knows of ends by itself
     presence = number_in(granted, "ID");
     const auto mine = prefix + "p/" + std::to_string(presence);
     const json here = {{"request_put", {{"key", to_base64(mine)}, {"value", ""}, {"lease", std::to_string(presence)}}}};

@@ -33,7 +33,7 @@ struct host_map {
   [[nodiscard]] const std::vector<int>& neighbours(int rank) const {
     return hosts[static_cast<std::size_t>(host_of[static_cast<std::size_t>(rank)])];
   }
-  /// One rank of each host: that of number `place` there; of the host of `instead`, that rank (-1 for nobody).
+  /// One rank of each host: that of number `place` there; of the host of `instead`, that rank (-1 for none).
   [[nodiscard]] std::vector<int> across(int place, int instead = -1) const {
     std::vector<int> ranks;
     for (const auto& host : hosts) ranks.push_back(host[static_cast<std::size_t>(place)]);

@@ -167,7 +167,7 @@ bool matcher::match(int source, const envelope& head, bool must_pass, arrival& t
     }
     return true;
   }
-  if (r != nullptr) {  // it does not fit: a tagged one is the next receive's, a collective's is nobody's
+  if (r != nullptr) {  // it does not fit: a tagged one is for the next receive, a collective's for none
     goes_nowhere = head.tag == 0;
     must_pass = true;
   }

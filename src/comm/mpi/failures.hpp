@@ -12,8 +12,8 @@ namespace muster::inline v0::detail {
 /// and was started with them (`mpirun --with-ft ulfm`). Asked after MPI_Init.
 [[nodiscard]] bool mpi_survives_deaths() noexcept;
 
-/// The ranks of a communicator that have ended, ascending. Acknowledges them, so that receives from anybody work again.
-/// Local. None where MPI does not survive deaths.
+/// The ranks of a communicator that have ended, ascending. Acknowledges them, so that receives from any rank work
+/// again. Local. None where MPI does not survive deaths.
 [[nodiscard]] std::vector<int> ended_ranks(MPI_Comm communicator);
 
 /// "rank 1 has ended (rank 3 of MPI_COMM_WORLD, as MPI says)".

@@ -229,8 +229,8 @@ void mpi_transport::cancel(request& r) noexcept {
     finish(r);
     return;
   }
-  // A send that nobody takes only reads, and nobody asks for it any more; its slot stays taken. A native collective in
-  // memory of ours may go on there. Anything else may yet write into memory that is about to be given back.
+  // A send that no rank receives only reads, and no caller asks for it any more; its slot stays taken. A native
+  // collective in our memory may go on there. Anything else may yet write into memory that is about to be given back.
   const bool harmless = p.what == progress::kind::send || (p.what == progress::kind::native && p.landing != nullptr);
   if (harmless) return;
   if (survives_) {  // a communicator that is given up ends all that goes on in it, and notices that are under way
@@ -254,7 +254,7 @@ void mpi_transport::notify(int peer, const notice& message) {
   notes_.push_back(std::move(sent));
 }
 
-// Whoever has ended and was not told of yet. Asking takes locks in MPI, so not at every turn.
+// Tells of a rank that has ended, once for each. Asking takes locks in MPI, so not at every turn.
 bool mpi_transport::tell_of_death(notice& message) {
   constexpr std::chrono::milliseconds between_looks{2};
   const auto now = clock::now();

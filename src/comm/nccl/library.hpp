@@ -14,7 +14,7 @@ namespace muster::inline v0::detail {
 [[nodiscard]] ncclRedOp_t nccl_operation(operation op);
 [[nodiscard]] const char* name_of(nccl::device_call::kind what) noexcept;
 
-/// What an answer of NCCL's other than ncclSuccess means: peer_failure, naming nobody, for a connection that broke;
+/// What an answer of NCCL's other than ncclSuccess means: peer_failure, naming no rank, for a connection that broke;
 /// configuration_error for a call NCCL does not take; else muster::error. `comm` may be null.
 [[nodiscard]] std::exception_ptr nccl_failure(ncclResult_t answer, const std::string& what, ncclComm_t comm);
 

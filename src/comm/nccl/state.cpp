@@ -20,7 +20,7 @@ namespace muster::inline v0::detail {
 namespace {
 
 constexpr std::chrono::microseconds nap{100};
-// How long a group may take to find out who has died, after NCCL has seen that somebody has.
+// How long a group may take to find out which ranks have died, after NCCL has seen that one has.
 constexpr seconds for_names{1.0};
 // What NCCL may take to get its kernels off the device after an abort.
 constexpr seconds for_kernels{10.0};

@@ -58,7 +58,7 @@ class nccl_state {
   /// Until NCCL has taken what it was given.
   void settle(ncclResult_t answer, const std::string& what, clock::time_point until);
   void look_at_group();
-  /// A broken connection names nobody: the group may know soon who it was.
+  /// A broken connection names no rank: the group may know soon which one it was.
   void ask_group_for_names();
   void let_go() noexcept;
 
@@ -69,7 +69,7 @@ class nccl_state {
   int device_ = 0;
   seconds timeout_;
   std::uint64_t sequence_ = 0;
-  std::vector<std::weak_ptr<const device_event>> under_way_;  // of works that somebody still has
+  std::vector<std::weak_ptr<const device_event>> under_way_;  // of works that a caller still holds
   std::exception_ptr failure_;
 };
 

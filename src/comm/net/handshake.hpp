@@ -66,8 +66,8 @@ class handshake {
 
   /// The side that connects.
   static handshake connect(const job_secret& secret, const introduction& mine);
-  /// The side that listens, as rank `self`; from a process that is there already or asks for somebody else it wants
-  /// nothing.
+  /// The side that listens, as rank `self`. A process that says it is rank `self` too, or that asks for another rank,
+  /// is a stranger.
   static handshake answer(const job_secret& secret, std::uint32_t self);
 
   /// Writes and reads as far as that goes without waiting, or until it asks or is over. Throws socket_error.

@@ -53,7 +53,7 @@ struct library {
   }
 };
 
-// What a call of PMIx leaves from its own thread; shared, because it may come when nobody waits for it any more.
+// What PMIx's own thread leaves of a call; shared, because it may come when the caller no longer waits for it.
 struct outcome {
   std::mutex mutex;
   std::condition_variable came;
@@ -123,7 +123,7 @@ class real_session final : public pmix_session {
     const auto done = std::make_shared<outcome>();
     auto data = std::make_unique<ticket>(done);
     const pmix_status_t begun = start(data.get());
-    if (begun == PMIX_OPERATION_SUCCEEDED) return {};  // at once, and nobody will be called
+    if (begun == PMIX_OPERATION_SUCCEEDED) return {};  // at once, and the callback will not be called
     check(begun, what);
     (void)data.release();  // the callback's
     const auto status = done->await(until);

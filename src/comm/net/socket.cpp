@@ -104,7 +104,7 @@ void tcp_socket::finish_connect() const {
   int code = 0;
   socklen_t length = sizeof code;
   if (::getsockopt(file(), SOL_SOCKET, SO_ERROR, &code, &length) != 0) code = errno;
-  // A port of this host at which nobody listens may be the one that the system chose for this very socket.
+  // A port of this host at which no socket listens may be the one that the system chose for this very socket.
   if (code == 0 && local() == peer_) code = ECONNREFUSED;
   if (code != 0) fail("connecting to", code);
 }

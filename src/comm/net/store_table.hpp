@@ -20,7 +20,7 @@ class store_table {
   using client = std::uint64_t;
   /// Gets each answer, during `handle` or `leave`; its text is valid during the call.
   using answer = std::function<void(client to, const store_reply& said)>;
-  /// Gets each change before anybody is told of it: what is under the key for as long as the table lives, with the
+  /// Gets each change before any client is told of it: what is under the key for as long as the table lives, with the
   /// version of the last write. That is nothing for a value of a client.
   using change =
       std::function<void(std::string_view key, std::uint64_t version, std::optional<std::string_view> value)>;

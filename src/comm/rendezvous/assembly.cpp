@@ -115,7 +115,7 @@ assembled_launch assemble_launch(const settings& configuration, const launch_env
   launch_env who = of_launcher;
   who.kind = launch_env::launcher::generic;
   who.job = job_name(configuration, of_launcher);
-  if (is_server) who.rank = 1;  // nobody's store is with it
+  if (is_server) who.rank = 1;  // not rank 0: a server does not serve the store
   who.size = std::max(2, who.size);
   assembled_launch made{who, open_store(configuration, who)};
   auto& store = *made.store;

@@ -16,7 +16,7 @@ namespace muster::inline v0::detail {
 
 inline constexpr std::size_t cache_line = 64;
 /// What different ranks write, or one writes while others wait for it, lies this far apart: processors fetch the
-/// neighbours of a line too, and a line that somebody fetched has to be won back before it can be written.
+/// neighbours of a line too, and a line that another rank fetched has to be won back before it can be written.
 inline constexpr std::size_t apart = 256;
 inline constexpr std::size_t small_limit = 8192;  // bytes a rank shows the others in one go
 inline constexpr std::size_t staging_bytes = std::size_t{2} << 20;
@@ -151,7 +151,7 @@ class shm_board {
   [[nodiscard]] static bool can_be_asymmetric() noexcept;
 
   /// Sleep in two steps, so that nothing is missed in between. The first call only announces it: the caller looks once
-  /// more at what it waits for. A second call without news sleeps until somebody wakes this rank, or until the time.
+  /// more at what it waits for. A second call without news sleeps until a peer wakes this rank, or until the time.
   void doze(clock::time_point until);
 
   /// A peer that has ended, or that left without ever calling collective `sequence`; -1 for none. Each is found once.

@@ -25,8 +25,8 @@ bool move_to_core(std::uint32_t core) noexcept;
 
 /// Spreads ranks evenly over cores. The system evens them out every few milliseconds only, and in that time a thousand
 /// small collectives pass: with three ranks on one core and one on another, each of them takes a change of process more
-/// than it has to. Who has moved in vain (another process needs the core, and the system moves it back) waits twice as
-/// long before it moves again.
+/// than it has to. A rank that moved in vain (another process needs the core, and the system moves it back) waits twice
+/// as long before it moves again.
 class core_spreader {
  public:
   explicit core_spreader(int ranks) : seen_(static_cast<std::size_t>(ranks)) {}

@@ -124,7 +124,7 @@ bool receive_introduction(int from, guest& came) {
 using question = std::function<bool()>;
 constexpr std::chrono::milliseconds between_questions{2};
 
-// As long as a wait may last before somebody asks whether it still has a point.
+// How long a wait may last before it asks whether it still has a point.
 int milliseconds_left(clock::time_point until, const question& given_up) {
   if (given_up && given_up()) throw peer_failure({}, "the meeting was given up (not all of its ranks live any more)");
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - clock::now()).count();
@@ -155,7 +155,7 @@ void require_own(int connection, const std::string& name) {
                             " holds that name); give the job another: --job or MUSTER_JOB");
 }
 
-// What rank 0 does: a connection is nobody until it has said a rank.
+// What rank 0 does: a connection belongs to no rank until it has said one.
 class reception {
  public:
   reception(const std::string& name, int size, seconds timeout)

@@ -9,12 +9,12 @@
 namespace muster::inline v0::detail {
 
 /// Sends copy into the ring as there is room, receives take out (or combine) as data comes: a message larger than the
-/// ring is a pipeline through memory that stays in cache. Nobody looks into the memory of another rank, so a request
+/// ring is a pipeline through memory that stays in cache. No rank looks into the memory of another, so a request
 /// can be taken back at any time.
 ///
 /// A message that no receive waits for stays in the ring, and its sender waits, until another behind it is waited for.
 /// A large tagged one is announced, and comes when it has a receive: so what is put aside is small, and nothing waits
-/// behind what nobody takes.
+/// behind what no rank takes.
 class shm_messages {
  public:
   /// Tagged messages up to this come unasked.

@@ -158,7 +158,7 @@ bool shm_native::all_offered() {
   for (; next_peer_ < board_.size(); ++next_peer_) {
     if (next_peer_ != board_.rank() && !offered(next_peer_)) return false;
   }
-  all_finished_ = std::max(all_finished_, ticket_ - 1);  // whoever is in this one has finished the one before
+  all_finished_ = std::max(all_finished_, ticket_ - 1);  // a rank that is in this one has finished the one before
   return true;
 }
 
@@ -188,7 +188,7 @@ shm_native::begun shm_native::start(const collective_call& call) {
     return begun::no;
   }
   ++ticket_;
-  // With all before it: a root of one broadcast does not look at whoever takes itself for its root.
+  // With all calls before it: the root of a broadcast does not look at another rank that takes itself for the root.
   signature_ = signature_of(call.mark()) + 31 * signature_;
   next_peer_ = 0;
   has_offered_ = false;

@@ -22,9 +22,9 @@ namespace muster::inline v0::detail {
 ///   block, fold the own block of all, take the folded blocks of the others. Where the root of a broadcast says so, the
 ///   system reads its private buffer instead.
 ///
-/// All fold in the order of ranks, so the bits are the same whichever way it goes. Nobody writes into the private
+/// All fold in the order of ranks, so the bits are the same whichever way it goes. No rank writes into the private
 /// memory of another; into shared memory a rank writes under `lane_head::writing`, and a rank that fails first revokes
-/// its memory and then waits until nobody is at it.
+/// its memory and then waits until no rank writes there.
 class shm_native {
  public:
   explicit shm_native(shm_board& board) : board_(board), cores_(board.size()), peers_in_(size()), peers_out_(size()) {}
@@ -65,7 +65,7 @@ class shm_native {
   struct small_plan {
     std::size_t offered = 0;  // bytes this rank offers
     bool offers = true;
-    bool awaits_all = true;  // else the root alone, or nobody
+    bool awaits_all = true;  // else the root alone, or no rank
     bool awaits_root = false;
     bool fits = false;
   };

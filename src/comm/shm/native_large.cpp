@@ -162,7 +162,7 @@ bool shm_native::claim(int block) noexcept {
   return seen < step(1) && claimed.compare_exchange_strong(seen, step(1), std::memory_order_relaxed);
 }
 
-// False when somebody has given up.
+// False when another rank has given up.
 bool shm_native::write_to_others(int block, std::size_t begin, std::size_t bytes) {
   const visit here(*this);
   if (!here) return false;

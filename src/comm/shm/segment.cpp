@@ -16,7 +16,7 @@
 namespace muster::inline v0::detail {
 namespace {
 
-constexpr std::size_t granule = 4096;                        // what allocations are rounded to: nobody shares a page
+constexpr std::size_t granule = 4096;                        // what allocations are rounded to: no two share a page
 constexpr std::size_t growth = std::size_t{1} << 20;         // what the file grows by at least
 constexpr std::size_t returned_from = std::size_t{1} << 20;  // free runs this long give their pages back
 

@@ -39,7 +39,7 @@ class mapping {
   std::size_t reserve_ = 0;
 };
 
-/// This rank's own memory file and who has which part of it. Thread safe.
+/// This rank's own memory file, and the allocator of its parts. Thread safe.
 class segment final : public std::pmr::memory_resource {
  public:
   /// Throws error when the system has no memory files.
@@ -57,7 +57,7 @@ class segment final : public std::pmr::memory_resource {
     return static_cast<std::uint64_t>(static_cast<const std::byte*>(data) - memory_.at(0));
   }
   /// Takes the pages of [data, data + bytes) out of the peers' reach for good: here they go on with their content as
-  /// private memory, and what a peer still writes goes to where nobody looks.
+  /// private memory, and what a peer still writes goes to where no process looks.
   void detach(void* data, std::size_t bytes) noexcept;
   /// Takes back what was detached, with its present content: no process lives any more that was given it before.
   void attach_again() noexcept;

@@ -378,7 +378,7 @@ frame tcp_mesh::position() {
   return position_;
 }
 
-// Now and then: who left a group that needs it, and what a caller who is busy elsewhere left unsent.
+// Now and then: tells of a process that left a group that needs it, and sends what a busy caller left unsent.
 void tcp_mesh::tick() {
   const std::lock_guard lock(mutex_);
   const auto now = clock::now();

@@ -23,8 +23,8 @@ struct tcp_plan {
   tcp_limits limits;
 };
 
-/// Moves the messages of all groups, by whoever calls: all calls may come from several threads. A lost process stays
-/// lost to all groups, those that are made later too, but for one that renews it.
+/// Moves the messages of all groups, on any caller's thread: all calls may come from several threads. A lost process
+/// stays lost to all groups, those that are made later too, but for one that renews it.
 class tcp_mesh {
  public:
   /// `peers`: how to reach each rank. The doors are where they reach this one.

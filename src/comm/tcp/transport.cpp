@@ -2,7 +2,7 @@
 
 namespace muster::inline v0::detail {
 
-// Every member knows who is in it, and its frames carry the id: there is nothing to agree on.
+// Every member knows the other members, and its frames carry the id: there is nothing to agree on.
 std::unique_ptr<transport> tcp_transport::subgroup(const subgroup_call& some) {
   std::vector<int> of_world;
   for (const int member : some.members) of_world.push_back(group_.peer(member));

@@ -30,12 +30,12 @@ namespace muster::inline v0 {
 ///                      process that is alone keeps its store in memory
 ///
 /// All ranks open it, by the deadline `--timeout` sets. Throws configuration_error when it cannot be, with what to set
-/// instead, and timeout_error when nobody serves it in time. Rank 0 closes it last where it serves it: an `exchange`
-/// makes sure of that.
+/// instead, and timeout_error when no process serves it in time. Rank 0 closes it last where it serves it: an
+/// `exchange` makes sure of that.
 [[nodiscard]] std::unique_ptr<any_store> open_store(const settings& configuration, const launch_env& launch);
 
 /// The secret by which the processes of this job know each other: `--token` or MUSTER_TOKEN where it is not auto; else
-/// random bytes in the store, which the first that asks draws. Whoever can read the store knows it.
+/// random bytes in the store, which the first process to ask draws. Every process that can read the store knows it.
 [[nodiscard]] std::string common_token(any_store& store, const settings& configuration, clock::time_point until);
 
 namespace detail {

@@ -69,7 +69,7 @@ class any_store {
                                                          clock::time_point until) = 0;
   /// Its name in errors: "tcp://10.0.0.1:29500".
   [[nodiscard]] virtual std::string where() const = 0;
-  /// Whether this process serves it to the others, and it ends with this object: who has it closes it last.
+  /// Whether this process serves it to the others, and it ends with this object: then this process closes it last.
   [[nodiscard]] virtual bool is_served_here() const { return false; }
 
  protected:

@@ -9,7 +9,7 @@
 #include <muster/comm/rendezvous/store.hpp>
 
 namespace muster::inline v0 {
-/// A store cannot be served at an address because somebody listens there already.
+/// A store cannot be served at an address because another socket listens there already.
 class store_address_taken : public configuration_error {
  public:
   using configuration_error::configuration_error;
@@ -31,7 +31,7 @@ class store_server {
   store_server(std::string_view address, std::string_view token, const std::string& folder = "");
   store_server(const store_server&) = delete;
   store_server& operator=(const store_server&) = delete;
-  /// Whoever is connected gets peer_failure.
+  /// Every connected client gets peer_failure.
   ~store_server();
 
   /// Leaves word in a file, for this user alone (mode 0600), of where it listens and of the token, by which `tcp_store`

@@ -42,7 +42,7 @@ class choices {
   /// Rules come before everything; then a profile of this transport and this number of ranks, for the collectives that
   /// are in it; then `native` for a transport that says `native_first`; then the model, with the constants of the
   /// profile if it fits and else the transport's. Throws configuration_error where native is asked for and the
-  /// transport has none, unless there is one rank, who has nobody to talk to.
+  /// transport has none, unless there is one rank, which sends nothing.
   choices(const transport_abilities& transport, int ranks, const algorithm_rules& rules = {},
           const algorithm_profile* measured = nullptr);
 

@@ -11,7 +11,7 @@
 namespace muster::inline v0::detail {
 
 /// Piece p of every rank's `in` reaches rank p's `out`, in the order of ranks; `bytes` a piece. N-1 rounds in which
-/// every rank sends to one and receives from one, so that nobody is flooded.
+/// every rank sends to one and receives from one, so that no rank is flooded.
 inline task direct_all_to_all(flow& f, const std::byte* in, std::byte* out, std::size_t bytes) {
   const int n = f.size();
   const int me = f.rank();
@@ -128,7 +128,7 @@ class direct_exchange {
       const std::size_t i = s.begun[in];
       request& r = slot(j, in, i);
       if (i < mine) {
-        if (j > 0 && i >= combined(j - 1)) break;  // in their order, whoever is the first to send
+        if (j > 0 && i >= combined(j - 1)) break;  // in the order of peers, whichever sends first
         const auto bytes = piece(f_.rank(), i);
         f_.receive_combine(r, rank_of(j), bytes.data(), bytes.size(), how_);
       } else {

@@ -8,8 +8,8 @@
 namespace muster::inline v0::detail {
 
 /// N-1 steps, in place. Afterwards rank r holds block r combined over all ranks and finished; the other blocks hold
-/// parts of sums. The order of combination around the ring is the same whoever looks, since each block is combined on
-/// one path.
+/// parts of sums. Each block is combined along one path around the ring, so its order of combination is the same for
+/// every rank.
 inline task ring_reduce_scatter(flow& f, blocks data, const reduction& how) {
   const int n = f.size();
   const int me = f.rank();
