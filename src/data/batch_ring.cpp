@@ -19,7 +19,7 @@ batch_ring::batch_ring(const record_step& last, bool keeps_bad, int threads)
     : last_(last), keeps_bad_(keeps_bad), threads_(std::max(threads, 0)), rank_(log_rank()) {}
 
 batch_ring::~batch_ring() {
-  pop(queue_.size());  // else the threads would make what nobody waits for
+  pop(queue_.size());  // else the threads would make batches that no caller waits for
   for (std::jthread& worker : workers_) worker.request_stop();
 }
 

@@ -13,7 +13,7 @@
 namespace muster::inline v0::detail {
 
 /// An order of the ids 0 .. size - 1 in which `block` neighbours stay near each other: the blocks come in shuffled
-/// order, and the samples of each `window` consecutive ones of these are shuffled together. So whoever reads an epoch
+/// order, and the samples of each `window` consecutive ones of these are shuffled together. So a reader of an epoch
 /// reads `window` blocks at a time, each from its start to its end, and no other. Stored nowhere: constant memory, and
 /// any position is entered in O(1).
 ///

@@ -60,7 +60,7 @@ placement::placement(std::span<const std::uint64_t> parts, std::size_t machines,
       break;
     }
     case placement_kind::strided: {
-      // In turns that the weights are kept in at any time: who is farthest behind is next. Of equal ones, all in order.
+      // Turns that keep to the weights at any time: the machine farthest behind is next. Of equal ones, all in order.
       std::vector<double> owed(machines, 0.0);
       for (std::size_t part = 0; part < parts.size(); ++part) {
         if (options.weights.empty()) {

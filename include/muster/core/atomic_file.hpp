@@ -25,8 +25,8 @@ void require_writable(const std::string& path);
 void write_atomically(const std::string& path, std::string_view text);
 
 /// A file written piece by piece, of any size, that readers see whole or not at all: the bytes go to a new file beside
-/// `path`, and commit() flushes them to the disk, renames the file and makes the folder remember. Whoever ends before
-/// that, by an exception or by SIGKILL at any moment, leaves `path` as it was (a killed process leaves its
+/// `path`, and commit() flushes them to the disk, renames the file and makes the folder remember. A writer that ends
+/// before that, by an exception or by SIGKILL at any moment, leaves `path` as it was (a killed process leaves its
 /// "path.PID-N.tmp" too). Used by one thread.
 class atomic_file {
  public:

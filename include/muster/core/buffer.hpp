@@ -19,7 +19,7 @@ namespace detail {
 /// From so many bytes on a buffer of the free store has pages of its own, straight from the system.
 inline constexpr std::size_t least_mapped = std::size_t{8} << 20;
 
-/// Zeros from the system, which are only made where they are touched, by whoever does: to write them here would cost a
+/// Zeros from the system, which makes a page when a thread first touches it: to write them here would cost a
 /// pass over memory, on one thread. In large pages where these are granted (2 MiB): a shuffle that jumps about in
 /// gigabytes of samples otherwise spends a good part of its time on finding small ones. Throws std::bad_alloc.
 [[nodiscard]] void* map_zeros(std::size_t bytes);

@@ -5,7 +5,7 @@
 
 namespace muster::inline v0 {
 
-/// Monotonic; never jumps when somebody sets the time.
+/// Monotonic; never jumps when the time of the system is set.
 using clock = std::chrono::steady_clock;
 
 /// A span of time in seconds, the unit of every timeout in the interface; `std::chrono` literals convert to it.

@@ -1,4 +1,4 @@
-// The event sink: parts of muster say what they spend time on, and whoever measures listens.
+// The event sink: parts of muster tell it what they spend time on.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +44,7 @@ class event_sink {
   virtual void record(const event& event) noexcept = 0;
 };
 
-/// The sink of the calling thread; null when nobody listens, and then nothing is measured.
+/// The sink of the calling thread; null when there is none, and then nothing is measured.
 [[nodiscard]] inline event_sink*& current_event_sink() noexcept {
   static thread_local event_sink* sink = nullptr;
   return sink;
@@ -67,7 +67,7 @@ class scoped_event_sink {
   event_sink* former_;
 };
 
-/// Measures its own life and tells the thread's sink; costs one branch when nobody listens.
+/// Measures its own life and tells the thread's sink; costs one branch when there is none.
 class scoped_event {
  public:
   scoped_event(activity what, std::string_view name, std::uint64_t bytes) noexcept

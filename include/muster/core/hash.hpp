@@ -20,7 +20,7 @@ namespace muster::inline v0 {
 }
 
 /// Collects bytes and words into a 64-bit digest that depends on their order; the same on every machine of one byte
-/// order. Two different inputs agree with probability 2^-64; whoever wants to can make them agree.
+/// order. Two different inputs agree with probability 2^-64; an attacker can make them agree.
 class digest {
  public:
   digest& add(std::uint64_t word) noexcept {

@@ -46,7 +46,7 @@ class placement {
   [[nodiscard]] std::span<const std::uint64_t> records() const noexcept { return records_; }
   [[nodiscard]] std::size_t machines() const noexcept { return records_.size(); }
   /// By how much of its share the fullest machine has more than its share: 0.01 is one in a hundred; 0 without records.
-  /// Large parts cannot be spread evenly: whoever spreads them should say so when this is more than he wants.
+  /// Large parts cannot be spread evenly: the caller should say so when this is more than it accepts.
   [[nodiscard]] double imbalance() const noexcept { return imbalance_; }
 
   /// Parts that are on another machine than in `before`, of those that both know: what a change would move.

@@ -27,8 +27,8 @@ bool register_zlib() noexcept;
 bool register_zstd() noexcept;
 
 #ifdef MUSTER_HAS_ZLIB
-// Whoever links muster::zlib gets this definition, so that the variable takes the object file out of the static archive
-// and the decoder is there before main() starts.
+// A target that links muster::zlib gets this definition, so that the variable takes the object file out of the static
+// archive and the decoder is there before main() starts.
 inline const bool zlib_is_registered = register_zlib();
 #endif
 #ifdef MUSTER_HAS_ZSTD
