@@ -60,7 +60,7 @@ std::string milliseconds(double span) {
   return text;
 }
 
-// How long a rank waits for others; whoever listened before hears all as well.
+// How long a rank waits for others; the sink that was installed before gets every event as well.
 class waiting_time final : public event_sink {
  public:
   void record(const event& seen) noexcept override {
@@ -139,7 +139,7 @@ elastic_conductor::~elastic_conductor() {
   try {
     if (group_) {
       service_->leave();
-      // Who ends because something went wrong keeps nobody waiting.
+      // A process that ends because of an error does not wait for the others.
       if (std::uncaught_exceptions() == 0) service_->await_others_leaving(deadline_after(for_the_others));
       service_->stopped();
     }
@@ -282,7 +282,7 @@ void elastic_conductor::build(state& of, const membership_service::next_generati
 void elastic_conductor::connect() {
   const int rank = *record_.rank_of(self_.id);
   set_log_rank(rank);
-  // Their memory and ours are used again: nobody of before may still write there.
+  // Their memory and ours are used again: no process of the generation before may still write.
   service_->await_ends(before_, record_, deadline_after(for_ends));
   site_.memory->attach_again();
   tcp_doors known = std::move(*doors_);

@@ -36,7 +36,7 @@ class elastic_conductor final : public conductor {
   };
 
   // A group that is over. Over a network its end may take a while; what it shared on this host is given back when
-  // nobody has anything made from it any more, some generations later.
+  // nothing made from it is left, some generations later.
   struct former_group {
     std::shared_ptr<shm_host> host;
     std::jthread farewell;

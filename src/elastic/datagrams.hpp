@@ -16,7 +16,7 @@
 namespace muster::inline v0::detail {
 
 /// A UDP socket of this process. Each datagram carries an HMAC-SHA-256 over itself; what does not fit the token is
-/// dropped. Nothing is sent twice, nothing comes in order for sure, and nobody waits.
+/// dropped. Nothing is sent again, no order is guaranteed, and no call waits.
 class datagram_socket {
  public:
   /// `chosen`: under which addresses it is reached, as `own_addresses` takes it.

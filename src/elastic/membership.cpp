@@ -163,7 +163,7 @@ void membership::announce(clock::time_point now) {
   swap(next);
 }
 
-// Whoever is there first when all are.
+// Done by the first process that sees all of them waiting.
 void membership::form_first(clock::time_point now) {
   if (swapping_ || now < swap_after_) return;
   const auto here = static_cast<int>(record_.waiting.size());

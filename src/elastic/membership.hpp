@@ -1,4 +1,4 @@
-// How a group decides who is in it: the protocol alone, without sockets, clocks or threads.
+// How a group decides on its members: the protocol alone, without sockets, clocks or threads.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +25,7 @@ struct membership_policy {
   int max = 1 << 20;
   clock::duration beat = std::chrono::milliseconds(100);     ///< from one word to the next
   clock::duration silence = std::chrono::milliseconds(500);  ///< a member that was not heard for so long is suspect
-  double slow_factor = 0;        ///< slow is who takes so many times as long as the median member; 0: nobody is
+  double slow_factor = 0;        ///< a slow member takes so many times as long as the median; 0: none is slow
   bool slow_ones_leave = false;  ///< instead of being reported alone
   clock::duration patience = std::chrono::seconds(30);  ///< for a majority and for `min`; half of it for who hangs
   /// So many ranks after a member's own, in a ring, hear all its words and judge its silence. A dead host of so many
@@ -33,7 +33,7 @@ struct membership_policy {
   int monitors = 16;
 
   /// How long a member of this very host may be silent. Its death is seen there, and so is that it was stopped: silence
-  /// alone is most of all a sign of a host with too much to do, where to kill a healthy process would help nobody.
+  /// alone is most of all a sign of an overloaded host, where to kill a healthy process would help no member.
   [[nodiscard]] clock::duration silence_here() const { return std::max(4 * silence, patience / 2); }
 };
 
@@ -87,11 +87,11 @@ using action = std::variant<act::say, act::swap, act::stop, act::halt, act::kill
 /// stopped, the first of them writes the next generation, which only succeeds on the record it knows. Those who are in
 /// it go on; those who are not see that they are fenced.
 ///
-/// Proof of death comes from the victim's own host and needs nobody's consent. A suspicion (silence, a broken
+/// Proof of death comes from the victim's own host and needs no consent. A suspicion (silence, a broken
 /// connection, no progress) counts when a strict majority of the members not proven dead shares it; of two, where there
 /// is none, the first to reach the store stays. A suspect on this member's host is killed instead, which makes it
-/// proof. Who hears both sides of a partition takes that of the first member after a while, so that there is a
-/// majority.
+/// proof. A member that hears both sides of a partition takes that of the first member after a while, so that there is
+/// a majority.
 ///
 /// While nothing changes a word goes to the monitors of its sender and to a few others in turn, so that all learn of
 /// all in time. As long as one member lives, some rank that fell silent comes just before one that lives and watches
@@ -144,7 +144,7 @@ class membership {
   [[nodiscard]] bool has_ended() const noexcept { return ended_; }
   [[nodiscard]] bool is_dead(member_id who) const { return dead_.contains(who); }
   [[nodiscard]] bool is_suspect(member_id who) const { return suspects_.contains(who); }
-  /// Whether it wants to leave, and nobody gains by waiting: all others that live want to leave too, as far as they
+  /// Whether it wants to leave, and no member gains by waiting: all others that live want to leave too, as far as they
   /// say, or one that does not has stopped and waits for a group without it.
   [[nodiscard]] bool may_go() const;
   /// Whether nothing came for as long as the silence that makes it suspect elsewhere from a member that this one

@@ -19,7 +19,7 @@ std::string list_of(const std::vector<std::string>& parts) {
 
 }  // namespace
 
-// The first of those that stay writes the next generation down, once nobody is left behind who may still commit.
+// The first of those that stay writes the next generation down, once no member left behind may still commit.
 void membership::propose(clock::time_point now) {
   if (!stopped_ || ended_ || swapping_ || now < swap_after_) return;
   auto found = parted();
@@ -45,7 +45,7 @@ void membership::propose(clock::time_point now) {
   swap(next);
 }
 
-// Nothing while somebody who lives goes on.
+// Nothing while a member that lives goes on.
 std::optional<membership::parting> membership::parted() const {
   parting found;
   for (const auto& one : record_.members) {

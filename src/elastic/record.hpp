@@ -1,4 +1,4 @@
-// Who is in the group: the one record that all members agree on.
+// Which processes are in the group: the one record that all members agree on.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace muster::inline v0::elastic {
 
-/// One start of one process, drawn at random: a process that is started again is somebody else.
+/// One start of one process, drawn at random: a process that is started again is another member.
 using member_id = std::uint64_t;
 
 /// The identity of a process in an elastic job: what the others know of it from the day it announced itself.

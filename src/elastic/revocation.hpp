@@ -54,7 +54,7 @@ class revocable_transport final : public transport_decorator {
       told_ = true;
       message = {};
       message.what = notice::kind::gone;
-      message.origin = rank();  // nobody in particular
+      message.origin = rank();  // no rank in particular
       message.status = static_cast<int>(error_kind::peer_failure);
       message.set_text(by_->why());
       return true;
@@ -65,7 +65,7 @@ class revocable_transport final : public transport_decorator {
     return true;
   }
 
-  // Nothing in the transport wakes who waits for the word: so nobody sleeps long.
+  // Nothing in the transport wakes a thread that waits for the word: so none sleeps long.
   void pause(clock::time_point until) override {
     constexpr std::chrono::milliseconds longest{1};
     if (!by_->revoked()) inner().pause(std::min(until, clock::now() + longest));

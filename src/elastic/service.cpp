@@ -144,7 +144,7 @@ void membership_service::look_at_signals(clock::time_point now) {
             (one.id == self_.id ? " (this one)" : "") + (reason.empty() ? "" : " (" + reason + ")") + ";";
   }
   text += " " + std::to_string(protocol_.record().waiting.size()) + " wait to join";
-  log(log_level::error, text);  // at whatever level: somebody asked
+  log(log_level::error, text);  // at whatever level: a signal asked for it
 }
 
 void membership_service::perform(const elastic::act::say& a) {

@@ -197,7 +197,7 @@ class transfer {
 
   group& ranks_;
   state& of_;
-  const std::vector<state_part> parts_;  // a copy: whoever asks the state for them again gets others
+  const std::vector<state_part> parts_;  // a copy: the state replaces its own when it is asked again
   std::size_t rank_;
   std::vector<int> holders_;
   std::vector<const state_part*> wanted_;     // of the parts: the replicated ones

@@ -9,7 +9,7 @@ namespace muster::inline v0::detail {
 /// One rank's part in it.
 struct transfer_part {
   bool may_hold = true;   ///< whether its state counts: a joiner's does not, nor that of any but one when a job begins
-  bool in_place = false;  ///< its state is nothing that anybody could go on from
+  bool in_place = false;  ///< no rank could go on from its state
 };
 
 /// Collective. Those that are at the furthest position and may hold send the replicated parts, chunk by chunk in

@@ -1,4 +1,4 @@
-// A training as a row of steps that commit or did not happen, whoever the ranks are.
+// A training as a row of steps that commit or did not happen, whichever processes the ranks are.
 #pragma once
 
 #include <concepts>

@@ -181,8 +181,8 @@ class state {
     std::uint64_t steps = 0;
     std::uint64_t epoch = 0;
   };
-  /// Of this rank: set and taken back by `session::run`. Whoever copies this state has to end that run where this rank
-  /// does, and cannot tell from the position: after the last step of an epoch it is that of the next run's start.
+  /// Of this rank: set and taken back by `session::run`. A rank that copies this state has to end that run where this
+  /// rank does, and cannot tell from the position: after the last step of an epoch it is that of the next run's start.
   [[nodiscard]] const std::optional<run_start>& run() const noexcept { return run_; }
   void set_run(const std::optional<run_start>& began) noexcept { run_ = began; }
   /// Of the rank that this one's state was copied from, until `followed_run` takes it.
