@@ -98,7 +98,7 @@ std::vector<std::uint8_t> encode(state_position where) {
 void save_tables(job& of, group& workers, const std::filesystem::path& folder, const state_position& where) {
   auto& tables = of.tables();
   tables.flush();
-  barrier(workers);  // all pushes count, and nobody makes others
+  barrier(workers);  // all pushes count, and no worker makes others
   const std::uint64_t clock = tables.clock_now();
   const auto name_of = [](std::uint64_t at, int rank) {
     return "tables-" + std::to_string(at) + "-" + std::to_string(rank);
@@ -156,7 +156,7 @@ std::optional<saved_tables> load_tables(job& of, group& workers, const std::file
       throw data_error({manifest.string()}, "has no position (it is damaged); go back to an older checkpoint");
     std::memcpy(&found->at, at.data(), sizeof found->at);
   });
-  barrier(workers);  // nobody pulls before all is there
+  barrier(workers);  // no worker pulls before all is there
   return found;
 }
 

@@ -12,7 +12,7 @@ namespace muster::inline v0::ps {
 /// A worker's clock counts its steps: it says n when all that it pushed in its first n steps has been acknowledged.
 struct consistency {
   enum class kind : std::uint8_t {
-    asynchronous,  ///< nobody waits for anybody
+    asynchronous,  ///< no worker waits for another
     bounded,       ///< a pull of clock c waits until every live worker's clock is c - bound at least (stale synchronous
                    ///< parallel: Ho et al. 2013, https://proceedings.neurips.cc/paper/2013/hash/
                    ///< b7bb35b9c6ca2aee2df08cf09d7016c2-Abstract.html)

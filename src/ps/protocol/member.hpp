@@ -1,4 +1,4 @@
-// Who is meant: a place in the job, and which of the processes that had it one after the other.
+// Which process is meant: a place in the job, and which of the processes that had it one after the other.
 #pragma once
 
 #include <compare>

@@ -59,7 +59,7 @@ inline constexpr std::uint8_t encoded = 4;
 /// In those of a pull: what is asked for is all that there is of the range, as a checkpoint has it.
 inline constexpr std::uint8_t saves = 1;
 
-/// One message, as it lies in a frame, but for the payload: that belongs to whoever gave it.
+/// One message, as it lies in a frame, but for the payload: that belongs to the caller that gave it.
 struct message {
   message_kind what = message_kind::pulse;
   std::uint8_t flags = 0;

@@ -16,7 +16,7 @@ constexpr std::size_t most_parked = 4096;
 server::server(member self, const protocol_settings& settings, range_storage& values, server_outlet& out,
                const shard_map& map)
     : self_(self), settings_(settings), values_(values), out_(out), ranges_(map.ranges.size()) {
-  // Whoever the map names from the beginning holds a range as it is in the beginning.
+  // A server that the map names from the beginning holds a range as it is in the beginning.
   for (range_id id = 0; id < ranges_.size(); ++id)
     ranges_[id].has_state = map.has_server(self_) && map.ranges[id].holds(self_.at);
   learn(map, {});
@@ -157,7 +157,7 @@ void server::retry_parked() {
 
 void server::hear_pulse(const member& from, const message& said) {
   const bool leaves = (said.flags & says_goodbye) != 0;
-  if (leaves) peers_.find(from)->dead = peers_.find(from)->said_goodbye = true;  // nobody needs to wait for it
+  if (leaves) peers_.find(from)->dead = peers_.find(from)->said_goodbye = true;  // no worker needs to wait for it
   if (fenced_ || (!leaves && (said.flags & wants_word) == 0)) return;
   out_.send(from, {.what = message_kind::alive, .flags = leaves ? says_goodbye : std::uint8_t{0}});
 }
@@ -197,7 +197,7 @@ void server::apply(range_id id, held_range& range, const log_entry& entry) {
 // At the head, and behind it as entries come: applies, and hands on.
 void server::append(range_id id, held_range& range, const log_entry& entry, clock::time_point now) {
   apply(id, range, entry);
-  if (range.behind == nobody) {  // nobody waits for anybody: the common case, and without a queue
+  if (range.behind == nobody) {  // the tail waits for no server: the common case, and without a queue
     if (range.before == nobody && entry.what != log_entry::kind::fold) {
       auto& its = range.workers[entry.from.at];
       its.committed = its.applied;
@@ -205,7 +205,7 @@ void server::append(range_id id, held_range& range, const log_entry& entry, cloc
     }
     return;
   }
-  // Whoever is behind may have to be told again, so the entry is kept: one allocation, which is the price of a copy.
+  // The server behind may have to be told again, so the entry is kept: one allocation, which is the price of a copy.
   kept_entry kept{range.applied, std::vector<std::byte>(log_entry_head_bytes + entry.payload.size())};
   encode_head(entry, kept.body.data());
   std::copy(entry.payload.begin(), entry.payload.end(), kept.body.begin() + log_entry_head_bytes);
@@ -305,7 +305,7 @@ void server::clocks_moved(clock::time_point now) {
     slowest = std::min(slowest.value_or(its.clock), its.clock);
     fastest_ = std::max(fastest_, its.clock);
   }
-  slowest_ = slowest.value_or(fastest_);  // with nobody to wait for nobody waits
+  slowest_ = slowest.value_or(fastest_);  // without workers no pull waits
   if (settings_.how.what != consistency::kind::bulk) return;
   for (range_id id = 0; id < ranges_.size(); ++id) {
     auto& range = ranges_[id];
@@ -339,7 +339,7 @@ void server::tick(clock::time_point now) {
     const auto has = range.behind_is_learner ? range.behind_has : range.committed;
     if (!range.behind_known) {
       offer(id, range, now);
-    } else if (range.sent > has) {  // whoever has them already acknowledges again
+    } else if (range.sent > has) {  // a server that has them already acknowledges again
       range.sent = has;
       send_entries(id, range, now);
     }

@@ -46,7 +46,7 @@ class server_outlet {
   virtual ~server_outlet() = default;
 
   /// The payload is taken before it returns. No other process than that one may hear it: what is meant for one that
-  /// died is not for whoever has its place now.
+  /// died is not for the one that has its place now.
   virtual void send(const member& to, const message& what) = 0;
   /// Whether values may be sent there now: else pulls wait, so that one slow worker costs no memory.
   [[nodiscard]] virtual bool has_room(const member&) const { return true; }
@@ -62,8 +62,8 @@ class server_outlet {
 /// push is applied when it is the next of its worker, and what was applied before is only acknowledged again. That
 /// table goes wherever the values go, in the same message.
 ///
-/// A server that was fenced can do no harm: it is in no chain, so nobody takes its word, and what it applies alone is
-/// acknowledged to nobody. With one copy alone (no replicas) a fenced server might acknowledge what nobody will have;
+/// A fenced server can do no harm: it is in no chain, so no process takes its word, and what it applies alone is
+/// acknowledged to none. With one copy alone (no replicas) a fenced server might acknowledge what no server will have;
 /// therefore the last holder of a range is fenced only when it is known to be dead.
 class server {
  public:
@@ -205,7 +205,7 @@ class server {
   std::uint64_t fastest_ = 0;  // of some worker, perhaps one that is gone
   std::vector<held_range> ranges_;
   std::vector<parked_pull> parked_;
-  std::vector<std::pair<range_id, place>> acknowledge_;  // workers; nobody: the one before in the chain
+  std::vector<std::pair<range_id, place>> acknowledge_;  // workers; `nobody`: the one before in the chain
   clock::time_point suspected_at_{};                     // when one more was missed
   clock::time_point back_at_{};                          // from when it was itself stopped
   clock::time_point pulsed_{};

@@ -118,7 +118,7 @@ void server::govern(clock::time_point now) {
     if (range.behind_is_learner && range.behind_counts && range.behind_has >= range.committed)
       take(with_learner_joined(next, id));
     if (range.is_head() && entry.leaver != nobody && entry.learner == nobody && entry.chain.size() > 1) {
-      range.stopped = range.stopped || entry.leaver == self_.at;  // nobody reads here what others have gone beyond
+      range.stopped = range.stopped || entry.leaver == self_.at;  // no worker reads here what others have gone beyond
       take(without_leaver(next, id));
     }
   }

@@ -219,7 +219,7 @@ std::optional<shard_map> without_servers(const shard_map& map, std::span<const m
     const bool shrank = std::erase_if(range.chain, [&](place who) { return out.contains(who); }) > 0;
     if (range.learner != nobody && (out.contains(range.learner) || range.chain.empty())) {
       range.learner = nobody;
-      range.leaver = nobody;  // nobody takes its place
+      range.leaver = nobody;  // no server takes its place
     }
     if (range.leaver != nobody && (out.contains(range.leaver) || (shrank && range.chain.size() == 1)))
       range.leaver = nobody;

@@ -28,7 +28,7 @@ struct server_entry {
 /// counts when the last one has it. So each has all that those behind it have.
 struct shard_range {
   std::uint64_t epoch = 0;   ///< the version of the map in which this entry changed last
-  std::vector<place> chain;  ///< empty: nobody is left who has it
+  std::vector<place> chain;  ///< empty: no server is left that has it
   place learner = nobody;    ///< is given a copy by the last of the chain, and then becomes the last
   place leaver = nobody;     ///< leaves the chain when the learner is in it
 
@@ -74,7 +74,7 @@ struct shard_map {
 /// The map without a worker.
 [[nodiscard]] std::optional<shard_map> without_worker(const shard_map& map, const member& who);
 /// The map by which so many of these places serve, now and when some have died, those first that serve already: the
-/// others of them leave, and who is new holds nothing yet. Nothing when nothing changes. Throws configuration_error
+/// others of them leave, and a new one holds nothing yet. Nothing when nothing changes. Throws configuration_error
 /// when they are not so many.
 [[nodiscard]] std::optional<shard_map> scaled_to(const shard_map& map, std::span<const place> candidates,
                                                  std::size_t servers);

@@ -51,12 +51,12 @@ class worker {
   std::uint64_t push(range_id range, const message& what, clock::time_point now, std::vector<std::byte> own = {});
   /// Starts a pull of values that include all pushes of this worker to that range, if `own`; returns its number.
   std::uint64_t pull(range_id range, const message& what, bool own, clock::time_point now);
-  /// Nobody waits for that pull any more.
+  /// No caller waits for that pull any more.
   void forget(std::uint64_t pull) { pulls_.erase(pull); }
   /// One step is done: what is pushed and pulled from now on is of the next.
   void next_clock();
   /// Nothing is to be pushed or pulled any more: when all pushes count, servers are told that
-  /// nobody needs to wait for this worker. It is over when all of them know: when it `has_left`.
+  /// no other worker needs to wait for this one. It is over when all of them know: when it `has_left`.
   void leave() noexcept { leaving_ = true; }
   [[nodiscard]] bool has_left() const noexcept;
   /// The process at that place is gone for ever: a server that ended may be done, and then it answers no farewell.

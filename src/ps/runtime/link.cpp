@@ -95,8 +95,8 @@ void frame_link::recycle(std::unique_ptr<outgoing> frame) {
   if (free_.size() < most_free) free_.push_back(std::move(frame));
 }
 
-// Whether something is done that nobody has looked at: a test of one request moves all, and the transport does not know
-// which of them its caller has in mind when it sleeps.
+// Whether something is done that this link has not looked at: a test of one request moves all, and the transport does
+// not know which of them its caller has in mind when it sleeps.
 bool frame_link::has_news() const noexcept {
   const auto done = [](const request& r) { return r.owner == nullptr; };
   const auto left = [&](place to) {
@@ -257,7 +257,7 @@ void frame_link::keep(buffer<std::byte> memory) {
 void frame_link::find_lost(clock::duration patience, const std::function<void(place, bool)>& tell) {
   notice word;
   while (over_.poll(word)) {
-    // Whoever says so of another may be cut off itself: its word ends nothing here.
+    // A rank that says so of another may be cut off itself: its word ends nothing here.
     const bool ended = (word.what == notice::kind::gone && word.witness < 0) || word.what == notice::kind::abort;
     const auto origin = static_cast<place>(word.origin);
     if (!ended || origin >= peers_.size() || peers_[origin].gone) continue;

@@ -33,7 +33,7 @@ void server_process::learn(const shard_map& map, clock::time_point now) {
     const auto* const own = map.server(self_);
     const bool holds_some = std::any_of(core_->map().ranges.begin(), core_->map().ranges.end(),
                                         [&](const shard_range& range) { return range.holds(self_); });
-    // An entry of a later incarnation is for whoever serves here next: of several maps only the last may be seen.
+    // An entry of a later incarnation is for the next process to serve here: of several maps only the last may be seen.
     goes_ = own != nullptr && own->who == core_->self() ? own->leaving : goes_ || !holds_some;
   }
   core_->learn(map, now);
@@ -95,8 +95,8 @@ void server_process::serve() {
   }
 }
 
-// All workers are gone, and for as long as a call may take nobody could write that into the map: the store went with
-// one of them.
+// All workers are gone, and for as long as a call may take no server could write that into the map: the store went
+// with one of them.
 void server_process::end_if_deserted(clock::time_point now) {
   if (!is_over() || core_->is_done()) {
     deserted_since_ = now;
@@ -125,7 +125,7 @@ void server_process::stand_by() {
   core_.emplace(own->who, protocol_, values_, *this, newest_);
 }
 
-// One that serves has died, perhaps. Who is faster takes its place; the others learn that from the map.
+// A server that serves may have died. The fastest standby takes its place; the others learn that from the map.
 void server_process::offer_itself(bool again) {
   if (newest_.version == offered_at_ && !again) return;
   offered_at_ = newest_.version;

@@ -20,7 +20,7 @@ class server_process final : process, public server_outlet {
 
   /// Serves as long as the map names it, and stands by else; until the job is over.
   void serve();
-  /// From any thread: it serves no more, and tells nobody.
+  /// From any thread: it serves no more, and tells no other process.
   void stop() noexcept { stopped_ = true; }
 
  private:

@@ -25,7 +25,7 @@ class tables final : public range_storage {
  public:
   tables(const table_layout& layout, const consistency& how, const compression& compress);
 
-  /// Tells of each change of a range before it is made, for whoever still reads what `read` gave.
+  /// `tell` is called before each change of a range, for a caller that still reads what `read` gave.
   void before_change(std::function<void(range_id)> tell) { before_change_ = std::move(tell); }
   /// Whether what `read` gives for that is where the values lie, until they change.
   [[nodiscard]] bool reads_in_place(range_id range, const message& pull) const {

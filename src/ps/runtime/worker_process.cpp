@@ -229,7 +229,7 @@ bool worker_process::others_work() const {
   return std::any_of(workers.begin(), workers.end(), [&](const member& who) { return who != core_.self(); });
 }
 
-// As long as servers are heard they see to it that nobody is waited for in vain.
+// As long as servers are heard they see to it that no worker is waited for in vain.
 void worker_process::wait_for_others() {
   const auto patience = std::chrono::duration_cast<clock::duration>(options_.timeout);
   while (others_work()) {
@@ -245,7 +245,7 @@ void worker_process::finish() {
   const auto until = deadline_after(options_.timeout);
   next_tick_ = {};
   wait_until([&] { return core_.has_left(); }, "finish");
-  // Who stands by hears it too: nobody else tells it when all is over.
+  // A server that stands by hears it too: no other process tells it when all is over.
   for (const auto server : servers_) {
     if (core_.map().server(server) == nullptr)
       link_.send({server, 0}, {.what = message_kind::pulse, .flags = says_goodbye});
@@ -254,7 +254,7 @@ void worker_process::finish() {
   while (!link_.is_idle() && clock::now() < until) progress();
 }
 
-// Only servers that are heard see to it that nobody is waited for in vain.
+// Only servers that are heard see to it that no worker is waited for in vain.
 void worker_process::see_off() {
   const auto patience = std::chrono::duration_cast<clock::duration>(options_.timeout);
   while (others_work() && core_.hears_a_server(now_, patience)) {

@@ -59,7 +59,7 @@ class worker_process final : process, public worker_outlet {
   void pull_part(pending& to, range_id range, const message& what, pull_target where);
   void begun(bool pulls);
   [[nodiscard]] bool is_done(const pending& one) const noexcept;
-  /// Nobody waits for it any more, and its memory goes.
+  /// No caller waits for it any more, and its memory goes.
   void release(pending& one) noexcept;
   void next_clock();
   void progress();
