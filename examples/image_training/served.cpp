@@ -62,7 +62,7 @@ class served_run {
     if (!chosen_.checkpoint.empty()) savers.emplace(job_.connect_workers());
     if (!resume(savers) && first) served_.assign();
     if (first) print_start();
-    muster::barrier(workers_);  // nobody pulls before the parameters are there
+    muster::barrier(workers_);  // no worker pulls before the parameters are there
     auto session = muster::fixed_session(workers_);
     for (;;) {
       seen_ = {};

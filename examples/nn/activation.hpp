@@ -25,7 +25,7 @@ struct extent {
 
 /// The output of a layer for a whole batch, and its gradient.
 ///
-/// Batch normalisation and ReLU are no layers with memory of their own: they are done to the values whenever somebody
+/// Batch normalisation and ReLU are no layers with memory of their own: they are done to the values whenever a layer
 /// reads them, image by image, when a reader has to copy them into the first cache anyway. In the same way their part
 /// of the backward pass is done to the gradient right after a reader wrote it (mask, sums over the batch) and just
 /// before the layer behind needs it (the slope of the normalisation). What is stored are the values before both, and
@@ -53,12 +53,12 @@ class activation {
   /// A reader's turn at the gradient.
   struct turn {
     bool adds;       ///< others have written before
-    bool completes;  ///< nobody writes after
+    bool completes;  ///< no other reader writes after
   };
   [[nodiscard]] std::size_t attach() noexcept { return readers_++; }
   [[nodiscard]] turn turn_of(std::size_t reader) const noexcept { return {reader + 1 != readers_, reader == 0}; }
   [[nodiscard]] bool rectified() const noexcept { return relu_; }
-  /// Nobody wants the gradient of what comes from outside.
+  /// No layer needs the gradient of what comes from outside.
   void from_outside() noexcept { outside_ = true; }
   [[nodiscard]] bool wants_gradient() const noexcept { return !outside_; }
   void set_outside(const T* values) noexcept { given_ = values; }
@@ -92,7 +92,7 @@ class activation {
   [[nodiscard]] image_view<T> view(T* image) const noexcept {
     return {image, shape_.height, shape_.width, shape_.channels, shape_.width * shape_.channels};
   }
-  /// Whether its gradient is a sum's, which whoever writes it need not copy.
+  /// Whether its gradient is a sum's, which the layer that writes it need not copy.
   [[nodiscard]] bool shares() const noexcept { return sum_ != nullptr; }
 
  private:

@@ -35,7 +35,7 @@ class input_of {
   [[nodiscard]] activation<T>& operator*() const noexcept { return *read_; }
   /// Whether its gradient is added to what other readers wrote.
   [[nodiscard]] bool adds() const noexcept { return read_->turn_of(reader_).adds; }
-  /// Whether nobody writes after it.
+  /// Whether no other reader writes after it.
   [[nodiscard]] bool completes() const noexcept { return read_->turn_of(reader_).completes; }
   /// The gradient of an image is written; `masked`, if it is zero already wherever the input was rectified to zero.
   void written(std::size_t image, bool masked = false) const {
@@ -88,7 +88,7 @@ class dense_layer final : public layer<T> {
 };
 
 /// a + b, of one shape: where a shortcut comes back. Both have the gradient of the sum, and so its memory, wherever
-/// nobody else writes it first.
+/// no other layer writes it first.
 template <class T>
 class sum_layer final : public layer<T> {
  public:

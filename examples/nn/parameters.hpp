@@ -17,7 +17,7 @@ enum class start : std::uint8_t {
   uniform   ///< uniform in +-1 / sqrt(fan), as PyTorch starts a dense layer and its bias
 };
 
-/// One tensor; views of memory that is somebody else's, an arena's for instance.
+/// One tensor; views of memory that another object owns, an arena for instance.
 template <class T>
 struct parameter {
   std::string name;

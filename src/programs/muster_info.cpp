@@ -1,5 +1,5 @@
 // muster-info: what this muster was built with, which launcher it finds, what it would choose, and the settings with
-// where each comes from. It reads and prints and connects to nobody, unless it is asked to measure.
+// where each comes from. It reads and prints and connects to no process, unless it is asked to measure.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -157,7 +157,7 @@ json describe_world(const muster::settings& settings, const muster::launch_env& 
     const auto planned = muster::detail::plan_world(settings, launch);
     json world = {{"transport", planned.transport.name}, {"ranks", planned.ranks}, {"why", planned.why}};
     world["choices"] = json::object();
-    if (planned.ranks == 1) return world;  // nobody to talk to
+    if (planned.ranks == 1) return world;  // no other rank to talk to
     const auto& wanted = planned.for_groups;
     const muster::choices chosen(planned.transport, planned.ranks, wanted.how, wanted.profile.get());
     for (const auto kind : muster::all_collectives) {

@@ -1,4 +1,4 @@
-// Decentralised averaging: each rank mixes with its neighbours in a graph, and nobody with all.
+// Decentralised averaging: each rank mixes with its neighbours in a graph, and none with all.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace muster::inline v0 {
 
-/// Who is whose neighbour; all are undirected and look the same from every rank.
+/// Which ranks are neighbours; all graphs are undirected and look the same from every rank.
 enum class gossip_graph : std::uint8_t {
   ring,        ///< r - 1 and r + 1
   torus,       ///< left, right, up and down on a grid that is as square as the number of ranks allows

@@ -32,8 +32,8 @@ struct sync_options {
 class gradient_sync;
 
 /// One backward pass, or several that are added up, under way; what the model tells which gradients are written. Lives
-/// in one step and is waited for there. Leaving it otherwise, by an exception, waits until nobody touches the
-/// gradients.
+/// in one step and is waited for there. Leaving it otherwise, by an exception, waits until no collective touches
+/// the gradients.
 class backward_pass {
  public:
   backward_pass(const backward_pass&) = delete;
