@@ -53,8 +53,8 @@ class wire_writer {
   std::string text_;
 };
 
-/// Reads what others wrote: until something is missing, and then nothing but zeros, so that the caller looks once, at the
-/// end, and throws the error that says what is wrong. Texts and bytes are those that were given.
+/// Reads what others wrote: until something is missing, and then nothing but zeros, so that the caller looks once, at
+/// the end, and throws the error that says what is wrong. Texts and bytes are those that were given.
 class wire_reader {
  public:
   explicit wire_reader(std::span<const std::byte> bytes) noexcept : rest_(bytes) {}

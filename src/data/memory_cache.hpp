@@ -74,10 +74,7 @@ class cached_places {
 class whole_memory_cache {
  public:
   explicit whole_memory_cache(const cached_places& places)
-      : places_(places),
-        states_(places.size()),
-        bytes_(places.end()),
-        labels_(places.size() * places.label_bytes()) {}
+      : places_(places), states_(places.size()), bytes_(places.end()), labels_(places.size() * places.label_bytes()) {}
 
   [[nodiscard]] std::span<const std::byte> view(sample_id id, std::span<float> labels) const noexcept {
     if (states_[id].load(std::memory_order_acquire) != here) return {};

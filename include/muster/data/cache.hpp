@@ -44,8 +44,8 @@ inline constexpr in_memory_t in_memory{};
 /// else the records as they were read. Behind augment() it is a configuration_error.
 ///
 /// On disk a cache is a file for each source, steps and version of both, shared by the ranks of a host. Each record has
-/// a checksum, so that a process that is killed at any moment leaves nothing that is taken for more than it is, and what
-/// was kept is used again.
+/// a checksum, so that a process that is killed at any moment leaves nothing that is taken for more than it is, and
+/// what was kept is used again.
 struct cache {
   cache_options options;
   explicit cache(in_memory_t) : options{.memory = std::numeric_limits<std::size_t>::max()} {}

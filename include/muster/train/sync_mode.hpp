@@ -15,8 +15,8 @@ struct sync_mode {
   enum class kind : std::uint8_t {
     allreduce,          ///< gradients are summed before the optimizer's step: every rank takes the same one
     allreduce_weights,  ///< each rank steps by its own gradient, and then the weights are averaged
-    local_sgd,  ///< the same, averaged after every `period` steps (Stich 2019, https://arxiv.org/abs/1805.09767)
-    gossip,     ///< after each step every rank mixes its weights with those of its neighbours in a graph
+    local_sgd,        ///< the same, averaged after every `period` steps (Stich 2019, https://arxiv.org/abs/1805.09767)
+    gossip,           ///< after each step every rank mixes its weights with those of its neighbours in a graph
     parameter_server  ///< some ranks hold the weights, the others push gradients to them: see <muster/ps/job.hpp>
   };
   kind what = kind::allreduce;

@@ -20,7 +20,8 @@ struct algorithm_profile;
 
 /// Seconds the model gives for `kind` over `bytes` (of the whole buffer: what a rank ends with or begins with,
 /// whichever is more) among `ranks`: rounds times latency, plus the bytes on the longest path times their costs. Where
-/// ranks share cores it is mostly what all messages of all ranks take of these. A transport's own algorithm has no model.
+/// ranks share cores it is mostly what all messages of all ranks take of these. A transport's own algorithm has no
+/// model.
 [[nodiscard]] double estimate(collective kind, algorithm how, std::size_t bytes, int ranks,
                               const transport_costs& costs) noexcept;
 
