@@ -100,6 +100,7 @@ bool group_state::run_at_once(collective_call& what) {
     for (int turns = quick_turns; turns > 0; --turns) {
       if (r.owner == nullptr || transport->test(r)) return true;
       if (crowded && transport->must_yield()) sched_yield();
+      pause_core();
     }
   } catch (...) {
     fail(std::current_exception());

@@ -122,6 +122,7 @@ bool group_state::wait(operation_state& op, clock::time_point limit) {
       if (++moves % moves_by_the_clock == 0 && !op.done && check_deadline() >= limit) return op.done;
     } else if (stalled.spin(crowded)) {
       if (crowded && transport->must_yield()) sched_yield();
+      pause_core();
     } else if (stalled.yields < yields) {
       ++stalled.yields;
       sched_yield();
