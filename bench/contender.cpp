@@ -9,7 +9,7 @@
 #include <thread>
 #include <utility>
 
-#include <muster/comm/collectives/algo/chooser.hpp>
+#include <muster/comm/algorithms/chooser.hpp>
 
 #include "ranks.hpp"
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #ifdef MUSTER_HAS_MPI
-#include <muster/comm/mpi/adopt.hpp>
+#include <muster/comm/transports/mpi/adopt.hpp>
 
 #include "plain_mpi.hpp"
 #endif

@@ -25,7 +25,7 @@
 
 #include <muster/muster.hpp>
 
-#include "../src/data/epoch_order.hpp"
+#include "../src/data/order/epoch_order.hpp"
 #include "rows.hpp"
 
 namespace {

@@ -22,7 +22,7 @@
 #include <muster/data/sources/libsvm.hpp>
 #include <muster/data/sources/raw.hpp>
 #include <muster/data/sources/synthetic.hpp>
-#include "../src/data/permutation.hpp"
+#include "../src/data/order/permutation.hpp"
 
 namespace {
 

@@ -8,7 +8,7 @@
 
 #include <benchmark/benchmark.h>
 
-#include <muster/comm/tcp/store.hpp>
+#include <muster/comm/bootstrap/tcp_store.hpp>
 
 #include "everywhere.hpp"
 

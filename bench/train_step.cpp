@@ -16,8 +16,8 @@
 #include <muster/comm/context.hpp>
 #include <muster/core/clock.hpp>
 #include <muster/core/random.hpp>
-#include <muster/train/gradient_sync.hpp>
-#include <muster/train/sgd.hpp>
+#include <muster/train/optimizers/sgd.hpp>
+#include <muster/train/sync/gradient_sync.hpp>
 
 #include "loss.hpp"
 #include "models.hpp"

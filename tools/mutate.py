@@ -33,21 +33,24 @@ ROOMS = {
     "core/update": ("test_core test_train test_ps_job", "^test_(core|train|ps_job):"),
     "data": ("test_data test_pipeline muster-data", "^test_(data|pipeline):", "^programs: muster-data"),
     "comm": ("test_comm test_tcp test_program test_over_processes test_survivors test_trouble test_chosen",
-             "^test_(comm|tcp):", "^comm: (the first|collectives|trouble|kill|leave|abort)"),
+             "^test_(comm|tcp):", "^comm: (the first|collectives|trouble|survivors, (kill|leave|abort))"),
     "comm/collectives": ("test_comm test_over_processes", "^test_comm:", "^comm: collectives"),
-    "comm/rendezvous": ("test_store test_store_worker test_opened", "^test_store:", "^comm: the store"),
+    "comm/algorithms": ("test_comm test_over_processes", "^test_comm:", "^comm: collectives"),
+    "comm/bootstrap": ("test_store test_store_worker test_opened test_comm test_program test_trouble test_chosen",
+                       "^test_(store|comm):", "^comm: (the store|the first|rank|trouble|survivors, (leave|abort))"),
     "comm/net": ("test_net test_store test_store_worker test_tcp test_opened test_over_processes",
                  "^test_(net|store|tcp):", "^comm: (the store|collectives.*tcp)"),
-    "comm/etcd": ("test_store test_store_worker", "^test_store:"),
-    "comm/nccl": ("test_nccl_double", "^test_nccl_double:"),
-    "comm/mpi": ("test_comm test_program test_over_processes test_adopt test_trouble",
-                 "^comm: (the first|collectives|a program's own|trouble).*(mpi|ranks)"),
-    "comm/shm": ("test_comm test_over_processes test_survivors test_trouble test_chosen",
-                 "^test_comm:", "^comm: .*shm"),
-    "comm/tcp": ("test_tcp test_comm test_net test_store test_store_worker test_over_processes test_survivors test_trouble",
-                 "^test_(tcp|net|comm|store):", "^comm: .*tcp"),
-    "comm/hierarchical": ("test_comm test_over_processes test_survivors test_traffic", "^test_comm:",
-                          "^comm: .*hierarchical"),
+    "comm/bootstrap/stores/etcd": ("test_store test_store_worker", "^test_store:"),
+    "comm/transports/nccl": ("test_nccl_double", "^test_nccl_double:"),
+    "comm/transports/mpi": ("test_comm test_program test_over_processes test_adopt test_trouble",
+                            "^comm: (the first|collectives|a program's own|trouble).*(mpi|ranks)"),
+    "comm/transports/shm": ("test_comm test_over_processes test_survivors test_trouble test_chosen",
+                            "^test_comm:", "^comm: .*shm"),
+    "comm/transports/tcp": ("test_tcp test_comm test_net test_store test_store_worker test_over_processes "
+                            "test_survivors test_trouble",
+                            "^test_(tcp|net|comm|store):", "^comm: .*tcp"),
+    "comm/transports/hierarchical": ("test_comm test_over_processes test_survivors test_traffic",
+                                     "^test_comm:", "^comm: .*hierarchical"),
     "elastic": ("test_session test_membership test_state test_elastic_worker muster-launch muster-store",
                 "^test_(session|membership|state):", "^elastic: "),
     "ps": ("test_ps test_ps_job test_ps_process muster-launch muster-store", "^test_(ps|ps_job):", "^parameter server: "),
@@ -92,7 +95,7 @@ def run(*words, **more):
 
 
 def room_of(path):
-    """The key of ROOMS for a file such as src/comm/tcp/link.cpp."""
+    """The key of ROOMS for a file such as src/comm/transports/tcp/link.cpp."""
     rest = path.removeprefix("include/muster/").removeprefix("src/")
     fits = [room for room in ROOMS if rest.startswith(room + "/")]
     return max(fits, key=len, default=None)

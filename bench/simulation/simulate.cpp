@@ -20,7 +20,7 @@
 
 #include <muster/muster.hpp>
 
-#include "../../src/comm/mpi/transport.hpp"
+#include "../../src/comm/transports/mpi/transport.hpp"
 #include "models.hpp"
 #include "servers.hpp"
 

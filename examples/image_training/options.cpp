@@ -2,7 +2,7 @@
 
 #include <sstream>
 
-#include <muster/train/schedule.hpp>
+#include <muster/train/optimizers/schedule.hpp>
 #include <muster/train/settings.hpp>
 
 #include "../command_line.hpp"

@@ -8,7 +8,7 @@
 #include <muster/comm/collectives/barrier.hpp>
 #include <muster/elastic/session.hpp>
 #include <muster/ps/job.hpp>
-#include <muster/train/schedule.hpp>
+#include <muster/train/optimizers/schedule.hpp>
 #include <muster/train/served_arena.hpp>
 #include <muster/train/tracker.hpp>
 

@@ -11,10 +11,10 @@
 #include <muster/elastic/session.hpp>
 #include <muster/train/arena.hpp>
 #include <muster/train/checkpoint.hpp>
-#include <muster/train/compress.hpp>
-#include <muster/train/gradient_sync.hpp>
-#include <muster/train/optimizer.hpp>
-#include <muster/train/schedule.hpp>
+#include <muster/train/optimizers/optimizer.hpp>
+#include <muster/train/optimizers/schedule.hpp>
+#include <muster/train/sync/compress.hpp>
+#include <muster/train/sync/gradient_sync.hpp>
 #include <muster/train/timeline.hpp>
 #include <muster/train/tracker.hpp>
 

@@ -4,7 +4,7 @@
 #include <sstream>
 
 #include <muster/core/env.hpp>
-#include <muster/train/schedule.hpp>
+#include <muster/train/optimizers/schedule.hpp>
 
 #include "../command_line.hpp"
 

@@ -11,10 +11,10 @@
 #include <muster/elastic/session.hpp>
 #include <muster/ps/job.hpp>
 #include <muster/ps/settings.hpp>
-#include <muster/train/schedule.hpp>
+#include <muster/train/optimizers/schedule.hpp>
 #include <muster/train/served_arena.hpp>
 #include <muster/train/settings.hpp>
-#include <muster/train/sync_mode.hpp>
+#include <muster/train/sync/sync_mode.hpp>
 #include <muster/train/tracker.hpp>
 
 #include "../command_line.hpp"

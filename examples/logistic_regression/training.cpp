@@ -10,12 +10,12 @@
 #include <muster/elastic/session.hpp>
 #include <muster/ps/settings.hpp>
 #include <muster/train/arena.hpp>
-#include <muster/train/compress.hpp>
-#include <muster/train/gradient_sync.hpp>
-#include <muster/train/optimizer.hpp>
-#include <muster/train/schedule.hpp>
+#include <muster/train/optimizers/optimizer.hpp>
+#include <muster/train/optimizers/schedule.hpp>
+#include <muster/train/optimizers/sgd.hpp>
 #include <muster/train/settings.hpp>
-#include <muster/train/sgd.hpp>
+#include <muster/train/sync/compress.hpp>
+#include <muster/train/sync/gradient_sync.hpp>
 #include <muster/train/timeline.hpp>
 #include <muster/train/tracker.hpp>
 

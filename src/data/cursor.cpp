@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <iterator>
 
-#include "epoch_plan.hpp"
+#include "order/epoch_plan.hpp"
 
 namespace muster::inline v0 {
 

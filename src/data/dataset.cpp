@@ -7,7 +7,7 @@
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>
 #include <muster/data/dataset_builder.hpp>
-#include "content_digest.hpp"
+#include "cache/content_digest.hpp"
 
 namespace muster::inline v0 {
 namespace {

@@ -11,7 +11,7 @@
 #include <muster/core/log.hpp>
 
 #include "batch_ring.hpp"
-#include "epoch_plan.hpp"
+#include "order/epoch_plan.hpp"
 #include "steps.hpp"
 
 namespace muster::inline v0 {

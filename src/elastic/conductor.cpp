@@ -4,8 +4,8 @@
 #include <csignal>
 #include <cstdio>
 
-#include <muster/comm/rendezvous/host_identity.hpp>
-#include <muster/comm/rendezvous/open_store.hpp>
+#include <muster/comm/bootstrap/host_identity.hpp>
+#include <muster/comm/bootstrap/open_store.hpp>
 #include <muster/comm/settings.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/events.hpp>

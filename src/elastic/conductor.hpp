@@ -9,8 +9,8 @@
 
 #include <muster/elastic/elastic.hpp>
 
+#include "membership/service.hpp"
 #include "rebuild.hpp"
-#include "service.hpp"
 
 namespace muster::inline v0::detail {
 

@@ -6,15 +6,15 @@
 #include <numeric>
 #include <string_view>
 
-#include <muster/comm/local.hpp>
 #include <muster/comm/settings.hpp>
+#include <muster/comm/transports/local.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>
 
-#include "../comm/hierarchical/transport.hpp"
-#include "../comm/shm/connect.hpp"
-#include "../comm/tcp/transport.hpp"
-#include "../comm/transport_choice.hpp"
+#include "../comm/bootstrap/transport_choice.hpp"
+#include "../comm/transports/hierarchical/transport.hpp"
+#include "../comm/transports/shm/connect.hpp"
+#include "../comm/transports/tcp/transport.hpp"
 
 namespace muster::inline v0::detail {
 namespace {

@@ -8,9 +8,9 @@
 #include <muster/comm/context.hpp>
 #include <muster/comm/transport.hpp>
 
-#include "../comm/shm/host.hpp"
-#include "../comm/tcp/connect.hpp"
-#include "record.hpp"
+#include "../comm/transports/shm/host.hpp"
+#include "../comm/transports/tcp/connect.hpp"
+#include "membership/record.hpp"
 
 namespace muster::inline v0::detail {
 

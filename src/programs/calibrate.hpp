@@ -3,8 +3,8 @@
 
 #include <vector>
 
+#include <muster/comm/algorithms/profile.hpp>
 #include <muster/comm/context.hpp>
-#include <muster/comm/profile.hpp>
 
 /// Runs every algorithm of allreduce, broadcast, reduce, allgather, reduce_scatter and all_to_all, the transport's own
 /// too, over float32 from 64 bytes to 16 MiB in memory of the context. The algorithms of one size take turns, so that a

@@ -14,9 +14,9 @@
 #include <mpi.h>
 #endif
 
+#include <muster/comm/algorithms/profile.hpp>
+#include <muster/comm/bootstrap/launch_env.hpp>
 #include <muster/comm/context.hpp>
-#include <muster/comm/profile.hpp>
-#include <muster/comm/rendezvous/launch_env.hpp>
 #include <muster/comm/settings.hpp>
 #include <muster/core/atomic_file.hpp>
 #include <muster/core/env.hpp>

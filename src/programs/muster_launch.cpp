@@ -18,7 +18,7 @@
 #include <thread>
 #include <vector>
 
-#include <muster/comm/tcp/store.hpp>
+#include <muster/comm/bootstrap/tcp_store.hpp>
 #include <muster/core/env.hpp>
 #include <muster/core/error.hpp>
 #include <muster/ps/job.hpp>

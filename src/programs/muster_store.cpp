@@ -6,8 +6,8 @@
 #include <cstring>
 #include <string>
 
+#include <muster/comm/bootstrap/tcp_store.hpp>
 #include <muster/comm/settings.hpp>
-#include <muster/comm/tcp/store.hpp>
 #include <muster/core/env.hpp>
 #include <muster/core/error.hpp>
 

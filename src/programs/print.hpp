@@ -7,7 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include <muster/comm/profile.hpp>
+#include <muster/comm/algorithms/profile.hpp>
 
 using json = nlohmann::ordered_json;
 

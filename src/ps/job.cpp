@@ -4,18 +4,18 @@
 #include <random>
 #include <thread>
 
+#include <muster/comm/bootstrap/memory_store.hpp>
+#include <muster/comm/bootstrap/open_store.hpp>
 #include <muster/comm/collectives/allgather.hpp>
 #include <muster/comm/collectives/barrier.hpp>
 #include <muster/comm/collectives/broadcast.hpp>
-#include <muster/comm/rendezvous/memory_store.hpp>
-#include <muster/comm/rendezvous/open_store.hpp>
 #include <muster/comm/settings.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>
 #include <muster/core/log.hpp>
 #include <muster/ps/settings.hpp>
 
-#include "../comm/ends.hpp"
+#include "../comm/bootstrap/ends.hpp"
 #include "runtime/server_process.hpp"
 #include "runtime/worker_process.hpp"
 

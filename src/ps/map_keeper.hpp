@@ -5,10 +5,10 @@
 #include <optional>
 #include <string>
 
-#include <muster/comm/rendezvous/store.hpp>
+#include <muster/comm/bootstrap/store.hpp>
 #include "protocol/shard_map.hpp"
 
-#include "../comm/rendezvous/watched_record.hpp"
+#include "../comm/bootstrap/stores/watched_record.hpp"
 
 namespace muster::inline v0::ps::detail {
 

@@ -7,8 +7,8 @@
 
 #include <muster/comm/block.hpp>
 #include <muster/train/arena.hpp>
-#include <muster/train/bucket.hpp>
-#include <muster/train/tensor_filter.hpp>
+#include <muster/train/sync/bucket.hpp>
+#include <muster/train/sync/tensor_filter.hpp>
 
 namespace muster::inline v0::detail {
 

@@ -13,7 +13,7 @@
 #include <muster/core/buffer.hpp>
 #include <muster/core/error.hpp>
 #include <muster/elastic/state.hpp>
-#include <muster/train/compress.hpp>
+#include <muster/train/sync/compress.hpp>
 
 namespace muster::inline v0::detail {
 

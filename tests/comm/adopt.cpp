@@ -4,7 +4,7 @@
 
 #include <cstdio>
 
-#include <muster/comm/mpi/adopt.hpp>
+#include <muster/comm/transports/mpi/adopt.hpp>
 
 namespace {
 

@@ -6,8 +6,8 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <muster/comm/collectives/algo/chain.hpp>
-#include <muster/comm/collectives/algo/chooser.hpp>
+#include <muster/comm/algorithms/chain.hpp>
+#include <muster/comm/algorithms/chooser.hpp>
 #include <muster/comm/collectives/allreduce.hpp>
 #include <muster/comm/collectives/broadcast.hpp>
 

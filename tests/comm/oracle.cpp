@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include <muster/comm/collectives/algo/chooser.hpp>
+#include <muster/comm/algorithms/chooser.hpp>
 #include <muster/comm/collectives/all_to_all.hpp>
 #include <muster/comm/collectives/allgather.hpp>
 #include <muster/comm/collectives/allreduce.hpp>

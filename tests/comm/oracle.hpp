@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include <muster/comm/algorithm.hpp>
+#include <muster/comm/algorithms/algorithm.hpp>
 #include <muster/comm/group.hpp>
 #include <muster/comm/reduction.hpp>
 #include <muster/core/random.hpp>

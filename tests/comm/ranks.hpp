@@ -14,12 +14,12 @@
 #include <vector>
 
 #include <muster/comm/group.hpp>
-#include <muster/comm/local.hpp>
+#include <muster/comm/transports/local.hpp>
 #include <muster/core/error.hpp>
-#include "comm/hierarchical/transport.hpp"
-#include "comm/shm/transport.hpp"
+#include "comm/transports/hierarchical/transport.hpp"
+#include "comm/transports/shm/transport.hpp"
 #ifdef MUSTER_HAS_TCP
-#include "comm/tcp/transport.hpp"
+#include "comm/transports/tcp/transport.hpp"
 #endif
 
 namespace test {

@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "comm/tcp/frame.hpp"
+#include "comm/transports/tcp/frame.hpp"
 
 namespace fuzz {
 

@@ -10,8 +10,8 @@
 #include <tuple>
 #include <vector>
 
-#include "comm/net/store_protocol.hpp"
-#include "comm/net/store_table.hpp"
+#include "comm/bootstrap/stores/tcp/store_protocol.hpp"
+#include "comm/bootstrap/stores/tcp/store_table.hpp"
 
 namespace fuzz {
 

@@ -36,9 +36,9 @@ class Edits(unittest.TestCase):
         self.assertEqual([new for _, new in mutate.edits_of('  const std::string text = "a && b == 0";')], [])
 
     def test_every_room_of_the_library_is_known(self):
-        for path in ("src/comm/tcp/link.cpp", "include/muster/core/hash.hpp", "src/train/device/arena.cpp"):
+        for path in ("src/comm/transports/tcp/link.cpp", "include/muster/core/hash.hpp", "src/train/device/arena.cpp"):
             self.assertIn(mutate.room_of(path), mutate.ROOMS)
-        self.assertEqual(mutate.room_of("src/comm/tcp/link.cpp"), "comm/tcp")
+        self.assertEqual(mutate.room_of("src/comm/transports/tcp/link.cpp"), "comm/tcp")
 
     def test_a_draw_repeats_and_takes_from_every_room(self):
         rooms = {"a": [("f", n, "x") for n in range(5)], "b": [("g", n, "x") for n in range(5)]}

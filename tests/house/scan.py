@@ -16,16 +16,16 @@ LAYERS["ps"] = [*LAYERS["elastic"], "elastic"]
 LAYERS["train"] = [*LAYERS["ps"], "ps"]
 
 # These are leaves: nothing but themselves and those they are mapped to, which are built where they are, includes them.
-LEAVES = {"comm/mpi/": [], "comm/tcp/": [], "comm/etcd/": [], "comm/shm/": [], "core/device/": ["comm/nccl/", "train/device/"],
-          "comm/nccl/": ["train/device/"], "train/device/": []}
+LEAVES = {"comm/transports/mpi/": [], "comm/transports/nccl/": ["train/device/"], "comm/bootstrap/tcp_store.hpp": ["comm/bootstrap/stores/tcp/"],
+          "comm/bootstrap/etcd_store.hpp": ["comm/bootstrap/stores/etcd/"], "core/device/": ["comm/transports/nccl/", "train/device/"], "train/device/": []}
 
 # Headers that muster.hpp leaves out beside the leaves: of parts that are linked by name alone, and internals.
-LEFT_OUT = ("data/sources/postgres.hpp", "comm/collectives/algo/", "comm/task.hpp")
+LEFT_OUT = ("data/sources/postgres.hpp", "comm/algorithms/", "comm/task.hpp")
 
 VENDOR = re.compile(r"^(mpi\.h|nccl\.h|cuda.*\.h|zlib\.h|zstd\.h|libpq-fe\.h|Eigen/|unsupported/Eigen|tbb/|oneapi/|CLI/|nlohmann/"
                     r"|catch2/|benchmark/)")
 # The headers whose purpose is a vendor's types: a user who includes one has that vendor's headers.
-VENDOR_LEAVES = ["comm/mpi/"]
+VENDOR_LEAVES = ["comm/transports/mpi/"]
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
@@ -119,10 +119,10 @@ def self_test():
         "include/muster/muster.hpp": "#pragma once\n#include <muster/comm/group.hpp>\n",
         "include/muster/core/error.hpp": "#pragma once\n#include <string>\n// using namespace std; #include <mpi.h>\n",
         "include/muster/comm/group.hpp": "#pragma once\n#include <muster/core/error.hpp>\n",
-        "include/muster/comm/mpi/transport.hpp": "#pragma once\n#include <mpi.h>\n#include <muster/comm/group.hpp>\n",
-        "include/muster/comm/nccl/communicator.hpp": "#pragma once\n#include <muster/core/error.hpp>\n",
-        "include/muster/train/device/sync.hpp": "#pragma once\n#include <muster/comm/nccl/communicator.hpp>\n",
-        "src/comm/mpi/transport.cpp": "#include <muster/comm/mpi/transport.hpp>\n#include <mpi.h>\n",
+        "include/muster/comm/transports/mpi/transport.hpp": "#pragma once\n#include <mpi.h>\n#include <muster/comm/group.hpp>\n",
+        "include/muster/comm/transports/nccl/communicator.hpp": "#pragma once\n#include <muster/core/error.hpp>\n",
+        "include/muster/train/device/sync.hpp": "#pragma once\n#include <muster/comm/transports/nccl/communicator.hpp>\n",
+        "src/comm/transports/mpi/transport.cpp": "#include <muster/comm/transports/mpi/transport.hpp>\n#include <mpi.h>\n",
         "src/core/error.cpp": "#include <muster/core/error.hpp>\nusing namespace std::literals;\n",
         "src/programs/info.cpp": "#include <muster/muster.hpp>\n#include <nlohmann/json.hpp>\n",
     }
@@ -130,15 +130,15 @@ def self_test():
         "core/lost.hpp:1: muster.hpp does not include it": {"include/muster/core/lost.hpp": "#pragma once\n"},
         "layers look only": {"include/muster/data/d.hpp": "#pragma once\n#include <muster/comm/group.hpp>\n"},
         "stands above every layer": {"include/muster/core/c.hpp": "#pragma once\n#include <muster/muster.hpp>\n"},
-        "is in a leaf": {"src/comm/context.cpp": "#include <muster/comm/mpi/transport.hpp>\n"},
+        "is in a leaf": {"src/comm/bootstrap/context.cpp": "#include <muster/comm/transports/mpi/transport.hpp>\n"},
         "train/device/arena.hpp> is in a leaf": {
-            "include/muster/train/device/arena.hpp": "#pragma once\n#include <muster/comm/nccl/communicator.hpp>\n",
-            "include/muster/comm/nccl/communicator.hpp": "#pragma once\n",
+            "include/muster/train/device/arena.hpp": "#pragma once\n#include <muster/comm/transports/nccl/communicator.hpp>\n",
+            "include/muster/comm/transports/nccl/communicator.hpp": "#pragma once\n",
             "src/train/arena.cpp": "#include <muster/train/device/arena.hpp>\n"},
         "vendors' headers": {"include/muster/train/t.hpp": "#pragma once\n  # include <Eigen/Core>\n"},
-        "muster.hpp reaches <mpi.h> (muster.hpp -> train/all.hpp -> comm/mpi/transport.hpp)": {
+        "muster.hpp reaches <mpi.h> (muster.hpp -> train/all.hpp -> comm/transports/mpi/transport.hpp)": {
             "include/muster/muster.hpp": "#pragma once\n#include <muster/train/all.hpp>\n",
-            "include/muster/train/all.hpp": "#pragma once\n#include <muster/comm/mpi/transport.hpp>\n"},
+            "include/muster/train/all.hpp": "#pragma once\n#include <muster/comm/transports/mpi/transport.hpp>\n"},
         "no #pragma once": {"include/muster/core/c.hpp": "// #pragma once\n"},
         "using namespace in a header": {"src/core/c.hpp": "#pragma once\nusing  namespace std;\n"},
         "write <muster/core/error.hpp>": {"src/core/c.cpp": '#include "muster/core/error.hpp"\n'},

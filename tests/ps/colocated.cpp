@@ -4,8 +4,8 @@
 #include <optional>
 #include <vector>
 
+#include <muster/comm/bootstrap/memory_store.hpp>
 #include <muster/comm/collectives/barrier.hpp>
-#include <muster/comm/rendezvous/memory_store.hpp>
 
 #include "catch.hpp"
 #include "comm/ranks.hpp"

@@ -12,9 +12,9 @@
 #include <numeric>
 #include <vector>
 
+#include <muster/comm/bootstrap/memory_store.hpp>
 #include <muster/comm/collectives/allreduce.hpp>
 #include <muster/comm/collectives/barrier.hpp>
-#include <muster/comm/rendezvous/memory_store.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/random.hpp>
 #include <muster/core/update.hpp>

@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include <muster/comm/rendezvous/memory_store.hpp>
+#include <muster/comm/bootstrap/memory_store.hpp>
 #include <muster/ps/job.hpp>
 
 #include "comm/ranks.hpp"

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include <muster/comm/rendezvous/memory_store.hpp>
+#include <muster/comm/bootstrap/memory_store.hpp>
 #include <muster/core/error.hpp>
 
 #include "catch.hpp"

@@ -15,8 +15,8 @@
 #include <muster/core/log.hpp>
 #include <muster/core/random.hpp>
 #include <muster/elastic/session.hpp>
-#include <muster/train/gradient_sync.hpp>
-#include <muster/train/sgd.hpp>
+#include <muster/train/optimizers/sgd.hpp>
+#include <muster/train/sync/gradient_sync.hpp>
 
 #include "../data/files.hpp"
 #include "../fuzz/checkpoint.hpp"

@@ -11,7 +11,7 @@
 #include <muster/data/minibatch.hpp>
 #include <muster/elastic/state.hpp>
 #include <muster/train/arena.hpp>
-#include <muster/train/gradient_sync.hpp>
+#include <muster/train/sync/gradient_sync.hpp>
 
 namespace test {
 

@@ -11,8 +11,8 @@
 #include <type_traits>
 #include <vector>
 
+#include <muster/comm/bootstrap/launch_env.hpp>
 #include <muster/comm/group.hpp>
-#include <muster/comm/rendezvous/launch_env.hpp>
 #include <muster/core/buffer.hpp>
 #include <muster/core/env.hpp>
 
@@ -35,7 +35,8 @@ class context {
   /// Also takes muster's own flags (`settings_help()` lists them) out of the command line: what is left is the
   /// program's.
   context(int& argc, char** argv);
-  /// Over a transport that is there already, such as `adopt_mpi(communicator)` of <muster/comm/mpi/adopt.hpp>.
+  /// Over a transport that is there already, such as `adopt_mpi(communicator)` of
+  /// <muster/comm/transports/mpi/adopt.hpp>.
   explicit context(std::unique_ptr<transport> transport);
   context(const context&) = delete;
   context& operator=(const context&) = delete;
@@ -119,7 +120,8 @@ struct process_transport {
   std::unique_ptr<transport> (*connect)(const settings& configuration, const launch_env& launch);
   /// As they are before any rank is connected, for `muster-info`, with so many ranks for each core.
   transport_abilities (*abilities)(double ranks_a_core);
-  /// Collective: connects each rank of a group so many times, see src/comm/ends.hpp; null where that cannot be.
+  /// Collective: connects each rank of a group so many times, see src/comm/bootstrap/ends.hpp; null where that cannot
+  /// be.
   std::vector<std::unique_ptr<transport>> (*connect_ends)(const settings& configuration, group& ranks,
                                                           int count) = nullptr;
   /// For elastic sessions, collective among the members of a generation, given by rank: connects them, who are all that

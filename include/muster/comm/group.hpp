@@ -6,8 +6,8 @@
 #include <string>
 #include <string_view>
 
-#include <muster/comm/algorithm.hpp>
-#include <muster/comm/algorithm_rules.hpp>
+#include <muster/comm/algorithms/algorithm.hpp>
+#include <muster/comm/algorithms/algorithm_rules.hpp>
 #include <muster/comm/transport.hpp>
 #include <muster/core/clock.hpp>
 

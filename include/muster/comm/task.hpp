@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include <muster/comm/collectives/algo/chooser.hpp>
+#include <muster/comm/algorithms/chooser.hpp>
 #include <muster/comm/transport.hpp>
 #include <muster/core/buffer.hpp>
 

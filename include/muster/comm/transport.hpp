@@ -12,7 +12,7 @@
 #include <string_view>
 #include <utility>
 
-#include <muster/comm/algorithm.hpp>
+#include <muster/comm/algorithms/algorithm.hpp>
 #include <muster/comm/reduction.hpp>
 #include <muster/core/clock.hpp>
 

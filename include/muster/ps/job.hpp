@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include <muster/comm/bootstrap/store.hpp>
 #include <muster/comm/context.hpp>
 #include <muster/comm/group.hpp>
-#include <muster/comm/rendezvous/store.hpp>
 #include <muster/core/bytes.hpp>
 #include <muster/core/clock.hpp>
 #include <muster/core/codec/compression.hpp>

@@ -18,7 +18,7 @@
 #include <muster/core/crc32c.hpp>
 #include <muster/core/error.hpp>
 #include "../../core/descriptor.hpp"
-#include "../locked_file.hpp"
+#include "../cache/locked_file.hpp"
 
 // A line is "CRC FILE RECORDS BYTES DIGEST MORE", the first one "CRC muster-records VERSION": words with one blank
 // between them, CRC being the CRC32C of what follows its blank, it and DIGEST in hexadecimal, and MORE the lines that

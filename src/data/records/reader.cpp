@@ -8,7 +8,7 @@
 
 #include <muster/core/error.hpp>
 #include <muster/data/records/manifest.hpp>
-#include "../lru_cache.hpp"
+#include "../cache/lru_cache.hpp"
 #include "../parallel.hpp"
 #include "layout.hpp"
 

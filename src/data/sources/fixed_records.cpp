@@ -8,7 +8,7 @@
 #include <muster/core/hash.hpp>
 
 #include "../../core/copy.hpp"
-#include "../content_digest.hpp"
+#include "../cache/content_digest.hpp"
 
 namespace muster::inline v0 {
 namespace {

@@ -7,7 +7,7 @@
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>
 #include "../../core/wire.hpp"
-#include "../content_digest.hpp"
+#include "../cache/content_digest.hpp"
 #include "../parallel.hpp"
 
 // A frame: the length of the payload (8 bytes, little-endian), its masked CRC32C (4), the payload, its masked CRC32C

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include <muster/comm/rendezvous/store.hpp>
+#include <muster/comm/bootstrap/store.hpp>
 #include <muster/ps/job.hpp>
 
 #include "../map_keeper.hpp"

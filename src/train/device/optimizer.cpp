@@ -2,7 +2,7 @@
 
 #include <muster/core/device/update.hpp>
 
-#include "../optimizer_of.hpp"
+#include "../optimizers/optimizer_of.hpp"
 
 namespace muster::inline v0 {
 

@@ -11,7 +11,7 @@
 #include <muster/core/update.hpp>
 
 #include "catch.hpp"
-#include "comm/nccl/devices.hpp"
+#include "comm/transports/nccl/devices.hpp"
 
 using muster::device_buffer;
 using muster::device_span;

@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "elastic/membership.hpp"
+#include "elastic/membership/membership.hpp"
 
 namespace simulation {
 

@@ -6,9 +6,9 @@
 
 #include <muster/comm/collectives/allreduce.hpp>
 #include <muster/comm/group.hpp>
-#include <muster/comm/local.hpp>
+#include <muster/comm/transports/local.hpp>
 #include <muster/data/slice.hpp>
-#include <muster/train/sgd.hpp>
+#include <muster/train/optimizers/sgd.hpp>
 
 #include "catch.hpp"
 #include "loss.hpp"

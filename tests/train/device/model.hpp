@@ -8,7 +8,7 @@
 #include <muster/train/arena.hpp>
 #include <muster/train/device/gradients.hpp>
 
-#include "comm/nccl/devices.hpp"
+#include "comm/transports/nccl/devices.hpp"
 
 namespace device_model {
 

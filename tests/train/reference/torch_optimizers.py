@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 """What PyTorch's optimizers and schedules make of a few numbers, in double precision: the reference of
-tests/train/optimizer.cpp and tests/train/schedule.cpp. Run once and kept (PyTorch 1.13, Debian's python3-torch):
+tests/train/optimizers/optimizer.cpp and tests/train/optimizers/schedule.cpp. Run once and kept (PyTorch 1.13, Debian's python3-torch):
 
     /usr/bin/python3 tests/train/reference/torch_optimizers.py > tests/train/reference/torch_optimizers.txt
 

@@ -3,10 +3,10 @@
 
 #include <memory>
 
-#include <muster/comm/nccl/communicator.hpp>
+#include <muster/comm/transports/nccl/communicator.hpp>
 #include <muster/core/dtype.hpp>
 #include <muster/train/device/arena.hpp>
-#include <muster/train/gradient_sync.hpp>
+#include <muster/train/sync/gradient_sync.hpp>
 
 namespace muster::inline v0 {
 

@@ -1,10 +1,10 @@
 // Optimizers over the arena of a device.
 #pragma once
 
-#include <muster/train/adam.hpp>
 #include <muster/train/device/arena.hpp>
-#include <muster/train/optimizer.hpp>
-#include <muster/train/sgd.hpp>
+#include <muster/train/optimizers/adam.hpp>
+#include <muster/train/optimizers/optimizer.hpp>
+#include <muster/train/optimizers/sgd.hpp>
 
 namespace muster::inline v0 {
 

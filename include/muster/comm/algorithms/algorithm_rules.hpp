@@ -1,0 +1,68 @@
+// The algorithm that the user wants for each collective and size, as written in MUSTER_ALGORITHM.
+#pragma once
+
+#include <cstddef>
+#include <limits>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <muster/comm/algorithms/algorithm.hpp>
+
+namespace muster::inline v0 {
+
+/// A list of rules, the later of which win. Written as a comma list of
+///
+///     ring                                  every collective that has it, all sizes
+///     broadcast:chain                       one collective, all sizes
+///     allreduce:0-4k:recursive_doubling     one collective, from 0 to 4 KiB, the upper end not included
+///     allreduce:4k-inf:ring                 the rest of it
+///
+/// Sizes are bytes of the whole buffer, in powers of 1024: `k`, `m`, `g`, or `Ki`, `Mi`, `Gi`. `auto` as an algorithm
+/// gives the choice back to the library. A value: equal lists are equal, and nothing of it is shared.
+class algorithm_rules {
+ public:
+  /// The upper end of a rule without one: "inf".
+  static constexpr std::size_t no_limit = std::numeric_limits<std::size_t>::max();
+
+  struct rule {
+    collective kind = collective::none;  ///< none: every collective that has the algorithm
+    std::size_t low = 0;                 ///< bytes, included
+    std::size_t high = no_limit;         ///< bytes, not included
+    algorithm how = algorithm::automatic;
+
+    bool operator==(const rule&) const = default;
+  };
+
+  /// No rules: the library chooses.
+  algorithm_rules() = default;
+  /// One algorithm for every collective that has it; `automatic` is no rule. Implicit, so that `how = algorithm::ring`
+  /// reads as it should.
+  algorithm_rules(algorithm how);  // NOLINT(google-explicit-constructor)
+
+  /// Reads the form above. Throws configuration_error that begins with `origin` ("--algorithm") and names the rule:
+  /// no such collective or algorithm, a collective without that algorithm, a size or range that is none.
+  [[nodiscard]] static algorithm_rules parse(std::string_view text, std::string_view origin = "the algorithm rules");
+
+  /// The form above, "auto" when there are no rules; parse gives back an equal list.
+  [[nodiscard]] std::string to_string() const;
+
+  /// What the last rule that speaks of this call says; `automatic` when none does.
+  [[nodiscard]] algorithm at(collective kind, std::size_t bytes) const noexcept;
+
+  [[nodiscard]] std::span<const rule> rules() const noexcept { return rules_; }
+
+  bool operator==(const algorithm_rules&) const = default;
+
+ private:
+  std::vector<rule> rules_;
+};
+
+/// One rule in the form above.
+[[nodiscard]] std::string to_string(const algorithm_rules::rule& rule);
+
+/// "4k", "1m", "100": bytes in the largest unit that divides them; how rules write a size.
+[[nodiscard]] std::string format_bytes(std::size_t bytes);
+
+}  // namespace muster::inline v0

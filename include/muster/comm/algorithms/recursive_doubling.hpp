@@ -1,0 +1,105 @@
+// Recursive doubling: at step k ranks 2^k apart exchange all they have. The fewest rounds, for what is small.
+#pragma once
+
+#include <algorithm>
+
+#include <muster/comm/algorithms/fold.hpp>
+#include <muster/comm/algorithms/requests.hpp>
+
+namespace muster::inline v0::detail {
+
+/// Bytes of a piece in which two partners exchange all they have: some of them fit a second-level cache. A constant,
+/// because both have to agree on it.
+inline constexpr std::size_t exchange_piece = 131072;
+
+/// This rank and its partner combine what they have, each into its own: in pieces, two under way at a time. A piece is
+/// combined where it lies as soon as it has been sent from there, and else put aside until then.
+inline task exchange_combine(flow& f, int partner, std::byte* data, std::size_t bytes, const reduction& how) {
+  const std::size_t count = std::max<std::size_t>((bytes + exchange_piece - 1) / exchange_piece, 1);
+  const auto size_of = [bytes](std::size_t k) { return std::min(exchange_piece, bytes - k * exchange_piece); };
+  std::byte* const aside = f.scratch(2 * std::min(bytes, exchange_piece));
+  request sending[2];
+  request receiving[2];
+  bool in_place[2] = {};
+  for (std::size_t k = 0; k <= count; ++k) {
+    if (k < count) {
+      std::byte* const here = data + k * exchange_piece;
+      request& in = receiving[k % 2];
+      f.send(sending[k % 2], partner, here, size_of(k));
+      in_place[k % 2] = is_over(sending[k % 2]);
+      if (in_place[k % 2]) {
+        f.receive_combine(in, partner, here, size_of(k), how);
+      } else {
+        in.combine = nullptr;
+        f.receive(in, partner, aside + k % 2 * exchange_piece, size_of(k));
+      }
+    }
+    if (k == 0) continue;
+    const std::size_t last = (k - 1) % 2;
+    co_await f.done(receiving[last]);
+    co_await f.done(sending[last]);
+    if (!in_place[last]) {
+      how.combine(data + (k - 1) * exchange_piece, aside + last * exchange_piece, size_of(k - 1), partner < f.rank());
+    }
+  }
+}
+
+/// log2 N rounds of the whole buffer. Partners combine in the order of their ranks, so both get the same bits, and by
+/// induction all ranks do.
+inline task recursive_doubling_allreduce(flow& f, std::byte* data, std::size_t bytes, const reduction& how) {
+  const folding fold(f.rank(), f.size());
+  if (fold.lends() || fold.borrows()) co_await fold_in(f, fold, data, bytes, how);
+  if (!fold.lends()) {
+    for (int distance = 1; distance < fold.power; distance *= 2)
+      co_await exchange_combine(f, fold.rank_of(fold.number() ^ distance), data, bytes, how);
+    how.finish(data, bytes, f.size());
+  }
+  if (fold.lends() || fold.borrows()) co_await fold_out(f, fold, data, bytes);
+}
+
+/// Bruck's allgather (1997, https://doi.org/10.1109/71.642949) on balanced blocks: at step k a rank sends the 2^k
+/// blocks from its own on, in at most two runs around the end, so that nothing is turned at the end and any N will do.
+inline task recursive_doubling_allgather(flow& f, blocks data) {
+  const int n = f.size();
+  const int me = f.rank();
+  for (int held = 1; held < n; held *= 2) {
+    const int moved = held < n - held ? held : n - held;
+    const int to = (me - held + n) % n;
+    const int from = (me + held) % n;
+    const int out_cut = me + moved > n ? n - me : moved;  // blocks before the end
+    const int in_cut = from + moved > n ? n - from : moved;
+    request receiving[2];
+    request sending[2];
+    const auto in = data.between(from, from + in_cut);
+    const auto out = data.between(me, me + out_cut);
+    f.receive(receiving[0], from, in.data(), in.size());
+    f.send(sending[0], to, out.data(), out.size());
+    if (in_cut < moved) {
+      const auto wrapped = data.between(0, moved - in_cut);
+      f.receive(receiving[1], from, wrapped.data(), wrapped.size());
+    }
+    if (out_cut < moved) {
+      const auto wrapped = data.between(0, moved - out_cut);
+      f.send(sending[1], to, wrapped.data(), wrapped.size());
+    }
+    co_await f.done(receiving[0]);
+    if (in_cut < moved) co_await f.done(receiving[1]);
+    co_await f.done(sending[0]);
+    if (out_cut < moved) co_await f.done(sending[1]);
+  }
+}
+
+/// The dissemination barrier (Hensgen, Finkel and Manber 1988): at step k rank r tells r + 2^k; any N.
+inline task dissemination_barrier(flow& f) {
+  const int n = f.size();
+  for (int distance = 1; distance < n; distance *= 2) {
+    request receiving;
+    request sending;
+    f.receive(receiving, (f.rank() + n - distance) % n, nullptr, 0);
+    f.send(sending, (f.rank() + distance) % n, nullptr, 0);
+    co_await f.done(receiving);
+    co_await f.done(sending);
+  }
+}
+
+}  // namespace muster::inline v0::detail

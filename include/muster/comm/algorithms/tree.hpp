@@ -1,0 +1,126 @@
+// The binomial tree: log2 N rounds, every rank sends or receives what a subtree needs once.
+#pragma once
+
+#include <algorithm>
+
+#include <muster/comm/algorithms/blocks.hpp>
+#include <muster/comm/task.hpp>
+
+namespace muster::inline v0::detail {
+
+/// A rank's place in the binomial tree below `root`. Ranks are numbered from the root; the subtree of number v covers
+/// [v, v + extent), and its children are v + extent/2, v + extent/4 ... v + 1, cut at N.
+struct tree_place {
+  tree_place(int rank, int size, int root) : n(size), top(root), number((rank - root + size) % size) {
+    while (extent < n && (number & extent) == 0) extent *= 2;
+  }
+  [[nodiscard]] int rank_of(int v) const { return (v + top) % n; }
+  [[nodiscard]] int parent() const { return rank_of(number - extent); }  // of a number other than 0
+  [[nodiscard]] bool is_root() const { return number == 0; }
+  /// How many ranks the subtree of v covers if none were missing beyond N.
+  [[nodiscard]] int covered(int v, int width) const { return std::min(v + width, n) - v; }
+
+  int n;
+  int top;
+  int number;
+  int extent = 1;
+};
+
+/// `data` of the root reaches every rank; each rank sends to its largest subtree first.
+inline task tree_broadcast(flow& f, std::byte* data, std::size_t bytes, int root) {
+  const tree_place at(f.rank(), f.size(), root);
+  if (!at.is_root()) {
+    request receiving;
+    f.receive(receiving, at.parent(), data, bytes);
+    co_await f.done(receiving);
+  }
+  for (int step = at.extent / 2; step > 0; step /= 2) {
+    if (at.number + step >= at.n) continue;
+    request sending;
+    f.send(sending, at.rank_of(at.number + step), data, bytes);
+    co_await f.done(sending);
+  }
+}
+
+/// `data`, every rank's contribution, is combined in place up the tree: afterwards the root's holds the finished result
+/// and the others' hold parts of it.
+inline task tree_reduce(flow& f, std::byte* data, std::size_t bytes, int root, const reduction& how) {
+  const tree_place at(f.rank(), f.size(), root);
+  for (int step = 1; step < at.extent; step *= 2) {
+    if (at.number + step >= at.n) break;
+    request receiving;
+    f.receive_combine(receiving, at.rank_of(at.number + step), data, bytes, how);
+    co_await f.done(receiving);
+  }
+  if (at.is_root()) {
+    how.finish(data, bytes, at.n);
+  } else {
+    request sending;
+    f.send(sending, at.parent(), data, bytes);
+    co_await f.done(sending);
+  }
+}
+
+/// Reduce to rank 0, then broadcast.
+inline task tree_allreduce(flow& f, std::byte* data, std::size_t bytes, const reduction& how) {
+  co_await tree_reduce(f, data, bytes, 0, how);
+  co_await tree_broadcast(f, data, bytes, 0);
+}
+
+/// Every rank's `bytes` at `in` reach the root's `out`, in the order of ranks. A rank collects its whole subtree before
+/// it sends, so the root receives log2 N messages.
+inline task tree_gather(flow& f, const std::byte* in, std::byte* out, std::size_t bytes, int root) {
+  const tree_place at(f.rank(), f.size(), root);
+  // Numbers count from the root; only when that is rank 0 do they lie in `out` as they should from the start.
+  const int width = at.covered(at.number, at.extent);
+  std::byte* held = at.is_root() && root == 0 ? out : f.scratch(static_cast<std::size_t>(width) * bytes);
+  if (bytes > 0 && held != in) std::memcpy(held, in, bytes);
+  for (int step = 1; step < at.extent; step *= 2) {
+    const int child = at.number + step;
+    if (child >= at.n) break;
+    request receiving;
+    f.receive(receiving, at.rank_of(child), held + static_cast<std::size_t>(step) * bytes,
+              static_cast<std::size_t>(at.covered(child, step)) * bytes);
+    co_await f.done(receiving);
+  }
+  if (!at.is_root()) {
+    request sending;
+    f.send(sending, at.parent(), held, static_cast<std::size_t>(width) * bytes);
+    co_await f.done(sending);
+  } else if (held != out && bytes > 0) {
+    const auto before_wrap = static_cast<std::size_t>(at.n - root) * bytes;  // numbers 0 .. are ranks root ..
+    std::memcpy(out + static_cast<std::size_t>(root) * bytes, held, before_wrap);
+    std::memcpy(out, held + before_wrap, static_cast<std::size_t>(root) * bytes);
+  }
+}
+
+/// The root's `in`, one piece of `bytes` a rank, reaches the ranks' `out`.
+inline task tree_scatter(flow& f, const std::byte* in, std::byte* out, std::size_t bytes, int root) {
+  const tree_place at(f.rank(), f.size(), root);
+  const int width = at.covered(at.number, at.extent);
+  const std::byte* held = in;
+  if (!at.is_root()) {
+    std::byte* const room = f.scratch(static_cast<std::size_t>(width) * bytes);
+    request receiving;
+    f.receive(receiving, at.parent(), room, static_cast<std::size_t>(width) * bytes);
+    co_await f.done(receiving);
+    held = room;
+  } else if (root != 0 && bytes > 0) {  // as in gather: into the order of numbers
+    std::byte* const turned = f.scratch(static_cast<std::size_t>(width) * bytes);
+    const auto before_wrap = static_cast<std::size_t>(at.n - root) * bytes;
+    std::memcpy(turned, in + static_cast<std::size_t>(root) * bytes, before_wrap);
+    std::memcpy(turned + before_wrap, in, static_cast<std::size_t>(root) * bytes);
+    held = turned;
+  }
+  for (int step = at.extent / 2; step > 0; step /= 2) {
+    const int child = at.number + step;
+    if (child >= at.n) continue;
+    request sending;
+    f.send(sending, at.rank_of(child), held + static_cast<std::size_t>(step) * bytes,
+           static_cast<std::size_t>(at.covered(child, step)) * bytes);
+    co_await f.done(sending);
+  }
+  if (bytes > 0 && held != out) std::memcpy(out, held, bytes);
+}
+
+}  // namespace muster::inline v0::detail

@@ -1,0 +1,37 @@
+// A store in the memory of one process, for ranks that are threads.
+#pragma once
+
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include <muster/comm/bootstrap/store.hpp>
+
+namespace muster::inline v0 {
+
+/// Copies are the same store. Threads end together: a key of a client stays as long as any copy.
+class memory_store final : public any_store {
+ public:
+  memory_store() : self_(std::make_shared<contents>()) {}
+
+  [[nodiscard]] store_entry get(std::string_view key, clock::time_point until) override;
+  store_swap compare_and_swap(std::string_view key, std::uint64_t expected, std::optional<std::string_view> value,
+                              clock::time_point until, store_life life = store_life::of_store) override;
+  [[nodiscard]] std::optional<store_entry> watch(std::string_view key, std::uint64_t known,
+                                                 clock::time_point until) override;
+  [[nodiscard]] std::string where() const override { return "memory"; }
+
+ private:
+  struct contents {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::map<std::string, store_entry, std::less<>> items;
+    std::uint64_t version = 0;
+  };
+
+  std::shared_ptr<contents> self_;
+};
+
+}  // namespace muster::inline v0

@@ -1,0 +1,78 @@
+// Opening the store of a job as the settings and the launcher say.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include <muster/comm/bootstrap/launch_env.hpp>
+#include <muster/comm/bootstrap/store.hpp>
+#include <muster/comm/settings.hpp>
+#include <muster/core/env.hpp>
+
+namespace muster::inline v0 {
+
+/// Opens the store in which the ranks of this job meet, by `--rendezvous` or MUSTER_RENDEZVOUS:
+///
+///   file:/folder       over TCP, at a free port that a file in that folder tells, named by user and job (`--job`).
+///                      Rank 0 serves and writes the file; in an elastic job it starts muster-store, which outlives it,
+///                      unless the file has one that lives. Needs muster::tcp
+///   tcp://host:port    over TCP. Rank 0 serves there if the host is its own and no process serves yet; the others, and
+///                      rank 0 if not, connect, and try again until the deadline while none does. In an elastic job the
+///                      store is to outlive rank 0: muster-store serves it, which rank 0 starts under mpirun and srun,
+///                      and the user otherwise. Needs muster::tcp
+///   etcd://host:port   an etcd, or several of a cluster with commas between them, by muster::etcd; etcds:// over TLS.
+///                      The job needs a name: its launcher's, or `--job`
+///   auto               the first of these that is there: PMIx (mpirun of Open MPI, srun --mpi=pmix), by which rank 0
+///                      tells the others where it serves and a secret for this start; MASTER_ADDR and MASTER_PORT, as
+///                      tcp://; and where all ranks are on one host, as file:/ in the folder of temporary files. For
+///                      elastic jobs of one host that comes first: no rank waits there for others than rank 0. A
+///                      process that is alone keeps its store in memory
+///
+/// All ranks open it, by the deadline `--timeout` sets. Throws configuration_error when it cannot be, with what to set
+/// instead, and timeout_error when no process serves it in time. Rank 0 closes it last where it serves it: an
+/// `exchange` makes sure of that.
+[[nodiscard]] std::unique_ptr<any_store> open_store(const settings& configuration, const launch_env& launch);
+
+/// The secret by which the processes of this job know each other: `--token` or MUSTER_TOKEN where it is not auto; else
+/// random bytes in the store, which the first process to ask draws. Every process that can read the store knows it.
+[[nodiscard]] std::string common_token(any_store& store, const settings& configuration, clock::time_point until);
+
+namespace detail {
+
+/// The name by which processes of one host or one store tell this job from others: `--job`, else what the launcher
+/// says. Throws configuration_error for ranks that were started by hand and share neither that nor a tcp:// address.
+[[nodiscard]] std::string job_name(const settings& configuration, const launch_env& launch);
+
+/// What a store is opened for.
+struct store_opening {
+  const settings& configuration;
+  const launch_env& launch;
+  std::string origin;  ///< what asks for it, for errors
+  clock::time_point until;
+
+  [[nodiscard]] bool is_elastic() const { return configuration.value(setting::elastic) == "on"; }
+  /// This user and job, as part of the name of a file or key.
+  [[nodiscard]] std::string name() const;
+};
+
+/// Opens a store of one kind, at the place that stands behind the kind: "host:port", a folder. Nothing, and why, where
+/// there is none of the kind.
+using store_opener = std::unique_ptr<any_store> (*)(const std::string& place, const store_opening& asked,
+                                                    std::string& why_not);
+/// What muster::tcp ("tcp", "file", "pmix") and muster::etcd ("etcd", "etcds") add to `open_store`. Returns true, so
+/// that it can start an inline variable.
+bool register_store(const std::string& kind, store_opener opener);
+
+#ifdef MUSTER_HAS_TCP
+// Linking muster::tcp is what makes these known: this reference pulls them out of the archive.
+bool link_tcp_store() noexcept;
+inline const bool tcp_store_is_linked = link_tcp_store();
+#endif
+#ifdef MUSTER_HAS_ETCD
+bool link_etcd_store() noexcept;
+inline const bool etcd_store_is_linked = link_etcd_store();
+#endif
+
+}  // namespace detail
+}  // namespace muster::inline v0

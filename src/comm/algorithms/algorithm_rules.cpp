@@ -1,0 +1,122 @@
+#include <muster/comm/algorithms/algorithm_rules.hpp>
+
+#include <algorithm>
+
+#include <muster/comm/algorithms/chooser.hpp>
+#include <muster/core/spec.hpp>
+
+namespace muster::inline v0 {
+namespace {
+
+template <class Named, class All>
+std::vector<std::pair<std::string, Named>> named(const All& all) {
+  std::vector<std::pair<std::string, Named>> list;
+  for (const Named each : all) list.emplace_back(to_string(each), each);
+  return list;
+}
+
+std::size_t read_size(const spec_reader& item, std::string_view word) {
+  const auto size = parse_size(word);
+  if (!size) item.refuse("'" + std::string(word) + "' is not a size", "write bytes such as 512, 4k, 1m, 2g, or inf");
+  return *size;
+}
+
+void read_range(const spec_reader& item, std::string_view word, algorithm_rules::rule& made) {
+  const auto dash = word.find('-');
+  if (dash == std::string_view::npos)
+    item.refuse("'" + std::string(word) + "' is not a range of sizes", "write it as low-high, such as 0-4k or 4k-inf");
+  made.low = read_size(item, word.substr(0, dash));
+  const auto high = word.substr(dash + 1);
+  made.high = high == "inf" ? algorithm_rules::no_limit : read_size(item, high);
+  if (made.low >= made.high) {
+    item.refuse("the range " + std::string(word) + " is empty: low is included, high is not",
+                "give a high above the low");
+  }
+}
+
+// One item of the list: an algorithm, or COLLECTIVE:ALGORITHM, or COLLECTIVE:LOW-HIGH:ALGORITHM.
+algorithm_rules::rule read_rule(spec_reader item) {
+  algorithm_rules::rule made;
+  if (item.text().empty()) item.refuse("it is empty", "write an algorithm, or collective:low-high:algorithm");
+  const auto algorithms = named<algorithm>(all_algorithms);
+  if (!item.has_value()) {
+    made.how = item.choose("algorithm", item.name(), algorithms);
+    return made;
+  }
+  made.kind = item.choose("collective", item.name(), named<collective>(all_collectives));
+  const std::string rest = item.value("algorithm");
+  const auto colon = rest.find(':');
+  if (colon != std::string::npos) read_range(item, std::string_view(rest).substr(0, colon), made);
+  made.how =
+      item.choose("algorithm", std::string_view(rest).substr(colon == std::string::npos ? 0 : colon + 1), algorithms);
+  const auto known = algorithms_of(made.kind);
+  if (made.how == algorithm::automatic || std::find(known.begin(), known.end(), made.how) != known.end()) return made;
+  std::string list;
+  for (const algorithm how : known) list += std::string(to_string(how)) + ", ";
+  item.refuse(std::string(to_string(made.kind)) + " has " + list + "and not " + std::string(to_string(made.how)),
+              "choose one of these or auto");
+}
+
+bool covers(const algorithm_rules::rule& r, collective kind) {
+  if (r.kind != collective::none) return r.kind == kind;
+  const auto known = algorithms_of(kind);
+  return r.how == algorithm::automatic || std::find(known.begin(), known.end(), r.how) != known.end();
+}
+
+}  // namespace
+
+algorithm_rules::algorithm_rules(algorithm how) {
+  if (how != algorithm::automatic) rules_.push_back({.how = how});
+}
+
+algorithm_rules algorithm_rules::parse(std::string_view text, std::string_view origin) {
+  algorithm_rules made;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t comma = std::min(text.find(',', begin), text.size());
+    const rule next = read_rule({origin, text.substr(begin, comma - begin)});
+    if (next == rule{}) {
+      made.rules_.clear();  // "auto" takes back all before it
+    } else {
+      made.rules_.push_back(next);
+    }
+    begin = comma + 1;
+  }
+  return made;
+}
+
+std::string algorithm_rules::to_string() const {
+  std::string text;
+  for (const rule& r : rules_) {
+    if (!text.empty()) text += ',';
+    text += muster::to_string(r);
+  }
+  return text.empty() ? "auto" : text;
+}
+
+algorithm algorithm_rules::at(collective kind, std::size_t bytes) const noexcept {
+  for (auto r = rules_.rbegin(); r != rules_.rend(); ++r) {
+    if (covers(*r, kind) && r->low <= bytes && bytes < r->high) return r->how;
+  }
+  return algorithm::automatic;
+}
+
+std::string to_string(const algorithm_rules::rule& r) {
+  std::string text;
+  if (r.kind != collective::none) text += std::string(to_string(r.kind)) + ':';
+  if (r.low != 0 || r.high != algorithm_rules::no_limit) {
+    text += format_bytes(r.low) + '-' + (r.high == algorithm_rules::no_limit ? "inf" : format_bytes(r.high)) + ':';
+  }
+  return text.append(to_string(r.how));
+}
+
+std::string format_bytes(std::size_t bytes) {
+  std::string unit;
+  for (const char letter : {'k', 'm', 'g'}) {
+    if (bytes == 0 || bytes % 1024 != 0) break;
+    bytes /= 1024;
+    unit = letter;
+  }
+  return std::to_string(bytes) + unit;
+}
+
+}  // namespace muster::inline v0

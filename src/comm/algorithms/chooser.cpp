@@ -1,0 +1,273 @@
+#include <muster/comm/algorithms/chooser.hpp>
+
+#include <algorithm>
+#include <bit>
+
+#include <muster/comm/algorithms/chain.hpp>
+#include <muster/comm/algorithms/profile.hpp>
+#include <muster/core/error.hpp>
+
+namespace muster::inline v0 {
+
+std::span<const algorithm> algorithms_of(collective kind) noexcept {
+  using enum algorithm;
+  static constexpr algorithm broadcast[] = {tree, chain, native};
+  static constexpr algorithm reduce[] = {tree, native};
+  static constexpr algorithm allreduce[] = {recursive_doubling, halving_doubling, ring, direct, tree, native};
+  static constexpr algorithm allgather[] = {recursive_doubling, ring, native};
+  static constexpr algorithm reduce_scatter[] = {direct, ring, native};
+  static constexpr algorithm rooted[] = {tree, direct, native};
+  static constexpr algorithm all_to_all[] = {direct, native};
+  static constexpr algorithm barrier[] = {recursive_doubling, native};
+  switch (kind) {
+    case collective::broadcast:
+      return broadcast;
+    case collective::reduce:
+      return reduce;
+    case collective::allreduce:
+      return allreduce;
+    case collective::allgather:
+      return allgather;
+    case collective::reduce_scatter:
+      return reduce_scatter;
+    case collective::gather:
+    case collective::scatter:
+      return rooted;
+    case collective::all_to_all:
+      return all_to_all;
+    case collective::barrier:
+      return barrier;
+    case collective::finish:
+      return {barrier, 1};
+    case collective::none:
+      break;
+  }
+  return {};
+}
+
+namespace {
+
+// On the longest path from the first call to the last return, where every rank has a core.
+double time_of_path(collective kind, algorithm how, std::size_t bytes, int ranks,
+                    const transport_costs& costs) noexcept {
+  const double n = ranks;
+  const double all = static_cast<double>(bytes);
+  const double share = all * (n - 1) / n;  // what a rank must get or give in the least
+  const double rounds = std::bit_width(static_cast<unsigned>(ranks > 1 ? ranks - 1 : 0));  // ceil(log2 n)
+  const bool folded = !std::has_single_bit(static_cast<unsigned>(ranks));
+  const double a = costs.latency;
+  const double b = costs.per_byte;
+  const double c = costs.reduce_per_byte;
+  const double fold = folded ? 2 * a + all * (2 * b + c) : 0.0;
+  const double halvings = folded ? rounds - 1 : rounds;
+
+  if (kind == collective::allreduce) {
+    switch (how) {
+      case algorithm::recursive_doubling:
+        return fold + halvings * (a + all * (b + c));
+      case algorithm::halving_doubling:
+        return fold + 2 * halvings * a + share * (2 * b + c);
+      case algorithm::ring:
+        return 2 * (n - 1) * a + share * (2 * b + c);
+      case algorithm::direct:  // twice a message to everyone, all of them under way at once
+        return 2 * (1 + (n - 2) * costs.next_message) * a + share * (2 * b + c);
+      case algorithm::tree:
+        return rounds * (2 * a + all * (2 * b + c));
+      default:
+        break;
+    }
+  }
+  switch (how) {
+    case algorithm::ring:
+      return (n - 1) * a + share * (b + (kind == collective::reduce_scatter ? 2 * c : 0.0));
+    case algorithm::direct:
+      return (n - 1) * a + share * (b + (kind == collective::reduce_scatter ? c : 0.0));
+    case algorithm::recursive_doubling:
+      return 2 * rounds * a + share * b;
+    case algorithm::tree:
+      // Gather and scatter move a half, a quarter ... of the whole along the longest path; the root copies it once
+      // more.
+      if (kind == collective::gather || kind == collective::scatter) return rounds * a + share * 2 * b;
+      return rounds * (a + all * (b + (kind == collective::reduce ? c : 0.0)));
+    case algorithm::chain: {
+      // Chunks are counted in parts: a model with steps would change its mind at every one of them.
+      const double chunk = std::min(all, static_cast<double>(detail::chain_chunk));
+      const double chunks = std::max(1.0, all / static_cast<double>(detail::chain_chunk));
+      return (n - 2 + chunks) * (a + chunk * b);
+    }
+    default:
+      return 0.0;
+  }
+}
+
+// Of all ranks together.
+struct traffic {
+  double messages = 0;
+  double bytes = 0;
+  double combined = 0;  // of the bytes
+};
+
+traffic traffic_of(collective kind, algorithm how, std::size_t bytes, int ranks) noexcept {
+  const double n = ranks;
+  const double all = static_cast<double>(bytes);
+  const double once = (n - 1) * all;  // what must come to all, or from all
+  const double pairs = n * (n - 1);
+  if (kind == collective::allreduce) {
+    const double power = std::bit_floor(static_cast<unsigned>(ranks));
+    const double halvings = std::bit_width(static_cast<unsigned>(ranks)) - 1;
+    const double folds = 2 * (n - power);
+    switch (how) {
+      case algorithm::recursive_doubling: {
+        const double whole = power * halvings + folds;
+        return {whole, whole * all, (whole - folds / 2) * all};
+      }
+      case algorithm::halving_doubling:
+        return {2 * power * halvings + folds, 2 * (power - 1) * all + folds * all, once};
+      case algorithm::tree:
+        return {2 * (n - 1), 2 * once, once};
+      default:  // ring, direct
+        return {2 * pairs, 2 * once, once};
+    }
+  }
+  const bool combines = kind == collective::reduce || kind == collective::reduce_scatter;
+  const double combined = combines ? once : 0.0;
+  const double rounds = std::bit_width(static_cast<unsigned>(ranks > 1 ? ranks - 1 : 0));
+  const bool rooted = kind == collective::gather || kind == collective::scatter;
+  switch (how) {
+    case algorithm::tree:
+      return {n - 1, rooted ? rounds * all / 2 : once, combined};
+    case algorithm::chain:
+      return {(n - 1) * std::max(1.0, all / static_cast<double>(detail::chain_chunk)), once, combined};
+    case algorithm::recursive_doubling:
+      return {2 * rounds * n, once, combined};
+    default:  // ring, direct
+      return rooted ? traffic{n - 1, all, combined} : traffic{pairs, once, combined};
+  }
+}
+
+}  // namespace
+
+double estimate(collective kind, algorithm how, std::size_t bytes, int ranks, const transport_costs& costs) noexcept {
+  const double path = time_of_path(kind, how, bytes, ranks, costs);
+  if (costs.ranks_a_core <= 1) return path;
+  // As measured with four ranks on two cores over tcp, from 4 bytes to 16 MiB; straight in the bytes, as `bisect`
+  // wants.
+  constexpr double of_path = 0.25;
+  const traffic whole = traffic_of(kind, how, bytes, ranks);
+  const double work =
+      whole.messages * costs.latency + whole.bytes * costs.per_byte + whole.combined * costs.reduce_per_byte;
+  return of_path * path + (1 - of_path) * work * costs.ranks_a_core / ranks;
+}
+
+algorithm choose(collective kind, std::size_t bytes, int ranks, const transport_costs& costs) noexcept {
+  algorithm best = algorithm::automatic;
+  double best_time = 0;
+  for (const algorithm candidate : algorithms_of(kind)) {
+    if (candidate == algorithm::native) continue;
+    const double time = estimate(kind, candidate, bytes, ranks, costs);
+    if (best == algorithm::automatic || time < best_time) {
+      best = candidate;
+      best_time = time;
+    }
+  }
+  return best;
+}
+
+// ---- choices ----
+
+namespace {
+
+using table = std::vector<choices::row>;
+
+// Beyond this the model's choice does not change any more; as a double it is exact.
+constexpr std::size_t largest_modelled = std::size_t{1} << 48;
+
+void append(table& to, std::size_t below, algorithm how) {
+  if (!to.empty() && to.back().how == how) {
+    to.back().below = below;
+  } else {
+    to.push_back({below, how});
+  }
+}
+
+// Under the model time grows along a straight line for each algorithm, so each is the cheapest in one interval at most:
+// where both ends choose alike, so does all between.
+template <class Choose>
+void bisect(table& to, std::size_t low, std::size_t high, const Choose& chosen_at) {
+  if (chosen_at(low) == chosen_at(high)) return append(to, high, chosen_at(low));
+  if (high - low == 1) return append(to, high, chosen_at(low));
+  const std::size_t middle = low + (high - low) / 2;
+  bisect(to, low, middle, chosen_at);
+  bisect(to, middle, high, chosen_at);
+}
+
+table modelled(collective kind, int ranks, const transport_costs& costs) {
+  const auto chosen_at = [&](std::size_t bytes) { return choose(kind, bytes, ranks, costs); };
+  table made;
+  bisect(made, 0, largest_modelled, chosen_at);
+  append(made, algorithm_rules::no_limit, chosen_at(largest_modelled));
+  return made;
+}
+
+algorithm look_up(const table& rows, std::size_t bytes) {
+  const auto found = std::find_if(rows.begin(), rows.end(), [&](const auto& row) { return bytes < row.below; });
+  return found == rows.end() ? rows.back().how : found->how;
+}
+
+// The table cut at the ends of all rules, and each piece as the rules have it.
+table with_rules(const table& base, collective kind, const algorithm_rules& rules, bool with_native) {
+  std::vector<std::size_t> ends;
+  for (const auto& row : base) ends.push_back(row.below);
+  for (const auto& rule : rules.rules()) {
+    if (rule.low > 0) ends.push_back(rule.low);
+    ends.push_back(rule.high);
+  }
+  std::sort(ends.begin(), ends.end());
+  table made;
+  std::size_t begin = 0;
+  for (const std::size_t end : ends) {
+    const algorithm asked = rules.at(kind, begin);
+    const bool granted = asked != algorithm::automatic && (asked != algorithm::native || with_native);
+    if (end > begin) append(made, end, granted ? asked : look_up(base, begin));
+    begin = end;
+  }
+  return made;
+}
+
+[[noreturn]] void refuse_native(const std::string& who, const transport_abilities& transport) {
+  throw configuration_error(who + " asks for native (transport " + std::string(transport.name) +
+                            " has no collectives of its own); choose another algorithm, or another transport");
+}
+
+}  // namespace
+
+choices::choices(const transport_abilities& transport, int ranks, const algorithm_rules& rules,
+                 const algorithm_profile* measured) {
+  const bool with_native = transport.native_collectives;
+  if (measured != nullptr && !measured->fits(transport, ranks)) measured = nullptr;
+  if (!with_native && ranks > 1) {
+    for (const auto& rule : rules.rules()) {
+      if (rule.how == algorithm::native) refuse_native("the algorithm rule '" + to_string(rule) + "'", transport);
+    }
+    if (measured != nullptr && measured->has(algorithm::native)) refuse_native("the profile", transport);
+  }
+  tables_.fill({row{}});
+  for (std::size_t i = 1; i < tables_.size(); ++i) {
+    const auto kind = static_cast<collective>(i);
+    const auto* const rows = measured != nullptr ? measured->rows(kind) : nullptr;
+    table base;
+    if (rows != nullptr) {
+      base = *rows;
+    } else if (transport.native_first && with_native) {
+      base = {{algorithm_rules::no_limit, algorithm::native}};
+    } else {
+      auto costs = measured != nullptr ? measured->costs : transport.costs;
+      costs.next_message = transport.costs.next_message;
+      costs.ranks_a_core = transport.costs.ranks_a_core;
+      base = modelled(kind, ranks, costs);
+    }
+    tables_[i] = with_rules(base, kind, rules, with_native);
+  }
+}
+
+}  // namespace muster::inline v0

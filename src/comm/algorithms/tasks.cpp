@@ -1,0 +1,114 @@
+// Every collective by every algorithm it has, over any transport.
+#include <muster/comm/algorithms/allreduce.hpp>
+#include <muster/comm/algorithms/chain.hpp>
+#include <muster/comm/algorithms/direct.hpp>
+
+#include "../group/group_state.hpp"
+
+namespace muster::inline v0::detail {
+namespace {
+
+// No rank to send to: a group of one, whose work is done by the copy before.
+task nothing(flow&) { co_return; }
+
+task by_native(flow& f, const collective_call& what, bool check_full) {
+  // What compares stamps itself and can be taken back needs no barrier, whose messages carry the stamp.
+  const bool large = payload_bytes(what, f.size()) > native_copied_up_to;
+  if ((large || check_full) && !f.abilities().native_first) co_await dissemination_barrier(f);
+  request r;
+  if (f.native(what, r)) {
+    co_await f.done(r);
+    co_return;
+  }
+  // The transport lacks this type or operation, at every rank alike: the library's own has all.
+  co_await make_task(f, what, f.choose(what.kind, payload_bytes(what, f.size())), false);
+}
+
+task by_reduce(flow& f, const collective_call& what) {
+  const std::size_t bytes = what.count * what.element_size;
+  const bool at_root = f.rank() == what.root;
+  std::byte* const held = at_root ? what.out : f.scratch(bytes);  // `in` is only read
+  if (bytes > 0 && held != what.in) std::memcpy(held, what.in, bytes);
+  co_await tree_reduce(f, held, bytes, what.root, what.reduce);
+}
+
+task by_ring_reduce_scatter(flow& f, const collective_call& what) {
+  const std::size_t bytes = what.count * what.element_size;
+  std::byte* const held = f.scratch(bytes);
+  if (bytes > 0) std::memcpy(held, what.in, bytes);
+  const blocks parts{held, what.count, what.element_size, f.size()};
+  co_await ring_reduce_scatter(f, parts, what.reduce);
+  const auto mine = parts.at(f.rank());
+  if (!mine.empty()) std::memcpy(what.out, mine.data(), mine.size());
+}
+
+task make_allreduce(flow& f, const collective_call& what, algorithm how) {
+  const std::size_t bytes = what.count * what.element_size;
+  if (bytes > 0 && what.in != what.out) std::memcpy(what.out, what.in, bytes);
+  return allreduce_by(f, how, what.out, what.count, what.reduce);
+}
+
+task make_allgather(flow& f, const collective_call& what, algorithm how) {
+  const blocks parts{what.out, what.count, what.element_size, f.size()};
+  const auto mine = parts.at(f.rank());
+  if (!mine.empty() && mine.data() != what.in) std::memcpy(mine.data(), what.in, mine.size());
+  if (how == algorithm::ring) return ring_allgather(f, parts);
+  return recursive_doubling_allgather(f, parts);
+}
+
+// A group of one: what is asked for is a copy, and for a mean a division by one.
+void copy_alone(const collective_call& what) {
+  const std::size_t bytes = what.count * what.element_size;
+  if (bytes > 0 && what.out != nullptr && what.in != nullptr && what.in != what.out)
+    std::memcpy(what.out, what.in, bytes);
+}
+
+}  // namespace
+
+task await(flow& f, request& r) { co_await f.done(r); }
+
+std::size_t payload_bytes(const collective_call& what, int ranks) {
+  const bool counts_pieces =
+      what.kind == collective::gather || what.kind == collective::scatter || what.kind == collective::all_to_all;
+  return what.count * what.element_size * (counts_pieces ? static_cast<std::size_t>(ranks) : 1);
+}
+
+task make_task(flow& f, const collective_call& what, algorithm how, bool check_full) {
+  if (f.size() == 1) {
+    copy_alone(what);
+    return nothing(f);
+  }
+  if (how == algorithm::native) return by_native(f, what, check_full);
+  const std::size_t bytes = what.count * what.element_size;
+  switch (what.kind) {
+    case collective::broadcast:
+      if (how == algorithm::chain) return chain_broadcast(f, what.out, bytes, what.root);
+      return tree_broadcast(f, what.out, bytes, what.root);
+    case collective::reduce:
+      return by_reduce(f, what);
+    case collective::allreduce:
+      return make_allreduce(f, what, how);
+    case collective::allgather:
+      return make_allgather(f, what, how);
+    case collective::reduce_scatter:
+      if (how == algorithm::ring) return by_ring_reduce_scatter(f, what);
+      return direct_reduce_scatter(f, {const_cast<std::byte*>(what.in), what.count, what.element_size, f.size()},
+                                   what.out, what.reduce);
+    case collective::gather:
+      if (how == algorithm::direct) return direct_gather(f, what.in, what.out, bytes, what.root);
+      return tree_gather(f, what.in, what.out, bytes, what.root);
+    case collective::scatter:
+      if (how == algorithm::direct) return direct_scatter(f, what.in, what.out, bytes, what.root);
+      return tree_scatter(f, what.in, what.out, bytes, what.root);
+    case collective::all_to_all:
+      return direct_all_to_all(f, what.in, what.out, bytes);
+    case collective::barrier:
+    case collective::finish:
+      return dissemination_barrier(f);
+    case collective::none:
+      break;
+  }
+  return nothing(f);
+}
+
+}  // namespace muster::inline v0::detail

@@ -1,0 +1,144 @@
+#include "assembly.hpp"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <muster/comm/bootstrap/exchange.hpp>
+#include <muster/comm/bootstrap/host_identity.hpp>
+#include <muster/comm/bootstrap/open_store.hpp>
+#include <muster/comm/settings.hpp>
+#include <muster/core/error.hpp>
+
+#include "../../core/wire.hpp"
+
+namespace muster::inline v0::detail {
+namespace {
+
+// What is left in the store goes with the process that left it, so that a start that failed is in no other's way.
+constexpr auto passing = store_life::of_client;
+constexpr const char* key_of_launch = "starts/launch";
+constexpr const char* begun = "begun";
+constexpr const char* prefix_of_meeting = "starts/met";
+
+std::string key_of_server(int number) { return "starts/server/" + std::to_string(number); }
+
+// What rank 0 leaves for those that come on their own.
+struct announcement {
+  int ranks = 0;
+  int servers = 0;
+  std::string job;
+
+  [[nodiscard]] std::string text() const {
+    wire_writer made;
+    made.add(std::int32_t{ranks});
+    made.add(std::int32_t{servers});
+    made.add_text(job);
+    return made.take();
+  }
+  [[nodiscard]] static announcement read(std::string_view text, const std::string& where) {
+    wire_reader in(text);
+    announcement made;
+    made.ranks = in.number<std::int32_t>();
+    made.servers = in.number<std::int32_t>();
+    made.job = in.text();
+    if (in.whole() && made.ranks > 0 && made.servers > 0) return made;
+    throw configuration_error("what the store " + where +
+                              " has of the job cannot be read (is it of another version of muster?); start all with "
+                              "the same build");
+  }
+};
+
+void check(const settings& configuration, const std::string& origin) {
+  const auto refuse = [&](const setting_info& which, const std::string& why) {
+    throw configuration_error(origin + " cannot be used with --" + std::string(which.name) + " " +
+                              configuration.value(which) + " (" + why);
+  };
+  const auto& transport = configuration.value(setting::transport);
+  if (transport == "mpi" || transport == "self" || transport == "local")
+    refuse(setting::transport,
+           "it does not reach processes that were started apart); use auto, tcp, shm or hierarchical");
+  if (configuration.value(setting::elastic) == "on")
+    refuse(setting::elastic, "an elastic job is met otherwise); leave one of them out");
+  if (configuration.integer(setting::ranks) > 1)
+    refuse(setting::ranks, "ranks that are threads cannot be joined from elsewhere); use a launcher");
+  const auto& where = configuration.value(setting::rendezvous);
+  if (where == "auto")
+    refuse(setting::rendezvous,
+           "processes that were started apart have no launcher in common that tells them where to meet); set "
+           "--rendezvous tcp://HOST:PORT, HOST being rank 0's, or file:/FOLDER");
+  if (!where.starts_with("tcp://") && configuration.value(setting::job) == "auto")
+    refuse(setting::job, "it is the launcher's name of its own start, and " + where +
+                             " tells jobs apart by it); set --job to the same for all");
+}
+
+void announce(any_store& store, const announcement& what, clock::time_point until) {
+  if (!store.compare_and_swap(key_of_launch, 0, what.text(), until, passing).swapped) {
+    throw configuration_error("another job waits for its servers at " + store.where() +
+                              " (two jobs use one store); give each job one of its own, or a --job");
+  }
+}
+
+announcement hear(any_store& store, clock::time_point until) {
+  const auto found = store.watch(key_of_launch, 0, until);
+  if (found && found->value == begun) {
+    throw configuration_error("the job at " + store.where() +
+                              " has begun already (it has all the servers that it waited for); start it with more "
+                              "--remote-servers");
+  }
+  if (found && *found) return announcement::read(found->value, store.where());
+  throw timeout_error("start", {0},
+                      "no job at " + store.where() +
+                          " waited for servers in time (missing: rank 0); start it with --remote-servers, or raise "
+                          "--timeout / MUSTER_TIMEOUT");
+}
+
+// The number of this server among those that were started on their own.
+int take_number(any_store& store, const announcement& job, clock::time_point until) {
+  for (int number = 0; number < job.servers; ++number) {
+    if (store.compare_and_swap(key_of_server(number), 0, "here", until, passing).swapped) return number;
+  }
+  throw configuration_error("the job at " + store.where() + " has all the " + std::to_string(job.servers) +
+                            " servers that it waits for (one more was started than its --remote-servers); start it "
+                            "with more");
+}
+
+}  // namespace
+
+assembled_launch assemble_launch(const settings& configuration, const launch_env& of_launcher) {
+  const bool is_server = configuration.choice(setting::role, {"auto", "server"}) == 1;
+  const int servers = static_cast<int>(configuration.integer(setting::remote_servers));
+  if (!is_server && servers == 0) return {of_launcher, nullptr};
+  check(configuration, configuration.origin(is_server ? setting::role : setting::remote_servers));
+  const auto until = deadline_after(seconds(configuration.positive(setting::timeout)));
+
+  launch_env who = of_launcher;
+  who.kind = launch_env::launcher::generic;
+  who.job = job_name(configuration, of_launcher);
+  if (is_server) who.rank = 1;  // not rank 0: a server does not serve the store
+  who.size = std::max(2, who.size);
+  assembled_launch made{who, open_store(configuration, who)};
+  auto& store = *made.store;
+
+  announcement job{of_launcher.size, servers, who.job};
+  if (is_server) {
+    job = hear(store, until);
+    made.launch.rank = job.ranks + take_number(store, job, until);
+    made.launch.job = job.job;
+  } else if (of_launcher.rank == 0) {
+    announce(store, job, until);
+  }
+  auto& launch = made.launch;
+  launch.size = job.ranks + job.servers;
+  const auto hosts = exchange(store, prefix_of_meeting, launch.rank, launch.size, host_identity(configuration), until);
+  const auto& here = hosts[static_cast<std::size_t>(launch.rank)];
+  launch.local_size = static_cast<int>(std::count(hosts.begin(), hosts.end(), here));
+  launch.local_rank = static_cast<int>(std::count(hosts.begin(), hosts.begin() + launch.rank, here));
+  launch.why = std::to_string(job.ranks) + " of a launcher, " + std::to_string(job.servers) + " on their own";
+  if (launch.rank == 0) {
+    (void)store.compare_and_swap(key_of_launch, store.get(key_of_launch, until).version, begun, until, passing);
+  }
+  return made;
+}
+
+}  // namespace muster::inline v0::detail

@@ -1,0 +1,170 @@
+#include <muster/comm/context.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <optional>
+
+#include <muster/comm/settings.hpp>
+#include <muster/comm/transports/local.hpp>
+#include <muster/core/error.hpp>
+#include <muster/core/log.hpp>
+
+#include "../group/group_state.hpp"
+#include "../transports/shm/connect.hpp"
+#include "assembly.hpp"
+#include "exit_agreement.hpp"
+#include "group_configuration.hpp"
+#include "rank_threads.hpp"
+#include "transport_choice.hpp"
+
+namespace muster::inline v0 {
+namespace {
+
+[[noreturn]] void refuse(const std::string& text) { throw configuration_error(text); }
+
+// The one context of this process, while it lives.
+class sole_context {
+ public:
+  sole_context() {
+    if (lives.exchange(true))
+      refuse("a second context beside one that lives (a process is one place); pass on the first");
+  }
+  sole_context(const sole_context&) = delete;
+  sole_context& operator=(const sole_context&) = delete;
+  ~sole_context() { lives = false; }
+
+ private:
+  static inline std::atomic<bool> lives = false;
+};
+
+void apply_log_settings(const settings& configuration) {
+  const auto level = configuration.choice(setting::log_level, {"debug", "info", "warning", "error", "off"});
+  set_log_level(static_cast<log_level>(level), configuration.choice(setting::log_ranks, {"0", "all"}) == 1);
+}
+
+}  // namespace
+
+struct context::implementation {
+  explicit implementation(settings from) : configuration(std::move(from)) { configuration.check_numbers(); }
+
+  void connect() {
+    apply_log_settings(configuration);
+    auto assembled = detail::assemble_launch(configuration, detect_launch());
+    launch = std::move(assembled.launch);
+    if (launch.rank == 0) store = std::move(assembled.store);
+    elastic = configuration.choice(setting::elastic, {"off", "on"}) == 1;
+    if (!elastic) chosen = detail::choose_transport(configuration, launch);
+    for_groups = detail::settings_for_groups(configuration, launch.rank, std::max(launch.local_size, chosen.threads));
+    if (elastic) {
+      chosen = {"self", {}, 1, configuration.origin(setting::elastic) + " asks for it"};
+      shared = std::make_shared<detail::segment>(detail::reserve_for(64));
+      process_world.emplace(make_self_transport(), for_groups);
+      set_log_rank(launch.rank);
+      return;
+    }
+    if (chosen.name == "local") detail::check_for_groups(for_groups, detail::local_abilities(), chosen.threads);
+    if (chosen.is_of_processes()) {
+      adopt(detail::connect_processes(chosen, configuration, launch));
+      const int size = process_world->size();
+      if (launch.kind != launch_env::launcher::none && size != launch.size) {
+        refuse("the launcher says " + launch.why + " and " + chosen.name + " connects " + std::to_string(size) +
+               " ranks (the program and mpirun are of different MPIs, or the variables are left over); use one MPI");
+      }
+    } else if (chosen.name == "self") {
+      adopt(make_self_transport());
+    }
+    log(log_level::info, "transport " + chosen.name + " (" + chosen.why + ")");
+  }
+
+  void adopt(std::unique_ptr<transport> transport) {
+    auto& world = process_world.emplace(std::move(transport), group_settings{.timeout = for_groups.timeout});
+    set_log_rank(world.rank());
+    for_groups = detail::settings_of_rank_zero(world, for_groups, configuration);
+    detail::check_for_groups(for_groups, world.abilities(), world.size());
+    world.set_settings(for_groups);
+  }
+
+  void run_as_process(const std::function<void(group&)>& body) {
+    const detail::rank_of_thread here(*process_world);
+    try {
+      body(*process_world);
+    } catch (...) {
+      const auto failure = std::current_exception();
+      const auto held = process_world->state()->guard();
+      process_world->state()->fail(failure);
+      std::rethrow_exception(failure);
+    }
+  }
+
+  sole_context sole;
+  settings configuration;
+  launch_env launch;
+  bool elastic = false;
+  std::shared_ptr<detail::segment> shared;  // before the world: it outlives all groups
+  group_settings for_groups;
+  detail::transport_choice chosen;
+  // Where ranks of several starts met, at rank 0: it outlives the world.
+  std::unique_ptr<any_store> store;
+  std::optional<group> process_world;  // none when ranks are threads
+  int exceptions_at_start = std::uncaught_exceptions();
+};
+
+context::context() : self_(std::make_unique<implementation>(settings())) { self_->connect(); }
+
+context::context(int& argc, char** argv) : self_(std::make_unique<implementation>(settings(argc, argv))) {
+  self_->connect();
+}
+
+context::context(std::unique_ptr<transport> transport) : self_(std::make_unique<implementation>(settings())) {
+  apply_log_settings(self_->configuration);
+  self_->launch = detect_launch();
+  self_->for_groups = detail::settings_for_groups(self_->configuration, transport->rank(), self_->launch.local_size);
+  self_->chosen = {std::string(transport->abilities().name), {}, 1, "the program brought it"};
+  self_->adopt(std::move(transport));
+}
+
+context::~context() {
+  auto& world = self_->process_world;
+  if (world && std::uncaught_exceptions() > self_->exceptions_at_start) world->abort("an exception ends its program");
+}
+
+group& context::world() {
+  if (group* const world = detail::rank_of_thread::world()) return *world;
+  if (self_->process_world) return *self_->process_world;
+  throw configuration_error("context.world() outside of context.run (" + std::to_string(self_->chosen.threads) +
+                            " ranks are threads: here there is no rank to speak for); move the work into context.run");
+}
+
+int context::ranks() const noexcept {
+  return self_->process_world ? self_->process_world->size() : self_->chosen.threads;
+}
+
+std::string context::transport_name() const { return self_->chosen.name; }
+std::pmr::memory_resource* context::memory() const noexcept {
+  if (self_->shared) return self_->shared.get();
+  return self_->process_world ? self_->process_world->transport().memory() : nullptr;
+}
+bool context::elastic() const noexcept { return self_->elastic; }
+const std::shared_ptr<detail::segment>& context::shared_memory() const noexcept { return self_->shared; }
+const std::string& context::why() const noexcept { return self_->chosen.why; }
+const launch_env& context::launcher() const noexcept { return self_->launch; }
+const settings& context::configuration() const noexcept { return self_->configuration; }
+
+void context::run(const std::function<void(group&)>& body) {
+  if (self_->process_world) {
+    self_->run_as_process(body);
+  } else {
+    detail::run_as_threads(self_->chosen.threads, self_->for_groups, body);
+  }
+}
+
+context::verdict context::settle(std::exception_ptr failure) noexcept {
+  try {
+    if (self_->process_world) return detail::settle_world(*self_->process_world, failure);
+    return {failure ? exit_status_of(failure) : 0, true, failure ? describe(failure) : ""};
+  } catch (...) {
+    return {exit_status_of(std::current_exception()), true, describe(std::current_exception())};
+  }
+}
+
+}  // namespace muster::inline v0

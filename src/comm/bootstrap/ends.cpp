@@ -1,0 +1,108 @@
+#include "ends.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <exception>
+#include <random>
+#include <thread>
+
+#include <muster/comm/collectives/allgather.hpp>
+#include <muster/comm/collectives/barrier.hpp>
+#include <muster/comm/collectives/broadcast.hpp>
+#include <muster/comm/context.hpp>
+#include <muster/comm/transports/local.hpp>
+#include <muster/core/error.hpp>
+
+#include "../transports/shm/connect.hpp"
+#include "transport_choice.hpp"
+
+namespace muster::inline v0::detail {
+namespace {
+
+using ends = std::vector<std::unique_ptr<transport>>;
+
+// Ranks that are threads: rank 0 makes the hub that all use.
+ends over_local(group& ranks, int count) {
+  std::shared_ptr<local_hub> hub;
+  std::uint64_t where[] = {0};
+  if (ranks.rank() == 0) {
+    hub = std::make_shared<local_hub>(count * ranks.size());
+    where[0] = reinterpret_cast<std::uint64_t>(&hub);
+  }
+  broadcast(ranks, std::span(where), 0);
+  if (ranks.rank() != 0) hub = *reinterpret_cast<const std::shared_ptr<local_hub>*>(where[0]);
+  barrier(ranks);  // rank 0's stays until all have theirs
+  ends made;
+  for (int k = 0; k < count; ++k) {
+    made.push_back(std::make_unique<local_transport>(hub, k * ranks.size() + ranks.rank()));
+  }
+  return made;
+}
+
+// Those of a host meet in one place, which takes as many threads as there are ends to be met.
+ends over_memory(const settings& configuration, group& ranks, int count) {
+  std::uint64_t number[] = {0};
+  if (ranks.rank() == 0) number[0] = (std::uint64_t{std::random_device()()} << 32) ^ std::random_device()();
+  broadcast(ranks, std::span(number), 0);
+  launch_env launch;
+  launch.job = "ends";
+  const std::string suffix = "/ends-" + std::to_string(number[0]);
+  return connect_at_once(count, [&](int k) {
+    return connect_host(configuration, launch, k * ranks.size() + ranks.rank(), count * ranks.size(), suffix);
+  });
+}
+
+}  // namespace
+
+std::vector<std::unique_ptr<transport>> connect_at_once(
+    int count, const std::function<std::unique_ptr<transport>(int number)>& connect) {
+  ends made(static_cast<std::size_t>(count));
+  std::vector<std::exception_ptr> failures(made.size());
+  std::vector<std::jthread> waiting;
+  waiting.reserve(made.size());
+  for (std::size_t k = 0; k < made.size(); ++k) {
+    waiting.emplace_back([&, k] {
+      try {
+        made[k] = connect(static_cast<int>(k));
+      } catch (...) {
+        failures[k] = std::current_exception();
+      }
+    });
+  }
+  waiting.clear();  // joins
+  for (const auto& failure : failures) {
+    if (failure) std::rethrow_exception(failure);
+  }
+  return made;
+}
+
+std::vector<std::string> words_of_all(group& ranks, const std::string& mine) {
+  const std::uint64_t length[] = {mine.size()};
+  std::vector<std::uint64_t> lengths(static_cast<std::size_t>(ranks.size()));
+  allgather(ranks, length, lengths);
+  const auto longest = *std::max_element(lengths.begin(), lengths.end());
+  std::vector<std::uint8_t> padded(longest);
+  std::copy(mine.begin(), mine.end(), padded.begin());
+  std::vector<std::uint8_t> all(longest * lengths.size());
+  allgather(ranks, padded, all);
+  std::vector<std::string> words;
+  for (std::size_t rank = 0; rank < lengths.size(); ++rank) {
+    const auto begin = all.begin() + static_cast<std::ptrdiff_t>(rank * longest);
+    words.emplace_back(begin, begin + static_cast<std::ptrdiff_t>(lengths[rank]));
+  }
+  return words;
+}
+
+std::vector<std::unique_ptr<transport>> connect_ends(const settings& configuration, group& ranks, int count) {
+  const std::string name(ranks.abilities().name);
+  if (name == "local" || name == "self") return over_local(ranks, count);
+  if (name == "shm") return over_memory(configuration, ranks, count);
+  const std::string wanted = name == "hierarchical" ? "tcp" : name;
+  for (const auto& one : registered_transports()) {
+    if (one.name == wanted && one.connect_ends != nullptr) return one.connect_ends(configuration, ranks, count);
+  }
+  throw configuration_error("transport " + name +
+                            " cannot connect a process several times (it knows one rank a process); use shm or tcp");
+}
+
+}  // namespace muster::inline v0::detail

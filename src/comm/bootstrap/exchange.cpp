@@ -1,0 +1,127 @@
+#include <muster/comm/bootstrap/exchange.hpp>
+
+#include <muster/core/error.hpp>
+#include <muster/core/number.hpp>
+
+#include "../../core/wire.hpp"
+
+namespace muster::inline v0 {
+namespace {
+
+// One exchange: each rank leaves its word, rank 0 collects them and leaves all of them in one place, each rank takes
+// its own word away when it has read that.
+class meeting {
+ public:
+  meeting(any_store& store, std::string_view prefix, int rank, int size, clock::time_point until)
+      : store_(store), prefix_(prefix), rank_(rank), size_(size), until_(until) {}
+
+  std::vector<std::string> hold(std::string_view mine) {
+    const auto left = store_.compare_and_swap(key_of(rank_), 0, mine, until_);
+    if (!left.swapped) {
+      throw configuration_error("rank " + std::to_string(rank_) + " is at '" + prefix_ + "' of the store " +
+                                store_.where() +
+                                " already (it was started twice, or two jobs use one store); give each job one of its "
+                                "own");
+    }
+    auto words = rank_ == 0 ? collect(mine) : receive();
+    store_.compare_and_swap(key_of(rank_), left.now.version, std::nullopt, until_);
+    if (rank_ == 0) await_readers();
+    return words;
+  }
+
+ private:
+  std::vector<std::string> collect(std::string_view mine) {
+    std::vector<std::string> words(static_cast<std::size_t>(size_));
+    versions_.resize(words.size());
+    words[0] = mine;
+    for (int from = 1; from < size_; ++from) {
+      auto came = store_.watch(key_of(from), 0, until_);
+      if (!came) give_up("did not all come");
+      versions_[static_cast<std::size_t>(from)] = came->version;
+      words[static_cast<std::size_t>(from)] = std::move(came->value);
+    }
+    detail::wire_writer written;
+    for (const auto& word : words) written.add_text(word);
+    const std::string all = written.take();
+    for (std::size_t at = 0; at < all.size(); at += store_value_limit) {
+      publish(piece(pieces_++), std::string_view(all).substr(at, store_value_limit));
+    }
+    publish(prefix_ + "/all", std::to_string(pieces_));  // last: who sees it finds the pieces
+    return words;
+  }
+
+  std::vector<std::string> receive() {
+    const auto published = store_.watch(prefix_ + "/all", 0, until_);
+    if (!published) give_up("did not all come");
+    const auto pieces = parse_number<std::size_t>(published->value).value_or(0);
+    std::string all;
+    for (std::size_t i = 0; i < pieces; ++i) all += store_.get(piece(i), until_).value;
+
+    std::vector<std::string> words;
+    for (detail::wire_reader in(all); !in.rest().empty();) words.emplace_back(in.text());
+    if (words.size() != static_cast<std::size_t>(size_)) {
+      throw configuration_error("rank 0 brought the words of " + std::to_string(words.size()) + " ranks to '" +
+                                prefix_ + "', and this rank is one of " + std::to_string(size_) +
+                                " (two jobs use one store); give each job one of its own");
+    }
+    return words;
+  }
+
+  void await_readers() {
+    for (int from = 1; from < size_; ++from) {
+      const auto version = versions_[static_cast<std::size_t>(from)];
+      if (!store_.watch(key_of(from), version, until_)) give_up("did not all read the words of the others", true);
+    }
+    for (std::size_t i = 0; i < pieces_; ++i) take_back(piece(i));
+    take_back(prefix_ + "/all");
+  }
+
+  void publish(const std::string& key, std::string_view value) {
+    if (store_.compare_and_swap(key, 0, value, until_).swapped) return;
+    throw configuration_error("'" + key + "' is in the store " + store_.where() +
+                              " already (two jobs use one store); give each job one of its own");
+  }
+
+  void take_back(const std::string& key) {
+    store_.compare_and_swap(key, store_.get(key, until_).version, std::nullopt, until_);
+  }
+
+  // The deadline has passed: who was there by now, and who was not? A rank that has read takes its word away.
+  [[noreturn]] void give_up(const std::string& what, bool readers = false) {
+    std::vector<int> missing;
+    try {
+      const auto late = deadline_after(seconds(1));
+      for (int other = 0; other < size_; ++other) {
+        if (other != rank_ && static_cast<bool>(store_.get(key_of(other), late)) == readers) missing.push_back(other);
+      }
+    } catch (const timeout_error&) {  // the store is as silent as they are
+    }
+    const std::string who = missing.empty() ? "none is known to be missing; " + store_.where() + " is slow"
+                                            : "missing: rank " + format_ranks(missing);
+    throw timeout_error("exchange", missing,
+                        "the ranks " + what + " at '" + prefix_ + "' in time (" + who +
+                            "); look at what those ranks do, or raise --timeout / MUSTER_TIMEOUT");
+  }
+
+  [[nodiscard]] std::string key_of(int rank) const { return prefix_ + "/" + std::to_string(rank); }
+  [[nodiscard]] std::string piece(std::size_t i) const { return prefix_ + "/all/" + std::to_string(i); }
+
+  any_store& store_;
+  std::string prefix_;
+  int rank_;
+  int size_;
+  clock::time_point until_;
+  std::vector<std::uint64_t> versions_;  // rank 0: of the words as they came
+  std::size_t pieces_ = 0;
+};
+
+}  // namespace
+
+std::vector<std::string> exchange(any_store& store, std::string_view prefix, int rank, int size, std::string_view mine,
+                                  clock::time_point until) {
+  detail::check_store_value(mine, store.where());
+  if (size == 1) return {std::string(mine)};
+  return meeting(store, prefix, rank, size, until).hold(mine);
+}
+
+}  // namespace muster::inline v0

@@ -1,0 +1,32 @@
+#include <muster/comm/bootstrap/host_identity.hpp>
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include <muster/comm/settings.hpp>
+
+namespace muster::inline v0 {
+
+std::string detail::host_name() {
+  char name[256] = {};
+  return ::gethostname(name, sizeof name - 1) == 0 ? name : "";
+}
+
+std::string detail::boot_number() {
+  std::string line;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), line);
+  return line;
+}
+
+std::string host_identity(const settings& configuration) {
+  const auto& asked = configuration.value(setting::host);
+  if (asked != "auto") return asked;
+  // Not the mount namespace: `ip netns exec` gives every process one of its own.
+  struct stat network {};
+  const bool known = ::stat("/proc/self/ns/net", &network) == 0;
+  return detail::host_name() + "/" + detail::boot_number() + "/" + (known ? std::to_string(network.st_ino) : "");
+}
+
+}  // namespace muster::inline v0

@@ -1,0 +1,131 @@
+#include <muster/comm/bootstrap/launch_env.hpp>
+
+#include <unistd.h>
+
+#include <array>
+
+#include <muster/core/env.hpp>
+#include <muster/core/error.hpp>
+#include <muster/core/number.hpp>
+
+namespace muster::inline v0 {
+namespace {
+
+// The variables of one launcher. `also` must be there too for its rank to count: a shell inside an allocation has
+// Slurm's rank without being a step of it.
+struct dialect {
+  launch_env::launcher kind;
+  const char* rank;
+  const char* size;
+  const char* local_rank;
+  const char* local_size;
+  const char* also;
+  std::array<const char*, 2> job;  // the variables that tell one start from another, together
+};
+
+constexpr dialect dialects[] = {
+    {launch_env::launcher::open_mpi,
+     "OMPI_COMM_WORLD_RANK",
+     "OMPI_COMM_WORLD_SIZE",
+     "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE",
+     nullptr,
+     {"OMPI_MCA_ess_base_jobid", "PMIX_NAMESPACE"}},
+    {launch_env::launcher::pmi,
+     "PMI_RANK",
+     "PMI_SIZE",
+     "MPI_LOCALRANKID",
+     "MPI_LOCALNRANKS",
+     nullptr,
+     {"PMI_JOBID", "PMI_KVSNAME"}},
+    {launch_env::launcher::slurm,
+     "SLURM_PROCID",
+     "SLURM_NTASKS",
+     "SLURM_LOCALID",
+     nullptr,
+     "SLURM_STEP_ID",
+     {"SLURM_JOB_ID", "SLURM_STEP_ID"}},
+    {launch_env::launcher::generic,
+     "RANK",
+     "WORLD_SIZE",
+     "LOCAL_RANK",
+     "LOCAL_WORLD_SIZE",
+     nullptr,
+     {"MASTER_ADDR", "MASTER_PORT"}},
+};
+
+std::optional<int> number(const variable_reader& read, const char* name) {
+  const auto text = read(name);
+  if (!text) return std::nullopt;
+  const auto value = parse_number<int>(*text);
+  if (!value || *value < 0) {
+    throw configuration_error("the launcher's " + std::string(name) + " cannot be '" + *text +
+                              "' (it is a whole number, 0 or more); unset it or start the program by its launcher");
+  }
+  return *value;
+}
+
+// What tells this start from others on the host. A launcher that gives nothing is at least the parent of its ranks; of
+// ranks started by hand the parent may be a shell, which starts other jobs too.
+std::string job_of(const dialect& d, const variable_reader& read) {
+  const bool by_hand = d.kind == launch_env::launcher::generic;
+  std::string name;
+  for (const char* const variable : d.job) {
+    const auto value = read(variable);
+    if (value) name += (name.empty() ? "" : ".") + *value;
+    if (!value && by_hand) return "";
+  }
+  return name.empty() ? "child-of-" + std::to_string(::getppid()) : name;
+}
+
+std::string spelled(const char* name, int value) { return std::string(name) + "=" + std::to_string(value); }
+
+}  // namespace
+
+std::string_view to_string(launch_env::launcher kind) noexcept {
+  constexpr std::string_view names[] = {"none", "Open MPI", "PMIx", "PMI", "Slurm", "RANK / WORLD_SIZE"};
+  return names[static_cast<std::size_t>(kind)];
+}
+
+launch_env detect_launch(const variable_reader& read) {
+  for (const auto& d : dialects) {
+    if (d.also != nullptr && !read(d.also)) continue;
+    const auto rank = number(read, d.rank);
+    const auto size = number(read, d.size);
+    if (!rank && !size) continue;
+    if (!rank || !size) {
+      const char* const there = rank ? d.rank : d.size;
+      const char* const missing = rank ? d.size : d.rank;
+      // A size alone is not this launcher's word: batch scripts and containers set it for others to use.
+      if (!rank && d.kind != launch_env::launcher::open_mpi && d.kind != launch_env::launcher::generic) continue;
+      throw configuration_error(std::string(there) + " is set and " + missing +
+                                " is not (a launcher sets both); set the other one too, or unset it");
+    }
+    if (*size < 1 || *rank >= *size) {
+      throw configuration_error(spelled(d.rank, *rank) + " and " + spelled(d.size, *size) +
+                                " contradict each other (ranks count from 0 and stay below the size); correct them");
+    }
+    launch_env found;
+    found.kind = d.kind;
+    found.rank = *rank;
+    found.size = *size;
+    found.local_rank = number(read, d.local_rank).value_or(0);
+    if (d.local_size != nullptr) found.local_size = number(read, d.local_size).value_or(0);
+    if (d.kind == launch_env::launcher::slurm && read("SLURM_STEP_NUM_NODES") == "1") found.local_size = *size;
+    found.job = job_of(d, read);
+    found.why = spelled(d.rank, *rank) + ", " + spelled(d.size, *size);
+    const bool has_no_own_mpi =
+        found.kind == launch_env::launcher::slurm || found.kind == launch_env::launcher::generic;
+    if (has_no_own_mpi && read("PMIX_RANK")) found.kind = launch_env::launcher::pmix;
+    return found;
+  }
+  launch_env alone;
+  alone.why = "no launcher's variables are set";
+  return alone;
+}
+
+launch_env detect_launch() {
+  return detect_launch([](const char* name) { return environment(name); });
+}
+
+}  // namespace muster::inline v0

@@ -1,0 +1,63 @@
+#include "rank_threads.hpp"
+
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <muster/comm/transports/local.hpp>
+#include <muster/core/log.hpp>
+
+#include "../group/group_state.hpp"
+#include "exit_agreement.hpp"
+
+namespace muster::inline v0::detail {
+namespace {
+
+thread_local group* world_of_thread = nullptr;
+
+// Of several ranks that failed, the one that gives the exception: the lowest that had a reason of its own, not
+// another's.
+struct outcome {
+  std::exception_ptr thrown;
+  bool first_hand = false;
+};
+
+}  // namespace
+
+rank_of_thread::rank_of_thread(group& world) noexcept : before_(std::exchange(world_of_thread, &world)) {}
+rank_of_thread::~rank_of_thread() { world_of_thread = before_; }
+group* rank_of_thread::world() noexcept { return world_of_thread; }
+
+void run_as_threads(int count, const group_settings& settings, const std::function<void(group&)>& body) {
+  const auto hub = std::make_shared<local_hub>(count);
+  std::vector<outcome> outcomes(static_cast<std::size_t>(count));
+  std::vector<std::jthread> threads;  // join even when not all can be started
+  for (int rank = 0; rank < count; ++rank) {
+    threads.emplace_back([&, rank] {
+      set_log_rank(rank);
+      group world(std::make_unique<local_transport>(hub, rank), settings);
+      const rank_of_thread here(world);
+      try {
+        body(world);
+        if (!world.failed()) finish(world);
+      } catch (...) {
+        const bool first_hand = !world.failed() || !world.state()->follows();
+        outcomes[static_cast<std::size_t>(rank)] = {std::current_exception(), first_hand};
+        const auto held = world.state()->guard();
+        world.state()->fail(std::current_exception());
+      }
+    });
+  }
+  threads.clear();
+  std::exception_ptr thrown;
+  for (auto it = outcomes.rbegin(); it != outcomes.rend(); ++it) {
+    if (it->thrown && !thrown) thrown = it->thrown;
+  }
+  for (auto it = outcomes.rbegin(); it != outcomes.rend(); ++it) {
+    if (it->thrown && it->first_hand) thrown = it->thrown;
+  }
+  if (thrown) std::rethrow_exception(thrown);
+}
+
+}  // namespace muster::inline v0::detail

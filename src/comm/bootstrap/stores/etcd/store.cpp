@@ -1,0 +1,251 @@
+#include <muster/comm/bootstrap/etcd_store.hpp>
+
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include <muster/comm/bootstrap/open_store.hpp>
+
+#include "base64.hpp"
+#include "client.hpp"
+
+namespace muster::inline v0 {
+namespace {
+
+using detail::etcd_client;
+using detail::number_in;
+using detail::to_base64;
+using nlohmann::json;
+using lost = etcd_client::when_lost;
+
+// The lease of a client: by it the others see that it has the store open, and its keys vanish with it.
+constexpr std::chrono::seconds presence_ttl{10};
+constexpr std::chrono::milliseconds before_listening_again{50};
+
+// The first key behind all that begin with it.
+std::string end_of(std::string prefix) {
+  ++prefix.back();
+  return prefix;
+}
+
+}  // namespace
+
+struct etcd_store::implementation {
+  implementation(std::string_view endpoints, std::string_view scheme, std::string_view name, clock::time_point until)
+      : client(endpoints, scheme), prefix("muster/" + std::string(name) + "/") {
+    come_in(until);
+    keeper = std::jthread([this](const std::stop_token& stop) { keep(stop); });
+  }
+
+  ~implementation() {
+    for (auto* const thread : {&keeper, &listener}) {
+      thread->request_stop();
+      if (thread->joinable()) thread->join();
+    }
+    leave();
+  }
+
+  [[nodiscard]] std::string key_of(std::string_view key) const { return prefix + "k/" + std::string(key); }
+  [[nodiscard]] json whole(const std::string& part) const {
+    return {{"key", to_base64(prefix + part)}, {"range_end", to_base64(end_of(prefix + part))}};
+  }
+  // True of a range without keys.
+  [[nodiscard]] json is_empty(const std::string& part) const {
+    auto condition = whole(part);
+    condition.update({{"target", "CREATE"}, {"result", "EQUAL"}, {"create_revision", "0"}});
+    return condition;
+  }
+
+  // ---- being there ----
+  // In one transaction: a process that finds no other here removes the keys that lie here.
+  void come_in(clock::time_point until) {
+    const auto granted =
+        client.ask("open", {}, "/v3/lease/grant", {{"TTL", std::to_string(presence_ttl.count())}}, until,
+                   lost::again);  // a lease that no client knows of ends by itself
+    presence = number_in(granted, "ID");
+    const auto mine = prefix + "p/" + std::to_string(presence);
+    const json here = {{"request_put", {{"key", to_base64(mine)}, {"value", ""}, {"lease", std::to_string(presence)}}}};
+    const auto said = client.ask("open", {}, "/v3/kv/txn",
+                                 {{"compare", json::array({is_empty("p/")})},
+                                  {"success", json::array({{{"request_delete_range", whole("k/")}}, here})},
+                                  {"failure", json::array({here})}},
+                                 until, lost::again);
+    heard = number_in(said.at("header"), "revision");
+  }
+  void leave() noexcept {
+    try {
+      const auto until = deadline_after(seconds(1.0));
+      (void)client.ask("close", {}, "/v3/lease/revoke", {{"ID", std::to_string(presence)}}, until, lost::again);
+      const json clear = {{"compare", json::array({is_empty("p/")})},
+                          {"success", json::array({{{"request_delete_range", whole("k/")}}})}};
+      (void)client.ask("close", {}, "/v3/kv/txn", clear, until, lost::again);
+    } catch (...) {  // then they end by themselves, and the next that opens it clears it
+    }
+  }
+
+  void keep(const std::stop_token& stop) {
+    std::unique_lock held(mutex);
+    while (!turn.wait_for(held, stop, presence_ttl / 4, [&] { return stop.stop_requested(); })) {
+      if (stop.stop_requested()) return;
+      held.unlock();
+      try {
+        (void)client.ask("lease", {}, "/v3/lease/keepalive", {{"ID", std::to_string(presence)}},
+                         deadline_after(seconds(1.0)), lost::give_up);
+      } catch (const error&) {  // not now
+      }
+      held.lock();
+    }
+  }
+
+  // ---- keys ----
+  struct seen {
+    store_entry entry;
+    std::uint64_t revision = 0;  // of the whole store, when it was looked at
+  };
+  seen look(const char* call, std::string_view key, clock::time_point until) {
+    const auto said = client.ask(call, key, "/v3/kv/range", {{"key", to_base64(key_of(key))}}, until, lost::again);
+    return {first_of(said), number_in(said.at("header"), "revision")};
+  }
+  static store_entry first_of(const json& range) {
+    const auto pairs = range.find("kvs");
+    return pairs == range.end() || pairs->empty() ? store_entry{} : detail::entry_in(pairs->front());
+  }
+
+  // ---- changes ----
+  // A call that waits for changes of a key: from before it looks at the key, so that it misses none.
+  struct watcher {
+    watcher(implementation& store, std::string_view key) : in(store), place(store.key_of(key)) {
+      const std::lock_guard held(in.mutex);
+      in.watchers.push_back(this);
+      if (!in.listener.joinable()) in.listener = std::jthread([&to = in](const std::stop_token& s) { to.listen(s); });
+    }
+    watcher(const watcher&) = delete;
+    watcher& operator=(const watcher&) = delete;
+    ~watcher() {
+      const std::lock_guard held(in.mutex);
+      std::erase(in.watchers, this);
+    }
+    // Whether it may have changed since the store was at that revision; false at the deadline.
+    [[nodiscard]] bool await(std::uint64_t seen, clock::time_point until) {
+      std::unique_lock held(in.mutex);
+      return in.changed.wait_until(held, until, [&] { return revision > seen; });
+    }
+
+    implementation& in;
+    std::string place;
+    std::uint64_t revision = 0;  // of the last change; with the mutex
+  };
+
+  // Hears of all changes since this opened the store.
+  void listen(const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      try {
+        client.follow(whole("k/"), heard + 1, stop, [this](std::string_view line) { hear(line); });
+      } catch (const std::exception&) {  // no memory: again, as after a connection that broke
+      }
+      std::unique_lock held(mutex);
+      (void)turn.wait_for(held, stop, before_listening_again, [] { return false; });
+    }
+  }
+  void hear(std::string_view line) {
+    const auto said = json::parse(line, nullptr, false);
+    const auto result = said.is_object() ? said.find("result") : said.end();
+    if (!said.is_object() || result == said.end()) return;
+    const std::lock_guard held(mutex);
+    // The etcd has forgotten what came up to there (it was compacted): who looked before that looks again.
+    if (const auto compacted = number_in(*result, "compact_revision"); compacted > heard) {
+      heard = compacted - 1;
+      for (auto* const one : watchers) one->revision = std::max(one->revision, compacted);
+    }
+    for (const auto& change : result->value("events", json::array())) {
+      const auto& pair = change.at("kv");
+      heard = number_in(pair, "mod_revision");
+      const auto place = detail::from_base64(pair.value("key", std::string()));
+      for (auto* const one : watchers) {
+        if (one->place == place) one->revision = heard;
+      }
+    }
+    changed.notify_all();
+  }
+
+  etcd_client client;
+  std::string prefix;
+  std::uint64_t presence = 0;
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::condition_variable_any turn;
+  std::vector<watcher*> watchers;
+  std::uint64_t heard = 0;  // the revision up to which changes were heard; the listener's
+  std::jthread keeper;
+  std::jthread listener;  // from the first watch on
+};
+
+etcd_store::etcd_store(std::string_view endpoints, std::string_view scheme, std::string_view name,
+                       clock::time_point until)
+    : self_(std::make_unique<implementation>(endpoints, scheme, name, until)) {}
+etcd_store::etcd_store(etcd_store&&) noexcept = default;
+etcd_store::~etcd_store() = default;
+
+std::string etcd_store::where() const { return self_->client.where(); }
+
+store_entry etcd_store::get(std::string_view key, clock::time_point until) {
+  detail::check_store_key(key, where());
+  return self_->look("get", key, until).entry;
+}
+
+store_swap etcd_store::compare_and_swap(std::string_view key, std::uint64_t expected,
+                                        std::optional<std::string_view> value, clock::time_point until,
+                                        store_life life) {
+  detail::check_store_key(key, where());
+  detail::check_store_value(value, where());
+  const auto place = to_base64(self_->key_of(key));
+  json write = {{"request_delete_range", {{"key", place}}}};
+  if (value) {
+    const auto lease = std::to_string(life == store_life::of_client ? self_->presence : 0);
+    write = {{"request_put", {{"key", place}, {"value", to_base64(*value)}, {"lease", lease}}}};
+  }
+  const json unchanged = {
+      {"key", place}, {"target", "MOD"}, {"result", "EQUAL"}, {"mod_revision", std::to_string(expected)}};
+  const json read = {{"request_range", {{"key", place}}}};
+  const auto said = self_->client.ask(
+      "compare_and_swap", key, "/v3/kv/txn",
+      {{"compare", json::array({unchanged})}, {"success", json::array({write})}, {"failure", json::array({read})}},
+      until, lost::give_up);
+  if (said.value("succeeded", false)) return {true, {value ? number_in(said.at("header"), "revision") : 0, {}}};
+  return {false, implementation::first_of(said.at("responses").at(0).at("response_range"))};
+}
+
+std::optional<store_entry> etcd_store::watch(std::string_view key, std::uint64_t known, clock::time_point until) {
+  detail::check_store_key(key, where());
+  try {
+    for (implementation::watcher mine(*self_, key);;) {
+      auto now = self_->look("watch", key, until);
+      if (now.entry.version != known) return std::move(now.entry);
+      if (!mine.await(now.revision, until)) return std::nullopt;
+    }
+  } catch (const timeout_error&) {
+    if (clock::now() >= until) return std::nullopt;
+    throw;
+  }
+}
+
+namespace detail {
+
+namespace {
+
+template <bool over_tls>
+std::unique_ptr<any_store> open(const std::string& endpoints, const store_opening& asked, std::string&) {
+  return std::make_unique<etcd_store>(endpoints, over_tls ? "https" : "http", asked.name(), asked.until);
+}
+
+}  // namespace
+
+bool link_etcd_store() noexcept {
+  static const bool done = register_store("etcd", &open<false>) && register_store("etcds", &open<true>);
+  return done;
+}
+
+}  // namespace detail
+}  // namespace muster::inline v0

@@ -1,0 +1,116 @@
+#include <muster/comm/bootstrap/open_store.hpp>
+
+#include <unistd.h>
+
+#include <map>
+
+#include <muster/comm/bootstrap/memory_store.hpp>
+#include <muster/comm/settings.hpp>
+#include <muster/core/atomic_file.hpp>
+#include <muster/core/error.hpp>
+
+#include "../../../core/random_bytes.hpp"
+
+namespace muster::inline v0 {
+namespace {
+
+std::map<std::string, detail::store_opener>& openers() {
+  static std::map<std::string, detail::store_opener> registered;
+  return registered;
+}
+
+std::unique_ptr<any_store> look_in(const std::string& kind, const std::string& place,
+                                   const detail::store_opening& asked, std::string& why_not) {
+  const auto found = openers().find(kind);
+  if (found != openers().end()) return found->second(place, asked, why_not);
+  why_not = "this program was linked without muster::" + std::string(kind.starts_with("etcd") ? "etcd" : "tcp");
+  return nullptr;
+}
+
+std::unique_ptr<any_store> open_in(const std::string& kind, const std::string& place,
+                                   const detail::store_opening& asked) {
+  std::string why_not;
+  if (auto opened = look_in(kind, place, asked, why_not)) return opened;
+  throw configuration_error(asked.origin + " asks for a store of kind '" + kind + "' (" + why_not +
+                            "); link muster::muster from a build that has it, or use another");
+}
+
+std::unique_ptr<any_store> open_automatically(detail::store_opening asked) {
+  const auto& launch = asked.launch;
+  if (launch.size == 1 && (!asked.is_elastic() || launch.kind == launch_env::launcher::none))
+    return std::make_unique<memory_store>();  // no other rank will come
+  asked.origin = "a job of one host";
+  const auto here = [&] { return open_in("file", temporary_folder(), asked); };
+  if (asked.is_elastic() && launch.on_one_host()) return here();  // through PMIx each rank would wait for all
+  std::string why_not = "the launcher offers no PMIx";
+  if (environment("PMIX_NAMESPACE") && launch.size > 1) {
+    if (auto opened = look_in("pmix", "", asked, why_not)) return opened;
+  }
+  const auto host = environment("MASTER_ADDR");
+  const auto port = environment("MASTER_PORT");
+  if (host && port) {
+    const bool bracket = host->find(':') != std::string::npos && !host->starts_with('[');
+    asked.origin = "MASTER_ADDR and MASTER_PORT";
+    return open_in("tcp", (bracket ? "[" + *host + "]" : *host) + ":" + *port, asked);
+  }
+  if (launch.on_one_host() || launch.size == 1) return here();
+  throw configuration_error(
+      "the ranks cannot find each other (" + why_not +
+      ", and neither MASTER_ADDR and MASTER_PORT nor a place to meet is set); set --rendezvous tcp://HOST:PORT, HOST "
+      "being rank 0's, or --rendezvous file:/FOLDER on a file system of all hosts");
+}
+
+}  // namespace
+
+std::unique_ptr<any_store> open_store(const settings& configuration, const launch_env& launch) {
+  const std::string& place = configuration.value(setting::rendezvous);
+  const detail::store_opening asked{configuration, launch, configuration.origin(setting::rendezvous),
+                                    deadline_after(seconds(configuration.positive(setting::timeout)))};
+  if (place == "auto") return open_automatically(asked);
+  if (place.starts_with("file:/")) return open_in("file", place.substr(5), asked);
+  for (const std::string kind : {"tcp", "etcd", "etcds"}) {
+    if (place.starts_with(kind + "://")) return open_in(kind, place.substr(kind.size() + 3), asked);
+  }
+  throw configuration_error(asked.origin + " cannot be '" + place +
+                            "' (it is auto, tcp://host:port, etcd://host:port or file:/folder); write "
+                            "tcp://node1:29500 or file:/shared/folder");
+}
+
+std::string common_token(any_store& store, const settings& configuration, clock::time_point until) {
+  const std::string& asked = configuration.value(setting::token);
+  if (asked != "auto") return asked;
+  const auto found = store.get("token", until);
+  if (found) return found.value;
+  const std::string drawn = detail::random_token();
+  const auto left = store.compare_and_swap("token", 0, drawn, until);
+  return left.swapped ? drawn : left.now.value;
+}
+
+std::string detail::job_name(const settings& configuration, const launch_env& launch) {
+  const auto& asked = configuration.value(setting::job);
+  if (asked != "auto") return asked;
+  if (!launch.job.empty()) return launch.job;
+  if (launch.kind == launch_env::launcher::none) return std::to_string(::getpid());
+  const auto& place = configuration.value(setting::rendezvous);
+  if (place.starts_with("tcp://")) return place;
+  throw configuration_error(launch.why +
+                            " do not name the job (another that is started by hand would meet with it); set "
+                            "MUSTER_JOB=NAME, the same at all its ranks, or MASTER_ADDR and MASTER_PORT");
+}
+
+std::string detail::store_opening::name() const {
+  std::string made = job_name(configuration, launch).substr(0, 200);
+  for (char& c : made) {
+    const bool plain =
+        (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '.';
+    if (!plain) c = '_';
+  }
+  return "muster-" + std::to_string(::geteuid()) + "-" + made;
+}
+
+bool detail::register_store(const std::string& kind, store_opener opener) {
+  openers()[kind] = opener;
+  return true;
+}
+
+}  // namespace muster::inline v0

@@ -1,0 +1,37 @@
+#include <muster/comm/bootstrap/store.hpp>
+
+namespace muster::inline v0::detail {
+namespace {
+
+// A key is any bytes; an error is one line.
+std::string printed(std::string_view key) {
+  std::string text(key.substr(0, 60));
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = '?';
+  }
+  return "'" + text + (key.size() > 60 ? "...'" : "'");
+}
+
+}  // namespace
+
+void check_store_key(std::string_view key, const std::string& where) {
+  if (!key.empty() && key.size() <= store_key_limit) return;
+  throw configuration_error("the store " + where + " does not take a key of " + std::to_string(key.size()) +
+                            " bytes (it has 1 to " + std::to_string(store_key_limit) + "); choose another one");
+}
+
+void check_store_value(std::optional<std::string_view> value, const std::string& where) {
+  if (!value || value->size() <= store_value_limit) return;
+  throw configuration_error("the store " + where + " does not take a value of " + std::to_string(value->size()) +
+                            " bytes (it has at most " + std::to_string(store_value_limit) +
+                            "); send what is large between the ranks");
+}
+
+void store_timed_out(const char* call, std::string_view key, const std::string& where) {
+  throw timeout_error(std::string(call) + " at the store", {},
+                      std::string(call) + (key.empty() ? "" : " of " + printed(key)) + " at the store " + where +
+                          " did not finish in time (whoever keeps the store does not answer); see whether that host is "
+                          "up and not overloaded");
+}
+
+}  // namespace muster::inline v0::detail

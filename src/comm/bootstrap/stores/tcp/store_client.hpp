@@ -1,0 +1,96 @@
+// The client's side of a connection to a store's server.
+#pragma once
+
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include <muster/comm/bootstrap/store.hpp>
+
+#include "../../../net/connection.hpp"
+#include "../../../net/event_loop.hpp"
+#include "../../../net/handshake.hpp"
+#include "store_protocol.hpp"
+
+namespace muster::inline v0::detail {
+
+/// What both sides of a store call themselves in the handshake.
+inline constexpr std::uint32_t store_server_name = 0x65726f74;
+inline constexpr std::uint32_t store_client_name = 1;
+/// A server that closes the connection when it has heard the proof does not know the token, or died at that moment: one
+/// that does it so many times in a row is of another job.
+inline constexpr int closings_of_a_stranger = 3;
+/// The secret of a store with this token.
+[[nodiscard]] job_secret store_secret(std::string_view token);
+
+/// Proves to a store's server that this process is one of its job, and has the server prove the same; false when the
+/// server, which answers, does not take the proof for one. Throws socket_error.
+[[nodiscard]] bool introduce_to_store(const tcp_socket& to, const job_secret& secret, clock::time_point until);
+
+/// A connection that stands, with the calls of all threads of this process that are under way on it, and a thread that
+/// reads the answers.
+class store_client {
+ public:
+  store_client(tcp_socket socket, std::string where);
+  store_client(const store_client&) = delete;
+  store_client& operator=(const store_client&) = delete;
+  ~store_client();
+
+  /// As a client that has no part in the table yet: its identity, a new one where no client has a part.
+  [[nodiscard]] std::string open(clock::time_point until);
+  [[nodiscard]] store_entry get(std::string_view key, clock::time_point until);
+  store_swap compare_and_swap(std::string_view key, std::uint64_t expected, std::optional<std::string_view> value,
+                              clock::time_point until, store_life life);
+  [[nodiscard]] std::optional<store_entry> watch(std::string_view key, std::uint64_t known, clock::time_point until);
+  /// Whether no call is answered any more.
+  [[nodiscard]] bool has_ended() const {
+    const std::lock_guard held(mutex_);
+    return !lost_.empty();
+  }
+
+ private:
+  /// An answer with a text of its own.
+  struct answer {
+    store_status status = store_status::done;
+    std::uint64_t number = 0;
+    std::string value;
+  };
+  struct waiting {
+    std::condition_variable answered;
+    std::optional<answer> came;
+  };
+  /// Asks and waits; nothing when the deadline comes first (a watch is then taken back). Chooses the id itself. Throws
+  /// peer_failure when the store is lost.
+  [[nodiscard]] std::optional<answer> wait_for(store_request asked, clock::time_point until);
+  [[nodiscard]] answer call(const char* name, const store_request& asked, clock::time_point until);
+  [[noreturn]] void fail() const;
+
+  // With the mutex held.
+  void send(const store_request& asked);
+  void write();
+  void lose(const std::string& why);
+  void take(const store_reply& said);
+  void knock(clock::time_point now);
+
+  void run() noexcept;
+  void read_answers();
+
+  std::string where_;
+  mutable std::mutex mutex_;
+  connection server_;  // written to with the mutex, read from by the thread
+  std::map<std::uint64_t, waiting*> calls_;
+  std::uint64_t last_id_ = 0;
+  std::string lost_;  // why, when it is
+  int knocks_ = 0;    // since the server was last heard
+  clock::time_point next_knock_;
+  bool stopping_ = false;
+  event_loop loop_;
+  event_loop::registration ready_;
+  std::thread thread_;
+};
+
+}  // namespace muster::inline v0::detail

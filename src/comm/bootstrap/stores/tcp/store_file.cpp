@@ -1,0 +1,86 @@
+#include "store_file.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include <muster/core/atomic_file.hpp>
+
+#include "../../../../core/descriptor.hpp"
+#include "store_client.hpp"
+
+namespace muster::inline v0::detail {
+namespace {
+
+// "muster-store-1 ADDRESS,ADDRESS... TOKEN\n": what it is and in which form, then what it tells.
+constexpr std::string_view mark = "muster-store-1 ";
+constexpr std::size_t longest = 4096;  // of such a file; an address has 50 characters at most
+constexpr seconds for_an_answer{3};    // of one address: a host that is there, and not stopped, takes milliseconds
+
+}  // namespace
+
+void write_store_file(const std::string& path, const store_place& place) {
+  std::string text;
+  for (const auto& one : place.addresses) text += (text.empty() ? "" : ",") + one.to_string();
+  atomic_file file(path, 0600);
+  file.write(std::string(mark) + text + " " + place.token + "\n");
+  file.commit();
+}
+
+store_place read_store_file(const std::string& path) {
+  // What another user may have left there is neither followed nor waited for.
+  const descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  if (!file) throw socket_error(errno, path + ": " + std::strerror(errno));
+  struct stat status {};
+  const bool ours = ::fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode) && status.st_uid == ::geteuid() &&
+                    (status.st_mode & 0022) == 0;
+  if (!ours) throw socket_error(EACCES, path + ": it is no file of this user's own");
+  std::array<char, longest> room;
+  const ssize_t got = ::read(file.get(), room.data(), room.size());
+  std::string_view text(room.data(), got > 0 ? static_cast<std::size_t>(got) : 0);
+  store_place found;
+  if (text.starts_with(mark) && text.ends_with('\n')) {
+    text = text.substr(mark.size(), text.size() - mark.size() - 1);
+    const auto space = std::min(text.find(' '), text.size());
+    found.token = text.substr(std::min(space + 1, text.size()));
+    for (auto list = text.substr(0, space); !list.empty();) {
+      const auto comma = std::min(list.find(','), list.size());
+      if (const auto one = address::parse(list.substr(0, comma)); !one.empty()) found.addresses.push_back(one);
+      list.remove_prefix(std::min(comma + 1, list.size()));
+    }
+  }
+  if (found.addresses.empty()) throw socket_error(EINVAL, path + ": it does not say where a store is");
+  return found;
+}
+
+void remove_store_file(const std::string& path, const store_place& place) noexcept {
+  try {
+    if (read_store_file(path) == place) ::unlink(path.c_str());
+  } catch (const std::exception&) {  // it is gone, or another's
+  }
+}
+
+store_presence look_for_store(const store_place& place) {
+  bool silent = false;
+  for (const auto& one : place.addresses) {
+    const auto until = deadline_after(for_an_answer);
+    try {
+      const auto met = tcp_socket::connect(one, until);
+      if (!introduce_to_store(met, store_secret(place.token), until)) continue;
+      // On return it is no client of the store any more: one that opens it now may be the first.
+      met.shutdown_write();
+      if (wait_for(met.file(), POLLIN, until)) return store_presence::serves;
+      silent = true;
+    } catch (const socket_error& failed) {
+      silent = silent || failed.code() != ECONNREFUSED;
+    }
+  }
+  return silent ? store_presence::silent : store_presence::gone;
+}
+
+}  // namespace muster::inline v0::detail

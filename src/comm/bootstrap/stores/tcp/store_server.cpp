@@ -1,0 +1,264 @@
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <thread>
+
+#include <muster/comm/bootstrap/tcp_store.hpp>
+#include <muster/core/log.hpp>
+
+#include "../../../../core/random_bytes.hpp"
+#include "../../../net/acceptor.hpp"
+#include "../../../net/connection.hpp"
+#include "store_client.hpp"
+#include "store_file.hpp"
+#include "store_journal.hpp"
+
+namespace muster::inline v0 {
+namespace {
+
+constexpr std::size_t most_strangers = 512;  // at a time; the oldest makes room for the next
+constexpr seconds tick{0.5};                 // between looks for clients that take nothing
+// A client whose connection was cut, or was to a server that was killed, has so long to connect again before the table
+// is begun anew for later clients; as long as one of an etcd.
+constexpr seconds for_those_that_were_cut_off{10};
+constexpr seconds patience_with_clients{30};             // that take nothing of what they are owed
+constexpr std::size_t enough = std::size_t{4} << 20;     // owed to a client: it may ask more when it has taken some
+constexpr std::size_t too_much = std::size_t{64} << 20;  // as much is owed only to one that does not read
+
+using client_number = detail::store_table::client;
+
+// What no client of muster does.
+struct offence {};
+
+detail::tcp_socket listen_at(std::string_view text) {
+  const bool anywhere = text.starts_with(':');
+  const auto where = detail::address::parse(anywhere ? "0.0.0.0" + std::string(text) : std::string(text));
+  if (where.empty()) {
+    throw configuration_error("a store cannot be served at '" + std::string(text) +
+                              "' (it is a number and a port: 10.0.0.1:29500, [::1]:0, :29500); write it like that");
+  }
+  try {
+    return detail::tcp_socket::listen(anywhere ? detail::address::any(where.port()) : where);
+  } catch (const detail::socket_error& failed) {
+    const std::string why = "a store cannot be served: " + std::string(failed.what()) + "; choose another address";
+    if (failed.code() == EADDRINUSE) throw store_address_taken(why);
+    throw configuration_error(why);
+  }
+}
+
+// The ports at which servers of this process listen.
+struct port_list {
+  std::mutex mutex;
+  std::multiset<std::uint16_t> all;
+};
+
+port_list& ports() {
+  static port_list made;
+  return made;
+}
+
+}  // namespace
+
+bool store_server::listens_here(std::uint16_t port) {
+  const std::lock_guard held(ports().mutex);
+  return ports().all.contains(port);
+}
+
+struct store_server::implementation {
+  // One that has proved that it knows the token.
+  struct client {
+    detail::connection line;
+    clock::time_point last;  // when it came, or last took something
+    detail::event_loop::registration ready{};
+
+    [[nodiscard]] bool wants_to_read() const noexcept { return line.unsent() < enough; }
+  };
+
+  implementation(std::string_view where, std::string_view by, const std::string& folder)
+      : implementation(listen_at(where), by, folder) {}
+  implementation(detail::tcp_socket listening, std::string_view by, const std::string& folder)
+      : address(listening.local()),
+        token(by),
+        table([this](client_number to, const detail::store_reply& said) { tell(to, said); },
+              [this](std::string_view key, std::uint64_t version, std::optional<std::string_view> value) {
+                if (journal) journal->record(key, version, value);
+              },
+              [this](client_number) { return clients.size() == 1 && clock::now() >= doubtful_until; },
+              &detail::random_token) {
+    if (!folder.empty()) journal.emplace(folder, table);
+    if (table.is_used()) doubtful_until = deadline_after(for_those_that_were_cut_off);
+    std::vector<detail::tcp_socket> all;
+    all.push_back(std::move(listening));
+    incoming.emplace(
+        loop, std::move(all), detail::store_secret(token), detail::store_server_name, most_strangers,
+        [](const detail::introduction&) { return true; },
+        [this](detail::tcp_socket came, const detail::introduction&) { add_client(std::move(came)); });
+    const std::lock_guard held(ports().mutex);
+    ports().all.insert(address.port());
+    thread = std::jthread([this](const std::stop_token& stop) { run(stop); });
+  }
+
+  ~implementation() {
+    if (!announced_in.empty()) detail::remove_store_file(announced_in, announced);
+    thread.request_stop();
+    loop.wake();
+    thread.join();
+    const std::lock_guard held(ports().mutex);
+    ports().all.erase(ports().all.find(address.port()));
+  }
+
+  void announce(const std::string& path) {
+    announced.token = token;
+    announced.addresses = {address};
+    if (const auto host = address.host(); host == "::" || host == "0.0.0.0") {  // at all addresses
+      announced.addresses = detail::own_addresses("auto", "");
+      for (auto& one : announced.addresses) one = one.with_port(address.port());
+    }
+    detail::write_store_file(path, announced);
+    announced_in = path;
+  }
+
+  void run(const std::stop_token& stop) noexcept {
+    try {
+      while (!stop.stop_requested()) {
+        const auto next = incoming->next();
+        loop.wait(owing.empty() ? next : std::min(next, deadline_after(tick)));
+        const auto now = clock::now();
+        loop.dispatch();
+        incoming->tick(now);
+        cut_stalled(now);
+        while (!told.empty()) {  // what requests made of answers for others
+          for (const auto number : std::exchange(told, {})) serve(number, [](client&) {});
+        }
+      }
+    } catch (const std::exception& failed) {  // no memory: the clients see the connection end
+      log(log_level::error, "the store at " + address.to_string() + " ends (" + failed.what() + ")");
+    }
+    incoming->close();
+    clients.clear();
+    ended = true;
+  }
+
+  void add_client(detail::tcp_socket came) {
+    const auto number = ++last_number;
+    ++served;
+    try {
+      came.set_no_delay();
+      came.set_liveness(seconds(5), seconds(10));
+      auto& made = clients.try_emplace(number, client{detail::connection(std::move(came)), clock::now()}).first->second;
+      made.ready = loop.watch(made.line.socket().file(), EPOLLIN, [this, number](std::uint32_t) {
+        serve(number, [&](client& one) { hear(number, one); });
+      });
+    } catch (const error&) {  // it has left already, or there is no room for it
+      drop(number, true);
+    }
+  }
+
+  // Does that for a client, if it is still there, and writes what it is owed.
+  template <class Deed>
+  void serve(client_number number, const Deed& deed) {
+    const auto found = clients.find(number);
+    if (found == clients.end()) return;
+    auto& one = found->second;
+    try {
+      write(one);
+      deed(one);
+      write(one);
+    } catch (const offence&) {
+      ++offenders;
+      return drop(number, false);
+    } catch (const detail::socket_error& failed) {
+      return drop(number, failed.closed());
+    }
+    if (one.line.unsent() > 0) {
+      owing.insert(number);
+    } else {
+      owing.erase(number);
+    }
+    one.ready.want((one.wants_to_read() ? EPOLLIN : 0U) | (one.line.unsent() > 0 ? EPOLLOUT : 0U));
+  }
+
+  // A piece at a time: a client that asks much does not keep the others waiting. And as many requests as there is room
+  // for the answers of.
+  void hear(client_number number, client& one) {
+    if (one.wants_to_read()) one.line.read();
+    std::size_t used = 0;
+    while (one.wants_to_read()) {
+      const auto frame = detail::first_frame(one.line.received().substr(used));
+      if (frame.what == detail::store_frame::state::part) break;
+      const auto asked = frame.what == detail::store_frame::state::whole ? detail::parse_request(frame.body)
+                                                                         : std::optional<detail::store_request>();
+      if (!asked || !table.handle(number, *asked)) throw offence();
+      used += frame.bytes;
+      if (!one.wants_to_read()) write(one);
+    }
+    one.line.drop(used);
+  }
+
+  void tell(client_number to, const detail::store_reply& said) {
+    const auto found = clients.find(to);
+    if (found == clients.end()) return;
+    if (found->second.line.unsent() < too_much) append_frame(found->second.line.outgoing(), said);
+    told.insert(to);
+  }
+
+  static void write(client& one) {
+    if (one.line.write() > 0 || one.line.unsent() == 0) one.last = clock::now();
+    if (one.line.unsent() >= too_much) throw offence();  // something was left out: nothing that follows would be right
+  }
+
+  void cut_stalled(clock::time_point now) {
+    const auto is_stalled = [&](client_number number) { return now - clients.at(number).last > patience_with_clients; };
+    for (auto at = owing.begin(); (at = std::find_if(at, owing.end(), is_stalled)) != owing.end();) {
+      ++offenders;
+      drop(*at++, false);
+    }
+  }
+
+  // `has_left`: its connection ended at the other side, as when its process ends; else it was cut, or is closed here.
+  void drop(client_number number, bool has_left) {
+    ++left;
+    if (!has_left) doubtful_until = deadline_after(for_those_that_were_cut_off);
+    owing.erase(number);
+    told.erase(number);
+    clients.erase(number);  // its socket too
+    table.leave(number);
+  }
+
+  detail::address address;
+  std::string token;
+  std::string announced_in;  // the file, if any
+  detail::store_place announced;
+  detail::event_loop loop;
+  std::optional<detail::acceptor> incoming;
+  std::optional<detail::store_journal> journal;
+  detail::store_table table;
+  std::map<client_number, client> clients;
+  std::set<client_number> owing;  // to whom something is to be written
+  std::set<client_number> told;   // to whom something new is
+  client_number last_number = 0;
+  clock::time_point doubtful_until{};  // until then one that is not connected may live, and have a part in the table
+  std::atomic<std::uint64_t> served = 0;
+  std::atomic<std::uint64_t> offenders = 0;
+  std::atomic<std::uint64_t> left = 0;
+  std::atomic<bool> ended = false;
+  std::jthread thread;
+};
+
+store_server::store_server(std::string_view address, std::string_view token, const std::string& folder)
+    : self_(std::make_unique<implementation>(address, token, folder)) {}
+store_server::~store_server() = default;
+void store_server::announce(const std::string& file) { self_->announce(file); }
+std::string store_server::address() const { return self_->address.to_string(); }
+std::uint16_t store_server::port() const noexcept { return self_->address.port(); }
+store_server::counts store_server::met() const noexcept {
+  const std::uint64_t left = self_->left;  // first: a client that has left had been served
+  return {self_->served, self_->incoming->strangers(), self_->offenders, self_->served - left};
+}
+bool store_server::has_ended() const noexcept { return self_->ended; }
+
+}  // namespace muster::inline v0

@@ -1,0 +1,72 @@
+// The record that the processes of a job agree on, as each of them sees it.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include <muster/comm/bootstrap/store.hpp>
+#include <muster/core/log.hpp>
+
+namespace muster::inline v0::detail {
+
+/// An entry of a store that is watched, and changed by compare-and-swap alone. Two threads wait for the store, one for
+/// changes and one for the answers to swaps, so that its owner never does. While the store is away both try again, and
+/// the log says so once.
+class watched_record {
+ public:
+  /// What the log says while the store cannot be read.
+  struct warning {
+    log_level level;
+    std::string what;     ///< "the membership"
+    std::string outcome;  ///< "no member can leave until it can"
+  };
+
+  /// `first`: what is known of it. `ring` is called by these threads when there is something to take.
+  watched_record(
+      std::shared_ptr<any_store> store, std::string key, warning text, store_entry first = {},
+      std::function<void()> ring = [] {});
+  watched_record(const watched_record&) = delete;
+  watched_record& operator=(const watched_record&) = delete;
+  ~watched_record();
+
+  /// The newest entry, when it was not taken yet, or when a swap was answered since the last call.
+  [[nodiscard]] std::optional<store_entry> take();
+  /// The entry becomes that text if it is still of that version. Then `take` gives what is there, or `take_failure`
+  /// says that nothing is known.
+  void swap(std::uint64_t expected, std::string text);
+  [[nodiscard]] bool take_failure() noexcept { return unanswered_.exchange(false); }
+  /// Throws what no further try can mend: store_left_behind, or what is no error of the store's.
+  void check() const;
+
+ private:
+  void watch(const std::stop_token& stop);
+  void write(const std::stop_token& stop);
+  void learn(store_entry now, bool answered);
+  // In a handler: keeps what no further try can mend, and returns the text.
+  std::string keep_exception();
+
+  std::shared_ptr<any_store> store_;
+  std::string key_;
+  warning warning_;
+  std::function<void()> ring_;
+  std::atomic<bool> news_;
+  std::atomic<bool> unanswered_{false};
+  mutable std::mutex mutex_;
+  std::condition_variable_any wanted_;
+  store_entry newest_;
+  std::optional<std::pair<std::uint64_t, std::string>> swap_;
+  std::exception_ptr broken_;
+  std::jthread watcher_;
+  std::jthread writer_;
+};
+
+}  // namespace muster::inline v0::detail

@@ -1,0 +1,164 @@
+#include <muster/comm/group.hpp>
+
+#include <algorithm>
+
+#include <muster/comm/collectives/allgather.hpp>
+#include <muster/comm/transports/local.hpp>
+#include <muster/core/events.hpp>
+#include <muster/core/hash.hpp>
+
+#include "group_state.hpp"
+
+namespace muster::inline v0 {
+
+group::group(std::unique_ptr<muster::transport> transport, const group_settings& settings)
+    : state_(std::make_shared<detail::group_state>(std::move(transport), settings, nullptr, 0)) {}
+group::group(std::shared_ptr<detail::group_state> state) noexcept : state_(std::move(state)) {}
+group::group(group&&) noexcept = default;
+group& group::operator=(group&&) noexcept = default;
+group::~group() = default;
+
+int group::rank() const noexcept { return state_->transport->rank(); }
+int group::size() const noexcept { return state_->transport->size(); }
+std::uint64_t group::sequence() const noexcept { return state_->sequence(); }
+const group_settings& group::settings() const noexcept { return state_->settings; }
+void group::set_settings(const group_settings& settings) {
+  const auto held = state_->guard();
+  state_->configure(settings);
+}
+transport_abilities group::abilities() const { return state_->abilities; }
+muster::transport& group::transport() noexcept { return *state_->transport; }
+bool group::failed() const noexcept {
+  const auto held = state_->guard();
+  return state_->failed();
+}
+void group::abort(std::string_view reason, int status) noexcept {
+  const auto held = state_->guard();
+  state_->abort(reason, status);
+}
+
+algorithm group::chosen(collective kind, std::size_t bytes) const {
+  return state_->choose_for(kind, bytes, algorithm::automatic);
+}
+
+group group::duplicate() { return split(0, rank()); }
+
+group group::split(int color, int key) {
+  // What the transport cannot do ends the group at every rank.
+  const auto of_transport = [this](auto step) {
+    const auto held = state_->guard();
+    try {
+      return step(*state_->transport);
+    } catch (...) {
+      state_->fail(std::current_exception());
+      throw;
+    }
+  };
+  const std::uint64_t number = sequence();
+  const int mine[2] = {color, key};
+  std::vector<int> all(2 * static_cast<std::size_t>(size()));
+  allgather(*this, mine, all);
+
+  std::vector<int> members;
+  for (int r = 0; color >= 0 && r < size(); ++r) {
+    if (all[2 * static_cast<std::size_t>(r)] == color) members.push_back(r);
+  }
+  const auto key_of = [&](int r) { return all[2 * static_cast<std::size_t>(r) + 1]; };
+  std::stable_sort(members.begin(), members.end(), [&](int a, int b) { return key_of(a) < key_of(b); });
+  const std::uint64_t word =
+      color < 0 ? 0 : of_transport([&](muster::transport& transport) { return transport.prepare(members); });
+  std::vector<std::uint64_t> words(static_cast<std::size_t>(size()));
+  allgather(*this, std::span(&word, 1), words);
+  if (color < 0) return group(make_self_transport(), settings());
+
+  const std::uint64_t id = digest().add(state_->id).add(number).add(static_cast<std::uint64_t>(color)).value();
+  const subgroup_call some{members, id, words, deadline_after(settings().timeout)};
+  auto made = of_transport([&](muster::transport& transport) { return transport.subgroup(some); });
+  return group(std::make_shared<detail::group_state>(std::move(made), settings(), state_, id));
+}
+
+// ---- work ----
+
+namespace detail {
+void operation_release::operator()(operation_state* done) const noexcept {
+  done->~operation_state();
+  frame_pool::release(done);
+}
+}  // namespace detail
+
+work::work(std::shared_ptr<detail::group_state> group,
+           std::unique_ptr<detail::operation_state, detail::operation_release> op)
+    : group_(std::move(group)), operation_(std::move(op)) {}
+work::work(work&&) noexcept = default;
+work& work::operator=(work&& other) noexcept {
+  if (this == &other) return *this;
+  end();
+  operation_ = std::move(other.operation_);
+  group_ = std::move(other.group_);
+  return *this;
+}
+work::~work() { end(); }
+
+void work::end() noexcept {
+  if (!operation_) return;
+  const auto held = group_->guard();
+  group_->wait(*operation_, clock::time_point::max());
+  operation_.reset();  // into the pool of the group
+}
+
+bool work::test() {
+  if (!operation_) return true;
+  const auto held = group_->guard();
+  if (!operation_->done) {
+    group_->poll_notices();
+    group_->progress();
+    group_->check_deadline();
+  }
+  if (!operation_->done) return false;
+  take_result();
+  return true;
+}
+
+void work::wait() { wait_for(seconds(1e9)); }
+
+bool work::wait_for(seconds limit) {
+  if (!operation_) return true;
+  {
+    const scoped_event measured(activity::communication, to_string(operation_->what.kind), 0);
+    const auto held = group_->guard();
+    if (!group_->wait(*operation_, deadline_after(limit))) return false;
+    take_result();
+  }
+  return true;
+}
+
+void work::take_result() {
+  if (event_sink* const sink = current_event_sink(); sink != nullptr && operation_->begun_at != clock::time_point{}) {
+    const auto& what = operation_->what;
+    sink->record({activity::transfer, to_string(what.kind), operation_->begun_at, operation_->done_at,
+                  what.count * what.element_size});
+  }
+  const auto failure = operation_->failure;
+  operation_.reset();
+  if (failure) std::rethrow_exception(failure);
+}
+
+// ---- calls ----
+
+namespace detail {
+
+void require_size(collective kind, std::string_view which, std::size_t is, std::size_t must_be) {
+  if (is == must_be) return;
+  throw configuration_error(std::string(to_string(kind)) + ": the " + std::string(which) + " buffer has " +
+                            std::to_string(is) + " elements (the other buffer asks for " + std::to_string(must_be) +
+                            "); give it that size");
+}
+
+void require_root(collective kind, int root, int ranks) {
+  if (root >= 0 && root < ranks) return;
+  throw configuration_error(std::string(to_string(kind)) + ": the root cannot be rank " + std::to_string(root) +
+                            " (the group has ranks 0 to " + std::to_string(ranks - 1) + "); choose one of them");
+}
+
+}  // namespace detail
+}  // namespace muster::inline v0

@@ -1,0 +1,275 @@
+#include "transport.hpp"
+
+#include <cstring>
+#include <utility>
+
+#include <muster/comm/algorithms/allreduce.hpp>
+#include <muster/comm/algorithms/chain.hpp>
+#include <muster/core/error.hpp>
+
+#include "connect.hpp"
+
+namespace muster::inline v0::detail {
+namespace {
+
+// One of two transports is waited for; the other is looked at so often.
+constexpr std::chrono::milliseconds between_glances{10};
+
+collective_call step_of(const collective_call& call) {
+  collective_call step = call;
+  step.step_of = &call.mark();
+  return step;
+}
+
+bool has_two_levels(collective kind) {
+  switch (kind) {
+    case collective::allreduce:
+    case collective::reduce:
+    case collective::broadcast:
+    case collective::barrier:
+    case collective::finish:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+hierarchical_transport::hierarchical_transport(std::unique_ptr<transport> between,
+                                               std::unique_ptr<shm_transport> within, host_map hosts)
+    : transport_decorator(std::move(between)), within_(std::move(within)), hosts_(std::move(hosts)) {
+  if (within_) within_->name(hosts_.neighbours(rank()));
+}
+
+transport_abilities hierarchical_transport::abilities() const {
+  if (!hosts_.all_alone()) return hierarchical_abilities(inner().abilities());
+  auto made = inner().abilities();
+  made.name = "hierarchical";
+  return made;
+}
+
+bool hierarchical_transport::native(const collective_call& call, request& r) {
+  if (hosts_.all_alone()) return inner().native(call, r);
+  if (hosts_.one_host()) return within_->native(call, r);
+  if (!has_two_levels(call.kind)) return false;
+  const int me = rank();
+  const int number = hosts_.host_of[static_cast<std::size_t>(me)];
+  const bool rooted = call.kind == collective::reduce || call.kind == collective::broadcast;
+  bool talks = true;
+  if (rooted && speaker_for(call.root) == me) {
+    across_ = hosts_.across(0, call.root);
+  } else if (!rooted && place() < rails_for(call.count * call.element_size)) {
+    across_ = hosts_.across(place());
+  } else {
+    across_ = {me};
+    talks = false;
+  }
+  inside_ = false;
+  r.owner = this;
+  steps_.emplace(inner(), pool_, scratch_, call.mark(), across_, talks ? number : 0);
+  body_ = begin(*steps_, *this, call);
+  steps_->start(body_.handle());
+  test(r);
+  return true;
+}
+
+bool hierarchical_transport::test(request& r) {
+  const auto* const owner = r.held_by();
+  if (owner == nullptr) return true;
+  if (owner == within_.get()) return within_->test(r);
+  if (owner != this) return inner().test(r);
+  steps_->advance();
+  if (!body_.finished()) return false;
+  const auto failure = body_.failure();
+  body_.reset();
+  if (failure) std::rethrow_exception(failure);
+  r.owner = nullptr;
+  return true;
+}
+
+void hierarchical_transport::cancel(request& r) noexcept {
+  r.owner = nullptr;
+  body_.reset();  // takes back what it has started on either level
+  inside_ = false;
+}
+
+bool hierarchical_transport::poll(notice& message) {
+  if (inner().poll(message)) return true;
+  if (!within_ || !within_->poll(message)) return false;
+  message.origin = hosts_.neighbours(rank())[static_cast<std::size_t>(message.origin)];
+  return true;
+}
+
+void hierarchical_transport::pause(clock::time_point until) {
+  if (!within_) return inner().pause(until);
+  const auto soon = std::min(until, clock::now() + between_glances);
+  if (inside_ || hosts_.one_host()) {
+    within_->pause(soon);
+  } else {
+    inner().pause(soon);
+    within_->look_after_peers();
+  }
+}
+
+std::vector<int> hierarchical_transport::members_here(std::span<const int> members) const {
+  std::vector<int> here;
+  const int host = hosts_.host_of[static_cast<std::size_t>(rank())];
+  for (const int member : members) {
+    const auto index = static_cast<std::size_t>(member);
+    if (hosts_.host_of[index] == host) here.push_back(hosts_.place_of[index]);
+  }
+  return here;
+}
+
+// What goes between hosts has nothing to prepare: neither tcp nor mpi.
+std::uint64_t hierarchical_transport::prepare(std::span<const int> members) {
+  const auto here = members_here(members);
+  return here.size() > 1 ? within_->prepare(here) : 0;
+}
+
+std::unique_ptr<transport> hierarchical_transport::subgroup(const subgroup_call& some) {
+  std::vector<std::uint64_t> host_of_member;
+  for (const int member : some.members)
+    host_of_member.push_back(static_cast<std::uint64_t>(hosts_.host_of[static_cast<std::size_t>(member)]));
+  auto between = inner().subgroup(some);
+  std::vector<std::uint64_t> words;
+  for (const int rank_here : hosts_.neighbours(rank()))
+    words.push_back(some.words[static_cast<std::size_t>(rank_here)]);
+  const auto here = members_here(some.members);
+  auto within = here.size() > 1 ? within_->make_subgroup({here, some.id, words, some.until}) : nullptr;
+  return std::make_unique<hierarchical_transport>(std::move(between), std::move(within), host_map(host_of_member));
+}
+
+// ---- collectives ----
+
+int hierarchical_transport::speaker_for(int root) const {
+  const auto& here = hosts_.neighbours(rank());
+  return hosts_.host_of[static_cast<std::size_t>(root)] == hosts_.host_of[static_cast<std::size_t>(rank())]
+             ? root
+             : here.front();
+}
+
+task hierarchical_transport::begin(flow& f, hierarchical_transport& self, const collective_call& call) {
+  switch (call.kind) {
+    case collective::allreduce:
+      return allreduce(f, self, call);
+    case collective::reduce:
+      return reduce(f, self, call);
+    case collective::broadcast:
+      return broadcast(f, self, call);
+    default:
+      return barrier(f, self, call);
+  }
+}
+
+task hierarchical_transport::within(flow& f, hierarchical_transport& self, const collective_call& step) {
+  if (!self.within_) co_return;
+  request r;
+  self.inside_ = true;
+  if (!self.within_->native(step, r)) {
+    throw configuration_error("shared memory does not do a " + std::string(to_string(step.kind)) +
+                              " (programming error)");
+  }
+  co_await f.until([&] { return self.within_->test(r); });
+  self.inside_ = false;
+}
+
+// Afterwards the ranks of number 0 .. rails-1 of this host hold their block, of `rails`, combined over the host.
+task hierarchical_transport::combine_within(flow& f, hierarchical_transport& self, const collective_call& call,
+                                            int rails) {
+  const blocks in{const_cast<std::byte*>(call.in), call.count, call.element_size, rails};
+  const blocks out{call.out, call.count, call.element_size, rails};
+  collective_call step = call;
+  if (!self.within_) {
+    if (call.in != call.out && call.count > 0) std::memcpy(call.out, call.in, call.count * call.element_size);
+  } else if (rails == self.ranks_here()) {
+    step.kind = collective::reduce_scatter;
+    step.out = out.at(self.place()).data();
+    co_await within(f, self, step);
+  } else {
+    step.kind = collective::reduce;
+    for (step.root = 0; step.root < rails; ++step.root) {
+      step.in = in.at(step.root).data();
+      step.out = out.at(step.root).data();
+      step.count = in.at(step.root).size() / call.element_size;
+      co_await within(f, self, step);
+    }
+  }
+}
+
+// The inverse: the blocks reach all ranks of this host.
+task hierarchical_transport::share_within(flow& f, hierarchical_transport& self, const collective_call& call,
+                                          int rails) {
+  const blocks out{call.out, call.count, call.element_size, rails};
+  collective_call step = call;
+  if (rails == self.ranks_here()) {
+    step.kind = collective::allgather;
+    step.in = out.at(self.place()).data();
+    co_await within(f, self, step);
+  } else {
+    step.kind = collective::broadcast;
+    for (step.root = 0; step.root < rails; ++step.root) {
+      step.in = step.out = out.at(step.root).data();
+      step.count = out.at(step.root).size() / call.element_size;
+      co_await within(f, self, step);
+    }
+  }
+}
+
+task hierarchical_transport::allreduce(flow& f, hierarchical_transport& self, const collective_call& call) {
+  const int rails = self.rails_for(call.count * call.element_size);
+  collective_call work = step_of(call);
+  work.reduce = call.reduce.unfinished();  // finished over all ranks, not over those of a host
+  co_await combine_within(f, self, work, rails);
+  if (self.place() < rails) {
+    const auto mine = blocks{call.out, call.count, call.element_size, rails}.at(self.place());
+    co_await allreduce_by(f, f.choose(collective::allreduce, mine.size()), mine.data(), mine.size() / call.element_size,
+                          work.reduce);
+    call.reduce.finish(mine.data(), mine.size(), self.size());
+  }
+  co_await share_within(f, self, work, rails);
+}
+
+task hierarchical_transport::reduce(flow& f, hierarchical_transport& self, const collective_call& call) {
+  const std::size_t bytes = call.count * call.element_size;
+  const int speaker = self.speaker_for(call.root);
+  const bool speaks = speaker == self.rank();
+  std::byte* const held = self.rank() == call.root ? call.out : speaks ? f.scratch(bytes) : nullptr;
+  collective_call step = step_of(call);
+  step.reduce = call.reduce.unfinished();
+  step.root = self.hosts_.place_of[static_cast<std::size_t>(speaker)];
+  step.out = held;
+  if (!self.within_ && bytes > 0 && held != call.in) std::memcpy(held, call.in, bytes);
+  co_await within(f, self, step);
+  if (!speaks) co_return;
+  co_await tree_reduce(f, held, bytes, self.hosts_.host_of[static_cast<std::size_t>(call.root)], step.reduce);
+  if (self.rank() == call.root) call.reduce.finish(held, bytes, self.size());
+}
+
+task hierarchical_transport::broadcast(flow& f, hierarchical_transport& self, const collective_call& call) {
+  const std::size_t bytes = call.count * call.element_size;
+  const int speaker = self.speaker_for(call.root);
+  if (speaker == self.rank()) {
+    const int first = self.hosts_.host_of[static_cast<std::size_t>(call.root)];
+    if (f.choose(collective::broadcast, bytes) == algorithm::chain) {
+      co_await chain_broadcast(f, call.out, bytes, first);
+    } else {
+      co_await tree_broadcast(f, call.out, bytes, first);
+    }
+  }
+  collective_call step = step_of(call);
+  step.in = call.out;
+  step.root = self.hosts_.place_of[static_cast<std::size_t>(speaker)];
+  co_await within(f, self, step);
+}
+
+task hierarchical_transport::barrier(flow& f, hierarchical_transport& self, const collective_call& call) {
+  collective_call step = step_of(call);
+  step.kind = collective::barrier;
+  co_await within(f, self, step);
+  co_await dissemination_barrier(f);
+  co_await within(f, self, step);
+}
+
+}  // namespace muster::inline v0::detail

@@ -1,0 +1,73 @@
+// Shared memory inside of a host, another transport between hosts.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include <muster/comm/algorithms/blocks.hpp>
+#include <muster/comm/task.hpp>
+#include <muster/comm/transport.hpp>
+
+#include "../shm/transport.hpp"
+#include "host_map.hpp"
+
+namespace muster::inline v0::detail {
+
+/// One rank of a group that stretches over hosts. Barrier, broadcast, reduce and allreduce go in two levels: the ranks
+/// of a host combine through their memory, one rank of each host talks to its like on the others, and the result goes
+/// to the host's ranks through memory again. A large allreduce is cut into blocks, one for each rank that the smallest
+/// host has: the ranks of the same number work on the same block, so that every link of a host is used, and no byte
+/// leaves a host twice. All else, and all messages, go by the transport between the hosts, which reaches every rank.
+class hierarchical_transport final : public transport_decorator {
+ public:
+  /// `within` connects the ranks of this host, in the order of `hosts`; null for a rank that is alone there.
+  hierarchical_transport(std::unique_ptr<transport> between, std::unique_ptr<shm_transport> within, host_map hosts);
+
+  [[nodiscard]] transport_abilities abilities() const override;
+  [[nodiscard]] std::pmr::memory_resource* memory() const override { return within_ ? within_->memory() : nullptr; }
+  [[nodiscard]] bool crowded() const override { return within_ ? within_->crowded() : inner().crowded(); }
+  [[nodiscard]] bool must_yield() const override { return inside_ ? within_->must_yield() : inner().must_yield(); }
+  bool native(const collective_call& call, request& r) override;
+  bool test(request& r) override;
+  void cancel(request& r) noexcept override;
+  bool poll(notice& message) override;
+  void pause(clock::time_point until) override;
+  [[nodiscard]] std::uint64_t prepare(std::span<const int> members) override;
+  [[nodiscard]] std::unique_ptr<transport> subgroup(const subgroup_call& some) override;
+
+ private:
+  // Below so many bytes the rounds count, not the bytes: one rank of each host does it all.
+  static constexpr std::size_t one_rail_up_to = 8192;
+
+  [[nodiscard]] int place() const { return hosts_.place_of[static_cast<std::size_t>(rank())]; }
+  /// Those of the members that are on this host, as `within_` counts them.
+  [[nodiscard]] std::vector<int> members_here(std::span<const int> members) const;
+  [[nodiscard]] int ranks_here() const { return static_cast<int>(hosts_.neighbours(rank()).size()); }
+  /// Who speaks for this host in a collective with a root.
+  [[nodiscard]] int speaker_for(int root) const;
+  [[nodiscard]] int rails_for(std::size_t bytes) const { return bytes <= one_rail_up_to ? 1 : hosts_.rails; }
+
+  [[nodiscard]] static task begin(flow& f, hierarchical_transport& self, const collective_call& call);
+  static task allreduce(flow& f, hierarchical_transport& self, const collective_call& call);
+  static task combine_within(flow& f, hierarchical_transport& self, const collective_call& call, int rails);
+  static task share_within(flow& f, hierarchical_transport& self, const collective_call& call, int rails);
+  static task reduce(flow& f, hierarchical_transport& self, const collective_call& call);
+  static task broadcast(flow& f, hierarchical_transport& self, const collective_call& call);
+  static task barrier(flow& f, hierarchical_transport& self, const collective_call& call);
+  /// One collective of the ranks of this host; nothing where there is one only.
+  static task within(flow& f, hierarchical_transport& self, const collective_call& step);
+
+  std::unique_ptr<shm_transport> within_;
+  host_map hosts_;
+
+  // The collective under way.
+  bool inside_ = false;  // it waits for ranks of this host
+  frame_pool pool_;
+  std::vector<buffer<std::byte>> scratch_;
+  std::vector<int> across_;  // the ranks of other hosts that this one talks to, and itself
+  std::optional<flow> steps_;
+  task body_;
+};
+
+}  // namespace muster::inline v0::detail

@@ -1,0 +1,54 @@
+#include "connect.hpp"
+
+#include <unistd.h>
+
+#include <muster/comm/bootstrap/open_store.hpp>
+#include <muster/comm/settings.hpp>
+#include <muster/core/log.hpp>
+
+namespace muster::inline v0::detail {
+namespace {
+
+// To one of the cores that it may run on, by its number.
+void pin(int rank) {
+  const auto allowed = allowed_cores();
+  if (!allowed.empty() && !bind_to_core(allowed[static_cast<std::size_t>(rank) % allowed.size()]))
+    log(log_level::warning, "this rank could not be bound to a core");
+}
+
+std::string meeting_place(const settings& configuration, const launch_env& launch) {
+  return "muster." + std::to_string(::getuid()) + "." + job_name(configuration, launch);
+}
+
+}  // namespace
+
+std::unique_ptr<shm_transport> connect_host(const settings& configuration, const launch_env& launch, int rank, int size,
+                                            std::string_view suffix) {
+  const auto pulls = static_cast<cma_wish>(configuration.choice(setting::cma, {"auto", "on", "off"}));
+  if (configuration.choice(setting::pin, {"off", "on"}) == 1) pin(rank);
+  return connect_anew(meeting_place(configuration, launch) + std::string(suffix), rank, size,
+                      std::make_shared<segment>(reserve_for(size)), pulls,
+                      seconds(configuration.positive(setting::timeout)), {});
+}
+
+std::unique_ptr<shm_transport> connect_anew(const std::string& name, int rank, int size, std::shared_ptr<segment> own,
+                                            cma_wish pulls, seconds timeout, const std::function<bool()>& given_up) {
+  const auto lane = shm_board::allocate_lane(*own, size);
+  // A lane of a meeting that failed is never used again: others may have seen it.
+  auto host = meet(name, rank, size, std::move(own), timeout, lane, given_up);
+  std::vector<int> all;
+  std::vector<std::uint64_t> lanes;
+  for (int r = 0; r < size; ++r) {
+    all.push_back(r);
+    lanes.push_back(host->lane(r));
+  }
+  auto made = std::make_unique<shm_transport>(std::move(host), std::move(all), rank, lanes);
+  made->agree(pulls, deadline_after(timeout), given_up);
+  return made;
+}
+
+std::unique_ptr<transport> connect_shm(const settings& configuration, const launch_env& launch) {
+  return connect_host(configuration, launch, launch.rank, launch.size);
+}
+
+}  // namespace muster::inline v0::detail

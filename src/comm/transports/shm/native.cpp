@@ -1,0 +1,349 @@
+// What all native collectives have in common, and the small ones.
+#include "native.hpp"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include <muster/core/error.hpp>
+
+#include "../../../core/copy.hpp"
+
+namespace muster::inline v0::detail {
+namespace {
+
+// How long a failed rank waits for a peer that writes into its memory just now. One that takes longer was stopped, and
+// is left with the memory.
+constexpr seconds patience{1.0};
+
+// Bytes of a broadcast: up to here one copy by the system takes less time than two through the staging area, where
+// every rank has a core of its own.
+constexpr std::size_t most_read_by_system = std::size_t{1} << 20;
+
+std::uint32_t signature_of(const stamp& mark) noexcept {
+  const auto small = static_cast<std::uint64_t>(static_cast<std::uint32_t>(mark.root)) << 32 |
+                     static_cast<std::uint64_t>(mark.kind) << 24 | static_cast<std::uint64_t>(mark.type) << 16 |
+                     static_cast<std::uint64_t>(mark.op) << 8 | static_cast<std::uint64_t>(mark.how);
+  const std::uint64_t mixed =
+      (mark.sequence * 0x9e3779b97f4a7c15u ^ mark.count) * 0xbf58476d1ce4e5b9u ^ small * 0x94d049bb133111ebu;
+  return static_cast<std::uint32_t>(mixed ^ mixed >> 32);
+}
+
+template <class Word>
+void copy_ends(std::byte* to, const std::byte* from, std::size_t bytes) {
+  Word first;
+  Word last;
+  std::memcpy(&first, from, sizeof first);
+  std::memcpy(&last, from + bytes - sizeof last, sizeof last);
+  std::memcpy(to, &first, sizeof first);
+  std::memcpy(to + bytes - sizeof last, &last, sizeof last);
+}
+
+// What fits a register or two is not worth a call.
+void copy(std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (bytes > 16 || bytes < 4) {
+    copy_bytes(to, from, bytes);
+  } else if (bytes >= 8) {
+    copy_ends<std::uint64_t>(to, from, bytes);
+  } else {
+    copy_ends<std::uint32_t>(to, from, bytes);
+  }
+}
+
+}  // namespace
+
+// ---- offers ----
+
+bool shm_native::all_finished(std::uint64_t ticket) {
+  if (all_finished_ >= ticket) return true;
+  std::uint64_t least = ticket_;
+  for (int p = 0; p < board_.size(); ++p) {
+    if (p != board_.rank()) least = std::min(least, board_.lane(p).finished.load(std::memory_order_acquire));
+  }
+  all_finished_ = least;
+  return least >= ticket;
+}
+
+// The place of this offer was that of an earlier one.
+bool shm_native::may_offer() { return ticket_ <= lane_head::turns || all_finished(ticket_ - lane_head::turns); }
+
+void shm_native::say_where() noexcept {
+  if (!board_.host().crowded()) return;
+  const auto core = static_cast<std::uint32_t>(::sched_getcpu());
+  if (auto& said = board_.mine().core; said.load(std::memory_order_relaxed) != core)
+    said.store(core, std::memory_order_relaxed);
+  if (!cores_.is_due()) return;
+  const auto seen = cores_.seen();
+  for (std::size_t p = 0; p < seen.size(); ++p)
+    seen[p] = board_.lane(static_cast<int>(p)).core.load(std::memory_order_relaxed);
+  cores_.spread(board_.rank());
+}
+
+bool shm_native::waits_for_this_core() const {
+  if (call_ == nullptr) return true;
+  const auto here = static_cast<std::uint32_t>(::sched_getcpu());
+  for (int p = 0; p < board_.size(); ++p) {
+    const lane_head& lane = board_.lane(p);
+    if (p == board_.rank() || lane.core.load(std::memory_order_relaxed) != here) continue;
+    // One that waits for the same root as this rank has no use for the core, unless it is behind.
+    const bool is_behind = lane.finished.load(std::memory_order_relaxed) + 1 < ticket_;
+    if (has_offered_ && plan_.awaits_root && p != call_->root && !is_behind) continue;
+    const auto number = static_cast<std::uint32_t>(lane.offers[turn()].ticket.load(std::memory_order_relaxed) >> 32);
+    const bool is_small_and_there = plan_.fits && number == static_cast<std::uint32_t>(ticket_);
+    if (!is_small_and_there) return true;
+  }
+  return false;
+}
+
+void shm_native::make_offer(const std::byte* small, std::size_t bytes) {
+  auto& mine = board_.mine();
+  offer& made = mine.offers[turn()];
+  say_where();
+  mine.marks[turn()] = call_->mark();
+  if (bytes > 0) copy(bytes <= offer::inline_limit ? made.bytes : board_.small(board_.rank(), ticket_), small, bytes);
+  made.ticket.store(ticket_word(ticket_, signature_), std::memory_order_release);
+  board_.wake_all();
+}
+
+void shm_native::make_offer_of_places() {
+  auto& mine = board_.mine();
+  offer& made = mine.offers[turn()];
+  say_where();
+  mine.marks[turn()] = call_->mark();
+  made.flags = 0;
+  auto& own = board_.host().own();
+  const auto place = [&](const std::byte* data, std::size_t bytes, std::uint32_t flag) -> std::uint64_t {
+    if (data == nullptr || !own.holds(data, bytes)) return reinterpret_cast<std::uint64_t>(data);
+    made.flags |= flag;
+    return own.offset_of(data);
+  };
+  made.place.in = place(call_->in, bytes_in(), offer::registered_in);
+  made.place.out = place(call_->out, bytes_out(), offer::registered_out);
+  if (call_->kind == collective::broadcast && system_reads()) made.flags |= offer::pulls;
+  made.ticket.store(ticket_word(ticket_, signature_), std::memory_order_release);
+  board_.wake_all();
+}
+
+// Whether the system is to read the private buffer of a broadcast's root.
+bool shm_native::system_reads() const noexcept {
+  const auto& agreed = board_.host().agreed();
+  return agreed.must_pull || (agreed.may_pull && !board_.host().crowded() && bytes_in() <= most_read_by_system);
+}
+
+// What the buffers of this rank hold: all, or its block.
+std::size_t shm_native::bytes_in() const noexcept {
+  if (call_->kind == collective::allgather) return own_block().size();
+  return call_->count * call_->element_size;
+}
+
+std::size_t shm_native::bytes_out() const noexcept {
+  if (call_->kind == collective::reduce_scatter) return own_block().size();
+  return call_->count * call_->element_size;
+}
+
+bool shm_native::offered(int peer) {
+  const offer& theirs = board_.lane(peer).offers[turn()];
+  const std::uint64_t word = theirs.ticket.load(std::memory_order_acquire);
+  if (word == ticket_word(ticket_, signature_)) {
+    // A peer that is ahead has made the next one too: let it come while we work on this one.
+    __builtin_prefetch(&board_.lane(peer).offers[(ticket_ + 1) % lane_head::turns]);
+    return true;
+  }
+  if (static_cast<std::uint32_t>(word >> 32) == static_cast<std::uint32_t>(ticket_)) disagree(peer);
+  return false;
+}
+
+bool shm_native::all_offered() {
+  for (; next_peer_ < board_.size(); ++next_peer_) {
+    if (next_peer_ != board_.rank() && !offered(next_peer_)) return false;
+  }
+  all_finished_ = std::max(all_finished_, ticket_ - 1);  // a rank that is in this one has finished the one before
+  return true;
+}
+
+void shm_native::disagree(int peer) {
+  request wanted;
+  wanted.mark = call_->mark();
+  check_arrival(wanted, board_.name_of(peer), board_.lane(peer).marks[turn()], 0);
+  throw mismatch_error("the ranks disagree about collective " + std::to_string(call_->mark().sequence) +
+                       " of the group (rank " + std::to_string(board_.name_of(peer)) +
+                       " is in the same, but called something else before); every rank must make the same calls in "
+                       "the same order");
+}
+
+void shm_native::finish() noexcept {
+  board_.mine().finished.store(ticket_, std::memory_order_release);
+  board_.wake_all();
+}
+
+// ---- requests ----
+
+shm_native::begun shm_native::start(const collective_call& call) {
+  call_ = &call;
+  plan_ = plan_small();
+  const collective kind = call.kind;
+  if (!plan_.fits && (kind == collective::gather || kind == collective::scatter || kind == collective::all_to_all)) {
+    call_ = nullptr;
+    return begun::no;
+  }
+  ++ticket_;
+  // With all calls before it: the root of a broadcast does not look at another rank that takes itself for the root.
+  signature_ = signature_of(call.mark()) + 31 * signature_;
+  next_peer_ = 0;
+  has_offered_ = false;
+  if (plan_.fits) {
+    if (!advance_small()) return begun::yes;
+    call_ = nullptr;
+    return begun::done;
+  }
+  steps_.emplace(pool_);
+  body_ = kind == collective::broadcast ? broadcast(*steps_, *this) : exchange(*steps_, *this);
+  steps_->start(body_.handle());
+  return begun::yes;
+}
+
+bool shm_native::test(request& r) {
+  if (r.owner == nullptr) return true;
+  if (plan_.fits) {
+    if (!advance_small()) return false;
+  } else {
+    steps_->advance();
+    if (!body_.finished()) return false;
+    const auto failure = body_.failure();
+    body_.reset();
+    if (failure) std::rethrow_exception(failure);
+  }
+  r.owner = nullptr;
+  call_ = nullptr;  // it may live no longer
+  return true;
+}
+
+void shm_native::cancel() noexcept {
+  body_.reset();
+  board_.mine().revoked.store(1, std::memory_order_seq_cst);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  const auto until = deadline_after(patience);
+  bool stopped = false;
+  for (int p = 0; p < board_.size(); ++p) {
+    if (p == board_.rank()) continue;
+    const auto is_writing = [&] { return board_.lane(p).writing.load(std::memory_order_acquire) != 0; };
+    while (is_writing() && !board_.host().ended(board_.host_rank(p)) && clock::now() < until) sched_yield();
+    stopped = stopped || (is_writing() && !board_.host().ended(board_.host_rank(p)));
+  }
+  auto& own = board_.host().own();
+  if (!stopped || call_ == nullptr || call_->out == nullptr || !own.holds(call_->out, bytes_out())) return;
+  // It may go on one day: in memory that this rank does not look at any more.
+  own.detach(call_->out, bytes_out());
+}
+
+// ---- small ----
+
+shm_native::small_plan shm_native::plan_small() const {
+  const collective_call& c = *call_;
+  const std::size_t bytes = c.count * c.element_size;
+  const bool at_root = board_.rank() == c.root;
+  small_plan made;
+  switch (c.kind) {
+    case collective::broadcast:
+      made = {bytes, at_root, false, !at_root, bytes <= small_limit};
+      break;
+    case collective::reduce:
+    case collective::gather:
+      made = {bytes, !at_root, at_root, false, bytes <= small_limit};
+      break;
+    case collective::scatter:
+      made = {bytes * size(), at_root, false, !at_root, bytes * size() <= small_limit};
+      break;
+    case collective::allgather: {
+      const std::size_t most = block_of(c.count, board_.size() - 1, board_.size()).count * c.element_size;
+      const std::size_t own = block_of(c.count, board_.rank(), board_.size()).count * c.element_size;
+      made = {own, true, true, false, most <= small_limit};
+      break;
+    }
+    case collective::all_to_all:
+      made = {bytes * size(), true, true, false, bytes * size() <= small_limit};
+      break;
+    case collective::barrier:
+    case collective::finish:
+      made = {0, true, true, false, true};
+      break;
+    default:  // allreduce, reduce_scatter
+      made = {bytes, true, true, false, bytes <= small_limit};
+  }
+  return made;
+}
+
+bool shm_native::advance_small() {
+  if (!has_offered_) {
+    if (plan_.offers) {
+      if (!may_offer()) return false;
+      make_offer(call_->in, plan_.offered);
+    }
+    has_offered_ = true;
+  }
+  if (plan_.awaits_all && !all_offered()) return false;
+  if (plan_.awaits_root && !offered(call_->root)) return false;
+  complete_small();
+  finish();
+  return true;
+}
+
+const std::byte* shm_native::small_payload(int peer) {
+  if (peer == board_.rank()) return call_->in;
+  const offer& theirs = board_.lane(peer).offers[turn()];
+  std::size_t bytes = plan_.offered;
+  if (call_->kind == collective::allgather)
+    bytes = block_of(call_->count, peer, board_.size()).count * call_->element_size;
+  return bytes <= offer::inline_limit ? theirs.bytes : board_.small(peer, ticket_);
+}
+
+void shm_native::complete_small() {
+  const collective_call& c = *call_;
+  const int n = board_.size();
+  const int me = board_.rank();
+  const std::size_t bytes = c.count * c.element_size;
+  const auto move = [](std::byte* to, const std::byte* from, std::size_t size) {
+    if (size > 0 && to != from) copy(to, from, size);
+  };
+  const auto fold = [&](std::size_t offset, std::size_t size) {
+    if (size == 0) return;
+    for (int p = 0; p < n; ++p) peers_in_[static_cast<std::size_t>(p)] = small_payload(p) + offset;
+    std::byte* const out[] = {c.out};
+    c.reduce.fold(out, peers_in_, size);
+  };
+  switch (c.kind) {
+    case collective::allreduce:
+      return fold(0, bytes);
+    case collective::reduce:
+      if (me == c.root) fold(0, bytes);
+      return;
+    case collective::reduce_scatter: {
+      const block own = block_of(c.count, me, n);
+      return fold(own.first * c.element_size, own.count * c.element_size);
+    }
+    case collective::broadcast:
+      return move(c.out, me == c.root ? c.in : small_payload(c.root), bytes);
+    case collective::scatter:
+      return move(c.out, small_payload(c.root) + static_cast<std::size_t>(me) * bytes, bytes);
+    case collective::gather:
+      if (me != c.root) return;
+      for (int p = 0; p < n; ++p) move(c.out + static_cast<std::size_t>(p) * bytes, small_payload(p), bytes);
+      return;
+    case collective::allgather:
+      for (int p = 0; p < n; ++p) {
+        const block part = block_of(c.count, p, n);
+        move(c.out + part.first * c.element_size, small_payload(p), part.count * c.element_size);
+      }
+      return;
+    case collective::all_to_all:
+      for (int p = 0; p < n; ++p)
+        move(c.out + static_cast<std::size_t>(p) * bytes, small_payload(p) + static_cast<std::size_t>(me) * bytes,
+             bytes);
+      return;
+    default:
+      return;
+  }
+}
+
+}  // namespace muster::inline v0::detail

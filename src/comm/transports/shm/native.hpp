@@ -1,0 +1,129 @@
+// Collectives of ranks that see each other's memory.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include <muster/comm/algorithms/blocks.hpp>
+#include <muster/comm/task.hpp>
+
+#include "board.hpp"
+#include "cores.hpp"
+
+namespace muster::inline v0::detail {
+
+/// One native collective at a time, in one of three ways:
+///
+/// - small: every rank offers its data in its lane and does for itself what is to be done with all offers;
+/// - direct: all buffers lie in shared memory; rank r folds block r of all inputs and writes the result to the ranks
+///   that get it, with no copy between and two synchronisations. Where ranks share cores, it goes on with the blocks
+///   that no rank has begun, so that it waits for none that has no core just now;
+/// - staged: private buffers, in rounds of chunks through the ranks' staging areas: lay out for each other rank its
+///   block, fold the own block of all, take the folded blocks of the others. Where the root of a broadcast says so, the
+///   system reads its private buffer instead.
+///
+/// All fold in the order of ranks, so the bits are the same whichever way it goes. No rank writes into the private
+/// memory of another; into shared memory a rank writes under `lane_head::writing`, and a rank that fails first revokes
+/// its memory and then waits until no rank writes there.
+class shm_native {
+ public:
+  explicit shm_native(shm_board& board) : board_(board), cores_(board.size()), peers_in_(size()), peers_out_(size()) {}
+
+  enum class begun { no, yes, done };
+  /// No for what it does not do, which the library's own algorithms over messages then do. `call` lives until it is
+  /// done.
+  begun start(const collective_call& call);
+  bool test(request& r);
+  /// Whether a rank that has not come yet was last seen on the core that this one runs on: it comes when this one goes.
+  /// All others come by themselves, soon. True when no collective is under way.
+  [[nodiscard]] bool waits_for_this_core() const;
+  /// Takes the collective back and ends all native collectives of this rank in this group.
+  void cancel() noexcept;
+
+ private:
+  using flow_type = driver;
+
+  [[nodiscard]] std::size_t size() const noexcept { return static_cast<std::size_t>(board_.size()); }
+
+  // Offers.
+  [[nodiscard]] std::size_t turn() const noexcept { return ticket_ % lane_head::turns; }
+  [[nodiscard]] std::size_t bytes_in() const noexcept;
+  [[nodiscard]] std::size_t bytes_out() const noexcept;
+  [[nodiscard]] std::span<std::byte> own_block() const noexcept { return blocks_of(nullptr).at(board_.rank()); }
+  [[nodiscard]] bool may_offer();
+  void say_where() noexcept;
+  void make_offer(const std::byte* small, std::size_t bytes);
+  void make_offer_of_places();
+  [[nodiscard]] bool system_reads() const noexcept;
+  [[nodiscard]] bool offered(int peer);
+  [[nodiscard]] bool all_offered();
+  [[nodiscard]] bool all_finished(std::uint64_t ticket);
+  [[noreturn]] void disagree(int peer);
+  void finish() noexcept;
+
+  // Small ones.
+  struct small_plan {
+    std::size_t offered = 0;  // bytes this rank offers
+    bool offers = true;
+    bool awaits_all = true;  // else the root alone, or no rank
+    bool awaits_root = false;
+    bool fits = false;
+  };
+  [[nodiscard]] small_plan plan_small() const;
+  [[nodiscard]] bool advance_small();
+  [[nodiscard]] const std::byte* small_payload(int peer);
+  void complete_small();
+
+  // Large ones.
+  [[nodiscard]] std::uint64_t step(std::uint64_t number) const noexcept { return step_word(ticket_, number); }
+  [[nodiscard]] bool all_at(std::atomic<std::uint64_t> lane_head::*counter, std::uint64_t number);
+  void reach(std::atomic<std::uint64_t>& counter, std::uint64_t number) noexcept;
+  [[nodiscard]] bool takes(int rank, int block) const noexcept;
+  [[nodiscard]] bool others_take() const noexcept;
+  [[nodiscard]] bool is_direct();
+  [[nodiscard]] std::size_t chunk_bytes() const noexcept;
+  [[nodiscard]] std::byte* laid_out(int by, std::uint64_t round, int block) noexcept;
+  [[nodiscard]] std::byte* folded_chunk(int by, std::uint64_t round) noexcept;
+  class visit;
+  [[nodiscard]] bool folds_for_others() const noexcept;
+  [[nodiscard]] bool claim(int block) noexcept;
+  [[nodiscard]] bool fold_block(int block);
+  [[nodiscard]] bool write_to_others(int block, std::size_t begin, std::size_t bytes);
+  [[nodiscard]] bool somebody_revoked() noexcept;
+  [[nodiscard]] bool read_private(int peer, std::uint64_t address, std::byte* to, std::size_t bytes);
+  [[nodiscard]] blocks blocks_of(const std::byte* data) const noexcept;
+  [[nodiscard]] std::span<std::byte> chunk_of(const std::byte* data, int block, std::uint64_t round) const noexcept;
+
+  void lay_out_round(std::uint64_t round);
+  void fold_round(std::uint64_t round);
+  [[nodiscard]] std::span<std::byte> own_result(std::uint64_t round) const noexcept;
+  void take_round(std::uint64_t round);
+
+  static task exchange(flow_type& f, shm_native& s);
+  static task exchange_direct(flow_type& f, shm_native& s);
+  static task exchange_chunks(flow_type& f, shm_native& s);
+  static task broadcast(flow_type& f, shm_native& s);
+  static task broadcast_chunks(flow_type& f, shm_native& s);
+
+  shm_board& board_;
+  core_spreader cores_;
+  // The collective under way, or null.
+  const collective_call* call_ = nullptr;
+  std::uint64_t ticket_ = 0;
+  std::uint32_t signature_ = 0;
+  small_plan plan_;
+  bool has_offered_ = false;
+  int next_peer_ = 0;  // those before it have offered
+
+  // What is known of the others, so that their lanes need not be asked.
+  std::uint64_t all_finished_ = 0;  // every rank has finished this collective
+  std::uint64_t staging_used_ = 0;  // the last collective in which others read this rank's staging area
+
+  frame_pool pool_;
+  std::optional<flow_type> steps_;
+  task body_;
+  std::vector<const std::byte*> peers_in_;
+  std::vector<std::byte*> peers_out_;
+};
+
+}  // namespace muster::inline v0::detail

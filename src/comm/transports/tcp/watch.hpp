@@ -1,0 +1,137 @@
+// The thread that every process keeps beside its work: answers who connects, connects, and listens for signs of life.
+#pragma once
+
+#include <list>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "../../net/acceptor.hpp"
+#include "../../net/connection.hpp"
+#include "frame.hpp"
+
+namespace muster::inline v0::detail {
+
+class tcp_mesh;
+struct tcp_plan;
+
+/// How a rank is reached and what it is called when it is gone.
+struct tcp_peer {
+  std::vector<address> addresses;
+  std::string host;  ///< the same for two ranks of one machine, and for no others
+  std::string name;  ///< of that machine, for people
+  long process = 0;
+  std::vector<std::uint64_t> cores;  ///< that it may run on: bit k of word i is core 64 i + k
+};
+
+/// Between every two processes there are a control connection and the streams of data. This has the first: notices and
+/// heartbeats go over it, so that neither waits for data, and its thread has nothing else to do, so that it answers
+/// however busy the process is. Who stops (SIGSTOP, a host that is cut off) is silent here; who ends or crashes is seen
+/// by the end of its connections; and both are told to all others.
+class tcp_watch {
+ public:
+  tcp_watch(tcp_mesh& mesh, std::vector<tcp_peer> peers, std::vector<tcp_socket> doors, const job_secret& secret);
+  tcp_watch(const tcp_watch&) = delete;
+  tcp_watch& operator=(const tcp_watch&) = delete;
+  ~tcp_watch();
+
+  [[nodiscard]] const tcp_peer& peer(int rank) const noexcept { return peers_[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] std::uint64_t strangers() const noexcept { return acceptor_.strangers(); }
+  /// Why a rank is not connected yet, as far as it is known.
+  [[nodiscard]] std::string trouble_with(int peer);
+
+  // By any thread, without waiting.
+  /// Connects, unless it is connected or being connected; where the connection broke, only by a call that says until
+  /// when that may take.
+  void want(int peer, clock::time_point until = clock::time_point::max());
+  /// A stream of data broke: the rank is lost, unless its last words are on their way.
+  void report(int peer, const std::string& why);
+  /// Sends a frame of control; one that does not matter is left out where there is no room for it.
+  void post(int peer, frame head, std::span<const std::byte> payload, bool matters);
+  /// The last frame of all control connections; waits until they are written, or until then.
+  void say_goodbye(clock::time_point until);
+
+ private:
+  enum class stage { idle, dialing, answering, up, broken, failed };
+
+  // A connection that this process makes, until it stands.
+  struct greeting {
+    int peer;
+    std::uint32_t line;
+    handshake talk;
+    tcp_socket socket{};
+    bool connecting = false;
+    int attempts = 0;
+    std::size_t refusals = 0;   // the last attempts, by the system at the other end
+    clock::time_point until{};  // of this attempt
+    clock::time_point retry{};  // without a socket: waits for it
+    bool over = false;
+    event_loop::registration ready{};
+  };
+  // All connections between this process and another until all of them stand.
+  struct pairing {
+    stage now = stage::idle;
+    std::vector<tcp_socket> ready;  // by line; the first is the control connection
+    std::size_t count = 0;
+    bool again = false;  // they stood before
+    clock::time_point until;
+    std::string trouble;  // with lines_mutex_
+  };
+  // A control connection.
+  struct line {
+    connection over;  // written to, and changed, with lines_mutex_
+    clock::time_point heard;
+    bool goodbye = false;
+    clock::time_point condemned = clock::time_point::max();  // lost then at the latest: a stream of data broke,
+    std::string verdict;
+    int witness = -1;  // or another rank has lost it
+    event_loop::registration ready{};
+  };
+
+  void run(const std::stop_token& stop);
+  [[nodiscard]] clock::time_point next_event() const;
+
+  void dial(int peer);
+  void dial_again(int peer, clock::time_point until);
+  void dial_line(greeting& one);
+  void advance(greeting& one);
+  void talk(greeting& one);
+  [[nodiscard]] introduction introduce(int peer, std::uint32_t which) const;
+  [[nodiscard]] bool wants(const introduction& who);
+  void keep(int peer, std::uint32_t which, tcp_socket socket, stage expected);
+  void drop(greeting& one, const std::string& why, bool refused = false);
+  void abandon(int peer, stage next);
+  void complete(int peer);
+  void expire(clock::time_point now);
+
+  void beat();
+  void listen(int peer);
+  void hear(int peer, const frame& head, std::span<const std::byte> payload);
+  void flush(line& one);  // with lines_mutex_
+  void close(line& one);
+  void condemn(int peer, const std::string& why, int witness);
+  void lose(int peer, const std::string& why);
+
+  [[nodiscard]] line& line_of(int peer) { return lines_[static_cast<std::size_t>(peer)]; }
+  [[nodiscard]] pairing& pair(int peer) { return pairs_[static_cast<std::size_t>(peer)]; }
+
+  tcp_mesh& mesh_;
+  const tcp_plan& plan_;
+  const int rank_;
+  std::vector<tcp_peer> peers_;
+  job_secret secret_;
+  event_loop loop_;
+  acceptor acceptor_;
+
+  std::list<greeting> greetings_;
+  std::vector<pairing> pairs_;
+  std::mutex lines_mutex_;
+  std::vector<line> lines_;
+  clock::time_point next_beat_{};
+  clock::time_point last_turn_{};
+
+  std::jthread thread_;
+};
+
+}  // namespace muster::inline v0::detail

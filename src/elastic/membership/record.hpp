@@ -1,0 +1,77 @@
+// Which processes are in the group: the one record that all members agree on.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "../../comm/bootstrap/life.hpp"
+
+namespace muster::inline v0::elastic {
+
+/// One start of one process, drawn at random: a process that is started again is another member.
+using member_id = std::uint64_t;
+
+/// The identity of a process in an elastic job: what the others know of it from the day it announced itself.
+struct member {
+  member_id id = 0;
+  std::uint64_t host = 0;   ///< equal for two members of one host, and for no others
+  std::uint64_t order = 0;  ///< how the first generation is numbered: the launcher's rank
+  std::uint64_t step = 0;   ///< steps that its state had seen when it announced itself (a checkpoint, or 0)
+  // How it is reached and watched; the protocol reads none of it.
+  detail::process_identity process;  ///< on its host
+  std::string words;                 ///< the place of its datagram_socket
+  std::string door;                  ///< where it waits for the members of the next generation
+
+  bool operator==(const member&) const = default;
+};
+
+/// A generation of the group. The store has one such record, and it is changed by compare-and-swap alone: so there is
+/// at most one next generation of each.
+struct generation_record {
+  std::uint64_t generation = 0;    ///< 0 until the first group is formed
+  std::vector<member> members;     ///< by rank: survivors keep their order, joiners come after them
+  std::uint64_t step = 0;          ///< committed steps of the furthest member at formation
+  std::uint64_t cursor = 0;        ///< global samples that these steps used
+  std::vector<member_id> holders;  ///< members whose state is that of `step`; the others copy it from them
+  std::vector<member> waiting;     ///< announced, and not taken in yet
+  std::string why;                 ///< what changed, for people: "rank 2 died"
+
+  bool operator==(const generation_record&) const = default;
+
+  /// The rank of that member; nothing when it is not in.
+  [[nodiscard]] std::optional<int> rank_of(member_id id) const noexcept;
+  [[nodiscard]] bool is_waiting(member_id id) const noexcept;
+
+  /// As the store keeps it. Any bytes; the same on machines of one byte order.
+  [[nodiscard]] std::string encode() const;
+  /// Throws error when the text is no record of this version.
+  [[nodiscard]] static generation_record decode(std::string_view text);
+};
+
+/// What a member says of itself, again and again, to all others: its whole state in the present generation. Nothing
+/// depends on one of them arriving, nor on their order: the highest number of a sender counts.
+struct word {
+  member_id from = 0;
+  std::uint64_t number = 0;
+  std::uint64_t generation = 0;
+  bool stopped = false;  ///< it takes no more part in this generation, whatever comes
+  bool leaving = false;  ///< it wants to leave at the next boundary
+  bool blank = false;    ///< it joined, and has not copied the state of the others yet
+  std::uint64_t step = 0;
+  std::uint64_t cursor = 0;
+  std::uint64_t halt = 0;        ///< after this step the group is to stop and change; 0: no wish
+  std::uint64_t usual_work = 0;  ///< microseconds of its own in a step, without waiting for others; 0: not known yet
+  std::uint64_t least_work = 0;  ///< the least of the last steps: it has been as slow as that in all of them
+  std::vector<member_id> dead;
+  std::vector<member_id> suspects;
+  std::string door;
+
+  [[nodiscard]] std::string encode() const;
+  /// Nothing when the bytes are no word.
+  [[nodiscard]] static std::optional<word> decode(std::string_view text);
+};
+
+}  // namespace muster::inline v0::elastic

@@ -1,0 +1,155 @@
+#include <muster/train/optimizers/schedule.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <numbers>
+
+#include <muster/core/spec.hpp>
+
+namespace muster::inline v0 {
+namespace {
+
+std::vector<double> read_milestones(spec_reader& spec) {
+  std::vector<double> milestones;
+  const auto epochs = spec.take("epochs");
+  if (!epochs) return milestones;
+  std::string_view rest = *epochs;
+  for (bool more = true; more;) {
+    const auto plus = rest.find('+');
+    milestones.push_back(spec.read("epoch", rest.substr(0, plus), 0.0, false));
+    more = plus != std::string_view::npos;
+    if (more) rest = rest.substr(plus + 1);
+  }
+  if (std::adjacent_find(milestones.begin(), milestones.end(), std::greater_equal<>()) != milestones.end())
+    spec.refuse("its epochs do not ascend", "write them in order, such as epochs=82+109");
+  return milestones;
+}
+
+training_length read_length(spec_reader& spec, const std::string& name) {
+  const training_length length{.epochs = spec.number_of("epochs", 0.0, 0.0, true),
+                               .steps = spec.number_of("steps", 0.0, 0.0, true)};
+  if ((length.epochs == 0.0) == (length.steps == 0.0)) {
+    spec.refuse(length.epochs == 0.0 ? "it does not say how long it lasts" : "it lasts for epochs and for steps",
+                "write such as " + name + ":0.1,epochs=90");
+  }
+  return length;
+}
+
+double whole(spec_reader& spec, const std::string& key, double fallback) {
+  const double number = spec.number_of(key, fallback, 0.0, false);
+  if (number != std::floor(number)) spec.refuse(key + " is not a whole number", "write such as " + key + "=10");
+  return number;
+}
+
+plateau_rate read_plateau(spec_reader& spec, double rate) {
+  plateau_rate made{.rate = rate};
+  made.factor = spec.number_of("factor", made.factor, 0.0, true);
+  if (made.factor >= 1.0) spec.refuse("the rate would not fall", "give a factor below 1");
+  made.patience = whole(spec, "patience", made.patience);
+  made.threshold = spec.number_of("threshold", made.threshold, 0.0, false);
+  made.cooldown = whole(spec, "cooldown", made.cooldown);
+  made.smallest = spec.number_of("smallest", made.smallest, 0.0, false);
+  made.larger_is_better = spec.choice_of<bool>("better", false, {{"lower", false}, {"higher", true}});
+  return made;
+}
+
+schedule read_plain(spec_reader& spec, const std::string& name, double rate) {
+  if (name == "step") {
+    step_rate made{.rate = rate, .milestones = read_milestones(spec)};
+    made.factor = spec.number_of("factor", made.factor, 0.0, true);
+    return made;
+  }
+  if (name == "cosine") {
+    cosine_rate made{.rate = rate, .length = read_length(spec, name)};
+    made.last = spec.number_of("last", made.last, 0.0, false);
+    return made;
+  }
+  if (name == "polynomial") {
+    polynomial_rate made{.rate = rate, .length = read_length(spec, name)};
+    made.power = spec.number_of("power", made.power, 0.0, true);
+    made.last = spec.number_of("last", made.last, 0.0, false);
+    return made;
+  }
+  if (name == "exponential") {
+    exponential_rate made{.rate = rate, .factor = spec.number_of("factor", 0.0, 0.0, true)};
+    if (made.factor == 0.0)
+      spec.refuse("it does not say by what it falls", "write such as exponential:0.1,factor=0.95");
+    made.every = spec.number_of("every", made.every, 0.0, true);
+    return made;
+  }
+  if (name == "plateau") return read_plateau(spec, rate);
+  if (name == "inverse-sqrt") return inverse_sqrt_rate{rate};
+  return constant_rate{rate};
+}
+
+}  // namespace
+
+double step_rate::operator()(const training_position& at) const noexcept {
+  const auto passed = std::upper_bound(milestones.begin(), milestones.end(), at.epoch) - milestones.begin();
+  return rate * std::pow(factor, static_cast<double>(passed));
+}
+
+double training_length::done(const training_position& at) const noexcept {
+  const double part = steps != 0.0 ? static_cast<double>(at.step) / steps : at.epoch / epochs;
+  return std::clamp(part, 0.0, 1.0);
+}
+
+double cosine_rate::operator()(const training_position& at) const noexcept {
+  return last + (rate - last) * 0.5 * (1.0 + std::cos(std::numbers::pi * length.done(at)));
+}
+
+double polynomial_rate::operator()(const training_position& at) const noexcept {
+  return last + (rate - last) * std::pow(1.0 - length.done(at), power);
+}
+
+double exponential_rate::operator()(const training_position& at) const noexcept {
+  return rate * std::pow(factor, at.epoch / every);
+}
+
+double inverse_sqrt_rate::operator()(const training_position& at) const noexcept {
+  return alpha / std::sqrt(static_cast<double>(at.step) + 1.0);
+}
+
+void plateau_rate::observe(double value) noexcept {
+  const double to_beat = seen.best * (larger_is_better ? 1.0 + threshold : 1.0 - threshold);
+  const bool first = seen.observations++ == 0;
+  if (first ? !std::isnan(value) : larger_is_better ? value > to_beat : value < to_beat) {
+    seen.best = value;
+    seen.bad = 0;
+  } else {
+    if (first) seen.observations = 0;  // NaN is no best
+    ++seen.bad;
+  }
+  if (seen.cooling > 0) {
+    --seen.cooling;
+    seen.bad = 0;
+  }
+  if (static_cast<double>(seen.bad) <= patience) return;
+  seen.now = std::max((*this)({}) * factor, smallest);
+  ++seen.falls;
+  seen.cooling = static_cast<std::uint64_t>(cooldown);
+  seen.bad = 0;
+}
+
+double warmed_up::operator()(const training_position& at) const {
+  const double progress = epochs > 0.0 ? std::min(1.0, at.epoch / epochs) : 1.0;
+  return after(at) * (from + (scale - from) * progress);
+}
+
+schedule parse_schedule(std::string_view text) {
+  spec_reader spec("schedule", text);
+  const auto name = spec.name({"constant", "step", "cosine", "polynomial", "exponential", "inverse-sqrt", "plateau"},
+                              "such as constant:0.1 or inverse-sqrt:200");
+  const double rate = spec.number(name == "inverse-sqrt" ? "alpha" : "rate", 0.0, true);
+  schedule made = read_plain(spec, name, rate);
+  const double warmup = spec.number_of("warmup", 0.0, 0.0, false);
+  const double scale = spec.number_of("scale", 1.0, 0.0, true);
+  const double from = spec.number_of("from", 1.0, 0.0, false);
+  spec.finish("step:0.1,epochs=82+109,factor=0.1,warmup=5,scale=8");
+  if (from != 1.0 && warmup == 0.0) spec.refuse("it warms up from somewhere for no time", "give warmup=EPOCHS too");
+  if (warmup == 0.0 && scale == 1.0) return made;
+  return warmed_up{.after = std::move(made), .epochs = warmup, .scale = scale, .from = from};
+}
+
+}  // namespace muster::inline v0

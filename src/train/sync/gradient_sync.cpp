@@ -1,0 +1,318 @@
+#include <muster/train/sync/gradient_sync.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include <muster/comm/collectives/allgather.hpp>
+#include <muster/comm/collectives/allreduce.hpp>
+#include <muster/core/error.hpp>
+#include <muster/core/events.hpp>
+
+#include "../layout.hpp"
+#include "host_gradients.hpp"
+
+namespace muster::inline v0 {
+namespace {
+
+// The number of samples travels as two floats, whose sums over ranks stay exact.
+constexpr std::uint64_t count_base = 4096;
+
+}  // namespace
+
+// ---- what a model sees ----
+
+backward_pass::backward_pass(gradient_sync& of, group* ranks, int passes) : sync_(&of) { of.reset(ranks, passes); }
+backward_pass::~backward_pass() { sync_->leave(); }
+std::span<const float> backward_pass::parameter(std::size_t tensor) const { return sync_->on_host().parameter(tensor); }
+std::span<float> backward_pass::gradient(std::size_t tensor) { return sync_->on_host().gradient(tensor); }
+bool backward_pass::adds(std::size_t tensor) const { return sync_->written_.at(tensor) > 0; }
+void backward_pass::ready(std::size_t tensor) { sync_->written(tensor); }
+void backward_pass::wait() { sync_->wait(); }
+std::uint64_t backward_pass::samples() const noexcept { return sync_->samples_; }
+double backward_pass::norm() const noexcept { return std::sqrt(sync_->squares_); }
+
+void backward_pass::clear() { sync_->on_host().clear_gradients(); }
+
+void backward_pass::add_samples(std::uint64_t count) {
+  if (sync_->next_start_ > 0) {
+    throw configuration_error(
+        "samples are counted too late (the first gradients have left, and their number with them); call add_samples "
+        "before a pass writes its gradients, and begin() with the number of passes");
+  }
+  sync_->samples_here_ += count;
+  sync_->counted_ = true;
+}
+
+void backward_pass::divided_by(double divisor) {
+  if (!(divisor > 0 && std::isfinite(divisor))) {
+    throw configuration_error("gradients cannot have been divided by " + std::to_string(divisor) +
+                              " (it is not a positive number); give the size of the global batch");
+  }
+  sync_->divisor_ = divisor;
+}
+
+// ---- buckets ----
+
+gradient_sync::gradient_sync(arena& of, const sync_options& options)
+    : gradient_sync(std::make_unique<detail::host_gradients>(of), &of, options) {}
+
+gradient_sync::gradient_sync(std::unique_ptr<gradient_backend> gradients, const sync_options& options)
+    : gradient_sync(std::move(gradients), nullptr, options) {}
+
+gradient_sync::gradient_sync(std::unique_ptr<gradient_backend> gradients, arena* on_host, const sync_options& options)
+    : gradients_(std::move(gradients)), arena_(on_host), options_(options) {
+  if (!(options.clip >= 0 && std::isfinite(options.clip))) {
+    throw configuration_error("gradients cannot be clipped to a norm of " + std::to_string(options.clip) +
+                              " (it is not a number from 0 on); give a positive one, or 0 for no clipping");
+  }
+  if (options.mode.what == sync_mode::kind::parameter_server) {
+    throw configuration_error(
+        "mode ps cannot be had from a gradient_sync (it reduces among ranks that all train); push and "
+        "pull through a ps::worker, or use another mode");
+  }
+  const auto& reducer = options_.codec.reducer();
+  if (!exchanges_gradients() && reducer != nullptr) {
+    throw configuration_error("a codec cannot be used in mode " + to_string(options.mode) +
+                              " (it is for gradients, and these ranks exchange weights); use mode allreduce or no "
+                              "codec");
+  }
+  if (!exchanges_gradients() || reducer != nullptr) (void)this->on_host();
+  const std::size_t tensors = gradients_->of().shapes().size();
+  bucket_of_.resize(tensors);
+  written_.resize(tensors);
+  buckets_ = detail::plan_buckets(gradients_->of().extents(), options_.bucket, options_.first_bucket);
+  for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket)
+    for (const std::size_t tensor : buckets_[bucket].tensors) bucket_of_[tensor] = bucket;
+  flights_.resize(buckets_.size());
+
+  arena_sharing shared{.beside = [this](state_parts& parts) { describe(parts); }};
+  if (!exchanges_gradients()) {
+    shared.change = in_step::shadowed;
+    shared.states = state_kind::rank_local;
+    if (options.mode.what != sync_mode::kind::allreduce_weights) shared.parameters = state_kind::rank_local;
+  }
+  if (reducer) reducer->attach(*arena_, buckets_);
+  gradients_->of().share(std::move(shared));
+}
+
+gradient_sync::~gradient_sync() {
+  leave();
+  gradients_->of().end_sharing();
+}
+
+arena& gradient_sync::on_host() {
+  if (arena_ != nullptr) return *arena_;
+  throw configuration_error(
+      "codecs, exchanges of weights and views of gradients are not for those of a device (they are in its memory); use "
+      "mode allreduce, no codec, and the views of the device_arena");
+}
+
+bool gradient_sync::exchanges_gradients() const noexcept { return options_.mode.what == sync_mode::kind::allreduce; }
+
+// ---- a step ----
+
+backward_pass gradient_sync::begin(group& ranks, int passes) { return begin(&ranks, passes); }
+backward_pass gradient_sync::begin(int passes) { return begin(nullptr, passes); }
+
+backward_pass gradient_sync::begin(group* ranks, int passes) {
+  if (under_way_) {
+    throw configuration_error(
+        "a backward pass cannot begin (the last one is under way); let it end, by wait() or by leaving its scope");
+  }
+  if (passes < 1) {
+    throw configuration_error("a step cannot have " + std::to_string(passes) +
+                              " passes (it needs one); give 1 or more");
+  }
+  return backward_pass(*this, ranks, passes);
+}
+
+void gradient_sync::reset(group* ranks, int passes) {
+  gradients_->begin(ranks);
+  ranks_ = ranks;
+  under_way_ = true;
+  passes_ = passes;
+  polls_ = ranks != nullptr && !ranks->settings().progress_thread;
+  std::ranges::fill(written_, 0);
+  for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
+    flights_[bucket].missing = buckets_[bucket].tensors.size();
+    flights_[bucket].bytes = 0;
+  }
+  next_start_ = next_finish_ = 0;
+  samples_here_ = samples_ = 0;
+  counted_ = false;
+  divisor_ = 1.0;
+  factor_ = 1.0f;
+  squares_ = 0.0;
+  bytes_sent_ = 0;
+  next_ = now_;
+  ++next_.steps;
+  began_ = true;
+}
+
+// The gradients are free after it, whatever happened.
+void gradient_sync::leave() noexcept {
+  if (!under_way_) return;
+  if (const auto& reducer = options_.codec.reducer()) reducer->abandon();
+  count_under_way_ = work();
+  gradients_->abandon();
+  under_way_ = false;
+}
+
+void gradient_sync::written(std::size_t tensor) {
+  if (tensor >= written_.size() || written_[tensor] == passes_) {
+    throw configuration_error(tensor >= written_.size()
+                                  ? "no tensor has index " + std::to_string(tensor) + " (the arena has " +
+                                        std::to_string(written_.size()) + "); count from 0"
+                                  : "the gradient of '" + gradients_->of().shapes()[tensor].name +
+                                        "' was written once more than there are passes (" + std::to_string(passes_) +
+                                        "); call ready once a pass, and begin() with the number of passes");
+  }
+  if (++written_[tensor] == passes_ && --flights_[bucket_of_[tensor]].missing == 0) start_complete_buckets();
+  if (polls_) poll();
+}
+
+void gradient_sync::start_complete_buckets() {
+  while (next_start_ < buckets_.size() && flights_[next_start_].missing == 0) start(next_start_++);
+}
+
+void gradient_sync::start(std::size_t bucket) {
+  if (!exchanges_gradients()) return;
+  auto& flight = flights_[bucket];
+  if (bucket == 0)
+    gradients_->put_head(
+        {static_cast<float>(samples_here_ / count_base), static_cast<float>(samples_here_ % count_base)});
+  if (current_event_sink() != nullptr) flight.begin = clock::now();
+  if (const auto& reducer = options_.codec.reducer()) {
+    if (bucket == 0) count_under_way_ = allreduce_async(*ranks_, arena_->gradients_with_head().first(arena::head), sum);
+    const std::uint64_t before = bucket == 0 ? 0 : reducer->bytes_sent();
+    reducer->begin(*ranks_, bucket, now_.steps);
+    flight.bytes = reducer->bytes_sent() - before;
+  } else {
+    flight.bytes = gradients_->start(buckets_[bucket].part);
+    bytes_sent_ += flight.bytes;
+  }
+}
+
+// Moves the collectives on and ends those that are done while their gradients are still in a cache.
+void gradient_sync::poll() {
+  if (options_.codec.reducer() != nullptr) return;
+  while (next_finish_ < next_start_ && (!exchanges_gradients() || gradients_->test(next_finish_)))
+    finish(next_finish_++);
+}
+
+void gradient_sync::take_count() {
+  samples_ = samples_here_;
+  if (exchanges_gradients()) {
+    const auto [high, low] = gradients_->head();
+    samples_ = static_cast<std::uint64_t>(high) * count_base + static_cast<std::uint64_t>(low);
+  }
+  if (samples_ > 0) factor_ = static_cast<float>(divisor_ / static_cast<double>(samples_));
+}
+
+void gradient_sync::finish(std::size_t bucket) {
+  if (bucket == 0) take_count();
+  const auto& flight = flights_[bucket];
+  if (event_sink* const sink = current_event_sink(); sink != nullptr && flight.bytes > 0)
+    sink->record({activity::bucket, "bucket", flight.begin, clock::now(), flight.bytes});
+  if (factor_ != 1.0f) gradients_->scale(buckets_[bucket].part, factor_);
+  if (options_.clip > 0) squares_ += gradients_->sum_of_squares(buckets_[bucket].part);
+}
+
+void gradient_sync::wait() {
+  const scoped_event measured(activity::aggregate, "aggregate", 0);
+  const auto& extents = gradients_->of().extents();
+  for (std::size_t tensor = 0; tensor < written_.size(); ++tensor) {
+    if (written_[tensor] == 0) gradients_->clear(extents[tensor]);
+  }
+  for (auto& flight : flights_) flight.missing = 0;
+  start_complete_buckets();
+  const auto& reducer = options_.codec.reducer();
+  count_under_way_.wait();
+  for (; next_finish_ < buckets_.size(); ++next_finish_) {
+    if (reducer)
+      reducer->finish(*ranks_, next_finish_);
+    else if (exchanges_gradients())
+      gradients_->wait(next_finish_);
+    finish(next_finish_);
+  }
+  if (reducer) bytes_sent_ = reducer->bytes_sent();
+  if (samples_ == 0 && !counted_ && std::ranges::any_of(written_, [](int times) { return times > 0; })) {
+    throw configuration_error(
+        "the gradients cannot be divided by the number of samples (nobody counted any); call add_samples in the "
+        "backward pass");
+  }
+  if (const double norm = std::sqrt(squares_); options_.clip > 0 && norm > double{options_.clip}) {
+    const auto by = static_cast<float>(double{options_.clip} / norm);
+    for (const auto& bucket : buckets_) gradients_->scale(bucket.part, by);
+  }
+  gradients_->finish();
+  under_way_ = false;
+}
+
+// ---- weights ----
+
+void gradient_sync::exchange(group& ranks) {
+  if (!std::exchange(began_, false)) return;
+  next_.samples_since_average = now_.samples_since_average + samples_here_;
+  if (options_.mode.what == sync_mode::kind::gossip) {
+    gossip(ranks, options_.mode.graph, arena_->parameters(), scratch_);
+    bytes_sent_ +=
+        arena_->parameters().size_bytes() * neighbours(options_.mode.graph, ranks.rank(), ranks.size()).size();
+    return;
+  }
+  if (options_.mode.what == sync_mode::kind::local_sgd && (now_.steps + 1) % options_.mode.period != 0) return;
+  average_weights(ranks, next_.samples_since_average);
+  if (ranks.size() > 1) bytes_sent_ += arena_->parameters().size_bytes();
+  next_.samples_since_average = 0;
+}
+
+void gradient_sync::average(group& ranks) {
+  if (exchanges_gradients()) return;
+  average_weights(ranks, options_.mode.what == sync_mode::kind::gossip ? 0 : now_.samples_since_average);
+  now_.samples_since_average = next_.samples_since_average = 0;
+}
+
+// Beside the parameters, which an error leaves as they were.
+void gradient_sync::average_weights(group& ranks, std::uint64_t mine) {
+  if (ranks.size() == 1) return;
+  std::vector<std::uint64_t> trained_with(static_cast<std::size_t>(ranks.size()));
+  allgather(ranks, std::span(&mine, 1), trained_with);
+  std::uint64_t all = 0;
+  bool equal = true;
+  for (const std::uint64_t samples : trained_with) {
+    all += samples;
+    equal = equal && samples == trained_with.front();
+  }
+  const auto parameters = arena_->parameters();
+  scratch_.resize(parameters.size());
+  const std::span<float> sums(scratch_);
+  if (equal) {
+    allreduce(ranks, std::span<const float>(parameters), sums, mean);
+  } else {
+    const auto weight = static_cast<float>(static_cast<double>(mine) / static_cast<double>(all));
+    for (std::size_t i = 0; i < sums.size(); ++i) sums[i] = weight * parameters[i];
+    allreduce(ranks, sums, sum);
+  }
+  std::ranges::copy(sums, parameters.begin());
+}
+
+// ---- state ----
+
+void gradient_sync::describe(state_parts& parts) {
+  parts.add("steps of gradient_sync", std::span(&now_.steps, 1));
+  parts.add("samples since the weights were averaged", std::span(&now_.samples_since_average, 1),
+            state_kind::rank_local);
+  parts.hook([this] { commit(); },
+             [this] {
+               next_ = now_;
+               began_ = false;
+             });
+  if (!exchanges_gradients()) parts.exchange([this](group& ranks) { exchange(ranks); });
+  if (const auto& reducer = options_.codec.reducer()) reducer->describe(parts);
+}
+
+void gradient_sync::commit() noexcept { now_ = next_; }
+
+}  // namespace muster::inline v0

@@ -1,0 +1,73 @@
+// Gradients in the memory of the host, summed by the collectives of a group.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include <muster/comm/collectives/allreduce.hpp>
+#include <muster/core/error.hpp>
+#include <muster/core/update/lars.hpp>
+#include <muster/train/arena.hpp>
+#include <muster/train/sync/gradient_backend.hpp>
+
+namespace muster::inline v0::detail {
+
+class host_gradients final : public gradient_backend {
+ public:
+  explicit host_gradients(arena& of) noexcept : arena_(&of) {}
+
+  [[nodiscard]] arena_base& of() noexcept override { return *arena_; }
+  void begin(group* ranks) override {
+    if (ranks == nullptr) {
+      throw configuration_error(
+          "a backward pass on the host cannot begin (it was not said which ranks sum its gradients); call "
+          "begin(step.group())");
+    }
+    ranks_ = ranks;
+    under_way_.clear();
+  }
+  std::size_t start(const block& part) override {
+    const bool first = under_way_.empty();
+    auto& sums = under_way_.emplace_back();
+    if (ranks_->size() == 1) return 0;
+    const auto values = part_of(part);
+    sums =
+        allreduce_async(*ranks_, first ? arena_->gradients_with_head().first(arena::head + part.count) : values, sum);
+    return values.size_bytes();
+  }
+  [[nodiscard]] bool test(std::size_t bucket) override { return under_way_[bucket].test(); }
+  void wait(std::size_t bucket) override { under_way_[bucket].wait(); }
+  void finish() override {}
+  void abandon() noexcept override { under_way_.clear(); }
+
+  void put_head(const std::array<float, 2>& numbers) override {
+    const auto head = arena_->gradients_with_head().first(arena::head);
+    std::ranges::fill(head, 0.0f);
+    std::ranges::copy(numbers, head.begin());
+  }
+  [[nodiscard]] std::array<float, 2> head() override {
+    const auto numbers = arena_->gradients_with_head();
+    return {numbers[0], numbers[1]};
+  }
+  void clear(const block& part) override { std::ranges::fill(part_of(part), 0.0f); }
+  void scale(const block& part, float by) override {
+    for (float& value : part_of(part)) value *= by;
+  }
+  // In lanes, so that the loop is of vectors; the same on every rank, whatever they are.
+  [[nodiscard]] double sum_of_squares(const block& part) override {
+    const auto values = part_of(part);
+    return detail::sum_of_squares(values.data(), values.size());
+  }
+
+ private:
+  [[nodiscard]] std::span<float> part_of(const block& part) {
+    return arena_->gradients().subspan(part.first, part.count);
+  }
+
+  arena* arena_;
+  group* ranks_ = nullptr;
+  std::vector<work> under_way_;  // by bucket
+};
+
+}  // namespace muster::inline v0::detail

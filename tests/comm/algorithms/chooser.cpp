@@ -1,0 +1,412 @@
+// Which algorithm runs: rules as people write them, the table a group looks it up in, and measured profiles.
+#include <muster/comm/algorithms/chooser.hpp>
+
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+
+#include <muster/comm/algorithms/algorithm_rules.hpp>
+#include <muster/comm/algorithms/profile.hpp>
+#include <muster/comm/group.hpp>
+#include <muster/comm/transports/local.hpp>
+#include <muster/core/error.hpp>
+#include <muster/core/random.hpp>
+#include "catch.hpp"
+#include "comm/ranks.hpp"
+
+namespace {
+
+using muster::algorithm;
+using muster::algorithm_profile;
+using muster::algorithm_rules;
+using muster::choices;
+using muster::collective;
+
+constexpr std::uint64_t seed = 20270301;
+
+/// Sizes of all magnitudes, and those beside powers of two more often.
+std::size_t draw_size(muster::random_stream& random) {
+  const auto power = std::size_t{1} << random.below(36);
+  return random.below(2) == 0 ? power + random.below(power) : power + random.below(3) - 1;
+}
+
+double draw_constant(muster::random_stream& random, double low, double high) {
+  return low * std::exp(random.uniform() * std::log(high / low));
+}
+
+muster::transport_abilities draw_transport(muster::random_stream& random) {
+  muster::transport_abilities made;
+  made.name = "local";
+  made.native_collectives = random.below(2) == 0;
+  made.costs = {draw_constant(random, 1e-7, 1e-4), draw_constant(random, 1e-11, 1e-8),
+                draw_constant(random, 1e-11, 1e-8), draw_constant(random, 0.1, 1)};
+  if (random.below(2) == 0) made.costs.ranks_a_core = draw_constant(random, 1, 16);
+  return made;
+}
+
+algorithm_rules::rule draw_rule(muster::random_stream& random) {
+  algorithm_rules::rule made;
+  if (random.below(5) == 0) {
+    made.how = muster::all_algorithms[1 + random.below(std::size(muster::all_algorithms) - 1)];
+    return made;
+  }
+  made.kind = muster::all_collectives[random.below(std::size(muster::all_collectives))];
+  const auto known = muster::algorithms_of(made.kind);
+  made.how = random.below(6) == 0 ? algorithm::automatic : known[random.below(known.size())];
+  if (random.below(4) != 0) {
+    made.low = random.below(3) == 0 ? 0 : draw_size(random);
+    made.high = random.below(3) == 0 ? algorithm_rules::no_limit : made.low + 1 + draw_size(random);
+  }
+  return made;
+}
+
+/// A list of rules and its text.
+std::pair<std::vector<algorithm_rules::rule>, std::string> draw_rules(muster::random_stream& random) {
+  std::vector<algorithm_rules::rule> list;
+  std::string text;
+  for (std::size_t n = 1 + random.below(6); n > 0; --n) {
+    list.push_back(draw_rule(random));
+    text += (text.empty() ? "" : ",") + to_string(list.back());
+  }
+  return {list, text};
+}
+
+bool has(collective kind, algorithm how) {
+  for (const auto known : muster::algorithms_of(kind)) {
+    if (known == how) return true;
+  }
+  return false;
+}
+
+algorithm_profile draw_profile(muster::random_stream& random) {
+  algorithm_profile made;
+  made.transport = random.below(2) == 0 ? "local" : "a \"quoted\" one";
+  made.ranks = 1 + static_cast<int>(random.below(100));
+  made.costs = draw_transport(random).costs;
+  for (const auto kind : muster::all_collectives) {
+    if (random.below(2) == 0) continue;
+    const auto known = muster::algorithms_of(kind);
+    auto& rows = made.chosen[kind];
+    std::size_t below = 0;
+    for (std::size_t n = random.below(4); n > 0; --n) {
+      below += 1 + draw_size(random);
+      rows.push_back({below, known[random.below(known.size())]});
+    }
+    rows.push_back({algorithm_rules::no_limit, known[random.below(known.size())]});
+  }
+  return made;
+}
+
+struct temporary_file {
+  explicit temporary_file(const std::string& text)
+      : path((std::filesystem::temp_directory_path() /
+              ("muster-profile-" + std::to_string(muster::random_stream(std::random_device()(), 0)())))
+                 .string()) {
+    std::ofstream(path) << text;
+  }
+  temporary_file(const temporary_file&) = delete;
+  temporary_file& operator=(const temporary_file&) = delete;
+  ~temporary_file() { std::remove(path.c_str()); }
+  std::string path;
+};
+
+}  // namespace
+
+TEST_CASE("rules are read back as they are written, and the last one that speaks of a call wins") {
+  muster::random_stream random(seed, 1);
+  for (int i = 0; i < 2000; ++i) {
+    const auto [list, text] = draw_rules(random);
+    const auto rules = algorithm_rules::parse(text);
+    INFO("seed " << seed << ", case " << i << ": " << text);
+    CHECK(algorithm_rules::parse(rules.to_string()) == rules);
+    for (int j = 0; j < 20; ++j) {
+      const auto kind = muster::all_collectives[random.below(std::size(muster::all_collectives))];
+      auto bytes = random.below(8) == 0 ? 0 : draw_size(random);
+      if (random.below(3) == 0) bytes = list[random.below(list.size())].low;  // the edges
+      auto expected = algorithm::automatic;
+      for (const auto& rule : list) {
+        const bool speaks = rule.kind == kind || (rule.kind == collective::none &&
+                                                  (has(kind, rule.how) || rule.how == algorithm::automatic));
+        if (speaks && rule.low <= bytes && bytes < rule.high) expected = rule.how;
+      }
+      CHECK(rules.at(kind, bytes) == expected);
+    }
+  }
+}
+
+TEST_CASE("sizes are in powers of 1024, however their unit is written") {
+  const auto low = [](const std::string& size) {
+    return algorithm_rules::parse("allreduce:" + size + "-inf:ring").rules()[0].low;
+  };
+  CHECK(low("0") == 0);
+  CHECK(low("512") == 512);
+  CHECK(low("4k") == 4096);
+  CHECK(low("4K") == 4096);
+  CHECK(low("4Ki") == 4096);
+  CHECK(low("3m") == 3u << 20);
+  CHECK(low("3Mi") == 3u << 20);
+  CHECK(low("2g") == std::size_t{2} << 30);
+  CHECK(low("2Gi") == std::size_t{2} << 30);
+  CHECK(muster::format_bytes(4096) == "4k");
+  CHECK(muster::format_bytes(4097) == "4097");
+  CHECK(muster::format_bytes(std::size_t{5} << 30) == "5g");
+  CHECK(muster::format_bytes(0) == "0");
+}
+
+TEST_CASE("one algorithm is a rule for all collectives, and auto is none") {
+  CHECK(algorithm_rules::parse("auto") == algorithm_rules());
+  CHECK(algorithm_rules::parse("ring") == algorithm_rules(algorithm::ring));
+  CHECK(algorithm_rules(algorithm::automatic).to_string() == "auto");
+  CHECK(algorithm_rules::parse("ring,broadcast:chain,auto") == algorithm_rules());
+  const muster::group_settings settings{.how = algorithm::ring};
+  CHECK(settings.how.at(collective::allreduce, 100) == algorithm::ring);
+  CHECK(settings.how.at(collective::broadcast, 100) == algorithm::automatic);
+}
+
+TEST_CASE("a rule that cannot be used is refused in one line that names it and says what was meant") {
+  const std::vector<std::pair<std::string, std::vector<std::string>>> wrong = {
+      {"rings", {"'rings'", "algorithm 'rings' is not one of", "did you mean 'ring'?"}},
+      {"", {"''", "it is empty"}},
+      {"ring,", {"''", "it is empty"}},
+      {"ring,allredue:tree", {"'allredue:tree'", "collective 'allredue' is not one of", "did you mean 'allreduce'?"}},
+      {"allreduce:0-4k:recursivedoubling", {"did you mean 'recursive_doubling'?"}},
+      {"broadcast:ring",
+       {"'broadcast:ring'", "broadcast has tree, chain, native, and not ring", "choose one of these"}},
+      {"allreduce:4k:ring", {"'4k' is not a range of sizes"}},
+      {"allreduce:4q-8q:ring", {"'4q' is not a size"}},
+      {"allreduce:4kk-8k:ring", {"'4kk' is not a size"}},
+      {"allreduce:-8k:ring", {"'' is not a size"}},
+      {"allreduce:-1-8k:ring", {"'' is not a size"}},
+      {"allreduce:inf-inf:ring", {"'inf' is not a size"}},
+      {"allreduce:8k-4k:ring", {"the range 8k-4k is empty"}},
+      {"allreduce:4k-4k:ring", {"the range 4k-4k is empty"}},
+      {"allreduce:99999999999g-inf:ring", {"'99999999999g' is not a size"}},
+      {"allreduce:99999999999999999999999-inf:ring", {"is not a size"}},
+      {"allreduce:0-4k:ring:tree", {"algorithm 'ring:tree' is not one of"}},
+      {"finish:ring", {"collective 'finish' is not one of"}},
+  };
+  for (const auto& [text, parts] : wrong) {
+    std::string said = "accepted";
+    try {
+      (void)algorithm_rules::parse(text, "MUSTER_ALGORITHM");
+    } catch (const muster::configuration_error& refused) {
+      said = refused.what();
+    }
+    INFO(text << ": " << said);
+    CHECK(said.starts_with("MUSTER_ALGORITHM '"));
+    CHECK(said.find('\n') == std::string::npos);
+    for (const auto& part : parts) CHECK(said.find(part) != std::string::npos);
+  }
+}
+
+TEST_CASE("the table says what the model says, at every size") {
+  muster::random_stream random(seed, 2);
+  for (int i = 0; i < 300; ++i) {
+    const auto transport = draw_transport(random);
+    const int ranks = 1 + static_cast<int>(random.below(random.below(2) == 0 ? 9 : 200));
+    const choices table(transport, ranks);
+    for (const auto kind : muster::all_collectives) {
+      for (int j = 0; j < 30; ++j) {
+        const auto bytes = random.below(10) == 0 ? 0 : draw_size(random);
+        const auto best = muster::choose(kind, bytes, ranks, transport.costs);
+        const auto chosen = table.at(kind, bytes);
+        if (chosen == best) continue;  // else a tie but for rounding
+        INFO("seed " << seed << ", " << to_string(kind) << " of " << bytes << " bytes among " << ranks << ": "
+                     << to_string(chosen) << " instead of " << to_string(best));
+        CHECK(has(kind, chosen));
+        CHECK(chosen != algorithm::native);
+        CHECK(muster::estimate(kind, chosen, bytes, ranks, transport.costs) <=
+              (1 + 1e-9) * muster::estimate(kind, best, bytes, ranks, transport.costs));
+      }
+    }
+  }
+}
+
+TEST_CASE("a rule comes before a profile, a profile before native_first, that before the model") {
+  muster::random_stream random(seed, 3);
+  for (int i = 0; i < 1000; ++i) {
+    auto transport = draw_transport(random);
+    transport.native_collectives = true;
+    transport.native_first = random.below(2) == 0;
+    auto measured = draw_profile(random);
+    const int ranks = random.below(3) == 0 ? measured.ranks + 1 : measured.ranks;
+    const bool fits = ranks == measured.ranks && measured.transport == "local";
+    const auto rules = algorithm_rules::parse(draw_rules(random).second);
+    const choices table(transport, ranks, rules, &measured);
+    INFO("seed " << seed << ", case " << i << ": " << rules.to_string() << " and " << measured.to_json());
+    for (int j = 0; j < 20; ++j) {
+      const auto kind = muster::all_collectives[random.below(std::size(muster::all_collectives))];
+      const auto bytes = random.below(10) == 0 ? 0 : draw_size(random);
+      auto expected = rules.at(kind, bytes);
+      if (const auto* rows = measured.rows(kind); expected == algorithm::automatic && fits && rows != nullptr) {
+        for (const auto& row : *rows) {
+          if (bytes >= row.below) continue;
+          expected = row.how;
+          break;
+        }
+      }
+      if (expected == algorithm::automatic && transport.native_first) expected = algorithm::native;
+      if (expected == algorithm::automatic) {
+        auto plain = transport;
+        plain.native_first = false;
+        if (fits) plain.costs = measured.costs;  // but for what no profile says
+        plain.costs.next_message = transport.costs.next_message;
+        plain.costs.ranks_a_core = transport.costs.ranks_a_core;
+        expected = choices(plain, ranks).at(kind, bytes);
+      }
+      CHECK(table.at(kind, bytes) == expected);
+    }
+  }
+}
+
+TEST_CASE("native is refused where the transport has none, when the group is made") {
+  const auto refused = [](const muster::group_settings& settings) {
+    auto hub = std::make_shared<muster::local_hub>(2);
+    try {
+      const muster::group made(std::make_unique<muster::local_transport>(hub, 0), settings);
+    } catch (const muster::configuration_error& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  CHECK_THAT(refused({.how = algorithm::native}), contains("the algorithm rule 'native' asks for native"));
+  CHECK_THAT(refused({.how = algorithm_rules::parse("allreduce:4k-inf:native")}),
+             contains("'allreduce:4k-inf:native' asks for native (transport local has no collectives of its own)"));
+
+  // Alone there is nobody to be native with, so a program runs with the same settings.
+  muster::group alone(muster::make_self_transport(), {.how = algorithm::native});
+  CHECK(alone.chosen(collective::allreduce, 4) != algorithm::native);
+
+  test::run_ranks(2, [](muster::group& world) {
+    world.set_settings({.how = algorithm::ring});
+    try {
+      world.set_settings({.how = algorithm::native});
+    } catch (const muster::configuration_error&) {
+      if (world.settings().how != algorithm_rules(algorithm::ring)) throw std::runtime_error("settings changed");
+      if (world.chosen(collective::allreduce, 4) != algorithm::ring) throw std::runtime_error("choice changed");
+      return;
+    }
+    throw std::runtime_error("accepted");
+  });
+}
+
+TEST_CASE("a profile is read back as it is written") {
+  muster::random_stream random(seed, 4);
+  for (int i = 0; i < 300; ++i) {
+    const auto written = draw_profile(random);
+    INFO("seed " << seed << ", case " << i << ": " << written.to_json());
+    const temporary_file file(written.to_json());
+    CHECK(algorithm_profile::load(file.path, "--profile") == written);
+  }
+}
+
+TEST_CASE("a broken profile is refused in one line with its file and what is wrong in it") {
+  const std::string good =
+      R"({"transport": "local", "ranks": 2, "constants": {"latency": 1e-6, "per_byte": 1e-10, "reduce_per_byte": 0},)"
+      R"( "choices": {"allreduce": [[4096, "tree"], [null, "ring"]]}})";
+  const auto with = [&](const std::string& from, const std::string& to) {
+    auto text = good;
+    return text.replace(text.find(from), from.size(), to);
+  };
+  CHECK(algorithm_profile::parse(good, "x").rows(collective::allreduce)->size() == 2);
+  const std::vector<std::pair<std::string, std::string>> broken = {
+      {"", "unexpected end of input"},
+      {good.substr(0, 60), "line 1"},
+      {"[]", "not an object"},
+      {"{}", "it has no 'transport'"},
+      {with("\"local\"", "3"), "'transport' is not a name"},
+      {with("2,", "\"2\","), "'ranks' is not a whole number"},
+      {with("2,", "0,"), "'ranks' is not a number of ranks"},
+      {with("1e-6", "-1e-6"), "'latency' is not 0 or more"},
+      {with("\"per_byte\"", "\"per_bite\""), "it has no 'per_byte'"},
+      {with("allreduce", "allredue"), "no collective is named 'allredue', did you mean allreduce?"},
+      {with("\"tree\"", "\"three\""), "no algorithm is named 'three', did you mean tree?"},
+      {with("\"tree\"", "\"chain\""), "allreduce has no algorithm chain"},
+      {with("\"tree\"", "\"auto\""), "allreduce has no algorithm auto"},
+      {with("null", "4096"), "row 1 of allreduce is not [bytes, algorithm], null in the last"},
+      {with("[4096, \"tree\"]", "[null, \"tree\"]"), "row 0 of allreduce"},
+      {with("[4096, \"tree\"]", "[-1, \"tree\"]"), "row 0 of allreduce"},
+      {with("[4096, \"tree\"]", "[0, \"tree\"]"), "the sizes of allreduce do not rise"},
+      {with("[4096, \"tree\"]", "[9, \"tree\"], [9, \"ring\"]"), "the sizes of allreduce do not rise"},
+      {with("[[4096, \"tree\"], [null, \"ring\"]]", "[]"), "the choices of allreduce are not a list"},
+  };
+  for (const auto& [text, reason] : broken) {
+    const temporary_file file(text);
+    std::string said = "accepted";
+    try {
+      (void)algorithm_profile::load(file.path, "--profile");
+    } catch (const muster::configuration_error& refused) {
+      said = refused.what();
+    }
+    INFO(text << "\n" << said);
+    CHECK(said.starts_with("--profile: '" + file.path + "' is not a profile"));
+    CHECK(said.find('\n') == std::string::npos);
+    CHECK(said.find(reason) != std::string::npos);
+  }
+  CHECK_THROWS_WITH(algorithm_profile::load("/nowhere/at all.json", "MUSTER_PROFILE"),
+                    contains("MUSTER_PROFILE cannot be '/nowhere/at all.json' (the file cannot be read)"));
+}
+
+// Times that the model itself makes must give back its constants and its choices.
+TEST_CASE("where ranks share cores few messages count, and where each has its own few rounds do") {
+  const muster::transport_costs own{14e-6, 3.8e-10, 0, 0.4, 1};
+  const muster::transport_costs shared{14e-6, 3.8e-10, 0, 0.4, 2};
+  for (const std::size_t bytes : {std::size_t{4}, std::size_t{1} << 10, std::size_t{64} << 10}) {
+    CHECK(muster::choose(collective::allreduce, bytes, 4, shared) == algorithm::tree);
+    CHECK(muster::choose(collective::allreduce, bytes, 4, own) != algorithm::tree);
+  }
+  CHECK(muster::choose(collective::allreduce, std::size_t{4} << 20, 4, shared) == algorithm::halving_doubling);
+  for (const auto kind : {collective::allreduce, collective::allgather, collective::reduce_scatter, collective::gather,
+                          collective::scatter, collective::broadcast, collective::reduce}) {
+    for (const auto how : muster::algorithms_of(kind)) {
+      if (how == algorithm::native) continue;
+      for (const int ranks : {2, 3, 4, 7, 8, 64}) {
+        INFO(to_string(kind) << " by " << to_string(how) << " among " << ranks);
+        const double path = muster::estimate(kind, how, 1 << 20, ranks, own);
+        CHECK(muster::estimate(kind, how, 1 << 20, ranks, shared) > 0.25 * path);
+      }
+    }
+  }
+}
+
+TEST_CASE("calibrating the model finds its own constants and choices again") {
+  muster::random_stream random(seed, 5);
+  for (int i = 0; i < 100; ++i) {
+    const auto transport = draw_transport(random);
+    const int ranks = 2 + static_cast<int>(random.below(20));
+    std::vector<muster::measured_time> times;
+    for (const auto kind : {collective::allreduce, collective::broadcast, collective::reduce_scatter}) {
+      for (std::size_t bytes = 64; bytes <= std::size_t{16} << 20; bytes *= 4) {
+        for (const auto how : muster::algorithms_of(kind)) {
+          if (how == algorithm::native) continue;
+          times.push_back({kind, how, bytes, muster::estimate(kind, how, bytes, ranks, transport.costs)});
+        }
+      }
+    }
+    INFO("seed " << seed << ", case " << i);
+    const auto profile = muster::make_profile(transport, ranks, times);
+    CHECK(profile.costs.latency == Approx(transport.costs.latency).epsilon(1e-4));
+    CHECK(profile.costs.per_byte == Approx(transport.costs.per_byte).epsilon(1e-4));
+    CHECK(profile.costs.reduce_per_byte == Approx(transport.costs.reduce_per_byte).epsilon(1e-4));
+    CHECK(profile.fits(transport, ranks));
+    CHECK(algorithm_profile::parse(profile.to_json(), "x") == profile);
+    const choices table(transport, ranks, {}, &profile);
+    for (const auto& t : times) {
+      const double taken = muster::estimate(t.kind, table.at(t.kind, t.bytes), t.bytes, ranks, transport.costs);
+      CHECK(taken <= t.seconds / 0.95 * (1 + 1e-9));  // nobody measured there is faster by more than what is noise
+    }
+  }
+}
+
+TEST_CASE("no constant is fitted below zero") {
+  using muster::measured_time;
+  // The longer message is the faster one: no rate of that kind exists.
+  const std::vector<measured_time> odd = {{collective::broadcast, algorithm::tree, 64, 1e-5},
+                                          {collective::broadcast, algorithm::tree, 1 << 20, 1e-6}};
+  const auto costs = muster::fit_costs(odd, 2);
+  CHECK(costs.latency > 0);
+  CHECK(costs.per_byte == 0);
+  CHECK(costs.reduce_per_byte == 0);
+  CHECK(muster::fit_costs({}, 2).latency == 0);
+}

@@ -1,0 +1,39 @@
+// A server that dies while somebody proves to it that they are of one job.
+#pragma once
+
+#include <poll.h>
+
+#include <string>
+#include <thread>
+
+#include "comm/bootstrap/stores/tcp/store_client.hpp"
+#include "comm/net/handshake.hpp"
+#include "comm/net/socket.hpp"
+#include "places.hpp"
+
+/// Answers the first that connects, and is gone when that one's proof has come; nobody listens at its place any more.
+class dying_server {
+ public:
+  dying_server()
+      : door_(muster::detail::tcp_socket::listen(muster::detail::address::parse("127.0.0.1:0"))),
+        where_(door_.local().to_string()) {
+    thread_ = std::jthread([this] { serve(); });
+  }
+  [[nodiscard]] const std::string& where() const noexcept { return where_; }
+
+ private:
+  void serve() {
+    muster::detail::tcp_socket came;
+    while (!came) {
+      if (!muster::detail::wait_for(door_.file(), POLLIN, places::soon())) return;
+      came = door_.accept();
+    }
+    auto said = muster::detail::handshake::answer(muster::detail::job_secret(), muster::detail::store_server_name);
+    said.conclude(came, places::soon());
+    door_ = {};
+  }
+
+  muster::detail::tcp_socket door_;
+  std::string where_;
+  std::jthread thread_;
+};

@@ -1,0 +1,121 @@
+#include <muster/comm/bootstrap/exchange.hpp>
+
+#include <exception>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <muster/core/error.hpp>
+
+#include "catch.hpp"
+#include "places.hpp"
+#include "worker.hpp"
+
+using places::place;
+using places::soon;
+using places::worker;
+
+namespace {
+
+std::string word(int rank, std::size_t bytes) {
+  return std::string(1, static_cast<char>('a' + rank)) + std::string(bytes, static_cast<char>(rank));
+}
+
+/// What became of each of the ranks, as threads with a store each.
+struct outcome {
+  std::vector<std::string> words;
+  std::string what;
+  std::vector<int> missing;
+};
+
+std::vector<outcome> meet(const place& at, const std::vector<int>& present, int size, std::size_t bytes,
+                          muster::clock::time_point until) {
+  std::vector<outcome> outcomes(static_cast<std::size_t>(size));
+  std::vector<std::jthread> ranks;
+  for (const int rank : present) {
+    ranks.emplace_back([&, rank] {
+      auto& mine = outcomes[static_cast<std::size_t>(rank)];
+      try {
+        const auto store_ = at.open();
+        auto& store = *store_;
+        mine.words = muster::exchange(store, "job/addresses", rank, size, word(rank, bytes), until);
+      } catch (const muster::timeout_error& late) {
+        mine.what = late.what();
+        mine.missing = late.missing();
+      } catch (const std::exception& failed) {
+        mine.what = failed.what();
+      }
+    });
+  }
+  ranks.clear();
+  return outcomes;
+}
+
+}  // namespace
+
+TEST_CASE("everyone gets everyone's word, and nothing is left in the store") {
+  for (const auto& kind : places::kinds()) {
+    for (const int size : {1, 2, 3, 7}) {
+      CAPTURE(kind, size);
+      const place at(kind);
+      const auto store_ = at.open();
+      auto& store = *store_;
+      std::vector<int> all;
+      for (int rank = 0; rank < size; ++rank) all.push_back(rank);
+      for (const std::size_t bytes : {std::size_t{0}, std::size_t{100}, std::size_t{400000}}) {
+        const auto outcomes = meet(at, all, size, bytes, soon());
+        for (const auto& one : outcomes) {
+          CHECK(one.what.empty());
+          REQUIRE(one.words.size() == static_cast<std::size_t>(size));
+          for (int rank = 0; rank < size; ++rank) {
+            CHECK((one.words[static_cast<std::size_t>(rank)] == word(rank, bytes)));
+          }
+        }
+      }
+      for (const char* key : {"job/addresses/0", "job/addresses/1", "job/addresses/all", "job/addresses/all/0"}) {
+        CHECK_FALSE(store.get(key, soon()));
+      }
+    }
+  }
+}
+
+TEST_CASE("processes exchange words too") {
+  for (const auto& kind : places::kinds()) {
+    CAPTURE(kind);
+    const place at(kind);
+    const auto store = at.open();
+    std::vector<worker> ranks;
+    for (const char* rank : {"0", "1", "2", "3"})
+      ranks.emplace_back(at, std::vector<std::string>{"meet", "p", rank, "4"});
+    for (auto& rank : ranks) CHECK(rank.wait() == 0);
+  }
+}
+
+TEST_CASE("the ranks that do not come are named at every rank that did") {
+  for (const auto& kind : places::kinds()) {
+    for (const auto& missing : {std::vector<int>{2}, {0}, {1, 3}, {0, 4}}) {
+      CAPTURE(kind, missing);
+      const place at(kind);
+      const auto store = at.open();
+      std::vector<int> present;
+      for (int rank = 0; rank < 5; ++rank) {
+        if (std::find(missing.begin(), missing.end(), rank) == missing.end()) present.push_back(rank);
+      }
+      const auto outcomes = meet(at, present, 5, 10, muster::deadline_after(muster::seconds(0.5)));
+      for (const int rank : present) {
+        CAPTURE(rank);
+        const auto& mine = outcomes[static_cast<std::size_t>(rank)];
+        CHECK(mine.missing == missing);
+        CHECK_THAT(mine.what, contains("missing: rank " + muster::format_ranks(missing)));
+      }
+    }
+  }
+}
+
+TEST_CASE("a rank that is there twice is told") {
+  const place at("tcp");
+  const auto store_ = at.open();
+  auto& store = *store_;
+  REQUIRE(store.compare_and_swap("job/1", 0, "the first of that name", soon()).swapped);
+  CHECK_THROWS_AS(muster::exchange(store, "job", 1, 2, "word", soon()), muster::configuration_error);
+}

@@ -1,0 +1,175 @@
+// The file by which clients find a store.
+#include "comm/bootstrap/stores/tcp/store_file.hpp"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <thread>
+
+#include <muster/comm/bootstrap/tcp_store.hpp>
+#include <muster/core/error.hpp>
+
+#include "catch.hpp"
+#include "comm/net/socket.hpp"
+#include "places.hpp"
+#include "worker.hpp"
+
+namespace fs = std::filesystem;
+using muster::store_server;
+using muster::tcp_store;
+using muster::detail::address;
+using muster::detail::look_for_store;
+using muster::detail::read_store_file;
+using muster::detail::store_place;
+using muster::detail::store_presence;
+using places::soon;
+
+namespace {
+
+auto shortly() { return muster::deadline_after(muster::seconds(0.1)); }
+
+class temporary_file {
+ public:
+  temporary_file() {
+    std::string name = (fs::temp_directory_path() / "muster-test-XXXXXX").string();
+    folder_ = mkdtemp(name.data());
+  }
+  temporary_file(const temporary_file&) = delete;
+  temporary_file& operator=(const temporary_file&) = delete;
+  ~temporary_file() { fs::remove_all(folder_); }
+  [[nodiscard]] std::string path() const { return folder_ / "store"; }
+  [[nodiscard]] std::string where() const { return "file:" + path(); }
+
+ private:
+  fs::path folder_;
+};
+
+}  // namespace
+
+TEST_CASE("a store is found through the file that its server announced, which has the token and goes with it") {
+  const temporary_file file;
+  std::optional<store_server> server(std::in_place, "127.0.0.1:0", "a secret with spaces");
+  server->announce(file.path());
+  CHECK((fs::status(file.path()).permissions() & fs::perms::all) == (fs::perms::owner_read | fs::perms::owner_write));
+  CHECK(read_store_file(file.path()) == store_place{{address::parse(server->address())}, "a secret with spaces"});
+  {
+    tcp_store store(file.where(), "", soon());
+    CHECK(store.where() == file.where());
+    CHECK(store.is_served_here());
+    CHECK(store.compare_and_swap("key", 0, "value", soon()).swapped);
+  }
+  server.reset();
+  CHECK_FALSE(fs::exists(file.path()));
+
+  // At all addresses: those that reach beyond this host, with the port that was drawn.
+  server.emplace(":0", "");
+  server->announce(file.path());
+  for (const auto& one : read_store_file(file.path()).addresses) CHECK(one.port() == server->port());
+  CHECK_FALSE(tcp_store(file.where(), "", soon()).get("key", soon()));
+  store_server other("127.0.0.1:0", "other");
+  other.announce(file.path());
+  server.reset();
+  CHECK(read_store_file(file.path()).token == "other");  // it is not its own any more
+}
+
+TEST_CASE("a client waits for the file, and passes over one of a store that is gone") {
+  const temporary_file file;
+  CHECK_THROWS_AS(tcp_store(file.where(), "", shortly()), muster::timeout_error);
+  CHECK_THROWS_WITH(tcp_store(file.where(), "", shortly()),
+                    contains("no store at " + file.where() + " answered in time (") && contains("No such file") &&
+                        contains("remove the file where its job is over"));
+  const store_server of_another("127.0.0.1:0", "another");
+  std::string refused;
+  { refused = store_server("127.0.0.1:0", "").address(); }
+  // A store that has ended, and one whose port another job's has now.
+  for (const auto& left : {refused, of_another.address()}) {
+    CAPTURE(left);
+    const store_place place{{address::parse(left)}, "of the job before"};
+    muster::detail::write_store_file(file.path(), place);
+    CHECK(look_for_store(place) == store_presence::gone);
+    CHECK_THROWS_AS(tcp_store(file.where(), "", shortly()), muster::timeout_error);
+    std::optional<store_server> server;
+    std::jthread later([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      server.emplace("127.0.0.1:0", "of this job").announce(file.path());
+    });
+    tcp_store store(file.where(), "", soon());
+    CHECK_FALSE(store.get("key", soon()));
+    later.join();
+    CHECK(look_for_store(read_store_file(file.path())) == store_presence::serves);
+    server.reset();
+  }
+}
+
+TEST_CASE("to look for a store leaves no client there") {
+  store_server server("127.0.0.1:0", "t");
+  const store_place place{{address::parse(server.address())}, "t"};
+  CHECK(look_for_store(place) == store_presence::serves);
+  CHECK(server.met().present == 0);
+}
+
+TEST_CASE("a store that is stopped is silent, and not gone") {
+  std::string where;
+  { where = store_server("127.0.0.1:0", "").address(); }
+  places::place served("tcp");
+  served.words = {"tcp", where, "t"};
+  places::worker server(served, {"serve"});
+  CHECK_FALSE(tcp_store(where, "t", soon()).get("key", soon()));
+  server.stop();
+  const auto stopped = address::parse(where);
+  CHECK(look_for_store({{stopped}, "t"}) == store_presence::silent);
+  // An address of several that refuses proves nothing: elsewhere it may stand for another host.
+  CHECK(look_for_store({{stopped, address::parse("127.0.0.1:1")}, "t"}) == store_presence::silent);
+  server.send(SIGCONT);
+  CHECK(look_for_store({{address::parse("127.0.0.1:1"), stopped}, "t"}) == store_presence::serves);
+}
+
+TEST_CASE("who connects again through the file finds that another store was begun instead") {
+  const temporary_file file;
+  std::optional<store_server> server(std::in_place, "127.0.0.1:0", "first");
+  server->announce(file.path());
+  tcp_store store(file.where(), "", soon(), nullptr, muster::when_lost::connect_again);
+  REQUIRE(store.compare_and_swap("key", 0, "value", soon()).swapped);
+  server.reset();
+  CHECK_THROWS_AS(store.get("key", shortly()), muster::error);
+  CHECK_THROWS_AS(store.get("key", shortly()), muster::timeout_error);
+  server.emplace("127.0.0.1:0", "second").announce(file.path());
+  CHECK_THROWS_AS(store.get("key", soon()), muster::store_left_behind);
+}
+
+TEST_CASE("what is no file of a store, or another's, is neither believed nor waited for") {
+  const temporary_file file;
+  const auto refuse = [&](const std::string& why) {
+    CHECK_THROWS_WITH(read_store_file(file.path()), contains(file.path() + ": ") && contains(why));
+    CHECK_THROWS_AS(tcp_store(file.where(), "", shortly()), muster::timeout_error);
+    fs::remove(file.path());
+  };
+  for (const std::string text :
+       {"", "x", "muster-store-1 ", "muster-store-1 \n", "muster-store-1  token\n", "muster-store-1 host:1 token\n",
+        "muster-store-2 127.0.0.1:1 token\n", "muster-store-1 127.0.0.1:1 token"}) {
+    CAPTURE(text);
+    std::ofstream(file.path()) << text;
+    refuse("does not say where a store is");
+  }
+  std::ofstream(file.path()) << std::string(100000, 'x');
+  refuse("does not say where a store is");
+  REQUIRE(::mkfifo(file.path().c_str(), 0600) == 0);
+  refuse("no file of this user's own");
+  std::ofstream(file.path()) << "muster-store-1 127.0.0.1:1 token\n";
+  REQUIRE(::chmod(file.path().c_str(), 0666) == 0);
+  refuse("no file of this user's own");
+  fs::create_symlink("/etc/hostname", file.path());
+  refuse("symbolic links");
+  if (::geteuid() == 0) {
+    std::ofstream(file.path()) << "muster-store-1 127.0.0.1:1 token\n";
+    REQUIRE(::chown(file.path().c_str(), 12345, 12345) == 0);
+    refuse("no file of this user's own");
+  }
+  fs::create_directory(file.path());
+  store_server server("127.0.0.1:0", "");
+  CHECK_THROWS_AS(server.announce(file.path()), muster::configuration_error);
+}

@@ -1,0 +1,364 @@
+#include <muster/comm/bootstrap/tcp_store.hpp>
+
+#include <poll.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <future>
+#include <map>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <muster/core/error.hpp>
+#include <muster/core/random.hpp>
+
+#include "catch.hpp"
+#include "comm/bootstrap/stores/tcp/store_client.hpp"
+#include "comm/bootstrap/stores/tcp/store_protocol.hpp"
+#include "comm/net/handshake.hpp"
+#include "comm/net/socket.hpp"
+#include "dying.hpp"
+#include "places.hpp"
+#include "worker.hpp"
+
+using muster::deadline_after;
+using muster::seconds;
+using muster::store_server;
+using muster::tcp_store;
+using muster::detail::address;
+using muster::detail::tcp_socket;
+using places::soon;
+
+namespace {
+
+auto shortly() { return deadline_after(seconds(0.1)); }
+
+/// A connection to the server that speaks for itself.
+tcp_socket stranger_at(const store_server& server) {
+  return tcp_socket::connect(address::parse(server.address()), soon());
+}
+
+/// One that has proved that it knows the token.
+tcp_socket guest_at(const store_server& server, const std::string& token) {
+  using namespace muster::detail;
+  auto made = stranger_at(server);
+  auto said = handshake::connect(store_secret(token), {store_client_name, store_server_name, 0, 1});
+  said.conclude(made, soon());
+  if (said.now() != handshake::state::done) throw std::runtime_error("the server does not take the proof");
+  return made;
+}
+
+void write(const tcp_socket& to, const std::string& text) { to.write_exactly(std::as_bytes(std::span(text)), soon()); }
+
+/// Whether the other side ends the connection, sooner or later.
+bool ends(const tcp_socket& of) {
+  std::array<std::byte, 4096> room;
+  try {
+    for (;;) {
+      if (!muster::detail::wait_for(of.file(), POLLIN, soon())) return false;
+      if (of.try_read(room) == std::size_t{0}) return true;
+    }
+  } catch (const muster::detail::socket_error& failed) {
+    return failed.closed();
+  }
+}
+
+/// Waits until what the server counts is so.
+template <class Holds>
+bool comes(Holds&& holds) {
+  for (const auto until = soon(); muster::clock::now() < until;) {
+    if (holds()) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return false;
+}
+
+/// Whether somebody in order is served, and at once for all that the server cares.
+bool serves(const store_server& server, const std::string& token) {
+  tcp_store store(server.address(), token, soon());
+  const auto there = store.get("check", soon());
+  return store.compare_and_swap("check", there.version, "x", soon()).swapped;
+}
+
+}  // namespace
+
+TEST_CASE("all calls fail as soon as the server ends, those under way too") {
+  auto server = std::make_unique<store_server>("127.0.0.1:0", "t");
+  tcp_store store(server->address(), "t", soon());
+  std::atomic<int> told = 0;
+  std::vector<std::jthread> waiting;
+  for (int i = 0; i < 4; ++i) {
+    waiting.emplace_back([&] {
+      try {
+        (void)store.watch("key", 0, soon());
+      } catch (const muster::peer_failure& lost) {
+        if (std::string(lost.what()).find("the store " + store.where() + " is lost (") == 0) ++told;
+      }
+    });
+  }
+  (void)store.get("key", soon());
+  server.reset();
+  waiting.clear();
+  CHECK(told == 4);
+  CHECK_THROWS_AS(store.get("key", soon()), muster::peer_failure);
+  CHECK_THROWS_AS(store.compare_and_swap("key", 0, "x", soon()), muster::peer_failure);
+  CHECK_THROWS_AS(store.watch("key", 0, soon()), muster::peer_failure);
+}
+
+TEST_CASE("a server that is started again with its folder goes on where the last one was", "[kept]") {
+  std::string name = (std::filesystem::temp_directory_path() / "muster-kept-XXXXXX").string();
+  const std::filesystem::path folder = mkdtemp(name.data());
+  std::optional<store_server> server(std::in_place, "127.0.0.1:0", "t", folder / "data");
+  const auto where = server->address();
+  tcp_store lasting(where, "t", soon(), nullptr, muster::when_lost::connect_again);
+  auto draw = muster::random_stream(20261124, 1);
+  std::map<std::string, muster::store_entry> wanted;
+  std::uint64_t last = 0;
+  for (int round = 0; round < 6; ++round) {
+    tcp_store other(where, "t", soon());
+    for (int i = 0; i < 40; ++i) {
+      const std::string key = "key " + std::to_string(draw.below(10));
+      const auto there = lasting.get(key, soon());
+      CHECK(there == wanted[key]);
+      const std::string value(draw.below(3000), static_cast<char>('a' + draw.below(26)));
+      if (draw.below(4) == 0) {
+        CHECK(lasting.compare_and_swap(key, there.version, std::nullopt, soon()).swapped);
+        wanted[key] = {};
+        continue;
+      }
+      const auto swapped = lasting.compare_and_swap(key, there.version, value, soon());
+      REQUIRE(swapped.swapped);
+      CHECK(swapped.now.version > last);
+      last = swapped.now.version;
+      wanted[key] = {last, value};
+    }
+    const auto held = other.compare_and_swap("held", 0, "of a client", soon(), muster::store_life::of_client);
+    REQUIRE(held.swapped);
+    last = held.now.version;
+    CHECK_THROWS_WITH(store_server("127.0.0.1:0", "t", folder / "data"), contains("another process has it open"));
+    server.reset();
+    // A record that was not written to its end.
+    if (round % 2 == 1) std::ofstream(folder / "data" / "store", std::ios::app) << "half a record";
+    server.emplace(where, "t", folder / "data");
+    CHECK_THROWS_AS(other.get("held", soon()), muster::peer_failure);
+    while (true) {  // what is under way when the connection is seen to end fails once
+      try {
+        CHECK_FALSE(lasting.get("held", soon()));
+        break;
+      } catch (const muster::peer_failure&) {
+      }
+    }
+  }
+  for (const auto& [key, value] : wanted) CHECK(lasting.get(key, soon()) == value);
+  server.reset();
+  std::ofstream(folder / "data" / "store") << "of something else";
+  CHECK_THROWS_WITH(store_server("127.0.0.1:0", "t", folder / "data"), contains("cannot be kept in"));
+  std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("who connects again finds that the server has nothing of what it had", "[kept]") {
+  std::optional<store_server> server(std::in_place, "127.0.0.1:0", "t");
+  const auto where = server->address();
+  tcp_store store(where, "t", soon(), nullptr, muster::when_lost::connect_again);
+  REQUIRE(store.compare_and_swap("key", 0, "value", soon()).swapped);
+  server.reset();
+  CHECK_THROWS_AS(store.get("key", shortly()), muster::error);
+  CHECK_THROWS_AS(store.get("key", shortly()), muster::timeout_error);
+  server.emplace(where, "t");
+  CHECK_THROWS_AS(store.get("key", soon()), muster::store_left_behind);
+  CHECK_THROWS_AS(store.compare_and_swap("key", 0, "x", soon()), muster::store_left_behind);
+}
+
+TEST_CASE("a store opens as soon as somebody serves, and not at all where nobody does") {
+  std::string where;
+  { where = store_server("127.0.0.1:0", "t").address(); }
+  CHECK_THROWS_AS(tcp_store(where, "t", shortly()), muster::timeout_error);
+  CHECK_THROWS_WITH(tcp_store(where, "t", shortly()), contains("no store at tcp://" + where + " answered in time ("));
+  std::unique_ptr<store_server> server;
+  std::jthread later([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    server = std::make_unique<store_server>(where, "t");
+  });
+  tcp_store store("127.0.0.1:1," + where, "t", soon());
+  CHECK_FALSE(store.get("key", soon()));
+  later.join();
+  CHECK_THROWS_AS(store_server(where, "t"), muster::store_address_taken);
+  CHECK_THROWS_AS(store_server("203.0.113.1:0", "t"), muster::configuration_error);
+  CHECK_THROWS_AS(store_server("localhost:0", "t"), muster::configuration_error);
+  CHECK_THROWS_AS(tcp_store("no-such-host.invalid:1", "t", soon()), muster::configuration_error);
+}
+
+TEST_CASE("who does not know the token is told, dropped and counted") {
+  const store_server server("127.0.0.1:0", "a secret");
+  for (const std::string token : {"", "a secre", "another", "a secret "}) {
+    CAPTURE(token);
+    CHECK_THROWS_AS(tcp_store(server.address(), token, soon()), muster::configuration_error);
+    CHECK_THROWS_WITH(tcp_store(server.address(), token, soon()), contains("does not know this job's token"));
+  }
+  CHECK(serves(server, "a secret"));
+  constexpr int tries = 8 * muster::detail::closings_of_a_stranger;
+  CHECK(comes([&] { return server.met().strangers == tries; }));
+  CHECK(server.met().served == 1);
+  CHECK(server.met().offenders == 0);
+}
+
+TEST_CASE("who was talking to a server that died is not of another job, and finds the next at its place") {
+  const dying_server first;
+  auto opened = std::async(std::launch::async, [&] { return tcp_store(first.where(), "a secret", soon()); });
+  std::optional<store_server> next;
+  REQUIRE(comes([&] {
+    try {
+      next.emplace(first.where(), "a secret");
+    } catch (const muster::store_address_taken&) {
+    }
+    return next.has_value();
+  }));
+  CHECK_FALSE(opened.get().get("key", soon()));
+}
+
+TEST_CASE("strangers that talk garbage, leave or are silent hold up nobody") {
+  const auto seed = static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
+  CAPTURE(seed);
+  muster::random_stream random(seed);
+  const store_server server("127.0.0.1:0", "t");
+  std::vector<tcp_socket> silent;
+  for (int i = 0; i < 300; ++i) silent.push_back(stranger_at(server));
+  CHECK(serves(server, "t"));
+  for (int i = 0; i < 50; ++i) {
+    std::string garbage(1 + random.below(3000), '\0');
+    for (char& c : garbage) c = static_cast<char>(random());
+    auto one = stranger_at(server);
+    try {
+      write(one, garbage);
+      if (i % 2 == 0 && garbage.size() > 100) CHECK(ends(one));
+    } catch (const muster::detail::socket_error& failed) {
+      CHECK(failed.closed());
+    }
+  }
+  CHECK(serves(server, "t"));
+  for (const auto& one : silent) CHECK(ends(one));  // after its five seconds
+  CHECK(comes([&] { return server.met().strangers == 350; }));
+}
+
+TEST_CASE("a thousand strangers at a time leave room for those in order") {
+  const store_server server("127.0.0.1:0", "t");
+  std::vector<tcp_socket> silent;
+  for (int i = 0; i < 1000; ++i) {
+    silent.push_back(stranger_at(server));
+    if (i % 250 == 249) CHECK(serves(server, "t"));
+  }
+  CHECK(comes([&] { return server.met().strangers >= 488; }));  // the oldest made room
+}
+
+TEST_CASE("a client that talks garbage is dropped, and its keys vanish") {
+  using namespace muster::detail;
+  const store_server server("127.0.0.1:0", "t");
+  tcp_store store(server.address(), "t", soon());
+  std::vector<std::string> garbage{std::string("\xff\xff\xff\xff", 4), std::string(4, '\0'), std::string(40, '\x07')};
+  std::string good;
+  append_frame(good, {.what = store_call::get, .id = 1, .key = "key"});
+  for (const std::size_t at : {4U, 5U, 6U, 7U}) {  // what it is, whether it has a value, how long the key is
+    auto bad = good;
+    bad[at] = '\x70';
+    garbage.push_back(bad);
+  }
+  std::uint64_t offenders = 0;
+  for (const auto& text : garbage) {
+    auto one = guest_at(server, "t");
+    std::string begin;
+    append_frame(begin, {.what = store_call::swap,
+                         .id = 1,
+                         .key = "of the guest",
+                         .value = "x",
+                         .life = muster::store_life::of_client});
+    write(one, begin);
+    std::array<std::byte, 21> answer;
+    one.read_exactly(answer, soon());
+    const auto said = parse_reply(std::string_view(reinterpret_cast<const char*>(answer.data()), 21).substr(4));
+    REQUIRE(said);
+    write(one, text);
+    CHECK(ends(one));
+    CHECK(comes([&] { return server.met().offenders == offenders + 1; }));
+    ++offenders;
+    CHECK(store.watch("of the guest", said->number, soon()) == muster::store_entry{});
+  }
+  CHECK(serves(server, "t"));
+}
+
+TEST_CASE("a frame that comes byte by byte is understood, and one that is cut short is forgotten") {
+  using namespace muster::detail;
+  const store_server server("127.0.0.1:0", "t");
+  tcp_store store(server.address(), "t", soon());
+  std::string text;
+  append_frame(text, {.what = store_call::swap, .id = 1, .key = "slowly", .value = "came"});
+  append_frame(text, {.what = store_call::swap, .id = 2, .key = "never", .value = "came"});
+  const auto one = guest_at(server, "t");
+  one.set_no_delay();
+  for (std::size_t i = 0; i + 1 < text.size(); ++i) write(one, text.substr(i, 1));
+  CHECK(store.watch("slowly", 0, soon())->value == "came");
+  one.shutdown_write();
+  CHECK(ends(one));
+  CHECK_FALSE(store.get("never", soon()));
+}
+
+TEST_CASE("a client that asks for much and takes nothing holds up nobody and does not fill the memory") {
+  using namespace muster::detail;
+  const store_server server("127.0.0.1:0", "t");
+  tcp_store store(server.address(), "t", soon());
+  REQUIRE(store.compare_and_swap("large", 0, std::string(muster::store_value_limit, 'x'), soon()).swapped);
+  const auto glutton = guest_at(server, "t");
+  std::string text;
+  for (std::uint64_t id = 0; id < 100; ++id) append_frame(text, {.what = store_call::get, .id = id, .key = "large"});
+  write(glutton, text);
+  for (int i = 0; i < 20; ++i) CHECK(serves(server, "t"));
+  // Slow it may be: all answers are there when it takes them.
+  std::vector<std::byte> answers(100 * (21 + muster::store_value_limit));
+  glutton.read_exactly(answers, soon());
+  CHECK(first_frame({reinterpret_cast<const char*>(answers.data()), answers.size()}).bytes ==
+        21 + muster::store_value_limit);
+  CHECK(server.met().offenders == 0);
+}
+
+TEST_CASE("a store that is full says so, and goes on when there is room") {
+  const store_server server("127.0.0.1:0", "t");
+  tcp_store store(server.address(), "t", soon());
+  const std::string large(muster::store_value_limit, 'x');
+  std::vector<std::uint64_t> versions;
+  bool full = false;
+  for (int i = 0; i < 300 && !full; ++i) {
+    try {
+      versions.push_back(store.compare_and_swap("key " + std::to_string(i), 0, large, soon()).now.version);
+    } catch (const muster::error& refused) {
+      CHECK_THAT(refused.what(), contains("takes no more"));
+      full = true;
+    }
+  }
+  CHECK(full);
+  CHECK(versions.size() >= 250);
+  CHECK(store.compare_and_swap("key 0", versions[0], "small", soon()).swapped);
+  CHECK(store.compare_and_swap("another", 0, std::string(1000, 'x'), soon()).swapped);
+}
+
+TEST_CASE("calls at a server that is stopped end at their deadlines, and it takes no client for gone when it goes on") {
+  std::string where;
+  { where = store_server("127.0.0.1:0", "t").address(); }
+  places::place served("tcp");
+  served.words = {"tcp", where, "t"};
+  places::worker server(served, {"serve"});
+  tcp_store store(where, "t", soon());
+  const auto left = store.compare_and_swap("member", 0, "here", soon(), muster::store_life::of_client).now;
+  server.stop();
+  CHECK_THROWS_AS(store.get("member", shortly()), muster::timeout_error);
+  CHECK_THROWS_WITH(store.get("member", shortly()), contains("get of 'member' at the store tcp://" + where));
+  CHECK_FALSE(store.watch("member", left.version, deadline_after(seconds(1.5))));
+  server.send(SIGCONT);
+  CHECK(store.get("member", soon()).value == "here");
+  CHECK_FALSE(store.watch("member", left.version, deadline_after(seconds(1.5))));
+  server.send(SIGKILL);
+  CHECK_THROWS_AS(store.watch("member", left.version, soon()), muster::peer_failure);
+}

@@ -1,0 +1,98 @@
+// Ranks that each have a device: threads over the test double, one alone where the real library is.
+#pragma once
+
+#include <cstdio>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+#include <muster/comm/collectives/barrier.hpp>
+#include <muster/comm/transports/local.hpp>
+#include <muster/comm/transports/nccl/communicator.hpp>
+#include <muster/core/device/memory.hpp>
+
+#include "catch.hpp"
+
+#ifdef MUSTER_TEST_DOUBLE
+#include "double/control.hpp"
+#endif
+
+// For cases that run on the real library: returns from one where no device is.
+#ifdef MUSTER_TEST_DOUBLE
+#define MUSTER_NEEDS_DEVICE() SUCCEED(nccl_double::name)
+#else
+#define MUSTER_NEEDS_DEVICE()                                                 \
+  if (muster::device_count() == 0) {                                          \
+    std::printf("SKIPPED: no device here (cudaGetDeviceCount finds none)\n"); \
+    return;                                                                   \
+  }                                                                           \
+  std::printf("on device %d, by NCCL %d\n", muster::current_device(), muster::nccl::version())
+#endif
+
+namespace devices {
+
+inline std::vector<int> worlds() {
+#ifdef MUSTER_TEST_DOUBLE
+  return {1, 2, 3, 4};
+#else
+  return {1};
+#endif
+}
+
+/// No test waits longer for what is to come.
+inline constexpr muster::seconds patience{30};
+
+/// What each rank of so many threw; null where it did not. Each is a thread with a device and a group over `local`.
+inline std::vector<std::exception_ptr> outcomes(int ranks, const std::function<void(muster::group&)>& body) {
+  const auto hub = std::make_shared<muster::local_hub>(ranks);
+  std::vector<std::exception_ptr> thrown(static_cast<std::size_t>(ranks));
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        muster::use_device(rank);
+        muster::group world(std::make_unique<muster::local_transport>(hub, rank), {.timeout = patience});
+        body(world);
+      } catch (...) {
+        thrown[static_cast<std::size_t>(rank)] = std::current_exception();
+      }
+    });
+  }
+  threads.clear();
+  return thrown;
+}
+
+/// Runs it on all ranks, each with a communicator and a stream, and throws what any of them threw.
+inline void run(int ranks, const std::function<void(muster::nccl::communicator&, muster::device_stream_ref)>& body) {
+  const auto thrown = outcomes(ranks, [&](muster::group& world) {
+    muster::nccl::communicator all(world, {.timeout = patience});
+    const muster::device_stream stream;
+    body(all, stream);
+  });
+  for (const auto& one : thrown) {
+    if (one) std::rethrow_exception(one);
+  }
+}
+
+/// Values on the device.
+template <class T>
+muster::device_buffer<T> on_device(const std::vector<T>& values, muster::device_stream_ref stream) {
+  muster::device_buffer<T> made(values.size());
+  muster::copy(std::span<const T>(values), made.span(), stream);
+  return made;
+}
+
+/// And back, once all on the stream is done.
+template <class T>
+std::vector<std::remove_const_t<T>> on_host(muster::device_span<T> values, muster::device_stream_ref stream) {
+  std::vector<std::remove_const_t<T>> made(values.size());
+  muster::copy(muster::device_span<const T>(values), std::span(made), stream);
+  muster::wait_for(stream, muster::deadline_after(patience));
+  return made;
+}
+
+}  // namespace devices

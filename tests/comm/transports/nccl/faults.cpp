@@ -1,0 +1,255 @@
+// What goes wrong, on the test double: errors that come by themselves, peers that never join or die.
+#include <muster/comm/transports/nccl/communicator.hpp>
+
+#include <muster/comm/bootstrap/memory_store.hpp>
+
+#include "catch.hpp"
+#include "devices.hpp"
+
+using muster::device_buffer;
+using muster::device_span;
+using muster::device_stream_ref;
+using muster::seconds;
+using muster::nccl::communicator;
+
+namespace {
+
+/// Runs every rank to its error and gives what each threw. Whatever it was, nothing is left of the communicators.
+std::vector<std::exception_ptr> failures(int ranks, seconds timeout,
+                                         const std::function<void(communicator&, device_stream_ref)>& body) {
+  auto thrown = devices::outcomes(ranks, [&](muster::group& world) {
+    communicator all(world, {.timeout = timeout});
+    const muster::device_stream stream;
+    body(all, stream);
+  });
+  CHECK(nccl_double::communicators() == 0);
+  CHECK(nccl_double::allocated_bytes() == 0);
+  return thrown;
+}
+
+std::string text_of(const std::exception_ptr& thrown) { return thrown ? muster::describe(thrown) : "nothing"; }
+
+template <class Error>
+bool is(const std::exception_ptr& thrown) {
+  try {
+    if (thrown) std::rethrow_exception(thrown);
+  } catch (const Error&) {
+    return true;
+  } catch (...) {
+  }
+  return false;
+}
+
+void allreduce_once(communicator& all, device_stream_ref stream) {
+  device_buffer<float> data(1000);
+  all.allreduce(data.span(), muster::sum, stream).wait();
+}
+
+}  // namespace
+
+TEST_CASE("an error that NCCL finds by itself ends the wait, here and at the peers") {
+  for (const int ranks : {1, 2, 3, 4}) {
+    for (const auto what : {ncclRemoteError, ncclSystemError, ncclInternalError, ncclUnhandledCudaError}) {
+      CAPTURE(ranks, what);
+      const auto began = muster::clock::now();
+      const auto thrown = failures(ranks, seconds(20), [&](communicator& all, device_stream_ref stream) {
+        allreduce_once(all, stream);
+        if (all.rank() == 0) nccl_double::fail_here(what);
+        for (;;) {
+          device_buffer<float> data(1000);
+          try {
+            all.allreduce(data.span(), muster::sum, stream).wait();
+          } catch (...) {
+            const auto cause = std::current_exception();
+            // All later calls throw the first cause.
+            try {
+              all.broadcast(data.span(), 0, stream).wait();
+            } catch (...) {
+              if (text_of(std::current_exception()) == text_of(cause)) std::rethrow_exception(cause);
+            }
+            throw std::runtime_error("a failed communicator took another call");
+          }
+        }
+      });
+      const bool about_ranks = what == ncclRemoteError || what == ncclSystemError;
+      CHECK(is<muster::peer_failure>(thrown[0]) == about_ranks);
+      CHECK_THAT(text_of(thrown[0]), contains("TEST DOUBLE"));
+      for (int rank = 1; rank < ranks; ++rank) {
+        const auto& theirs = thrown[static_cast<std::size_t>(rank)];
+        CHECK(is<muster::peer_failure>(theirs));
+        CHECK_THAT(text_of(theirs), contains("rank 0 gave up"));
+      }
+      CHECK(muster::seconds_since(began) < 20);  // by the news, not by the deadline
+    }
+  }
+}
+
+TEST_CASE("a peer that makes no call is found out by the deadline, at every rank") {
+  for (const int ranks : {2, 3, 4}) {
+    CAPTURE(ranks);
+    const auto thrown = failures(ranks, seconds(0.5), [&](communicator& all, device_stream_ref stream) {
+      allreduce_once(all, stream);
+      if (all.rank() == ranks - 1) {  // busy with something else, until it wants to go on
+        std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+      }
+      allreduce_once(all, stream);
+    });
+    int late = 0;
+    for (int rank = 0; rank < ranks; ++rank) {
+      const auto& one = thrown[static_cast<std::size_t>(rank)];
+      REQUIRE(one);
+      late += is<muster::timeout_error>(one) ? 1 : 0;
+      CHECK((is<muster::timeout_error>(one) || is<muster::peer_failure>(one)));
+    }
+    CHECK(late >= 1);
+    CHECK(is<muster::peer_failure>(thrown.back()));
+    CHECK_THAT(text_of(thrown.back()), contains("gave up"));
+  }
+}
+
+TEST_CASE("a peer that never joins is named where ranks meet in a store") {
+  const muster::memory_store shared;
+  std::vector<std::exception_ptr> thrown(2);
+  {
+    std::vector<std::jthread> threads;
+    for (const int rank : {0, 1}) {
+      threads.emplace_back([&, rank] {
+        try {
+          muster::use_device(rank);
+          muster::memory_store store(shared);
+          const communicator all(store, "devices", rank, 3, {.timeout = seconds(0.5)});
+        } catch (...) {
+          thrown[static_cast<std::size_t>(rank)] = std::current_exception();
+        }
+      });
+    }
+  }
+  for (const auto& one : thrown) {
+    REQUIRE(is<muster::timeout_error>(one));
+    CHECK_THAT(text_of(one), contains("2"));
+  }
+  CHECK(nccl_double::communicators() == 0);
+}
+
+TEST_CASE("a peer that meets the others and then never connects is found out by the deadline") {
+  for (const int ranks : {2, 3, 4}) {
+    CAPTURE(ranks);
+    const auto thrown = devices::outcomes(ranks, [&](muster::group& world) {
+      if (world.rank() == ranks - 1) nccl_double::never_join_here();
+      const communicator all(world, {.timeout = seconds(0.5)});
+    });
+    int late = 0;
+    for (const auto& one : thrown) {
+      CHECK((is<muster::timeout_error>(one) || is<muster::peer_failure>(one)));
+      late += is<muster::timeout_error>(one) ? 1 : 0;
+    }
+    CHECK(late >= 1);
+    CHECK(nccl_double::communicators() == 0);
+  }
+}
+
+TEST_CASE("two ranks cannot have one device") {
+  const auto thrown = devices::outcomes(3, [](muster::group& world) {
+    if (world.rank() == 2) muster::use_device(1);
+    const communicator all(world, {.timeout = seconds(5)});
+  });
+  for (const auto& one : thrown) {
+    REQUIRE(is<muster::configuration_error>(one));
+    CHECK_THAT(text_of(one), contains("ranks 1 and 2 have the same device, double:01"));
+  }
+  CHECK(nccl_double::communicators() == 0);
+}
+
+TEST_CASE("a peer that dies amid a collective ends it at every survivor") {
+  for (const int ranks : {2, 3, 4}) {
+    for (const bool noticed : {true, false}) {
+      CAPTURE(ranks, noticed);
+      const auto thrown =
+          failures(ranks, seconds(noticed ? 20 : 0.5), [&](communicator& all, device_stream_ref stream) {
+            for (int round = 0; round < 3; ++round) allreduce_once(all, stream);
+            if (all.rank() == ranks - 1) {
+              nccl_double::die_here(noticed);
+              return;
+            }
+            allreduce_once(all, stream);
+          });
+      CHECK(!thrown.back());
+      for (int rank = 0; rank + 1 < ranks; ++rank) {
+        const auto& one = thrown[static_cast<std::size_t>(rank)];
+        REQUIRE(one);
+        CHECK((is<muster::peer_failure>(one) || (!noticed && is<muster::timeout_error>(one))));
+      }
+    }
+  }
+}
+
+TEST_CASE("what a group knows ends a wait for devices: a rank that gave up is named") {
+  const auto thrown = devices::outcomes(3, [](muster::group& world) {
+    communicator all(world, {.timeout = seconds(20)});
+    const muster::device_stream stream;
+    allreduce_once(all, stream);
+    if (world.rank() == 1) {
+      world.abort("the disk is full", 3);
+      return;
+    }
+    allreduce_once(all, stream);
+  });
+  CHECK(!thrown[1]);
+  for (const int rank : {0, 2}) {
+    const auto& one = thrown[static_cast<std::size_t>(rank)];
+    REQUIRE(is<muster::peer_failure>(one));
+    CHECK_THAT(text_of(one), contains("rank 1 gave up (the disk is full)"));
+    CHECK(muster::exit_status_of(one) == 3);
+  }
+}
+
+TEST_CASE("a work that nobody waited for leaves its buffer in peace, and its error to the next call") {
+  const auto thrown = failures(2, seconds(0.3), [](communicator& all, device_stream_ref stream) {
+    if (all.rank() == 1) {
+      std::this_thread::sleep_for(std::chrono::seconds(1));
+      return;
+    }
+    {
+      device_buffer<float> data(1000);
+      const auto dropped = all.allreduce(data.span(), muster::sum, stream);
+    }  // waited, to its deadline
+    if (!all.failed()) throw std::runtime_error("nobody came, and it did not fail");
+    allreduce_once(all, stream);
+  });
+  CHECK(is<muster::timeout_error>(thrown[0]));
+}
+
+TEST_CASE("ranks are rebuilt after a death, with a new id, and go on") {
+  for (const int ranks : {2, 3, 4}) {
+    CAPTURE(ranks);
+    const auto again = std::make_shared<muster::local_hub>(ranks - 1);
+    const auto thrown = devices::outcomes(ranks, [&](muster::group& world) {
+      communicator all(world, {.timeout = devices::patience});
+      const muster::device_stream stream;
+      auto data = devices::on_device(std::vector<float>(100, 1.0f), stream);
+      auto kept = all.register_memory(data.span());
+      muster::barrier(world);
+      if (world.rank() == 0) {
+        nccl_double::die_here(true);
+        return;
+      }
+      try {
+        allreduce_once(all, stream);
+        throw std::runtime_error("an allreduce with the dead ended well");
+      } catch (const muster::peer_failure&) {
+      }
+      muster::group left(std::make_unique<muster::local_transport>(again, world.rank() - 1));
+      all.rebuild(left);
+      kept = all.register_memory(data.span());
+      all.allreduce(data.span(), muster::sum, stream).wait();
+      if (devices::on_host(data.span(), stream) != std::vector<float>(100, static_cast<float>(ranks - 1)))
+        throw std::runtime_error("the survivors' sum is wrong");
+      muster::barrier(left);
+    });
+    for (const auto& one : thrown) {
+      if (one) FAIL(text_of(one));
+    }
+    CHECK(nccl_double::communicators() == 0);
+    CHECK(nccl_double::registrations() == 0);
+  }
+}

@@ -1,0 +1,169 @@
+// Native collectives over shm, moved on by one thread: which rank gets ahead of which is drawn, not left to the system.
+#include <algorithm>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include <muster/comm/block.hpp>
+#include <muster/comm/reduction.hpp>
+#include <muster/core/buffer.hpp>
+#include <muster/core/random.hpp>
+
+#include "../../ranks.hpp"
+#include "catch.hpp"
+
+namespace {
+
+using muster::block_of;
+using muster::collective;
+using muster::collective_call;
+using values = muster::buffer<std::uint32_t>;
+
+struct scenario {
+  int ranks;
+  bool registered;
+  muster::detail::cma_wish wish;
+  std::vector<collective_call> calls;  // of all ranks, but for the buffers
+};
+
+/// Rank r's element i of the input of a call.
+std::uint32_t input(int rank, std::size_t call, std::size_t i) {
+  return static_cast<std::uint32_t>(static_cast<std::size_t>(rank + 1) * 1'000'003 + call * 7'919 + i);
+}
+
+class driven_rank {
+ public:
+  driven_rank(std::unique_ptr<muster::detail::shm_transport> transport, const scenario& all)
+      : transport_(std::move(transport)), all_(all) {
+    auto* const memory = all.registered ? transport_->memory() : std::pmr::new_delete_resource();
+    std::size_t most = 0;
+    for (const auto& call : all.calls) most = std::max(most, call.count);
+    in_ = values(most, memory);
+    out_ = values(most, memory);
+  }
+
+  [[nodiscard]] bool finished() const { return call_ == all_.calls.size() && !pending_; }
+
+  /// Starts the next call, or moves the one under way on. Whether anything has begun or ended.
+  bool move() {
+    if (finished()) return false;
+    bool begins = false;
+    if (!pending_) {
+      start();
+      begins = true;
+    }
+    if (!transport_->test(*pending_)) return begins;
+    pending_.reset();
+    check();
+    ++call_;
+    return true;
+  }
+
+ private:
+  void start() {
+    collective_call& call = under_way_ = all_.calls[call_];
+    const auto own = block_of(call.count, transport_->rank(), transport_->size());
+    const std::size_t held = call.kind == collective::allgather ? own.count : call.count;
+    const std::size_t first = call.kind == collective::allgather ? own.first : 0;
+    for (std::size_t i = 0; i < held; ++i) in_[i] = input(transport_->rank(), call_, first + i);
+    call.in = reinterpret_cast<const std::byte*>(in_.data());
+    call.out = reinterpret_cast<std::byte*>(out_.data());
+    pending_.emplace();
+    REQUIRE(transport_->native(call, *pending_));
+  }
+
+  void check() {
+    const auto& call = all_.calls[call_];
+    const int me = transport_->rank();
+    const int n = transport_->size();
+    const auto own = block_of(call.count, me, n);
+    std::size_t wrong = 0;
+    const auto compare = [&](std::size_t first, std::size_t count, auto&& wanted) {
+      for (std::size_t i = 0; i < count; ++i) wrong += out_[i] != wanted(first + i) ? 1 : 0;
+    };
+    const auto sum = [&](std::size_t i) {
+      std::uint32_t of_all = 0;
+      for (int rank = 0; rank < n; ++rank) of_all += input(rank, call_, i);
+      return of_all;
+    };
+    if (call.kind == collective::broadcast) {
+      if (me != call.root) compare(0, call.count, [&](std::size_t i) { return input(call.root, call_, i); });
+    } else if (call.kind == collective::allgather) {
+      for (int rank = 0; rank < n; ++rank) {
+        const auto part = block_of(call.count, rank, n);
+        for (std::size_t i = part.first; i < part.first + part.count; ++i)
+          wrong += out_[i] != input(rank, call_, i) ? 1 : 0;
+      }
+    } else if (call.kind == collective::reduce_scatter) {
+      compare(own.first, own.count, sum);
+    } else if (call.kind == collective::allreduce || me == call.root) {
+      compare(0, call.count, sum);
+    }
+    CAPTURE(call_, static_cast<int>(call.kind), call.count, call.root, me);
+    CHECK(wrong == 0);
+  }
+
+  std::unique_ptr<muster::detail::shm_transport> transport_;
+  const scenario& all_;
+  values in_, out_;
+  std::size_t call_ = 0;
+  collective_call under_way_;
+  std::optional<muster::request> pending_;
+};
+
+scenario draw(muster::random_stream& random, const muster::reduction& sum) {
+  constexpr collective kinds[] = {collective::allreduce, collective::reduce, collective::reduce_scatter,
+                                  collective::allgather, collective::broadcast};
+  using muster::detail::cma_wish;
+  constexpr cma_wish wishes[] = {cma_wish::where_faster, cma_wish::wherever_allowed, cma_wish::never};
+  scenario drawn{2 + static_cast<int>(random.below(3)), random.below(4) == 0, wishes[random.below(3)], {}};
+  for (std::uint64_t k = 0; k < 3; ++k) {
+    collective_call call;
+    call.kind = kinds[random.below(5)];
+    call.count = 5000 + random.below(600'000);  // several chunks of each rank's block, most times
+    call.root = static_cast<int>(random.below(static_cast<std::uint64_t>(drawn.ranks)));
+    call.element_size = sizeof(std::uint32_t);
+    call.reduce = sum;
+    call.sequence = k;
+    call.type = muster::dtype_of<std::uint32_t>();
+    drawn.calls.push_back(call);
+  }
+  return drawn;
+}
+
+}  // namespace
+
+TEST_CASE("native collectives over shm give the same results in whatever order their ranks move on") {
+  constexpr std::uint64_t seed = 20261125;
+  CAPTURE(seed);
+  const auto sum = muster::reduction::of<std::uint32_t>(muster::sum);
+  for (std::uint64_t round = 0; round < 60; ++round) {
+    CAPTURE(round);
+    muster::random_stream random(seed, round);
+    const auto all = draw(random, sum);
+    const auto n = static_cast<std::size_t>(all.ranks);
+    const test::shared_memory memory(all.ranks);
+    std::vector<std::unique_ptr<muster::detail::shm_transport>> transports(n);
+    std::vector<std::thread> meeting;
+    for (std::size_t r = 0; r < n; ++r)
+      meeting.emplace_back([&, r] { transports[r] = memory.connect(static_cast<int>(r), all.wish); });
+    for (auto& thread : meeting) thread.join();
+    std::deque<driven_rank> ranks;
+    for (auto& transport : transports) ranks.emplace_back(std::move(transport), all);
+
+    std::size_t held = 0;    // this rank stands still
+    std::uint64_t idle = 0;  // moves without effect in a row
+    const auto unfinished = [&] {
+      return std::any_of(ranks.begin(), ranks.end(), [](auto& r) { return !r.finished(); });
+    };
+    while (unfinished() && idle < 100'000) {
+      if (random.below(200) == 0) held = random.below(n + 1);
+      const auto drawn = random.below(n);
+      if (drawn == held) continue;
+      idle = ranks[drawn].move() ? 0 : idle + 1;
+    }
+    REQUIRE_FALSE(unfinished());  // else they wait for each other
+  }
+}

@@ -1,0 +1,327 @@
+// The memory that ranks of a host share.
+#include "comm/transports/shm/segment.hpp"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <cstring>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <new>
+#include <thread>
+
+#include <muster/core/buffer.hpp>
+#include <muster/core/error.hpp>
+#include <muster/core/random.hpp>
+#include "catch.hpp"
+#include "comm/transports/shm/host.hpp"
+
+namespace {
+
+using muster::detail::descriptor;
+using muster::detail::mapping;
+using muster::detail::segment;
+
+constexpr std::size_t reserve = std::size_t{64} << 20;
+constexpr std::size_t MiB = std::size_t{1} << 20;
+
+/// The same memory as a peer sees it: at other addresses.
+mapping as_peer(const segment& own) { return {descriptor(::dup(own.memory().file())), reserve}; }
+
+std::size_t bytes_in_use(const segment& own) {
+  struct stat now {};
+  REQUIRE(::fstat(own.memory().file(), &now) == 0);
+  return static_cast<std::size_t>(now.st_blocks) * 512;
+}
+
+std::size_t file_size(const segment& own) {
+  struct stat now {};
+  REQUIRE(::fstat(own.memory().file(), &now) == 0);
+  return static_cast<std::size_t>(now.st_size);
+}
+
+}  // namespace
+
+TEST_CASE("what one rank writes into its memory a peer reads at the same offset, and the other way round") {
+  segment own(reserve);
+  const auto peer = as_peer(own);
+  muster::buffer<std::uint64_t> data(1000, &own);
+  CHECK(reinterpret_cast<std::uintptr_t>(data.data()) % muster::buffer_alignment == 0);
+  REQUIRE(own.holds(data.data(), data.size() * 8));
+  auto* const there = reinterpret_cast<std::uint64_t*>(peer.at(own.offset_of(data.data())));
+  data[17] = 42;
+  CHECK(there[17] == 42);
+  there[999] = 43;
+  CHECK(data[999] == 43);
+}
+
+// A peer maps the memory once, at the beginning; what is allocated later must be in its reach all the same.
+TEST_CASE("memory grows under the mappings that there are") {
+  segment own(reserve);
+  const auto peer = as_peer(own);
+  const muster::buffer<char> first(MiB, &own);
+  muster::buffer<char> second(8 * MiB, &own);
+  second[8 * MiB - 1] = 'x';
+  CHECK(*reinterpret_cast<char*>(peer.at(own.offset_of(&second[8 * MiB - 1]))) == 'x');
+}
+
+TEST_CASE("only what was allocated whole in it is held") {
+  segment own(reserve);
+  muster::buffer<char> data(10000, &own);
+  std::vector<char> elsewhere(10);
+  CHECK(own.holds(data.data(), 10000));
+  CHECK(own.holds(data.data() + 9999, 1));
+  CHECK_FALSE(own.holds(elsewhere.data(), 10));
+  CHECK_FALSE(own.holds(nullptr, 0));
+  CHECK_FALSE(own.holds(own.memory().at(0), reserve + 1));
+  CHECK_FALSE(own.holds(own.memory().at(reserve), 1));
+}
+
+TEST_CASE("more than there is room for is refused, and what there is room for still comes") {
+  segment own(reserve);
+  CHECK_THROWS_AS(muster::buffer<char>(reserve + 1, &own), std::bad_alloc);
+  CHECK_THROWS_AS(muster::buffer<char>(std::size_t{1} << 60, &own), std::bad_alloc);
+  const muster::buffer<char> most(reserve - MiB, &own);
+  CHECK_THROWS_AS(muster::buffer<char>(2 * MiB, &own), std::bad_alloc);
+  const muster::buffer<char> rest(MiB / 2, &own);
+  CHECK(own.holds(rest.data(), rest.size()));
+}
+
+TEST_CASE("memory that is given back is used again, with its neighbours as one") {
+  segment own(reserve);
+  auto a = std::make_unique<muster::buffer<char>>(3 * MiB, &own);
+  auto b = std::make_unique<muster::buffer<char>>(3 * MiB, &own);
+  auto c = std::make_unique<muster::buffer<char>>(3 * MiB, &own);
+  const muster::buffer<char> end(10, &own);
+  const std::size_t size = file_size(own);
+  const char* const start = a->data();
+  // All orders of giving back leave one run.
+  SECTION("left, right, middle") { a.reset(), c.reset(), b.reset(); }
+  SECTION("middle, left, right") { b.reset(), a.reset(), c.reset(); }
+  SECTION("right, middle, left") { c.reset(), b.reset(), a.reset(); }
+  const muster::buffer<char> whole(9 * MiB, &own);
+  CHECK(whole.data() == start);
+  CHECK(file_size(own) == size);
+}
+
+TEST_CASE("the pages of long runs go back to the system, and come again as zeros") {
+  segment own(reserve);
+  auto data = std::make_unique<muster::buffer<char>>(16 * MiB, &own);
+  std::fill(data->begin(), data->end(), 'x');
+  CHECK(bytes_in_use(own) >= 16 * MiB);
+  data.reset();
+  CHECK(bytes_in_use(own) <= MiB);
+  const muster::buffer<char> again(16 * MiB, &own);
+  CHECK(std::all_of(again.begin(), again.end(), [](char x) { return x == 0; }));
+}
+
+TEST_CASE("any order of taking and giving back: nobody gets what another has, and contents stay") {
+  segment own(reserve);
+  const auto peer = as_peer(own);
+  muster::random_stream random(20261121);
+  struct held {
+    muster::buffer<std::uint64_t> memory;
+    std::uint64_t mark;
+  };
+  std::vector<held> all;
+  for (int turn = 0; turn < 4000; ++turn) {
+    if (random.below(2) == 0 && all.size() < 60) {
+      const auto scale = random.below(17);  // from a word to 512 KiB
+      held made{muster::buffer<std::uint64_t>(1 + random.below(std::uint64_t{1} << scale), &own), random()};
+      std::fill(made.memory.begin(), made.memory.end(), made.mark);
+      all.push_back(std::move(made));
+    } else if (!all.empty()) {
+      const auto which = static_cast<std::ptrdiff_t>(random.below(all.size()));
+      const auto& one = all[static_cast<std::size_t>(which)];
+      const auto* const seen = reinterpret_cast<const std::uint64_t*>(peer.at(own.offset_of(one.memory.data())));
+      REQUIRE(std::all_of(seen, seen + one.memory.size(), [&](std::uint64_t x) { return x == one.mark; }));
+      all.erase(all.begin() + which);
+    }
+  }
+  all.clear();
+  CHECK(bytes_in_use(own) <= 2 * MiB);
+  const muster::buffer<char> most(file_size(own), &own);  // in one run again
+  CHECK(file_size(own) == most.size());
+}
+
+TEST_CASE("detached memory keeps its content, and no peer reaches it any more") {
+  segment own(reserve);
+  const auto peer = as_peer(own);
+  {
+    muster::buffer<std::uint32_t> before(5000, &own);
+    muster::buffer<std::uint32_t> data(100001, &own);
+    muster::buffer<std::uint32_t> after(5000, &own);
+    std::fill(before.begin(), before.end(), 1u);
+    for (std::size_t i = 0; i < data.size(); ++i) data[i] = static_cast<std::uint32_t>(i);
+    std::fill(after.begin(), after.end(), 3u);
+    auto* const theirs = reinterpret_cast<std::uint32_t*>(peer.at(own.offset_of(data.data())));
+
+    own.detach(data.data(), data.size() * sizeof(std::uint32_t));
+    CHECK_FALSE(own.holds(data.data(), 4));
+    CHECK_FALSE(own.holds(&data[50000], 4));
+    CHECK(own.holds(before.data(), before.size() * 4));
+    CHECK(own.holds(after.data(), after.size() * 4));
+    std::fill(theirs, theirs + data.size(), 99u);  // one that was stopped goes on
+    bool kept = true;
+    for (std::size_t i = 0; i < data.size(); ++i) kept = kept && data[i] == i;
+    CHECK(kept);
+    data[7] = 8;
+    CHECK(theirs[7] == 99);
+    CHECK(std::all_of(before.begin(), before.end(), [](auto x) { return x == 1; }));
+    CHECK(std::all_of(after.begin(), after.end(), [](auto x) { return x == 3; }));
+    *reinterpret_cast<std::uint32_t*>(peer.at(own.offset_of(after.data()))) = 4;
+    CHECK(after[0] == 4);
+  }
+  // What was detached is given to nobody again: a peer may still write to what it was.
+  std::vector<muster::buffer<std::uint32_t>> others;
+  for (int i = 0; i < 20; ++i) {
+    others.emplace_back(50000, &own);
+    CHECK(own.holds(others.back().data(), 200000));
+    others.back()[0] = 5;
+    CHECK(*reinterpret_cast<std::uint32_t*>(peer.at(own.offset_of(others.back().data()))) == 5);
+  }
+}
+
+TEST_CASE("a memory file cannot shrink under a peer that reads it") {
+  segment own(reserve);
+  const muster::buffer<char> data(MiB, &own);
+  CHECK(::ftruncate(own.memory().file(), 0) != 0);
+}
+
+// It said that the ranks cannot meet, which is nobody's loss, and a process of an elastic job ended by that.
+TEST_CASE("whoever meets a rank that goes away in that very moment has lost that rank") {
+  muster::random_stream draw(20261122);
+  for (int round = 0; round < 300; ++round) {
+    const std::string name = "muster-test-meeting." + std::to_string(::getpid()) + "." + std::to_string(round);
+    std::atomic<bool> first_goes{false}, second_goes{false}, first_was_alone{false};
+    std::exception_ptr second_met;
+    std::thread first([&] {  // of three, the third of whom never comes
+      try {
+        (void)muster::detail::meet(name, 0, 3, std::make_shared<segment>(reserve), muster::seconds(10), 0,
+                                   [&] { return first_goes.load(); });
+      } catch (const muster::peer_failure&) {
+        first_was_alone = true;
+      }
+    });
+    std::thread second([&] {
+      try {
+        (void)muster::detail::meet(name, 1, 3, std::make_shared<segment>(reserve), muster::seconds(10), 0,
+                                   [&] { return second_goes.load(); });
+      } catch (...) {
+        second_met = std::current_exception();
+      }
+    });
+    std::this_thread::sleep_for(std::chrono::microseconds(draw.below(3000)));
+    first_goes = true;
+    first.join();
+    second_goes = true;
+    second.join();
+    CHECK(first_was_alone);
+    REQUIRE(second_met);
+    CHECK_THROWS_AS(std::rethrow_exception(second_met), muster::peer_failure);
+  }
+}
+
+TEST_CASE("jobs whose long names differ at their end do not meet") {
+  const std::string name = "muster-test-long." + std::to_string(::getpid()) + std::string(110, '.');
+  std::atomic<int> met{0};
+  std::vector<std::thread> ranks;
+  for (const char* job : {"a", "b"}) {
+    for (const int rank : {0, 1}) {
+      ranks.emplace_back([&, rank, here = name + job] {
+        try {
+          (void)muster::detail::meet(here, rank, 2, std::make_shared<segment>(reserve), muster::seconds(10), 0, {});
+          ++met;
+        } catch (const std::exception&) {
+        }
+      });
+    }
+  }
+  for (auto& one : ranks) one.join();
+  CHECK(met == 4);
+}
+
+// Names outside of the file system are free to all users, so another may have taken that of a job.
+TEST_CASE("a name that another user holds is refused at once, by rank 0 and by those that look for it") {
+  if (::geteuid() != 0) {
+    std::cout << "SKIPPED: only root can become another user\n";
+    return;
+  }
+  const int rank = GENERATE(0, 1);
+  const std::string name = "muster-test-held." + std::to_string(::getpid()) + "." + std::to_string(rank);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  int ready[2];
+  REQUIRE(::pipe(ready) == 0);
+  const pid_t holder = ::fork();
+  if (holder == 0) {
+    const int door = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    const bool holds = ::setuid(65534) == 0 && ::bind(door, reinterpret_cast<const sockaddr*>(&address), length) == 0 &&
+                       ::listen(door, 1) == 0 && ::write(ready[1], "!", 1) == 1;
+    while (holds && ::getppid() != 1) ::usleep(10000);
+    ::_exit(0);
+  }
+  char said = 0;
+  REQUIRE(::read(ready[0], &said, 1) == 1);
+  std::string refused;
+  try {
+    (void)muster::detail::meet(name, rank, 2, std::make_shared<segment>(reserve), muster::seconds(5), 0, {});
+  } catch (const std::exception& failed) {
+    refused = failed.what();
+  }
+  ::kill(holder, SIGKILL);
+  ::waitpid(holder, nullptr, 0);
+  ::close(ready[0]);
+  ::close(ready[1]);
+  INFO(refused);
+  CHECK(refused.find("user 65534 holds that name") != std::string::npos);
+  CHECK(refused.find("MUSTER_JOB") != std::string::npos);
+}
+
+// A process of the same user that listens where rank 0 should and sends back what it got, as that of another rank.
+TEST_CASE("a rank that rank 0 announces and that cannot be is refused") {
+  const int announced = GENERATE(1'000'000, -1, 3, 1);
+  const std::string name = "muster-test-announced." + std::to_string(::getpid()) + "." + std::to_string(announced);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  const muster::detail::descriptor door(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  REQUIRE(::bind(door.get(), reinterpret_cast<const sockaddr*>(&address), length) == 0);
+  REQUIRE(::listen(door.get(), 1) == 0);
+  std::exception_ptr thrown;
+  std::thread guest([&] {
+    try {
+      (void)muster::detail::meet(name, 1, 3, std::make_shared<segment>(reserve), muster::seconds(10), 0, {});
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+  });
+  const muster::detail::descriptor to(::accept(door.get(), nullptr, nullptr));
+  std::vector<std::byte> said(4096);
+  alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
+  iovec bytes{said.data(), said.size()};
+  msghdr message{};
+  message.msg_iov = &bytes;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  const auto got = ::recvmsg(to.get(), &message, MSG_CMSG_CLOEXEC);
+  REQUIRE(got > 12);
+  std::memcpy(said.data() + 8, &announced, sizeof announced);  // behind the protocol's mark
+  bytes.iov_len = static_cast<std::size_t>(got);
+  for (int i = 0; i < 2; ++i) (void)::sendmsg(to.get(), &message, MSG_NOSIGNAL);
+  guest.join();
+  REQUIRE(thrown);
+  CHECK_THROWS_AS(std::rethrow_exception(thrown), muster::configuration_error);
+}

@@ -1,0 +1,372 @@
+// Caches of records: what is kept is what was made, whoever is killed and whatever is full.
+#include <muster/data/cache.hpp>
+
+#include <sys/mount.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <muster/core/log.hpp>
+#include <muster/core/random.hpp>
+#include <muster/data/pipeline.hpp>
+#include "../../../src/data/cache/lru_cache.hpp"
+#include "../files.hpp"
+#include "../test_records.hpp"
+#include "catch.hpp"
+
+namespace {
+
+const auto negative = muster::each<std::uint8_t, std::uint8_t>(
+    {3000},
+    [](std::span<const std::uint8_t> in, std::span<std::uint8_t> out) {
+      for (std::size_t i = 0; i < out.size(); ++i) out[i] = static_cast<std::uint8_t>(255 - in[i % in.size()]);
+    },
+    1);
+
+test_records data_of(std::uint64_t size, std::uint64_t version = 0) {
+  return test_records({.size = size, .shape = {500}, .version = version});
+}
+
+auto cached(const test_records& data, const muster::cache_options& options, int threads = 0, std::uint64_t seed = 1) {
+  return data | muster::shuffle(seed) | muster::batch(16) | muster::map(negative) | muster::cache(options) |
+         muster::prefetch({.batches = 2, .threads = threads});
+}
+
+// Goes through an epoch and tells how many records were wrong.
+template <class Loader>
+std::size_t wrong_records(Loader& loader, const test_records& data, muster::slice part = {}) {
+  std::size_t wrong = 0;
+  while (const auto batch = loader.next(part)) {
+    for (std::size_t i = 0; i < batch.samples.size(); ++i) {
+      const auto from = data.view(batch.samples[i]);
+      const auto record = batch.record(i);
+      bool right = batch.labels[i] == static_cast<float>(batch.samples[i]) && record.size() == 3000;
+      for (std::size_t k = 0; right && k < record.size(); ++k) right = record[k] == ~from[k % from.size()];
+      wrong += right ? 0 : 1;
+    }
+    loader.commit();
+  }
+  loader.next_epoch();
+  return wrong;
+}
+
+std::size_t files_in(const std::string& folder, const std::string& extension) {
+  std::size_t count = 0;
+  for (const auto& found : std::filesystem::directory_iterator(folder)) count += found.path().extension() == extension;
+  return count;
+}
+
+std::string the_file(const std::string& folder) { return std::filesystem::directory_iterator(folder)->path().string(); }
+
+void damage(const std::string& path, std::uint64_t at) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(static_cast<std::streamoff>(at));
+  const int byte = file.get();
+  file.seekp(static_cast<std::streamoff>(at));
+  file.put(static_cast<char>(byte ^ 0x40));
+}
+
+// What is logged while this lives.
+class heard_log {
+ public:
+  heard_log() {
+    muster::set_log_callback([this](const muster::log_message& message) { text_ += std::string(message.text) + "\n"; });
+  }
+  ~heard_log() { muster::set_log_callback({}); }
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+};
+
+}  // namespace
+
+TEST_CASE("a cache in memory makes every record once, at any number of threads") {
+  for (const int threads : {0, 1, 3}) {
+    auto data = data_of(101);
+    auto loader = cached(data, {.memory = std::size_t{1} << 30}, threads);
+    CHECK(wrong_records(loader, data) == 0);
+    CHECK(loader.cache().misses >= 101);
+    // A thread that is ahead may make what another one is about to keep.
+    CHECK(loader.cache().misses <= 101u + (threads == 0 ? 0 : 3 * 16));
+    CHECK(wrong_records(loader, data) == 0);
+    const muster::cache_statistics before = loader.cache();
+    const std::uint64_t reads = data.reads();
+    for (int epoch = 0; epoch < 3; ++epoch) CHECK(wrong_records(loader, data) == 0);
+    CHECK(loader.cache().misses == before.misses);
+    CHECK(loader.cache().hits >= before.hits + 2 * 101);
+    CHECK(loader.cache().bytes == 101 * (3000 + sizeof(float)));
+    CHECK(data.reads() == reads + 3 * 101);  // the check itself
+  }
+}
+
+TEST_CASE("a cache that is too small keeps what was used last, within its budget") {
+  auto data = data_of(200);
+  auto loader = cached(data, {.memory = 8 * 10 * 3200}, 1);
+  for (int epoch = 0; epoch < 3; ++epoch) CHECK(wrong_records(loader, data) == 0);
+  CHECK(loader.cache().evictions > 0);
+  CHECK(loader.cache().bytes <= 8 * 10 * 3200);
+  CHECK(loader.cache().bytes >= 8 * 8 * 3004);
+  CHECK(loader.cache().hits + loader.cache().misses >= 600);
+
+  // In the same order again and again, nothing of an LRU cache is used twice; what is used twice at once is.
+  muster::detail::lru_cache cache(600);
+  const auto record = std::make_shared<const std::vector<std::byte>>(100, std::byte{7});
+  (void)cache.put(1, record);
+  for (muster::sample_id id = 2; id < 1000; ++id) {
+    REQUIRE(cache.get(1) == record);  // is used, and stays
+    CHECK(cache.put(id, record).evictions == (id < 3 ? 0 : 1));
+  }
+  CHECK(cache.get(999) == record);
+  CHECK(cache.get(2) == nullptr);
+  CHECK(cache.put(2000, std::make_shared<const std::vector<std::byte>>(600)).bytes == 0);  // is larger than all of it
+  CHECK(cache.get(999) == record);
+}
+
+TEST_CASE("a cache on disk outlives the process that made it, and says so") {
+  temporary_folder folder;
+  const muster::cache_options options{.folder = folder / "cache"};
+  auto data = data_of(101);
+  {
+    auto loader = cached(data, options, 2);
+    CHECK(wrong_records(loader, data) == 0);
+    CHECK(wrong_records(loader, data) == 0);
+    CHECK(loader.cache().misses <= 101 + 3 * 16);
+  }
+  CHECK(files_in(options.folder, ".cache") == 1);
+  auto again = cached(data, options, 1, 5);
+  CHECK(wrong_records(again, data) == 0);
+  CHECK(again.cache().misses == 0);
+  CHECK(again.cache().hits >= 101);
+
+  auto over = cached(data, {.memory = std::size_t{1} << 30, .folder = options.folder});
+  for (int epoch = 0; epoch < 2; ++epoch) CHECK(wrong_records(over, data) == 0);
+  CHECK(over.cache().misses == 0);
+  CHECK(over.cache().bytes == 101 * (3000 + sizeof(float)));
+}
+
+TEST_CASE("an unfinished cache is gone on with") {
+  temporary_folder folder;
+  auto data = data_of(101);
+  {
+    auto loader = cached(data, {.folder = folder / "cache"});
+    for (int step = 0; step < 3; ++step) {
+      (void)loader.next({});
+      loader.commit();
+    }
+  }
+  CHECK(files_in(folder / "cache", ".cache") == 1);
+  auto loader = cached(data, {.folder = folder / "cache"});
+  CHECK(wrong_records(loader, data) == 0);
+  CHECK(loader.cache().hits >= 48);
+  CHECK(loader.cache().misses <= 101 - 48);
+  CHECK(files_in(folder / "cache", ".cache") == 1);
+}
+
+TEST_CASE("other data, another function and an old cache are made anew") {
+  temporary_folder folder;
+  const std::string where = folder / "cache";
+  auto data = data_of(50);
+  auto first = cached(data, {.folder = where});
+  CHECK(wrong_records(first, data) == 0);
+  auto other = data_of(50, 1);
+  auto second = cached(other, {.folder = where});
+  CHECK(wrong_records(second, other) == 0);
+  CHECK(second.cache().hits == 0);
+  CHECK(files_in(where, ".cache") == 2);
+  auto raw = data | muster::batch(10) | muster::cache(where);
+  while (raw.next({})) raw.commit();
+  CHECK(raw.cache().hits == 0);
+  CHECK(files_in(where, ".cache") == 3);
+  auto expired = cached(data, {.folder = where, .fresh_for = muster::seconds(-1)});
+  CHECK(wrong_records(expired, data) == 0);
+  CHECK(expired.cache().hits == 0);
+
+  const auto unversioned =
+      muster::each<std::uint8_t, float>({1}, [](std::span<const std::uint8_t>, std::span<float>) {});
+  CHECK_THROWS_WITH(data | muster::batch(10) | muster::map(unversioned) | muster::cache(where), contains("version 0"));
+  CHECK_NOTHROW(data | muster::batch(10) | muster::map(unversioned) | muster::cache(muster::in_memory));
+  CHECK_THROWS_WITH(data | muster::batch(10) | muster::cache(muster::cache_options{}), contains("keeps nothing"));
+  const auto by_chance = muster::each<std::uint8_t, float>(
+      {1}, [](std::span<const std::uint8_t>, std::span<float>, muster::random_stream&) {});
+  CHECK_THROWS_WITH(data | muster::batch(10) | muster::augment(by_chance) | muster::cache(muster::in_memory),
+                    contains("cannot follow augment()"));
+}
+
+TEST_CASE("a cache file with any byte spoilt gives no wrong record") {
+  temporary_folder folder;
+  const std::string where = folder / "cache";
+  auto data = data_of(20);
+  {
+    auto loader = cached(data, {.folder = where});
+    CHECK(wrong_records(loader, data) == 0);
+  }
+  const std::string file = the_file(where);
+  const std::string kept = folder / "kept";
+  std::filesystem::copy_file(file, kept);
+  const std::uint64_t size = std::filesystem::file_size(kept);
+  const std::uint64_t seed = 3;
+  CAPTURE(seed);
+  muster::random_stream random(seed);
+  for (int round = 0; round < 150; ++round) {
+    std::filesystem::remove_all(where);
+    std::filesystem::create_directory(where);
+    std::filesystem::copy_file(kept, file);
+    if (round % 5 == 0) {
+      std::filesystem::resize_file(file, random.below(size));
+    } else {
+      for (std::uint64_t i = 0; i <= random.below(4); ++i) damage(file, random.below(round % 2 == 0 ? 4300 : size));
+    }
+    auto loader = cached(data, {.folder = where});
+    REQUIRE(wrong_records(loader, data) == 0);
+    REQUIRE(wrong_records(loader, data) == 0);
+  }
+}
+
+TEST_CASE("the ranks of a host fill one cache together") {
+  temporary_folder folder;
+  const std::string where = folder / "cache";
+  auto data = data_of(301);
+  std::vector<muster::cache_statistics> told(3);
+  std::vector<std::size_t> wrong(3);
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 3; ++rank) {
+    ranks.emplace_back([&, rank] {
+      auto loader = cached(data, {.folder = where}, 1);
+      for (int epoch = 0; epoch < 4; ++epoch)
+        wrong[static_cast<std::size_t>(rank)] += wrong_records(loader, data, {rank, 3});
+      told[static_cast<std::size_t>(rank)] = loader.cache();
+    });
+  }
+  for (auto& rank : ranks) rank.join();
+  CHECK(wrong == std::vector<std::size_t>(3));
+  CHECK(files_in(where, ".cache") == 1);
+  // Each record is made in the first epoch, by the rank it belongs to then: later ones find it. Ranks that are far
+  // apart may make some twice.
+  std::uint64_t made = 0;
+  for (const auto& one : told) made += one.misses;
+  CHECK(made >= 301);
+  CHECK(made < 2 * 301);
+}
+
+TEST_CASE("caches of a folder that is over its budget go, the least recently used first") {
+  temporary_folder folder;
+  const std::string where = folder / "cache";
+  const std::uint64_t one = 50 * 3072 + 3 * 4096;
+  std::vector<std::string> names;
+  for (std::uint64_t version = 0; version < 3; ++version) {
+    auto data = data_of(50, version);
+    auto loader = cached(data, {.folder = where, .disk = 3 * one});
+    CHECK(wrong_records(loader, data) == 0);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  {
+    auto data = data_of(50, 0);  // is used
+    auto loader = cached(data, {.folder = where, .disk = 3 * one});
+    CHECK(wrong_records(loader, data) == 0);
+    CHECK(loader.cache().misses == 0);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  auto data = data_of(50, 3);
+  auto loader = cached(data, {.folder = where, .disk = 3 * one});
+  CHECK(wrong_records(loader, data) == 0);
+  CHECK(files_in(where, ".cache") == 3);
+  for (const std::uint64_t version : {0u, 2u, 1u}) {
+    auto kept = data_of(50, version);
+    auto again = cached(kept, {.folder = where, .disk = 5 * one});
+    CHECK(wrong_records(again, kept) == 0);
+    CHECK((again.cache().misses == 0) == (version != 1));
+  }
+
+  // A budget for less than the records keeps the first ones.
+  auto part = data_of(50, 9);
+  for (int run = 0; run < 2; ++run) {
+    auto some = cached(part, {.folder = folder / "part", .disk = one / 2});
+    CHECK(wrong_records(some, part) == 0);
+    CHECK(some.cache().hits == (run == 0 ? 0 : 23));
+    CHECK(some.cache().misses == (run == 0 ? 50 : 27));
+  }
+}
+
+TEST_CASE("a writer killed at any moment leaves a cache that is right") {
+  const char* const asked = std::getenv("MUSTER_TEST_KILLS");
+  const int kills = asked != nullptr ? std::atoi(asked) : 40;
+  const std::uint64_t seed = 21;
+  CAPTURE(seed);
+  muster::random_stream random(seed);
+  temporary_folder folder;
+  auto data = data_of(400);
+  std::map<std::string, int> left;
+  for (int kill = 0; kill < kills; ++kill) {
+    CAPTURE(kill);
+    const std::string where = folder / ("cache" + std::to_string(kill / 4));  // some are gone on with
+    const pid_t child = ::fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+      auto loader = cached(data, {.folder = where}, 0, random());
+      for (;;) {
+        for (int epoch = 0; epoch < 2; ++epoch) (void)wrong_records(loader, data);
+        std::filesystem::remove_all(where);  // and once more from the start
+        loader = cached(data, {.folder = where}, 0, 1);
+      }
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(random.below(12000)));
+    ::kill(child, SIGKILL);
+    ::waitpid(child, nullptr, 0);
+    if (std::filesystem::exists(where)) {
+      for (const auto& found : std::filesystem::directory_iterator(where)) ++left[found.path().extension().string()];
+    }
+    auto loader = cached(data, {.folder = where});
+    REQUIRE(wrong_records(loader, data) == 0);
+    if (kill % 4 == 3) {
+      REQUIRE(wrong_records(loader, data) == 0);
+      REQUIRE(files_in(where, ".cache") == 1);
+    }
+  }
+  CHECK(left[".cache"] > kills / 4);  // most were killed in between
+}
+
+TEST_CASE("a full disk is a warning, and records that are made anew") {
+  temporary_folder folder;
+  const std::string where = folder / "small";
+  std::filesystem::create_directory(where);
+  if (::mount("tmpfs", where.c_str(), "tmpfs", 0, "size=256k") != 0) {
+    std::puts("SKIPPED: mounting a small tmpfs takes root");
+    return;
+  }
+  auto data = data_of(200);  // 600 kB
+  {
+    const heard_log heard;
+    auto loader = cached(data, {.folder = where});
+    for (int epoch = 0; epoch < 2; ++epoch) CHECK(wrong_records(loader, data) == 0);
+    CHECK(loader.cache().hits == 0);
+    CHECK(loader.cache().misses == 400);
+    CHECK_THAT(heard.text(), contains("No space left on device"));
+  }
+  {  // one that fits is kept beside what has taken most of the room
+    std::ofstream(where + "/other") << std::string(100'000, 'x');
+    const heard_log heard;
+    auto few = data_of(40);
+    auto loader = cached(few, {.folder = where});
+    for (int epoch = 0; epoch < 2; ++epoch) CHECK(wrong_records(loader, few) == 0);
+    CHECK(loader.cache().hits == 40);
+    CHECK(heard.text().empty());
+    auto other = data_of(41);
+    auto without_room = cached(other, {.folder = where});
+    CHECK(wrong_records(without_room, other) == 0);
+    CHECK_THAT(heard.text(), contains("are made anew"));
+  }
+  ::umount(where.c_str());
+}

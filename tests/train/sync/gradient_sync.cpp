@@ -1,0 +1,344 @@
+#include <muster/train/sync/gradient_sync.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include <muster/comm/collectives/allgather.hpp>
+#include <muster/comm/collectives/allreduce.hpp>
+#include <muster/comm/collectives/barrier.hpp>
+#include <muster/core/random.hpp>
+#include <muster/train/optimizers/sgd.hpp>
+
+#include "catch.hpp"
+#include "comm/ranks.hpp"
+#include "train/heap.hpp"
+
+namespace {
+
+using namespace muster::literals;
+
+void require(bool condition, const char* what) {
+  if (!condition) throw std::runtime_error(what);
+}
+
+std::vector<muster::tensor_shape> some_shapes(std::uint64_t seed) {
+  muster::random_stream random(seed);
+  std::vector<muster::tensor_shape> shapes;
+  const auto count = 1 + random.below(12);
+  for (std::uint64_t k = 0; k < count; ++k)
+    shapes.push_back({"t" + std::to_string(k), {static_cast<std::size_t>(random.below(900))}});
+  return shapes;
+}
+
+// A small whole number, so that sums are exact in any order.
+float value_of(std::uint64_t seed, int rank, int pass, std::size_t tensor, std::size_t i) {
+  const auto word = muster::mix(seed + 31 * static_cast<std::uint64_t>(rank) + 1009 * static_cast<std::uint64_t>(pass) +
+                                65537 * tensor + 7919 * i);
+  return static_cast<float>(word % 17) - 8.0f;
+}
+
+// What of the random choices differs from rank to rank.
+struct part {
+  std::vector<std::uint64_t> samples;           // of each pass
+  std::vector<std::vector<bool>> written;       // by pass and tensor
+  std::vector<std::vector<std::size_t>> order;  // of readiness, in each pass
+};
+
+part part_of(std::uint64_t seed, int rank, int passes, std::size_t tensors) {
+  muster::random_stream random(seed, 100 + static_cast<std::uint64_t>(rank));
+  part mine;
+  const bool idle = random.below(6) == 0;  // no samples at this rank
+  for (int pass = 0; pass < passes; ++pass) {
+    mine.samples.push_back(idle ? 0 : random.below(5000));
+    std::vector<bool> written(tensors);
+    for (std::size_t t = 0; t < tensors; ++t) written[t] = !idle && random.below(5) != 0;
+    std::vector<std::size_t> order(tensors);
+    std::iota(order.begin(), order.end(), 0);
+    std::shuffle(order.begin(), order.end(), random);
+    mine.written.push_back(written);
+    mine.order.push_back(order);
+  }
+  return mine;
+}
+
+}  // namespace
+
+TEST_CASE("gradients are summed over ranks and passes and divided by the true number of samples") {
+  const auto over = GENERATE(test::fabric::local, test::fabric::shm);
+  const int ranks = GENERATE(1, 2, 4);
+  const bool thread = GENERATE(false, true);
+  for (std::uint64_t seed = 1; seed <= 12; ++seed) {
+    CAPTURE(seed, ranks, thread);
+    test::run_ranks(
+        over, ranks,
+        [&](muster::group& world) {
+          heap memory;
+          muster::random_stream random(seed);
+          const auto shapes = some_shapes(seed);
+          muster::arena arena(memory, shapes);
+          const std::size_t tensors = shapes.size();
+          const int passes = 1 + static_cast<int>(random.below(3));
+          const bool divides = random.below(2) == 0;
+          muster::gradient_sync sync(arena, {.bucket = 64 + random.below(4000), .first_bucket = random.below(1000)});
+          for (int repeat = 0; repeat < 3; ++repeat) {
+            const std::uint64_t step = seed * 100 + static_cast<std::uint64_t>(repeat);
+            const double divisor = divides ? 1024.0 : 1.0;
+            const auto mine = part_of(step, world.rank(), passes, tensors);
+            std::uint64_t samples = 0;
+            {
+              auto backward = sync.begin(world, passes);
+              if (divides) backward.divided_by(divisor);
+              for (int pass = 0; pass < passes; ++pass) {
+                const auto p = static_cast<std::size_t>(pass);
+                backward.add_samples(mine.samples[p]);
+                for (const std::size_t tensor : mine.order[p]) {
+                  if (!mine.written[p][tensor]) continue;
+                  const bool adds = backward.adds(tensor);
+                  const auto gradient = backward.gradient(tensor);
+                  for (std::size_t i = 0; i < gradient.size(); ++i) {
+                    const float value = value_of(step, world.rank(), pass, tensor, i) / static_cast<float>(divisor);
+                    gradient[i] = adds ? gradient[i] + value : value;
+                  }
+                  backward.ready(tensor);
+                }
+              }
+              backward.wait();
+              samples = backward.samples();
+            }
+            // What it must be, from all ranks' choices.
+            std::uint64_t all = 0;
+            for (int r = 0; r < ranks; ++r) {
+              const auto theirs = part_of(step, r, passes, tensors);
+              all = std::accumulate(theirs.samples.begin(), theirs.samples.end(), all);
+            }
+            require(samples == all, "the true number of samples");
+            for (std::size_t tensor = 0; tensor < tensors; ++tensor) {
+              const auto gradient = arena.gradient(tensor);
+              for (std::size_t i = 0; i < gradient.size(); ++i) {
+                double sum = 0;
+                for (int r = 0; r < ranks; ++r) {
+                  const auto theirs = part_of(step, r, passes, tensors);
+                  for (int pass = 0; pass < passes; ++pass) {
+                    if (theirs.written[static_cast<std::size_t>(pass)][tensor])
+                      sum += value_of(step, r, pass, tensor, i);
+                  }
+                }
+                const double wanted = all == 0 ? sum : sum / static_cast<double>(all);
+                require(std::abs(gradient[i] - wanted) <= 1e-6 * std::abs(wanted) + 1e-12, "the mean gradient");
+                if (i > 8) break;  // the others are the same sums
+              }
+            }
+            sync.commit();
+          }
+        },
+        {.timeout = muster::seconds(60), .progress_thread = thread});
+  }
+}
+
+TEST_CASE("buckets are cut from what becomes ready together, the first one small") {
+  heap memory;
+  muster::arena arena(memory, {{"a", {100}}, {"b", {1000}}, {"c", {16}}, {"d", {16}}, {"e", {40}}});
+  CHECK(arena.extents()[4] == muster::block{0, 48});
+  CHECK(arena.extents()[3] == muster::block{48, 16});
+  CHECK(arena.extents()[0] == muster::block{48 + 16 + 16 + 1008, 112});
+  const muster::gradient_sync sync(arena, {.bucket = 256, .first_bucket = 256});
+  std::vector<std::vector<std::size_t>> tensors;
+  std::size_t elements = 0;
+  std::size_t end = 0;
+  for (const auto& bucket : sync.buckets()) {
+    tensors.push_back(bucket.tensors);
+    CHECK(bucket.part.first == end);
+    end = bucket.part.first + bucket.part.count;
+    elements += bucket.part.count;
+  }
+  CHECK(tensors == std::vector<std::vector<std::size_t>>{{4, 3}, {2}, {1}, {0}});
+  CHECK(elements == arena.gradients().size());
+}
+
+TEST_CASE("the last buckets are small, since nothing hides them") {
+  heap memory;
+  std::vector<muster::tensor_shape> shapes;
+  for (int k = 0; k < 200; ++k) shapes.push_back({"t" + std::to_string(k), {16}});
+  muster::arena arena(memory, shapes);
+  const muster::gradient_sync sync(arena, {.bucket = 2048, .first_bucket = 64});
+  std::size_t left = arena.gradients().size();
+  for (std::size_t k = 0; k < sync.buckets().size(); ++k) {
+    const std::size_t size = sync.buckets()[k].part.count;
+    CHECK(size == (k == 0 ? 16 : std::clamp<std::size_t>(left / 3 / 16 * 16, 64, std::min<std::size_t>(left, 512))));
+    left -= size;
+  }
+  CHECK(left == 0);
+}
+
+TEST_CASE("gradients are clipped by their global norm, alike at all ranks") {
+  test::run_ranks(3, [](muster::group& world) {
+    heap memory;
+    muster::arena arena(memory, {{"a", {100}}, {"b", {30}}});
+    muster::gradient_sync sync(arena, {.first_bucket = 64, .clip = 2.0f});
+    for (const float size : {0.01f, 1.0f}) {
+      auto backward = sync.begin(world);
+      backward.add_samples(1);
+      for (const std::size_t tensor : {std::size_t{1}, std::size_t{0}}) {
+        for (float& value : backward.gradient(tensor)) value = size;
+        backward.ready(tensor);
+      }
+      backward.wait();
+      const double before = size * std::sqrt(130.0);
+      require(std::abs(backward.norm() - before) < 1e-5 * before, "the norm before clipping");
+      double squares = 0;
+      for (const float value : arena.gradients()) squares += double{value} * double{value};
+      require(std::abs(std::sqrt(squares) - std::min(2.0, before)) < 1e-5, "the norm after it");
+    }
+  });
+}
+
+TEST_CASE("a backward pass that cannot be is refused") {
+  heap memory;
+  muster::arena arena(memory, {{"a", {10}}, {"b", {10}}});
+  muster::group self(muster::make_self_transport());
+  {
+    muster::gradient_sync sync(arena);
+    CHECK_THROWS_WITH(muster::gradient_sync(arena), contains("cannot have two gradient_syncs"));
+    CHECK_THROWS_AS(sync.begin(self, 0), muster::configuration_error);
+    {
+      auto backward = sync.begin(self);
+      CHECK_THROWS_WITH(sync.begin(self), contains("the last one is under way"));
+      CHECK_THROWS_AS(backward.divided_by(0), muster::configuration_error);
+      CHECK_THROWS_AS(backward.ready(2), muster::configuration_error);
+      backward.ready(1);
+      CHECK_THROWS_WITH(backward.ready(1), contains("'b' was written once more"));
+      backward.ready(0);
+      CHECK_THROWS_WITH(backward.add_samples(3), contains("counted too late"));
+      CHECK_THROWS_WITH(backward.wait(), contains("nobody counted any"));
+    }
+    auto backward = sync.begin(self);  // the former one was left
+    backward.wait();
+    CHECK(backward.samples() == 0);
+  }
+  CHECK_THROWS_AS(muster::gradient_sync(arena, {.clip = -1.0f}), muster::configuration_error);
+  muster::gradient_sync again(arena);  // the first one is gone
+}
+
+TEST_CASE("a step that fails with buckets under way leaves the group usable and the state unchanged") {
+  test::run_ranks(2, [](muster::group& world) {
+    heap memory;
+    muster::arena arena(memory, {{"a", {5000}}, {"b", {5000}}});
+    muster::gradient_sync sync(arena, {.bucket = 64, .first_bucket = 64});
+    muster::sgd optimizer(arena, {.momentum = 0.5f});
+    muster::state state{arena, optimizer};
+    const auto before = state.digest();
+    for (int attempt = 0; attempt < 2; ++attempt) {
+      state.begin_step();
+      try {
+        auto backward = sync.begin(world);
+        backward.add_samples(1);
+        for (float& value : backward.gradient(1)) value = 1.0f;
+        backward.ready(1);
+        throw std::runtime_error("the model failed");  // at both ranks alike
+      } catch (const std::runtime_error&) {
+        state.roll_back();
+      }
+    }
+    require(state.digest() == before, "the state is as before");
+    auto backward = sync.begin(world);
+    backward.add_samples(2);
+    for (const std::size_t tensor : {std::size_t{1}, std::size_t{0}}) {
+      for (float& value : backward.gradient(tensor)) value = 2.0f;
+      backward.ready(tensor);
+    }
+    backward.wait();
+    require(arena.gradient(0)[4999] == 1.0f && arena.gradient(1)[0] == 1.0f, "the mean");
+  });
+}
+
+namespace {
+
+// A codec that sends whole numbers only, in two rounds, and has what it left out for the next step.
+class rounding final : public muster::bucket_reducer {
+ public:
+  void attach(muster::arena& of, std::span<const muster::gradient_bucket> buckets) override {
+    residual_.resize(of.gradients().size());
+    next_ = residual_;
+    for (const auto& bucket : buckets) {
+      const auto [first, count] = bucket.part;
+      flights_.push_back({of.gradients().subspan(first, count), std::vector<int>(count), first, {}});
+    }
+  }
+  void begin(muster::group& ranks, std::size_t bucket, std::uint64_t step) override {
+    steps.push_back(step);
+    require(bucket == begun_++, "buckets begin in their order");
+    auto& flight = flights_[bucket];
+    for (std::size_t i = 0; i < flight.values.size(); ++i) {
+      const float value = flight.values[i] + residual_[flight.first + i];
+      flight.sent[i] = static_cast<int>(std::floor(value));
+      next_[flight.first + i] = value - std::floor(value);
+    }
+    flight.under_way = muster::allreduce_async(ranks, std::span(flight.sent), muster::sum);
+  }
+  void finish(muster::group& ranks, std::size_t bucket) override {
+    require(begun_ == flights_.size(), "all begin before the first is finished");
+    flights_[bucket].under_way.wait();
+    (void)muster::allreduce(ranks, 1, muster::sum);  // a second round
+    std::ranges::copy(flights_[bucket].sent, flights_[bucket].values.begin());
+    if (bucket + 1 == flights_.size()) begun_ = 0;
+  }
+  void abandon() noexcept override {
+    for (auto& flight : flights_) flight.under_way = muster::work();
+    begun_ = 0;
+  }
+  std::uint64_t bytes_sent() const noexcept override { return 77; }
+  void describe(muster::state_parts& parts) override {
+    parts.add("residual", std::span(residual_), muster::state_kind::rank_local);
+    parts.hook([this] { residual_ = next_; }, [this] { next_ = residual_; });
+  }
+
+  std::vector<std::uint64_t> steps;
+
+ private:
+  struct in_flight {
+    std::span<float> values;
+    std::vector<int> sent;
+    std::size_t first;
+    muster::work under_way;
+  };
+  std::vector<float> residual_, next_;
+  std::vector<in_flight> flights_;
+  std::size_t begun_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("a codec sums buckets its own way, and what it keeps counts when the step does") {
+  test::run_ranks(3, [](muster::group& world) {
+    heap memory;
+    muster::arena arena(memory, {{"a", {100}}, {"b", {100}}, {"c", {100}}});
+    const auto codec = std::make_shared<rounding>();
+    muster::gradient_sync sync(arena, {.bucket = 64, .first_bucket = 64, .codec = codec});
+    muster::sgd optimizer(arena);
+    muster::state state{arena, optimizer};
+    double total = 0;
+    for (int step = 0; step < 8; ++step) {
+      state.begin_step();
+      auto backward = sync.begin(world);
+      backward.add_samples(2);
+      for (std::size_t tensor = 3; tensor-- > 0;) {
+        for (float& value : backward.gradient(tensor)) value = 0.75f;
+        backward.ready(tensor);
+      }
+      backward.wait();
+      require(backward.samples() == 6, "the samples are not rounded");
+      if (step % 2 == 1) {
+        state.roll_back();
+        continue;
+      }
+      total += double{arena.gradient("b")[50]} * 6;
+      state.commit_step();
+    }
+    require(std::abs(total - 3 * 3.0) < 1e-5, "four steps of 0.75 each, whatever failed");  // 0 + 1 + 1 + 1, 3 ranks
+    require(codec->steps ==
+                std::vector<std::uint64_t>{0, 0, 0, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 4, 4, 4},
+            "a step that is run again has the same number");
+    require(sync.bytes_sent() == 77, "what the codec says");
+  });
+}
