@@ -67,7 +67,7 @@ void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) noexcep
 #if defined(__x86_64__) && !defined(MUSTER_PORTABLE)
   if (bytes > left_to_memcpy && has_avx2()) return copy_by(&copy_strides, to, from, bytes);
 #endif
-  std::memcpy(to, from, bytes);
+  if (bytes > 0) std::memcpy(to, from, bytes);
 }
 
 void copy_out(std::byte* to, const std::byte* from, std::size_t bytes, std::size_t whole) noexcept {
