@@ -1,17 +1,21 @@
 #!/usr/bin/env python3
 """How often muster-bench compare is wrong on this machine: sessions of one binary, each pair of them compared (every verdict is
-false), and sessions with a tenth more epochs (every one that is not "slower" is missed).
-  python3 bench/verdicts.py build/release [--sessions 7] [--slower 3] [--repeats 5] [--out DIR]"""
+false), and sessions with a tenth more epochs (every one that is not "slower" is missed). All are run in turns, as
+muster-bench revisions runs two sides, or --apart, as two muster-bench run are.
+  python3 bench/verdicts.py build/release [--sessions 7] [--slower 3] [--repeats 5] [--apart] [--out DIR]"""
 import argparse
 import itertools
 import pathlib
-import subprocess
 import sys
 import tempfile
 
 PLATFORM = pathlib.Path(__file__).resolve().parent / "platform"
 sys.path.insert(0, str(PLATFORM))
 from muster_bench import compare  # noqa: E402  (beside this file)
+from muster_bench.experiment import read_file  # noqa: E402
+from muster_bench.files import Digests  # noqa: E402
+from muster_bench.plan import make_plan  # noqa: E402
+from muster_bench.runner import Runner, run_side_by_side  # noqa: E402
 
 TIMED = "import subprocess, sys, time; t = time.perf_counter(); subprocess.run(sys.argv[1:], check=True); print('seconds', time.perf_counter() - t)"
 FILE = """
@@ -30,11 +34,8 @@ experiments:
 def session(folder, name, chosen, epochs):
     path = folder / f"{name}.yaml"
     path.write_text(FILE.format(python=sys.executable, timed=TIMED, build=chosen.build.resolve(), epochs=epochs, repeats=chosen.repeats))
-    done = subprocess.run([sys.executable, "-m", "muster_bench", "run", path, "--out", folder / name], cwd=PLATFORM,
-                          stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    if done.returncode:
-        sys.exit(done.stderr.strip())
-    return compare.load(folder / name)
+    file = read_file(path)
+    return Runner(file, make_plan(file, Digests()), folder / name, file.division)
 
 
 def main():
@@ -43,6 +44,7 @@ def main():
     made.add_argument("--sessions", type=int, default=7)
     made.add_argument("--slower", type=int, default=3)
     made.add_argument("--repeats", type=int, default=5)
+    made.add_argument("--apart", action="store_true", help="one session after the other")
     made.add_argument("--out", type=pathlib.Path)
     chosen = made.parse_args()
     with tempfile.TemporaryDirectory(prefix="muster-verdicts-") as held:
@@ -50,6 +52,10 @@ def main():
         folder.mkdir(parents=True, exist_ok=True)
         slower = [session(folder, f"slower{n}", chosen, 110) for n in range(chosen.slower)]
         same = [session(folder, f"same{n}", chosen, 100) for n in range(chosen.sessions)]
+        for some in [[one] for one in (*slower, *same)] if chosen.apart else [[*slower, *same]]:
+            if status := run_side_by_side(some):
+                sys.exit(status)
+        slower, same = ([compare.load(one.folder) for one in some] for some in (slower, same))
     for what, pairs in (("the same twice", itertools.combinations(same, 2)),
                         ("a tenth more epochs", itertools.product(same, slower))):
         rows = [row for pair in pairs for row in compare.compare(*pair)[0]]

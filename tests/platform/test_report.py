@@ -233,10 +233,13 @@ class Compared(Made):
             subprocess.run(git + (["init", "-q", "."] if rate == 100 else ["status", "-s"]), cwd=self.folder, check=True, capture_output=True)
             subprocess.run([*git, "add", "build"], cwd=self.folder, check=True)
             subprocess.run([*git, "commit", "-qm", str(rate)], cwd=self.folder, check=True)
-        path = self.experiment(["sh", "{build}/rate.sh"], top="places: {build: build}", sweep="{n: [1]}",
+        path = self.experiment(["sh", "{build}/rate.sh"], top="places: {build: build}", sweep="{n: [1, 2]}", experiment="repeats: 5",
                                template="inputs: ['{build}/rate.sh']\n    read: [{log: {throughput: 'rate=(\\d+)'}}]")
         done = self.bench("revisions", path, "HEAD~1", "HEAD", "--out", "both", "--build", "test -d build")
-        self.assertRegex(done.stdout, r"throughput +100 +200 +2\.000 \(.* not enough runs")
+        self.assertRegex(done.stdout, r"n 1, .* throughput +100 \(.* 200 \(.* 2\.000 \(.*\) +run in turns +faster")
+        old, new = (sorted((run["began"], run["repeat"]) for run in json.loads((folder / "results.json").read_text())["runs"])
+                    for folder in sorted((self.folder / "both").glob("results-*")))
+        self.assertTrue(all(max(old[2 * k + 1], new[2 * k + 1]) < min(old[2 * k + 2], new[2 * k + 2]) for k in range(4)))
         self.refused("revisions", path, "HEAD~1", "nothing", "--out", "both", "--build", "true", says="no revision 'nothing'")
         self.refused("revisions", path, "HEAD~1", "HEAD", "--out", "other", "--build", "false", says="was not built")
 

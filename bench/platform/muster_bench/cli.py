@@ -122,7 +122,7 @@ def compare_command(chosen):
 def revisions_command(chosen):
     if chosen.place:
         raise Refusal("--place build is each revision's own (both are built for this); leave it out")
-    folders = [revisions.run(chosen, revision) for revision in (chosen.old, chosen.new)]
+    folders = revisions.run(chosen, (chosen.old, chosen.new))
     rows, alone = compare.compare(*map(compare.load, folders))
     return _judged(chosen, (chosen.old, chosen.new), rows, alone)
 

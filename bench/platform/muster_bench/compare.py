@@ -10,10 +10,11 @@ from .metrics import spread
 from .text import value_text
 from .verdict import ENOUGH, LEAST, MACHINE, TOO_FEW, WITHIN, Ratio, noise, verdict
 
+BEGAN = "began"  # when a run began, in seconds since 1970
 JUDGED = ("time_to_accuracy", "throughput", "seconds", "accuracy", "cost", "communication_share")
 RULE = (f"A row differs where the interval of second / first (bootstrapped medians) leaves 1 out and the medians differ by more "
-        f"than {LEAST:.0%} and than the machine's noise: how far from 1 the same ratio gets for a fixed piece of work, done "
-        f"before each run. With fewer than {ENOUGH} repetitions there are not enough runs to say.")
+        f"than {LEAST:.0%} and, unless both sides were run in turns, than the machine's noise: how far from 1 the same ratio gets "
+        f"for a fixed piece of work, done before each run. With fewer than {ENOUGH} repetitions there are not enough runs to say.")
 
 
 @dataclasses.dataclass
@@ -43,7 +44,7 @@ def _groups(found):
                tuple((name, value_text(value)) for name, value in run["parameters"].items() if name != "ranks"))
         values = made.setdefault(key, {})
         if run["status"] == "ok":
-            for name, value in (*run["metrics"].items(), (MACHINE, run.get(MACHINE))):
+            for name, value in (*run["metrics"].items(), (MACHINE, run.get(MACHINE)), (BEGAN, run.get(BEGAN))):
                 if value is not None:
                     values.setdefault(name, []).append(value)
     return made
@@ -58,7 +59,8 @@ def compare(old, new):
         if key not in theirs:
             continue
         first, second = ours[key], theirs[key]
-        machine = noise(first.get(MACHINE, []), second.get(MACHINE, []))
+        machine = 0.0 if in_turns(first.get(BEGAN, []), second.get(BEGAN, [])) else noise(first.get(MACHINE, []),
+                                                                                            second.get(MACHINE, []))
         for metric in measures:
             a, b = first.get(metric), second.get(metric)
             if a and b:
@@ -66,6 +68,14 @@ def compare(old, new):
     alone = [f"only in the first: {name_of(key)}" for key in ours if key not in theirs]
     alone += [f"only in the second: {name_of(key)}" for key in theirs if key not in ours]
     return rows, alone
+
+
+def in_turns(old, new):
+    """Whether each repetition of one side was run beside that of the other: then what the machine does is on both."""
+    if len(old) != len(new) or len(old) < 2:
+        return False
+    pairs = list(zip(sorted(old), sorted(new)))
+    return all(max(before) < min(after) for before, after in zip(pairs, pairs[1:]))
 
 
 def name_of(key):
@@ -85,7 +95,7 @@ def ratio_text(found):
 
 
 def noise_text(share):
-    return "not measured" if share is None else f"{share:.1%}"
+    return "not measured" if share is None else f"{share:.1%}" if share else "run in turns"
 
 
 def summary(rows):
@@ -94,7 +104,7 @@ def summary(rows):
     for row in rows:
         counts[row.verdict] = counts.get(row.verdict, 0) + 1
     seen = [row.machine for row in rows if row.machine is not None]
-    machine = f"{statistics.median(seen):.1%} (at most {max(seen):.1%})" if seen else "not measured"
+    machine = f"{statistics.median(seen):.1%} (at most {max(seen):.1%})" if any(seen) else noise_text(0.0 if seen else None)
     return f"{', '.join(f'{count} {word}' for word, count in counts.items())}; the machine's noise: {machine}"
 
 

@@ -9,11 +9,21 @@ from .experiment import read_file
 from .files import Digests, make_folder
 from .plan import make_plan
 from .request import find_file, settings_of
-from .runner import Runner
+from .runner import Runner, run_side_by_side
 
 
-def run(chosen, revision):
-    """The folder of its results. The file of the experiment is the same for both; its places lie in the revision's tree."""
+def run(chosen, names):
+    """The folders of their results. Both are built first and then run in turns, so what the machine does meanwhile is on both
+    sides. The file of the experiment is the same for both; its places lie in the revision's tree."""
+    runners = [_runner(chosen, name) for name in names]
+    status = run_side_by_side(runners)
+    if status not in (FINISHED, FAILED_RUNS):
+        raise Refusal(f"the revisions were not run to their end (status {status}); run the same command again")
+    return [runner.folder for runner in runners]
+
+
+def _runner(chosen, revision):
+    """Builds one revision."""
     out = make_folder(pathlib.Path(chosen.out).absolute())
     commit = _git("rev-parse", "--verify", f"{revision}^{{commit}}", why=f"no revision '{revision}' is known here")
     tree = out / f"tree-{commit[:12]}"
@@ -31,10 +41,7 @@ def run(chosen, revision):
               and (tree / str(place)).exists()}
     file = read_file(path, settings, places)
     folder = out / f"results-{commit[:12]}"
-    status = Runner(file, make_plan(file, Digests(), chosen.most_runs), folder, division_of(file, settings, chosen.division)).run()
-    if status not in (FINISHED, FAILED_RUNS):
-        raise Refusal(f"revision '{revision}' was not run to its end (status {status}); run the same command again")
-    return folder
+    return Runner(file, make_plan(file, Digests(), chosen.most_runs), folder, division_of(file, settings, chosen.division))
 
 
 def _git(*words, why):

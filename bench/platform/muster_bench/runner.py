@@ -31,17 +31,7 @@ class Runner:
 
     def run(self):
         """The exit status."""
-        for run in self.plan:
-            launchers.check_launcher(run)
-        files.make_folder(self.folder)
-        self._check_owner()
-        held = files.FolderLock(self.folder)
-        try:
-            self._mark()
-            with _signals(self.stop):
-                return self._run_all()
-        finally:
-            held.release()
+        return run_side_by_side([self])
 
     def collect(self):
         """Takes in what runs have left that were started elsewhere, by a cluster's own means. The exit status."""
@@ -98,22 +88,31 @@ class Runner:
                 found.add(program_of(run))
         return sorted(found)
 
-    def _run_all(self):
+    @contextlib.contextmanager
+    def _holding(self):
+        """The folder is this runner's until the end of the block."""
+        for run in self.plan:
+            launchers.check_launcher(run)
+        files.make_folder(self.folder)
+        self._check_owner()
+        held = files.FolderLock(self.folder)
+        try:
+            self._mark()
+            yield
+        finally:
+            held.release()
+
+    def _begin(self):
+        """What is still to be run, and the progress of it."""
         environments = files.read_json(self.folder / "environment.json") or []
         files.write_json(self.folder / "environment.json",
                          [*environments, machine.record(self.file.path.parent, self._programs())])
-        # All first repetitions, then all second: what a machine does for some minutes is then in the spread of every group,
-        # not in the median of one.
-        waiting = sorted((run for run in self.plan if not self._is_done(run)), key=lambda run: run.repeat)
+        waiting = [run for run in self.plan if not self._is_done(run)]
         progress = Progress(self.plan, waiting, self.jobs)
         progress.begin()
-        with concurrent.futures.ThreadPoolExecutor(self.jobs) as pool:
-            for done in [pool.submit(self._one, run, progress) for run in waiting]:
-                try:
-                    done.result()
-                except Exception as trouble:  # the others are told, and what they were at is done again next time
-                    self.trouble = self.trouble or trouble
-                    self.stop.set()
+        return waiting, progress
+
+    def _end(self, progress):
         entries, groups = self._report(progress)
         if self.trouble is not None:
             raise self.trouble
@@ -224,7 +223,7 @@ class Runner:
         last = attempts[-1]
         files.write_json(home / "result" / "result.json", {
             "format": 1, "id": run.id, "key": run.key, "status": last["status"], "why": last["why"], "attempts": attempts,
-            "wall_seconds": round(seconds, 3), "machine_seconds": quiet, "environment": len(files.read_json(self.folder / "environment.json") or []) - 1,
+            "wall_seconds": round(seconds, 3), "machine_seconds": quiet, "began": time.time() - seconds, "environment": len(files.read_json(self.folder / "environment.json") or []) - 1,
             **found})
 
     def _tables_now_and_then(self):
@@ -245,6 +244,29 @@ def _with_last_line(why, log):
     said = [line.strip() for line in lines if line.strip()]
     printable = "".join(c for c in said[-1] if c.isprintable())[:200] if said else ""
     return f"{why}: {printable}" if printable else why
+
+
+def run_side_by_side(runners):
+    """Runs what each is to do, in turns; the exit status. All first repetitions come before all second ones, so what a machine
+    does for some minutes is in the spread of every group and not in the median of one; and of two runners each repetition of
+    one has that of the other beside it, first and second by turns, so it is on both sides alike."""
+    stop = runners[0].stop
+    with contextlib.ExitStack() as held:
+        for runner in runners:
+            held.enter_context(runner._holding())
+            runner.stop = stop
+        held.enter_context(_signals(stop))
+        begun = [(runner, *runner._begin()) for runner in runners]
+        turns = sorted((run.repeat, place, side if run.repeat % 2 else -side, runner, run, progress)
+                       for side, (runner, waiting, progress) in enumerate(begun) for place, run in enumerate(waiting))
+        with concurrent.futures.ThreadPoolExecutor(runners[0].jobs) as pool:
+            for runner, done in [(turn[3], pool.submit(turn[3]._one, *turn[4:])) for turn in turns]:
+                try:
+                    done.result()
+                except Exception as trouble:  # the others are told, and what they were at is done again next time
+                    runner.trouble = runner.trouble or trouble
+                    stop.set()
+        return max(runner._end(progress) for runner, _, progress in begun)
 
 
 class _signals:

@@ -29,7 +29,7 @@ def entries_of(folder, file, plan, division):
                   "launcher": run.template.launcher.kind, "division": division, "ranks": run.ranks, "repeat": run.repeat,
                   "seed": run.seed, "status": result["status"], "why": result["why"], "attempts": len(result["attempts"]),
                   "parameters": run.parameters, "series": result["series"],
-                  "machine_seconds": result.get("machine_seconds")}
+                  "machine_seconds": result.get("machine_seconds"), "began": result.get("began")}
         measured = {**result["metrics"], **metrics.derive(file, run, result)}
         rows = result["rows"] or [{"row": "", "metrics": {}}]
         for row in rows:
