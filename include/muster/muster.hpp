@@ -141,3 +141,4 @@
 #include <muster/train/sync/tensor_filter.hpp>
 #include <muster/train/timeline.hpp>
 #include <muster/train/tracker.hpp>
+#include <muster/train/training.hpp>

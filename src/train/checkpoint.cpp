@@ -231,8 +231,10 @@ std::vector<std::uint64_t> checkpoint::steps() const {
   return all;
 }
 
-void checkpoint::save(session& by, state& of, double metric) {
-  by.evaluate(of, [&](step& now) { write(now.group(), of, metric); });
+void checkpoint::save(session& by, state& of, double metric, const std::function<bool(step&)>& due) {
+  by.evaluate(of, [&](step& now) {
+    if (!due || due(now)) write(now.group(), of, metric);
+  });
 }
 
 void checkpoint::write(group& ranks, const state& of, double metric) const {

@@ -2,7 +2,6 @@
 // Its model is small and its images are drawn here; what is around them is what a real one has.
 #include <muster/muster.hpp>
 
-#include <array>
 #include <cstdio>
 #include <cstdlib>
 
@@ -45,47 +44,22 @@ outcome train(muster::context& context, const std::string& dir, const std::strin
   test::small_model model(20, 3072, 10);
   muster::arena arena(context, model.shapes());
   model.initialise(arena, 7);
-  muster::gradient_sync sync(arena, {.bucket = 64_KiB, .codec = muster::no_codec});
   muster::sgd optimizer(arena, {.momentum = 0.9f, .nesterov = true, .decay = 1e-4f});
   muster::tracker tracker(context.world(), {.goal = {"accuracy", 0.80}});
-  muster::checkpoint store(checkpoints, {.keep = 3});
-  const muster::schedule schedule = muster::parse_schedule("step:0.002,epochs=4,factor=0.5,warmup=1,scale=2");
-
-  muster::state state{arena, optimizer, model.batch_norm(), tracker, loader.cursor()};
-#ifdef MUSTER_HAS_TCP  // which elastic sessions are a part of
-  auto session = context.elastic() ? muster::elastic::session(context) : muster::fixed_session(context);
-#else
-  auto session = muster::fixed_session(context);
-#endif
-  std::array<double, 3> seen{};  // by this rank in the epoch: loss, hits, samples
-  const auto one_step = [&](muster::step& step) {
-    auto batch = loader.next(step.slice());
-    auto backward = sync.begin(step.group());
-    model.forward_backward(batch, backward);
-    backward.wait();
-    optimizer.apply(schedule(step));
+  const muster::schedule rate = muster::parse_schedule("step:0.002,epochs=4,factor=0.5,warmup=1,scale=2");
+  muster::training training(context, {.bucket = 64_KiB}, arena, optimizer, loader, model.batch_norm(), tracker);
+  training.run({.epochs = epochs, .checkpoint = checkpoints, .log = nullptr}, [&](muster::training_step& step) {
+    const auto batch = step.next(loader);
+    step.backward(batch, [&](const auto& part, auto& pass) { model.forward_backward(part, pass); });
+    step.update(optimizer, rate);
     const auto samples = static_cast<double>(batch.samples.size());
-    tracker.add_samples(batch.samples.size());
-    seen = {seen[0] + model.loss(), seen[1] + model.hits(), seen[2] + samples};
-  };
-  const auto run = [&] {
-    seen = {};
-    auto batches = tracker.batches();
-    return session.run(state, one_step, {.epochs = epochs});
-  };
-  store.load(session, state);
-  while (run()) {
-    session.evaluate(state, [&](muster::step& now) {
-      auto sums = seen;
-      muster::allreduce(now.group(), std::span(sums), muster::sum);
-      tracker.end_epoch(now.group(), {.train_loss = sums[0] / sums[2], .val_accuracy = sums[1] / sums[2]});
-    });
-    store.save(session, state, tracker.epochs().back().metrics.val_accuracy);
-  }
-  session.evaluate(state, [&](muster::step& now) { timeline.write(now.group()); });
+    step.report("loss", model.loss() / samples, samples);
+    step.report("val_accuracy", model.hits() / samples, samples);
+  });
+  training.evaluate([&](muster::step& now) { timeline.write(now.group()); });
   return {tracker.epochs().back().metrics.val_accuracy,
           muster::digest()  // of all but the times in the tracker
-              .add(state.steps())
+              .add(training.state().steps())
               .add(loader.cursor().position)
               .add(std::as_bytes(arena.parameters()))
               .add(std::as_bytes(arena.state("velocity")))

@@ -39,7 +39,6 @@ class small_model {
   }
 
   void forward_backward(const muster::minibatch& batch, muster::backward_pass& backward) {
-    backward.add_samples(batch.samples.size());
     backward.divided_by(static_cast<double>(batch.global_size));
     const auto w1 = backward.parameter(0), b1 = backward.parameter(1);
     const auto w2 = backward.parameter(2), b2 = backward.parameter(3);

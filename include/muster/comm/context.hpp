@@ -99,11 +99,16 @@ int run_main(int& argc, char** argv, const std::function<int(context&)>& body) n
 /// The whole of a well-behaved `main`: makes a context, runs `body(context)` (which returns the exit status, or
 /// nothing), and turns what it throws into one line on stderr, from one rank, and the same exit status at every rank
 /// (`error_kind` lists them). As the context does, it takes muster's flags out of argc and argv.
+///
+/// `body(context, world)` runs once a rank, process or thread, as by `context.run`, and returns nothing.
 template <class Body>
-requires std::invocable<Body&, context&>
+requires std::invocable<Body&, context&> || std::invocable<Body&, context&, group&>
 int run_main(int& argc, char** argv, Body body) {
   return detail::run_main(argc, argv, [&](context& made) -> int {
-    if constexpr (std::is_void_v<std::invoke_result_t<Body&, context&>>) {
+    if constexpr (std::invocable<Body&, context&, group&>) {
+      made.run([&](group& world) { body(made, world); });
+      return 0;
+    } else if constexpr (std::is_void_v<std::invoke_result_t<Body&, context&>>) {
       body(made);
       return 0;
     } else {

@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
+#include <vector>
 
 #include <muster/core/dtype.hpp>
 #include <muster/core/error.hpp>
@@ -58,6 +60,10 @@ struct minibatch {
     const std::size_t size = bytes.size() / samples.size();
     return bytes.subspan(i * size, size);
   }
+
+  /// Its samples in `count` micro-batches, in order, of sizes that differ by one at most; views as this one is. Some
+  /// are empty where there are fewer samples: every rank has as many. Throws configuration_error for a count below 1.
+  [[nodiscard]] std::vector<minibatch> split(int count) const;
 };
 
 }  // namespace muster::inline v0

@@ -44,7 +44,10 @@ class checkpoint {
   /// Saves, and then removes what is neither one of the last nor the best. `metric` says how good the state is; NaN,
   /// that it is not known. Rank 0's counts, so it comes from the state, which a rank that joined has too. Throws
   /// configuration_error, at all ranks, when one of them cannot write; the checkpoints before stay then.
-  void save(session& by, state& of, double metric = std::numeric_limits<double>::quiet_NaN());
+  /// Where `due` is given, it is asked first, in the same evaluation, and nothing is written where it says false, as it
+  /// must at all ranks or at none.
+  void save(session& by, state& of, double metric = std::numeric_limits<double>::quiet_NaN(),
+            const std::function<bool(step& now)>& due = {});
 
   /// Before the first step: goes to the newest checkpoint that is whole and of such a state. True when the state has
   /// steps behind it then; nothing has changed when the folder has none at all. A checkpoint that is torn, damaged

@@ -26,12 +26,23 @@ constexpr std::uint64_t count_base = 4096;
 backward_pass::backward_pass(gradient_sync& of, group* ranks, int passes) : sync_(&of) { of.reset(ranks, passes); }
 backward_pass::~backward_pass() { sync_->leave(); }
 std::span<const float> backward_pass::parameter(std::size_t tensor) const { return sync_->on_host().parameter(tensor); }
-std::span<float> backward_pass::gradient(std::size_t tensor) { return sync_->on_host().gradient(tensor); }
+std::span<float> backward_pass::gradient(std::size_t tensor) {
+  const auto there = sync_->on_host().gradient(tensor);
+  sync_->given_[tensor] = 1;
+  return there;
+}
 bool backward_pass::adds(std::size_t tensor) const { return sync_->written_.at(tensor) > 0; }
 void backward_pass::ready(std::size_t tensor) { sync_->written(tensor); }
 void backward_pass::wait() { sync_->wait(); }
 std::uint64_t backward_pass::samples() const noexcept { return sync_->samples_; }
 double backward_pass::norm() const noexcept { return std::sqrt(sync_->squares_); }
+
+void backward_pass::end_pass() {
+  for (std::size_t tensor = sync_->given_.size(); tensor-- > 0;) {  // from the last layer on, as buckets leave
+    if (std::exchange(sync_->given_[tensor], 0) != 0 && sync_->written_[tensor] <= sync_->pass_) sync_->written(tensor);
+  }
+  ++sync_->pass_;
+}
 
 void backward_pass::clear() { sync_->on_host().clear_gradients(); }
 
@@ -82,6 +93,7 @@ gradient_sync::gradient_sync(std::unique_ptr<gradient_backend> gradients, arena*
   const std::size_t tensors = gradients_->of().shapes().size();
   bucket_of_.resize(tensors);
   written_.resize(tensors);
+  given_.resize(tensors);
   buckets_ = detail::plan_buckets(gradients_->of().extents(), options_.bucket, options_.first_bucket);
   for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket)
     for (const std::size_t tensor : buckets_[bucket].tensors) bucket_of_[tensor] = bucket;
@@ -135,6 +147,8 @@ void gradient_sync::reset(group* ranks, int passes) {
   passes_ = passes;
   polls_ = ranks != nullptr && !ranks->settings().progress_thread;
   std::ranges::fill(written_, 0);
+  std::ranges::fill(given_, 0);
+  pass_ = 0;
   for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
     flights_[bucket].missing = buckets_[bucket].tensors.size();
     flights_[bucket].bytes = 0;

@@ -62,6 +62,8 @@ class backward_pass {
   /// bucket, and all buckets before it have left, the bucket leaves. Throws what collectives throw; configuration_error
   /// for a tensor that was written before.
   void ready(std::size_t tensor);
+  /// Says that the pass is over, and it of every gradient that `gradient` gave in the pass and that was not said of yet.
+  void end_pass();
 
   /// Waits until all gradients are those of the whole batch: summed over ranks and passes, divided by the number of
   /// samples, clipped. A gradient that no pass wrote counts as zeros. The same bits at every rank, except in modes that
@@ -163,6 +165,8 @@ class gradient_sync {
   int passes_ = 1;
   bool polls_ = false;              // no thread moves the collectives on
   std::vector<int> written_;        // passes that wrote each tensor
+  std::vector<char> given_;         // in this pass, by `backward_pass::gradient`
+  int pass_ = 0;                    // those that are over
   std::vector<in_flight> flights_;  // by bucket
   work count_under_way_;            // of samples, where it does not travel with the first bucket
   std::size_t next_start_ = 0;

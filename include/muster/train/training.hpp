@@ -1,0 +1,195 @@
+// A whole training: loader, arena, optimizer, checkpoints and reports put together.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <muster/data/loader.hpp>
+#ifdef MUSTER_HAS_TCP  // which elastic sessions are a part of
+#include <muster/elastic/elastic.hpp>
+#endif
+#include <muster/elastic/session.hpp>
+#include <muster/train/arena.hpp>
+#include <muster/train/optimizers/optimizer.hpp>
+#include <muster/train/optimizers/schedule.hpp>
+#include <muster/train/sync/gradient_sync.hpp>
+#include <muster/train/tracker.hpp>
+
+namespace muster::inline v0 {
+
+class training;
+
+/// One step of a training, as its function sees it; in `each_epoch`, an evaluation. Valid while that runs.
+class training_step : public step {
+ public:
+  /// This rank's part of the global batch, see `loader::next`.
+  [[nodiscard]] minibatch next(loader& from) const { return from.next(slice()); }
+
+  /// Calls `f(batch, pass)`, which computes the gradients of the batch from `pass.parameter(t)` into `pass.gradient(t)`
+  /// (see `backward_pass`), and waits until they are the mean over the global batch, at every rank. The samples of the
+  /// batch are counted here. Gradients leave when `f` says that they are `ready`, or else when it returns.
+  template <class F>
+  void backward(const minibatch& batch, F&& f) {
+    backward(std::span(&batch, 1), std::forward<F>(f));
+  }
+  /// The same of micro-batches, as `batch.split(4)` makes them: their gradients are added up (`pass.adds(t)`), and
+  /// leave in the last one.
+  template <class F>
+  void backward(std::span<const minibatch> batches, F&& f) {
+    auto pass = sync().begin(group(), static_cast<int>(batches.size()));
+    count(batches, pass);
+    for (const minibatch& batch : batches) {
+      f(batch, pass);
+      pass.end_pass();
+    }
+    pass.wait();
+  }
+
+  /// The optimizer's step: counts, and shows in the parameters, when the step commits, at every rank or at none.
+  template <optimizer O>
+  void update(O& by, double learning_rate) {
+    by.apply(learning_rate);
+  }
+  template <optimizer O>
+  void update(O& by, const schedule& rate) {
+    by.apply(rate(*this));
+  }
+
+  /// Counts `value` with that weight: what an epoch reports under this name is the weighted mean over its steps and
+  /// ranks; nothing when the weight is 0. What a step reports that is run again counts once. Throws `error` when the
+  /// value is not finite, naming step and rank: the training has diverged.
+  void report(std::string_view name, double value, double weight = 1.0);
+
+ private:
+  friend class training;
+  training_step(training& of, const step& now);
+  [[nodiscard]] gradient_sync& sync() const noexcept;
+  void count(std::span<const minibatch> batches, backward_pass& pass);
+
+  training* of_;
+};
+
+/// How long a training lasts, and what goes with it. Limits count from the start of the training, not of the process.
+struct train_options {
+  std::uint64_t epochs = 0;  ///< ends with so many; 0: `steps` says
+  std::uint64_t steps = 0;   ///< ends with so many; 0: `epochs` says
+  std::string checkpoint{};  ///< folder of checkpoints, see muster/train/checkpoint.hpp; empty: none are written
+  /// How often: "epoch", "5 epochs", "1000 steps" or "10 minutes" (looked at every 100 steps); and always at the end.
+  std::string checkpoint_every = "epoch";
+  std::size_t keep = 3;  ///< the last so many checkpoints stay
+  bool resume = true;    ///< goes on from the newest checkpoint, if there is one
+  /// After each epoch, as an evaluation: with collectives over the step's group, and reports that belong to the epoch.
+  std::function<void(training_step&)> each_epoch{};
+  std::FILE* log = stdout;  ///< rank 0 writes a line an epoch there; null: none
+};
+
+/// What came of an epoch, the same at every rank.
+struct epoch_summary {
+  std::uint64_t epoch = 0;                                ///< from 1
+  std::uint64_t samples = 0;                              ///< that steps were made with, of all ranks
+  double seconds = 0;                                     ///< at rank 0, evaluation and checkpoints left out
+  std::vector<std::pair<std::string, double>> reports{};  ///< by name, in alphabetical order
+
+  /// The mean of what was reported under that name; NaN when nothing was.
+  [[nodiscard]] double operator[](std::string_view name) const noexcept;
+};
+
+/// Trains a model on a loader's data, over the ranks that there are or, where the job is elastic, over those that come
+/// and go:
+///
+///     muster::arena arena(context, model.shapes());
+///     muster::sgd optimizer(arena, {.momentum = 0.9f});
+///     muster::training training(context, arena, optimizer, loader);
+///     training.run({.epochs = 10, .checkpoint = "checkpoints"}, [&](muster::training_step& step) {
+///       const auto batch = step.next(loader);
+///       step.backward(batch, [&](const auto& part, auto& pass) { model.forward_backward(part, pass); });
+///       step.update(optimizer, 0.1);
+///       step.report("loss", model.loss());
+///     });
+///
+/// It owns the state (what is given, and its own reports), the session and the gradient_sync, which is that of the job:
+/// `--mode`, `--compress`. A tracker among the owners is told of batches and epochs. All that is given is referred to
+/// and must outlive it, but for temporaries. One rank's; made and used by the thread that is the rank.
+class training {
+ public:
+  /// `others` are further owners of state: batch norms, random streams, a tracker, one's own. Throws
+  /// configuration_error for a mode without gradients of all ranks (ps), or parts of one name.
+  template <optimizer O, class... Others>
+  training(context& of, arena& values, O& by, loader& data, Others&&... others)
+      : training(of, sync_of_job(of), values, by, data, std::forward<Others>(others)...) {}
+  /// With other options of the gradient_sync; `sync_of_job` is where to begin from.
+  template <optimizer O, class... Others>
+  training(context& of, const sync_options& how, arena& values, O& by, loader& data, Others&&... others)
+      : session_(session_of(of)),
+        sync_(values, how),
+        state_(values, by, std::forward<Others>(others)..., *this, data.cursor()) {
+    (note(others), ...);
+  }
+  training(const training&) = delete;
+  training& operator=(const training&) = delete;
+
+  /// Calls `f(step)` for batch after batch, to the end that the options say: see `session::run` for what `f` may do.
+  /// Goes on from a checkpoint; where that is at the end already, says so and returns. Throws configuration_error for
+  /// options that it cannot use, and what `f`, the session and checkpoints throw.
+  void run(const train_options& options, const std::function<void(training_step&)>& f);
+  /// Runs `f(step)` once between steps, as `session::evaluate` does.
+  template <std::invocable<step&> F>
+  bool evaluate(F&& f) {
+    return session_.evaluate(state_, std::forward<F>(f));
+  }
+
+  /// Of the epochs that ended, also before this process began.
+  [[nodiscard]] const std::vector<epoch_summary>& epochs() const noexcept { return epochs_; }
+  [[nodiscard]] muster::state& state() noexcept { return state_; }
+  [[nodiscard]] muster::session& session() noexcept { return session_; }
+  [[nodiscard]] gradient_sync& sync() noexcept { return sync_; }
+
+  /// As `--mode` and `--compress` say.
+  [[nodiscard]] static sync_options sync_of_job(const context& of);
+  /// As an owner of state: its epochs, and what the ranks have reported since the last one.
+  void describe(state_parts& parts);
+
+ private:
+  friend class training_step;
+  struct sum {
+    std::string name;
+    double values = 0;
+    double weights = 0;
+  };
+  struct sums {
+    std::uint64_t samples = 0;
+    double seconds = 0;
+    std::vector<sum> of;
+    void add(std::string_view name, double values, double weights);
+    void add(const sums& more);
+  };
+
+  static muster::session session_of(context& of) {
+#ifdef MUSTER_HAS_TCP
+    if (of.elastic()) return elastic::session(of);
+#endif
+    return fixed_session(of);
+  }
+  void note(tracker& told) noexcept { tracker_ = &told; }
+  template <class T>
+  void note(T&) noexcept {}
+  void end_epoch(step& now, const train_options& options);
+
+  muster::session session_;
+  gradient_sync sync_;
+  tracker* tracker_ = nullptr;
+  std::vector<epoch_summary> epochs_;
+  sums here_;     // of this rank's committed steps since the last epoch ended
+  sums of_step_;  // of the attempt under way
+  muster::state state_;
+};
+
+}  // namespace muster::inline v0
