@@ -97,8 +97,10 @@ void training_step::count(std::span<const minibatch> batches, backward_pass& pas
   std::uint64_t samples = 0;
   for (const minibatch& batch : batches) samples += batch.samples.size();
   pass.add_samples(samples);
-  of_->of_step_.samples += samples;
+  of_->of_step_.own_samples += samples;
 }
+
+void training_step::count(const backward_pass& pass) { of_->of_step_.samples += pass.samples(); }
 
 void training_step::report(std::string_view name, double value, double weight) {
   if (weight == 0) return;
@@ -140,6 +142,7 @@ void training::describe(state_parts& parts) {
       "epochs of the training", state_kind::replicated,
       [this] {
         detail::wire_writer writer;
+        writer.add(here_.samples);
         for (const auto& one : epochs_) {
           writer.add(one.epoch);
           writer.add(one.samples);
@@ -156,6 +159,7 @@ void training::describe(state_parts& parts) {
       },
       [this](std::span<const std::byte> bytes) {
         detail::wire_reader reader(bytes);
+        const auto samples = reader.number();
         std::vector<epoch_summary> read;
         while (reader.good() && !reader.rest().empty()) {
           epoch_summary one{reader.number(), reader.number(), reader.number<double>()};
@@ -171,11 +175,12 @@ void training::describe(state_parts& parts) {
               "written with");
         }
         epochs_ = std::move(read);
+        here_.samples = samples;
       });
   parts.hook(
       [this] {
         here_.add(of_step_);
-        if (tracker_ != nullptr) tracker_->add_samples(of_step_.samples);
+        if (tracker_ != nullptr) tracker_->add_samples(of_step_.own_samples);
         of_step_ = {};
       },
       [this] { of_step_ = {}; });
@@ -194,17 +199,19 @@ void training::end_epoch(step& now, const train_options& options) {
   std::vector<std::string> mine;
   for (const auto& one : here.of) mine.push_back(one.name);
   const auto names = names_of_all(now.group(), mine);
-  std::vector<double> all{static_cast<double>(here.samples)};
+  if (sync_.options().mode.what != sync_mode::kind::allreduce)
+    here.samples = allreduce(now.group(), here.samples, muster::sum);
+  std::vector<double> all;
   for (const auto& name : names) {
     const auto at = std::ranges::find(here.of, name, &sum::name);
     all.push_back(at == here.of.end() ? 0.0 : at->values);
     all.push_back(at == here.of.end() ? 0.0 : at->weights);
   }
-  allreduce(now.group(), all, muster::sum);
+  if (!all.empty()) allreduce(now.group(), all, muster::sum);
   broadcast(now.group(), std::span(&here.seconds, 1), 0);
 
-  epoch_summary made{state_.position().at.epoch + 1, static_cast<std::uint64_t>(all[0]), here.seconds};
-  std::size_t at = 1;
+  epoch_summary made{state_.position().at.epoch + 1, here.samples, here.seconds};
+  std::size_t at = 0;
   for (const auto& name : names) {
     if (all[at + 1] != 0) made.reports.emplace_back(name, all[at] / all[at + 1]);
     at += 2;
@@ -238,7 +245,8 @@ void training::run(const train_options& options, const std::function<void(traini
   auto saved_at = clock::now();
   const auto is_due = [&](step& now) {
     if (is_over()) return true;
-    if (every.unit == interval::epochs) return state_.epoch_is_over() && (state_.position().at.epoch + 1) % every.count == 0;
+    if (every.unit == interval::epochs)
+      return state_.epoch_is_over() && (state_.position().at.epoch + 1) % every.count == 0;
     if (every.unit == interval::steps) return state_.steps() % every.count == 0;
     std::uint8_t due = clock::now() - saved_at >= std::chrono::minutes(every.count) ? 1 : 0;
     broadcast(now.group(), std::span(&due, 1), 0);
@@ -260,7 +268,8 @@ void training::run(const train_options& options, const std::function<void(traini
     here_.seconds += seconds_since(begin);
     if (!ran) {
       if (!began && options.log != nullptr && session_.group().rank() == 0 && store)
-        std::fprintf(options.log, "nothing is left to train: '%s' is of the end\n", options.checkpoint.c_str());
+        std::fprintf(options.log, "nothing to do: the training in '%s' has ended, after %" PRIu64 " steps\n",
+                     options.checkpoint.c_str(), state_.steps());
       return;
     }
     (void)session_.evaluate(state_, [&](step& now) {

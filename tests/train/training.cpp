@@ -184,7 +184,7 @@ TEST_CASE("a training goes on from its checkpoints, as if it had never ended, an
     });
   }
   CHECK(resumed == straight);
-  CHECK(said == "nothing is left to train: '" + at + "' is of the end\n");
+  CHECK(said == "nothing to do: the training in '" + at + "' has ended, after 25 steps\n");
 }
 
 TEST_CASE("after each epoch the program may evaluate, with reports of its own") {

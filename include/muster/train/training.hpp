@@ -51,6 +51,7 @@ class training_step : public step {
       pass.end_pass();
     }
     pass.wait();
+    count(pass);
   }
 
   /// The optimizer's step: counts, and shows in the parameters, when the step commits, at every rank or at none.
@@ -73,6 +74,7 @@ class training_step : public step {
   training_step(training& of, const step& now);
   [[nodiscard]] gradient_sync& sync() const noexcept;
   void count(std::span<const minibatch> batches, backward_pass& pass);
+  void count(const backward_pass& pass);
 
   training* of_;
 };
@@ -165,7 +167,8 @@ class training {
     double weights = 0;
   };
   struct sums {
-    std::uint64_t samples = 0;
+    std::uint64_t samples = 0;  // of all ranks, where they exchange gradients; else of this one
+    std::uint64_t own_samples = 0;
     double seconds = 0;
     std::vector<sum> of;
     void add(std::string_view name, double values, double weights);
@@ -187,7 +190,7 @@ class training {
   gradient_sync sync_;
   tracker* tracker_ = nullptr;
   std::vector<epoch_summary> epochs_;
-  sums here_;     // of this rank's committed steps since the last epoch ended
+  sums here_;     // of committed steps since the last epoch ended
   sums of_step_;  // of the attempt under way
   muster::state state_;
 };
