@@ -89,8 +89,9 @@ class record_step;
 
 /// What a loader needs to know of a source, whatever it is.
 struct loader_source {
-  template <sample_source Source>
-  explicit loader_source(Source source)
+  // In this order: whether it is itself a source must not depend on whether it is one.
+  template <class Source>
+  requires(!std::same_as<Source, loader_source> && sample_source<Source>) explicit loader_source(Source source)
       : size(source.size()),
         digest(source.digest()),
         ids_alone(!record_source<Source> || std::same_as<Source, dataset>) {

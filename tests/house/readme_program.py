@@ -1,0 +1,94 @@
+#!/usr/bin/env python3
+"""The README's program as its reader starts it: alone, on threads, under mpirun, and under muster-launch with a rank that is
+killed and one that joins in its place; on images drawn here.
+
+usage: readme_program.py --program PATH [--mpirun "WORDS"] [--launcher PATH]
+"""
+import argparse
+import os
+import random
+import re
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--program", required=True)
+parser.add_argument("--mpirun", default="")
+parser.add_argument("--launcher", default="")
+options = parser.parse_args()
+IMAGES, EPOCHS = 6000, 5
+
+
+def draw(folder):
+    """Ten patterns with noise, in the files of MNIST."""
+    chance = random.Random(5)
+    patterns = [bytes(chance.choice((30, 200)) for _ in range(784)) for _ in range(10)]
+    labels = [chance.randrange(10) for _ in range(IMAGES)]
+    with open(os.path.join(folder, "train-images-idx3-ubyte"), "wb") as file:
+        file.write(struct.pack(">IIII", 0x803, IMAGES, 28, 28))
+        for label in labels:
+            noise = chance.randbytes(784)
+            file.write(bytes((3 * a + b) // 4 if b < 225 else b for a, b in zip(patterns[label], noise)))
+    with open(os.path.join(folder, "train-labels-idx1-ubyte"), "wb") as file:
+        file.write(struct.pack(">II", 0x801, IMAGES) + bytes(labels))
+
+
+def epochs_of(what, text):
+    """The losses, as they are written."""
+    lines = re.findall(r"^epoch (\d+): loss (\S+), (\d+) samples in \S+ s$", text, re.M)
+    if [int(line[0]) for line in lines] != list(range(1, EPOCHS + 1)) or any(line[2] != str(IMAGES) for line in lines):
+        sys.exit(f"{what}: these are not {EPOCHS} epochs of {IMAGES} samples:\n{text}")
+    return [line[1] for line in lines]
+
+
+def start(folder, *words):
+    environment = os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return subprocess.Popen(words, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def run(what, folder, *words):
+    job = start(folder, *words)
+    text = job.communicate(timeout=200)[0]
+    if job.returncode != 0:
+        sys.exit(f"{what} ends with {job.returncode}:\n{text}")
+    return text
+
+
+def killed(folder):
+    """A rank is killed after the first epoch; the launcher starts another, which joins."""
+    job = start(folder, options.launcher, "-n", "3", "--restart", "1", options.program)
+    said = []
+    for line in job.stdout:
+        said.append(line)
+        if line.startswith("epoch 1:"):
+            with open(f"/proc/{job.pid}/task/{job.pid}/children", encoding="ascii") as children:
+                os.kill(int(children.read().split()[-1]), signal.SIGKILL)
+    text = "".join(said)
+    if job.wait() != 0 or not re.search(r"generation \d+: .*1 joined", text):
+        sys.exit(f"with a rank killed it ends with {job.returncode}, or no rank joined:\n{text}")
+    return text
+
+
+ways = {"alone": [options.program], "on threads": [options.program, "--ranks", "2"]}
+if options.mpirun:
+    ways["under mpirun"] = [*options.mpirun.split(), "-n", "2", options.program]
+losses = {}
+with tempfile.TemporaryDirectory(prefix="muster-readme-") as images:
+    draw(images)
+    for what, words in ways.items():
+        losses[what] = epochs_of(what, run(what, images, *words))
+        again = run(what, images, *words)
+        if "has ended, after" not in again:
+            sys.exit(f"{what}: the same command once more says:\n{again}")
+        subprocess.run(["rm", "-r", os.path.join(images, "checkpoints")], check=True)
+    if options.launcher:
+        losses["with a rank killed"] = epochs_of("with a rank killed", killed(images))
+if options.mpirun and losses["on threads"] != losses["under mpirun"]:
+    sys.exit(f"threads and processes differ: {losses}")
+last = {what: float(values[-1]) for what, values in losses.items()}
+if max(last.values()) - min(last.values()) > 1e-4 or max(last.values()) > 0.1:
+    sys.exit(f"the last losses differ by more than 1e-4, or too little was learnt: {last}")
+print(f"the last losses: {last}")
