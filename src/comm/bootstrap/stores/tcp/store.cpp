@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <condition_variable>
 #include <mutex>
 #include <thread>
 
@@ -92,8 +93,7 @@ struct tcp_store::connection {
   }
 
   std::shared_ptr<detail::store_client> get(clock::time_point until) {
-    const std::unique_lock held(mutex, until);
-    if (!held) throw_late();
+    const turn mine(*this, until);
     if (then == when_lost::fail || !calls->has_ended()) return calls;
     if (!is_another) {
       auto made = connect(where, token, until).calls;
@@ -104,6 +104,23 @@ struct tcp_store::connection {
                             " was begun anew without what it had (its server was started again, and kept no file); "
                             "begin the job anew, and keep the store: muster-store --data FOLDER");
   }
+
+  // As the lock of a mutex with a deadline; ThreadSanitizer of GCC 12 does not know that of std::timed_mutex.
+  struct turn {
+    turn(connection& in, clock::time_point until) : of(in) {
+      std::unique_lock held(of.mutex);
+      if (!of.freed.wait_until(held, until, [this] { return !of.busy; })) of.throw_late();
+      of.busy = true;
+    }
+    turn(const turn&) = delete;
+    turn& operator=(const turn&) = delete;
+    ~turn() {
+      const std::lock_guard held(of.mutex);
+      of.busy = false;
+      of.freed.notify_one();
+    }
+    connection& of;
+  };
   [[noreturn]] void throw_late() const {
     throw timeout_error("opening the store", {},
                         "the store " + name_of(where) +
@@ -115,7 +132,9 @@ struct tcp_store::connection {
   std::string token;
   when_lost then;
   std::string identity;
-  std::timed_mutex mutex;
+  std::mutex mutex;
+  std::condition_variable freed;
+  bool busy = false;
   std::shared_ptr<detail::store_client> calls;
   bool served_here = false;
   bool is_another = false;  // who serves there now
