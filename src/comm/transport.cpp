@@ -14,6 +14,7 @@ std::string describe(const stamp& mark) {
   std::string text(to_string(mark.kind));
   if (mark.kind == collective::barrier) return text;
   text += " of " + std::to_string(mark.count) + " " + std::string(to_string(mark.type));
+  if (is_record(mark.type)) text += " of " + std::to_string(size_of(mark.type)) + " bytes";
   if (mark.op != operation::none) text += ", " + std::string(to_string(mark.op));
   const bool rooted = mark.kind == collective::broadcast || mark.kind == collective::reduce ||
                       mark.kind == collective::gather || mark.kind == collective::scatter;

@@ -73,11 +73,11 @@ inline constexpr detail::builtin<operation::max, detail::greater> max{};
 /// The sum divided by the number of ranks; integers divide toward zero.
 inline constexpr detail::builtin<operation::mean, detail::plus> mean{};
 
-/// What a reducing collective accepts beside the five above: a function of two T that gives a T, associative and
-/// commutative in the mathematical sense (rounding may differ). Every rank must pass an equal one; it is called
-/// concurrently by ranks that are threads.
+/// What a reducing collective accepts beside the five above, which are for numbers: a function of two T that gives a T,
+/// associative and commutative in the mathematical sense (rounding may differ). Every rank must pass an equal one; it
+/// is called concurrently by ranks that are threads.
 template <class Op, class T>
-concept reduction_operation = element<T> && std::copy_constructible<Op> && requires(const Op op, T a, T b) {
+concept reduction_operation = reducible<T> && std::copy_constructible<Op> && requires(const Op op, T a, T b) {
   { op(a, b) } -> std::convertible_to<T>;
 };
 
@@ -87,10 +87,10 @@ class reduction {
   reduction() = default;
 
   /// The erased form of `op` on T. Allocates only when the function has state.
-  template <element T, reduction_operation<T> Op>
+  template <reducible T, reduction_operation<T> Op>
   static reduction of(Op op) {
     reduction made;
-    made.type_ = dtype_of<T>();
+    made.type_ = type_code_of<T>();
     made.element_size_ = sizeof(T);
     if constexpr (requires { Op::code; })
       made.code_ = Op::code;
@@ -100,7 +100,9 @@ class reduction {
       made.state_ = std::make_shared<const Op>(std::move(op));
     made.combine_ = &combine_elements<T, Op>;
     made.fold_ = &fold_elements<T, Op>;
-    if (made.code_ == operation::mean) made.finish_ = &divide_elements<T>;
+    if constexpr (element<T>) {
+      if (made.code_ == operation::mean) made.finish_ = &divide_elements<T>;
+    }
     return made;
   }
 

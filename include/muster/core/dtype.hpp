@@ -31,7 +31,7 @@ enum class dtype : std::uint8_t {
   extended = 14  ///< long double, whatever it is on this platform
 };
 
-/// Types that collectives accept: every arithmetic type, float16 and bfloat16.
+/// Numbers: every arithmetic type, float16 and bfloat16.
 template <class T>
 concept element = std::is_same_v<T, std::remove_cvref_t<T>> &&
     (std::is_arithmetic_v<T> || std::same_as<T, float16> || std::same_as<T, bfloat16>);
@@ -51,20 +51,47 @@ template <element T>
   }
 }
 
+/// The largest type that is `transferable` and no number.
+inline constexpr std::size_t largest_record = 239;
+
+/// Types that collectives move: numbers, and whatever else is trivially copyable and no pointer, as its bytes lie.
+template <class T>
+concept transferable = element<T> ||
+    (std::is_same_v<T, std::remove_cvref_t<T>>&& std::is_trivially_copyable_v<T> && !std::is_pointer_v<T> &&
+     !std::is_member_pointer_v<T> && sizeof(T) <= largest_record);
+
+/// Types that collectives reduce, with a function of the program's where they are no numbers. These have a size that is
+/// a power of two up to 64, for messages may be cut at any multiple of it, and an alignment up to 16: a struct of three
+/// doubles takes a fourth.
+template <class T>
+concept reducible = element<T> ||
+    (transferable<T> && alignof(T) <= 16 && sizeof(T) <= 64 && (sizeof(T) & (sizeof(T) - 1)) == 0);
+
+/// A number of these or, for the other transferable types, one that says their size.
+template <transferable T>
+[[nodiscard]] constexpr dtype type_code_of() noexcept {
+  if constexpr (element<T>)
+    return dtype_of<T>();
+  else
+    return static_cast<dtype>(16 + sizeof(T));
+}
+/// Whether it is one that says a size.
+[[nodiscard]] constexpr bool is_record(dtype type) noexcept { return static_cast<std::size_t>(type) > 16; }
+
 /// "float32", "int8" and so on.
 [[nodiscard]] constexpr std::string_view to_string(dtype type) noexcept {
   constexpr std::string_view names[] = {"none",    "bool",     "int8",    "uint8",   "int16",
                                         "uint16",  "int32",    "uint32",  "int64",   "uint64",
                                         "float16", "bfloat16", "float32", "float64", "extended"};
   const auto index = static_cast<std::size_t>(type);
-  return index < std::size(names) ? names[index] : std::string_view("unknown");
+  return index < std::size(names) ? names[index] : is_record(type) ? "records" : "unknown";
 }
 
 /// Bytes of one element.
 [[nodiscard]] constexpr std::size_t size_of(dtype type) noexcept {
   constexpr std::size_t sizes[] = {0, 1, 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8, sizeof(long double)};
   const auto index = static_cast<std::size_t>(type);
-  return index < std::size(sizes) ? sizes[index] : 0;
+  return index < std::size(sizes) ? sizes[index] : is_record(type) ? index - 16 : 0;
 }
 
 }  // namespace muster::inline v0

@@ -29,9 +29,9 @@ void allreduce(group& ranks, In&& in, Out&& out, Op op, const options& how = {})
   detail::run(ranks, detail::allreduce_call(in, out, std::move(op), how));
 }
 
-/// One number: what op makes of all ranks' values.
-template <element T, reduction_operation<T> Op>
-[[nodiscard]] T allreduce(group& ranks, T value, Op op, const options& how = {}) {
+/// One value: what op makes of all ranks' values.
+template <reducible T, reduction_operation<T> Op>
+requires(!std::ranges::range<T>) [[nodiscard]] T allreduce(group& ranks, T value, Op op, const options& how = {}) {
   const std::span<T> data(&value, 1);
   detail::run(ranks, detail::allreduce_call(data, data, std::move(op), how));
   return value;

@@ -21,6 +21,12 @@ void broadcast(group& ranks, R&& data, int root, const options& how = {}) {
   detail::run(ranks, detail::broadcast_call(ranks, data, root, how));
 }
 
+/// The same of one value.
+template <transferable T>
+requires(!std::ranges::range<T>) void broadcast(group& ranks, T& value, int root, const options& how = {}) {
+  broadcast(ranks, std::span(&value, 1), root, how);
+}
+
 /// Starts a broadcast; `data` is the call's until the work is done.
 template <mutable_element_range R>
 requires lasting_element_range<R> work broadcast_async(group& ranks, R&& data, int root, const options& how = {}) {

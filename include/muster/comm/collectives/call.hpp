@@ -16,10 +16,11 @@
 
 namespace muster::inline v0 {
 
-/// A std::span, std::vector, std::array or any other contiguous range of elements that a collective can read.
+/// A std::span, std::vector, std::array or any other contiguous range of `transferable` elements (numbers, bytes,
+/// structs without pointers) that a collective can read.
 template <class R>
 concept element_range = std::ranges::contiguous_range<R> && std::ranges::sized_range<R> &&
-    element<std::remove_cv_t<std::ranges::range_value_t<R>>>;
+    transferable<std::remove_cv_t<std::ranges::range_value_t<R>>>;
 
 /// An element_range that a collective can write.
 template <class R>
@@ -46,12 +47,12 @@ std::byte* output(R&& range) {
   return reinterpret_cast<std::byte*>(std::ranges::data(range));
 }
 
-template <element T>
+template <transferable T>
 collective_call make_call(collective kind, const std::byte* in, std::byte* out, std::size_t count, const options& how,
                           int root = 0, reduction reduce = {}) {
   return collective_call(
-      {.count = count, .root = root, .kind = kind, .type = dtype_of<T>(), .op = reduce.code(), .how = how.how}, in, out,
-      sizeof(T), std::move(reduce), how.timeout);
+      {.count = count, .root = root, .kind = kind, .type = type_code_of<T>(), .op = reduce.code(), .how = how.how}, in,
+      out, sizeof(T), std::move(reduce), how.timeout);
 }
 
 /// Throws configuration_error unless the buffer has the size that goes with the other.
