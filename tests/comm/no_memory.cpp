@@ -53,7 +53,7 @@ std::string heard(muster::transport& over, std::size_t bytes, std::uint32_t tag,
   over.receive(r);
   muster::notice message;
   try {
-    while (!over.poll(message)) {
+    while (!over.poll(message) || message.what == muster::notice::kind::position) {  // which heartbeats bring
       require(!over.test(r), "no part of it counts as all of it");
       require(muster::clock::now() < until, "rank 1 hears of it");
       over.pause(muster::deadline_after(muster::seconds(0.01)));
