@@ -189,6 +189,7 @@ TEST_CASE("collectives on streams need no wait of the processor between them") {
         expected *= ranks;
       }
       under_way.back().wait();
+      RANK_CHECK(under_way.back().test());  // and so is what has no call any more
       RANK_CHECK(same(devices::on_host(data.span(), second), std::vector<double>(5000, expected)));
     });
   }

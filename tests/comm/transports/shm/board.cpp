@@ -1,0 +1,29 @@
+#include "comm/transports/shm/board.hpp"
+
+#include "../../ranks.hpp"
+#include "catch.hpp"
+
+TEST_CASE("a rank that has announced its sleep is woken by each way to wake it, and no other") {
+  namespace shm = muster::detail;
+  const auto hosts = test::make_hosts(3);
+  std::vector<std::uint64_t> lanes;
+  for (const auto& host : hosts) lanes.push_back(shm::shm_board::allocate_lane(host->own(), 3));
+  std::vector<std::unique_ptr<shm::shm_board>> boards;
+  for (int rank = 0; rank < 3; ++rank)
+    boards.push_back(std::make_unique<shm::shm_board>(hosts[static_cast<std::size_t>(rank)], std::vector<int>{0, 1, 2},
+                                                      rank, lanes));
+  const auto asleep = [&](std::size_t rank) { return boards[rank]->mine().asleep.load() != 0; };
+  const auto announce = [&] {
+    for (auto& board : boards) board->doze(muster::deadline_after(muster::seconds(30)));
+    REQUIRE((asleep(0) && asleep(1) && asleep(2)));
+  };
+  announce();
+  boards[0]->wake(2);
+  CHECK((asleep(0) && asleep(1) && !asleep(2)));
+  boards[1]->wake_all();
+  CHECK((!asleep(0) && asleep(1) && !asleep(2)));
+  boards[0]->wake(1);
+  announce();
+  boards[2]->leave(0);
+  CHECK((!asleep(0) && !asleep(1) && asleep(2)));
+}
