@@ -34,6 +34,7 @@ with tempfile.TemporaryDirectory() as name:
     one = report("convert", source, folder / "one.muster")
     small = report("reshard", folder / "set", folder / "small", "--file-bytes", "1KiB")
     assert small["files"] == 8, small
+    assert report("reshard", folder / "set", folder / "single", "--file-bytes", 1)["files"] == 1000  # a record is not cut
     assert made["digest"] == one["digest"] == small["digest"]
     seen = report("inspect", folder / "set")
     assert seen["records"] == 1000 and seen["record_bytes"] == 8 and seen["digest"] == made["digest"], seen

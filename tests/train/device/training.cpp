@@ -1,4 +1,7 @@
+#include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <thread>
 
 #include <muster/core/device/update.hpp>
 #include <muster/elastic/session.hpp>
@@ -9,6 +12,10 @@
 #include "catch.hpp"
 #include "model.hpp"
 #include "train/heap.hpp"
+
+#ifdef MUSTER_TEST_DOUBLE
+#include <cuda_runtime_api.h>
+#endif
 
 using muster::device_arena;
 using muster::device_stream_ref;
@@ -50,6 +57,31 @@ TEST_CASE("gradients on devices become those of the whole batch, in whatever buc
         });
       }
     }
+  }
+}
+
+TEST_CASE("a bucket leaves behind what its gradients wait for on the stream of the arena") {
+  MUSTER_NEEDS_DEVICE();
+  for (const int ranks : devices::worlds()) {
+    devices::run(ranks, [&](communicator& all, device_stream_ref stream) {
+      device_arena arena(device_model::shapes(), stream);
+      muster::gradient_sync sync(muster::gradients_on(arena, all), {.bucket = 64, .first_bucket = 64});
+      auto pass = sync.begin();
+      pass.add_samples(1);
+      for (std::size_t tensor = device_model::shapes().size(); tensor-- > 0;) {
+#ifdef MUSTER_TEST_DOUBLE  // where a kernel takes no time by itself
+        const auto late = [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(5)); };
+        RANK_CHECK(cudaLaunchHostFunc(stream.handle, late, nullptr) == cudaSuccess);
+#endif
+        muster::fill(arena.gradient(tensor), static_cast<float>(all.rank() + 1), stream);
+        pass.ready(tensor);
+      }
+      pass.wait();
+      for (std::size_t tensor = 0; tensor < device_model::shapes().size(); ++tensor) {
+        const auto seen = devices::on_host(arena.gradient(tensor), stream);
+        RANK_CHECK(std::ranges::all_of(seen, [&](float one) { return one == static_cast<float>(ranks + 1) / 2; }));
+      }
+    });
   }
 }
 

@@ -286,7 +286,7 @@ TEST_CASE("PowerSGD cuts the extents of a tensor where rows and columns together
       reducer->begin(world, 0, 0);
       reducer->finish(world, 0);
       reducer->abandon();
-      CHECK(reducer->bytes_sent() == 4 * total);
+      if (reducer->bytes_sent() != 4 * total) throw std::runtime_error("two factors of one column each were sent");
     });
   }
 }
