@@ -1,9 +1,12 @@
 #include <muster/train/training.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <cinttypes>
 #include <cmath>
+#include <csignal>
 #include <limits>
+#include <mutex>
 #include <optional>
 #include <set>
 
@@ -13,6 +16,7 @@
 #include <muster/core/clock.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/number.hpp>
+#include <muster/elastic/departure.hpp>
 #include <muster/train/checkpoint.hpp>
 #include <muster/train/sync/compress.hpp>
 #include <muster/train/sync/sync_mode.hpp>
@@ -24,6 +28,44 @@ namespace {
 
 // Where checkpoints go by the clock, ranks agree what it says after so many steps: a broadcast each time.
 constexpr std::uint64_t steps_between_looks = 100;
+
+// Ranks agree so often, in seconds, whether one of them was told to end.
+constexpr double between_agreements = 1.0;
+
+std::atomic<bool> told_to_end{false};
+static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler writes it");
+
+// While one lives SIGTERM asks the training to end. Ranks that are threads share the handler.
+class term_handler {
+ public:
+  term_handler() {
+    const std::lock_guard lock(mutex_);
+    if (handlers_++ > 0) return;
+    told_to_end = false;
+    struct sigaction ours {};
+    ours.sa_handler = [](int) { told_to_end = true; };
+    ours.sa_flags = SA_RESTART;
+    (void)::sigaction(SIGTERM, &ours, &former_);
+  }
+  term_handler(const term_handler&) = delete;
+  term_handler& operator=(const term_handler&) = delete;
+  ~term_handler() {
+    const std::lock_guard lock(mutex_);
+    if (--handlers_ == 0) (void)::sigaction(SIGTERM, &former_, nullptr);
+  }
+
+ private:
+  inline static std::mutex mutex_;
+  inline static int handlers_ = 0;
+  inline static struct sigaction former_ {};
+};
+
+// The largest divisor of `count` that is not above `most`.
+std::uint64_t divisor_of(std::uint64_t count, std::uint64_t most) {
+  std::uint64_t found = std::min(count, most);
+  while (count % found != 0) --found;
+  return found;
+}
 
 struct interval {
   enum { epochs, steps, minutes } unit = epochs;
@@ -235,8 +277,23 @@ void training::run(const train_options& options, const std::function<void(traini
   if (store && options.resume) (void)store->load(session_, state_);
 
   run_limits limits{.epochs = options.epochs, .steps = options.steps, .every = 0};
-  if (store && every.unit != interval::epochs)
+  // An elastic session hears of SIGTERM by itself, and its limits have to stay: a rank that joins has no others.
+  std::optional<term_handler> handler;
+  if (!elastic_) {
+    handler.emplace();
+    limits.every = 1;
+  } else if (store && every.unit != interval::epochs) {
     limits.every = every.unit == interval::steps ? every.count : steps_between_looks;
+  }
+  std::uint64_t ends = 0;
+  const auto agree = [&](step& now, double took, std::uint64_t steps) {
+    if (elastic_) return;
+    ends = allreduce(now.group(), std::uint64_t{told_to_end ? 1u : 0u}, muster::max);
+    const double wanted = static_cast<double>(steps) * between_agreements / std::max(took, 1e-6);
+    auto next = static_cast<std::uint64_t>(std::clamp(wanted, 1.0, 1e6));
+    broadcast(now.group(), next, 0);
+    limits.every = store && every.unit == interval::steps ? divisor_of(every.count, next) : next;
+  };
   const auto is_over = [&] {
     const auto here = state_.position();
     return (limits.steps != 0 && here.steps >= limits.steps) ||
@@ -244,7 +301,7 @@ void training::run(const train_options& options, const std::function<void(traini
   };
   auto saved_at = clock::now();
   const auto is_due = [&](step& now) {
-    if (is_over()) return true;
+    if (is_over() || ends != 0) return true;
     if (every.unit == interval::epochs)
       return state_.epoch_is_over() && (state_.position().at.epoch + 1) % every.count == 0;
     if (every.unit == interval::steps) return state_.steps() % every.count == 0;
@@ -263,9 +320,11 @@ void training::run(const train_options& options, const std::function<void(traini
     std::optional<tracker::batch_clock> batches;
     if (tracker_ != nullptr) batches.emplace(*tracker_);
     const auto begin = clock::now();
+    const auto before = state_.steps();
     const bool ran = session_.run(state_, train, limits);
     batches.reset();
-    here_.seconds += seconds_since(begin);
+    const double took = seconds_since(begin);
+    here_.seconds += took;
     if (!ran) {
       if (!began && options.log != nullptr && session_.group().rank() == 0 && store)
         std::fprintf(options.log, "nothing to do: the training in '%s' has ended, after %" PRIu64 " steps\n",
@@ -273,11 +332,19 @@ void training::run(const train_options& options, const std::function<void(traini
       return;
     }
     (void)session_.evaluate(state_, [&](step& now) {
+      agree(now, took, state_.steps() - before);
       if (state_.epoch_is_over()) end_epoch(now, options);
     });
     if (store)
       store->save(session_, state_,
                   epochs_.empty() ? std::numeric_limits<double>::quiet_NaN() : epochs_.back()["val_accuracy"], is_due);
+    if (ends != 0 && !is_over()) {
+      throw elastic::departure(elastic::ending::left,
+                               "the training was told to end by SIGTERM, after " + std::to_string(state_.steps()) +
+                                   " steps (" +
+                                   (store ? "they are saved in '" + options.checkpoint + "'" : "nothing was saved") +
+                                   "); start the same command to go on");
+    }
   }
 }
 

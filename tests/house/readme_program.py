@@ -72,6 +72,19 @@ def killed(folder):
     return text
 
 
+def told_to_end(folder):
+    """SIGTERM after the first epoch: what is done is saved, and the same command goes on, as if nothing had been."""
+    job = start(folder, options.program, "--ranks", "2")
+    said = []
+    for line in job.stdout:
+        said.append(line)
+        if line.startswith("epoch 1:"):
+            job.send_signal(signal.SIGTERM)
+    if job.wait() != 143 or "told to end by SIGTERM" not in said[-1]:
+        sys.exit(f"after SIGTERM it ends with {job.returncode}:\n{''.join(said)}")
+    return "".join(said) + run("after SIGTERM", folder, options.program, "--ranks", "2")
+
+
 ways = {"alone": [options.program], "on threads": [options.program, "--ranks", "2"]}
 if options.mpirun:
     ways["under mpirun"] = [*options.mpirun.split(), "-n", "2", options.program]
@@ -84,10 +97,14 @@ with tempfile.TemporaryDirectory(prefix="muster-readme-") as images:
         if "has ended, after" not in again:
             sys.exit(f"{what}: the same command once more says:\n{again}")
         subprocess.run(["rm", "-r", os.path.join(images, "checkpoints")], check=True)
+    losses["told to end"] = epochs_of("told to end", told_to_end(images))
+    subprocess.run(["rm", "-r", os.path.join(images, "checkpoints")], check=True)
     if options.launcher:
         losses["with a rank killed"] = epochs_of("with a rank killed", killed(images))
 if options.mpirun and losses["on threads"] != losses["under mpirun"]:
     sys.exit(f"threads and processes differ: {losses}")
+if losses["told to end"][-1] != losses["on threads"][-1]:
+    sys.exit(f"a training that was told to end, and went on, ends elsewhere: {losses}")
 last = {what: float(values[-1]) for what, values in losses.items()}
 if max(last.values()) - min(last.values()) > 1e-4 or max(last.values()) > 0.1:
     sys.exit(f"the last losses differ by more than 1e-4, or too little was learnt: {last}")

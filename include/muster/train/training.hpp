@@ -130,7 +130,8 @@ class training {
   /// With other options of the gradient_sync; `sync_of_job` is where to begin from.
   template <optimizer O, class... Others>
   training(context& of, const sync_options& how, arena& values, O& by, loader& data, Others&&... others)
-      : session_(session_of(of)),
+      : elastic_(of.elastic()),
+        session_(session_of(of)),
         sync_(values, how),
         state_(values, by, std::forward<Others>(others)..., *this, data.cursor()) {
     (note(others), ...);
@@ -139,8 +140,10 @@ class training {
   training& operator=(const training&) = delete;
 
   /// Calls `f(step)` for batch after batch, to the end that the options say: see `session::run` for what `f` may do.
-  /// Goes on from a checkpoint; where that is at the end already, says so and returns. Throws configuration_error for
-  /// options that it cannot use, and what `f`, the session and checkpoints throw.
+  /// Goes on from a checkpoint; where that is at the end already, says so and returns. SIGTERM to any rank, within
+  /// about a second, has all ranks finish a step, save, and throw `elastic::departure` (exit status 143); in an elastic
+  /// job the rank leaves and the others go on. Throws configuration_error for options that it cannot use, and what `f`,
+  /// the session and checkpoints throw.
   void run(const train_options& options, const std::function<void(training_step&)>& f);
   /// Runs `f(step)` once between steps, as `session::evaluate` does.
   template <std::invocable<step&> F>
@@ -186,6 +189,7 @@ class training {
   void note(T&) noexcept {}
   void end_epoch(step& now, const train_options& options);
 
+  bool elastic_;
   muster::session session_;
   gradient_sync sync_;
   tracker* tracker_ = nullptr;
