@@ -62,7 +62,8 @@ class backward_pass {
   /// bucket, and all buckets before it have left, the bucket leaves. Throws what collectives throw; configuration_error
   /// for a tensor that was written before.
   void ready(std::size_t tensor);
-  /// Says that the pass is over, and it of every gradient that `gradient` gave in the pass and that was not said of yet.
+  /// Says that the pass is over, and it of every gradient that `gradient` gave in the pass and that was not said of
+  /// yet.
   void end_pass();
 
   /// Waits until all gradients are those of the whole batch: summed over ranks and passes, divided by the number of
