@@ -123,6 +123,17 @@ TEST_CASE("random-k and block-k take each element as often as any other and leav
   CHECK(left_out / draws == Approx((1 - probability) * squares(values)).epsilon(0.05));
 }
 
+TEST_CASE("random-k and block-k give so many elements as they send, also one or none") {
+  for (const char* const name : {"randomk:0.1", "blockk:0.1"}) {
+    const auto coder = codec_named(name);
+    for (std::size_t size = 0; size < 40; ++size) {
+      CAPTURE(name, size);
+      const auto ones = there_and_back(coder, std::vector<float>(size, 1.0f), 7);
+      CHECK(static_cast<std::size_t>(std::ranges::count(ones, 1.0f)) == coder.encoded_bytes(size) / 4);
+    }
+  }
+}
+
 TEST_CASE("QSGD has the value for its mean over 10,000 draws") {
   constexpr std::size_t size = 97;
   constexpr int draws = 10000;
