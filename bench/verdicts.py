@@ -1,13 +1,17 @@
 #!/usr/bin/env python3
 """How often muster-bench compare is wrong on this machine: sessions of one binary, each pair of them compared (every verdict is
-false), and sessions with a tenth more epochs (every one that is not "slower" is missed). All are run in turns, as
+false), and sessions that take a tenth longer (every one that is not "slower" is missed): they train for so many epochs more
+as that takes, start-up and data counted. All are run in turns, as
 muster-bench revisions runs two sides, or --apart, as two muster-bench run are.
   python3 bench/verdicts.py build/release [--sessions 7] [--slower 3] [--repeats 5] [--apart] [--out DIR]"""
 import argparse
 import itertools
 import pathlib
+import statistics
+import subprocess
 import sys
 import tempfile
+import time
 
 PLATFORM = pathlib.Path(__file__).resolve().parent / "platform"
 sys.path.insert(0, str(PLATFORM))
@@ -31,6 +35,22 @@ experiments:
 """
 
 
+EPOCHS = 100
+
+
+def seconds(chosen, epochs):
+    words = [chosen.build / "examples/logistic_regression", "--synthetic", "epsilon:10000", "--epochs", str(epochs)]
+    begin = time.perf_counter()
+    subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - begin
+
+
+def a_tenth_longer(chosen):
+    """The epochs with which a run takes a tenth longer than with EPOCHS."""
+    short, long = (statistics.median(seconds(chosen, epochs) for _ in range(5)) for epochs in (1, EPOCHS))
+    return round(EPOCHS + 0.1 * long * (EPOCHS - 1) / (long - short))
+
+
 def session(folder, name, chosen, epochs):
     path = folder / f"{name}.yaml"
     path.write_text(FILE.format(python=sys.executable, timed=TIMED, build=chosen.build.resolve(), epochs=epochs, repeats=chosen.repeats))
@@ -50,14 +70,15 @@ def main():
     with tempfile.TemporaryDirectory(prefix="muster-verdicts-") as held:
         folder = (chosen.out or pathlib.Path(held)).resolve()
         folder.mkdir(parents=True, exist_ok=True)
-        slower = [session(folder, f"slower{n}", chosen, 110) for n in range(chosen.slower)]
-        same = [session(folder, f"same{n}", chosen, 100) for n in range(chosen.sessions)]
+        epochs = a_tenth_longer(chosen)
+        slower = [session(folder, f"slower{n}", chosen, epochs) for n in range(chosen.slower)]
+        same = [session(folder, f"same{n}", chosen, EPOCHS) for n in range(chosen.sessions)]
         for some in [[one] for one in (*slower, *same)] if chosen.apart else [[*slower, *same]]:
             if status := run_side_by_side(some):
                 sys.exit(status)
         slower, same = ([compare.load(one.folder) for one in some] for some in (slower, same))
     for what, pairs in (("the same twice", itertools.combinations(same, 2)),
-                        ("a tenth more epochs", itertools.product(same, slower))):
+                        (f"a tenth longer ({epochs} epochs for {EPOCHS})", itertools.product(same, slower))):
         rows = [row for pair in pairs for row in compare.compare(*pair)[0]]
         print(f"{what}, {chosen.repeats} repetitions, {len(rows)} comparisons: {compare.summary(rows)}")
 

@@ -14,7 +14,7 @@ LAUNCHERS = re.compile("^(OMPI_|PMIX_|PMI_|SLURM_|RANK$|WORLD_SIZE$|LOCAL_RANK$|
 
 def run(*arguments, **variables):
     clean = {name: value for name, value in os.environ.items() if not LAUNCHERS.match(name)}
-    return subprocess.run([program, *arguments], env={**clean, **variables}, capture_output=True, text=True, timeout=150)
+    return subprocess.run([program, *arguments], env={**clean, **variables}, capture_output=True, text=True, timeout=150 * float(os.environ.get("MUSTER_TEST_SLOWDOWN", "1")))
 
 
 def report(*arguments, **variables):

@@ -19,7 +19,7 @@ TEXTS = {"NAME", "PLACE", "SECRET", "RULES", "FILE", "FOLDER", "WHEN", "WHAT", "
 UNKNOWN = "--no-such-flag"  # stands last: a program that takes the number ends here, or of what else is missing
 LAUNCHERS = re.compile("^(OMPI_|PMIX_|PMI_|SLURM_|RANK$|WORLD_SIZE$|LOCAL_RANK$|LOCAL_WORLD_SIZE$|MUSTER_)")
 CLEAN = {name: value for name, value in os.environ.items() if not LAUNCHERS.match(name)}
-HANG = 60  # seconds; a refusal takes milliseconds
+HANG = 60 * float(os.environ.get("MUSTER_TEST_SLOWDOWN", "1"))  # seconds; a refusal takes milliseconds
 SEED = int(os.environ.get("MUSTER_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
 
 

@@ -5,20 +5,13 @@
 #include <muster/core/log.hpp>
 
 #include "../group/group_state.hpp"
+#include "../timing.hpp"
 
 namespace muster::inline v0::detail {
-namespace {
-
-// How long a rank that failed listens for the reasons of the others before it ends, and one that did not fail waits for
-// the others to end too. Past these it goes without them: they cannot be helped any more.
-constexpr seconds failure_agreement{1.0};
-constexpr seconds success_agreement{600.0};
-
-}  // namespace
 
 void finish(group& world) {
   try {
-    run(world, collective_call({.kind = collective::finish}, nullptr, nullptr, 1, {}, success_agreement));
+    run(world, collective_call({.kind = collective::finish}, nullptr, nullptr, 1, {}, exit_timing::success_agreement));
   } catch (const timeout_error&) {
     log(log_level::warning, "other ranks have not ended their run in 600 s; this one ends without them");
   }
@@ -42,7 +35,7 @@ context::verdict settle_world(group& world, std::exception_ptr failure) {
   const bool first_hand = !state.follows();
   if (!state.failed()) state.fail(failure);
   mine = {exit_status_of(failure), first_hand, describe(failure)};
-  const auto& left = state.await_departures(deadline_after(failure_agreement));
+  const auto& left = state.await_departures(deadline_after(exit_timing::failure_agreement));
   for (int rank = world.size() - 1; rank >= 0; --rank) {
     const auto& other = left[static_cast<std::size_t>(rank)];
     if (!other || !other->first_hand) continue;

@@ -5,6 +5,7 @@
 
 #include <muster/core/events.hpp>
 
+#include "../timing.hpp"
 #include "group_state.hpp"
 
 namespace muster::inline v0::detail {
@@ -14,14 +15,9 @@ namespace {
 // or two ranks that once slept would keep each other asleep; then the processor is offered to others a few times, and
 // then the transport sleeps until something happens. With more ranks than cores the peer we wait for may need this very
 // core: then each turn offers it.
-constexpr std::chrono::microseconds spin_time{150};
 constexpr int spins_by_the_clock = 64;
 constexpr int moves_by_the_clock = 4;  // a look costs some 30 ns, and so small collectives get by without one
 constexpr int yields = 16;
-
-// A wait this long is out of the ordinary: the ranks then tell each other where they stand.
-constexpr seconds first_inquiry{0.05};
-constexpr seconds last_inquiry{1.0};
 
 }  // namespace
 
@@ -67,8 +63,6 @@ void group_state::hand_to_thread() {
 // the next few packets of a long message, so the longer the collective takes, the longer the nap: what is found so late
 // took eight times as long at least.
 void group_state::drive(const std::stop_token& stop) {
-  constexpr std::chrono::microseconds shortest_nap{50};
-  constexpr std::chrono::microseconds longest_nap{1000};
   std::uint64_t looked_after = 0;  // a collective's sequence number
   auto since = clock::now();
   while (!stop.stop_requested()) {
@@ -89,7 +83,8 @@ void group_state::drive(const std::stop_token& stop) {
       lock.unlock();
     }
     if (moved) continue;
-    std::this_thread::sleep_for(std::clamp<clock::duration>((clock::now() - since) / 8, shortest_nap, longest_nap));
+    std::this_thread::sleep_for(
+        std::clamp<clock::duration>((clock::now() - since) / 8, group_timing::shortest_nap, group_timing::longest_nap));
   }
 }
 
@@ -108,7 +103,7 @@ bool group_state::stall::spin(bool crowded) {
   if (spun) return false;
   if (++spins % spins_by_the_clock != 0 && !crowded) return true;
   const auto now = clock::now();
-  if (spin_until == clock::time_point{}) spin_until = now + spin_time;
+  if (spin_until == clock::time_point{}) spin_until = now + group_timing::spin;
   spun = now >= spin_until;
   return !spun;
 }
@@ -145,8 +140,8 @@ bool group_state::rest(clock::time_point limit, stall& stalled) {
   if (now >= limit) return false;
   if (now >= stalled.inquiry) peers_.tell_position(queue_.first().what);
   if (now >= stalled.inquiry || stalled.inquiry == clock::time_point::max()) {
-    stalled.pause = stalled.pause == seconds(0) ? std::min(first_inquiry, queue_.first().what.timeout / 4)
-                                                : std::min(stalled.pause * 2, last_inquiry);
+    stalled.pause = stalled.pause == seconds(0) ? std::min(group_timing::first_inquiry, queue_.first().what.timeout / 4)
+                                                : std::min(stalled.pause * 2, group_timing::last_inquiry);
     stalled.inquiry = deadline_after(stalled.pause);
   }
   transport->pause(std::min({limit, stalled.inquiry, queue_.first().deadline}));

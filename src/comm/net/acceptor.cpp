@@ -2,12 +2,12 @@
 
 #include <algorithm>
 
+#include "../timing.hpp"
+
 namespace muster::inline v0::detail {
 namespace {
 
-constexpr std::chrono::seconds for_proof{5};
-constexpr std::chrono::milliseconds before_the_next_try{100};  // of accepting, when no descriptor was left
-constexpr int most_at_once = 64;                               // so that those that are served already do not wait
+constexpr int most_at_once = 64;  // so that those that are served already do not wait
 
 }  // namespace
 
@@ -26,8 +26,8 @@ void acceptor::accept(const tcp_socket& from) {
       auto came = from.accept();
       if (!came) return;
       if (heard_.size() >= most_) drop(heard_.begin());
-      const auto one =
-          heard_.insert(heard_.end(), {std::move(came), handshake::answer(secret_, self_), clock::now() + for_proof});
+      const auto one = heard_.insert(
+          heard_.end(), {std::move(came), handshake::answer(secret_, self_), clock::now() + net_timing::handshake});
       one->ready = loop_.watch(one->socket.file(), EPOLLIN, [this, one](std::uint32_t) { hear(one); });
     } catch (const error&) {
       // No descriptor is left: those that only may be of the job make room for those that are.
@@ -36,7 +36,7 @@ void acceptor::accept(const tcp_socket& from) {
         continue;
       }
       for (auto& door : listening_) door.ready.want(0);
-      closed_until_ = clock::now() + before_the_next_try;
+      closed_until_ = clock::now() + net_timing::accept_retry;
       return;
     }
   }

@@ -19,7 +19,7 @@ import unittest
 
 PROGRAMS = pathlib.Path(os.environ["MUSTER_TEST_PROGRAMS"])
 MPIRUN = os.environ.get("MUSTER_TEST_MPIRUN", "").split()
-HANG = 200  # seconds; what is here takes some
+HANG = 200 * float(os.environ.get("MUSTER_TEST_SLOWDOWN", "1"))  # seconds; what is here takes some
 
 
 def small(epochs=2, schedule="constant:0.02", data="cifar-like:120"):

@@ -18,7 +18,7 @@ import unittest
 PROGRAM = os.environ["MUSTER_TEST_PROGRAM"]
 MPIRUN = os.environ.get("MUSTER_TEST_MPIRUN", "").split()
 SOURCES = pathlib.Path(os.environ["MUSTER_TEST_SOURCES"])
-HANG = 60  # seconds; nothing here takes more than a few
+HANG = 60 * float(os.environ.get("MUSTER_TEST_SLOWDOWN", "1"))  # seconds; nothing here takes more than a few
 
 
 def write_libsvm(path, samples, dense, seed, labels=("-1", "+1"), features=12):

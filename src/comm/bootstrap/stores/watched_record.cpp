@@ -4,14 +4,9 @@
 
 #include <muster/core/error.hpp>
 
+#include "../../timing.hpp"
+
 namespace muster::inline v0::detail {
-namespace {
-
-// A watch is made anew this often, and a store that failed is asked again: so soon the watching thread can end.
-constexpr std::chrono::milliseconds watch_slice{100};
-constexpr seconds for_a_swap{2.0};  // whether it was written after all, the watch tells
-
-}  // namespace
 
 watched_record::watched_record(std::shared_ptr<any_store> store, std::string key, warning text, store_entry first,
                                std::function<void()> ring)
@@ -79,7 +74,7 @@ void watched_record::watch(const std::stop_token& stop) {
   bool told = false;
   while (!stop.stop_requested()) {
     try {
-      auto seen = store_->watch(key_, known, clock::now() + watch_slice);
+      auto seen = store_->watch(key_, known, clock::now() + store_timing::watch_slice);
       told = false;
       if (!seen) continue;
       known = seen->version;
@@ -89,7 +84,7 @@ void watched_record::watch(const std::stop_token& stop) {
       if (!std::exchange(told, true))
         log(warning_.level, warning_.what + " cannot be read (" + why + "); " + warning_.outcome);
       ring_();
-      std::this_thread::sleep_for(watch_slice);
+      std::this_thread::sleep_for(store_timing::watch_slice);
     }
   }
 }
@@ -104,7 +99,7 @@ void watched_record::write(const std::stop_token& stop) {
       swap_.reset();
     }
     try {
-      auto done = store_->compare_and_swap(key_, next.first, next.second, deadline_after(for_a_swap));
+      auto done = store_->compare_and_swap(key_, next.first, next.second, deadline_after(store_timing::swap));
       if (done.swapped) done.now.value = std::move(next.second);
       learn(std::move(done.now), true);
     } catch (...) {

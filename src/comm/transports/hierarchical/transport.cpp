@@ -7,13 +7,11 @@
 #include <muster/comm/algorithms/chain.hpp>
 #include <muster/core/error.hpp>
 
+#include "../../timing.hpp"
 #include "connect.hpp"
 
 namespace muster::inline v0::detail {
 namespace {
-
-// One of two transports is waited for; the other is looked at so often.
-constexpr std::chrono::milliseconds between_glances{10};
 
 collective_call step_of(const collective_call& call) {
   collective_call step = call;
@@ -103,7 +101,7 @@ bool hierarchical_transport::poll(notice& message) {
 
 void hierarchical_transport::pause(clock::time_point until) {
   if (!within_) return inner().pause(until);
-  const auto soon = std::min(until, clock::now() + between_glances);
+  const auto soon = std::min(until, clock::now() + transport_timing::death_poll);
   if (inside_ || hosts_.one_host()) {
     within_->pause(soon);
   } else {

@@ -19,12 +19,11 @@
 #include <muster/core/error.hpp>
 #include <muster/core/log.hpp>
 
+#include "../../timing.hpp"
 #include "transport.hpp"
 
 namespace muster::inline v0::detail {
 namespace {
-
-constexpr std::chrono::milliseconds between_looks{1};
 
 struct attempt {
   std::vector<std::uint64_t> members;
@@ -136,7 +135,7 @@ MPI_Comm connect_those(const attempt& mine) {
 // A shrink that does not end stays behind in its thread, and MPI with it: nothing in MPI ends a wait.
 MPI_Comm await(std::future<MPI_Comm> meeting_of_all, const attempt& mine, double limit) {
   const auto until = deadline_after(seconds(limit));
-  while (meeting_of_all.wait_for(between_looks) != std::future_status::ready) {
+  while (meeting_of_all.wait_for(mpi_timing::agreement_poll) != std::future_status::ready) {
     if (clock::now() < until) continue;
     library()->abandon();
     const std::string text = "the survivors of generation " + std::to_string(mine.generation) +

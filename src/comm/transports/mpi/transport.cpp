@@ -12,6 +12,8 @@
 
 #include <muster/core/error.hpp>
 
+#include "../../timing.hpp"
+
 namespace muster::inline v0::detail {
 namespace {
 
@@ -22,9 +24,6 @@ constexpr int head_tag = 1;
 constexpr int body_tag = 2;
 constexpr int first_tagged = 16;
 constexpr std::uint64_t body_tags = 4096;
-
-// How long a failed operation may take to end by itself before it is left to its fate.
-constexpr seconds last_chance{0.2};
 
 int mpi_head_tag(std::uint32_t tag) { return tag == 0 ? head_tag : first_tagged + 2 * static_cast<int>(tag); }
 
@@ -67,7 +66,7 @@ mpi_transport::~mpi_transport() {
   }
   // A rank that said nothing of its end may never call MPI_Finalize, which would wait for it without a deadline.
   if (told_end_ && static_cast<int>(ends_heard_.size()) < size_ - 1) library_->leave_open();
-  const auto until = deadline_after(last_chance);
+  const auto until = deadline_after(mpi_timing::cancel);
   for (auto& sent : notes_) {
     int done = 0;
     while (MPI_Test(&sent->sent, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done == 0 && clock::now() < until)
@@ -216,7 +215,7 @@ void mpi_transport::cancel(request& r) noexcept {
   int heads = 0;
   int bodies = 0;
   const auto ends_in_time = [&] {
-    const auto until = deadline_after(last_chance);
+    const auto until = deadline_after(mpi_timing::cancel);
     for (;;) {
       if (heads == 0 && MPI_Test(&p.head, &heads, MPI_STATUS_IGNORE) != MPI_SUCCESS) heads = 1;
       if (bodies == 0 && MPI_Test(&p.body, &bodies, MPI_STATUS_IGNORE) != MPI_SUCCESS) bodies = 1;
@@ -256,9 +255,8 @@ void mpi_transport::notify(int peer, const notice& message) {
 
 // Tells of a rank that has ended, once for each. Asking takes locks in MPI, so not at every turn.
 bool mpi_transport::tell_of_death(notice& message) {
-  constexpr std::chrono::milliseconds between_looks{2};
   const auto now = clock::now();
-  if (now - last_look_ < between_looks) return false;
+  if (now - last_look_ < mpi_timing::death_poll) return false;
   last_look_ = now;
   for (const int rank : ended_ranks(comm_)) {
     if (std::find(ended_.begin(), ended_.end(), rank) != ended_.end()) continue;

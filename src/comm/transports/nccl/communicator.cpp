@@ -8,13 +8,12 @@
 #include <muster/comm/collectives/allgather.hpp>
 #include <muster/core/error.hpp>
 
+#include "../../timing.hpp"
 #include "library.hpp"
 #include "state.hpp"
 
 namespace muster::inline v0::nccl {
 namespace {
-
-constexpr seconds default_timeout{30};
 
 std::shared_ptr<detail::nccl_state> connect(group& ranks, seconds asked) {
   const seconds timeout = asked > seconds(0) ? asked : ranks.settings().timeout;
@@ -30,7 +29,7 @@ std::shared_ptr<detail::nccl_state> connect(group& ranks, seconds asked) {
 }
 
 std::shared_ptr<detail::nccl_state> connect(any_store& store, std::string_view key, int rank, int size, seconds asked) {
-  const seconds timeout = asked > seconds(0) ? asked : default_timeout;
+  const seconds timeout = asked > seconds(0) ? asked : detail::nccl_timing::default_timeout;
   const auto until = deadline_after(timeout);
   const auto mine = detail::make_card(rank == 0);
   const auto words =
@@ -95,9 +94,8 @@ bool work::test() {
 
 void work::wait() {
   constexpr int quick = 2000;  // small collectives take microseconds, and a nap takes sixty
-  constexpr std::chrono::microseconds nap{50};
   for (int turn = 0; !test(); ++turn) {
-    if (turn >= quick) std::this_thread::sleep_for(nap);
+    if (turn >= quick) std::this_thread::sleep_for(detail::nccl_timing::poll);
   }
 }
 

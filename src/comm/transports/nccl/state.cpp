@@ -14,16 +14,11 @@
 
 #include "../../../core/device/check.hpp"
 #include "../../group/group_state.hpp"
+#include "../../timing.hpp"
 #include "library.hpp"
 
 namespace muster::inline v0::detail {
 namespace {
-
-constexpr std::chrono::microseconds nap{100};
-// How long a group may take to find out which ranks have died, after NCCL has seen that one has.
-constexpr seconds for_names{1.0};
-// What NCCL may take to get its kernels off the device after an abort.
-constexpr seconds for_kernels{10.0};
 
 ncclConfig_t not_blocking() {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -83,7 +78,7 @@ void nccl_state::settle(ncclResult_t answer, const std::string& what, clock::tim
     look_at_group();
     if (failure_) std::rethrow_exception(failure_);
     if (clock::now() >= until) time_out(what, sequence_);
-    std::this_thread::sleep_for(nap);
+    std::this_thread::sleep_for(nccl_timing::poll);
     if (comm_ == nullptr) continue;  // the call has not made it yet
     if (const auto asked = ncclCommGetAsyncError(comm_, &answer); asked != ncclSuccess) answer = asked;
   }
@@ -153,10 +148,10 @@ void nccl_state::look_at_group() {
 
 void nccl_state::ask_group_for_names() {
   if (!ranks_ || !ranks_->abilities.detects_death) return;
-  const auto until = deadline_after(std::min(for_names, timeout_));
+  const auto until = deadline_after(std::min(nccl_timing::failed_ranks, timeout_));
   while (!failure_ && clock::now() < until) {
     look_at_group();
-    std::this_thread::sleep_for(nap);
+    std::this_thread::sleep_for(nccl_timing::poll);
   }
 }
 
@@ -179,7 +174,7 @@ void nccl_state::fail(std::exception_ptr cause) noexcept {
 void nccl_state::let_go() noexcept {
   if (comm_ != nullptr) (void)ncclCommAbort(std::exchange(comm_, nullptr));
   try {
-    const auto until = deadline_after(for_kernels);
+    const auto until = deadline_after(nccl_timing::abort);
     for (const auto& one : std::exchange(under_way_, {})) {
       if (const auto mark = one.lock()) mark->wait(until);
     }

@@ -9,14 +9,9 @@
 #include <ctime>
 
 #include "../../../core/round_up.hpp"
+#include "../../timing.hpp"
 
 namespace muster::inline v0::detail {
-namespace {
-
-// A sleeper looks after its peers this often: so soon is a death seen.
-constexpr seconds longest_sleep{0.02};
-
-}  // namespace
 
 lane_layout::lane_layout(int ranks) noexcept {
   const auto n = static_cast<std::size_t>(ranks);
@@ -82,8 +77,8 @@ void shm_board::doze(clock::time_point until) {
     (void)::syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0);
     return;
   }
-  const auto left = std::min<std::chrono::nanoseconds>(until - clock::now(),
-                                                       std::chrono::duration_cast<clock::duration>(longest_sleep));
+  const auto left = std::min<std::chrono::nanoseconds>(
+      until - clock::now(), std::chrono::duration_cast<clock::duration>(shm_timing::longest_sleep));
   if (left.count() <= 0) return;
   const timespec limit{0, static_cast<long>(left.count())};  // below a second
   (void)::syscall(SYS_futex, &bell, FUTEX_WAIT, 1, &limit, nullptr, 0);

@@ -5,12 +5,10 @@
 #include <algorithm>
 #include <chrono>
 
+#include "../../timing.hpp"
+
 namespace muster::inline v0::detail {
 namespace {
-
-constexpr std::chrono::milliseconds shortest_rest{1};
-constexpr std::chrono::milliseconds longest_rest{256};
-constexpr std::chrono::seconds for_good{1};  // a move that lasted so long was not in vain
 
 // Whether the rank shares its core with others, and is the last of them.
 bool is_last_of_several(std::span<const std::uint32_t> seen, int rank) {
@@ -64,9 +62,10 @@ void core_spreader::spread(int rank) {
   if (now < next_) return;
   // A system call and an allocation: by one rank of a core that has several, at most each millisecond.
   const int better = emptier_core(seen_, rank, allowed_cores());
-  next_ = now + shortest_rest;
+  next_ = now + shm_timing::shortest_rest;
   if (better < 0) return;
-  rest_ = now > moved_ + for_good ? shortest_rest : std::min<clock::duration>(2 * rest_, longest_rest);
+  rest_ = now > moved_ + shm_timing::lasting_move ? shm_timing::shortest_rest
+                                                  : std::min<clock::duration>(2 * rest_, shm_timing::longest_rest);
   moved_ = now;
   next_ = now + rest_;
   move_to_core(static_cast<std::uint32_t>(better));

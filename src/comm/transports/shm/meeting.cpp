@@ -15,6 +15,7 @@
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>
 
+#include "../../timing.hpp"
 #include "cores.hpp"
 #include "host.hpp"
 
@@ -122,13 +123,12 @@ bool receive_introduction(int from, guest& came) {
 }
 
 using question = std::function<bool()>;
-constexpr std::chrono::milliseconds between_questions{2};
 
 // How long a wait may last before it asks whether it still has a point.
 int milliseconds_left(clock::time_point until, const question& given_up) {
   if (given_up && given_up()) throw peer_failure({}, "the meeting was given up (not all of its ranks live any more)");
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - clock::now()).count();
-  return static_cast<int>(std::clamp<long long>(left, 0, given_up ? between_questions.count() : 1000));
+  return static_cast<int>(std::clamp<long long>(left, 0, given_up ? shm_timing::bootstrap_poll.count() : 1000));
 }
 
 bool wait_readable(int file, clock::time_point until, const question& given_up) {

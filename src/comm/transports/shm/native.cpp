@@ -9,13 +9,10 @@
 #include <muster/core/error.hpp>
 
 #include "../../../core/copy.hpp"
+#include "../../timing.hpp"
 
 namespace muster::inline v0::detail {
 namespace {
-
-// How long a failed rank waits for a peer that writes into its memory just now. One that takes longer was stopped, and
-// is left with the memory.
-constexpr seconds patience{1.0};
 
 // Bytes of a broadcast: up to here one copy by the system takes less time than two through the staging area, where
 // every rank has a core of its own.
@@ -223,7 +220,7 @@ void shm_native::cancel() noexcept {
   body_.reset();
   board_.mine().revoked.store(1, std::memory_order_seq_cst);
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  const auto until = deadline_after(patience);
+  const auto until = deadline_after(shm_timing::writer);
   bool stopped = false;
   for (int p = 0; p < board_.size(); ++p) {
     if (p == board_.rank()) continue;

@@ -6,18 +6,10 @@
 
 #include <muster/core/error.hpp>
 
+#include "../../timing.hpp"
 #include "connect.hpp"
 
 namespace muster::inline v0::detail {
-namespace {
-
-// A rank that waits looks after its peers this often: so soon is a death seen.
-constexpr std::chrono::milliseconds between_looks{10};
-
-// So long a rank that left a group without a reason may take to give one in the group that it was made from.
-constexpr std::chrono::milliseconds for_last_words{50};
-
-}  // namespace
 
 shm_transport::shm_transport(std::shared_ptr<shm_host> host, std::vector<int> members, int rank,
                              std::span<const std::uint64_t> lanes)
@@ -111,7 +103,7 @@ int shm_transport::find_silent_end() {
   for (;;) {
     const int gone = board_.find_gone(called_ == 0 ? 0 : called_ - 1);
     if (gone < 0) break;
-    leavers_.push_back({gone, board_.host().ended(board_.host_rank(gone)) ? now : now + for_last_words});
+    leavers_.push_back({gone, board_.host().ended(board_.host_rank(gone)) ? now : now + transport_timing::late_notice});
   }
   const auto silent = std::find_if(leavers_.begin(), leavers_.end(),
                                    [&](const leaver& one) { return now >= one.until && !has_said_why(one.rank); });
@@ -143,7 +135,7 @@ void shm_transport::pause(clock::time_point until) {
 void shm_transport::look_after_peers() {
   const auto now = clock::now();
   if (suspect_ >= 0 || now < next_look_) return;
-  next_look_ = now + between_looks;
+  next_look_ = now + transport_timing::death_poll;
   suspect_ = find_silent_end();
 }
 

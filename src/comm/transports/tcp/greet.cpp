@@ -4,17 +4,14 @@
 
 #include <muster/core/log.hpp>
 
+#include "../../timing.hpp"
 #include "mesh.hpp"
 
 namespace muster::inline v0::detail {
 namespace {
 
-constexpr std::chrono::seconds for_one_attempt{5};
-
 clock::duration pause_before(int attempt) {
-  constexpr std::chrono::milliseconds first{5};
-  constexpr std::chrono::milliseconds last{500};
-  return std::min<clock::duration>(first * (1 << std::min(attempt, 8)), last);
+  return std::min<clock::duration>(tcp_timing::first_retry * (1 << std::min(attempt, 8)), tcp_timing::last_retry);
 }
 
 }  // namespace
@@ -58,7 +55,7 @@ void tcp_watch::dial_line(greeting& one) {
     if (to.empty()) throw socket_error(0, "it has no address");
     one.talk = handshake::connect(secret_, introduce(one.peer, one.line));
     one.connecting = true;
-    one.until = clock::now() + for_one_attempt;
+    one.until = clock::now() + tcp_timing::connect_attempt;
     one.socket = tcp_socket::start_connect(to[which]);
     one.ready = loop_.watch(one.socket.file(), EPOLLOUT, [this, &one](std::uint32_t) { advance(one); });
   } catch (const socket_error& failed) {

@@ -10,14 +10,10 @@
 
 #include <muster/core/error.hpp>
 
+#include "../../timing.hpp"
+
 namespace muster::inline v0::detail {
 namespace {
-
-// So long a rank that left a group without a reason may take to give one in the group that it was made from.
-constexpr std::chrono::milliseconds for_last_words{50};
-
-// What was sent has so long to reach the other side before this process is gone.
-constexpr seconds for_goodbye{2.0};
 
 constexpr std::uint32_t no_connection = ~std::uint32_t{0};  // of a send that goes nowhere
 
@@ -66,7 +62,7 @@ tcp_mesh::tcp_mesh(const tcp_plan& plan, int rank, std::vector<tcp_peer> peers, 
       watch_(*this, std::move(peers), std::move(doors), secret) {}
 
 tcp_mesh::~tcp_mesh() {
-  const auto until = deadline_after(for_goodbye);
+  const auto until = deadline_after(tcp_timing::drain);
   {
     const std::lock_guard lock(mutex_);
     for (auto& one : links_) one->say_goodbye();
@@ -370,7 +366,8 @@ void tcp_mesh::hear_notice(int peer, const frame& head, notice& message) {
 
 void tcp_mesh::hear_leave(int peer, std::uint64_t generation, std::uint64_t called) {
   const std::lock_guard lock(mutex_);
-  if (!messages_.is_closed(generation)) leavers_.push_back({generation, peer, called, clock::now() + for_last_words});
+  if (!messages_.is_closed(generation))
+    leavers_.push_back({generation, peer, called, clock::now() + transport_timing::late_notice});
 }
 
 frame tcp_mesh::position() {

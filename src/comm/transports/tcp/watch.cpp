@@ -4,6 +4,7 @@
 
 #include <muster/core/log.hpp>
 
+#include "../../timing.hpp"
 #include "mesh.hpp"
 
 namespace muster::inline v0::detail {
@@ -15,9 +16,6 @@ constexpr std::size_t most_unsent_of_no_matter = std::size_t{64} << 10;
 
 // Who connect and have proved nothing yet: no more are heard at a time.
 constexpr std::size_t most_strangers = 128;
-
-// A stream of data that broke, or another rank's loss, may be the end of a rank whose last words are still to be read.
-constexpr std::chrono::milliseconds for_last_notices{50};
 
 }  // namespace
 
@@ -145,7 +143,7 @@ void tcp_watch::condemn(int peer, const std::string& why, int witness) {
   line& of = line_of(peer);
   const bool is_new = of.condemned == clock::time_point::max();
   if (of.goodbye || (!is_new && (witness >= 0 || of.witness < 0))) return;
-  if (is_new) of.condemned = clock::now() + for_last_notices;
+  if (is_new) of.condemned = clock::now() + transport_timing::late_notice;
   of.verdict = why;
   of.witness = witness;
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "../../../timing.hpp"
 #include "base64.hpp"
 
 namespace muster::inline v0::detail {
@@ -12,8 +13,6 @@ namespace {
 
 using nlohmann::json;
 
-// One member that hangs does not use up the time of all.
-constexpr seconds for_one_member{5.0};
 constexpr int code_not_found = 5;
 constexpr int code_unavailable = 14;
 constexpr int code_deadline = 4;
@@ -132,7 +131,8 @@ json etcd_client::ask(const char* call, std::string_view key, std::string_view p
   auto nap = std::chrono::milliseconds(5);
   for (;;) {
     const auto which = present_.load();
-    const auto came = post(endpoint(which) + std::string(path), body, std::min(until, deadline_after(for_one_member)));
+    const auto came =
+        post(endpoint(which) + std::string(path), body, std::min(until, deadline_after(store_timing::etcd_member)));
     const auto said = came.status != 0 ? json::parse(came.body, nullptr, false) : json();
     if (came.status == 200 && said.is_object()) return said;
     const int code = said.is_object() ? said.value("code", 0) : code_unavailable;

@@ -8,6 +8,7 @@
 
 #include <muster/comm/bootstrap/open_store.hpp>
 
+#include "../../../timing.hpp"
 #include "base64.hpp"
 #include "client.hpp"
 
@@ -19,10 +20,6 @@ using detail::number_in;
 using detail::to_base64;
 using nlohmann::json;
 using lost = etcd_client::when_lost;
-
-// The lease of a client: by it the others see that it has the store open, and its keys vanish with it.
-constexpr std::chrono::seconds presence_ttl{10};
-constexpr std::chrono::milliseconds before_listening_again{50};
 
 // The first key behind all that begin with it.
 std::string end_of(std::string prefix) {
@@ -62,7 +59,7 @@ struct etcd_store::implementation {
   // In one transaction: a process that finds no other here removes the keys that lie here.
   void come_in(clock::time_point until) {
     const auto granted =
-        client.ask("open", {}, "/v3/lease/grant", {{"TTL", std::to_string(presence_ttl.count())}}, until,
+        client.ask("open", {}, "/v3/lease/grant", {{"TTL", std::to_string(detail::store_timing::lease.count())}}, until,
                    lost::again);  // a lease that no client knows of ends by itself
     presence = number_in(granted, "ID");
     const auto mine = prefix + "p/" + std::to_string(presence);
@@ -87,7 +84,7 @@ struct etcd_store::implementation {
 
   void keep(const std::stop_token& stop) {
     std::unique_lock held(mutex);
-    while (!turn.wait_for(held, stop, presence_ttl / 4, [&] { return stop.stop_requested(); })) {
+    while (!turn.wait_for(held, stop, detail::store_timing::lease / 4, [&] { return stop.stop_requested(); })) {
       if (stop.stop_requested()) return;
       held.unlock();
       try {
@@ -146,7 +143,7 @@ struct etcd_store::implementation {
       } catch (const std::exception&) {  // no memory: again, as after a connection that broke
       }
       std::unique_lock held(mutex);
-      (void)turn.wait_for(held, stop, before_listening_again, [] { return false; });
+      (void)turn.wait_for(held, stop, detail::store_timing::watch_retry, [] { return false; });
     }
   }
   void hear(std::string_view line) {

@@ -5,13 +5,14 @@
 
 #include <muster/core/error.hpp>
 
+#include "../../../timing.hpp"
+
 namespace muster::inline v0::detail {
 namespace {
 
 // TCP's own probes (keepalive, TCP_USER_TIMEOUT) find a host that is silent. They do not find a server that is stopped:
 // the kernel answers for it. Several knocks, each so long after the one before by the clock of a process that runs: a
 // client that was stopped for a while itself does not blame the server.
-constexpr seconds between_knocks{5};
 constexpr int most_knocks = 3;
 constexpr std::uint64_t of_knocks = 0;  // the id of none of the calls: any answer will do
 
@@ -36,7 +37,7 @@ bool introduce_to_store(const tcp_socket& to, const job_secret& secret, clock::t
 store_client::store_client(tcp_socket socket, std::string where)
     : where_(std::move(where)),
       server_(std::move(socket)),
-      next_knock_(deadline_after(between_knocks)),
+      next_knock_(deadline_after(store_timing::ping_interval)),
       ready_(loop_.watch(server_.socket().file(), EPOLLIN, [this](std::uint32_t events) {
         if ((events & ~static_cast<std::uint32_t>(EPOLLOUT)) != 0) read_answers();
       })) {
@@ -172,13 +173,13 @@ void store_client::knock(clock::time_point now) {
   if (knocks_ == most_knocks) throw socket_error(ETIMEDOUT, "the server is silent");
   send({.what = store_call::get, .id = of_knocks, .key = store_identity_key});
   ++knocks_;
-  next_knock_ = deadline_after(between_knocks);
+  next_knock_ = deadline_after(store_timing::ping_interval);
 }
 
 void store_client::read_answers() {
   if (!server_.read()) return;
   knocks_ = 0;
-  next_knock_ = deadline_after(between_knocks);
+  next_knock_ = deadline_after(store_timing::ping_interval);
   std::size_t used = 0;
   for (;;) {
     const auto frame = first_frame(server_.received().substr(used));

@@ -12,6 +12,7 @@
 #include <muster/core/atomic_file.hpp>
 
 #include "../../../../core/descriptor.hpp"
+#include "../../../timing.hpp"
 #include "store_client.hpp"
 
 namespace muster::inline v0::detail {
@@ -20,7 +21,6 @@ namespace {
 // "muster-store-1 ADDRESS,ADDRESS... TOKEN\n": what it is and in which form, then what it tells.
 constexpr std::string_view mark = "muster-store-1 ";
 constexpr std::size_t longest = 4096;  // of such a file; an address has 50 characters at most
-constexpr seconds for_an_answer{3};    // of one address: a host that is there, and not stopped, takes milliseconds
 
 }  // namespace
 
@@ -68,7 +68,7 @@ void remove_store_file(const std::string& path, const store_place& place) noexce
 store_presence look_for_store(const store_place& place) {
   bool silent = false;
   for (const auto& one : place.addresses) {
-    const auto until = deadline_after(for_an_answer);
+    const auto until = deadline_after(store_timing::probe);
     try {
       const auto met = tcp_socket::connect(one, until);
       if (!introduce_to_store(met, store_secret(place.token), until)) continue;

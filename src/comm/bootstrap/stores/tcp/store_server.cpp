@@ -13,6 +13,7 @@
 #include "../../../../core/random_bytes.hpp"
 #include "../../../net/acceptor.hpp"
 #include "../../../net/connection.hpp"
+#include "../../../timing.hpp"
 #include "store_client.hpp"
 #include "store_file.hpp"
 #include "store_journal.hpp"
@@ -20,12 +21,7 @@
 namespace muster::inline v0 {
 namespace {
 
-constexpr std::size_t most_strangers = 512;  // at a time; the oldest makes room for the next
-constexpr seconds tick{0.5};                 // between looks for clients that take nothing
-// A client whose connection was cut, or was to a server that was killed, has so long to connect again before the table
-// is begun anew for later clients; as long as one of an etcd.
-constexpr seconds for_those_that_were_cut_off{10};
-constexpr seconds patience_with_clients{30};             // that take nothing of what they are owed
+constexpr std::size_t most_strangers = 512;              // at a time; the oldest makes room for the next
 constexpr std::size_t enough = std::size_t{4} << 20;     // owed to a client: it may ask more when it has taken some
 constexpr std::size_t too_much = std::size_t{64} << 20;  // as much is owed only to one that does not read
 
@@ -90,7 +86,7 @@ struct store_server::implementation {
               [this](client_number) { return clients.size() == 1 && clock::now() >= doubtful_until; },
               &detail::random_token) {
     if (!folder.empty()) journal.emplace(folder, table);
-    if (table.is_used()) doubtful_until = deadline_after(for_those_that_were_cut_off);
+    if (table.is_used()) doubtful_until = deadline_after(detail::store_timing::lease);
     std::vector<detail::tcp_socket> all;
     all.push_back(std::move(listening));
     incoming.emplace(
@@ -126,7 +122,7 @@ struct store_server::implementation {
     try {
       while (!stop.stop_requested()) {
         const auto next = incoming->next();
-        loop.wait(owing.empty() ? next : std::min(next, deadline_after(tick)));
+        loop.wait(owing.empty() ? next : std::min(next, deadline_after(detail::store_timing::tick)));
         const auto now = clock::now();
         loop.dispatch();
         incoming->tick(now);
@@ -212,7 +208,9 @@ struct store_server::implementation {
   }
 
   void cut_stalled(clock::time_point now) {
-    const auto is_stalled = [&](client_number number) { return now - clients.at(number).last > patience_with_clients; };
+    const auto is_stalled = [&](client_number number) {
+      return now - clients.at(number).last > detail::store_timing::slow_client;
+    };
     for (auto at = owing.begin(); (at = std::find_if(at, owing.end(), is_stalled)) != owing.end();) {
       ++offenders;
       drop(*at++, false);
@@ -222,7 +220,7 @@ struct store_server::implementation {
   // `has_left`: its connection ended at the other side, as when its process ends; else it was cut, or is closed here.
   void drop(client_number number, bool has_left) {
     ++left;
-    if (!has_left) doubtful_until = deadline_after(for_those_that_were_cut_off);
+    if (!has_left) doubtful_until = deadline_after(detail::store_timing::lease);
     owing.erase(number);
     told.erase(number);
     clients.erase(number);  // its socket too

@@ -1,0 +1,16 @@
+# Included at the end of each folder of tests: under a sanitizer a program is several times as slow, so that the limits of
+# tests, and the deadlines that tests keep themselves (MUSTER_TEST_SLOWDOWN), are that much longer.
+if(MUSTER_SANITIZE)
+  set(slowdown 4)
+  set(file ${PROJECT_BINARY_DIR}/slow_tests.cmake)
+  file(WRITE ${file} "set(ENV{MUSTER_TEST_SLOWDOWN} ${slowdown})\n")
+  set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${file})
+  get_property(tests DIRECTORY PROPERTY TESTS)
+  foreach(test IN LISTS tests)
+    get_test_property(${test} TIMEOUT limit)
+    if(limit)
+      math(EXPR limit "${limit} * ${slowdown}")
+      set_tests_properties(${test} PROPERTIES TIMEOUT ${limit})
+    endif()
+  endforeach()
+endif()
