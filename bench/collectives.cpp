@@ -30,6 +30,7 @@ struct flags {
 };
 
 constexpr const char* flags_help =
+    "usage: collectives [options]; Google Benchmark's, such as --benchmark_filter=REGEX, and\n"
     "  --rounds=N    how often the rows of a size take turns (default 7)\n"
     "  --algorithms  also a row for each algorithm by name, and for MPI's own under muster\n"
     "  --turns=FOLDER  measure what the named pipe FOLDER/<rank> tells each rank, instead of all rows\n";
@@ -162,13 +163,11 @@ void take_turns(const bench::contest& who, muster::context& context, int rank, c
 
 int main(int argc, char** argv) {
   const bench::mpi_session mpi;
-  const int status = muster::run_main(argc, argv, [&](muster::context& context) {
+  const auto body = [&](muster::context& context) {
     benchmark::Initialize(&argc, argv);
     const flags taken = take_flags(argc, argv);
     if (benchmark::ReportUnrecognizedArguments(argc, argv)) {
-      throw muster::configuration_error(std::string("a flag is not known (it is named above); --help lists Google "
-                                                    "Benchmark's, its own are:\n") +
-                                        flags_help + "and muster's are:\n" + muster::settings_help());
+      throw muster::configuration_error("a flag is not known (it is named above); --help lists all");
     }
     const int rank = context.transport_name() == "local" ? 0 : context.world().rank();
     const bench::contest who(context, mpi, taken.algorithms);
@@ -179,7 +178,8 @@ int main(int argc, char** argv) {
     table results(who, context, taken.rounds);
     register_rows(results, who);
     bench::run_registered(rank);
-  });
+  };
+  const int status = muster::run_main(argc, argv, body, {.help = [] { return std::string(flags_help); }});
   mpi.end(status);
   return status;
 }

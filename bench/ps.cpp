@@ -188,18 +188,16 @@ class worker {
 }  // namespace
 
 int main(int argc, char** argv) {
-  return muster::run_main(argc, argv, [&](muster::context& context) {
-    options chosen;
+  options chosen;
+  CLI::App app("Pushes and pulls of a parameter server's job.", "ps");
+  app.set_help_flag();  // run_main has it
+  app.add_option("--only", chosen.only, "of latency, push, pull, rate, adam; commas between")->capture_default_str();
+  app.add_option("--seconds", chosen.seconds, "of a turn, about")->capture_default_str();
+  app.add_option("--turns", chosen.turns, "of each row")->capture_default_str();
+  const auto body = [&](muster::context& context) {
     const auto flags = bench::take_report_flags(argc, argv);
-    CLI::App app("Pushes and pulls of a parameter server's job.", "ps");
-    app.add_option("--only", chosen.only, "of latency, push, pull, rate, adam; commas between")->capture_default_str();
-    app.add_option("--seconds", chosen.seconds, "of a turn, about")->capture_default_str();
-    app.add_option("--turns", chosen.turns, "of each row")->capture_default_str();
     try {
       app.parse(argc, argv);
-    } catch (const CLI::CallForHelp&) {
-      if (context.launcher().rank == 0) std::puts(app.help().c_str());
-      return;
     } catch (const CLI::ParseError& wrong) {
       throw muster::configuration_error(std::string(wrong.what()) + "; --help lists all flags");
     }
@@ -212,5 +210,6 @@ int main(int argc, char** argv) {
       job.finish();
       report.write();
     });
-  });
+  };
+  return muster::run_main(argc, argv, body, {.help = [&] { return app.help(); }});
 }

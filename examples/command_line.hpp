@@ -23,13 +23,10 @@ constexpr muster::number_range<std::uint64_t> some_epochs{1, 1'000'000}, some_st
 constexpr muster::number_range<std::uint64_t> some_samples{1, 1'000'000'000};
 constexpr muster::number_range<std::uint64_t> any_seed{0, std::numeric_limits<std::uint64_t>::max()};
 
-/// As CLI11 parses it; the flags of muster have been taken out by the context. Throws muster::configuration_error, and
-/// CLI::CallForHelp where the program left --help to CLI11.
+/// As CLI11 parses it; the flags of muster have been taken out by the context. Throws muster::configuration_error.
 inline void parse(CLI::App& app, int argc, char** argv) {
   try {
     app.parse(argc, argv);
-  } catch (const CLI::CallForHelp&) {
-    throw;
   } catch (const CLI::ExtrasError&) {
     std::vector<std::string> known;
     for (const auto* option : app.get_options()) known.push_back(option->get_name());

@@ -47,8 +47,7 @@ struct command_line {
     auto& o = chosen;
     o.data = which.data;
     o.schedule = which.schedule;
-    app.set_help_flag();  // --help is printed by rank 0 alone
-    app.add_flag("-h,--help", o.help, "print this and exit");
+    app.set_help_flag();  // run_main has it
     model = which.add_flags(app);
     app.add_option("--data", o.data,
                    "cifar10:FOLDER, cifar-like:N (generated) or idx:IMAGES,LABELS, of which a tenth is held out")
@@ -115,7 +114,6 @@ options parse_options(int argc, char** argv, int ranks, const muster::settings& 
   command_line line(which);
   examples::parse(line.app, argc, argv);
   auto& o = line.chosen;
-  if (o.help) return o;
   apply_preset(line, ranks);
   o.model = line.model();
   o.augment = line.augment == "on";
@@ -132,8 +130,7 @@ options parse_options(int argc, char** argv, int ranks, const muster::settings& 
 
 std::string help_text(const program& which) {
   const command_line line(which);
-  return line.app.help() + "\nFlags of every muster program [default, variable]; --optimizer is " +
-         line.chosen.optimizer + " here:\n" + muster::settings_help();
+  return line.app.help() + "\n--optimizer is " + line.chosen.optimizer + " here.\n";
 }
 
 muster::batch batches_of(const options& chosen) {

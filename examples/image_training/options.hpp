@@ -38,7 +38,6 @@ struct options {
   bool resume = false;
   std::string save;  ///< a file; empty: the model is not saved
   std::string json;  ///< empty: no report
-  bool help = false;
 };
 
 /// What differs between the programs.

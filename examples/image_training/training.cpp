@@ -225,12 +225,8 @@ class run {
 }  // namespace
 
 int run_program(int argc, char** argv, const program& which) {
-  return muster::run_main(argc, argv, [&](muster::context& context) {
+  const auto body = [&](muster::context& context) {
     const auto chosen = parse_options(argc, argv, examples::ranks_of(context), context.configuration(), which);
-    if (chosen.help) {
-      if (context.launcher().rank == 0) std::fputs(help_text(which).c_str(), stdout);
-      return;
-    }
     if (context.launcher().rank == 0) {
       for (const auto& path : {chosen.json, chosen.save}) {
         if (!path.empty()) muster::require_writable(path);
@@ -245,7 +241,8 @@ int run_program(int argc, char** argv, const program& which) {
       run job(context, world, data, chosen);
       examples::train_or_save([&] { job.train(); }, [&] { job.save_what_is_left(world); });
     });
-  });
+  };
+  return muster::run_main(argc, argv, body, {.help = [&] { return help_text(which); }});
 }
 
 }  // namespace images

@@ -13,14 +13,11 @@
 #include "training.hpp"
 
 int main(int argc, char** argv) {
-  return muster::run_main(argc, argv, [&](muster::context& context) {
+  const auto run = [&](muster::context& context) {
     const auto chosen = logistic::parse_options(argc, argv, examples::ranks_of(context));
-    if (chosen.help) {
-      if (context.launcher().rank == 0) std::fputs(logistic::help_text().c_str(), stdout);
-      return;
-    }
     if (context.launcher().rank == 0 && !chosen.json.empty()) muster::require_writable(chosen.json);
     const auto data = logistic::open_problem(chosen);  // ranks that are threads share it
     context.run([&](muster::group& world) { logistic::train(context, world, data, chosen); });
-  });
+  };
+  return muster::run_main(argc, argv, run, {.help = logistic::help_text});
 }

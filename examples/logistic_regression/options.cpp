@@ -32,8 +32,7 @@ struct command_line {
 
   command_line() {
     auto& o = chosen;
-    app.set_help_flag();  // --help is printed by rank 0 alone
-    app.add_flag("-h,--help", o.help, "print this and exit");
+    app.set_help_flag();  // run_main has it
     auto* train = app.add_option("--train", o.train, "training set: libsvm:PATH, plain or gzip")->type_name("SPEC");
     auto* test = app.add_option("--test", o.test, "test set, of the same classes")->type_name("SPEC");
     app.add_option(
@@ -94,7 +93,6 @@ options parse_options(int argc, char** argv, int ranks) {
   command_line line;
   examples::parse(line.app, argc, argv);
   auto& o = line.chosen;
-  if (o.help) return o;
   if (o.train.empty() && o.synthetic.empty()) {
     examples::refuse("nothing to train on (neither --train nor --synthetic is given)",
                      "give --train libsvm:PATH --test libsvm:PATH or --synthetic epsilon");
@@ -109,7 +107,7 @@ options parse_options(int argc, char** argv, int ranks) {
 
 std::string help_text() {
   const command_line line;
-  return line.app.help() + "\nFlags of every muster program [default, variable]:\n" + muster::settings_help();
+  return line.app.help();
 }
 
 std::string describe(const options& chosen) {

@@ -21,7 +21,6 @@ struct options {
   float l2 = 0.0f;
   float momentum = 0.0f;
   std::string json;  ///< empty: no report
-  bool help = false;
 };
 
 /// Reads the command line of a job of `ranks` ranks, from which muster has taken its own flags out already. Fills in

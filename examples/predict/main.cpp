@@ -41,20 +41,16 @@ void show(nn::network<float>& net, muster::loader& from, std::size_t count) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  return muster::run_main(argc, argv, [&](muster::context& context) {
-    options chosen;
-    CLI::App app{"Evaluates a model that a program of the examples has saved on the images held out of its data.",
-                 "predict"};
-    app.add_option("--model", chosen.model, "what --save wrote")->required();
-    app.add_option("--data", chosen.data, "as of the program that trained it")->capture_default_str();
-    muster::add_number(app, "--seed", chosen.seed, examples::any_seed, "of generated data");
-    muster::add_number(app, "--show", chosen.show, {0, 1'000'000'000}, "print the classes of so many images");
-    try {
-      examples::parse(app, argc, argv);
-    } catch (const CLI::CallForHelp&) {
-      if (context.launcher().rank == 0) std::fputs(app.help().c_str(), stdout);
-      return;
-    }
+  options chosen;
+  CLI::App app{"Evaluates a model that a program of the examples has saved on the images held out of its data.",
+               "predict"};
+  app.set_help_flag();  // run_main has it
+  app.add_option("--model", chosen.model, "what --save wrote")->required();
+  app.add_option("--data", chosen.data, "as of the program that trained it")->capture_default_str();
+  muster::add_number(app, "--seed", chosen.seed, examples::any_seed, "of generated data");
+  muster::add_number(app, "--show", chosen.show, {0, 1'000'000'000}, "print the classes of so many images");
+  const auto body = [&](muster::context& context) {
+    examples::parse(app, argc, argv);
     const auto data = images::open_images(chosen.data, chosen.seed);
     context.run([&](muster::group& world) {
       const nn::flush_denormals flush;
@@ -74,5 +70,6 @@ int main(int argc, char** argv) {
                   static_cast<double>(found.top1) / all, static_cast<double>(found.top5) / all);
       if (chosen.show > 0) show(*model.net, test, chosen.show);
     });
-  });
+  };
+  return muster::run_main(argc, argv, body, {.help = [&] { return app.help(); }});
 }

@@ -76,9 +76,9 @@ extern "C" {
 bool muster_settings_of_comm = detail::register_settings(
     {"comm",
      "the job and its transports",
-     {&transport, &between,   &ranks,        &job,      &rendezvous, &token,    &host,           &algorithm,
-      &profile,   &timeout,   &check,        &progress, &cma,        &pin,      &interface,      &connections,
-      &streams,   &heartbeat, &missed_beats, &checksum, &elastic,    &patience, &remote_servers, &role}});
+     {&ranks, &transport, &elastic, &timeout, &algorithm, &rendezvous},
+     {&between, &job, &token, &host, &profile, &check, &progress, &cma, &pin, &interface, &connections, &streams,
+      &heartbeat, &missed_beats, &checksum, &patience, &remote_servers, &role}});
 }
 
 }  // namespace muster::inline v0::setting

@@ -18,7 +18,8 @@ namespace {
 
 // By the names of the layers, so that the order is not that of linking.
 std::vector<detail::setting_group>& setting_groups() {
-  static std::vector<detail::setting_group> groups = {{"core", "the log", {&setting::log_level, &setting::log_ranks}}};
+  static std::vector<detail::setting_group> groups = {
+      {"core", "the log", {&setting::log_level}, {&setting::log_ranks}}};
   return groups;
 }
 
@@ -52,7 +53,10 @@ bool detail::register_settings(setting_group group) {
 
 std::vector<const setting_info*> setting_table() {
   std::vector<const setting_info*> all;
-  for (const auto& group : setting_groups()) all.insert(all.end(), group.rows.begin(), group.rows.end());
+  for (const auto& group : setting_groups()) {
+    all.insert(all.end(), group.common.begin(), group.common.end());
+    all.insert(all.end(), group.rows.begin(), group.rows.end());
+  }
   return all;
 }
 
@@ -87,8 +91,11 @@ settings::settings(int& argc, char** argv) : settings() {
       continue;
     }
     named->from = source::flag;
+    const bool stands_alone = i + 1 == argc || argv[i + 1][0] == '-';
     if (const auto equals = argument.find('='); equals != std::string_view::npos) {
       named->value = argument.substr(equals + 1);
+    } else if (named->of->fallback == "off" && stands_alone) {
+      named->value = "on";
     } else if (i + 1 < argc) {
       named->value = argv[++i];
     } else {
@@ -150,11 +157,13 @@ std::size_t settings::choice(const setting_info& which, const std::vector<std::s
                             (meant ? "; did you mean " + *meant + "?" : "; choose one of these"));
 }
 
-std::string settings_help() {
+std::string settings_help(bool all) {
   std::string text;
   for (const auto& group : setting_groups()) {
-    text += std::string(group.heading) + ":\n";
-    for (const auto* row : group.rows) {
+    auto rows = group.common;
+    if (all) rows.insert(rows.end(), group.rows.begin(), group.rows.end());
+    if (!rows.empty()) text += std::string(group.heading) + ":\n";
+    for (const auto* row : rows) {
       std::string left = "  --" + std::string(row->name) + " " + std::string(row->placeholder);
       left.resize(std::max<std::size_t>(left.size() + 1, 26), ' ');
       const auto range = row->numbers.high == 0 ? "" : " (" + to_string(row->numbers) + ")";
@@ -162,6 +171,7 @@ std::string settings_help() {
           left + std::string(row->help) + range + " [" + std::string(row->fallback) + ", " + row->variable() + "]\n";
     }
   }
+  if (!all) text += "--help-all lists all of them, --version says which muster it is\n";
   return text;
 }
 

@@ -24,7 +24,7 @@ constexpr setting_info mode{
 
 extern "C" {
 bool muster_settings_of_elastic = detail::register_settings(
-    {"elastic", "elastic jobs", {&min_ranks, &max_ranks, &slow_ranks, &slow_factor, &slow_steps, &mode}});
+    {"elastic", "elastic jobs", {&mode, &min_ranks, &max_ranks}, {&slow_ranks, &slow_factor, &slow_steps}});
 }
 
 }  // namespace muster::inline v0::setting

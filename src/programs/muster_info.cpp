@@ -207,7 +207,7 @@ int describe_all(int argc, char** argv) {
   const muster::settings settings(argc, argv);
   const auto chosen = parse(argc, argv);
   if (chosen.help) {
-    std::printf("%s%s", usage, muster::settings_help().c_str());
+    std::printf("%s%s", usage, muster::settings_help(true).c_str());
     return 0;
   }
   settings.check_numbers();

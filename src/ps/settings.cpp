@@ -26,8 +26,8 @@ constexpr setting_info compress{
     "of gradients: none, float16, bfloat16, qsgd8, sign, topk:SHARE, randomk:SHARE, blockk:SHARE, powersgd:RANK"};
 
 extern "C" {
-bool muster_settings_of_ps =
-    detail::register_settings({"ps", "the parameter server", {&servers, &standby, &replicas, &consistency, &compress}});
+bool muster_settings_of_ps = detail::register_settings(
+    {"ps", "the parameter server", {&servers, &consistency, &compress}, {&standby, &replicas}});
 }
 
 }  // namespace muster::inline v0::setting

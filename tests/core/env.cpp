@@ -29,6 +29,20 @@ TEST_CASE("flags are taken out of the command line, in both spellings, and the r
   CHECK(line.pointers[static_cast<std::size_t>(line.argc)] == nullptr);
 }
 
+TEST_CASE("what is off by default is on where its flag stands alone, and takes no flag for its value") {
+  test::command_line line({"app", "--elastic", "--ranks", "4", "--checksum", "off", "--pin"});
+  const muster::settings settings(line.argc, line.argv());
+  CHECK(settings.value(muster::setting::elastic) == "on");
+  CHECK(settings.integer(muster::setting::ranks) == 4);
+  CHECK(settings.value(muster::setting::checksum) == "off");
+  CHECK(settings.value(muster::setting::pin) == "on");
+  CHECK(line.rest() == std::vector<std::string>{"app"});
+
+  test::command_line wrong({"app", "--elastic", "onn"});
+  const muster::settings typed(wrong.argc, wrong.argv());
+  CHECK(typed.value(muster::setting::elastic) == "onn");  // which its reader refuses
+}
+
 TEST_CASE("a flag beats its variable, the variable beats the default, and each says where it came from") {
   const scoped_variable ranks("MUSTER_RANKS", "2");
   const scoped_variable transport("MUSTER_TRANSPORT", "local");
@@ -57,9 +71,10 @@ TEST_CASE("values that cannot be used are refused by name") {
 }
 
 TEST_CASE("the help names every setting of every layer that is linked, used or not, with its variable") {
-  const std::string help = muster::settings_help();
+  const std::string common = muster::settings_help(), help = muster::settings_help(true);
   for (const char* flag : {"--transport", "--log-level", "--min-ranks", "--servers", "--optimizer"})
-    CHECK(help.find(flag) != std::string::npos);
+    CHECK(common.find(flag) != std::string::npos);
+  CHECK(common.find("--missed-beats") == std::string::npos);
   for (const auto* row : muster::setting_table()) {
     CHECK(help.find("--" + std::string(row->name)) != std::string::npos);
     CHECK(help.find(row->variable()) != std::string::npos);

@@ -6,13 +6,14 @@ usage: readme_program.py --program PATH [--mpirun "WORDS"] [--launcher PATH]
 """
 import argparse
 import os
-import random
 import re
 import signal
-import struct
 import subprocess
 import sys
 import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "examples"))
+import digits  # noqa: E402
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--program", required=True)
@@ -20,20 +21,6 @@ parser.add_argument("--mpirun", default="")
 parser.add_argument("--launcher", default="")
 options = parser.parse_args()
 IMAGES, EPOCHS = 6000, 5
-
-
-def draw(folder):
-    """Ten patterns with noise, in the files of MNIST."""
-    chance = random.Random(5)
-    patterns = [bytes(chance.choice((30, 200)) for _ in range(784)) for _ in range(10)]
-    labels = [chance.randrange(10) for _ in range(IMAGES)]
-    with open(os.path.join(folder, "train-images-idx3-ubyte"), "wb") as file:
-        file.write(struct.pack(">IIII", 0x803, IMAGES, 28, 28))
-        for label in labels:
-            noise = chance.randbytes(784)
-            file.write(bytes((3 * a + b) // 4 if b < 225 else b for a, b in zip(patterns[label], noise)))
-    with open(os.path.join(folder, "train-labels-idx1-ubyte"), "wb") as file:
-        file.write(struct.pack(">II", 0x801, IMAGES) + bytes(labels))
 
 
 def epochs_of(what, text):
@@ -90,7 +77,7 @@ if options.mpirun:
     ways["under mpirun"] = [*options.mpirun.split(), "-n", "2", options.program]
 losses = {}
 with tempfile.TemporaryDirectory(prefix="muster-readme-") as images:
-    draw(images)
+    digits.draw(images, IMAGES)
     for what, words in ways.items():
         losses[what] = epochs_of(what, run(what, images, *words))
         again = run(what, images, *words)

@@ -118,6 +118,8 @@ def ended(process):
 
 def help_of(program, *command):
     done = subprocess.run([program, *command, "--help"], env=CLEAN, capture_output=True, text=True, timeout=HANG)
+    if "--help-all" in done.stdout:
+        done = subprocess.run([program, *command, "--help-all"], env=CLEAN, capture_output=True, text=True, timeout=HANG)
     assert done.returncode == 0 and not done.stderr, done
     return done.stdout
 

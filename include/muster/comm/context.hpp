@@ -92,19 +92,26 @@ class context {
   std::unique_ptr<implementation> self_;
 };
 
+/// What `run_main` is to know of a program.
+struct main_options {
+  /// The program's own part of `--help`: stands above muster's flags. Empty for a program without flags of its own.
+  std::function<std::string()> help{};
+};
+
 namespace detail {
-int run_main(int& argc, char** argv, const std::function<int(context&)>& body) noexcept;
+int run_main(int& argc, char** argv, const std::function<int(context&)>& body, const main_options& how) noexcept;
 }
 
 /// The whole of a well-behaved `main`: makes a context, runs `body(context)` (which returns the exit status, or
 /// nothing), and turns what it throws into one line on stderr, from one rank, and the same exit status at every rank
-/// (`error_kind` lists them). As the context does, it takes muster's flags out of argc and argv.
+/// (`error_kind` lists them). As the context does, it takes muster's flags out of argc and argv. `--help`, `--help-all`
+/// and `--version` end with 0 before `body` is called.
 ///
 /// `body(context, world)` runs once a rank, process or thread, as by `context.run`, and returns nothing.
 template <class Body>
 requires std::invocable<Body&, context&> || std::invocable<Body&, context&, group&>
-int run_main(int& argc, char** argv, Body body) {
-  return detail::run_main(argc, argv, [&](context& made) -> int {
+int run_main(int& argc, char** argv, Body body, const main_options& how = {}) {
+  const auto once_a_process = [&](context& made) -> int {
     if constexpr (std::invocable<Body&, context&, group&>) {
       made.run([&](group& world) { body(made, world); });
       return 0;
@@ -114,7 +121,8 @@ int run_main(int& argc, char** argv, Body body) {
     } else {
       return body(made);
     }
-  });
+  };
+  return detail::run_main(argc, argv, once_a_process, how);
 }
 
 namespace detail {

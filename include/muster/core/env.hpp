@@ -45,7 +45,8 @@ namespace detail {
 struct setting_group {
   std::string_view layer;
   std::string_view heading;
-  std::vector<const setting_info*> rows;
+  std::vector<const setting_info*> common;  ///< in `--help`
+  std::vector<const setting_info*> rows{};  ///< in `--help-all` too
 };
 /// Before main, as the first value of a variable with the name `muster_settings_of_LAYER` and C linkage, which the
 /// target of the layer has the linker ask for: a program knows the settings of what it is linked with. Returns true.
@@ -59,8 +60,8 @@ class settings {
   /// From the environment alone.
   settings();
   /// Also from the command line, and takes what it used out of it: afterwards argc and argv hold what is the program's
-  /// own. Both `--flag value` and `--flag=value` are read; nothing after `--` is. Throws configuration_error for a flag
-  /// without a value.
+  /// own. Both `--flag value` and `--flag=value` are read; nothing after `--` is. What is off by default is on where
+  /// its flag stands alone: `--elastic`. Throws configuration_error for another flag without a value.
   settings(int& argc, char** argv);
 
   [[nodiscard]] const std::string& value(const setting_info& which) const;
@@ -90,8 +91,9 @@ class settings {
   std::vector<entry> entries_;
 };
 
-/// The table as lines for a program's `--help`, by layer, each setting with its default and its variable.
-[[nodiscard]] std::string settings_help();
+/// The settings that most users need as lines for a program's `--help`, or `all` of them, by layer, each with its
+/// default and its variable.
+[[nodiscard]] std::string settings_help(bool all = false);
 
 /// An environment variable, or nothing when it is not set or empty.
 [[nodiscard]] std::optional<std::string> environment(const char* name);

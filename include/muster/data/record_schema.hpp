@@ -27,9 +27,9 @@ static_assert(sizeof(sparse_entry) == 8);
 
 /// One array of every record.
 struct record_field {
-  std::string name;                  ///< "image"
-  dtype type = dtype::float32;       ///< of its elements
-  std::vector<std::uint64_t> shape;  ///< row-major, {3, 32, 32}; empty for one number
+  std::string name{};                  ///< "image"
+  dtype type = dtype::float32;         ///< of its elements
+  std::vector<std::uint64_t> shape{};  ///< row-major, {3, 32, 32}; empty for one number
 
   /// The product of the shape.
   [[nodiscard]] std::uint64_t elements() const noexcept {
@@ -46,9 +46,9 @@ struct record_field {
 /// dataset, so that a batch has them in one array whatever the records are.
 struct record_schema {
   record_form form = record_form::fixed;
-  std::vector<record_field> fields;  ///< of a fixed record; none for others
-  std::uint64_t features = 0;        ///< of a sparse record: indices are below this
-  std::vector<std::string> labels;   ///< the name of each label of a record: {"label"}, {"coarse", "fine"} or none
+  std::vector<record_field> fields{};  ///< of a fixed record; none for others
+  std::uint64_t features = 0;          ///< of a sparse record: indices are below this
+  std::vector<std::string> labels{};   ///< the name of each label of a record: {"label"}, {"coarse", "fine"} or none
 
   /// Bytes of every record if they are fixed, else 0.
   [[nodiscard]] std::uint64_t record_bytes() const noexcept {

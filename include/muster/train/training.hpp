@@ -1,6 +1,7 @@
 // A whole training: loader, arena, optimizer, checkpoints and reports put together.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <cstdio>
 #include <functional>
@@ -68,6 +69,9 @@ class training_step : public step {
   /// ranks; nothing when the weight is 0. What a step reports that is run again counts once. Throws `error` when the
   /// value is not finite, naming step and rank: the training has diverged.
   void report(std::string_view name, double value, double weight = 1.0);
+  void report(std::string_view name, double value, std::integral auto samples) {
+    report(name, value, static_cast<double>(samples));
+  }
 
  private:
   friend class training;

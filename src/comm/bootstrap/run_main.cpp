@@ -5,7 +5,9 @@
 
 #include <muster/comm/context.hpp>
 #include <muster/comm/settings.hpp>
+#include <muster/core/env.hpp>
 #include <muster/core/error.hpp>
+#include <muster/core/version.hpp>
 
 #include "exit_agreement.hpp"
 #include "transport_choice.hpp"
@@ -13,11 +15,32 @@
 namespace muster::inline v0::detail {
 namespace {
 
-void say(const char* program, const std::string& text) {
+std::string_view name_of(const char* program) {
   std::string_view name(program == nullptr ? "muster" : program);
   name.remove_prefix(name.find_last_of('/') + 1);  // npos + 1 is 0
-  const std::string line = std::string(name) + ": error: " + text + "\n";
+  return name;
+}
+
+void say(const char* program, const std::string& text) {
+  const std::string line = std::string(name_of(program)) + ": error: " + text + "\n";
   std::fwrite(line.data(), 1, line.size(), stderr);
+}
+
+// What `--help`, `--help-all` or `--version` prints; empty where none of them is asked for.
+std::string told_at_once(int argc, char** argv, const main_options& how) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word(argv[i]);
+    if (word == "--") break;
+    if (word == "--version") {
+      return "muster " + std::to_string(MUSTER_VERSION_MAJOR) + "." + std::to_string(MUSTER_VERSION_MINOR) + "." +
+             std::to_string(MUSTER_VERSION_PATCH) + "\n";
+    }
+    if (word == "--help-all" || word == "--help" || word == "-h") {
+      std::string text = how.help ? how.help() : "usage: " + std::string(name_of(argv[0])) + " [options]\n";
+      return text + "\nFlags of every muster program [default, variable]:\n" + settings_help(word == "--help-all");
+    }
+  }
+  return {};
 }
 
 // As far as it can be told when something else on the command line is wrong: ranks that are in order meet over it.
@@ -57,10 +80,14 @@ context::verdict settle_without_context(std::exception_ptr failure, const std::s
 
 }  // namespace
 
-int run_main(int& argc, char** argv, const std::function<int(context&)>& body) noexcept {
+int run_main(int& argc, char** argv, const std::function<int(context&)>& body, const main_options& how) noexcept {
   const char* const program = argc > 0 ? argv[0] : nullptr;
   const std::string transport = transport_asked_for(argc, argv);
   try {
+    if (const std::string text = told_at_once(argc, argv, how); !text.empty()) {
+      if (detect_launch().rank == 0) std::fputs(text.c_str(), stdout);
+      return 0;
+    }
     context made(argc, argv);
     std::exception_ptr failure;
     int status = 0;

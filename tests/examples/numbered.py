@@ -1,0 +1,85 @@
+#!/usr/bin/env python3
+"""The numbered examples say on top how they are started and what they print then; here they are, in the order of the file, in
+one folder: "..." there stands for anything within a line. What goes to stderr is not compared.
+
+usage: numbered.py EXAMPLE.cpp --programs FOLDER [--mpirun "WORDS"] [--launcher PATH]
+"""
+import argparse
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+
+import digits
+
+parser = argparse.ArgumentParser()
+parser.add_argument("source", type=pathlib.Path)
+parser.add_argument("--programs", type=pathlib.Path, required=True)
+parser.add_argument("--mpirun", default="")
+parser.add_argument("--launcher", default="")
+options = parser.parse_args()
+LIMIT = 100 * float(os.environ.get("MUSTER_TEST_SLOWDOWN", "1"))  # seconds; each takes one or two
+
+
+def launches(text):
+    """[(command, [line])] of the comment on top."""
+    found = []
+    for line in text.splitlines():
+        if not line.startswith("//"):
+            return found
+        said = line.removeprefix("//").removeprefix("   ")
+        if said.startswith("$ "):
+            found.append((said.removeprefix("$ "), []))
+        elif found and line.startswith("//   "):
+            found[-1][1].append(said)
+        elif line != "//" and found:
+            return found
+    return found
+
+
+def words_of(command):
+    """The command with the paths of this build; None where its launcher is not there."""
+    words = shlex.split(command)
+    for name, with_path in (("mpirun", options.mpirun), ("muster-launch", options.launcher)):
+        if words[0] == name:
+            if not with_path:
+                return None
+            words = [*shlex.split(with_path), *words[1:]]
+    name = options.source.stem
+    words[words.index(name)] = str(options.programs / name)
+    return words
+
+
+def run(words, folder):
+    return subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=LIMIT)
+
+
+code = options.source.read_text()
+wanted = launches(code)
+if not wanted:
+    sys.exit(f"{options.source} does not say how it is started ('//   $ COMMAND' on top)")
+if len(code.splitlines()) > 120:
+    sys.exit(f"{options.source} has {len(code.splitlines())} lines, more than 120")
+skipped = 0
+with tempfile.TemporaryDirectory(prefix="muster-example-") as folder:
+    digits.draw(folder, 6000)
+    for command, lines in wanted:
+        words = words_of(command)
+        if words is None:
+            skipped += 1
+            continue
+        done = run(words, folder)
+        pattern = "\n".join(".*".join(map(re.escape, line.split("..."))) for line in lines) + "\n"
+        if done.returncode != 0 or not re.fullmatch(pattern, done.stdout):
+            sys.exit(f"$ {command}\nends with {done.returncode} and prints\n{done.stdout}{done.stderr}\nit is to print\n" + "\n".join(lines))
+        print(f"$ {command}\n{done.stdout}", end="")
+    if "run_main(argc" in code:
+        for flag, says in (("--help", "--ranks N"), ("--version", "muster ")):
+            done = run([str(options.programs / options.source.stem), flag], folder)
+            if done.returncode != 0 or says not in done.stdout:
+                sys.exit(f"{flag} ends with {done.returncode} and prints\n{done.stdout}{done.stderr}")
+if skipped == len(wanted):
+    print("SKIPPED: there is no mpirun, or no muster-launch, to start it with")
