@@ -35,7 +35,7 @@ double number(const words& said, const std::string& name) {
 }
 
 muster::algorithm by_name(const std::string& name) {
-  for (const auto how : muster::all_algorithms) {
+  for (const auto how : muster::known_algorithms()) {
     if (muster::to_string(how) == name) return how;
   }
   throw muster::configuration_error("unknown algorithm '" + name + "' (see docs/collectives.md); use one of these");

@@ -23,7 +23,6 @@
 #include <muster/core/error.hpp>
 #include <muster/core/version.hpp>
 
-#include "calibrate.hpp"
 #include "print.hpp"
 
 namespace {
@@ -233,7 +232,7 @@ void measure(muster::context& context, const arguments& chosen) {
   }
   context.run([&](muster::group& world) {
     if (world.rank() == 0 && !chosen.save.empty()) muster::require_writable(chosen.save);
-    const auto times = calibrate(context, world);
+    const auto times = muster::calibrate(world);
     if (world.rank() != 0) return;
     const auto profile = muster::make_profile(world.abilities(), world.size(), times);
     if (!chosen.save.empty()) muster::write_atomically(chosen.save, profile.to_json());

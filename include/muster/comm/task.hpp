@@ -117,14 +117,14 @@ class driver {
 
 /// What the coroutines of a collective over messages share: the transport, the stamp of all their messages, what they
 /// wait for.
-class flow : public driver {
+class executor : public driver {
  public:
   /// Among all ranks of the transport, or among `members` alone: those of its ranks, in an order of their own in which
   /// this rank has the number `rank`. The stamp and the members live as long as this.
-  flow(transport& over, frame_pool& pool, std::vector<buffer<std::byte>>& scratch, const stamp& mark)
+  executor(transport& over, frame_pool& pool, std::vector<buffer<std::byte>>& scratch, const stamp& mark)
       : driver(pool), over_(over), scratch_(scratch), mark_(mark), rank_(over.rank()), size_(over.size()) {}
-  flow(transport& over, frame_pool& pool, std::vector<buffer<std::byte>>& scratch, const stamp& mark,
-       std::span<const int> members, int rank)
+  executor(transport& over, frame_pool& pool, std::vector<buffer<std::byte>>& scratch, const stamp& mark,
+           std::span<const int> members, int rank)
       : driver(pool),
         over_(over),
         scratch_(scratch),
@@ -144,16 +144,15 @@ class flow : public driver {
   }
 
   void receive(request& r, int peer, std::byte* data, std::size_t bytes) {
-    r.data = data;
-    ask(r, peer, bytes);
-    over_.receive(r);
+    r.combine = nullptr;  // it may have been another kind of receive before
+    ask_for(r, peer, data, bytes);
   }
 
   /// data = data combined with what the peer sends; the value of the lower rank is the left operand.
   void receive_combine(request& r, int peer, std::byte* data, std::size_t bytes, const reduction& how) {
     r.combine = &how;
     r.incoming_first = peer < rank();
-    receive(r, peer, data, bytes);
+    ask_for(r, peer, data, bytes);
   }
 
   /// Makes progress; true when the request is done.
@@ -179,6 +178,11 @@ class flow : public driver {
   }
 
  private:
+  void ask_for(request& r, int peer, std::byte* data, std::size_t bytes) {
+    r.data = data;
+    ask(r, peer, bytes);
+    over_.receive(r);
+  }
   void ask(request& r, int peer, std::size_t bytes) {
     r.bytes = bytes;
     r.peer = members_.empty() ? peer : members_[static_cast<std::size_t>(peer)];
@@ -217,7 +221,7 @@ class [[nodiscard]] task {
     void return_void() const noexcept {}
     void unhandled_exception() noexcept { failure = std::current_exception(); }
 
-    // Every coroutine's first parameter is its driver, or flow; the frame comes from the pool of its group.
+    // Every coroutine's first parameter is its driver, or executor; the frame comes from the pool of its group.
     template <class... Others>
     static void* operator new(std::size_t size, driver& d, const Others&...) {
       return d.pool().take(size);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include <muster/comm/algorithms/chooser.hpp>
+#include <muster/comm/algorithms/registry.hpp>
 #include <muster/core/spec.hpp>
 
 namespace muster::inline v0 {
@@ -38,7 +39,7 @@ void read_range(const spec_reader& item, std::string_view word, algorithm_rules:
 algorithm_rules::rule read_rule(spec_reader item) {
   algorithm_rules::rule made;
   if (item.text().empty()) item.refuse("it is empty", "write an algorithm, or collective:low-high:algorithm");
-  const auto algorithms = named<algorithm>(all_algorithms);
+  const auto algorithms = named<algorithm>(known_algorithms());
   if (!item.has_value()) {
     made.how = item.choose("algorithm", item.name(), algorithms);
     return made;

@@ -5,45 +5,10 @@
 
 #include <muster/comm/algorithms/chain.hpp>
 #include <muster/comm/algorithms/profile.hpp>
+#include <muster/comm/algorithms/registry.hpp>
 #include <muster/core/error.hpp>
 
 namespace muster::inline v0 {
-
-std::span<const algorithm> algorithms_of(collective kind) noexcept {
-  using enum algorithm;
-  static constexpr algorithm broadcast[] = {tree, chain, native};
-  static constexpr algorithm reduce[] = {tree, native};
-  static constexpr algorithm allreduce[] = {recursive_doubling, halving_doubling, ring, direct, tree, native};
-  static constexpr algorithm allgather[] = {recursive_doubling, ring, native};
-  static constexpr algorithm reduce_scatter[] = {direct, ring, native};
-  static constexpr algorithm rooted[] = {tree, direct, native};
-  static constexpr algorithm all_to_all[] = {direct, native};
-  static constexpr algorithm barrier[] = {recursive_doubling, native};
-  switch (kind) {
-    case collective::broadcast:
-      return broadcast;
-    case collective::reduce:
-      return reduce;
-    case collective::allreduce:
-      return allreduce;
-    case collective::allgather:
-      return allgather;
-    case collective::reduce_scatter:
-      return reduce_scatter;
-    case collective::gather:
-    case collective::scatter:
-      return rooted;
-    case collective::all_to_all:
-      return all_to_all;
-    case collective::barrier:
-      return barrier;
-    case collective::finish:
-      return {barrier, 1};
-    case collective::none:
-      break;
-  }
-  return {};
-}
 
 namespace {
 
@@ -163,7 +128,7 @@ algorithm choose(collective kind, std::size_t bytes, int ranks, const transport_
   algorithm best = algorithm::automatic;
   double best_time = 0;
   for (const algorithm candidate : algorithms_of(kind)) {
-    if (candidate == algorithm::native) continue;
+    if (candidate == algorithm::native || detail::registered_body(kind, candidate) != nullptr) continue;
     const double time = estimate(kind, candidate, bytes, ranks, costs);
     if (best == algorithm::automatic || time < best_time) {
       best = candidate;

@@ -8,6 +8,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <muster/comm/algorithms/registry.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/version.hpp>
 
@@ -58,7 +59,7 @@ struct reader {
       const bool is_pair = entry.is_array() && entry.size() == 2 && entry[1].is_string();
       if (!is_pair || !(last ? entry[0].is_null() : entry[0].is_number_unsigned()))
         refuse("row " + std::to_string(made.size()) + " of " + name + " is not [bytes, algorithm], null in the last");
-      const auto how = named(all_algorithms, "algorithm", entry[1].get<std::string>());
+      const auto how = named(known_algorithms(), "algorithm", entry[1].get<std::string>());
       if (std::find(has.begin(), has.end(), how) == has.end())
         refuse(name + " has no algorithm " + std::string(to_string(how)));
       const std::size_t below = last ? algorithm_rules::no_limit : entry[0].get<std::size_t>();

@@ -2,6 +2,7 @@
 #include <muster/comm/algorithms/allreduce.hpp>
 #include <muster/comm/algorithms/chain.hpp>
 #include <muster/comm/algorithms/direct.hpp>
+#include <muster/comm/algorithms/registry.hpp>
 
 #include "../group/group_state.hpp"
 
@@ -9,9 +10,9 @@ namespace muster::inline v0::detail {
 namespace {
 
 // No rank to send to: a group of one, whose work is done by the copy before.
-task nothing(flow&) { co_return; }
+task nothing(executor&) { co_return; }
 
-task by_native(flow& f, const collective_call& what, bool check_full) {
+task by_native(executor& f, const collective_call& what, bool check_full) {
   // What compares stamps itself and can be taken back needs no barrier, whose messages carry the stamp.
   const bool large = payload_bytes(what, f.size()) > native_copied_up_to;
   if ((large || check_full) && !f.abilities().native_first) co_await dissemination_barrier(f);
@@ -24,7 +25,7 @@ task by_native(flow& f, const collective_call& what, bool check_full) {
   co_await make_task(f, what, f.choose(what.kind, payload_bytes(what, f.size())), false);
 }
 
-task by_reduce(flow& f, const collective_call& what) {
+task by_reduce(executor& f, const collective_call& what) {
   const std::size_t bytes = what.count * what.element_size;
   const bool at_root = f.rank() == what.root;
   std::byte* const held = at_root ? what.out : f.scratch(bytes);  // `in` is only read
@@ -32,7 +33,7 @@ task by_reduce(flow& f, const collective_call& what) {
   co_await tree_reduce(f, held, bytes, what.root, what.reduce);
 }
 
-task by_ring_reduce_scatter(flow& f, const collective_call& what) {
+task by_ring_reduce_scatter(executor& f, const collective_call& what) {
   const std::size_t bytes = what.count * what.element_size;
   std::byte* const held = f.scratch(bytes);
   if (bytes > 0) std::memcpy(held, what.in, bytes);
@@ -42,13 +43,13 @@ task by_ring_reduce_scatter(flow& f, const collective_call& what) {
   if (!mine.empty()) std::memcpy(what.out, mine.data(), mine.size());
 }
 
-task make_allreduce(flow& f, const collective_call& what, algorithm how) {
+task make_allreduce(executor& f, const collective_call& what, algorithm how) {
   const std::size_t bytes = what.count * what.element_size;
   if (bytes > 0 && what.in != what.out) std::memcpy(what.out, what.in, bytes);
   return allreduce_by(f, how, what.out, what.count, what.reduce);
 }
 
-task make_allgather(flow& f, const collective_call& what, algorithm how) {
+task make_allgather(executor& f, const collective_call& what, algorithm how) {
   const blocks parts{what.out, what.count, what.element_size, f.size()};
   const auto mine = parts.at(f.rank());
   if (!mine.empty() && mine.data() != what.in) std::memcpy(mine.data(), what.in, mine.size());
@@ -65,7 +66,7 @@ void copy_alone(const collective_call& what) {
 
 }  // namespace
 
-task await(flow& f, request& r) { co_await f.done(r); }
+task await(executor& f, request& r) { co_await f.done(r); }
 
 std::size_t payload_bytes(const collective_call& what, int ranks) {
   const bool counts_pieces =
@@ -73,13 +74,17 @@ std::size_t payload_bytes(const collective_call& what, int ranks) {
   return what.count * what.element_size * (counts_pieces ? static_cast<std::size_t>(ranks) : 1);
 }
 
-task make_task(flow& f, const collective_call& what, algorithm how, bool check_full) {
+task make_task(executor& f, const collective_call& what, algorithm how, bool check_full) {
   if (f.size() == 1) {
     copy_alone(what);
     return nothing(f);
   }
   if (how == algorithm::native) return by_native(f, what, check_full);
   const std::size_t bytes = what.count * what.element_size;
+  if (const auto body = registered_body(what.kind, how)) {
+    if (what.kind == collective::allreduce && bytes > 0 && what.in != what.out) std::memcpy(what.out, what.in, bytes);
+    return body(f, what);
+  }
   switch (what.kind) {
     case collective::broadcast:
       if (how == algorithm::chain) return chain_broadcast(f, what.out, bytes, what.root);

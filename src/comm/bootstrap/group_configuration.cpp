@@ -7,6 +7,7 @@
 
 #include <muster/comm/algorithms/chooser.hpp>
 #include <muster/comm/algorithms/profile.hpp>
+#include <muster/comm/algorithms/registry.hpp>
 #include <muster/comm/algorithms/tree.hpp>
 #include <muster/comm/context.hpp>
 #include <muster/comm/settings.hpp>
@@ -26,7 +27,7 @@ namespace {
 // Puts bytes of rank 0 in place of everyone's, before the first collective.
 void take_from_rank_zero(group_state& state, std::span<std::byte> bytes, clock::time_point until) {
   const stamp none;
-  flow f(*state.transport, state.pool, state.scratch, none);
+  executor f(*state.transport, state.pool, state.scratch, none);
   const task body = tree_broadcast(f, bytes.data(), bytes.size(), 0);
   f.start(body.handle());
   while (!body.finished()) {
@@ -77,7 +78,7 @@ group_settings settings_of_rank_zero(group& world, const group_settings& mine, c
     std::string told;
     if (world.rank() == 0) {
       told = configuration.value(setting::algorithm) + '\0' + configuration.value(setting::profile) + '\0' +
-             (mine.profile ? mine.profile->to_json() : "");
+             registered_algorithms() + '\0' + (mine.profile ? mine.profile->to_json() : "");
     }
     std::uint64_t length = told.size();
     take_from_rank_zero(state, std::as_writable_bytes(std::span(&length, 1)), until);
@@ -86,7 +87,13 @@ group_settings settings_of_rank_zero(group& world, const group_settings& mine, c
     if (world.rank() == 0) return agreed;
     const std::string rules = told.c_str();
     const std::string profile = told.c_str() + rules.size() + 1;
-    const std::string measured = told.substr(rules.size() + profile.size() + 2);
+    const std::string registered = told.c_str() + rules.size() + profile.size() + 2;
+    const std::string measured = told.substr(rules.size() + profile.size() + registered.size() + 3);
+    if (registered != registered_algorithms()) {
+      throw mismatch_error("rank 0 has registered the algorithms '" + registered + "' and this rank '" +
+                           registered_algorithms() +
+                           "' (they are numbered in that order); register the same at every rank");
+    }
     agreed.how = algorithm_rules::parse(rules, "the algorithm of rank 0");
     agreed.profile = nullptr;
     if (!measured.empty())

@@ -26,7 +26,7 @@ class operation_state {
   }
 
   collective_call what;
-  flow steps;
+  executor steps;
   task body;
   bool begun = false;
   bool done = false;
@@ -40,10 +40,10 @@ class operation_state {
 };
 
 /// The coroutine that does what `what` says; the buffers are this call's alone from here on.
-task make_task(flow& f, const collective_call& what, algorithm how, bool check_full);
+task make_task(executor& f, const collective_call& what, algorithm how, bool check_full);
 
 /// Awaits a request that lies elsewhere.
-task await(flow& f, request& r);
+task await(executor& f, request& r);
 
 /// Elements times size, of the larger of the two buffers of a call: what the choice of an algorithm goes by.
 std::size_t payload_bytes(const collective_call& what, int ranks);

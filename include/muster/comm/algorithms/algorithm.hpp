@@ -22,7 +22,8 @@ enum class collective : std::uint8_t {
   finish = 10  ///< the agreement at the end of a run: a rank in it calls nothing more
 };
 
-/// How a collective is done. Not every collective has every algorithm; docs/collectives.md has the table.
+/// How a collective is done. Not every collective has every algorithm; docs/collectives.md has the table. The numbers
+/// behind these are those of `register_algorithm`.
 enum class algorithm : std::uint8_t {
   automatic = 0,           ///< chosen by size, ranks and transport; the same choice at every rank
   ring = 1,                ///< N-1 steps of 1/N of the data around a ring, twice for allreduce
@@ -40,7 +41,7 @@ inline constexpr collective all_collectives[] = {
     collective::allgather, collective::reduce_scatter, collective::gather,
     collective::scatter,   collective::all_to_all,     collective::barrier};
 
-/// All algorithms, `automatic` first.
+/// The library's algorithms, `automatic` first.
 inline constexpr algorithm all_algorithms[] = {
     algorithm::automatic,        algorithm::ring,   algorithm::tree,   algorithm::recursive_doubling,
     algorithm::halving_doubling, algorithm::direct, algorithm::native, algorithm::chain};
@@ -52,6 +53,7 @@ inline constexpr std::string_view collective_names[] = {"message",    "broadcast
                                                         "all_to_all", "barrier",        "finish"};
 inline constexpr std::string_view algorithm_names[] = {
     "auto", "ring", "tree", "recursive_doubling", "halving_doubling", "direct", "native", "chain"};
+[[nodiscard]] std::string_view registered_name(std::size_t number) noexcept;
 }  // namespace detail
 
 [[nodiscard]] constexpr std::string_view to_string(collective kind) noexcept {
@@ -60,10 +62,9 @@ inline constexpr std::string_view algorithm_names[] = {
                                                      : std::string_view("unknown collective");
 }
 
-[[nodiscard]] constexpr std::string_view to_string(algorithm name) noexcept {
+[[nodiscard]] inline std::string_view to_string(algorithm name) noexcept {
   const auto index = static_cast<std::size_t>(name);
-  return index < std::size(detail::algorithm_names) ? detail::algorithm_names[index]
-                                                    : std::string_view("unknown algorithm");
+  return index < std::size(detail::algorithm_names) ? detail::algorithm_names[index] : detail::registered_name(index);
 }
 
 }  // namespace muster::inline v0

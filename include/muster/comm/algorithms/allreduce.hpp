@@ -10,7 +10,7 @@
 namespace muster::inline v0::detail {
 
 /// In place. What is no algorithm of an allreduce is taken for recursive doubling.
-inline task allreduce_by(flow& f, algorithm how, std::byte* data, std::size_t count, const reduction& reduce) {
+inline task allreduce_by(executor& f, algorithm how, std::byte* data, std::size_t count, const reduction& reduce) {
   switch (how) {
     case algorithm::ring:
       return ring_allreduce(f, {data, count, reduce.element_size(), f.size()}, reduce);

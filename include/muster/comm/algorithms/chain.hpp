@@ -16,7 +16,7 @@ inline constexpr std::size_t chain_chunk = 65536;
 /// `data` of the root reaches every rank. The ranks stand in a line from the root on; each receives chunk k+1 while it
 /// sends chunk k on, with room for one more either way, so that no rank waits for a neighbour's turn. N-2 chunks after
 /// the first the last rank has all: the time is nearly that of one copy, whatever N is.
-inline task chain_broadcast(flow& f, std::byte* data, std::size_t bytes, int root) {
+inline task chain_broadcast(executor& f, std::byte* data, std::size_t bytes, int root) {
   const int n = f.size();
   const int previous = (f.rank() + n - 1) % n;
   const int next = (f.rank() + 1) % n;

@@ -12,7 +12,7 @@ namespace muster::inline v0::detail {
 
 /// Piece p of every rank's `in` reaches rank p's `out`, in the order of ranks; `bytes` a piece. N-1 rounds in which
 /// every rank sends to one and receives from one, so that no rank is flooded.
-inline task direct_all_to_all(flow& f, const std::byte* in, std::byte* out, std::size_t bytes) {
+inline task direct_all_to_all(executor& f, const std::byte* in, std::byte* out, std::size_t bytes) {
   const int n = f.size();
   const int me = f.rank();
   const auto piece = [bytes](int rank) { return static_cast<std::size_t>(rank) * bytes; };
@@ -30,7 +30,7 @@ inline task direct_all_to_all(flow& f, const std::byte* in, std::byte* out, std:
 }
 
 /// Block p of every rank's `in` is combined at rank p, in the order of rounds, into `out` (one block), finished.
-inline task direct_reduce_scatter(flow& f, blocks in, std::byte* out, const reduction& how) {
+inline task direct_reduce_scatter(executor& f, blocks in, std::byte* out, const reduction& how) {
   const int n = f.size();
   const int me = f.rank();
   const auto mine = in.at(me);
@@ -55,7 +55,7 @@ inline constexpr std::size_t direct_piece = 131072;
 /// this rank's; from every peer come its pieces of this rank's block and then those of its own.
 class direct_exchange {
  public:
-  direct_exchange(flow& f, blocks data, const reduction& how)
+  direct_exchange(executor& f, blocks data, const reduction& how)
       : f_(f),
         data_(data),
         how_(how),
@@ -157,7 +157,7 @@ class direct_exchange {
     return changed;
   }
 
-  flow& f_;
+  executor& f_;
   blocks data_;
   const reduction& how_;
   std::size_t peers_;
@@ -170,13 +170,13 @@ class direct_exchange {
 /// Every rank combines one block of all and gives it to all: two messages to every peer, of 1/N of the data each, and
 /// all peers at once. In pieces, so that a piece goes out while the next comes in. A piece is combined in one order
 /// whatever comes first: the same bits in every run.
-inline task direct_allreduce(flow& f, blocks data, const reduction& how) {
+inline task direct_allreduce(executor& f, blocks data, const reduction& how) {
   direct_exchange exchange(f, data, how);
   while (!exchange.over()) co_await f.until([&exchange] { return exchange.turn(); });
 }
 
 /// Every rank sends straight to the root.
-inline task direct_gather(flow& f, const std::byte* in, std::byte* out, std::size_t bytes, int root) {
+inline task direct_gather(executor& f, const std::byte* in, std::byte* out, std::size_t bytes, int root) {
   if (f.rank() != root) {
     request sending;
     f.send(sending, root, in, bytes);
@@ -196,7 +196,7 @@ inline task direct_gather(flow& f, const std::byte* in, std::byte* out, std::siz
 }
 
 /// The root sends straight to every rank.
-inline task direct_scatter(flow& f, const std::byte* in, std::byte* out, std::size_t bytes, int root) {
+inline task direct_scatter(executor& f, const std::byte* in, std::byte* out, std::size_t bytes, int root) {
   if (f.rank() != root) {
     request receiving;
     f.receive(receiving, root, out, bytes);

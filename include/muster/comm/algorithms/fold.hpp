@@ -23,7 +23,7 @@ struct folding {
 };
 
 /// Lenders hand their data to the odd neighbour, which combines it with its own.
-inline task fold_in(flow& f, folding fold, std::byte* data, std::size_t bytes, const reduction& how) {
+inline task fold_in(executor& f, folding fold, std::byte* data, std::size_t bytes, const reduction& how) {
   request moving;
   if (fold.lends()) {
     f.send(moving, fold.rank + 1, data, bytes);
@@ -34,7 +34,7 @@ inline task fold_in(flow& f, folding fold, std::byte* data, std::size_t bytes, c
 }
 
 /// Lenders get the result.
-inline task fold_out(flow& f, folding fold, std::byte* data, std::size_t bytes) {
+inline task fold_out(executor& f, folding fold, std::byte* data, std::size_t bytes) {
   request moving;
   if (fold.lends()) {
     f.receive(moving, fold.rank + 1, data, bytes);

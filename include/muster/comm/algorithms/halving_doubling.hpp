@@ -8,7 +8,7 @@ namespace muster::inline v0::detail {
 
 /// Afterwards the working rank with number v holds block v of `fold.power` combined over all ranks, unfinished. Halves
 /// are exchanged with the farthest partner first; each block is combined on one path.
-inline task halving_reduce_scatter(flow& f, folding fold, blocks data, const reduction& how) {
+inline task halving_reduce_scatter(executor& f, folding fold, blocks data, const reduction& how) {
   int first = 0;
   for (int width = fold.power / 2; width > 0; width /= 2) {
     const int number = fold.number();
@@ -29,7 +29,7 @@ inline task halving_reduce_scatter(flow& f, folding fold, blocks data, const red
 }
 
 /// The inverse: working rank v begins with block v, all end with all.
-inline task doubling_allgather(flow& f, folding fold, blocks data) {
+inline task doubling_allgather(executor& f, folding fold, blocks data) {
   for (int width = 1; width < fold.power; width *= 2) {
     const int number = fold.number();
     const int mine = number / width * width;
@@ -46,7 +46,7 @@ inline task doubling_allgather(flow& f, folding fold, blocks data) {
   }
 }
 
-inline task halving_doubling_allreduce(flow& f, std::byte* data, std::size_t count, const reduction& how) {
+inline task halving_doubling_allreduce(executor& f, std::byte* data, std::size_t count, const reduction& how) {
   const folding fold(f.rank(), f.size());
   const std::size_t bytes = count * how.element_size();
   if (fold.lends() || fold.borrows()) co_await fold_in(f, fold, data, bytes, how);

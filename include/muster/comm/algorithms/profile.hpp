@@ -11,6 +11,8 @@
 
 namespace muster::inline v0 {
 
+class group;
+
 /// The result of `muster-info --calibrate`: constants of the cost model and, for the collectives that were measured,
 /// which algorithm was the fastest at which size. Good for the transport and the number of ranks it was measured with.
 struct algorithm_profile {
@@ -46,9 +48,17 @@ struct measured_time {
   double seconds = 0;
 };
 
+/// Runs every algorithm of allreduce, broadcast, reduce, allgather, reduce_scatter and all_to_all, the transport's own
+/// and registered ones too, over float32 from 64 bytes to 16 MiB in the transport's memory. The algorithms of one size
+/// take turns, so that a slow moment of the machine counts for all; a call takes as long as its slowest rank, and the
+/// median of all calls counts. Collective; the same times at every rank. Takes some seconds, more with more ranks than
+/// cores. `muster-info --calibrate` is this; a program with algorithms of its own calls it and saves
+/// `make_profile(...).to_json()`.
+[[nodiscard]] std::vector<measured_time> calibrate(group& world);
+
 /// The constants, none below 0, with which `estimate` comes closest to the times, relative to each: what lies between
-/// 64 bytes and 16 MiB counts alike. `known` has what is not fitted: `next_message` and `ranks_a_core`. Times of native
-/// are left out, since it has no model.
+/// 64 bytes and 16 MiB counts alike. `known` has what is not fitted: `next_message` and `ranks_a_core`. Times of what
+/// has no model, native and registered algorithms, are left out.
 [[nodiscard]] transport_costs fit_costs(std::span<const measured_time> times, int ranks,
                                         const transport_costs& known = {});
 

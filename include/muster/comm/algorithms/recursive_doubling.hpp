@@ -14,7 +14,7 @@ inline constexpr std::size_t exchange_piece = 131072;
 
 /// This rank and its partner combine what they have, each into its own: in pieces, two under way at a time. A piece is
 /// combined where it lies as soon as it has been sent from there, and else put aside until then.
-inline task exchange_combine(flow& f, int partner, std::byte* data, std::size_t bytes, const reduction& how) {
+inline task exchange_combine(executor& f, int partner, std::byte* data, std::size_t bytes, const reduction& how) {
   const std::size_t count = std::max<std::size_t>((bytes + exchange_piece - 1) / exchange_piece, 1);
   const auto size_of = [bytes](std::size_t k) { return std::min(exchange_piece, bytes - k * exchange_piece); };
   std::byte* const aside = f.scratch(2 * std::min(bytes, exchange_piece));
@@ -46,7 +46,7 @@ inline task exchange_combine(flow& f, int partner, std::byte* data, std::size_t 
 
 /// log2 N rounds of the whole buffer. Partners combine in the order of their ranks, so both get the same bits, and by
 /// induction all ranks do.
-inline task recursive_doubling_allreduce(flow& f, std::byte* data, std::size_t bytes, const reduction& how) {
+inline task recursive_doubling_allreduce(executor& f, std::byte* data, std::size_t bytes, const reduction& how) {
   const folding fold(f.rank(), f.size());
   if (fold.lends() || fold.borrows()) co_await fold_in(f, fold, data, bytes, how);
   if (!fold.lends()) {
@@ -59,7 +59,7 @@ inline task recursive_doubling_allreduce(flow& f, std::byte* data, std::size_t b
 
 /// Bruck's allgather (1997, https://doi.org/10.1109/71.642949) on balanced blocks: at step k a rank sends the 2^k
 /// blocks from its own on, in at most two runs around the end, so that nothing is turned at the end and any N will do.
-inline task recursive_doubling_allgather(flow& f, blocks data) {
+inline task recursive_doubling_allgather(executor& f, blocks data) {
   const int n = f.size();
   const int me = f.rank();
   for (int held = 1; held < n; held *= 2) {
@@ -90,7 +90,7 @@ inline task recursive_doubling_allgather(flow& f, blocks data) {
 }
 
 /// The dissemination barrier (Hensgen, Finkel and Manber 1988): at step k rank r tells r + 2^k; any N.
-inline task dissemination_barrier(flow& f) {
+inline task dissemination_barrier(executor& f) {
   const int n = f.size();
   for (int distance = 1; distance < n; distance *= 2) {
     request receiving;

@@ -10,7 +10,7 @@ namespace muster::inline v0::detail {
 /// N-1 steps, in place. Afterwards rank r holds block r combined over all ranks and finished; the other blocks hold
 /// parts of sums. Each block is combined along one path around the ring, so its order of combination is the same for
 /// every rank.
-inline task ring_reduce_scatter(flow& f, blocks data, const reduction& how) {
+inline task ring_reduce_scatter(executor& f, blocks data, const reduction& how) {
   const int n = f.size();
   const int me = f.rank();
   const int next = (me + 1) % n;
@@ -30,7 +30,7 @@ inline task ring_reduce_scatter(flow& f, blocks data, const reduction& how) {
 }
 
 /// N-1 steps: rank r begins with block r, every rank ends with all.
-inline task ring_allgather(flow& f, blocks data) {
+inline task ring_allgather(executor& f, blocks data) {
   const int n = f.size();
   const int me = f.rank();
   const int next = (me + 1) % n;
@@ -48,7 +48,7 @@ inline task ring_allgather(flow& f, blocks data) {
 }
 
 /// Exactly 2(N-1) steps, each of 1/N of the data.
-inline task ring_allreduce(flow& f, blocks data, const reduction& how) {
+inline task ring_allreduce(executor& f, blocks data, const reduction& how) {
   co_await ring_reduce_scatter(f, data, how);
   co_await ring_allgather(f, data);
 }

@@ -27,7 +27,7 @@ struct tree_place {
 };
 
 /// `data` of the root reaches every rank; each rank sends to its largest subtree first.
-inline task tree_broadcast(flow& f, std::byte* data, std::size_t bytes, int root) {
+inline task tree_broadcast(executor& f, std::byte* data, std::size_t bytes, int root) {
   const tree_place at(f.rank(), f.size(), root);
   if (!at.is_root()) {
     request receiving;
@@ -44,7 +44,7 @@ inline task tree_broadcast(flow& f, std::byte* data, std::size_t bytes, int root
 
 /// `data`, every rank's contribution, is combined in place up the tree: afterwards the root's holds the finished result
 /// and the others' hold parts of it.
-inline task tree_reduce(flow& f, std::byte* data, std::size_t bytes, int root, const reduction& how) {
+inline task tree_reduce(executor& f, std::byte* data, std::size_t bytes, int root, const reduction& how) {
   const tree_place at(f.rank(), f.size(), root);
   for (int step = 1; step < at.extent; step *= 2) {
     if (at.number + step >= at.n) break;
@@ -62,14 +62,14 @@ inline task tree_reduce(flow& f, std::byte* data, std::size_t bytes, int root, c
 }
 
 /// Reduce to rank 0, then broadcast.
-inline task tree_allreduce(flow& f, std::byte* data, std::size_t bytes, const reduction& how) {
+inline task tree_allreduce(executor& f, std::byte* data, std::size_t bytes, const reduction& how) {
   co_await tree_reduce(f, data, bytes, 0, how);
   co_await tree_broadcast(f, data, bytes, 0);
 }
 
 /// Every rank's `bytes` at `in` reach the root's `out`, in the order of ranks. A rank collects its whole subtree before
 /// it sends, so the root receives log2 N messages.
-inline task tree_gather(flow& f, const std::byte* in, std::byte* out, std::size_t bytes, int root) {
+inline task tree_gather(executor& f, const std::byte* in, std::byte* out, std::size_t bytes, int root) {
   const tree_place at(f.rank(), f.size(), root);
   // Numbers count from the root; only when that is rank 0 do they lie in `out` as they should from the start.
   const int width = at.covered(at.number, at.extent);
@@ -95,7 +95,7 @@ inline task tree_gather(flow& f, const std::byte* in, std::byte* out, std::size_
 }
 
 /// The root's `in`, one piece of `bytes` a rank, reaches the ranks' `out`.
-inline task tree_scatter(flow& f, const std::byte* in, std::byte* out, std::size_t bytes, int root) {
+inline task tree_scatter(executor& f, const std::byte* in, std::byte* out, std::size_t bytes, int root) {
   const tree_place at(f.rank(), f.size(), root);
   const int width = at.covered(at.number, at.extent);
   const std::byte* held = in;

@@ -15,7 +15,7 @@ namespace muster::inline v0::detail {
 namespace {
 
 // A collective before there is a group.
-void run(transport& transport, flow& f, task body, seconds timeout) {
+void run(transport& transport, executor& f, task body, seconds timeout) {
   const auto until = deadline_after(timeout);
   f.start(body.handle());
   while (!body.finished()) {
@@ -38,7 +38,7 @@ std::vector<std::uint64_t> hosts_of_all(transport& transport, std::uint64_t mine
   frame_pool pool;
   std::vector<buffer<std::byte>> scratch;
   const stamp none;  // no collective of the group that is to be
-  flow f(transport, pool, scratch, none);
+  executor f(transport, pool, scratch, none);
   const blocks parts{reinterpret_cast<std::byte*>(hosts.data()), hosts.size(), sizeof hosts[0], transport.size()};
   run(transport, f, recursive_doubling_allgather(f, parts), timeout);
   return hosts;

@@ -148,7 +148,7 @@ int hierarchical_transport::speaker_for(int root) const {
              : here.front();
 }
 
-task hierarchical_transport::begin(flow& f, hierarchical_transport& self, const collective_call& call) {
+task hierarchical_transport::begin(executor& f, hierarchical_transport& self, const collective_call& call) {
   switch (call.kind) {
     case collective::allreduce:
       return allreduce(f, self, call);
@@ -161,7 +161,7 @@ task hierarchical_transport::begin(flow& f, hierarchical_transport& self, const 
   }
 }
 
-task hierarchical_transport::within(flow& f, hierarchical_transport& self, const collective_call& step) {
+task hierarchical_transport::within(executor& f, hierarchical_transport& self, const collective_call& step) {
   if (!self.within_) co_return;
   request r;
   self.inside_ = true;
@@ -174,7 +174,7 @@ task hierarchical_transport::within(flow& f, hierarchical_transport& self, const
 }
 
 // Afterwards the ranks of number 0 .. rails-1 of this host hold their block, of `rails`, combined over the host.
-task hierarchical_transport::combine_within(flow& f, hierarchical_transport& self, const collective_call& call,
+task hierarchical_transport::combine_within(executor& f, hierarchical_transport& self, const collective_call& call,
                                             int rails) {
   const blocks in{const_cast<std::byte*>(call.in), call.count, call.element_size, rails};
   const blocks out{call.out, call.count, call.element_size, rails};
@@ -197,7 +197,7 @@ task hierarchical_transport::combine_within(flow& f, hierarchical_transport& sel
 }
 
 // The inverse: the blocks reach all ranks of this host.
-task hierarchical_transport::share_within(flow& f, hierarchical_transport& self, const collective_call& call,
+task hierarchical_transport::share_within(executor& f, hierarchical_transport& self, const collective_call& call,
                                           int rails) {
   const blocks out{call.out, call.count, call.element_size, rails};
   collective_call step = call;
@@ -215,7 +215,7 @@ task hierarchical_transport::share_within(flow& f, hierarchical_transport& self,
   }
 }
 
-task hierarchical_transport::allreduce(flow& f, hierarchical_transport& self, const collective_call& call) {
+task hierarchical_transport::allreduce(executor& f, hierarchical_transport& self, const collective_call& call) {
   const int rails = self.rails_for(call.count * call.element_size);
   collective_call work = step_of(call);
   work.reduce = call.reduce.unfinished();  // finished over all ranks, not over those of a host
@@ -229,7 +229,7 @@ task hierarchical_transport::allreduce(flow& f, hierarchical_transport& self, co
   co_await share_within(f, self, work, rails);
 }
 
-task hierarchical_transport::reduce(flow& f, hierarchical_transport& self, const collective_call& call) {
+task hierarchical_transport::reduce(executor& f, hierarchical_transport& self, const collective_call& call) {
   const std::size_t bytes = call.count * call.element_size;
   const int speaker = self.speaker_for(call.root);
   const bool speaks = speaker == self.rank();
@@ -245,7 +245,7 @@ task hierarchical_transport::reduce(flow& f, hierarchical_transport& self, const
   if (self.rank() == call.root) call.reduce.finish(held, bytes, self.size());
 }
 
-task hierarchical_transport::broadcast(flow& f, hierarchical_transport& self, const collective_call& call) {
+task hierarchical_transport::broadcast(executor& f, hierarchical_transport& self, const collective_call& call) {
   const std::size_t bytes = call.count * call.element_size;
   const int speaker = self.speaker_for(call.root);
   if (speaker == self.rank()) {
@@ -262,7 +262,7 @@ task hierarchical_transport::broadcast(flow& f, hierarchical_transport& self, co
   co_await within(f, self, step);
 }
 
-task hierarchical_transport::barrier(flow& f, hierarchical_transport& self, const collective_call& call) {
+task hierarchical_transport::barrier(executor& f, hierarchical_transport& self, const collective_call& call) {
   collective_call step = step_of(call);
   step.kind = collective::barrier;
   co_await within(f, self, step);

@@ -48,15 +48,15 @@ class hierarchical_transport final : public transport_decorator {
   [[nodiscard]] int speaker_for(int root) const;
   [[nodiscard]] int rails_for(std::size_t bytes) const { return bytes <= one_rail_up_to ? 1 : hosts_.rails; }
 
-  [[nodiscard]] static task begin(flow& f, hierarchical_transport& self, const collective_call& call);
-  static task allreduce(flow& f, hierarchical_transport& self, const collective_call& call);
-  static task combine_within(flow& f, hierarchical_transport& self, const collective_call& call, int rails);
-  static task share_within(flow& f, hierarchical_transport& self, const collective_call& call, int rails);
-  static task reduce(flow& f, hierarchical_transport& self, const collective_call& call);
-  static task broadcast(flow& f, hierarchical_transport& self, const collective_call& call);
-  static task barrier(flow& f, hierarchical_transport& self, const collective_call& call);
+  [[nodiscard]] static task begin(executor& f, hierarchical_transport& self, const collective_call& call);
+  static task allreduce(executor& f, hierarchical_transport& self, const collective_call& call);
+  static task combine_within(executor& f, hierarchical_transport& self, const collective_call& call, int rails);
+  static task share_within(executor& f, hierarchical_transport& self, const collective_call& call, int rails);
+  static task reduce(executor& f, hierarchical_transport& self, const collective_call& call);
+  static task broadcast(executor& f, hierarchical_transport& self, const collective_call& call);
+  static task barrier(executor& f, hierarchical_transport& self, const collective_call& call);
   /// One collective of the ranks of this host; nothing where there is one only.
-  static task within(flow& f, hierarchical_transport& self, const collective_call& step);
+  static task within(executor& f, hierarchical_transport& self, const collective_call& step);
 
   std::unique_ptr<shm_transport> within_;
   host_map hosts_;
@@ -66,7 +66,7 @@ class hierarchical_transport final : public transport_decorator {
   frame_pool pool_;
   std::vector<buffer<std::byte>> scratch_;
   std::vector<int> across_;  // the ranks of other hosts that this one talks to, and itself
-  std::optional<flow> steps_;
+  std::optional<executor> steps_;
   task body_;
 };
 

@@ -1,8 +1,7 @@
-#include "calibrate.hpp"
-
 #include <algorithm>
 #include <map>
 
+#include <muster/comm/algorithms/profile.hpp>
 #include <muster/comm/block.hpp>
 #include <muster/comm/collectives/all_to_all.hpp>
 #include <muster/comm/collectives/allgather.hpp>
@@ -14,10 +13,8 @@
 #include <muster/core/buffer.hpp>
 #include <muster/core/clock.hpp>
 
+namespace muster::inline v0 {
 namespace {
-
-using muster::algorithm;
-using muster::collective;
 
 constexpr collective measured[] = {collective::allreduce, collective::broadcast,      collective::reduce,
                                    collective::allgather, collective::reduce_scatter, collective::all_to_all};
@@ -33,28 +30,28 @@ std::size_t calls_in_a_round(double seconds_a_call) {
 
 // The buffers of all calls, of which each size uses a part.
 struct memory {
-  muster::buffer<float> in;
-  muster::buffer<float> out;
+  buffer<float> in;
+  buffer<float> out;
 };
 
-void call_once(muster::group& world, memory& buffers, collective kind, std::size_t count, algorithm how) {
+void call_once(group& world, memory& buffers, collective kind, std::size_t count, algorithm how) {
   const auto whole = buffers.in.span().first(count);
   const auto result = buffers.out.span().first(count);
-  const auto mine = muster::block_of(count, world.rank(), world.size()).count;
-  const muster::options options{.how = how};
+  const auto mine = block_of(count, world.rank(), world.size()).count;
+  const options by{.how = how};
   switch (kind) {
     case collective::allreduce:
-      return muster::allreduce(world, whole, muster::sum, options);
+      return allreduce(world, whole, sum, by);
     case collective::broadcast:
-      return muster::broadcast(world, whole, 0, options);
+      return broadcast(world, whole, 0, by);
     case collective::reduce:
-      return muster::reduce(world, whole, result.first(world.rank() == 0 ? count : 0), muster::sum, 0, options);
+      return reduce(world, whole, result.first(world.rank() == 0 ? count : 0), sum, 0, by);
     case collective::allgather:
-      return muster::allgather(world, whole.first(mine), result, options);
+      return allgather(world, whole.first(mine), result, by);
     case collective::reduce_scatter:
-      return muster::reduce_scatter(world, whole, result.first(mine), muster::sum, options);
+      return reduce_scatter(world, whole, result.first(mine), sum, by);
     default:
-      return muster::all_to_all(world, whole, result, options);
+      return all_to_all(world, whole, result, by);
   }
 }
 
@@ -66,29 +63,30 @@ double median(std::vector<double>& values) {
 
 }  // namespace
 
-std::vector<muster::measured_time> calibrate(muster::context& context, muster::group& world) {
+std::vector<measured_time> calibrate(group& world) {
   const auto ranks = static_cast<std::size_t>(world.size());
   const bool with_native = world.abilities().native_collectives;
-  memory buffers{context.allocate<float>(largest / sizeof(float)), context.allocate<float>(largest / sizeof(float))};
-  std::vector<muster::measured_time> all;
+  auto* const source = world.transport().memory();  // that of programs that care
+  memory buffers{buffer<float>(largest / sizeof(float), source), buffer<float>(largest / sizeof(float), source)};
+  std::vector<measured_time> all;
   for (const collective kind : measured) {
     for (std::size_t bytes = smallest; bytes <= largest; bytes *= 4) {
       const std::size_t count = std::max(bytes / sizeof(float) / ranks, std::size_t{1}) * ranks;  // for all_to_all
       std::map<algorithm, std::vector<double>> times;
       std::map<algorithm, std::size_t> calls;
-      const auto known = muster::algorithms_of(kind);
+      const auto known = algorithms_of(kind);
       for (std::size_t round = 0; round <= rounds; ++round) {
         for (std::size_t turn = 0; turn < known.size(); ++turn) {
           const algorithm how = known[(turn + round) % known.size()];  // everybody follows everybody
           if (how == algorithm::native && !with_native) continue;
           std::vector<double> taken(round == 0 ? 3 : calls[how]);
           for (double& time : taken) {
-            muster::barrier(world);  // a root that runs ahead would hide what its call costs the others
-            const auto begin = muster::clock::now();
+            barrier(world);  // a root that runs ahead would hide what its call costs the others
+            const auto begin = clock::now();
             call_once(world, buffers, kind, count, how);
-            time = muster::seconds_since(begin);
+            time = seconds_since(begin);
           }
-          muster::allreduce(world, taken, muster::max);
+          allreduce(world, taken, max);
           if (round == 0) {  // to warm up, and to see how many are a round
             calls[how] = calls_in_a_round(median(taken));
           } else {
@@ -103,3 +101,5 @@ std::vector<muster::measured_time> calibrate(muster::context& context, muster::g
   }
   return all;
 }
+
+}  // namespace muster::inline v0

@@ -1,0 +1,361 @@
+// One case of a collective at one rank, held to its oracle: what a single thread computes from all inputs, which every
+// rank can make for itself, since they are functions of (case, rank, index).
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <thread>
+
+#include <muster/comm/collectives/all_to_all.hpp>
+#include <muster/comm/collectives/allgather.hpp>
+#include <muster/comm/collectives/allreduce.hpp>
+#include <muster/comm/collectives/barrier.hpp>
+#include <muster/comm/collectives/broadcast.hpp>
+#include <muster/comm/collectives/gather.hpp>
+#include <muster/comm/collectives/reduce.hpp>
+#include <muster/comm/collectives/reduce_scatter.hpp>
+#include <muster/comm/collectives/scatter.hpp>
+#include <muster/core/buffer.hpp>
+#include <muster/testing/scenario.hpp>
+
+namespace muster::inline v0::testing {
+
+namespace detail {
+
+/// The values repeat after a prime number of elements, so that large buffers are made and compared at the speed of
+/// memory, and what lands at a wrong place is still another value: no block or chunk is a multiple of it.
+inline std::size_t period_of(const scenario& s) {
+  constexpr std::size_t primes[] = {251, 509, 1021, 2039};
+  return primes[s.seed % std::size(primes)];
+}
+
+/// The input of rank r at index i: small whole numbers, so that sums and products over nine ranks are exact in every
+/// type whatever the order; then any difference from the oracle is a fault and not rounding.
+template <class T>
+T value_at(const scenario& s, int rank, std::size_t index) {
+  const std::size_t i = index % period_of(s);
+  const std::uint64_t word = mix(s.seed ^ mix(static_cast<std::uint64_t>(rank) * 0x9e37u + i));
+  if (s.op == operation::product) return static_cast<T>(static_cast<float>(1 + word % 2 * (i % 3 == 0 ? 1 : 0)));
+  return static_cast<T>(static_cast<float>(word % 10));
+}
+
+struct largest_magnitude {  // a user's function; with state, to see that it travels
+  int bias = 0;
+  template <class T>
+  T operator()(T a, T b) const {
+    return a < b ? b : a;
+  }
+};
+
+template <class T>
+T combined(const scenario& s, int ranks, std::size_t i) {
+  long double result = static_cast<long double>(value_at<T>(s, 0, i));
+  for (int r = 1; r < ranks; ++r) {
+    const auto v = static_cast<long double>(value_at<T>(s, r, i));
+    if (s.op == operation::sum || s.op == operation::mean) result += v;
+    if (s.op == operation::product) result *= v;
+    if (s.op == operation::min) result = std::fmin(result, v);
+    if (s.op == operation::max || s.op == operation::user) result = std::fmax(result, v);
+  }
+  if constexpr (std::is_same_v<T, bool>) return result != 0;
+  if constexpr (std::is_integral_v<T>) {  // sums wrap around in the type, as the library's do
+    T wrapped = static_cast<T>(static_cast<long long>(result));
+    if (s.op == operation::mean) wrapped = static_cast<T>(static_cast<long long>(wrapped) / ranks);
+    return wrapped;
+  } else {
+    if (s.op != operation::mean) return static_cast<T>(static_cast<float>(result));
+    if constexpr (std::is_floating_point_v<T>)
+      return static_cast<T>(result) / static_cast<T>(ranks);
+    else
+      return static_cast<T>(static_cast<float>(result) / static_cast<float>(ranks));
+  }
+}
+
+template <class Function>
+void with_operation(operation op, Function function) {
+  switch (op) {
+    case operation::product:
+      return function(product);
+    case operation::min:
+      return function(min);
+    case operation::max:
+      return function(max);
+    case operation::mean:
+      return function(mean);
+    case operation::user:
+      return function(largest_magnitude{7});
+    default:
+      return function(sum);
+  }
+}
+
+template <class T>
+class checker final : public open_case {
+ public:
+  checker(const scenario& s, group& world) : s_(s), world_(world), n_(world.size()), me_(world.rank()) {
+    const std::size_t all = s_.count * static_cast<std::size_t>(n_);
+    const auto mine = block_of(s_.count, me_, n_);
+    const bool here = me_ == s_.root;
+    switch (s_.kind) {
+      case collective::broadcast:
+        fill(in_, s_.count, s_.registered_in, me_);
+        break;
+      case collective::reduce:
+      case collective::allreduce:
+      case collective::reduce_scatter:
+        fill(in_, s_.count, s_.registered_in, me_);
+        make(out_,
+             s_.kind == collective::reduce_scatter    ? mine.count
+             : s_.kind == collective::reduce && !here ? 0
+                                                      : s_.count,
+             s_.registered_out);
+        break;
+      case collective::allgather:
+        fill(in_, mine.count, s_.registered_in, me_);
+        make(out_, s_.count, s_.registered_out);
+        if (s_.in_place) std::copy(in().begin(), in().end(), out().begin() + static_cast<std::ptrdiff_t>(mine.first));
+        break;
+      case collective::gather:
+        fill(in_, s_.count, s_.registered_in, me_);
+        make(out_, here ? all : 0, s_.registered_out);
+        break;
+      case collective::scatter:
+        fill(in_, here ? all : 0, s_.registered_in, s_.root);
+        make(out_, s_.count, s_.registered_out);
+        break;
+      case collective::all_to_all:
+        fill(in_, all, s_.registered_in, me_);
+        make(out_, all, s_.registered_out);
+        break;
+      default:
+        break;
+    }
+  }
+
+  void start() {
+    const options how{.how = s_.how};
+    const auto whole_in = in();
+    const auto whole_out = out();
+    const auto mine = block_of(s_.count, me_, n_);
+    switch (s_.kind) {
+      case collective::broadcast:
+        return go(muster::detail::broadcast_call(world_, whole_in, s_.root, how));
+      case collective::reduce:
+        return with_operation(s_.op, [&](auto op) {
+          go(muster::detail::reduce_call(world_, whole_in, is_in_place() ? whole_in : whole_out, op, s_.root, how));
+        });
+      case collective::allreduce:
+        return with_operation(s_.op, [&](auto op) {
+          go(muster::detail::allreduce_call(whole_in, is_in_place() ? whole_in : whole_out, op, how));
+        });
+      case collective::allgather: {
+        const auto block = s_.in_place ? whole_out.subspan(mine.first, mine.count) : whole_in;
+        return go(muster::detail::allgather_call(world_, block, whole_out, how));
+      }
+      case collective::reduce_scatter:
+        return with_operation(
+            s_.op, [&](auto op) { go(muster::detail::reduce_scatter_call(world_, whole_in, whole_out, op, how)); });
+      case collective::gather:
+        return go(muster::detail::gather_call(world_, whole_in, whole_out, s_.root, how));
+      case collective::scatter:
+        return go(muster::detail::scatter_call(world_, whole_in, whole_out, s_.root, how));
+      case collective::all_to_all:
+        return go(muster::detail::all_to_all_call(world_, whole_in, whole_out, how));
+      default:
+        return go(muster::detail::barrier_call(how));
+    }
+  }
+
+  void end() override {
+    if (s_.seed % 2 == 0) {
+      while (!work_.wait_for(seconds(0.001))) {
+      }
+    } else if (s_.seed % 3 == 0) {
+      while (!work_.test()) std::this_thread::yield();
+    }
+    work_.wait();
+    expect_results();
+    const bool in_is_result = s_.kind == collective::broadcast || is_in_place();
+    const int whose = s_.kind == collective::scatter ? s_.root : me_;
+    if (!in_is_result) expect(in(), "the input", [&](std::size_t i) { return value_at<T>(s_, whose, i); });
+    expect_frame(in_, "the input");
+    expect_frame(out_, "the output");
+  }
+
+ private:
+  [[nodiscard]] bool is_in_place() const {
+    const bool has_result = s_.kind == collective::allreduce || (s_.kind == collective::reduce && me_ == s_.root);
+    return s_.in_place && has_result;
+  }
+
+  void expect_results() const {
+    const auto mine = block_of(s_.count, me_, n_);
+    const auto value_of = [&](int rank, std::size_t first) {
+      return [this, rank, first](std::size_t i) { return value_at<T>(s_, rank, first + i); };
+    };
+    switch (s_.kind) {
+      case collective::broadcast:
+        return expect(in(), "the data", value_of(s_.root, 0));
+      case collective::reduce:
+      case collective::allreduce:
+        if (s_.kind == collective::reduce && me_ != s_.root) return;
+        return expect(is_in_place() ? in() : out(), "the result",
+                      [&](std::size_t i) { return combined<T>(s_, n_, i); });
+      case collective::reduce_scatter:
+        return expect(out(), "the block", [&](std::size_t i) { return combined<T>(s_, n_, mine.first + i); });
+      case collective::allgather:
+        for (int r = 0; r < n_; ++r) {
+          const auto block = block_of(s_.count, r, n_);
+          expect(out().subspan(block.first, block.count), "a block", value_of(r, 0));
+        }
+        return;
+      case collective::gather:
+        if (me_ != s_.root) return;
+        for (int r = 0; r < n_; ++r)
+          expect(out().subspan(static_cast<std::size_t>(r) * s_.count, s_.count), "a part", value_of(r, 0));
+        return;
+      case collective::scatter:
+        return expect(out(), "the part", value_of(s_.root, static_cast<std::size_t>(me_) * s_.count));
+      case collective::all_to_all:
+        for (int r = 0; r < n_; ++r) {
+          expect(out().subspan(static_cast<std::size_t>(r) * s_.count, s_.count), "a part",
+                 value_of(r, static_cast<std::size_t>(me_) * s_.count));
+        }
+        return;
+      default:
+        return;
+    }
+  }
+
+  // A buffer in a frame: some elements before it, one behind it, that nobody is to write.
+  [[nodiscard]] std::size_t before() const { return static_cast<std::size_t>(s_.misaligned); }
+  [[nodiscard]] std::span<T> inside(buffer<T>& framed) const {
+    return framed.empty() ? std::span<T>() : framed.span().subspan(before(), framed.size() - before() - 1);
+  }
+  [[nodiscard]] std::span<const T> inside(const buffer<T>& framed) const {
+    return framed.empty() ? std::span<const T>() : framed.span().subspan(before(), framed.size() - before() - 1);
+  }
+  [[nodiscard]] std::span<T> in() { return inside(in_); }
+  [[nodiscard]] std::span<T> out() { return inside(out_); }
+  [[nodiscard]] std::span<const T> in() const { return inside(in_); }
+  [[nodiscard]] std::span<const T> out() const { return inside(out_); }
+
+  static T frame() { return static_cast<T>(9.0f); }
+  void make(buffer<T>& made, std::size_t count, std::uint32_t registered) {
+    auto* const source = (registered >> me_ & 1) != 0 ? world_.transport().memory() : nullptr;
+    made = buffer<T>(before() + count + 1, source);  // not a vector: that of bool is no array
+    std::fill(made.begin(), made.begin() + before(), frame());
+    made[made.size() - 1] = frame();
+  }
+  void fill(buffer<T>& made, std::size_t count, std::uint32_t registered, int rank) {
+    make(made, count, registered);
+    const std::size_t period = std::min(count, period_of(s_));
+    T* const data = made.data() + before();
+    for (std::size_t i = 0; i < period; ++i) data[i] = value_at<T>(s_, rank, i);
+    for (std::size_t i = period; i < count; i += period) std::copy_n(data, std::min(period, count - i), data + i);
+  }
+
+  void go(collective_call&& what) {
+    if (s_.async) {
+      work_ = muster::detail::start(world_, std::move(what));
+    } else {
+      muster::detail::run(world_, std::move(what));
+    }
+  }
+
+  template <class Oracle>
+  void expect(std::span<const T> got, const char* what, Oracle oracle) const {
+    const std::size_t period = std::min(got.size(), period_of(s_));
+    buffer<T> wanted(period);
+    for (std::size_t i = 0; i < period; ++i) wanted[i] = oracle(i);
+    for (std::size_t i = 0; i < got.size(); i += period) {
+      const std::size_t n = std::min(period, got.size() - i);
+      // Bytes first, which is fast; numbers may be equal all the same (a long double has bytes that are no part of it).
+      if (std::memcmp(&got[i], wanted.data(), n * sizeof(T)) == 0) continue;
+      for (std::size_t k = 0; k < n; ++k) {
+        if (got[i + k] != wanted[k]) complain(what, i + k, got[i + k], wanted[k]);
+      }
+    }
+  }
+  void expect_frame(const buffer<T>& framed, const char* what) const {
+    if (framed.empty()) return;
+    const auto expect_at = [&](std::size_t i) {
+      if (framed[i] != frame()) complain((std::string("the memory around ") + what).c_str(), i, framed[i], frame());
+    };
+    for (std::size_t i = 0; i < before(); ++i) expect_at(i);
+    expect_at(framed.size() - 1);
+  }
+  [[noreturn]] void complain(const char* what, std::size_t i, T got, T wanted) const {
+    std::ostringstream text;
+    text << "rank " << me_ << ", element " << i << " of " << what << ": " << static_cast<long double>(got)
+         << " instead of " << static_cast<long double>(wanted);
+    throw std::runtime_error(text.str());
+  }
+
+  const scenario s_;
+  group& world_;
+  int n_;
+  int me_;
+  buffer<T> in_;
+  buffer<T> out_;
+  work work_;  // before the buffers are gone
+};
+
+template <class T>
+std::unique_ptr<open_case> begin_as(const scenario& s, group& world) {
+  auto made = std::make_unique<checker<T>>(s, world);
+  if (s.naps) {
+    random_stream naps(s.seed, static_cast<std::uint64_t>(world.rank()));
+    if (naps.below(3) == 0) std::this_thread::yield();
+    if (naps.below(3) == 0) std::this_thread::sleep_for(std::chrono::microseconds(naps.below(200)));
+  }
+  made->start();
+  return made;
+}
+
+}  // namespace detail
+
+/// Starts the case at this rank.
+inline std::unique_ptr<open_case> begin(const scenario& s, group& world) {
+  switch (s.type) {
+    case dtype::boolean:
+      return detail::begin_as<bool>(s, world);
+    case dtype::int8:
+      return detail::begin_as<std::int8_t>(s, world);
+    case dtype::uint8:
+      return detail::begin_as<std::uint8_t>(s, world);
+    case dtype::int16:
+      return detail::begin_as<std::int16_t>(s, world);
+    case dtype::uint16:
+      return detail::begin_as<std::uint16_t>(s, world);
+    case dtype::int32:
+      return detail::begin_as<std::int32_t>(s, world);
+    case dtype::uint32:
+      return detail::begin_as<std::uint32_t>(s, world);
+    case dtype::int64:
+      return detail::begin_as<std::int64_t>(s, world);
+    case dtype::uint64:
+      return detail::begin_as<std::uint64_t>(s, world);
+    case dtype::float16:
+      return detail::begin_as<float16>(s, world);
+    case dtype::bfloat16:
+      return detail::begin_as<bfloat16>(s, world);
+    case dtype::float64:
+      return detail::begin_as<double>(s, world);
+    case dtype::extended:
+      return detail::begin_as<long double>(s, world);
+    default:
+      return detail::begin_as<float>(s, world);
+  }
+}
+
+/// Runs the case at this rank and throws where the result is not the oracle's.
+inline void check(const scenario& s, group& world) { begin(s, world)->end(); }
+
+}  // namespace muster::inline v0::testing

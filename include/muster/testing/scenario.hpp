@@ -1,0 +1,156 @@
+// Random cases of collectives, as functions of (seed, ranks, index) alone.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <iterator>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <muster/comm/algorithms/chooser.hpp>
+#include <muster/comm/group.hpp>
+#include <muster/comm/reduction.hpp>
+#include <muster/core/error.hpp>
+#include <muster/core/random.hpp>
+
+namespace muster::inline v0::testing {
+
+struct scenario {
+  std::uint64_t seed = 0;  // of the values
+  collective kind = collective::allreduce;
+  algorithm how = algorithm::automatic;
+  dtype type = dtype::float32;
+  operation op = operation::sum;
+  std::size_t count = 0;
+  int root = 0;
+  bool in_place = false;
+  bool async = false;
+  int misaligned = 0;                // elements by which the buffers are off their alignment
+  std::uint32_t registered_in = 0;   // bit r: rank r's input is memory that the transport gave
+  std::uint32_t registered_out = 0;  // and its output
+  bool naps = false;                 // some ranks come late
+
+  [[nodiscard]] std::string describe(int ranks) const;
+};
+
+/// What to draw from.
+struct draw_options {
+  std::vector<collective> kinds{std::begin(all_collectives), std::end(all_collectives)};
+  std::vector<algorithm> hows{};                     // empty: what the collective has
+  std::size_t usual_bytes = std::size_t{128} << 10;  // of a rank's larger buffer, at most
+  std::size_t rare_bytes = std::size_t{8} << 20;     // in one case of some hundreds
+  bool native = false;                               // the transport's own algorithms by name too
+};
+
+/// The cases of a run. Each is a function of (seed, ranks, index) alone, so that it can be run by itself.
+struct case_list {
+  std::uint64_t seed = 20261121;
+  std::uint64_t first = 0;
+  std::uint64_t count = 0;
+};
+
+namespace detail {
+
+inline std::string bits(std::uint32_t which, int ranks) {
+  if (which == 0) return "private";
+  if (which == (1u << ranks) - 1) return "registered";
+  std::vector<int> list;
+  for (int r = 0; r < ranks; ++r) {
+    if ((which >> r & 1) != 0) list.push_back(r);
+  }
+  return "registered at " + format_ranks(list);
+}
+
+}  // namespace detail
+
+inline std::string scenario::describe(int ranks) const {
+  std::ostringstream text;
+  text << to_string(kind) << " by " << to_string(how) << ", " << ranks << " ranks, " << count << ' ' << to_string(type)
+       << ' ' << to_string(op) << ", root " << root << (in_place ? ", in place" : "") << (async ? ", async" : "")
+       << ", off by " << misaligned << ", input " << detail::bits(registered_in, ranks) << ", output "
+       << detail::bits(registered_out, ranks) << ", values of seed " << seed;
+  return text.str();
+}
+
+/// A random case for a group of `ranks`. Draws the same numbers at every rank.
+inline scenario draw(random_stream& random, int ranks, const draw_options& from) {
+  scenario s;
+  s.seed = random();
+  s.kind = from.kinds[random.below(from.kinds.size())];
+  if (random.below(3) == 0 && std::ranges::find(from.kinds, collective::allreduce) != from.kinds.end())
+    s.kind = collective::allreduce;
+  auto hows = from.hows.empty() ? std::vector<algorithm>{algorithm::automatic} : from.hows;
+  for (const auto how : algorithms_of(s.kind)) {
+    if (from.hows.empty() && (how != algorithm::native || from.native)) hows.push_back(how);
+  }
+  s.how = hows[random.below(hows.size())];
+  if (from.native && from.hows.empty() && random.below(3) == 0) s.how = algorithm::automatic;
+  s.type = static_cast<dtype>(1 + random.below(14));
+  s.op = static_cast<operation>(1 + random.below(6));
+  if (s.type == dtype::boolean && s.op == operation::mean) s.op = operation::sum;
+
+  const auto n = static_cast<std::size_t>(ranks);
+  const bool one_each =
+      s.kind == collective::gather || s.kind == collective::scatter || s.kind == collective::all_to_all;
+  const std::size_t largest =
+      (random.below(300) == 0 ? from.rare_bytes : from.usual_bytes) / size_of(s.type) / (one_each ? n : 1);
+  constexpr std::size_t primes[] = {2, 3, 5, 7, 11, 13, 127, 1009, 8191};
+  switch (random.below(6)) {
+    case 0:
+      s.count = random.below(3);
+      break;
+    case 1:
+      s.count = primes[random.below(std::size(primes))];
+      break;
+    case 2:
+      s.count = n * random.below(40);
+      break;
+    case 3:
+      s.count = n * random.below(40) + 1;
+      break;
+    case 4:
+      s.count = random.below(300);
+      break;
+    default:
+      s.count = static_cast<std::size_t>(std::exp(random.uniform() * std::log(static_cast<double>(largest))));
+      break;
+  }
+  if (largest > from.usual_bytes) s.count = largest - random.below(largest / 2);
+  s.root = static_cast<int>(random.below(n));
+  s.in_place = random.below(2) == 0;
+  s.async = random.below(3) == 0;
+  s.misaligned = static_cast<int>(random.below(4));
+  const std::uint32_t all = (1u << ranks) - 1;
+  const auto some = static_cast<std::uint32_t>(random());
+  switch (random.below(8)) {
+    case 0:
+    case 1:
+      break;
+    case 2:  // the one in and the other out of it
+      (random.below(2) == 0 ? s.registered_in : s.registered_out) = all;
+      break;
+    case 3:  // at some ranks
+      s.registered_in = some & all;
+      s.registered_out = some >> 16 & all;
+      break;
+    default:
+      s.registered_in = s.registered_out = all;
+  }
+  s.naps = random.below(16) == 0;
+  return s;
+}
+
+/// A case that was started and not looked at.
+class open_case {
+ public:
+  open_case() = default;
+  open_case(const open_case&) = delete;
+  open_case& operator=(const open_case&) = delete;
+  virtual ~open_case() = default;
+  /// Waits for it, and throws where the result is not the oracle's or something beside it was written.
+  virtual void end() = 0;
+};
+
+}  // namespace muster::inline v0::testing
