@@ -13,54 +13,18 @@
 #include <muster/comm/collectives/barrier.hpp>
 #include <muster/comm/transport.hpp>
 #include <muster/core/random.hpp>
+#include <muster/testing/transport_kit.hpp>
 #include "catch.hpp"
 #include "comm/ranks.hpp"
 
 namespace {
 
-constexpr muster::seconds patience{60};
-
-void require(bool condition, const char* what) {
-  if (!condition) throw std::runtime_error(what);
-}
+using muster::testing::detail::byte_at;
+using muster::testing::detail::parcel;
+using muster::testing::detail::patience;
+using muster::testing::detail::require;
 
 test::fabric any_fabric() { return GENERATE(from_range(test::fabrics())); }
-
-std::uint8_t byte_at(std::uint64_t message, std::size_t i) {
-  return static_cast<std::uint8_t>(muster::mix(message * 0x9e3779b9u + i / 8) >> 8 * (i % 8));
-}
-
-/// A message with a content of its own, or room for one.
-struct parcel {
-  explicit parcel(std::size_t room) : data(room) {}
-  parcel(std::uint64_t message, std::size_t bytes) : data(bytes) {
-    for (std::size_t i = 0; i < bytes; ++i) data[i] = byte_at(message, i);
-  }
-  void start(muster::transport& over, bool sends, int peer, std::uint32_t tag) {
-    r.data = reinterpret_cast<std::byte*>(data.data());
-    r.bytes = data.size();
-    r.peer = peer;
-    r.tag = tag;
-    if (sends)
-      over.send(r);
-    else
-      over.receive(r);
-  }
-  void finish(muster::transport& over) {
-    const auto until = muster::deadline_after(patience);
-    while (!over.test(r)) {
-      require(muster::clock::now() < until, "a message does not come to its end");
-      over.pause(muster::deadline_after(muster::seconds(0.001)));
-    }
-  }
-  void expect(std::uint64_t message, std::size_t bytes) const {
-    require(r.received == bytes, "as long as it was sent");
-    for (std::size_t i = 0; i < bytes; ++i) require(data[i] == byte_at(message, i), "the content that was sent");
-  }
-
-  std::vector<std::uint8_t> data;
-  muster::request r;  // takes itself back before the memory goes
-};
 
 void run(test::fabric over, int ranks, const std::function<void(muster::group&, muster::transport&)>& body) {
   test::run_ranks(over, ranks, [&](muster::group& world) { body(world, world.transport()); });
@@ -69,69 +33,16 @@ void run(test::fabric over, int ranks, const std::function<void(muster::group&, 
 }  // namespace
 
 TEST_CASE("messages with one tag keep their order, whatever their size") {
-  run(any_fabric(), 2, [](muster::group& world, muster::transport& over) {
-    const std::size_t sizes[] = {0, 1, 63, 64, 65, 5000, 131072 - 64, 131072, 131073, 1000000, 3};
-    if (world.rank() == 0) {
-      std::deque<parcel> sent;
-      for (std::size_t i = 0; i < std::size(sizes); ++i) sent.emplace_back(i, sizes[i]).start(over, true, 1, 5);
-      for (auto& one : sent) one.finish(over);
-    } else {
-      for (std::size_t i = 0; i < std::size(sizes); ++i) {
-        parcel got(1000000);
-        got.start(over, false, 0, 5);
-        got.finish(over);
-        require(got.r.source == 0, "the source");
-        got.expect(i, sizes[i]);
-      }
-    }
-    muster::barrier(world);
-  });
+  test::run_ranks(any_fabric(), 2, muster::testing::check_message_order);
 }
 
 // The one that is waited for lies behind others in the ring.
 TEST_CASE("a message can be received before one that was sent before it") {
-  run(any_fabric(), 2, [](muster::group& world, muster::transport& over) {
-    const std::vector<std::pair<std::uint32_t, std::size_t>> sent = {{1, 10}, {2, 300000}, {3, 0}, {4, 70000}, {5, 64}};
-    if (world.rank() == 0) {
-      std::deque<parcel> all;
-      for (const auto& [tag, bytes] : sent) all.emplace_back(tag, bytes).start(over, true, 1, tag);
-      for (auto& one : all) one.finish(over);
-    } else {
-      for (const std::size_t i : {4u, 2u, 1u, 3u, 0u}) {
-        parcel got(sent[i].second + 9);
-        got.start(over, false, 0, sent[i].first);
-        got.finish(over);
-        got.expect(sent[i].first, sent[i].second);
-      }
-    }
-    muster::barrier(world);
-  });
+  test::run_ranks(any_fabric(), 2, muster::testing::check_tags);
 }
 
 TEST_CASE("from any source comes one from each, in the order of each") {
-  run(any_fabric(), 4, [](muster::group& world, muster::transport& over) {
-    constexpr std::uint64_t each = 20;
-    const auto size_of = [](std::uint64_t message) { return static_cast<std::size_t>(muster::mix(message) % 9000); };
-    if (world.rank() != 0) {
-      std::deque<parcel> sent;
-      for (std::uint64_t i = 0; i < each; ++i) {
-        const std::uint64_t message = static_cast<std::uint64_t>(world.rank()) * 100 + i;
-        sent.emplace_back(message, size_of(message)).start(over, true, 0, 7);
-      }
-      for (auto& one : sent) one.finish(over);
-    } else {
-      std::map<int, std::uint64_t> next;
-      for (std::uint64_t i = 0; i < 3 * each; ++i) {
-        parcel got(9000);
-        got.start(over, false, muster::any_source, 7);
-        got.finish(over);
-        const std::uint64_t message = static_cast<std::uint64_t>(got.r.source) * 100 + next[got.r.source]++;
-        got.expect(message, size_of(message));
-      }
-      for (int r = 1; r < 4; ++r) require(next[r] == each, "all of them");
-    }
-    muster::barrier(world);
-  });
+  test::run_ranks(any_fabric(), 4, muster::testing::check_any_source);
 }
 
 TEST_CASE("one that does not fit its receive is a mismatch there") {
@@ -150,43 +61,7 @@ TEST_CASE("one that does not fit its receive is a mismatch there") {
 TEST_CASE("a receive that is taken back leaves the messages behind it whole") {
   const auto over = any_fabric();
   for (int tests_before = 0; tests_before < 4; ++tests_before) {  // the more, the further it has come
-    run(over, 2, [&](muster::group& world, muster::transport& transport) {
-      constexpr std::size_t large = 700000;  // several rings
-      if (world.rank() == 0) {
-        parcel first(1, large);
-        parcel second(2, 1000);
-        first.start(transport, true, 1, 3);
-        second.start(transport, true, 1, 3);
-        first.finish(transport);
-        second.finish(transport);
-      } else {
-        bool had_begun = false;
-        {
-          parcel dropped(large);
-          dropped.start(transport, false, 0, 3);
-          for (int i = 0; i < tests_before; ++i) {
-            (void)transport.test(dropped.r);
-            transport.pause(muster::deadline_after(muster::seconds(0.001)));
-          }
-          had_begun = dropped.r.source == 0 && dropped.r.received == large;
-        }
-        // Not yet begun, the message goes to the next receive; begun, the rest of it goes nowhere.
-        parcel next(large);
-        next.start(transport, false, 0, 3);
-        next.finish(transport);
-        if (next.r.received == large) {
-          next.expect(1, large);
-          parcel last(1000);
-          last.start(transport, false, 0, 3);
-          last.finish(transport);
-          last.expect(2, 1000);
-        } else {
-          require(had_begun, "only what had begun is lost");
-          next.expect(2, 1000);
-        }
-      }
-      muster::barrier(world);
-    });
+    test::run_ranks(over, 2, [&](muster::group& world) { muster::testing::check_taken_back(world, tests_before); });
   }
 }
 
@@ -372,60 +247,7 @@ TEST_CASE("the buffer of a message that is under way can move") {
 TEST_CASE("any traffic arrives: random sizes, tags, sources and orders") {
   const auto over = any_fabric();
   const int ranks = GENERATE(1, 2, 3, 5);
-  constexpr std::uint64_t each = 60;  // from every rank to every rank
-  constexpr std::uint32_t tags = 4;
-  const auto tag_of = [](std::uint64_t message) { return 1 + static_cast<std::uint32_t>(muster::mix(message) % tags); };
-  const auto size_of = [](std::uint64_t message) {
-    const std::uint64_t word = muster::mix(message + 5);
-    return static_cast<std::size_t>(word % (std::uint64_t{1} << (word >> 32) % 18));
-  };
-  const auto message_of = [](int from, int to, std::uint64_t i) {
-    return static_cast<std::uint64_t>(from * 16 + to) << 32 | i;
-  };
-  run(over, ranks, [&](muster::group& world, muster::transport& transport) {
-    const int me = world.rank();
-    muster::random_stream random(20261121, static_cast<std::uint64_t>(me));
-    // By tag, what will come of each source, in its order.
-    std::map<std::pair<int, std::uint32_t>, std::deque<std::uint64_t>> to_come;
-    for (int from = 0; from < world.size(); ++from) {
-      for (std::uint64_t i = 0; i < each; ++i) {
-        const auto message = message_of(from, me, i);
-        to_come[{from, tag_of(message)}].push_back(message);
-      }
-    }
-    std::vector<std::uint64_t> next(static_cast<std::size_t>(world.size()), 0);
-    std::deque<parcel> sending;
-    std::uint64_t received = 0;
-    const auto all_begun = [&] { return std::all_of(next.begin(), next.end(), [&](auto n) { return n == each; }); };
-    while (received < each * static_cast<std::uint64_t>(world.size()) || !sending.empty() || !all_begun()) {
-      const int peer = static_cast<int>(random.below(static_cast<std::uint64_t>(world.size())));
-      auto& number = next[static_cast<std::size_t>(peer)];
-      if (number < each && sending.size() < 30) {
-        const auto message = message_of(me, peer, number++);
-        sending.emplace_back(message, size_of(message)).start(transport, true, peer, tag_of(message));
-      }
-      while (!sending.empty() && transport.test(sending.front().r)) sending.pop_front();
-      const auto tag = 1 + static_cast<std::uint32_t>(random.below(tags));
-      const bool from_any = random.below(3) == 0;
-      if (!from_any && to_come[{peer, tag}].empty()) continue;
-      parcel got(std::size_t{1} << 17);
-      got.start(transport, false, from_any ? muster::any_source : peer, tag);
-      // Either it comes soon, or it is taken back, if nothing has come of it.
-      for (int i = 0; i < 40 && !transport.test(got.r); ++i) std::this_thread::yield();
-      const bool begun = got.r.owner != nullptr && got.r.received != 0;
-      if (begun) {
-        const auto until = muster::deadline_after(patience);
-        while (!transport.test(got.r)) require(muster::clock::now() < until, "a message does not come to its end");
-      }
-      if (got.r.owner != nullptr) continue;
-      auto& expected = to_come[{got.r.source, tag}];
-      require(!expected.empty(), "nothing comes twice");
-      got.expect(expected.front(), size_of(expected.front()));
-      expected.pop_front();
-      ++received;
-    }
-    muster::barrier(world);
-  });
+  test::run_ranks(over, ranks, muster::testing::check_traffic);
 }
 
 // What a peer writes into the rings is not believed: each of these was an access to memory that is not there.

@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <vector>
 
@@ -124,6 +125,20 @@ int run_main(int& argc, char** argv, Body body, const main_options& how = {}) {
   };
   return detail::run_main(argc, argv, once_a_process, how);
 }
+
+/// Connects this process to the others of the job, as the settings and the launcher's environment say. Collective over
+/// processes; throws within `--timeout`.
+using transport_factory = std::unique_ptr<transport> (*)(const settings& configuration, const launch_env& launch);
+
+/// Makes `--transport NAME` a transport of the program's: at every process, before the first context. Throws
+/// configuration_error for a name that is taken.
+void register_transport(std::string_view name, transport_factory connect);
+
+/// Connects this process by one of the library's transports of processes ("shm", "tcp", "mpi"), or a registered one:
+/// what a transport_decorator of the program's stands around. Throws configuration_error where there is none of that
+/// name.
+[[nodiscard]] std::unique_ptr<transport> connect_transport(std::string_view name, const settings& configuration,
+                                                           const launch_env& launch);
 
 namespace detail {
 

@@ -119,7 +119,9 @@ transport_abilities local_abilities() { return local_transport(std::make_shared<
 
 std::vector<transport_abilities> all_transports(double ranks_a_core) {
   std::vector<transport_abilities> all{make_self_transport()->abilities(), local_abilities(), shm_abilities};
-  for (const auto& made : registered_transports()) all.push_back(made.abilities(ranks_a_core));
+  for (const auto& made : registered_transports()) {
+    if (made.abilities != nullptr) all.push_back(made.abilities(ranks_a_core));  // of a program's own they are unknown
+  }
   return all;
 }
 

@@ -1,5 +1,8 @@
 #include "transport_choice.hpp"
 
+#include <algorithm>
+#include <deque>
+
 #include <muster/comm/settings.hpp>
 #include <muster/core/error.hpp>
 
@@ -21,6 +24,19 @@ const process_transport* find_registered(std::string_view name) noexcept {
   return nullptr;
 }
 
+bool is_of_program(std::string_view name) noexcept {
+  const auto* const found = find_registered(name);
+  return found != nullptr && found->abilities == nullptr;
+}
+
+std::vector<std::string> known_transports() {
+  std::vector<std::string> known{"auto", "self", "local", "shm", "mpi", "tcp", "hierarchical"};
+  for (const auto& made : registered()) {
+    if (is_of_program(made.name)) known.emplace_back(made.name);
+  }
+  return known;
+}
+
 std::string launched_by(const launch_env& launch) {
   return std::string(to_string(launch.kind)) + " started " + std::to_string(launch.size) + " ranks (" + launch.why +
          ")";
@@ -32,8 +48,8 @@ bool names_host(const settings& configuration) { return configuration.value(sett
 // Who asks for more than one thing at a time, or for what does not go together.
 void check_request(const settings& configuration, const launch_env& launch, const std::string& asked, int threads) {
   const std::string origin = configuration.origin(setting::transport);
-  const std::vector<std::string> known{"auto", "self", "local", "shm", "mpi", "tcp", "hierarchical"};
-  if (configuration.value(setting::transport) == asked) (void)configuration.choice(setting::transport, known);
+  if (configuration.value(setting::transport) == asked)
+    (void)configuration.choice(setting::transport, known_transports());
   if (launch.size > 1 && threads > 1) {
     throw configuration_error(configuration.origin(setting::ranks) + " asks for " + std::to_string(threads) +
                               " ranks as threads and " + launched_by(launch) +
@@ -126,6 +142,7 @@ transport_choice choose_transport(const settings& configuration, const launch_en
             : named  ? why + ", " + configuration.origin(setting::host) + " says on which host each is"
                      : why + ", on several hosts"};
   }
+  if (is_of_program(asked)) return {asked, {}, 1, why};
   if (asked == "mpi" || asked == "tcp") return {across_hosts(launch, asked, origin), {}, 1, why};
   if (launch.size > 1) return {across_hosts(launch, "", ""), {}, 1, why};
   if (threads > 1 || asked == "local")
@@ -142,3 +159,27 @@ std::unique_ptr<transport> connect_processes(const transport_choice& chosen, con
 }
 
 }  // namespace muster::inline v0::detail
+
+namespace muster::inline v0 {
+
+void register_transport(std::string_view name, transport_factory connect) {
+  static std::deque<std::string> names;  // which contexts go on to refer to
+  const auto known = detail::known_transports();
+  if (name.empty() || connect == nullptr || std::ranges::find(known, name) != known.end()) {
+    throw configuration_error(
+        "'" + std::string(name) +
+        "' cannot be registered (there is a transport of that name, or it is none); take another");
+  }
+  detail::register_process_transport({names.emplace_back(name), connect, nullptr});
+}
+
+std::unique_ptr<transport> connect_transport(std::string_view name, const settings& configuration,
+                                             const launch_env& launch) {
+  if (name != "shm" && detail::find_registered(name) == nullptr) {
+    throw configuration_error("there is no transport '" + std::string(name) +
+                              "' between processes in this program; it is shm, tcp, mpi, or one that it registered");
+  }
+  return detail::connect_processes({.name = std::string(name)}, configuration, launch);
+}
+
+}  // namespace muster::inline v0

@@ -6,10 +6,12 @@
 
 #include <muster/comm/algorithms/algorithm_rules.hpp>
 #include <muster/comm/algorithms/profile.hpp>
+#include <muster/comm/context.hpp>
 #include <muster/core/error.hpp>
 #include <muster/testing/collective_kit.hpp>
 
 #include "catch.hpp"
+#include "command_line.hpp"
 
 namespace {
 
@@ -128,4 +130,21 @@ TEST_CASE("what cannot be registered is refused by name") {
     }
   }
   FAIL("more than 8 names were taken");
+}
+
+TEST_CASE("a registered transport is known by name, and taken names are refused") {
+  const auto connect = [](const muster::settings&, const muster::launch_env&) -> std::unique_ptr<muster::transport> {
+    return std::make_unique<muster::local_transport>(std::make_shared<muster::local_hub>(1), 0);
+  };
+  muster::register_transport("mine", connect);
+  for (const char* const taken : {"mine", "tcp", "shm", "auto", ""})
+    CHECK_THROWS_WITH(muster::register_transport(taken, connect), contains("cannot be registered"));
+  CHECK_THROWS_AS(muster::register_transport("other", nullptr), muster::configuration_error);
+  CHECK_THROWS_WITH(muster::connect_transport("other", muster::settings(), muster::detect_launch()),
+                    contains("no transport 'other'"));
+
+  test::command_line line({"app", "--transport", "mine"});
+  muster::context context(line.argc, line.argv());
+  CHECK(context.ranks() == 1);
+  CHECK(muster::allreduce(context.world(), 3, muster::sum) == 3);
 }
