@@ -16,6 +16,12 @@ if(NOT nccl IN_LIST muster_alone)
 endif()
 install(DIRECTORY include/muster DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.hpp" ${left_out})
 
+install(FILES ${PROJECT_BINARY_DIR}/headers/install/muster/implementation.hpp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/muster)
+install(DIRECTORY src/core src/data src/comm src/elastic src/ps src/train DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/muster/src
+  FILES_MATCHING PATTERN "*.hpp" PATTERN "*.cpp" PATTERN "transports/mpi" EXCLUDE PATTERN "transports/nccl" EXCLUDE
+  PATTERN "transports/tcp" EXCLUDE PATTERN "stores/tcp" EXCLUDE PATTERN "stores/etcd" EXCLUDE PATTERN "comm/net" EXCLUDE
+  PATTERN "device" EXCLUDE)
+
 if(TARGET muster_info)
   set(programs muster_info)
   if(TARGET muster_launch)
@@ -107,6 +113,7 @@ endfunction()
 # What a static library needs at the end has to be said to whoever links it; a shared one knows it itself.
 muster_install_pc(muster-core "What all parts of muster stand on"
   LIBS -L\${libdir} -lmuster_core -pthread CFLAGS -I\${includedir} -pthread)
+muster_install_pc(muster-headers "muster without a library of its own" LIBS -pthread CFLAGS -I\${includedir} -pthread)
 if(mpi IN_LIST muster_parts)
   list(TRANSFORM MPI_C_INCLUDE_DIRS PREPEND -I OUTPUT_VARIABLE mpi_includes)
   list(TRANSFORM MPI_C_COMPILE_DEFINITIONS PREPEND -D OUTPUT_VARIABLE mpi_definitions)

@@ -66,6 +66,13 @@ add_test(NAME ${test} COMMAND ${consumers_build}/find_package_comm/consumer --ra
 set_tests_properties(${test} PROPERTIES TIMEOUT 60 FIXTURES_REQUIRED consumer_find_package_comm
   ENVIRONMENT MUSTER_OPTIMIZER=sgd PASS_REGULAR_EXPRESSION "unknown variable MUSTER_OPTIMIZER is ignored")
 
+# Without a library of muster's: the installed headers and threads are enough, for ranks as threads and as processes.
+add_test(NAME "house: build headers" COMMAND ${CMAKE_CXX_COMPILER} -std=c++20 -O0 -I${stage}/${CMAKE_INSTALL_INCLUDEDIR}
+  ${consumers}/headers.cpp -pthread -o ${CMAKE_BINARY_DIR}/tests/consumer_headers)
+set_tests_properties("house: build headers" PROPERTIES TIMEOUT 400 FIXTURES_REQUIRED stage FIXTURES_SETUP consumer_headers)
+muster_run_consumer(headers FIXTURE headers COMMAND ${CMAKE_BINARY_DIR}/tests/consumer_headers --ranks 2)
+set_tests_properties("house: run headers" PROPERTIES PASS_REGULAR_EXPRESSION "2 ranks over local have learnt the line")
+
 muster_add_consumer(add_subdirectory SOURCE ${consumers}/add_subdirectory
   OPTIONS ${unity} -DMUSTER_SOURCE=${PROJECT_SOURCE_DIR} TARGETS consumer)
 muster_run_consumer(add_subdirectory FIXTURE add_subdirectory
