@@ -99,9 +99,10 @@ class request {
   request(const request&) = delete;
   request& operator=(const request&) = delete;
   ~request();
-  /// The owner. Where a thread besides this one moves the transport, it ends requests of this one too.
-  [[nodiscard]] transport* held_by() noexcept {
-    return std::atomic_ref<transport*>(owner).load(std::memory_order_acquire);
+  /// The owner; null when the request is done. Where a thread besides this one moves the transport, it ends requests of
+  /// this one too: so only what holds that transport's lock reads `owner` itself.
+  [[nodiscard]] transport* held_by() const noexcept {
+    return std::atomic_ref<transport*>(const_cast<transport*&>(owner)).load(std::memory_order_acquire);
   }
 
   // What is asked for.
@@ -188,7 +189,7 @@ class transport {
   virtual void cancel(request& r) noexcept = 0;
   /// The buffer of a send or receive that is not done is `to` from now on, and neither transport nor peer uses the old
   /// one any more. A send's bytes are there already; what had come of a receive stays behind. For transports whose
-  /// abilities have `moves_buffers`; with others false, and nothing has changed.
+  /// abilities have `moves_buffers`; with others, and where the request is done by now, false, and nothing has changed.
   [[nodiscard]] virtual bool move_buffer(request& /*r*/, std::byte* /*to*/) noexcept { return false; }
 
   /// Notices go beside the messages.

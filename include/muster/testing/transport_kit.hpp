@@ -212,12 +212,12 @@ inline void check_traffic(group& world) {
     got.start(transport, false, from_any ? any_source : peer, tag);
     // Either it comes soon, or it is taken back, if nothing has come of it.
     for (int i = 0; i < 40 && !transport.test(got.r); ++i) std::this_thread::yield();
-    const bool begun = got.r.owner != nullptr && got.r.received != 0;
+    const bool begun = got.r.held_by() != nullptr && got.r.received != 0;
     if (begun) {
       const auto until = deadline_after(detail::patience);
       while (!transport.test(got.r)) detail::require(clock::now() < until, "a message does not come to its end");
     }
-    if (got.r.owner != nullptr) continue;
+    if (got.r.held_by() != nullptr) continue;
     auto& expected = to_come[{got.r.source, tag}];
     detail::require(!expected.empty(), "nothing comes twice");
     got.expect(expected.front(), size_of(expected.front()));

@@ -98,7 +98,7 @@ bool group_state::run_at_once(collective_call& what) {
     }
     peers_.note_call(what);  // copied late: a processor waits to read as a whole what it has just written in parts
     for (int turns = quick_turns; turns > 0; --turns) {
-      if (r.owner == nullptr || transport->test(r)) return true;
+      if (r.held_by() == nullptr || transport->test(r)) return true;
       if (crowded && transport->must_yield()) sched_yield();
       pause_core();
     }

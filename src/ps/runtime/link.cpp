@@ -98,7 +98,7 @@ void frame_link::recycle(std::unique_ptr<outgoing> frame) {
 // Whether something is done that this link has not looked at: a test of one request moves all, and the transport does
 // not know which of them its caller has in mind when it sleeps.
 bool frame_link::has_news() const noexcept {
-  const auto done = [](const request& r) { return r.owner == nullptr; };
+  const auto done = [](const request& r) { return r.held_by() == nullptr; };
   const auto left = [&](place to) {
     const auto& first = *peers_[to].flying.front();
     return done(first.r) && (!first.large || done(first.body));
@@ -142,7 +142,8 @@ void frame_link::give_back(range_id range, std::uint64_t number) {
       if (over_.test(r)) continue;
       one->own = room_for(r.bytes);
       muster::detail::copy_bytes(one->own.data(), r.data, r.bytes);
-      (void)r.owner->move_buffer(r, one->own.data());  // it can: else nothing is lent
+      // It can, else nothing is lent; unless the message has gone meanwhile.
+      if (auto* const held = r.held_by(); held != nullptr) (void)held->move_buffer(r, one->own.data());
     }
   }
 }
@@ -226,9 +227,11 @@ std::unique_ptr<frame_link::arrival> frame_link::take_arrival() {
 void frame_link::leave(const std::byte* place) {
   for (const auto from : arriving_from_) {
     for (auto& one : peers_[from].arriving) {
-      if (!one->begun || one->r.data != place || one->r.owner == nullptr) continue;
+      auto* const held = one->r.held_by();
+      if (!one->begun || one->r.data != place || held == nullptr) continue;
       one->own = room_for(one->r.bytes);
-      (void)one->r.owner->move_buffer(one->r, one->own.data());  // it can: else nothing has a place
+      // It can, else nothing has a place; unless all of the message has come there meanwhile.
+      if (!held->move_buffer(one->r, one->own.data())) keep(std::move(one->own));
     }
   }
 }

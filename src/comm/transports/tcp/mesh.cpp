@@ -227,7 +227,8 @@ void tcp_mesh::cancel(tcp_channel& group, request& r) noexcept {
 
 bool tcp_mesh::move_buffer(tcp_channel& group, request& r, std::byte* to) noexcept {
   const std::lock_guard lock(mutex_);
-  if (r.owner != nullptr && !progress_of(r).receives) link(group.peer(r.peer)).move_send(r, to);
+  if (r.owner == nullptr) return false;
+  if (!progress_of(r).receives) link(group.peer(r.peer)).move_send(r, to);
   r.data = to;
   return true;
 }
