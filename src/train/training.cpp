@@ -147,9 +147,9 @@ void training_step::count(const backward_pass& pass) { of_->of_step_.samples += 
 void training_step::report(std::string_view name, double value, double weight) {
   if (weight == 0) return;
   if (!std::isfinite(value) || !std::isfinite(weight)) {
-    throw error(error_kind::other, std::string(name) + " is " + std::to_string(value) + " in step " +
-                                       std::to_string(number()) + " at rank " + std::to_string(group().rank()) +
-                                       " (the training has diverged); lower the learning rate, or clip gradients");
+    throw training_error(std::string(name) + " is " + std::to_string(value) + " in step " + std::to_string(number()) +
+                         " at rank " + std::to_string(group().rank()) +
+                         " (the training has diverged); lower the learning rate, or clip gradients");
   }
   of_->of_step_.add(name, value * weight, weight);
 }

@@ -146,6 +146,7 @@ TEST_CASE("a value that is not finite ends the training, naming it, step and ran
     CHECK_THROWS_WITH(here.training.run({.epochs = 1, .log = nullptr}, diverges),
                       "loss is inf in step 2 at rank 0 (the training has diverged); lower the learning rate, or clip "
                       "gradients");
+    CHECK_THROWS_AS(here.training.run({.epochs = 1, .log = nullptr}, diverges), muster::training_error);
     CHECK(here.training.state().steps() == 2);
   });
 }

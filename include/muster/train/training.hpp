@@ -66,8 +66,8 @@ class training_step : public step {
   }
 
   /// Counts `value` with that weight: what an epoch reports under this name is the weighted mean over its steps and
-  /// ranks; nothing when the weight is 0. What a step reports that is run again counts once. Throws `error` when the
-  /// value is not finite, naming step and rank: the training has diverged.
+  /// ranks; nothing when the weight is 0. What a step reports that is run again counts once. Throws training_error
+  /// when the value is not finite, naming step and rank: the training has diverged.
   void report(std::string_view name, double value, double weight = 1.0);
   void report(std::string_view name, double value, std::integral auto samples) {
     report(name, value, static_cast<double>(samples));

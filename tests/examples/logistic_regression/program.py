@@ -184,7 +184,7 @@ class Report(Case):
 class BadInput(Case):
     """One line that says what and where, the same exit status at every rank, no hang."""
 
-    CONFIGURATION, DATA = 2, 3
+    CONFIGURATION, DATA, TRAINING = 2, 3, 7
 
     def setUp(self):
         super().setUp()
@@ -286,7 +286,7 @@ class BadInput(Case):
         self.assertNotIn("epoch", run(arguments).stdout)
 
     def test_a_training_that_diverges(self):
-        self.check([*self.files("good"), "--schedule", "constant:1e38", "--batch", "1"], self.CONFIGURATION, "diverged",
+        self.check([*self.files("good"), "--schedule", "constant:1e38", "--batch", "1"], self.TRAINING, "diverged",
                    "constant:1e38")
 
     @unittest.skipUnless(MPIRUN, "built without MPI")
