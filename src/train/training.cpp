@@ -15,7 +15,10 @@
 #include <muster/comm/collectives/broadcast.hpp>
 #include <muster/core/clock.hpp>
 #include <muster/core/error.hpp>
+#include <muster/core/events.hpp>
+#include <muster/core/log.hpp>
 #include <muster/core/number.hpp>
+#include <muster/core/progress.hpp>
 #include <muster/elastic/departure.hpp>
 #include <muster/train/checkpoint.hpp>
 #include <muster/train/sync/compress.hpp>
@@ -93,6 +96,28 @@ interval parse_interval(const std::string& text) {
   return every;
 }
 
+// "val_accuracy up": a report, and whether more of it is better.
+struct metric_of {
+  std::string name;
+  bool up = true;
+
+  [[nodiscard]] bool is_better(double value, double than) const noexcept {
+    return std::isnan(than) || (up ? value > than : value < than);
+  }
+};
+
+metric_of parse_metric(const std::string& text) {
+  const auto space = text.rfind(' ');
+  const std::string way = space == std::string::npos ? "" : text.substr(space + 1);
+  if (space == 0 || (way != "up" && way != "down")) {
+    throw configuration_error(
+        "metric '" + text +
+        R"(' cannot be used (it is no report's name and "up" or "down"); write "val_accuracy up" )"
+        R"(or "loss down")");
+  }
+  return {text.substr(0, space), way == "up"};
+}
+
 // The names that any rank has, in order: a rank without samples may have reported nothing.
 std::set<std::string> names_of_all(group& ranks, const std::vector<std::string>& mine) {
   detail::wire_writer writer;
@@ -145,13 +170,17 @@ void training_step::count(std::span<const minibatch> batches, backward_pass& pas
 void training_step::count(const backward_pass& pass) { of_->of_step_.samples += pass.samples(); }
 
 void training_step::report(std::string_view name, double value, double weight) {
+  if (weight != 0) report_sum(name, value * weight, weight);
+}
+
+void training_step::report_sum(std::string_view name, double values, double weight) {
   if (weight == 0) return;
-  if (!std::isfinite(value) || !std::isfinite(weight)) {
-    throw training_error(std::string(name) + " is " + std::to_string(value) + " in step " + std::to_string(number()) +
+  if (!std::isfinite(values) || !std::isfinite(weight)) {
+    throw training_error(std::string(name) + " is " + std::to_string(values) + " in step " + std::to_string(number()) +
                          " at rank " + std::to_string(group().rank()) +
                          " (the training has diverged); lower the learning rate, or clip gradients");
   }
-  of_->of_step_.add(name, value * weight, weight);
+  of_->of_step_.add(name, values, weight);
 }
 
 // ---- sums ----
@@ -230,18 +259,93 @@ void training::describe(state_parts& parts) {
 
 // ---- a run ----
 
+struct training::one_run {
+  one_run(training& trained, const train_options& how, const std::function<void(training_step&)>& step)
+      : of(trained),
+        options(how),
+        f(step),
+        every(parse_interval(how.checkpoint_every)),
+        metric(parse_metric(how.metric)),
+        limits{.epochs = how.epochs, .steps = how.steps, .every = 0},
+        progress(how.log != nullptr) {
+    if (how.epochs == 0 && how.steps == 0) {
+      throw configuration_error("a training would not end (there is no limit); give {.epochs = N} or {.steps = N}");
+    }
+    if (!how.checkpoint.empty())
+      store.emplace(how.checkpoint, checkpoint_options{.keep = how.keep, .smaller_is_better = !metric.up});
+    // An elastic session hears of SIGTERM by itself, and its limits have to stay: a rank that joins has no others.
+    if (!of.context_.elastic()) {
+      handler.emplace();
+      limits.every = 1;
+    } else if (store && every.unit != interval::epochs) {
+      limits.every = every.unit == interval::steps ? every.count : steps_between_looks;
+    }
+  }
+
+  void train();
+  void save_what_is_left();
+
+ private:
+  void resume();
+  bool steps();
+  void end_epoch(step& now);
+  void agree_to_end(step& now);
+  [[nodiscard]] bool is_due(step& now);
+  void show_progress(const step& now);
+
+  [[nodiscard]] bool speaks() { return options.log != nullptr && of.session_.group().rank() == 0; }
+  // Epochs since the best one.
+  [[nodiscard]] std::size_t since_best() const {
+    std::size_t best = 0;
+    for (std::size_t k = 1; k < of.epochs_.size(); ++k) {
+      if (metric.is_better(of.epochs_[k][metric.name], of.epochs_[best][metric.name])) best = k;
+    }
+    return of.epochs_.size() - 1 - best;
+  }
+  [[nodiscard]] bool is_out_of_patience() const { return options.patience != 0 && since_best() >= options.patience; }
+  // By what the last epoch came to: like all that ends a training, a function of the state.
+  [[nodiscard]] bool is_stopped() const {
+    return !of.epochs_.empty() && (is_out_of_patience() || (options.stop && options.stop(of.epochs_.back())));
+  }
+  [[nodiscard]] bool is_over() const {
+    const auto here = of.state_.position();
+    return (limits.steps != 0 && here.steps >= limits.steps) ||
+           (limits.epochs != 0 && of.state_.epoch_is_over() && here.at.epoch + 1 >= limits.epochs) || is_stopped();
+  }
+  [[nodiscard]] double goodness() const {
+    return of.epochs_.empty() ? std::numeric_limits<double>::quiet_NaN() : of.epochs_.back()[metric.name];
+  }
+
+  training& of;
+  const train_options& options;
+  const std::function<void(training_step&)>& f;
+  const interval every;
+  const metric_of metric;
+  std::optional<checkpoint> store;
+  std::optional<term_handler> handler;
+  run_limits limits;
+  progress_line progress;
+  std::uint64_t ends = 0;  // the ranks agree that one was told to
+  clock::time_point saved_at = clock::now();
+  clock::time_point began{};     // the steps since the last look at SIGTERM
+  std::uint64_t began_with = 0;  // so many steps
+  double took = 0;
+};
+
 // Its last word is the change of what no shadow puts back.
-void training::end_epoch(step& now, const train_options& options) {
-  sums here = here_;
+void training::one_run::end_epoch(step& now) {
+  sums here = of.here_;
   if (options.each_epoch) {
-    training_step evaluation(*this, now);
+    const scoped_event measured(activity::phase, to_string(phase::metrics), 0);
+    of.sync_.average(now.group());
+    training_step evaluation(of, now);
     options.each_epoch(evaluation);
-    here.add(std::exchange(of_step_, {}));
+    here.add(std::exchange(of.of_step_, {}));
   }
   std::vector<std::string> mine;
   for (const auto& one : here.of) mine.push_back(one.name);
   const auto names = names_of_all(now.group(), mine);
-  if (sync_.options().mode.what != sync_mode::kind::allreduce)
+  if (of.sync_.options().mode.what != sync_mode::kind::allreduce)
     here.samples = allreduce(now.group(), here.samples, muster::sum);
   std::vector<double> all;
   for (const auto& name : names) {
@@ -252,99 +356,143 @@ void training::end_epoch(step& now, const train_options& options) {
   if (!all.empty()) allreduce(now.group(), all, muster::sum);
   broadcast(now.group(), std::span(&here.seconds, 1), 0);
 
-  epoch_summary made{state_.position().at.epoch + 1, here.samples, here.seconds};
+  epoch_summary made{of.state_.position().at.epoch + 1, here.samples, here.seconds};
   std::size_t at = 0;
   for (const auto& name : names) {
     if (all[at + 1] != 0) made.reports.emplace_back(name, all[at] / all[at + 1]);
     at += 2;
   }
-  if (tracker_ != nullptr) {
-    (void)tracker_->end_epoch(
+  const double value = made[metric.name];
+  if (options.patience != 0 && std::isnan(value)) {
+    throw configuration_error("the training waits for '" + metric.name +
+                              "' to become better (the epoch reported no such thing); report it, or name another "
+                              R"(metric, such as "loss down")");
+  }
+  if (of.tracker_ != nullptr) {
+    (void)of.tracker_->end_epoch(
         now.group(), {.train_loss = made["loss"], .val_loss = made["val_loss"], .val_accuracy = made["val_accuracy"]});
   }
-  here_ = {};
-  if (options.log != nullptr && now.group().rank() == 0) write_line(options.log, made);
-  epochs_.push_back(std::move(made));
+  of.here_ = {};
+  of.epochs_.push_back(std::move(made));
+  if (of.schedule_ != nullptr && !std::isnan(value)) of.schedule_->observe(value);
+  progress.clear();
+  if (options.log == nullptr || now.group().rank() != 0) return;
+  if (options.print)
+    options.print(of.epochs_.back());
+  else
+    write_line(options.log, of.epochs_.back());
 }
 
-void training::run(const train_options& options, const std::function<void(training_step&)>& f) {
-  if (options.epochs == 0 && options.steps == 0) {
-    throw configuration_error("a training would not end (there is no limit); give {.epochs = N} or {.steps = N}");
-  }
-  const auto every = parse_interval(options.checkpoint_every);
-  std::optional<checkpoint> store;
-  if (!options.checkpoint.empty()) store.emplace(options.checkpoint, checkpoint_options{.keep = options.keep});
-  if (store && options.resume) (void)store->load(session_, state_);
+void training::one_run::agree_to_end(step& now) {
+  if (of.context_.elastic()) return;
+  ends = allreduce(now.group(), std::uint64_t{told_to_end ? 1u : 0u}, muster::max);
+  const auto steps = static_cast<double>(of.state_.steps() - began_with);
+  auto next = static_cast<std::uint64_t>(std::clamp(steps * between_agreements / std::max(took, 1e-6), 1.0, 1e6));
+  broadcast(now.group(), next, 0);
+  limits.every = store && every.unit == interval::steps ? divisor_of(every.count, next) : next;
+}
 
-  run_limits limits{.epochs = options.epochs, .steps = options.steps, .every = 0};
-  // An elastic session hears of SIGTERM by itself, and its limits have to stay: a rank that joins has no others.
-  std::optional<term_handler> handler;
-  if (!elastic_) {
-    handler.emplace();
-    limits.every = 1;
-  } else if (store && every.unit != interval::epochs) {
-    limits.every = every.unit == interval::steps ? every.count : steps_between_looks;
-  }
-  std::uint64_t ends = 0;
-  const auto agree = [&](step& now, double took, std::uint64_t steps) {
-    if (elastic_) return;
-    ends = allreduce(now.group(), std::uint64_t{told_to_end ? 1u : 0u}, muster::max);
-    const double wanted = static_cast<double>(steps) * between_agreements / std::max(took, 1e-6);
-    auto next = static_cast<std::uint64_t>(std::clamp(wanted, 1.0, 1e6));
-    broadcast(now.group(), next, 0);
-    limits.every = store && every.unit == interval::steps ? divisor_of(every.count, next) : next;
-  };
-  const auto is_over = [&] {
-    const auto here = state_.position();
-    return (limits.steps != 0 && here.steps >= limits.steps) ||
-           (limits.epochs != 0 && state_.epoch_is_over() && here.at.epoch + 1 >= limits.epochs);
-  };
-  auto saved_at = clock::now();
-  const auto is_due = [&](step& now) {
-    if (is_over() || ends != 0) return true;
-    if (every.unit == interval::epochs)
-      return state_.epoch_is_over() && (state_.position().at.epoch + 1) % every.count == 0;
-    if (every.unit == interval::steps) return state_.steps() % every.count == 0;
-    std::uint8_t due = clock::now() - saved_at >= std::chrono::minutes(every.count) ? 1 : 0;
-    broadcast(now.group(), std::span(&due, 1), 0);
-    if (due != 0) saved_at = clock::now();
-    return due != 0;
-  };
-  const auto train = [&](step& now) {
-    training_step one(*this, now);
-    f(one);
-  };
-  // Which calls follow one another does not depend on the state, for a rank that joins has another one when it leaves
-  // out those that the others have behind them; what they do does.
-  for (bool began = false;; began = true) {
-    std::optional<tracker::batch_clock> batches;
-    if (tracker_ != nullptr) batches.emplace(*tracker_);
-    const auto begin = clock::now();
-    const auto before = state_.steps();
-    const bool ran = session_.run(state_, train, limits);
-    batches.reset();
-    const double took = seconds_since(begin);
-    here_.seconds += took;
-    if (!ran) {
-      if (!began && options.log != nullptr && session_.group().rank() == 0 && store)
-        std::fprintf(options.log, "nothing to do: the training in '%s' has ended, after %" PRIu64 " steps\n",
-                     options.checkpoint.c_str(), state_.steps());
-      return;
-    }
-    (void)session_.evaluate(state_, [&](step& now) {
-      agree(now, took, state_.steps() - before);
-      if (state_.epoch_is_over()) end_epoch(now, options);
+bool training::one_run::is_due(step& now) {
+  if (is_over() || ends != 0) return true;
+  if (options.patience != 0 && of.state_.epoch_is_over() && since_best() == 0) return true;
+  if (every.unit == interval::epochs)
+    return of.state_.epoch_is_over() && (of.state_.position().at.epoch + 1) % every.count == 0;
+  if (every.unit == interval::steps) return of.state_.steps() % every.count == 0;
+  std::uint8_t due = clock::now() - saved_at >= std::chrono::minutes(every.count) ? 1 : 0;
+  broadcast(now.group(), std::span(&due, 1), 0);
+  if (due != 0) saved_at = clock::now();
+  return due != 0;
+}
+
+void training::one_run::show_progress(const step& now) {
+  const double spent = of.here_.seconds + seconds_since(began);
+  const double done = static_cast<double>(of.data_.step() + 1), all = static_cast<double>(of.data_.steps_per_epoch());
+  const auto loss = std::ranges::find(of.here_.of, "loss", &sum::name);
+  char line[160], seen[32] = "";
+  if (loss != of.here_.of.end()) std::snprintf(seen, sizeof seen, "loss %.4f, ", loss->values / loss->weights);
+  std::snprintf(line, sizeof line, "epoch %" PRIu64 ", step %.0f of %.0f, %.0f samples/s, %s%.0f s to go",
+                now.epoch() + 1, done, all, static_cast<double>(of.here_.samples) / spent, seen,
+                spent / done * (all - done));
+  progress.update(line);
+}
+
+void training::one_run::resume() {
+  if (!store || !options.resume || !store->load(of.session_, of.state_) || is_over() || !speaks()) return;
+  std::fprintf(options.log, "goes on after step %" PRIu64 ", in epoch %" PRIu64 "\n", of.state_.steps(),
+               of.state_.position().at.epoch + 1);
+}
+
+bool training::one_run::steps() {
+  std::optional<tracker::batch_clock> batches;
+  if (of.tracker_ != nullptr) batches.emplace(*of.tracker_);
+  began = clock::now();
+  began_with = of.state_.steps();
+  run_limits to = limits;
+  if (is_stopped()) to.steps = of.state_.steps();
+  const bool ran = of.session_.run(
+      of.state_,
+      [&](step& now) {
+        training_step one(of, now);
+        f(one);
+        if (progress.active() && now.group().rank() == 0) show_progress(now);
+      },
+      to);
+  took = seconds_since(began);
+  of.here_.seconds += took;
+  return ran;
+}
+
+// Which calls follow one another does not depend on the state, for a rank that joins has another one when it leaves
+// out those that the others have behind them; what they do does.
+void training::one_run::train() {
+  of.meet_ = options.meet;
+  if (options.meet && !of.context_.elastic()) options.meet(of.session_.group(), false);
+  resume();
+  bool began_any = false;
+  for (; steps(); began_any = true) {
+    (void)of.session_.evaluate(of.state_, [&](step& now) {
+      agree_to_end(now);
+      if (of.state_.epoch_is_over() || is_over()) end_epoch(now);
     });
-    if (store)
-      store->save(session_, state_,
-                  epochs_.empty() ? std::numeric_limits<double>::quiet_NaN() : epochs_.back()["val_accuracy"], is_due);
+    if (store) store->save(of.session_, of.state_, goodness(), [&](step& now) { return is_due(now); });
     if (ends != 0 && !is_over()) {
       throw elastic::departure(elastic::ending::left,
-                               "the training was told to end by SIGTERM, after " + std::to_string(state_.steps()) +
+                               "the training was told to end by SIGTERM, after " + std::to_string(of.state_.steps()) +
                                    " steps (" +
                                    (store ? "they are saved in '" + options.checkpoint + "'" : "nothing was saved") +
                                    "); start the same command to go on");
     }
+  }
+  if (!speaks()) return;
+  if (!began_any && store) {
+    std::fprintf(options.log, "nothing to do: the training in '%s' has ended, after %" PRIu64 " steps\n",
+                 options.checkpoint.c_str(), of.state_.steps());
+  } else if (!of.epochs_.empty() && is_out_of_patience()) {
+    std::fprintf(options.log, "ends: %s was best in epoch %zu\n", metric.name.c_str(),
+                 of.epochs_.size() - since_best());
+  }
+}
+
+void training::one_run::save_what_is_left() {
+  if (!store) return;
+  try {
+    auto alone = fixed_session(of.context_);
+    store->save(alone, of.state_, goodness());
+    set_log_rank(0);  // alone now, and heard
+    log(log_level::warning, "saved after step " + std::to_string(of.state_.steps()) + " in " + store->folder() +
+                                "; the same command goes on from there");
+  } catch (const std::exception& failed) {  // no reason to hide why the job ended
+    log(log_level::error, std::string("the state could not be saved: ") + failed.what());
+  }
+}
+
+void training::run(const train_options& options, const std::function<void(training_step&)>& f) {
+  one_run now(*this, options, f);
+  try {
+    now.train();
+  } catch (const elastic::departure& gone) {
+    if (gone.should_save()) now.save_what_is_left();
+    throw;
   }
 }
 
