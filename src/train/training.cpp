@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cinttypes>
 #include <cmath>
 #include <csignal>
@@ -68,6 +69,20 @@ std::uint64_t divisor_of(std::uint64_t count, std::uint64_t most) {
   std::uint64_t found = std::min(count, most);
   while (count % found != 0) --found;
   return found;
+}
+
+// Hears whether its thread calls a collective.
+struct collective_watch final : event_sink {
+  void record(const event& event) noexcept override {
+    if (event.what == activity::communication) called = true;
+    if (event_sink* const other = installed.former()) other->record(event);
+  }
+  bool called = false;
+  scoped_event_sink installed{*this};
+};
+
+bool is_other(float one, float other) {
+  return std::bit_cast<std::uint32_t>(one) != std::bit_cast<std::uint32_t>(other);
 }
 
 struct interval {
@@ -169,6 +184,37 @@ void training_step::count(std::span<const minibatch> batches, backward_pass& pas
 
 void training_step::count(const backward_pass& pass) { of_->of_step_.samples += pass.samples(); }
 
+void training_step::update(const std::function<void()>& by) {
+  auto& own = of_->own_updates_;
+  const auto parameters = of_->arena_.parameters();
+  own.before.assign(parameters.begin(), parameters.end());
+  const auto put_back = [&] { std::ranges::copy(own.before, parameters.begin()); };
+  collective_watch watch;
+  try {
+    by();
+  } catch (...) {
+    put_back();
+    throw;
+  }
+  if (!own.wait) own.after = own.before;  // of several in a step, each has what it changed
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (is_other(parameters[i], own.before[i])) own.after[i] = parameters[i];
+  }
+  put_back();
+  if (watch.called) {
+    throw configuration_error(
+        "an update called a collective (it is each rank's own, when all have the same gradients); call it in the step, "
+        "before the update");
+  }
+  if (std::exchange(own.wait, true)) return;
+  of_->arena_.update([&own, parameters] {
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      if (is_other(own.after[i], own.before[i])) parameters[i] = own.after[i];
+    }
+    own.wait = false;
+  });
+}
+
 void training_step::report(std::string_view name, double value, double weight) {
   if (weight != 0) report_sum(name, value * weight, weight);
 }
@@ -254,7 +300,10 @@ void training::describe(state_parts& parts) {
         if (tracker_ != nullptr) tracker_->add_samples(of_step_.own_samples);
         of_step_ = {};
       },
-      [this] { of_step_ = {}; });
+      [this] {
+        of_step_ = {};
+        own_updates_.wait = false;
+      });
 }
 
 // ---- a run ----

@@ -140,6 +140,51 @@ TEST_CASE("what a step reports and updates that fails counts when it is run agai
   });
 }
 
+TEST_CASE("an update of the user's own counts when its step commits, and calls no collective") {
+  const std::string mode = GENERATE("allreduce", "allreduce-weights");
+  CAPTURE(mode);
+  as_ranks(2, [&](muster::context& context, muster::group&) {
+    trained here(context);
+    muster::arena arena(context, {{"w", {2}}, {"other", {3}}});
+    const muster::sync_options how{.mode = muster::parse_sync_mode(mode)};
+    muster::training training(context, how, arena, here.loader);
+    int calls = 0;
+    bool collective = false;
+    const auto step_of = [&](muster::training_step& step) {
+      const auto batch = step.next(here.loader);
+      step.backward(batch, [&](const auto& part, auto& to) { here.gradient(part, to); });
+      const float before = arena.parameter(0)[1];
+      step.update([&] {
+        if (collective) muster::barrier(step.group());
+        for (std::size_t i = 0; i < 2; ++i) arena.parameter(0)[i] -= arena.gradient(0)[i];
+      });
+      require(mode != "allreduce" || arena.parameter(0)[1] == before, "it does not show within its step");
+      step.update([&] { arena.parameter(1)[2] += 1; });
+      if (++calls == 3) throw std::runtime_error("the user's own");
+      if (calls == 4) step.update([] { throw std::runtime_error("the update's"); });
+    };
+    const auto throws = [&](const char* what) {
+      try {
+        training.run({.epochs = 1, .log = nullptr}, step_of);
+      } catch (const std::exception& thrown) {
+        require(std::string(thrown.what()).find(what) != std::string::npos, thrown.what());
+        require(training.state().steps() == 2, "two steps committed");
+        require(arena.parameter(0)[1] == -2.0f && arena.parameter(1)[2] == 2.0f, "no more than these shows");
+        muster::barrier(context.world());
+        return;
+      }
+      require(false, "it did not throw");
+    };
+    throws("the user's own");
+    throws("the update's");
+    collective = true;
+    throws("an update called a collective");
+    collective = false;
+    training.run({.epochs = 1, .log = nullptr}, step_of);
+    require(arena.parameter(0)[1] == -5.0f && arena.parameter(1)[2] == 5.0f, "a mean gradient of 1 in each of five");
+  });
+}
+
 TEST_CASE("a value that is not finite ends the training, naming it, step and rank") {
   as_ranks(1, [](muster::context& context, muster::group&) {
     trained here(context);

@@ -64,6 +64,10 @@ class training_step : public step {
   void update(O& by, const schedule& rate) {
     by.apply(rate(*this));
   }
+  /// A step of the user's own, such as that of LibTorch's optimizer: calls `by`, which reads the gradients and changes
+  /// parameters of the arena. That shows, and counts, when the step commits; state of its own it must be able to leave
+  /// as it is when the step fails. Throws configuration_error when it called a collective, and what it throws.
+  void update(const std::function<void()>& by);
 
   /// Counts `value` with that weight: what an epoch reports under this name is the weighted mean over its steps and
   /// ranks; nothing when the weight is 0. What a step reports that is run again counts once. Throws training_error
@@ -128,7 +132,7 @@ struct train_options {
 ///
 ///     muster::arena arena(context, model.shapes());
 ///     muster::sgd optimizer(arena, {.momentum = 0.9f});
-///     muster::training training(context, arena, optimizer, loader);
+///     muster::training training(context, arena, optimizer, loader);  // without one where updates are the user's own
 ///     training.run({.epochs = 10, .checkpoint = "checkpoints"}, [&](muster::training_step& step) {
 ///       const auto batch = step.next(loader);
 ///       step.backward(batch, [&](const auto& part, auto& pass) { model.forward_backward(part, pass); });
@@ -146,15 +150,22 @@ class training {
   /// configuration_error for a mode without gradients of all ranks (ps), or parts of one name.
   template <optimizer O, class... Others>
   training(context& of, arena& values, O& by, loader& data, Others&&... others)
-      : training(of, sync_of_job(of), values, by, data, std::forward<Others>(others)...) {}
+      : training(of, sync_of_job(of), values, data, by, std::forward<Others>(others)...) {}
+  template <class... Others>
+  training(context& of, arena& values, loader& data, Others&&... others)
+      : training(of, sync_of_job(of), values, data, std::forward<Others>(others)...) {}
   /// With other options of the gradient_sync; `sync_of_job` is where to begin from.
   template <optimizer O, class... Others>
   training(context& of, const sync_options& how, arena& values, O& by, loader& data, Others&&... others)
+      : training(of, how, values, data, by, std::forward<Others>(others)...) {}
+  template <class... Others>
+  training(context& of, const sync_options& how, arena& values, loader& data, Others&&... others)
       : context_(of),
         session_(open_session(of)),
         data_(data),
+        arena_(values),
         sync_(values, how),
-        state_(values, by, std::forward<Others>(others)..., *this, data.cursor()) {
+        state_(values, std::forward<Others>(others)..., *this, data.cursor()) {
     (note(others), ...);
   }
   training(const training&) = delete;
@@ -220,12 +231,17 @@ class training {
   std::function<void(group& ranks, bool joined)> meet_;
   muster::session session_;
   loader& data_;
+  arena& arena_;
   gradient_sync sync_;
   tracker* tracker_ = nullptr;
   schedule* schedule_ = nullptr;
   std::vector<epoch_summary> epochs_;
   sums here_;     // of committed steps since the last epoch ended
   sums of_step_;  // of the attempt under way
+  struct {        // updates of the user's own that wait for the commit
+    std::vector<float> before, after;
+    bool wait = false;
+  } own_updates_;
   muster::state state_;
 };
 
