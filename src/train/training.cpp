@@ -33,6 +33,9 @@ namespace {
 // Where checkpoints go by the clock, ranks agree what it says after so many steps: a broadcast each time.
 constexpr std::uint64_t steps_between_looks = 100;
 
+// Where no failure was seen yet, one is expected within so long: an assumption, which failures correct.
+constexpr seconds first_failure_within = std::chrono::hours(24);
+
 // Ranks agree so often, in seconds, whether one of them was told to end.
 constexpr double between_agreements = 1.0;
 
@@ -86,7 +89,7 @@ bool is_other(float one, float other) {
 }
 
 struct interval {
-  enum { epochs, steps, minutes } unit = epochs;
+  enum { epochs, steps, minutes, automatic } unit = epochs;
   std::uint64_t count = 1;
 };
 
@@ -96,6 +99,7 @@ interval parse_interval(const std::string& text) {
   std::string unit = space == std::string::npos ? text : text.substr(space + 1);
   if (unit.ends_with('s')) unit.pop_back();
   interval every;
+  if (text == "auto") return {interval::automatic, 1};
   every.count = parse_number<std::uint64_t>(count).value_or(0);
   if (unit == "step")
     every.unit = interval::steps;
@@ -105,8 +109,8 @@ interval parse_interval(const std::string& text) {
     every.count = 0;
   if (every.count == 0) {
     throw configuration_error("checkpoints cannot be written every '" + text +
-                              R"(' (it is no number of epochs, steps or minutes); write "2 epochs", "500 steps" or )"
-                              R"("10 minutes")");
+                              R"(' (it is no number of epochs, steps or minutes); write "2 epochs", "500 steps", )"
+                              R"("10 minutes" or "auto")");
   }
   return every;
 }
@@ -256,10 +260,11 @@ sync_options training::sync_of_job(const context& of) {
 
 void training::describe(state_parts& parts) {
   parts.add(
-      "epochs of the training", state_kind::replicated,
+      "course of the training", state_kind::replicated,
       [this] {
         detail::wire_writer writer;
         writer.add(here_.samples);
+        writer.add(failures_ + (goes_on_ ? 1 : 0));
         for (const auto& one : epochs_) {
           writer.add(one.epoch);
           writer.add(one.samples);
@@ -277,6 +282,7 @@ void training::describe(state_parts& parts) {
       [this](std::span<const std::byte> bytes) {
         detail::wire_reader reader(bytes);
         const auto samples = reader.number();
+        const auto failures = reader.number();
         std::vector<epoch_summary> read;
         while (reader.good() && !reader.rest().empty()) {
           epoch_summary one{reader.number(), reader.number(), reader.number<double>()};
@@ -293,6 +299,7 @@ void training::describe(state_parts& parts) {
         }
         epochs_ = std::move(read);
         here_.samples = samples;
+        failures_ = failures;
       });
   parts.hook(
       [this] {
@@ -303,6 +310,7 @@ void training::describe(state_parts& parts) {
       [this] {
         of_step_ = {};
         own_updates_.wait = false;
+        goes_on_ = false;
       });
 }
 
@@ -340,6 +348,8 @@ struct training::one_run {
   void end_epoch(step& now);
   void agree_to_end(step& now);
   [[nodiscard]] bool is_due(step& now);
+  [[nodiscard]] seconds between_saves() const;
+  void save();
   void show_progress(const step& now);
 
   [[nodiscard]] bool speaks() { return options.log != nullptr && of.session_.group().rank() == 0; }
@@ -376,6 +386,7 @@ struct training::one_run {
   progress_line progress;
   std::uint64_t ends = 0;  // the ranks agree that one was told to
   clock::time_point saved_at = clock::now();
+  seconds save_cost{};
   clock::time_point began{};     // the steps since the last look at SIGTERM
   std::uint64_t began_with = 0;  // so many steps
   double took = 0;
@@ -447,10 +458,30 @@ bool training::one_run::is_due(step& now) {
   if (every.unit == interval::epochs)
     return of.state_.epoch_is_over() && (of.state_.position().at.epoch + 1) % every.count == 0;
   if (every.unit == interval::steps) return of.state_.steps() % every.count == 0;
-  std::uint8_t due = clock::now() - saved_at >= std::chrono::minutes(every.count) ? 1 : 0;
+  std::uint8_t due = clock::now() - saved_at >= between_saves() ? 1 : 0;
   broadcast(now.group(), std::span(&due, 1), 0);
-  if (due != 0) saved_at = clock::now();
   return due != 0;
+}
+
+// One whose cost is not known yet is written to know it.
+seconds training::one_run::between_saves() const {
+  if (every.unit == interval::minutes) return std::chrono::minutes(every.count);
+  if (save_cost.count() == 0) return {};
+  seconds trained{of.here_.seconds};
+  for (const auto& epoch : of.epochs_) trained += seconds(epoch.seconds);
+  return checkpoint_interval(save_cost, (first_failure_within + trained) / (1.0 + static_cast<double>(of.failures_)));
+}
+
+void training::one_run::save() {
+  clock::time_point due_at{};
+  store->save(of.session_, of.state_, goodness(), [&](step& now) {
+    due_at = clock::now();
+    const bool due = is_due(now);
+    of.goes_on_ = due && !is_over() && ends == 0;
+    if (due) saved_at = due_at;
+    return due;
+  });
+  if (saved_at == due_at) save_cost = clock::now() - due_at;
 }
 
 void training::one_run::show_progress(const step& now) {
@@ -503,7 +534,7 @@ void training::one_run::train() {
       agree_to_end(now);
       if (of.state_.epoch_is_over() || is_over()) end_epoch(now);
     });
-    if (store) store->save(of.session_, of.state_, goodness(), [&](step& now) { return is_due(now); });
+    if (store) save();
     if (ends != 0 && !is_over()) {
       throw elastic::departure(elastic::ending::left,
                                "the training was told to end by SIGTERM, after " + std::to_string(of.state_.steps()) +

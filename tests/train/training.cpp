@@ -202,7 +202,7 @@ TEST_CASE("a value that is not finite ends the training, naming it, step and ran
 
 TEST_CASE("a training goes on from its checkpoints, as if it had never ended, and says when it is at its end") {
   const temporary_folder folder;
-  const std::string every = GENERATE("epoch", "2 epochs", "3 steps", "10 minutes");
+  const std::string every = GENERATE("epoch", "2 epochs", "3 steps", "10 minutes", "auto");
   CAPTURE(every);
   const std::string at = folder / ("saved " + every);
   std::mutex mutex;
@@ -235,6 +235,32 @@ TEST_CASE("a training goes on from its checkpoints, as if it had never ended, an
   }
   CHECK(resumed == straight);
   CHECK(said == "nothing to do: the training in '" + at + "' has ended, after 25 steps\n");
+}
+
+TEST_CASE("checkpoints come by themselves, and what was lost since the last one is a failure") {
+  const temporary_folder folder;
+  const std::string at = folder / "saved";
+  for (const std::uint64_t failures : {0, 1, 2}) {
+    as_ranks(2, [&](muster::context& context, muster::group&) {
+      trained here(context);
+      const muster::train_options options{
+          .epochs = 5, .checkpoint = at, .checkpoint_every = "auto", .keep = 1000, .log = nullptr};
+      try {
+        here.training.run(options, [&](muster::training_step& step) {
+          here.one_step(step);
+          if (failures < 2 && step.number() == 3 + failures) throw std::runtime_error("the user's own");
+        });
+        require(failures == 2, "the others do not come to the end");
+      } catch (const std::runtime_error& thrown) {
+        require(failures < 2 && std::string(thrown.what()) == "the user's own", thrown.what());
+      }
+      require(here.training.failures() == failures, "each start over counts");
+    });
+    const auto steps = muster::checkpoint(at).steps();
+    REQUIRE(!steps.empty());
+    CHECK(steps.front() == 1);  // the first look: no cost is known before
+    CHECK((steps.back() == 25) == (failures == 2));
+  }
 }
 
 TEST_CASE("after each epoch the program may evaluate, with reports of its own") {

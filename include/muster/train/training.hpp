@@ -111,7 +111,8 @@ struct train_options {
   /// Ends the training when it is true of the last epoch: the same at every rank, whenever it is asked.
   std::function<bool(const epoch_summary&)> stop{};
   std::string checkpoint{};  ///< folder of checkpoints, see muster/train/checkpoint.hpp; empty: none are written
-  /// How often: "epoch", "5 epochs", "1000 steps" or "10 minutes" (looked at every 100 steps); and always at the end.
+  /// How often: "epoch", "5 epochs", "1000 steps", "10 minutes" (looked at every 100 steps), or "auto": what
+  /// `checkpoint_interval` makes of the last save's cost and the failures so far. And always at the end.
   std::string checkpoint_every = "epoch";
   std::size_t keep = 3;  ///< the last so many checkpoints stay
   bool resume = true;    ///< goes on from the newest checkpoint, if there is one
@@ -185,6 +186,8 @@ class training {
 
   /// Of the epochs that ended, also before this process began.
   [[nodiscard]] const std::vector<epoch_summary>& epochs() const noexcept { return epochs_; }
+  /// How often it went on from a checkpoint that was not written at an end: what came after that was lost.
+  [[nodiscard]] std::uint64_t failures() const noexcept { return failures_; }
   [[nodiscard]] muster::state& state() noexcept { return state_; }
   [[nodiscard]] muster::session& session() noexcept { return session_; }
   [[nodiscard]] gradient_sync& sync() noexcept { return sync_; }
@@ -236,9 +239,11 @@ class training {
   tracker* tracker_ = nullptr;
   schedule* schedule_ = nullptr;
   std::vector<epoch_summary> epochs_;
-  sums here_;     // of committed steps since the last epoch ended
-  sums of_step_;  // of the attempt under way
-  struct {        // updates of the user's own that wait for the commit
+  std::uint64_t failures_ = 0;
+  bool goes_on_ = false;  // a checkpoint is being written that is not at an end: to go on from it is another failure
+  sums here_;             // of committed steps since the last epoch ended
+  sums of_step_;          // of the attempt under way
+  struct {                // updates of the user's own that wait for the commit
     std::vector<float> before, after;
     bool wait = false;
   } own_updates_;
