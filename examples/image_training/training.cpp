@@ -32,8 +32,8 @@ class run {
         arena_(context, net_->shapes()),
         optimizer_(muster::make_optimizer(arena_, chosen.optimizer)),
         schedule_(muster::parse_schedule(chosen.schedule)),
-        loader_(training_loader(data, chosen.seed, batches_of(chosen), chosen.augment, chosen.loader_threads)),
-        test_(test_loader(data, muster::batch(128, {.per_rank = true}))),
+        loader_(training_loader(data, chosen.seed, batches_of(chosen), chosen.augment, chosen.stages)),
+        test_(test_loader(data, muster::batch(128, {.per_rank = true}), chosen.stages)),
         timeline_(context),
         tracker_(world, {.goal = chosen.goal}) {
     net_->bind(arena_);

@@ -270,6 +270,19 @@ class BadInput(Case):
         self.check_output(run(self.files("missing"), 2, "mpi"), self.DATA, ["missing"])
         self.check_output(run([], 2, "mpi"), self.CONFIGURATION, ["--train"])
 
+    def test_lines_that_are_left_out(self):
+        lines = (self.folder / "good").read_text().splitlines(True)
+        (self.folder / "spoilt").write_text("".join(lines[:7] + ["1 1:x\n"] + lines[7:20] + ["no number\n"] + lines[20:]))
+        losses = lambda report: [(e["train_loss"], e["val_loss"], e["samples"]) for e in report["epochs"]]
+        good = losses(self.report(self.files("good")))
+        self.check(self.files("spoilt"), self.DATA, f"{self.folder / 'spoilt'}:8:")
+        self.check([*self.files("spoilt"), "--on-bad-record", "weep"], self.CONFIGURATION, "weep", "quarantine:FILE")
+        self.assertEqual(losses(self.report([*self.files("spoilt"), "--on-bad-record", "skip"])), good)
+        told = self.folder / "told"
+        self.assertEqual(losses(self.report([*self.files("spoilt"), "--on-bad-record", f"quarantine:{told}"], 2)),
+                         losses(self.report(self.files("good"), 2)))
+        self.assertEqual([json.loads(line)["line"] for line in told.read_text().splitlines()], [8, 22])
+
     def test_labels(self):
         self.check(self.files("three"), self.DATA, self.folder / "three", "3 labels")
         self.check(self.files("one"), self.DATA, self.folder / "one", "1 label,")
