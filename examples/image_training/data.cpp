@@ -78,20 +78,16 @@ image_data open_images(std::string_view specification, std::uint64_t seed, std::
 }
 
 muster::loader training_loader(const image_data& from, std::uint64_t seed, muster::batch batches, bool augmented,
-                               int threads) {
-  const muster::prefetch_options ahead{.batches = 4, .threads = threads};
+                               const examples::stages& stages) {
   const auto normal = normalisation(from);
-  if (augmented) {
-    const muster::augment_options chance{.pad = 4, .flip = from.channels == 3};
-    return from.train | muster::shuffle(seed) | batches | muster::augment(muster::image_augmentation(chance, normal)) |
-           muster::prefetch(ahead);
-  }
-  return from.train | muster::shuffle(seed) | batches | muster::map(muster::normalise(normal)) |
-         muster::prefetch(ahead);
+  auto read = from.train | muster::shuffle(seed) | batches;
+  if (!augmented) return stages.keep(std::move(read) | muster::map(muster::normalise(normal))) | stages.ahead();
+  const muster::augment_options chance{.pad = 4, .flip = from.channels == 3};
+  return stages.keep(std::move(read)) | muster::augment(muster::image_augmentation(chance, normal)) | stages.ahead();
 }
 
-muster::loader test_loader(const image_data& from, muster::batch batches) {
-  return from.test | batches | muster::map(muster::normalise(normalisation(from)));
+muster::loader test_loader(const image_data& from, muster::batch batches, const examples::stages& stages) {
+  return stages.keep(from.test | batches | muster::map(muster::normalise(normalisation(from))));
 }
 
 void require_same_everywhere(muster::group& world, const image_data& data) {

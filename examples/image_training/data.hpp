@@ -10,6 +10,8 @@
 #include <muster/data/loader.hpp>
 #include <muster/data/record_source.hpp>
 
+#include "../pipeline.hpp"
+
 namespace images {
 
 /// Images to train on and others to validate with; immutable, shared by ranks that are threads.
@@ -30,11 +32,12 @@ struct image_data {
 /// kind, and what readers throw.
 [[nodiscard]] image_data open_images(std::string_view specification, std::uint64_t seed, std::size_t limit = 0);
 
-/// Training batches of normalised floats, shuffled; with crops and flips if `augmented`. `threads` make them ahead.
+/// Training batches of normalised floats, shuffled; with crops and flips if `augmented`.
 [[nodiscard]] muster::loader training_loader(const image_data& from, std::uint64_t seed, muster::batch batches,
-                                             bool augmented, int threads);
+                                             bool augmented, const examples::stages& stages);
 /// The test images in their order.
-[[nodiscard]] muster::loader test_loader(const image_data& from, muster::batch batches);
+[[nodiscard]] muster::loader test_loader(const image_data& from, muster::batch batches,
+                                         const examples::stages& stages = {});
 
 /// Collective. Throws muster::data_error at every rank when they opened different images.
 void require_same_everywhere(muster::group& world, const image_data& data);

@@ -79,8 +79,7 @@ struct command_line {
         ->capture_default_str();
     app.add_option("--kernels", o.how.kernels, "inner loops of direct: avx512, avx2, portable [the best]")
         ->type_name("NAME");
-    muster::add_number(app, "--threads", o.loader_threads, {0, 256},
-                       "threads of a rank that make batches ahead; 0: it makes them itself");
+    examples::add_stage_flags(app, o.stages);
     app.add_option("--checkpoint", o.checkpoint, "save the training there after every epoch")->type_name("FOLDER");
     app.add_flag("--resume", o.resume, "go on from the newest checkpoint");
     app.add_option("--save", o.save, "write the trained model there, for predict")->type_name("FILE");

@@ -9,6 +9,7 @@
 #include <muster/data/loader.hpp>
 #include <muster/train/tracker.hpp>
 
+#include "../pipeline.hpp"
 #include "models.hpp"
 
 namespace CLI {
@@ -33,7 +34,7 @@ struct options {
   std::uint64_t seed = 1;
   bool share_statistics = false;
   nn::execution how;
-  int loader_threads = 1;
+  examples::stages stages;
   std::string checkpoint;  ///< a folder; empty: none
   bool resume = false;
   std::string save;  ///< a file; empty: the model is not saved

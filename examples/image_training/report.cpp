@@ -14,8 +14,8 @@ muster::epoch_metrics metrics_of(double loss, double images, const nn::totals& f
                                       .val_loss = found.loss / tested,
                                       .val_accuracy = static_cast<double>(found.top1) / tested};
   if (std::isfinite(metrics.train_loss + metrics.val_loss)) return metrics;
-  throw muster::configuration_error("the training diverged (the loss is not finite any more with schedule " +
-                                    chosen.schedule + "); lower the learning rate");
+  throw muster::training_error("the training diverged (the loss is not finite any more with schedule " +
+                               chosen.schedule + "); lower the learning rate");
 }
 
 double top5_of(const nn::totals& found) {

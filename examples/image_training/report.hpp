@@ -12,7 +12,7 @@
 
 namespace images {
 
-/// Of an epoch whose training images added up to that loss. Throws muster::configuration_error when it is not finite.
+/// Of an epoch whose training images added up to that loss. Throws muster::training_error when it is not finite.
 [[nodiscard]] muster::epoch_metrics metrics_of(double loss, double images, const nn::totals& found,
                                                const options& chosen);
 /// The share of images whose class is among the five likeliest.

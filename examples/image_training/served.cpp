@@ -50,7 +50,7 @@ class served_run {
         served_(arena, job),
         chosen_(chosen),
         schedule_(muster::parse_schedule(chosen.schedule)),
-        loader_(training_loader(data, chosen.seed, batches_of(chosen), chosen.augment, chosen.loader_threads)),
+        loader_(training_loader(data, chosen.seed, batches_of(chosen), chosen.augment, chosen.stages)),
         test_(test_loader(data, muster::batch(128))),
         tracker_(alone, {.goal = chosen.goal}),
         state_{muster::shadowed_values{"batch_norm", net.statistics(), muster::state_kind::rank_local},

@@ -6,7 +6,7 @@
 #include <muster/core/env.hpp>
 #include <muster/train/optimizers/schedule.hpp>
 
-#include "../command_line.hpp"
+#include "../pipeline.hpp"
 
 namespace logistic {
 namespace {
@@ -61,6 +61,7 @@ struct command_line {
     muster::add_number(app, "--seed", o.seed, examples::any_seed, "of the order of samples and of synthetic data");
     muster::add_number(app, "--l2", o.l2, {0, 1000}, "the loss has l2 / 2 * |weights and bias|^2 added");
     muster::add_number(app, "--momentum", o.momentum, {0, 1}, "of SGD");
+    examples::add_bad_record_flag(app, o.bad);
     app.add_option("--json", o.json, "write the tracker's report there (docs/tracker.md)")->type_name("FILE");
     app.add_option(
            "--preset", preset,

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include <muster/data/bad_records.hpp>
 #include <muster/train/tracker.hpp>
 
 namespace logistic {
@@ -20,6 +21,7 @@ struct options {
   std::uint64_t seed = 1;
   float l2 = 0.0f;
   float momentum = 0.0f;
+  muster::bad_record_options bad;
   std::string json;  ///< empty: no report
 };
 

@@ -9,6 +9,7 @@
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>
 #include <muster/core/spec.hpp>
+#include <muster/data/dataset_builder.hpp>
 #include <muster/data/open.hpp>
 #include <muster/data/sources/synthetic.hpp>
 
@@ -68,6 +69,40 @@ problem make_problem(muster::dataset train, muster::dataset test) {
   return made;
 }
 
+// The samples that are none, and may be left out, are.
+muster::dataset open_good(const std::string& specification, const muster::bad_record_options& bad) {
+  const auto all =
+      muster::open_dataset(specification, {.keep_bad_records = bad.policy != muster::bad_record_policy::fail});
+  if (all.bad().empty()) return all;
+  muster::bad_record_log(bad).note(all.name(), all.bad());
+  std::vector<std::size_t> good;
+  std::size_t entries = 0;
+  auto bad_one = all.bad().begin();  // by id
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (bad_one != all.bad().end() && bad_one->id == i) {
+      ++bad_one;
+      continue;
+    }
+    good.push_back(i);
+    if (all.is_sparse()) entries += all.sparse(i).indices.size();
+  }
+  const std::string name(all.name());
+  auto made = all.is_sparse() ? muster::dataset_builder::sparse(name, good.size(), all.features(), entries)
+                              : muster::dataset_builder::dense(name, good.size(), all.features());
+  for (std::size_t k = 0, at = 0; k < good.size(); ++k) {
+    made.labels()[k] = all.label(good[k]);
+    if (!all.is_sparse()) {
+      std::ranges::copy(all.row(good[k]), made.row(k).begin());
+      continue;
+    }
+    const auto row = all.sparse(good[k]);
+    std::ranges::copy(row.indices, made.indices().begin() + static_cast<std::ptrdiff_t>(at));
+    std::ranges::copy(row.values, made.values().begin() + static_cast<std::ptrdiff_t>(at));
+    made.offsets()[k + 1] = at += row.indices.size();
+  }
+  return made.finish();
+}
+
 std::uint64_t rows_of(const std::string& synthetic) {
   muster::spec_reader spec("--synthetic", synthetic);
   const auto name = spec.name({"epsilon", "clicks"}, "such as epsilon or epsilon:20000");
@@ -81,7 +116,7 @@ std::uint64_t rows_of(const std::string& synthetic) {
 
 problem open_problem(const options& chosen) {
   if (chosen.synthetic.empty())
-    return make_problem(muster::open_dataset(chosen.train), muster::open_dataset(chosen.test));
+    return make_problem(open_good(chosen.train, chosen.bad), open_good(chosen.test, chosen.bad));
   const std::uint64_t rows = rows_of(chosen.synthetic);
   if (chosen.synthetic.starts_with("clicks"))
     return make_problem(synthetic_clicks(rows, chosen.seed), synthetic_clicks(rows / 5, chosen.seed, rows));

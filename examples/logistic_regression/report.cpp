@@ -10,9 +10,9 @@ namespace logistic {
 
 void require_finite(double loss, std::uint64_t epoch, const options& chosen) {
   if (std::isfinite(loss)) return;
-  throw muster::configuration_error("the training diverged (in epoch " + std::to_string(epoch + 1) +
-                                    " the loss is not finite any more with schedule " + chosen.schedule +
-                                    "); lower the learning rate");
+  throw muster::training_error("the training diverged (in epoch " + std::to_string(epoch + 1) +
+                               " the loss is not finite any more with schedule " + chosen.schedule +
+                               "); lower the learning rate");
 }
 
 void print_header(const problem& data, const options& chosen, std::string_view ranks) {

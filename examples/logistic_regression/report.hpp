@@ -17,7 +17,7 @@ void print_epoch(const muster::tracker& tracker);
 /// What came of it all.
 void print_results(const muster::tracker& tracker, const options& chosen, double objective);
 
-/// Throws muster::configuration_error when a loss is not finite any more.
+/// Throws muster::training_error when a loss is not finite any more.
 void require_finite(double loss, std::uint64_t epoch, const options& chosen);
 
 }  // namespace logistic

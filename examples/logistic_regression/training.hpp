@@ -10,7 +10,7 @@
 namespace logistic {
 
 /// Collective. Trains and evaluates as `chosen` says; rank 0 prints, and writes the report if one is wanted. Throws
-/// muster::configuration_error at every rank when the loss stops being finite.
+/// muster::training_error when the loss stops being finite.
 void train(muster::context& context, muster::group& world, const problem& data, const options& chosen);
 
 }  // namespace logistic

@@ -371,4 +371,11 @@ std::string checkpoint::read_one(group& ranks, state& of, std::uint64_t steps, s
   });
 }
 
+seconds checkpoint_interval(seconds cost, seconds between_failures) {
+  const double half = cost / (2 * between_failures);
+  if (half >= 1) return between_failures;
+  return std::sqrt(2 * cost.count() * between_failures.count()) * (1 + std::sqrt(half) / 3 + half / 9) * seconds(1) -
+         cost;
+}
+
 }  // namespace muster::inline v0

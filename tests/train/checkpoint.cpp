@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
@@ -434,4 +435,12 @@ TEST_CASE("a writer of checkpoints killed at any moment leaves the ones before")
   muster::set_log_level(muster::log_level::warning, false);
   CHECK(furthest > 2);
   CHECK(between > 0);  // killed in the middle of a save
+}
+
+TEST_CASE(
+    "the time between checkpoints is Young's where saves are cheap, and that between failures where they are not") {
+  using muster::seconds;
+  CHECK(muster::checkpoint_interval(seconds(1e-6), seconds(50'000)).count() == Approx(std::sqrt(0.1)).epsilon(1e-3));
+  CHECK(muster::checkpoint_interval(seconds(20), seconds(3600)).count() == Approx(366.2571).epsilon(1e-6));
+  CHECK(muster::checkpoint_interval(seconds(7200), seconds(3600)).count() == 3600);
 }

@@ -1,13 +1,17 @@
 #include <muster/train/training.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <limits>
 #include <map>
 #include <mutex>
 
+#include <muster/comm/collectives/allreduce.hpp>
+#include <muster/comm/collectives/barrier.hpp>
 #include <muster/core/error.hpp>
 #include <muster/data/dataset_builder.hpp>
+#include <muster/train/checkpoint.hpp>
 #include <muster/train/optimizers/sgd.hpp>
 
 #include "../data/files.hpp"
@@ -136,6 +140,51 @@ TEST_CASE("what a step reports and updates that fails counts when it is run agai
   });
 }
 
+TEST_CASE("an update of the user's own counts when its step commits, and calls no collective") {
+  const std::string mode = GENERATE("allreduce", "allreduce-weights");
+  CAPTURE(mode);
+  as_ranks(2, [&](muster::context& context, muster::group&) {
+    trained here(context);
+    muster::arena arena(context, {{"w", {2}}, {"other", {3}}});
+    const muster::sync_options how{.mode = muster::parse_sync_mode(mode)};
+    muster::training training(context, how, arena, here.loader);
+    int calls = 0;
+    bool collective = false;
+    const auto step_of = [&](muster::training_step& step) {
+      const auto batch = step.next(here.loader);
+      step.backward(batch, [&](const auto& part, auto& to) { here.gradient(part, to); });
+      const float before = arena.parameter(0)[1];
+      step.update([&] {
+        if (collective) muster::barrier(step.group());
+        for (std::size_t i = 0; i < 2; ++i) arena.parameter(0)[i] -= arena.gradient(0)[i];
+      });
+      require(mode != "allreduce" || arena.parameter(0)[1] == before, "it does not show within its step");
+      step.update([&] { arena.parameter(1)[2] += 1; });
+      if (++calls == 3) throw std::runtime_error("the user's own");
+      if (calls == 4) step.update([] { throw std::runtime_error("the update's"); });
+    };
+    const auto throws = [&](const char* what) {
+      try {
+        training.run({.epochs = 1, .log = nullptr}, step_of);
+      } catch (const std::exception& thrown) {
+        require(std::string(thrown.what()).find(what) != std::string::npos, thrown.what());
+        require(training.state().steps() == 2, "two steps committed");
+        require(arena.parameter(0)[1] == -2.0f && arena.parameter(1)[2] == 2.0f, "no more than these shows");
+        muster::barrier(context.world());
+        return;
+      }
+      require(false, "it did not throw");
+    };
+    throws("the user's own");
+    throws("the update's");
+    collective = true;
+    throws("an update called a collective");
+    collective = false;
+    training.run({.epochs = 1, .log = nullptr}, step_of);
+    require(arena.parameter(0)[1] == -5.0f && arena.parameter(1)[2] == 5.0f, "a mean gradient of 1 in each of five");
+  });
+}
+
 TEST_CASE("a value that is not finite ends the training, naming it, step and rank") {
   as_ranks(1, [](muster::context& context, muster::group&) {
     trained here(context);
@@ -146,13 +195,14 @@ TEST_CASE("a value that is not finite ends the training, naming it, step and ran
     CHECK_THROWS_WITH(here.training.run({.epochs = 1, .log = nullptr}, diverges),
                       "loss is inf in step 2 at rank 0 (the training has diverged); lower the learning rate, or clip "
                       "gradients");
+    CHECK_THROWS_AS(here.training.run({.epochs = 1, .log = nullptr}, diverges), muster::training_error);
     CHECK(here.training.state().steps() == 2);
   });
 }
 
 TEST_CASE("a training goes on from its checkpoints, as if it had never ended, and says when it is at its end") {
   const temporary_folder folder;
-  const std::string every = GENERATE("epoch", "2 epochs", "3 steps", "10 minutes");
+  const std::string every = GENERATE("epoch", "2 epochs", "3 steps", "10 minutes", "auto");
   CAPTURE(every);
   const std::string at = folder / ("saved " + every);
   std::mutex mutex;
@@ -187,6 +237,32 @@ TEST_CASE("a training goes on from its checkpoints, as if it had never ended, an
   CHECK(said == "nothing to do: the training in '" + at + "' has ended, after 25 steps\n");
 }
 
+TEST_CASE("checkpoints come by themselves, and what was lost since the last one is a failure") {
+  const temporary_folder folder;
+  const std::string at = folder / "saved";
+  for (const std::uint64_t failures : {0, 1, 2}) {
+    as_ranks(2, [&](muster::context& context, muster::group&) {
+      trained here(context);
+      const muster::train_options options{
+          .epochs = 5, .checkpoint = at, .checkpoint_every = "auto", .keep = 1000, .log = nullptr};
+      try {
+        here.training.run(options, [&](muster::training_step& step) {
+          here.one_step(step);
+          if (failures < 2 && step.number() == 3 + failures) throw std::runtime_error("the user's own");
+        });
+        require(failures == 2, "the others do not come to the end");
+      } catch (const std::runtime_error& thrown) {
+        require(failures < 2 && std::string(thrown.what()) == "the user's own", thrown.what());
+      }
+      require(here.training.failures() == failures, "each start over counts");
+    });
+    const auto steps = muster::checkpoint(at).steps();
+    REQUIRE(!steps.empty());
+    CHECK(steps.front() == 1);  // the first look: no cost is known before
+    CHECK((steps.back() == 25) == (failures == 2));
+  }
+}
+
 TEST_CASE("after each epoch the program may evaluate, with reports of its own") {
   as_ranks(3, [](muster::context& context, muster::group&) {
     trained here(context);
@@ -202,6 +278,135 @@ TEST_CASE("after each epoch the program may evaluate, with reports of its own") 
   });
 }
 
+TEST_CASE("an epoch that a limit of steps cuts off is summed up too") {
+  as_ranks(2, [](muster::context& context, muster::group&) {
+    trained here(context);
+    here.run({.epochs = 3, .steps = 7, .log = nullptr});
+    const auto& epochs = here.training.epochs();
+    require(epochs.size() == 2 && epochs[0].samples == 40 && epochs[1].samples == 16, "one epoch and two steps");
+  });
+}
+
+namespace {
+
+// After epoch n it reports the n-th value, and the last one from there on.
+void run_with(trained& here, muster::train_options options, const std::vector<double>& values) {
+  options.each_epoch = [&](muster::training_step& now) {
+    now.report("val_accuracy", values[std::min(here.training.epochs().size(), values.size() - 1)]);
+  };
+  here.run(options);
+}
+
+}  // namespace
+
+TEST_CASE("a training ends when its metric no longer improves, and keeps the best checkpoint") {
+  const bool up = GENERATE(true, false);
+  const std::string metric = up ? "val_accuracy up" : "val_accuracy down";
+  const auto values = up ? std::vector<double>{0.2, 0.4, 0.4, 0.3, 0.5} : std::vector<double>{0.5, 0.1, 0.3, 0.2, 0.0};
+  const temporary_folder folder;
+  const std::string at = folder / "saved";
+  for (const std::uint64_t patience : {2, 2, 0}) {
+    CAPTURE(metric, patience);
+    as_ranks(2, [&](muster::context& context, muster::group& world) {
+      trained here(context);
+      std::FILE* const log = std::tmpfile();
+      const auto before = muster::checkpoint(at).steps();
+      muster::barrier(world);
+      run_with(here,
+               {.epochs = 7,
+                .metric = metric,
+                .patience = patience,
+                .checkpoint = at,
+                .checkpoint_every = "5 epochs",
+                .keep = 1,
+                .log = log},
+               values);
+      std::rewind(log);
+      char text[4096] = {};
+      const std::string said(text, std::fread(text, 1, sizeof text, log));
+      std::fclose(log);
+      muster::barrier(world);
+      require(here.training.epochs().size() == (patience != 0 ? 4 : 7), "two epochs after the best one, or all");
+      if (patience != 0)
+        require(muster::checkpoint(at).steps() == std::vector<std::uint64_t>{10, 20}, "the best, and the last");
+      if (world.rank() != 0) return;
+      if (patience == 0)
+        require(said.starts_with("goes on after step 20, in epoch 4\nepoch 5: "), "it goes on without patience");
+      else if (before.empty())
+        require(said.ends_with("ends: val_accuracy was best in epoch 2\n"), "it says why it ends");
+      else
+        require(said.starts_with("nothing to do: "), "it has ended");
+    });
+  }
+}
+
+TEST_CASE("a training ends where the program says, and its lines are the program's") {
+  as_ranks(3, [](muster::context& context, muster::group& world) {
+    trained here(context);
+    std::vector<std::uint64_t> lines;
+    int meetings = 0;
+    here.run({.epochs = 9,
+              .stop = [](const auto& epoch) { return epoch["value"] > 20 && epoch.epoch == 2; },
+              .meet =
+                  [&](muster::group& ranks, bool joined) {
+                    require(ranks.size() == 3 && !joined, "all ranks, from the start");
+                    ++meetings;
+                  },
+              .print = [&](const auto& epoch) { lines.push_back(epoch.epoch); }});
+    require(here.training.epochs().size() == 2, "two epochs");
+    require(meetings == 1, "they met once");
+    require(lines == (world.rank() == 0 ? std::vector<std::uint64_t>{1, 2} : std::vector<std::uint64_t>{}), "rank 0's");
+  });
+}
+
+TEST_CASE("a schedule among the owners observes the metric, and what it has seen stays") {
+  as_ranks(2, [](muster::context& context, muster::group&) {
+    trained here(context);
+    auto rate = muster::parse_schedule("plateau:8,factor=0.5,patience=0,better=higher");
+    muster::arena arena(context, {{"w", {2}}});
+    muster::sgd optimizer(arena);
+    muster::training training(context, arena, optimizer, here.loader, rate);
+    std::vector<double> rates;
+    training.run({.epochs = 4,
+                  .each_epoch = [](muster::training_step& now) { now.report("val_accuracy", 0.5); },
+                  .log = nullptr},
+                 [&](muster::training_step& step) {
+                   (void)step.next(here.loader);
+                   if (step.number() % 5 == 0) rates.push_back(rate(step));
+                 });
+    require(rates == std::vector<double>{8, 8, 4, 2}, "it falls with each epoch that is no better");
+  });
+}
+
+TEST_CASE("ranks with weights of their own have their mean after an epoch") {
+  as_ranks(2, [](muster::context& context, muster::group&) {
+    trained here(context);
+    const muster::sync_options apart{.mode = muster::parse_sync_mode("local-sgd:100")};
+    muster::arena arena(context, {{"w", {2}}});
+    muster::sgd optimizer(arena);
+    muster::training training(context, apart, arena, optimizer, here.loader);
+    const auto same = [&](muster::group& ranks) {
+      const float mine = arena.parameter(0)[0];
+      return muster::allreduce(ranks, mine, muster::min) == muster::allreduce(ranks, mine, muster::max);
+    };
+    int evaluations = 0;
+    training.run({.epochs = 2,
+                  .each_epoch =
+                      [&](muster::training_step& now) {
+                        require(same(now.group()), "the mean");
+                        ++evaluations;
+                      },
+                  .log = nullptr},
+                 [&](muster::training_step& step) {
+                   const auto batch = step.next(here.loader);
+                   step.backward(batch, [&](const auto& part, auto& to) { here.gradient(part, to); });
+                   step.update(optimizer, 1.0);
+                 });
+    require(evaluations == 2, "one an epoch");
+    (void)training.evaluate([&](muster::step& now) { require(!same(now.group()), "its own again"); });
+  });
+}
+
 TEST_CASE("options of a training that cannot be used are refused") {
   as_ranks(1, [](muster::context& context, muster::group&) {
     trained here(context);
@@ -211,6 +416,13 @@ TEST_CASE("options of a training that cannot be used are refused") {
       CAPTURE(every);
       CHECK_THROWS_AS(here.run({.epochs = 1, .checkpoint_every = every, .log = nullptr}), muster::configuration_error);
     }
+    for (const char* metric : {"", "loss", "loss downwards", " up"}) {
+      CAPTURE(metric);
+      CHECK_THROWS_AS(here.run({.epochs = 1, .metric = metric, .log = nullptr}), muster::configuration_error);
+    }
     CHECK(here.training.state().steps() == 0);
+    CHECK_THROWS_WITH(here.run({.epochs = 1, .metric = "los down", .patience = 1, .log = nullptr}),
+                      "the training waits for 'los' to become better (the epoch reported no such thing); report it, or "
+                      "name another metric, such as \"loss down\"");
   });
 }

@@ -19,7 +19,8 @@ enum class error_kind : int {
   data = 3,           ///< a file or a record that cannot be read
   peer_failure = 4,   ///< another rank died, left or gave up
   timeout = 5,        ///< a deadline passed
-  mismatch = 6        ///< the ranks called different collectives, or the same one with different arguments
+  mismatch = 6,       ///< the ranks called different collectives, or the same one with different arguments
+  training = 7        ///< a training diverged: a value that it reports is not finite
 };
 
 /// The base of everything muster throws on purpose.
@@ -111,6 +112,12 @@ class timeout_error : public error {
 class mismatch_error : public error {
  public:
   explicit mismatch_error(const std::string& text) : error(error_kind::mismatch, text) {}
+};
+
+/// A training diverged: a loss, or another value that it reports, is not finite. The text names step and rank.
+class training_error : public error {
+ public:
+  explicit training_error(const std::string& text) : error(error_kind::training, text) {}
 };
 
 /// The status a program should exit with for `failure`: `exit_status()` of muster's errors, 1 for all others.

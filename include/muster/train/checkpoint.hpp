@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include <muster/core/clock.hpp>
 #include <muster/elastic/session.hpp>
 
 namespace muster::inline v0 {
@@ -75,5 +76,10 @@ class checkpoint {
   std::string folder_;
   checkpoint_options options_;
 };
+
+/// How long to train from one checkpoint to the next so that the least time is lost, to saves and to work done again
+/// after failures: Daly 2006, https://doi.org/10.1016/j.future.2004.11.016, which for cheap saves is Young's
+/// sqrt(2 cost between_failures) of 1974.
+[[nodiscard]] seconds checkpoint_interval(seconds cost, seconds between_failures);
 
 }  // namespace muster::inline v0

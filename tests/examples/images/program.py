@@ -186,6 +186,26 @@ class Flags(Case):
         self.report("resnet", [*few, "--depth", "8", "--mode", "local-sgd:2", "--optimizer", "adam"], 2)
 
 
+class Stages(Case):
+    def test_what_is_kept_or_made_ahead_changes_no_number(self):
+        for augment in ("on", "off"):
+            arguments = [*small(), "--augment", augment]
+            plain, _ = self.report("cnn", [*arguments, "--prefetch", "0"])
+            folder = self.folder / f"kept-{augment}"
+            for stages in (["--cache", "memory"], ["--cache", f"disk:{folder}"], ["--cache", f"disk:{folder}"],
+                           ["--on-bad-record", f"quarantine:{self.folder / 'bad'}", "--prefetch", "2", "--threads", "2"]):
+                report, _ = self.report("cnn", [*arguments, *stages])
+                losses = [[(e["train_loss"], e["val_loss"]) for e in run["epochs"]] for run in (plain, report)]
+                self.assertEqual(*losses, stages)
+            self.assertTrue(any(folder.iterdir()))
+
+    def test_stages_that_there_are_none_of(self):
+        for arguments in (["--cache", "tape"], ["--cache", "disk:"], ["--on-bad-record", "weep"],
+                          ["--on-bad-record", "quarantine:"], ["--prefetch", "-1"]):
+            ran = run("cnn", [*small(), *arguments])
+            self.assertEqual((ran.returncode, len(ran.stderr.strip().splitlines())), (2, 1), ran.stderr)
+
+
 class Defaults(Case):
     def test_a_program_without_flags_learns(self):
         report, _ = self.report("cnn", [], 2)

@@ -184,7 +184,7 @@ class Report(Case):
 class BadInput(Case):
     """One line that says what and where, the same exit status at every rank, no hang."""
 
-    CONFIGURATION, DATA = 2, 3
+    CONFIGURATION, DATA, TRAINING = 2, 3, 7
 
     def setUp(self):
         super().setUp()
@@ -270,6 +270,19 @@ class BadInput(Case):
         self.check_output(run(self.files("missing"), 2, "mpi"), self.DATA, ["missing"])
         self.check_output(run([], 2, "mpi"), self.CONFIGURATION, ["--train"])
 
+    def test_lines_that_are_left_out(self):
+        lines = (self.folder / "good").read_text().splitlines(True)
+        (self.folder / "spoilt").write_text("".join(lines[:7] + ["1 1:x\n"] + lines[7:20] + ["no number\n"] + lines[20:]))
+        losses = lambda report: [(e["train_loss"], e["val_loss"], e["samples"]) for e in report["epochs"]]
+        good = losses(self.report(self.files("good")))
+        self.check(self.files("spoilt"), self.DATA, f"{self.folder / 'spoilt'}:8:")
+        self.check([*self.files("spoilt"), "--on-bad-record", "weep"], self.CONFIGURATION, "weep", "quarantine:FILE")
+        self.assertEqual(losses(self.report([*self.files("spoilt"), "--on-bad-record", "skip"])), good)
+        told = self.folder / "told"
+        self.assertEqual(losses(self.report([*self.files("spoilt"), "--on-bad-record", f"quarantine:{told}"], 2)),
+                         losses(self.report(self.files("good"), 2)))
+        self.assertEqual([json.loads(line)["line"] for line in told.read_text().splitlines()], [8, 22])
+
     def test_labels(self):
         self.check(self.files("three"), self.DATA, self.folder / "three", "3 labels")
         self.check(self.files("one"), self.DATA, self.folder / "one", "1 label,")
@@ -286,8 +299,8 @@ class BadInput(Case):
         self.assertNotIn("epoch", run(arguments).stdout)
 
     def test_a_training_that_diverges(self):
-        self.check([*self.files("good"), "--schedule", "constant:1e38", "--batch", "1"], self.CONFIGURATION, "diverged",
-                   "constant:1e38")
+        self.check([*self.files("good"), "--schedule", "constant:1e38", "--batch", "1"], self.TRAINING, "loss is",
+                   "in step", "at rank", "diverged")
 
     @unittest.skipUnless(MPIRUN, "built without MPI")
     def test_different_files_on_different_ranks(self):

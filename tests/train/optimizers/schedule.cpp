@@ -140,3 +140,14 @@ TEST_CASE("a typo in a schedule is recognised") {
   CHECK(refusal("konstant:0.1").find("did you mean 'constant'?") != std::string::npos);
   CHECK(refusal("step:0.1,epoch=3").find("did you mean 'epochs'?") != std::string::npos);
 }
+
+TEST_CASE("what a schedule observes in an evaluation stays, for no step has to commit it") {
+  auto rate = muster::parse_schedule("plateau:8,factor=0.5,patience=0");
+  muster::state state{rate};
+  for (const double expected : {8.0, 4.0, 2.0}) {
+    state.begin_step();
+    rate.observe(1);
+    state.finish_evaluation();
+    CHECK(at_epoch(rate, 0) == expected);
+  }
+}

@@ -121,8 +121,8 @@ class schedule {
 
   /// The learning rate for the step that begins at this position.
   [[nodiscard]] double operator()(const training_position& at) const { return held_->rate(at); }
-  /// Tells it how good the model is, after each validation: the same value at every rank. Only `plateau_rate` and other
-  /// functions with an `observe(double)` listen.
+  /// Tells it how good the model is, after each validation: the same value at every rank, as the last word of an
+  /// evaluation. Only `plateau_rate` and other functions with an `observe(double)` listen.
   void observe(double value) { held_->observe(value); }
   /// As an owner of state: what it has observed.
   void describe(state_parts& parts) { held_->describe(parts); }
@@ -152,7 +152,8 @@ class schedule {
       if constexpr (requires { function.describe(parts); })
         function.describe(parts);
       else if constexpr (requires { function.seen; })
-        parts.add("what the schedule has seen", std::span(&function.seen, 1));
+        parts.add("what the schedule has seen", std::span(&function.seen, 1), state_kind::replicated,
+                  in_step::settled);  // observed between steps: what an evaluation observes stays
     }
     [[nodiscard]] std::unique_ptr<erased> copy() const override { return std::make_unique<held>(function); }
     F function;

@@ -1,0 +1,419 @@
+#include <muster/train/training.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <cinttypes>
+#include <cmath>
+#include <csignal>
+#include <limits>
+#include <mutex>
+#include <optional>
+#include <set>
+
+#include <muster/comm/collectives/allgather.hpp>
+#include <muster/comm/collectives/allreduce.hpp>
+#include <muster/comm/collectives/broadcast.hpp>
+#include <muster/core/clock.hpp>
+#include <muster/core/error.hpp>
+#include <muster/core/events.hpp>
+#include <muster/core/log.hpp>
+#include <muster/core/number.hpp>
+#include <muster/core/progress.hpp>
+#include <muster/elastic/departure.hpp>
+#include <muster/train/checkpoint.hpp>
+#include <muster/train/sync/sync_mode.hpp>
+
+#include "../core/wire.hpp"
+
+namespace muster::inline v0 {
+namespace {
+
+// Where checkpoints go by the clock, ranks agree what it says after so many steps: a broadcast each time.
+constexpr std::uint64_t steps_between_looks = 100;
+
+// Where no failure was seen yet, one is expected within so long: an assumption, which failures correct.
+constexpr seconds first_failure_within = std::chrono::hours(24);
+
+// Ranks agree so often, in seconds, whether one of them was told to end.
+constexpr double between_agreements = 1.0;
+
+std::atomic<bool> told_to_end{false};
+static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler writes it");
+
+// While one lives SIGTERM asks the training to end. Ranks that are threads share the handler.
+class term_handler {
+ public:
+  term_handler() {
+    const std::lock_guard lock(mutex_);
+    if (handlers_++ > 0) return;
+    told_to_end = false;
+    struct sigaction ours {};
+    ours.sa_handler = [](int) { told_to_end = true; };
+    ours.sa_flags = SA_RESTART;
+    (void)::sigaction(SIGTERM, &ours, &former_);
+  }
+  term_handler(const term_handler&) = delete;
+  term_handler& operator=(const term_handler&) = delete;
+  ~term_handler() {
+    const std::lock_guard lock(mutex_);
+    if (--handlers_ == 0) (void)::sigaction(SIGTERM, &former_, nullptr);
+  }
+
+ private:
+  inline static std::mutex mutex_;
+  inline static int handlers_ = 0;
+  inline static struct sigaction former_ {};
+};
+
+// The largest divisor of `count` that is not above `most`.
+std::uint64_t divisor_of(std::uint64_t count, std::uint64_t most) {
+  std::uint64_t found = std::min(count, most);
+  while (count % found != 0) --found;
+  return found;
+}
+
+struct interval {
+  enum { epochs, steps, minutes, automatic } unit = epochs;
+  std::uint64_t count = 1;
+};
+
+interval parse_interval(const std::string& text) {
+  const auto space = text.find(' ');
+  const std::string count = space == std::string::npos ? "1" : text.substr(0, space);
+  std::string unit = space == std::string::npos ? text : text.substr(space + 1);
+  if (unit.ends_with('s')) unit.pop_back();
+  interval every;
+  if (text == "auto") return {interval::automatic, 1};
+  every.count = parse_number<std::uint64_t>(count).value_or(0);
+  if (unit == "step")
+    every.unit = interval::steps;
+  else if (unit == "minute")
+    every.unit = interval::minutes;
+  else if (unit != "epoch")
+    every.count = 0;
+  if (every.count == 0) {
+    throw configuration_error("checkpoints cannot be written every '" + text +
+                              R"(' (it is no number of epochs, steps or minutes); write "2 epochs", "500 steps", )"
+                              R"("10 minutes" or "auto")");
+  }
+  return every;
+}
+
+// "val_accuracy up": a report, and whether more of it is better.
+struct metric_of {
+  std::string name;
+  bool up = true;
+
+  [[nodiscard]] bool is_better(double value, double than) const noexcept {
+    return std::isnan(than) || (up ? value > than : value < than);
+  }
+};
+
+metric_of parse_metric(const std::string& text) {
+  const auto space = text.rfind(' ');
+  const std::string way = space == std::string::npos ? "" : text.substr(space + 1);
+  if (space == 0 || (way != "up" && way != "down")) {
+    throw configuration_error(
+        "metric '" + text +
+        R"(' cannot be used (it is no report's name and "up" or "down"); write "val_accuracy up" )"
+        R"(or "loss down")");
+  }
+  return {text.substr(0, space), way == "up"};
+}
+
+// The names that any rank has, in order: a rank without samples may have reported nothing.
+std::set<std::string> names_of_all(group& ranks, const std::vector<std::string>& mine) {
+  detail::wire_writer writer;
+  for (const auto& name : mine) writer.add_text(name);
+  const std::string own = writer.take();
+  const auto size = static_cast<std::size_t>(ranks.size());
+  std::vector<std::uint64_t> lengths(size);
+  const std::uint64_t length = own.size();
+  allgather(ranks, std::span(&length, 1), lengths);
+  const auto longest = static_cast<std::size_t>(std::ranges::max(lengths));
+  std::vector<std::uint8_t> padded(longest), all(longest * size);
+  std::ranges::copy(own, padded.begin());
+  if (longest > 0) allgather(ranks, padded, all);
+  std::set<std::string> names;
+  for (std::size_t r = 0; r < size; ++r) {
+    detail::wire_reader reader(std::as_bytes(std::span(all).subspan(r * longest, lengths[r])));
+    while (reader.good() && !reader.rest().empty()) names.emplace(reader.text());
+  }
+  return names;
+}
+
+void write_line(std::FILE* to, const epoch_summary& of) {
+  std::string text = "epoch " + std::to_string(of.epoch) + ": ";
+  char word[96];
+  for (const auto& [name, value] : of.reports) {
+    std::snprintf(word, sizeof word, " %.6g, ", value);
+    text += name + word;
+  }
+  std::snprintf(word, sizeof word, "%" PRIu64 " samples in %.3g s\n", of.samples, of.seconds);
+  std::fputs((text + word).c_str(), to);
+  std::fflush(to);
+}
+
+}  // namespace
+
+struct training::one_run {
+  one_run(training& trained, const train_options& how, const std::function<void(training_step&)>& step)
+      : of(trained),
+        options(how),
+        f(step),
+        every(parse_interval(how.checkpoint_every)),
+        metric(parse_metric(how.metric)),
+        limits{.epochs = how.epochs, .steps = how.steps, .every = 0},
+        progress(how.log != nullptr) {
+    if (how.epochs == 0 && how.steps == 0) {
+      throw configuration_error("a training would not end (there is no limit); give {.epochs = N} or {.steps = N}");
+    }
+    if (!how.checkpoint.empty())
+      store.emplace(how.checkpoint, checkpoint_options{.keep = how.keep, .smaller_is_better = !metric.up});
+    // An elastic session hears of SIGTERM by itself, and its limits have to stay: a rank that joins has no others.
+    if (!of.context_.elastic()) {
+      handler.emplace();
+      limits.every = 1;
+    } else if (store && every.unit != interval::epochs) {
+      limits.every = every.unit == interval::steps ? every.count : steps_between_looks;
+    }
+  }
+
+  void train();
+  void save_what_is_left();
+
+ private:
+  void resume();
+  bool steps();
+  void end_epoch(step& now);
+  void agree_to_end(step& now);
+  [[nodiscard]] bool is_due(step& now);
+  [[nodiscard]] seconds between_saves() const;
+  void save();
+  void show_progress(const step& now);
+
+  [[nodiscard]] bool speaks() { return options.log != nullptr && of.session_.group().rank() == 0; }
+  // Epochs since the best one.
+  [[nodiscard]] std::size_t since_best() const {
+    std::size_t best = 0;
+    for (std::size_t k = 1; k < of.epochs_.size(); ++k) {
+      if (metric.is_better(of.epochs_[k][metric.name], of.epochs_[best][metric.name])) best = k;
+    }
+    return of.epochs_.size() - 1 - best;
+  }
+  [[nodiscard]] bool is_out_of_patience() const { return options.patience != 0 && since_best() >= options.patience; }
+  // By what the last epoch came to: like all that ends a training, a function of the state.
+  [[nodiscard]] bool is_stopped() const {
+    return !of.epochs_.empty() && (is_out_of_patience() || (options.stop && options.stop(of.epochs_.back())));
+  }
+  [[nodiscard]] bool is_over() const {
+    const auto here = of.state_.position();
+    return (limits.steps != 0 && here.steps >= limits.steps) ||
+           (limits.epochs != 0 && of.state_.epoch_is_over() && here.at.epoch + 1 >= limits.epochs) || is_stopped();
+  }
+  [[nodiscard]] double goodness() const {
+    return of.epochs_.empty() ? std::numeric_limits<double>::quiet_NaN() : of.epochs_.back()[metric.name];
+  }
+
+  training& of;
+  const train_options& options;
+  const std::function<void(training_step&)>& f;
+  const interval every;
+  const metric_of metric;
+  std::optional<checkpoint> store;
+  std::optional<term_handler> handler;
+  run_limits limits;
+  progress_line progress;
+  std::uint64_t ends = 0;  // the ranks agree that one was told to
+  clock::time_point saved_at = clock::now();
+  seconds save_cost{};
+  clock::time_point began{};     // the steps since the last look at SIGTERM
+  std::uint64_t began_with = 0;  // so many steps
+  double took = 0;
+};
+
+// Its last word is the change of what no shadow puts back.
+void training::one_run::end_epoch(step& now) {
+  sums here = of.here_;
+  if (options.each_epoch) {
+    const scoped_event measured(activity::phase, to_string(phase::metrics), 0);
+    of.sync_.average(now.group());
+    training_step evaluation(of, now);
+    options.each_epoch(evaluation);
+    here.add(std::exchange(of.of_step_, {}));
+  }
+  std::vector<std::string> mine;
+  for (const auto& one : here.of) mine.push_back(one.name);
+  const auto names = names_of_all(now.group(), mine);
+  if (of.sync_.options().mode.what != sync_mode::kind::allreduce)
+    here.samples = allreduce(now.group(), here.samples, muster::sum);
+  std::vector<double> all;
+  for (const auto& name : names) {
+    const auto at = std::ranges::find(here.of, name, &sum::name);
+    all.push_back(at == here.of.end() ? 0.0 : at->values);
+    all.push_back(at == here.of.end() ? 0.0 : at->weights);
+  }
+  if (!all.empty()) allreduce(now.group(), all, muster::sum);
+  broadcast(now.group(), std::span(&here.seconds, 1), 0);
+
+  epoch_summary made{of.state_.position().at.epoch + 1, here.samples, here.seconds};
+  std::size_t at = 0;
+  for (const auto& name : names) {
+    if (all[at + 1] != 0) made.reports.emplace_back(name, all[at] / all[at + 1]);
+    at += 2;
+  }
+  const double value = made[metric.name];
+  if (options.patience != 0 && std::isnan(value)) {
+    throw configuration_error("the training waits for '" + metric.name +
+                              "' to become better (the epoch reported no such thing); report it, or name another "
+                              R"(metric, such as "loss down")");
+  }
+  if (of.tracker_ != nullptr) {
+    (void)of.tracker_->end_epoch(
+        now.group(), {.train_loss = made["loss"], .val_loss = made["val_loss"], .val_accuracy = made["val_accuracy"]});
+  }
+  of.here_ = {};
+  of.epochs_.push_back(std::move(made));
+  if (of.schedule_ != nullptr && !std::isnan(value)) of.schedule_->observe(value);
+  progress.clear();
+  if (options.log == nullptr || now.group().rank() != 0) return;
+  if (options.print)
+    options.print(of.epochs_.back());
+  else
+    write_line(options.log, of.epochs_.back());
+}
+
+void training::one_run::agree_to_end(step& now) {
+  if (of.context_.elastic()) return;
+  ends = allreduce(now.group(), std::uint64_t{told_to_end ? 1u : 0u}, muster::max);
+  const auto steps = static_cast<double>(of.state_.steps() - began_with);
+  auto next = static_cast<std::uint64_t>(std::clamp(steps * between_agreements / std::max(took, 1e-6), 1.0, 1e6));
+  broadcast(now.group(), next, 0);
+  limits.every = store && every.unit == interval::steps ? divisor_of(every.count, next) : next;
+}
+
+bool training::one_run::is_due(step& now) {
+  if (is_over() || ends != 0) return true;
+  if (options.patience != 0 && of.state_.epoch_is_over() && since_best() == 0) return true;
+  if (every.unit == interval::epochs)
+    return of.state_.epoch_is_over() && (of.state_.position().at.epoch + 1) % every.count == 0;
+  if (every.unit == interval::steps) return of.state_.steps() % every.count == 0;
+  std::uint8_t due = clock::now() - saved_at >= between_saves() ? 1 : 0;
+  broadcast(now.group(), std::span(&due, 1), 0);
+  return due != 0;
+}
+
+// One whose cost is not known yet is written to know it.
+seconds training::one_run::between_saves() const {
+  if (every.unit == interval::minutes) return std::chrono::minutes(every.count);
+  if (save_cost.count() == 0) return {};
+  seconds trained{of.here_.seconds};
+  for (const auto& epoch : of.epochs_) trained += seconds(epoch.seconds);
+  return checkpoint_interval(save_cost, (first_failure_within + trained) / (1.0 + static_cast<double>(of.failures_)));
+}
+
+void training::one_run::save() {
+  clock::time_point due_at{};
+  store->save(of.session_, of.state_, goodness(), [&](step& now) {
+    due_at = clock::now();
+    const bool due = is_due(now);
+    of.goes_on_ = due && !is_over() && ends == 0;
+    if (due) saved_at = due_at;
+    return due;
+  });
+  if (saved_at == due_at) save_cost = clock::now() - due_at;
+}
+
+void training::one_run::show_progress(const step& now) {
+  const double spent = of.here_.seconds + seconds_since(began);
+  const double done = static_cast<double>(of.data_.step() + 1), all = static_cast<double>(of.data_.steps_per_epoch());
+  const auto loss = std::ranges::find(of.here_.of, "loss", &sum::name);
+  char line[160], seen[32] = "";
+  if (loss != of.here_.of.end()) std::snprintf(seen, sizeof seen, "loss %.4f, ", loss->values / loss->weights);
+  std::snprintf(line, sizeof line, "epoch %" PRIu64 ", step %.0f of %.0f, %.0f samples/s, %s%.0f s to go",
+                now.epoch() + 1, done, all, static_cast<double>(of.here_.samples) / spent, seen,
+                spent / done * (all - done));
+  progress.update(line);
+}
+
+void training::one_run::resume() {
+  if (!store || !options.resume || !store->load(of.session_, of.state_) || is_over() || !speaks()) return;
+  std::fprintf(options.log, "goes on after step %" PRIu64 ", in epoch %" PRIu64 "\n", of.state_.steps(),
+               of.state_.position().at.epoch + 1);
+}
+
+bool training::one_run::steps() {
+  std::optional<tracker::batch_clock> batches;
+  if (of.tracker_ != nullptr) batches.emplace(*of.tracker_);
+  began = clock::now();
+  began_with = of.state_.steps();
+  run_limits to = limits;
+  if (is_stopped()) to.steps = of.state_.steps();
+  const bool ran = of.session_.run(
+      of.state_,
+      [&](step& now) {
+        training_step one(of, now);
+        f(one);
+        if (progress.active() && now.group().rank() == 0) show_progress(now);
+      },
+      to);
+  took = seconds_since(began);
+  of.here_.seconds += took;
+  return ran;
+}
+
+// Which calls follow one another does not depend on the state, for a rank that joins has another one when it leaves
+// out those that the others have behind them; what they do does.
+void training::one_run::train() {
+  of.meet_ = options.meet;
+  if (options.meet && !of.context_.elastic()) options.meet(of.session_.group(), false);
+  resume();
+  bool began_any = false;
+  for (; steps(); began_any = true) {
+    (void)of.session_.evaluate(of.state_, [&](step& now) {
+      agree_to_end(now);
+      if (of.state_.epoch_is_over() || is_over()) end_epoch(now);
+    });
+    if (store) save();
+    if (ends != 0 && !is_over()) {
+      throw elastic::departure(elastic::ending::left,
+                               "the training was told to end by SIGTERM, after " + std::to_string(of.state_.steps()) +
+                                   " steps (" +
+                                   (store ? "they are saved in '" + options.checkpoint + "'" : "nothing was saved") +
+                                   "); start the same command to go on");
+    }
+  }
+  if (!speaks()) return;
+  if (!began_any && store) {
+    std::fprintf(options.log, "nothing to do: the training in '%s' has ended, after %" PRIu64 " steps\n",
+                 options.checkpoint.c_str(), of.state_.steps());
+  } else if (!of.epochs_.empty() && is_out_of_patience()) {
+    std::fprintf(options.log, "ends: %s was best in epoch %zu\n", metric.name.c_str(),
+                 of.epochs_.size() - since_best());
+  }
+}
+
+void training::one_run::save_what_is_left() {
+  if (!store) return;
+  try {
+    auto alone = fixed_session(of.context_);
+    store->save(alone, of.state_, goodness());
+    set_log_rank(0);  // alone now, and heard
+    log(log_level::warning, "saved after step " + std::to_string(of.state_.steps()) + " in " + store->folder() +
+                                "; the same command goes on from there");
+  } catch (const std::exception& failed) {  // no reason to hide why the job ended
+    log(log_level::error, std::string("the state could not be saved: ") + failed.what());
+  }
+}
+
+void training::run(const train_options& options, const std::function<void(training_step&)>& f) {
+  one_run now(*this, options, f);
+  try {
+    now.train();
+  } catch (const elastic::departure& gone) {
+    if (gone.should_save()) now.save_what_is_left();
+    throw;
+  }
+}
+
+}  // namespace muster::inline v0
