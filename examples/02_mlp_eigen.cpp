@@ -85,7 +85,8 @@ class mlp {
 };
 
 int main(int argc, char** argv) {
-  return muster::run_main(argc, argv, [&](muster::context& context, auto&) {
+  const auto body = [&](muster::context& context, auto&) {
+    if (argc > 1 && argv[1][0] == '-') throw muster::unknown_argument(argv[1]);
     if (argc != 2)
       throw muster::configuration_error("no images (the one argument is IMAGES,LABELS); see the launch line");
     auto loader = muster::open_source("idx:" + std::string(argv[1])) | muster::shuffle(1) | muster::batch(100) |
@@ -101,5 +102,6 @@ int main(int argc, char** argv) {
       step.report("loss", model.loss / model.samples, model.samples);
       step.report("accuracy", model.hits / model.samples, model.samples);
     });
-  });
+  };
+  return muster::run_main(argc, argv, body, {.help = [] { return "usage: 02_mlp_eigen IMAGES,LABELS\n"; }});
 }

@@ -35,9 +35,7 @@ class sqlite_source {
   [[nodiscard]] std::uint64_t size() const { return size_; }
   [[nodiscard]] std::uint64_t digest() const { return digest_; }  // a checkpoint of other data is refused by it
   [[nodiscard]] const muster::record_schema& schema() const { return schema_; }
-  void sizes(std::span<const muster::sample_id>, std::span<std::uint64_t> out) const {
-    std::ranges::fill(out, sizeof(float));
-  }
+  void sizes(auto /*ids*/, std::span<std::uint64_t> out) const { std::ranges::fill(out, sizeof(float)); }
 
   void read(std::span<const muster::sample_id> ids, const muster::record_rows& rows,
             std::vector<muster::bad_record>* bad) const {
@@ -106,15 +104,16 @@ void train(muster::context& context, muster::group& world, const std::string& pa
     step.update(optimizer, 0.3);
     step.report("loss", loss / static_cast<double>(batch.samples.size()), batch.samples.size());
   });
-  if (world.rank() == 0)
-    std::printf("y = %.2f x - %.2f\n", static_cast<double>(slope[0]), static_cast<double>(-offset[0]));
+  if (world.rank() == 0) std::printf("y = %.2f x - %.2f\n", double{slope[0]}, double{-offset[0]});
 }
 
 int main(int argc, char** argv) {
-  return muster::run_main(argc, argv, [&](muster::context& context) {
+  const auto body = [&](muster::context& context) {
     const std::string what = argc == 3 ? argv[1] : "";
     if (what == "make") return make(argv[2]);
+    if (argc > 1 && argv[1][0] == '-') throw muster::unknown_argument(argv[1]);
     if (what != "train") throw muster::configuration_error("no such command; it is make FILE, or train FILE");
     context.run([&](muster::group& world) { train(context, world, argv[2]); });
-  });
+  };
+  return muster::run_main(argc, argv, body, {.help = [] { return "usage: 05_custom_dataset make|train FILE\n"; }});
 }

@@ -42,6 +42,7 @@ int main(int argc, char** argv) {
   // At every process, before the first context.
   const auto line = muster::register_algorithm(muster::collective::allreduce, "line", line_allreduce);
   return muster::run_main(argc, argv, [&](muster::context& context) {
+    if (argc > 1) throw muster::unknown_argument(argv[1]);
     if (context.launcher().rank == 0) {
       muster::testing::check_algorithm(muster::collective::allreduce, line);  // throws what went wrong where
       std::printf("200 cases on each of 1 to 5 ranks: as they should be\n");

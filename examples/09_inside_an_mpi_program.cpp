@@ -3,13 +3,22 @@
 //   $ mpirun -n 3 09_inside_an_mpi_program
 //   MPI says 3 ranks; muster, on the first 2 of them, sums to 3 and names the transport mpi
 #include <cstdio>
+#include <utility>
 
 #include <mpi.h>
 
 #include <muster/comm/transports/mpi/adopt.hpp>
 #include <muster/muster.hpp>
 
-int main(int argc, char** argv) {
+void run(int argc, char** argv) {
+  muster::settings flags(argc, argv);  // takes those of muster out of the command line
+  if (flags.asks() != muster::settings::question::none) {
+    std::fputs(muster::answer_to(flags.asks(), "usage: mpirun -n N 09_inside_an_mpi_program\n").c_str(), stdout);
+    return;
+  }
+  if (argc > 1) throw muster::unknown_argument(argv[1]);
+  flags.check_numbers();  // before MPI begins: there is no other rank to tell yet
+
   int provided = 0;
   MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided);
   int rank = 0, size = 0;
@@ -18,21 +27,28 @@ int main(int argc, char** argv) {
 
   MPI_Comm some = MPI_COMM_NULL;  // perhaps not all ranks train
   MPI_Comm_split(MPI_COMM_WORLD, rank < 2 ? 0 : MPI_UNDEFINED, rank, &some);
-  int status = 0;
   if (some != MPI_COMM_NULL) {
-    try {
-      muster::context context(muster::adopt_mpi(some));  // a duplicate of it: messages do not mix
+    {
+      muster::context context(muster::adopt_mpi(some), std::move(flags));  // a duplicate of it: messages do not mix
       const int sum = muster::allreduce(context.world(), rank + 1, muster::sum);
       if (rank == 0)
         std::printf("MPI says %d ranks; muster, on the first %d of them, sums to %d and names the transport %s\n", size,
                     context.ranks(), sum, context.transport_name().c_str());
-    } catch (const muster::error& failed) {  // run_main does this for programs that leave MPI to muster
-      std::fprintf(stderr, "rank %d: %s\n", rank, failed.what());
-      status = 1;
-    }
+    }  // the context goes before its communicator and MPI_Finalize
     MPI_Comm_free(&some);
   }
-  if (status != 0) MPI_Abort(MPI_COMM_WORLD, status);  // the others would wait for this rank in MPI_Finalize
   MPI_Finalize();
-  return 0;
+}
+
+int main(int argc, char** argv) {
+  try {
+    run(argc, argv);
+  } catch (...) {  // run_main does this for programs that leave MPI to muster
+    const int status = muster::exit_status_of(std::current_exception());
+    std::fprintf(stderr, "09_inside_an_mpi_program: error: %s\n", muster::describe(std::current_exception()).c_str());
+    int has_begun = 0;
+    MPI_Initialized(&has_begun);
+    if (has_begun != 0) MPI_Abort(MPI_COMM_WORLD, status);  // the others would wait for this rank in MPI_Finalize
+    return status;
+  }
 }

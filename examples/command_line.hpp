@@ -28,13 +28,9 @@ inline void parse(CLI::App& app, int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ExtrasError&) {
-    std::vector<std::string> known;
-    for (const auto* option : app.get_options()) known.push_back(option->get_name());
-    for (const auto* row : muster::setting_table()) known.push_back("--" + std::string(row->name));
-    const std::string word = app.remaining().front();
-    const auto meant = muster::closest(word.substr(0, word.find('=')), known);
-    refuse("unknown argument '" + word + "' (neither a flag of this program nor one of muster)",
-           meant ? "did you mean " + *meant + "?" : "--help lists all");
+    std::vector<std::string> own;
+    for (const auto* option : app.get_options()) own.push_back(option->get_name());
+    throw muster::unknown_argument(app.remaining().front(), std::move(own));
   } catch (const CLI::ParseError& error) {
     std::string why = error.what();
     std::replace(why.begin(), why.end(), '\n', ' ');

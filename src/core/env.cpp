@@ -7,6 +7,7 @@
 
 #include <muster/core/error.hpp>
 #include <muster/core/log.hpp>
+#include <muster/core/version.hpp>
 
 namespace muster::inline v0 {
 namespace setting {
@@ -21,6 +22,12 @@ std::vector<detail::setting_group>& setting_groups() {
   static std::vector<detail::setting_group> groups = {
       {"core", "the log", {&setting::log_level}, {&setting::log_ranks}}};
   return groups;
+}
+
+settings::question question_in(std::string_view word) noexcept {
+  if (word == "--help" || word == "-h") return settings::question::help;
+  if (word == "--help-all") return settings::question::help_all;
+  return word == "--version" ? settings::question::version : settings::question::none;
 }
 
 void warn_of_unknown_variables() {
@@ -81,6 +88,7 @@ settings::settings(int& argc, char** argv) : settings() {
   for (int i = kept; i < argc; ++i) {
     const std::string_view argument(argv[i]);
     if (argument == "--") ours = false;
+    if (ours && asks_ == question::none) asks_ = question_in(argument);
     auto named = entries_.end();
     if (ours && argument.starts_with("--")) {
       const std::string_view name = argument.substr(2, argument.find('=') - 2);
@@ -173,6 +181,27 @@ std::string settings_help(bool all) {
   }
   if (!all) text += "--help-all lists all of them, --version says which muster it is\n";
   return text;
+}
+
+std::string answer_to(settings::question asked, std::string_view usage) {
+  if (asked == settings::question::none) return {};
+  if (asked == settings::question::version) return "muster " + library_version() + "\n";
+  return std::string(usage) + "\nFlags of every muster program [default, variable]:\n" +
+         settings_help(asked == settings::question::help_all);
+}
+
+std::string library_version() {
+  return std::to_string(MUSTER_VERSION_MAJOR) + "." + std::to_string(MUSTER_VERSION_MINOR) + "." +
+         std::to_string(MUSTER_VERSION_PATCH);
+}
+
+configuration_error unknown_argument(std::string_view word, std::vector<std::string> own) {
+  for (const auto* row : setting_table()) own.push_back("--" + std::string(row->name));
+  for (const char* question : {"--help", "--help-all", "--version"}) own.emplace_back(question);
+  const auto meant = closest(word.substr(0, word.find('=')), own);
+  return configuration_error("unknown argument '" + std::string(word) +
+                             "' (neither a flag of this program nor one of muster); " +
+                             (meant ? "did you mean " + *meant + "?" : "--help lists all"));
 }
 
 }  // namespace muster::inline v0

@@ -8,6 +8,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include <muster/core/env.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/number.hpp>
 #include <muster/data/open.hpp>
@@ -51,6 +52,7 @@ struct command_line {
 
   command_line() {
     app.require_subcommand(1);
+    app.set_version_flag("--version", "muster " + muster::library_version(), "of muster");
     app.footer(sources_help());
     for (CLI::App* command : {convert, inspect, verify, reshard}) {
       command->add_flag("--json", as_json, "print one JSON object");
@@ -153,8 +155,8 @@ int main(int argc, char** argv) {
     command_line chosen;
     try {
       chosen.app.parse(argc, argv);
-    } catch (const CLI::CallForHelp& help) {
-      return chosen.app.exit(help);
+    } catch (const CLI::Success& asked) {  // --help, --version
+      return chosen.app.exit(asked);
     } catch (const CLI::ParseError& wrong) {
       throw muster::configuration_error(std::string(wrong.what()) + " (--help lists what there is)");
     }

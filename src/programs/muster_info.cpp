@@ -21,7 +21,6 @@
 #include <muster/core/atomic_file.hpp>
 #include <muster/core/env.hpp>
 #include <muster/core/error.hpp>
-#include <muster/core/version.hpp>
 
 #include "print.hpp"
 
@@ -34,12 +33,10 @@ constexpr const char* usage =
     "  --calibrate    under mpirun or with --ranks N: measures all algorithms in this world and prints a profile\n"
     "  --save FILE    also writes the profile, for --profile FILE / MUSTER_PROFILE\n"
     "  --json         the same as one JSON object\n"
-    "  --help         this\n\n"
-    "flags of muster, shown as a program would take them:\n";
+    "  --help         this\n";
 
 struct arguments {
   bool as_json = false;
-  bool help = false;
   bool calibrate = false;
   std::string save;
 };
@@ -50,8 +47,6 @@ arguments parse(int argc, char** argv) {
     const std::string word(argv[i]);
     if (word == "--json") {
       chosen.as_json = true;
-    } else if (word == "--help" || word == "-h") {
-      chosen.help = true;
     } else if (word == "--calibrate") {
       chosen.calibrate = true;
     } else if (word.starts_with("--save=")) {
@@ -63,23 +58,13 @@ arguments parse(int argc, char** argv) {
       }
       chosen.save = argv[++i];
     } else {
-      std::vector<std::string> known = {"--json", "--calibrate", "--save", "--help"};
-      for (const auto* row : muster::setting_table()) known.push_back("--" + std::string(row->name));
-      const auto meant = muster::closest(word.substr(0, word.find('=')), known);
-      throw muster::configuration_error("unknown argument '" + word +
-                                        "' (neither a flag of muster-info nor a setting); " +
-                                        (meant ? "did you mean " + *meant + "?" : "--help lists all"));
+      throw muster::unknown_argument(word, {"--json", "--calibrate", "--save"});
     }
   }
   if (!chosen.save.empty() && !chosen.calibrate) {
     throw muster::configuration_error("--save has nothing to save (nothing is measured); add --calibrate");
   }
   return chosen;
-}
-
-std::string version() {
-  return std::to_string(MUSTER_VERSION_MAJOR) + "." + std::to_string(MUSTER_VERSION_MINOR) + "." +
-         std::to_string(MUSTER_VERSION_PATCH);
 }
 
 std::string compiler() {
@@ -110,7 +95,7 @@ constexpr bool survives_deaths = false;
 #endif
 
 json describe_build() {
-  json build = {{"version", version()}, {"compiler", compiler()}, {"build_type", MUSTER_BUILD_TYPE}};
+  json build = {{"version", muster::library_version()}, {"compiler", compiler()}, {"build_type", MUSTER_BUILD_TYPE}};
   for (const auto part : std::views::split(std::string_view(MUSTER_PARTS), ' '))
     build["parts"].push_back(std::string(part.begin(), part.end()));
   if (const auto library = mpi_library(); !library.empty()) {
@@ -204,11 +189,11 @@ void print(const json& report) {
 
 int describe_all(int argc, char** argv) {
   const muster::settings settings(argc, argv);
-  const auto chosen = parse(argc, argv);
-  if (chosen.help) {
-    std::printf("%s%s", usage, muster::settings_help(true).c_str());
+  if (const auto text = muster::answer_to(settings.asks(), usage); !text.empty()) {
+    std::fputs(text.c_str(), stdout);
     return 0;
   }
+  const auto chosen = parse(argc, argv);
   settings.check_numbers();
   const auto launch = muster::detect_launch();
   if (launch.rank != 0) return 0;  // under a launcher one of the ranks says it
@@ -250,8 +235,9 @@ void measure(muster::context& context, const arguments& chosen) {
 int main(int argc, char** argv) {
   // Whether it connects has to be known before anything else is read.
   const auto has = [&](std::string_view word) { return std::find(argv + 1, argv + argc, word) != argv + argc; };
-  if (has("--calibrate") && !has("--help") && !has("-h")) {
-    return muster::run_main(argc, argv, [&](muster::context& context) { measure(context, parse(argc, argv)); });
+  if (has("--calibrate")) {
+    const auto body = [&](muster::context& context) { measure(context, parse(argc, argv)); };
+    return muster::run_main(argc, argv, body, {.help = [] { return std::string(usage); }});
   }
   try {
     return describe_all(argc, argv);

@@ -54,6 +54,7 @@ std::string usage() {
          within(grace) +
          "[10]\n"
          "  --quiet         says nothing of ranks that die or are started again\n"
+         "  --version       of muster\n"
          "\n"
          "Sets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MUSTER_ELASTIC, MUSTER_JOB, MUSTER_MIN_RANKS,\n"
          "MUSTER_MAX_RANKS for each, and serves the store of the job unless MUSTER_RENDEZVOUS is set. SIGUSR2 starts\n"
@@ -104,6 +105,9 @@ plan read_plan(int argc, char** argv) {
       read.quiet = true;
     } else if (flag == "--help" || flag == "-h") {
       std::fputs(usage().c_str(), stdout);
+      std::exit(0);
+    } else if (flag == "--version") {
+      std::fputs(muster::answer_to(muster::settings::question::version, {}).c_str(), stdout);
       std::exit(0);
     } else if (flag == "--") {
       ++i;

@@ -3,7 +3,6 @@
 
 #include <chrono>
 #include <cstdio>
-#include <cstring>
 #include <string>
 
 #include <muster/comm/bootstrap/tcp_store.hpp>
@@ -73,15 +72,16 @@ int serve(const plan& what, const std::string& token, const sigset_t& ends) {
 
 int main(int argc, char** argv) {
   try {
-    if (argc > 1 && (std::strcmp(argv[1], "--help") == 0 || std::strcmp(argv[1], "-h") == 0)) {
-      std::fputs(usage, stdout);
-      return 0;
-    }
     sigset_t ends;  // blocked before any thread is there
     ::sigemptyset(&ends);
     for (const int one : {SIGTERM, SIGINT}) ::sigaddset(&ends, one);
     ::sigprocmask(SIG_BLOCK, &ends, nullptr);
     const muster::settings configuration(argc, argv);
+    if (const auto asked = configuration.asks(); asked != muster::settings::question::none) {
+      const bool of_version = asked == muster::settings::question::version;
+      std::fputs(of_version ? muster::answer_to(asked, {}).c_str() : usage, stdout);
+      return 0;
+    }
     const auto& token = configuration.value(muster::setting::token);
     return serve(read_plan(argc, argv), token == "auto" ? "" : token, ends);
   } catch (const std::exception& failed) {

@@ -70,6 +70,42 @@ TEST_CASE("values that cannot be used are refused by name") {
   CHECK_THROWS_AS(muster::settings(cut.argc, cut.argv()), muster::configuration_error);
 }
 
+TEST_CASE("what a command line asks for instead of a run is told, and stays on it") {
+  using question = muster::settings::question;
+  using words = std::vector<std::string>;
+  const auto [given, asked, left] = GENERATE(table<words, question, std::size_t>({
+      {{"app", "file"}, question::none, 2},
+      {{"app", "file", "--help"}, question::help, 3},
+      {{"app", "-h", "--version"}, question::help, 3},
+      {{"app", "--ranks", "2", "--help-all"}, question::help_all, 2},
+      {{"app", "--elastic", "--version"}, question::version, 2},
+      {{"app", "--", "--version"}, question::none, 3},
+      {{"app", "--job", "--version"}, question::none, 1},  // the job is called so
+  }));
+  test::command_line line(given);
+  const muster::settings settings(line.argc, line.argv());
+  CHECK(settings.asks() == asked);
+  CHECK(line.rest().size() == left);
+}
+
+TEST_CASE("a question is answered with the version, or with the program's own usage and the settings below it") {
+  using question = muster::settings::question;
+  CHECK(muster::answer_to(question::none, "usage\n").empty());
+  CHECK(muster::answer_to(question::version, "usage\n") == "muster " + muster::library_version() + "\n");
+  for (const bool all : {false, true}) {
+    const auto text = muster::answer_to(all ? question::help_all : question::help, "usage\n");
+    CHECK(text.starts_with("usage\n"));
+    CHECK(text.ends_with(muster::settings_help(all)));
+  }
+}
+
+TEST_CASE("an unknown argument is refused with what was meant, of the program or of muster") {
+  const auto text = [](const char* word) { return std::string(muster::unknown_argument(word, {"--epochs"}).what()); };
+  CHECK_THAT(text("--rnaks=4"), contains("'--rnaks=4'") && contains("did you mean --ranks?"));
+  CHECK_THAT(text("--epoch"), contains("did you mean --epochs?"));
+  CHECK_THAT(text("data.csv"), contains("--help lists all"));
+}
+
 TEST_CASE("the help names every setting of every layer that is linked, used or not, with its variable") {
   const std::string common = muster::settings_help(), help = muster::settings_help(true);
   for (const char* flag : {"--transport", "--log-level", "--min-ranks", "--servers", "--optimizer"})

@@ -63,6 +63,11 @@ if not wanted:
     sys.exit(f"{options.source} does not say how it is started ('//   $ COMMAND' on top)")
 if len(code.splitlines()) > 120:
     sys.exit(f"{options.source} has {len(code.splitlines())} lines, more than 120")
+# The README's table has a launch of each; in a copy of the examples without it there is nothing to compare.
+readme = options.source.resolve().parents[1] / "README.md"
+for row in readme.read_text().splitlines() if readme.exists() else ():
+    if f"(examples/{options.source.name}) |" in row and not any(f"`{command}`" in row for command, _ in wanted):
+        sys.exit(f"the README's row of {options.source.name} has none of its launches: {row}")
 skipped = 0
 with tempfile.TemporaryDirectory(prefix="muster-example-") as folder:
     digits.draw(folder, 6000)
@@ -76,10 +81,10 @@ with tempfile.TemporaryDirectory(prefix="muster-example-") as folder:
         if done.returncode != 0 or not re.fullmatch(pattern, done.stdout):
             sys.exit(f"$ {command}\nends with {done.returncode} and prints\n{done.stdout}{done.stderr}\nit is to print\n" + "\n".join(lines))
         print(f"$ {command}\n{done.stdout}", end="")
-    if "run_main(argc" in code:
-        for flag, says in (("--help", "--ranks N"), ("--version", "muster ")):
-            done = run([str(options.programs / options.source.stem), flag], folder)
-            if done.returncode != 0 or says not in done.stdout:
-                sys.exit(f"{flag} ends with {done.returncode} and prints\n{done.stdout}{done.stderr}")
+    for flag, status, says in (("--help", 0, "--ranks N"), ("--help-all", 0, "--missed-beats N"), ("--version", 0, "muster "),
+                               ("--rnaks=2", 2, "did you mean --ranks?")):
+        done = run([str(options.programs / options.source.stem), flag], folder)
+        if done.returncode != status or says not in done.stdout + done.stderr:
+            sys.exit(f"{flag} ends with {done.returncode} and prints\n{done.stdout}{done.stderr}")
 if skipped == len(wanted):
     print("SKIPPED: there is no mpirun, or no muster-launch, to start it with")

@@ -98,8 +98,20 @@ endif()
 
 # The examples are a project of their own, which builds against an installed muster as any other.
 if(MUSTER_BUILD_EXAMPLES)
-  muster_add_consumer(examples SOURCE ${PROJECT_SOURCE_DIR}/examples NEEDS stage TARGETS logistic_regression cnn
-    OPTIONS -DCMAKE_PREFIX_PATH=${stage} -DMUSTER_NATIVE=OFF)
+  file(GLOB numbered CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}/examples ${PROJECT_SOURCE_DIR}/examples/[0-9][0-9]_*.cpp)
+  list(TRANSFORM numbered REPLACE "[.]cpp$" "")
+  set(example_targets mnist logistic_regression cnn)
+  foreach(name IN LISTS numbered)
+    if(TARGET ${name})  # what it needs is here
+      list(APPEND example_targets ${name})
+    endif()
+  endforeach()
+  muster_add_consumer(examples SOURCE ${PROJECT_SOURCE_DIR}/examples NEEDS stage TARGETS ${example_targets}
+    OPTIONS -Dmuster_DIR=${stage}/${CMAKE_INSTALL_LIBDIR}/cmake/muster -DMUSTER_NATIVE=OFF)
+  list(JOIN MUSTER_MPIRUN " " mpirun_words)
+  muster_run_consumer(examples FIXTURE examples
+    COMMAND Python3::Interpreter ${PROJECT_SOURCE_DIR}/tests/examples/numbered.py ${PROJECT_SOURCE_DIR}/examples/01_allreduce.cpp
+    --programs ${consumers_build}/examples "--mpirun=$<$<TARGET_EXISTS:muster::mpi>:${mpirun_words}>")
 endif()
 
 # The layers build and install where no optional package can be found, also into a library folder as deep as

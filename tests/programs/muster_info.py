@@ -71,6 +71,16 @@ for word in [alone["build"]["version"], *alone["build"]["parts"], alone["launche
 columns = [line.split() for line in text.split("\nsettings\n")[1].splitlines()]
 assert all(len(line) == 3 for line in columns) and len(columns) == len(alone["settings"]), columns
 
+# Questions are answered instead of a report, also where it would measure.
+version = f"muster {alone['build']['version']}\n"
+for arguments in [["--version"], ["--calibrate", "--ranks", "2", "--version"]]:
+    assert run(*arguments).stdout == version, run(*arguments)
+for arguments in [["--help"], ["--calibrate", "--ranks", "2", "--help"]]:
+    common = run(*arguments).stdout
+    assert common.startswith("usage: muster-info") and "--missed-beats" not in common, common
+every = run("--help-all").stdout
+assert all(f"  --{name} " in every for name in alone["settings"]), every
+
 # What cannot be used is refused in one line with the status of a configuration error.
 for arguments, variables, expected in [
     (["--jsn"], {}, "did you mean --json?"),

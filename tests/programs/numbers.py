@@ -2,7 +2,9 @@
 """numbers.py PROGRAM...: every number that a flag or a MUSTER_* variable takes, as the programs' own --help names them.
 
 A flag with a number says its range in --help, "(LOW to HIGH)". What lies outside, or is no decimal number, ends the
-program with status 2 and one line that names the flag, the value and the range; what lies in it is taken.
+program with status 2 and one line that names the flag, the value and the range; what lies in it is taken. All programs
+read muster's own flags by the same functions: one program, drawn at each run, is given all of their values, the others one
+that is refused and one that is taken.
 """
 import concurrent.futures
 import os
@@ -82,11 +84,15 @@ class Flag:
         expected = [f"{self.name} cannot be '{value}'", *(self.range and [f"from {self.range[0]} to {self.range[1]}"] or [])]
         return None if all(word in err for word in expected) else f"{self} {value!r}: {expected} is not in {err!r}"
 
-    def problems(self):
+    def problems(self, draw):
+        """With all values, or with one of each kind that `draw` chooses."""
         found = [] if self.range else [f"{self}: --help names no range (LOW to HIGH)"]
-        for value in self.refused():
+        refused, taken = self.refused(), self.taken()
+        if draw:
+            refused, taken = [draw.choice(refused)], taken and [draw.choice(taken)]
+        for value in refused:
             found.append(self.problem_of_refusal(value, *ended(self.run(value))))
-        for value in self.taken():
+        for value in taken:
             status, _, err = ended(self.run(value, UNKNOWN))
             if status != 2 or f"cannot be '{value}'" in err or len(err.splitlines()) != 1:
                 found.append(f"{self} {value!r} is in the range and not taken: status {status}, {err!r}")
@@ -116,12 +122,15 @@ def ended(process):
         return f"none after {HANG} s", "", ""
 
 
-def help_of(program, *command):
-    done = subprocess.run([program, *command, "--help"], env=CLEAN, capture_output=True, text=True, timeout=HANG)
-    if "--help-all" in done.stdout:
-        done = subprocess.run([program, *command, "--help-all"], env=CLEAN, capture_output=True, text=True, timeout=HANG)
+def asked(program, *words):
+    done = subprocess.run([program, *words], env=CLEAN, capture_output=True, text=True, timeout=HANG)
     assert done.returncode == 0 and not done.stderr, done
     return done.stdout
+
+
+def help_of(program, *command):
+    text = asked(program, *command, "--help")
+    return asked(program, *command, "--help-all") if "--help-all" in text else text
 
 
 def flags_of(program, command=()):
@@ -150,9 +159,19 @@ all_flags = []
 for program in sys.argv[1:]:
     of_program = flags_of(program)
     assert of_program, f"no number is found in what {program} --help prints"
+    assert re.fullmatch(r"muster \d+\.\d+\.\d+\n", asked(program, "--version")), f"{program} --version"
     all_flags += of_program
+variables = {flag.name for flag in all_flags if flag.variable}
+shared = variables | {"--" + name.removeprefix("MUSTER_").lower().replace("_", "-") for name in variables}
+in_full = draw.choice([flag.program for flag in all_flags if flag.variable])
+
+
+def draw_for(flag):
+    return random.Random(f"{SEED} {flag}") if flag.name in shared and flag.program != in_full else None
+
+
 with concurrent.futures.ThreadPoolExecutor(2 * (os.cpu_count() or 1)) as threads:
-    found = list(threads.map(Flag.problems, all_flags))
+    found = list(threads.map(lambda flag: flag.problems(draw_for(flag)), all_flags))
     launched = [flag for flag in all_flags if any(other.variable and other.program == flag.program for other in all_flags)]
     found += threads.map(lambda flag: flag.problems_of_ranks(random.Random(f"{SEED} {flag}")), launched)
 problems = [problem for some in found for problem in some]

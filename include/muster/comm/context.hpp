@@ -36,9 +36,11 @@ class context {
   /// Also takes muster's own flags (`settings_help()` lists them) out of the command line: what is left is the
   /// program's.
   context(int& argc, char** argv);
+  /// From settings that were read already.
+  explicit context(settings chosen);
   /// Over a transport that is there already, such as `adopt_mpi(communicator)` of
   /// <muster/comm/transports/mpi/adopt.hpp>.
-  explicit context(std::unique_ptr<transport> transport);
+  explicit context(std::unique_ptr<transport> transport, settings chosen = {});
   context(const context&) = delete;
   context& operator=(const context&) = delete;
   /// Leaves. When an exception is on its way out, the other ranks are told that this one gave up.
@@ -100,7 +102,8 @@ struct main_options {
 };
 
 namespace detail {
-int run_main(int& argc, char** argv, const std::function<int(context&)>& body, const main_options& how) noexcept;
+int run_main(int& argc, char** argv, const main_options& how, bool has_own_words,
+             const std::function<int(context&)>& body) noexcept;
 }
 
 /// The whole of a well-behaved `main`: makes a context, runs `body(context)` (which returns the exit status, or
@@ -108,12 +111,14 @@ int run_main(int& argc, char** argv, const std::function<int(context&)>& body, c
 /// (`error_kind` lists them). As the context does, it takes muster's flags out of argc and argv. `--help`, `--help-all`
 /// and `--version` end with 0 before `body` is called.
 ///
-/// `body(context, world)` runs once a rank, process or thread, as by `context.run`, and returns nothing.
+/// `body(context, world)` runs once a rank, process or thread, as by `context.run`, and returns nothing. Without a
+/// `help` such a program has no words of its own: what is left on the command line is refused.
 template <class Body>
 requires std::invocable<Body&, context&> || std::invocable<Body&, context&, group&>
 int run_main(int& argc, char** argv, Body body, const main_options& how = {}) {
+  constexpr bool once_a_rank = std::invocable<Body&, context&, group&>;
   const auto once_a_process = [&](context& made) -> int {
-    if constexpr (std::invocable<Body&, context&, group&>) {
+    if constexpr (once_a_rank) {
       made.run([&](group& world) { body(made, world); });
       return 0;
     } else if constexpr (std::is_void_v<std::invoke_result_t<Body&, context&>>) {
@@ -123,7 +128,7 @@ int run_main(int& argc, char** argv, Body body, const main_options& how = {}) {
       return body(made);
     }
   };
-  return detail::run_main(argc, argv, once_a_process, how);
+  return detail::run_main(argc, argv, how, !once_a_rank || how.help, once_a_process);
 }
 
 /// Connects this process to the others of the job, as the settings and the launcher's environment say. Collective over

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include <muster/core/error.hpp>
 #include <muster/core/number.hpp>
 
 namespace muster::inline v0 {
@@ -64,6 +65,11 @@ class settings {
   /// its flag stands alone: `--elastic`. Throws configuration_error for another flag without a value.
   settings(int& argc, char** argv);
 
+  /// What a command line asks for instead of a run: the first of `--help` (or `-h`), `--help-all` and `--version` that
+  /// is no flag's value. They stay on the command line.
+  enum class question { none, help, help_all, version };
+  [[nodiscard]] question asks() const noexcept { return asks_; }
+
   [[nodiscard]] const std::string& value(const setting_info& which) const;
   /// Where the value came from, for errors and for `muster-info`: "--ranks", "MUSTER_RANKS" or "default".
   [[nodiscard]] std::string origin(const setting_info& which) const;
@@ -89,11 +95,21 @@ class settings {
   [[nodiscard]] const entry& at(const setting_info& which) const;
 
   std::vector<entry> entries_;
+  question asks_ = question::none;
 };
 
 /// The settings that most users need as lines for a program's `--help`, or `all` of them, by layer, each with its
 /// default and its variable.
 [[nodiscard]] std::string settings_help(bool all = false);
+
+/// What a program prints that is asked so: "muster 0.1.0", or `usage` and the settings below it; empty for none.
+[[nodiscard]] std::string answer_to(settings::question asked, std::string_view usage);
+
+/// The version of the library that is linked: "0.1.0".
+[[nodiscard]] std::string library_version();
+
+/// The error for a word of the command line that is neither among `own`, the flags of the program, nor one of muster.
+[[nodiscard]] configuration_error unknown_argument(std::string_view word, std::vector<std::string> own = {});
 
 /// An environment variable, or nothing when it is not set or empty.
 [[nodiscard]] std::optional<std::string> environment(const char* name);

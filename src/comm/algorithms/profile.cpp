@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 
 #include <muster/comm/algorithms/registry.hpp>
+#include <muster/core/env.hpp>
 #include <muster/core/error.hpp>
-#include <muster/core/version.hpp>
 
 namespace muster::inline v0 {
 namespace {
@@ -145,8 +145,7 @@ std::string algorithm_profile::to_json() const {
     }
   }
   const json whole = {
-      {"muster", std::to_string(MUSTER_VERSION_MAJOR) + "." + std::to_string(MUSTER_VERSION_MINOR) + "." +
-                     std::to_string(MUSTER_VERSION_PATCH)},
+      {"muster", library_version()},
       {"transport", transport},
       {"ranks", ranks},
       {"constants",

@@ -111,11 +111,12 @@ struct context::implementation {
 
 context::context() : self_(std::make_unique<implementation>(settings())) { self_->connect(); }
 
-context::context(int& argc, char** argv) : self_(std::make_unique<implementation>(settings(argc, argv))) {
-  self_->connect();
-}
+context::context(int& argc, char** argv) : context(settings(argc, argv)) {}
 
-context::context(std::unique_ptr<transport> transport) : self_(std::make_unique<implementation>(settings())) {
+context::context(settings chosen) : self_(std::make_unique<implementation>(std::move(chosen))) { self_->connect(); }
+
+context::context(std::unique_ptr<transport> transport, settings chosen)
+    : self_(std::make_unique<implementation>(std::move(chosen))) {
   apply_log_settings(self_->configuration);
   self_->launch = detect_launch();
   self_->for_groups = detail::settings_for_groups(self_->configuration, transport->rank(), self_->launch.local_size);

@@ -2,12 +2,12 @@
 #include <cstdio>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include <muster/comm/context.hpp>
 #include <muster/comm/settings.hpp>
 #include <muster/core/env.hpp>
 #include <muster/core/error.hpp>
-#include <muster/core/version.hpp>
 
 #include "exit_agreement.hpp"
 #include "transport_choice.hpp"
@@ -26,21 +26,8 @@ void say(const char* program, const std::string& text) {
   std::fwrite(line.data(), 1, line.size(), stderr);
 }
 
-// What `--help`, `--help-all` or `--version` prints; empty where none of them is asked for.
-std::string told_at_once(int argc, char** argv, const main_options& how) {
-  for (int i = 1; i < argc; ++i) {
-    const std::string_view word(argv[i]);
-    if (word == "--") break;
-    if (word == "--version") {
-      return "muster " + std::to_string(MUSTER_VERSION_MAJOR) + "." + std::to_string(MUSTER_VERSION_MINOR) + "." +
-             std::to_string(MUSTER_VERSION_PATCH) + "\n";
-    }
-    if (word == "--help-all" || word == "--help" || word == "-h") {
-      std::string text = how.help ? how.help() : "usage: " + std::string(name_of(argv[0])) + " [options]\n";
-      return text + "\nFlags of every muster program [default, variable]:\n" + settings_help(word == "--help-all");
-    }
-  }
-  return {};
+std::string usage_of(const char* program, const main_options& how) {
+  return how.help ? how.help() : "usage: " + std::string(name_of(program)) + " [flags of muster]\n";
 }
 
 // As far as it can be told when something else on the command line is wrong: ranks that are in order meet over it.
@@ -80,15 +67,18 @@ context::verdict settle_without_context(std::exception_ptr failure, const std::s
 
 }  // namespace
 
-int run_main(int& argc, char** argv, const std::function<int(context&)>& body, const main_options& how) noexcept {
+int run_main(int& argc, char** argv, const main_options& how, bool has_own_words,
+             const std::function<int(context&)>& body) noexcept {
   const char* const program = argc > 0 ? argv[0] : nullptr;
   const std::string transport = transport_asked_for(argc, argv);
   try {
-    if (const std::string text = told_at_once(argc, argv, how); !text.empty()) {
-      if (detect_launch().rank == 0) std::fputs(text.c_str(), stdout);
+    settings chosen(argc, argv);
+    if (const auto asked = chosen.asks(); asked != settings::question::none) {
+      if (detect_launch().rank == 0) std::fputs(answer_to(asked, usage_of(program, how)).c_str(), stdout);
       return 0;
     }
-    context made(argc, argv);
+    if (!has_own_words && argc > 1) throw unknown_argument(argv[1]);
+    context made(std::move(chosen));
     std::exception_ptr failure;
     int status = 0;
     try {
