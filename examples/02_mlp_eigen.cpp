@@ -84,24 +84,27 @@ class mlp {
   Eigen::Index inputs_, hidden_, classes_;
 };
 
+void train(muster::context& context, const std::string& images) {
+  auto loader = muster::open_source("idx:" + images) | muster::shuffle(1) | muster::batch(100) | muster::prefetch(4);
+  mlp model(784, 128, 10);
+  muster::arena arena(context, model.shapes());
+  model.initialise(arena);
+  muster::adam optimizer(arena);
+  muster::training training(context, arena, optimizer, loader);
+  training.run({.epochs = 3, .checkpoint = "02_checkpoints"}, [&](muster::training_step& step) {
+    step.backward(step.next(loader), [&](auto& part, auto& pass) { model.forward_backward(part, pass); });
+    step.update(optimizer, 0.001);
+    step.report("loss", model.loss / model.samples, model.samples);
+    step.report("accuracy", model.hits / model.samples, model.samples);
+  });
+}
+
 int main(int argc, char** argv) {
-  const auto body = [&](muster::context& context, auto&) {
+  const auto body = [&](muster::context& context) {  // once a process: the command line is read before ranks begin
     if (argc > 1 && argv[1][0] == '-') throw muster::unknown_argument(argv[1]);
     if (argc != 2)
       throw muster::configuration_error("no images (the one argument is IMAGES,LABELS); see the launch line");
-    auto loader = muster::open_source("idx:" + std::string(argv[1])) | muster::shuffle(1) | muster::batch(100) |
-                  muster::prefetch(4);
-    mlp model(784, 128, 10);
-    muster::arena arena(context, model.shapes());
-    model.initialise(arena);
-    muster::adam optimizer(arena);
-    muster::training training(context, arena, optimizer, loader);
-    training.run({.epochs = 3, .checkpoint = "02_checkpoints"}, [&](muster::training_step& step) {
-      step.backward(step.next(loader), [&](auto& part, auto& pass) { model.forward_backward(part, pass); });
-      step.update(optimizer, 0.001);
-      step.report("loss", model.loss / model.samples, model.samples);
-      step.report("accuracy", model.hits / model.samples, model.samples);
-    });
+    context.run([&](muster::group&) { train(context, argv[1]); });
   };
   return muster::run_main(argc, argv, body, {.help = [] { return "usage: 02_mlp_eigen IMAGES,LABELS\n"; }});
 }
