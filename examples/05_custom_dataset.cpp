@@ -1,9 +1,8 @@
-// A source of one's own: records from a SQLite database, shuffled, cut into batches and prefetched as any other.
+// A source of one's own, opened by name: records from a SQLite database, shuffled, cut into batches and prefetched.
 //
 //   $ 05_custom_dataset make points.db
 //   points.db: 3000 rows
-//
-//   $ 05_custom_dataset train points.db --ranks 2
+//   $ 05_custom_dataset train sqlite:points.db --ranks 2
 //   epoch 1: loss ..., 3000 samples in ... s
 //   epoch 2: loss ..., 3000 samples in ... s
 //   y = 2.00 x - 1.00
@@ -12,7 +11,6 @@
 #include <cstring>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include <muster/muster.hpp>
 
@@ -55,8 +53,7 @@ class sqlite_source {
   }
 
  private:
-  using statement = std::unique_ptr<sqlite3_stmt, decltype(&sqlite3_finalize)>;
-  [[nodiscard]] statement prepare(const char* text) const {
+  [[nodiscard]] std::unique_ptr<sqlite3_stmt, decltype(&sqlite3_finalize)> prepare(const char* text) const {
     sqlite3_stmt* made = nullptr;
     if (sqlite3_prepare_v2(base_.get(), text, -1, &made, nullptr) != SQLITE_OK) fail(text);
     return {made, &sqlite3_finalize};
@@ -70,7 +67,6 @@ class sqlite_source {
   std::uint64_t size_ = 0, digest_ = 0;
   muster::record_schema schema_{.fields = {{.name = "x", .type = muster::dtype::float32}}, .labels = {"y"}};
 };
-static_assert(muster::record_source<sqlite_source>);
 
 void make(const std::string& path) {
   sqlite3* opened = nullptr;
@@ -83,8 +79,8 @@ void make(const std::string& path) {
     throw muster::configuration_error(path + " cannot be made (" + sqlite3_errmsg(opened) + "); name another file");
   std::printf("%s: 3000 rows\n", path.c_str());
 }
-void train(muster::context& context, muster::group& world, const std::string& path) {
-  auto loader = sqlite_source(path) | muster::shuffle(1) | muster::batch(20) | muster::prefetch(4);
+void train(muster::context& context, muster::group& world, const std::string& source) {
+  auto loader = muster::open_source(source) | muster::shuffle(1) | muster::batch(20) | muster::prefetch(4);
   muster::arena arena(context, {{"slope", {1}}, {"offset", {1}}});
   const std::span<float> slope = arena.parameter(0), offset = arena.parameter(1);
   muster::sgd optimizer(arena);
@@ -107,13 +103,18 @@ void train(muster::context& context, muster::group& world, const std::string& pa
   if (world.rank() == 0) std::printf("y = %.2f x - %.2f\n", double{slope[0]}, double{-offset[0]});
 }
 
+muster::opened_source open(muster::spec_reader& from, const muster::read_options& /*options*/) {
+  return sqlite_source(from.value("file"));
+}
+
 int main(int argc, char** argv) {
+  muster::register_source({"sqlite", "FILE", "", "rows of a table points(x, y)"}, open);
   const auto body = [&](muster::context& context) {
     const std::string what = argc == 3 ? argv[1] : "";
     if (what == "make") return make(argv[2]);
     if (argc > 1 && argv[1][0] == '-') throw muster::unknown_argument(argv[1]);
-    if (what != "train") throw muster::configuration_error("no such command; it is make FILE, or train FILE");
+    if (what != "train") throw muster::configuration_error("no such command; it is make FILE, or train SOURCE");
     context.run([&](muster::group& world) { train(context, world, argv[2]); });
   };
-  return muster::run_main(argc, argv, body, {.help = [] { return "usage: 05_custom_dataset make|train FILE\n"; }});
+  return muster::run_main(argc, argv, body, {.help = [] { return "05_custom_dataset make FILE | train SOURCE\n"; }});
 }

@@ -190,4 +190,17 @@ void spec_reader::finish(const std::string& example) const {
   if (!given_.empty()) refuse_word("", given_.front().first, known_, "write such as " + example);
 }
 
+void detail::require_registrable(std::string_view what, std::string_view name, const std::vector<std::string>& known,
+                                 bool given) {
+  constexpr std::string_view letters = "abcdefghijklmnopqrstuvwxyz0123456789_";
+  const auto refuse = [&](const std::string& why, const char* suggestion) {
+    throw configuration_error(std::string(what) + " '" + std::string(name) + "' cannot be registered (" + why + "); " +
+                              suggestion);
+  };
+  if (name.empty() || name.find_first_not_of(letters) != std::string_view::npos)
+    refuse("it is no name", "take lower-case letters, digits and underscores");
+  if (std::ranges::find(known, name) != known.end()) refuse("there is one of that name", "take another one");
+  if (!given) refuse("the function that makes it is null", "give one");
+}
+
 }  // namespace muster::inline v0

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <deque>
 #include <limits>
+#include <mutex>
 #include <optional>
 #include <utility>
-#include <variant>
 
-#include <muster/core/spec.hpp>
 #include <muster/data/load.hpp>
 #include <muster/data/records/reader.hpp>
 #include <muster/data/sources/cifar.hpp>
@@ -23,9 +23,6 @@ namespace muster::inline v0 {
 namespace {
 
 constinit std::atomic<detail::query_reader> reader_of_queries{nullptr};
-
-// Samples in memory, or records that are read when they are wanted.
-using opened_source = std::variant<dataset, any_record_source>;
 
 constexpr std::size_t any_number = std::numeric_limits<std::size_t>::max() - 1;
 
@@ -197,11 +194,14 @@ opened_source open_query(spec_reader& from, const read_options& given) {
 
 struct known_source {
   source_info info;
-  opened_source (*open)(spec_reader& from, const read_options& options);
+  source_opener open;
 };
 
-const std::vector<known_source>& known_sources() {
-  static const std::vector<known_source> table = {
+std::mutex mutex_of_sources;
+
+// With the mutex held.
+std::vector<known_source>& known_sources() {
+  static std::vector<known_source> table = {
       {{"libsvm", "PATH", "features=N&layout=automatic|dense|sparse&bad=fail|keep",
         "text of LIBSVM or SVMlight, plain, .gz or .zst: `label index:value ...`, indices from 1"},
        open_libsvm},
@@ -233,22 +233,37 @@ const std::vector<known_source>& known_sources() {
 
 opened_source open_any(std::string_view specification, const read_options& options) {
   auto from = spec_reader::of_source(specification);
-  std::vector<std::pair<std::string, const known_source*>> known;
-  for (const known_source& source : known_sources()) known.emplace_back(source.info.scheme, &source);
-  return from.choose("scheme", from.name(), known)->open(from, options);
+  const known_source found = [&] {
+    std::vector<std::pair<std::string, const known_source*>> known;
+    const std::lock_guard held(mutex_of_sources);
+    for (const known_source& source : known_sources()) known.emplace_back(source.info.scheme, &source);
+    return *from.choose("scheme", from.name(), known);
+  }();
+  opened_source opened = found.open(from, options);
+  from.finish(from.name() + ":" + std::string(found.info.placeholder));  // the library's have, before they opened
+  return opened;
 }
 
 }  // namespace
 
 void detail::set_query_reader(query_reader reader) noexcept { reader_of_queries = reader; }
 
-const std::vector<source_info>& source_table() {
-  static const std::vector<source_info> table = [] {
-    std::vector<source_info> rows;
-    for (const known_source& source : known_sources()) rows.push_back(source.info);
-    return rows;
-  }();
-  return table;
+std::vector<source_info> source_table() {
+  std::vector<source_info> rows;
+  const std::lock_guard held(mutex_of_sources);
+  for (const known_source& source : known_sources()) rows.push_back(source.info);
+  return rows;
+}
+
+void register_source(const source_info& info, source_opener open) {
+  static std::deque<std::string> texts;  // which the table goes on to refer to
+  const std::lock_guard held(mutex_of_sources);
+  auto& table = known_sources();
+  std::vector<std::string> schemes;
+  for (const known_source& source : table) schemes.emplace_back(source.info.scheme);
+  detail::require_registrable("source", info.scheme, schemes, open != nullptr);
+  const auto kept = [](std::string_view text) -> std::string_view { return texts.emplace_back(text); };
+  table.push_back({{kept(info.scheme), kept(info.placeholder), kept(info.options), kept(info.help)}, open});
 }
 
 any_record_source open_source(std::string_view specification, const read_options& options) {

@@ -1,10 +1,12 @@
 #include <muster/data/open.hpp>
 
 #include <muster/core/error.hpp>
+#include <muster/data/dataset_builder.hpp>
 #include <muster/data/records/writer.hpp>
 #include <muster/data/sources/libsvm.hpp>
 #include "catch.hpp"
 #include "files.hpp"
+#include "test_records.hpp"
 
 TEST_CASE("a source is opened by its specification, with the options passed on") {
   const temporary_folder folder;
@@ -36,6 +38,42 @@ TEST_CASE("every source of the table is known") {
     CHECK_THROWS_AS(muster::open_source(std::string(source.scheme) + ":/missing?shape=1"), muster::error);
     CHECK_FALSE(source.help.empty());
   }
+}
+
+TEST_CASE("a registered source is opened by its scheme, as records or as samples") {
+  muster::register_source({"count", "NUMBER", "from=N", "so many whole numbers"},
+                          [](muster::spec_reader& from, const muster::read_options& options) -> muster::opened_source {
+                            const auto size = from.read_whole("number", from.value("number"), 1, 100);
+                            auto made = muster::dataset_builder::dense(from.text(), size, 1 + options.min_features);
+                            for (std::size_t i = 0; i < size; ++i)
+                              made.labels()[i] = static_cast<float>(i + from.whole_of("from", 0));
+                            return made.finish();
+                          });
+  muster::register_source(
+      {"ids", "NUMBER", "", "their own ids"},
+      [](muster::spec_reader& from, const muster::read_options&) -> muster::opened_source {
+        return test_records({.size = from.read_whole("number", from.value("number"), 1, 100), .shape = {2}});
+      });
+  const auto samples = muster::open_dataset("count:5?from=3", {.min_features = 2});
+  CHECK(samples.size() == 5);
+  CHECK(samples.features() == 3);
+  CHECK(muster::open_source("count:5").digest() == muster::open_dataset("count:5").digest());
+  CHECK(muster::open_source("ids:7").size() == 7);
+  CHECK(muster::open_dataset("ids:7").label(6) == 6);
+  CHECK(muster::source_table().back().scheme == "ids");
+
+  CHECK_THROWS_WITH(muster::open_source("count:x"), contains("number 'x' is not a whole number"));
+  CHECK_THROWS_WITH(muster::open_source("count:5?form=3"), contains("did you mean 'from'?"));
+  CHECK_THROWS_WITH(muster::open_source("ids:5?a=3"),
+                    contains("'a' is one too many") && contains("such as ids:NUMBER"));
+  CHECK_THROWS_WITH(muster::open_source("cuont:5"), contains("postgres, count, ids") && contains("mean 'count'?"));
+
+  const auto open = [](muster::spec_reader&, const muster::read_options&) -> muster::opened_source {
+    return test_records({});
+  };
+  for (const char* const taken : {"count", "csv", "", "Count", "a:b"})
+    CHECK_THROWS_WITH(muster::register_source({taken, "", "", ""}, open), contains("cannot be registered"));
+  CHECK_THROWS_AS(muster::register_source({"nothing", "", "", ""}, nullptr), muster::configuration_error);
 }
 
 TEST_CASE("options are taken, and what is no option is part of the path or refused") {

@@ -20,6 +20,7 @@
 #include <muster/core/update.hpp>
 
 #include "catch.hpp"
+#include "core/codec/trim.hpp"
 #include "jobs.hpp"
 
 TEST_CASE("pushes of many workers add up, in slices of any size") {
@@ -269,7 +270,7 @@ TEST_CASE("a worker that pulls while others push sees whole pushes") {
 TEST_CASE("what compressed pushes leave out comes with later ones, and every server decodes the same") {
   const auto over = GENERATE(from_range(fabrics()));
   const std::string how =
-      GENERATE("none", "float16", "bfloat16", "qsgd8", "sign", "topk:0.1", "randomk:0.1", "blockk:0.1");
+      GENERATE("none", "float16", "bfloat16", "qsgd8", "sign", "topk:0.1", "randomk:0.1", "blockk:0.1", "trim:2");
   const auto codec = muster::parse_compression(how);
   INFO(over << ", " << how);
   constexpr std::size_t size = 20000;

@@ -97,4 +97,13 @@ class spec_reader {
   std::vector<std::string> known_;
 };
 
+namespace detail {
+
+/// Throws configuration_error unless a program can register a `what` of that name (lower-case letters, digits and
+/// underscores) beside those that are known, and `given` says that it gave what it is made by.
+void require_registrable(std::string_view what, std::string_view name, const std::vector<std::string>& known,
+                         bool given);
+
+}  // namespace detail
+
 }  // namespace muster::inline v0

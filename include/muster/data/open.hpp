@@ -3,8 +3,10 @@
 
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
+#include <muster/core/spec.hpp>
 #include <muster/data/dataset.hpp>
 #include <muster/data/record_source.hpp>
 #include <muster/data/sources/text_file.hpp>  // also so that a program with muster::zlib reads .gz
@@ -21,8 +23,8 @@ struct source_info {
   std::string_view help;
 };
 
-/// All of them, for `--help`.
-[[nodiscard]] const std::vector<source_info>& source_table();
+/// All of them, for `--help`: the library's, then those that were registered.
+[[nodiscard]] std::vector<source_info> source_table();
 
 /// Opens "SCHEME:PATH" or "SCHEME:PATH?OPTION=VALUE&OPTION=VALUE", as the table says. What follows the last '?' is
 /// options if there is a '=' in it, and part of the path otherwise; in values, %26 is an ampersand and so on. Options
@@ -32,6 +34,17 @@ struct source_info {
 
 /// The same as samples in memory: what is text or a query anyway, and anything else through load().
 [[nodiscard]] dataset open_dataset(std::string_view specification, const read_options& options = {});
+
+/// What a specification is opened as: samples in memory, or records that are read when they are wanted.
+using opened_source = std::variant<dataset, any_record_source>;
+
+/// Opens what a specification of its scheme says: `from.value("path")` is what is behind the colon, `from.take("key")`
+/// an option. What it leaves is refused.
+using source_opener = opened_source (*)(spec_reader& from, const read_options& options);
+
+/// Makes "SCHEME:..." a source of the program's, for the functions above and so for its command line. Thread safe.
+/// Throws configuration_error for a scheme that is taken, or is none: lower-case letters, digits and underscores.
+void register_source(const source_info& info, source_opener open);
 
 namespace detail {
 

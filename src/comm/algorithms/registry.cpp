@@ -8,6 +8,7 @@
 
 #include <muster/comm/algorithms/chooser.hpp>
 #include <muster/core/error.hpp>
+#include <muster/core/spec.hpp>
 
 namespace muster::inline v0 {
 namespace {
@@ -51,16 +52,7 @@ constinit std::array<algorithm_list, kinds> lists = {{
 }};
 
 [[noreturn]] void refuse(std::string_view name, const std::string& why, const char* suggestion) {
-  throw configuration_error("'" + std::string(name) + "' cannot be registered (" + why + "); " + suggestion);
-}
-
-void require_name(std::string_view name) {
-  constexpr std::string_view allowed = "abcdefghijklmnopqrstuvwxyz0123456789_";
-  if (name.empty() || name.find_first_not_of(allowed) != std::string_view::npos)
-    refuse(name, "it is no name", "take lower-case letters, digits and underscores");
-  for (const std::string_view known : detail::algorithm_names) {
-    if (name == known) refuse(name, "the library has an algorithm of that name", "take another one");
-  }
+  throw configuration_error("algorithm '" + std::string(name) + "' cannot be registered (" + why + "); " + suggestion);
 }
 
 }  // namespace
@@ -72,9 +64,10 @@ std::span<const algorithm> algorithms_of(collective kind) noexcept {
 
 algorithm register_algorithm(collective kind, std::string_view name, algorithm_body body) {
   const std::lock_guard held(registry.mutex);
-  require_name(name);
-  if (body == nullptr || std::ranges::find(all_collectives, kind) == std::end(all_collectives))
-    refuse(name, "there is no such collective, or no body", "give both");
+  const std::vector<std::string> taken(std::begin(detail::algorithm_names), std::end(detail::algorithm_names));
+  detail::require_registrable("algorithm", name, taken, body != nullptr);
+  if (std::ranges::find(all_collectives, kind) == std::end(all_collectives))
+    refuse(name, "there is no such collective", "name one");
   const auto end = registry.names.begin() + static_cast<std::ptrdiff_t>(registry.count);
   const auto index = static_cast<std::size_t>(std::find(registry.names.begin(), end, name) - registry.names.begin());
   if (index == most_registered) refuse(name, "there are 8 already", "register fewer");

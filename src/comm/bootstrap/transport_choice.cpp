@@ -5,6 +5,7 @@
 
 #include <muster/comm/settings.hpp>
 #include <muster/core/error.hpp>
+#include <muster/core/spec.hpp>
 
 #include "../transports/hierarchical/connect.hpp"
 #include "../transports/shm/connect.hpp"
@@ -164,12 +165,7 @@ namespace muster::inline v0 {
 
 void register_transport(std::string_view name, transport_factory connect) {
   static std::deque<std::string> names;  // which contexts go on to refer to
-  const auto known = detail::known_transports();
-  if (name.empty() || connect == nullptr || std::ranges::find(known, name) != known.end()) {
-    throw configuration_error(
-        "'" + std::string(name) +
-        "' cannot be registered (there is a transport of that name, or it is none); take another");
-  }
+  detail::require_registrable("transport", name, detail::known_transports(), connect != nullptr);
   detail::register_process_transport({names.emplace_back(name), connect, nullptr});
 }
 

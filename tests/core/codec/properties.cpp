@@ -315,7 +315,7 @@ TEST_CASE("any bytes whatever are decoded or refused") {
   muster::random_stream random(11);
   int decoded = 0;
   for (int round = 0; round < 20000; ++round) {
-    const auto which = random.below(span_codecs.size());
+    const auto which = random.below(std::size(fuzz::codecs));
     const std::size_t size = random.below(round % 10 == 0 ? 2048 : 40);
     const auto values = draw_gradient(random, size);
     auto encoded = encode(codec_named(span_codecs[which]), values, 0);
@@ -345,7 +345,7 @@ TEST_CASE("buffers of a wrong size are the caller's fault") {
 
 TEST_CASE("a compression is read as it is written, and the ratio follows") {
   for (const std::string text : {"none", "float16", "bfloat16", "qsgd8", "sign", "topk:0.1", "randomk:0.01",
-                                 "blockk:0.25", "powersgd:2", "topk:1"}) {
+                                 "blockk:0.25", "powersgd:2", "topk:1", "trim:3"}) {
     CHECK(muster::to_string(muster::parse_compression(text)) == text);
   }
   const auto ratio = [](const std::string& name) { return muster::compression_ratio(codec_named(name), 1 << 20); };
@@ -355,6 +355,28 @@ TEST_CASE("a compression is read as it is written, and the ratio follows") {
   CHECK(ratio("sign") == Approx(1.0 / 32).epsilon(0.001));
   CHECK(ratio("topk:0.01") == Approx(0.02).epsilon(0.001));
   CHECK(ratio("randomk:0.01") == Approx(0.01).epsilon(0.001));
+  CHECK(ratio("trim:3") == 0.75);
+}
+
+TEST_CASE("a registered codec is one of --compress, with what it says of itself") {
+  CHECK(codec_named("trim:2").is_biased());
+  CHECK_FALSE(codec_named("trim:4").is_biased());
+  CHECK(codec_named("trim:2").summed_as() == muster::dtype::none);
+  CHECK(muster::parse_compression("trim:2") == muster::parse_compression("trim:2"));
+  CHECK(muster::parse_compression("trim:2") != muster::parse_compression("trim:3"));
+  CHECK_THROWS_WITH(muster::parse_compression("trin:2"), contains("did you mean 'trim'?"));
+  CHECK_THROWS_WITH(muster::parse_compression("x"), contains("powersgd, trim"));
+  CHECK_THROWS_WITH(muster::parse_compression("trim"), contains("it has no bytes"));
+  CHECK_THROWS_WITH(muster::parse_compression("trim:5"), contains("not a whole number from 1 to 4"));
+  CHECK_THROWS_WITH(muster::parse_compression("trim:2,3"), contains("no more values"));
+  CHECK_THROWS_WITH(muster::parse_compression("trim:2,scale=3"), contains("'scale' is one too many"));
+  CHECK_THROWS_WITH(muster::any_codec({.method = muster::compression_method::registered, .text = "lost"}),
+                    contains("call register_codec"));
+
+  const auto make = [](muster::spec_reader&) { return muster::any_codec(); };
+  for (const char* const taken : {"trim", "topk", "none", "", "Trim", "trim:2"})
+    CHECK_THROWS_WITH(muster::register_codec(taken, make), contains("cannot be registered"));
+  CHECK_THROWS_AS(muster::register_codec("nothing", nullptr), muster::configuration_error);
 }
 
 TEST_CASE("a compression that cannot be read is refused with its text, the fault and a way out") {

@@ -1,0 +1,39 @@
+// A codec from outside of the library, `trim:BYTES`: the highest bytes of each value.
+#pragma once
+
+#include <cstring>
+
+#include <muster/core/codec/compression.hpp>
+
+namespace test {
+
+struct trim_codec {
+  std::size_t kept;  // bytes of a value
+
+  [[nodiscard]] std::size_t encoded_bytes(std::size_t count) const { return (count * kept + 3) / 4 * 4; }
+  void encode(std::span<const float> values, std::uint64_t /*draw*/, std::span<std::byte> encoded) const {
+    muster::detail::require_room("trim", encoded, encoded_bytes(values.size()));
+    for (std::size_t k = 0; k < values.size(); ++k)
+      std::memcpy(encoded.data() + k * kept, std::as_bytes(values).data() + (k + 1) * sizeof(float) - kept, kept);
+    for (std::size_t at = values.size() * kept; at < encoded.size(); ++at) encoded[at] = std::byte{0};
+  }
+  void decode_add(std::span<const std::byte> encoded, std::uint64_t /*draw*/, float weight,
+                  std::span<float> sums) const {
+    muster::detail::require_encoded("trim", encoded, encoded_bytes(sums.size()), sums.size());
+    for (std::size_t k = 0; k < sums.size(); ++k) {
+      float value = 0;
+      std::memcpy(reinterpret_cast<std::byte*>(&value) + sizeof value - kept, encoded.data() + k * kept, kept);
+      sums[k] += weight * value;
+    }
+  }
+};
+
+inline const bool trim_is_registered = [] {
+  muster::register_codec("trim", [](muster::spec_reader& from) {
+    const auto kept = from.read_whole("bytes", from.value("bytes"), 1, 4);
+    return muster::any_codec(trim_codec{kept}, {.is_biased = kept < 4});
+  });
+  return true;
+}();
+
+}  // namespace test
