@@ -95,7 +95,8 @@ std::vector<std::uint8_t> encode(state_position where) {
 
 }  // namespace
 
-void save_tables(job& of, group& workers, const std::filesystem::path& folder, const state_position& where) {
+void save_tables(job& of, group& workers, const std::string& into, const state_position& where) {
+  const std::filesystem::path folder = into;
   auto& tables = of.tables();
   tables.flush();
   barrier(workers);  // all pushes count, and no worker makes others
@@ -134,7 +135,8 @@ void save_tables(job& of, group& workers, const std::filesystem::path& folder, c
   });
 }
 
-std::optional<saved_tables> load_tables(job& of, group& workers, const std::filesystem::path& folder) {
+std::optional<saved_tables> load_tables(job& of, group& workers, const std::string& from) {
+  const std::filesystem::path folder = from;
   std::optional<saved_tables> found;
   together(workers, folder, [&] {
     const auto manifest = folder / manifest_name;

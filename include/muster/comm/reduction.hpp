@@ -73,13 +73,22 @@ inline constexpr detail::builtin<operation::max, detail::greater> max{};
 /// The sum divided by the number of ranks; integers divide toward zero.
 inline constexpr detail::builtin<operation::mean, detail::plus> mean{};
 
+namespace detail {
+
+// A compiler that refuses an operation prints this.
+template <class Op, class T>
+inline constexpr bool combines_two_elements_into_one = requires(const Op op, T a, T b) {
+  { op(a, b) } -> std::convertible_to<T>;
+};
+
+}  // namespace detail
+
 /// What a reducing collective accepts beside the five above, which are for numbers: a function of two T that gives a T,
 /// associative and commutative in the mathematical sense (rounding may differ). Every rank must pass an equal one; it
 /// is called concurrently by ranks that are threads.
 template <class Op, class T>
-concept reduction_operation = reducible<T> && std::copy_constructible<Op> && requires(const Op op, T a, T b) {
-  { op(a, b) } -> std::convertible_to<T>;
-};
+concept reduction_operation =
+    reducible<T> && std::copy_constructible<Op> && detail::combines_two_elements_into_one<Op, T>;
 
 /// An operation on arrays of one element type, erased: what algorithms and transports apply to bytes.
 class reduction {

@@ -54,18 +54,32 @@ template <element T>
 /// The largest type that is `transferable` and no number.
 inline constexpr std::size_t largest_record = 239;
 
+namespace detail {
+
+// A compiler that refuses a type prints the one of these that does not hold.
+template <class T>
+inline constexpr bool is_trivially_copyable_element = std::is_same_v<T, std::remove_cvref_t<T>> &&
+                                                      (std::is_trivially_copyable_v<T> || element<T>);
+template <class T>
+inline constexpr bool is_no_pointer = !std::is_pointer_v<T> && !std::is_member_pointer_v<T>;
+template <class T>
+inline constexpr bool is_small_enough_for_an_element = element<T> || sizeof(T) <= largest_record;
+template <class T>
+inline constexpr bool has_a_size_that_is_a_power_of_two_up_to_64 = element<T> || (alignof(T) <= 16 && sizeof(T) <= 64 &&
+                                                                                  (sizeof(T) & (sizeof(T) - 1)) == 0);
+
+}  // namespace detail
+
 /// Types that collectives move: numbers, and whatever else is trivially copyable and no pointer, as its bytes lie.
 template <class T>
-concept transferable = element<T> ||
-    (std::is_same_v<T, std::remove_cvref_t<T>>&& std::is_trivially_copyable_v<T> && !std::is_pointer_v<T> &&
-     !std::is_member_pointer_v<T> && sizeof(T) <= largest_record);
+concept transferable =
+    detail::is_trivially_copyable_element<T> && detail::is_no_pointer<T> && detail::is_small_enough_for_an_element<T>;
 
 /// Types that collectives reduce, with a function of the program's where they are no numbers. These have a size that is
 /// a power of two up to 64, for messages may be cut at any multiple of it, and an alignment up to 16: a struct of three
 /// doubles takes a fourth.
 template <class T>
-concept reducible = element<T> ||
-    (transferable<T> && alignof(T) <= 16 && sizeof(T) <= 64 && (sizeof(T) & (sizeof(T) - 1)) == 0);
+concept reducible = transferable<T> && detail::has_a_size_that_is_a_power_of_two_up_to_64<T>;
 
 /// A number of these or, for the other transferable types, one that says their size.
 template <transferable T>

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -105,7 +104,7 @@ class job {
 /// configuration_error, at every worker, when files cannot be written.
 ///
 /// The death of a server ends the groups that were split from the job's; those of `job::connect_workers` go on.
-void save_tables(job& of, group& workers, const std::filesystem::path& folder, const state_position& at = {});
+void save_tables(job& of, group& workers, const std::string& folder, const state_position& at = {});
 
 /// What the first worker had when tables were saved.
 struct saved_tables {
@@ -116,6 +115,6 @@ struct saved_tables {
 /// Collective over the workers: the tables become those of the last save in that folder, on as many servers as there
 /// are now; nothing when nothing was saved. Throws data_error, at every worker, for files that are damaged or of other
 /// tables.
-std::optional<saved_tables> load_tables(job& of, group& workers, const std::filesystem::path& folder);
+std::optional<saved_tables> load_tables(job& of, group& workers, const std::string& folder);
 
 }  // namespace muster::inline v0::ps

@@ -68,8 +68,14 @@ class direct_exchange {
   /// Starts what can be started and looks at what is under way; true when anything has changed.
   bool turn() {
     bool changed = false;
-    for (std::size_t j = 0; j < peers_; ++j) changed = look(j, out) | look(j, in) | changed;
-    for (std::size_t j = 0; j < peers_; ++j) changed = begin_sends(j) | begin_receives(j) | changed;
+    for (std::size_t j = 0; j < peers_; ++j) {
+      changed |= look(j, out);
+      changed |= look(j, in);
+    }
+    for (std::size_t j = 0; j < peers_; ++j) {
+      changed |= begin_sends(j);
+      changed |= begin_receives(j);
+    }
     if (changed) return true;
     // Nothing came of itself: one of them is asked for, each time another.
     for (std::size_t tries = requests_.size(); tries > 0; --tries) {

@@ -17,19 +17,23 @@ collective_call broadcast_call(group& ranks, R& data, int root, const options& h
 /// The root's `data` replaces everybody's. The same number of elements at every rank.
 /// Throws mismatch_error, timeout_error, peer_failure; configuration_error for a root that is no rank.
 template <mutable_element_range R>
-void broadcast(group& ranks, R&& data, int root, const options& how = {}) {
+[[gnu::always_inline]] inline void broadcast(group& ranks, R&& data, int root, const options& how = {}) {
+  detail::check_constant_root(root);
   detail::run(ranks, detail::broadcast_call(ranks, data, root, how));
 }
 
 /// The same of one value.
 template <transferable T>
-requires(!std::ranges::range<T>) void broadcast(group& ranks, T& value, int root, const options& how = {}) {
+requires(!std::ranges::range<T>)
+    [[gnu::always_inline]] inline void broadcast(group& ranks, T& value, int root, const options& how = {}) {
   broadcast(ranks, std::span(&value, 1), root, how);
 }
 
 /// Starts a broadcast; `data` is the call's until the work is done.
 template <mutable_element_range R>
-requires lasting_element_range<R> work broadcast_async(group& ranks, R&& data, int root, const options& how = {}) {
+requires lasting_element_range<R>
+[[gnu::always_inline]] inline work broadcast_async(group& ranks, R&& data, int root, const options& how = {}) {
+  detail::check_constant_root(root);
   return detail::start(ranks, detail::broadcast_call(ranks, data, root, how));
 }
 

@@ -16,21 +16,32 @@
 
 namespace muster::inline v0 {
 
-/// A std::span, std::vector, std::array or any other contiguous range of `transferable` elements (numbers, bytes,
-/// structs without pointers) that a collective can read.
+namespace detail {
+
+// A compiler that refuses a call prints the one of these that does not hold.
 template <class R>
-concept element_range = std::ranges::contiguous_range<R> && std::ranges::sized_range<R> &&
-    transferable<std::remove_cv_t<std::ranges::range_value_t<R>>>;
+inline constexpr bool is_contiguous_memory = std::ranges::contiguous_range<R>&& std::ranges::sized_range<R>;
+template <class R>
+inline constexpr bool can_be_written = !std::is_const_v<std::remove_reference_t<std::ranges::range_reference_t<R>>>;
+template <class R>
+inline constexpr bool outlives_the_call = std::ranges::borrowed_range<R>;
+
+}  // namespace detail
+
+/// A std::span, std::vector, std::array or any other contiguous range of `transferable` elements (numbers, bytes,
+/// structs without pointers) that a collective can read. A std::vector<bool> is none: it has no bools in memory.
+template <class R>
+concept element_range =
+    detail::is_contiguous_memory<R> && transferable<std::remove_cv_t<std::ranges::range_value_t<R>>>;
 
 /// An element_range that a collective can write.
 template <class R>
-concept mutable_element_range =
-    element_range<R> && !std::is_const_v<std::remove_reference_t<std::ranges::range_reference_t<R>>>;
+concept mutable_element_range = element_range<R> && detail::can_be_written<R>;
 
 /// A mutable_element_range that may be given to an `_async` collective: the call must not outlive the memory, so a
 /// temporary has to be a view.
 template <class R>
-concept lasting_element_range = element_range<R> && std::ranges::borrowed_range<R>;
+concept lasting_element_range = element_range<R> && detail::outlives_the_call<R>;
 
 namespace detail {
 
@@ -59,6 +70,13 @@ collective_call make_call(collective kind, const std::byte* in, std::byte* out, 
 void require_size(collective kind, std::string_view which, std::size_t is, std::size_t must_be);
 /// Throws configuration_error unless root is one of so many ranks.
 void require_root(collective kind, int root, int ranks);
+
+[[gnu::warning("the root of a collective is a rank, from 0")]] void negative_root();
+// Where the compiler knows the root, a negative one is told by the compiler, as by the C library's fortified functions;
+// elsewhere by require_root.
+[[gnu::always_inline]] inline void check_constant_root(int root) {
+  if (__builtin_constant_p(root) && root < 0) negative_root();
+}
 
 /// Runs a call to its end.
 void run(group& ranks, collective_call&& what);

@@ -23,14 +23,16 @@ collective_call gather_call(group& ranks, In& in, Out& out, int root, const opti
 /// size() times as long, is used at the root alone and may be empty elsewhere. Throws mismatch_error, timeout_error,
 /// peer_failure; configuration_error for a wrong root or size.
 template <element_range In, mutable_element_range Out>
-void gather(group& ranks, In&& in, Out&& out, int root, const options& how = {}) {
+[[gnu::always_inline]] inline void gather(group& ranks, In&& in, Out&& out, int root, const options& how = {}) {
+  detail::check_constant_root(root);
   detail::run(ranks, detail::gather_call(ranks, in, out, root, how));
 }
 
 /// Starts a gather; the buffers are the call's until the work is done.
 template <element_range In, mutable_element_range Out>
-requires lasting_element_range<In> && lasting_element_range<Out> work gather_async(group& ranks, In&& in, Out&& out,
-                                                                                   int root, const options& how = {}) {
+requires lasting_element_range<In> && lasting_element_range<Out>
+[[gnu::always_inline]] inline work gather_async(group& ranks, In&& in, Out&& out, int root, const options& how = {}) {
+  detail::check_constant_root(root);
   return detail::start(ranks, detail::gather_call(ranks, in, out, root, how));
 }
 

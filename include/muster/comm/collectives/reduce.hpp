@@ -21,15 +21,17 @@ collective_call reduce_call(group& ranks, In& in, Out& out, Op op, int root, con
 /// and may be the same buffer; elsewhere it may be empty. `in` has the same length at every rank and is only read.
 /// Throws mismatch_error, timeout_error, peer_failure; configuration_error for a wrong root or size.
 template <element_range In, mutable_element_range Out, reduction_operation<detail::element_of<In>> Op>
-void reduce(group& ranks, In&& in, Out&& out, Op op, int root, const options& how = {}) {
+[[gnu::always_inline]] inline void reduce(group& ranks, In&& in, Out&& out, Op op, int root, const options& how = {}) {
+  detail::check_constant_root(root);
   detail::run(ranks, detail::reduce_call(ranks, in, out, std::move(op), root, how));
 }
 
 /// Starts a reduce; the buffers are the call's until the work is done.
 template <element_range In, mutable_element_range Out, reduction_operation<detail::element_of<In>> Op>
-requires lasting_element_range<In> && lasting_element_range<Out> work reduce_async(group& ranks, In&& in, Out&& out,
-                                                                                   Op op, int root,
-                                                                                   const options& how = {}) {
+requires lasting_element_range<In> && lasting_element_range<Out>
+[[gnu::always_inline]] inline work reduce_async(group& ranks, In&& in, Out&& out, Op op, int root,
+                                                const options& how = {}) {
+  detail::check_constant_root(root);
   return detail::start(ranks, detail::reduce_call(ranks, in, out, std::move(op), root, how));
 }
 

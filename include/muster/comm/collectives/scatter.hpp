@@ -23,14 +23,16 @@ collective_call scatter_call(group& ranks, In& in, Out& out, int root, const opt
 /// long, is used at the root alone and may be empty elsewhere. The inverse of gather.
 /// Throws mismatch_error, timeout_error, peer_failure; configuration_error for a wrong root or size.
 template <element_range In, mutable_element_range Out>
-void scatter(group& ranks, In&& in, Out&& out, int root, const options& how = {}) {
+[[gnu::always_inline]] inline void scatter(group& ranks, In&& in, Out&& out, int root, const options& how = {}) {
+  detail::check_constant_root(root);
   detail::run(ranks, detail::scatter_call(ranks, in, out, root, how));
 }
 
 /// Starts a scatter; the buffers are the call's until the work is done.
 template <element_range In, mutable_element_range Out>
-requires lasting_element_range<In> && lasting_element_range<Out> work scatter_async(group& ranks, In&& in, Out&& out,
-                                                                                    int root, const options& how = {}) {
+requires lasting_element_range<In> && lasting_element_range<Out>
+[[gnu::always_inline]] inline work scatter_async(group& ranks, In&& in, Out&& out, int root, const options& how = {}) {
+  detail::check_constant_root(root);
   return detail::start(ranks, detail::scatter_call(ranks, in, out, root, how));
 }
 

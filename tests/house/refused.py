@@ -1,0 +1,25 @@
+"""Compiles each case of refused.cpp alone: the compiler refuses it, and prints the words that stand behind its name.
+
+    refused.py SOURCE INCLUDE COMPILER [EXCEPT...]    without the cases whose names begin with one of EXCEPT
+"""
+import os
+import re
+import subprocess
+import sys
+
+source, include, compiler, *left_out = sys.argv[1:]
+cases = re.findall(r"^#ifdef case_(\w+) +// ?(.*)$", open(source).read(), re.M)
+assert len(cases) > 10, cases
+failed = False
+for name, words in cases:
+    if name.startswith(tuple(left_out)):
+        continue
+    run = subprocess.run([compiler, "-std=c++20", "-O1", "-Werror", f"-Dcase_{name}", f"-I{include}", "-c", "-o", os.devnull, source],
+                         capture_output=True, text=True)
+    # What is to compile does; all else is refused with the words, and for no mistake of its own beside that.
+    good = run.returncode == 0 if not words else run.returncode != 0 and words in run.stderr and run.stderr.count("error:") == 1
+    print(f"{name}: {'as it should be' if good else 'expected: ' + (words or 'it compiles')}")
+    if not good:
+        print(run.stderr)
+    failed = failed or not good
+sys.exit(failed)
