@@ -44,7 +44,7 @@ EXCEPTIONS = [
 ]
 
 PROSE = ("docs/*.md", "README.md", "CONTRIBUTING.md")
-CODE = ()
+CODE = tuple(f"{folder}/**/*.{kind}" for folder in ("include", "src", "examples", "tests", "bench") for kind in ("hpp", "cpp", "cu"))
 # Misspelt on purpose, by tests of suggestions.
 SPELLING = "tranport,lable,addd,wieght,konstant,acuracy"
 
