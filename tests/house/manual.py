@@ -26,7 +26,7 @@ def problems(root):
     pages = sorted(docs.glob("*.md"))
     for page in [*pages, root / "README.md", root / "CONTRIBUTING.md"]:
         name, text = page.relative_to(root).as_posix(), page.read_text()
-        plain = re.sub(r"`[^`\n]*`", "", re.sub(r"^```.*?^```", "", text, flags=re.S | re.M))
+        plain = re.sub(r"`(?:[^`\n]|\n(?!\n))*`", "", re.sub(r"^```.*?^```", "", text, flags=re.S | re.M))
         for target in re.findall(r"\]\(([^)\s]+)\)", plain):
             if target.startswith(("http:", "https:")):
                 continue

@@ -61,7 +61,7 @@ def prose_of(text):
     """A page without its code; lines stay lines."""
     text = re.sub(r"^```.*?^```", blanked, text, flags=re.S | re.M)
     text = re.sub(r"^(?: {4}|\t)(?!\s*[-*] ).*$", blanked, text, flags=re.M) if "\n\n    " in text else text
-    return re.sub(r"`[^`\n]*`|\]\([^)\n]*\)", blanked, text)
+    return re.sub(r"`(?:[^`\n]|\n(?!\n))*`|\]\([^)\n]*\)", blanked, text)
 
 
 TOKEN = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.S)
