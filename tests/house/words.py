@@ -91,10 +91,12 @@ def phrases(lines):
     lines = ["", *(line.strip() for line in lines), ""]
     for number in range(1, len(lines) - 1):
         before, line, after = lines[number - 1:number + 2]
+        if not line:
+            continue
         text, start = f"{before} {line} {after}", len(before) + 1
         for pattern, instead, _ in BANNED:
             for match in re.finditer(pattern, text, re.I):
-                if start <= match.start() < start + len(line) or (not before and match.start() == 0 and line and match.end() > start):
+                if start <= match.start() < start + len(line) or (not before and match.start() == 0 and match.end() > start):
                     yield number, match.group(0).strip(" .,:;("), instead
 
 
