@@ -1,10 +1,10 @@
 // Allreduce, broadcast and reduce over transports and sizes, with plain MPI beside them in the same run.
 //   mpirun -n 2 build/release/bench/collectives [--benchmark_filter=... --benchmark_format=json]
 //   build/release/bench/collectives --ranks 4          (threads only)
-// bench/compare_collectives.py runs it beside other MPIs and says who is how much faster.
+// bench/compare_collectives.py runs it beside other MPIs and prints the ratios.
 //
-// Rows are <op>/<who>/<ranks>/<bytes>: in place, float32, sum, root 0; the time is the median over all iterations of
-// the slowest rank's. All rows of one size are measured together, interleaved in rounds, so that a noisy neighbour
+// Rows are <op>/<contender>/<ranks>/<bytes>: in place, float32, sum, root 0; the time is the median over all iterations
+// of the slowest rank's. All rows of one size are measured together, interleaved in rounds, so that a noisy neighbour
 // meets all of them. bus_GB/s is 2(N-1)/N bytes over the time of an allreduce, as nccl-tests has it, and 1 times the
 // bytes of the others; vs_openmpi is Open MPI's time over ours.
 #include <algorithm>
@@ -96,7 +96,7 @@ class table {
     measured_ = bytes;
     return medians_;
   }
-  /// Of the size that was asked for last: what is left of a call when nobody disturbs it.
+  /// Of the size that was asked for last: the least time of a call, undisturbed.
   double least(const std::string& row) const { return least_.at(row); }
 
  private:

@@ -1,4 +1,4 @@
-// Who takes part in bench/collectives, and the memory they share.
+// The contenders of bench/collectives, and the memory they share.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@
 
 namespace bench {
 
-/// The memory of one size, made once and used by all: nobody has luckier pages than another.
+/// The memory of one size, made once and used by all: no contender has luckier pages than another.
 class workspace {
  public:
   explicit workspace(muster::context& context) : context_(&context) {}

@@ -1,4 +1,4 @@
-// All who can take part in bench/collectives in this process, and what they need to stay alive.
+// All contenders of bench/collectives in this process, and what they need to stay alive.
 #pragma once
 
 #include <memory>

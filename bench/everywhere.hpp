@@ -18,7 +18,7 @@ namespace bench {
 /// same rows in the same order; each report of one is collective.
 class gathering_reporter final : public benchmark::BenchmarkReporter {
  public:
-  /// `shown`: who shows them; those of rank 0 alone are used.
+  /// `shown`: the reporters; those of rank 0 alone are used.
   gathering_reporter(muster::group& ranks, std::vector<benchmark::BenchmarkReporter*> shown)
       : ranks_(&ranks), shown_(std::move(shown)) {
     if (ranks.rank() == 0) return;

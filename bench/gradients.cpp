@@ -137,7 +137,7 @@ void measure(muster::context& context, muster::group& world, const chosen& how, 
     }
   }
   for (int round = 0; round < how.rounds; ++round) {
-    const bool other_way_round = round % 2 != 0;  // who comes second finds the caches as the first left them
+    const bool other_way_round = round % 2 != 0;  // the second finds the caches as the first left them
     if (other_way_round) times[1].push_back(timed(world, buckets));
     times[0].push_back(timed(world, plain));
     if (!other_way_round) times[1].push_back(timed(world, buckets));

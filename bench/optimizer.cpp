@@ -29,7 +29,7 @@ struct heap {
   }
 };
 
-// Of the processor, so that others on the machine who only take turns do not count.
+// Of the processor, so that other programs on the machine do not count.
 double now() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);

@@ -15,7 +15,7 @@ namespace bench {
 /// The flags of Google Benchmark that mean something to such a program.
 struct report_flags {
   bool json = false;   ///< --benchmark_format=json
-  bool quick = false;  ///< --benchmark_min_time=...: somebody wants to see it run, as short as can be
+  bool quick = false;  ///< --benchmark_min_time=...: a run as short as can be
   std::string out;     ///< --benchmark_out=FILE: JSON there, whatever is printed
 };
 

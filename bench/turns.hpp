@@ -1,6 +1,6 @@
 // Programs that take turns: several jobs, of different MPIs, are started at once, all their ranks sleep, and one of
 // them at a time is told what to measure. So contenders that cannot share a process still meet the same seconds of a
-// machine whose speed drifts. bench/compare_collectives.py is who tells them.
+// machine whose speed drifts. bench/compare_collectives.py tells them.
 #pragma once
 
 #include <cstdio>
@@ -81,7 +81,7 @@ class turns {
   std::vector<turn> list_;  // the first at the end
 };
 
-/// The first line of JSON of a job, at its rank 0: who can be measured, and what it is made of.
+/// The first line of JSON of a job, at its rank 0: its contenders, and what it is made of.
 inline void say_ready(std::span<const std::string> who, std::string_view library) {
   std::string names;
   for (const auto& name : who) names += (names.empty() ? "\"" : ", \"") + name + "\"";

@@ -17,7 +17,7 @@ struct command_line {
   command_line& operator=(const command_line&) = delete;
 
   [[nodiscard]] char** argv() { return pointers.data(); }
-  /// What is left after somebody took words out.
+  /// What is left after words were taken out.
   [[nodiscard]] std::vector<std::string> rest() const { return {pointers.data(), pointers.data() + argc}; }
 
   std::vector<std::string> words;

@@ -1,7 +1,7 @@
 // How much of a transfer between two hosts a computation can hide at all: two programs send each other as many bytes as
 // an allreduce of two ranks has to move, by blocking calls on a plain socket in two threads, and sum nothing, while the
 // thread that computes does what bench/gradients does. What is not hidden here is what the system's TCP, the emulated
-// link and the machine's caches take from whoever computes.
+// link and the machine's caches take from the computation.
 //
 //   overlap_limit RANK ADDRESS_OF_RANK_0 [MEGABYTES [ROUNDS [LONGER]]]     # bench/overlap.py --limit starts both
 #include <arpa/inet.h>

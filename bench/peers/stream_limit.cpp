@@ -1,4 +1,4 @@
-// How fast one process can hand values to another at all, who adds them to a table (push) or keeps them (pull): through
+// How fast one process can pass values to another, which adds them to a table (push) or keeps them (pull): through
 // a ring of shared memory as large as that of muster's messages, which is a copy in and a pass out of it, or over a
 // connection of the loopback. No frames, no acknowledgements, no bookkeeping. Rows are named as those of bench/ps.
 //

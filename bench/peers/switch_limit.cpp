@@ -1,6 +1,6 @@
 // How fast more processes than cores can wait for each other at all: each says that it has come by a number of its own
-// and gives its core away until those have come that it waits for. No data, no deadline, nobody who might die. Of two
-// processes on a core the one that comes first gives it away and gets it back: two changes of process, which are nearly
+// and gives its core away until those have come that it waits for. No data, no deadline, no failures. Of two
+// processes on a core the one that comes first gives it away and gets it back: two context switches, which are nearly
 // all of the time of a small collective there.
 //   build/release/bench/peers/switch_limit RANKS [BYTES...]
 // Prints lines of JSON as peers/mpi_collectives does, and takes --turns=FOLDER as it does; what it takes is the same

@@ -36,7 +36,7 @@ class folded {
   std::byte* data_;
 };
 
-/// All of them are asked in turn: the body of a tagged message is only received when somebody has asked for its head.
+/// All of them are asked in turn: the body of a tagged message is only received after a test of its head.
 inline void finish(muster::transport& over, std::vector<std::unique_ptr<muster::request>>& messages) {
   while (true) {
     std::size_t left = 0;

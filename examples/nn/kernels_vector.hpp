@@ -1,5 +1,5 @@
 // The vectors that the inner loops are made of. Nothing of the standard library is called here: a function of it that
-// was compiled for wide vectors must not be the one that the linker keeps for everybody.
+// was compiled for wide vectors must not be the one that the linker keeps for the whole program.
 #pragma once
 
 #include "kernels.hpp"

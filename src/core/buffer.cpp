@@ -25,7 +25,7 @@ void* map_zeros(std::size_t bytes) {
   if (const auto rest = begin + huge_page - first; rest > 0) ::munmap(reinterpret_cast<void*>(first + whole), rest);
   void* const memory = reinterpret_cast<void*>(first);
 #ifdef MADV_HUGEPAGE
-  (void)::madvise(memory, whole, MADV_HUGEPAGE);  // a wish: nothing changes where it is not granted
+  (void)::madvise(memory, whole, MADV_HUGEPAGE);  // a hint: nothing changes where it is not granted
 #endif
   return memory;
 }

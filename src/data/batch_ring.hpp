@@ -42,7 +42,7 @@ struct batch_slot {
   [[nodiscard]] bool is_complete() const noexcept { return begun == pieces && running == 0; }
 };
 
-/// Slots in the order of their batches, filled in that order, piece by piece, by threads and by who waits.
+/// Slots in the order of their batches, filled in that order, piece by piece, by threads and by the waiting caller.
 class batch_ring {
  public:
   /// Of the records that the last step of a chain makes.

@@ -263,11 +263,11 @@ void elastic_conductor::build(state& of, const membership_service::next_generati
   revocation_ = next.end;
   before_ = std::exchange(record_, next.record);
   const bool was_in = before_.rank_of(self_.id).has_value();
-  // In the first generation one begins and the others copy; later who was not in has nothing to give.
+  // In the first generation one begins and the others copy; later a process that was not a member has no state to give.
   const bool named = std::count(record_.holders.begin(), record_.holders.end(), self_.id) > 0;
   if (!was_in) holds_ = named;
   if (record_.step == self_.step && named && record_.holders.front() == self_.id)
-    holds_ = true;  // who was to begin is gone
+    holds_ = true;  // the member that was to begin is gone
   stopped_ = false;
   connect();
   const bool is_blank = !holds_ && record_.step > self_.step;

@@ -1,4 +1,4 @@
-// The rank's side of an elastic job: when to stop, when to go on, and with whom.
+// The rank's side of an elastic job: when to stop, when to go on, and with which members.
 #pragma once
 
 #include <deque>

@@ -156,7 +156,7 @@ class transfer {
     }
   }
 
-  // One after the other: who sends one is the next of the holders. While one travels, the one before is added to the
+  // One after the other: the next of the holders sends each. While one travels, the one before is added to the
   // digest.
   void move_all() {
     struct moving {

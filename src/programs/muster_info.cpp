@@ -116,7 +116,7 @@ json describe_launcher(const muster::launch_env& launch) {
 json describe_settings(const muster::settings& settings) {
   json all = json::object();
   for (const auto* row : muster::setting_table()) {
-    // Reports are sent around; the token is not for those who read them.
+    // Reports are sent around; the token is not for their readers.
     const bool is_secret = row->name == muster::setting::token.name && !settings.is_default(*row);
     all[std::string(row->name)] = {{"value", is_secret ? "(secret)" : settings.value(*row)},
                                    {"origin", settings.origin(*row)},

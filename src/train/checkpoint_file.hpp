@@ -22,7 +22,7 @@ struct checkpoint_rank {
 struct checkpoint_head {
   static constexpr std::uint32_t replicated = 0xffffffff;
 
-  std::uint32_t rank = replicated;  ///< whose parts, or that they are everyone's
+  std::uint32_t rank = replicated;  ///< the owner of the parts; `replicated`: all ranks
   std::uint64_t id = 0;             ///< the files of one checkpoint have one
   double metric = 0;
   state_position position;

@@ -53,8 +53,8 @@ TEST_CASE("every collective equals its oracle over shm where the system reads pr
 TEST_CASE("every collective equals its oracle over tcp", "[oracle]") { compare_with_oracle(test::fabric::tcp, 4500); }
 #endif
 
-// The root of a broadcast and the leaves of a reduction wait for nobody: how far they get ahead is for the transport to
-// bound.
+// The root of a broadcast and the leaves of a reduction wait for no rank: how far they get ahead is for the transport
+// to bound.
 TEST_CASE("what a rank has sent stays until the slowest has it") {
   const auto over = GENERATE(from_range(test::every_fabric()));
   using muster::collective;

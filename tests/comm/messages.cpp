@@ -243,7 +243,7 @@ TEST_CASE("the buffer of a message that is under way can move") {
   }
 }
 
-// Everybody sends to everybody, receives in another order, partly from anybody, takes some receives back.
+// Every rank sends to every rank, receives in another order, partly from any source, takes some receives back.
 TEST_CASE("any traffic arrives: random sizes, tags, sources and orders") {
   const auto over = any_fabric();
   const int ranks = GENERATE(1, 2, 3, 5);

@@ -25,7 +25,7 @@ void check_groups(muster::group& world) {
   require(b == world.size() && a == world.size() * (world.size() - 1) / 2.0, "a duplicate has an order of its own");
 }
 
-// Tagged messages beside the collectives, from whoever sends first, small and large.
+// Tagged messages beside the collectives, from any source, small and large.
 void check_any_source(muster::group& world) {
   auto& transport = world.transport();
   for (const std::size_t count : {std::size_t{3}, std::size_t{50000}}) {

@@ -19,7 +19,7 @@
 
 namespace {
 
-struct point {  // 12 bytes, of which three are nobody's
+struct point {  // 12 bytes, of which three are padding
   std::int32_t x;
   float y;
   std::uint8_t colour;

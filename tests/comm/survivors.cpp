@@ -2,7 +2,7 @@
 // says what and when. tests/comm/survivors.py starts it and does things to its ranks.
 //
 // usage: test_survivors SECONDS [stay | leave RANK | abort RANK | quit RANK]
-//   stay   after an error, waits for a line of input and says whether anybody wrote into its memory in the meantime
+//   stay   after an error, waits for a line of input and says whether a rank wrote into its memory in the meantime
 //   leave  that rank returns from main at a random moment, as if it had nothing more to do
 //   abort  that rank gives up at a random moment
 //   quit   the same, and its process has ended when the others look up again

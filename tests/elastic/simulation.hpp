@@ -43,7 +43,7 @@ class run {
   struct event {
     time when;
     std::uint64_t order;
-    member_id whose;  // 0: nobody's
+    member_id whose;  // 0: of no member
     std::shared_ptr<std::function<void()>> what;
     bool operator<(const event& other) const { return when != other.when ? when > other.when : order > other.order; }
   };
@@ -360,7 +360,7 @@ class run {
       }
     });
   }
-  // Nobody of that host is heard by the others, or nobody hears and is heard.
+  // No member of that host is heard by the others, or none hears and is heard.
   void isolate(std::uint64_t host) {
     tell("host " + std::to_string(host) + " is cut from all others");
     const auto both = chance(0.7);

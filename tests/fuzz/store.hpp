@@ -21,7 +21,7 @@ inline void require_of_store(bool holds, const char* what) {
   if (!holds) throw std::logic_error(what);
 }
 
-/// A store as one would write it who has only ten keys: every lookup is a search.
+/// A store for ten keys: every lookup is a search.
 class naive_store {
  public:
   using said = std::tuple<store_table::client, std::uint64_t, store_status, std::uint64_t, std::string>;
@@ -108,7 +108,7 @@ class naive_store {
     answers.emplace_back(to, id, status, number, std::move(value));
   }
 
-  // The watchers hear of it before who removed it does.
+  // The watchers hear of it before the client that removed it.
   void tell_removed_after(store_table::client from, std::uint64_t id, const std::string& key, bool there) {
     items_.erase(key);
     if (there) wake(key);

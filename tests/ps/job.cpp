@@ -52,7 +52,7 @@ TEST_CASE("pushes of many workers add up, in slices of any size") {
         memory.push_back(std::move(values));
         under_way.push_back(tables.push_async(0, memory.back(), {.offset = offset}));
         if (!forgotten) continue;
-        under_way.clear();  // nobody waits for them, and they count nevertheless
+        under_way.clear();  // no call waits for them, and they count nevertheless
         memory.clear();
       }
       for (auto& one : under_way) one.wait();

@@ -163,7 +163,7 @@ TEST_CASE("a large payload comes to its place, and nobody writes there when that
               if (!left) require(std::ranges::equal(said.payload, payload_of(0, said.number, size)), "what was sent");
             }
           });
-          if (heard < count && draw.below(40) == 0) {  // nobody wants it any more: its memory goes
+          if (heard < count && draw.below(40) == 0) {  // no receiver wants it any more: its memory goes
             link.leave(room[heard + 1].data());
             std::vector<std::byte>().swap(room[heard + 1]);
           }

@@ -79,7 +79,7 @@ struct plan {
   bool resumes = false;
 };
 
-// Whether more is to be done to the job, by who started it.
+// Whether more is to be done to the job by the process that started it.
 bool awaits_more(const plan& chosen) { return !chosen.until.empty() && ::access(chosen.until.c_str(), F_OK) != 0; }
 
 // Until the servers are as many as the first worker wanted last.
@@ -147,7 +147,7 @@ class saves {
   }
 
  private:
-  // Soon: who died is seen to be gone.
+  // Soon: a dead rank is seen to be gone.
   bool is_alone() {
     auto& tables = job_.tables();
     const auto until = muster::clock::now() + std::chrono::seconds(5);

@@ -262,7 +262,7 @@ TEST_CASE("a server that was stopped gives nobody up before the others could giv
   live(usual.silence / 2);
   CHECK(server.wanted.has_value() == !stops);
   live(usual.silence);
-  REQUIRE(server.wanted.has_value());  // nobody gave it up: those it does not reach are what is wrong
+  REQUIRE(server.wanted.has_value());  // no server gave it up: those it does not reach are what is wrong
   CHECK(!server.wanted->has_server({1, 1}));
   CHECK(!server.wanted->has_worker({3, 1}));
   CHECK(server.wanted->has_server({2, 1}));

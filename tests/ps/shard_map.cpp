@@ -1,4 +1,4 @@
-// Maps of the parameter server: who gets what, what moves, and what bytes are one.
+// Maps of the parameter server: which server gets what, what moves, and which bytes are a map.
 #include "ps/protocol/shard_map.hpp"
 
 #include <algorithm>

@@ -49,7 +49,7 @@ class run {
     plan_faults();
   }
 
-  /// Faults end after 4 s; at 60 s everything must have settled, however often words were lost and said again.
+  /// Faults end after 4 s; at 60 s everything must have settled, however often words were lost and repeated.
   outcome finish() {
     const auto end = time{} + milliseconds(60000);
     while (!queue_.empty() && queue_.top().when <= end && !excused_) {
@@ -138,7 +138,7 @@ class run {
   struct event {
     time when;
     std::uint64_t order;
-    ps::member whose;  // nobody: the world's
+    ps::member whose;  // none: the world's
     std::shared_ptr<std::function<void(process&)>> what;
     bool operator<(const event& other) const { return when != other.when ? when > other.when : order > other.order; }
   };

@@ -54,7 +54,7 @@ TEST_CASE("a worker writes servers off that were the last to hold a range, when 
   }
 }
 
-// The last of a chain that was cut off, and whose head had gone on without it, answered a pull by the clock of a
+// The tail of a chain that was cut off, while the head had gone on without it, answered a pull by the clock of a
 // worker: that the clock stood for pushes by a newer map the worker did not say, as long as it had not read that map.
 TEST_CASE("a worker says the newest map by which its pushes count, also before it has read it") {
   const ps::member server{0, 1}, self{1, 1};

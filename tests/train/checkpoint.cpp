@@ -338,7 +338,7 @@ TEST_CASE("checkpoints that cannot be written are an error at every rank") {
   const temporary_folder folder;
   folder.write("file", "in the way");
   CHECK_THROWS_WITH(muster::checkpoint(folder / "file"), contains(folder / "file") && contains("Not a directory"));
-  {  // also for root, who may write anywhere
+  {  // also for root, which may write anywhere
     const auto me = ::geteuid();
     std::filesystem::permissions(folder / "", std::filesystem::perms(0555));
     if (me == 0) REQUIRE(::seteuid(65534) == 0);

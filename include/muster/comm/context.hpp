@@ -23,7 +23,7 @@ namespace detail {
 class segment;
 }
 
-/// Finds out who this process is, connects it to the others, and owns what that takes. One a process at a time:
+/// Finds out the rank of this process, connects it to the others, and owns what that takes. One a process at a time:
 /// a second is a configuration_error.
 ///
 /// Which transport: `--transport` or MUSTER_TRANSPORT if given; else shm where the launcher says that all ranks are on
@@ -157,9 +157,10 @@ struct process_transport {
   /// be.
   std::vector<std::unique_ptr<transport>> (*connect_ends)(const settings& configuration, group& ranks,
                                                           int count) = nullptr;
-  /// For elastic sessions, collective among the members of a generation, given by rank: connects them, who are all that
-  /// are left of the launcher's processes. Throws peer_failure where other processes are left, or an earlier attempt is
-  /// stuck; timeout_error by `--timeout`; configuration_error where that cannot be. Null: not by this transport.
+  /// For elastic sessions, collective among the members of a generation, given by rank: connects them, which are all
+  /// that are left of the launcher's processes. Throws peer_failure where other processes are left, or an earlier
+  /// attempt is stuck; timeout_error by `--timeout`; configuration_error where that cannot be. Null: not by this
+  /// transport.
   std::unique_ptr<transport> (*connect_survivors)(const settings& configuration, std::span<const std::uint64_t> members,
                                                   int self, std::uint64_t generation) = nullptr;
   /// Begins what that takes, with all of the launcher's processes; then whether no attempt of this one is stuck. Asked

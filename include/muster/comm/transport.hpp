@@ -21,7 +21,7 @@ namespace muster::inline v0 {
 /// Which collective a message belongs to. Every message carries it and the receiver compares: that is how ranks that
 /// disagree find out.
 struct stamp {
-  std::uint64_t sequence = 0;  ///< the how-manieth collective of the group
+  std::uint64_t sequence = 0;  ///< number of the collective in its group
   std::uint64_t count = 0;     ///< elements, as the collective counts them
   std::int32_t root = 0;
   collective kind = collective::none;
@@ -46,7 +46,7 @@ struct notice {
   kind what = kind::position;
   std::int32_t origin = 0;    ///< rank in the group of the transport it came by
   std::int32_t status = 0;    ///< the exit status the sender is about to end with
-  std::int32_t witness = -1;  ///< of `gone`: the rank that says so, who may be cut off itself; -1: it was seen here
+  std::int32_t witness = -1;  ///< of `gone`: the rank that says so, which may be cut off itself; -1: it was seen here
   stamp mark;
   char text[456] = {};  ///< one line, cut to fit, zero at its end
 
@@ -138,7 +138,7 @@ struct collective_call : stamp {
   std::size_t element_size = 1;
   reduction reduce;
   seconds timeout{0};              ///< 0: the group's
-  const stamp* step_of = nullptr;  ///< the collective of whose work this is a part; null: it is none
+  const stamp* step_of = nullptr;  ///< the collective that this is a step of; null: of none
   /// What the program called, for ranks to compare.
   [[nodiscard]] const stamp& mark() const noexcept { return step_of != nullptr ? *step_of : *this; }
 };

@@ -108,7 +108,7 @@ class settings {
 /// The version of the library that is linked: "0.1.0".
 [[nodiscard]] std::string library_version();
 
-/// The error for a word of the command line that is neither among `own`, the flags of the program, nor one of muster.
+/// The error for an argument that is neither among `own`, the flags of the program, nor one of muster.
 [[nodiscard]] configuration_error unknown_argument(std::string_view word, std::vector<std::string> own = {});
 
 /// An environment variable, or nothing when it is not set or empty.

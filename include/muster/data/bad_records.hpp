@@ -1,4 +1,4 @@
-// Records that cannot be used: who finds them, who counts them, how many are too many.
+// Records that cannot be used: how they are found and counted, and how many are too many.
 #pragma once
 
 #include <cstdint>

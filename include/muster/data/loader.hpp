@@ -41,7 +41,7 @@ struct shuffle_options {
 struct batch_options {
   /// Leaves out the last batch of an epoch when it is not full. Those samples are in other batches of other epochs.
   bool drop_last = false;
-  /// The size is that of each rank's part: a step takes so many times the ranks that it is dealt to. Where ranks come
+  /// The size is that of each rank's part: a step takes so many times the number of ranks. Where ranks come
   /// and go each keeps its batch, and the global one changes.
   bool per_rank = false;
 };
@@ -128,7 +128,7 @@ struct shuffled_source {
 /// once an epoch, whatever the world and however it changes; the last batch of an epoch is smaller when the batch does
 /// not divide the samples. What is in a record after map() and augment() does not depend on threads, ranks or slices.
 ///
-/// From a `dataset`, whose samples are in memory, and from a source without records it deals out ids alone, until one
+/// From a `dataset`, whose samples are in memory, and from a source without records it gives ids alone, until one
 /// more step wants the records.
 ///
 /// Owns the memory of its batches; allocates nothing in the steady state, except for records of unlike sizes that

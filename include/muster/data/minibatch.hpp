@@ -23,8 +23,9 @@ namespace muster::inline v0 {
 /// behind another without gaps and begin on a 64-byte boundary, so that the whole is a row-major tensor of
 /// samples.size() x shape and an Eigen::Map over it copies nothing.
 ///
-/// `global_size` counts what the step was dealt. Records that a policy leaves out are not in `samples` any more, here
-/// or at another rank, so that with such a policy the true count of a step is the sum of samples.size() over the ranks.
+/// `global_size` is the size of the step's global batch. Records that a policy leaves out are not in `samples` any
+/// more, here or at another rank, so that with such a policy the true count of a step is the sum of samples.size() over
+/// the ranks.
 struct minibatch {
   /// Ids of this rank's samples, in order; possibly none although the others have some.
   std::span<const sample_id> samples;
@@ -32,7 +33,7 @@ struct minibatch {
   std::uint64_t epoch = 0;        ///< from 0
   std::uint64_t position = 0;     ///< samples of the epoch before this batch
 
-  // What follows is empty from a loader that deals out ids alone.
+  // What follows is empty from a loader that gives ids alone.
 
   std::span<const float> labels;           ///< schema->labels.size() of each sample
   std::span<const std::byte> bytes;        ///< of all samples

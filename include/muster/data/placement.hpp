@@ -11,7 +11,7 @@ namespace muster::inline v0 {
 /// How parts of the data (files, blocks or single records) are spread over machines.
 enum class placement_kind : std::uint8_t {
   contiguous,  ///< neighbours together: each machine has one run of parts
-  strided,     ///< dealt out in turns: neighbours on different machines
+  strided,     ///< in turns: neighbours on different machines
   hash         ///< by their number alone: when parts or machines come, few parts move
 };
 

@@ -1,4 +1,4 @@
-// Which part of a global batch is whose.
+// The part of a global batch that each rank has.
 #pragma once
 
 #include <cstdint>

@@ -21,9 +21,9 @@ namespace muster::inline v0 {
 
 class group;
 
-/// Whose a part of the state is.
+/// The ranks that a part of the state belongs to.
 enum class state_kind : std::uint8_t {
-  replicated = 0,  ///< the same bytes at every rank after every step: one rank's copy is everyone's
+  replicated = 0,  ///< the same bytes at every rank after every step: one rank's copy serves all
   rank_local = 1   ///< each rank's own; gone with its rank, and as it was made in one that joins
 };
 

@@ -9,7 +9,7 @@
 
 namespace muster::inline v0 {
 
-/// Which step it is, of whom, and what part of the batch is this rank's. Valid while the function runs that got it; an
+/// The number of a step, its ranks, and this rank's part of the batch. Valid while the function runs that got it; an
 /// attempt after a failure gets another, perhaps with other ranks.
 class step {
  public:

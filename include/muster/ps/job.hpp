@@ -44,8 +44,8 @@ struct job_options {
   /// elements (core/codec/error_feedback.hpp). Rows of sparse tables come and go, so these take unbiased methods alone.
   compression compress{};
   seconds timeout{30};         ///< of every blocking call
-  seconds retry{0.2};          ///< after which what was not answered is said again
-  seconds silence{1.0};        ///< after which who was not heard is suspect
+  seconds retry{0.2};          ///< after which unanswered messages are sent again
+  seconds silence{1.0};        ///< after which a silent rank is suspect
   std::size_t window = 8_MiB;  ///< of pushes that a worker may have under way, and of pulls
 };
 

@@ -233,7 +233,7 @@ class checker final : public open_case {
     }
   }
 
-  // A buffer in a frame: some elements before it, one behind it, that nobody is to write.
+  // A buffer in a frame: some elements before it, one behind it, that no rank may write.
   [[nodiscard]] std::size_t before() const { return static_cast<std::size_t>(s_.misaligned); }
   [[nodiscard]] std::span<T> inside(buffer<T>& framed) const {
     return framed.empty() ? std::span<T>() : framed.span().subspan(before(), framed.size() - before() - 1);

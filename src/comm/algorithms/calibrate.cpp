@@ -77,7 +77,7 @@ std::vector<measured_time> calibrate(group& world) {
       const auto known = algorithms_of(kind);
       for (std::size_t round = 0; round <= rounds; ++round) {
         for (std::size_t turn = 0; turn < known.size(); ++turn) {
-          const algorithm how = known[(turn + round) % known.size()];  // everybody follows everybody
+          const algorithm how = known[(turn + round) % known.size()];  // each follows each of the others
           if (how == algorithm::native && !with_native) continue;
           std::vector<double> taken(round == 0 ? 3 : calls[how]);
           for (double& time : taken) {

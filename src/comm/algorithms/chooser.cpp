@@ -34,7 +34,7 @@ double time_of_path(collective kind, algorithm how, std::size_t bytes, int ranks
         return fold + 2 * halvings * a + share * (2 * b + c);
       case algorithm::ring:
         return 2 * (n - 1) * a + share * (2 * b + c);
-      case algorithm::direct:  // twice a message to everyone, all of them under way at once
+      case algorithm::direct:  // twice a message to each rank, all of them under way at once
         return 2 * (1 + (n - 2) * costs.next_message) * a + share * (2 * b + c);
       case algorithm::tree:
         return rounds * (2 * a + all * (2 * b + c));

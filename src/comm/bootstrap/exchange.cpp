@@ -46,7 +46,7 @@ class meeting {
     for (std::size_t at = 0; at < all.size(); at += store_value_limit) {
       publish(piece(pieces_++), std::string_view(all).substr(at, store_value_limit));
     }
-    publish(prefix_ + "/all", std::to_string(pieces_));  // last: who sees it finds the pieces
+    publish(prefix_ + "/all", std::to_string(pieces_));  // last: a rank that sees it finds the pieces
     return words;
   }
 
@@ -86,7 +86,7 @@ class meeting {
     store_.compare_and_swap(key, store_.get(key, until_).version, std::nullopt, until_);
   }
 
-  // The deadline has passed: who was there by now, and who was not? A rank that has read takes its word away.
+  // The deadline has passed: names the ranks that did not come. A rank that has read takes its text away.
   [[noreturn]] void give_up(const std::string& what, bool readers = false) {
     std::vector<int> missing;
     try {

@@ -24,7 +24,7 @@ namespace muster::inline v0::detail {
 
 namespace {
 
-// Puts bytes of rank 0 in place of everyone's, before the first collective.
+// Puts bytes of rank 0 in place of those of all ranks, before the first collective.
 void take_from_rank_zero(group_state& state, std::span<std::byte> bytes, clock::time_point until) {
   const stamp none;
   executor f(*state.transport, state.pool, state.scratch, none);

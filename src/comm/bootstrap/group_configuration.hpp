@@ -6,7 +6,7 @@
 
 namespace muster::inline v0::detail {
 
-/// As the settings ask; the profile is read where rank 0 is: its word is everyone's, and its file need not be on every
+/// As the settings ask; rank 0 reads the profile for all ranks, so its file need not be on every
 /// host. `ranks_here`: of this host. Throws configuration_error for what cannot be.
 [[nodiscard]] group_settings settings_for_groups(const settings& configuration, int rank, int ranks_here);
 

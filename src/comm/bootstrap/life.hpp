@@ -1,4 +1,4 @@
-// The processes of this host: who they are, whether they live, and how one ends.
+// The processes of this host: their ids, whether they live, and how one ends.
 #pragma once
 
 #include <sys/types.h>

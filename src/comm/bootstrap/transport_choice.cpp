@@ -46,7 +46,7 @@ std::string launched_by(const launch_env& launch) {
 // Then what the launcher says of hosts does not count.
 bool names_host(const settings& configuration) { return configuration.value(setting::host) != "auto"; }
 
-// Who asks for more than one thing at a time, or for what does not go together.
+// Refuses settings that contradict each other.
 void check_request(const settings& configuration, const launch_env& launch, const std::string& asked, int threads) {
   const std::string origin = configuration.origin(setting::transport);
   if (configuration.value(setting::transport) == asked)

@@ -79,7 +79,7 @@ algorithm group_state::check_for(collective kind, algorithm asked) const {
 
 void group_state::enter(seconds timeout) {
   require_timeout(timeout, true);
-  // A transport whose collectives never get far ahead needs no look at the notices in between: who waits looks.
+  // A transport whose collectives never get far ahead needs no look at the notices in between: a waiting caller looks.
   if (!failed() && !abilities.native_first) poll_notices();
   if (failed()) std::rethrow_exception(failure());
 }
@@ -150,7 +150,7 @@ void group_state::hear_parent(bool waits) noexcept {
   if (parent->threaded && !lock.owns_lock())
     return;  // the thread that works on the parent polls there, and hears of it
   parent->poll_notices();
-  if (parent->failed()) fail(parent->failure(), true);  // whose members ours are: they hear of it there
+  if (parent->failed()) fail(parent->failure(), true);  // our members are also its members: they hear of it there
 }
 
 void group_state::fail(std::exception_ptr cause, bool follows) noexcept {

@@ -58,10 +58,10 @@ void group_state::hand_to_thread() {
 }
 
 // It holds the group only for as long as it moves something: a caller that waits drives by itself, and then this thread
-// stands back. It naps and does not sleep in the transport, which a caller may need in the meantime; and it does not
+// stands back. It sleeps by itself and not in the transport, which a caller may need in the meantime; and it does not
 // spin, for another thread computes on that core. A look costs several microseconds of that core, also one that finds
-// the next few packets of a long message, so the longer the collective takes, the longer the nap: what is found so late
-// took eight times as long at least.
+// the next few packets of a long message, so the longer the collective takes, the longer it sleeps: what is found so
+// late took eight times as long at least.
 void group_state::drive(const std::stop_token& stop) {
   std::uint64_t looked_after = 0;  // a collective's sequence number
   auto since = clock::now();

@@ -1,4 +1,4 @@
-// Who connects to this process: heard until it has proved that it knows the secret, and not for long.
+// Pending connections to this process: kept until the peer has proved that it knows the secret, and not for long.
 #pragma once
 
 #include <atomic>
@@ -12,23 +12,24 @@
 
 namespace muster::inline v0::detail {
 
-/// Accepts connections and answers their handshakes, on an event loop. Strangers can connect, but not come far: what
-/// does not prove within five seconds that it knows the secret is dropped, the oldest first when there are many or no
-/// descriptor is left, and nothing waits for any of them.
+/// Accepts connections and answers their handshakes, on an event loop. Any process can connect, but gets no further:
+/// one that does not prove within five seconds that it knows the secret is dropped, the oldest first when there are
+/// many or no descriptor is left, and nothing waits for any of them.
 class acceptor {
  public:
-  /// Whether this process wants the connection of one that has proved who it is; the other side hears of it.
+  /// Whether this process wants the connection of an authenticated peer; the peer hears of it.
   using judge = std::function<bool(const introduction&)>;
   /// Gets a connection that stands.
   using taker = std::function<void(tcp_socket, const introduction&)>;
 
-  /// `listening`: where others connect; `self`: what they ask for; `most`: strangers that are heard at a time.
+  /// `listening`: where others connect; `self`: what they ask for; `most`: pending connections at a time.
   acceptor(event_loop& loop, std::vector<tcp_socket> listening, const job_secret& secret, std::uint32_t self,
            std::size_t most, judge wants, taker take);
   acceptor(const acceptor&) = delete;
   acceptor& operator=(const acceptor&) = delete;
 
-  /// Drops strangers whose time is over, and listens again where it could not. To be called at `next` at the latest.
+  /// Drops pending connections whose time is over, and listens again where it could not. To be called at `next` at the
+  /// latest.
   void tick(clock::time_point now);
   [[nodiscard]] clock::time_point next() const noexcept;
   /// Accepts no more, and drops those that it hears.

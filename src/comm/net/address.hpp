@@ -39,7 +39,7 @@ class address {
   [[nodiscard]] address with_port(std::uint16_t port) const noexcept;
   /// Reaches only this host.
   [[nodiscard]] bool is_loopback() const noexcept;
-  /// Means something only together with an interface of the one who uses it (169.254/16, fe80::/10).
+  /// Means something only together with an interface of the process that uses it (169.254/16, fe80::/10).
   [[nodiscard]] bool is_link_local() const noexcept;
 
   /// "10.0.0.1:4711", "[2001:db8::1]:4711".

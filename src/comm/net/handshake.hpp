@@ -31,7 +31,7 @@ class job_secret {
   std::array<std::byte, 32> bytes_{};
 };
 
-/// Who connects to whom, and what for.
+/// The connecting and the listening side, and the purpose of the connection.
 struct introduction {
   std::uint32_t from = 0;
   std::uint32_t to = 0;
@@ -43,22 +43,22 @@ struct introduction {
 
 /// One side of a handshake: bytes in, bytes out, over a socket or without one.
 ///
-/// The one who connects introduces itself; the other answers with a challenge; the first proves that it knows the
-/// secret, then the second, together with its word whether it wants the connection:
+/// The connecting side introduces itself; the other answers with a challenge; the first proves that it knows the
+/// secret, then the second, together with its answer whether it wants the connection:
 ///
 ///     introduction, nonce A          ->
 ///                                   <-  nonce B
 ///     HMAC(secret, "1", all so far)  ->
-///                                   <-  verdict, HMAC(secret, "2", all so far, verdict)
+///                                   <-  answer, HMAC(secret, "2", all so far, answer)
 ///
-/// So neither can be replayed or turned around, both are bound to the ranks and the line they speak of, and who does
-/// not know the secret learns nothing from it.
+/// So neither can be replayed or turned around, both are bound to the ranks and the line they speak of, and a peer that
+/// does not know the secret learns nothing from it.
 class handshake {
  public:
   enum class state {
     sending,  ///< `output` is to be written
     reading,  ///< so many bytes as `wanted` says are to be read, no more: what follows is not its business
-    asking,   ///< the other side is who it says; `accept` or `refuse`
+    asking,   ///< the other side is authenticated; `accept` or `refuse`
     done,     ///< the connection stands
     refused,  ///< the other side is one of the job and does not want this connection (it connects itself)
     stranger  ///< the other side is not of the job
@@ -67,7 +67,7 @@ class handshake {
   /// The side that connects.
   static handshake connect(const job_secret& secret, const introduction& mine);
   /// The side that listens, as rank `self`. A process that says it is rank `self` too, or that asks for another rank,
-  /// is a stranger.
+  /// is not authenticated.
   static handshake answer(const job_secret& secret, std::uint32_t self);
 
   /// Writes and reads as far as that goes without waiting, or until it asks or is over. Throws socket_error.
@@ -92,7 +92,7 @@ class handshake {
   void write(std::string text, state after, std::size_t want_after);
   void read_message(const std::string& text);
   void give_verdict(char verdict);
-  // What a side proves with: its mark and verdict, and all that was said before.
+  // What a side proves with: its mark and answer, and all bytes before.
   [[nodiscard]] std::string proof(char side, char verdict) const { return std::string{side, verdict} + said_; }
 
   job_secret secret_;

@@ -66,7 +66,7 @@ tcp_socket tcp_socket::reserve(const address& where) {
 
 void tcp_socket::start_listening(int backlog) const {
   check_listens(::listen(file(), backlog));
-  const int on = 1;  // also for a port that was drawn: who listens there next is not kept from it by our connections
+  const int on = 1;  // also for a port that was drawn: our connections do not keep the next listener from it
   check_listens(::setsockopt(file(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on));
 }
 

@@ -64,7 +64,7 @@ class tcp_socket {
   [[nodiscard]] int file() const noexcept { return file_.get(); }
   explicit operator bool() const noexcept { return static_cast<bool>(file_); }
   [[nodiscard]] address local() const noexcept;
-  /// Whom it connects to; also after the connection is gone.
+  /// The address that it connects to; also after the connection is gone.
   [[nodiscard]] const address& peer() const noexcept { return peer_; }
 
   /// Small messages leave at once (TCP_NODELAY).
@@ -76,7 +76,7 @@ class tcp_socket {
   /// one that has no room for a while, and says so, counts as silent too.
   void set_acknowledged_within(seconds most) const;
   /// Holds nothing back until the path seems to be free, as BBR does: inside a machine that gains nothing and takes
-  /// half of the loopback's bandwidth. A wish, by Reno, which every Linux has.
+  /// half of the loopback's bandwidth. A hint, by Reno, which every Linux has.
   void set_unpaced() const noexcept;
 
   /// What is there, at least one byte; 0 at the end of the stream, nothing when there is nothing yet.

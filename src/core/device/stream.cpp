@@ -8,7 +8,7 @@
 namespace muster::inline v0 {
 namespace {
 
-// CUDA has no wait with a deadline: it is asked, back to back at first and then with naps.
+// CUDA has no wait with a deadline: it is asked, back to back at first and then with sleeps.
 template <class Done>
 void poll(const char* what, clock::time_point until, const Done& done) {
   constexpr int quick = 1000;

@@ -13,7 +13,7 @@
 namespace muster::inline v0::detail {
 
 /// Blocks by number, up to so many bytes: the least recently used go. Any thread may call any function; a block stays
-/// for as long as someone holds it.
+/// for as long as a caller holds it.
 class lru_cache {
  public:
   using block = std::shared_ptr<const std::vector<std::byte>>;

@@ -20,7 +20,7 @@ class epoch_plan {
   /// seed, batch or version, naming what differs, or no place between two batches.
   void open(const muster::cursor& there);
 
-  /// Batches are dealt to so many ranks from now on, which matters where they are `per_rank`.
+  /// Batches are partitioned over so many ranks from now on, which matters where they are `per_rank`.
   void deal_to(int world) noexcept { world_ = world; }
 
   /// Moves the cursor past its batch: the step has used it. Throws configuration_error at the end of an epoch.

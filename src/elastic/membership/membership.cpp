@@ -43,14 +43,14 @@ void membership::tick(clock::time_point now) {
 void membership::hear(clock::time_point now, const word& said) {
   if (ended_ || said.from == self_.id || gone_.contains(said.from)) return;
   auto& seen = views_[said.from];
-  if (said.number <= seen.last.number) return;  // a copy, or overtaken: no sign of life
+  if (said.number <= seen.last.number) return;  // a copy, or overtaken: no heartbeat
   seen = {said, now};
   // Silent, and now it is heard: nothing has been decided yet. Other suspicions have other reasons, and stay.
   if (silent_.erase(said.from) != 0) suspects_.erase(said.from);
   read(now, said);
 }
 
-// What of a word of this generation all are to know.
+// What all are to know of a message of this generation.
 void membership::read(clock::time_point now, const word& said) {
   if (!is_member() || said.generation != record_.generation || !is_in(said.from)) return;
   for (const auto id : said.dead) {
@@ -73,7 +73,7 @@ void membership::learn(clock::time_point now, std::uint64_t version, const gener
   }
   version_ = version;
   const bool was_member = is_member();
-  const bool begun_anew = record.generation < record_.generation;  // by others, to whom this job was over
+  const bool begun_anew = record.generation < record_.generation;  // by others, for which this job was over
   if (record.generation > record_.generation && record.rank_of(self_.id)) {
     enter(now, record);
   } else if (begun_anew || (was_member && !record.rank_of(self_.id))) {

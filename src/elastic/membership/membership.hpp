@@ -27,7 +27,7 @@ struct membership_policy {
   clock::duration silence = std::chrono::milliseconds(500);  ///< a member that was not heard for so long is suspect
   double slow_factor = 0;        ///< a slow member takes so many times as long as the median; 0: none is slow
   bool slow_ones_leave = false;  ///< instead of being reported alone
-  clock::duration patience = std::chrono::seconds(30);  ///< for a majority and for `min`; half of it for who hangs
+  clock::duration patience = std::chrono::seconds(30);  ///< for a majority and for `min`; half of it for a hung member
   /// So many ranks after a member's own, in a ring, hear all its words and judge its silence. A dead host of so many
   /// ranks has each of them watched from outside.
   int monitors = 16;
@@ -84,8 +84,8 @@ using action = std::variant<act::say, act::swap, act::stop, act::halt, act::kill
 /// A generation ends for a member when it says `stopped`: a promise to take no more part in it, kept whatever happens.
 /// A step commits somewhere only when every member took part, so from the first such word on no further step of that
 /// generation begins, and members differ by at most one step. When all that are not dead, suspect or leaving have
-/// stopped, the first of them writes the next generation, which only succeeds on the record it knows. Those who are in
-/// it go on; those who are not see that they are fenced.
+/// stopped, the first of them writes the next generation, which only succeeds on the record it knows. Members that are
+/// in it go on; members that are not see that they are fenced.
 ///
 /// Proof of death comes from the victim's own host and needs no consent. A suspicion (silence, a broken
 /// connection, no progress) counts when a strict majority of the members not proven dead shares it; of two, where there
@@ -95,9 +95,9 @@ using action = std::variant<act::say, act::swap, act::stop, act::halt, act::kill
 ///
 /// While nothing changes a word goes to the monitors of its sender and to a few others in turn, so that all learn of
 /// all in time. As long as one member lives, some rank that fell silent comes just before one that lives and watches
-/// it. From the first reason to stop until the next generation, and for a wish, words go to all, and all judge all: of
-/// a member that it did not watch before, and has not heard since, a member believes most of its monitors. In a job of
-/// no more members than monitors each watches all others.
+/// it. From the first reason to stop until the next generation, and for a request, words go to all, and all judge all:
+/// of a member that it did not watch before, and has not heard since, a member believes most of its monitors. In a job
+/// of no more members than monitors each watches all others.
 ///
 /// Not thread safe. To hear a word is O(1) for it and each of the dead that it names; what follows from it comes with
 /// the next tick. A tick is O(monitors), and O(members) once a beat, for slow ones; in a change each is O(members).

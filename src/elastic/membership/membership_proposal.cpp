@@ -1,4 +1,4 @@
-// What becomes of a group whose members have stopped: who stays, who may say so, and the generation that comes next.
+// What becomes of a group whose members have stopped: which of them stay, which may decide, and the next generation.
 #include <algorithm>
 #include <utility>
 
@@ -67,7 +67,7 @@ std::optional<membership::parting> membership::parted() const {
   return found;
 }
 
-// What this generation began with must not be forgotten because those who have it are suspect, or because they leave
+// What this generation began with must not be forgotten because those that have it are suspect, or because they leave
 // before the others have copied it: then they stay. False when any of the suspects may have it, or have copied it by
 // now.
 bool membership::keep_the_state(parting& of) const {

@@ -22,7 +22,7 @@ enum class message_kind : std::uint8_t {
   pull = 2,   ///< range, number: of the request; clock; version: a sequence of its own that the values must include;
               ///< offset, count, flags, payload: the table's
   pulse = 3,  ///< number: the clock, all pushes before it have been acknowledged; flags: `wants_word`, `says_goodbye`.
-              ///< Servers send it to each other as a sign of life
+              ///< Servers send it to each other as a heartbeat
   // A server's to a worker.
   ack = 4,  ///< range, number: all sequences up to it are applied for good; version: of the range then; count: how many
             ///< updates
@@ -43,7 +43,7 @@ enum class message_kind : std::uint8_t {
            ///< it cannot carry out; payload: why, in words
 };
 
-/// In the flags of a pulse: its sender wants a sign of life; it is done.
+/// In the flags of a pulse: its sender wants a heartbeat; it is done.
 inline constexpr std::uint8_t wants_word = 1;
 inline constexpr std::uint8_t says_goodbye = 2;
 

@@ -97,7 +97,7 @@ void server::hear_push(const member& from, const message& said, held_range& rang
   append(said.range, range, entry, now);
 }
 
-// Its worker says it again until it hears this.
+// Its worker sends it again until it gets this.
 void server::refuse(const member& to, const message& asked, const std::string& why, const char* suggestion) {
   const bool pulls = asked.what == message_kind::pull;
   if (!pulls && asked.what != message_kind::push) return;

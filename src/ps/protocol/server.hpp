@@ -81,7 +81,7 @@ class server {
   /// Time passes; about ten times in `retry`.
   void tick(clock::time_point now);
 
-  /// A server or worker is gone: certainly, or as far as can be told. Those of whom that is not certain are given up
+  /// A server or worker is gone: certainly, or as far as can be told. Those of which that is not certain are given up
   /// when for `retry` no more came to them; and where that is more than half of all others, it may be this server that
   /// is cut off, as it may where it was itself stopped before, and they ended their connections with it: it gives them
   /// `silence` more to say so.

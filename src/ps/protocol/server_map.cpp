@@ -23,8 +23,8 @@ void server::take_place(range_id id, held_range& range, clock::time_point now) {
   if (entry.epoch == range.epoch && !fenced_) return;
   const bool holds = !fenced_ && entry.holds(self_.at);
   const bool learns = !fenced_ && entry.learner == self_.at;
-  // A learner's log is the beginning of what the chain has, whatever happened meanwhile. That of one who left the chain
-  // need not be.
+  // A learner's log is the beginning of what the chain has, whatever happened meanwhile. That of one that left the
+  // chain need not be.
   if ((!holds && !learns) || (learns && range.as == role::holder)) {
     if (range.as != role::none || range.has_state) values_.reset(id);
     range = {};

@@ -11,7 +11,7 @@ namespace muster::inline v0::ps {
 /// What all processes of a job have in common.
 struct protocol_settings {
   consistency how{};
-  clock::duration retry = std::chrono::milliseconds(50);      ///< after which what was not answered is said again
+  clock::duration retry = std::chrono::milliseconds(50);      ///< after which unanswered messages are sent again
   clock::duration silence = std::chrono::milliseconds(1000);  ///< after which a server that was not heard is suspect
   clock::duration worker_silence = std::chrono::seconds(30);  ///< and a worker, which may compute for long
   clock::duration one_sided = std::chrono::seconds(1);  ///< for so long one end alone may know of a broken connection

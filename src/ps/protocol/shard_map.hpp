@@ -1,4 +1,5 @@
-// Who holds which range of the parameters: a record with a version of its own, changed by compare-and-swap alone.
+// Which server holds which range of the parameters: a record with a version of its own, changed by compare-and-swap
+// alone.
 #pragma once
 
 #include <algorithm>
@@ -24,8 +25,8 @@ struct server_entry {
   friend bool operator==(const server_entry&, const server_entry&) = default;
 };
 
-/// Who holds one range. The first of the chain takes pushes and pulls, each hands every push on to the next, and it
-/// counts when the last one has it. So each has all that those behind it have.
+/// The servers of one range. The first of the chain takes pushes and pulls, each hands every push on to the next, and
+/// it counts when the last one has it. So each has all that those behind it have.
 struct shard_range {
   std::uint64_t epoch = 0;   ///< the version of the map in which this entry changed last
   std::vector<place> chain;  ///< empty: no server is left that has it
@@ -43,7 +44,7 @@ struct shard_range {
 struct shard_map {
   std::uint64_t version = 0;
   std::uint32_t replicas = 0;  ///< copies beyond the first that every range should have
-  std::uint32_t wanted = 0;    ///< servers: who stands by comes while fewer serve
+  std::uint32_t wanted = 0;    ///< servers: hot spares come while fewer serve
   std::vector<server_entry> servers;
   std::vector<member> workers;  ///< those that are not fenced: their clocks count
   std::vector<shard_range> ranges;
@@ -67,7 +68,7 @@ struct shard_map {
 [[nodiscard]] shard_map first_map(std::vector<server_entry> servers, std::vector<member> workers, std::size_t ranges,
                                   std::uint32_t replicas);
 
-/// The map without these servers. Those of whose death there is proof lose what they hold; one that is only suspect
+/// The map without these servers. Those that are proven dead lose what they hold; one that is only suspect
 /// stays as long as it is the last to hold some range. Nothing when nothing changes. Its version is one up.
 [[nodiscard]] std::optional<shard_map> without_servers(const shard_map& map, std::span<const member> dead,
                                                        std::span<const member> suspects);

@@ -51,7 +51,7 @@ void worker::next_clock() {
   say_pulse();
 }
 
-// Steps whose pushes are all acknowledged are done for everybody.
+// Steps whose pushes are all acknowledged are done for all servers.
 void worker::close_clocks() {
   while (open_of_clock_.size() > 1 && open_of_clock_.front() == 0) {
     open_of_clock_.pop_front();
@@ -215,8 +215,8 @@ bool worker::keep_payload(range_id range, std::uint64_t sequence) {
   return true;
 }
 
-// Whether what was said then is to be said again. A server that answers others meanwhile may only have much to do: what
-// it was told is seldom lost, and saying it again would be more to do. So each try waits longer, and all the longer
+// Whether what was sent then is to be sent once more. A server that answers others meanwhile may only have much to do:
+// what it was told is seldom lost, and a repetition would be more to do. So each try waits longer, and all the longer
 // while it is heard.
 bool worker::is_due(const member& who, clock::time_point since, int tries, clock::time_point now) const {
   constexpr int most = 8;

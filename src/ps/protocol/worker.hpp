@@ -40,7 +40,7 @@ class worker_outlet {
 
 /// One worker. Not thread safe. A push or pull costs O(1) beside what it sends.
 ///
-/// Pushes to one range take effect in the order in which they are made, each once, whatever servers die: they are said
+/// Pushes to one range take effect in the order in which they are made, each once, whatever servers die: they are sent
 /// again until they are acknowledged.
 class worker {
  public:
@@ -79,7 +79,7 @@ class worker {
   [[nodiscard]] std::uint64_t newest_map() const noexcept { return std::max(newest_, map_.version); }
   /// Steps that this worker has done.
   [[nodiscard]] std::uint64_t clock_now() const noexcept { return clock_; }
-  /// Of them, those all of whose pushes count: what servers are told.
+  /// Of them, those that have no unacknowledged push: what servers are told.
   [[nodiscard]] std::uint64_t clock_said() const noexcept;
   /// The others went on without it. It does nothing any more.
   [[nodiscard]] bool is_fenced() const noexcept { return fenced_; }
@@ -108,7 +108,7 @@ class worker {
     std::uint64_t next = 1;     // sequence
     std::uint64_t counted = 0;  // acknowledged
     std::uint64_t sent = 0;
-    std::uint64_t resent_from = 0;  // what it was asked to say again, so that it says it once
+    std::uint64_t resent_from = 0;  // what it was asked to repeat, so that it repeats it once
     clock::time_point since{};      // when it was told last, or heard of
     int tries = 0;                  // since it was heard of
     std::deque<kept_push> kept;     // from counted + 1 on

@@ -22,7 +22,7 @@ inline constexpr std::uint32_t frame_tag = 15001;
 inline constexpr std::uint32_t payload_tag = 15002;  // and behind it, by `frame_head::apart`
 
 /// Frames to one process that its transport has not taken: so many that it always has some, and so few that they are in
-/// a cache when they are filled again. Who sends much asks for it.
+/// a cache when they are filled again. A sender of much asks for it.
 inline constexpr std::size_t frames_at_once = 6;
 
 /// This process' words to all others of a group, and theirs to it; places are ranks. Used by one thread.

@@ -17,7 +17,7 @@ namespace muster::inline v0::ps::detail {
   return codec.encoded_bytes(values) < values * sizeof(float);
 }
 
-/// What is random about an encoding follows from which push it is, so that it need not be sent, and a push that is said
+/// What is random about an encoding follows from which push it is, so that it need not be sent, and a push that is sent
 /// again is the same.
 [[nodiscard]] inline std::uint64_t draw_of_push(range_id range, const member& from, std::uint64_t sequence) noexcept {
   return mix(mix((std::uint64_t{range} << 32 | from.at) + 1) + (std::uint64_t{from.incarnation} << 48) + sequence);

@@ -110,7 +110,7 @@ void worker_process::acknowledged(range_id range, std::uint64_t sequence, std::u
   link_.give_back(range, sequence);
 }
 
-// Large values of a dense table go straight to who asked for them. Of two answers one does.
+// Large values of a dense table go straight to the caller's memory. Of two answers one does.
 std::byte* worker_process::place_of(const message& answer) {
   if (answer.what != message_kind::values) return nullptr;
   const auto found = targets_.find(answer.number);

@@ -274,7 +274,7 @@ TEST_CASE("native is refused where the transport has none, when the group is mad
   CHECK_THAT(refused({.how = algorithm_rules::parse("allreduce:4k-inf:native")}),
              contains("'allreduce:4k-inf:native' asks for native (transport local has no collectives of its own)"));
 
-  // Alone there is nobody to be native with, so a program runs with the same settings.
+  // Alone there is no peer to be native with, so a program runs with the same settings.
   muster::group alone(muster::make_self_transport(), {.how = algorithm::native});
   CHECK(alone.chosen(collective::allreduce, 4) != algorithm::native);
 
@@ -394,7 +394,7 @@ TEST_CASE("calibrating the model finds its own constants and choices again") {
     const choices table(transport, ranks, {}, &profile);
     for (const auto& t : times) {
       const double taken = muster::estimate(t.kind, table.at(t.kind, t.bytes), t.bytes, ranks, transport.costs);
-      CHECK(taken <= t.seconds / 0.95 * (1 + 1e-9));  // nobody measured there is faster by more than what is noise
+      CHECK(taken <= t.seconds / 0.95 * (1 + 1e-9));  // no algorithm measured there is faster by more than noise
     }
   }
 }

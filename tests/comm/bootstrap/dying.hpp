@@ -1,4 +1,4 @@
-// A server that dies while somebody proves to it that they are of one job.
+// A server that dies while a client authenticates.
 #pragma once
 
 #include <poll.h>
@@ -11,7 +11,8 @@
 #include "comm/net/socket.hpp"
 #include "places.hpp"
 
-/// Answers the first that connects, and is gone when that one's proof has come; nobody listens at its place any more.
+/// Answers the first that connects, and is gone when that one's proof has come; no process listens at its place any
+/// more.
 class dying_server {
  public:
   dying_server()

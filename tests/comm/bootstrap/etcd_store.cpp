@@ -1,4 +1,4 @@
-// What is an etcd's own: it comes and goes, and keeps what it has when nobody is there.
+// What is an etcd's own: it comes and goes, and keeps what it has without clients.
 #include <muster/comm/bootstrap/etcd_store.hpp>
 
 #include <thread>

@@ -78,7 +78,7 @@ bool comes(Holds&& holds) {
   return false;
 }
 
-/// Whether somebody in order is served, and at once for all that the server cares.
+/// Whether a proper client is served, and at once for all that the server cares.
 bool serves(const store_server& server, const std::string& token) {
   tcp_store store(server.address(), token, soon());
   const auto there = store.get("check", soon());

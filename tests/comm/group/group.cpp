@@ -281,7 +281,7 @@ TEST_CASE("a rank that leaves its host is named by its number in the group") {
   }
 }
 
-// The buffer of a work that ended in an error is free at once: the address sanitizer sees who still writes to it.
+// The buffer of a work that ended in an error is free at once: the address sanitizer sees any write to it.
 TEST_CASE("after an error nobody touches the buffers any more") {
   const auto over = any_fabric();
   for (int round = 0; round < 50; ++round) {

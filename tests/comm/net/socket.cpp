@@ -101,7 +101,7 @@ TEST_CASE("every wait ends at its deadline") {
   std::vector<std::byte> room(1);
   CHECK(code_of([&] { both.one.read_exactly(room, deadline_after(seconds(0.01))); }) == ETIMEDOUT);
   CHECK(code_of([&] { both.one.read_exactly(room, muster::clock::now() - std::chrono::seconds(1)); }) == ETIMEDOUT);
-  const auto much = numbered(100000000);  // more than the system takes when nobody reads
+  const auto much = numbered(100000000);  // more than the system takes when the peer does not read
   CHECK(code_of([&] { both.one.write_exactly(much, deadline_after(seconds(0.05))); }) == ETIMEDOUT);
   // A listener whose queue is full does not answer, nor does it refuse.
   const auto door = tcp_socket::listen(here, 0);

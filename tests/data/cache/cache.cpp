@@ -1,4 +1,4 @@
-// Caches of records: what is kept is what was made, whoever is killed and whatever is full.
+// Caches of records: what is kept is what was made, whichever process is killed and whatever is full.
 #include <muster/data/cache.hpp>
 
 #include <sys/mount.h>

@@ -56,8 +56,8 @@ class ledger {
         throw violation("a member of the next generation has not stopped in this one");
       if (its.step > next.step) throw violation("a commit of a member is lost");
     }
-    // Nobody is left behind by fewer than a majority of those that live, but for one of two. Who agreed and died then
-    // has agreed.
+    // No member is left behind by fewer than a majority of those that live, but for one of two. One that agreed and
+    // died has agreed.
     std::size_t living = 0;
     std::size_t agreeing = 0;
     for (const auto& m : record_.members) {
@@ -72,7 +72,7 @@ class ledger {
     if (next.step < everywhere_) throw violation("a step that all had committed is lost");
   }
   void commits(time now, const process& one) {
-    // In a generation that has a successor nobody who is in that one commits, and nobody more than what was under way.
+    // In a generation that has a successor no member of that one commits, and none more than what was under way.
     const auto successor = formed_.find(one.generation + 1);
     if (successor != formed_.end()) {
       if (successor->second.rank_of(one.id)) throw violation("a commit in a generation that the member has left");

@@ -34,7 +34,8 @@ struct algorithm_profile {
   [[nodiscard]] std::string to_json() const;
   /// Reads that back. Throws configuration_error that begins with `origin` and names what is wrong where.
   [[nodiscard]] static algorithm_profile parse(std::string_view json, const std::string& origin);
-  /// The same from a file; the error names it, also when it cannot be read. `origin` is who asks: "--profile".
+  /// The same from a file; the error names it, also when it cannot be read. `origin` names the setting that asks:
+  /// "--profile".
   [[nodiscard]] static algorithm_profile load(const std::string& path, const std::string& origin);
 
   bool operator==(const algorithm_profile& other) const noexcept;

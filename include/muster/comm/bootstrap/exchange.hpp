@@ -1,4 +1,4 @@
-// Everyone tells everyone one word, through a store.
+// Every rank gives all ranks one text, through a store.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Who am I, and who started me: read from what launchers leave in the environment.
+// The rank of this process and its launcher, from the variables that launchers set.
 #pragma once
 
 #include <functional>

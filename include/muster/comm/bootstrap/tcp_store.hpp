@@ -19,8 +19,8 @@ class store_address_taken : public configuration_error {
 /// where a folder is given there too: one that serves from the same folder later goes on where this one was, also after
 /// a SIGKILL, without the keys of clients. Each write is then flushed to the disk before it is answered.
 ///
-/// Who connects proves by challenge and response that it knows the token, and is shown that the server does; a stranger
-/// that does not, that is silent for 5 s or talks garbage is dropped and counted, and so is a client that does not take
+/// A client proves by challenge and response that it knows the token, and is shown that the server does; a connection
+/// that does not, that is silent for 5 s or sends garbage is dropped and counted, and so is a client that does not take
 /// what it asked for. No client waits for another. The keys of a client vanish with its
 /// connection.
 class store_server {
@@ -45,7 +45,7 @@ class store_server {
   /// Whether one of this process listens at that port. Thread safe.
   [[nodiscard]] static bool listens_here(std::uint16_t port);
 
-  /// Whom it met, so far.
+  /// Connections so far.
   struct counts {
     std::uint64_t served = 0;     ///< proved that they know the token
     std::uint64_t strangers = 0;  ///< dropped before that
@@ -72,9 +72,9 @@ enum class when_lost { fail, connect_again };
 /// When the connection breaks, or the server ends or is silent for 20 s, the calls that are under way throw
 /// peer_failure and its keys are gone. So do all later calls (`when_lost::fail`); or the next one connects again,
 /// until its deadline, then it throws timeout_error (`when_lost::connect_again`). If the server then found has another
-/// table than the one that was lost, every call throws store_left_behind. A store that is opened so, and whose other
-/// clients have all ended, begins empty; one that was cut off, or that the server has not heard since it was started
-/// again, has 10 s.
+/// table than the one that was lost, every call throws store_left_behind. A store that is opened so begins empty
+/// when its other clients have all ended; a client that was cut off, or that the server has not heard since it was
+/// started again, has 10 s.
 class tcp_store final : public any_store {
  public:
   /// Connects to "host:port", or to the first of several ("10.0.0.1:29500,[2001:db8::1]:29500") that answers, or to

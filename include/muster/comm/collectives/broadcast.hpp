@@ -14,7 +14,7 @@ collective_call broadcast_call(group& ranks, R& data, int root, const options& h
 }
 }  // namespace detail
 
-/// The root's `data` replaces everybody's. The same number of elements at every rank.
+/// The root's `data` replaces that of all other ranks. The same number of elements at every rank.
 /// Throws mismatch_error, timeout_error, peer_failure; configuration_error for a root that is no rank.
 template <mutable_element_range R>
 [[gnu::always_inline]] inline void broadcast(group& ranks, R&& data, int root, const options& how = {}) {

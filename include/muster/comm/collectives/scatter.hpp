@@ -1,4 +1,4 @@
-// Scatter: one rank's data is dealt out to all.
+// Scatter: each rank gets a piece of one rank's data.
 #pragma once
 
 #include <muster/comm/collectives/call.hpp>

@@ -37,11 +37,11 @@ struct record_file_info {
 
 /// Records of muster's own format; a mapped_record_source, mapped() unless blocks are compressed.
 ///
-/// What is in the files when they are opened stays: files that enter the manifest later are seen by those who open it
-/// later. Opening reads footers and tables and checks them (4 bytes a record, 4 a label, and 8 a record unless records
-/// have one size); records are read, and compared with their checksums, only when they are asked for. A record that
-/// does not match its checksum is a bad record. The digest is of the schema and of all records' checksums, in order:
-/// the same records have the same digest in however many files they lie, compressed or not.
+/// What is in the files when they are opened stays: files that enter the manifest later are seen by readers that open
+/// it later. Opening reads footers and tables and checks them (4 bytes a record, 4 a label, and 8 a record unless
+/// records have one size); records are read, and compared with their checksums, only when they are asked for. A record
+/// that does not match its checksum is a bad record. The digest is of the schema and of all records' checksums, in
+/// order: the same records have the same digest in however many files they lie, compressed or not.
 class record_files {
  public:
   /// Opens a file or a folder with a manifest. Throws data_error with the byte, or the manifest's line, at which

@@ -33,7 +33,7 @@ namespace detail {
 /// file that ends within a record.
 [[nodiscard]] record_stretch stretch_of_file(const std::string& path, std::uint64_t skip, std::uint64_t stride);
 
-/// Where each record of a row of stretches is. Plain pointers into files that someone else holds.
+/// Where each record of a row of stretches is. Plain pointers into files that the caller holds.
 class record_places {
  public:
   record_places() = default;

@@ -16,7 +16,7 @@ namespace muster::inline v0::detail {
   return between;
 }
 
-/// Finds out over `between`, which reaches all ranks, who shares a host with whom (`host_identity`), and connects those
+/// Finds out over `between`, which reaches all ranks, which ranks share a host (`host_identity`), and connects those
 /// through memory. Collective; throws timeout_error, peer_failure, and what meeting on a host throws.
 [[nodiscard]] std::unique_ptr<transport> connect_hierarchical(std::unique_ptr<transport> between,
                                                               const settings& configuration, const launch_env& launch);

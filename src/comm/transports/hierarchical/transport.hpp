@@ -44,7 +44,7 @@ class hierarchical_transport final : public transport_decorator {
   /// Those of the members that are on this host, as `within_` counts them.
   [[nodiscard]] std::vector<int> members_here(std::span<const int> members) const;
   [[nodiscard]] int ranks_here() const { return static_cast<int>(hosts_.neighbours(rank()).size()); }
-  /// Who speaks for this host in a collective with a root.
+  /// The rank that represents this host in a collective with a root.
   [[nodiscard]] int speaker_for(int root) const;
   [[nodiscard]] int rails_for(std::size_t bytes) const { return bytes <= one_rail_up_to ? 1 : hosts_.rails; }
 

@@ -1,4 +1,4 @@
-// MPI as this process sees it: who initialised it, what it allows, and whether it can still be used.
+// MPI as this process sees it: whether muster initialised it, what it allows, and whether it can still be used.
 #pragma once
 
 #include <mpi.h>

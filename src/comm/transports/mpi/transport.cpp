@@ -294,7 +294,7 @@ bool mpi_transport::poll(notice& message) {
 }
 
 // MPI can only be polled. Giving the processor away is enough for as long as a collective usually takes; a rank that
-// waits for longer than that naps, so that it does not burn a core while a peer computes: at most 100 us later is the
+// waits for longer than that sleeps, so that it does not burn a core while a peer computes: at most 100 us later is the
 // price.
 void mpi_transport::pause(clock::time_point) {
   constexpr int eager_turns = 5000;

@@ -93,7 +93,7 @@ bool work::test() {
 }
 
 void work::wait() {
-  constexpr int quick = 2000;  // small collectives take microseconds, and a nap takes sixty
+  constexpr int quick = 2000;  // small collectives take microseconds, and a sleep takes sixty
   for (int turn = 0; !test(); ++turn) {
     if (turn >= quick) std::this_thread::sleep_for(detail::nccl_timing::poll);
   }

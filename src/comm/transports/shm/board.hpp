@@ -21,8 +21,8 @@ inline constexpr std::size_t apart = 256;
 inline constexpr std::size_t small_limit = 8192;  // bytes a rank shows the others in one go
 inline constexpr std::size_t staging_bytes = std::size_t{2} << 20;
 
-/// What a rank brings to a collective. The ticket is written last: who sees it sees the rest. What fits lies in the
-/// same cache line and needs no second look.
+/// What a rank brings to a collective. The ticket is written last: a rank that sees it sees the rest. What fits lies in
+/// the same cache line and needs no second look.
 struct alignas(apart) offer {
   static constexpr std::size_t inline_limit = 48;
   struct places {  // of the buffers: in the rank's shared memory if registered, else in its own
@@ -71,7 +71,7 @@ struct fifo {
 /// The fixed part of a lane. Each line is written by the rank whose lane it is, but for the bell, and for `folded` and
 /// `claimed` where ranks fold blocks of others.
 struct lane_head {
-  // By turns: a rank may be so many collectives ahead of those who still read, as the root of broadcasts is.
+  // By turns: a rank may be so many collectives ahead of those that still read, as the root of broadcasts is.
   static constexpr std::uint64_t turns = 8;
   offer offers[turns];
   alignas(apart) stamp marks[turns];

@@ -24,7 +24,7 @@ bool bind_to_core(std::uint32_t core) noexcept;
 bool move_to_core(std::uint32_t core) noexcept;
 
 /// Spreads ranks evenly over cores. The system evens them out every few milliseconds only, and in that time a thousand
-/// small collectives pass: with three ranks on one core and one on another, each of them takes a change of process more
+/// small collectives pass: with three ranks on one core and one on another, each of them takes a context switch more
 /// than it has to. A rank that moved in vain (another process needs the core, and the system moves it back) waits twice
 /// as long before it moves again.
 class core_spreader {

@@ -86,7 +86,7 @@ class shm_host {
 [[noreturn]] void fail_meeting_without(int rank);
 
 /// Collective over the `size` processes that use the same `name`: they exchange their memory over a Unix socket of that
-/// name, which lives in no file system. Strangers (another user's, another program's) are turned away. Throws
+/// name, which lives in no file system. Processes of another user or program are refused. Throws
 /// timeout_error naming the ranks that did not come, peer_failure when one dies on the way, or when `given_up`, which
 /// is asked every few milliseconds, says so. `lane` is what the others find under `shm_host::lane`.
 [[nodiscard]] std::shared_ptr<shm_host> meet(const std::string& name, int rank, int size, std::shared_ptr<segment> own,

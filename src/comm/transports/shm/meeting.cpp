@@ -1,4 +1,4 @@
-// How the ranks of a host find each other: rank 0 listens, the others bring their memory, everybody gets everybody's.
+// How the ranks of a host find each other: rank 0 listens, the others bring their memory, all ranks get that of all.
 #include <poll.h>
 #include <sched.h>
 #include <sys/socket.h>

@@ -89,7 +89,7 @@ void* segment::do_allocate(std::size_t bytes, std::size_t alignment) {
     throw std::bad_alloc();
   }
 #ifdef MADV_POPULATE_WRITE
-  (void)::madvise(memory_.at(at), taken, MADV_POPULATE_WRITE);  // since Linux 5.14; a wish
+  (void)::madvise(memory_.at(at), taken, MADV_POPULATE_WRITE);  // since Linux 5.14; a hint
 #endif
   return memory_.at(at);
 }

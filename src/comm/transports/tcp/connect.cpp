@@ -61,7 +61,7 @@ std::vector<tcp_socket> tcp_doors::open() {
 
 std::string interface_of(const settings& configuration, const launch_env& launch) {
   const auto& asked = configuration.value(setting::interface);
-  // Who joins an elastic job later may be on another host, unless it meets in a folder of this one.
+  // A process that joins an elastic job later may be on another host, unless it meets in a folder of this one.
   const bool may_grow =
       configuration.value(setting::elastic) == "on" && configuration.value(setting::rendezvous) != "auto";
   return asked == "auto" && launch.on_one_host() && !may_grow ? "here" : asked;

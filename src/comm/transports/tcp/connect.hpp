@@ -26,7 +26,7 @@ inline constexpr transport_abilities tcp_abilities{
     .concurrent_groups = true,
     .costs = {.latency = 5e-6, .per_byte = 4e-10, .reduce_per_byte = 0, .next_message = 0.25}};
 
-/// Where ranks share cores a message takes a change of process besides. So four ranks on two cores combine what they
+/// Where ranks share cores a message takes a context switch besides. So four ranks on two cores combine what they
 /// have along a tree, which takes the fewest messages, up to a quarter of a mebibyte, and in parts beyond.
 inline constexpr transport_costs tcp_costs_when_crowded{
     .latency = 14e-6, .per_byte = 3.8e-10, .reduce_per_byte = 0, .next_message = 0.4};
@@ -63,8 +63,8 @@ class tcp_doors {
 /// Reads a card; throws error naming the rank when it is none.
 [[nodiscard]] tcp_peer read_card(const std::string& card, int rank);
 
-/// The connections of a process, from the cards of all and the token of the job (which may be empty: then who can read
-/// the cards is of the job).
+/// The connections of a process, from the cards of all and the token of the job (which may be empty: then a process
+/// that can read the cards is of the job).
 [[nodiscard]] std::shared_ptr<tcp_mesh> make_mesh(const tcp_plan& plan, int rank, const std::vector<std::string>& cards,
                                                   tcp_doors doors, std::string_view token);
 

@@ -39,7 +39,7 @@ struct frame {
   std::uint8_t flags = 0;
   std::uint8_t lead = 0;  ///< bytes between header and payload
   std::uint32_t tag = 0;
-  std::uint32_t sequence = 0;    ///< the how-manieth frame of its sender to its receiver
+  std::uint32_t sequence = 0;    ///< number of the frame, from its sender to its receiver
   std::uint64_t generation = 0;  ///< the group it belongs to
   std::uint64_t bytes = 0;       ///< of the payload
   std::uint64_t total = 0;       ///< of the message that the payload is of

@@ -96,7 +96,7 @@ void tcp_watch::talk(greeting& one) {
   }
 }
 
-// ---- who comes ----
+// ---- accepted connections ----
 
 // It has proven to be of the job. When both sides connect at the same time, the connection that the lower rank began
 // is the one that stays.

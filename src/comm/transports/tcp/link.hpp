@@ -110,7 +110,7 @@ class tcp_link {
 
   // In.
   std::uint64_t next_in_ = 0;
-  matcher::arrival& assembling_;  // of a message some of whose frames have not begun
+  matcher::arrival& assembling_;  // of a message that has frames which have not begun
   std::uint64_t assembled_ = 0;   // bytes of it whose frames have
   frame assembling_head_;
   bool is_assembling_ = false;

@@ -32,7 +32,7 @@ class tcp_mesh {
            const job_secret& secret);
   tcp_mesh(const tcp_mesh&) = delete;
   tcp_mesh& operator=(const tcp_mesh&) = delete;
-  /// Says goodbye to all, and waits for a moment until what was sent is theirs.
+  /// Announces the end to all peers, and waits for a moment until they have what was sent.
   ~tcp_mesh();
 
   [[nodiscard]] int rank() const noexcept { return rank_; }
@@ -105,7 +105,7 @@ class tcp_mesh {
   std::vector<bool> reported_;     // by rank: its present link broke
   std::vector<bool> away_;         // lost, and not connected again
   std::vector<std::string> lost_;  // by rank: why; empty for those that are not
-  std::vector<bool> left_;         // said goodbye
+  std::vector<bool> left_;         // announced its end
   std::vector<leaver> leavers_;
   std::vector<early_notice> early_;
   frame position_;   // the last collective that was begun

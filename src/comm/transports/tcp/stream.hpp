@@ -1,4 +1,4 @@
-// One connection of data: bytes out of frames, frames into bytes. Knows nothing of who they are for.
+// One connection of data: bytes out of frames, frames into bytes. Knows nothing of their receivers.
 #pragma once
 
 #include <array>

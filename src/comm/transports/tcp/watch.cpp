@@ -14,7 +14,7 @@ namespace {
 constexpr std::size_t most_unsent = std::size_t{1} << 20;
 constexpr std::size_t most_unsent_of_no_matter = std::size_t{64} << 10;
 
-// Who connect and have proved nothing yet: no more are heard at a time.
+// Pending connections, which have proved nothing yet: no more are kept at a time.
 constexpr std::size_t most_strangers = 128;
 
 }  // namespace
@@ -148,7 +148,7 @@ void tcp_watch::condemn(int peer, const std::string& why, int witness) {
   of.witness = witness;
 }
 
-// ---- signs of life ----
+// ---- heartbeats ----
 
 void tcp_watch::beat() {
   const auto now = clock::now();

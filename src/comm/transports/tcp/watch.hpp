@@ -1,4 +1,4 @@
-// The thread that every process keeps beside its work: answers who connects, connects, and listens for signs of life.
+// The thread that every process keeps beside its work: accepts connections, connects, and sends and reads heartbeats.
 #pragma once
 
 #include <list>
@@ -27,8 +27,8 @@ struct tcp_peer {
 
 /// Between every two processes there are a control connection and the streams of data. This has the first: notices and
 /// heartbeats go over it, so that neither waits for data, and its thread has nothing else to do, so that it answers
-/// however busy the process is. Who stops (SIGSTOP, a host that is cut off) is silent here; who ends or crashes is seen
-/// by the end of its connections; and both are told to all others.
+/// however busy the process is. A peer that stops (SIGSTOP, a host that is cut off) is silent here; one that ends or
+/// crashes is seen by the end of its connections; and both are told to all others.
 class tcp_watch {
  public:
   tcp_watch(tcp_mesh& mesh, std::vector<tcp_peer> peers, std::vector<tcp_socket> doors, const job_secret& secret);

@@ -1,4 +1,4 @@
-// How long a sum over devices takes: printed, for whoever has a device, and judged by nobody.
+// How long a sum over devices takes: printed where there is a device, and not judged.
 #include <algorithm>
 #include <cstdio>
 

@@ -180,7 +180,7 @@ TEST_CASE("detached memory keeps its content, and no peer reaches it any more") 
     *reinterpret_cast<std::uint32_t*>(peer.at(own.offset_of(after.data()))) = 4;
     CHECK(after[0] == 4);
   }
-  // What was detached is given to nobody again: a peer may still write to what it was.
+  // What was detached is never given out again: a peer may still write to what it was.
   std::vector<muster::buffer<std::uint32_t>> others;
   for (int i = 0; i < 20; ++i) {
     others.emplace_back(50000, &own);
@@ -196,14 +196,14 @@ TEST_CASE("a memory file cannot shrink under a peer that reads it") {
   CHECK(::ftruncate(own.memory().file(), 0) != 0);
 }
 
-// It said that the ranks cannot meet, which is nobody's loss, and a process of an elastic job ended by that.
+// It said that the ranks cannot meet, which is no lost rank, and a process of an elastic job ended by that.
 TEST_CASE("whoever meets a rank that goes away in that very moment has lost that rank") {
   muster::random_stream draw(20261122);
   for (int round = 0; round < 300; ++round) {
     const std::string name = "muster-test-meeting." + std::to_string(::getpid()) + "." + std::to_string(round);
     std::atomic<bool> first_goes{false}, second_goes{false}, first_was_alone{false};
     std::exception_ptr second_met;
-    std::thread first([&] {  // of three, the third of whom never comes
+    std::thread first([&] {  // of three; the third never comes
       try {
         (void)muster::detail::meet(name, 0, 3, std::make_shared<segment>(reserve), muster::seconds(10), 0,
                                    [&] { return first_goes.load(); });

@@ -1,5 +1,5 @@
-// The tcp transport beyond what every transport does: its settings, strangers, peers that break the rules or fall
-// silent.
+// The tcp transport beyond what every transport does: its settings, peers that do not authenticate, peers that break
+// the rules or fall silent.
 #include <sys/resource.h>
 #include <sys/socket.h>
 
@@ -273,7 +273,7 @@ TEST_CASE("a group is closed after a message of its that came in parts before it
   });
 }
 
-// More tagged messages than there is credit for, of all sizes, and nobody who waits for them: collectives pass.
+// More tagged messages than there is credit for, of all sizes, and no receive for them: collectives pass.
 TEST_CASE("collectives do not wait behind tagged messages that nobody takes", "[tcp]") {
   auto plan = test::tcp_job::busy_plan();
   plan.limits.eager = 1000;
@@ -367,7 +367,7 @@ TEST_CASE("what is put aside of collectives that a rank has not come to is limit
   });
 }
 
-// What lay unread in it may be sent anew: an eager message ends for its sender though nobody waits for it.
+// What lay unread in it may be sent anew: an eager message ends for its sender even without a receive.
 TEST_CASE("a group that is closed gives back the credit of what it had not taken", "[tcp]") {
   auto plan = test::tcp_job::busy_plan();
   plan.limits.credit = 40'000;
@@ -608,7 +608,7 @@ TEST_CASE("a peer that breaks the rules is lost, and the notice says what was se
        }},
       {"more than it has credit for",
        [](impostor& other) {
-         auto head = message_of(tcp::largest_message);  // nobody waits for a message with this tag
+         auto head = message_of(tcp::largest_message);  // no receive waits for a message with this tag
          head.tag = 8;
          other.send(other.stream, head);
        }},

@@ -151,7 +151,7 @@ struct etcd_store::implementation {
     const auto result = said.is_object() ? said.find("result") : said.end();
     if (!said.is_object() || result == said.end()) return;
     const std::lock_guard held(mutex);
-    // The etcd has forgotten what came up to there (it was compacted): who looked before that looks again.
+    // The etcd has forgotten what came up to there (it was compacted): a watch from before that starts anew.
     if (const auto compacted = number_in(*result, "compact_revision"); compacted > heard) {
       heard = compacted - 1;
       for (auto* const one : watchers) one->revision = std::max(one->revision, compacted);

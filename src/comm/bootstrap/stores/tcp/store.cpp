@@ -137,7 +137,7 @@ struct tcp_store::connection {
   bool busy = false;
   std::shared_ptr<detail::store_client> calls;
   bool served_here = false;
-  bool is_another = false;  // who serves there now
+  bool is_another = false;  // another server is there now
 };
 
 tcp_store::tcp_store(std::string_view where, std::string_view token, clock::time_point until,

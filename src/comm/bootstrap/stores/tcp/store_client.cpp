@@ -11,7 +11,7 @@ namespace muster::inline v0::detail {
 namespace {
 
 // TCP's own probes (keepalive, TCP_USER_TIMEOUT) find a host that is silent. They do not find a server that is stopped:
-// the kernel answers for it. Several knocks, each so long after the one before by the clock of a process that runs: a
+// the kernel answers for it. Several pings, each so long after the one before by the clock of a process that runs: a
 // client that was stopped for a while itself does not blame the server.
 constexpr int most_knocks = 3;
 constexpr std::uint64_t of_knocks = 0;  // the id of none of the calls: any answer will do

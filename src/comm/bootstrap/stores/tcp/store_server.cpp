@@ -236,8 +236,8 @@ struct store_server::implementation {
   std::optional<detail::store_journal> journal;
   detail::store_table table;
   std::map<client_number, client> clients;
-  std::set<client_number> owing;  // to whom something is to be written
-  std::set<client_number> told;   // to whom something new is
+  std::set<client_number> owing;  // clients with bytes to write
+  std::set<client_number> told;   // clients with something new of these
   client_number last_number = 0;
   clock::time_point doubtful_until{};  // until then one that is not connected may live, and have a part in the table
   std::atomic<std::uint64_t> served = 0;

@@ -148,7 +148,7 @@ void perform(const std::vector<call>& calls) {
   }
 }
 
-/// A collective, or a message between two, that waits for who is still to come.
+/// A collective, or a message between two, that waits for the missing ranks.
 struct meeting {
   std::map<int, call> calls;  // by rank
   bool done = false;
@@ -276,7 +276,7 @@ void perform_on_stream(const std::shared_ptr<ncclCommState>& comm, std::uint64_t
   at.changed.notify_all();
 }
 
-/// Under the mutex: takes back what it has brought and nobody has used.
+/// Under the mutex: takes back what it has brought and no rank has used.
 void leave(ncclCommState& comm) {
   comm.gone = true;
   for (auto& [where, here] : comm.at->meetings) {

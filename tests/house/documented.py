@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+"""Counts the public names of include/muster that have no documentation comment; there are to be none.
+
+    documented.py ROOT [--known N]   prints each as file:line: name, and exits 1 if there are more than N (0)
+    documented.py --self-test shows that a name without a comment is found, and others are not
+
+Doxygen reads the headers. A comment covers the declarations below it up to the next blank line, and an enumeration's comment its
+enumerators. Left out are private names, those in a namespace detail, overriding functions (the overridden one has the comment),
+deleted and defaulted functions, destructors, and functions with the name and meaning of the standard library's (STANDARD)."""
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as xml
+
+STANDARD = {"begin", "end", "data", "size", "empty", "at", "front", "back", "get", "reset", "what", "swap", "operator[]", "operator*", "operator->",
+            "operator==", "operator!=", "operator<=>", "operator bool", "operator=", "to_string"}
+
+
+def doxygen(root, folder):
+    """The XML that Doxygen writes of the headers, by the configuration of the repository."""
+    configuration = (pathlib.Path(__file__).resolve().parents[2] / "tools" / "Doxyfile").read_text()
+    subprocess.run(["doxygen", "-"], cwd=root, check=True, text=True, stdout=subprocess.DEVNULL,
+                   input=f"{configuration}\nOUTPUT_DIRECTORY = {folder}\nGENERATE_XML = YES\nHIDE_UNDOC_CLASSES = NO\n")
+    return sorted(set(pathlib.Path(folder, "xml").glob("*.xml")) - {pathlib.Path(folder, "xml", "index.xml")})
+
+
+def has_comment(entity):
+    return any("".join(found.itertext()).strip() for part in ("briefdescription", "detaileddescription") if (found := entity.find(part)) is not None)
+
+
+def stands_below_comment(lines, number):
+    """Whether a comment precedes this line without a blank line between."""
+    for line in reversed(lines[:number - 1]):
+        text = line.strip()
+        if text.startswith("///") or "///<" in text:
+            return True
+        if not text or text.startswith("//") or re.match(r"(public|private|protected):", text):
+            return False
+    return False
+
+
+def needs_none(member, scope):
+    name, arguments = member.findtext("name"), (member.findtext("argsstring") or "").replace(" ", "")
+    return (name.startswith("~") or name in STANDARD or arguments.endswith(("=delete", "=default", "override")) or member.find("reimplements") is not None
+            or (name == scope and arguments in ("()", "()noexcept")))
+
+
+def undocumented(root):
+    """(number of public names, [(file, line, name)])"""
+    with tempfile.TemporaryDirectory(prefix="muster-documented-") as folder:
+        compounds = [compound for file in doxygen(root, folder) for compound in xml.parse(file).getroot().iter("compounddef")]
+    kinds = {"class", "struct", "union", "namespace", "concept"}
+    hidden = [c.findtext("compoundname") for c in compounds if c.get("kind") in kinds and c.get("prot") in ("private", "protected")]
+    texts, count, found = {}, 0, set()
+
+    def look(entity, name):
+        nonlocal count
+        count += 1
+        where = entity.find("location")
+        file, line = where.get("declfile") or where.get("file"), int(where.get("declline") or where.get("line"))
+        lines = texts.setdefault(file, (pathlib.Path(root, "include", file)).read_text().splitlines())
+        if not has_comment(entity) and not stands_below_comment(lines, line):
+            found.add((file, line, name))
+
+    for compound in compounds:
+        scope = compound.findtext("compoundname")
+        if compound.get("kind") not in kinds or "detail" in scope.split("::") or any(f"{scope}::".startswith(f"{outer}::") for outer in hidden):
+            continue
+        if compound.get("kind") != "namespace":
+            look(compound, scope)
+        for member in compound.iter("memberdef"):
+            if member.get("prot") == "public" and member.get("kind") != "friend" and not needs_none(member, scope.split("::")[-1]):
+                look(member, f"{scope}::{member.findtext('name')}")
+    return count, sorted(found)
+
+
+def self_test():
+    text = """#pragma once
+namespace muster::inline v0 {
+/// A point.
+struct point {
+  double x = 0;  ///< to the right
+  double y = 0;
+
+  double z = 0;
+  /// Its length.
+  [[nodiscard]] double length() const;
+  [[nodiscard]] double square() const;
+  point(const point&) = delete;
+
+ private:
+  double secret_ = 0;
+};
+namespace detail {
+void inner();
+}
+
+void outer();
+}  // namespace muster
+"""
+    with tempfile.TemporaryDirectory() as root:
+        file = pathlib.Path(root, "include", "muster", "point.hpp")
+        file.parent.mkdir(parents=True)
+        file.write_text(text)
+        count, found = undocumented(root)
+    assert [name for _, _, name in found] == ["muster::point::z", "muster::outer"], found
+    assert count == 7, count
+    print("a name without a comment is found, others are not")
+
+
+if __name__ == "__main__":
+    if shutil.which("doxygen") is None:
+        print("SKIPPED: there is no doxygen")
+        sys.exit(0)
+    if sys.argv[1:] == ["--self-test"]:
+        sys.exit(self_test())
+    known = int(sys.argv[3]) if sys.argv[2:3] == ["--known"] else 0
+    total, missing = undocumented(sys.argv[1])
+    print("\n".join(f"include/{file}:{line}: {name} has no comment" for file, line, name in missing))
+    print(f"{len(missing)} of {total} public names have no comment")
+    sys.exit(1 if len(missing) > known else 0)
