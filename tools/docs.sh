@@ -35,6 +35,9 @@ for page in README.md CONTRIBUTING.md CHANGELOG.md docs/*.md; do
   done
 done
 
+# In the code of a table GitHub wants \| where mkdocs wants |.
+sed -i 's/\\|/|/g' $pages/*.md $pages/docs/*.md
+
 say "the API reference: doxygen"
 { cat tools/Doxyfile && printf 'OUTPUT_DIRECTORY = %s\nGENERATE_HTML = YES\nHTML_OUTPUT = api\n' $pages; } | doxygen - >/dev/null
 say "the manual: mkdocs"

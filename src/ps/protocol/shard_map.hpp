@@ -25,8 +25,8 @@ struct server_entry {
   friend bool operator==(const server_entry&, const server_entry&) = default;
 };
 
-/// The servers of one range. The first of the chain takes pushes and pulls, each hands every push on to the next, and
-/// it counts when the last one has it. So each has all that those behind it have.
+/// The servers of one range. The first of the chain takes pushes, each hands every push on to the next, and it counts
+/// when the last one has it, which answers pulls. So each has all that those behind it have.
 struct shard_range {
   std::uint64_t epoch = 0;   ///< the version of the map in which this entry changed last
   std::vector<place> chain;  ///< empty: no server is left that has it
