@@ -40,13 +40,13 @@ muster::collective kind_of(op what) {
 void call_muster(op what, muster::group& world, std::span<float> data, muster::algorithm how) {
   switch (what) {
     case op::allreduce:
-      muster::allreduce(world, data, muster::sum, {.how = how});
+      muster::allreduce(world, data, muster::sum, {.algorithm = how});
       break;
     case op::broadcast:
-      muster::broadcast(world, data, 0, {.how = how});
+      muster::broadcast(world, data, 0, {.algorithm = how});
       break;
     case op::reduce:
-      muster::reduce(world, data, data, muster::sum, 0, {.how = how});
+      muster::reduce(world, data, data, muster::sum, 0, {.algorithm = how});
       break;
   }
 }
@@ -92,7 +92,7 @@ std::vector<double> time_bare(muster::group& apart, std::uint64_t& sequence, std
   auto& transport = apart.transport();
   auto call = muster::detail::make_call<float>(
       muster::collective::allreduce, muster::detail::input(data), muster::detail::output(data), data.size(),
-      {.how = muster::algorithm::native}, 0, muster::reduction::of<float>(muster::sum));
+      {.algorithm = muster::algorithm::native}, 0, muster::reduction::of<float>(muster::sum));
   const auto once = [&] {
     muster::request pending;
     call.sequence = ++sequence;
@@ -158,7 +158,7 @@ std::vector<contender> muster_contenders(op what, muster::context& context, must
                       return time_group(what, world, memory.registered(), iterations, muster::algorithm::automatic);
                     }});
     add_group(list, what, "muster_shm", world, by_name);
-    if (what == op::allreduce && !world.transport().crowded()) {  // it spins
+    if (what == op::allreduce && !world.transport().oversubscribed()) {  // it spins
       const auto apart = std::make_shared<muster::group>(world.duplicate());
       list.push_back({what, "muster_shm_bare", world.size(),
                       [=, sequence = std::uint64_t{0}](workspace& memory, int iterations) mutable {

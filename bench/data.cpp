@@ -56,7 +56,7 @@ void next_batch(benchmark::State& state) {
   }
 }
 
-void enrol(const source_texts& texts, const muster::text_file* a9a) {
+void enrol(const source_texts& texts, const muster::mapped_file* a9a) {
   register_sources(texts);
   if (a9a) {
     benchmark::RegisterBenchmark("libsvm_a9a/threads", [a9a](benchmark::State& state) { parse(state, a9a->text()); })
@@ -77,12 +77,12 @@ void enrol(const source_texts& texts, const muster::text_file* a9a) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::unique_ptr<muster::text_file> a9a;
+  std::unique_ptr<muster::mapped_file> a9a;
   std::string folder;
   while (argc > 1 && std::strchr(argv[1], '=') != nullptr && argv[1][0] != '-') {
     const std::string word = argv[1];
     if (word.starts_with("a9a=")) {
-      a9a = std::make_unique<muster::text_file>(word.substr(4));
+      a9a = std::make_unique<muster::mapped_file>(word.substr(4));
     } else if (word.starts_with("write=")) {
       folder = word.substr(6);
     } else {

@@ -25,7 +25,7 @@
 
 #include <muster/muster.hpp>
 
-#include "../src/data/order/epoch_order.hpp"
+#include "../src/data/order/sampler.hpp"
 #include "rows.hpp"
 
 namespace {
@@ -124,14 +124,14 @@ class copier {
 
  private:
   static constexpr std::size_t ring = 5;
-  struct place {
+  struct node_id {
     muster::buffer<std::byte> from, to;
   };
-  void copy(place& at) const {
+  void copy(node_id& at) const {
     for (std::size_t i = 0; i < batches_; ++i) std::memcpy(at.to.data() + i % ring * bytes_, at.from.data(), bytes_);
   }
   std::size_t batch_, bytes_, batches_;
-  std::vector<place> places_;
+  std::vector<node_id> places_;
 };
 
 struct contender {
@@ -192,7 +192,7 @@ void images() {
   auto two = pipeline() | muster::prefetch({.batches = 4, .threads = 1});
   // What any loader has to move: each record is read where a shuffled order finds it, the next asked for in the
   // meantime, and its output is copied from the cache to a ring of batches. Nothing is computed.
-  muster::detail::epoch_order order;
+  muster::detail::sampler order;
   std::vector<muster::sample_id> ids(count);
   const muster::buffer<std::byte> from(made);
   muster::buffer<std::byte> to(5 * batch * made);
@@ -293,7 +293,7 @@ void caches(const std::string& folder) {
   const plain_records data(bytes, count, record, {record});
   auto memory = data | muster::shuffle(1) | muster::batch(batch) | muster::cache(muster::in_memory);
   // What the same takes without a cache: the records copied in the same order, from memory that is as far away.
-  muster::detail::epoch_order order;
+  muster::detail::sampler order;
   std::vector<muster::sample_id> ids(count);
   muster::buffer<std::byte> to(5 * batch * record);
   std::uint64_t epoch = 0;

@@ -126,11 +126,11 @@ void read_records(benchmark::State& state, const muster::any_record_source& sour
 
 void register_records(std::size_t record_bytes) {
   static std::vector<std::unique_ptr<record_folder>> folders;  // until the program ends
-  struct place {
+  struct node_id {
     std::size_t record_bytes;
     const record_folder* folder = nullptr;
   };
-  auto where = std::make_shared<place>(place{record_bytes});
+  auto where = std::make_shared<node_id>(node_id{record_bytes});
   const auto folder = [where]() -> const record_folder& {
     if (where->folder == nullptr) {
       folders.push_back(std::make_unique<record_folder>(where->record_bytes));

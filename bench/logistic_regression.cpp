@@ -63,7 +63,7 @@ void muster_step(benchmark::State& state, setting& with) {
   auto batches = tracker.batches();
   double loss = 0;
   const auto step = [&](muster::step& now) {
-    const auto batch = loader.next(now.slice());
+    const auto batch = loader.next(now.shard());
     auto backward = sync.begin(now.group());
     backward.add_samples(batch.samples.size());
     backward.divided_by(static_cast<double>(batch.global_size));

@@ -73,7 +73,7 @@ template <class Barrier, class Call>
   return stamps;
 }
 
-/// The seconds of each call, from the largest stamps of all ranks.
+/// The seconds of each call, from the largest signatures of all ranks.
 [[nodiscard]] inline std::vector<double> seconds_of(std::span<const std::int64_t> largest_stamps) {
   std::vector<double> times(largest_stamps.size() / 2);
   for (std::size_t i = 0; i < times.size(); ++i) {

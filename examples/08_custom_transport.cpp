@@ -56,7 +56,7 @@ int main(int argc, char** argv) {
     muster::barrier(world);
     std::vector<float> values(1000, 1);
     const counts before = *sent;
-    muster::allreduce(world, values, muster::sum, {.how = muster::algorithm::recursive_doubling});
+    muster::allreduce(world, values, muster::sum, {.algorithm = muster::algorithm::recursive_doubling});
     if (world.rank() == 0)
       std::printf("an allreduce of 1000 float32: rank 0 sent %llu messages, %llu bytes\n",
                   static_cast<unsigned long long>(sent->messages - before.messages),

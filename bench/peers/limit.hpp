@@ -41,7 +41,7 @@ inline void* share_with_children(std::size_t bytes) {
 class meeting {
  public:
   /// As many processes; they wait in the system at once where they are more than the cores.
-  meeting(int ranks, bool crowded) : ranks_(ranks), patience_(crowded ? 0 : 10'000) {}
+  meeting(int ranks, bool oversubscribed) : ranks_(ranks), patience_(oversubscribed ? 0 : 10'000) {}
 
   [[nodiscard]] int ranks() const noexcept { return ranks_; }
 
@@ -108,7 +108,7 @@ int run_limit(int argc, char** argv, const char* name, int ranks, Take take) {
   int rank = 0;
   std::vector<pid_t> children;
   try {
-    auto& place = *new (share_with_children(sizeof(meeting))) meeting(ranks, ranks > allowed_cores());
+    auto& node_id = *new (share_with_children(sizeof(meeting))) meeting(ranks, ranks > allowed_cores());
     while (rank == 0 && static_cast<int>(children.size()) + 1 < ranks) {
       const pid_t child = fork();
       if (child < 0) fail_with_errno("fork");
@@ -127,7 +127,7 @@ int run_limit(int argc, char** argv, const char* name, int ranks, Take take) {
     const op once[] = {op::allreduce};
     turns all = folder ? turns(*folder, rank) : turns(argc, argv, once);
     while (const auto turn = all.next()) {
-      const auto times = take(*turn, place, rank);
+      const auto times = take(*turn, node_id, rank);
       if (rank == 0) answer(*turn, times);
     }
   } catch (const std::exception& failure) {

@@ -40,10 +40,10 @@ int main(int argc, char** argv) {
     const bench::loopback between;
     std::vector<char> room(window);
     return bench::run_limit(argc, argv, "loopback_limit", bench::limit_ranks,
-                            [&](const bench::turn& now, bench::meeting& place, int rank) {
+                            [&](const bench::turn& now, bench::meeting& node_id, int rank) {
                               const auto once = [&] { exchange(between.ends[rank], room, now.bytes); };
-                              (void)place.times_of(now.what, rank, bench::warm_up_for(now.bytes), once);
-                              return place.times_of(now.what, rank, bench::iterations_for(now.bytes), once);
+                              (void)node_id.times_of(now.what, rank, bench::warm_up_for(now.bytes), once);
+                              return node_id.times_of(now.what, rank, bench::iterations_for(now.bytes), once);
                             });
   } catch (const std::exception& failure) {
     std::fprintf(stderr, "loopback_limit: error: %s\n", failure.what());

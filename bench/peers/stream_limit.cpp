@@ -84,7 +84,7 @@ struct way {
 };
 
 // GB/s, as rank 0 sees it, whose last byte has been taken when the two meet.
-double stream(const way& by, bench::meeting& place, int rank, std::size_t size, bool adds, double seconds) {
+double stream(const way& by, bench::meeting& node_id, int rank, std::size_t size, bool adds, double seconds) {
   const std::size_t piece = std::min(by.piece, size);
   std::vector<float> values(size / sizeof(float), 1e-6f);
   auto* const here = reinterpret_cast<std::byte*>(values.data());
@@ -102,10 +102,10 @@ double stream(const way& by, bench::meeting& place, int rank, std::size_t size, 
   once();
   // As many as take about so long at a speed that no machine of today has less of.
   const auto times = std::max<std::size_t>(3, static_cast<std::size_t>(seconds * 4e9 / static_cast<double>(size)));
-  place.meet();
+  node_id.each_group();
   const auto begin = std::chrono::steady_clock::now();
   for (std::size_t i = 0; i < times; ++i) once();
-  place.meet();
+  node_id.each_group();
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
   return static_cast<double>(size * times) / took.count() / 1e9;
 }
@@ -119,7 +119,7 @@ int main(int argc, char** argv) {
       throw std::runtime_error("no way is named (there are ring and socket); name one");
     const double seconds = argc > 2 ? std::stod(argv[2]) : 0.3;
     const int turns = argc > 3 ? std::stoi(argv[3]) : 5;
-    auto& place = *new (bench::share_with_children(sizeof(bench::meeting))) bench::meeting(bench::limit_ranks, false);
+    auto& node_id = *new (bench::share_with_children(sizeof(bench::meeting))) bench::meeting(bench::limit_ranks, false);
     auto& shared = *new (bench::share_with_children(sizeof(ring))) ring;
     const connection between;
     const pid_t child = fork();
@@ -136,7 +136,7 @@ int main(int argc, char** argv) {
     for (const bool adds : {true, false}) {
       for (const std::size_t size : sizes) {
         std::vector<double> rates;
-        for (int turn = 0; turn < turns; ++turn) rates.push_back(stream(by, place, rank, size, adds, seconds));
+        for (int turn = 0; turn < turns; ++turn) rates.push_back(stream(by, node_id, rank, size, adds, seconds));
         std::ranges::sort(rates);
         if (rank == 0)
           std::printf("ps/%s/1/1/%zu  %.4g GB/s a worker\n", adds ? "push" : "pull", size, rates[rates.size() / 2]);

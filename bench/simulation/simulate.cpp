@@ -82,7 +82,7 @@ void allreduce(muster::group& world, const words& said) {
     hierarchy levels(world, static_cast<int>(number(said, "per-host")));
     time = timed(world, [&] { levels.allreduce(data); });
   } else {
-    const muster::options options{.how = by_name(how)};
+    const muster::options options{.algorithm = by_name(how)};
     time = timed(world, [&] { muster::allreduce(world, std::span(data), muster::sum, options); });
   }
   for (const float value : data) {
@@ -164,7 +164,7 @@ int run(int argc, char** argv) {
   auto library = muster::detail::mpi_library::acquire();
   MPI_Comm comm = MPI_COMM_NULL;
   MPI_Comm_dup(MPI_COMM_WORLD, &comm);
-  auto transport = std::make_unique<muster::detail::mpi_transport>(std::move(library), comm, /*crowded=*/true);
+  auto transport = std::make_unique<muster::detail::mpi_transport>(std::move(library), comm, /*oversubscribed=*/true);
   muster::group world(std::move(transport), {.timeout = muster::seconds(1e6)});
   const std::string what = argc > 1 ? argv[1] : "";
   if (what == "allreduce") {

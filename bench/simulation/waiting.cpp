@@ -111,7 +111,7 @@ int __wrap_MPI_Test(MPI_Request* request, int* done, MPI_Status* status) {
   return code;
 }
 
-// Notices are about trouble, and here is none; a rank that fails ends the simulation, which says so.
+// Control messages are about trouble, and here is none; a rank that fails ends the simulation, which says so.
 int __wrap_MPI_Iprobe(int, int, MPI_Comm, int* there, MPI_Status*) {
   *there = 0;
   return MPI_SUCCESS;

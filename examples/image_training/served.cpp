@@ -9,7 +9,7 @@
 #include <muster/elastic/session.hpp>
 #include <muster/ps/job.hpp>
 #include <muster/train/optimizers/schedule.hpp>
-#include <muster/train/served_arena.hpp>
+#include <muster/train/ps_parameters.hpp>
 #include <muster/train/tracker.hpp>
 
 #include "../command_line.hpp"
@@ -99,7 +99,7 @@ class served_run {
   }
 
   void train_step(muster::step& step) {
-    const auto batch = loader_.next(step.slice());
+    const auto batch = loader_.next(step.shard());
     served_.pull();
     served_.begin(schedule_(step));
     const nn::pass now{.images = batch.samples.size(),
@@ -158,7 +158,7 @@ class served_run {
   muster::ps::job& job_;
   const model_description& what_;
   nn::network<float>& net_;
-  muster::served_arena served_;
+  muster::ps_parameters served_;
   const options& chosen_;
   muster::schedule schedule_;
   muster::loader loader_;
@@ -182,7 +182,7 @@ void train_served(muster::context& context, muster::group& world, const image_da
   net->initialise(chosen.seed);
   muster::ps::job job(
       context, world,
-      muster::ps::chosen_options(context.configuration(), {muster::served_arena::table(arena, chosen.optimizer)}));
+      muster::ps::chosen_options(context.configuration(), {muster::ps_parameters::table(arena, chosen.optimizer)}));
   auto workers = world.split(job.is_server() ? 1 : 0);
   auto alone = world.split(world.rank());
   if (job.is_server()) return job.serve();

@@ -52,7 +52,7 @@ class run {
                     .checkpoint = chosen_.checkpoint,
                     .resume = chosen_.resume,
                     .each_epoch = [this](muster::training_step& step) { validate(step); },
-                    .meet = [this](muster::group& ranks, bool joined) { meet(ranks, joined); },
+                    .each_group = [this](muster::group& ranks, bool joined) { meet(ranks, joined); },
                     .print = [this](const auto& epoch) { print_epoch(tracker_, epoch.epoch, epoch["top5"]); }},
                    [this](muster::training_step& step) { train_step(step); });
     training_->evaluate([&](muster::step& step) {

@@ -12,7 +12,7 @@
 #include <muster/ps/job.hpp>
 #include <muster/ps/settings.hpp>
 #include <muster/train/optimizers/schedule.hpp>
-#include <muster/train/served_arena.hpp>
+#include <muster/train/ps_parameters.hpp>
 #include <muster/train/settings.hpp>
 #include <muster/train/sync/sync_mode.hpp>
 #include <muster/train/tracker.hpp>
@@ -163,7 +163,7 @@ class served_run {
 
  private:
   void train_step(muster::step& step, totals& seen) {
-    const auto batch = loader_.next(step.slice());
+    const auto batch = loader_.next(step.shard());
     {
       auto phase = tracker_.phase(muster::phase::aggregate);
       const muster::scoped_event measured(muster::activity::communication, "pull", 0);

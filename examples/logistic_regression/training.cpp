@@ -72,7 +72,7 @@ class run {
     if (speaks_first_) print_header(data_, chosen_, started_as_);
     training_.run({.epochs = chosen_.epochs,
                    .each_epoch = [this](muster::training_step& step) { validate(step); },
-                   .meet = [this](muster::group& ranks, bool) { require_same_everywhere(ranks, data_, chosen_); },
+                   .each_group = [this](muster::group& ranks, bool) { require_same_everywhere(ranks, data_, chosen_); },
                    .print = [this](const auto&) { print_epoch(tracker_); }},
                   [this](muster::training_step& step) { train_step(step); });
     // What the training minimises, now that it stands still: the mean log-loss and the penalty.

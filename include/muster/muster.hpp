@@ -87,6 +87,7 @@
 #include <muster/core/update/step.hpp>
 #include <muster/core/version.hpp>
 #include <muster/data/bad_records.hpp>
+#include <muster/data/batch_shard.hpp>
 #include <muster/data/cache.hpp>
 #include <muster/data/cursor.hpp>
 #include <muster/data/dataset.hpp>
@@ -105,16 +106,15 @@
 #include <muster/data/records/manifest.hpp>
 #include <muster/data/records/reader.hpp>
 #include <muster/data/records/writer.hpp>
-#include <muster/data/slice.hpp>
 #include <muster/data/sources/cifar.hpp>
 #include <muster/data/sources/csv.hpp>
 #include <muster/data/sources/fixed_records.hpp>
 #include <muster/data/sources/idx.hpp>
 #include <muster/data/sources/libsvm.hpp>
+#include <muster/data/sources/mapped_file.hpp>
 #include <muster/data/sources/npy.hpp>
 #include <muster/data/sources/raw.hpp>
 #include <muster/data/sources/synthetic.hpp>
-#include <muster/data/sources/text_file.hpp>
 #include <muster/data/sources/tfrecord.hpp>
 #include <muster/elastic/departure.hpp>
 #include <muster/elastic/elastic.hpp>
@@ -137,7 +137,7 @@
 #include <muster/train/optimizers/optimizer_of.hpp>
 #include <muster/train/optimizers/schedule.hpp>
 #include <muster/train/optimizers/sgd.hpp>
-#include <muster/train/served_arena.hpp>
+#include <muster/train/ps_parameters.hpp>
 #include <muster/train/settings.hpp>
 #include <muster/train/sync/bucket.hpp>
 #include <muster/train/sync/compress.hpp>

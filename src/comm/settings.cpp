@@ -52,16 +52,16 @@ constexpr setting_info connections{"connections", "WHEN", "all",
 constexpr setting_info streams{"streams", "N", "1", "tcp: connections for data between two ranks", detail::from(1, 64)};
 constexpr setting_info heartbeat{
     "heartbeat", "SECONDS", "0.1", "tcp: from one sign of life to the next", detail::from(0.001, 3600), true};
-constexpr setting_info missed_beats{"missed-beats", "N", "5",
-                                    "tcp: signs of life that fail to come before a rank counts as lost",
-                                    detail::from(2, 1000000)};
+constexpr setting_info missed_heartbeats{"missed-heartbeats", "N", "5",
+                                         "tcp: signs of life that fail to come before a rank counts as lost",
+                                         detail::from(2, 1000000)};
 constexpr setting_info checksum{"checksum", "WHEN", "off",
                                 "tcp: on or off: a checksum of all data, where that of the network is not enough"};
 constexpr setting_info elastic{"elastic", "WHEN", "off",
                                "on or off: ranks may die and join; the program trains in muster::elastic::session"};
-constexpr setting_info patience{"patience",   "SECONDS",
-                                "30",         "elastic: how long to wait for enough ranks, or for a majority of them",
-                                some_seconds, true};
+constexpr setting_info quorum_timeout{
+    "quorum-timeout", "SECONDS", "30", "elastic: how long to wait for enough ranks, or for a majority of them",
+    some_seconds,     true};
 constexpr setting_info remote_servers{
     "remote-servers", "N", "0",
     "ps: so many of those that serve or stand by are started on their own, with --role server; all meet at "
@@ -78,7 +78,7 @@ bool muster_settings_of_comm = detail::register_settings(
      "the job and its transports",
      {&ranks, &transport, &elastic, &timeout, &algorithm, &rendezvous},
      {&between, &job, &token, &host, &profile, &check, &progress, &cma, &pin, &interface, &connections, &streams,
-      &heartbeat, &missed_beats, &checksum, &patience, &remote_servers, &role}});
+      &heartbeat, &missed_heartbeats, &checksum, &quorum_timeout, &remote_servers, &role}});
 }
 
 }  // namespace muster::inline v0::setting

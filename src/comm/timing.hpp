@@ -30,8 +30,8 @@ struct transport_timing {
   /// A rank that waits looks for dead peers this often: so soon is a death seen.
   static constexpr std::chrono::milliseconds death_poll{10};
   /// What a rank that left a group without a reason may take to give one in the group that it was made from, and one
-  /// whose connection broke to send it: its notices may still be on the way.
-  static constexpr std::chrono::milliseconds late_notice{50};
+  /// whose connection broke to send it: its control messages may still be on the way.
+  static constexpr std::chrono::milliseconds late_control_message{50};
 };
 
 struct shm_timing {

@@ -9,17 +9,17 @@
 
 namespace muster::inline v0 {
 
-std::string describe(const stamp& mark) {
-  if (mark.kind == collective::finish) return "the end of its run";
-  std::string text(to_string(mark.kind));
-  if (mark.kind == collective::barrier) return text;
-  text += " of " + std::to_string(mark.count) + " " + std::string(to_string(mark.type));
-  if (is_record(mark.type)) text += " of " + std::to_string(size_of(mark.type)) + " bytes";
-  if (mark.op != operation::none) text += ", " + std::string(to_string(mark.op));
-  const bool rooted = mark.kind == collective::broadcast || mark.kind == collective::reduce ||
-                      mark.kind == collective::gather || mark.kind == collective::scatter;
-  if (rooted) text += ", root " + std::to_string(mark.root);
-  return text + ", by " + std::string(to_string(mark.how));
+std::string describe(const collective_signature& signature) {
+  if (signature.kind == collective::finish) return "the end of its run";
+  std::string text(to_string(signature.kind));
+  if (signature.kind == collective::barrier) return text;
+  text += " of " + std::to_string(signature.count) + " " + std::string(to_string(signature.type));
+  if (is_record(signature.type)) text += " of " + std::to_string(size_of(signature.type)) + " bytes";
+  if (signature.op != operation::none) text += ", " + std::string(to_string(signature.op));
+  const bool rooted = signature.kind == collective::broadcast || signature.kind == collective::reduce ||
+                      signature.kind == collective::gather || signature.kind == collective::scatter;
+  if (rooted) text += ", root " + std::to_string(signature.root);
+  return text + ", by " + std::string(to_string(signature.algorithm));
 }
 
 int subgroup_call::place_of(int rank) const {
@@ -31,19 +31,19 @@ int subgroup_call::place_of(int rank) const {
 
 namespace detail {
 
-void check_arrival(const request& wanted, int source, const stamp& mark, std::size_t bytes) {
+void check_arrival(const request& wanted, int source, const collective_signature& signature, std::size_t bytes) {
   if (wanted.tag != 0) {
     if (bytes <= wanted.bytes) return;
     throw mismatch_error("a message of " + std::to_string(bytes) + " bytes from rank " + std::to_string(source) +
                          " with tag " + std::to_string(wanted.tag) + " does not fit (the receive has room for " +
                          std::to_string(wanted.bytes) + "); receive into a larger buffer");
   }
-  if (mark == wanted.mark && bytes == wanted.bytes) return;
-  std::string text = "the ranks disagree about collective " + std::to_string(wanted.mark.sequence) +
-                     " of the group (this rank is in " + describe(wanted.mark) + "; rank " + std::to_string(source) +
-                     " is in ";
-  text += mark == wanted.mark ? "the same with blocks of another size" : describe(mark);
-  if (mark.sequence != wanted.mark.sequence) text += ", its collective " + std::to_string(mark.sequence);
+  if (signature == wanted.signature && bytes == wanted.bytes) return;
+  std::string text = "the ranks disagree about collective " + std::to_string(wanted.signature.sequence) +
+                     " of the group (this rank is in " + describe(wanted.signature) + "; rank " +
+                     std::to_string(source) + " is in ";
+  text += signature == wanted.signature ? "the same with blocks of another size" : describe(signature);
+  if (signature.sequence != wanted.signature.sequence) text += ", its collective " + std::to_string(signature.sequence);
   throw mismatch_error(text + "); every rank must make the same calls in the same order");
 }
 

@@ -11,15 +11,15 @@
 #include <vector>
 
 #include <muster/core/buffer.hpp>
+#include <muster/data/batch_shard.hpp>
 #include <muster/data/record_step.hpp>
-#include <muster/data/slice.hpp>
 
 namespace muster::inline v0::detail {
 
-/// One batch's part for one slice: where it is, what is in it, how far it is.
+/// One batch's part for one shard: where it is, what is in it, how far it is.
 struct batch_slot {
   muster::cursor where;
-  slice part;
+  batch_shard part;
 
   std::vector<sample_id> ids;
   buffer<std::byte> bytes;

@@ -3,13 +3,13 @@
 #include <cstdio>
 #include <iterator>
 
-#include "order/epoch_plan.hpp"
+#include "order/batch_sampler.hpp"
 
 namespace muster::inline v0 {
 
-live_cursor::live_cursor(detail::epoch_plan& plan) noexcept : muster::cursor(plan.cursor()), plan_(&plan) {}
+live_cursor::live_cursor(detail::batch_sampler& plan) noexcept : muster::cursor(plan.cursor()), plan_(&plan) {}
 const cursor& live_cursor::now() const noexcept { return plan_->cursor(); }
-bool live_cursor::epoch_is_over() const noexcept { return detail::epoch_plan::batch_size(now()) == 0; }
+bool live_cursor::epoch_is_over() const noexcept { return detail::batch_sampler::batch_size(now()) == 0; }
 void live_cursor::open(const cursor& there) const { plan_->open(there); }
 void live_cursor::commit() const { plan_->commit(); }
 void live_cursor::next_epoch() const noexcept { plan_->next_epoch(); }

@@ -11,7 +11,7 @@
 #include <muster/core/log.hpp>
 
 #include "batch_ring.hpp"
-#include "order/epoch_plan.hpp"
+#include "order/batch_sampler.hpp"
 #include "steps.hpp"
 
 namespace muster::inline v0 {
@@ -93,7 +93,8 @@ struct loader::engine {
     if (!reads) ids.reserve(std::min(plan.cursor().batch, plan.cursor().size));
   }
 
-  [[nodiscard]] static bool is_at(const detail::batch_slot& slot, const muster::cursor& where, slice part) noexcept {
+  [[nodiscard]] static bool is_at(const detail::batch_slot& slot, const muster::cursor& where,
+                                  batch_shard part) noexcept {
     return slot.part == part && slot.where == where;
   }
 
@@ -105,18 +106,18 @@ struct loader::engine {
   }
 
   /// Lets threads begin with the part of the batch at `where`.
-  void begin(const muster::cursor& where, slice part) {
+  void begin(const muster::cursor& where, batch_shard part) {
     auto slot = ring->take();
     slot->where = where;
     slot->part = part;
-    const index_range mine = part_of(detail::epoch_plan::batch_size(where, part.world), part);
+    const index_range mine = part_of(detail::batch_sampler::batch_size(where, part.world), part);
     slot->ids.resize(mine.size());
     plan.ids(where, where.position + mine.first, slot->ids);
     ring->push(std::move(slot));
   }
 
   /// Lets threads begin with what follows, as far as there is memory.
-  void begin_ahead(slice part) {
+  void begin_ahead(batch_shard part) {
     const std::size_t one = std::max<std::size_t>((*ring)[0].bytes.size(), 1);
     const std::size_t most = std::min(ahead.batches, ahead.bytes / one);
     if (most == 0 && ahead.batches != 0 && !told) {
@@ -126,8 +127,8 @@ struct loader::engine {
                                           "); raise it or make batches smaller");
     }
     while (ring->size() <= most) {
-      const muster::cursor next = detail::epoch_plan::after((*ring)[ring->size() - 1].where, part.world);
-      if (detail::epoch_plan::batch_size(next) == 0) break;
+      const muster::cursor next = detail::batch_sampler::after((*ring)[ring->size() - 1].where, part.world);
+      if (detail::batch_sampler::batch_size(next) == 0) break;
       begin(next, part);
     }
   }
@@ -152,7 +153,7 @@ struct loader::engine {
   }
 
   /// The slot of the batch at the cursor, complete; what follows it is under way.
-  detail::batch_slot& make(slice part) {
+  detail::batch_slot& make(batch_shard part) {
     if (refused) std::rethrow_exception(refused);
     if (!ring) ring.emplace(*last, skips_bad, ahead.batches > 0 ? ahead.threads : 0);
     std::size_t before = 0;
@@ -186,7 +187,7 @@ struct loader::engine {
     told_of_cache = now;
   }
 
-  detail::epoch_plan plan;
+  detail::batch_sampler plan;
   std::unique_ptr<detail::record_step> last;  // of the chain; null for a source without records
   bool reads;                                 // or ids alone
   std::vector<sample_id> ids;                 // of the latter
@@ -257,11 +258,11 @@ void loader::replace(detail::loader_source source) {
   e.reserve_ids();
 }
 
-minibatch loader::next(slice part) {
+minibatch loader::next(batch_shard part) {
   engine& e = *engine_;
   const muster::cursor& at = e.plan.cursor();
   minibatch batch;
-  batch.global_size = detail::epoch_plan::batch_size(at, part.world);
+  batch.global_size = detail::batch_sampler::batch_size(at, part.world);
   batch.epoch = at.epoch;
   batch.position = at.position;
   batch.schema = &schema();

@@ -1,6 +1,6 @@
 #include <muster/data/minibatch.hpp>
 
-#include <muster/data/slice.hpp>
+#include <muster/data/batch_shard.hpp>
 
 namespace muster::inline v0 {
 

@@ -33,15 +33,15 @@ std::string hexadecimal(std::uint64_t number) {
 }
 
 // The token tells jobs apart.
-std::string job_name(const building_site& site) { return hexadecimal(digest().add(site.token).value()); }
+std::string job_name(const transport_config& config) { return hexadecimal(digest().add(config.token).value()); }
 
-std::unique_ptr<shm_transport> over_memory(const building_site& site, const elastic::generation_record& group,
+std::unique_ptr<shm_transport> over_memory(const transport_config& config, const elastic::generation_record& group,
                                            std::uint64_t host, int rank, int size, const given_up_question& given_up) {
   // The generation tells one meeting from the next.
   const std::string name =
-      "muster-elastic." + job_name(site) + "." + std::to_string(group.generation) + "." + hexadecimal(host);
-  const auto pulls = static_cast<cma_wish>(site.configuration->choice(setting::cma, {"auto", "on", "off"}));
-  return connect_anew(name, rank, size, site.memory, pulls, seconds(site.configuration->positive(setting::timeout)),
+      "muster-elastic." + job_name(config) + "." + std::to_string(group.generation) + "." + hexadecimal(host);
+  const auto pulls = static_cast<cma_wish>(config.configuration->choice(setting::cma, {"auto", "on", "off"}));
+  return connect_anew(name, rank, size, config.memory, pulls, seconds(config.configuration->positive(setting::timeout)),
                       given_up);
 }
 
@@ -49,17 +49,19 @@ constexpr std::string_view without_mpi = " no-mpi";
 
 // Where it waits, without what it says of MPI.
 std::string doors_of(const elastic::member& one) {
-  const std::string_view card = one.door;
-  return std::string(card.ends_with(without_mpi) ? card.substr(0, card.size() - without_mpi.size()) : card);
+  const std::string_view endpoints = one.endpoints;
+  return std::string(endpoints.ends_with(without_mpi) ? endpoints.substr(0, endpoints.size() - without_mpi.size())
+                                                      : endpoints);
 }
 
-std::unique_ptr<transport> over_tcp(const building_site& site, const elastic::generation_record& group, int rank,
-                                    tcp_doors doors, const given_up_question& given_up) {
-  const tcp_plan plan = plan_of(*site.configuration);
+std::unique_ptr<transport> over_tcp(const transport_config& config, const elastic::generation_record& group, int rank,
+                                    tcp_listeners listeners, const given_up_question& given_up) {
+  const tcp_plan plan = plan_of(*config.configuration);
   const auto until = deadline_after(plan.patience);
-  std::vector<std::string> cards;
-  for (const auto& one : group.members) cards.push_back(doors_of(one));
-  auto mesh = make_mesh(plan, rank, cards, std::move(doors), site.token + "/" + std::to_string(group.generation));
+  std::vector<std::string> endpoints;
+  for (const auto& one : group.members) endpoints.push_back(doors_of(one));
+  auto mesh =
+      make_mesh(plan, rank, endpoints, std::move(listeners), config.token + "/" + std::to_string(group.generation));
   for (;;) {
     if (given_up()) throw peer_failure({}, "the connections were given up (not all members live any more)");
     try {
@@ -77,7 +79,7 @@ std::unique_ptr<transport> over_tcp(const building_site& site, const elastic::ge
 
 bool has_lost_mpi(const elastic::generation_record& group) {
   return std::any_of(group.members.begin(), group.members.end(),
-                     [](const elastic::member& one) { return one.door.ends_with(without_mpi); });
+                     [](const elastic::member& one) { return one.endpoints.ends_with(without_mpi); });
 }
 
 // Null where the MPI of this program does not go on when ranks die, or there is none.
@@ -88,17 +90,17 @@ const process_transport* surviving_mpi() noexcept {
   return nullptr;
 }
 
-std::unique_ptr<transport> over_mpi(const building_site& site, const elastic::generation_record& group, int rank) {
+std::unique_ptr<transport> over_mpi(const transport_config& config, const elastic::generation_record& group, int rank) {
   std::vector<elastic::member_id> members;
   for (const auto& one : group.members) members.push_back(one.id);
-  return surviving_mpi()->connect_survivors(*site.configuration, members, rank, group.generation);
+  return surviving_mpi()->connect_survivors(*config.configuration, members, rank, group.generation);
 }
 
 }  // namespace
 
-std::string door_card(const tcp_doors& doors, const settings& configuration) {
+std::string listener_endpoints(const tcp_listeners& listeners, const settings& configuration) {
   const auto* const by_mpi = configuration.value(setting::transport) == "mpi" ? surviving_mpi() : nullptr;
-  return doors.card() + std::string(by_mpi != nullptr && !by_mpi->can_connect_survivors() ? without_mpi : "");
+  return listeners.endpoints() + std::string(by_mpi != nullptr && !by_mpi->can_connect_survivors() ? without_mpi : "");
 }
 
 std::string transport_between(const elastic::generation_record& group, const settings& configuration) {
@@ -128,27 +130,27 @@ std::string transport_between(const elastic::generation_record& group, const set
   return hosts.all_alone() ? "tcp" : "hierarchical";
 }
 
-built_group connect_members(const building_site& site, const elastic::generation_record& group, int rank,
-                            tcp_doors doors, const given_up_question& given_up) {
-  const std::string how = transport_between(group, *site.configuration);
+built_group connect_members(const transport_config& config, const elastic::generation_record& group, int rank,
+                            tcp_listeners listeners, const given_up_question& given_up) {
+  const std::string how = transport_between(group, *config.configuration);
   const int size = static_cast<int>(group.members.size());
   built_group made;
   if (how == "mpi") {
-    made.transport = over_mpi(site, group, rank);
+    made.transport = over_mpi(config, group, rank);
   } else if (how == "self") {
     made.transport = make_self_transport();
   } else if (how == "shm") {
-    auto within = over_memory(site, group, group.members.front().host, rank, size, given_up);
+    auto within = over_memory(config, group, group.members.front().host, rank, size, given_up);
     made.host = within->shared_host();
     made.transport = std::move(within);
   } else {
-    made.transport = over_tcp(site, group, rank, std::move(doors), given_up);
+    made.transport = over_tcp(config, group, rank, std::move(listeners), given_up);
     if (how == "tcp") return made;
     auto hosts = hosts_of(group);
     std::unique_ptr<shm_transport> within;
     if (const int here = static_cast<int>(hosts.neighbours(rank).size()); here > 1) {
       const auto self = static_cast<std::size_t>(rank);
-      within = over_memory(site, group, group.members[self].host, hosts.place_of[self], here, given_up);
+      within = over_memory(config, group, group.members[self].host, hosts.place_of[self], here, given_up);
       made.host = within->shared_host();
     }
     made.transport =

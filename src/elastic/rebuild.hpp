@@ -15,7 +15,7 @@
 namespace muster::inline v0::detail {
 
 /// What every generation of a process is built from.
-struct building_site {
+struct transport_config {
   const settings* configuration;
   std::shared_ptr<segment> memory;
   std::string token;
@@ -26,16 +26,16 @@ struct built_group {
   std::shared_ptr<shm_host> host;  ///< where all or some share memory
 };
 
-/// Where this member waits for the others, as the record has it: at these doors, and whether MPI, where it was asked
-/// for, can still connect it. One that it cannot has all of them use another transport.
-[[nodiscard]] std::string door_card(const tcp_doors& doors, const settings& configuration);
+/// Where this member waits for the others, as the record has it: at these listeners, and whether MPI, where it was
+/// asked for, can still connect it. One that it cannot has all of them use another transport.
+[[nodiscard]] std::string listener_endpoints(const tcp_listeners& listeners, const settings& configuration);
 
 /// Which transport joins members of these hosts; throws configuration_error for one that cannot.
 [[nodiscard]] std::string transport_between(const elastic::generation_record& group, const settings& configuration);
 
-/// Connects the members of the record, of which this is one of that rank; `doors` are those that the record knows.
+/// Connects the members of the record, of which this is one of that rank; `listeners` are those that the record knows.
 /// Gives up when `given_up` says so: with peer_failure, or timeout_error by `--timeout`.
-[[nodiscard]] built_group connect_members(const building_site& site, const elastic::generation_record& group, int rank,
-                                          tcp_doors doors, const std::function<bool()>& given_up);
+[[nodiscard]] built_group connect_members(const transport_config& config, const elastic::generation_record& group,
+                                          int rank, tcp_listeners listeners, const std::function<bool()>& given_up);
 
 }  // namespace muster::inline v0::detail

@@ -49,18 +49,18 @@ class revocable_transport final : public transport_decorator {
   revocable_transport(std::unique_ptr<transport> inner, std::shared_ptr<revocation> by, std::vector<int> names)
       : transport_decorator(std::move(inner)), by_(std::move(by)), names_(std::move(names)) {}
 
-  bool poll(notice& message) override {
+  bool poll(control_message& message) override {
     if (by_->revoked() && !told_) {
       told_ = true;
       message = {};
-      message.what = notice::kind::gone;
+      message.what = control_message::kind::gone;
       message.origin = rank();  // no rank in particular
       message.status = static_cast<int>(error_kind::peer_failure);
       message.set_text(by_->why());
       return true;
     }
     if (!inner().poll(message)) return false;
-    if (message.what == notice::kind::gone && message.origin >= 0 && message.origin < size())
+    if (message.what == control_message::kind::gone && message.origin >= 0 && message.origin < size())
       by_->saw_end_of(names_[static_cast<std::size_t>(message.origin)], message.text);
     return true;
   }

@@ -6,9 +6,9 @@
 namespace muster::inline v0 {
 namespace {
 
-class fixed_conductor final : public detail::conductor {
+class fixed_backend final : public detail::session_backend {
  public:
-  explicit fixed_conductor(group& ranks) noexcept : ranks_(&ranks) {}
+  explicit fixed_backend(group& ranks) noexcept : ranks_(&ranks) {}
 
   void prepare(state&) override {}
   group& ranks() override { return *ranks_; }
@@ -97,7 +97,7 @@ void session::prepare(state& of) {
 bool session::run_steps(state& of, const std::function<void(step&)>& f, const run_limits& limits) {
   require_an_end(of, limits);
   (void)of.parts();  // owners may have got more since
-  const run_mark mark(of);
+  const run_mark signature(of);
   if (left_out(behind_.runs)) return true;
   prepare(of);
   if (left_out(behind_.runs)) return true;
@@ -133,7 +133,7 @@ bool session::evaluate_once(state& of, const std::function<void(step&)>& f) {
   }
 }
 
-session fixed_session(group& ranks) { return session(std::make_unique<fixed_conductor>(ranks)); }
+session fixed_session(group& ranks) { return session(std::make_unique<fixed_backend>(ranks)); }
 
 session fixed_session(context& of) { return fixed_session(of.world()); }
 

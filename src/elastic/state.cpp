@@ -77,12 +77,12 @@ void state::next_epoch() {
 void state::begin_step() {
   std::size_t bytes = 0;
   for (const auto& part : parts_) {
-    if (part.change == in_step::shadowed) bytes += part.bytes.size();
+    if (part.change == in_step::restore_on_failure) bytes += part.bytes.size();
   }
   shadow_.resize(bytes);
   std::size_t at = 0;
   for (const auto& part : parts_) {
-    if (part.change != in_step::shadowed || part.bytes.empty()) continue;
+    if (part.change != in_step::restore_on_failure || part.bytes.empty()) continue;
     std::memcpy(shadow_.data() + at, part.bytes.data(), part.bytes.size());
     at += part.bytes.size();
   }
@@ -115,7 +115,7 @@ void state::roll_back() noexcept {
   in_step_ = false;
   std::size_t at = 0;
   for (const auto& part : parts_) {
-    if (part.change != in_step::shadowed || part.bytes.empty()) continue;
+    if (part.change != in_step::restore_on_failure || part.bytes.empty()) continue;
     std::memcpy(part.bytes.data(), shadow_.data() + at, part.bytes.size());
     at += part.bytes.size();
   }

@@ -65,7 +65,7 @@ class transfer {
                   digest_of_names()};
     std::vector<standing> all(static_cast<std::size_t>(ranks_.size()));
     allgather(ranks_, numbers(std::span(&mine, 1)), numbers(std::span(all)));
-    find_holders(all);
+    find_state_sources(all);
     if (holders_.size() == all.size()) return false;
     const auto& there = all[static_cast<std::size_t>(holders_.front())];
     if (there.names != mine.names) {
@@ -86,7 +86,7 @@ class transfer {
   }
 
  private:
-  void find_holders(const std::vector<standing>& all) {
+  void find_state_sources(const std::vector<standing>& all) {
     const standing* furthest = nullptr;
     for (const auto& one : all) {
       if (one.may_hold != 0 && (furthest == nullptr || one.at.is_beyond(furthest->at))) furthest = &one;

@@ -11,9 +11,9 @@
 #include <muster/core/error.hpp>
 #include <muster/core/progress.hpp>
 #include <muster/core/spec.hpp>
+#include <muster/data/batch_shard.hpp>
 #include <muster/data/open.hpp>
 #include <muster/data/records/reader.hpp>
-#include <muster/data/slice.hpp>
 
 namespace {
 

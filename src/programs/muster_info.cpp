@@ -143,7 +143,7 @@ json describe_world(const muster::settings& settings, const muster::launch_env& 
     world["choices"] = json::object();
     if (planned.ranks == 1) return world;  // no other rank to talk to
     const auto& wanted = planned.for_groups;
-    const muster::choices chosen(planned.transport, planned.ranks, wanted.how, wanted.profile.get());
+    const muster::choices chosen(planned.transport, planned.ranks, wanted.algorithm, wanted.profile.get());
     for (const auto kind : muster::all_collectives) {
       world["choices"][std::string(to_string(kind))] = describe_choices(chosen.rows(kind));
     }

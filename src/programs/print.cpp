@@ -29,7 +29,7 @@ void print_times(muster::collective kind, const std::vector<muster::measured_tim
     if (t.kind != kind) continue;
     if (first == 0) first = t.bytes;
     if (t.bytes == first) {
-      std::snprintf(cell, sizeof cell, "%20s", std::string(to_string(t.how)).c_str());
+      std::snprintf(cell, sizeof cell, "%20s", std::string(to_string(t.algorithm)).c_str());
       head += cell;
     }
     if (t.bytes != bytes) {
@@ -53,7 +53,7 @@ json describe_choices(std::span<const muster::choices::row> rows) {
   json list = json::array();
   for (const auto& row : rows) {
     const json below = row.below == muster::algorithm_rules::no_limit ? json() : json(row.below);
-    list.push_back(json::array({below, to_string(row.how)}));
+    list.push_back(json::array({below, to_string(row.algorithm)}));
   }
   return list;
 }

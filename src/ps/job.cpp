@@ -30,7 +30,8 @@ protocol_settings protocol_of(const job_options& options, const settings& chosen
   made.retry = span_of(options.retry);
   made.silence = span_of(options.silence);
   made.worker_silence = span_of(options.timeout);
-  const auto unheard = chosen.positive(setting::heartbeat) * static_cast<double>(chosen.integer(setting::missed_beats));
+  const auto unheard =
+      chosen.positive(setting::heartbeat) * static_cast<double>(chosen.integer(setting::missed_heartbeats));
   made.one_sided = std::max(made.one_sided, span_of(seconds(unheard)));
   return made;
 }
@@ -130,17 +131,17 @@ std::shared_ptr<any_store> store_for(context& of, group& ranks) {
 
 struct roles {
   std::vector<server_entry> serving;
-  std::vector<place> can_serve;
+  std::vector<node_id> can_serve;
   std::vector<member> working;
 };
 
 // Places are ranks; where every rank has two, those of its server lie behind those of all workers.
-roles roles_of(const job_options& options, place ranks) {
-  const auto standby = options.colocated ? 0 : static_cast<place>(options.standby);
+roles roles_of(const job_options& options, node_id ranks) {
+  const auto standby = options.colocated ? 0 : static_cast<node_id>(options.standby);
   const auto places = options.colocated ? 2 * ranks : ranks;
-  const auto servers = options.colocated ? ranks : static_cast<place>(options.servers) + standby;
+  const auto servers = options.colocated ? ranks : static_cast<node_id>(options.servers) + standby;
   roles made;
-  for (place at = 0; at < places; ++at) {
+  for (node_id at = 0; at < places; ++at) {
     if (at + servers < places) {
       made.working.push_back({at, 1});
       continue;
@@ -165,13 +166,13 @@ struct job::implementation {
         layout(given.tables, most_servers(given, all)),
         ranks(checked(all)),
         working(ranks.split(is_worker() ? 0 : 1)) {
-    const auto size = static_cast<place>(ranks.size());
-    const auto self = static_cast<place>(ranks.rank());
+    const auto size = static_cast<node_id>(ranks.size());
+    const auto self = static_cast<node_id>(ranks.rank());
     const auto who = roles_of(options, size);
     const auto first = first_map(who.serving, who.working, layout.ranges(), options.replicas);
     const auto name = name_of_job(ranks);
     const auto protocol = protocol_of(options, configuration);
-    const auto seat_of = [&](place at, transport& over) {
+    const auto seat_of = [&](node_id at, transport& over) {
       return detail::seat{{at, 1}, options, protocol, layout, over, store, name, first};
     };
     if (options.colocated) {

@@ -87,7 +87,7 @@ void arena_base::share(arena_sharing how) {
 
 void arena_base::update(std::function<void()> change) {
   updates_.push_back(std::move(change));
-  if (!in_step_ || sharing_.change == in_step::shadowed) run_updates();
+  if (!in_step_ || sharing_.change == in_step::restore_on_failure) run_updates();
 }
 
 void arena_base::run_updates() {

@@ -365,8 +365,8 @@ bool training::one_run::steps() {
 // Which calls follow one another does not depend on the state, for a rank that joins has another one when it leaves
 // out those that the others have behind them; what they do does.
 void training::one_run::train() {
-  of.meet_ = options.meet;
-  if (options.meet && !of.context_.elastic()) options.meet(of.session_.group(), false);
+  of.meet_ = options.each_group;
+  if (options.each_group && !of.context_.elastic()) options.each_group(of.session_.group(), false);
   resume();
   bool began_any = false;
   for (; steps(); began_any = true) {
@@ -376,7 +376,7 @@ void training::one_run::train() {
     });
     if (store) save();
     if (ends != 0 && !is_over()) {
-      throw elastic::departure(elastic::ending::left,
+      throw elastic::departure(elastic::exit_reason::left,
                                "the training was told to end by SIGTERM, after " + std::to_string(of.state_.steps()) +
                                    " steps (" +
                                    (store ? "they are saved in '" + options.checkpoint + "'" : "nothing was saved") +

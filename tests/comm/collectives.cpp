@@ -88,7 +88,7 @@ TEST_CASE("large buffers equal the oracle by every algorithm of allreduce") {
           if (how == muster::algorithm::native && !world.abilities().native_collectives) continue;
           test::scenario s;
           s.seed = 20261121;
-          s.how = how;
+          s.algorithm = how;
           s.count = (std::size_t{1} << 20) + 7;
           s.in_place = true;
           s.registered_in = registered;
@@ -110,7 +110,7 @@ TEST_CASE("a chain passes on every chunk, whole or not") {
           test::scenario s;
           s.seed = 20261121 + bytes;
           s.kind = muster::collective::broadcast;
-          s.how = muster::algorithm::chain;
+          s.algorithm = muster::algorithm::chain;
           s.type = muster::dtype::uint8;
           s.count = bytes;
           s.root = root;
@@ -135,8 +135,8 @@ TEST_CASE("every rank gets the same bits") {
         // Not commutative in its bits: which of two equal magnitudes wins depends on the side.
         const auto odd = [](float a, float b) { return a * 1.25f + b; };
         auto user = data;
-        muster::allreduce(world, data, muster::mean, {.how = how});
-        muster::allreduce(world, user, odd, {.how = how});
+        muster::allreduce(world, data, muster::mean, {.algorithm = how});
+        muster::allreduce(world, user, odd, {.algorithm = how});
         data.insert(data.end(), user.begin(), user.end());
         auto reference = data;
         muster::broadcast(world, reference, 0);
@@ -225,7 +225,7 @@ TEST_CASE("a ring allreduce is exactly 2(N-1) steps of one block") {
     const auto n = static_cast<std::size_t>(ranks);
     const traffic seen(ranks, [](muster::group& world) {
       std::vector<float> data(840, 1.0f);
-      muster::allreduce(world, data, muster::sum, {.how = muster::algorithm::ring});
+      muster::allreduce(world, data, muster::sum, {.algorithm = muster::algorithm::ring});
     });
     for (std::size_t r = 0; r < n; ++r) {
       CHECK(seen.sends[r] == 2 * (ranks - 1));
@@ -240,7 +240,7 @@ TEST_CASE("a chain broadcast sends every byte over every link once, in chunks") 
     const int root = 1;
     const traffic seen(ranks, [](muster::group& world) {
       std::vector<std::uint8_t> data(all, 1);
-      muster::broadcast(world, data, root, {.how = muster::algorithm::chain});
+      muster::broadcast(world, data, root, {.algorithm = muster::algorithm::chain});
     });
     for (int rank = 0; rank < ranks; ++rank) {
       const bool last = (rank + 1) % ranks == root;

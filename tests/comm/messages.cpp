@@ -70,7 +70,7 @@ TEST_CASE("a receive that is taken back in the middle of its message is written 
   run(test::fabric::shm, 2, [&](muster::group& world, muster::transport& transport) {
     constexpr std::size_t large = 700000;  // several rings: the sender has to go on
     parcel first(1, large);
-    first.r.mark.kind = muster::collective::broadcast;  // as part of a collective: it comes unasked
+    first.r.signature.kind = muster::collective::broadcast;  // as part of a collective: it comes unasked
     if (world.rank() == 0) {
       first.start(transport, true, 1, 0);
       taken_back.wait(false);
@@ -255,7 +255,7 @@ TEST_CASE("over shm a peer whose words do not fit what was said before is named"
   namespace shm = muster::detail;
   using word = shm::shm_messages::header;
   const auto say = [](shm::message_kind kind, std::uint64_t bytes) {
-    return word{{.mark = {}, .total = bytes, .number = 5, .generation = 0, .tag = 7, .kind = kind}};
+    return word{{.signature = {}, .total = bytes, .number = 5, .generation = 0, .tag = 7, .kind = kind}};
   };
   using enum shm::message_kind;
   struct way {
@@ -263,16 +263,16 @@ TEST_CASE("over shm a peer whose words do not fit what was said before is named"
     std::vector<word> words;
     std::uint64_t more;  // bytes that are claimed beyond them
   };
-  const std::vector<way> ways = {{"was not announced", {say(clear, 0)}, 0},
-                                 {"not asked for", {say(body, 100)}, 0},
-                                 {"another message", {say(announce, 100), say(body, 900)}, 0},
+  const std::vector<way> ways = {{"was not announced", {say(cts, 0)}, 0},
+                                 {"not asked for", {say(data, 100)}, 0},
+                                 {"another message", {say(rts, 100), say(data, 900)}, 0},
                                  {"more bytes than", {}, std::uint64_t{1} << 40}};
   for (const auto& way : ways) {
     const auto hosts = test::make_hosts(2);
-    const std::uint64_t lanes[] = {shm::shm_board::allocate_lane(hosts[0]->own(), 2),
-                                   shm::shm_board::allocate_lane(hosts[1]->own(), 2)};
-    shm::shm_board mine(hosts[0], {0, 1}, 0, lanes);
-    shm::shm_board peers(hosts[1], {0, 1}, 1, lanes);
+    const std::uint64_t lanes[] = {shm::shm_group::allocate_slot(hosts[0]->own(), 2),
+                                   shm::shm_group::allocate_slot(hosts[1]->own(), 2)};
+    shm::shm_group mine(hosts[0], {0, 1}, 0, lanes);
+    shm::shm_group peers(hosts[1], {0, 1}, 1, lanes);
     shm::shm_messages messages(mine);
     struct owner final : muster::transport_decorator {
       explicit owner(shm::shm_messages& of) : transport_decorator(nullptr), messages(of) {}

@@ -26,7 +26,7 @@ void take_back(muster::transport& over, std::size_t bytes, std::uint32_t tag, st
   r.bytes = data.size();
   r.peer = 1;
   r.tag = tag;
-  if (tag == 0) r.mark.kind = muster::collective::broadcast;
+  if (tag == 0) r.signature.kind = muster::collective::broadcast;
   over.send(r);
   (void)over.test(r);
   require(r.owner != nullptr, "more than can go at once");
@@ -45,15 +45,15 @@ std::string heard(muster::transport& over, std::size_t bytes, std::uint32_t tag,
   r.bytes = data.size();
   r.peer = 0;
   r.tag = tag;
-  if (tag == 0) r.mark.kind = muster::collective::broadcast;
+  if (tag == 0) r.signature.kind = muster::collective::broadcast;
   while (!taken_back) {
     require(muster::clock::now() < until, "it is taken back");
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   over.receive(r);
-  muster::notice message;
+  muster::control_message message;
   try {
-    while (!over.poll(message) || message.what == muster::notice::kind::position) {  // which heartbeats bring
+    while (!over.poll(message) || message.what == muster::control_message::kind::position) {  // which heartbeats bring
       require(!over.test(r), "no part of it counts as all of it");
       require(muster::clock::now() < until, "rank 1 hears of it");
       over.pause(muster::deadline_after(muster::seconds(0.01)));
@@ -62,7 +62,7 @@ std::string heard(muster::transport& over, std::size_t bytes, std::uint32_t tag,
     require(failure.ranks() == std::vector<int>{0}, "it names rank 0");
     return failure.what();
   }
-  require(message.what == muster::notice::kind::gone && message.origin == 0, "it names rank 0");
+  require(message.what == muster::control_message::kind::gone && message.origin == 0, "it names rank 0");
   return message.text;
 }
 

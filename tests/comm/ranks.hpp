@@ -59,7 +59,7 @@ inline std::vector<std::shared_ptr<muster::detail::shm_host>> make_hosts(int ran
   namespace shm = muster::detail;
   constexpr std::size_t reserve = std::size_t{256} << 20;
   const auto n = static_cast<std::size_t>(ranks);
-  const bool crowded = n > std::max(1u, std::thread::hardware_concurrency());
+  const bool oversubscribed = n > std::max(1u, std::thread::hardware_concurrency());
   std::vector<std::unique_ptr<shm::segment>> segments;
   for (std::size_t r = 0; r < n; ++r) segments.push_back(std::make_unique<shm::segment>(reserve));
   std::vector<std::vector<shm::shm_host::peer>> peers(n);
@@ -69,8 +69,8 @@ inline std::vector<std::shared_ptr<muster::detail::shm_host>> make_hosts(int ran
   }
   std::vector<std::shared_ptr<shm::shm_host>> hosts;
   for (std::size_t r = 0; r < n; ++r) {
-    hosts.push_back(
-        std::make_shared<shm::shm_host>(static_cast<int>(r), std::move(segments[r]), std::move(peers[r]), crowded));
+    hosts.push_back(std::make_shared<shm::shm_host>(static_cast<int>(r), std::move(segments[r]), std::move(peers[r]),
+                                                    oversubscribed));
   }
   return hosts;
 }
@@ -88,7 +88,7 @@ class shared_memory {
  public:
   explicit shared_memory(int ranks) : hosts_(make_hosts(ranks)) {
     for (const auto& host : hosts_) {
-      lanes_.push_back(muster::detail::shm_board::allocate_lane(host->own(), ranks));
+      lanes_.push_back(muster::detail::shm_group::allocate_slot(host->own(), ranks));
       all_.push_back(host->rank());
     }
   }
@@ -109,13 +109,13 @@ class shared_memory {
 
 #ifdef MUSTER_HAS_TCP
 /// Ranks as threads, each with sockets of its own, as if they were processes. What a rendezvous does is done here:
-/// each gets the cards of all.
+/// each gets the endpoints of all.
 class tcp_job {
  public:
   explicit tcp_job(int ranks, const muster::detail::tcp_plan& plan = busy_plan()) : plan_(plan) {
     for (int rank = 0; rank < ranks; ++rank) {
-      doors_.push_back(std::make_unique<muster::detail::tcp_doors>("lo", "the test"));
-      cards_.push_back(doors_.back()->card());
+      listeners_.push_back(std::make_unique<muster::detail::tcp_listeners>("lo", "the test"));
+      endpoints_.push_back(listeners_.back()->endpoints());
     }
   }
   /// Of tests on a machine that is busy: a thread may have to wait for its turn for long.
@@ -126,19 +126,19 @@ class tcp_job {
   }
   /// Once by each rank.
   std::unique_ptr<muster::detail::tcp_transport> connect(int rank, std::string_view token = "of the test") {
-    auto mesh =
-        muster::detail::make_mesh(plan_, rank, cards_, std::move(*doors_[static_cast<std::size_t>(rank)]), token);
+    auto mesh = muster::detail::make_mesh(plan_, rank, endpoints_,
+                                          std::move(*listeners_[static_cast<std::size_t>(rank)]), token);
     if (!plan_.lazy) mesh->await_all(muster::deadline_after(plan_.patience));
-    std::vector<int> all(cards_.size());
+    std::vector<int> all(endpoints_.size());
     std::iota(all.begin(), all.end(), 0);
     return std::make_unique<muster::detail::tcp_transport>(std::move(mesh), std::move(all), rank, 0);
   }
-  [[nodiscard]] const std::vector<std::string>& cards() const noexcept { return cards_; }
+  [[nodiscard]] const std::vector<std::string>& endpoints() const noexcept { return endpoints_; }
 
  private:
   muster::detail::tcp_plan plan_;
-  std::vector<std::unique_ptr<muster::detail::tcp_doors>> doors_;
-  std::vector<std::string> cards_;
+  std::vector<std::unique_ptr<muster::detail::tcp_listeners>> listeners_;
+  std::vector<std::string> endpoints_;
 };
 #endif
 

@@ -103,7 +103,7 @@ TEST_CASE("structs are reduced by a function of the program's") {
     for (const auto how : {muster::algorithm::automatic, muster::algorithm::ring, muster::algorithm::recursive_doubling,
                            muster::algorithm::tree}) {
       auto by = values;
-      muster::allreduce(world, by, merge, {.how = how});
+      muster::allreduce(world, by, merge, {.algorithm = how});
       require(by == expected, "allreduce");
     }
     require(muster::allreduce(world, summary_of(world.rank(), 0), merge) == expected[0], "allreduce of one");

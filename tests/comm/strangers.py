@@ -18,7 +18,7 @@ import time
 what, program = sys.argv[1:]
 folder = tempfile.mkdtemp(prefix="muster-test-strangers-")
 environment = dict(os.environ, TMPDIR=folder, WORLD_SIZE="2", LOCAL_WORLD_SIZE="2", MUSTER_JOB="strangers",
-                   MUSTER_TRANSPORT="tcp", MUSTER_MISSED_BEATS="100")
+                   MUSTER_TRANSPORT="tcp", MUSTER_MISSED_HEARTBEATS="100")
 words = ["60"]
 if what == "idle":
     words = ["--epochs", "1000000"]

@@ -103,7 +103,9 @@ class drill {
     const int root = static_cast<int>(random.below(12)) % n;
     muster::options how;
     const bool by_messages = random.below(5) == 0;
-    const auto by = [&](muster::algorithm named) { how.how = by_messages ? named : muster::algorithm::automatic; };
+    const auto by = [&](muster::algorithm named) {
+      how.algorithm = by_messages ? named : muster::algorithm::automatic;
+    };
     const std::uint32_t step = slope(number);
     std::uint32_t all_first = 0;
     for (int r = 0; r < n; ++r) all_first += start(number, r);

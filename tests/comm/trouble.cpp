@@ -38,7 +38,7 @@ int main(int argc, char** argv) {
       if (what == "early" && me == world.size() - 1) return;
       if (what == "mismatch" && me == 0) muster::barrier(world);
       if (what == "native-mismatch") {
-        const muster::options native{.how = muster::algorithm::native};
+        const muster::options native{.algorithm = muster::algorithm::native};
         if (me == 0) muster::allreduce(world, std::span(data).first(data.size() / 2), muster::sum, native);
         if (me != 0) muster::allreduce(world, data, muster::sum, native);
       }
@@ -59,7 +59,7 @@ int main(int argc, char** argv) {
       }
       if (what == "native-missing") {
         if (me == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1500));
-        muster::allreduce(world, data, muster::sum, {.how = muster::algorithm::native});
+        muster::allreduce(world, data, muster::sum, {.algorithm = muster::algorithm::native});
       }
       step();
       step();

@@ -24,7 +24,7 @@ class always_moving final : public muster::transport {
   [[nodiscard]] muster::transport_abilities abilities() const override {
     return {.name = "always moving", .costs = {}};
   }
-  [[nodiscard]] bool crowded() const override { return false; }
+  [[nodiscard]] bool oversubscribed() const override { return false; }
   void send(muster::request& r) override { r.owner = this; }
   void receive(muster::request& r) override { r.owner = this; }
   bool test(muster::request& r) override {
@@ -32,8 +32,8 @@ class always_moving final : public muster::transport {
     return r.owner == nullptr;
   }
   void cancel(muster::request& r) noexcept override { r.owner = nullptr; }
-  void notify(int, const muster::notice&) override {}
-  bool poll(muster::notice&) override { return false; }
+  void notify(int, const muster::control_message&) override {}
+  bool poll(muster::control_message&) override { return false; }
   void pause(muster::clock::time_point) override { throw std::runtime_error("a turn moved nothing"); }
   [[nodiscard]] std::unique_ptr<muster::transport> subgroup(const muster::subgroup_call&) override { return nullptr; }
 
@@ -48,12 +48,12 @@ TEST_CASE("limits and deadlines hold while every turn moves something") {
   constexpr int ranks = 4096;  // as many turns twice, in a ring
   muster::group world(std::make_unique<always_moving>(ranks));
   std::vector<float> data(ranks);
-  auto work = muster::allreduce_async(world, data, muster::sum, {.how = muster::algorithm::ring});
+  auto work = muster::allreduce_async(world, data, muster::sum, {.algorithm = muster::algorithm::ring});
   CHECK_FALSE(work.wait_for(muster::seconds(0)));
   work.wait();
-  CHECK_THROWS_AS(
-      muster::allreduce(world, data, muster::sum, {.how = muster::algorithm::ring, .timeout = muster::seconds(1e-9)}),
-      muster::timeout_error);
+  CHECK_THROWS_AS(muster::allreduce(world, data, muster::sum,
+                                    {.algorithm = muster::algorithm::ring, .timeout = muster::seconds(1e-9)}),
+                  muster::timeout_error);
 }
 
 TEST_CASE("the progress thread ends a collective at its deadline, whatever this rank does meanwhile") {

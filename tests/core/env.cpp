@@ -110,7 +110,7 @@ TEST_CASE("the help names every setting of every layer that is linked, used or n
   const std::string common = muster::settings_help(), help = muster::settings_help(true);
   for (const char* flag : {"--transport", "--log-level", "--min-ranks", "--servers", "--optimizer"})
     CHECK(common.find(flag) != std::string::npos);
-  CHECK(common.find("--missed-beats") == std::string::npos);
+  CHECK(common.find("--missed-heartbeats") == std::string::npos);
   for (const auto* row : muster::setting_table()) {
     CHECK(help.find("--" + std::string(row->name)) != std::string::npos);
     CHECK(help.find(row->variable()) != std::string::npos);

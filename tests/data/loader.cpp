@@ -187,7 +187,7 @@ TEST_CASE("batches of each rank: a step takes as many as there are ranks, and ev
   CHECK(loader.steps_per_epoch() == 4);
   CHECK_THROWS_WITH(loader.open((numbers{100} | muster::batch(10)).cursor()),
                     contains("the batch per rank is 0 there"));
-  CHECK_THROWS_WITH(loader.next({0, 0}), contains("no slice"));
+  CHECK_THROWS_WITH(loader.next({0, 0}), contains("no shard"));
 }
 
 TEST_CASE("going on from a cursor is going on") {

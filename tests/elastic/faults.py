@@ -508,15 +508,15 @@ print(f"seed {options.seed}, rounds {options.first} to {options.first + options.
 begin = time.monotonic()
 for number in range(options.first, options.first + options.rounds):
     draw = random.Random(f"{options.seed}.{number}")
-    flags = {"few": ["--min-ranks", "3", "--patience", "4"],
-             "save": ["--checkpoint", "FOLDER/checkpoints", "--values", "2000000", "--patience", "10"],
+    flags = {"few": ["--min-ranks", "3", "--quorum-timeout", "4"],
+             "save": ["--checkpoint", "FOLDER/checkpoints", "--values", "2000000", "--quorum-timeout", "10"],
              "disk": ["--checkpoint", "FOLDER/checkpoints", "--ballast", "150", "--disk", "40", "--timeout", "2", "--epochs", "2"],
              "churn": ["--epochs", "100000", "--work", "2"],
-             "split": ["--epochs", "40", "--patience", "20"],
-             "anew": ["--epochs", "60", "--patience", "4"],
-             "lost": ["--epochs", "100000", "--patience", "3"],
-             "restarts": ["--epochs", "120", "--patience", "20"],
-             "slow": ["--slow-ranks", "remove", "--slow-steps", "5"]}.get(options.what, ["--patience", "10"])
+             "split": ["--epochs", "40", "--quorum-timeout", "20"],
+             "anew": ["--epochs", "60", "--quorum-timeout", "4"],
+             "lost": ["--epochs", "100000", "--quorum-timeout", "3"],
+             "restarts": ["--epochs", "120", "--quorum-timeout", "20"],
+             "slow": ["--slow-ranks", "remove", "--slow-steps", "5"]}.get(options.what, ["--quorum-timeout", "10"])
     STORE = {"etcd": Etcd, "muster-store": Store, "launch": Launch}.get(options.store, lambda: None)()
     job = Job(draw, number, 4 if options.what == "split" else 3, flags)
     try:

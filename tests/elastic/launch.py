@@ -69,7 +69,7 @@ alone.ranks(1)
 alone.process.send_signal(signal.SIGUSR2)
 alone.end(0, done=2)
 
-few = Run("-n", "2", "--min", "2", options.program, "--patience", "1", *JOB)
+few = Run("-n", "2", "--min", "2", options.program, "--quorum-timeout", "1", *JOB)
 os.kill(few.ranks(2)[0], signal.SIGKILL)
 few.end(11, "ended with 11")
 
@@ -92,7 +92,7 @@ for rank, words, status, says, more in (
         (1, ["--heartbeat", "none"], 2, "--heartbeat cannot be 'none'", {}),
         (0, ["--transport", "mpi"], 2, "mpirun did not start this process", {"PMIX_RANK": "0"}),  # by prun
         (1, ["--timeout", "1"], 5, "see whether rank 0 runs", {}),
-        (0, ["--patience", "1", "--min-ranks", "2"], 13, "1 of 2 came", {})):
+        (0, ["--quorum-timeout", "1", "--min-ranks", "2"], 13, "1 of 2 came", {})):
     with tempfile.TemporaryDirectory() as folder:
         place = dict(RANK=str(rank), WORLD_SIZE="2", MUSTER_ELASTIC="on", MUSTER_JOB="late", MUSTER_RENDEZVOUS=f"file:{folder}", **more)
         late = subprocess.run([options.program, *words, *JOB], env=os.environ | place, capture_output=True, text=True,

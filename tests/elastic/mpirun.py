@@ -59,4 +59,4 @@ run("one is killed, tcp", [0], 3, 0, "--transport", "tcp")
 apart = "export OMPI_COMM_WORLD_LOCAL_SIZE=1; "
 run("rank 0 is killed, as if on several hosts", [0], 3, 0, before=apart)
 run("two are killed, as if on several hosts", [0, 1], 2, 0, before=apart)
-run("too few are left", [1, 2], 0, 11, "--min-ranks", "3", "--patience", "1")
+run("too few are left", [1, 2], 0, 11, "--min-ranks", "3", "--quorum-timeout", "1")

@@ -33,7 +33,7 @@ def start(ranked, store, per_host):
     for rank, host in enumerate(where):
         environment = dict(RANK=str(rank), WORLD_SIZE=str(len(where)), MUSTER_ELASTIC="on",
                            MUSTER_JOB=f"partition-{os.getpid()}", MUSTER_RENDEZVOUS=store)
-        words = ["--samples", "500", "--batch", "50", "--epochs", "15", "--values", "50000", "--steps", "--patience", "5"]
+        words = ["--samples", "500", "--batch", "50", "--epochs", "15", "--values", "50000", "--steps", "--quorum-timeout", "5"]
         crew.append(Process(rank, host.inside(options.program, *words), environment))
         crew[-1].host = host
     return crew

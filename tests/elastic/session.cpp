@@ -19,8 +19,8 @@ struct total {
   void describe(muster::state_parts& parts) { parts.add("sum", std::span(sum), muster::state_kind::replicated); }
 };
 
-// A conductor of one rank that goes on after every failure but those of the user.
-class patient final : public muster::detail::conductor {
+// A session_backend of one rank that goes on after every failure but those of the user.
+class patient final : public muster::detail::session_backend {
  public:
   explicit patient(muster::group& ranks) : ranks_(&ranks) {}
   void prepare(muster::state& of) override {
@@ -68,7 +68,7 @@ TEST_CASE("a session uses every sample of an epoch once, whatever the number of 
     std::uint64_t evaluations = 0;
     while (session.run(state,
                        [&](muster::step& step) {
-                         const auto batch = loader.next(step.slice());
+                         const auto batch = loader.next(step.shard());
                          double mine = 0;
                          for (const auto id : batch.samples) mine += static_cast<double>(id);
                          mine = muster::allreduce(step.group(), mine, muster::sum);
@@ -153,18 +153,18 @@ TEST_CASE("in a fixed session a failed step leaves the state as it was and ends 
   });
 }
 
-TEST_CASE("a conductor that recovers has each step committed once, however often it fails") {
+TEST_CASE("a session_backend that recovers has each step committed once, however often it fails") {
   test::run_ranks(1, [](muster::group& world) {
     auto loader = numbers{1000} | muster::shuffle(4) | muster::batch(7);
     std::vector<double> sum(1, 0.0);
     muster::state state{muster::shadowed_values{"sum", std::span(sum)}, loader.cursor()};
     auto owned = std::make_unique<patient>(world);
-    auto& conductor = *owned;
+    auto& session_backend = *owned;
     muster::session session(std::move(owned));
     muster::random_stream random(11);
     std::uint64_t failures = 0;
     CHECK(session.run(state, [&](muster::step& step) {
-      const auto batch = loader.next(step.slice());
+      const auto batch = loader.next(step.shard());
       for (const auto id : batch.samples) sum[0] += static_cast<double>(id);
       if (random.below(3) != 0) return;
       ++failures;
@@ -173,7 +173,7 @@ TEST_CASE("a conductor that recovers has each step committed once, however often
     CHECK(failures > 10);
     CHECK(session.generation() == failures);
     CHECK(sum[0] == 999.0 * 1000 / 2);
-    CHECK(conductor.last == state.steps());
+    CHECK(session_backend.last == state.steps());
 
     CHECK_THROWS_AS(session.run(state, [&](muster::step&) { throw muster::configuration_error("mine"); }),
                     muster::configuration_error);
@@ -213,22 +213,22 @@ TEST_CASE("a rank whose state was moved on goes on from there") {
     total model;
     muster::state state{model, loader.cursor()};
     auto owned = std::make_unique<patient>(world);
-    auto& conductor = *owned;
+    auto& session_backend = *owned;
     muster::session session(std::move(owned));
     const auto nothing = [](muster::step&) {};
 
     for (int k = 0; k < 4; ++k) ahead.commit();
-    conductor.jump = muster::state_position{4, 0, 0, std::as_const(ahead).cursor()};  // joins in the middle
+    session_backend.jump = muster::state_position{4, 0, 0, std::as_const(ahead).cursor()};  // joins in the middle
     std::uint64_t steps = 0;
     CHECK(session.run(state, [&](muster::step&) { ++steps; }));
     CHECK(steps == 6);
 
-    conductor.jump = muster::state_position{10, 1, 1, state.position().at};  // the others have evaluated
+    session_backend.jump = muster::state_position{10, 1, 1, state.position().at};  // the others have evaluated
     CHECK_FALSE(session.evaluate(state, nothing));
 
     ahead.next_epoch();
     for (int k = 0; k < 10; ++k) ahead.commit();
-    conductor.jump = muster::state_position{20, 1, 2, std::as_const(ahead).cursor()};  // and have done an epoch
+    session_backend.jump = muster::state_position{20, 1, 2, std::as_const(ahead).cursor()};  // and have done an epoch
     CHECK(session.run(state, nothing));
     CHECK(state.steps() == 20);
     CHECK(session.evaluate(state, nothing));

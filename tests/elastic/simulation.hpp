@@ -26,7 +26,7 @@ class run {
     plan_faults();
   }
 
-  /// Faults end after 4 s; at 12 s everything must have settled.
+  /// Faults end after 4 s; at 12 s everything must have kept on failure.
   outcome finish() {
     const auto end = time{} + milliseconds(12000);
     while (!queue_.empty() && queue_.top().when <= end) {
@@ -80,8 +80,8 @@ class run {
     made.initial = world_.members;
     made.min = world_.min;
     made.beat = milliseconds(50);
-    made.silence = milliseconds(250);
-    made.patience = milliseconds(2500);
+    made.suspicion_timeout = milliseconds(250);
+    made.quorum_timeout = milliseconds(2500);
     made.monitors = world_.monitors;
     return made;
   }
@@ -201,7 +201,7 @@ class run {
     one.hellos.clear();
     one.waits = false;
     one.halt = 0;
-    one.has_state = std::count(a.group.holders.begin(), a.group.holders.end(), one.id) > 0;
+    one.has_state = std::count(a.group.state_sources.begin(), a.group.state_sources.end(), one.id) > 0;
     if (one.has_state && one.step != a.group.step) throw violation("a holder does not hold the step of its record");
     greet(one);
     give_up_later(one, draw(350, 400));
@@ -235,15 +235,16 @@ class run {
     one.hellos = early_[{one.id, one.generation}];
     if (one.hellos.size() + 1 < one.group.members.size() || one.waits) return;
     if (one.has_state) return begin_step(one);
-    const auto& holders = one.group.holders;
-    send(one, holders[random_.below(holders.size())], true, [this, to = one.id, g = one.generation](process& holder) {
-      if (holder.generation != g || !holder.has_state) return;
-      if (holder.step != holder.group.step) return;  // cannot be: it needs this member to go on
-      after(draw(0, 40), holder.id, [this, from = holder.id, to, g] {
-        auto& giver = *find(from);
-        if (giver.generation == g) give_state(giver, to);
-      });
-    });
+    const auto& state_sources = one.group.state_sources;
+    send(one, state_sources[random_.below(state_sources.size())], true,
+         [this, to = one.id, g = one.generation](process& holder) {
+           if (holder.generation != g || !holder.has_state) return;
+           if (holder.step != holder.group.step) return;  // cannot be: it needs this member to go on
+           after(draw(0, 40), holder.id, [this, from = holder.id, to, g] {
+             auto& giver = *find(from);
+             if (giver.generation == g) give_state(giver, to);
+           });
+         });
   }
   void give_state(process& holder, member_id to) {
     send(holder, to, true, [this, g = holder.generation, step = holder.step, state = holder.state](process& other) {
@@ -342,10 +343,10 @@ class run {
   }
   // What happens while a new group comes together and copies its state is where the protocol is at its weakest.
   void plan_echo() {
-    if (echoes_ >= world_.echoes || now_ > time{} + milliseconds(3400) || record_.holders.empty() || !chance(0.4))
+    if (echoes_ >= world_.echoes || now_ > time{} + milliseconds(3400) || record_.state_sources.empty() || !chance(0.4))
       return;
     ++echoes_;
-    const auto victim = record_.holders[random_.below(record_.holders.size())];
+    const auto victim = record_.state_sources[random_.below(record_.state_sources.size())];
     const auto kind = random_.below(3);
     at(now_ + draw(0, 60), 0, [this, victim, kind] {
       auto* const one = find(victim);

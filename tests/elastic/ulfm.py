@@ -40,7 +40,7 @@ class Round:
 
     def __init__(self, number, transport):
         self.draw = random.Random(f"{options.seed}.{number}")
-        words = f"--samples 500 --batch 50 --epochs {EPOCHS} --values 200000 --steps --patience {PATIENCE} --transport {transport}"
+        words = f"--samples 500 --batch 50 --epochs {EPOCHS} --values 200000 --steps --quorum-timeout {PATIENCE} --transport {transport}"
         self.job = Job(options.ranks, [options.program, *words.split()],
                        {"MUSTER_ELASTIC": "on", "MUSTER_JOB": f"ulfm-{os.getpid()}-{number}-{transport}",
                         "MUSTER_RENDEZVOUS": "file:FOLDER"}, limit=150)

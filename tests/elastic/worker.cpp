@@ -164,7 +164,7 @@ void train(muster::context& context, const words& asked) {
   bool first = true;
   const auto step = [&](muster::step& now) {
     if (std::exchange(first, false)) say("ready " + std::to_string(::getpid()));
-    const auto batch = loader.next(now.slice());
+    const auto batch = loader.next(now.shard());
     std::uint64_t mine = 0;
     for (const auto id : batch.samples) mine += mark_of(id, now.epoch());
     std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(asked.work));

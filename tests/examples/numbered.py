@@ -81,7 +81,7 @@ with tempfile.TemporaryDirectory(prefix="muster-example-") as folder:
         if done.returncode != 0 or not re.fullmatch(pattern, done.stdout):
             sys.exit(f"$ {command}\nends with {done.returncode} and prints\n{done.stdout}{done.stderr}\nit is to print\n" + "\n".join(lines))
         print(f"$ {command}\n{done.stdout}", end="")
-    for flag, status, says in (("--help", 0, "--ranks N"), ("--help-all", 0, "--missed-beats N"), ("--version", 0, "muster "),
+    for flag, status, says in (("--help", 0, "--ranks N"), ("--help-all", 0, "--missed-heartbeats N"), ("--version", 0, "muster "),
                                ("--rnaks=2", 2, "did you mean --ranks?")):
         done = run([str(options.programs / options.source.stem), flag], folder)
         if done.returncode != status or says not in done.stdout + done.stderr:

@@ -26,9 +26,9 @@ inline bool check_frame(std::span<const std::uint8_t> data) {
           "a frame of control is larger than there is room for");
   const auto again = tcp::encode(read);
   require(std::equal(again.begin(), again.end(), bytes.begin()), "it is not what it would be written as");
-  muster::notice message;
+  muster::control_message message;
   const auto rest = bytes.subspan(tcp::frame_bytes);
-  if (read.kind == tcp::frame_kind::notice && tcp::decode_notice(read, rest, message))
+  if (read.kind == tcp::frame_kind::control_message && tcp::decode_notice(read, rest, message))
     require(message.text[sizeof message.text - 1] == '\0', "the text of a notice has no end");
   return true;
 }

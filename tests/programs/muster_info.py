@@ -77,7 +77,7 @@ for arguments in [["--version"], ["--calibrate", "--ranks", "2", "--version"]]:
     assert run(*arguments).stdout == version, run(*arguments)
 for arguments in [["--help"], ["--calibrate", "--ranks", "2", "--help"]]:
     common = run(*arguments).stdout
-    assert common.startswith("usage: muster-info") and "--missed-beats" not in common, common
+    assert common.startswith("usage: muster-info") and "--missed-heartbeats" not in common, common
 every = run("--help-all").stdout
 assert all(f"  --{name} " in every for name in alone["settings"]), every
 

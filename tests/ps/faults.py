@@ -70,7 +70,7 @@ class Rank:
         environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(shape.ranks),
                        "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(shape.ranks),
                        "MUSTER_RENDEZVOUS": store, "MUSTER_JOB": os.path.basename(folder),
-                       "MUSTER_TRANSPORT": shape.transport, "MUSTER_MISSED_BEATS": "10"}
+                       "MUSTER_TRANSPORT": shape.transport, "MUSTER_MISSED_HEARTBEATS": "10"}
         self.rank = rank
         self.serves = rank >= shape.workers
         self.says = ""

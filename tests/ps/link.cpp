@@ -34,7 +34,7 @@ TEST_CASE("messages of all sizes arrive whole, small ones in their order") {
     CAPTURE(static_cast<int>(over));
     test::run_ranks(over, ranks, [&](muster::group& world) {
       ps::detail::frame_link link(world.transport());
-      link.introduce({.from = {static_cast<ps::place>(world.rank()), 1}, .map_version = 1});
+      link.introduce({.from = {static_cast<ps::node_id>(world.rank()), 1}, .map_version = 1});
       muster::random_stream draw(static_cast<std::uint64_t>(world.rank()) + 20261123);
       std::vector<std::uint64_t> heard(ranks, 0), last_small(ranks, 0);
       const auto hear = [&](std::span<const std::byte> frame, std::span<const std::byte> apart) {
@@ -61,10 +61,10 @@ TEST_CASE("messages of all sizes arrive whole, small ones in their order") {
         for (int to = 0; to < ranks; ++to) {
           if (to == world.rank()) continue;
           const auto payload = payload_of(world.rank(), number, size);
-          link.send({static_cast<ps::place>(to), 1}, {.what = ps::message_kind::push,
-                                                      .count = static_cast<std::uint32_t>(size),
-                                                      .number = number,
-                                                      .payload = payload});
+          link.send({static_cast<ps::node_id>(to), 1}, {.what = ps::message_kind::push,
+                                                        .count = static_cast<std::uint32_t>(size),
+                                                        .number = number,
+                                                        .payload = payload});
         }
         if (draw.below(3) == 0) link.ship();
         (void)link.poll(hear);
@@ -88,7 +88,7 @@ TEST_CASE("what was lent and given back goes on from a copy") {
     CAPTURE(static_cast<int>(over));
     test::run_ranks(over, 2, [&](muster::group& world) {
       ps::detail::frame_link link(world.transport());
-      link.introduce({.from = {static_cast<ps::place>(world.rank()), 1}, .map_version = 1});
+      link.introduce({.from = {static_cast<ps::node_id>(world.rank()), 1}, .map_version = 1});
       muster::random_stream draw(static_cast<std::uint64_t>(over) + 20261124);
       const auto until = muster::deadline_after(muster::seconds(60));
       if (world.rank() == 0) {
@@ -134,7 +134,7 @@ TEST_CASE("a large payload comes to its place, and nobody writes there when that
     CAPTURE(static_cast<int>(over));
     test::run_ranks(over, 2, [&](muster::group& world) {
       ps::detail::frame_link link(world.transport());
-      link.introduce({.from = {static_cast<ps::place>(world.rank()), 1}, .map_version = 1});
+      link.introduce({.from = {static_cast<ps::node_id>(world.rank()), 1}, .map_version = 1});
       const auto until = muster::deadline_after(muster::seconds(60));
       if (world.rank() == 0) {
         for (std::uint64_t number = 1; number <= count; ++number)
@@ -156,9 +156,9 @@ TEST_CASE("a large payload comes to its place, and nobody writes there when that
             ps::message said;
             while (in.next(said)) {
               ++heard;
-              auto& place = room[said.number];
-              const bool left = place.empty();
-              const bool there = said.payload.data() == place.data();
+              auto& node_id = room[said.number];
+              const bool left = node_id.empty();
+              const bool there = said.payload.data() == node_id.data();
               require(there == (places && !left && said.number % 3 != 0), "it lies where it should");
               if (!left) require(std::ranges::equal(said.payload, payload_of(0, said.number, size)), "what was sent");
             }
@@ -183,7 +183,7 @@ TEST_CASE("nobody sleeps beside a frame that has come") {
     std::atomic<bool> all_sent{false};
     test::run_ranks(over, 2, [&](muster::group& world) {
       ps::detail::frame_link link(world.transport());
-      link.introduce({.from = {static_cast<ps::place>(world.rank()), 1}, .map_version = 1});
+      link.introduce({.from = {static_cast<ps::node_id>(world.rank()), 1}, .map_version = 1});
       if (world.rank() == 1) {
         const auto payload = payload_of(1, 1, size);
         for (int i = 0; i < frames; ++i) {

@@ -37,7 +37,7 @@ def start(network, store, folder):
     for rank, place in enumerate(PLACES):
         host = network.hosts[place]
         environment = dict(RANK=str(rank), WORLD_SIZE=str(len(PLACES)), MUSTER_JOB=f"partition-{os.getpid()}",
-                           MUSTER_RENDEZVOUS=store, MUSTER_TRANSPORT="tcp", MUSTER_MISSED_BEATS="10")
+                           MUSTER_RENDEZVOUS=store, MUSTER_TRANSPORT="tcp", MUSTER_MISSED_HEARTBEATS="10")
         words = ["--steps", "100", "--until", folder + "/enough", "--servers", "3", "--replicas", "1"]
         crew.append(Process(rank, host.inside(options.program, *words), environment))
         crew[-1].host = host

@@ -27,7 +27,7 @@ void serve_one(const ps::job_options& options, const std::function<void(ps::deta
   const auto first = ps::first_map({{.who = {1, 1}}}, {{0, 1}}, layout.ranges(), 0);
   std::atomic<ps::detail::server_process*> serving{nullptr};
   test::run_ranks(test::fabric::local, 2, [&](muster::group& world) {
-    const ps::member self{static_cast<ps::place>(world.rank()), 1};
+    const ps::member self{static_cast<ps::node_id>(world.rank()), 1};
     ps::protocol_settings protocol{.how = options.how};
     const ps::detail::seat at{
         self,   options, protocol, layout, world.transport(), std::make_shared<muster::memory_store>(store),
@@ -51,16 +51,16 @@ struct bare_server final : ps::server_outlet {
     ps::message what;
     std::string payload;
   };
-  bare_server(const ps::job_options& options, ps::place workers, std::uint32_t replicas = 0, ps::place self = 0)
+  bare_server(const ps::job_options& options, ps::node_id workers, std::uint32_t replicas = 0, ps::node_id self = 0)
       : layout(options.tables, 1),
         values(layout, options.how, options.compress),
         map(map_of(workers, layout.ranges(), replicas)),
         core({self, 1}, {.how = options.how}, values, *this, map) {}
-  static ps::shard_map map_of(ps::place workers, std::size_t ranges, std::uint32_t replicas) {
+  static ps::shard_map map_of(ps::node_id workers, std::size_t ranges, std::uint32_t replicas) {
     std::vector<ps::server_entry> servers;
     std::vector<ps::member> all;
-    for (ps::place at = 0; at <= replicas; ++at) servers.push_back({.who = {at, 1}});
-    for (ps::place at = 0; at < workers; ++at) all.push_back({replicas + 1 + at, 1});
+    for (ps::node_id at = 0; at <= replicas; ++at) servers.push_back({.who = {at, 1}});
+    for (ps::node_id at = 0; at < workers; ++at) all.push_back({replicas + 1 + at, 1});
     return ps::first_map(servers, all, ranges, replicas);
   }
   void send(const ps::member& to, const ps::message& what) override {
@@ -68,7 +68,7 @@ struct bare_server final : ps::server_outlet {
   }
   void swap(std::uint64_t, const ps::shard_map& next) override { wanted = next; }
   /// What it says to one message of that place, whose clock is `clock`.
-  std::vector<word> hear(ps::place from, const ps::message& what, std::uint64_t clock = 0) {
+  std::vector<word> hear(ps::node_id from, const ps::message& what, std::uint64_t clock = 0) {
     std::vector<std::byte> frame(ps::frame_head_bytes + ps::encoded_bytes(what.payload.size()));
     ps::encode(ps::frame_head{.from = {from, 1}, .to = 1, .map_version = map.version, .clock = clock}, frame.data());
     ps::encode(what, frame.data() + ps::frame_head_bytes);
@@ -168,12 +168,12 @@ TEST_CASE("a bulk-synchronous sum is added in the order of workers, in whatever 
     CAPTURE(order);
     bare_server server(bulk_options(), 3);
     for (const int worker : order) {
-      server.hear(1 + static_cast<ps::place>(worker), {.what = ps::message_kind::push,
-                                                       .count = 4,
-                                                       .number = 1,
-                                                       .payload = std::as_bytes(std::span(values[worker]))});
+      server.hear(1 + static_cast<ps::node_id>(worker), {.what = ps::message_kind::push,
+                                                         .count = 4,
+                                                         .number = 1,
+                                                         .payload = std::as_bytes(std::span(values[worker]))});
     }
-    for (ps::place worker = 1; worker <= 3; ++worker)
+    for (ps::node_id worker = 1; worker <= 3; ++worker)
       server.hear(worker, {.what = ps::message_kind::pulse, .number = 1}, 1);
     const auto answer = server.hear(1, {.what = ps::message_kind::pull, .count = 4, .number = 1, .clock = 1}, 1);
     REQUIRE(told(answer, ps::message_kind::values).size() == 1);
@@ -187,7 +187,7 @@ TEST_CASE(
     "a bulk-synchronous server keeps the sum of one clock: a push of a later one waits for its turn at its worker") {
   bare_server server(bulk_options(), 2);
   const float ones[] = {1, 1, 1, 1};
-  const auto push = [&](ps::place worker, std::uint64_t number, std::uint64_t clock) {
+  const auto push = [&](ps::node_id worker, std::uint64_t number, std::uint64_t clock) {
     return server.hear(worker,
                        {.what = ps::message_kind::push,
                         .count = 4,
@@ -212,7 +212,7 @@ TEST_CASE(
 TEST_CASE("pushes of one bulk-synchronous clock have one scale: another is refused") {
   bare_server server(bulk_options(), 2);
   const float ones[] = {1, 1, 1, 1};
-  const auto push = [&](ps::place worker, std::uint64_t number, std::uint64_t clock, float scale) {
+  const auto push = [&](ps::node_id worker, std::uint64_t number, std::uint64_t clock, float scale) {
     return server.hear(worker,
                        {.what = ps::message_kind::push,
                         .count = 4,
@@ -247,7 +247,7 @@ TEST_CASE("a server that was stopped gives nobody up before the others could giv
   auto now = muster::clock::time_point{} + std::chrono::hours(1);
   const auto live = [&](muster::clock::duration span) {
     for (const auto until = now + span; now < until; now += usual.retry / 10) {
-      for (const ps::place other : {2, 4}) {
+      for (const ps::node_id other : {2, 4}) {
         std::vector<std::byte> frame(ps::frame_head_bytes);
         ps::encode(ps::frame_head{.from = {other, 1}, .to = 1, .map_version = server.map.version}, frame.data());
         server.core.hear(frame, now);

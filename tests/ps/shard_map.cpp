@@ -17,13 +17,13 @@ namespace {
 
 std::vector<ps::server_entry> servers_of(std::size_t count) {
   std::vector<ps::server_entry> made;
-  for (ps::place at = 0; at < count; ++at) made.push_back({{at, 1}});
+  for (ps::node_id at = 0; at < count; ++at) made.push_back({{at, 1}});
   return made;
 }
 
 /// One server more is wanted, and this one comes.
-ps::shard_map with_another(const ps::shard_map& map, ps::place comes) {
-  std::vector<ps::place> candidates = {comes};
+ps::shard_map with_another(const ps::shard_map& map, ps::node_id comes) {
+  std::vector<ps::node_id> candidates = {comes};
   std::size_t serving = 0;
   for (const auto& one : map.servers) {
     candidates.push_back(one.who.at);
@@ -32,8 +32,8 @@ ps::shard_map with_another(const ps::shard_map& map, ps::place comes) {
   return *ps::scaled_to(map, candidates, serving + 1);
 }
 
-std::map<ps::place, std::size_t> heads_of(const ps::shard_map& map) {
-  std::map<ps::place, std::size_t> heads;
+std::map<ps::node_id, std::size_t> heads_of(const ps::shard_map& map) {
+  std::map<ps::node_id, std::size_t> heads;
   for (const auto& range : map.ranges) ++heads[range.head()];
   return heads;
 }
@@ -43,10 +43,10 @@ ps::shard_map settled(ps::shard_map map, std::size_t at_once) {
   for (int round = 0; round < 10000; ++round) {
     bool moved = false;
     for (ps::range_id id = 0; id < map.ranges.size(); ++id) {
-      if (map.ranges[id].learner != ps::nobody) {
+      if (map.ranges[id].learner != ps::no_node) {
         map = ps::with_learner_joined(map, id);
         moved = true;
-      } else if (map.ranges[id].leaver != ps::nobody) {
+      } else if (map.ranges[id].leaver != ps::no_node) {
         map = ps::without_leaver(map, id);
         moved = true;
       }
@@ -65,12 +65,12 @@ ps::shard_map settled(ps::shard_map map, std::size_t at_once) {
 
 TEST_CASE("each server gets as many ranges") {
   const auto map = ps::first_map(servers_of(3), {}, 300, 0);
-  CHECK(heads_of(map) == std::map<ps::place, std::size_t>{{0, 100}, {1, 100}, {2, 100}});
+  CHECK(heads_of(map) == std::map<ps::node_id, std::size_t>{{0, 100}, {1, 100}, {2, 100}});
 }
 
 TEST_CASE("the copies of one server's ranges are spread over all others") {
   const auto map = ps::first_map(servers_of(4), {}, 120, 1);
-  std::map<std::pair<ps::place, ps::place>, std::size_t> shared;
+  std::map<std::pair<ps::node_id, ps::node_id>, std::size_t> shared;
   for (const auto& range : map.ranges) {
     REQUIRE(range.chain.size() == 2);
     REQUIRE(range.chain[0] != range.chain[1]);
@@ -81,7 +81,7 @@ TEST_CASE("the copies of one server's ranges are spread over all others") {
   const ps::member dead[] = {{2, 1}};
   const auto after = ps::without_servers(map, dead, {});
   REQUIRE(after);
-  CHECK(heads_of(*after) == std::map<ps::place, std::size_t>{{0, 40}, {1, 40}, {3, 40}});
+  CHECK(heads_of(*after) == std::map<ps::node_id, std::size_t>{{0, 40}, {1, 40}, {3, 40}});
 }
 
 TEST_CASE("the last holder of a range is given up for a proof, not for a suspicion") {
@@ -113,7 +113,7 @@ TEST_CASE("whatever servers come and go, every range has its copies in the end a
     const auto replicas = static_cast<std::uint32_t>(draw.below(3));
     const std::size_t ranges = 1 + draw.below(60);
     auto map = ps::first_map(servers_of(2 + draw.below(4)), {}, ranges, replicas);
-    ps::place next = 10;
+    ps::node_id next = 10;
     for (int change = 0; change < 4; ++change) {
       if (draw.below(2) == 0) {
         map = with_another(map, next++);
@@ -133,10 +133,10 @@ TEST_CASE("whatever servers come and go, every range has its copies in the end a
     }
     map = settled(std::move(map), 8);
     const auto copies = std::min<std::size_t>(replicas + 1, map.servers.size());
-    std::map<ps::place, std::size_t> held;
+    std::map<ps::node_id, std::size_t> held;
     for (const auto& range : map.ranges) {
       REQUIRE(range.chain.size() == copies);
-      REQUIRE(std::set<ps::place>(range.chain.begin(), range.chain.end()).size() == copies);
+      REQUIRE(std::set<ps::node_id>(range.chain.begin(), range.chain.end()).size() == copies);
       for (const auto who : range.chain) ++held[who];
     }
     for (const auto& one : map.servers) {
@@ -155,8 +155,8 @@ TEST_CASE(
     const std::size_t places = 2 + draw.below(6);
     const std::size_t at_first = 1 + draw.below(places);
     const auto replicas = static_cast<std::uint32_t>(draw.below(3));
-    std::vector<ps::place> candidates(places);
-    std::iota(candidates.begin(), candidates.end(), ps::place{0});
+    std::vector<ps::node_id> candidates(places);
+    std::iota(candidates.begin(), candidates.end(), ps::node_id{0});
     auto map = ps::first_map(servers_of(at_first), {}, 8 * places, replicas);
     INFO("seed " << seed << ", " << at_first << " of " << places << " servers, " << replicas << " replicas");
     std::set<ps::member> seen;
@@ -197,7 +197,7 @@ TEST_CASE("who stands by comes while fewer serve than are wanted") {
   CHECK(next.version == map.version + 1);
   CHECK(next.has_server({2, static_cast<std::uint32_t>(next.version)}));
   CHECK_FALSE(ps::with_standby(next, 3));
-  const ps::place candidates[] = {0, 1, 2, 3};
+  const ps::node_id candidates[] = {0, 1, 2, 3};
   map = *ps::scaled_to(next, candidates, 3);  // names one that is dead, or not, which is not known
   const ps::member named[] = {map.servers.back().who};
   CHECK(named[0].at == 1);

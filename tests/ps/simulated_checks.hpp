@@ -21,13 +21,13 @@ inline void run::check_map() {
       const auto& range = map_.ranges[id];
       std::string line = "range " + std::to_string(id) + ", epoch " + std::to_string(range.epoch) + ":";
       for (const auto at : range.chain) line += " " + std::to_string(at);
-      if (range.learner != ps::nobody) line += ", learns " + std::to_string(range.learner);
-      if (range.leaver != ps::nobody) line += ", leaves " + std::to_string(range.leaver);
+      if (range.learner != ps::no_node) line += ", learns " + std::to_string(range.learner);
+      if (range.leaver != ps::no_node) line += ", leaves " + std::to_string(range.leaver);
       tell(line);
     }
   }
   for (const auto& range : map_.ranges) {
-    const bool held = std::any_of(range.chain.begin(), range.chain.end(), [&](ps::place at) {
+    const bool held = std::any_of(range.chain.begin(), range.chain.end(), [&](ps::node_id at) {
       const auto* const entry = map_.server(at);
       return entry != nullptr && find(entry->who) != nullptr;
     });
@@ -132,7 +132,7 @@ inline outcome run::settle() {
   const auto copies = std::min<std::size_t>(world_.replicas + 1, map_.servers.size());
   for (ps::range_id id = 0; id < map_.ranges.size(); ++id) {
     const auto& range = map_.ranges[id];
-    if (range.chain.size() != copies || range.learner != ps::nobody || range.leaver != ps::nobody)
+    if (range.chain.size() != copies || range.learner != ps::no_node || range.leaver != ps::no_node)
       throw violation("a range does not have its copies again");
     const auto* const head = find_server(map_.server(range.head())->who);
     if (head == nullptr || !head->core.serves(id)) throw violation("a range is served by nobody");

@@ -17,7 +17,7 @@ inline run::process* run::anybody(bool server) {
 // Whether all that it holds is held by another that lives and is well.
 inline bool run::is_spare(const ps::member& who) {
   return std::all_of(map_.ranges.begin(), map_.ranges.end(), [&](const ps::shard_range& range) {
-    return std::any_of(range.chain.begin(), range.chain.end(), [&](ps::place at) {
+    return std::any_of(range.chain.begin(), range.chain.end(), [&](ps::node_id at) {
       const auto* const entry = map_.server(at);
       const auto* const other = entry == nullptr ? nullptr : find(entry->who);
       return other != nullptr && !(other->who == who) && other->paused_until <= now_ && other->cut == 0;
@@ -124,8 +124,8 @@ inline void run::join_server() {
 }
 
 // That live, or have left in peace.
-inline std::vector<ps::place> run::candidates() const {
-  std::vector<ps::place> found;
+inline std::vector<ps::node_id> run::candidates() const {
+  std::vector<ps::node_id> found;
   for (const auto at : can_serve_) {
     const auto* const entry = map_.server(at);
     if (entry == nullptr || find(entry->who) != nullptr) found.push_back(at);

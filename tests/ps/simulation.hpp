@@ -159,14 +159,14 @@ class run {
     return found != processes_.end() && found->second->alive ? found->second.get() : nullptr;
   }
   server_process* find_server(const ps::member& who) { return dynamic_cast<server_process*>(find(who)); }
-  process* find_at(ps::place at) {
+  process* find_at(ps::node_id at) {
     for (auto& [who, one] : processes_) {
       if (who.at == at && one->alive) return one.get();
     }
     return nullptr;
   }
   void dispatch(const event& next) {
-    if (next.whose.at == ps::nobody) {
+    if (next.whose.at == ps::no_node) {
       static struct : process {
         void hear(std::span<const std::byte>, std::span<const std::byte>) override {}
         void learn(const ps::shard_map&) override {}
@@ -210,7 +210,7 @@ class run {
 
   // ---- network ----
   void send(ps::member from, std::uint64_t map_version, std::uint64_t clock, ps::member who, const ps::message& what) {
-    const ps::place to = who.at;
+    const ps::node_id to = who.at;
     const auto sender = processes_.find(from);
     if (to >= 64 || (sender != processes_.end() && ((sender->second->cut | sender->second->broken) >> to & 1) != 0))
       return;
@@ -325,7 +325,7 @@ class run {
   // More servers are wanted, or fewer.
   void scale();
   void scale_to(std::size_t wanted);
-  [[nodiscard]] std::vector<ps::place> candidates() const;
+  [[nodiscard]] std::vector<ps::node_id> candidates() const;
   // Those that a map names begin when they see that, some time later.
   void name(const ps::shard_map& next);
   void begin_named(ps::member who);
@@ -346,8 +346,8 @@ class run {
   time now_{};
   bool settled_ = false;
   std::uint64_t order_ = 0;
-  ps::place next_place_ = 0;
-  std::set<ps::place> can_serve_;
+  ps::node_id next_place_ = 0;
+  std::set<ps::node_id> can_serve_;
   std::priority_queue<event> queue_;
   ps::shard_map map_;  // the store's
   std::map<ps::member, std::unique_ptr<process>> processes_;

@@ -75,7 +75,7 @@ struct training {
   void run_to(muster::group& world, std::uint64_t steps) {
     auto session = muster::fixed_session(world);
     const auto step = [&](muster::step& now) {
-      const auto batch = loader.next(now.slice());
+      const auto batch = loader.next(now.shard());
       for (const auto id : batch.samples) used.push_back(id);
       auto backward = sync.begin(now.group());
       backward.add_samples(batch.samples.size());

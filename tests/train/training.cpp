@@ -347,7 +347,7 @@ TEST_CASE("a training ends where the program says, and its lines are the program
     int meetings = 0;
     here.run({.epochs = 9,
               .stop = [](const auto& epoch) { return epoch["value"] > 20 && epoch.epoch == 2; },
-              .meet =
+              .each_group =
                   [&](muster::group& ranks, bool joined) {
                     require(ranks.size() == 3 && !joined, "all ranks, from the start");
                     ++meetings;

@@ -78,14 +78,14 @@ class context {
   [[nodiscard]] std::pmr::memory_resource* memory() const noexcept;
 
   /// How a run ended, agreed among the ranks.
-  struct verdict {
+  struct outcome {
     int status = 0;        ///< what every rank should exit with
     bool speaker = false;  ///< whether this rank is the one to say why
     std::string text;      ///< why, one line; empty after success
   };
   /// Collective over processes, once, at the end: tells the others how this process ended (null: well) and learns how
   /// they did. Waits for ranks that are still at work; never throws. `run_main` calls it.
-  [[nodiscard]] verdict settle(std::exception_ptr failure) noexcept;
+  [[nodiscard]] outcome settle(std::exception_ptr failure) noexcept;
 
   /// For elastic sessions: the memory that outlives every group; null unless `elastic`.
   [[nodiscard]] const std::shared_ptr<detail::segment>& shared_memory() const noexcept;

@@ -22,7 +22,7 @@ class group_state;
 /// How one call is done; the last argument of every collective.
 struct options {
   /// Which algorithm; `automatic` leaves it to the group's choice.
-  algorithm how = algorithm::automatic;
+  muster::algorithm algorithm = muster::algorithm::automatic;
   /// Deadline, from this rank's first wait or test (or its progress thread's) after earlier calls; 0 means the group's.
   seconds timeout{0};
 };
@@ -31,7 +31,7 @@ struct options {
 struct group_settings {
   seconds timeout{30};
   /// What runs by what; one algorithm is for every collective that has it. Where no rule speaks, the group chooses.
-  algorithm_rules how{};
+  algorithm_rules algorithm{};
   /// Compare the arguments of all ranks before each native collective too, at the price of a barrier. The library's own
   /// algorithms compare them in every message, at no price.
   bool check_full = false;

@@ -7,7 +7,7 @@
 namespace muster::inline v0::setting {
 
 extern const setting_info transport, between, ranks, job, rendezvous, token, host, algorithm, profile, timeout, check,
-    progress, cma, pin, interface, connections, streams, heartbeat, missed_beats, checksum, elastic, patience,
-    remote_servers, role;
+    progress, cma, pin, interface, connections, streams, heartbeat, missed_heartbeats, checksum, elastic,
+    quorum_timeout, remote_servers, role;
 
 }  // namespace muster::inline v0::setting

@@ -115,20 +115,21 @@ class driver {
   std::coroutine_handle<> resume_at_;
 };
 
-/// What the coroutines of a collective over messages share: the transport, the stamp of all their messages, what they
-/// wait for.
+/// What the coroutines of a collective over messages share: the transport, the signature of all their messages, what
+/// they wait for.
 class executor : public driver {
  public:
   /// Among all ranks of the transport, or among `members` alone: those of its ranks, in an order of their own in which
-  /// this rank has the number `rank`. The stamp and the members live as long as this.
-  executor(transport& over, frame_pool& pool, std::vector<buffer<std::byte>>& scratch, const stamp& mark)
-      : driver(pool), over_(over), scratch_(scratch), mark_(mark), rank_(over.rank()), size_(over.size()) {}
-  executor(transport& over, frame_pool& pool, std::vector<buffer<std::byte>>& scratch, const stamp& mark,
-           std::span<const int> members, int rank)
+  /// this rank has the number `rank`. The signature and the members live as long as this.
+  executor(transport& over, frame_pool& pool, std::vector<buffer<std::byte>>& scratch,
+           const collective_signature& signature)
+      : driver(pool), over_(over), scratch_(scratch), signature_(signature), rank_(over.rank()), size_(over.size()) {}
+  executor(transport& over, frame_pool& pool, std::vector<buffer<std::byte>>& scratch,
+           const collective_signature& signature, std::span<const int> members, int rank)
       : driver(pool),
         over_(over),
         scratch_(scratch),
-        mark_(mark),
+        signature_(signature),
         members_(members),
         rank_(rank),
         size_(static_cast<int>(members.size())) {}
@@ -186,13 +187,13 @@ class executor : public driver {
   void ask(request& r, int peer, std::size_t bytes) {
     r.bytes = bytes;
     r.peer = members_.empty() ? peer : members_[static_cast<std::size_t>(peer)];
-    r.mark = mark_;
+    r.signature = signature_;
   }
 
   transport& over_;
   std::vector<buffer<std::byte>>& scratch_;
   std::size_t scratch_used_ = 0;
-  const stamp& mark_;
+  const collective_signature& signature_;
   std::span<const int> members_;
   int rank_;
   int size_;

@@ -20,23 +20,23 @@ namespace muster::inline v0 {
 
 /// Which collective a message belongs to. Every message carries it and the receiver compares: that is how ranks that
 /// disagree find out.
-struct stamp {
+struct collective_signature {
   std::uint64_t sequence = 0;  ///< number of the collective in its group
   std::uint64_t count = 0;     ///< elements, as the collective counts them
   std::int32_t root = 0;
   collective kind = collective::none;
   dtype type = dtype::none;
   operation op = operation::none;
-  algorithm how = algorithm::automatic;
+  muster::algorithm algorithm = muster::algorithm::automatic;
 
-  bool operator==(const stamp&) const = default;
+  bool operator==(const collective_signature&) const = default;
 };
 
-/// "allreduce of 1024 float32, sum, by ring": how errors write a stamp.
-[[nodiscard]] std::string describe(const stamp& mark);
+/// "allreduce of 1024 float32, sum, by ring": how errors write a signature.
+[[nodiscard]] std::string describe(const collective_signature& signature);
 
 /// A short message outside the order of collectives, by which ranks tell each other of trouble.
-struct notice {
+struct control_message {
   enum class kind : std::uint8_t {
     abort = 1,        ///< the sender gave up because of `text`
     acknowledge = 2,  ///< the sender gave up because another rank did
@@ -47,7 +47,7 @@ struct notice {
   std::int32_t origin = 0;    ///< rank in the group of the transport it came by
   std::int32_t status = 0;    ///< the exit status the sender is about to end with
   std::int32_t witness = -1;  ///< of `gone`: the rank that says so, which may be cut off itself; -1: it was seen here
-  stamp mark;
+  collective_signature signature;
   char text[456] = {};  ///< one line, cut to fit, zero at its end
 
   void set_text(std::string_view line) noexcept {
@@ -70,11 +70,11 @@ struct transport_costs {
 struct transport_abilities {
   std::string_view name;            ///< "self", "local", "mpi": a literal
   bool native_collectives = false;  ///< `native` may say yes
-  bool native_first = false;        ///< its own collectives compare stamps, can be taken back and beat the library's
-  bool any_source = false;          ///< `request::peer` of a receive may be `any_source`
-  bool detects_death = false;       ///< a dead peer is found out before the deadline
-  bool moves_buffers = false;       ///< `transport::move_buffer` says yes
-  bool concurrent_groups = false;   ///< different groups may be used by different threads at the same time
+  bool native_first = false;       ///< its own collectives compare signatures, can be taken back and beat the library's
+  bool any_source = false;         ///< `request::peer` of a receive may be `any_source`
+  bool detects_death = false;      ///< a dead peer is found out before the deadline
+  bool moves_buffers = false;      ///< `transport::move_buffer` says yes
+  bool concurrent_groups = false;  ///< different groups may be used by different threads at the same time
   transport_costs costs;
 };
 
@@ -110,7 +110,7 @@ class request {
   std::size_t bytes = 0;      ///< of a send; what a receive of a collective must be, and a tagged one may be at most
   int peer = 0;
   std::uint32_t tag = 0;  ///< 0 for collectives
-  stamp mark;
+  collective_signature signature;
   const reduction* combine = nullptr;  ///< a receive combines with `data` instead of overwriting it
   bool incoming_first = false;         ///< the order of that combination
 
@@ -125,22 +125,22 @@ class request {
   alignas(16) std::byte room[96];
 };
 
-/// One call of a collective, with its element type erased: the stamp says what is done, the rest with what.
-struct collective_call : stamp {
+/// One call of a collective, with its element type erased: the signature says what is done, the rest with what.
+struct collective_call : collective_signature {
   collective_call() = default;
   // Not an aggregate: that would be cleared as a whole first, a tenth of the shortest call.
-  collective_call(const stamp& what, const std::byte* from, std::byte* to, std::size_t size, reduction&& by,
-                  seconds limit)
-      : stamp(what), in(from), out(to), element_size(size), reduce(std::move(by)), timeout(limit) {}
+  collective_call(const collective_signature& what, const std::byte* from, std::byte* to, std::size_t size,
+                  reduction&& by, seconds limit)
+      : collective_signature(what), in(from), out(to), element_size(size), reduce(std::move(by)), timeout(limit) {}
 
   const std::byte* in = nullptr;
   std::byte* out = nullptr;  ///< equal to `in` for a call in place
   std::size_t element_size = 1;
   reduction reduce;
-  seconds timeout{0};              ///< 0: the group's
-  const stamp* step_of = nullptr;  ///< the collective that this is a step of; null: of none
+  seconds timeout{0};                             ///< 0: the group's
+  const collective_signature* step_of = nullptr;  ///< the collective that this is a step of; null: of none
   /// What the program called, for ranks to compare.
-  [[nodiscard]] const stamp& mark() const noexcept { return step_of != nullptr ? *step_of : *this; }
+  [[nodiscard]] const collective_signature& signature() const noexcept { return step_of != nullptr ? *step_of : *this; }
 };
 
 /// What makes a group of some of a transport's ranks.
@@ -169,9 +169,9 @@ class transport {
   /// Where buffers come from that peers can reach without a copy; null when no memory is better than any other.
   [[nodiscard]] virtual std::pmr::memory_resource* memory() const { return nullptr; }
   /// Whether there are more ranks than cores here.
-  [[nodiscard]] virtual bool crowded() const = 0;
+  [[nodiscard]] virtual bool oversubscribed() const = 0;
   /// Crowded, and the rank that is waited for may need this very core: do not spin.
-  [[nodiscard]] virtual bool must_yield() const { return crowded(); }
+  [[nodiscard]] virtual bool should_yield() const { return oversubscribed(); }
 
   /// These start a request whose fields say what.
   virtual void send(request& r) = 0;
@@ -192,15 +192,15 @@ class transport {
   /// abilities have `moves_buffers`; with others, and where the request is done by now, false, and nothing has changed.
   [[nodiscard]] virtual bool move_buffer(request& /*r*/, std::byte* /*to*/) noexcept { return false; }
 
-  /// Notices go beside the messages.
-  virtual void notify(int peer, const notice& message) = 0;
-  virtual bool poll(notice& message) = 0;
+  /// Control messages go beside the messages.
+  virtual void notify(int peer, const control_message& message) = 0;
+  virtual bool poll(control_message& message) = 0;
   /// Gives the processor away until something may have happened, at the latest until the time given.
   virtual void pause(clock::time_point until) = 0;
-  /// After a notice that a rank is gone, whose connection alone may have broken: begins to connect to it again. Nothing
-  /// of before comes any more, so what is under way between the two is to be taken back. If it is not connected by
-  /// `until`, or nothing listens at its addresses, there is another such notice. False where this transport cannot
-  /// connect again, or has tried.
+  /// After a control message that a rank is gone, whose connection alone may have broken: begins to connect to it
+  /// again. Nothing of before comes any more, so what is under way between the two is to be taken back. If it is not
+  /// connected by `until`, or nothing listens at its addresses, there is another such control message. False where this
+  /// transport cannot connect again, or has tried.
   [[nodiscard]] virtual bool renew(int /*peer*/, clock::time_point /*until*/) { return false; }
 
   /// Called by each member of a group that is to be, before `subgroup`: all members get the results of all.
@@ -223,8 +223,8 @@ class transport_decorator : public transport {
   [[nodiscard]] int size() const override { return inner_->size(); }
   [[nodiscard]] transport_abilities abilities() const override { return inner_->abilities(); }
   [[nodiscard]] std::pmr::memory_resource* memory() const override { return inner_->memory(); }
-  [[nodiscard]] bool crowded() const override { return inner_->crowded(); }
-  [[nodiscard]] bool must_yield() const override { return inner_->must_yield(); }
+  [[nodiscard]] bool oversubscribed() const override { return inner_->oversubscribed(); }
+  [[nodiscard]] bool should_yield() const override { return inner_->should_yield(); }
   void send(request& r) override { inner_->send(r); }
   void receive(request& r) override { inner_->receive(r); }
   bool native(const collective_call& call, request& r) override { return inner_->native(call, r); }
@@ -236,8 +236,8 @@ class transport_decorator : public transport {
     auto* const owner = r.held_by();
     return owner != nullptr && owner != this && owner->move_buffer(r, to);
   }
-  void notify(int peer, const notice& message) override { inner_->notify(peer, message); }
-  bool poll(notice& message) override { return inner_->poll(message); }
+  void notify(int peer, const control_message& message) override { inner_->notify(peer, message); }
+  bool poll(control_message& message) override { return inner_->poll(message); }
   void pause(clock::time_point until) override { inner_->pause(until); }
   [[nodiscard]] bool renew(int peer, clock::time_point until) override { return inner_->renew(peer, until); }
   [[nodiscard]] std::uint64_t prepare(std::span<const int> members) override { return inner_->prepare(members); }
@@ -255,7 +255,7 @@ class transport_decorator : public transport {
 namespace detail {
 
 /// Throws mismatch_error unless a message that says (mark, bytes) is what `wanted` waits for.
-void check_arrival(const request& wanted, int source, const stamp& mark, std::size_t bytes);
+void check_arrival(const request& wanted, int source, const collective_signature& signature, std::size_t bytes);
 
 /// Puts bytes that came where the request wants them; whole elements, if it combines, of the message from `offset` on.
 void deliver(request& wanted, const std::byte* incoming, std::size_t bytes, std::uint64_t offset = 0);

@@ -9,7 +9,7 @@
 namespace muster::inline v0 {
 
 namespace detail {
-class epoch_plan;
+class batch_sampler;
 }
 
 /// The number of a sample in its dataset, from 0. 64 bits although a dataset in memory rarely has 2^32 samples: ids are
@@ -58,7 +58,7 @@ static_assert(std::has_unique_object_representations_v<cursor>, "a cursor has no
 class live_cursor : public cursor {
  public:
   /// Made by loader::cursor().
-  explicit live_cursor(detail::epoch_plan& plan) noexcept;
+  explicit live_cursor(detail::batch_sampler& plan) noexcept;
 
   /// The loader's cursor as it is now.
   [[nodiscard]] const cursor& now() const noexcept;
@@ -70,7 +70,7 @@ class live_cursor : public cursor {
   void next_epoch() const noexcept;
 
  private:
-  detail::epoch_plan* plan_;
+  detail::batch_sampler* plan_;
 };
 
 namespace detail {

@@ -10,13 +10,13 @@
 #include <utility>
 
 #include <muster/data/bad_records.hpp>
+#include <muster/data/batch_shard.hpp>
 #include <muster/data/cache.hpp>
 #include <muster/data/cursor.hpp>
 #include <muster/data/dataset.hpp>
 #include <muster/data/minibatch.hpp>
 #include <muster/data/record_schema.hpp>
 #include <muster/data/record_source.hpp>
-#include <muster/data/slice.hpp>
 
 namespace muster::inline v0 {
 
@@ -123,10 +123,10 @@ struct shuffled_source {
 ///     }
 ///
 /// The order is a function of (seed, epoch), and the only state is a cursor: all ranks have the same one, step for
-/// step, and each names its slice at every step, so that a change of world needs no new loader. The cursor moves when a
-/// step commits and never ahead of it; what was made ahead for another slice is dropped. Every sample is used exactly
+/// step, and each names its shard at every step, so that a change of world needs no new loader. The cursor moves when a
+/// step commits and never ahead of it; what was made ahead for another shard is dropped. Every sample is used exactly
 /// once an epoch, whatever the world and however it changes; the last batch of an epoch is smaller when the batch does
-/// not divide the samples. What is in a record after map() and augment() does not depend on threads, ranks or slices.
+/// not divide the samples. What is in a record after map() and augment() does not depend on threads, ranks or shards.
 ///
 /// From a `dataset`, whose samples are in memory, and from a source without records it gives ids alone, until one
 /// more step wants the records.
@@ -147,12 +147,12 @@ class loader {
   void open(const muster::cursor& there);
 
   /// The part of the batch at the cursor that `part` gets; false at the end of the epoch. Does not move the cursor: a
-  /// step that failed asks again, perhaps with another slice. Waits until the part is made, which is the event
+  /// step that failed asks again, perhaps with another shard. Waits until the part is made, which is the event
   /// data_wait; O(size) at the first call of a `shuffled` epoch. Throws configuration_error unless 0 <= rank < world;
   /// what the source, map() and augment() throw, with the record named; data_error for a bad record that the policy
   /// does not allow. After an exception it may be called again, and tries again; but more bad records than the limit
   /// stay an error.
-  [[nodiscard]] minibatch next(slice part);
+  [[nodiscard]] minibatch next(batch_shard part);
 
   /// Moves the cursor past its batch: the step has used it. Throws configuration_error at the end of an epoch.
   void commit();

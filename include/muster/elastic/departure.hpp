@@ -8,7 +8,7 @@
 namespace muster::inline v0::elastic {
 
 /// Why a process' part in the job is over; each is the exit status of a process that ends so.
-enum class ending : int {
+enum class exit_reason : int {
   left = 143,          ///< it was asked to, as by SIGTERM
   fenced = 10,         ///< the others went on without it
   too_few = 11,        ///< fewer than `--min-ranks` were left for as long as the patience
@@ -21,10 +21,10 @@ enum class ending : int {
 /// This process' part in the job is over, though the job may go on.
 class departure : public error {
  public:
-  departure(ending why, const std::string& text, bool is_first = false)
+  departure(exit_reason why, const std::string& text, bool is_first = false)
       : error(error_kind::peer_failure, text), why_(why), is_first_(is_first) {}
 
-  [[nodiscard]] ending why() const noexcept { return why_; }
+  [[nodiscard]] exit_reason why() const noexcept { return why_; }
   /// Whether the whole job ends here for want of members, and this is the one of those that are left that saves the
   /// state: it is that of the last step that this process committed, and the context's world is this process alone.
   ///
@@ -33,11 +33,11 @@ class departure : public error {
   ///       if (gone.should_save()) store.save(alone, state);
   ///       throw;
   ///     }
-  [[nodiscard]] bool should_save() const noexcept { return why_ == ending::too_few && is_first_; }
+  [[nodiscard]] bool should_save() const noexcept { return why_ == exit_reason::too_few && is_first_; }
   [[nodiscard]] int exit_status() const noexcept override { return static_cast<int>(why_); }
 
  private:
-  ending why_;
+  exit_reason why_;
   bool is_first_;
 };
 

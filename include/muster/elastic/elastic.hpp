@@ -44,7 +44,7 @@ struct session_options {
 
 /// A session whose ranks may die, hang, leave and join, for a context with `elastic()`: `--elastic on`, which
 /// muster-launch sets. Members are found through the job's store (`--rendezvous`); `--min-ranks`, `--max-ranks`,
-/// `--patience`, `--heartbeat` and `--missed-beats` say what the job allows.
+/// `--quorum-timeout`, `--heartbeat` and `--missed-heartbeats` say what the job allows.
 ///
 /// A step that fails because of other ranks is run again in a new group of those that are left, from the furthest step
 /// that any of them has committed: at most one step is run twice, none is lost. A process that joins gets the

@@ -27,23 +27,23 @@ namespace detail {
 /// between sessions and membership: one of these is behind each session, called by the thread that is the rank.
 ///
 ///     for (;;) {                                     // session::run
-///       conductor.prepare(state);                    // group() and generation() are those of the next attempt
+///       session_backend.prepare(state);                    // group() and generation() are those of the next attempt
 ///       if (the limits are reached) break;           // asked after each prepare, which may have moved the state on
 ///       state.begin_step();
 ///       try { f(step); state.exchange(group); } catch (...) {
 ///         state.roll_back();                         // the step did not happen
-///         conductor.recover(state, std::current_exception());
+///         session_backend.recover(state, std::current_exception());
 ///         continue;
 ///       }
 ///       state.commit_step();                         // local and without a way to fail: it happened
-///       conductor.committed(state);
+///       session_backend.committed(state);
 ///     }
-class conductor {
+class session_backend {
  public:
-  conductor() = default;
-  conductor(const conductor&) = delete;
-  conductor& operator=(const conductor&) = delete;
-  virtual ~conductor() = default;
+  session_backend() = default;
+  session_backend(const session_backend&) = delete;
+  session_backend& operator=(const session_backend&) = delete;
+  virtual ~session_backend() = default;
 
   /// Before each attempt at a step or an evaluation, and once more before a run ends: makes sure that there is a group
   /// and that all its members have one state. Where ranks come or go this forms the next generation, and gives the
@@ -70,7 +70,7 @@ class conductor {
 /// `elastic::session(context)`, whose ranks may die and join. Used by the thread that is the rank.
 class session {
  public:
-  explicit session(std::unique_ptr<detail::conductor> by) noexcept : by_(std::move(by)) {}
+  explicit session(std::unique_ptr<detail::session_backend> by) noexcept : by_(std::move(by)) {}
 
   /// Calls `f(step)` for one batch after another, to the end of the epoch or a limit; a step commits when `f` returns
   /// and the ranks have exchanged what they average in a step (`sync_mode`).
@@ -96,11 +96,11 @@ class session {
         of, [&f](step& now) { f(now); }, limits);
   }
 
-  /// Calls `f(step)` once as a step that changes nothing: an evaluation, with a slice and a group as in `run`, again
-  /// after a failure that an elastic session survives. What it does to shadowed state is undone. False when the others
-  /// had finished it and gone on when this rank failed in it, or joined: then there is nothing to do any more. Whatever
-  /// is collective between steps is one of these. What `f` leaves in parts that are not shadowed (the epochs of a
-  /// tracker) stays, and so is the last that it does, after what may fail.
+  /// Calls `f(step)` once as a step that changes nothing: an evaluation, with a shard and a group as in `run`, again
+  /// after a failure that an elastic session survives. What it does to state that is restored on failure is undone.
+  /// False when the others had finished it and gone on when this rank failed in it, or joined: then there is nothing to
+  /// do any more. Whatever is collective between steps is one of these. What `f` leaves in parts that are not restored
+  /// on failure (the epochs of a tracker) stays, and so is the last that it does, after what may fail.
   template <std::invocable<step&> F>
   bool evaluate(state& of, F&& f) {
     return evaluate_once(of, [&f](step& now) { f(now); });
@@ -123,7 +123,7 @@ class session {
     std::uint32_t evaluations = 0;
   };
 
-  std::unique_ptr<detail::conductor> by_;
+  std::unique_ptr<detail::session_backend> by_;
   backlog behind_;
 };
 

@@ -29,8 +29,9 @@ enum class state_kind : std::uint8_t {
 
 /// What becomes of a part when a step fails after it has changed it.
 enum class in_step : std::uint8_t {
-  shadowed,  ///< the state copies it before each step and puts the copy back when the step fails
-  settled    ///< its owner changes it when the step commits, not before, or takes changes back (`state_parts::hook`)
+  restore_on_failure,  ///< the state copies it before each step and puts the copy back when the step fails
+  keep_on_failure      ///< its owner changes it when the step commits, not before, or takes changes back
+                       ///< (`state_parts::hook`)
 };
 
 /// One named part of a state: bytes that lie somewhere for as long as the state lives, or, where `save` is given,
@@ -38,7 +39,7 @@ enum class in_step : std::uint8_t {
 struct state_part {
   std::string name;
   state_kind kind = state_kind::replicated;
-  in_step change = in_step::shadowed;
+  in_step change = in_step::restore_on_failure;
   std::span<std::byte> bytes{};
   std::function<std::vector<std::byte>()> save{};
   std::function<void(std::span<const std::byte>)> load{};
@@ -48,18 +49,18 @@ struct state_part {
 class state_parts {
  public:
   /// Values that lie at one place while the state lives. They are hashed, sent and saved as bytes. A step may change
-  /// them at any point; large ones whose owner defers its changes to the commit are `settled` and not copied.
+  /// them at any point; large ones whose owner defers its changes to the commit are `keep_on_failure` and not copied.
   template <class T>
   requires std::is_trivially_copyable_v<T>
   void add(std::string name, std::span<T> values, state_kind kind = state_kind::replicated,
-           in_step change = in_step::shadowed) {
+           in_step change = in_step::restore_on_failure) {
     parts_.push_back({std::move(name), kind, change, std::as_writable_bytes(values), {}, {}});
   }
   /// Something of no fixed size. `load` gets what `save` gave, perhaps in another process; it throws
   /// configuration_error when it cannot use that, and is as it was then.
   void add(std::string name, state_kind kind, std::function<std::vector<std::byte>()> save,
            std::function<void(std::span<const std::byte>)> load) {
-    parts_.push_back({std::move(name), kind, in_step::settled, {}, std::move(save), std::move(load)});
+    parts_.push_back({std::move(name), kind, in_step::keep_on_failure, {}, std::move(save), std::move(load)});
   }
   /// For owners that keep what a step changes apart until it counts: `adopt` is called when a step commits, `discard`
   /// when it failed, or before it is run again, `begin` before it starts. None throws. Each may be empty.
@@ -68,7 +69,7 @@ class state_parts {
   }
   /// For owners whose ranks exchange what a step has changed, such as averages of weights: called when the function of
   /// the step has returned, before it commits, at all ranks. Collective; may throw, and then the step fails. What it
-  /// changes is shadowed.
+  /// changes is restored on failure.
   void exchange(std::function<void(group&)> among) { exchanges_.push_back(std::move(among)); }
   /// Where the training is in its data. Throws configuration_error when there is one already.
   void add(const live_cursor& at);
@@ -218,7 +219,7 @@ class state {
   std::vector<state_parts::hooks> hooks_;
   std::vector<std::function<void(group&)>> exchanges_;
   std::optional<live_cursor> at_;
-  std::vector<std::byte> shadow_;  // of the shadowed parts, one behind another
+  std::vector<std::byte> shadow_;  // of the parts that are restored on failure, one behind another
   bool in_step_ = false;
   std::uint64_t steps_ = 0;
   std::uint32_t evaluations_ = 0;

@@ -5,7 +5,7 @@
 
 #include <muster/comm/group.hpp>
 #include <muster/core/training_position.hpp>
-#include <muster/data/slice.hpp>
+#include <muster/data/batch_shard.hpp>
 
 namespace muster::inline v0 {
 
@@ -21,7 +21,7 @@ class step {
   /// The ranks that do this step together.
   [[nodiscard]] muster::group& group() const noexcept { return *ranks_; }
   /// This rank's part of the batch: what the loader's next() is given.
-  [[nodiscard]] muster::slice slice() const noexcept { return {ranks_->rank(), ranks_->size()}; }
+  [[nodiscard]] muster::batch_shard shard() const noexcept { return {ranks_->rank(), ranks_->size()}; }
   /// Steps that were committed before this one.
   [[nodiscard]] std::uint64_t number() const noexcept { return number_; }
   /// The epoch, from 0.

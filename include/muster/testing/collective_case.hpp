@@ -139,7 +139,7 @@ class checker final : public open_case {
   }
 
   void start() {
-    const options how{.how = s_.how};
+    const options how{.algorithm = s_.algorithm};
     const auto whole_in = in();
     const auto whole_out = out();
     const auto mine = block_of(s_.count, me_, n_);

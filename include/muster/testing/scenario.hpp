@@ -20,7 +20,7 @@ namespace muster::inline v0::testing {
 struct scenario {
   std::uint64_t seed = 0;  // of the values
   collective kind = collective::allreduce;
-  algorithm how = algorithm::automatic;
+  muster::algorithm algorithm = muster::algorithm::automatic;
   dtype type = dtype::float32;
   operation op = operation::sum;
   std::size_t count = 0;
@@ -67,10 +67,10 @@ inline std::string bits(std::uint32_t which, int ranks) {
 
 inline std::string scenario::describe(int ranks) const {
   std::ostringstream text;
-  text << to_string(kind) << " by " << to_string(how) << ", " << ranks << " ranks, " << count << ' ' << to_string(type)
-       << ' ' << to_string(op) << ", root " << root << (in_place ? ", in place" : "") << (async ? ", async" : "")
-       << ", off by " << misaligned << ", input " << detail::bits(registered_in, ranks) << ", output "
-       << detail::bits(registered_out, ranks) << ", values of seed " << seed;
+  text << to_string(kind) << " by " << to_string(algorithm) << ", " << ranks << " ranks, " << count << ' '
+       << to_string(type) << ' ' << to_string(op) << ", root " << root << (in_place ? ", in place" : "")
+       << (async ? ", async" : "") << ", off by " << misaligned << ", input " << detail::bits(registered_in, ranks)
+       << ", output " << detail::bits(registered_out, ranks) << ", values of seed " << seed;
   return text.str();
 }
 
@@ -85,8 +85,8 @@ inline scenario draw(random_stream& random, int ranks, const draw_options& from)
   for (const auto how : algorithms_of(s.kind)) {
     if (from.hows.empty() && (how != algorithm::native || from.native)) hows.push_back(how);
   }
-  s.how = hows[random.below(hows.size())];
-  if (from.native && from.hows.empty() && random.below(3) == 0) s.how = algorithm::automatic;
+  s.algorithm = hows[random.below(hows.size())];
+  if (from.native && from.hows.empty() && random.below(3) == 0) s.algorithm = algorithm::automatic;
   s.type = static_cast<dtype>(1 + random.below(14));
   s.op = static_cast<operation>(1 + random.below(6));
   if (s.type == dtype::boolean && s.op == operation::mean) s.op = operation::sum;

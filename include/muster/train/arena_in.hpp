@@ -30,7 +30,8 @@ struct tensor_shape {
 struct arena_sharing {
   state_kind parameters = state_kind::replicated;
   state_kind states = state_kind::replicated;
-  in_step change = in_step::settled;  ///< shadowed: updates are run at once, and the state copies what they change
+  in_step change = in_step::keep_on_failure;  ///< `restore_on_failure`: updates are run at once, and the state copies
+                                              ///< what they change
   std::function<void(state_parts&)> beside{};
 };
 

@@ -32,7 +32,7 @@ class training;
 class training_step : public step {
  public:
   /// This rank's part of the global batch, see `loader::next`.
-  [[nodiscard]] minibatch next(loader& from) const { return from.next(slice()); }
+  [[nodiscard]] minibatch next(loader& from) const { return from.next(shard()); }
 
   /// Calls `f(batch, pass)`, which computes the gradients of the batch from `pass.parameter(t)` into `pass.gradient(t)`
   /// (see `backward_pass`), and waits until they are the mean over the global batch, at every rank. The samples of the
@@ -121,7 +121,7 @@ struct train_options {
   std::function<void(training_step&)> each_epoch{};
   /// Collective: what ranks do when they meet, at the start and whenever some came or went, such as to compare their
   /// data. `joined` says that this rank came to a training under way. Kept until the next run.
-  std::function<void(group& ranks, bool joined)> meet{};
+  std::function<void(group& ranks, bool joined)> each_group{};
   /// Rank 0 writes there how the training goes, and a line an epoch; null: nothing. A terminal at stderr shows the
   /// progress within an epoch.
   std::FILE* log = stdout;

@@ -41,33 +41,34 @@ algorithm_rules::rule read_rule(spec_reader item) {
   if (item.text().empty()) item.refuse("it is empty", "write an algorithm, or collective:low-high:algorithm");
   const auto algorithms = named<algorithm>(known_algorithms());
   if (!item.has_value()) {
-    made.how = item.choose("algorithm", item.name(), algorithms);
+    made.algorithm = item.choose("algorithm", item.name(), algorithms);
     return made;
   }
   made.kind = item.choose("collective", item.name(), named<collective>(all_collectives));
   const std::string rest = item.value("algorithm");
   const auto colon = rest.find(':');
   if (colon != std::string::npos) read_range(item, std::string_view(rest).substr(0, colon), made);
-  made.how =
+  made.algorithm =
       item.choose("algorithm", std::string_view(rest).substr(colon == std::string::npos ? 0 : colon + 1), algorithms);
   const auto known = algorithms_of(made.kind);
-  if (made.how == algorithm::automatic || std::find(known.begin(), known.end(), made.how) != known.end()) return made;
+  if (made.algorithm == algorithm::automatic || std::find(known.begin(), known.end(), made.algorithm) != known.end())
+    return made;
   std::string list;
   for (const algorithm how : known) list += std::string(to_string(how)) + ", ";
-  item.refuse(std::string(to_string(made.kind)) + " has " + list + "and not " + std::string(to_string(made.how)),
+  item.refuse(std::string(to_string(made.kind)) + " has " + list + "and not " + std::string(to_string(made.algorithm)),
               "choose one of these or auto");
 }
 
 bool covers(const algorithm_rules::rule& r, collective kind) {
   if (r.kind != collective::none) return r.kind == kind;
   const auto known = algorithms_of(kind);
-  return r.how == algorithm::automatic || std::find(known.begin(), known.end(), r.how) != known.end();
+  return r.algorithm == algorithm::automatic || std::find(known.begin(), known.end(), r.algorithm) != known.end();
 }
 
 }  // namespace
 
 algorithm_rules::algorithm_rules(algorithm how) {
-  if (how != algorithm::automatic) rules_.push_back({.how = how});
+  if (how != algorithm::automatic) rules_.push_back({.algorithm = how});
 }
 
 algorithm_rules algorithm_rules::parse(std::string_view text, std::string_view origin) {
@@ -96,7 +97,7 @@ std::string algorithm_rules::to_string() const {
 
 algorithm algorithm_rules::at(collective kind, std::size_t bytes) const noexcept {
   for (auto r = rules_.rbegin(); r != rules_.rend(); ++r) {
-    if (covers(*r, kind) && r->low <= bytes && bytes < r->high) return r->how;
+    if (covers(*r, kind) && r->low <= bytes && bytes < r->high) return r->algorithm;
   }
   return algorithm::automatic;
 }
@@ -107,7 +108,7 @@ std::string to_string(const algorithm_rules::rule& r) {
   if (r.low != 0 || r.high != algorithm_rules::no_limit) {
     text += format_bytes(r.low) + '-' + (r.high == algorithm_rules::no_limit ? "inf" : format_bytes(r.high)) + ':';
   }
-  return text.append(to_string(r.how));
+  return text.append(to_string(r.algorithm));
 }
 
 std::string format_bytes(std::size_t bytes) {

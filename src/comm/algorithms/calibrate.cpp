@@ -38,7 +38,7 @@ void call_once(group& world, memory& buffers, collective kind, std::size_t count
   const auto whole = buffers.in.span().first(count);
   const auto result = buffers.out.span().first(count);
   const auto mine = block_of(count, world.rank(), world.size()).count;
-  const options by{.how = how};
+  const options by{.algorithm = how};
   switch (kind) {
     case collective::allreduce:
       return allreduce(world, whole, sum, by);

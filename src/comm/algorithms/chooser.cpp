@@ -148,7 +148,7 @@ using table = std::vector<choices::row>;
 constexpr std::size_t largest_modelled = std::size_t{1} << 48;
 
 void append(table& to, std::size_t below, algorithm how) {
-  if (!to.empty() && to.back().how == how) {
+  if (!to.empty() && to.back().algorithm == how) {
     to.back().below = below;
   } else {
     to.push_back({below, how});
@@ -176,7 +176,7 @@ table modelled(collective kind, int ranks, const transport_costs& costs) {
 
 algorithm look_up(const table& rows, std::size_t bytes) {
   const auto found = std::find_if(rows.begin(), rows.end(), [&](const auto& row) { return bytes < row.below; });
-  return found == rows.end() ? rows.back().how : found->how;
+  return found == rows.end() ? rows.back().algorithm : found->algorithm;
 }
 
 // The table cut at the ends of all rules, and each piece as the rules have it.
@@ -212,7 +212,7 @@ choices::choices(const transport_abilities& transport, int ranks, const algorith
   if (measured != nullptr && !measured->fits(transport, ranks)) measured = nullptr;
   if (!with_native && ranks > 1) {
     for (const auto& rule : rules.rules()) {
-      if (rule.how == algorithm::native) refuse_native("the algorithm rule '" + to_string(rule) + "'", transport);
+      if (rule.algorithm == algorithm::native) refuse_native("the algorithm rule '" + to_string(rule) + "'", transport);
     }
     if (measured != nullptr && measured->has(algorithm::native)) refuse_native("the profile", transport);
   }

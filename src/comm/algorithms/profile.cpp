@@ -93,13 +93,13 @@ using vector3 = std::array<double, 3>;
 std::vector<choices::row> fastest(collective kind, std::span<const measured_time> times) {
   std::map<std::size_t, std::map<algorithm, double>> by_size;
   for (const auto& t : times) {
-    if (t.kind == kind) by_size[t.bytes][t.how] = t.seconds;
+    if (t.kind == kind) by_size[t.bytes][t.algorithm] = t.seconds;
   }
   constexpr double noise = 0.95;
   std::vector<choices::row> made;
   std::size_t before = 0;
   for (const auto& [bytes, candidates] : by_size) {
-    const algorithm current = made.empty() ? algorithms_of(kind).front() : made.back().how;
+    const algorithm current = made.empty() ? algorithms_of(kind).front() : made.back().algorithm;
     const auto kept = candidates.find(current);
     auto best = std::min_element(candidates.begin(), candidates.end(),
                                  [](const auto& a, const auto& b) { return a.second < b.second; });
@@ -125,7 +125,7 @@ const std::vector<choices::row>* algorithm_profile::rows(collective kind) const 
 
 bool algorithm_profile::has(algorithm how) const noexcept {
   return std::any_of(chosen.begin(), chosen.end(), [&](const auto& entry) {
-    return std::any_of(entry.second.begin(), entry.second.end(), [&](const auto& row) { return row.how == how; });
+    return std::any_of(entry.second.begin(), entry.second.end(), [&](const auto& row) { return row.algorithm == how; });
   });
 }
 
@@ -141,7 +141,7 @@ std::string algorithm_profile::to_json() const {
     auto& list = tables[std::string(to_string(kind))] = json::array();
     for (const auto& row : rows) {
       const json below = row.below == algorithm_rules::no_limit ? json() : json(row.below);
-      list.push_back(json::array({below, to_string(row.how)}));
+      list.push_back(json::array({below, to_string(row.algorithm)}));
     }
   }
   const json whole = {
@@ -181,11 +181,11 @@ transport_costs fit_costs(std::span<const measured_time> times, int ranks, const
   std::array<vector3, 3> matrix{};
   vector3 right{};
   for (const auto& t : times) {
-    if (t.how == algorithm::native || t.seconds <= 0) continue;
+    if (t.algorithm == algorithm::native || t.seconds <= 0) continue;
     const auto factor = [&](transport_costs unit) {
       unit.next_message = known.next_message;
       unit.ranks_a_core = known.ranks_a_core;
-      return estimate(t.kind, t.how, t.bytes, ranks, unit) / t.seconds;
+      return estimate(t.kind, t.algorithm, t.bytes, ranks, unit) / t.seconds;
     };
     const vector3 row{factor({1, 0, 0}), factor({0, 1, 0}), factor({0, 0, 1})};
     for (std::size_t i = 0; i < 3; ++i) {

@@ -13,7 +13,7 @@ namespace {
 task nothing(executor&) { co_return; }
 
 task by_native(executor& f, const collective_call& what, bool check_full) {
-  // What compares stamps itself and can be taken back needs no barrier, whose messages carry the stamp.
+  // What compares signatures itself and can be taken back needs no barrier, whose messages carry the signature.
   const bool large = payload_bytes(what, f.size()) > native_copied_up_to;
   if ((large || check_full) && !f.abilities().native_first) co_await dissemination_barrier(f);
   request r;

@@ -159,7 +159,7 @@ void context::run(const std::function<void(group&)>& body) {
   }
 }
 
-context::verdict context::settle(std::exception_ptr failure) noexcept {
+context::outcome context::settle(std::exception_ptr failure) noexcept {
   try {
     if (self_->process_world) return detail::settle_world(*self_->process_world, failure);
     return {failure ? exit_status_of(failure) : 0, true, failure ? describe(failure) : ""};

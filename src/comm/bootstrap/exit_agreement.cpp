@@ -17,8 +17,8 @@ void finish(group& world) {
   }
 }
 
-context::verdict settle_world(group& world, std::exception_ptr failure) {
-  context::verdict mine{failure ? exit_status_of(failure) : 0, true, failure ? describe(failure) : ""};
+context::outcome settle_world(group& world, std::exception_ptr failure) {
+  context::outcome mine{failure ? exit_status_of(failure) : 0, true, failure ? describe(failure) : ""};
   if (world.size() == 1) return mine;
   auto& state = *world.state();
   if (!failure && !state.failed()) {

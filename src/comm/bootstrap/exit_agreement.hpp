@@ -11,6 +11,6 @@ namespace muster::inline v0::detail {
 void finish(group& world);
 
 /// Collective: the ranks tell each other how they ended and agree on which of them speaks and on the status.
-[[nodiscard]] context::verdict settle_world(group& world, std::exception_ptr failure);
+[[nodiscard]] context::outcome settle_world(group& world, std::exception_ptr failure);
 
 }  // namespace muster::inline v0::detail

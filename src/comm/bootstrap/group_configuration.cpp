@@ -26,7 +26,7 @@ namespace {
 
 // Puts bytes of rank 0 in place of those of all ranks, before the first collective.
 void take_from_rank_zero(group_state& state, std::span<std::byte> bytes, clock::time_point until) {
-  const stamp none;
+  const collective_signature none;
   executor f(*state.transport, state.pool, state.scratch, none);
   const task body = tree_broadcast(f, bytes.data(), bytes.size(), 0);
   f.start(body.handle());
@@ -53,10 +53,10 @@ void tell_difference(const settings& configuration, const setting_info& which, c
 }  // namespace
 
 group_settings settings_for_groups(const settings& configuration, int rank, int ranks_here) {
-  group_settings made{
-      .timeout = seconds(configuration.positive(setting::timeout)),
-      .how = algorithm_rules::parse(configuration.value(setting::algorithm), configuration.origin(setting::algorithm)),
-      .check_full = configuration.choice(setting::check, {"auto", "full"}) == 1};
+  group_settings made{.timeout = seconds(configuration.positive(setting::timeout)),
+                      .algorithm = algorithm_rules::parse(configuration.value(setting::algorithm),
+                                                          configuration.origin(setting::algorithm)),
+                      .check_full = configuration.choice(setting::check, {"auto", "full"}) == 1};
   if (rank == 0 && configuration.value(setting::profile) != "none") {
     made.profile = std::make_shared<algorithm_profile>(
         algorithm_profile::load(configuration.value(setting::profile), configuration.origin(setting::profile)));
@@ -94,7 +94,7 @@ group_settings settings_of_rank_zero(group& world, const group_settings& mine, c
                            registered_algorithms() +
                            "' (they are numbered in that order); register the same at every rank");
     }
-    agreed.how = algorithm_rules::parse(rules, "the algorithm of rank 0");
+    agreed.algorithm = algorithm_rules::parse(rules, "the algorithm of rank 0");
     agreed.profile = nullptr;
     if (!measured.empty())
       agreed.profile = std::make_shared<algorithm_profile>(algorithm_profile::parse(measured, "the profile of rank 0"));
@@ -107,7 +107,7 @@ group_settings settings_of_rank_zero(group& world, const group_settings& mine, c
 }
 
 void check_for_groups(const group_settings& wanted, const transport_abilities& transport, int ranks) {
-  (void)choices(transport, ranks, wanted.how, wanted.profile.get());
+  (void)choices(transport, ranks, wanted.algorithm, wanted.profile.get());
   const auto* const measured = wanted.profile.get();
   if (measured == nullptr || ranks == 1 || measured->fits(transport, ranks) || log_rank() > 0) return;
   log(log_level::warning, "the profile is not used (it is of " + std::to_string(measured->ranks) + " ranks over " +

@@ -42,7 +42,7 @@ std::string transport_asked_for(int argc, char** argv) {
 
 // A bad flag or variable is found by all ranks before they are connected. They connect for this alone, so that one line
 // says it and not one a rank.
-context::verdict settle_without_context(std::exception_ptr failure, const std::string& transport) noexcept {
+context::outcome settle_without_context(std::exception_ptr failure, const std::string& transport) noexcept {
   // A rank that could not connect would only wait for the same ranks again.
   const bool is_early = exit_status_of(failure) == static_cast<int>(error_kind::configuration);
   if (!is_early) return {exit_status_of(failure), true, describe(failure)};

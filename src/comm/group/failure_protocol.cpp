@@ -13,24 +13,24 @@ failure_protocol::failure_protocol(transport& transport)
       departures_(static_cast<std::size_t>(transport.size())),
       reached_(static_cast<std::size_t>(transport.size()), 0) {}
 
-void failure_protocol::time_out(const stamp& mark, seconds timeout) const {
+void failure_protocol::time_out(const collective_signature& signature, seconds timeout) const {
   std::vector<int> missing;
   for (int rank = 0; rank < transport_.size(); ++rank) {
-    if (rank != transport_.rank() && reached_[static_cast<std::size_t>(rank)] < mark.sequence + 1)
+    if (rank != transport_.rank() && reached_[static_cast<std::size_t>(rank)] < signature.sequence + 1)
       missing.push_back(rank);
   }
-  throw timeout_error(std::string(to_string(mark.kind)), mark.sequence, std::move(missing), timeout.count());
+  throw timeout_error(std::string(to_string(signature.kind)), signature.sequence, std::move(missing), timeout.count());
 }
 
-void failure_protocol::hear(const notice& message) {
-  if (message.what == notice::kind::position) {
-    compare_position(message.origin, message.mark);
+void failure_protocol::hear(const control_message& message) {
+  if (message.what == control_message::kind::position) {
+    compare_position(message.origin, message.signature);
     return;
   }
-  const bool first_hand = message.what == notice::kind::abort;
+  const bool first_hand = message.what == control_message::kind::abort;
   auto& left = departures_[static_cast<std::size_t>(message.origin)];
   if (!left) left = departure{message.status, first_hand, message.text};
-  if (message.what == notice::kind::gone) {  // a dead rank says nothing itself: this one speaks
+  if (message.what == control_message::kind::gone) {  // a dead rank says nothing itself: this one speaks
     fail(std::make_exception_ptr(peer_failure({message.origin}, message.text, message.status)));
     return;
   }
@@ -42,12 +42,12 @@ void failure_protocol::hear(const notice& message) {
        true);
 }
 
-void failure_protocol::compare_position(int peer, const stamp& theirs) {
+void failure_protocol::compare_position(int peer, const collective_signature& theirs) {
   auto& reached = reached_[static_cast<std::size_t>(peer)];
   reached = std::max(reached, theirs.sequence + 1);
   const bool known = theirs.sequence < calls_ && calls_ - theirs.sequence <= remembered;
   if (!known) return;
-  const stamp& ours = history_[theirs.sequence % remembered];
+  const collective_signature& ours = history_[theirs.sequence % remembered];
   if (ours == theirs) return;
   fail(std::make_exception_ptr(mismatch_error("the ranks disagree about collective " + std::to_string(theirs.sequence) +
                                               " of the group (this rank called " + describe(ours) + "; rank " +
@@ -55,17 +55,17 @@ void failure_protocol::compare_position(int peer, const stamp& theirs) {
                                               "); every rank must make the same calls in the same order")));
 }
 
-void failure_protocol::tell_position(const stamp& mark) {
-  notice message;
-  message.what = notice::kind::position;
-  message.mark = mark;
+void failure_protocol::tell_position(const collective_signature& signature) {
+  control_message message;
+  message.what = control_message::kind::position;
+  message.signature = signature;
   for (int peer = 0; peer < transport_.size(); ++peer) {
     if (peer != transport_.rank()) transport_.notify(peer, message);
   }
 }
 
-void failure_protocol::tell_all(notice::kind what, int status, std::string_view text) noexcept {
-  notice message;
+void failure_protocol::tell_all(control_message::kind what, int status, std::string_view text) noexcept {
+  control_message message;
   message.what = what;
   message.status = status;
   message.set_text(text);
@@ -82,7 +82,7 @@ void failure_protocol::fail(std::exception_ptr cause, bool follows) noexcept {
   if (failure_) return;
   failure_ = std::move(cause);
   follows_ = follows;
-  const auto what = follows ? notice::kind::acknowledge : notice::kind::abort;
+  const auto what = follows ? control_message::kind::acknowledge : control_message::kind::abort;
   const int status = exit_status_of(failure_);
   try {
     tell_all(what, status, describe(failure_));
@@ -98,7 +98,7 @@ void failure_protocol::abort(std::string_view reason, int status) noexcept {
   } catch (...) {  // also where no memory is left for the text
     failure_ = std::current_exception();
   }
-  tell_all(notice::kind::abort, status, reason);
+  tell_all(control_message::kind::abort, status, reason);
 }
 
 const std::vector<std::optional<departure>>& failure_protocol::await_departures(clock::time_point until) noexcept {
@@ -109,7 +109,7 @@ const std::vector<std::optional<departure>>& failure_protocol::await_departures(
     return true;
   };
   try {
-    notice message;
+    control_message message;
     for (;;) {
       while (transport_.poll(message)) hear(message);
       if (all_left() || clock::now() >= until) break;

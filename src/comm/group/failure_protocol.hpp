@@ -20,26 +20,26 @@ struct departure {
   std::string text;
 };
 
-/// Finds out by notices which rank is missing, which disagrees and which has failed. A group fails once, by the first
-/// cause that this rank has or hears of; the ranks that have one of their own tell all others, which follow.
+/// Finds out by control messages which rank is missing, which disagrees and which has failed. A group fails once, by
+/// the first cause that this rank has or hears of; the ranks that have one of their own tell all others, which follow.
 class failure_protocol {
  public:
   explicit failure_protocol(transport& transport);
 
   /// This rank's next call is this one.
-  void note_call(const stamp& mark) noexcept {
-    history_[calls_ % remembered] = mark;
+  void note_call(const collective_signature& signature) noexcept {
+    history_[calls_ % remembered] = signature;
     ++calls_;
   }
   /// The calls of this rank so far: the sequence number of its next one.
   [[nodiscard]] std::uint64_t calls() const noexcept { return calls_; }
   /// Tells the peers that this rank waits in this call: they compare.
-  void tell_position(const stamp& mark);
+  void tell_position(const collective_signature& signature);
   /// Throws the timeout of a call: it names the ranks that were not seen in it or in a later one.
-  [[noreturn]] void time_out(const stamp& mark, seconds timeout) const;
+  [[noreturn]] void time_out(const collective_signature& signature, seconds timeout) const;
 
-  /// Takes a notice, which may fail the group.
-  void hear(const notice& message);
+  /// Takes a control message, which may fail the group.
+  void hear(const control_message& message);
   /// Fails the group, once. `follows`: another rank's reason, which all members have heard or will hear from that rank.
   void fail(std::exception_ptr cause, bool follows = false) noexcept;
   /// Fails the group for this reason of the caller's.
@@ -52,8 +52,8 @@ class failure_protocol {
   const std::vector<std::optional<departure>>& await_departures(clock::time_point until) noexcept;
 
  private:
-  void compare_position(int peer, const stamp& theirs);
-  void tell_all(notice::kind what, int status, std::string_view text) noexcept;
+  void compare_position(int peer, const collective_signature& theirs);
+  void tell_all(control_message::kind what, int status, std::string_view text) noexcept;
 
   transport& transport_;
   std::exception_ptr failure_;
@@ -61,7 +61,7 @@ class failure_protocol {
   std::vector<std::optional<departure>> departures_;
   // The last calls of this rank and the last known one of each peer.
   static constexpr std::size_t remembered = 64;
-  std::array<stamp, remembered> history_{};
+  std::array<collective_signature, remembered> history_{};
   std::uint64_t calls_ = 0;
   std::vector<std::uint64_t> reached_;  // by peer: it was seen in this collective; 0 nothing yet, else sequence + 1
 };

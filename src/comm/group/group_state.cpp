@@ -26,11 +26,11 @@ group_state::group_state(std::unique_ptr<muster::transport> transport_in, const 
     : transport(std::move(transport_in)),
       abilities(transport->abilities()),
       ranks(transport->size()),
-      crowded(transport->crowded()),
+      oversubscribed(transport->oversubscribed()),
       settings(settings_in),
       parent(std::move(parent_in)),
       id(id_in),
-      choices_(abilities, transport->size(), settings.how, settings.profile.get()),
+      choices_(abilities, transport->size(), settings.algorithm, settings.profile.get()),
       peers_(*transport) {
   require_timeout(settings.timeout, false);
   if (may_be_threaded(settings)) become_threaded();
@@ -54,7 +54,7 @@ void group_state::become_threaded() noexcept {
 
 void group_state::configure(const group_settings& next) {
   require_timeout(next.timeout, false);
-  choices made(abilities, transport->size(), next.how, next.profile.get());
+  choices made(abilities, transport->size(), next.algorithm, next.profile.get());
   settings = next;
   if (may_be_threaded(next)) become_threaded();
   choices_ = std::move(made);
@@ -79,27 +79,28 @@ algorithm group_state::check_for(collective kind, algorithm asked) const {
 
 void group_state::enter(seconds timeout) {
   require_timeout(timeout, true);
-  // A transport whose collectives never get far ahead needs no look at the notices in between: a waiting caller looks.
+  // A transport whose collectives never get far ahead needs no look at the control messages in between: a waiting
+  // caller looks.
   if (!failed() && !abilities.native_first) poll_notices();
   if (failed()) std::rethrow_exception(failure());
 }
 
 bool group_state::run_at_once(collective_call& what) {
   if (!queue_.empty() || !abilities.native_first || ranks == 1) return false;
-  const algorithm asked = what.how;
+  const algorithm asked = what.algorithm;
   if (choose_for(what.kind, payload_bytes(what, ranks), asked) != algorithm::native) return false;
   what.sequence = sequence();
-  what.how = algorithm::native;
+  what.algorithm = algorithm::native;
   request r;
   try {
     if (!transport->native(what, r)) {
-      what.how = asked;
+      what.algorithm = asked;
       return false;
     }
     peers_.note_call(what);  // copied late: a processor waits to read as a whole what it has just written in parts
     for (int turns = quick_turns; turns > 0; --turns) {
       if (r.held_by() == nullptr || transport->test(r)) return true;
-      if (crowded && transport->must_yield()) sched_yield();
+      if (oversubscribed && transport->should_yield()) sched_yield();
       pause_core();
     }
   } catch (...) {
@@ -115,7 +116,7 @@ bool group_state::run_at_once(collective_call& what) {
 }
 
 void group_state::enqueue(operation_state& op) {
-  op.what.how = choose_for(op.what.kind, payload_bytes(op.what, ranks), op.what.how);
+  op.what.algorithm = choose_for(op.what.kind, payload_bytes(op.what, ranks), op.what.algorithm);
   op.what.sequence = sequence();
   peers_.note_call(op.what);
   append(op);
@@ -128,11 +129,11 @@ void group_state::append(operation_state& op) noexcept {
 
 void group_state::poll_notices() noexcept {
   try {
-    notice message;
+    control_message message;
     while (!failed() && transport->poll(message)) {
       // A rank that is gone may have said why in the group that this one was made from, and that came before its end.
       // A thread that works there just now hears of the end too: the wait is short.
-      if (message.what == notice::kind::gone) hear_parent(true);
+      if (message.what == control_message::kind::gone) hear_parent(true);
       peers_.hear(message);
     }
     end_calls_of_failed();

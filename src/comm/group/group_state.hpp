@@ -73,7 +73,7 @@ class group_state {
   std::unique_ptr<muster::transport> transport;
   const transport_abilities abilities;
   const int ranks;
-  const bool crowded;
+  const bool oversubscribed;
   bool threaded = false;  // a thread besides the caller works here, or on a child: once there is such a thread it stays
   group_settings settings;
   std::shared_ptr<group_state> parent;
@@ -85,7 +85,7 @@ class group_state {
   // A wait without progress: how it has passed, when the peers are told next where this rank stands, and how long until
   // the time after.
   struct stall {
-    [[nodiscard]] bool spin(bool crowded);
+    [[nodiscard]] bool spin(bool oversubscribed);
 
     bool spun = false;  // long enough
     int spins = 0;
@@ -104,7 +104,7 @@ class group_state {
   void drive(const std::stop_token& stop);
   bool rest(clock::time_point limit, stall& stalled);
   void hear_parent(bool waits) noexcept;
-  /// What a notice did to the group it did to its calls, too.
+  /// What a control message did to the group it did to its calls, too.
   void end_calls_of_failed() noexcept {
     if (failed()) queue_.end(failure());
   }

@@ -10,7 +10,7 @@ void operation_queue::append(operation_state& op) noexcept {
 void operation_queue::begin_first(bool check_full) {
   operation_state& op = *head_;
   if (op.timed) op.begun_at = clock::now();
-  op.begin(make_task(op.steps, op.what, op.what.how, check_full));
+  op.begin(make_task(op.steps, op.what, op.what.algorithm, check_full));
 }
 
 void operation_queue::end(const std::exception_ptr& failure) noexcept {

@@ -99,9 +99,9 @@ bool group_state::progress() {
 
 // One turn of spinning; false when that has lasted long enough. Looks at the clock now and then only, or each time
 // where a turn may give the core away for long.
-bool group_state::stall::spin(bool crowded) {
+bool group_state::stall::spin(bool oversubscribed) {
   if (spun) return false;
-  if (++spins % spins_by_the_clock != 0 && !crowded) return true;
+  if (++spins % spins_by_the_clock != 0 && !oversubscribed) return true;
   const auto now = clock::now();
   if (spin_until == clock::time_point{}) spin_until = now + group_timing::spin;
   spun = now >= spin_until;
@@ -115,8 +115,8 @@ bool group_state::wait(operation_state& op, clock::time_point limit) {
     if (progress()) {  // where one message came the next may be close
       stalled = {};
       if (++moves % moves_by_the_clock == 0 && !op.done && check_deadline() >= limit) return op.done;
-    } else if (stalled.spin(crowded)) {
-      if (crowded && transport->must_yield()) sched_yield();
+    } else if (stalled.spin(oversubscribed)) {
+      if (oversubscribed && transport->should_yield()) sched_yield();
       pause_core();
     } else if (stalled.yields < yields) {
       ++stalled.yields;
@@ -136,7 +136,7 @@ bool group_state::wait(operation_state& op, clock::time_point limit) {
 bool group_state::rest(clock::time_point limit, stall& stalled) {
   poll_notices();
   const auto now = check_deadline();
-  if (queue_.empty()) return true;  // a notice or the deadline has ended all
+  if (queue_.empty()) return true;  // a control message or the deadline has ended all
   if (now >= limit) return false;
   if (now >= stalled.inquiry) peers_.tell_position(queue_.first().what);
   if (now >= stalled.inquiry || stalled.inquiry == clock::time_point::max()) {

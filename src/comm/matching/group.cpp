@@ -12,7 +12,7 @@ matching_group::matching_group(std::uint64_t generation, std::vector<int> member
     member_of_[static_cast<std::size_t>(members_[i])] = static_cast<int>(i);
 }
 
-void matching_group::tell(const notice& message) {
+void matching_group::tell(const control_message& message) {
   {
     const std::lock_guard lock(news_mutex_);
     news_.push_back(message);
@@ -21,7 +21,7 @@ void matching_group::tell(const notice& message) {
   wake();
 }
 
-bool matching_group::hear(notice& message) {
+bool matching_group::hear(control_message& message) {
   if (news() == 0) return false;
   const std::lock_guard lock(news_mutex_);
   message = news_.front();

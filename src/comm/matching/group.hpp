@@ -28,10 +28,10 @@ class matching_group {
   /// -1 for a peer that is not in the group.
   [[nodiscard]] int member(int peer) const noexcept { return member_of_[static_cast<std::size_t>(peer)]; }
 
-  /// By any thread: gives the group a notice.
-  void tell(const notice& message);
+  /// By any thread: gives the group a control message.
+  void tell(const control_message& message);
   /// The oldest; false when there is none. Costs one load then.
-  [[nodiscard]] bool hear(notice& message);
+  [[nodiscard]] bool hear(control_message& message);
   [[nodiscard]] std::uint32_t news() const noexcept { return news_count_.load(); }
   /// A request of the group has finished, or it was told something: ends the pause of the thread that works with it. By
   /// any thread.
@@ -55,7 +55,7 @@ class matching_group {
   std::vector<int> member_of_;
   int rank_;
   std::mutex news_mutex_;
-  std::deque<notice> news_;
+  std::deque<control_message> news_;
   std::atomic<std::uint32_t> news_count_{0};
 };
 

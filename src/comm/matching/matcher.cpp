@@ -83,7 +83,7 @@ bool matcher::accept(request& r, int source, const envelope& head) noexcept {
   r.received = head.total;
   r.state = message_progress::moving;
   try {
-    check_arrival(r, r.source, head.mark, head.total);
+    check_arrival(r, r.source, head.signature, head.total);
     return true;
   } catch (...) {
     if (!group.failure) group.failure = std::current_exception();
@@ -153,7 +153,7 @@ void matcher::arrival::put(std::uint64_t offset, std::span<const std::byte> byte
 }
 
 bool matcher::match(int source, const envelope& head, bool must_pass, arrival& to) {
-  const bool announced = head.kind == message_kind::announce;
+  const bool announced = head.kind == message_kind::rts;
   to = {};
   matching_group* const group = find(head.generation);
   bool goes_nowhere = group != nullptr ? group->member(source) < 0 : is_closed(head.generation);

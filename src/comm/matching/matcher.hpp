@@ -14,15 +14,15 @@
 namespace muster::inline v0::detail {
 
 enum class message_kind : std::uint32_t {
-  message,   // its bytes follow
-  announce,  // it is ready to send, under that number
-  clear,     // the message of that number is clear to send: it has a receive
-  body       // and here it is
+  message,  // its bytes follow
+  rts,      // it is ready to send, under that number
+  cts,      // the message of that number is clear to send: it has a receive
+  data      // and here it is
 };
 
 /// What a message says of itself before its bytes come.
 struct envelope {
-  stamp mark;
+  collective_signature signature;
   std::uint64_t total = 0;       // bytes of the message
   std::uint64_t number = 0;      // of one that is announced
   std::uint64_t generation = 0;  // of its group
@@ -75,7 +75,7 @@ class matcher {
     std::uint64_t owed = 0;  // of its sender's credit, until it is taken
     request* to = nullptr;   // a receive that was posted in the meantime
 
-    [[nodiscard]] bool announced() const noexcept { return head.kind == message_kind::announce; }
+    [[nodiscard]] bool announced() const noexcept { return head.kind == message_kind::rts; }
     [[nodiscard]] bool complete() const noexcept { return !announced() && come == head.total; }
   };
   /// Where a message goes that is coming: neither of the two for one whose receive was taken back.

@@ -35,7 +35,7 @@ request* outbox::adopt(request& r) noexcept {
   own.bytes = r.bytes;
   own.peer = r.peer;
   own.tag = r.tag;
-  own.mark = r.mark;
+  own.signature = r.signature;
   own.state = r.state;
   ::new (own.room) message_progress(progress_of(r));
   progress_of(own).group = nullptr;

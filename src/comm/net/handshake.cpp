@@ -16,9 +16,10 @@
 namespace muster::inline v0::detail {
 namespace {
 
-constexpr std::string_view greeting("muster ranks 1\n", 16);  // with its end; the 1 is the version of this protocol
+constexpr std::string_view protocol_name("muster ranks 1\n",
+                                         16);  // with its end; the 1 is the version of this protocol
 constexpr std::size_t nonce_bytes = 32;
-constexpr std::size_t hello_bytes = greeting.size() + sizeof(introduction) + nonce_bytes;
+constexpr std::size_t hello_bytes = protocol_name.size() + sizeof(introduction) + nonce_bytes;
 constexpr std::size_t mac_bytes = job_secret::mac_bytes;
 
 [[noreturn]] void refuse_openssl(const char* what) {
@@ -63,8 +64,8 @@ bool job_secret::has_signed(std::string_view text, std::string_view mac) const {
 
 handshake handshake::connect(const job_secret& secret, const introduction& mine) {
   handshake made(secret, true, mine.from, 0);
-  made.who_ = {mine.to, mine.from, mine.line, mine.lines};
-  wire_writer hello{std::string(greeting)};
+  made.who_ = {mine.to, mine.from, mine.stream, mine.streams};
+  wire_writer hello{std::string(protocol_name)};
   hello.add(mine);
   made.said_ = hello.take() + draw_nonce();
   made.write(made.said_, state::reading, nonce_bytes);
@@ -118,14 +119,14 @@ void handshake::read_message(const std::string& text) {
     said_ += text;
     write(secret_.sign(proof('1', 0)), state::reading, 1 + mac_bytes);
   } else if (connects_) {
-    const char verdict = text[0];
-    const bool genuine = (verdict == 1 || verdict == 2) && secret_.has_signed(proof('2', verdict), text.substr(1));
-    state_ = !genuine ? state::stranger : verdict == 1 ? state::done : state::refused;
+    const char reply = text[0];
+    const bool genuine = (reply == 1 || reply == 2) && secret_.has_signed(proof('2', reply), text.substr(1));
+    state_ = !genuine ? state::stranger : reply == 1 ? state::done : state::refused;
   } else if (step_ == 1) {
     wire_reader hello(text);
-    const bool greets = hello.chars(greeting.size()) == greeting;
+    const bool greets = hello.chars(protocol_name.size()) == protocol_name;
     who_ = hello.number<introduction>();
-    if (!greets || who_.to != self_ || who_.from == self_ || who_.line >= who_.lines) {
+    if (!greets || who_.to != self_ || who_.from == self_ || who_.stream >= who_.streams) {
       state_ = state::stranger;
       return;
     }
@@ -137,8 +138,8 @@ void handshake::read_message(const std::string& text) {
   }
 }
 
-void handshake::give_verdict(char verdict) {
-  write(verdict + secret_.sign(proof('2', verdict)), verdict == 1 ? state::done : state::refused, 0);
+void handshake::answer(char reply) {
+  write(reply + secret_.sign(proof('2', reply)), reply == 1 ? state::done : state::refused, 0);
 }
 
 }  // namespace muster::inline v0::detail

@@ -35,8 +35,8 @@ class job_secret {
 struct introduction {
   std::uint32_t from = 0;
   std::uint32_t to = 0;
-  std::uint32_t line = 0;   ///< which of the connections between the two
-  std::uint32_t lines = 0;  ///< of how many
+  std::uint32_t stream = 0;   ///< which of the connections between the two
+  std::uint32_t streams = 0;  ///< of how many
 
   bool operator==(const introduction&) const = default;
 };
@@ -83,17 +83,17 @@ class handshake {
   [[nodiscard]] std::size_t wanted() const noexcept { return want_ - in_.size(); }
   void received(std::span<const std::byte> bytes);
   [[nodiscard]] const introduction& other() const noexcept { return who_; }
-  void accept() { give_verdict(1); }
-  void refuse() { give_verdict(2); }
+  void accept() { answer(1); }
+  void refuse() { answer(2); }
 
  private:
   handshake(const job_secret& secret, bool connects, std::uint32_t self, std::size_t want)
       : secret_(secret), connects_(connects), self_(self), want_(want) {}
   void write(std::string text, state after, std::size_t want_after);
   void read_message(const std::string& text);
-  void give_verdict(char verdict);
+  void answer(char reply);
   // What a side proves with: its mark and answer, and all bytes before.
-  [[nodiscard]] std::string proof(char side, char verdict) const { return std::string{side, verdict} + said_; }
+  [[nodiscard]] std::string proof(char side, char reply) const { return std::string{side, reply} + said_; }
 
   job_secret secret_;
   state state_ = state::reading;

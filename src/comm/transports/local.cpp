@@ -40,7 +40,7 @@ transport_abilities local_transport::abilities() const {
           .costs = {.latency = 1.0e-6, .per_byte = 1.0e-10, .reduce_per_byte = 0.5e-10}};
 }
 
-bool local_transport::crowded() const {
+bool local_transport::oversubscribed() const {
   static const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
   return static_cast<unsigned>(size()) > cores;
 }
@@ -96,7 +96,7 @@ void local_transport::match() {
       wake(sender);
     };
     try {
-      detail::check_arrival(*wanted, sent->source, sent->mark, sent->bytes);
+      detail::check_arrival(*wanted, sent->source, sent->signature, sent->bytes);
     } catch (...) {
       wanted->state = done;
       release();
@@ -144,21 +144,21 @@ bool local_transport::move_buffer(request& r, std::byte* to) noexcept {
   return true;
 }
 
-void local_transport::notify(int peer, const notice& message) {
+void local_transport::notify(int peer, const control_message& message) {
   mailbox& to = box(peer);
   const std::lock_guard lock(to.mutex);
-  to.notices.push_back(message);
-  to.notices.back().origin = rank_;
+  to.control_messages.push_back(message);
+  to.control_messages.back().origin = rank_;
   to.notice_count.fetch_add(1, std::memory_order_release);
   wake(to);
 }
 
-bool local_transport::poll(notice& message) {
+bool local_transport::poll(control_message& message) {
   mailbox& mine = box(rank_);
   if (mine.notice_count.load(std::memory_order_acquire) == 0) return false;
   const std::lock_guard lock(mine.mutex);
-  message = mine.notices.front();
-  mine.notices.pop_front();
+  message = mine.control_messages.front();
+  mine.control_messages.pop_front();
   mine.notice_count.fetch_sub(1, std::memory_order_relaxed);
   return true;
 }
@@ -167,8 +167,9 @@ void local_transport::pause(clock::time_point until) {
   mailbox& mine = box(rank_);
   std::unique_lock lock(mine.mutex);
   mine.asleep = true;
-  mine.changed.wait_until(
-      lock, until, [&] { return mine.events.load(std::memory_order_relaxed) != seen_ || !mine.notices.empty(); });
+  mine.changed.wait_until(lock, until, [&] {
+    return mine.events.load(std::memory_order_relaxed) != seen_ || !mine.control_messages.empty();
+  });
   mine.asleep = false;
 }
 

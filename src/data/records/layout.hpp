@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <muster/data/record_schema.hpp>
-#include <muster/data/sources/text_file.hpp>
+#include <muster/data/sources/mapped_file.hpp>
 
 #include "../../core/round_up.hpp"
 
@@ -69,7 +69,7 @@ struct table_places {
 /// One file, mapped and checked but for the records themselves.
 struct shard {
   std::string path;
-  text_file file;
+  mapped_file file;
   record_schema schema;
   file_header header;
   file_footer footer;

@@ -31,11 +31,11 @@ void check_array(const array_header& header, std::span<const std::byte> bytes, c
 
 /// A file and what its header says of it; the numbers are of this machine's byte order.
 struct array_file {
-  std::shared_ptr<const text_file> file;
+  std::shared_ptr<const mapped_file> file;
   array_header header;
 };
 
-/// Record i is slice i of the array along its first extent; `open` opens an array. `labels` is the path of an array of
+/// Record i is shard i of the array along its first extent; `open` opens an array. `labels` is the path of an array of
 /// shape (n), or of shape (n, k) with k labels each, or empty for none. Throws data_error.
 [[nodiscard]] fixed_records open_array(const std::string& scheme, const std::string& path, const std::string& labels,
                                        array_file (*open)(const std::string& path));

@@ -211,7 +211,7 @@ dataset detail::parse_csv(std::string_view text, const std::string& file, std::s
 }
 
 dataset read_csv(const std::string& path, const csv_options& csv, const read_options& options) {
-  const text_file file(path);
+  const mapped_file file(path);
   return detail::parse_csv(file.text(), path, "csv:" + path, csv, options, detail::text_piece_bytes);
 }
 

@@ -53,7 +53,7 @@ detail::to_float detail::float_reader(dtype type) noexcept {
 }
 
 record_stretch detail::stretch_of_file(const std::string& path, std::uint64_t skip, std::uint64_t stride) {
-  const auto file = std::make_shared<const text_file>(path, compressed_files::as_they_are);
+  const auto file = std::make_shared<const mapped_file>(path, compressed_files::as_they_are);
   const std::uint64_t size = file->bytes().size();
   const std::uint64_t rest = size < skip ? size : (size - skip) % stride;
   if (rest != 0 || size < skip) {

@@ -22,7 +22,7 @@ dtype type_of(unsigned code) {
 }
 
 detail::array_file open_idx_file(const std::string& path) {
-  auto file = std::make_shared<const text_file>(path);
+  auto file = std::make_shared<const mapped_file>(path);
   detail::array_header header = detail::read_idx_header(file->bytes(), path);
   const std::size_t size = size_of(header.type);
   if (size != 1 && std::endian::native != std::endian::big) {
@@ -33,7 +33,7 @@ detail::array_file open_idx_file(const std::string& path) {
       std::reverse(at, next);
       at = next;
     }
-    file = std::make_shared<const text_file>(std::move(turned));
+    file = std::make_shared<const mapped_file>(std::move(turned));
   }
   return {std::move(file), std::move(header)};
 }

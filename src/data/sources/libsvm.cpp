@@ -183,7 +183,7 @@ dataset detail::parse_libsvm(std::string_view text, const std::string& file, std
 }
 
 dataset read_libsvm(const std::string& path, const read_options& options) {
-  const text_file file(path);
+  const mapped_file file(path);
   return detail::parse_libsvm(file.text(), path, "libsvm:" + path, options, detail::text_piece_bytes);
 }
 

@@ -95,7 +95,7 @@ detail::array_header parse_header(std::string_view text) {
 }
 
 detail::array_file open_npy_file(const std::string& path) {
-  auto file = std::make_shared<const text_file>(path, compressed_files::as_they_are);
+  auto file = std::make_shared<const mapped_file>(path, compressed_files::as_they_are);
   detail::array_header header = detail::read_npy_header(file->bytes(), path);
   return {std::move(file), std::move(header)};
 }

@@ -61,7 +61,7 @@ tfrecord_files::tfrecord_files(const std::vector<std::string>& paths, const tfre
   detail::parallel_for(paths.size(), options.threads, [&](std::size_t i) {
     opened& one = made->files[i];
     one.path = paths[i];
-    one.file = std::make_unique<const text_file>(
+    one.file = std::make_unique<const mapped_file>(
         paths[i], options.compressed ? compressed_files::decoded : compressed_files::as_they_are);
     one.offsets = detail::tfrecord_offsets(one.file->bytes(), one.path);
   });

@@ -1,4 +1,4 @@
-// The gzip decoder of text_file, a library of its own so that the core does not need zlib.
+// The gzip decoder of mapped_file, a library of its own so that the core does not need zlib.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -7,7 +7,7 @@
 #include <zlib.h>
 
 #include <muster/core/error.hpp>
-#include <muster/data/sources/text_file.hpp>
+#include <muster/data/sources/mapped_file.hpp>
 
 namespace muster::inline v0 {
 namespace {

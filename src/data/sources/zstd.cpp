@@ -6,7 +6,7 @@
 #include <zstd.h>
 
 #include <muster/core/error.hpp>
-#include <muster/data/sources/text_file.hpp>
+#include <muster/data/sources/mapped_file.hpp>
 #include "../records/layout.hpp"
 
 namespace muster::inline v0 {

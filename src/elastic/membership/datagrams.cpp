@@ -41,8 +41,8 @@ std::vector<address> datagram_socket::read_place(std::string_view place, bool he
   constexpr std::size_t most = 4;
   std::istringstream words{std::string(place)};
   std::vector<address> read;
-  for (std::string word; read.size() < most && words >> word;) {
-    const auto one = address::parse(word);
+  for (std::string heartbeat; read.size() < most && words >> heartbeat;) {
+    const auto one = address::parse(heartbeat);
     if (here) {
       const std::string loopback = one.family() == AF_INET6 ? "[::1]:" : "127.0.0.1:";
       return {address::parse(loopback + std::to_string(one.port())), one};

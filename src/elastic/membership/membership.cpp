@@ -6,7 +6,7 @@
 namespace muster::inline v0::elastic {
 namespace {
 
-// So many members beside its monitors hear each word of a member: at 1,024 members all do within 26 s.
+// So many members beside its monitors hear each heartbeat of a member: at 1,024 members all do within 26 s.
 constexpr std::size_t told_in_turn = 4;
 
 }  // namespace
@@ -30,17 +30,17 @@ void membership::tick(clock::time_point now) {
   if (ended_) return;
   wake(now);
   if (is_member()) {
-    look_for_silence(now);
+    find_silent_members(now);
   } else {
     announce(now);
   }
   look(now);
   if (ended_ || now - said_ < (must_stop_ ? policy_.beat / 4 : policy_.beat)) return;
-  if (is_member()) look_for_slow_ones(now);
+  if (is_member()) find_slow_members(now);
   say(now);
 }
 
-void membership::hear(clock::time_point now, const word& said) {
+void membership::hear(clock::time_point now, const heartbeat& said) {
   if (ended_ || said.from == self_.id || gone_.contains(said.from)) return;
   auto& seen = views_[said.from];
   if (said.number <= seen.last.number) return;  // a copy, or overtaken: no heartbeat
@@ -51,13 +51,13 @@ void membership::hear(clock::time_point now, const word& said) {
 }
 
 // What all are to know of a message of this generation.
-void membership::read(clock::time_point now, const word& said) {
+void membership::read(clock::time_point now, const heartbeat& said) {
   if (!is_member() || said.generation != record_.generation || !is_in(said.from)) return;
   for (const auto id : said.dead) {
     if (id != self_.id && is_in(id) && dead_.insert(id).second) need_stop(now, name(id) + " died");
   }
   if (said.stopped && !must_stop_) need_stop(now, name(said.from) + " stopped");
-  if (said.leaving && !wish_) look_for_slow_ones(now);  // that may be why
+  if (said.leaving && !wish_) find_slow_members(now);  // that may be why
   wish_ = wish_ || said.leaving;
   furthest_ = std::max(furthest_, said.step);
   if (must_stop_ || halt_ != 0 || said.halt == 0) return;
@@ -79,10 +79,10 @@ void membership::learn(clock::time_point now, std::uint64_t version, const gener
   } else if (begun_anew || (was_member && !record.rank_of(self_.id))) {
     adopt(record);
     if (const auto slow = slow_.find(self_.id); leaving_ && policy_.slow_ones_leave && slow != slow_.end())
-      return finish(ending::too_slow, "it left the job (" + slow->second + ")");
-    if (leaving_) return finish(ending::left, "it left as it was asked to");
-    return finish(ending::fenced, begun_anew ? "the job was begun anew without it"
-                                             : "the others went on without it (" + record.why + ")");
+      return finish(exit_reason::too_slow, "it left the job (" + slow->second + ")");
+    if (leaving_) return finish(exit_reason::left, "it left as it was asked to");
+    return finish(exit_reason::fenced, begun_anew ? "the job was begun anew without it"
+                                                  : "the others went on without it (" + record.why + ")");
   } else {
     adopt(record);
   }
@@ -95,7 +95,7 @@ void membership::store_failed(clock::time_point now) {
   swap_after_ = now + policy_.beat;
 }
 
-void membership::left_behind(const std::string& why) { finish(ending::fenced, why); }
+void membership::left_behind(const std::string& why) { finish(exit_reason::fenced, why); }
 
 void membership::prove_dead(clock::time_point now, member_id who) {
   if (ended_ || who == self_.id || !is_in(who) || !dead_.insert(who).second) return;
@@ -114,7 +114,7 @@ void membership::suspect(clock::time_point now, member_id who, const std::string
 void membership::committed(std::uint64_t step, std::uint64_t cursor) {
   step_ = step;
   cursor_ = cursor;
-  if (step >= record_.step) blank_ = false;
+  if (step >= record_.step) needs_state_ = false;
 }
 
 void membership::worked(clock::duration usual, clock::duration least) {
@@ -136,12 +136,12 @@ void membership::stopped(clock::time_point now) {
 void membership::leave(clock::time_point now) {
   if (ended_ || leaving_) return;
   leaving_ = true;
-  if (!is_member()) return finish(ending::left, "it left before it was taken in");
+  if (!is_member()) return finish(exit_reason::left, "it left before it was taken in");
   say(now);
   look(now);
 }
 
-void membership::wait_at(std::string door) { self_.door = std::move(door); }
+void membership::wait_at(std::string endpoints) { self_.endpoints = std::move(endpoints); }
 
 // ---- before it is in ----
 
@@ -150,12 +150,13 @@ void membership::announce(clock::time_point now) {
   if (record_.generation == 0 && waits) form_first(now);
   const bool nobody_answers = std::none_of(record_.members.begin(), record_.members.end(), [&](const member& one) {
     const auto seen = views_.find(one.id);
-    return seen != views_.end() && now - seen->second.heard <= policy_.patience;
+    return seen != views_.end() && now - seen->second.heard <= policy_.quorum_timeout;
   });
-  if (now - began_ > policy_.patience && nobody_answers) {
-    return finish(ending::never_started, record_.generation == 0 ? std::to_string(record_.waiting.size()) + " of " +
-                                                                       std::to_string(policy_.initial) + " came"
-                                                                 : "no member of the group answers");
+  if (now - began_ > policy_.quorum_timeout && nobody_answers) {
+    return finish(exit_reason::never_started,
+                  record_.generation == 0
+                      ? std::to_string(record_.waiting.size()) + " of " + std::to_string(policy_.initial) + " came"
+                      : "no member of the group answers");
   }
   if (waits || swapping_ || now < swap_after_) return;
   auto next = record_;
@@ -167,7 +168,7 @@ void membership::announce(clock::time_point now) {
 void membership::form_first(clock::time_point now) {
   if (swapping_ || now < swap_after_) return;
   const auto here = static_cast<int>(record_.waiting.size());
-  const bool late = now - began_ > policy_.patience / 2;
+  const bool late = now - began_ > policy_.quorum_timeout / 2;
   if (here < policy_.initial && !(late && here >= policy_.min)) return;
   generation_record next;
   next.generation = 1;
@@ -182,14 +183,14 @@ void membership::form_first(clock::time_point now) {
   const auto furthest = std::max_element(next.members.begin(), next.members.end(),
                                          [](const member& a, const member& b) { return a.step < b.step; });
   next.step = furthest->step;
-  next.holders = {furthest->id};
+  next.state_sources = {furthest->id};
   next.why = "the job began";
   swap(next);
 }
 
 void membership::enter(clock::time_point now, const generation_record& next) {
   const auto before = std::move(record_.members);
-  if (!is_member()) blank_ = step_ < next.step;
+  if (!is_member()) needs_state_ = step_ < next.step;
   adopt(next);
   for (const auto& one : before) {
     if (!is_in(one.id)) gone_.insert(one.id);
@@ -230,10 +231,10 @@ void membership::adopt(const generation_record& record) {
 
 // ---- as a member ----
 
-void membership::look_for_silence(clock::time_point now) {
+void membership::find_silent_members(clock::time_point now) {
   const auto judge = [&](const member& one) {
     if (one.id == self_.id || dead_.contains(one.id) || suspects_.contains(one.id)) return;
-    const auto limit = one.host == self_.host ? policy_.silence_here() : policy_.silence;
+    const auto limit = one.host == self_.host ? policy_.suspicion_timeout_here() : policy_.suspicion_timeout;
     const bool is_silent = now - views_[one.id].heard > limit;
     if (!is_silent && !is_given_up(one)) return;
     silent_.insert(one.id);
@@ -246,9 +247,10 @@ void membership::look_for_silence(clock::time_point now) {
   } else {
     for (const auto id : watched_) judge(record_.members[ranks_.at(id)]);
   }
-  if (!stopped_ || now - change_began_ <= policy_.patience / 2) return;
+  if (!stopped_ || now - change_began_ <= policy_.quorum_timeout / 2) return;
   for (const auto& one : record_.members) {  // its heart beats, and it hangs
-    if (one.id != self_.id && !word_of(one.id).stopped) suspect(now, one.id, "it does not come back from its step");
+    if (one.id != self_.id && !heartbeat_of(one.id).stopped)
+      suspect(now, one.id, "it does not come back from its step");
   }
 }
 
@@ -257,17 +259,17 @@ void membership::look(clock::time_point now) {
   if (!must_stop_ && !dead_.empty()) need_stop(now, name(*dead_.begin()) + " died");
   if (!must_stop_ && !suspects_.empty())
     need_stop(now, name(suspects_.begin()->first) + " is suspect: " + suspects_.begin()->second);
-  look_for_a_wish(now);
+  plan_reconfiguration(now);
   if (!stopped_) return;
   adopt_suspicions(now);
   propose(now);
-  if (ended_ || now - change_began_ <= policy_.patience) return;
+  if (ended_ || now - change_began_ <= policy_.quorum_timeout) return;
   const auto lost = dead_.size() + suspects_.size();
   if (record_.members.size() - lost < static_cast<std::size_t>(policy_.min)) {
-    return finish(ending::too_few, std::to_string(record_.members.size() - lost) + " of at least " +
-                                       std::to_string(policy_.min) + " are left, and nobody joined");
+    return finish(exit_reason::too_few, std::to_string(record_.members.size() - lost) + " of at least " +
+                                            std::to_string(policy_.min) + " are left, and nobody joined");
   }
-  finish(ending::no_majority, "no majority of the members could be reached, or not the store");
+  finish(exit_reason::no_majority, "no majority of the members could be reached, or not the store");
 }
 
 void membership::need_stop(clock::time_point now, const std::string& why) {
@@ -287,7 +289,7 @@ void membership::begin_change(clock::time_point now) {
 }
 
 // Joiners and leavers: nothing is wrong, so the group goes on to a step that all can reach before they stop.
-void membership::look_for_a_wish(clock::time_point now) {
+void membership::plan_reconfiguration(clock::time_point now) {
   if (must_stop_ || halt_ != 0 || rank_ != 0) return;
   const bool has_room = record_.members.size() < static_cast<std::size_t>(policy_.max);
   const bool joins = has_room && std::any_of(record_.waiting.begin(), record_.waiting.end(),
@@ -298,12 +300,12 @@ void membership::look_for_a_wish(clock::time_point now) {
   say(now);
 }
 
-// All see the same words, and so the slow one too: it leaves as one that wants to, and no step is lost by it.
-void membership::look_for_slow_ones(clock::time_point now) {
+// All see the same heartbeats, and so the slow one too: it leaves as one that wants to, and no step is lost by it.
+void membership::find_slow_members(clock::time_point now) {
   if (policy_.slow_factor <= 0 || must_stop_ || halt_ != 0) return;
   std::vector<std::uint64_t> usual;
   for (const auto& one : record_.members) {
-    usual.push_back(one.id == self_.id ? usual_work_ : word_of(one.id).usual_work);
+    usual.push_back(one.id == self_.id ? usual_work_ : heartbeat_of(one.id).usual_work);
     if (usual.back() == 0) return;  // until all have done some steps
   }
   const auto middle = usual.begin() + static_cast<std::ptrdiff_t>((usual.size() - 1) / 2);
@@ -313,7 +315,7 @@ void membership::look_for_slow_ones(clock::time_point now) {
   member_id slowest = 0;
   std::uint64_t longest = 0;
   for (const auto& one : record_.members) {
-    const auto least = one.id == self_.id ? least_work_ : word_of(one.id).least_work;
+    const auto least = one.id == self_.id ? least_work_ : heartbeat_of(one.id).least_work;
     if (static_cast<double>(least) <= limit) continue;
     if (least > longest) slowest = one.id;
     longest = std::max(longest, least);
@@ -326,14 +328,14 @@ void membership::look_for_slow_ones(clock::time_point now) {
 }
 
 void membership::adopt_suspicions(clock::time_point now) {
-  if (now - change_began_ < 2 * policy_.silence) return;
+  if (now - change_began_ < 2 * policy_.suspicion_timeout) return;
   for (const auto& one : record_.members) {
     if (one.id == self_.id) {
       if (!suspects_.empty()) return;  // the others follow this one
       continue;
     }
     if (dead_.contains(one.id) || suspects_.contains(one.id)) continue;
-    const auto& said = word_of(one.id);
+    const auto& said = heartbeat_of(one.id);
     if (!said.stopped || said.suspects.empty()) continue;
     for (const auto id : std::vector<member_id>(said.suspects)) {
       suspect(now, id, name(one.id) + " does not hear it");
@@ -342,7 +344,7 @@ void membership::adopt_suspicions(clock::time_point now) {
   }
 }
 
-// ---- words ----
+// ---- heartbeats ----
 
 void membership::swap(const generation_record& next) {
   swapping_ = true;
@@ -355,46 +357,46 @@ void membership::say(clock::time_point now) {
   const bool tells_all = must_stop_ || halt_ != 0 || leaving_;
   for (auto n = tells_all ? others_.size() : std::min(told_in_turn, others_.size()); n > 0; --n)
     to.push_back(others_[turn_++ % others_.size()]);
-  actions_.emplace_back(act::say{own_word(), std::move(to)});
+  actions_.emplace_back(act::say{own_heartbeat(), std::move(to)});
 }
 
-word membership::own_word() {
-  word mine;
+heartbeat membership::own_heartbeat() {
+  heartbeat mine;
   mine.from = self_.id;
   mine.number = ++number_;
   mine.generation = is_member() ? record_.generation : 0;
   mine.stopped = stopped_;
   mine.leaving = leaving_;
-  mine.blank = blank_;
+  mine.needs_state = needs_state_;
   mine.step = step_;
   mine.cursor = cursor_;
   mine.halt = halt_;
   mine.usual_work = usual_work_;
   mine.least_work = least_work_;
-  mine.door = self_.door;
+  mine.endpoints = self_.endpoints;
   mine.dead.assign(dead_.begin(), dead_.end());
   for (const auto& [id, why] : suspects_) mine.suspects.push_back(id);
   return mine;
 }
 
 // Empty when what it said last is of another generation.
-const word& membership::word_of(member_id who) const {
-  static const word nothing;
+const heartbeat& membership::heartbeat_of(member_id who) const {
+  static const heartbeat nothing;
   const auto seen = views_.find(who);
   return seen != views_.end() && seen->second.last.generation == record_.generation ? seen->second.last : nothing;
 }
 
 bool membership::is_heard(clock::time_point now, member_id who) const {
   const auto seen = views_.find(who);
-  return seen != views_.end() && now - seen->second.heard <= policy_.silence;
+  return seen != views_.end() && now - seen->second.heard <= policy_.suspicion_timeout;
 }
 
 bool membership::may_go() const {
   if (!leaving_) return false;
   bool all_leave = true;
   for (const auto& one : record_.members) {
-    if (one.id == self_.id || dead_.contains(one.id) || word_of(one.id).leaving) continue;
-    if (word_of(one.id).stopped) return true;
+    if (one.id == self_.id || dead_.contains(one.id) || heartbeat_of(one.id).leaving) continue;
+    if (heartbeat_of(one.id).stopped) return true;
     all_leave = false;
   }
   return all_leave;
@@ -411,7 +413,7 @@ std::string membership::name(member_id who) const {
   return rank != ranks_.end() ? "rank " + std::to_string(rank->second) : "a joiner";
 }
 
-void membership::finish(ending why, const std::string& text) {
+void membership::finish(exit_reason why, const std::string& text) {
   if (ended_) return;
   ended_ = true;
   const auto first = std::find_if(record_.members.begin(), record_.members.end(), [this](const member& one) {

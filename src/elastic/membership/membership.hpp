@@ -23,25 +23,29 @@ struct membership_policy {
   int initial = 1;  ///< members of the first generation
   int min = 1;      ///< with fewer it waits
   int max = 1 << 20;
-  clock::duration beat = std::chrono::milliseconds(100);     ///< from one word to the next
-  clock::duration silence = std::chrono::milliseconds(500);  ///< a member that was not heard for so long is suspect
-  double slow_factor = 0;        ///< a slow member takes so many times as long as the median; 0: none is slow
-  bool slow_ones_leave = false;  ///< instead of being reported alone
-  clock::duration patience = std::chrono::seconds(30);  ///< for a majority and for `min`; half of it for a hung member
-  /// So many ranks after a member's own, in a ring, hear all its words and judge its silence. A dead host of so many
-  /// ranks has each of them watched from outside.
+  clock::duration beat = std::chrono::milliseconds(100);  ///< from one heartbeat to the next
+  clock::duration suspicion_timeout =
+      std::chrono::milliseconds(500);  ///< a member that was not heard for so long is suspect
+  double slow_factor = 0;              ///< a slow member takes so many times as long as the median; 0: none is slow
+  bool slow_ones_leave = false;        ///< instead of being reported alone
+  clock::duration quorum_timeout =
+      std::chrono::seconds(30);  ///< for a majority and for `min`; half of it for a hung member
+  /// So many ranks after a member's own, in a ring, hear all its heartbeats and judge its silence. A dead host of so
+  /// many ranks has each of them watched from outside.
   int monitors = 16;
 
   /// How long a member of this very host may be silent. Its death is seen there, and so is that it was stopped: silence
   /// alone is most of all a sign of an overloaded host, where to kill a healthy process would help no member.
-  [[nodiscard]] clock::duration silence_here() const { return std::max(4 * silence, patience / 2); }
+  [[nodiscard]] clock::duration suspicion_timeout_here() const {
+    return std::max(4 * suspicion_timeout, quorum_timeout / 2);
+  }
 };
 
 /// What the protocol wants done; see `membership`.
 namespace act {
 /// To these of the record, members and waiting.
 struct say {
-  word what;
+  heartbeat what;
   std::vector<member_id> to;
 };
 /// The store's record, if its version still is `expected`. Whatever comes of it is told by `learn`, or `store_failed`.
@@ -71,7 +75,7 @@ struct form {
 };
 /// Nothing more is to come.
 struct end {
-  ending why;
+  exit_reason why;
   std::string text;
   bool first = false;  ///< of those that end alike, as far as this member knows: one of them
 };
@@ -82,8 +86,8 @@ using action = std::variant<act::say, act::swap, act::stop, act::halt, act::kill
 /// same code runs in a process and in a simulation.
 ///
 /// A generation ends for a member when it says `stopped`: a promise to take no more part in it, kept whatever happens.
-/// A step commits somewhere only when every member took part, so from the first such word on no further step of that
-/// generation begins, and members differ by at most one step. When all that are not dead, suspect or leaving have
+/// A step commits somewhere only when every member took part, so from the first such heartbeat on no further step of
+/// that generation begins, and members differ by at most one step. When all that are not dead, suspect or leaving have
 /// stopped, the first of them writes the next generation, which only succeeds on the record it knows. Members that are
 /// in it go on; members that are not see that they are fenced.
 ///
@@ -93,14 +97,15 @@ using action = std::variant<act::say, act::swap, act::stop, act::halt, act::kill
 /// proof. A member that hears both sides of a partition takes that of the first member after a while, so that there is
 /// a majority.
 ///
-/// While nothing changes a word goes to the monitors of its sender and to a few others in turn, so that all learn of
-/// all in time. As long as one member lives, some rank that fell silent comes just before one that lives and watches
-/// it. From the first reason to stop until the next generation, and for a request, words go to all, and all judge all:
-/// of a member that it did not watch before, and has not heard since, a member believes most of its monitors. In a job
-/// of no more members than monitors each watches all others.
+/// While nothing changes a heartbeat goes to the monitors of its sender and to a few others in turn, so that all learn
+/// of all in time. As long as one member lives, some rank that fell silent comes just before one that lives and watches
+/// it. From the first reason to stop until the next generation, and for a request, heartbeats go to all, and all judge
+/// all: of a member that it did not watch before, and has not heard since, a member believes most of its monitors. In a
+/// job of no more members than monitors each watches all others.
 ///
-/// Not thread safe. To hear a word is O(1) for it and each of the dead that it names; what follows from it comes with
-/// the next tick. A tick is O(monitors), and O(members) once a beat, for slow ones; in a change each is O(members).
+/// Not thread safe. To hear a heartbeat is O(1) for it and each of the dead that it names; what follows from it comes
+/// with the next tick. A tick is O(monitors), and O(members) once a beat, for slow ones; in a change each is
+/// O(members).
 class membership {
  public:
   membership(member self, membership_policy policy, clock::time_point now);
@@ -111,7 +116,7 @@ class membership {
   void wake(clock::time_point now);
   /// Time passes; at least once a beat, and after what was heard.
   void tick(clock::time_point now);
-  void hear(clock::time_point now, const word& said);
+  void hear(clock::time_point now, const heartbeat& said);
   /// The record as the store has it; version 0: there is none.
   void learn(clock::time_point now, std::uint64_t version, const generation_record& record);
   /// A swap came to nothing that is known; the record is to be tried again.
@@ -131,7 +136,7 @@ class membership {
   void leave(clock::time_point now);
 
   /// Where it waits for the members of the next generation; what it says from now on tells them.
-  void wait_at(std::string door);
+  void wait_at(std::string endpoints);
 
   /// What is to be done since the last call, in this order.
   [[nodiscard]] std::vector<action> take();
@@ -159,7 +164,7 @@ class membership {
 
  private:
   struct view {
-    word last;
+    heartbeat last;
     clock::time_point heard;
   };
 
@@ -167,11 +172,11 @@ class membership {
   void form_first(clock::time_point now);
   void enter(clock::time_point now, const generation_record& next);
   void adopt(const generation_record& record);
-  void read(clock::time_point now, const word& said);
+  void read(clock::time_point now, const heartbeat& said);
   void look(clock::time_point now);
-  void look_for_silence(clock::time_point now);
-  void look_for_a_wish(clock::time_point now);
-  void look_for_slow_ones(clock::time_point now);
+  void find_silent_members(clock::time_point now);
+  void plan_reconfiguration(clock::time_point now);
+  void find_slow_members(clock::time_point now);
   void need_stop(clock::time_point now, const std::string& why);
   void begin_change(clock::time_point now);
   [[nodiscard]] bool is_given_up(const member& one) const;
@@ -187,13 +192,13 @@ class membership {
   [[nodiscard]] std::optional<parting> parted() const;
   [[nodiscard]] bool keep_the_state(parting& of) const;
   [[nodiscard]] bool most_agree(const parting& of) const;
-  void find_holders(const parting& of, generation_record& next) const;
+  void find_state_sources(const parting& of, generation_record& next) const;
   std::size_t take_in(clock::time_point now, generation_record& next) const;
   void swap(const generation_record& next);
   void say(clock::time_point now);
-  void finish(ending why, const std::string& text);
-  [[nodiscard]] word own_word();
-  [[nodiscard]] const word& word_of(member_id who) const;
+  void finish(exit_reason why, const std::string& text);
+  [[nodiscard]] heartbeat own_heartbeat();
+  [[nodiscard]] const heartbeat& heartbeat_of(member_id who) const;
   [[nodiscard]] bool is_heard(clock::time_point now, member_id who) const;
   [[nodiscard]] std::string name(member_id who) const;
   [[nodiscard]] std::string describe_change(const std::vector<member_id>& leavers, std::size_t joiners) const;
@@ -206,7 +211,7 @@ class membership {
   generation_record record_;
   std::unordered_map<member_id, std::size_t> ranks_;  // of the record's members
   std::optional<std::size_t> rank_;                   // this member's
-  std::vector<member_id> monitors_;                   // hear each of its words
+  std::vector<member_id> monitors_;                   // hear each of its heartbeats
   std::vector<member_id> others_;                     // members and waiting: hear one now and then
   std::set<member_id> watched_;                       // have it as a monitor
   bool swapping_ = false;
@@ -225,8 +230,8 @@ class membership {
   bool stopped_ = false;
   bool leaving_ = false;
   bool ended_ = false;
-  bool blank_ = false;  // it joined, and its state is not that of the others yet
-  bool wish_ = false;   // a member wants to leave
+  bool needs_state_ = false;  // it joined, and its state is not that of the others yet
+  bool wish_ = false;         // a member wants to leave
   std::uint64_t halt_ = 0;
   std::uint64_t furthest_ = 0;  // of the steps that members told of
   std::uint64_t step_ = 0;

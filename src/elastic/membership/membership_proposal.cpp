@@ -28,15 +28,15 @@ void membership::propose(clock::time_point now) {
   if (first != self_.id || !most_agree(*found)) return;
   // All that can be heard leave: whether the others go on is theirs to say.
   if (found->staying.empty() && !found->accused.empty())
-    return finish(ending::left, "it left; nobody else could be heard");
+    return finish(exit_reason::left, "it left; nobody else could be heard");
 
   generation_record next;
   next.generation = record_.generation + 1;
   next.members = found->staying;
-  for (auto& one : next.members) one.door = one.id == self_.id ? self_.door : word_of(one.id).door;
-  find_holders(*found, next);
-  if (next.holders.empty() || next.step + 1 < record_.step) {
-    return finish(ending::state_lost,
+  for (auto& one : next.members) one.endpoints = one.id == self_.id ? self_.endpoints : heartbeat_of(one.id).endpoints;
+  find_state_sources(*found, next);
+  if (next.state_sources.empty() || next.step + 1 < record_.step) {
+    return finish(exit_reason::state_lost,
                   "all members that had the state of step " + std::to_string(record_.step) + " died");
   }
   const std::size_t joiners = take_in(now, next);
@@ -51,7 +51,7 @@ std::optional<membership::parting> membership::parted() const {
   for (const auto& one : record_.members) {
     if (dead_.contains(one.id)) continue;
     ++found.alive;
-    const auto& said = word_of(one.id);
+    const auto& said = heartbeat_of(one.id);
     const bool me = one.id == self_.id;
     if (suspects_.contains(one.id)) {
       found.accused.push_back(one.id);
@@ -73,7 +73,7 @@ std::optional<membership::parting> membership::parted() const {
 bool membership::keep_the_state(parting& of) const {
   const auto has = [&](member_id id) {
     const bool me = id == self_.id;
-    return !(me ? blank_ : word_of(id).blank) && (me ? step_ : word_of(id).step) >= record_.step;
+    return !(me ? needs_state_ : heartbeat_of(id).needs_state) && (me ? step_ : heartbeat_of(id).step) >= record_.step;
   };
   if (of.staying.empty() ||
       std::any_of(of.staying.begin(), of.staying.end(), [&](const member& one) { return has(one.id); }))
@@ -94,7 +94,7 @@ bool membership::most_agree(const parting& of) const {
   std::map<member_id, std::size_t> agree;
   for (const auto& one : record_.members) {
     if (dead_.contains(one.id) || suspects_.contains(one.id)) continue;
-    for (const auto id : one.id == self_.id ? of.accused : word_of(one.id).suspects) ++agree[id];
+    for (const auto id : one.id == self_.id ? of.accused : heartbeat_of(one.id).suspects) ++agree[id];
   }
   return of.alive == 2 ||
          std::all_of(of.accused.begin(), of.accused.end(), [&](member_id id) { return 2 * agree[id] > of.alive; });
@@ -112,23 +112,23 @@ bool membership::is_given_up(const member& one) const {
     const auto monitor = members[(ranks_.at(one.id) + i) % members.size()].id;
     if (dead_.contains(monitor) || suspects_.contains(monitor)) continue;
     ++living;
-    if (contains(word_of(monitor).suspects, one.id)) ++agree;
+    if (contains(heartbeat_of(monitor).suspects, one.id)) ++agree;
   }
   return 2 * agree > living;
 }
 
-void membership::find_holders(const parting& of, generation_record& next) const {
+void membership::find_state_sources(const parting& of, generation_record& next) const {
   for (const auto& one : record_.members) {
     if (dead_.contains(one.id) || suspects_.contains(one.id)) continue;
     if (!of.staying.empty() && contains(of.leaving, one.id)) continue;  // its state leaves with it
     const bool me = one.id == self_.id;
-    if (me ? blank_ : word_of(one.id).blank) continue;
-    const auto step = me ? step_ : word_of(one.id).step;
-    if (step > next.step) next.holders.clear();
+    if (me ? needs_state_ : heartbeat_of(one.id).needs_state) continue;
+    const auto step = me ? step_ : heartbeat_of(one.id).step;
+    if (step > next.step) next.state_sources.clear();
     if (step < next.step) continue;
     next.step = step;
-    next.cursor = me ? cursor_ : word_of(one.id).cursor;
-    next.holders.push_back(one.id);
+    next.cursor = me ? cursor_ : heartbeat_of(one.id).cursor;
+    next.state_sources.push_back(one.id);
   }
 }
 

@@ -26,7 +26,7 @@ void add(wire_writer& out, const std::vector<member>& members) {
     const auto process = static_cast<std::uint64_t>(one.process.process);
     for (const auto number : {one.id, one.host, one.order, one.step, process, one.process.started}) out.add(number);
     out.add_text(one.words);
-    out.add_text(one.door);
+    out.add_text(one.endpoints);
   }
 }
 
@@ -43,7 +43,7 @@ std::vector<member> read_members(wire_reader& in) {
     one.process.process = static_cast<pid_t>(in.number());
     one.process.started = in.number();
     one.words = in.text();
-    one.door = in.text();
+    one.endpoints = in.text();
   }
   return read;
 }
@@ -64,7 +64,7 @@ std::string generation_record::encode() const {
   wire_writer out;
   for (const auto number : {record_magic, generation, step, cursor}) out.add(number);
   add(out, members);
-  add(out, holders);
+  add(out, state_sources);
   add(out, waiting);
   out.add_text(why);
   return out.take();
@@ -78,7 +78,7 @@ generation_record generation_record::decode(std::string_view text) {
   read.step = in.number();
   read.cursor = in.number();
   read.members = read_members(in);
-  read.holders = read_ids(in);
+  read.state_sources = read_ids(in);
   read.waiting = read_members(in);
   read.why = in.text();
   if (known && in.whole()) return read;
@@ -87,29 +87,29 @@ generation_record generation_record::decode(std::string_view text) {
               "give each job a store of its own");
 }
 
-std::string word::encode() const {
+std::string heartbeat::encode() const {
   wire_writer out;
   for (const auto field : {word_magic, from, number, generation}) out.add(field);
-  for (const bool flag : {stopped, leaving, blank}) out.add(std::uint64_t{flag});
+  for (const bool flag : {stopped, leaving, needs_state}) out.add(std::uint64_t{flag});
   for (const auto field : {step, cursor, halt, usual_work, least_work}) out.add(field);
   add(out, dead);
   add(out, suspects);
-  out.add_text(door);
+  out.add_text(endpoints);
   return out.take();
 }
 
-std::optional<word> word::decode(std::string_view text) {
+std::optional<heartbeat> heartbeat::decode(std::string_view text) {
   wire_reader in(text);
-  word read;
+  heartbeat read;
   const bool known = in.number() == word_magic;
   for (auto* field : {&read.from, &read.number, &read.generation}) *field = in.number();
   read.stopped = in.number() != 0;
   read.leaving = in.number() != 0;
-  read.blank = in.number() != 0;
+  read.needs_state = in.number() != 0;
   for (auto* field : {&read.step, &read.cursor, &read.halt, &read.usual_work, &read.least_work}) *field = in.number();
   read.dead = read_ids(in);
   read.suspects = read_ids(in);
-  read.door = in.text();
+  read.endpoints = in.text();
   if (!known || !in.whole()) return std::nullopt;
   return read;
 }

@@ -23,7 +23,7 @@ struct member {
   // How it is reached and watched; the protocol reads none of it.
   detail::process_identity process;  ///< on its host
   std::string words;                 ///< the place of its datagram_socket
-  std::string door;                  ///< where it waits for the members of the next generation
+  std::string endpoints;             ///< where it waits for the members of the next generation
 
   bool operator==(const member&) const = default;
 };
@@ -31,13 +31,13 @@ struct member {
 /// A generation of the group. The store has one such record, and it is changed by compare-and-swap alone: so there is
 /// at most one next generation of each.
 struct generation_record {
-  std::uint64_t generation = 0;    ///< 0 until the first group is formed
-  std::vector<member> members;     ///< by rank: survivors keep their order, joiners come after them
-  std::uint64_t step = 0;          ///< committed steps of the furthest member at formation
-  std::uint64_t cursor = 0;        ///< global samples that these steps used
-  std::vector<member_id> holders;  ///< members whose state is that of `step`; the others copy it from them
-  std::vector<member> waiting;     ///< announced, and not taken in yet
-  std::string why;                 ///< what changed, for people: "rank 2 died"
+  std::uint64_t generation = 0;          ///< 0 until the first group is formed
+  std::vector<member> members;           ///< by rank: survivors keep their order, joiners come after them
+  std::uint64_t step = 0;                ///< committed steps of the furthest member at formation
+  std::uint64_t cursor = 0;              ///< global samples that these steps used
+  std::vector<member_id> state_sources;  ///< members whose state is that of `step`; the others copy it from them
+  std::vector<member> waiting;           ///< announced, and not taken in yet
+  std::string why;                       ///< what changed, for people: "rank 2 died"
 
   bool operator==(const generation_record&) const = default;
 
@@ -53,13 +53,13 @@ struct generation_record {
 
 /// What a member says of itself, again and again, to all others: its whole state in the present generation. Nothing
 /// depends on one of them arriving, nor on their order: the highest number of a sender counts.
-struct word {
+struct heartbeat {
   member_id from = 0;
   std::uint64_t number = 0;
   std::uint64_t generation = 0;
-  bool stopped = false;  ///< it takes no more part in this generation, whatever comes
-  bool leaving = false;  ///< it wants to leave at the next boundary
-  bool blank = false;    ///< it joined, and has not copied the state of the others yet
+  bool stopped = false;      ///< it takes no more part in this generation, whatever comes
+  bool leaving = false;      ///< it wants to leave at the next boundary
+  bool needs_state = false;  ///< it joined, and has not copied the state of the others yet
   std::uint64_t step = 0;
   std::uint64_t cursor = 0;
   std::uint64_t halt = 0;        ///< after this step the group is to stop and change; 0: no wish
@@ -67,11 +67,11 @@ struct word {
   std::uint64_t least_work = 0;  ///< the least of the last steps: it has been as slow as that in all of them
   std::vector<member_id> dead;
   std::vector<member_id> suspects;
-  std::string door;
+  std::string endpoints;
 
   [[nodiscard]] std::string encode() const;
-  /// Nothing when the bytes are no word.
-  [[nodiscard]] static std::optional<word> decode(std::string_view text);
+  /// Nothing when the bytes are no heartbeat.
+  [[nodiscard]] static std::optional<heartbeat> decode(std::string_view text);
 };
 
 }  // namespace muster::inline v0::elastic

@@ -92,7 +92,7 @@ void membership_service::run(const std::stop_token& stop) {
     const auto now = begin_turn();
     look_at_record(now);
     while (const auto text = words_->receive()) {
-      if (const auto said = elastic::word::decode(*text)) protocol_.hear(now, *said);
+      if (const auto said = elastic::heartbeat::decode(*text)) protocol_.hear(now, *said);
     }
     look_at_lives(now);
     look_at_signals(now);
@@ -238,8 +238,8 @@ void membership_service::leave() {
   tell([this](clock::time_point now) { protocol_.leave(now); });
 }
 
-void membership_service::wait_at(const std::string& door) {
-  tell([&](clock::time_point) { protocol_.wait_at(door); });
+void membership_service::wait_at(const std::string& endpoints) {
+  tell([&](clock::time_point) { protocol_.wait_at(endpoints); });
 }
 
 void membership_service::await_others_leaving(clock::time_point until) {

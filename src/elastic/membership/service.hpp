@@ -61,7 +61,7 @@ class membership_service {
   void stopped();
   void suspect(elastic::member_id who, const std::string& why);
   void leave();
-  void wait_at(const std::string& door);
+  void wait_at(const std::string& endpoints);
   /// Waits until all other members leave too, or are gone, or wait for a group without this one, or something else ends
   /// this member's part.
   void await_others_leaving(clock::time_point until);

@@ -8,15 +8,15 @@
 namespace muster::inline v0::ps {
 
 /// Places are small numbers: the rank in a group that was launched together.
-using place = std::uint32_t;
-inline constexpr place nobody = 0xffffffff;
+using node_id = std::uint32_t;
+inline constexpr node_id no_node = 0xffffffff;
 /// No place is as high: what a message says is not believed beyond it.
-inline constexpr place most_places = 65536;
+inline constexpr node_id most_nodes = 65536;
 
 /// A server or a worker. A process that takes the place of one that died counts its incarnation up, so that what the
 /// dead one said is not taken for its own.
 struct member {
-  place at = nobody;
+  node_id at = no_node;
   std::uint32_t incarnation = 0;
 
   friend auto operator<=>(const member&, const member&) = default;

@@ -9,7 +9,7 @@ std::optional<frame_head> decode_head(std::span<const std::byte> frame) noexcept
   const auto magic = read.magic;
   if (frame.size() < frame_head_bytes) return std::nullopt;
   std::memcpy(&read, frame.data(), frame_head_bytes);
-  if (read.magic != magic || read.from.at >= most_places) return std::nullopt;
+  if (read.magic != magic || read.from.at >= most_nodes) return std::nullopt;
   return read;
 }
 
@@ -20,7 +20,7 @@ std::optional<log_entry> decode_entry(std::span<const std::byte> body) noexcept 
   read.payload = body.subspan(log_entry_head_bytes);
   const bool folds = read.what == log_entry::kind::fold;
   if (read.what > log_entry::kind::late || read.zero != 0 || read.zero_too != 0 || !std::isfinite(read.weight) ||
-      !std::isfinite(read.scale) || (folds ? !read.payload.empty() : read.from.at >= most_places))
+      !std::isfinite(read.scale) || (folds ? !read.payload.empty() : read.from.at >= most_nodes))
     return std::nullopt;
   return read;
 }

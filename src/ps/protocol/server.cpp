@@ -58,7 +58,7 @@ void server::ask_again(range_id id, const held_range& range, const member& worke
 }
 
 void server::hear_push(const member& from, const message& said, held_range& range, clock::time_point now) {
-  auto& its = seen_of(range, from.at);
+  auto& its = watermark_of(range, from.at);
   const bool first_of_it = from.incarnation != its.incarnation;
   if (first_of_it && from.incarnation < its.incarnation) return;
   const std::uint64_t expected = first_of_it ? 1 : its.applied + 1;
@@ -164,7 +164,7 @@ void server::hear_pulse(const member& from, const message& said) {
 
 // ---- the log ----
 
-server::seen& server::seen_of(held_range& range, place worker) {
+server::push_watermark& server::watermark_of(held_range& range, node_id worker) {
   if (range.workers.size() <= worker) range.workers.resize(worker + 1);
   return range.workers[worker];
 }
@@ -172,13 +172,13 @@ server::seen& server::seen_of(held_range& range, place worker) {
 // At any server of the chain: the next entry takes effect.
 void server::apply(range_id id, held_range& range, const log_entry& entry) {
   ++range.applied;
-  if (range.behind == nobody) range.committed = range.applied;  // no other server is to have it
+  if (range.successor == no_node) range.committed = range.applied;  // no other server is to have it
   if (entry.what == log_entry::kind::fold) {
     range.folded = entry.clock + 1;
     range.scale.reset();
     fastest_ = std::max(fastest_, range.folded);
     values_.apply(id, entry);
-    for (place at = 0; at < range.workers.size(); ++at) {
+    for (node_id at = 0; at < range.workers.size(); ++at) {
       auto& its = range.workers[at];
       if (its.early == 0 || its.early > range.folded) continue;
       its.early = 0;
@@ -186,7 +186,7 @@ void server::apply(range_id id, held_range& range, const log_entry& entry) {
     }
     return;
   }
-  auto& its = seen_of(range, entry.from.at);
+  auto& its = watermark_of(range, entry.from.at);
   if (its.incarnation != entry.from.incarnation) its = {entry.from.incarnation, its.to_acknowledge, its.age};
   its.applied = entry.sequence;
   const bool sums = settings_.how.what == consistency::kind::bulk && (entry.flags & (assigns | restores)) == 0;
@@ -197,8 +197,8 @@ void server::apply(range_id id, held_range& range, const log_entry& entry) {
 // At the head, and behind it as entries come: applies, and hands on.
 void server::append(range_id id, held_range& range, const log_entry& entry, clock::time_point now) {
   apply(id, range, entry);
-  if (range.behind == nobody) {  // the tail waits for no server: the common case, and without a queue
-    if (range.before == nobody && entry.what != log_entry::kind::fold) {
+  if (range.successor == no_node) {  // the tail waits for no server: the common case, and without a queue
+    if (range.predecessor == no_node && entry.what != log_entry::kind::fold) {
       auto& its = range.workers[entry.from.at];
       its.committed = its.applied;
       acknowledge_to(id, range, entry.from.at);
@@ -213,7 +213,7 @@ void server::append(range_id id, held_range& range, const log_entry& entry, cloc
   range.kept.push_back(std::move(kept));
   if (range.is_head() && entry.what != log_entry::kind::fold)
     range.waiting.push_back({range.applied, entry.from, entry.sequence});
-  if (range.behind_is_learner && !range.behind_counts && range.kept_bytes > settings_.window) {
+  if (range.successor_is_learner && !range.successor_counts && range.kept_bytes > settings_.window) {
     range.kept.clear();  // it will be given a copy
     range.kept_bytes = 0;
   }
@@ -224,9 +224,9 @@ void server::append(range_id id, held_range& range, const log_entry& entry, cloc
 // The last of the chain knows by itself what all have.
 void server::settle(range_id id, held_range& range) {
   if (range.as != role::holder || !range.has_state) return;
-  if (range.behind == nobody || (range.behind_is_learner && !range.behind_counts)) {
+  if (range.successor == no_node || (range.successor_is_learner && !range.successor_counts)) {
     commit(id, range, range.applied);
-  } else if (range.behind_is_learner) {
+  } else if (range.successor_is_learner) {
     commit(id, range, std::min(range.applied, range.behind_has));
   }
 }
@@ -242,18 +242,18 @@ void server::commit(range_id id, held_range& range, std::uint64_t up_to) {
     }
     range.waiting.pop_front();
   }
-  const auto has = range.behind_is_learner ? range.behind_has : range.committed;
+  const auto has = range.successor_is_learner ? range.behind_has : range.committed;
   while (!range.kept.empty() && range.kept.front().index <= has) {
     range.kept_bytes -= range.kept.front().body.size();
     range.kept.pop_front();
   }
-  if (range.before != nobody && !range.to_acknowledge) {
+  if (range.predecessor != no_node && !range.to_acknowledge) {
     range.to_acknowledge = true;
-    acknowledge_.emplace_back(id, nobody);
+    acknowledge_.emplace_back(id, no_node);
   }
 }
 
-void server::acknowledge_to(range_id id, held_range& range, place worker) {
+void server::acknowledge_to(range_id id, held_range& range, node_id worker) {
   auto& its = range.workers[worker];
   if (its.to_acknowledge) return;
   its.to_acknowledge = true;
@@ -264,13 +264,13 @@ void server::flush() {
   if (!parked_.empty()) retry_parked();
   for (const auto& [id, to] : acknowledge_) {
     auto& range = ranges_[id];
-    if (to == nobody) {
-      if (!std::exchange(range.to_acknowledge, false) || range.before == nobody || !range.has_state) continue;
+    if (to == no_node) {
+      if (!std::exchange(range.to_acknowledge, false) || range.predecessor == no_node || !range.has_state) continue;
       const bool learns = range.as == role::learner;
-      tell_server(range.before, {.what = learns ? message_kind::copied : message_kind::entry_ack,
-                                 .range = id,
-                                 .number = learns ? range.applied : range.committed,
-                                 .clock = range.epoch});
+      tell_server(range.predecessor, {.what = learns ? message_kind::copied : message_kind::entry_ack,
+                                      .range = id,
+                                      .number = learns ? range.applied : range.committed,
+                                      .clock = range.epoch});
     } else if (to < range.workers.size() && std::exchange(range.workers[to].to_acknowledge, false) && range.is_head()) {
       const auto& its = range.workers[to];
       if (peers_.find({to, its.incarnation}) == nullptr) continue;
@@ -335,8 +335,8 @@ void server::tick(clock::time_point now) {
   govern(now);
   for (range_id id = 0; id < ranges_.size(); ++id) {
     auto& range = ranges_[id];
-    if (range.behind == nobody || !range.has_state || now - range.said < settings_.retry) continue;
-    const auto has = range.behind_is_learner ? range.behind_has : range.committed;
+    if (range.successor == no_node || !range.has_state || now - range.said < settings_.retry) continue;
+    const auto has = range.successor_is_learner ? range.behind_has : range.committed;
     if (!range.behind_known) {
       offer(id, range, now);
     } else if (range.sent > has) {  // a server that has them already acknowledges again

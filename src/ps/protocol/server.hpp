@@ -107,7 +107,7 @@ class server {
  private:
   enum class role : std::uint8_t { none, holder, learner };
   // The pushes of one worker that a range has had.
-  struct seen {
+  struct push_watermark {
     std::uint32_t incarnation = 0;
     bool to_acknowledge = false;
     std::uint32_t age = 0;        // of the last push, in updates since it was pulled
@@ -130,12 +130,12 @@ class server {
     bool has_state = false;
     bool stopped = false;  // its head is about to leave: serves no more
     std::uint64_t epoch = 0;
-    place before = nobody;
-    place behind = nobody;  // in the chain, or the learner
-    bool behind_is_learner = false;
-    bool behind_counts = false;   // a learner without which nothing is acknowledged
-    bool behind_known = false;    // how far it is
-    bool to_acknowledge = false;  // to the one before
+    node_id predecessor = no_node;
+    node_id successor = no_node;  // in the chain, or the learner
+    bool successor_is_learner = false;
+    bool successor_counts = false;  // a learner without which nothing is acknowledged
+    bool behind_known = false;      // how far it is
+    bool to_acknowledge = false;    // to the one before
     std::uint64_t behind_has = 0;
     std::uint64_t sent = 0;
     std::uint64_t applied = 0;
@@ -143,16 +143,16 @@ class server {
     std::uint64_t folded = 0;    // bulk: clocks whose sums were applied; pushes of the next are summed
     std::optional<float> scale;  // of these, if there were any
     std::size_t kept_bytes = 0;
-    clock::time_point said{};     // to the one behind, last
-    std::deque<kept_entry> kept;  // what the one behind may have to be told
-    std::deque<pending> waiting;  // at the head
-    std::vector<seen> workers;    // by place
+    clock::time_point said{};             // to the one behind, last
+    std::deque<kept_entry> kept;          // what the one behind may have to be told
+    std::deque<pending> waiting;          // at the head
+    std::vector<push_watermark> workers;  // by place
 
-    [[nodiscard]] bool is_head() const noexcept { return as == role::holder && before == nobody; }
+    [[nodiscard]] bool is_head() const noexcept { return as == role::holder && predecessor == no_node; }
     [[nodiscard]] bool serves() const noexcept { return is_head() && has_state && !stopped; }
     // The last of the chain answers pulls, while all that it has is for good: what was read is at every server of it.
     [[nodiscard]] bool is_last() const noexcept {
-      return as == role::holder && has_state && !stopped && (behind == nobody || behind_is_learner);
+      return as == role::holder && has_state && !stopped && (successor == no_node || successor_is_learner);
     }
     [[nodiscard]] bool answers() const noexcept { return is_last() && committed == applied; }
   };
@@ -167,16 +167,16 @@ class server {
   void hear_push(const member& from, const message& said, held_range& range, clock::time_point now);
   void hear_pull(const member& from, const message& said);
   void hear_pulse(const member& from, const message& said);
-  void hear_entry(place from, const message& said, held_range& range, clock::time_point now);
+  void hear_entry(node_id from, const message& said, held_range& range, clock::time_point now);
   void hear_copied(const message& said, held_range& range, clock::time_point now);
-  void hear_copy(place from, const message& said, held_range& range);
+  void hear_copy(node_id from, const message& said, held_range& range);
 
   void take_place(range_id id, held_range& range, clock::time_point now);
   void append(range_id id, held_range& range, const log_entry& entry, clock::time_point now);
   void apply(range_id id, held_range& range, const log_entry& entry);
   void commit(range_id id, held_range& range, std::uint64_t up_to);
   void settle(range_id id, held_range& range);
-  void acknowledge_to(range_id id, held_range& range, place worker);
+  void acknowledge_to(range_id id, held_range& range, node_id worker);
   void send_entries(range_id id, held_range& range, clock::time_point now);
   void send_copy(range_id id, held_range& range, clock::time_point now);
   void offer(range_id id, held_range& range, clock::time_point now);
@@ -189,11 +189,11 @@ class server {
   [[nodiscard]] bool is_ready(const member& from, const message& pull) const;
   void clocks_moved(clock::time_point now);
   void retry_parked();
-  void tell_server(place to, const message& what);
+  void tell_server(node_id to, const message& what);
   void govern(clock::time_point now);
   [[nodiscard]] bool gives_up_suspects(clock::time_point now);
   void look_for_the_silent(clock::time_point now);
-  seen& seen_of(held_range& range, place worker);
+  push_watermark& watermark_of(held_range& range, node_id worker);
 
   member self_;
   protocol_settings settings_;
@@ -205,9 +205,9 @@ class server {
   std::uint64_t fastest_ = 0;  // of some worker, perhaps one that is gone
   std::vector<held_range> ranges_;
   std::vector<parked_pull> parked_;
-  std::vector<std::pair<range_id, place>> acknowledge_;  // workers; `nobody`: the one before in the chain
-  clock::time_point suspected_at_{};                     // when one more was missed
-  clock::time_point back_at_{};                          // from when it was itself stopped
+  std::vector<std::pair<range_id, node_id>> acknowledge_;  // workers; `nobody`: the one before in the chain
+  clock::time_point suspected_at_{};                       // when one more was missed
+  clock::time_point back_at_{};                            // from when it was itself stopped
   clock::time_point pulsed_{};
   std::uint64_t newest_ = 0;  // version of the map that any other knows
   bool swapping_ = false;

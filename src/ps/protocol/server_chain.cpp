@@ -22,7 +22,7 @@ void server::hear_server(const member& from, const message& said, clock::time_po
     case message_kind::copy:
       return hear_copy(from.at, said, range);
     case message_kind::offer:
-      if (from.at != range.before) return;
+      if (from.at != range.predecessor) return;
       out_.send(from, {.what = message_kind::copied,
                        .flags = range.has_state ? std::uint8_t{0} : has_nothing,
                        .range = said.range,
@@ -30,10 +30,10 @@ void server::hear_server(const member& from, const message& said, clock::time_po
                        .clock = range.epoch});
       return;
     case message_kind::copied:
-      if (from.at == range.behind && range.has_state && said.number <= range.applied) hear_copied(said, range, now);
+      if (from.at == range.successor && range.has_state && said.number <= range.applied) hear_copied(said, range, now);
       return;
     case message_kind::entry_ack:
-      if (from.at != range.behind || range.behind_is_learner || said.number > range.applied) return;
+      if (from.at != range.successor || range.successor_is_learner || said.number > range.applied) return;
       range.behind_has = std::max(range.behind_has, said.number);
       return commit(said.range, range, said.number);
     default:
@@ -41,8 +41,8 @@ void server::hear_server(const member& from, const message& said, clock::time_po
   }
 }
 
-void server::hear_entry(place from, const message& said, held_range& range, clock::time_point now) {
-  if (from != range.before || !range.has_state) return;
+void server::hear_entry(node_id from, const message& said, held_range& range, clock::time_point now) {
+  if (from != range.predecessor || !range.has_state) return;
   if (said.number == range.applied + 1) {  // one that came before is acknowledged again; so is what there is before one
                                            // that is missing
     const auto entry = decode_entry(said.payload);
@@ -50,7 +50,7 @@ void server::hear_entry(place from, const message& said, held_range& range, cloc
     append(said.range, range, *entry, now);
   }
   if (std::exchange(range.to_acknowledge, true)) return;
-  acknowledge_.emplace_back(said.range, nobody);
+  acknowledge_.emplace_back(said.range, no_node);
 }
 
 // How far the one behind is: the answer to an offer, or a learner's acknowledgement.
@@ -61,36 +61,36 @@ void server::hear_copied(const message& said, held_range& range, clock::time_poi
       range.behind_has == range.applied || (!range.kept.empty() && range.kept.front().index <= range.behind_has + 1);
   const bool empty = (said.flags & has_nothing) != 0 && !range.behind_known;
   if (empty || !follows) {
-    if (range.behind_is_learner) send_copy(id, range, now);
+    if (range.successor_is_learner) send_copy(id, range, now);
     return;
   }
   if (!std::exchange(range.behind_known, true)) range.sent = range.behind_has;
-  if (range.behind_is_learner) {
-    range.behind_counts = true;
+  if (range.successor_is_learner) {
+    range.successor_counts = true;
     commit(id, range, std::min(range.applied, range.behind_has));
   }
   send_entries(id, range, now);
 }
 
 // A neighbour in a chain of this map.
-void server::tell_server(place to, const message& what) {
+void server::tell_server(node_id to, const message& what) {
   if (const auto* const entry = map_.server(to)) out_.send(entry->who, what);
 }
 
 void server::offer(range_id id, held_range& range, clock::time_point now) {
   range.said = now;
-  tell_server(range.behind, {.what = message_kind::offer, .range = id, .clock = range.epoch});
+  tell_server(range.successor, {.what = message_kind::offer, .range = id, .clock = range.epoch});
 }
 
 void server::send_entries(range_id id, held_range& range, clock::time_point now) {
   if (!range.behind_known || range.kept.empty()) return;
   const auto first = range.kept.front().index;
   for (auto next = std::max(range.sent + 1, first); next < first + range.kept.size(); ++next) {
-    tell_server(range.behind, {.what = message_kind::entry,
-                               .range = id,
-                               .number = next,
-                               .clock = range.epoch,
-                               .payload = range.kept[next - first].body});
+    tell_server(range.successor, {.what = message_kind::entry,
+                                  .range = id,
+                                  .number = next,
+                                  .clock = range.epoch,
+                                  .payload = range.kept[next - first].body});
     range.sent = next;
     range.said = now;
   }
@@ -116,7 +116,7 @@ bool server::take_state(range_id id, held_range& range, std::span<const std::byt
   const auto folded = in.number<std::uint64_t>();
   const bool has_scale = in.number<std::uint8_t>() != 0;
   const auto scale = in.number<float>();
-  std::vector<seen> workers(in.count(sizeof(std::uint32_t) + sizeof(std::uint64_t), most_places));
+  std::vector<push_watermark> workers(in.count(sizeof(std::uint32_t) + sizeof(std::uint64_t), most_nodes));
   for (auto& its : workers) {
     its.incarnation = in.number<std::uint32_t>();
     its.applied = in.number<std::uint64_t>();
@@ -136,20 +136,20 @@ void server::send_copy(range_id id, held_range& range, clock::time_point now) {
   range.kept.clear();
   range.kept_bytes = 0;
   range.said = now;
-  tell_server(range.behind, {.what = message_kind::copy,
-                             .range = id,
-                             .number = range.applied,
-                             .clock = range.epoch,
-                             .payload = std::as_bytes(std::span(all))});
+  tell_server(range.successor, {.what = message_kind::copy,
+                                .range = id,
+                                .number = range.applied,
+                                .clock = range.epoch,
+                                .payload = std::as_bytes(std::span(all))});
 }
 
-void server::hear_copy(place from, const message& said, held_range& range) {
-  if (from != range.before || range.as != role::learner) return;
+void server::hear_copy(node_id from, const message& said, held_range& range) {
+  if (from != range.predecessor || range.as != role::learner) return;
   if (!range.has_state || said.number > range.applied) {
     if (!take_state(said.range, range, said.payload, said.number)) return;
   }
   if (std::exchange(range.to_acknowledge, true)) return;
-  acknowledge_.emplace_back(said.range, nobody);
+  acknowledge_.emplace_back(said.range, no_node);
 }
 
 }  // namespace muster::inline v0::ps

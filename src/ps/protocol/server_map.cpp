@@ -33,39 +33,39 @@ void server::take_place(range_id id, held_range& range, clock::time_point now) {
   if (!holds && !learns) return;
   range.as = holds ? role::holder : role::learner;
   range.stopped = false;
-  range.behind_is_learner = range.behind_counts = range.behind_known = false;
-  range.behind = range.before = nobody;
+  range.successor_is_learner = range.successor_counts = range.behind_known = false;
+  range.successor = range.predecessor = no_node;
   range.behind_has = range.sent = 0;
   range.waiting.clear();
   if (holds) {
     const auto at = std::find(entry.chain.begin(), entry.chain.end(), self_.at);
-    if (at != entry.chain.begin()) range.before = *(at - 1);
+    if (at != entry.chain.begin()) range.predecessor = *(at - 1);
     if (at + 1 != entry.chain.end()) {
-      range.behind = *(at + 1);
-    } else if (entry.learner != nobody) {
-      range.behind = entry.learner;
-      range.behind_is_learner = true;
+      range.successor = *(at + 1);
+    } else if (entry.learner != no_node) {
+      range.successor = entry.learner;
+      range.successor_is_learner = true;
     }
   } else if (!entry.chain.empty()) {
-    range.before = entry.chain.back();
+    range.predecessor = entry.chain.back();
   }
-  if (range.behind == nobody) {
+  if (range.successor == no_node) {
     range.kept.clear();
     range.kept_bytes = 0;
   }
   if (range.is_head()) {  // what is not acknowledged yet is when the chain, as it is now, has it
-    for (place worker = 0; worker < range.workers.size(); ++worker) {
+    for (node_id worker = 0; worker < range.workers.size(); ++worker) {
       const auto& its = range.workers[worker];
       if (its.applied > its.committed) range.waiting.push_back({range.applied, {worker, its.incarnation}, its.applied});
     }
     commit(id, range, range.committed);  // perhaps it has
   }
   settle(id, range);
-  if (range.before != nobody && range.has_state) {
+  if (range.predecessor != no_node && range.has_state) {
     range.to_acknowledge = true;
-    acknowledge_.emplace_back(id, nobody);
+    acknowledge_.emplace_back(id, no_node);
   }
-  if (range.behind != nobody) offer(id, range, now);
+  if (range.successor != no_node) offer(id, range, now);
 }
 
 void server::suspect(const member& who, bool proven) {
@@ -115,9 +115,9 @@ void server::govern(clock::time_point now) {
     auto& range = ranges_[id];
     if (range.as != role::holder || next.ranges[id] != map_.ranges[id]) continue;
     const shard_range& entry = map_.ranges[id];
-    if (range.behind_is_learner && range.behind_counts && range.behind_has >= range.committed)
+    if (range.successor_is_learner && range.successor_counts && range.behind_has >= range.committed)
       take(with_learner_joined(next, id));
-    if (range.is_head() && entry.leaver != nobody && entry.learner == nobody && entry.chain.size() > 1) {
+    if (range.is_head() && entry.leaver != no_node && entry.learner == no_node && entry.chain.size() > 1) {
       range.stopped = range.stopped || entry.leaver == self_.at;  // no worker reads here what others have gone beyond
       take(without_leaver(next, id));
     }

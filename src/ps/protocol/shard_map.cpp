@@ -22,25 +22,25 @@ struct load {
 
 bool is_serving(const server_entry& one) { return !one.leaving; }
 
-std::map<place, load> loads_of(const shard_map& map) {
-  std::map<place, load> loads;
+std::map<node_id, load> loads_of(const shard_map& map) {
+  std::map<node_id, load> loads;
   // Where all want to leave none can: they hold what there is until others come.
   const bool all_leave = std::none_of(map.servers.begin(), map.servers.end(), is_serving);
   for (const auto& one : map.servers) {
     if (!one.leaving || all_leave) loads[one.who.at] = {};
   }
-  const auto count = [&](place who, std::size_t load::*what) {
+  const auto count = [&](node_id who, std::size_t load::*what) {
     if (const auto found = loads.find(who); found != loads.end()) ++(found->second.*what);
   };
   for (const auto& range : map.ranges) {
     for (const auto who : range.chain) {
       if (who != range.leaver) count(who, &load::copies);
     }
-    if (range.learner != nobody) count(range.learner, &load::copies);
+    if (range.learner != no_node) count(range.learner, &load::copies);
     // The one behind a head that leaves takes its place.
-    const bool head_leaves = range.leaver != nobody && range.head() == range.leaver;
-    const place head = !head_leaves ? range.head() : range.chain.size() > 1 ? range.chain[1] : range.learner;
-    if (head != nobody) count(head, &load::heads);
+    const bool head_leaves = range.leaver != no_node && range.head() == range.leaver;
+    const node_id head = !head_leaves ? range.head() : range.chain.size() > 1 ? range.chain[1] : range.learner;
+    if (head != no_node) count(head, &load::heads);
   }
   return loads;
 }
@@ -51,10 +51,10 @@ bool less_loaded(const load& a, const load& b) {
 }
 
 template <class Allowed>
-place least_loaded(const std::map<place, load>& loads, const Allowed& allowed) {
-  place best = nobody;
+node_id least_loaded(const std::map<node_id, load>& loads, const Allowed& allowed) {
+  node_id best = no_node;
   for (const auto& [who, its] : loads) {
-    if (allowed(who) && (best == nobody || less_loaded(its, loads.at(best)))) best = who;
+    if (allowed(who) && (best == no_node || less_loaded(its, loads.at(best)))) best = who;
   }
   return best;
 }
@@ -70,11 +70,11 @@ std::optional<shard_map> changed(const shard_map& before, shard_map next) {
 }
 
 // Versions only grow: no earlier process of that place has had this incarnation.
-server_entry newcomer(const shard_map& map, place at) { return {{at, static_cast<std::uint32_t>(map.version + 1)}}; }
+server_entry newcomer(const shard_map& map, node_id at) { return {{at, static_cast<std::uint32_t>(map.version + 1)}}; }
 
 }  // namespace
 
-const server_entry* shard_map::server(place at) const noexcept {
+const server_entry* shard_map::server(node_id at) const noexcept {
   const auto found = std::find_if(servers.begin(), servers.end(), [&](const auto& one) { return one.who.at == at; });
   return found == servers.end() ? nullptr : &*found;
 }
@@ -124,30 +124,30 @@ std::optional<shard_map> shard_map::decode(std::string_view text) {
   read.version = in.number<std::uint64_t>();
   read.replicas = in.number<std::uint32_t>();
   read.wanted = in.number<std::uint32_t>();
-  read.servers.resize(known ? in.count(9, most_places) : 0);
+  read.servers.resize(known ? in.count(9, most_nodes) : 0);
   for (auto& one : read.servers) {
     one.who = in.number<member>();
     const auto leaving = in.number<std::uint8_t>();
     one.leaving = leaving == 1;
-    if (one.who.at >= most_places || leaving > 1) in.fail();
+    if (one.who.at >= most_nodes || leaving > 1) in.fail();
   }
-  read.workers.resize(known ? in.count(sizeof(member), most_places) : 0);
+  read.workers.resize(known ? in.count(sizeof(member), most_nodes) : 0);
   for (auto& one : read.workers) {
     one = in.number<member>();
-    if (one.at >= most_places) in.fail();
+    if (one.at >= most_nodes) in.fail();
   }
   read.ranges.resize(known ? in.count(24, most_ranges) : 0);
   for (auto& one : read.ranges) {
     one.epoch = in.number<std::uint64_t>();
-    one.learner = in.number<place>();
-    one.leaver = in.number<place>();
-    one.chain.resize(in.count(sizeof(place), longest_chain));
+    one.learner = in.number<node_id>();
+    one.leaver = in.number<node_id>();
+    one.chain.resize(in.count(sizeof(node_id), longest_chain));
     for (auto& who : one.chain) {
-      who = in.number<place>();
+      who = in.number<node_id>();
       if (read.server(who) == nullptr) in.fail();
     }
-    if (one.learner != nobody && read.server(one.learner) == nullptr) in.fail();
-    if (one.leaver != nobody && !one.holds(one.leaver)) in.fail();
+    if (one.learner != no_node && read.server(one.learner) == nullptr) in.fail();
+    if (one.leaver != no_node && !one.holds(one.leaver)) in.fail();
   }
   if (!known || !in.whole()) return std::nullopt;
   return read;
@@ -170,25 +170,25 @@ shard_map first_map(std::vector<server_entry> servers, std::vector<member> worke
   map.workers = std::move(workers);
   map.ranges.resize(ranges);
   // Heads first: then the copies, the next of each server's ranges to the next of the others.
-  std::map<place, load> heads = loads_of(map);
+  std::map<node_id, load> heads = loads_of(map);
   for (auto& range : map.ranges) {
-    const auto who = least_loaded(heads, [](place) { return true; });
+    const auto who = least_loaded(heads, [](node_id) { return true; });
     ++heads[who].copies;
     range.chain.push_back(who);
     range.epoch = map.version;
   }
   auto loads = loads_of(map);
-  std::map<std::pair<place, place>, std::size_t> shared;  // ranges of the first that the second has a copy of
+  std::map<std::pair<node_id, node_id>, std::size_t> shared;  // ranges of the first that the second has a copy of
   for (std::uint32_t copy = 0; copy < replicas && copy + 1 < loads.size(); ++copy) {
     for (auto& range : map.ranges) {
-      const auto better = [&](place a, place b) {
+      const auto better = [&](node_id a, node_id b) {
         const auto left = shared[{range.head(), a}];
         const auto right = shared[{range.head(), b}];
         return left != right ? left < right : less_loaded(loads[a], loads[b]);
       };
-      place best = nobody;
+      node_id best = no_node;
       for (const auto& [who, its] : loads) {
-        if (!range.holds(who) && (best == nobody || better(who, best))) best = who;
+        if (!range.holds(who) && (best == no_node || better(who, best))) best = who;
       }
       range.chain.push_back(best);
       ++loads[best].copies;
@@ -201,7 +201,7 @@ shard_map first_map(std::vector<server_entry> servers, std::vector<member> worke
 std::optional<shard_map> without_servers(const shard_map& map, std::span<const member> dead,
                                          std::span<const member> suspects) {
   shard_map next = map;
-  std::set<place> out;
+  std::set<node_id> out;
   for (const auto& one : dead) {
     if (next.has_server(one)) out.insert(one.at);
   }
@@ -210,19 +210,19 @@ std::optional<shard_map> without_servers(const shard_map& map, std::span<const m
     if (!next.has_server(one) || out.contains(one.at)) continue;
     const bool last = std::any_of(next.ranges.begin(), next.ranges.end(), [&](const shard_range& range) {
       return range.holds(one.at) && std::all_of(range.chain.begin(), range.chain.end(),
-                                                [&](place other) { return other == one.at || out.contains(other); });
+                                                [&](node_id other) { return other == one.at || out.contains(other); });
     });
     if (!last) out.insert(one.at);
   }
   std::erase_if(next.servers, [&](const server_entry& one) { return out.contains(one.who.at); });
   for (auto& range : next.ranges) {
-    const bool shrank = std::erase_if(range.chain, [&](place who) { return out.contains(who); }) > 0;
-    if (range.learner != nobody && (out.contains(range.learner) || range.chain.empty())) {
-      range.learner = nobody;
-      range.leaver = nobody;  // no server takes its place
+    const bool shrank = std::erase_if(range.chain, [&](node_id who) { return out.contains(who); }) > 0;
+    if (range.learner != no_node && (out.contains(range.learner) || range.chain.empty())) {
+      range.learner = no_node;
+      range.leaver = no_node;  // no server takes its place
     }
-    if (range.leaver != nobody && (out.contains(range.leaver) || (shrank && range.chain.size() == 1)))
-      range.leaver = nobody;
+    if (range.leaver != no_node && (out.contains(range.leaver) || (shrank && range.chain.size() == 1)))
+      range.leaver = no_node;
   }
   return changed(map, std::move(next));
 }
@@ -233,14 +233,14 @@ std::optional<shard_map> without_worker(const shard_map& map, const member& who)
   return changed(map, std::move(next));
 }
 
-std::optional<shard_map> scaled_to(const shard_map& map, std::span<const place> candidates, std::size_t servers) {
+std::optional<shard_map> scaled_to(const shard_map& map, std::span<const node_id> candidates, std::size_t servers) {
   if (servers < 1 || servers > candidates.size()) {
     throw configuration_error(
         "there cannot be " + std::to_string(servers) + " servers (the job has " + std::to_string(candidates.size()) +
         " that live, and one at least serves); choose from 1 to " + std::to_string(candidates.size()));
   }
-  std::vector<place> order(candidates.begin(), candidates.end());
-  std::stable_partition(order.begin(), order.end(), [&](place who) {
+  std::vector<node_id> order(candidates.begin(), candidates.end());
+  std::stable_partition(order.begin(), order.end(), [&](node_id who) {
     const auto* const entry = map.server(who);
     return entry != nullptr && is_serving(*entry);
   });
@@ -259,7 +259,7 @@ std::optional<shard_map> scaled_to(const shard_map& map, std::span<const place> 
   return changed(map, std::move(next));
 }
 
-std::optional<shard_map> with_standby(const shard_map& map, place who) {
+std::optional<shard_map> with_standby(const shard_map& map, node_id who) {
   const auto serving = std::count_if(map.servers.begin(), map.servers.end(), is_serving);
   if (map.server(who) != nullptr || std::cmp_greater_equal(serving, map.wanted)) return std::nullopt;
   shard_map next = map;
@@ -271,9 +271,9 @@ std::optional<shard_map> rebalanced(const shard_map& map, std::size_t at_once) {
   shard_map next = map;
   auto loads = loads_of(next);
   std::size_t moving = 0;
-  for (const auto& range : next.ranges) moving += range.learner != nobody ? 1 : 0;
+  for (const auto& range : next.ranges) moving += range.learner != no_node ? 1 : 0;
   const auto copies_wanted = std::min<std::size_t>(next.replicas + 1, loads.size());
-  const auto teach = [&](shard_range& range, place learner, place leaver) {
+  const auto teach = [&](shard_range& range, node_id learner, node_id leaver) {
     range.learner = learner;
     range.leaver = leaver;
     ++moving;
@@ -282,25 +282,25 @@ std::optional<shard_map> rebalanced(const shard_map& map, std::size_t at_once) {
   // First what has too few copies, and what a leaving server holds.
   for (auto& range : next.ranges) {
     if (moving >= at_once) break;
-    if (range.chain.empty() || range.learner != nobody || range.leaver != nobody) continue;
+    if (range.chain.empty() || range.learner != no_node || range.leaver != no_node) continue;
     const auto stays = static_cast<std::size_t>(
-        std::count_if(range.chain.begin(), range.chain.end(), [&](place who) { return loads.contains(who); }));
+        std::count_if(range.chain.begin(), range.chain.end(), [&](node_id who) { return loads.contains(who); }));
     const auto goes =
-        std::find_if(range.chain.begin(), range.chain.end(), [&](place who) { return !loads.contains(who); });
-    const auto to = least_loaded(loads, [&](place who) { return !range.holds(who); });
-    if (stays < copies_wanted && to != nobody) {
-      teach(range, to, goes == range.chain.end() ? nobody : *goes);
+        std::find_if(range.chain.begin(), range.chain.end(), [&](node_id who) { return !loads.contains(who); });
+    const auto to = least_loaded(loads, [&](node_id who) { return !range.holds(who); });
+    if (stays < copies_wanted && to != no_node) {
+      teach(range, to, goes == range.chain.end() ? no_node : *goes);
     } else if (range.chain.size() > 1 && (goes != range.chain.end() || stays > copies_wanted)) {
       range.leaver = goes != range.chain.end() ? *goes : range.chain.back();  // the others are copies enough
     }
   }
   // Then from the fullest server to the emptiest, while that makes them more alike.
   while (moving < at_once && loads.size() > 1) {
-    place low = nobody;
-    place high = nobody;
+    node_id low = no_node;
+    node_id high = no_node;
     for (const auto& [who, its] : loads) {
-      if (low == nobody || its.copies < loads[low].copies) low = who;
-      if (high == nobody || its.copies > loads[high].copies) high = who;
+      if (low == no_node || its.copies < loads[low].copies) low = who;
+      if (high == no_node || its.copies > loads[high].copies) high = who;
     }
     const auto& full = loads[high];
     const auto& empty = loads[low];
@@ -308,14 +308,14 @@ std::optional<shard_map> rebalanced(const shard_map& map, std::size_t at_once) {
     const bool heads_first = full.heads > empty.heads;
     shard_range* best = nullptr;
     for (auto& range : next.ranges) {
-      if (range.learner != nobody || range.leaver != nobody || !range.holds(high) || range.holds(low)) continue;
+      if (range.learner != no_node || range.leaver != no_node || !range.holds(high) || range.holds(low)) continue;
       if (best == nullptr || ((range.head() == high) == heads_first && (best->head() == high) != heads_first))
         best = &range;
     }
     if (best == nullptr) break;
     teach(*best, low, high);
   }
-  const auto holds_nothing = [&](place who) {
+  const auto holds_nothing = [&](node_id who) {
     return std::none_of(next.ranges.begin(), next.ranges.end(),
                         [&](const shard_range& range) { return range.holds(who) || range.learner == who; });
   };
@@ -326,14 +326,14 @@ std::optional<shard_map> rebalanced(const shard_map& map, std::size_t at_once) {
 shard_map with_learner_joined(const shard_map& map, range_id range) {
   shard_map next = map;
   auto& one = next.ranges.at(range);
-  one.chain.push_back(std::exchange(one.learner, nobody));
+  one.chain.push_back(std::exchange(one.learner, no_node));
   return changed(map, std::move(next)).value();
 }
 
 shard_map without_leaver(const shard_map& map, range_id range) {
   shard_map next = map;
   auto& one = next.ranges.at(range);
-  std::erase(one.chain, std::exchange(one.leaver, nobody));
+  std::erase(one.chain, std::exchange(one.leaver, no_node));
   return changed(map, std::move(next)).value();
 }
 

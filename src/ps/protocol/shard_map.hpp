@@ -28,13 +28,13 @@ struct server_entry {
 /// The servers of one range. The first of the chain takes pushes, each hands every push on to the next, and it counts
 /// when the last one has it, which answers pulls. So each has all that those behind it have.
 struct shard_range {
-  std::uint64_t epoch = 0;   ///< the version of the map in which this entry changed last
-  std::vector<place> chain;  ///< empty: no server is left that has it
-  place learner = nobody;    ///< is given a copy by the last of the chain, and then becomes the last
-  place leaver = nobody;     ///< leaves the chain when the learner is in it
+  std::uint64_t epoch = 0;     ///< the version of the map in which this entry changed last
+  std::vector<node_id> chain;  ///< empty: no server is left that has it
+  node_id learner = no_node;   ///< is given a copy by the last of the chain, and then becomes the last
+  node_id leaver = no_node;    ///< leaves the chain when the learner is in it
 
-  [[nodiscard]] place head() const noexcept { return chain.empty() ? nobody : chain.front(); }
-  [[nodiscard]] bool holds(place who) const noexcept {
+  [[nodiscard]] node_id head() const noexcept { return chain.empty() ? no_node : chain.front(); }
+  [[nodiscard]] bool holds(node_id who) const noexcept {
     return std::find(chain.begin(), chain.end(), who) != chain.end();
   }
   friend bool operator==(const shard_range&, const shard_range&) = default;
@@ -49,7 +49,7 @@ struct shard_map {
   std::vector<member> workers;  ///< those that are not fenced: their clocks count
   std::vector<shard_range> ranges;
 
-  [[nodiscard]] const server_entry* server(place at) const noexcept;
+  [[nodiscard]] const server_entry* server(node_id at) const noexcept;
   [[nodiscard]] bool has_server(const member& who) const noexcept;
   [[nodiscard]] bool has_worker(const member& who) const noexcept;
   /// The first range that no server holds any more.
@@ -77,12 +77,12 @@ struct shard_map {
 /// The map by which so many of these places serve, now and when some have died, those first that serve already: the
 /// others of them leave, and a new one holds nothing yet. Nothing when nothing changes. Throws configuration_error
 /// when they are not so many.
-[[nodiscard]] std::optional<shard_map> scaled_to(const shard_map& map, std::span<const place> candidates,
+[[nodiscard]] std::optional<shard_map> scaled_to(const shard_map& map, std::span<const node_id> candidates,
                                                  std::size_t servers);
 
 /// The map with one that stands by among its servers, if fewer serve than are wanted: one of them has died, or was dead
 /// already when it was named. Nothing when they are enough, or when it is one of them.
-[[nodiscard]] std::optional<shard_map> with_standby(const shard_map& map, place who);
+[[nodiscard]] std::optional<shard_map> with_standby(const shard_map& map, node_id who);
 
 /// The next step to where every range has its copies, every server its share, and no leaving one anything: new learners
 /// (at most `at_once` in all), and servers that are done with leaving. Nothing when all is as it should be or under

@@ -155,7 +155,7 @@ void worker::hear_one(const member& who, const message& said, clock::time_point 
 // ---- what it says ----
 
 void worker::send_kept(line& one) {
-  if (one.to.at == nobody || fenced_) return;
+  if (one.to.at == no_node || fenced_) return;
   while (one.sent < one.next - 1) {
     const auto& next = one.kept[static_cast<std::size_t>(one.sent - one.counted)].what;
     ++one.sent;
@@ -167,7 +167,7 @@ void worker::send_pull(std::uint64_t number, open_pull& one, clock::time_point n
   const member to = lines_[one.what.range].from;
   one.what.number = number;
   one.asked = now;
-  if (to.at == nobody || fenced_) return;
+  if (to.at == no_node || fenced_) return;
   message asked = one.what;
   asked.payload = one.payload;
   out_.send(to, asked);
@@ -188,7 +188,7 @@ bool worker::has_left() const noexcept {
          });
 }
 
-void worker::lose(place gone, clock::time_point now) { gone_.emplace(gone, now); }
+void worker::lose(node_id gone, clock::time_point now) { gone_.emplace(gone, now); }
 
 std::optional<shard_map> worker::without_the_last(clock::time_point now) const {
   if (gone_.empty() || leaving_ || fenced_) return std::nullopt;

@@ -60,7 +60,7 @@ class worker {
   void leave() noexcept { leaving_ = true; }
   [[nodiscard]] bool has_left() const noexcept;
   /// The process at that place is gone for ever: a server that ended may be done, and then it answers no farewell.
-  void lose(place gone, clock::time_point now);
+  void lose(node_id gone, clock::time_point now);
   /// The map without servers that have ended and were the last to hold some range: which only a worker can write
   /// where no other server is left. Nothing as long as one of them may only have lost its connection to this worker: it
   /// lives then, and takes this worker out of the map.
@@ -144,7 +144,8 @@ class worker {
   std::size_t count_ = 0;
   clock::time_point pulsed_{};
   peer_table peers_;
-  std::map<place, clock::time_point> gone_;  // that have ended, or to which the connection has, and when that was seen
+  std::map<node_id, clock::time_point>
+      gone_;  // that have ended, or to which the connection has, and when that was seen
   bool leaving_ = false;
   bool fenced_ = false;
 };

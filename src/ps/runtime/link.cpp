@@ -28,7 +28,7 @@ frame_link::frame_link(transport& over)
 // ---- out ----
 
 void frame_link::send(const member& who, const message& what, bool lent) {
-  const place to = who.at;
+  const node_id to = who.at;
   if (to >= peers_.size() || peers_[to].gone) return;
   auto& peer = peers_[to];
   const std::size_t whole = encoded_bytes(what.payload.size());
@@ -52,7 +52,7 @@ void frame_link::send(const member& who, const message& what, bool lent) {
   ship(to);
 }
 
-void frame_link::ship(place to) {
+void frame_link::ship(node_id to) {
   auto& peer = peers_[to];
   if (!peer.open) return;
   head_.to = peer.incarnation;
@@ -64,10 +64,10 @@ void frame_link::ship(place to) {
 }
 
 void frame_link::ship() {
-  for (place to = 0; to < peers_.size(); ++to) ship(to);
+  for (node_id to = 0; to < peers_.size(); ++to) ship(to);
 }
 
-void frame_link::start(request& r, place to, std::uint32_t tag, std::byte* data, std::size_t bytes) {
+void frame_link::start(request& r, node_id to, std::uint32_t tag, std::byte* data, std::size_t bytes) {
   r.data = data;
   r.bytes = bytes;
   r.peer = static_cast<int>(to);
@@ -76,7 +76,7 @@ void frame_link::start(request& r, place to, std::uint32_t tag, std::byte* data,
 }
 
 void frame_link::advance() {
-  std::erase_if(flying_to_, [&](place to) {
+  std::erase_if(flying_to_, [&](node_id to) {
     auto& flying = peers_[to].flying;
     while (!flying.empty() && over_.test(flying.front()->r) &&
            (!flying.front()->large || over_.test(flying.front()->body))) {
@@ -99,11 +99,11 @@ void frame_link::recycle(std::unique_ptr<outgoing> frame) {
 // not know which of them its caller has in mind when it sleeps.
 bool frame_link::has_news() const noexcept {
   const auto done = [](const request& r) { return r.held_by() == nullptr; };
-  const auto left = [&](place to) {
+  const auto left = [&](node_id to) {
     const auto& first = *peers_[to].flying.front();
     return done(first.r) && (!first.large || done(first.body));
   };
-  const auto came = [&](place from) { return done(peers_[from].arriving.front()->r); };
+  const auto came = [&](node_id from) { return done(peers_[from].arriving.front()->r); };
   return std::any_of(posted_.begin(), posted_.begin() + static_cast<std::ptrdiff_t>(stuck_ + 1),
                      [&](const auto& one) { return done(one->r); }) ||
          std::ranges::any_of(flying_to_, left) || std::ranges::any_of(arriving_from_, came);
@@ -116,7 +116,7 @@ bool frame_link::is_idle() {
 
 // ---- large payloads, out ----
 
-void frame_link::attach(outgoing& frame, place to, const message& what, bool lent) {
+void frame_link::attach(outgoing& frame, node_id to, const message& what, bool lent) {
   frame.large = true;
   frame.lent = lent;
   lent_ += lent ? 1 : 0;
@@ -133,7 +133,7 @@ void frame_link::attach(outgoing& frame, place to, const message& what, bool len
 
 void frame_link::give_back(range_id range, std::uint64_t number) {
   if (lent_ == 0) return;
-  for (const place to : flying_to_) {
+  for (const node_id to : flying_to_) {
     for (auto& one : peers_[to].flying) {
       if (!one->lent || one->range != range || one->number > number) continue;
       one->lent = false;
@@ -177,7 +177,7 @@ std::span<const std::byte> frame_link::announced(const incoming& one) {
   if (!head || head->apart == 0 || frame.size() < frame_head_bytes + message_head_bytes) return frame;
   const auto last = frame.last<message_head_bytes>();
   const auto said = decode_message(last);
-  const auto from = static_cast<place>(one.r.source);
+  const auto from = static_cast<node_id>(one.r.source);
   auto& peer = peers_[from];
   if (said && !peer.gone) {
     auto made = std::make_unique<arrival>();
@@ -193,7 +193,7 @@ std::span<const std::byte> frame_link::announced(const incoming& one) {
 }
 
 // The next of them may come now.
-void frame_link::begin_arrivals(neighbour& from, place at) {
+void frame_link::begin_arrivals(neighbour& from, node_id at) {
   std::size_t bytes = 0;
   for (std::size_t i = 0; i < from.arriving.size(); ++i) {
     arrival& one = *from.arriving[i];
@@ -212,7 +212,7 @@ void frame_link::begin_arrivals(neighbour& from, place at) {
 
 // One that is there, which leaves the list.
 std::unique_ptr<frame_link::arrival> frame_link::take_arrival() {
-  for (const place from : arriving_from_) {
+  for (const node_id from : arriving_from_) {
     auto& peer = peers_[from];
     if (!over_.test(peer.arriving.front()->r)) continue;
     auto come = std::move(peer.arriving.front());
@@ -224,11 +224,11 @@ std::unique_ptr<frame_link::arrival> frame_link::take_arrival() {
   return nullptr;
 }
 
-void frame_link::leave(const std::byte* place) {
+void frame_link::leave(const std::byte* node_id) {
   for (const auto from : arriving_from_) {
     for (auto& one : peers_[from].arriving) {
       auto* const held = one->r.held_by();
-      if (!one->begun || one->r.data != place || held == nullptr) continue;
+      if (!one->begun || one->r.data != node_id || held == nullptr) continue;
       one->own = room_for(one->r.bytes);
       // It can, else nothing has a place; unless all of the message has come there meanwhile.
       if (!held->move_buffer(one->r, one->own.data())) keep(std::move(one->own));
@@ -257,15 +257,17 @@ void frame_link::keep(buffer<std::byte> memory) {
 
 // ---- trouble ----
 
-void frame_link::find_lost(clock::duration patience, const std::function<void(place, bool)>& tell) {
-  notice word;
+void frame_link::find_lost(clock::duration patience, const std::function<void(node_id, bool)>& tell) {
+  control_message word;
   while (over_.poll(word)) {
     // A rank that says so of another may be cut off itself: its word ends nothing here.
-    const bool ended = (word.what == notice::kind::gone && word.witness < 0) || word.what == notice::kind::abort;
-    const auto origin = static_cast<place>(word.origin);
+    const bool ended =
+        (word.what == control_message::kind::gone && word.witness < 0) || word.what == control_message::kind::abort;
+    const auto origin = static_cast<node_id>(word.origin);
     if (!ended || origin >= peers_.size() || peers_[origin].gone) continue;
     cut(origin);
-    const bool may_return = word.what == notice::kind::gone && over_.renew(word.origin, clock::now() + patience);
+    const bool may_return =
+        word.what == control_message::kind::gone && over_.renew(word.origin, clock::now() + patience);
     if (may_return)
       log(log_level::info, std::string(word.text) + ": it is connected again if it lives");
     else
@@ -275,7 +277,7 @@ void frame_link::find_lost(clock::duration patience, const std::function<void(pl
 }
 
 // Nothing of what was under way between the two comes any more.
-void frame_link::cut(place other) {
+void frame_link::cut(node_id other) {
   auto& peer = peers_[other];
   lent_ -= static_cast<std::size_t>(std::ranges::count_if(peer.flying, [](const auto& one) { return one->lent; }));
   peer.flying.clear();
@@ -289,7 +291,7 @@ void frame_link::cut(place other) {
   }
 }
 
-void frame_link::forget(place gone) {
+void frame_link::forget(node_id gone) {
   cut(gone);
   auto& peer = peers_[gone];
   peer.gone = true;

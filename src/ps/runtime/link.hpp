@@ -51,14 +51,14 @@ class frame_link {
   using placing = std::function<std::byte*(const message&)>;
   void place_by(placing where) { where_ = std::move(where); }
   /// What still comes there goes elsewhere: the memory is its owner's again.
-  void leave(const std::byte* place);
+  void leave(const std::byte* node_id);
   /// Sends what waits for that place, or for all.
-  void ship(place to);
+  void ship(node_id to);
   void ship();
   /// Bytes that wait for that place in the frame to come, and frames that are not yet taken by the transport.
-  [[nodiscard]] std::size_t waiting(place to) const noexcept { return peers_[to].open ? peers_[to].open->used : 0; }
-  [[nodiscard]] std::uint32_t words(place to) const noexcept { return peers_[to].open ? peers_[to].open->words : 0; }
-  [[nodiscard]] std::size_t under_way(place to) const noexcept { return peers_[to].flying.size(); }
+  [[nodiscard]] std::size_t waiting(node_id to) const noexcept { return peers_[to].open ? peers_[to].open->used : 0; }
+  [[nodiscard]] std::uint32_t words(node_id to) const noexcept { return peers_[to].open ? peers_[to].open->words : 0; }
+  [[nodiscard]] std::size_t under_way(node_id to) const noexcept { return peers_[to].flying.size(); }
 
   /// Makes progress; calls `hear(frame, apart)` for what has come, at most `most` frames: `apart` is the payload of one
   /// that is only its head. False when nothing has.
@@ -90,13 +90,13 @@ class frame_link {
   void pause(clock::time_point until) {
     if (!has_news()) over_.pause(until);
   }
-  [[nodiscard]] bool must_yield() const { return over_.must_yield(); }
+  [[nodiscard]] bool should_yield() const { return over_.should_yield(); }
   /// Calls tell(place, may_return) for each that was found since the last call to be gone, or the connection to it
   /// broken: then another is tried for `patience` before it is called gone, and what was under way between the two is
   /// lost, no more.
-  void find_lost(clock::duration patience, const std::function<void(place, bool)>& tell);
+  void find_lost(clock::duration patience, const std::function<void(node_id, bool)>& tell);
   /// Sends nothing to it any more.
-  void forget(place gone);
+  void forget(node_id gone);
   /// Whether all that was sent is out of this process' hands.
   [[nodiscard]] bool is_idle();
 
@@ -136,23 +136,23 @@ class frame_link {
 
   void advance();
   [[nodiscard]] bool has_news() const noexcept;
-  void start(request& r, place to, std::uint32_t tag, std::byte* data, std::size_t bytes);
-  void attach(outgoing& frame, place to, const message& what, bool lent);
+  void start(request& r, node_id to, std::uint32_t tag, std::byte* data, std::size_t bytes);
+  void attach(outgoing& frame, node_id to, const message& what, bool lent);
   void recycle(std::unique_ptr<outgoing> frame);
   void post(std::unique_ptr<incoming> one);
   [[nodiscard]] std::unique_ptr<incoming> take_posted(std::size_t at);
   [[nodiscard]] std::span<const std::byte> announced(const incoming& one);
-  void begin_arrivals(neighbour& from, place at);
+  void begin_arrivals(neighbour& from, node_id at);
   [[nodiscard]] std::unique_ptr<arrival> take_arrival();
-  void cut(place other);
+  void cut(node_id other);
   buffer<std::byte> room_for(std::size_t bytes);
   void keep(buffer<std::byte> memory);
 
   transport& over_;
   frame_head head_;
   std::vector<neighbour> peers_;
-  std::vector<place> flying_to_;
-  std::vector<place> arriving_from_;
+  std::vector<node_id> flying_to_;
+  std::vector<node_id> arriving_from_;
   std::size_t lent_ = 0;  // payloads under way
   bool lends_;            // the transport can give back what it was lent
   placing where_;

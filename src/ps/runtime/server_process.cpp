@@ -40,7 +40,7 @@ void server_process::learn(const shard_map& map, clock::time_point now) {
 }
 
 void server_process::tick(clock::time_point now) {
-  link_.find_lost(protocol_.silence, [&](place at, bool may_return) {
+  link_.find_lost(protocol_.silence, [&](node_id at, bool may_return) {
     if (!may_return) {
       log(log_level::info, "rank " + std::to_string(at) + " is gone from the parameter server's job");
       left_.insert(at);
@@ -91,7 +91,7 @@ void server_process::serve() {
     } else if (now - done_since > for_last_words && (link_.is_idle() || now - done_since > 2 * for_last_words)) {
       return;  // a worker that heard one farewell does not wait for the next: what is under way to it is never taken
     }
-    if (idle >= spins || link_.must_yield()) link_.pause(next_tick);
+    if (idle >= spins || link_.should_yield()) link_.pause(next_tick);
   }
 }
 

@@ -46,8 +46,8 @@ class server_process final : process, public server_outlet {
   clock::time_point deserted_since_{};
   std::uint64_t offered_at_ = 0;  // the version of the map when it wanted to serve last
   std::atomic<bool> stopped_{false};
-  place self_;
-  std::set<place> left_;  // workers that are done, or dead
+  node_id self_;
+  std::set<node_id> left_;  // workers that are done, or dead
 };
 
 }  // namespace muster::inline v0::ps::detail

@@ -18,7 +18,7 @@ constexpr std::uint32_t ship_at_words = 24;
 
 }  // namespace
 
-worker_process::worker_process(const seat& at, std::vector<place> servers)
+worker_process::worker_process(const seat& at, std::vector<node_id> servers)
     : process(at),
       core_(at.self, at.protocol, *this, at.first),
       now_(clock::now()),
@@ -42,9 +42,9 @@ void worker_process::send(const member& to, const message& what) {
 void worker_process::push_part(pending& to, range_id range, message what, std::vector<std::byte> own) {
   if (!own.empty()) what.payload = own;
   const auto has_room = [&] {
-    const place server = core_.map().ranges[range].head();
+    const node_id server = core_.map().ranges[range].head();
     const bool fits = core_.unacknowledged_bytes() + what.payload.size() <= options_.window;
-    return (fits || core_.unacknowledged() == 0) && (server == nobody || link_.under_way(server) < frames_at_once);
+    return (fits || core_.unacknowledged() == 0) && (server == no_node || link_.under_way(server) < frames_at_once);
   };
   if (!has_room()) wait_until(has_room, "push");
   bytes_pushed_ += what.payload.size();
@@ -157,7 +157,7 @@ void worker_process::progress() {
   }
   if (now_ >= next_tick_) {
     next_tick_ = now_ + protocol_.retry / ticks_a_retry;
-    link_.find_lost(protocol_.silence, [&](place at, bool may_return) {
+    link_.find_lost(protocol_.silence, [&](node_id at, bool may_return) {
       if (may_return) return;
       core_.lose(at, now_);
       std::erase(servers_, at);

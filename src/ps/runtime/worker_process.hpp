@@ -37,7 +37,7 @@ struct pull_target {
 class worker_process final : process, public worker_outlet {
  public:
   /// `servers`: the places that can serve.
-  explicit worker_process(const seat& at, std::vector<place> servers = {});
+  explicit worker_process(const seat& at, std::vector<node_id> servers = {});
   worker_process(const worker_process&) = delete;
   worker_process& operator=(const worker_process&) = delete;
   ~worker_process() override;
@@ -95,7 +95,7 @@ class worker_process final : process, public worker_outlet {
   std::vector<std::vector<float>> residuals_;  // by range, of methods that need them
   std::uint64_t bytes_pushed_ = 0;
   std::uint64_t bytes_told_ = 0;  // of them, to the event sink
-  std::vector<place> servers_;    // that can serve, and live
+  std::vector<node_id> servers_;  // that can serve, and live
   std::string refusal_;  // of a push or pull: what is behind it cannot count, so that every call ends with this
 };
 
@@ -107,7 +107,7 @@ void worker_process::wait_until(const Ready& ready, std::string_view what) {
     progress();
     if (ready()) return;
     if ((core_.is_fenced() && !core_.is_leaving()) || now_ >= until) give_up(what);
-    if (idle < spins && !link_.must_yield()) continue;
+    if (idle < spins && !link_.should_yield()) continue;
     link_.pause(std::min(until, next_tick_));
   }
 }

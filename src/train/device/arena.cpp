@@ -26,7 +26,7 @@ void device_arena::download(arena& to, clock::time_point until) {
   wait_for(stream_, until);
 }
 
-// Nothing of it is shadowed: what changes it waits for the commit.
+// Nothing of it is restored on failure: what changes it waits for the commit.
 void device_arena::add_array(state_parts& parts, const std::string& name, device_span<float> array, state_kind kind,
                              in_step) {
   parts.add(

@@ -101,7 +101,7 @@ gradient_sync::gradient_sync(std::unique_ptr<gradient_backend> gradients, arena*
 
   arena_sharing shared{.beside = [this](state_parts& parts) { describe(parts); }};
   if (!exchanges_gradients()) {
-    shared.change = in_step::shadowed;
+    shared.change = in_step::restore_on_failure;
     shared.states = state_kind::rank_local;
     if (options.mode.what != sync_mode::kind::allreduce_weights) shared.parameters = state_kind::rank_local;
   }

@@ -54,8 +54,8 @@ void powersgd_reducer::attach(arena& of, std::span<const gradient_bucket> bucket
     made.first = buffer<float>(size);
     buckets_.push_back(std::move(made));
   }
-  rights_ = step_memory(rights);
-  residuals_ = step_memory(of.gradients().size());
+  rights_ = double_buffer(rights);
+  residuals_ = double_buffer(of.gradients().size());
   remember(residuals_, "residuals of error feedback", state_kind::rank_local);
   remember(rights_, "factors of PowerSGD", state_kind::replicated);
   set_buckets(buckets_.size());

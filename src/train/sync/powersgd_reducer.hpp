@@ -9,7 +9,7 @@
 #include <muster/core/buffer.hpp>
 #include <muster/core/codec/powersgd.hpp>
 
-#include "../step_memory.hpp"
+#include "../double_buffer.hpp"
 
 namespace muster::inline v0::detail {
 
@@ -43,8 +43,8 @@ class powersgd_reducer final : public remembering_reducer {
 
   std::size_t rank_;
   std::vector<one_bucket> buckets_;
-  step_memory residuals_{0};
-  step_memory rights_{0};
+  double_buffer residuals_{0};
+  double_buffer rights_{0};
 };
 
 }  // namespace muster::inline v0::detail

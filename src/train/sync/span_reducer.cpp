@@ -33,7 +33,7 @@ void span_reducer::attach(arena& of, std::span<const gradient_bucket> buckets) {
   }
   set_buckets(buckets_.size());
   if (!feeds_back()) return;
-  residuals_ = step_memory(of.gradients().size());
+  residuals_ = double_buffer(of.gradients().size());
   remember(residuals_, "residuals of error feedback", state_kind::rank_local);
 }
 

@@ -8,7 +8,7 @@
 
 #include <muster/core/buffer.hpp>
 
-#include "../step_memory.hpp"
+#include "../double_buffer.hpp"
 
 namespace muster::inline v0::detail {
 
@@ -46,7 +46,7 @@ class span_reducer final : public remembering_reducer {
   any_codec coder_;
   bool votes_;
   std::vector<one_bucket> buckets_;
-  step_memory residuals_{0};
+  double_buffer residuals_{0};
 };
 
 }  // namespace muster::inline v0::detail

@@ -48,12 +48,12 @@ muster::transport_abilities draw_transport(muster::random_stream& random) {
 algorithm_rules::rule draw_rule(muster::random_stream& random) {
   algorithm_rules::rule made;
   if (random.below(5) == 0) {
-    made.how = muster::all_algorithms[1 + random.below(std::size(muster::all_algorithms) - 1)];
+    made.algorithm = muster::all_algorithms[1 + random.below(std::size(muster::all_algorithms) - 1)];
     return made;
   }
   made.kind = muster::all_collectives[random.below(std::size(muster::all_collectives))];
   const auto known = muster::algorithms_of(made.kind);
-  made.how = random.below(6) == 0 ? algorithm::automatic : known[random.below(known.size())];
+  made.algorithm = random.below(6) == 0 ? algorithm::automatic : known[random.below(known.size())];
   if (random.below(4) != 0) {
     made.low = random.below(3) == 0 ? 0 : draw_size(random);
     made.high = random.below(3) == 0 ? algorithm_rules::no_limit : made.low + 1 + draw_size(random);
@@ -126,9 +126,10 @@ TEST_CASE("rules are read back as they are written, and the last one that speaks
       if (random.below(3) == 0) bytes = list[random.below(list.size())].low;  // the edges
       auto expected = algorithm::automatic;
       for (const auto& rule : list) {
-        const bool speaks = rule.kind == kind || (rule.kind == collective::none &&
-                                                  (has(kind, rule.how) || rule.how == algorithm::automatic));
-        if (speaks && rule.low <= bytes && bytes < rule.high) expected = rule.how;
+        const bool speaks =
+            rule.kind == kind ||
+            (rule.kind == collective::none && (has(kind, rule.algorithm) || rule.algorithm == algorithm::automatic));
+        if (speaks && rule.low <= bytes && bytes < rule.high) expected = rule.algorithm;
       }
       CHECK(rules.at(kind, bytes) == expected);
     }
@@ -159,9 +160,9 @@ TEST_CASE("one algorithm is a rule for all collectives, and auto is none") {
   CHECK(algorithm_rules::parse("ring") == algorithm_rules(algorithm::ring));
   CHECK(algorithm_rules(algorithm::automatic).to_string() == "auto");
   CHECK(algorithm_rules::parse("ring,broadcast:chain,auto") == algorithm_rules());
-  const muster::group_settings settings{.how = algorithm::ring};
-  CHECK(settings.how.at(collective::allreduce, 100) == algorithm::ring);
-  CHECK(settings.how.at(collective::broadcast, 100) == algorithm::automatic);
+  const muster::group_settings settings{.algorithm = algorithm::ring};
+  CHECK(settings.algorithm.at(collective::allreduce, 100) == algorithm::ring);
+  CHECK(settings.algorithm.at(collective::broadcast, 100) == algorithm::automatic);
 }
 
 TEST_CASE("a rule that cannot be used is refused in one line that names it and says what was meant") {
@@ -242,7 +243,7 @@ TEST_CASE("a rule comes before a profile, a profile before native_first, that be
       if (const auto* rows = measured.rows(kind); expected == algorithm::automatic && fits && rows != nullptr) {
         for (const auto& row : *rows) {
           if (bytes >= row.below) continue;
-          expected = row.how;
+          expected = row.algorithm;
           break;
         }
       }
@@ -270,20 +271,20 @@ TEST_CASE("native is refused where the transport has none, when the group is mad
     }
     return std::string("accepted");
   };
-  CHECK_THAT(refused({.how = algorithm::native}), contains("the algorithm rule 'native' asks for native"));
-  CHECK_THAT(refused({.how = algorithm_rules::parse("allreduce:4k-inf:native")}),
+  CHECK_THAT(refused({.algorithm = algorithm::native}), contains("the algorithm rule 'native' asks for native"));
+  CHECK_THAT(refused({.algorithm = algorithm_rules::parse("allreduce:4k-inf:native")}),
              contains("'allreduce:4k-inf:native' asks for native (transport local has no collectives of its own)"));
 
   // Alone there is no peer to be native with, so a program runs with the same settings.
-  muster::group alone(muster::make_self_transport(), {.how = algorithm::native});
+  muster::group alone(muster::make_self_transport(), {.algorithm = algorithm::native});
   CHECK(alone.chosen(collective::allreduce, 4) != algorithm::native);
 
   test::run_ranks(2, [](muster::group& world) {
-    world.set_settings({.how = algorithm::ring});
+    world.set_settings({.algorithm = algorithm::ring});
     try {
-      world.set_settings({.how = algorithm::native});
+      world.set_settings({.algorithm = algorithm::native});
     } catch (const muster::configuration_error&) {
-      if (world.settings().how != algorithm_rules(algorithm::ring)) throw std::runtime_error("settings changed");
+      if (world.settings().algorithm != algorithm_rules(algorithm::ring)) throw std::runtime_error("settings changed");
       if (world.chosen(collective::allreduce, 4) != algorithm::ring) throw std::runtime_error("choice changed");
       return;
     }

@@ -75,7 +75,7 @@ TEST_CASE("a registered algorithm is one of its collective, by name in rules, op
   muster::algorithm_profile profile;
   profile.transport = "local";
   profile.ranks = 3;
-  profile.chosen[collective::allreduce] = {{.how = how}};
+  profile.chosen[collective::allreduce] = {{.algorithm = how}};
   CHECK(muster::algorithm_profile::parse(profile.to_json(), "it") == profile);
   // Without a profile the library does not choose what it has no model of.
   for (const std::size_t bytes : {4, 4096, 1 << 24}) CHECK(muster::choose(collective::allreduce, bytes, 3, {}) != how);
@@ -103,7 +103,7 @@ TEST_CASE("calibration measures registered algorithms as it does others") {
     });
   }
   for (auto& one : ranks) one.join();
-  const auto is_mine = [&](const muster::measured_time& one) { return one.how == how && one.seconds > 0; };
+  const auto is_mine = [&](const muster::measured_time& one) { return one.algorithm == how && one.seconds > 0; };
   CHECK(std::ranges::count_if(times[0], is_mine) > 3);
   CHECK(std::ranges::count_if(times[1], is_mine) == std::ranges::count_if(times[0], is_mine));
 }

@@ -16,8 +16,8 @@
 class dying_server {
  public:
   dying_server()
-      : door_(muster::detail::tcp_socket::listen(muster::detail::address::parse("127.0.0.1:0"))),
-        where_(door_.local().to_string()) {
+      : listener_(muster::detail::tcp_socket::listen(muster::detail::address::parse("127.0.0.1:0"))),
+        where_(listener_.local().to_string()) {
     thread_ = std::jthread([this] { serve(); });
   }
   [[nodiscard]] const std::string& where() const noexcept { return where_; }
@@ -26,15 +26,15 @@ class dying_server {
   void serve() {
     muster::detail::tcp_socket came;
     while (!came) {
-      if (!muster::detail::wait_for(door_.file(), POLLIN, places::soon())) return;
-      came = door_.accept();
+      if (!muster::detail::wait_for(listener_.file(), POLLIN, places::soon())) return;
+      came = listener_.accept();
     }
     auto said = muster::detail::handshake::answer(muster::detail::job_secret(), muster::detail::store_server_name);
     said.conclude(came, places::soon());
-    door_ = {};
+    listener_ = {};
   }
 
-  muster::detail::tcp_socket door_;
+  muster::detail::tcp_socket listener_;
   std::string where_;
   std::jthread thread_;
 };

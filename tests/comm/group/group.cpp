@@ -117,8 +117,9 @@ TEST_CASE("ranks that disagree are told, all of them") {
       // Both wait for each other here: no message ever comes that could be compared.
       {"root, both waiting", [](auto& g, auto& v) { muster::broadcast(g, v, 0); },
        [](auto& g, auto& v) { muster::broadcast(g, v, 1); }},
-      {"algorithm", [](auto& g, auto& v) { muster::allreduce(g, v, muster::sum, {.how = muster::algorithm::ring}); },
-       [](auto& g, auto& v) { muster::allreduce(g, v, muster::sum, {.how = muster::algorithm::tree}); }},
+      {"algorithm",
+       [](auto& g, auto& v) { muster::allreduce(g, v, muster::sum, {.algorithm = muster::algorithm::ring}); },
+       [](auto& g, auto& v) { muster::allreduce(g, v, muster::sum, {.algorithm = muster::algorithm::tree}); }},
       {"a call more", [](auto& g, auto&) { muster::barrier(g); }, [](auto&, auto&) {}},
   };
   for (const int ranks : {2, 3, 5}) {
@@ -348,9 +349,9 @@ TEST_CASE("wrong sizes and roots are refused before anything is sent") {
     refuses([&] { muster::allgather(world, in, out); });
     refuses([&] { muster::broadcast(world, in, 2); });
     refuses([&, below = std::atoi("-1")] { muster::broadcast(world, in, below); });  // unknown to the compiler
-    refuses([&] { muster::broadcast(world, in, 0, {.how = muster::algorithm::ring}); });
+    refuses([&] { muster::broadcast(world, in, 0, {.algorithm = muster::algorithm::ring}); });
     if (over == test::fabric::local)
-      refuses([&] { muster::allreduce(world, in, muster::sum, {.how = muster::algorithm::native}); });
+      refuses([&] { muster::allreduce(world, in, muster::sum, {.algorithm = muster::algorithm::native}); });
     if (world.rank() == 0) refuses([&] { muster::gather(world, in, out, 0); });
     const muster::seconds nan{std::numeric_limits<double>::quiet_NaN()};
     for (const auto never : {muster::seconds(-1), nan}) {

@@ -60,11 +60,11 @@ struct world {
     std::memcpy(data.data(), &number, sizeof number);
     const auto head = [&](kind of) {
       return matching::envelope{
-          .mark = {}, .total = bytes, .number = number, .generation = generation, .tag = tag, .kind = of};
+          .signature = {}, .total = bytes, .number = number, .generation = generation, .tag = tag, .kind = of};
     };
     if (!announces) return w.sent.push_back({head(kind::message), data});
-    w.announced.emplace(number, wire::item{head(kind::body), data});
-    w.sent.push_back({head(kind::announce), {}});
+    w.announced.emplace(number, wire::item{head(kind::data), data});
+    w.sent.push_back({head(kind::rts), {}});
   }
 
   void post(muster::request& r, std::span<std::byte> room, int peer, std::uint32_t tag) {
@@ -85,12 +85,12 @@ struct world {
     if (!w.open) {
       if (w.sent.empty()) return false;
       auto& next = w.sent.front();
-      if (next.head.kind == kind::body) {
+      if (next.head.kind == kind::data) {
         REQUIRE(messages.match_body(peer, next.head, to) == nullptr);
       } else if (!messages.match(peer, next.head, false, to)) {
         return false;
       }
-      if (next.head.kind != kind::announce) w.open = next.bytes;
+      if (next.head.kind != kind::rts) w.open = next.bytes;
       w.come = 0;
       w.sent.pop_front();
       if (!w.open) return true;

@@ -21,10 +21,10 @@ const address here = address::parse("127.0.0.1:0");
 
 struct pair {
   pair() {
-    const auto door = tcp_socket::listen(here);
-    one = tcp_socket::connect(door.local(), deadline_after(seconds(10)));
-    REQUIRE(wait_for(door.file(), POLLIN, deadline_after(seconds(10))));
-    other = door.accept();
+    const auto listener = tcp_socket::listen(here);
+    one = tcp_socket::connect(listener.local(), deadline_after(seconds(10)));
+    REQUIRE(wait_for(listener.file(), POLLIN, deadline_after(seconds(10))));
+    other = listener.accept();
     REQUIRE(other);
   }
   tcp_socket one;
@@ -52,11 +52,11 @@ int code_of(Call&& call) {
 }  // namespace
 
 TEST_CASE("a listener takes a free port, tells it, and never waits") {
-  const auto door = tcp_socket::listen(here);
-  CHECK(door.local().port() != 0);
-  CHECK(door.local().host() == "127.0.0.1");
-  CHECK_FALSE(door.accept());
-  CHECK(code_of([&] { (void)tcp_socket::listen(door.local()); }) == EADDRINUSE);
+  const auto listener = tcp_socket::listen(here);
+  CHECK(listener.local().port() != 0);
+  CHECK(listener.local().host() == "127.0.0.1");
+  CHECK_FALSE(listener.accept());
+  CHECK(code_of([&] { (void)tcp_socket::listen(listener.local()); }) == EADDRINUSE);
 }
 
 TEST_CASE("sockets know both ends, are closed on exec and do not block") {
@@ -104,11 +104,11 @@ TEST_CASE("every wait ends at its deadline") {
   const auto much = numbered(100000000);  // more than the system takes when the peer does not read
   CHECK(code_of([&] { both.one.write_exactly(much, deadline_after(seconds(0.05))); }) == ETIMEDOUT);
   // A listener whose queue is full does not answer, nor does it refuse.
-  const auto door = tcp_socket::listen(here, 0);
+  const auto listener = tcp_socket::listen(here, 0);
   std::vector<tcp_socket> waiting;
   int last = 0;
   for (int i = 0; i < 5 && last == 0; ++i) {
-    last = code_of([&] { waiting.push_back(tcp_socket::connect(door.local(), deadline_after(seconds(0.05)))); });
+    last = code_of([&] { waiting.push_back(tcp_socket::connect(listener.local(), deadline_after(seconds(0.05)))); });
   }
   CHECK(last == ETIMEDOUT);
 }
@@ -131,11 +131,11 @@ TEST_CASE("a peer that is not there or has gone is told as such") {
 }
 
 TEST_CASE("the first address that answers is taken, and all are named when none does") {
-  const auto door = tcp_socket::listen(here);
+  const auto listener = tcp_socket::listen(here);
   address closed;
   { closed = tcp_socket::listen(here).local(); }
-  const std::vector<address> some{closed, door.local()};
-  CHECK(tcp_socket::connect(some, deadline_after(seconds(10))).peer() == door.local());
+  const std::vector<address> some{closed, listener.local()};
+  CHECK(tcp_socket::connect(some, deadline_after(seconds(10))).peer() == listener.local());
   const std::vector<address> none{closed, closed};
   CHECK(code_of([&] { (void)tcp_socket::connect(none, deadline_after(seconds(10))); }) == ECONNREFUSED);
   CHECK_THROWS_WITH(tcp_socket::connect(none, deadline_after(seconds(10))),
@@ -144,10 +144,10 @@ TEST_CASE("the first address that answers is taken, and all are named when none 
 }
 
 TEST_CASE("one listener at any address takes both families") {
-  const auto door = tcp_socket::listen(address::any(0));
-  const auto port = door.local().port();
+  const auto listener = tcp_socket::listen(address::any(0));
+  const auto port = listener.local().port();
   CHECK(tcp_socket::connect(here.with_port(port), deadline_after(seconds(10))));
-  if (door.local().family() != AF_INET6) return;
+  if (listener.local().family() != AF_INET6) return;
   try {
     CHECK(tcp_socket::connect(address::parse("[::1]:1").with_port(port), deadline_after(seconds(10))));
   } catch (const socket_error& failed) {

@@ -46,7 +46,7 @@ auto cached(const test_records& data, const muster::cache_options& options, int 
 
 // Goes through an epoch and tells how many records were wrong.
 template <class Loader>
-std::size_t wrong_records(Loader& loader, const test_records& data, muster::slice part = {}) {
+std::size_t wrong_records(Loader& loader, const test_records& data, muster::batch_shard part = {}) {
   std::size_t wrong = 0;
   while (const auto batch = loader.next(part)) {
     for (std::size_t i = 0; i < batch.samples.size(); ++i) {

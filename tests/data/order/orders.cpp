@@ -1,4 +1,4 @@
-// The orders that are computed and not stored: feistel_permutation, block_window_permutation, epoch_order.
+// The orders that are computed and not stored: feistel_permutation, block_window_permutation, sampler.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -6,7 +6,7 @@
 #include <set>
 #include <vector>
 
-#include "../../../src/data/order/epoch_order.hpp"
+#include "../../../src/data/order/sampler.hpp"
 #include "catch.hpp"
 
 namespace {
@@ -164,7 +164,7 @@ TEST_CASE("an epoch's order is the one its cursor names, and is entered anywhere
   for (const auto kind : {muster::sample_order::sequential, muster::sample_order::shuffled,
                           muster::sample_order::feistel, muster::sample_order::block_window}) {
     muster::cursor at{.order = kind, .size = 997, .seed = 6, .block = 20, .window = 3, .batch = 10, .epoch = 2};
-    muster::detail::epoch_order order;
+    muster::detail::sampler order;
     order.assign(at);
     ids all(at.size);
     order.fill(0, all);
@@ -183,7 +183,7 @@ TEST_CASE("an epoch's order is the one its cursor names, and is entered anywhere
     CHECK((other == all) == (kind == muster::sample_order::sequential));
   }
   muster::cursor unknown{.order = static_cast<muster::sample_order>(9), .size = 10};
-  CHECK_THROWS_WITH(muster::detail::epoch_order().assign(unknown), contains("there is no order 9"));
+  CHECK_THROWS_WITH(muster::detail::sampler().assign(unknown), contains("there is no order 9"));
 }
 
 TEST_CASE("computed orders are the same on every platform and in every version") {

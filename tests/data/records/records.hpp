@@ -50,6 +50,6 @@ inline muster::record_file_summary write_file(const std::string& path, const mus
 }
 
 inline std::string content_of(const std::string& path) {
-  const muster::text_file file(path, muster::compressed_files::as_they_are);
+  const muster::mapped_file file(path, muster::compressed_files::as_they_are);
   return std::string(file.text());
 }

@@ -34,7 +34,7 @@ TEST_CASE("a9a is read") {
   CHECK(test.size() == 16281);
   CHECK(test.features() == 123);
 
-  const muster::text_file text(*train_path);
+  const muster::mapped_file text(*train_path);
   CHECK(muster::detail::parse_libsvm(text.text(), "a9a", "a9a", {.threads = 3}, 1000).digest() == train.digest());
   const auto dense = muster::read_libsvm(*train_path, {.layout = muster::layout::dense});
   for (std::size_t i = 0; i < train.size(); i += 97) {

@@ -128,8 +128,8 @@ TEST_CASE("a heartbeat that comes twice, or late, is no sign of life") {
   for (std::uint64_t id = 1; id <= 3; ++id) record.members.push_back({id, id, id, 0, {}, "", ""});
   muster::elastic::membership one(record.members[0], policy, start);
   one.learn(start, 1, record);
-  muster::elastic::word fresh;
-  muster::elastic::word old;
+  muster::elastic::heartbeat fresh;
+  muster::elastic::heartbeat old;
   fresh.from = 2;
   old.from = 3;
   fresh.generation = old.generation = 1;
@@ -140,7 +140,7 @@ TEST_CASE("a heartbeat that comes twice, or late, is no sign of life") {
     ++fresh.number;
     for (const auto& said : {fresh, old}) one.hear(start + t, said);
     one.tick(start + t);
-    CHECK(one.is_suspect(3) == (t > policy.silence));
+    CHECK(one.is_suspect(3) == (t > policy.suspicion_timeout));
   }
   CHECK_FALSE(one.is_suspect(2));
 }
@@ -155,7 +155,7 @@ TEST_CASE("a member that was not watched is judged by its monitors, and for what
   for (std::uint64_t id = 1; id <= 5; ++id) record.members.push_back({id, id <= 2 ? 1u : id, id, 0, {}, "", ""});
   muster::elastic::membership one(record.members[0], policy, start);  // watches 4 and 5
   one.learn(start, 1, record);
-  std::map<muster::elastic::member_id, muster::elastic::word> said;
+  std::map<muster::elastic::member_id, muster::elastic::heartbeat> said;
   const auto hear = [&](muster::clock::duration t, muster::elastic::member_id id) {
     said[id].from = id;
     said[id].generation = 1;
@@ -168,7 +168,7 @@ TEST_CASE("a member that was not watched is judged by its monitors, and for what
       for (const auto id : {4, 5}) hear(t, static_cast<muster::elastic::member_id>(id));
     }
   };
-  const auto change = 2 * policy.silence_here();
+  const auto change = 2 * policy.suspicion_timeout_here();
   watched_ones_speak(100ms, change);
   said[4].stopped = said[5].stopped = true;
   said[5].suspects = {3};
@@ -200,7 +200,7 @@ TEST_CASE("the first member halts the others after a step that the furthest has 
   muster::elastic::membership one(record.members[0], policy, start);
   one.learn(start, 1, record);
   one.committed(5, 5);
-  muster::elastic::word said;
+  muster::elastic::heartbeat said;
   said.from = 2;
   said.number = said.generation = 1;
   said.step = 8;
@@ -233,7 +233,7 @@ TEST_CASE("who finds that its job was begun anew, as by those to whom the store 
   CHECK(one.has_ended());
   const auto left = one.take();
   REQUIRE(left.size() == 1);
-  CHECK(std::get<muster::elastic::act::end>(left[0]).why == muster::elastic::ending::fenced);
+  CHECK(std::get<muster::elastic::act::end>(left[0]).why == muster::elastic::exit_reason::fenced);
 }
 
 // It waited for the rest of its two seconds, and so did the others for it.
@@ -245,7 +245,7 @@ TEST_CASE("who is at its end goes when all are, or when another waits for a grou
   for (std::uint64_t id = 1; id <= 3; ++id) record.members.push_back({id, 1, id, 0, {}, "", ""});
   muster::elastic::membership one(record.members[0], policy, start);
   one.learn(start, 1, record);
-  muster::elastic::word from[2];
+  muster::elastic::heartbeat from[2];
   const auto hear = [&](std::size_t which, bool stopped, bool leaving) {
     auto& said = from[which];
     said.from = which + 2;
@@ -276,10 +276,10 @@ TEST_CASE("a waiting process is taken in when it is heard and there is room") {
   record.generation = 1;
   for (std::uint64_t id = 1; id <= 2; ++id) record.members.push_back({id, 1, id, 0, {}, "", ""});
   record.waiting.push_back({3, 1, 3, 0, {}, "", ""});
-  record.holders = {1, 2};
+  record.state_sources = {1, 2};
   muster::elastic::membership one(record.members[0], policy, start);
   one.learn(start, 1, record);
-  muster::elastic::word said;
+  muster::elastic::heartbeat said;
   said.from = 3;
   said.number = 1;
   if (is_heard) one.hear(start, said);
@@ -343,7 +343,7 @@ TEST_CASE("a record and a word come back as they were, and garbage does not pass
   record.generation = 7;
   record.step = 5;
   record.cursor = 1280;
-  record.holders = {1, 2};
+  record.state_sources = {1, 2};
   record.why = "rank 1 died: proof";
   for (std::uint64_t i = 0; i < 3; ++i)
     record.members.push_back(
@@ -354,14 +354,15 @@ TEST_CASE("a record and a word come back as they were, and garbage does not pass
   for (std::size_t cut = 0; cut < text.size(); ++cut)
     CHECK_THROWS_AS(muster::elastic::generation_record::decode(text.substr(0, cut)), muster::error);
 
-  muster::elastic::word said;
+  muster::elastic::heartbeat said;
   said.from = 3;
   said.number = 17;
   said.stopped = true;
   said.suspects = {4, 5};
   const auto bytes = said.encode();
-  const auto read = muster::elastic::word::decode(bytes);
+  const auto read = muster::elastic::heartbeat::decode(bytes);
   REQUIRE(read);
   CHECK(read->encode() == bytes);
-  for (std::size_t cut = 0; cut < bytes.size(); ++cut) CHECK_FALSE(muster::elastic::word::decode(bytes.substr(0, cut)));
+  for (std::size_t cut = 0; cut < bytes.size(); ++cut)
+    CHECK_FALSE(muster::elastic::heartbeat::decode(bytes.substr(0, cut)));
 }

@@ -29,7 +29,7 @@ class job {
     policy_.slow_factor = 3;
     for (std::uint64_t id = 1; id <= size; ++id) record_.members.push_back(start(id));
     record_.generation = version_ = 1;
-    record_.holders = {1};
+    record_.state_sources = {1};
     run(policy_.beat + turn);
   }
 
@@ -85,7 +85,7 @@ class job {
     elastic::member self;
     std::unique_ptr<elastic::membership> protocol;
     clock::duration work = of_a_step / 5;
-    std::vector<std::shared_ptr<const elastic::word>> inbox;
+    std::vector<std::shared_ptr<const elastic::heartbeat>> inbox;
     std::vector<elastic::action> wanted;
     std::string note;
     std::uint64_t known = 0;       // version of the record
@@ -156,7 +156,7 @@ class job {
   }
 
   void perform(process&, const elastic::act::say& a) {
-    const auto said = std::make_shared<const elastic::word>(a.what);
+    const auto said = std::make_shared<const elastic::heartbeat>(a.what);
     said_ += a.to.size();
     for (const auto id : a.to) {
       if (!at(id).lives) continue;
@@ -210,7 +210,7 @@ TEST_CASE("a thousand members go on without those that die, fall silent and leav
   CHECK(all.record().why == "rank 499 died: proof");
 
   all.cut_host_of(801);
-  CHECK(all.formed(members - 1 - on_a_host) < policy.silence + 2 * policy.beat);
+  CHECK(all.formed(members - 1 - on_a_host) < policy.suspicion_timeout + 2 * policy.beat);
 
   all.leave(3);
   CHECK(all.formed(members - 2 - on_a_host) < 1s);

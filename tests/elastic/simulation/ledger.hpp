@@ -109,9 +109,9 @@ class ledger {
   void ends(time now, const process& one, const elastic::act::end& a) {
     ++endings_;
     tell(now, std::to_string(one.id) + " is told: " + a.text);
-    if (a.why == elastic::ending::fenced && one.protocol.record().rank_of(one.id))
+    if (a.why == elastic::exit_reason::fenced && one.protocol.record().rank_of(one.id))
       throw violation("fenced by a record that it is in");
-    if (a.why == elastic::ending::state_lost && state_lives(one.protocol.record()))
+    if (a.why == elastic::exit_reason::state_lost && state_lives(one.protocol.record()))
       throw violation("a state is called lost that a living member has");
   }
 

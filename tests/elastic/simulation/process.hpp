@@ -30,7 +30,7 @@ struct world {
   bool store_trouble = true;
   bool joins = true;
   bool leaves = true;
-  double loss = 0.05;  ///< of words
+  double loss = 0.05;  ///< of heartbeats
   double duplicates = 0.05;
   int faults = 4;
   int echoes = 3;  ///< at most so many more, each just after a generation was formed, at one that holds its state

@@ -110,7 +110,7 @@ class Saved(Case):
         if not launcher:
             self.skipTest("there is no muster-launch")
         words = [*map(str, small(epochs=4000)), "--depth", "8", "--checkpoint", str(store)]
-        job = subprocess.Popen([launcher, "-n", "2", "--min", "2", PROGRAMS / "resnet", *words, "--patience", "3"],
+        job = subprocess.Popen([launcher, "-n", "2", "--min", "2", PROGRAMS / "resnet", *words, "--quorum-timeout", "3"],
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         try:
             until = time.monotonic() + HANG

@@ -47,7 +47,7 @@ trained train(muster::group& world, const muster::sync_mode& mode, float momentu
   auto session = muster::fixed_session(world);
   while (session.run(state,
                      [&](muster::step& step) {
-                       const auto batch = loader.next(step.slice());
+                       const auto batch = loader.next(step.shard());
                        auto backward = sync.begin(step.group());
                        backward.add_samples(batch.samples.size());
                        for (std::size_t tensor = 2; tensor-- > 0;) {

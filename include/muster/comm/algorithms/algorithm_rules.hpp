@@ -30,15 +30,15 @@ class algorithm_rules {
     collective kind = collective::none;  ///< none: every collective that has the algorithm
     std::size_t low = 0;                 ///< bytes, included
     std::size_t high = no_limit;         ///< bytes, not included
-    algorithm how = algorithm::automatic;
+    muster::algorithm algorithm = muster::algorithm::automatic;
 
     bool operator==(const rule&) const = default;
   };
 
   /// No rules: the library chooses.
   algorithm_rules() = default;
-  /// One algorithm for every collective that has it; `automatic` is no rule. Implicit, so that `how = algorithm::ring`
-  /// reads as it should.
+  /// One algorithm for every collective that has it; `automatic` is no rule. Implicit, so that `algorithm =
+  /// algorithm::ring` reads as it should.
   algorithm_rules(algorithm how);  // NOLINT(google-explicit-constructor)
 
   /// Reads the form above. Throws configuration_error that begins with `origin` ("--algorithm") and names the rule:

@@ -35,7 +35,7 @@ class choices {
   /// `how` below so many bytes, from where the row before ends; the last row ends at `algorithm_rules::no_limit`.
   struct row {
     std::size_t below = algorithm_rules::no_limit;
-    algorithm how = algorithm::automatic;
+    muster::algorithm algorithm = muster::algorithm::automatic;
 
     bool operator==(const row&) const = default;
   };
@@ -50,7 +50,7 @@ class choices {
   [[nodiscard]] algorithm at(collective kind, std::size_t bytes) const noexcept {
     const row* found = tables_[static_cast<std::size_t>(kind)].data();
     while (bytes >= found->below && found->below != algorithm_rules::no_limit) ++found;
-    return found->how;
+    return found->algorithm;
   }
 
   /// The whole of it for one collective: one row at least.

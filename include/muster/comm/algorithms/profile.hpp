@@ -44,7 +44,7 @@ struct algorithm_profile {
 /// How long one collective took by one algorithm.
 struct measured_time {
   collective kind = collective::none;
-  algorithm how = algorithm::automatic;
+  muster::algorithm algorithm = muster::algorithm::automatic;
   std::size_t bytes = 0;  ///< of the whole buffer, as in `estimate`
   double seconds = 0;
 };

@@ -7,7 +7,8 @@ namespace muster::inline v0 {
 
 namespace detail {
 inline collective_call barrier_call(const options& how) {
-  return collective_call({.kind = collective::barrier, .how = how.how}, nullptr, nullptr, 1, {}, how.timeout);
+  return collective_call({.kind = collective::barrier, .algorithm = how.algorithm}, nullptr, nullptr, 1, {},
+                         how.timeout);
 }
 }  // namespace detail
 

@@ -61,9 +61,13 @@ std::byte* output(R&& range) {
 template <transferable T>
 collective_call make_call(collective kind, const std::byte* in, std::byte* out, std::size_t count, const options& how,
                           int root = 0, reduction reduce = {}) {
-  return collective_call(
-      {.count = count, .root = root, .kind = kind, .type = type_code_of<T>(), .op = reduce.code(), .how = how.how}, in,
-      out, sizeof(T), std::move(reduce), how.timeout);
+  return collective_call({.count = count,
+                          .root = root,
+                          .kind = kind,
+                          .type = type_code_of<T>(),
+                          .op = reduce.code(),
+                          .algorithm = how.algorithm},
+                         in, out, sizeof(T), std::move(reduce), how.timeout);
 }
 
 /// Throws configuration_error unless the buffer has the size that goes with the other.

@@ -33,7 +33,7 @@ class local_hub {
     std::condition_variable changed;
     std::atomic<std::uint64_t> events{0};  // raised under the mutex by all that may end a wait of this rank
     detail::request_queue sent;            // `source` is its sender
-    std::deque<notice> notices;
+    std::deque<control_message> control_messages;
     std::atomic<int> notice_count{0};
     bool asleep = false;
   };
@@ -54,14 +54,14 @@ class local_transport final : public transport {
   [[nodiscard]] int rank() const override { return rank_; }
   [[nodiscard]] int size() const override { return hub_->size(); }
   [[nodiscard]] transport_abilities abilities() const override;
-  [[nodiscard]] bool crowded() const override;
+  [[nodiscard]] bool oversubscribed() const override;
   void send(request& r) override;
   void receive(request& r) override;
   bool test(request& r) override;
   void cancel(request& r) noexcept override;
   bool move_buffer(request& r, std::byte* to) noexcept override;
-  void notify(int peer, const notice& message) override;
-  bool poll(notice& message) override;
+  void notify(int peer, const control_message& message) override;
+  bool poll(control_message& message) override;
   void pause(clock::time_point until) override;
   [[nodiscard]] std::unique_ptr<transport> subgroup(const subgroup_call& some) override;
 

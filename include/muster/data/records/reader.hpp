@@ -9,7 +9,7 @@
 #include <vector>
 
 #include <muster/data/record_source.hpp>
-#include <muster/data/sources/text_file.hpp>  // also so that a program with muster::zstd reads compressed blocks
+#include <muster/data/sources/mapped_file.hpp>  // also so that a program with muster::zstd reads compressed blocks
 
 namespace muster::inline v0 {
 

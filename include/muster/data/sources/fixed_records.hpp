@@ -9,13 +9,13 @@
 #include <vector>
 
 #include <muster/data/record_source.hpp>
-#include <muster/data/sources/text_file.hpp>
+#include <muster/data/sources/mapped_file.hpp>
 
 namespace muster::inline v0 {
 
 /// One item of every record of a stretch of a file: at `offset`, `offset + stride` and so on.
 struct record_stretch {
-  std::shared_ptr<const text_file> file;
+  std::shared_ptr<const mapped_file> file;
   std::uint64_t offset = 0;
   std::uint64_t stride = 0;
   std::uint64_t count = 0;
@@ -101,7 +101,7 @@ class fixed_records {
     std::uint64_t digest = 0;
     detail::record_places records;
     std::vector<label_places> labels;
-    std::vector<std::shared_ptr<const text_file>> files;
+    std::vector<std::shared_ptr<const mapped_file>> files;
   };
   std::shared_ptr<const state> state_;
 };

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include <muster/data/record_source.hpp>
-#include <muster/data/sources/text_file.hpp>
+#include <muster/data/sources/mapped_file.hpp>
 
 namespace muster::inline v0 {
 
@@ -45,7 +45,7 @@ class tfrecord_files {
  private:
   struct opened {
     std::string path;
-    std::unique_ptr<const text_file> file;
+    std::unique_ptr<const mapped_file> file;
     std::vector<std::uint64_t> offsets;  // of the frame of each record
     sample_id first = 0;
   };

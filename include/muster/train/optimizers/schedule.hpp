@@ -153,7 +153,7 @@ class schedule {
         function.describe(parts);
       else if constexpr (requires { function.seen; })
         parts.add("what the schedule has seen", std::span(&function.seen, 1), state_kind::replicated,
-                  in_step::settled);  // observed between steps: what an evaluation observes stays
+                  in_step::keep_on_failure);  // observed between steps: what an evaluation observes stays
     }
     [[nodiscard]] std::unique_ptr<erased> copy() const override { return std::make_unique<held>(function); }
     F function;

@@ -20,8 +20,9 @@ void run(transport& transport, executor& f, task body, seconds timeout) {
   f.start(body.handle());
   while (!body.finished()) {
     if (f.advance()) continue;
-    notice word;
-    if (transport.poll(word) && word.what != notice::kind::position) throw peer_failure({word.origin}, word.text);
+    control_message word;
+    if (transport.poll(word) && word.what != control_message::kind::position)
+      throw peer_failure({word.origin}, word.text);
     if (clock::now() >= until) {
       throw timeout_error("telling hosts", {},
                           "the ranks did not tell each other their hosts in " + std::to_string(timeout.count()) +
@@ -37,7 +38,7 @@ std::vector<std::uint64_t> hosts_of_all(transport& transport, std::uint64_t mine
   hosts[static_cast<std::size_t>(transport.rank())] = mine;
   frame_pool pool;
   std::vector<buffer<std::byte>> scratch;
-  const stamp none;  // no collective of the group that is to be
+  const collective_signature none;  // no collective of the group that is to be
   executor f(transport, pool, scratch, none);
   const blocks parts{reinterpret_cast<std::byte*>(hosts.data()), hosts.size(), sizeof hosts[0], transport.size()};
   run(transport, f, recursive_doubling_allgather(f, parts), timeout);

@@ -15,7 +15,7 @@ namespace {
 
 collective_call step_of(const collective_call& call) {
   collective_call step = call;
-  step.step_of = &call.mark();
+  step.step_of = &call.signature();
   return step;
 }
 
@@ -65,7 +65,7 @@ bool hierarchical_transport::native(const collective_call& call, request& r) {
   }
   inside_ = false;
   r.owner = this;
-  steps_.emplace(inner(), pool_, scratch_, call.mark(), across_, talks ? number : 0);
+  steps_.emplace(inner(), pool_, scratch_, call.signature(), across_, talks ? number : 0);
   body_ = begin(*steps_, *this, call);
   steps_->start(body_.handle());
   test(r);
@@ -92,7 +92,7 @@ void hierarchical_transport::cancel(request& r) noexcept {
   inside_ = false;
 }
 
-bool hierarchical_transport::poll(notice& message) {
+bool hierarchical_transport::poll(control_message& message) {
   if (inner().poll(message)) return true;
   if (!within_ || !within_->poll(message)) return false;
   message.origin = hosts_.neighbours(rank())[static_cast<std::size_t>(message.origin)];

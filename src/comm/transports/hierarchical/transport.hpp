@@ -26,12 +26,16 @@ class hierarchical_transport final : public transport_decorator {
 
   [[nodiscard]] transport_abilities abilities() const override;
   [[nodiscard]] std::pmr::memory_resource* memory() const override { return within_ ? within_->memory() : nullptr; }
-  [[nodiscard]] bool crowded() const override { return within_ ? within_->crowded() : inner().crowded(); }
-  [[nodiscard]] bool must_yield() const override { return inside_ ? within_->must_yield() : inner().must_yield(); }
+  [[nodiscard]] bool oversubscribed() const override {
+    return within_ ? within_->oversubscribed() : inner().oversubscribed();
+  }
+  [[nodiscard]] bool should_yield() const override {
+    return inside_ ? within_->should_yield() : inner().should_yield();
+  }
   bool native(const collective_call& call, request& r) override;
   bool test(request& r) override;
   void cancel(request& r) noexcept override;
-  bool poll(notice& message) override;
+  bool poll(control_message& message) override;
   void pause(clock::time_point until) override;
   [[nodiscard]] std::uint64_t prepare(std::span<const int> members) override;
   [[nodiscard]] std::unique_ptr<transport> subgroup(const subgroup_call& some) override;

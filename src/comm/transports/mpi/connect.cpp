@@ -12,7 +12,7 @@ namespace muster::inline v0 {
 namespace {
 
 // More ranks on this host than cores: then waiting must not spin.
-bool is_crowded(MPI_Comm communicator) {
+bool is_oversubscribed(MPI_Comm communicator) {
   MPI_Comm host = MPI_COMM_NULL;
   detail::check_mpi(MPI_Comm_split_type(communicator, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host),
                     "MPI_Comm_split_type");
@@ -25,8 +25,8 @@ bool is_crowded(MPI_Comm communicator) {
 std::unique_ptr<transport> transport_over(std::shared_ptr<detail::mpi_library> library, MPI_Comm communicator) {
   MPI_Comm duplicate = MPI_COMM_NULL;
   detail::check_mpi(MPI_Comm_dup(communicator, &duplicate), "MPI_Comm_dup");
-  const bool crowded = is_crowded(duplicate);
-  return std::make_unique<detail::mpi_transport>(std::move(library), duplicate, crowded);
+  const bool oversubscribed = is_oversubscribed(duplicate);
+  return std::make_unique<detail::mpi_transport>(std::move(library), duplicate, oversubscribed);
 }
 
 std::unique_ptr<transport> connect_world(const settings&, const launch_env&) {

@@ -167,8 +167,8 @@ std::unique_ptr<transport> connect_survivors(const settings& configuration, std:
   const MPI_Comm made = await(std::move(later), mine, configuration.positive(setting::timeout));
   if (made == MPI_COMM_NULL)
     throw peer_failure({}, "the survivors were not connected (other ranks live than the generation has)");
-  const bool crowded = members.size() > std::thread::hardware_concurrency();
-  return std::make_unique<mpi_transport>(library(), made, crowded);
+  const bool oversubscribed = members.size() > std::thread::hardware_concurrency();
+  return std::make_unique<mpi_transport>(library(), made, oversubscribed);
 }
 
 }  // namespace muster::inline v0::detail

@@ -46,8 +46,8 @@ void keep_for_ever(std::vector<T>& memory) {
 
 }  // namespace
 
-mpi_transport::mpi_transport(std::shared_ptr<mpi_library> library, MPI_Comm communicator, bool crowded)
-    : library_(std::move(library)), comm_(communicator), crowded_(crowded) {
+mpi_transport::mpi_transport(std::shared_ptr<mpi_library> library, MPI_Comm communicator, bool oversubscribed)
+    : library_(std::move(library)), comm_(communicator), oversubscribed_(oversubscribed) {
   MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
   MPI_Comm_rank(comm_, &rank_);
   MPI_Comm_size(comm_, &size_);
@@ -122,7 +122,7 @@ void mpi_transport::send(request& r) {
   auto& p = begin(r, progress::kind::send);
   const bool small = r.bytes <= inline_limit;
   const int tag = r.tag == 0 ? body_tag : first_tagged + 1 + 2 * static_cast<int>(next_body_++ % body_tags);
-  p.held->head() = {r.mark, r.bytes, static_cast<std::uint64_t>(tag)};
+  p.held->head() = {r.signature, r.bytes, static_cast<std::uint64_t>(tag)};
   if (small && r.bytes > 0) std::memcpy(p.held->payload(), r.data, r.bytes);
   const std::size_t head_bytes = sizeof(envelope) + (small ? r.bytes : 0);
   check_mpi(
@@ -171,7 +171,7 @@ bool mpi_transport::test_receive(request& r) {
     const envelope& head = p.held->head();
     r.source = status.MPI_SOURCE;
     r.received = head.bytes;
-    check_arrival(r, r.source, head.mark, head.bytes);
+    check_arrival(r, r.source, head.signature, head.bytes);
     if (head.bytes <= inline_limit) {
       deliver(r, p.held->payload(), head.bytes);
     } else if (r.tag != 0) {
@@ -232,29 +232,31 @@ void mpi_transport::cancel(request& r) noexcept {
   // collective in our memory may go on there. Anything else may yet write into memory that is about to be given back.
   const bool harmless = p.what == progress::kind::send || (p.what == progress::kind::native && p.landing != nullptr);
   if (harmless) return;
-  if (survives_) {  // a communicator that is given up ends all that goes on in it, and notices that are under way
+  if (survives_) {  // a communicator that is given up ends all that goes on in it, and control messages that are under
+                    // way
     revoke(comm_);
     if (ends_in_time()) return finish(r);
   }
   library_->abandon();
 }
 
-void mpi_transport::notify(int peer, const notice& message) {
+void mpi_transport::notify(int peer, const control_message& message) {
   if (library_->abandoned()) return;
-  told_end_ = told_end_ || message.what != notice::kind::position;
+  told_end_ = told_end_ || message.what != control_message::kind::position;
   std::erase_if(notes_, [](const auto& sent) {
     int done = 0;
     return MPI_Test(&sent->sent, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done != 0;
   });
-  auto sent = std::make_unique<note>();  // out of the ordinary: notices are about trouble
+  auto sent = std::make_unique<note>();  // out of the ordinary: control messages are about trouble
   sent->text = message;
   sent->text.origin = rank_;
-  check_mpi(MPI_Isend(&sent->text, sizeof(notice), MPI_BYTE, peer, notice_tag, comm_, &sent->sent), "MPI_Isend", comm_);
+  check_mpi(MPI_Isend(&sent->text, sizeof(control_message), MPI_BYTE, peer, notice_tag, comm_, &sent->sent),
+            "MPI_Isend", comm_);
   notes_.push_back(std::move(sent));
 }
 
 // Tells of a rank that has ended, once for each. Asking takes locks in MPI, so not at every turn.
-bool mpi_transport::tell_of_death(notice& message) {
+bool mpi_transport::tell_of_death(control_message& message) {
   const auto now = clock::now();
   if (now - last_look_ < mpi_timing::death_poll) return false;
   last_look_ = now;
@@ -263,7 +265,7 @@ bool mpi_transport::tell_of_death(notice& message) {
     ended_.push_back(rank);
     last_look_ = {};  // there may be more
     message = {};
-    message.what = notice::kind::gone;
+    message.what = control_message::kind::gone;
     message.origin = rank;
     message.status = static_cast<int>(error_kind::peer_failure);
     message.set_text(text_of_end(comm_, rank));
@@ -272,7 +274,7 @@ bool mpi_transport::tell_of_death(notice& message) {
   return false;
 }
 
-bool mpi_transport::poll(notice& message) {
+bool mpi_transport::poll(control_message& message) {
   if (library_->abandoned()) return false;
   if (survives_ && tell_of_death(message)) return true;
   // A probe looks first and makes progress after: a rank that was away from MPI, or that just found something, needs
@@ -288,7 +290,7 @@ bool mpi_transport::poll(notice& message) {
   if (there == 0) return false;
   check_mpi(MPI_Recv(&message, sizeof message, MPI_BYTE, status.MPI_SOURCE, notice_tag, comm_, MPI_STATUS_IGNORE),
             "MPI_Recv", comm_);
-  if (message.what != notice::kind::position) ends_heard_.insert(status.MPI_SOURCE);
+  if (message.what != control_message::kind::position) ends_heard_.insert(status.MPI_SOURCE);
   last_poll_ = {};
   return true;
 }
@@ -341,7 +343,7 @@ std::unique_ptr<transport> mpi_transport::subgroup(const subgroup_call& some) {
   const auto ended = done.get();
   MPI_Group_free(&members);
   check_mpi(ended.code, "MPI_Comm_create_group", comm_);
-  return std::make_unique<mpi_transport>(library_, ended.made, crowded_);
+  return std::make_unique<mpi_transport>(library_, ended.made, oversubscribed_);
 }
 
 }  // namespace muster::inline v0::detail

@@ -21,32 +21,32 @@ inline constexpr transport_abilities mpi_abilities{
     .any_source = true,
     .costs = {.latency = 3.0e-6, .per_byte = 1.6e-10, .reduce_per_byte = 0.6e-10}};
 
-/// One rank of a communicator. A message is an envelope with the stamp and, if it is small, the payload behind it in
-/// the same MPI message; a larger payload follows in a message of its own, from and to the user's memory without a
+/// One rank of a communicator. A message is an envelope with the signature and, if it is small, the payload behind it
+/// in the same MPI message; a larger payload follows in a message of its own, from and to the user's memory without a
 /// copy.
 class mpi_transport final : public transport {
  public:
   /// Takes the communicator over and frees it in the end.
-  mpi_transport(std::shared_ptr<mpi_library> library, MPI_Comm communicator, bool crowded);
+  mpi_transport(std::shared_ptr<mpi_library> library, MPI_Comm communicator, bool oversubscribed);
   ~mpi_transport() override;
 
   [[nodiscard]] int rank() const override { return rank_; }
   [[nodiscard]] int size() const override { return size_; }
   [[nodiscard]] transport_abilities abilities() const override;
-  [[nodiscard]] bool crowded() const override { return crowded_; }
+  [[nodiscard]] bool oversubscribed() const override { return oversubscribed_; }
   void send(request& r) override;
   void receive(request& r) override;
   bool native(const collective_call& call, request& r) override;
   bool test(request& r) override;
   void cancel(request& r) noexcept override;
-  void notify(int peer, const notice& message) override;
-  bool poll(notice& message) override;
+  void notify(int peer, const control_message& message) override;
+  bool poll(control_message& message) override;
   void pause(clock::time_point until) override;
   [[nodiscard]] std::unique_ptr<transport> subgroup(const subgroup_call& some) override;
 
  private:
   struct alignas(16) envelope {  // so that the payload behind it is aligned for every element
-    stamp mark;
+    collective_signature signature;
     std::uint64_t bytes;
     std::uint64_t body_tag;
   };
@@ -60,7 +60,7 @@ class mpi_transport final : public transport {
   };
   struct note {
     MPI_Request sent = MPI_REQUEST_NULL;
-    notice text;
+    control_message text;
   };
   // In request::room.
   struct progress {
@@ -78,7 +78,7 @@ class mpi_transport final : public transport {
   progress& begin(request& r, progress::kind what);
   void post_body(request& r, int source, int tag);
   bool test_receive(request& r);
-  bool tell_of_death(notice& message);
+  bool tell_of_death(control_message& message);
   void finish(request& r) noexcept;
   [[nodiscard]] std::byte* take_landing(std::size_t bytes);
 
@@ -86,7 +86,7 @@ class mpi_transport final : public transport {
   MPI_Comm comm_;
   int rank_ = 0;
   int size_ = 1;
-  bool crowded_;
+  bool oversubscribed_;
   int idle_ = 0;              // pauses since something was done
   bool told_end_ = false;     // this rank said that it ends by a failure, or leaves
   std::set<int> ends_heard_;  // and those that said so

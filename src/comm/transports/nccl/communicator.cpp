@@ -18,14 +18,14 @@ namespace {
 std::shared_ptr<detail::nccl_state> connect(group& ranks, seconds asked) {
   const seconds timeout = asked > seconds(0) ? asked : ranks.settings().timeout;
   const auto mine = detail::make_card(ranks.rank() == 0);
-  std::vector<detail::nccl_card> cards(static_cast<std::size_t>(ranks.size()));
+  std::vector<detail::nccl_card> endpoints(static_cast<std::size_t>(ranks.size()));
   const auto bytes = [](auto* cards_of, std::size_t count) {
     using byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(cards_of)>>, const unsigned char,
                                     unsigned char>;
     return std::span<byte>(reinterpret_cast<byte*>(cards_of), count * sizeof(detail::nccl_card));
   };
-  allgather(ranks, bytes(&mine, 1), bytes(cards.data(), cards.size()), {.timeout = timeout});
-  return std::make_shared<detail::nccl_state>(cards, ranks.rank(), ranks.state(), timeout);
+  allgather(ranks, bytes(&mine, 1), bytes(endpoints.data(), endpoints.size()), {.timeout = timeout});
+  return std::make_shared<detail::nccl_state>(endpoints, ranks.rank(), ranks.state(), timeout);
 }
 
 std::shared_ptr<detail::nccl_state> connect(any_store& store, std::string_view key, int rank, int size, seconds asked) {
@@ -34,16 +34,16 @@ std::shared_ptr<detail::nccl_state> connect(any_store& store, std::string_view k
   const auto mine = detail::make_card(rank == 0);
   const auto words =
       exchange(store, key, rank, size, std::string_view(reinterpret_cast<const char*>(&mine), sizeof mine), until);
-  std::vector<detail::nccl_card> cards(words.size());
+  std::vector<detail::nccl_card> endpoints(words.size());
   for (std::size_t from = 0; from < words.size(); ++from) {
     if (words[from].size() != sizeof(detail::nccl_card)) {
       throw configuration_error("rank " + std::to_string(from) +
                                 " says of its device what this rank cannot read (it is another version of muster); "
                                 "install one version on all hosts");
     }
-    std::memcpy(&cards[from], words[from].data(), sizeof(detail::nccl_card));
+    std::memcpy(&endpoints[from], words[from].data(), sizeof(detail::nccl_card));
   }
-  return std::make_shared<detail::nccl_state>(cards, rank, nullptr, timeout);
+  return std::make_shared<detail::nccl_state>(endpoints, rank, nullptr, timeout);
 }
 
 }  // namespace

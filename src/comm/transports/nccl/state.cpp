@@ -28,7 +28,7 @@ ncclConfig_t not_blocking() {
 
 }  // namespace
 
-// ---- cards ----
+// ---- endpoints ----
 
 nccl_card make_card(bool root) {
   nccl_card card;
@@ -43,17 +43,19 @@ nccl_card make_card(bool root) {
   return card;
 }
 
-void check_cards(std::span<const nccl_card> cards) {
-  for (std::size_t rank = 1; rank < cards.size(); ++rank) {
-    if (cards[rank].version != cards[0].version) {
-      throw configuration_error("rank 0 runs with NCCL " + std::to_string(cards[0].version) + " and rank " +
-                                std::to_string(rank) + " with " + std::to_string(cards[rank].version) +
+void check_cards(std::span<const nccl_card> endpoints) {
+  for (std::size_t rank = 1; rank < endpoints.size(); ++rank) {
+    if (endpoints[rank].version != endpoints[0].version) {
+      throw configuration_error("rank 0 runs with NCCL " + std::to_string(endpoints[0].version) + " and rank " +
+                                std::to_string(rank) + " with " + std::to_string(endpoints[rank].version) +
                                 " (they would not understand each other); install one version on all hosts");
     }
     for (std::size_t other = 0; other < rank; ++other) {
-      if (cards[other].host != cards[rank].host || std::strcmp(cards[other].device, cards[rank].device) != 0) continue;
+      if (endpoints[other].host != endpoints[rank].host ||
+          std::strcmp(endpoints[other].device, endpoints[rank].device) != 0)
+        continue;
       throw configuration_error("ranks " + std::to_string(other) + " and " + std::to_string(rank) +
-                                " have the same device, " + cards[rank].device +
+                                " have the same device, " + endpoints[rank].device +
                                 " (NCCL wants one for each rank); call use_device with the rank on the host");
     }
   }
@@ -61,16 +63,17 @@ void check_cards(std::span<const nccl_card> cards) {
 
 // ---- connecting ----
 
-nccl_state::nccl_state(std::span<const nccl_card> cards, int rank, std::shared_ptr<group_state> ranks, seconds timeout)
+nccl_state::nccl_state(std::span<const nccl_card> endpoints, int rank, std::shared_ptr<group_state> ranks,
+                       seconds timeout)
     : ranks_(std::move(ranks)),
       rank_(rank),
-      size_(static_cast<int>(cards.size())),
+      size_(static_cast<int>(endpoints.size())),
       device_(current_device()),
       timeout_(timeout) {
-  check_cards(cards);
+  check_cards(endpoints);
   auto config = not_blocking();
   const auto until = deadline_after(timeout_);
-  settle(ncclCommInitRankConfig(&comm_, size_, cards[0].id, rank_, &config), "connecting devices by NCCL", until);
+  settle(ncclCommInitRankConfig(&comm_, size_, endpoints[0].id, rank_, &config), "connecting devices by NCCL", until);
 }
 
 void nccl_state::settle(ncclResult_t answer, const std::string& what, clock::time_point until) {
@@ -114,9 +117,9 @@ std::uint64_t nccl_state::put_on(std::span<const nccl::device_call> calls, devic
   return sequence_++;
 }
 
-void nccl_state::remember(const std::shared_ptr<const device_event>& mark) {
+void nccl_state::remember(const std::shared_ptr<const device_event>& signature) {
   std::erase_if(under_way_, [](const auto& one) { return one.expired(); });
-  under_way_.push_back(mark);
+  under_way_.push_back(signature);
 }
 
 void nccl_state::look(const std::string& what) {
@@ -176,7 +179,7 @@ void nccl_state::let_go() noexcept {
   try {
     const auto until = deadline_after(nccl_timing::abort);
     for (const auto& one : std::exchange(under_way_, {})) {
-      if (const auto mark = one.lock()) mark->wait(until);
+      if (const auto signature = one.lock()) signature->wait(until);
     }
   } catch (...) {  // a device that failed runs nothing, and says so at the next call
   }

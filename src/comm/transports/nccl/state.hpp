@@ -27,12 +27,12 @@ struct nccl_card {
 /// This rank's; the root draws the id.
 [[nodiscard]] nccl_card make_card(bool root);
 /// Throws configuration_error where two ranks have one device or versions differ.
-void check_cards(std::span<const nccl_card> cards);
+void check_cards(std::span<const nccl_card> endpoints);
 
 class nccl_state {
  public:
-  /// Collective over the ranks of the cards. `ranks` may be null.
-  nccl_state(std::span<const nccl_card> cards, int rank, std::shared_ptr<group_state> ranks, seconds timeout);
+  /// Collective over the ranks of the endpoints. `ranks` may be null.
+  nccl_state(std::span<const nccl_card> endpoints, int rank, std::shared_ptr<group_state> ranks, seconds timeout);
   nccl_state(const nccl_state&) = delete;
   nccl_state& operator=(const nccl_state&) = delete;
   ~nccl_state();
@@ -47,7 +47,7 @@ class nccl_state {
   /// Puts calls on a stream, as one group where they are several; returns their number.
   std::uint64_t put_on(std::span<const nccl::device_call> calls, device_stream_ref stream, clock::time_point until);
   /// The mark behind them.
-  void remember(const std::shared_ptr<const device_event>& mark);
+  void remember(const std::shared_ptr<const device_event>& signature);
   /// Looks for what NCCL, the device or the group has to say; throws the first cause once there is one.
   void look(const std::string& what);
   /// Ends it, for good: NCCL first lets go of the streams, and the group's ranks are told.

@@ -10,7 +10,7 @@
 namespace muster::inline v0::detail {
 namespace {
 
-// Of lane_head::vote.
+// Of slot_head::vote.
 constexpr std::uint32_t first_round = 1;
 constexpr std::uint32_t second_round = 2;
 constexpr std::uint32_t for_pulling = 8;
@@ -29,13 +29,13 @@ bool can_read(pid_t process, std::uint64_t address) {
 // Every rank says its part of `mine`; what all of them say comes back. Collective; rounds are told apart by a bit.
 std::uint32_t shm_transport::vote(std::uint32_t mine, std::uint32_t round, clock::time_point until,
                                   const std::function<bool()>& given_up) {
-  board_.mine().vote.store(mine | round, std::memory_order_release);
+  shm_.mine().vote.store(mine | round, std::memory_order_release);
   std::uint32_t all = ~0u;
   for (int p = 0; p < size(); ++p) {
-    auto& theirs = board_.lane(p).vote;
+    auto& theirs = shm_.slot(p).vote;
     while ((theirs.load(std::memory_order_acquire) & round) == 0) {
       if (clock::now() >= until) throw timeout_error("meeting", 0, {p}, 0);
-      if (board_.host().ended(board_.host_rank(p)) || (given_up && given_up())) fail_meeting_without(p);
+      if (shm_.host().ended(shm_.host_rank(p)) || (given_up && given_up())) fail_bootstrap_without(p);
       sched_yield();
     }
     all &= theirs.load(std::memory_order_acquire);
@@ -45,13 +45,13 @@ std::uint32_t shm_transport::vote(std::uint32_t mine, std::uint32_t round, clock
 
 void shm_transport::agree(cma_wish wish, clock::time_point until, const std::function<bool()>& given_up) {
   const std::byte probe{};
-  board_.mine().probe = reinterpret_cast<std::uint64_t>(&probe);
-  std::uint32_t mine = shm_board::can_be_asymmetric() ? for_asymmetry : 0u;
+  shm_.mine().probe = reinterpret_cast<std::uint64_t>(&probe);
+  std::uint32_t mine = shm_group::can_be_asymmetric() ? for_asymmetry : 0u;
   vote(mine, first_round, until, given_up);
 
   bool allowed = wish != cma_wish::never;
   for (int p = 0; p < size() && allowed; ++p)
-    allowed = p == rank() || can_read(board_.host().process(board_.host_rank(p)), board_.lane(p).probe);
+    allowed = p == rank() || can_read(shm_.host().process(shm_.host_rank(p)), shm_.slot(p).probe);
   if (!allowed && wish == cma_wish::wherever_allowed) {
     log(log_level::warning,
         "--cma on: the system does not let this process read the others; data goes through shared memory");
@@ -59,7 +59,7 @@ void shm_transport::agree(cma_wish wish, clock::time_point until, const std::fun
   mine |= first_round | (allowed ? for_pulling : 0u);
   const std::uint32_t able = vote(mine, second_round, until, given_up);
   const bool may_pull = (able & for_pulling) != 0;
-  board_.host().agree({may_pull, may_pull && wish == cma_wish::wherever_allowed, (able & for_asymmetry) != 0});
+  shm_.host().agree({may_pull, may_pull && wish == cma_wish::wherever_allowed, (able & for_asymmetry) != 0});
   log(log_level::debug, std::string("shm: the ranks ") + (may_pull ? "may" : "cannot") + " read each other's memory");
 }
 

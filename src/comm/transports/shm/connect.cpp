@@ -33,16 +33,16 @@ std::unique_ptr<shm_transport> connect_host(const settings& configuration, const
 
 std::unique_ptr<shm_transport> connect_anew(const std::string& name, int rank, int size, std::shared_ptr<segment> own,
                                             cma_wish pulls, seconds timeout, const std::function<bool()>& given_up) {
-  const auto lane = shm_board::allocate_lane(*own, size);
-  // A lane of a meeting that failed is never used again: others may have seen it.
-  auto host = meet(name, rank, size, std::move(own), timeout, lane, given_up);
+  const auto slot = shm_group::allocate_slot(*own, size);
+  // A slot of a bootstrap that failed is never used again: others may have seen it.
+  auto host = meet(name, rank, size, std::move(own), timeout, slot, given_up);
   std::vector<int> all;
-  std::vector<std::uint64_t> lanes;
+  std::vector<std::uint64_t> slots;
   for (int r = 0; r < size; ++r) {
     all.push_back(r);
-    lanes.push_back(host->lane(r));
+    slots.push_back(host->slot(r));
   }
-  auto made = std::make_unique<shm_transport>(std::move(host), std::move(all), rank, lanes);
+  auto made = std::make_unique<shm_transport>(std::move(host), std::move(all), rank, slots);
   made->agree(pulls, deadline_after(timeout), given_up);
   return made;
 }

@@ -7,15 +7,16 @@
 
 namespace muster::inline v0::detail {
 
-shm_host::shm_host(int rank, std::shared_ptr<segment> own, std::vector<peer> peers, bool crowded)
-    : rank_(rank), own_(std::move(own)), peers_(std::move(peers)), crowded_(crowded) {
-  for (int r = 0; r < size(); ++r) sees_death_ = sees_death_ && (r == rank || peers_[static_cast<std::size_t>(r)].life);
+shm_host::shm_host(int rank, std::shared_ptr<segment> own, std::vector<peer> peers, bool oversubscribed)
+    : rank_(rank), own_(std::move(own)), peers_(std::move(peers)), oversubscribed_(oversubscribed) {
+  for (int r = 0; r < size(); ++r)
+    sees_death_ = sees_death_ && (r == rank || peers_[static_cast<std::size_t>(r)].process_handle);
 }
 
 bool shm_host::ended(int rank) const noexcept {
-  const auto& life = peers_[static_cast<std::size_t>(rank)].life;
-  pollfd watched{life.get(), POLLIN, 0};
-  return life && ::poll(&watched, 1, 0) == 1 && (watched.revents & POLLIN) != 0;
+  const auto& process_handle = peers_[static_cast<std::size_t>(rank)].process_handle;
+  pollfd watched{process_handle.get(), POLLIN, 0};
+  return process_handle && ::poll(&watched, 1, 0) == 1 && (watched.revents & POLLIN) != 0;
 }
 
 void shm_host::retire(const retired& what) {

@@ -20,24 +20,24 @@ namespace muster::inline v0::detail {
 class shm_host {
  public:
   struct peer {
-    mapping memory;   // of others; this rank's is `own`
-    descriptor life;  // a pidfd, readable when the process has ended; none where the system has no such thing
+    mapping memory;             // of others; this rank's is `own`
+    descriptor process_handle;  // a pidfd, readable when the process has ended; none where the system has no such thing
     pid_t process = 0;
-    std::uint64_t lane = 0;  // where in its memory it laid out what it shares with the first group
+    std::uint64_t slot = 0;  // where in its memory it laid out what it shares with the first group
   };
 
   /// `own` may outlive it: another host of the same process, with other peers, uses the same memory later.
-  shm_host(int rank, std::shared_ptr<segment> own, std::vector<peer> peers, bool crowded);
+  shm_host(int rank, std::shared_ptr<segment> own, std::vector<peer> peers, bool oversubscribed);
 
   [[nodiscard]] int rank() const noexcept { return rank_; }
   [[nodiscard]] int size() const noexcept { return static_cast<int>(peers_.size()); }
   /// More ranks than cores that they may run on.
-  [[nodiscard]] bool crowded() const noexcept { return crowded_; }
+  [[nodiscard]] bool oversubscribed() const noexcept { return oversubscribed_; }
   /// Whether every rank's death would be seen.
   [[nodiscard]] bool sees_death() const noexcept { return sees_death_; }
   [[nodiscard]] segment& own() noexcept { return *own_; }
   [[nodiscard]] const segment& own() const noexcept { return *own_; }
-  [[nodiscard]] std::uint64_t lane(int rank) const noexcept { return peers_[static_cast<std::size_t>(rank)].lane; }
+  [[nodiscard]] std::uint64_t slot(int rank) const noexcept { return peers_[static_cast<std::size_t>(rank)].slot; }
   [[nodiscard]] pid_t process(int rank) const noexcept { return peers_[static_cast<std::size_t>(rank)].process; }
   /// Where byte `offset` of that rank's memory lies in this process.
   [[nodiscard]] std::byte* at(int rank, std::uint64_t offset) const noexcept {
@@ -71,7 +71,7 @@ class shm_host {
   int rank_;
   std::shared_ptr<segment> own_;
   std::vector<peer> peers_;
-  bool crowded_;
+  bool oversubscribed_;
   bool sees_death_ = true;
   agreement agreed_;
   std::mutex mutex_;
@@ -83,14 +83,14 @@ class shm_host {
 [[nodiscard]] std::size_t reserve_for(int ranks) noexcept;
 
 /// Throws peer_failure.
-[[noreturn]] void fail_meeting_without(int rank);
+[[noreturn]] void fail_bootstrap_without(int rank);
 
 /// Collective over the `size` processes that use the same `name`: they exchange their memory over a Unix socket of that
 /// name, which lives in no file system. Processes of another user or program are refused. Throws
 /// timeout_error naming the ranks that did not come, peer_failure when one dies on the way, or when `given_up`, which
-/// is asked every few milliseconds, says so. `lane` is what the others find under `shm_host::lane`.
+/// is asked every few milliseconds, says so. `slot` is what the others find under `shm_host::slot`.
 [[nodiscard]] std::shared_ptr<shm_host> meet(const std::string& name, int rank, int size, std::shared_ptr<segment> own,
-                                             seconds timeout, std::uint64_t lane = 0,
+                                             seconds timeout, std::uint64_t slot = 0,
                                              const std::function<bool()>& given_up = {});
 
 }  // namespace muster::inline v0::detail

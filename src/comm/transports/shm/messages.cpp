@@ -22,16 +22,16 @@ std::vector<int> all_ranks(int size) {
 
 }  // namespace
 
-shm_messages::shm_messages(shm_board& board)
-    : board_(board),
-      group_(0, all_ranks(board.size()), board.rank(), board.size()),
-      matcher_(board.size(), 1,
+shm_messages::shm_messages(shm_group& shm)
+    : shm_(shm),
+      group_(0, all_ranks(shm.size()), shm.rank(), shm.size()),
+      matcher_(shm.size(), 1,
                [this](int peer, std::uint64_t number) {
                  to(peer).clears.push_back(number);
                  owes_ = true;
                }),
-      out_(static_cast<std::size_t>(board.size())),
-      in_(static_cast<std::size_t>(board.size())) {
+      out_(static_cast<std::size_t>(shm.size())),
+      in_(static_cast<std::size_t>(shm.size())) {
   matcher_.open(group_);
 }
 
@@ -48,8 +48,8 @@ void shm_messages::send(request& r, transport& owner) {
 
 // As much of [moved, bytes) as there is room for; true when all has gone.
 bool shm_messages::push(int peer, const std::byte* data, std::uint64_t bytes, std::uint64_t& moved) {
-  fifo& ring = board_.messages(board_.rank(), peer);
-  const std::uint64_t size = board_.layout().fifo_bytes;
+  fifo& ring = shm_.messages(shm_.rank(), peer);
+  const std::uint64_t size = shm_.layout().fifo_bytes;
   std::uint64_t head = ring.head.load(std::memory_order_relaxed);
   if (head == fifo::severed) return false;
   const std::uint64_t before = head;
@@ -65,7 +65,7 @@ bool shm_messages::push(int peer, const std::byte* data, std::uint64_t bytes, st
   }
   if (head != before) {
     ring.head.store(head, std::memory_order_release);
-    board_.wake(peer);
+    shm_.wake(peer);
   }
   return moved == bytes;
 }
@@ -84,7 +84,7 @@ void shm_messages::pump_out(int peer) {
     if (r == nullptr || !progress_of(*r).has_head) {
       while (!out.clears.empty()) {
         envelope word;
-        word.kind = message_kind::clear;
+        word.kind = message_kind::cts;
         word.number = out.clears.front();
         if (!push(peer, word)) return;
         out.clears.erase(out.clears.begin());
@@ -103,9 +103,10 @@ bool shm_messages::begin_sending(int peer, request& r) {
   outgoing& out = to(peer);
   auto& p = progress_of(r);
   const bool asks = p.announces && r.state == message_progress::waiting;
-  const message_kind kind = asks ? message_kind::announce : p.announces ? message_kind::body : message_kind::message;
+  const message_kind kind = asks ? message_kind::rts : p.announces ? message_kind::data : message_kind::message;
   const std::uint64_t number = asks ? out.announcements : p.number;
-  if (!push(peer, {.mark = r.mark, .total = r.bytes, .number = number, .tag = r.tag, .kind = kind})) return false;
+  if (!push(peer, {.signature = r.signature, .total = r.bytes, .number = number, .tag = r.tag, .kind = kind}))
+    return false;
   r.state = message_progress::moving;
   p.has_head = !asks;
   if (asks) out.sends.announce(out.announcements++);
@@ -114,14 +115,14 @@ bool shm_messages::begin_sending(int peer, request& r) {
 
 // Without memory a message cannot go on: its receiver gets an error in place of the rest, and of all behind it.
 void shm_messages::sever(int peer) noexcept {
-  board_.messages(board_.rank(), peer).head.store(fifo::severed, std::memory_order_release);
-  board_.wake(peer);
+  shm_.messages(shm_.rank(), peer).head.store(fifo::severed, std::memory_order_release);
+  shm_.wake(peer);
 }
 
 // ---- receiving ----
 
 void shm_messages::break_off(int peer, const char* what) const {
-  const int rank = board_.name_of(peer);
+  const int rank = shm_.name_of(peer);
   throw peer_failure(
       {rank}, "the messages of rank " + std::to_string(rank) + " broke off (" + what + "); see what it says itself");
 }
@@ -132,11 +133,11 @@ void shm_messages::require(int peer, const char* fault) const {
 
 // Bytes in the ring from there. What another process has written is not believed beyond what there can be.
 std::uint64_t shm_messages::unread(int peer) {
-  fifo& ring = board_.messages(peer, board_.rank());
+  fifo& ring = shm_.messages(peer, shm_.rank());
   const std::uint64_t head = ring.head.load(std::memory_order_acquire);
   if (head == fifo::severed) break_off(peer, "it had no memory left");
   const std::uint64_t there = head - ring.tail.load(std::memory_order_relaxed);
-  if (there > board_.layout().fifo_bytes) break_off(peer, "it counts more bytes than its ring has");
+  if (there > shm_.layout().fifo_bytes) break_off(peer, "it counts more bytes than its ring has");
   return there;
 }
 
@@ -150,21 +151,21 @@ void shm_messages::receive(request& r, transport& owner) {
 // Reads the header of the next message and finds its receive. False when there is none, or no receive waits for it and
 // none for what may come behind it.
 bool shm_messages::begin_message(int peer, incoming& in) {
-  fifo& ring = board_.messages(peer, board_.rank());
+  fifo& ring = shm_.messages(peer, shm_.rank());
   const std::uint64_t tail = ring.tail.load(std::memory_order_relaxed);
   if (unread(peer) == 0) return false;
   header head;
-  std::memcpy(&head, ring.bytes() + tail % board_.layout().fifo_bytes, sizeof head);
+  std::memcpy(&head, ring.bytes() + tail % shm_.layout().fifo_bytes, sizeof head);
   outbox& sends = to(peer).sends;
   auto& arrival = matcher_.arrival_of(peer, 0);
-  if (head.kind == message_kind::clear) {
+  if (head.kind == message_kind::cts) {
     require(peer, sends.clear(head.number));
-  } else if (head.kind == message_kind::body) {
+  } else if (head.kind == message_kind::data) {
     require(peer, matcher_.match_body(peer, head, arrival));
   } else if (!matcher_.match(peer, head, sends.awaits_clear(), arrival)) {
     return false;
   }
-  const bool is_here = head.kind == message_kind::message || head.kind == message_kind::body;
+  const bool is_here = head.kind == message_kind::message || head.kind == message_kind::data;
   in = {is_here, head.total, 0};
   ring.tail.store(tail + sizeof head, std::memory_order_release);
   return true;
@@ -172,9 +173,9 @@ bool shm_messages::begin_message(int peer, incoming& in) {
 
 // Moves what has come of the open message.
 void shm_messages::take(int peer, incoming& in) {
-  fifo& ring = board_.messages(peer, board_.rank());
+  fifo& ring = shm_.messages(peer, shm_.rank());
   const auto& arrival = matcher_.arrival_of(peer, 0);
-  const std::uint64_t size = board_.layout().fifo_bytes;
+  const std::uint64_t size = shm_.layout().fifo_bytes;
   std::uint64_t tail = ring.tail.load(std::memory_order_relaxed);
   const std::uint64_t before = tail;
   std::uint64_t there = unread(peer);
@@ -188,7 +189,7 @@ void shm_messages::take(int peer, incoming& in) {
     there -= std::min(used, there);
     ring.tail.store(tail, std::memory_order_release);  // piece by piece: the sender goes on in the meantime
   }
-  if (tail != before) board_.wake(peer);
+  if (tail != before) shm_.wake(peer);
 }
 
 void shm_messages::pump_in(int peer) {
@@ -206,7 +207,7 @@ void shm_messages::pump_in(int peer) {
 
 // A peer may wait for another of our requests than the one that is tested.
 void shm_messages::move() {
-  for (int peer = 0; peer < board_.size(); ++peer) {
+  for (int peer = 0; peer < shm_.size(); ++peer) {
     outgoing& out = to(peer);
     const bool is_open = in_[static_cast<std::size_t>(peer)].open;
     if (out.sends.front() != nullptr || !out.clears.empty()) pump_out(peer);
@@ -217,7 +218,7 @@ void shm_messages::move() {
   }
   if (!owes_) return;
   owes_ = false;
-  for (int peer = 0; peer < board_.size(); ++peer) {
+  for (int peer = 0; peer < shm_.size(); ++peer) {
     const outgoing& out = to(peer);
     owes_ = owes_ || !out.clears.empty() || out.sends.has_adopted() || matcher_.has_cleared(peer) ||
             in_[static_cast<std::size_t>(peer)].open;

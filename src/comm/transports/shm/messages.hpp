@@ -1,10 +1,10 @@
-// Messages between the ranks of a group, through rings of bytes in their lanes.
+// Messages between the ranks of a group, through rings of bytes in their slots.
 #pragma once
 
 #include <vector>
 
 #include "../../matching/outbox.hpp"
-#include "board.hpp"
+#include "shm_group.hpp"
 
 namespace muster::inline v0::detail {
 
@@ -23,7 +23,7 @@ class shm_messages {
   struct alignas(cache_line) header : envelope {};
   static_assert(sizeof(header) == cache_line);
 
-  explicit shm_messages(shm_board& board);
+  explicit shm_messages(shm_group& shm);
   shm_messages(const shm_messages&) = delete;
   shm_messages& operator=(const shm_messages&) = delete;
 
@@ -65,7 +65,7 @@ class shm_messages {
   bool begin_message(int peer, incoming& in);
   void take(int peer, incoming& in);
 
-  shm_board& board_;
+  shm_group& shm_;
   matching_group group_;
   matcher matcher_;
   std::vector<outgoing> out_;

@@ -18,12 +18,13 @@ namespace {
 // every rank has a core of its own.
 constexpr std::size_t most_read_by_system = std::size_t{1} << 20;
 
-std::uint32_t signature_of(const stamp& mark) noexcept {
-  const auto small = static_cast<std::uint64_t>(static_cast<std::uint32_t>(mark.root)) << 32 |
-                     static_cast<std::uint64_t>(mark.kind) << 24 | static_cast<std::uint64_t>(mark.type) << 16 |
-                     static_cast<std::uint64_t>(mark.op) << 8 | static_cast<std::uint64_t>(mark.how);
+std::uint32_t signature_of(const collective_signature& signature) noexcept {
+  const auto small = static_cast<std::uint64_t>(static_cast<std::uint32_t>(signature.root)) << 32 |
+                     static_cast<std::uint64_t>(signature.kind) << 24 |
+                     static_cast<std::uint64_t>(signature.type) << 16 | static_cast<std::uint64_t>(signature.op) << 8 |
+                     static_cast<std::uint64_t>(signature.algorithm);
   const std::uint64_t mixed =
-      (mark.sequence * 0x9e3779b97f4a7c15u ^ mark.count) * 0xbf58476d1ce4e5b9u ^ small * 0x94d049bb133111ebu;
+      (signature.sequence * 0x9e3779b97f4a7c15u ^ signature.count) * 0xbf58476d1ce4e5b9u ^ small * 0x94d049bb133111ebu;
   return static_cast<std::uint32_t>(mixed ^ mixed >> 32);
 }
 
@@ -50,82 +51,84 @@ void copy(std::byte* to, const std::byte* from, std::size_t bytes) {
 
 }  // namespace
 
-// ---- offers ----
+// ---- contributions ----
 
-bool shm_native::all_finished(std::uint64_t ticket) {
-  if (all_finished_ >= ticket) return true;
-  std::uint64_t least = ticket_;
-  for (int p = 0; p < board_.size(); ++p) {
-    if (p != board_.rank()) least = std::min(least, board_.lane(p).finished.load(std::memory_order_acquire));
+bool shm_native::all_finished(std::uint64_t sequence) {
+  if (all_finished_ >= sequence) return true;
+  std::uint64_t least = sequence_;
+  for (int p = 0; p < shm_.size(); ++p) {
+    if (p != shm_.rank()) least = std::min(least, shm_.slot(p).finished.load(std::memory_order_acquire));
   }
   all_finished_ = least;
-  return least >= ticket;
+  return least >= sequence;
 }
 
-// The place of this offer was that of an earlier one.
-bool shm_native::may_offer() { return ticket_ <= lane_head::turns || all_finished(ticket_ - lane_head::turns); }
+// The place of this contribution was that of an earlier one.
+bool shm_native::may_offer() { return sequence_ <= slot_head::turns || all_finished(sequence_ - slot_head::turns); }
 
 void shm_native::say_where() noexcept {
-  if (!board_.host().crowded()) return;
+  if (!shm_.host().oversubscribed()) return;
   const auto core = static_cast<std::uint32_t>(::sched_getcpu());
-  if (auto& said = board_.mine().core; said.load(std::memory_order_relaxed) != core)
+  if (auto& said = shm_.mine().core; said.load(std::memory_order_relaxed) != core)
     said.store(core, std::memory_order_relaxed);
   if (!cores_.is_due()) return;
   const auto seen = cores_.seen();
   for (std::size_t p = 0; p < seen.size(); ++p)
-    seen[p] = board_.lane(static_cast<int>(p)).core.load(std::memory_order_relaxed);
-  cores_.spread(board_.rank());
+    seen[p] = shm_.slot(static_cast<int>(p)).core.load(std::memory_order_relaxed);
+  cores_.spread(shm_.rank());
 }
 
 bool shm_native::waits_for_this_core() const {
   if (call_ == nullptr) return true;
   const auto here = static_cast<std::uint32_t>(::sched_getcpu());
-  for (int p = 0; p < board_.size(); ++p) {
-    const lane_head& lane = board_.lane(p);
-    if (p == board_.rank() || lane.core.load(std::memory_order_relaxed) != here) continue;
+  for (int p = 0; p < shm_.size(); ++p) {
+    const slot_head& slot = shm_.slot(p);
+    if (p == shm_.rank() || slot.core.load(std::memory_order_relaxed) != here) continue;
     // One that waits for the same root as this rank has no use for the core, unless it is behind.
-    const bool is_behind = lane.finished.load(std::memory_order_relaxed) + 1 < ticket_;
+    const bool is_behind = slot.finished.load(std::memory_order_relaxed) + 1 < sequence_;
     if (has_offered_ && plan_.awaits_root && p != call_->root && !is_behind) continue;
-    const auto number = static_cast<std::uint32_t>(lane.offers[turn()].ticket.load(std::memory_order_relaxed) >> 32);
-    const bool is_small_and_there = plan_.fits && number == static_cast<std::uint32_t>(ticket_);
+    const auto number =
+        static_cast<std::uint32_t>(slot.contributions[turn()].sequence.load(std::memory_order_relaxed) >> 32);
+    const bool is_small_and_there = plan_.fits && number == static_cast<std::uint32_t>(sequence_);
     if (!is_small_and_there) return true;
   }
   return false;
 }
 
-void shm_native::make_offer(const std::byte* small, std::size_t bytes) {
-  auto& mine = board_.mine();
-  offer& made = mine.offers[turn()];
+void shm_native::make_contribution(const std::byte* small, std::size_t bytes) {
+  auto& mine = shm_.mine();
+  contribution& made = mine.contributions[turn()];
   say_where();
-  mine.marks[turn()] = call_->mark();
-  if (bytes > 0) copy(bytes <= offer::inline_limit ? made.bytes : board_.small(board_.rank(), ticket_), small, bytes);
-  made.ticket.store(ticket_word(ticket_, signature_), std::memory_order_release);
-  board_.wake_all();
+  mine.signatures[turn()] = call_->signature();
+  if (bytes > 0)
+    copy(bytes <= contribution::inline_limit ? made.bytes : shm_.small(shm_.rank(), sequence_), small, bytes);
+  made.sequence.store(sequence_word(sequence_, signature_hash_), std::memory_order_release);
+  shm_.wake_all();
 }
 
 void shm_native::make_offer_of_places() {
-  auto& mine = board_.mine();
-  offer& made = mine.offers[turn()];
+  auto& mine = shm_.mine();
+  contribution& made = mine.contributions[turn()];
   say_where();
-  mine.marks[turn()] = call_->mark();
+  mine.signatures[turn()] = call_->signature();
   made.flags = 0;
-  auto& own = board_.host().own();
+  auto& own = shm_.host().own();
   const auto place = [&](const std::byte* data, std::size_t bytes, std::uint32_t flag) -> std::uint64_t {
     if (data == nullptr || !own.holds(data, bytes)) return reinterpret_cast<std::uint64_t>(data);
     made.flags |= flag;
     return own.offset_of(data);
   };
-  made.place.in = place(call_->in, bytes_in(), offer::registered_in);
-  made.place.out = place(call_->out, bytes_out(), offer::registered_out);
-  if (call_->kind == collective::broadcast && system_reads()) made.flags |= offer::pulls;
-  made.ticket.store(ticket_word(ticket_, signature_), std::memory_order_release);
-  board_.wake_all();
+  made.place.in = place(call_->in, bytes_in(), contribution::registered_in);
+  made.place.out = place(call_->out, bytes_out(), contribution::registered_out);
+  if (call_->kind == collective::broadcast && system_reads()) made.flags |= contribution::pulls;
+  made.sequence.store(sequence_word(sequence_, signature_hash_), std::memory_order_release);
+  shm_.wake_all();
 }
 
 // Whether the system is to read the private buffer of a broadcast's root.
 bool shm_native::system_reads() const noexcept {
-  const auto& agreed = board_.host().agreed();
-  return agreed.must_pull || (agreed.may_pull && !board_.host().crowded() && bytes_in() <= most_read_by_system);
+  const auto& agreed = shm_.host().agreed();
+  return agreed.must_pull || (agreed.may_pull && !shm_.host().oversubscribed() && bytes_in() <= most_read_by_system);
 }
 
 // What the buffers of this rank hold: all, or its block.
@@ -139,39 +142,39 @@ std::size_t shm_native::bytes_out() const noexcept {
   return call_->count * call_->element_size;
 }
 
-bool shm_native::offered(int peer) {
-  const offer& theirs = board_.lane(peer).offers[turn()];
-  const std::uint64_t word = theirs.ticket.load(std::memory_order_acquire);
-  if (word == ticket_word(ticket_, signature_)) {
+bool shm_native::contributed(int peer) {
+  const contribution& theirs = shm_.slot(peer).contributions[turn()];
+  const std::uint64_t word = theirs.sequence.load(std::memory_order_acquire);
+  if (word == sequence_word(sequence_, signature_hash_)) {
     // A peer that is ahead has made the next one too: let it come while we work on this one.
-    __builtin_prefetch(&board_.lane(peer).offers[(ticket_ + 1) % lane_head::turns]);
+    __builtin_prefetch(&shm_.slot(peer).contributions[(sequence_ + 1) % slot_head::turns]);
     return true;
   }
-  if (static_cast<std::uint32_t>(word >> 32) == static_cast<std::uint32_t>(ticket_)) disagree(peer);
+  if (static_cast<std::uint32_t>(word >> 32) == static_cast<std::uint32_t>(sequence_)) disagree(peer);
   return false;
 }
 
 bool shm_native::all_offered() {
-  for (; next_peer_ < board_.size(); ++next_peer_) {
-    if (next_peer_ != board_.rank() && !offered(next_peer_)) return false;
+  for (; next_peer_ < shm_.size(); ++next_peer_) {
+    if (next_peer_ != shm_.rank() && !contributed(next_peer_)) return false;
   }
-  all_finished_ = std::max(all_finished_, ticket_ - 1);  // a rank that is in this one has finished the one before
+  all_finished_ = std::max(all_finished_, sequence_ - 1);  // a rank that is in this one has finished the one before
   return true;
 }
 
 void shm_native::disagree(int peer) {
   request wanted;
-  wanted.mark = call_->mark();
-  check_arrival(wanted, board_.name_of(peer), board_.lane(peer).marks[turn()], 0);
-  throw mismatch_error("the ranks disagree about collective " + std::to_string(call_->mark().sequence) +
-                       " of the group (rank " + std::to_string(board_.name_of(peer)) +
+  wanted.signature = call_->signature();
+  check_arrival(wanted, shm_.name_of(peer), shm_.slot(peer).signatures[turn()], 0);
+  throw mismatch_error("the ranks disagree about collective " + std::to_string(call_->signature().sequence) +
+                       " of the group (rank " + std::to_string(shm_.name_of(peer)) +
                        " is in the same, but called something else before); every rank must make the same calls in "
                        "the same order");
 }
 
 void shm_native::finish() noexcept {
-  board_.mine().finished.store(ticket_, std::memory_order_release);
-  board_.wake_all();
+  shm_.mine().finished.store(sequence_, std::memory_order_release);
+  shm_.wake_all();
 }
 
 // ---- requests ----
@@ -184,9 +187,9 @@ shm_native::begun shm_native::start(const collective_call& call) {
     call_ = nullptr;
     return begun::no;
   }
-  ++ticket_;
+  ++sequence_;
   // With all calls before it: the root of a broadcast does not look at another rank that takes itself for the root.
-  signature_ = signature_of(call.mark()) + 31 * signature_;
+  signature_hash_ = signature_of(call.signature()) + 31 * signature_hash_;
   next_peer_ = 0;
   has_offered_ = false;
   if (plan_.fits) {
@@ -218,17 +221,17 @@ bool shm_native::test(request& r) {
 
 void shm_native::cancel() noexcept {
   body_.reset();
-  board_.mine().revoked.store(1, std::memory_order_seq_cst);
+  shm_.mine().revoked.store(1, std::memory_order_seq_cst);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   const auto until = deadline_after(shm_timing::writer);
   bool stopped = false;
-  for (int p = 0; p < board_.size(); ++p) {
-    if (p == board_.rank()) continue;
-    const auto is_writing = [&] { return board_.lane(p).writing.load(std::memory_order_acquire) != 0; };
-    while (is_writing() && !board_.host().ended(board_.host_rank(p)) && clock::now() < until) sched_yield();
-    stopped = stopped || (is_writing() && !board_.host().ended(board_.host_rank(p)));
+  for (int p = 0; p < shm_.size(); ++p) {
+    if (p == shm_.rank()) continue;
+    const auto is_writing = [&] { return shm_.slot(p).writing.load(std::memory_order_acquire) != 0; };
+    while (is_writing() && !shm_.host().ended(shm_.host_rank(p)) && clock::now() < until) sched_yield();
+    stopped = stopped || (is_writing() && !shm_.host().ended(shm_.host_rank(p)));
   }
-  auto& own = board_.host().own();
+  auto& own = shm_.host().own();
   if (!stopped || call_ == nullptr || call_->out == nullptr || !own.holds(call_->out, bytes_out())) return;
   // It may go on one day: in memory that this rank does not look at any more.
   own.detach(call_->out, bytes_out());
@@ -239,7 +242,7 @@ void shm_native::cancel() noexcept {
 shm_native::small_plan shm_native::plan_small() const {
   const collective_call& c = *call_;
   const std::size_t bytes = c.count * c.element_size;
-  const bool at_root = board_.rank() == c.root;
+  const bool at_root = shm_.rank() == c.root;
   small_plan made;
   switch (c.kind) {
     case collective::broadcast:
@@ -253,8 +256,8 @@ shm_native::small_plan shm_native::plan_small() const {
       made = {bytes * size(), at_root, false, !at_root, bytes * size() <= small_limit};
       break;
     case collective::allgather: {
-      const std::size_t most = block_of(c.count, board_.size() - 1, board_.size()).count * c.element_size;
-      const std::size_t own = block_of(c.count, board_.rank(), board_.size()).count * c.element_size;
+      const std::size_t most = block_of(c.count, shm_.size() - 1, shm_.size()).count * c.element_size;
+      const std::size_t own = block_of(c.count, shm_.rank(), shm_.size()).count * c.element_size;
       made = {own, true, true, false, most <= small_limit};
       break;
     }
@@ -273,32 +276,32 @@ shm_native::small_plan shm_native::plan_small() const {
 
 bool shm_native::advance_small() {
   if (!has_offered_) {
-    if (plan_.offers) {
+    if (plan_.contributions) {
       if (!may_offer()) return false;
-      make_offer(call_->in, plan_.offered);
+      make_contribution(call_->in, plan_.contributed);
     }
     has_offered_ = true;
   }
   if (plan_.awaits_all && !all_offered()) return false;
-  if (plan_.awaits_root && !offered(call_->root)) return false;
+  if (plan_.awaits_root && !contributed(call_->root)) return false;
   complete_small();
   finish();
   return true;
 }
 
 const std::byte* shm_native::small_payload(int peer) {
-  if (peer == board_.rank()) return call_->in;
-  const offer& theirs = board_.lane(peer).offers[turn()];
-  std::size_t bytes = plan_.offered;
+  if (peer == shm_.rank()) return call_->in;
+  const contribution& theirs = shm_.slot(peer).contributions[turn()];
+  std::size_t bytes = plan_.contributed;
   if (call_->kind == collective::allgather)
-    bytes = block_of(call_->count, peer, board_.size()).count * call_->element_size;
-  return bytes <= offer::inline_limit ? theirs.bytes : board_.small(peer, ticket_);
+    bytes = block_of(call_->count, peer, shm_.size()).count * call_->element_size;
+  return bytes <= contribution::inline_limit ? theirs.bytes : shm_.small(peer, sequence_);
 }
 
 void shm_native::complete_small() {
   const collective_call& c = *call_;
-  const int n = board_.size();
-  const int me = board_.rank();
+  const int n = shm_.size();
+  const int me = shm_.rank();
   const std::size_t bytes = c.count * c.element_size;
   const auto move = [](std::byte* to, const std::byte* from, std::size_t size) {
     if (size > 0 && to != from) copy(to, from, size);

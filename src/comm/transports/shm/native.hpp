@@ -7,14 +7,15 @@
 #include <muster/comm/algorithms/blocks.hpp>
 #include <muster/comm/task.hpp>
 
-#include "board.hpp"
 #include "cores.hpp"
+#include "shm_group.hpp"
 
 namespace muster::inline v0::detail {
 
 /// One native collective at a time, in one of three ways:
 ///
-/// - small: every rank offers its data in its lane and does for itself what is to be done with all offers;
+/// - small: every rank contributes its data in its slot and does for itself what is to be done with all
+/// contributions;
 /// - direct: all buffers lie in shared memory; rank r folds block r of all inputs and writes the result to the ranks
 ///   that get it, with no copy between and two synchronisations. Where ranks share cores, it goes on with the blocks
 ///   that no rank has begun, so that it waits for none that has no core just now;
@@ -23,11 +24,11 @@ namespace muster::inline v0::detail {
 ///   system reads its private buffer instead.
 ///
 /// All fold in the order of ranks, so the bits are the same whichever way it goes. No rank writes into the private
-/// memory of another; into shared memory a rank writes under `lane_head::writing`, and a rank that fails first revokes
+/// memory of another; into shared memory a rank writes under `slot_head::writing`, and a rank that fails first revokes
 /// its memory and then waits until no rank writes there.
 class shm_native {
  public:
-  explicit shm_native(shm_board& board) : board_(board), cores_(board.size()), peers_in_(size()), peers_out_(size()) {}
+  explicit shm_native(shm_group& shm) : shm_(shm), cores_(shm.size()), peers_in_(size()), peers_out_(size()) {}
 
   enum class begun { no, yes, done };
   /// No for what it does not do, which the library's own algorithms over messages then do. `call` lives until it is
@@ -43,28 +44,28 @@ class shm_native {
  private:
   using flow_type = driver;
 
-  [[nodiscard]] std::size_t size() const noexcept { return static_cast<std::size_t>(board_.size()); }
+  [[nodiscard]] std::size_t size() const noexcept { return static_cast<std::size_t>(shm_.size()); }
 
   // Offers.
-  [[nodiscard]] std::size_t turn() const noexcept { return ticket_ % lane_head::turns; }
+  [[nodiscard]] std::size_t turn() const noexcept { return sequence_ % slot_head::turns; }
   [[nodiscard]] std::size_t bytes_in() const noexcept;
   [[nodiscard]] std::size_t bytes_out() const noexcept;
-  [[nodiscard]] std::span<std::byte> own_block() const noexcept { return blocks_of(nullptr).at(board_.rank()); }
+  [[nodiscard]] std::span<std::byte> own_block() const noexcept { return blocks_of(nullptr).at(shm_.rank()); }
   [[nodiscard]] bool may_offer();
   void say_where() noexcept;
-  void make_offer(const std::byte* small, std::size_t bytes);
+  void make_contribution(const std::byte* small, std::size_t bytes);
   void make_offer_of_places();
   [[nodiscard]] bool system_reads() const noexcept;
-  [[nodiscard]] bool offered(int peer);
+  [[nodiscard]] bool contributed(int peer);
   [[nodiscard]] bool all_offered();
-  [[nodiscard]] bool all_finished(std::uint64_t ticket);
+  [[nodiscard]] bool all_finished(std::uint64_t sequence);
   [[noreturn]] void disagree(int peer);
   void finish() noexcept;
 
   // Small ones.
   struct small_plan {
-    std::size_t offered = 0;  // bytes this rank offers
-    bool offers = true;
+    std::size_t contributed = 0;  // bytes this rank contributes
+    bool contributions = true;
     bool awaits_all = true;  // else the root alone, or no rank
     bool awaits_root = false;
     bool fits = false;
@@ -75,8 +76,8 @@ class shm_native {
   void complete_small();
 
   // Large ones.
-  [[nodiscard]] std::uint64_t step(std::uint64_t number) const noexcept { return step_word(ticket_, number); }
-  [[nodiscard]] bool all_at(std::atomic<std::uint64_t> lane_head::*counter, std::uint64_t number);
+  [[nodiscard]] std::uint64_t step(std::uint64_t number) const noexcept { return step_word(sequence_, number); }
+  [[nodiscard]] bool all_at(std::atomic<std::uint64_t> slot_head::*counter, std::uint64_t number);
   void reach(std::atomic<std::uint64_t>& counter, std::uint64_t number) noexcept;
   [[nodiscard]] bool takes(int rank, int block) const noexcept;
   [[nodiscard]] bool others_take() const noexcept;
@@ -105,17 +106,17 @@ class shm_native {
   static task broadcast(flow_type& f, shm_native& s);
   static task broadcast_chunks(flow_type& f, shm_native& s);
 
-  shm_board& board_;
+  shm_group& shm_;
   core_spreader cores_;
   // The collective under way, or null.
   const collective_call* call_ = nullptr;
-  std::uint64_t ticket_ = 0;
-  std::uint32_t signature_ = 0;
+  std::uint64_t sequence_ = 0;
+  std::uint32_t signature_hash_ = 0;
   small_plan plan_;
   bool has_offered_ = false;
-  int next_peer_ = 0;  // those before it have offered
+  int next_peer_ = 0;  // those before it have contributed
 
-  // What is known of the others, so that their lanes need not be asked.
+  // What is known of the others, so that their slots need not be asked.
   std::uint64_t all_finished_ = 0;  // every rank has finished this collective
   std::uint64_t staging_used_ = 0;  // the last collective in which others read this rank's staging area
 

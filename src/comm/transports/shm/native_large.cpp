@@ -1,4 +1,4 @@
-// The native collectives on more data than one offer holds.
+// The native collectives on more data than one contribution holds.
 #include <sys/uio.h>
 
 #include <algorithm>
@@ -24,11 +24,11 @@ constexpr std::size_t visit_bytes = std::size_t{64} << 10;  // written between t
 
 // ---- what the steps are made of ----
 
-bool shm_native::all_at(std::atomic<std::uint64_t> lane_head::*counter, std::uint64_t number) {
+bool shm_native::all_at(std::atomic<std::uint64_t> slot_head::*counter, std::uint64_t number) {
   const std::uint64_t wanted = step(number);
-  for (; next_peer_ < board_.size(); ++next_peer_) {
-    if (next_peer_ == board_.rank()) continue;
-    if ((board_.lane(next_peer_).*counter).load(std::memory_order_acquire) < wanted) return false;
+  for (; next_peer_ < shm_.size(); ++next_peer_) {
+    if (next_peer_ == shm_.rank()) continue;
+    if ((shm_.slot(next_peer_).*counter).load(std::memory_order_acquire) < wanted) return false;
   }
   next_peer_ = 0;
   return true;
@@ -36,7 +36,7 @@ bool shm_native::all_at(std::atomic<std::uint64_t> lane_head::*counter, std::uin
 
 void shm_native::reach(std::atomic<std::uint64_t>& counter, std::uint64_t number) noexcept {
   counter.store(step(number), std::memory_order_release);
-  board_.wake_all();
+  shm_.wake_all();
 }
 
 bool shm_native::takes(int rank, int block) const noexcept {
@@ -53,16 +53,16 @@ bool shm_native::takes(int rank, int block) const noexcept {
 // Whether another rank gets the block that this one folds.
 bool shm_native::others_take() const noexcept {
   const collective kind = call_->kind;
-  return kind == collective::reduce ? board_.rank() != call_->root : kind != collective::reduce_scatter;
+  return kind == collective::reduce ? shm_.rank() != call_->root : kind != collective::reduce_scatter;
 }
 
 bool shm_native::is_direct() {
-  const auto flags = [&](int rank) { return board_.lane(rank).offers[turn()].flags; };
-  for (int p = 0; p < board_.size(); ++p) {
+  const auto flags = [&](int rank) { return shm_.slot(rank).contributions[turn()].flags; };
+  for (int p = 0; p < shm_.size(); ++p) {
     const bool in_matters = call_->kind != collective::allgather;
     const bool out_matters = call_->kind != collective::reduce_scatter && takes(p, p);
-    if (in_matters && (flags(p) & offer::registered_in) == 0) return false;
-    if (out_matters && (flags(p) & offer::registered_out) == 0) return false;
+    if (in_matters && (flags(p) & contribution::registered_in) == 0) return false;
+    if (out_matters && (flags(p) & contribution::registered_out) == 0) return false;
   }
   return true;
 }
@@ -73,13 +73,13 @@ std::size_t shm_native::chunk_bytes() const noexcept {
 
 std::byte* shm_native::laid_out(int by, std::uint64_t round, int block) noexcept {
   const std::size_t place = (round % depth) * (size() + 1) + static_cast<std::size_t>(block);
-  return board_.staging(by) + place * chunk_bytes();
+  return shm_.staging(by) + place * chunk_bytes();
 }
 
-std::byte* shm_native::folded_chunk(int by, std::uint64_t round) noexcept { return laid_out(by, round, board_.size()); }
+std::byte* shm_native::folded_chunk(int by, std::uint64_t round) noexcept { return laid_out(by, round, shm_.size()); }
 
 blocks shm_native::blocks_of(const std::byte* data) const noexcept {
-  return {const_cast<std::byte*>(data), call_->count, call_->element_size, board_.size()};
+  return {const_cast<std::byte*>(data), call_->count, call_->element_size, shm_.size()};
 }
 
 std::span<std::byte> shm_native::chunk_of(const std::byte* data, int block, std::uint64_t round) const noexcept {
@@ -92,7 +92,7 @@ std::span<std::byte> shm_native::chunk_of(const std::byte* data, int block, std:
 // up: there it may be in use for something else.
 class shm_native::visit {
  public:
-  explicit visit(shm_native& guest) noexcept : writing_(guest.board_.mine().writing) {
+  explicit visit(shm_native& guest) noexcept : writing_(guest.shm_.mine().writing) {
     writing_.store(1, std::memory_order_seq_cst);
     std::atomic_thread_fence(std::memory_order_seq_cst);
     welcome_ = !guest.somebody_revoked();
@@ -108,23 +108,23 @@ class shm_native::visit {
 };
 
 bool shm_native::somebody_revoked() noexcept {
-  for (int p = 0; p < board_.size(); ++p) {
-    if (p != board_.rank() && board_.lane(p).revoked.load(std::memory_order_seq_cst) != 0) return true;
+  for (int p = 0; p < shm_.size(); ++p) {
+    if (p != shm_.rank() && shm_.slot(p).revoked.load(std::memory_order_seq_cst) != 0) return true;
   }
   return false;
 }
 
-// False when the memory or its process is gone: that rank has given up, and the notice is on its way.
+// False when the memory or its process is gone: that rank has given up, and the control message is on its way.
 bool shm_native::read_private(int peer, std::uint64_t address, std::byte* to, std::size_t bytes) {
   while (bytes > 0) {
     const iovec here{to, bytes};
     const iovec there{reinterpret_cast<void*>(address), bytes};
-    const ssize_t got = ::process_vm_readv(board_.host().process(board_.host_rank(peer)), &here, 1, &there, 1, 0);
+    const ssize_t got = ::process_vm_readv(shm_.host().process(shm_.host_rank(peer)), &here, 1, &there, 1, 0);
     if (got <= 0) {
       if (got == 0 || errno == EFAULT || errno == ESRCH) return false;
-      throw peer_failure({board_.name_of(peer)}, "rank " + std::to_string(board_.name_of(peer)) +
-                                                     " cannot be read any more (" + std::strerror(errno) +
-                                                     "); try --cma off");
+      throw peer_failure({shm_.name_of(peer)}, "rank " + std::to_string(shm_.name_of(peer)) +
+                                                   " cannot be read any more (" + std::strerror(errno) +
+                                                   "); try --cma off");
     }
     to += got;
     address += static_cast<std::uint64_t>(got);
@@ -152,12 +152,12 @@ task shm_native::exchange(flow_type& f, shm_native& s) {
 
 // Only what is folded into memory of all can be left to any rank.
 bool shm_native::folds_for_others() const noexcept {
-  return board_.host().crowded() && (call_->kind == collective::allreduce || call_->kind == collective::reduce);
+  return shm_.host().oversubscribed() && (call_->kind == collective::allreduce || call_->kind == collective::reduce);
 }
 
 // Whether no rank had begun that block. Where its owner is in a later collective, this one has been done.
 bool shm_native::claim(int block) noexcept {
-  auto& claimed = board_.lane(block).claimed;
+  auto& claimed = shm_.slot(block).claimed;
   std::uint64_t seen = claimed.load(std::memory_order_relaxed);
   return seen < step(1) && claimed.compare_exchange_strong(seen, step(1), std::memory_order_relaxed);
 }
@@ -167,12 +167,12 @@ bool shm_native::write_to_others(int block, std::size_t begin, std::size_t bytes
   const visit here(*this);
   if (!here) return false;
   const collective_call& c = *call_;
-  const std::size_t offset = block_of(c.count, block, board_.size()).first * c.element_size;
+  const std::size_t offset = block_of(c.count, block, shm_.size()).first * c.element_size;
   std::size_t outs = 0;
-  for (int p = 0; p < board_.size(); ++p) {
-    const auto& place = board_.lane(p).offers[turn()].place;
-    const int on_host = board_.host_rank(p);
-    const auto at = [&](std::uint64_t base) { return board_.host().at(on_host, base) + offset + begin; };
+  for (int p = 0; p < shm_.size(); ++p) {
+    const auto& place = shm_.slot(p).contributions[turn()].place;
+    const int on_host = shm_.host_rank(p);
+    const auto at = [&](std::uint64_t base) { return shm_.host().at(on_host, base) + offset + begin; };
     if (c.kind != collective::allgather) peers_in_[static_cast<std::size_t>(p)] = at(place.in);
     if (takes(p, block)) peers_out_[outs++] = c.kind == collective::reduce_scatter ? c.out + begin : at(place.out);
   }
@@ -196,32 +196,32 @@ bool shm_native::fold_block(int block) {
 }
 
 task shm_native::exchange_direct(flow_type& f, shm_native& s) {
-  const int blocks = s.folds_for_others() ? s.board_.size() : 1;
+  const int blocks = s.folds_for_others() ? s.shm_.size() : 1;
   for (int k = 0; k < blocks; ++k) {
-    const int block = (s.board_.rank() + k) % s.board_.size();
+    const int block = (s.shm_.rank() + k) % s.shm_.size();
     if (!s.claim(block)) continue;
-    if (!s.fold_block(block)) co_await f.until([] { return false; });  // the notice is on its way
-    s.reach(s.board_.lane(block).folded, 1);
+    if (!s.fold_block(block)) co_await f.until([] { return false; });  // the control message is on its way
+    s.reach(s.shm_.slot(block).folded, 1);
   }
   co_await f.until([&s] {
-    return s.board_.mine().folded.load(std::memory_order_acquire) >= s.step(1) && s.all_at(&lane_head::folded, 1);
+    return s.shm_.mine().folded.load(std::memory_order_acquire) >= s.step(1) && s.all_at(&slot_head::folded, 1);
   });
 }
 
 // ---- through the staging areas ----
 
 void shm_native::lay_out_round(std::uint64_t round) {
-  for (int p = 0; p < board_.size(); ++p) {
-    if (p == board_.rank()) continue;
+  for (int p = 0; p < shm_.size(); ++p) {
+    if (p == shm_.rank()) continue;
     const auto part = chunk_of(call_->in, p, round);
-    if (!part.empty()) copy_bytes(laid_out(board_.rank(), round, p), part.data(), part.size());
+    if (!part.empty()) copy_bytes(laid_out(shm_.rank(), round, p), part.data(), part.size());
   }
-  reach(board_.mine().given, round + 1);
+  reach(shm_.mine().given, round + 1);
 }
 
 // Where this rank itself wants the block that it folds: empty if it does not.
 std::span<std::byte> shm_native::own_result(std::uint64_t round) const noexcept {
-  const int me = board_.rank();
+  const int me = shm_.rank();
   if (!takes(me, me)) return {};
   if (call_->kind != collective::reduce_scatter) return chunk_of(call_->out, me, round);
   const auto part = chunk_of(nullptr, me, round);
@@ -229,7 +229,7 @@ std::span<std::byte> shm_native::own_result(std::uint64_t round) const noexcept 
 }
 
 void shm_native::fold_round(std::uint64_t round) {
-  const int me = board_.rank();
+  const int me = shm_.rank();
   const auto mine = chunk_of(call_->in, me, round);
   const std::size_t bytes = mine.size();
   std::byte* out[2];
@@ -245,14 +245,14 @@ void shm_native::fold_round(std::uint64_t round) {
     }
     return;
   }
-  for (int p = 0; p < board_.size(); ++p)
+  for (int p = 0; p < shm_.size(); ++p)
     peers_in_[static_cast<std::size_t>(p)] = p == me ? mine.data() : laid_out(p, round, me);
   call_->reduce.fold({out, outs}, peers_in_, bytes);
 }
 
 void shm_native::take_round(std::uint64_t round) {
-  for (int p = 0; p < board_.size(); ++p) {
-    if (p == board_.rank() || !takes(board_.rank(), p)) continue;
+  for (int p = 0; p < shm_.size(); ++p) {
+    if (p == shm_.rank() || !takes(shm_.rank(), p)) continue;
     const auto part = chunk_of(call_->out, p, round);
     if (!part.empty()) copy_bytes(part.data(), folded_chunk(p, round), part.size());
   }
@@ -260,25 +260,25 @@ void shm_native::take_round(std::uint64_t round) {
 
 task shm_native::exchange_chunks(flow_type& f, shm_native& s) {
   const bool lays_out = s.call_->kind != collective::allgather;
-  const bool takes = s.takes(s.board_.rank(), (s.board_.rank() + 1) % s.board_.size());  // the folded blocks of others
-  const std::size_t largest = s.blocks_of(nullptr).at(s.board_.size() - 1).size();
+  const bool takes = s.takes(s.shm_.rank(), (s.shm_.rank() + 1) % s.shm_.size());  // the folded blocks of others
+  const std::size_t largest = s.blocks_of(nullptr).at(s.shm_.size() - 1).size();
   const std::uint64_t rounds = (largest + s.chunk_bytes() - 1) / s.chunk_bytes();
 
   co_await f.until([&s] { return s.all_finished(s.staging_used_); });
-  s.staging_used_ = s.ticket_;
+  s.staging_used_ = s.sequence_;
   if (lays_out) s.lay_out_round(0);
   for (std::uint64_t round = 0; round < rounds; ++round) {
     if (lays_out && round + 1 < rounds) {
       // What was laid out `depth` rounds before has been folded.
-      if (round + 1 >= depth) co_await f.until([&s, round] { return s.all_at(&lane_head::folded, round + 2 - depth); });
+      if (round + 1 >= depth) co_await f.until([&s, round] { return s.all_at(&slot_head::folded, round + 2 - depth); });
       s.lay_out_round(round + 1);
     }
-    if (lays_out) co_await f.until([&s, round] { return s.all_at(&lane_head::given, round + 1); });
+    if (lays_out) co_await f.until([&s, round] { return s.all_at(&slot_head::given, round + 1); });
     // What was folded `depth` rounds before has been taken: a rank takes it before it lays out this round for the
     // others, and in an allgather before it folds the round before this one.
     s.fold_round(round);
-    s.reach(s.board_.mine().folded, round + 1);
-    if (takes) co_await f.until([&s, round] { return s.all_at(&lane_head::folded, round + 1); });
+    s.reach(s.shm_.mine().folded, round + 1);
+    if (takes) co_await f.until([&s, round] { return s.all_at(&slot_head::folded, round + 1); });
     s.take_round(round);
   }
 }
@@ -289,16 +289,16 @@ task shm_native::broadcast(flow_type& f, shm_native& s) {
   const collective_call& c = *s.call_;
   const int root = c.root;
   const std::size_t bytes = c.count * c.element_size;
-  const bool at_root = s.board_.rank() == root;
+  const bool at_root = s.shm_.rank() == root;
   if (at_root) {
     co_await f.until([&s] { return s.may_offer(); });
     s.make_offer_of_places();
   } else {
-    co_await f.until([&s, root] { return s.offered(root); });
+    co_await f.until([&s, root] { return s.contributed(root); });
   }
-  const offer& from = s.board_.lane(root).offers[s.turn()];
-  const bool registered = (from.flags & offer::registered_in) != 0;
-  const bool pulls = (from.flags & offer::pulls) != 0;
+  const contribution& from = s.shm_.slot(root).contributions[s.turn()];
+  const bool registered = (from.flags & contribution::registered_in) != 0;
+  const bool pulls = (from.flags & contribution::pulls) != 0;
   if (!registered && !pulls) {
     co_await broadcast_chunks(f, s);
     s.finish();
@@ -306,15 +306,15 @@ task shm_native::broadcast(flow_type& f, shm_native& s) {
   }
   if (at_root) {
     s.finish();
-    co_await f.until([&s] { return s.all_finished(s.ticket_); });
+    co_await f.until([&s] { return s.all_finished(s.sequence_); });
     co_return;
   }
   if (registered) {
-    copy_out(c.out, s.board_.host().at(s.board_.host_rank(root), from.place.in), bytes, bytes);
+    copy_out(c.out, s.shm_.host().at(s.shm_.host_rank(root), from.place.in), bytes, bytes);
   } else if (!s.read_private(root, from.place.in, c.out, bytes)) {
     co_await f.until([] { return false; });
   }
-  if (s.board_.lane(root).revoked.load(std::memory_order_seq_cst) != 0) co_await f.until([] { return false; });
+  if (s.shm_.slot(root).revoked.load(std::memory_order_seq_cst) != 0) co_await f.until([] { return false; });
   s.finish();
 }
 
@@ -326,24 +326,24 @@ task shm_native::broadcast_chunks(flow_type& f, shm_native& s) {
   const std::size_t piece = (bytes / broadcast_depth + 4095) / 4096 * 4096;
   const std::size_t broadcast_chunk = std::clamp(piece, smallest_broadcast_chunk, largest_broadcast_chunk);
   const std::uint64_t rounds = (bytes + broadcast_chunk - 1) / broadcast_chunk;
-  if (s.board_.rank() == root) {
+  if (s.shm_.rank() == root) {
     co_await f.until([&s] { return s.all_finished(s.staging_used_); });
-    s.staging_used_ = s.ticket_;
+    s.staging_used_ = s.sequence_;
   }
   for (std::uint64_t round = 0; round < rounds; ++round) {
     const std::size_t begin = round * broadcast_chunk;
     const std::size_t n = std::min(broadcast_chunk, bytes - begin);
-    std::byte* const chunk = s.board_.staging(root) + round % broadcast_depth * broadcast_chunk;
-    if (s.board_.rank() == root) {
+    std::byte* const chunk = s.shm_.staging(root) + round % broadcast_depth * broadcast_chunk;
+    if (s.shm_.rank() == root) {
       if (round >= broadcast_depth)
-        co_await f.until([&s, round] { return s.all_at(&lane_head::taken, round + 1 - broadcast_depth); });
+        co_await f.until([&s, round] { return s.all_at(&slot_head::taken, round + 1 - broadcast_depth); });
       copy_bytes(chunk, c.in + begin, n);
-      s.reach(s.board_.mine().given, round + 1);
+      s.reach(s.shm_.mine().given, round + 1);
     } else {
       co_await f.until(
-          [&s, root, round] { return s.board_.lane(root).given.load(std::memory_order_acquire) >= s.step(round + 1); });
+          [&s, root, round] { return s.shm_.slot(root).given.load(std::memory_order_acquire) >= s.step(round + 1); });
       copy_out(c.out + begin, chunk, n, bytes);
-      s.reach(s.board_.mine().taken, round + 1);
+      s.reach(s.shm_.mine().taken, round + 1);
     }
   }
 }

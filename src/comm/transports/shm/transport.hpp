@@ -3,9 +3,9 @@
 
 #include <muster/comm/transport.hpp>
 
-#include "board.hpp"
 #include "messages.hpp"
 #include "native.hpp"
+#include "shm_group.hpp"
 
 namespace muster::inline v0::detail {
 
@@ -17,17 +17,17 @@ enum class cma_wish { where_faster, wherever_allowed, never };
 class shm_transport final : public transport {
  public:
   shm_transport(std::shared_ptr<shm_host> host, std::vector<int> members, int rank,
-                std::span<const std::uint64_t> lanes);
+                std::span<const std::uint64_t> slots);
   ~shm_transport() override;
 
-  [[nodiscard]] int rank() const override { return board_.rank(); }
-  [[nodiscard]] int size() const override { return board_.size(); }
+  [[nodiscard]] int rank() const override { return shm_.rank(); }
+  [[nodiscard]] int size() const override { return shm_.size(); }
   [[nodiscard]] transport_abilities abilities() const override;
   [[nodiscard]] std::pmr::memory_resource* memory() const override { return memory_; }
-  [[nodiscard]] bool crowded() const override { return board_.host().crowded(); }
-  [[nodiscard]] bool must_yield() const override { return crowded() && native_.waits_for_this_core(); }
-  void send(request& r) override { called(r.mark), messages_.send(r, *this); }
-  void receive(request& r) override { called(r.mark), messages_.receive(r, *this); }
+  [[nodiscard]] bool oversubscribed() const override { return shm_.host().oversubscribed(); }
+  [[nodiscard]] bool should_yield() const override { return oversubscribed() && native_.waits_for_this_core(); }
+  void send(request& r) override { called(r.signature), messages_.send(r, *this); }
+  void receive(request& r) override { called(r.signature), messages_.receive(r, *this); }
   bool native(const collective_call& call, request& r) override;
   bool test(request& r) override {
     if (r.state != native_state) return messages_.test(r);
@@ -36,42 +36,42 @@ class shm_transport final : public transport {
   }
   void cancel(request& r) noexcept override;
   bool move_buffer(request& r, std::byte* to) noexcept override;
-  void notify(int peer, const notice& message) override;
-  bool poll(notice& message) override;
+  void notify(int peer, const control_message& message) override;
+  bool poll(control_message& message) override;
   void pause(clock::time_point until) override;
   /// What a rank does now and then while it waits: sees whether a peer has ended, for `poll` to tell.
   void look_after_peers();
-  /// See shm_board::name.
-  void name(std::vector<int> names) noexcept { board_.name(std::move(names)); }
-  /// Makes this rank's lane in a group of those members; returns where it lies.
+  /// See shm_group::name.
+  void name(std::vector<int> names) noexcept { shm_.name(std::move(names)); }
+  /// Makes this rank's slot in a group of those members; returns where it lies.
   [[nodiscard]] std::uint64_t prepare(std::span<const int> members) override;
   [[nodiscard]] std::unique_ptr<transport> subgroup(const subgroup_call& some) override { return make_subgroup(some); }
   [[nodiscard]] std::unique_ptr<shm_transport> make_subgroup(const subgroup_call& some);
 
   /// Collective, once, for the world: the ranks find out together what the system allows them.
   void agree(cma_wish wish, clock::time_point until, const std::function<bool()>& given_up = {});
-  [[nodiscard]] const std::shared_ptr<shm_host>& shared_host() const noexcept { return board_.shared_host(); }
+  [[nodiscard]] const std::shared_ptr<shm_host>& shared_host() const noexcept { return shm_.shared_host(); }
 
  private:
   // In request::state, where shm_messages keeps 0 to 2.
   static constexpr int native_state = 16;
 
-  void called(const stamp& mark) noexcept {
-    if (mark.kind != collective::none && mark.sequence >= called_) called_ = mark.sequence + 1;
+  void called(const collective_signature& signature) noexcept {
+    if (signature.kind != collective::none && signature.sequence >= called_) called_ = signature.sequence + 1;
   }
   std::uint32_t vote(std::uint32_t mine, std::uint32_t round, clock::time_point until,
                      const std::function<bool()>& given_up);
-  bool read_posts(notice& message);
-  void tell_gone(int peer, notice& message) const;
+  bool read_posts(control_message& message);
+  void tell_gone(int peer, control_message& message) const;
   [[nodiscard]] bool has_said_why(int peer);
   [[nodiscard]] int find_silent_end();
 
-  shm_board board_;
+  shm_group shm_;
   shm_messages messages_;
   shm_native native_;
   std::pmr::memory_resource* memory_;
   std::uint64_t called_ = 0;  // collectives of the group that this rank has begun
-  std::uint32_t news_ = 0;    // the count of notices when all had been read
+  std::uint32_t news_ = 0;    // the count of control messages when all had been read
   int suspect_ = -1;          // seen to have ended; told at the next poll, when all it left behind has been read
   struct leaver {
     int rank;

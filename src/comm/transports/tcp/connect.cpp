@@ -21,7 +21,7 @@
 namespace muster::inline v0::detail {
 namespace {
 
-constexpr std::string_view card_mark = "tcp2";  // the 2 is the version of cards
+constexpr std::string_view endpoints_mark = "tcp2";  // the 2 is the version of endpoints
 
 // The cores that this process may run on, 64 in a word.
 std::vector<std::uint64_t> own_cores() {
@@ -36,25 +36,25 @@ std::vector<std::uint64_t> own_cores() {
 
 }  // namespace
 
-tcp_doors::tcp_doors(std::string_view chosen, const std::string& origin) {
-  wire_writer card;
-  card.add_text(card_mark);
-  card.add_text(random_token());
+tcp_listeners::tcp_listeners(std::string_view chosen, const std::string& origin) {
+  wire_writer endpoints;
+  endpoints.add_text(endpoints_mark);
+  endpoints.add_text(random_token());
   // The kernel's own number of this start of the machine: the same in all its containers.
-  card.add_text(boot_number().empty() ? host_name() : boot_number());
-  card.add_text(host_name());
-  card.add(std::int64_t{::getpid()});
+  endpoints.add_text(boot_number().empty() ? host_name() : boot_number());
+  endpoints.add_text(host_name());
+  endpoints.add(std::int64_t{::getpid()});
   const auto cores = own_cores();
-  card.add(std::uint64_t{cores.size()});
-  for (const auto word : cores) card.add(word);
+  endpoints.add(std::uint64_t{cores.size()});
+  for (const auto word : cores) endpoints.add(word);
   for (const auto& one : own_addresses(chosen, origin)) {
     sockets_.push_back(tcp_socket::reserve(one.with_port(0)));
-    card.add_text(sockets_.back().local().to_string());
+    endpoints.add_text(sockets_.back().local().to_string());
   }
-  card_ = card.take();
+  endpoints_ = endpoints.take();
 }
 
-std::vector<tcp_socket> tcp_doors::open() {
+std::vector<tcp_socket> tcp_listeners::open() {
   for (const auto& one : sockets_) one.start_listening();
   return std::move(sockets_);
 }
@@ -67,10 +67,10 @@ std::string interface_of(const settings& configuration, const launch_env& launch
   return asked == "auto" && launch.on_one_host() && !may_grow ? "here" : asked;
 }
 
-tcp_peer read_card(const std::string& card, int rank) {
-  wire_reader in(card);
+tcp_peer read_endpoints(const std::string& endpoints, int rank) {
+  wire_reader in(endpoints);
   tcp_peer read;
-  const bool known = in.text() == card_mark;
+  const bool known = in.text() == endpoints_mark;
   (void)in.text();
   read.host = in.text();
   read.name = in.text();
@@ -88,15 +88,15 @@ tcp_peer read_card(const std::string& card, int rank) {
   return read;
 }
 
-std::shared_ptr<tcp_mesh> make_mesh(const tcp_plan& plan, int rank, const std::vector<std::string>& cards,
-                                    tcp_doors doors, std::string_view token) {
+std::shared_ptr<tcp_mesh> make_mesh(const tcp_plan& plan, int rank, const std::vector<std::string>& endpoints,
+                                    tcp_listeners listeners, std::string_view token) {
   std::vector<std::string_view> parts{token};
   std::vector<tcp_peer> peers;
-  for (std::size_t i = 0; i < cards.size(); ++i) {
-    parts.emplace_back(cards[i]);
-    peers.push_back(read_card(cards[i], static_cast<int>(i)));
+  for (std::size_t i = 0; i < endpoints.size(); ++i) {
+    parts.emplace_back(endpoints[i]);
+    peers.push_back(read_endpoints(endpoints[i], static_cast<int>(i)));
   }
-  return std::make_shared<tcp_mesh>(plan, rank, std::move(peers), doors.open(), job_secret(parts));
+  return std::make_shared<tcp_mesh>(plan, rank, std::move(peers), listeners.open(), job_secret(parts));
 }
 
 tcp_plan plan_of(const settings& configuration) {
@@ -104,7 +104,7 @@ tcp_plan plan_of(const settings& configuration) {
   plan.streams = static_cast<int>(configuration.integer(setting::streams));
   plan.lazy = configuration.choice(setting::connections, {"all", "lazy"}) == 1;
   plan.beat = seconds(configuration.positive(setting::heartbeat));
-  plan.missed = static_cast<int>(configuration.integer(setting::missed_beats));
+  plan.missed = static_cast<int>(configuration.integer(setting::missed_heartbeats));
   plan.patience = seconds(configuration.positive(setting::timeout));
   plan.limits.checksum = configuration.choice(setting::checksum, {"off", "on"}) == 1;
   return plan;
@@ -113,39 +113,39 @@ tcp_plan plan_of(const settings& configuration) {
 std::unique_ptr<transport> connect_tcp(const settings& configuration, const launch_env& launch) {
   const tcp_plan plan = plan_of(configuration);
   const auto until = deadline_after(plan.patience);
-  tcp_doors doors(interface_of(configuration, launch), configuration.origin(setting::interface));
-  std::vector<std::string> cards{doors.card()};
+  tcp_listeners listeners(interface_of(configuration, launch), configuration.origin(setting::interface));
+  std::vector<std::string> endpoints{listeners.endpoints()};
   std::string token;
   if (launch.size > 1) {
     const auto store = open_store(configuration, launch);
     token = common_token(*store, configuration, until);
-    cards = exchange(*store, "tcp/", launch.rank, launch.size, doors.card(), until);
+    endpoints = exchange(*store, "tcp/", launch.rank, launch.size, listeners.endpoints(), until);
   }
-  auto mesh = make_mesh(plan, launch.rank, cards, std::move(doors), token);
+  auto mesh = make_mesh(plan, launch.rank, endpoints, std::move(listeners), token);
   if (!plan.lazy) mesh->await_all(until);
-  std::vector<int> all(cards.size());
+  std::vector<int> all(endpoints.size());
   std::iota(all.begin(), all.end(), 0);
   return std::make_unique<tcp_transport>(std::move(mesh), std::move(all), launch.rank, 0);
 }
 
 std::vector<std::unique_ptr<transport>> connect_tcp_ends(const settings& configuration, group& ranks, int count) {
   const tcp_plan plan = plan_of(configuration);
-  std::vector<tcp_doors> doors;
-  std::vector<std::string> cards;
+  std::vector<tcp_listeners> listeners;
+  std::vector<std::string> endpoints;
   for (int k = 0; k < count; ++k) {
-    doors.emplace_back(configuration.value(setting::interface), configuration.origin(setting::interface));
-    const auto of_all = words_of_all(ranks, doors.back().card());
-    cards.insert(cards.end(), of_all.begin(), of_all.end());
+    listeners.emplace_back(configuration.value(setting::interface), configuration.origin(setting::interface));
+    const auto of_all = words_of_all(ranks, listeners.back().endpoints());
+    endpoints.insert(endpoints.end(), of_all.begin(), of_all.end());
   }
   // The group is connected to no other process, so what rank 0 draws is known to no other.
   auto drawn = random_token();
   broadcast(ranks, std::span(reinterpret_cast<std::uint8_t*>(drawn.data()), drawn.size()), 0);
-  std::vector<int> all(cards.size());
+  std::vector<int> all(endpoints.size());
   std::iota(all.begin(), all.end(), 0);
   const auto until = deadline_after(plan.patience);
   return connect_at_once(count, [&](int k) -> std::unique_ptr<transport> {
     const int rank = k * ranks.size() + ranks.rank();
-    auto mesh = make_mesh(plan, rank, cards, std::move(doors[static_cast<std::size_t>(k)]), drawn);
+    auto mesh = make_mesh(plan, rank, endpoints, std::move(listeners[static_cast<std::size_t>(k)]), drawn);
     if (!plan.lazy) mesh->await_all(until);
     return std::make_unique<tcp_transport>(std::move(mesh), all, rank, 0);
   });

@@ -28,13 +28,13 @@ inline constexpr transport_abilities tcp_abilities{
 
 /// Where ranks share cores a message takes a context switch besides. So four ranks on two cores combine what they
 /// have along a tree, which takes the fewest messages, up to a quarter of a mebibyte, and in parts beyond.
-inline constexpr transport_costs tcp_costs_when_crowded{
+inline constexpr transport_costs tcp_costs_when_oversubscribed{
     .latency = 14e-6, .per_byte = 3.8e-10, .reduce_per_byte = 0, .next_message = 0.4};
 
 [[nodiscard]] inline transport_abilities tcp_abilities_with(double ranks_a_core) noexcept {
   auto made = tcp_abilities;
   if (ranks_a_core > 1) {
-    made.costs = tcp_costs_when_crowded;
+    made.costs = tcp_costs_when_oversubscribed;
     made.costs.ranks_a_core = ranks_a_core;
   }
   return made;
@@ -44,29 +44,30 @@ inline constexpr transport_costs tcp_costs_when_crowded{
 [[nodiscard]] std::string interface_of(const settings& configuration, const launch_env& launch);
 
 /// Where a rank waits for the others, before they know of it. No peer can connect before the rank listens there.
-class tcp_doors {
+class tcp_listeners {
  public:
   /// `chosen`: as `own_addresses` takes it. Every address gets a port of its own.
-  tcp_doors(std::string_view chosen, const std::string& origin);
+  tcp_listeners(std::string_view chosen, const std::string& origin);
 
   /// What the others are to know of this rank. With bytes that no other process could foresee, so that the secret of
-  /// all cards together is a new one for every start.
-  [[nodiscard]] const std::string& card() const noexcept { return card_; }
+  /// all endpoints together is a new one for every start.
+  [[nodiscard]] const std::string& endpoints() const noexcept { return endpoints_; }
   /// Begins to listen; the caller answers.
   [[nodiscard]] std::vector<tcp_socket> open();
 
  private:
   std::vector<tcp_socket> sockets_;
-  std::string card_;
+  std::string endpoints_;
 };
 
-/// Reads a card; throws error naming the rank when it is none.
-[[nodiscard]] tcp_peer read_card(const std::string& card, int rank);
+/// Reads an endpoint list; throws error naming the rank when it is none.
+[[nodiscard]] tcp_peer read_endpoints(const std::string& endpoints, int rank);
 
-/// The connections of a process, from the cards of all and the token of the job (which may be empty: then a process
-/// that can read the cards is of the job).
-[[nodiscard]] std::shared_ptr<tcp_mesh> make_mesh(const tcp_plan& plan, int rank, const std::vector<std::string>& cards,
-                                                  tcp_doors doors, std::string_view token);
+/// The connections of a process, from the endpoints of all and the token of the job (which may be empty: then a process
+/// that can read the endpoints is of the job).
+[[nodiscard]] std::shared_ptr<tcp_mesh> make_mesh(const tcp_plan& plan, int rank,
+                                                  const std::vector<std::string>& endpoints, tcp_listeners listeners,
+                                                  std::string_view token);
 
 /// What the settings say of it.
 [[nodiscard]] tcp_plan plan_of(const settings& configuration);

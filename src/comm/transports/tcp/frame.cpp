@@ -25,7 +25,7 @@ struct wire_header {
   std::uint64_t generation = 0;
   std::uint64_t bytes = 0;  // with `lead` and `flags` in its highest bytes
   std::uint64_t total = 0;
-  stamp mark;
+  collective_signature signature;
 };
 static_assert(sizeof(wire_header) == frame_bytes && std::has_unique_object_representations_v<wire_header>);
 constexpr int lead_shift = 48;
@@ -33,9 +33,9 @@ constexpr int flags_shift = 56;
 constexpr std::uint64_t bytes_mask = (std::uint64_t{1} << lead_shift) - 1;
 static_assert(largest_message <= bytes_mask);
 
-// What a notice's payload begins with.
+// What a control message's payload begins with.
 struct wire_notice {
-  notice::kind what{};
+  control_message::kind what{};
   std::uint8_t unused[3] = {};
   std::int32_t status = 0;
 };
@@ -52,9 +52,9 @@ bool lengths_fit(const frame& f) noexcept {
   if (is_control(f.kind)) return f.bytes <= largest_control_payload && f.total == f.bytes;
   switch (f.kind) {
     case frame_kind::message:
-    case frame_kind::body:
+    case frame_kind::data:
       return f.total <= largest_message && f.bytes <= f.total && (f.bytes > 0 || f.total == 0);
-    case frame_kind::announce:
+    case frame_kind::rts:
       return f.total <= largest_message && f.bytes == 0;
     default:
       return f.bytes == 0 && f.total == 0;
@@ -77,7 +77,7 @@ std::string_view to_string(frame_fault fault) noexcept {
 frame_header encode(const frame& what) noexcept {
   const auto bytes = what.bytes | std::uint64_t{what.lead} << lead_shift | std::uint64_t{what.flags} << flags_shift;
   wire_header made{magic,         version,         what.kind, what.tag,   0,
-                   what.sequence, what.generation, bytes,     what.total, what.mark};
+                   what.sequence, what.generation, bytes,     what.total, what.signature};
   made.checksum = crc32c(std::as_bytes(std::span(&made, 1)));
   return std::bit_cast<frame_header>(made);
 }
@@ -96,7 +96,7 @@ frame_fault decode(std::span<const std::byte, frame_bytes> header, frame& into) 
           .generation = read.generation,
           .bytes = read.bytes & bytes_mask,
           .total = read.total,
-          .mark = read.mark};
+          .signature = read.signature};
   if (!is_known(into.kind)) return frame_fault::kind;
   if ((into.flags & ~frame::has_checksum) != 0) return frame_fault::flags;
   if (into.lead >= frame_bytes || (into.bytes == 0 && (into.lead != 0 || into.flags != 0)) || !lengths_fit(into))
@@ -104,7 +104,7 @@ frame_fault decode(std::span<const std::byte, frame_bytes> header, frame& into) 
   return frame_fault::none;
 }
 
-std::size_t encode_notice(const notice& what, std::span<std::byte, largest_control_payload> to) noexcept {
+std::size_t encode_notice(const control_message& what, std::span<std::byte, largest_control_payload> to) noexcept {
   const wire_notice head{what.what, {}, what.status};
   const std::size_t length = ::strnlen(what.text, sizeof what.text - 1);
   std::memcpy(to.data(), &head, notice_head);
@@ -112,15 +112,15 @@ std::size_t encode_notice(const notice& what, std::span<std::byte, largest_contr
   return notice_head + length;
 }
 
-bool decode_notice(const frame& head, std::span<const std::byte> payload, notice& into) noexcept {
+bool decode_notice(const frame& head, std::span<const std::byte> payload, control_message& into) noexcept {
   if (payload.size() < notice_head || payload.size() > notice_head + sizeof into.text - 1) return false;
   wire_notice read;
   std::memcpy(&read, payload.data(), notice_head);
-  into = {.what = read.what, .status = read.status, .mark = head.mark};
+  into = {.what = read.what, .status = read.status, .signature = head.signature};
   const auto text = payload.subspan(notice_head);
   into.set_text({reinterpret_cast<const char*>(text.data()), text.size()});
   // The transport's own word comes from no peer.
-  return into.what >= notice::kind::abort && into.what <= notice::kind::position;
+  return into.what >= control_message::kind::abort && into.what <= control_message::kind::position;
 }
 
 }  // namespace muster::inline v0::detail

@@ -13,17 +13,17 @@ namespace muster::inline v0::detail {
 
 enum class frame_kind : std::uint8_t {
   // On the streams of data.
-  message = 1,   ///< a message of `total` bytes, or a part of it: `bytes` of it follow
-  announce = 2,  ///< a message of `total` bytes waits at its sender, under this frame's `sequence`
-  clear = 3,     ///< the message that was announced under `number` has a receive: let it come
-  body = 4,      ///< the message `number`, which was cleared, or a part of it: `bytes` of it follow
-  credit = 5,    ///< so much of the credit is free again: `number`
-  goodbye = 6,   ///< nothing comes after this
+  message = 1,  ///< a message of `total` bytes, or a part of it: `bytes` of it follow
+  rts = 2,      ///< a message of `total` bytes waits at its sender, under this frame's `sequence`
+  cts = 3,      ///< the message that was announced under `number` has a receive: let it come
+  data = 4,     ///< the message `number`, which was cleared, or a part of it: `bytes` of it follow
+  credit = 5,   ///< so much of the credit is free again: `number`
+  goodbye = 6,  ///< nothing comes after this
   // On the control connection.
-  beat = 16,     ///< its sender lives; `mark` and `generation` say in which collective it is
-  notice = 17,   ///< a notice of the group `generation`, in the payload
-  leave = 18,    ///< its sender has left the group `generation` after it had begun `number` collectives
-  suspect = 19,  ///< its sender has lost the rank `number` of the world, which the payload explains
+  beat = 16,             ///< its sender lives; `signature` and `generation` say in which collective it is
+  control_message = 17,  ///< a control message of the group `generation`, in the payload
+  leave = 18,            ///< its sender has left the group `generation` after it had begun `number` collectives
+  suspect = 19,          ///< its sender has lost the rank `number` of the world, which the payload explains
 };
 
 /// The header of a frame, read.
@@ -43,11 +43,11 @@ struct frame {
   std::uint64_t generation = 0;  ///< the group it belongs to
   std::uint64_t bytes = 0;       ///< of the payload
   std::uint64_t total = 0;       ///< of the message that the payload is of
-  stamp mark;
+  collective_signature signature;
 
-  /// The `number` that some kinds are about: those have no stamp, and it takes the place of the stamp's count.
-  [[nodiscard]] std::uint64_t number() const noexcept { return mark.count; }
-  void set_number(std::uint64_t to) noexcept { mark.count = to; }
+  /// The `number` that some kinds are about: those have no signature, and it takes the place of the signature's count.
+  [[nodiscard]] std::uint64_t number() const noexcept { return signature.count; }
+  void set_number(std::uint64_t to) noexcept { signature.count = to; }
 
   bool operator==(const frame&) const = default;
 };
@@ -69,10 +69,11 @@ enum class frame_fault { none, magic, version, checksum, kind, flags, length };
 /// lengths are within the limits.
 [[nodiscard]] frame_fault decode(std::span<const std::byte, frame_bytes> header, frame& into) noexcept;
 
-/// The payload of a notice.
+/// The payload of a control message.
 inline constexpr std::size_t notice_head = 8;
-[[nodiscard]] std::size_t encode_notice(const notice& what, std::span<std::byte, largest_control_payload> to) noexcept;
-/// False when it is not one. The stamp is in the header; `origin` is the receiver's to fill in.
-[[nodiscard]] bool decode_notice(const frame& head, std::span<const std::byte> payload, notice& into) noexcept;
+[[nodiscard]] std::size_t encode_notice(const control_message& what,
+                                        std::span<std::byte, largest_control_payload> to) noexcept;
+/// False when it is not one. The signature is in the header; `origin` is the receiver's to fill in.
+[[nodiscard]] bool decode_notice(const frame& head, std::span<const std::byte> payload, control_message& into) noexcept;
 
 }  // namespace muster::inline v0::detail

@@ -125,19 +125,19 @@ bool tcp_link::next_frame(tcp_stream& stream) {
   frame head;
   head.tag = r.tag;
   head.generation = p.generation;
-  head.mark = r.mark;
+  head.signature = r.signature;
   head.total = r.bytes;
   const bool asks = p.announces && r.state == message_progress::waiting;
   r.state = message_progress::moving;
   if (asks) {
-    head.kind = frame_kind::announce;
+    head.kind = frame_kind::rts;
     sends_.announce(static_cast<std::uint32_t>(next_out_));  // the sequence that it gets
     begin_frame(stream, head, nullptr, 0);
     return true;
   }
   head.bytes = r.bytes - p.moved;
   if (p.announces) {
-    head.kind = frame_kind::body;
+    head.kind = frame_kind::data;
     head.set_number(p.number);
   }
   if (streams_.size() > 1 && r.bytes > limits_.part) {

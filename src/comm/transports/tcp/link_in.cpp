@@ -15,13 +15,13 @@ constexpr std::size_t a_little = 8192;
 constexpr std::size_t most_announced = std::size_t{1} << 20;
 
 envelope envelope_of(const frame& head) {
-  const bool announces = head.kind == frame_kind::announce;
-  return {.mark = head.mark,
+  const bool announces = head.kind == frame_kind::rts;
+  return {.signature = head.signature,
           .total = head.total,
           .number = announces ? head.sequence : head.number(),
           .generation = head.generation,
           .tag = head.tag,
-          .kind = announces ? message_kind::announce : message_kind::message};
+          .kind = announces ? message_kind::rts : message_kind::message};
 }
 
 void require(const char* fault) {
@@ -129,7 +129,7 @@ bool tcp_link::begin_payload(tcp_stream& stream) {
     return false;
   }
   // A group that lost the rank has yet to put away what it had to do with the old connection.
-  const bool begins = !is_assembling_ && (head.kind == frame_kind::message || head.kind == frame_kind::announce);
+  const bool begins = !is_assembling_ && (head.kind == frame_kind::message || head.kind == frame_kind::rts);
   if (number_ > 0 && begins && messages_.is_gone(peer_, head.generation)) {
     stream.held = true;
     return false;
@@ -139,16 +139,16 @@ bool tcp_link::begin_payload(tcp_stream& stream) {
   stream.owed = 0;
   switch (head.kind) {
     case frame_kind::message:
-    case frame_kind::body:
+    case frame_kind::data:
       if (!begin_message(stream, head)) {
         stream.held = true;
         return false;
       }
       break;
-    case frame_kind::announce:
+    case frame_kind::rts:
       handle_announce(head);
       break;
-    case frame_kind::clear:
+    case frame_kind::cts:
       require(sends_.clear(head.number()));
       break;
     case frame_kind::credit:
@@ -189,7 +189,7 @@ bool tcp_link::begin_message(tcp_stream& stream, const frame& head) {
     if (!is_assembling_) assembling_ = {};  // the inbox may free it as soon as its streams have their parts
     return true;
   }
-  if (head.kind == frame_kind::body) {
+  if (head.kind == frame_kind::data) {
     require(messages_.match_body(peer_, envelope_of(head), stream.to));
     --announced_;
   } else {
@@ -219,7 +219,7 @@ void tcp_link::handle_announce(const frame& head) {
 
 void tcp_link::clear(std::uint64_t number) {
   frame word;
-  word.kind = frame_kind::clear;
+  word.kind = frame_kind::cts;
   word.set_number(number);
   urgent_.push_back(word);
 }

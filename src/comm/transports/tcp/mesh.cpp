@@ -37,11 +37,11 @@ double ranks_a_core(const std::vector<tcp_peer>& peers, const std::string& here)
 
 }  // namespace
 
-tcp_mesh::tcp_mesh(const tcp_plan& plan, int rank, std::vector<tcp_peer> peers, std::vector<tcp_socket> doors,
+tcp_mesh::tcp_mesh(const tcp_plan& plan, int rank, std::vector<tcp_peer> peers, std::vector<tcp_socket> listeners,
                    const job_secret& secret)
     : plan_(plan),
       rank_(rank),
-      crowded_(ranks_a_core(peers, peers[static_cast<std::size_t>(rank)].host) > 1),
+      oversubscribed_(ranks_a_core(peers, peers[static_cast<std::size_t>(rank)].host) > 1),
       most_ranks_a_core_([&] {
         double most = 0;
         for (const auto& one : peers) most = std::max(most, ranks_a_core(peers, one.host));
@@ -59,7 +59,7 @@ tcp_mesh::tcp_mesh(const tcp_plan& plan, int rank, std::vector<tcp_peer> peers, 
       away_(peers.size(), false),
       lost_(peers.size()),
       left_(peers.size(), false),
-      watch_(*this, std::move(peers), std::move(doors), secret) {}
+      manager_(*this, std::move(peers), std::move(listeners), secret) {}
 
 tcp_mesh::~tcp_mesh() {
   const auto until = deadline_after(tcp_timing::drain);
@@ -68,7 +68,7 @@ tcp_mesh::~tcp_mesh() {
     for (auto& one : links_) one->say_goodbye();
   }
   while (!flushed() && clock::now() < until) std::this_thread::sleep_for(std::chrono::microseconds(100));
-  watch_.say_goodbye(until);
+  manager_.say_goodbye(until);
 }
 
 // Whether all that was sent is in the hands of the other side's system.
@@ -84,7 +84,7 @@ bool tcp_mesh::flushed() noexcept {
 
 // The one with the higher rank connects, so that no two do at the same time.
 void tcp_mesh::await_all(clock::time_point until) {
-  for (int peer = 0; peer < rank_; ++peer) watch_.want(peer);
+  for (int peer = 0; peer < rank_; ++peer) manager_.want(peer);
   std::unique_lock lock(mutex_);
   const auto missing = [&] {
     std::vector<int> found;
@@ -107,7 +107,7 @@ void tcp_mesh::await_all(clock::time_point until) {
                                     lost_[static_cast<std::size_t>(*lost)] +
                                     "); check that it runs, and the way to it (--interface, firewalls, the token)");
   }
-  const std::string trouble = watch_.trouble_with(found.front());
+  const std::string trouble = manager_.trouble_with(found.front());
   throw timeout_error("connecting", found,
                       "not all ranks are connected over tcp in time (missing: rank " + format_ranks(found) +
                           (trouble.empty() ? "" : "; " + trouble) +
@@ -141,7 +141,7 @@ void tcp_mesh::close(tcp_channel& group) noexcept {
     std::erase_if(leavers_, [&](const leaver& one) { return one.generation == group.generation(); });
   }
   for (int member = 0; member < group.size(); ++member) {
-    if (member != group.rank()) watch_.post(group.peer(member), word, {}, true);
+    if (member != group.rank()) manager_.post(group.peer(member), word, {}, true);
   }
 }
 
@@ -151,10 +151,10 @@ void tcp_mesh::begin(tcp_channel& group, request& r, bool receives) noexcept {
   r.state = message_progress::waiting;
   ::new (r.room) message_progress{
       .group = &group, .generation = group.generation(), .connection = no_connection, .receives = receives};
-  if (r.mark.kind == collective::none || r.mark.sequence < group.called) return;
-  group.called = r.mark.sequence + 1;
+  if (r.signature.kind == collective::none || r.signature.sequence < group.called) return;
+  group.called = r.signature.sequence + 1;
   position_.generation = group.generation();
-  position_.mark = r.mark;
+  position_.signature = r.signature;
 }
 
 void tcp_mesh::send(tcp_channel& group, request& r) {
@@ -162,7 +162,7 @@ void tcp_mesh::send(tcp_channel& group, request& r) {
   begin(group, r, false);
   const int peer = group.peer(r.peer);
   if (peer == rank_) {
-    const envelope head{.mark = r.mark, .total = r.bytes, .generation = group.generation(), .tag = r.tag};
+    const envelope head{.signature = r.signature, .total = r.bytes, .generation = group.generation(), .tag = r.tag};
     messages_.deliver_own(peer, head, r);
     end(r);
     return;
@@ -170,7 +170,7 @@ void tcp_mesh::send(tcp_channel& group, request& r) {
   if (group.has_lost(r.peer)) return;
   progress_of(r).connection = link(peer).number();
   link(peer).send(r);
-  if (!link(peer).connected()) watch_.want(peer);
+  if (!link(peer).connected()) manager_.want(peer);
 }
 
 void tcp_mesh::receive(tcp_channel& group, request& r) {
@@ -179,7 +179,7 @@ void tcp_mesh::receive(tcp_channel& group, request& r) {
   messages_.post(r);  // that it is clear to send is said by the next test, and perhaps with others
   if (r.peer == any_source || r.peer == group.rank()) return;
   const int peer = group.peer(r.peer);
-  if (!link(peer).connected()) watch_.want(peer);
+  if (!link(peer).connected()) manager_.want(peer);
 }
 
 void tcp_mesh::pump(tcp_link& one) noexcept {
@@ -193,7 +193,7 @@ void tcp_mesh::pump(tcp_link& one) noexcept {
   const auto peer = static_cast<std::size_t>(one.peer());
   if (one.trouble().empty() || reported_[peer]) return;
   reported_[peer] = true;
-  watch_.report(one.peer(), one.trouble());
+  manager_.report(one.peer(), one.trouble());
 }
 
 // All that is under way moves: a peer may wait for another of our requests than the one we are asked for.
@@ -233,17 +233,17 @@ bool tcp_mesh::move_buffer(tcp_channel& group, request& r, std::byte* to) noexce
   return true;
 }
 
-void tcp_mesh::notify(tcp_channel& group, int member, const notice& message) {
+void tcp_mesh::notify(tcp_channel& group, int member, const control_message& message) {
   frame head;
-  head.kind = frame_kind::notice;
+  head.kind = frame_kind::control_message;
   head.generation = group.generation();
-  head.mark = message.mark;
+  head.signature = message.signature;
   std::array<std::byte, largest_control_payload> payload;
   const std::size_t bytes = encode_notice(message, payload);
   const int peer = group.peer(member);
-  const bool matters = message.what != notice::kind::position;
-  watch_.post(peer, head, std::span(payload).first(bytes), matters);
-  if (plan_.lazy && matters) watch_.want(peer);
+  const bool matters = message.what != control_message::kind::position;
+  manager_.post(peer, head, std::span(payload).first(bytes), matters);
+  if (plan_.lazy && matters) manager_.want(peer);
 }
 
 void tcp_mesh::pause(tcp_channel& group, clock::time_point until) {
@@ -278,7 +278,7 @@ bool tcp_mesh::renew(tcp_channel& group, int member, clock::time_point until) {
   if (away_[static_cast<std::size_t>(peer)]) {
     if (!link(peer).stood()) return false;  // it was tried
     replace_link(peer);
-    watch_.want(peer, until);
+    manager_.want(peer, until);
   }
   messages_.forget(peer, group.generation());
   group.fates[static_cast<std::size_t>(member)] = matching_group::fate::here;
@@ -307,12 +307,12 @@ void tcp_mesh::tell_gone(matching_group& group, int peer, const std::string& wha
   const auto now = witness < 0 ? matching_group::fate::seen_gone : matching_group::fate::said_gone;
   if (member < 0 || group.fates[static_cast<std::size_t>(member)] >= now) return;
   group.fates[static_cast<std::size_t>(member)] = now;
-  notice message;
-  message.what = notice::kind::gone;
+  control_message message;
+  message.what = control_message::kind::gone;
   message.origin = member;
   message.witness = witness;
   message.status = static_cast<int>(error_kind::peer_failure);
-  const auto& who = watch_.peer(peer);
+  const auto& who = manager_.peer(peer);
   message.set_text("rank " + std::to_string(member) + " is gone (" + what + "; it is process " +
                    std::to_string(who.process) + " on " + who.name + "); see what its launcher says of it");
   group.tell(message);
@@ -350,9 +350,9 @@ void tcp_mesh::left(int peer) {
   changed_.notify_all();
 }
 
-void tcp_mesh::hear_notice(int peer, const frame& head, notice& message) {
-  const bool is_position = message.what == notice::kind::position;
-  if (is_position && head.mark.kind == collective::none) return;
+void tcp_mesh::hear_notice(int peer, const frame& head, control_message& message) {
+  const bool is_position = message.what == control_message::kind::position;
+  if (is_position && head.signature.kind == collective::none) return;
   const std::lock_guard lock(mutex_);
   matching_group* const group = messages_.find(head.generation);
   if (group == nullptr) {
@@ -368,7 +368,7 @@ void tcp_mesh::hear_notice(int peer, const frame& head, notice& message) {
 void tcp_mesh::hear_leave(int peer, std::uint64_t generation, std::uint64_t called) {
   const std::lock_guard lock(mutex_);
   if (!messages_.is_closed(generation))
-    leavers_.push_back({generation, peer, called, clock::now() + transport_timing::late_notice});
+    leavers_.push_back({generation, peer, called, clock::now() + transport_timing::late_control_message});
 }
 
 frame tcp_mesh::position() {

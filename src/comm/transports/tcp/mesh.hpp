@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "channel.hpp"
+#include "connection_manager.hpp"
 #include "link.hpp"
-#include "watch.hpp"
 
 namespace muster::inline v0::detail {
 
@@ -27,8 +27,8 @@ struct tcp_plan {
 /// stays lost to all groups, those that are made later too, but for one that renews it.
 class tcp_mesh {
  public:
-  /// `peers`: how to reach each rank. The doors are where they reach this one.
-  tcp_mesh(const tcp_plan& plan, int rank, std::vector<tcp_peer> peers, std::vector<tcp_socket> doors,
+  /// `peers`: how to reach each rank. The listeners are where they reach this one.
+  tcp_mesh(const tcp_plan& plan, int rank, std::vector<tcp_peer> peers, std::vector<tcp_socket> listeners,
            const job_secret& secret);
   tcp_mesh(const tcp_mesh&) = delete;
   tcp_mesh& operator=(const tcp_mesh&) = delete;
@@ -38,11 +38,11 @@ class tcp_mesh {
   [[nodiscard]] int rank() const noexcept { return rank_; }
   [[nodiscard]] int size() const noexcept { return static_cast<int>(links_.size()); }
   /// More ranks than cores on this host.
-  [[nodiscard]] bool crowded() const noexcept { return crowded_; }
+  [[nodiscard]] bool oversubscribed() const noexcept { return oversubscribed_; }
   /// On the host where it is most: the same at all ranks.
   [[nodiscard]] double most_ranks_a_core() const noexcept { return most_ranks_a_core_; }
   /// Connections that were refused or broken off since they were not of this job.
-  [[nodiscard]] std::uint64_t strangers() const noexcept { return watch_.strangers(); }
+  [[nodiscard]] std::uint64_t strangers() const noexcept { return manager_.strangers(); }
   /// Waits until every other process is connected. Throws timeout_error with those that are not, peer_failure.
   void await_all(clock::time_point until);
 
@@ -53,14 +53,14 @@ class tcp_mesh {
   bool test(tcp_channel& group, request& r);
   void cancel(tcp_channel& group, request& r) noexcept;
   bool move_buffer(tcp_channel& group, request& r, std::byte* to) noexcept;
-  void notify(tcp_channel& group, int member, const notice& message);
+  void notify(tcp_channel& group, int member, const control_message& message);
   void pause(tcp_channel& group, clock::time_point until);
   /// See transport::renew. Both sides connect, and each takes nothing that the other sends in the group until it has
   /// renewed it itself: so nothing of before the break meets anything of after it.
   bool renew(tcp_channel& group, int member, clock::time_point until);
 
  private:
-  friend class tcp_watch;
+  friend class connection_manager;
 
   [[nodiscard]] tcp_link& link(int peer) noexcept { return *links_[static_cast<std::size_t>(peer)]; }
   void replace_link(int peer);
@@ -72,7 +72,7 @@ class tcp_mesh {
   void attach(int peer, std::vector<tcp_socket> streams);
   void lose(int peer, const std::string& why, int witness);
   void left(int peer);
-  void hear_notice(int peer, const frame& head, notice& message);
+  void hear_notice(int peer, const frame& head, control_message& message);
   void hear_leave(int peer, std::uint64_t generation, std::uint64_t called);
   [[nodiscard]] frame position();
   void tick();
@@ -84,10 +84,10 @@ class tcp_mesh {
     std::uint64_t called;
     clock::time_point until;
   };
-  // Notices of a group that is not made here yet.
+  // Control messages of a group that is not made here yet.
   struct early_notice {
     std::uint64_t generation;
-    notice message;
+    control_message message;
     int peer;
   };
   // By a witness, a rank of the group, or as it was seen here (-1).
@@ -96,7 +96,7 @@ class tcp_mesh {
 
   const tcp_plan plan_;
   const int rank_;
-  bool crowded_;
+  bool oversubscribed_;
   double most_ranks_a_core_;
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -108,8 +108,8 @@ class tcp_mesh {
   std::vector<bool> left_;         // announced its end
   std::vector<leaver> leavers_;
   std::vector<early_notice> early_;
-  frame position_;   // the last collective that was begun
-  tcp_watch watch_;  // last: its thread uses all of the above
+  frame position_;              // the last collective that was begun
+  connection_manager manager_;  // last: its thread uses all of the above
 };
 
 }  // namespace muster::inline v0::detail

@@ -22,7 +22,7 @@ class tcp_transport final : public transport {
   [[nodiscard]] transport_abilities abilities() const override {
     return tcp_abilities_with(mesh_->most_ranks_a_core());
   }
-  [[nodiscard]] bool crowded() const override { return mesh_->crowded(); }
+  [[nodiscard]] bool oversubscribed() const override { return mesh_->oversubscribed(); }
   void send(request& r) override {
     r.owner = this;
     mesh_->send(group_, r);
@@ -34,8 +34,8 @@ class tcp_transport final : public transport {
   bool test(request& r) override { return mesh_->test(group_, r); }
   void cancel(request& r) noexcept override { mesh_->cancel(group_, r); }
   bool move_buffer(request& r, std::byte* to) noexcept override { return mesh_->move_buffer(group_, r, to); }
-  void notify(int peer, const notice& message) override { mesh_->notify(group_, peer, message); }
-  bool poll(notice& message) override { return group_.hear(message); }
+  void notify(int peer, const control_message& message) override { mesh_->notify(group_, peer, message); }
+  bool poll(control_message& message) override { return group_.hear(message); }
   void pause(clock::time_point until) override { mesh_->pause(group_, until); }
   [[nodiscard]] bool renew(int peer, clock::time_point until) override { return mesh_->renew(group_, peer, until); }
   [[nodiscard]] std::unique_ptr<transport> subgroup(const subgroup_call& some) override;

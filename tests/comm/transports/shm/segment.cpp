@@ -129,20 +129,20 @@ TEST_CASE("any order of taking and giving back: nobody gets what another has, an
   muster::random_stream random(20261121);
   struct held {
     muster::buffer<std::uint64_t> memory;
-    std::uint64_t mark;
+    std::uint64_t signature;
   };
   std::vector<held> all;
   for (int turn = 0; turn < 4000; ++turn) {
     if (random.below(2) == 0 && all.size() < 60) {
       const auto scale = random.below(17);  // from a word to 512 KiB
       held made{muster::buffer<std::uint64_t>(1 + random.below(std::uint64_t{1} << scale), &own), random()};
-      std::fill(made.memory.begin(), made.memory.end(), made.mark);
+      std::fill(made.memory.begin(), made.memory.end(), made.signature);
       all.push_back(std::move(made));
     } else if (!all.empty()) {
       const auto which = static_cast<std::ptrdiff_t>(random.below(all.size()));
       const auto& one = all[static_cast<std::size_t>(which)];
       const auto* const seen = reinterpret_cast<const std::uint64_t*>(peer.at(own.offset_of(one.memory.data())));
-      REQUIRE(std::all_of(seen, seen + one.memory.size(), [&](std::uint64_t x) { return x == one.mark; }));
+      REQUIRE(std::all_of(seen, seen + one.memory.size(), [&](std::uint64_t x) { return x == one.signature; }));
       all.erase(all.begin() + which);
     }
   }
@@ -265,9 +265,10 @@ TEST_CASE("a name that another user holds is refused at once, by rank 0 and by t
   REQUIRE(::pipe(ready) == 0);
   const pid_t holder = ::fork();
   if (holder == 0) {
-    const int door = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    const bool holds = ::setuid(65534) == 0 && ::bind(door, reinterpret_cast<const sockaddr*>(&address), length) == 0 &&
-                       ::listen(door, 1) == 0 && ::write(ready[1], "!", 1) == 1;
+    const int listener = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    const bool holds = ::setuid(65534) == 0 &&
+                       ::bind(listener, reinterpret_cast<const sockaddr*>(&address), length) == 0 &&
+                       ::listen(listener, 1) == 0 && ::write(ready[1], "!", 1) == 1;
     while (holds && ::getppid() != 1) ::usleep(10000);
     ::_exit(0);
   }
@@ -295,10 +296,10 @@ TEST_CASE("a rank that rank 0 announces and that cannot be is refused") {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   std::memcpy(address.sun_path + 1, name.data(), name.size());
-  const muster::detail::descriptor door(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  const muster::detail::descriptor listener(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  REQUIRE(::bind(door.get(), reinterpret_cast<const sockaddr*>(&address), length) == 0);
-  REQUIRE(::listen(door.get(), 1) == 0);
+  REQUIRE(::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), length) == 0);
+  REQUIRE(::listen(listener.get(), 1) == 0);
   std::exception_ptr thrown;
   std::thread guest([&] {
     try {
@@ -307,7 +308,7 @@ TEST_CASE("a rank that rank 0 announces and that cannot be is refused") {
       thrown = std::current_exception();
     }
   });
-  const muster::detail::descriptor to(::accept(door.get(), nullptr, nullptr));
+  const muster::detail::descriptor to(::accept(listener.get(), nullptr, nullptr));
   std::vector<std::byte> said(4096);
   alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
   iovec bytes{said.data(), said.size()};

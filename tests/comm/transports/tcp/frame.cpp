@@ -15,28 +15,29 @@ using namespace muster::detail;  // NOLINT: this is about nothing else
 namespace {
 
 frame random_frame(muster::random_stream& random) {
-  constexpr frame_kind kinds[] = {frame_kind::message, frame_kind::announce, frame_kind::clear, frame_kind::body,
-                                  frame_kind::credit,  frame_kind::goodbye,  frame_kind::beat,  frame_kind::notice,
-                                  frame_kind::leave,   frame_kind::suspect};
+  constexpr frame_kind kinds[] = {
+      frame_kind::message, frame_kind::rts,     frame_kind::cts,  frame_kind::data,
+      frame_kind::credit,  frame_kind::goodbye, frame_kind::beat, frame_kind::control_message,
+      frame_kind::leave,   frame_kind::suspect};
   frame made;
   made.kind = kinds[random.below(std::size(kinds))];
   made.tag = static_cast<std::uint32_t>(random.below(5));
   made.sequence = static_cast<std::uint32_t>(random.below(std::uint64_t{1} << 32));
   made.generation = random.below(~std::uint64_t{0});
-  made.mark.sequence = random.below(1000);
-  made.mark.count = random.below(std::uint64_t{1} << 40);
-  made.mark.root = static_cast<std::int32_t>(random.below(9));
-  made.mark.kind = muster::collective::allreduce;
-  made.mark.type = muster::dtype::float32;
-  made.mark.op = muster::operation::sum;
-  made.mark.how = muster::algorithm::ring;
+  made.signature.sequence = random.below(1000);
+  made.signature.count = random.below(std::uint64_t{1} << 40);
+  made.signature.root = static_cast<std::int32_t>(random.below(9));
+  made.signature.kind = muster::collective::allreduce;
+  made.signature.type = muster::dtype::float32;
+  made.signature.op = muster::operation::sum;
+  made.signature.algorithm = muster::algorithm::ring;
   switch (made.kind) {
     case frame_kind::message:
-    case frame_kind::body:
+    case frame_kind::data:
       made.total = random.below(2) * random.below(largest_message);
       made.bytes = made.total == 0 ? 0 : 1 + random.below(made.total);
       break;
-    case frame_kind::announce:
+    case frame_kind::rts:
       made.total = random.below(largest_message);
       break;
     default:
@@ -102,22 +103,22 @@ TEST_CASE("any bytes whatever are a frame within the limits, or none") {
 }
 
 TEST_CASE("a notice is read as it was written") {
-  muster::notice sent;
-  sent.what = muster::notice::kind::abort;
+  muster::control_message sent;
+  sent.what = muster::control_message::kind::abort;
   sent.status = 3;
-  sent.mark.sequence = 17;
+  sent.signature.sequence = 17;
   for (const std::size_t length : {std::size_t{0}, std::size_t{1}, sizeof sent.text - 1}) {
     sent.set_text(std::string(length, 'x'));
     std::array<std::byte, largest_control_payload> payload{};
     frame head;
-    head.kind = frame_kind::notice;
-    head.mark = sent.mark;
+    head.kind = frame_kind::control_message;
+    head.signature = sent.signature;
     head.bytes = head.total = encode_notice(sent, payload);
-    muster::notice got;
+    muster::control_message got;
     REQUIRE(decode_notice(head, std::span(payload).first(head.bytes), got));
     CHECK(got.what == sent.what);
     CHECK(got.status == 3);
-    CHECK(got.mark == sent.mark);
+    CHECK(got.signature == sent.signature);
     CHECK(std::string(got.text) == std::string(length, 'x'));
     CHECK_FALSE(decode_notice(head, std::span(payload).first(7), got));
   }

@@ -67,12 +67,12 @@ void run(const tcp::tcp_plan& plan, int ranks, const std::function<void(muster::
   }
 }
 
-tcp::address first_address(const std::string& card) { return tcp::read_card(card, 0).addresses.front(); }
+tcp::address first_address(const std::string& card) { return tcp::read_endpoints(card, 0).addresses.front(); }
 
 /// Rank 1 of two, by hand: it knows the secret, and does then what the test wants.
 class impostor {
  public:
-  explicit impostor(const std::vector<std::string>& cards) : cards_(cards) {
+  explicit impostor(const std::vector<std::string>& endpoints) : cards_(endpoints) {
     std::vector<std::string_view> parts{"of the test"};
     parts.insert(parts.end(), cards_.begin(), cards_.end());
     secret_ = tcp::job_secret(parts);
@@ -88,14 +88,14 @@ class impostor {
     tcp::frame_header bytes;
     stream.read_exactly(bytes, until());
     tcp::frame head;
-    require(tcp::decode(bytes, head) == tcp::frame_fault::none && head.kind == tcp::frame_kind::clear, "it is cleared");
+    require(tcp::decode(bytes, head) == tcp::frame_fault::none && head.kind == tcp::frame_kind::cts, "it is cleared");
   }
   static muster::clock::time_point until() { return muster::deadline_after(patience); }
   /// A rank listens when it connects, not before.
-  static tcp::tcp_socket reach(const tcp::address& door) {
+  static tcp::tcp_socket reach(const tcp::address& listener) {
     for (const auto limit = until();;) {
       try {
-        return tcp::tcp_socket::connect(door, limit);
+        return tcp::tcp_socket::connect(listener, limit);
       } catch (const tcp::socket_error&) {
         if (muster::clock::now() > limit) throw;
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -122,20 +122,20 @@ class impostor {
 /// Rank 0, and rank 1 by hand.
 struct odd_pair {
   explicit odd_pair(const tcp::tcp_plan& plan = test::tcp_job::busy_plan()) : job(2, plan) {
-    std::thread side([&] { other = std::make_unique<impostor>(job.cards()); });
+    std::thread side([&] { other = std::make_unique<impostor>(job.endpoints()); });
     mine = job.connect(0);
     side.join();
   }
   /// What rank 0 is told of the end of rank 1, while it waits for that.
   std::string hear_end(muster::request& r) const {
     const auto until = muster::deadline_after(patience);
-    muster::notice message;
+    muster::control_message message;
     while (!mine->poll(message)) {
       require(muster::clock::now() < until, "a notice comes");
       (void)mine->test(r);
       mine->pause(muster::deadline_after(muster::seconds(0.05)));
     }
-    require(message.what == muster::notice::kind::gone && message.origin == 1, "it says that rank 1 is gone");
+    require(message.what == muster::control_message::kind::gone && message.origin == 1, "it says that rank 1 is gone");
     return message.text;
   }
 
@@ -181,8 +181,8 @@ struct parcel {
   }
   /// As part of that collective.
   parcel(std::size_t bytes, std::uint8_t value, std::uint64_t sequence) : parcel(bytes, value) {
-    r.mark.kind = muster::collective::broadcast;
-    r.mark.sequence = sequence;
+    r.signature.kind = muster::collective::broadcast;
+    r.signature.sequence = sequence;
   }
   parcel& with(int peer, std::uint32_t tag) {
     r.peer = peer;
@@ -440,8 +440,8 @@ TEST_CASE("a rank that leaves a group is reported gone where others need it, and
         told = gone.what();
       }
       require(told.find("left and did not finish") != std::string::npos, "rank 1 is gone from the other: " + told);
-      for (muster::notice message; finished->transport().poll(message);)
-        require(message.what != muster::notice::kind::gone, std::string("it is not gone: ") + message.text);
+      for (muster::control_message message; finished->transport().poll(message);)
+        require(message.what != muster::control_message::kind::gone, std::string("it is not gone: ") + message.text);
     }
     muster::barrier(world);
   });
@@ -487,13 +487,13 @@ TEST_CASE("strangers neither hold up a job nor break it, and are counted", "[tcp
   ::getrlimit(RLIMIT_NOFILE, &files);
   const std::size_t idle = std::min<std::size_t>(1000, (files.rlim_cur - 200) / 3);
   test::tcp_job job(2);
-  const auto door = first_address(job.cards()[0]);
+  const auto listener = first_address(job.endpoints()[0]);
   std::vector<tcp::tcp_socket> silent;
   const auto come = [&](std::size_t count) {
-    for (std::size_t i = 0; i < count; ++i) silent.push_back(impostor::reach(door));
+    for (std::size_t i = 0; i < count; ++i) silent.push_back(impostor::reach(listener));
   };
   const auto babble = [&](std::uint64_t seed, std::string_view begins) {
-    auto one = impostor::reach(door);
+    auto one = impostor::reach(listener);
     muster::random_stream random(20261121, seed);
     std::vector<std::byte> bytes(100000);
     for (auto& b : bytes) b = static_cast<std::byte>(random.below(256));
@@ -590,13 +590,13 @@ TEST_CASE("a peer that breaks the rules is lost, and the notice says what was se
       {"not asked for",
        [](impostor& other) {
          auto head = message_of(0);
-         head.kind = tcp::frame_kind::body;
+         head.kind = tcp::frame_kind::data;
          other.send(other.stream, head);
        }},
       {"not announced",
        [](impostor& other) {
          auto head = message_of(0);
-         head.kind = tcp::frame_kind::clear;
+         head.kind = tcp::frame_kind::cts;
          other.send(other.stream, head);
        }},
       {"more credit",
@@ -624,12 +624,12 @@ TEST_CASE("a peer that breaks the rules is lost, and the notice says what was se
       {"another message than it announced",
        [](impostor& other) {
          auto head = message_of(100000);
-         head.kind = tcp::frame_kind::announce;
+         head.kind = tcp::frame_kind::rts;
          head.bytes = 0;
          other.send(other.stream, head);
          other.hear_clear();
          head = message_of(200000);  // more than was announced
-         head.kind = tcp::frame_kind::body;
+         head.kind = tcp::frame_kind::data;
          head.sequence = 1;
          head.set_number(0);
          other.send(other.stream, head);
@@ -658,7 +658,7 @@ TEST_CASE("what a lost rank had only begun to send is nobody's message, what it 
   SECTION("cut off") { bytes = 40; }
   SECTION("cut off between its parts") { bytes = begun.bytes = 64; }
   SECTION("only announced") {
-    begun.kind = tcp::frame_kind::announce;
+    begun.kind = tcp::frame_kind::rts;
     begun.bytes = 0;
   }
   const odd_pair pair;
@@ -716,7 +716,8 @@ TEST_CASE("a group that renews a rank whose connections broke talks to it again,
       if (world.rank() == 0) break_connections();
       meet(++met);
       const auto until = muster::deadline_after(patience);
-      for (muster::notice message; !over.poll(message) || message.what != muster::notice::kind::gone;) {
+      for (muster::control_message message;
+           !over.poll(message) || message.what != muster::control_message::kind::gone;) {
         require(muster::clock::now() < until, "the break is seen");
         (void)over.test(before.r);
         over.pause(muster::deadline_after(0.01s));
@@ -771,7 +772,7 @@ TEST_CASE("a peer that takes nothing for long is waited for as long as the call 
   run(plan, 2, [](muster::group& world, tcp::tcp_mesh&) {
     std::vector<float> values(count, world.rank() == 0 ? 1.0f : 0.0f);
     if (world.rank() == 1) std::this_thread::sleep_for(4s);
-    muster::broadcast(world, std::span(values), 0, {.how = muster::algorithm::tree, .timeout = patience});
+    muster::broadcast(world, std::span(values), 0, {.algorithm = muster::algorithm::tree, .timeout = patience});
     require(values.front() == 1.0f && values.back() == 1.0f, "the broadcast is not the root's");
   });
 }
@@ -793,7 +794,7 @@ TEST_CASE("a send that is taken back in its middle ends for its receiver", "[tcp
     r.data = reinterpret_cast<std::byte*>(data.data());
     r.bytes = data.size();
     r.peer = 1 - world.rank();
-    r.mark.kind = muster::collective::broadcast;  // as part of a collective: it comes unasked
+    r.signature.kind = muster::collective::broadcast;  // as part of a collective: it comes unasked
     if (world.rank() == 0) {
       std::fill(data.begin(), data.end(), std::uint8_t{7});
       over.send(r);

@@ -113,7 +113,7 @@ detail::address opening::start_store(const std::string& listen, const std::strin
                               "tcp://HOST:PORT");
   };
   std::vector<std::string> words{"muster-store", "--listen", listen, "--unused",
-                                 asked_.configuration.value(setting::patience)};
+                                 asked_.configuration.value(setting::quorum_timeout)};
   if (!file.empty()) words.insert(words.end(), {"--file", file});
   std::vector<char*> arguments;
   for (auto& word : words) arguments.push_back(word.data());

@@ -151,7 +151,7 @@ void store_client::run() noexcept {
       {
         const std::lock_guard held(mutex_);
         if (stopping_) break;
-        knock(clock::now());
+        ping(clock::now());
         next = next_knock_;
         write();
         if (!lost_.empty()) break;
@@ -168,7 +168,7 @@ void store_client::run() noexcept {
   lose(why);
 }
 
-void store_client::knock(clock::time_point now) {
+void store_client::ping(clock::time_point now) {
   if (now < next_knock_) return;
   if (knocks_ == most_knocks) throw socket_error(ETIMEDOUT, "the server is silent");
   send({.what = store_call::get, .id = of_knocks, .key = store_identity_key});

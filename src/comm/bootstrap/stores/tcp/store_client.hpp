@@ -74,7 +74,7 @@ class store_client {
   void write();
   void lose(const std::string& why);
   void take(const store_reply& said);
-  void knock(clock::time_point now);
+  void ping(clock::time_point now);
 
   void run() noexcept;
   void read_answers();

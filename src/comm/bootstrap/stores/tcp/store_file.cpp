@@ -19,7 +19,7 @@ namespace muster::inline v0::detail {
 namespace {
 
 // "muster-store-1 ADDRESS,ADDRESS... TOKEN\n": what it is and in which form, then what it tells.
-constexpr std::string_view mark = "muster-store-1 ";
+constexpr std::string_view signature = "muster-store-1 ";
 constexpr std::size_t longest = 4096;  // of such a file; an address has 50 characters at most
 
 }  // namespace
@@ -28,7 +28,7 @@ void write_store_file(const std::string& path, const store_place& place) {
   std::string text;
   for (const auto& one : place.addresses) text += (text.empty() ? "" : ",") + one.to_string();
   atomic_file file(path, 0600);
-  file.write(std::string(mark) + text + " " + place.token + "\n");
+  file.write(std::string(signature) + text + " " + place.token + "\n");
   file.commit();
 }
 
@@ -44,8 +44,8 @@ store_place read_store_file(const std::string& path) {
   const ssize_t got = ::read(file.get(), room.data(), room.size());
   std::string_view text(room.data(), got > 0 ? static_cast<std::size_t>(got) : 0);
   store_place found;
-  if (text.starts_with(mark) && text.ends_with('\n')) {
-    text = text.substr(mark.size(), text.size() - mark.size() - 1);
+  if (text.starts_with(signature) && text.ends_with('\n')) {
+    text = text.substr(signature.size(), text.size() - signature.size() - 1);
     const auto space = std::min(text.find(' '), text.size());
     found.token = text.substr(std::min(space + 1, text.size()));
     for (auto list = text.substr(0, space); !list.empty();) {

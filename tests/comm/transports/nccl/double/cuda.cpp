@@ -57,7 +57,7 @@ struct queue {
   }
 };
 
-struct mark {
+struct signature {
   std::mutex mutex;
   std::condition_variable changed;
   bool done = false;
@@ -107,7 +107,7 @@ struct CUstream_st {
 };
 
 struct CUevent_st {
-  std::shared_ptr<mark> at;
+  std::shared_ptr<signature> at;
 };
 
 namespace {
@@ -247,7 +247,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  event->at = std::make_shared<mark>();
+  event->at = std::make_shared<signature>();
   nccl_double::put_on(stream, [at = event->at] {
     const std::lock_guard lock(at->mutex);
     at->done = true;

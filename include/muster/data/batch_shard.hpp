@@ -9,11 +9,11 @@
 namespace muster::inline v0 {
 
 /// One rank's share of every batch: the `rank`-th of `world` parts. Names no group, so that data needs no comm.
-struct slice {
+struct batch_shard {
   int rank = 0;
   int world = 1;
 
-  friend bool operator==(const slice&, const slice&) = default;
+  friend bool operator==(const batch_shard&, const batch_shard&) = default;
 };
 
 /// The half-open range [first, last).
@@ -28,9 +28,9 @@ struct index_range {
 /// The part of [0, count) that belongs to `part`: [rank * count / world, (rank + 1) * count / world), rounded down. The
 /// parts of all ranks are disjoint, in the order of the ranks, make up the whole, and differ in size by at most one;
 /// one may be empty. Throws configuration_error unless 0 <= rank < world.
-[[nodiscard]] inline index_range part_of(std::uint64_t count, slice part) {
+[[nodiscard]] inline index_range part_of(std::uint64_t count, batch_shard part) {
   if (part.rank < 0 || part.rank >= part.world) {
-    throw configuration_error("there is no slice " + std::to_string(part.rank) + " of " + std::to_string(part.world) +
+    throw configuration_error("there is no shard " + std::to_string(part.rank) + " of " + std::to_string(part.world) +
                               " (ranks count from 0 to world - 1); pass the rank and size of one group");
   }
   __extension__ using wide = unsigned __int128;

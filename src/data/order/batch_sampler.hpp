@@ -6,15 +6,15 @@
 #include <span>
 
 #include <muster/data/cursor.hpp>
-#include "epoch_order.hpp"
+#include "sampler.hpp"
 
 namespace muster::inline v0::detail {
 
 /// The steps of all epochs: what a loader does without touching the data. A value; used by one thread at a time.
-class epoch_plan {
+class batch_sampler {
  public:
   /// The epochs that `start` is in; its batch is not 0.
-  explicit epoch_plan(const muster::cursor& start) noexcept : at_(start) {}
+  explicit batch_sampler(const muster::cursor& start) noexcept : at_(start) {}
 
   /// Goes to where `there` says. Throws configuration_error, and stays, if that is a cursor of another dataset, order,
   /// seed, batch or version, naming what differs, or no place between two batches.
@@ -59,7 +59,7 @@ class epoch_plan {
 
   muster::cursor at_;
   int world_ = 1;
-  std::array<epoch_order, 2> orders_;  // of the epoch of the cursor, and of another: batches are made ahead
+  std::array<sampler, 2> orders_;  // of the epoch of the cursor, and of another: batches are made ahead
 };
 
 }  // namespace muster::inline v0::detail

@@ -1,4 +1,4 @@
-#include <muster/data/sources/text_file.hpp>
+#include <muster/data/sources/mapped_file.hpp>
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -45,7 +45,7 @@ detail::text_decoder detail::set_gzip_decoder(text_decoder decoder) noexcept { r
 
 detail::text_decoder detail::set_zstd_decoder(text_decoder decoder) noexcept { return zstd_decoder.exchange(decoder); }
 
-text_file::text_file(const std::string& path, compressed_files how) {
+mapped_file::mapped_file(const std::string& path, compressed_files how) {
   const detail::descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat status {};
   if (!file || ::fstat(file.get(), &status) != 0) {
@@ -79,7 +79,7 @@ text_file::text_file(const std::string& path, compressed_files how) {
   if (read_.empty()) throw data_error({path}, "is empty once decompressed (it has no bytes); check how it was made");
 }
 
-void text_file::unmap::operator()(const char* memory) const noexcept {
+void mapped_file::unmap::operator()(const char* memory) const noexcept {
   ::munmap(const_cast<char*>(memory), size);  // munmap takes what mmap gave, which was not const
 }
 

@@ -1,4 +1,4 @@
-#include <muster/train/served_arena.hpp>
+#include <muster/train/ps_parameters.hpp>
 
 #include <algorithm>
 #include <sstream>
@@ -23,23 +23,23 @@ std::string served_update(std::string_view optimizer) {
   return text.str();
 }
 
-ps::table_spec served_arena::table(const arena& of, std::string_view optimizer, std::string name) {
+ps::table_spec ps_parameters::table(const arena& of, std::string_view optimizer, std::string name) {
   return {.name = std::move(name), .size = of.parameters().size(), .update = served_update(optimizer)};
 }
 
-served_arena::served_arena(arena& of, ps::job& job, std::uint32_t table)
+ps_parameters::ps_parameters(arena& of, ps::job& job, std::uint32_t table)
     : arena_(of), tables_(job.tables()), layout_(job.layout()), table_(table), written_(of.shapes().size(), false) {}
 
-void served_arena::assign() { tables_.assign(table_, std::as_const(arena_).parameters()); }
+void ps_parameters::assign() { tables_.assign(table_, std::as_const(arena_).parameters()); }
 
-void served_arena::pull() {
+void ps_parameters::pull() {
   const auto parameters = arena_.parameters();
   const scoped_event waits(activity::aggregate, "pull", 0);
   const scoped_event measured(activity::communication, "pull", parameters.size_bytes());
   tables_.pull(table_, parameters);
 }
 
-void served_arena::begin(double learning_rate) {
+void ps_parameters::begin(double learning_rate) {
   {
     const scoped_event measured(activity::communication, "push", 0);  // its bytes are told when they are handed over
     for (auto& push : under_way_) push.wait();
@@ -52,7 +52,7 @@ void served_arena::begin(double learning_rate) {
 }
 
 // Tensors lie in the order in which a backward pass writes their gradients, the last one first.
-void served_arena::ready(std::size_t tensor) {
+void ps_parameters::ready(std::size_t tensor) {
   written_.at(tensor) = true;
   const std::size_t count = written_.size();
   while (next_ < count && written_[count - 1 - next_]) ++next_;
@@ -63,7 +63,7 @@ void served_arena::ready(std::size_t tensor) {
   push_up_to(layout_.range(layout_.range_of_element(table_, end)).begin);  // whole ranges
 }
 
-void served_arena::push_up_to(std::size_t end) {
+void ps_parameters::push_up_to(std::size_t end) {
   if (end <= pushed_) return;
   const auto gradients = std::as_const(arena_).gradients();
   under_way_.push_back(
@@ -71,7 +71,7 @@ void served_arena::push_up_to(std::size_t end) {
   pushed_ = end;
 }
 
-void served_arena::end() {
+void ps_parameters::end() {
   push_up_to(arena_.parameters().size());
   tables_.next_clock();
 }

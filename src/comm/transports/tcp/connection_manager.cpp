@@ -1,4 +1,4 @@
-#include "watch.hpp"
+#include "connection_manager.hpp"
 
 #include <algorithm>
 
@@ -19,54 +19,54 @@ constexpr std::size_t most_strangers = 128;
 
 }  // namespace
 
-tcp_watch::tcp_watch(tcp_mesh& mesh, std::vector<tcp_peer> peers, std::vector<tcp_socket> doors,
-                     const job_secret& secret)
+connection_manager::connection_manager(tcp_mesh& mesh, std::vector<tcp_peer> peers, std::vector<tcp_socket> listeners,
+                                       const job_secret& secret)
     : mesh_(mesh),
       plan_(mesh.plan_),
       rank_(mesh.rank_),
       peers_(std::move(peers)),
       secret_(secret),
       acceptor_(
-          loop_, std::move(doors), secret, static_cast<std::uint32_t>(rank_), most_strangers,
+          loop_, std::move(listeners), secret, static_cast<std::uint32_t>(rank_), most_strangers,
           [this](const introduction& who) { return wants(who); },
           [this](tcp_socket came, const introduction& who) {
-            keep(static_cast<int>(who.from), who.line, std::move(came), stage::answering);
+            keep(static_cast<int>(who.from), who.stream, std::move(came), stage::answering);
           }),
-      pairs_(peers_.size()),
-      lines_(peers_.size()) {
+      peer_connections_(peers_.size()),
+      controls_(peers_.size()) {
   thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
 }
 
-tcp_watch::~tcp_watch() {
+connection_manager::~connection_manager() {
   thread_.request_stop();
   loop_.wake();
 }
 
 // ---- from other threads ----
 
-std::string tcp_watch::trouble_with(int peer) {
-  const std::lock_guard lock(lines_mutex_);
-  return pair(peer).trouble;
+std::string connection_manager::trouble_with(int peer) {
+  const std::lock_guard lock(controls_mutex_);
+  return connections_to(peer).trouble;
 }
 
-void tcp_watch::want(int peer, clock::time_point until) {
+void connection_manager::want(int peer, clock::time_point until) {
   const bool again = until != clock::time_point::max();
   loop_.post([=, this] { again ? dial_again(peer, until) : dial(peer); });
 }
 
-void tcp_watch::report(int peer, const std::string& why) {
+void connection_manager::report(int peer, const std::string& why) {
   loop_.post([=, this] {
-    if (pair(peer).now == stage::up) condemn(peer, why, -1);  // else it is seen already
+    if (connections_to(peer).now == stage::up) suspect(peer, why, -1);  // else it is seen already
   });
 }
 
-void tcp_watch::post(int peer, frame head, std::span<const std::byte> payload, bool matters) {
+void connection_manager::post(int peer, frame head, std::span<const std::byte> payload, bool matters) {
   head.total = head.bytes = payload.size();
   const auto header = encode(head);
   bool unsent = false;
   {
-    const std::lock_guard lock(lines_mutex_);
-    line& to = line_of(peer);
+    const std::lock_guard lock(controls_mutex_);
+    control_connection& to = control_of(peer);
     if (to.over.unsent() > (matters ? most_unsent : most_unsent_of_no_matter)) return;
     auto& out = to.over.outgoing();
     out.append(reinterpret_cast<const char*>(header.data()), header.size());
@@ -77,20 +77,20 @@ void tcp_watch::post(int peer, frame head, std::span<const std::byte> payload, b
   if (unsent) loop_.wake();
 }
 
-void tcp_watch::say_goodbye(clock::time_point until) {
+void connection_manager::say_goodbye(clock::time_point until) {
   frame last;
   last.kind = frame_kind::goodbye;
-  for (std::size_t peer = 0; peer < lines_.size(); ++peer) {
+  for (std::size_t peer = 0; peer < controls_.size(); ++peer) {
     {
-      const std::lock_guard lock(lines_mutex_);
-      if (!lines_[peer].over) continue;
+      const std::lock_guard lock(controls_mutex_);
+      if (!controls_[peer].over) continue;
     }
     post(static_cast<int>(peer), last, {}, true);
   }
   // Taken by the other side's system: then the end of this process takes nothing of it away.
   const auto all_written = [&] {
-    const std::lock_guard lock(lines_mutex_);
-    return std::all_of(lines_.begin(), lines_.end(), [&](line& one) {
+    const std::lock_guard lock(controls_mutex_);
+    return std::all_of(controls_.begin(), controls_.end(), [&](control_connection& one) {
       if (!one.over) return true;
       flush(one);
       return one.over.unsent() == 0 && !has_unsent_bytes(one.over.socket().file());
@@ -101,7 +101,7 @@ void tcp_watch::say_goodbye(clock::time_point until) {
 
 // ---- the thread ----
 
-void tcp_watch::run(const std::stop_token& stop) {
+void connection_manager::run(const std::stop_token& stop) {
   last_turn_ = next_beat_ = clock::now();
   while (!stop.stop_requested()) {
     loop_.wait(next_event());
@@ -111,17 +111,17 @@ void tcp_watch::run(const std::stop_token& stop) {
       const auto away = now - last_turn_;
       last_turn_ = now;
       if (away > 2 * std::chrono::duration_cast<clock::duration>(plan_.beat)) {
-        for (auto& one : lines_) one.heard = now;
+        for (auto& one : controls_) one.heard = now;
       }
       loop_.dispatch();
       acceptor_.tick(now);
-      for (auto& one : greetings_) {
-        if (!one.over && !one.socket && now >= one.retry) dial_line(one);
+      for (auto& one : pending_connections_) {
+        if (!one.over && !one.socket && now >= one.retry) dial_stream(one);
       }
       expire(now);
       if (now >= next_beat_) beat();
-      const std::lock_guard lock(lines_mutex_);
-      for (auto& one : lines_) one.ready.want(EPOLLIN | (one.over.unsent() > 0 ? EPOLLOUT : 0U));
+      const std::lock_guard lock(controls_mutex_);
+      for (auto& one : controls_) one.ready.want(EPOLLIN | (one.over.unsent() > 0 ? EPOLLOUT : 0U));
     } catch (const std::exception& trouble) {
       log(log_level::error, std::string("the thread that watches the peers met: ") + trouble.what());
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -129,40 +129,40 @@ void tcp_watch::run(const std::stop_token& stop) {
   }
 }
 
-clock::time_point tcp_watch::next_event() const {
+clock::time_point connection_manager::next_event() const {
   auto next = std::min(std::max(next_beat_, last_turn_), acceptor_.next());
-  for (const auto& one : greetings_) {
+  for (const auto& one : pending_connections_) {
     next = std::min(next, one.socket ? one.until : one.retry);
   }
-  for (const auto& one : lines_) next = std::min(next, one.condemned);
+  for (const auto& one : controls_) next = std::min(next, one.suspect_deadline);
   return next;
 }
 
 // What this rank saw itself counts for more than what it was told.
-void tcp_watch::condemn(int peer, const std::string& why, int witness) {
-  line& of = line_of(peer);
-  const bool is_new = of.condemned == clock::time_point::max();
+void connection_manager::suspect(int peer, const std::string& why, int witness) {
+  control_connection& of = control_of(peer);
+  const bool is_new = of.suspect_deadline == clock::time_point::max();
   if (of.goodbye || (!is_new && (witness >= 0 || of.witness < 0))) return;
-  if (is_new) of.condemned = clock::now() + transport_timing::late_notice;
-  of.verdict = why;
+  if (is_new) of.suspect_deadline = clock::now() + transport_timing::late_control_message;
+  of.failure_reason = why;
   of.witness = witness;
 }
 
 // ---- heartbeats ----
 
-void tcp_watch::beat() {
+void connection_manager::beat() {
   const auto now = clock::now();
   next_beat_ += std::chrono::duration_cast<clock::duration>(plan_.beat);
   if (next_beat_ < now) next_beat_ = now + std::chrono::duration_cast<clock::duration>(plan_.beat);
   mesh_.tick();
   frame sign = mesh_.position();
   sign.kind = frame_kind::beat;
-  for (std::size_t peer = 0; peer < lines_.size(); ++peer) {
-    if (lines_[peer].over) post(static_cast<int>(peer), sign, {}, false);
+  for (std::size_t peer = 0; peer < controls_.size(); ++peer) {
+    if (controls_[peer].over) post(static_cast<int>(peer), sign, {}, false);
   }
 }
 
-void tcp_watch::flush(line& one) {
+void connection_manager::flush(control_connection& one) {
   try {
     one.over.write();
   } catch (const socket_error&) {  // what there is to be seen of it the thread sees by reading
@@ -170,16 +170,16 @@ void tcp_watch::flush(line& one) {
   }
 }
 
-void tcp_watch::close(line& one) {
+void connection_manager::close(control_connection& one) {
   one.ready = {};
-  const std::lock_guard lock(lines_mutex_);
+  const std::lock_guard lock(controls_mutex_);
   one.over = {};
 }
 
-void tcp_watch::listen(int peer) {
-  line& of = line_of(peer);
+void connection_manager::listen(int peer) {
+  control_connection& of = control_of(peer);
   {
-    const std::lock_guard lock(lines_mutex_);
+    const std::lock_guard lock(controls_mutex_);
     flush(of);
   }
   try {
@@ -202,8 +202,8 @@ void tcp_watch::listen(int peer) {
     }
   } catch (const socket_error& broken) {
     if (of.goodbye) return close(of);
-    const bool stream_broke = of.condemned != clock::time_point::max() && of.witness < 0;
-    lose(peer, stream_broke         ? of.verdict
+    const bool stream_broke = of.suspect_deadline != clock::time_point::max() && of.witness < 0;
+    lose(peer, stream_broke         ? of.failure_reason
                : broken.ended()     ? "its connection ended"
                : broken.closed()    ? "its connection was reset"
                : broken.timed_out() ? "its host does not answer"
@@ -211,28 +211,28 @@ void tcp_watch::listen(int peer) {
   }
 }
 
-void tcp_watch::hear(int peer, const frame& head, std::span<const std::byte> payload) {
+void connection_manager::hear(int peer, const frame& head, std::span<const std::byte> payload) {
   switch (head.kind) {
     case frame_kind::beat: {
-      notice where;
-      where.what = notice::kind::position;
-      where.mark = head.mark;
+      control_message where;
+      where.what = control_message::kind::position;
+      where.signature = head.signature;
       return mesh_.hear_notice(peer, head, where);
     }
-    case frame_kind::notice: {
-      notice message;
+    case frame_kind::control_message: {
+      control_message message;
       if (!decode_notice(head, payload, message)) return;
       return mesh_.hear_notice(peer, head, message);
     }
     case frame_kind::leave:
       return mesh_.hear_leave(peer, head.generation, head.number());
     case frame_kind::suspect:
-      if (head.number() >= lines_.size() || static_cast<int>(head.number()) == rank_) return;
-      return condemn(static_cast<int>(head.number()),
+      if (head.number() >= controls_.size() || static_cast<int>(head.number()) == rank_) return;
+      return suspect(static_cast<int>(head.number()),
                      std::string(reinterpret_cast<const char*>(payload.data()), payload.size()), peer);
     case frame_kind::goodbye:
-      line_of(peer).goodbye = true;
-      line_of(peer).condemned = clock::time_point::max();
+      control_of(peer).goodbye = true;
+      control_of(peer).suspect_deadline = clock::time_point::max();
       return mesh_.left(peer);
     default:
       return;
@@ -240,42 +240,42 @@ void tcp_watch::hear(int peer, const frame& head, std::span<const std::byte> pay
 }
 
 // It is gone, and all are told. What stood may be connected again; what could not be connected is gone for good.
-void tcp_watch::lose(int peer, const std::string& why) {
-  line& of = line_of(peer);
+void connection_manager::lose(int peer, const std::string& why) {
+  control_connection& of = control_of(peer);
   close(of);
-  of.condemned = clock::time_point::max();
-  abandon(peer, pair(peer).now == stage::up ? stage::broken : stage::failed);
+  of.suspect_deadline = clock::time_point::max();
+  abandon(peer, connections_to(peer).now == stage::up ? stage::broken : stage::failed);
   frame word;
   word.kind = frame_kind::suspect;
   word.set_number(static_cast<std::uint64_t>(peer));
   const std::string_view text = std::string_view(why).substr(0, 300);
-  for (std::size_t other = 0; other < lines_.size(); ++other) {
-    if (static_cast<int>(other) != peer && lines_[other].over)
+  for (std::size_t other = 0; other < controls_.size(); ++other) {
+    if (static_cast<int>(other) != peer && controls_[other].over)
       post(static_cast<int>(other), word, std::as_bytes(std::span(text)), true);
   }
   mesh_.lose(peer, why, -1);
 }
 
-void tcp_watch::expire(clock::time_point now) {
-  for (auto& one : greetings_) {
+void connection_manager::expire(clock::time_point now) {
+  for (auto& one : pending_connections_) {
     if (one.over || !one.socket || now < one.until) continue;
     drop(one, "it did not answer in time");
   }
-  std::erase_if(greetings_, [](const greeting& one) { return one.over; });
+  std::erase_if(pending_connections_, [](const pending_connection& one) { return one.over; });
   const auto silence = std::chrono::duration_cast<clock::duration>(plan_.beat * plan_.missed);
-  for (std::size_t i = 0; i < lines_.size(); ++i) {
+  for (std::size_t i = 0; i < controls_.size(); ++i) {
     const int peer = static_cast<int>(i);
-    line& of = lines_[i];
-    if (now >= of.condemned && of.witness >= 0) {
-      of.condemned = clock::time_point::max();
-      mesh_.lose(peer, of.verdict, of.witness);
-    } else if (now >= of.condemned) {
-      lose(peer, of.verdict);
+    control_connection& of = controls_[i];
+    if (now >= of.suspect_deadline && of.witness >= 0) {
+      of.suspect_deadline = clock::time_point::max();
+      mesh_.lose(peer, of.failure_reason, of.witness);
+    } else if (now >= of.suspect_deadline) {
+      lose(peer, of.failure_reason);
     } else if (of.over && !of.goodbye && now - of.heard > silence) {
       const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(silence).count();
       lose(peer, "no heartbeat for " + std::to_string(milliseconds) + " ms");
     }
-    pairing& between = pairs_[i];
+    peer_connections& between = peer_connections_[i];
     const bool waits = between.now == stage::dialing || between.now == stage::answering;
     if (!waits || now < between.until) continue;
     const std::string span = std::to_string(static_cast<int>(plan_.patience.count())) + " s";

@@ -1,4 +1,4 @@
-#include "epoch_order.hpp"
+#include "sampler.hpp"
 
 #include <numeric>
 #include <string>
@@ -17,9 +17,9 @@ cursor start_of_epoch(cursor where) noexcept {
 
 }  // namespace
 
-bool epoch_order::is_of(const cursor& where) const noexcept { return of_ == start_of_epoch(where); }
+bool sampler::is_of(const cursor& where) const noexcept { return of_ == start_of_epoch(where); }
 
-void epoch_order::assign(const cursor& where) {
+void sampler::assign(const cursor& where) {
   if (is_of(where)) return;
   const cursor wanted = start_of_epoch(where);
   switch (wanted.order) {
@@ -42,7 +42,7 @@ void epoch_order::assign(const cursor& where) {
   of_ = wanted;
 }
 
-void epoch_order::fill(std::uint64_t first, std::span<sample_id> ids) const noexcept {
+void sampler::fill(std::uint64_t first, std::span<sample_id> ids) const noexcept {
   switch (of_.order) {
     case sample_order::sequential:
       std::iota(ids.begin(), ids.end(), first);

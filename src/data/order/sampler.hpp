@@ -12,10 +12,10 @@
 namespace muster::inline v0::detail {
 
 /// P(seed, epoch, size) of each sample_order as one value: which sample is at which position of an epoch.
-class epoch_order {
+class sampler {
  public:
   /// The order of no samples.
-  epoch_order() = default;
+  sampler() = default;
 
   /// Becomes the order of the epoch that `where` is in, which only its order, seed, epoch, size, block and window say.
   /// O(size) for a `shuffled` epoch, in the memory of the one before; O(1) for the others, and when it is of that epoch

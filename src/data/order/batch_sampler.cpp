@@ -1,4 +1,4 @@
-#include "epoch_plan.hpp"
+#include "batch_sampler.hpp"
 
 #include <algorithm>
 #include <string>
@@ -8,18 +8,18 @@
 
 namespace muster::inline v0::detail {
 
-std::uint64_t epoch_plan::end(const muster::cursor& of) noexcept {
+std::uint64_t batch_sampler::end(const muster::cursor& of) noexcept {
   return of.drop_last != 0 ? of.size - of.size % of.batch : of.size;
 }
 
-std::uint64_t epoch_plan::batch_size(const muster::cursor& where, int world) noexcept {
+std::uint64_t batch_sampler::batch_size(const muster::cursor& where, int world) noexcept {
   const std::uint64_t left = end(where) - where.position;
   if (where.per_rank == 0 || world < 1) return std::min(where.batch, left);
   const auto ranks = static_cast<std::uint64_t>(world);
   return left / ranks < where.batch ? left : where.batch * ranks;
 }
 
-muster::cursor epoch_plan::after(const muster::cursor& where, int world) noexcept {
+muster::cursor batch_sampler::after(const muster::cursor& where, int world) noexcept {
   muster::cursor next = where;
   next.position += batch_size(where, world);
   if (next.position == end(next)) {
@@ -29,12 +29,12 @@ muster::cursor epoch_plan::after(const muster::cursor& where, int world) noexcep
   return next;
 }
 
-std::uint64_t epoch_plan::steps(std::uint64_t samples) const noexcept {
+std::uint64_t batch_sampler::steps(std::uint64_t samples) const noexcept {
   const std::uint64_t one = at_.per_rank != 0 ? at_.batch * static_cast<std::uint64_t>(world_) : at_.batch;
   return samples / one + (samples % one != 0 ? 1 : 0);
 }
 
-void epoch_plan::open(const muster::cursor& there) {
+void batch_sampler::open(const muster::cursor& there) {
   if (const std::string difference = detail::difference(there, at_); !difference.empty()) {
     throw configuration_error("cannot go on from this cursor (" + difference +
                               "); open it with the data and settings it was made with");
@@ -47,7 +47,7 @@ void epoch_plan::open(const muster::cursor& there) {
   at_ = there;
 }
 
-void epoch_plan::commit() {
+void batch_sampler::commit() {
   const std::uint64_t count = batch_size(at_, world_);
   if (count == 0) {
     throw configuration_error("there is no batch to commit (epoch " + std::to_string(at_.epoch) +
@@ -56,11 +56,11 @@ void epoch_plan::commit() {
   at_.position += count;
 }
 
-void epoch_plan::ids(const muster::cursor& where, std::uint64_t first, std::span<sample_id> ids) {
+void batch_sampler::ids(const muster::cursor& where, std::uint64_t first, std::span<sample_id> ids) {
   if (ids.empty()) return;
   const bool ahead = where.epoch != at_.epoch;
   if (!ahead && orders_[1].is_of(where)) std::swap(orders_[0], orders_[1]);
-  epoch_order& order = orders_[ahead ? 1 : 0];
+  sampler& order = orders_[ahead ? 1 : 0];
   order.assign(where);
   order.fill(first, ids);
 }

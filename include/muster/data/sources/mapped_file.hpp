@@ -45,13 +45,13 @@ enum class compressed_files { decoded, as_they_are };
 /// zlib (gzip) or libzstd (Zstandard).
 ///
 /// The file must not be shortened while it is mapped: reading what is gone ends the process (SIGBUS).
-class text_file {
+class mapped_file {
  public:
   /// Throws data_error for a path that is missing, a directory, empty, not readable or not properly compressed.
-  explicit text_file(const std::string& path, compressed_files how = compressed_files::decoded);
+  explicit mapped_file(const std::string& path, compressed_files how = compressed_files::decoded);
 
   /// Bytes that are in memory already, for readers that had to change what the file has.
-  explicit text_file(std::vector<char> bytes) noexcept : read_(std::move(bytes)) {}
+  explicit mapped_file(std::vector<char> bytes) noexcept : read_(std::move(bytes)) {}
 
   /// All of it; never empty when it is a file. Valid as long as this object.
   [[nodiscard]] std::string_view text() const noexcept {

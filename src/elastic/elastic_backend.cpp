@@ -1,4 +1,4 @@
-#include "conductor.hpp"
+#include "elastic_backend.hpp"
 
 #include <algorithm>
 #include <csignal>
@@ -42,11 +42,11 @@ elastic::membership_policy policy_of(const settings& configuration, const launch
   }
   const double beat = configuration.positive(setting::heartbeat);
   made.beat = span_of(beat);
-  made.silence = span_of(beat * static_cast<double>(configuration.integer(setting::missed_beats)));
+  made.suspicion_timeout = span_of(beat * static_cast<double>(configuration.integer(setting::missed_heartbeats)));
   if (configuration.choice(setting::slow_ranks, {"ignore", "report", "remove"}) > 0)
     made.slow_factor = configuration.positive(setting::slow_factor);
   made.slow_ones_leave = configuration.value(setting::slow_ranks) == "remove";
-  made.patience = span_of(configuration.positive(setting::patience));
+  made.quorum_timeout = span_of(configuration.positive(setting::quorum_timeout));
   return made;
 }
 
@@ -88,7 +88,7 @@ void on_signal(int which) {
 
 }  // namespace
 
-elastic_conductor::elastic_conductor(context& of, elastic::session_options options)
+elastic_backend::elastic_backend(context& of, elastic::session_options options)
     : context_(of), options_(std::move(options)), for_groups_(of.world().settings()) {
   if (!of.elastic()) {
     throw configuration_error(
@@ -115,7 +115,7 @@ elastic_conductor::elastic_conductor(context& of, elastic::session_options optio
 }
 
 // At the first run: a process that still reads its data keeps no other rank waiting.
-void elastic_conductor::join_job() {
+void elastic_backend::join_job() {
   const auto& configuration = context_.configuration();
   const auto& launch = context_.launcher();
   const auto until = deadline_after(seconds(configuration.positive(setting::timeout)));
@@ -130,12 +130,12 @@ void elastic_conductor::join_job() {
   self_.order = static_cast<std::uint64_t>(launch.rank);
   self_.process = process_identity::own();
   self_.words = words->place();
-  self_.door = open_doors();
+  self_.endpoints = open_doors();
   service_ = std::make_unique<membership_service>(store, std::move(words), self_, policy,
                                                   static_cast<std::size_t>(configuration.integer(setting::slow_steps)));
 }
 
-elastic_conductor::~elastic_conductor() {
+elastic_backend::~elastic_backend() {
   try {
     if (group_) {
       service_->leave();
@@ -143,7 +143,7 @@ elastic_conductor::~elastic_conductor() {
       if (std::uncaught_exceptions() == 0) service_->await_others_leaving(deadline_after(for_the_others));
       service_->stopped();
     }
-  } catch (...) {  // it leaves without a word: the others see that soon
+  } catch (...) {  // it leaves without announcing it: the others see that soon
   }
   if (group_) retire_group();
   former_.clear();
@@ -151,7 +151,7 @@ elastic_conductor::~elastic_conductor() {
   if (signals_caught_) restore_signals();
 }
 
-group& elastic_conductor::ranks() {
+group& elastic_backend::ranks() {
   if (group_) return *group_;
   throw configuration_error(
       "an elastic session has no group yet (its ranks are known when it runs); use step.group(), or on_rebuild of its "
@@ -159,18 +159,18 @@ group& elastic_conductor::ranks() {
 }
 
 // What the protocol counts: one for each step, each evaluation that was finished and each run that came to its end.
-std::uint64_t elastic_conductor::progress_of(const state& of) noexcept {
+std::uint64_t elastic_backend::progress_of(const state& of) noexcept {
   const auto at = of.position();
   return at.steps + at.evaluations + at.runs;
 }
 
-void elastic_conductor::committed(const state& of) noexcept {
+void elastic_backend::committed(const state& of) noexcept {
   service_->committed(progress_of(of), of.position().at.position);
   service_->worked(work_);
   if (first_step_) tell_first_step();
 }
 
-void elastic_conductor::prepare(state& of) {
+void elastic_backend::prepare(state& of) {
   if (group_ && !service_->must_stop(progress_of(of))) return;
   if (!service_) join_job();
   const auto began = clock::now();
@@ -192,7 +192,7 @@ void elastic_conductor::prepare(state& of) {
 }
 
 // The promise that the protocol rests on: whatever of this generation still comes, this rank is not in it any more.
-void elastic_conductor::stop_present(const state& of) {
+void elastic_backend::stop_present(const state& of) {
   if (stopped_) return;
   stopped_ = true;
   watch_ = {};
@@ -201,12 +201,12 @@ void elastic_conductor::stop_present(const state& of) {
     retire_group();
   }
   service_->committed(progress_of(of), of.position().at.position);
-  service_->wait_at(door_card(*doors_, context_.configuration()));  // what connecting it has shown of MPI
+  service_->wait_at(listener_endpoints(*doors_, context_.configuration()));  // what connecting it has shown of MPI
   service_->stopped();
   watch_.stopped = clock::now();
 }
 
-void elastic_conductor::retire_group() {
+void elastic_backend::retire_group() {
   group_->abort("generation " + std::to_string(record_.generation) + " is over");
   const bool waits = group_->abilities().name == "tcp" || group_->abilities().name == "hierarchical";
   former_.push_back({std::move(host_), {}});
@@ -217,7 +217,7 @@ void elastic_conductor::retire_group() {
   group_.reset();
 }
 
-void elastic_conductor::forget_oldest() {
+void elastic_backend::forget_oldest() {
   auto oldest = std::move(former_.front());
   former_.pop_front();
   if (oldest.farewell.joinable()) oldest.farewell.join();
@@ -225,14 +225,14 @@ void elastic_conductor::forget_oldest() {
 }
 
 // What is left of its time is its own: a rank is slow when the others wait for it.
-void elastic_conductor::attempt(const std::function<void()>& f) {
+void elastic_backend::attempt(const std::function<void()>& f) {
   const waiting_time waited;
   const auto began = clock::now();
   f();
   work_ = clock::now() - began - waited.sum();
 }
 
-void elastic_conductor::recover(state& of, std::exception_ptr why) {
+void elastic_backend::recover(state& of, std::exception_ptr why) {
   bool about_ranks = service_->must_stop(progress_of(of));
   try {
     std::rethrow_exception(why);
@@ -251,22 +251,22 @@ void elastic_conductor::recover(state& of, std::exception_ptr why) {
 }
 
 // The members that a timeout names; those of a generation that is over anyway are late for that reason.
-void elastic_conductor::suspect_missing(const timeout_error& late, const std::string& why) {
+void elastic_backend::suspect_missing(const timeout_error& late, const std::string& why) {
   if (revocation_->revoked()) return;
   for (const int rank : late.missing())
     service_->suspect(record_.members[static_cast<std::size_t>(rank)].id, why + late.what());
 }
 
-void elastic_conductor::build(state& of, const membership_service::next_generation& next) {
+void elastic_backend::build(state& of, const membership_service::next_generation& next) {
   watch_.began = service_->change_began();
   watch_.agreed = clock::now();
   revocation_ = next.end;
   before_ = std::exchange(record_, next.record);
   const bool was_in = before_.rank_of(self_.id).has_value();
   // In the first generation one begins and the others copy; later a process that was not a member has no state to give.
-  const bool named = std::count(record_.holders.begin(), record_.holders.end(), self_.id) > 0;
+  const bool named = std::count(record_.state_sources.begin(), record_.state_sources.end(), self_.id) > 0;
   if (!was_in) holds_ = named;
-  if (record_.step == self_.step && named && record_.holders.front() == self_.id)
+  if (record_.step == self_.step && named && record_.state_sources.front() == self_.id)
     holds_ = true;  // the member that was to begin is gone
   stopped_ = false;
   connect();
@@ -279,13 +279,13 @@ void elastic_conductor::build(state& of, const membership_service::next_generati
   if (options_.on_rebuild) options_.on_rebuild(*group_, describe(copied));
 }
 
-void elastic_conductor::connect() {
+void elastic_backend::connect() {
   const int rank = *record_.rank_of(self_.id);
   set_log_rank(rank);
   // Their memory and ours are used again: no process of the generation before may still write.
   service_->await_ends(before_, record_, deadline_after(for_ends));
   site_.memory->attach_again();
-  tcp_doors known = std::move(*doors_);
+  tcp_listeners known = std::move(*doors_);
   service_->wait_at(open_doors());
   auto made = connect_members(site_, record_, rank, std::move(known), [by = revocation_] { return by->revoked(); });
   std::vector<int> names;
@@ -298,13 +298,13 @@ void elastic_conductor::connect() {
   watch_.connected = clock::now();
 }
 
-std::string elastic_conductor::open_doors() {
+std::string elastic_backend::open_doors() {
   const auto& configuration = context_.configuration();
   doors_.emplace(interface_of(configuration, context_.launcher()), configuration.origin(setting::interface));
-  return door_card(*doors_, configuration);
+  return listener_endpoints(*doors_, configuration);
 }
 
-elastic::change elastic_conductor::describe(bool copied) const {
+elastic::change elastic_backend::describe(bool copied) const {
   elastic::change what;
   what.generation = record_.generation;
   what.why = record_.why;
@@ -324,7 +324,7 @@ elastic::change elastic_conductor::describe(bool copied) const {
 }
 
 // Written when the first step is done, which is what the change was for.
-void elastic_conductor::tell_first_step() {
+void elastic_backend::tell_first_step() {
   first_step_ = false;
   const auto what = describe(false);
   again_ = 0;
@@ -338,7 +338,7 @@ void elastic_conductor::tell_first_step() {
                               std::to_string(what.again) + " steps run again");
 }
 
-void elastic_conductor::catch_signals() {
+void elastic_backend::catch_signals() {
   signals().leave = signals().describe = false;
   struct sigaction ours {};
   ours.sa_handler = &on_signal;
@@ -346,7 +346,7 @@ void elastic_conductor::catch_signals() {
   signals_caught_ = ::sigaction(SIGTERM, &ours, &former_term) == 0 && ::sigaction(SIGUSR1, &ours, &former_usr1) == 0;
 }
 
-void elastic_conductor::restore_signals() noexcept {
+void elastic_backend::restore_signals() noexcept {
   (void)::sigaction(SIGTERM, &former_term, nullptr);
   (void)::sigaction(SIGUSR1, &former_usr1, nullptr);
 }
@@ -356,7 +356,7 @@ void elastic_conductor::restore_signals() noexcept {
 namespace muster::inline v0::elastic {
 
 muster::session session(context& of, session_options options) {
-  return muster::session(std::make_unique<detail::elastic_conductor>(of, std::move(options)));
+  return muster::session(std::make_unique<detail::elastic_backend>(of, std::move(options)));
 }
 
 }  // namespace muster::inline v0::elastic

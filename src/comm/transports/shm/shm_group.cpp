@@ -1,4 +1,4 @@
-#include "board.hpp"
+#include "shm_group.hpp"
 
 #include <linux/futex.h>
 #include <linux/membarrier.h>
@@ -13,44 +13,44 @@
 
 namespace muster::inline v0::detail {
 
-lane_layout::lane_layout(int ranks) noexcept {
+slot_layout::slot_layout(int ranks) noexcept {
   const auto n = static_cast<std::size_t>(ranks);
   // All pairs have a ring: smaller ones where there are many.
   fifo_bytes = n <= 8 ? 131072 : n <= 32 ? 65536 : 16384;
   fifo_stride = sizeof(fifo) + fifo_bytes;
-  small = round_up(sizeof(lane_head), 4096);
-  staging = small + lane_head::turns * small_limit;
+  small = round_up(sizeof(slot_head), 4096);
+  staging = small + slot_head::turns * small_limit;
   posts = staging + staging_bytes;
   fifos = round_up(posts + n * sizeof(post), 4096);
   total = round_up(fifos + n * fifo_stride, 4096);
 }
 
-std::uint64_t shm_board::allocate_lane(segment& memory, int ranks) {
-  const lane_layout layout(ranks);
-  void* const lane = memory.allocate(layout.total, cache_line);
-  std::memset(lane, 0, layout.fifos);  // memory that was used before
+std::uint64_t shm_group::allocate_slot(segment& memory, int ranks) {
+  const slot_layout layout(ranks);
+  void* const slot = memory.allocate(layout.total, cache_line);
+  std::memset(slot, 0, layout.fifos);  // memory that was used before
   for (std::size_t i = 0; i < static_cast<std::size_t>(ranks); ++i)
-    std::memset(static_cast<std::byte*>(lane) + layout.fifos + i * layout.fifo_stride, 0, sizeof(fifo));
-  return memory.offset_of(lane);
+    std::memset(static_cast<std::byte*>(slot) + layout.fifos + i * layout.fifo_stride, 0, sizeof(fifo));
+  return memory.offset_of(slot);
 }
 
-shm_board::shm_board(std::shared_ptr<shm_host> host, std::vector<int> members, int rank,
-                     std::span<const std::uint64_t> lanes)
+shm_group::shm_group(std::shared_ptr<shm_host> host, std::vector<int> members, int rank,
+                     std::span<const std::uint64_t> slots)
     : host_(std::move(host)),
       members_(std::move(members)),
       rank_(rank),
       layout_(static_cast<int>(members_.size())),
       found_gone_(members_.size(), false) {
   for (std::size_t r = 0; r < members_.size(); ++r) {
-    lanes_.push_back(host_->at(members_[r], lanes[r]));
+    slots_.push_back(host_->at(members_[r], slots[r]));
     names_.push_back(static_cast<int>(r));
   }
-  mine_ = &lane(rank);
+  mine_ = &slot(rank);
 }
 
-shm_board::~shm_board() {
-  // The last that this rank does with any lane. Its own may still be read by slower ones; it is given back later.
-  for (int r = 0; r < size(); ++r) lane(r).leavers.fetch_add(1, std::memory_order_acq_rel);
+shm_group::~shm_group() {
+  // The last that this rank does with any slot. Its own may still be read by slower ones; it is given back later.
+  for (int r = 0; r < size(); ++r) slot(r).leavers.fetch_add(1, std::memory_order_acq_rel);
   host_->retire({start(rank_), layout_.total, &mine_->leavers, static_cast<std::uint32_t>(size())});
 }
 
@@ -59,20 +59,20 @@ shm_board::~shm_board() {
 // of the job (membarrier), which costs it some microseconds, once, when it has nothing to do anyway.
 //
 // To be able to do so, each process has to have registered.
-bool shm_board::can_be_asymmetric() noexcept {
+bool shm_group::can_be_asymmetric() noexcept {
   static const bool done = ::syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0;
   return done;
 }
 
-void shm_board::ring(std::atomic<std::uint32_t>& bell) noexcept {
-  if (bell.exchange(0, std::memory_order_acq_rel) != 0)
-    (void)::syscall(SYS_futex, &bell, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+void shm_group::ring(std::atomic<std::uint32_t>& wakeup_word) noexcept {
+  if (wakeup_word.exchange(0, std::memory_order_acq_rel) != 0)
+    (void)::syscall(SYS_futex, &wakeup_word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-void shm_board::doze(clock::time_point until) {
-  auto& bell = mine_->asleep;
-  if (bell.load(std::memory_order_relaxed) == 0) {
-    bell.store(1, std::memory_order_seq_cst);
+void shm_group::wait(clock::time_point until) {
+  auto& wakeup_word = mine_->asleep;
+  if (wakeup_word.load(std::memory_order_relaxed) == 0) {
+    wakeup_word.store(1, std::memory_order_seq_cst);
     std::atomic_thread_fence(std::memory_order_seq_cst);
     (void)::syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0);
     return;
@@ -81,18 +81,18 @@ void shm_board::doze(clock::time_point until) {
       until - clock::now(), std::chrono::duration_cast<clock::duration>(shm_timing::longest_sleep));
   if (left.count() <= 0) return;
   const timespec limit{0, static_cast<long>(left.count())};  // below a second
-  (void)::syscall(SYS_futex, &bell, FUTEX_WAIT, 1, &limit, nullptr, 0);
-  bell.store(0, std::memory_order_relaxed);
+  (void)::syscall(SYS_futex, &wakeup_word, FUTEX_WAIT, 1, &limit, nullptr, 0);
+  wakeup_word.store(0, std::memory_order_relaxed);
 }
 
-int shm_board::find_gone(std::uint64_t sequence) {
+int shm_group::find_gone(std::uint64_t sequence) {
   for (int r = 0; r < size(); ++r) {
     const auto index = static_cast<std::size_t>(r);
     if (r == rank_ || found_gone_[index]) continue;
     const post& last_words = posts(r, rank_);
     if (last_words.written.load(std::memory_order_acquire) != last_words.read.load(std::memory_order_relaxed))
       continue;  // it said itself how it ended, and that is the better word
-    const auto left = lane(r).left.load(std::memory_order_acquire);
+    const auto left = slot(r).left.load(std::memory_order_acquire);
     const bool gone = left != 0 ? left - 1 <= sequence : host_->ended(host_rank(r));
     if (!gone) continue;
     found_gone_[index] = true;
@@ -101,7 +101,7 @@ int shm_board::find_gone(std::uint64_t sequence) {
   return -1;
 }
 
-void shm_board::leave(std::uint64_t called) noexcept {
+void shm_group::leave(std::uint64_t called) noexcept {
   mine_->left.store(called + 1, std::memory_order_release);
   wake_all();
 }

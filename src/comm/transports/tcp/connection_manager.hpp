@@ -25,16 +25,17 @@ struct tcp_peer {
   std::vector<std::uint64_t> cores;  ///< that it may run on: bit k of word i is core 64 i + k
 };
 
-/// Between every two processes there are a control connection and the streams of data. This has the first: notices and
-/// heartbeats go over it, so that neither waits for data, and its thread has nothing else to do, so that it answers
-/// however busy the process is. A peer that stops (SIGSTOP, a host that is cut off) is silent here; one that ends or
-/// crashes is seen by the end of its connections; and both are told to all others.
-class tcp_watch {
+/// Between every two processes there are a control connection and the streams of data. This has the first: control
+/// messages and heartbeats go over it, so that neither waits for data, and its thread has nothing else to do, so that
+/// it answers however busy the process is. A peer that stops (SIGSTOP, a host that is cut off) is silent here; one that
+/// ends or crashes is seen by the end of its connections; and both are told to all others.
+class connection_manager {
  public:
-  tcp_watch(tcp_mesh& mesh, std::vector<tcp_peer> peers, std::vector<tcp_socket> doors, const job_secret& secret);
-  tcp_watch(const tcp_watch&) = delete;
-  tcp_watch& operator=(const tcp_watch&) = delete;
-  ~tcp_watch();
+  connection_manager(tcp_mesh& mesh, std::vector<tcp_peer> peers, std::vector<tcp_socket> listeners,
+                     const job_secret& secret);
+  connection_manager(const connection_manager&) = delete;
+  connection_manager& operator=(const connection_manager&) = delete;
+  ~connection_manager();
 
   [[nodiscard]] const tcp_peer& peer(int rank) const noexcept { return peers_[static_cast<std::size_t>(rank)]; }
   [[nodiscard]] std::uint64_t strangers() const noexcept { return acceptor_.strangers(); }
@@ -56,9 +57,9 @@ class tcp_watch {
   enum class stage { idle, dialing, answering, up, broken, failed };
 
   // A connection that this process makes, until it stands.
-  struct greeting {
+  struct pending_connection {
     int peer;
-    std::uint32_t line;
+    std::uint32_t stream;
     handshake talk;
     tcp_socket socket{};
     bool connecting = false;
@@ -70,21 +71,21 @@ class tcp_watch {
     event_loop::registration ready{};
   };
   // All connections between this process and another until all of them stand.
-  struct pairing {
+  struct peer_connections {
     stage now = stage::idle;
-    std::vector<tcp_socket> ready;  // by line; the first is the control connection
+    std::vector<tcp_socket> ready;  // by stream; the first is the control connection
     std::size_t count = 0;
     bool again = false;  // they stood before
     clock::time_point until;
-    std::string trouble;  // with lines_mutex_
+    std::string trouble;  // with controls_mutex_
   };
   // A control connection.
-  struct line {
-    connection over;  // written to, and changed, with lines_mutex_
+  struct control_connection {
+    connection over;  // written to, and changed, with controls_mutex_
     clock::time_point heard;
     bool goodbye = false;
-    clock::time_point condemned = clock::time_point::max();  // lost then at the latest: a stream of data broke,
-    std::string verdict;
+    clock::time_point suspect_deadline = clock::time_point::max();  // lost then at the latest: a stream of data broke,
+    std::string failure_reason;
     int witness = -1;  // or another rank has lost it
     event_loop::registration ready{};
   };
@@ -94,13 +95,13 @@ class tcp_watch {
 
   void dial(int peer);
   void dial_again(int peer, clock::time_point until);
-  void dial_line(greeting& one);
-  void advance(greeting& one);
-  void talk(greeting& one);
+  void dial_stream(pending_connection& one);
+  void advance(pending_connection& one);
+  void talk(pending_connection& one);
   [[nodiscard]] introduction introduce(int peer, std::uint32_t which) const;
   [[nodiscard]] bool wants(const introduction& who);
   void keep(int peer, std::uint32_t which, tcp_socket socket, stage expected);
-  void drop(greeting& one, const std::string& why, bool refused = false);
+  void drop(pending_connection& one, const std::string& why, bool refused = false);
   void abandon(int peer, stage next);
   void complete(int peer);
   void expire(clock::time_point now);
@@ -108,13 +109,13 @@ class tcp_watch {
   void beat();
   void listen(int peer);
   void hear(int peer, const frame& head, std::span<const std::byte> payload);
-  void flush(line& one);  // with lines_mutex_
-  void close(line& one);
-  void condemn(int peer, const std::string& why, int witness);
+  void flush(control_connection& one);  // with controls_mutex_
+  void close(control_connection& one);
+  void suspect(int peer, const std::string& why, int witness);
   void lose(int peer, const std::string& why);
 
-  [[nodiscard]] line& line_of(int peer) { return lines_[static_cast<std::size_t>(peer)]; }
-  [[nodiscard]] pairing& pair(int peer) { return pairs_[static_cast<std::size_t>(peer)]; }
+  [[nodiscard]] control_connection& control_of(int peer) { return controls_[static_cast<std::size_t>(peer)]; }
+  [[nodiscard]] peer_connections& connections_to(int peer) { return peer_connections_[static_cast<std::size_t>(peer)]; }
 
   tcp_mesh& mesh_;
   const tcp_plan& plan_;
@@ -124,10 +125,10 @@ class tcp_watch {
   event_loop loop_;
   acceptor acceptor_;
 
-  std::list<greeting> greetings_;
-  std::vector<pairing> pairs_;
-  std::mutex lines_mutex_;
-  std::vector<line> lines_;
+  std::list<pending_connection> pending_connections_;
+  std::vector<peer_connections> peer_connections_;
+  std::mutex controls_mutex_;
+  std::vector<control_connection> controls_;
   clock::time_point next_beat_{};
   clock::time_point last_turn_{};
 

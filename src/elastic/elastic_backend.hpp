@@ -14,13 +14,13 @@
 
 namespace muster::inline v0::detail {
 
-/// Behind `elastic::session`. Between two steps it looks at two atomic words of the membership; everything else happens
-/// when these say that the generation is over.
-class elastic_conductor final : public conductor {
+/// Behind `elastic::session`. Between two steps it looks at two atomic words of the membership; everything else
+/// happens when these say that the generation is over.
+class elastic_backend final : public session_backend {
  public:
-  elastic_conductor(context& of, elastic::session_options options);
+  elastic_backend(context& of, elastic::session_options options);
   /// Leaves the job; see `elastic::session`.
-  ~elastic_conductor() override;
+  ~elastic_backend() override;
 
   void prepare(state& of) override;
   [[nodiscard]] group& ranks() override;
@@ -59,9 +59,9 @@ class elastic_conductor final : public conductor {
   context& context_;
   elastic::session_options options_;
   group_settings for_groups_;
-  building_site site_;
+  transport_config site_;
   elastic::member self_;
-  std::optional<tcp_doors> doors_;
+  std::optional<tcp_listeners> doors_;
   std::unique_ptr<membership_service> service_;  // from the first run on
 
   elastic::generation_record before_;

@@ -1,4 +1,4 @@
-// The part of the watch that makes connections.
+// The part of the manager that makes connections.
 #include <algorithm>
 #include <cerrno>
 
@@ -18,25 +18,26 @@ clock::duration pause_before(int attempt) {
 
 // ---- going to others ----
 
-void tcp_watch::dial(int peer) {
-  pairing& to = pair(peer);
+void connection_manager::dial(int peer) {
+  peer_connections& to = connections_to(peer);
   if (to.now != stage::idle || peer == rank_) return;
   to.now = stage::dialing;
   to.ready.resize(static_cast<std::size_t>(plan_.streams + 1));
   to.until = deadline_after(plan_.patience);
   for (std::uint32_t k = 0; k < to.ready.size(); ++k) {
-    dial_line(greetings_.emplace_back(greeting{peer, k, handshake::connect(secret_, introduce(peer, k))}));
+    dial_stream(pending_connections_.emplace_back(
+        pending_connection{peer, k, handshake::connect(secret_, introduce(peer, k))}));
     if (to.now != stage::dialing) return;  // it has ended
   }
 }
 
-introduction tcp_watch::introduce(int peer, std::uint32_t which) const {
+introduction connection_manager::introduce(int peer, std::uint32_t which) const {
   return {static_cast<std::uint32_t>(rank_), static_cast<std::uint32_t>(peer), which,
           static_cast<std::uint32_t>(plan_.streams + 1)};
 }
 
-void tcp_watch::dial_again(int peer, clock::time_point until) {
-  pairing& to = pair(peer);
+void connection_manager::dial_again(int peer, clock::time_point until) {
+  peer_connections& to = connections_to(peer);
   if (to.now == stage::failed) return lose(peer, "it could not be connected again: " + to.trouble);
   if (to.now == stage::broken) {
     to.now = stage::idle;
@@ -46,14 +47,14 @@ void tcp_watch::dial_again(int peer, clock::time_point until) {
 }
 
 // The next of the addresses; streams begin at different ones, so that they use all links of a host that has several.
-void tcp_watch::dial_line(greeting& one) {
+void connection_manager::dial_stream(pending_connection& one) {
   const auto& to = peers_[static_cast<std::size_t>(one.peer)].addresses;
-  const std::size_t first = one.line == 0 ? 0 : one.line - 1;
+  const std::size_t first = one.stream == 0 ? 0 : one.stream - 1;
   const std::size_t which = (first + static_cast<std::size_t>(one.attempts)) % std::max<std::size_t>(to.size(), 1);
   ++one.attempts;
   try {
     if (to.empty()) throw socket_error(0, "it has no address");
-    one.talk = handshake::connect(secret_, introduce(one.peer, one.line));
+    one.talk = handshake::connect(secret_, introduce(one.peer, one.stream));
     one.connecting = true;
     one.until = clock::now() + tcp_timing::connect_attempt;
     one.socket = tcp_socket::start_connect(to[which]);
@@ -63,7 +64,7 @@ void tcp_watch::dial_line(greeting& one) {
   }
 }
 
-void tcp_watch::advance(greeting& one) {
+void connection_manager::advance(pending_connection& one) {
   if (one.over) return;
   try {
     if (one.connecting) {
@@ -79,18 +80,18 @@ void tcp_watch::advance(greeting& one) {
   }
 }
 
-void tcp_watch::talk(greeting& one) {
+void connection_manager::talk(pending_connection& one) {
   using state = handshake::state;
   one.talk.advance(one.socket);
   one.ready.want(one.talk.now() == state::sending ? EPOLLOUT : EPOLLIN);
   if (one.talk.now() == state::done) {
     one.over = true;
     one.ready = {};
-    keep(one.peer, one.line, std::move(one.socket), stage::dialing);
+    keep(one.peer, one.stream, std::move(one.socket), stage::dialing);
   } else if (one.talk.now() == state::refused) {
-    if (pair(one.peer).again) return drop(one, "it has not seen its connection end");
+    if (connections_to(one.peer).again) return drop(one, "it has not seen its connection end");
     one.over = true;  // it connects to us, or it has: so we wait for it
-    if (pair(one.peer).now == stage::dialing) abandon(one.peer, stage::answering);
+    if (connections_to(one.peer).now == stage::dialing) abandon(one.peer, stage::answering);
   } else if (one.talk.now() == state::stranger) {
     drop(one, "who listens at " + one.socket.peer().to_string() + " does not know the secret of this job");
   }
@@ -100,31 +101,31 @@ void tcp_watch::talk(greeting& one) {
 
 // It has proven to be of the job. When both sides connect at the same time, the connection that the lower rank began
 // is the one that stays.
-bool tcp_watch::wants(const introduction& who) {
-  const auto lines = static_cast<std::uint32_t>(plan_.streams + 1);
-  if (who.from >= pairs_.size() || who.lines != lines) {
-    if (who.lines != lines)
+bool connection_manager::wants(const introduction& who) {
+  const auto streams = static_cast<std::uint32_t>(plan_.streams + 1);
+  if (who.from >= peer_connections_.size() || who.streams != streams) {
+    if (who.streams != streams)
       log(log_level::warning, "rank " + std::to_string(who.from) + " has another number of streams (" +
-                                  std::to_string(who.lines - 1) + " and here " + std::to_string(lines - 1) +
+                                  std::to_string(who.streams - 1) + " and here " + std::to_string(streams - 1) +
                                   "); give all ranks the same --streams");
     return false;
   }
   const int peer = static_cast<int>(who.from);
-  pairing& with = pair(peer);
+  peer_connections& with = connections_to(peer);
   const auto until = with.now == stage::dialing ? with.until : deadline_after(plan_.patience);
   if (with.now == stage::dialing && peer < rank_) abandon(peer, stage::idle);
   if (with.now == stage::idle || with.now == stage::broken) {
     with.now = stage::answering;
     with.ready.clear();
-    with.ready.resize(lines);
+    with.ready.resize(streams);
     with.count = 0;
     with.until = until;
   }
   return with.now == stage::answering;
 }
 
-void tcp_watch::keep(int peer, std::uint32_t which, tcp_socket socket, stage expected) {
-  pairing& with = pair(peer);
+void connection_manager::keep(int peer, std::uint32_t which, tcp_socket socket, stage expected) {
+  peer_connections& with = connections_to(peer);
   if (with.now != expected) return;
   try {
     socket.set_no_delay();
@@ -139,13 +140,13 @@ void tcp_watch::keep(int peer, std::uint32_t which, tcp_socket socket, stage exp
   if (with.count == with.ready.size()) complete(peer);
 }
 
-void tcp_watch::complete(int peer) {
-  pairing& with = pair(peer);
+void connection_manager::complete(int peer) {
+  peer_connections& with = connections_to(peer);
   with.now = stage::up;
   with.again = true;
-  line& of = line_of(peer);
+  control_connection& of = control_of(peer);
   {
-    const std::lock_guard lock(lines_mutex_);
+    const std::lock_guard lock(controls_mutex_);
     std::string before = std::exchange(of.over.outgoing(), {});  // that was posted before there was a connection
     of.over = connection(std::move(with.ready.front()));
     of.over.outgoing() = std::move(before);
@@ -165,26 +166,26 @@ void tcp_watch::complete(int peer) {
 
 // ---- what comes to nothing ----
 
-void tcp_watch::drop(greeting& one, const std::string& why, bool refused) {
+void connection_manager::drop(pending_connection& one, const std::string& why, bool refused) {
   one.ready = {};
   one.socket = {};
   {
-    const std::lock_guard lock(lines_mutex_);
-    pair(one.peer).trouble = why;
+    const std::lock_guard lock(controls_mutex_);
+    connections_to(one.peer).trouble = why;
   }
   one.retry = clock::now() + pause_before(one.attempts);
   // What has listened there and does not any more has ended.
   one.refusals = refused ? one.refusals + 1 : 0;
-  if (pair(one.peer).again && one.refusals >= peers_[static_cast<std::size_t>(one.peer)].addresses.size())
+  if (connections_to(one.peer).again && one.refusals >= peers_[static_cast<std::size_t>(one.peer)].addresses.size())
     lose(one.peer, "it has ended: " + why);
 }
 
 // Gives up what was done so far to connect to that rank.
-void tcp_watch::abandon(int peer, stage next) {
-  for (auto& one : greetings_) {
+void connection_manager::abandon(int peer, stage next) {
+  for (auto& one : pending_connections_) {
     if (one.peer == peer) one.over = true;
   }
-  pairing& with = pair(peer);
+  peer_connections& with = connections_to(peer);
   with.ready.clear();
   with.ready.resize(static_cast<std::size_t>(plan_.streams + 1));
   with.count = 0;

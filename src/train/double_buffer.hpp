@@ -18,9 +18,9 @@
 namespace muster::inline v0::detail {
 
 /// The values of the last step that was committed, and beside them those that the present one makes.
-class step_memory {
+class double_buffer {
  public:
-  explicit step_memory(std::size_t size) : now_(size), next_(size) {}
+  explicit double_buffer(std::size_t size) : now_(size), next_(size) {}
 
   [[nodiscard]] std::span<float> now() noexcept { return now_.span(); }
   [[nodiscard]] std::span<float> next() noexcept { return next_.span(); }
@@ -86,7 +86,7 @@ class remembering_reducer : public bucket_reducer {
 
   /// Once, in `attach`: how many buckets there are, and what is remembered.
   void set_buckets(std::size_t count) { under_way_.resize(count); }
-  void remember(step_memory& values, std::string name, state_kind kind) {
+  void remember(double_buffer& values, std::string name, state_kind kind) {
     memories_.push_back({&values, std::move(name), kind});
   }
   [[nodiscard]] const compress_options& options() const noexcept { return options_; }
@@ -103,7 +103,7 @@ class remembering_reducer : public bucket_reducer {
   }
 
   struct memory {
-    step_memory* values;
+    double_buffer* values;
     std::string name;
     state_kind kind;
   };

@@ -21,8 +21,8 @@ namespace muster::inline v0 {
 /// The parameters of an arena as a dense table of a job, from one worker's side. Gradients leave while the backward
 /// pass goes on, a range of the table at a time:
 ///
-///     muster::ps::job job(context, world, {.tables = {muster::served_arena::table(arena, "momentum:0.9")}});
-///     muster::served_arena served(arena, job);
+///     muster::ps::job job(context, world, {.tables = {muster::ps_parameters::table(arena, "momentum:0.9")}});
+///     muster::ps_parameters served(arena, job);
 ///     for (...) {
 ///       served.pull();                     // the parameters as they are now
 ///       served.begin(learning_rate);
@@ -32,16 +32,16 @@ namespace muster::inline v0 {
 ///
 /// Used by the thread that is the worker; the arena and the job outlive it. Calls wait as long as the job's timeout,
 /// and throw what `ps::pending::wait` does.
-class served_arena {
+class ps_parameters {
  public:
   /// The table of such an arena, updated as by that optimizer.
   [[nodiscard]] static ps::table_spec table(const arena& of, std::string_view optimizer,
                                             std::string name = "parameters");
 
   /// `table` is the number of that table in the job.
-  served_arena(arena& of, ps::job& job, std::uint32_t table = 0);
-  served_arena(const served_arena&) = delete;
-  served_arena& operator=(const served_arena&) = delete;
+  ps_parameters(arena& of, ps::job& job, std::uint32_t table = 0);
+  ps_parameters(const ps_parameters&) = delete;
+  ps_parameters& operator=(const ps_parameters&) = delete;
 
   /// The table begins with the arena's parameters: called by one worker, before any pulls.
   void assign();

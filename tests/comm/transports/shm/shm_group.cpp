@@ -1,4 +1,4 @@
-#include "comm/transports/shm/board.hpp"
+#include "comm/transports/shm/shm_group.hpp"
 
 #include "../../ranks.hpp"
 #include "catch.hpp"
@@ -6,15 +6,15 @@
 TEST_CASE("a rank that has announced its sleep is woken by each way to wake it, and no other") {
   namespace shm = muster::detail;
   const auto hosts = test::make_hosts(3);
-  std::vector<std::uint64_t> lanes;
-  for (const auto& host : hosts) lanes.push_back(shm::shm_board::allocate_lane(host->own(), 3));
-  std::vector<std::unique_ptr<shm::shm_board>> boards;
+  std::vector<std::uint64_t> slots;
+  for (const auto& host : hosts) slots.push_back(shm::shm_group::allocate_slot(host->own(), 3));
+  std::vector<std::unique_ptr<shm::shm_group>> boards;
   for (int rank = 0; rank < 3; ++rank)
-    boards.push_back(std::make_unique<shm::shm_board>(hosts[static_cast<std::size_t>(rank)], std::vector<int>{0, 1, 2},
-                                                      rank, lanes));
+    boards.push_back(std::make_unique<shm::shm_group>(hosts[static_cast<std::size_t>(rank)], std::vector<int>{0, 1, 2},
+                                                      rank, slots));
   const auto asleep = [&](std::size_t rank) { return boards[rank]->mine().asleep.load() != 0; };
   const auto announce = [&] {
-    for (auto& board : boards) board->doze(muster::deadline_after(muster::seconds(30)));
+    for (auto& shm : boards) shm->wait(muster::deadline_after(muster::seconds(30)));
     REQUIRE((asleep(0) && asleep(1) && asleep(2)));
   };
   announce();

@@ -31,15 +31,15 @@ struct introduction {
   std::int32_t rank = 0;
   std::int32_t size = 0;
   std::int32_t process = 0;
-  std::int32_t has_life = 0;
-  std::uint64_t lane = 0;
+  std::int32_t has_process_handle = 0;
+  std::uint64_t slot = 0;
   std::array<std::uint64_t, cpu_words> cpus{};
 };
 
-struct guest {
+struct peer_info {
   introduction said;
   descriptor memory;
-  descriptor life;
+  descriptor process_handle;
 };
 
 [[noreturn]] void fail(const std::string& what) {
@@ -68,20 +68,20 @@ descriptor open_socket(int flags = 0) {
   return made;
 }
 
-introduction introduce(int rank, int size, bool has_life) {
+introduction introduce(int rank, int size, bool has_process_handle) {
   introduction mine;
   mine.rank = rank;
   mine.size = size;
   mine.process = ::getpid();
-  mine.has_life = has_life ? 1 : 0;
+  mine.has_process_handle = has_process_handle ? 1 : 0;
   for (const auto cpu : allowed_cores()) mine.cpus[cpu / 64] |= std::uint64_t{1} << (cpu % 64);
   return mine;
 }
 
-bool send_introduction(int to, const introduction& said, int memory, int life) {
+bool send_introduction(int to, const introduction& said, int memory, int process_handle) {
   iovec bytes{const_cast<introduction*>(&said), sizeof said};
   alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
-  const std::size_t count = said.has_life != 0 ? 2 : 1;
+  const std::size_t count = said.has_process_handle != 0 ? 2 : 1;
   msghdr message{};
   message.msg_iov = &bytes;
   message.msg_iovlen = 1;
@@ -91,13 +91,13 @@ bool send_introduction(int to, const introduction& said, int memory, int life) {
   rights->cmsg_level = SOL_SOCKET;
   rights->cmsg_type = SCM_RIGHTS;
   rights->cmsg_len = CMSG_LEN(count * sizeof(int));
-  const int files[2] = {memory, life};
+  const int files[2] = {memory, process_handle};
   std::memcpy(CMSG_DATA(rights), files, count * sizeof(int));
   return ::sendmsg(to, &message, MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof said);
 }
 
 // False when the other side is gone or is no rank of muster.
-bool receive_introduction(int from, guest& came) {
+bool receive_introduction(int from, peer_info& came) {
   iovec bytes{&came.said, sizeof came.said};
   alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
   msghdr message{};
@@ -118,7 +118,7 @@ bool receive_introduction(int from, guest& came) {
   }
   if (got != static_cast<ssize_t>(sizeof came.said) || came.said.protocol != magic || !files[0]) return false;
   came.memory = std::move(files[0]);
-  came.life = std::move(files[1]);
+  came.process_handle = std::move(files[1]);
   return true;
 }
 
@@ -156,14 +156,14 @@ void require_own(int connection, const std::string& name) {
 }
 
 // What rank 0 does: a connection belongs to no rank until it has said one.
-class reception {
+class bootstrap_acceptor {
  public:
-  reception(const std::string& name, int size, seconds timeout)
-      : size_(size), timeout_(timeout), connections_(static_cast<std::size_t>(size)), guests_(connections_.size()) {
-    door_ = open_socket();
+  bootstrap_acceptor(const std::string& name, int size, seconds timeout)
+      : size_(size), timeout_(timeout), connections_(static_cast<std::size_t>(size)), infos_(connections_.size()) {
+    listener_ = open_socket();
     socklen_t length = 0;
     const sockaddr_un address = address_of(name, length);
-    if (::bind(door_.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
+    if (::bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
       if (errno == EADDRINUSE) {
         const descriptor holder = open_socket(SOCK_NONBLOCK);
         if (::connect(holder.get(), reinterpret_cast<const sockaddr*>(&address), length) == 0)
@@ -173,39 +173,39 @@ class reception {
       }
       fail("bind");
     }
-    if (::listen(door_.get(), 128) != 0) fail("listen");
+    if (::listen(listener_.get(), 128) != 0) fail("listen");
   }
 
-  std::vector<guest> receive_all(clock::time_point until, const question& given_up) {
+  std::vector<peer_info> receive_all(clock::time_point until, const question& given_up) {
     for (int missing = size_ - 1; missing > 0;) {
-      std::vector<pollfd> watched{{door_.get(), POLLIN, 0}};
-      for (const auto& one : lobby_) watched.push_back({one.get(), POLLIN, 0});
+      std::vector<pollfd> watched{{listener_.get(), POLLIN, 0}};
+      for (const auto& one : pending_) watched.push_back({one.get(), POLLIN, 0});
       for (const auto& one : connections_) {
         if (one) watched.push_back({one.get(), POLLIN, 0});  // one that has introduced itself says nothing more
       }
       const int left = milliseconds_left(until, given_up);
-      if (left == 0) throw timeout_error("meeting", 0, who_is_missing(), timeout_.count());
+      if (left == 0) throw timeout_error("meeting", 0, missing_ranks(), timeout_.count());
       if (::poll(watched.data(), watched.size(), left) <= 0) continue;
       for (std::size_t i = 1; i < watched.size(); ++i) {
         if (watched[i].revents == 0) continue;
-        if (i > lobby_.size()) lose(watched[i].fd);
-        if (greet(lobby_[i - 1])) --missing;
+        if (i > pending_.size()) lose(watched[i].fd);
+        if (greet(pending_[i - 1])) --missing;
       }
-      std::erase_if(lobby_, [](const descriptor& one) { return !one; });
+      std::erase_if(pending_, [](const descriptor& one) { return !one; });
       if (watched[0].revents != 0) {
-        descriptor came(::accept4(door_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-        if (came && user_of(came.get()) == ::getuid()) lobby_.push_back(std::move(came));
+        descriptor came(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+        if (came && user_of(came.get()) == ::getuid()) pending_.push_back(std::move(came));
       }
     }
-    return std::move(guests_);
+    return std::move(infos_);
   }
 
   [[nodiscard]] int connection(int rank) const { return connections_[static_cast<std::size_t>(rank)].get(); }
 
  private:
-  bool greet(descriptor& stranger) {
-    descriptor here = std::move(stranger);
-    guest came;
+  bool greet(descriptor& pending) {
+    descriptor here = std::move(pending);
+    peer_info came;
     if (!receive_introduction(here.get(), came)) return false;
     const int rank = came.said.rank;
     if (came.said.size != size_ || rank < 1 || rank >= size_ || connections_[static_cast<std::size_t>(rank)]) {
@@ -215,18 +215,18 @@ class reception {
                                 "MUSTER_JOB of its own");
     }
     connections_[static_cast<std::size_t>(rank)] = std::move(here);
-    guests_[static_cast<std::size_t>(rank)] = std::move(came);
+    infos_[static_cast<std::size_t>(rank)] = std::move(came);
     return true;
   }
 
   [[noreturn]] void lose(int connection) const {
     for (int rank = 1; rank < size_; ++rank) {
-      if (this->connection(rank) == connection) fail_meeting_without(rank);
+      if (this->connection(rank) == connection) fail_bootstrap_without(rank);
     }
     fail("a connection");
   }
 
-  [[nodiscard]] std::vector<int> who_is_missing() const {
+  [[nodiscard]] std::vector<int> missing_ranks() const {
     std::vector<int> missing;
     for (int rank = 1; rank < size_; ++rank) {
       if (!connections_[static_cast<std::size_t>(rank)]) missing.push_back(rank);
@@ -236,10 +236,10 @@ class reception {
 
   int size_;
   seconds timeout_;
-  descriptor door_;
-  std::vector<descriptor> lobby_;  // connected, and not yet known
+  descriptor listener_;
+  std::vector<descriptor> pending_;  // connected, and not yet known
   std::vector<descriptor> connections_;
-  std::vector<guest> guests_;
+  std::vector<peer_info> infos_;
 };
 
 descriptor reach_rank_0(const std::string& name, clock::time_point until, seconds timeout, const question& given_up) {
@@ -261,71 +261,74 @@ descriptor reach_rank_0(const std::string& name, clock::time_point until, second
   }
 }
 
-std::vector<guest> meet_at_rank_0(const std::string& name, const introduction& mine, const segment& own, int life,
-                                  clock::time_point until, seconds timeout, const question& given_up) {
-  reception here(name, mine.size, timeout);
-  auto guests = here.receive_all(until, given_up);
+std::vector<peer_info> accept_all_ranks(const std::string& name, const introduction& mine, const segment& own,
+                                        int process_handle, clock::time_point until, seconds timeout,
+                                        const question& given_up) {
+  bootstrap_acceptor here(name, mine.size, timeout);
+  auto infos = here.receive_all(until, given_up);
   for (int to = 1; to < mine.size; ++to) {
-    bool told = send_introduction(here.connection(to), mine, own.memory().file(), life);
+    bool told = send_introduction(here.connection(to), mine, own.memory().file(), process_handle);
     for (int of = 1; of < mine.size; ++of) {
-      const auto& other = guests[static_cast<std::size_t>(of)];
+      const auto& other = infos[static_cast<std::size_t>(of)];
       if (of != to)
-        told = told && send_introduction(here.connection(to), other.said, other.memory.get(), other.life.get());
+        told =
+            told && send_introduction(here.connection(to), other.said, other.memory.get(), other.process_handle.get());
     }
-    if (!told) fail_meeting_without(to);
+    if (!told) fail_bootstrap_without(to);
   }
-  return guests;
+  return infos;
 }
 
-std::vector<guest> meet_as_guest(const std::string& name, const introduction& mine, const segment& own, int life,
-                                 clock::time_point until, seconds timeout, const question& given_up) {
+std::vector<peer_info> connect_to_rank_0(const std::string& name, const introduction& mine, const segment& own,
+                                         int process_handle, clock::time_point until, seconds timeout,
+                                         const question& given_up) {
   const descriptor to = reach_rank_0(name, until, timeout, given_up);
-  if (!send_introduction(to.get(), mine, own.memory().file(), life)) {
-    if (errno == EPIPE || errno == ECONNRESET) fail_meeting_without(0);
+  if (!send_introduction(to.get(), mine, own.memory().file(), process_handle)) {
+    if (errno == EPIPE || errno == ECONNRESET) fail_bootstrap_without(0);
     fail("send");
   }
-  std::vector<guest> guests(static_cast<std::size_t>(mine.size));
+  std::vector<peer_info> infos(static_cast<std::size_t>(mine.size));
   for (int i = 1; i < mine.size; ++i) {
     if (!wait_readable(to.get(), until, given_up)) throw timeout_error("meeting", 0, {}, timeout.count());
-    guest came;
+    peer_info came;
     if (!receive_introduction(to.get(), came))
       throw peer_failure({0}, "rank 0 gave up before all ranks had met; see its own message");
     const int rank = came.said.rank;
-    if (rank < 0 || rank >= mine.size || rank == mine.rank || guests[static_cast<std::size_t>(rank)].memory) {
+    if (rank < 0 || rank >= mine.size || rank == mine.rank || infos[static_cast<std::size_t>(rank)].memory) {
       throw configuration_error("rank 0 of the meeting at '" + name + "' announces a rank " + std::to_string(rank) +
                                 " of " + std::to_string(mine.size) +
                                 " (another program answers there); give each job a MUSTER_JOB of its own");
     }
-    guests[static_cast<std::size_t>(rank)] = std::move(came);
+    infos[static_cast<std::size_t>(rank)] = std::move(came);
   }
-  return guests;
+  return infos;
 }
 
 }  // namespace
 
-void fail_meeting_without(int rank) {
+void fail_bootstrap_without(int rank) {
   throw peer_failure({rank}, "rank " + std::to_string(rank) + " ended before all ranks had met");
 }
 
 std::shared_ptr<shm_host> meet(const std::string& name, int rank, int size, std::shared_ptr<segment> own,
-                               seconds timeout, std::uint64_t lane, const question& given_up) {
+                               seconds timeout, std::uint64_t slot, const question& given_up) {
   const auto until = deadline_after(timeout);
-  const descriptor life(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));  // none before Linux 5.3
-  introduction mine = introduce(rank, size, static_cast<bool>(life));
-  mine.lane = lane;
-  auto guests = rank == 0 ? meet_at_rank_0(name, mine, *own, life.get(), until, timeout, given_up)
-                          : meet_as_guest(name, mine, *own, life.get(), until, timeout, given_up);
+  const descriptor process_handle(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));  // none before Linux 5.3
+  introduction mine = introduce(rank, size, static_cast<bool>(process_handle));
+  mine.slot = slot;
+  auto infos = rank == 0 ? accept_all_ranks(name, mine, *own, process_handle.get(), until, timeout, given_up)
+                         : connect_to_rank_0(name, mine, *own, process_handle.get(), until, timeout, given_up);
 
   auto cpus = mine.cpus;
-  std::vector<shm_host::peer> peers(guests.size());
+  std::vector<shm_host::peer> peers(infos.size());
   const std::size_t reserve = own->memory().reserve();
-  for (std::size_t r = 0; r < guests.size(); ++r) {
-    peers[r].lane = static_cast<int>(r) == rank ? lane : guests[r].said.lane;
+  for (std::size_t r = 0; r < infos.size(); ++r) {
+    peers[r].slot = static_cast<int>(r) == rank ? slot : infos[r].said.slot;
     if (static_cast<int>(r) == rank) continue;
-    for (std::size_t i = 0; i < cpu_words; ++i) cpus[i] |= guests[r].said.cpus[i];
-    peers[r].memory = mapping(std::move(guests[r].memory), reserve);
-    peers[r].life = std::move(guests[r].life);
-    peers[r].process = guests[r].said.process;
+    for (std::size_t i = 0; i < cpu_words; ++i) cpus[i] |= infos[r].said.cpus[i];
+    peers[r].memory = mapping(std::move(infos[r].memory), reserve);
+    peers[r].process_handle = std::move(infos[r].process_handle);
+    peers[r].process = infos[r].said.process;
   }
   int cores = 0;
   for (const auto word : cpus) cores += __builtin_popcountll(word);

@@ -1,4 +1,4 @@
-#include <muster/data/slice.hpp>
+#include <muster/data/batch_shard.hpp>
 
 #include <limits>
 
@@ -33,8 +33,8 @@ TEST_CASE("slices of the largest count there is do not overflow") {
 }
 
 TEST_CASE("a slice that is none is refused") {
-  for (const muster::slice wrong :
-       {muster::slice{-1, 2}, muster::slice{2, 2}, muster::slice{0, 0}, muster::slice{0, -1}}) {
+  for (const muster::batch_shard wrong :
+       {muster::batch_shard{-1, 2}, muster::batch_shard{2, 2}, muster::batch_shard{0, 0}, muster::batch_shard{0, -1}}) {
     CHECK_THROWS_AS(muster::part_of(10, wrong), muster::configuration_error);
   }
 }
