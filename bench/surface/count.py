@@ -16,7 +16,7 @@ OBJECTS = {"model", "optimizer", "sampler", "loader", "state", "loss", "total", 
 
 def of_cpp(text):
     code = re.sub(r"//[^\n]*", "", text)
-    own = {"shapes", "initialise", "forward_backward", "loss", "samples"}  # the model's, in mlp.hpp
+    own = {"forward_backward", "loss", "samples"}  # the model's, in mlp.hpp
     members = {member for owner, member in re.findall(r"\b(\w+)\.(\w+)\(", code) if owner in OBJECTS and member not in own}
     return code, set(re.findall(r"\bmuster::(\w+)", code)), members
 

@@ -12,16 +12,14 @@
 /// Classifies images of bytes: inputs -> hidden (ReLU) -> classes (softmax).
 class mlp {
  public:
-  mlp(std::size_t inputs, std::size_t hidden, std::size_t classes)
-      : inputs_(inputs), hidden_(hidden), classes_(classes) {}
-
-  /// The tensors that it learns, from the input to the loss.
-  [[nodiscard]] std::vector<muster::tensor_shape> shapes() const {
-    return {{"w1", {hidden_, inputs_}}, {"b1", {hidden_}}, {"w2", {classes_, hidden_}}, {"b2", {classes_}}};
-  }
+  muster::arena arena;  ///< the tensors that it learns, from the input to the loss: parameters and gradients
 
   /// The same values at every rank.
-  void initialise(muster::arena& arena) const {
+  mlp(muster::context& context, std::size_t inputs, std::size_t hidden, std::size_t classes)
+      : arena(context, {{"w1", {hidden, inputs}}, {"b1", {hidden}}, {"w2", {classes, hidden}}, {"b2", {classes}}}),
+        inputs_(inputs),
+        hidden_(hidden),
+        classes_(classes) {
     muster::random_stream random(1);
     for (const std::size_t weights : {std::size_t{0}, std::size_t{2}}) {
       const double deviation = std::sqrt(2.0 / static_cast<double>(weights == 0 ? inputs_ : hidden_));

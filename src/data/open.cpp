@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <deque>
+#include <filesystem>
 #include <limits>
 #include <mutex>
 #include <optional>
@@ -110,6 +111,17 @@ cifar_split split_of(spec_reader& from) {
   return from.choice_of("split", cifar_split::train, {{"train", cifar_split::train}, {"test", cifar_split::test}});
 }
 
+// The four files as they are published, plain or .gz.
+opened_source open_mnist_files(spec_reader& from, const read_options& /*options*/) {
+  const std::string split = split_of(from) == cifar_split::train ? "train" : "t10k";
+  const std::string folder = path_of(from);
+  const auto file = [&](const char* which) {
+    const std::string plain = folder + "/" + split + which;
+    return std::filesystem::exists(plain) || !std::filesystem::exists(plain + ".gz") ? plain : plain + ".gz";
+  };
+  return any_record_source(open_idx(file("-images-idx3-ubyte"), file("-labels-idx1-ubyte")));
+}
+
 opened_source open_cifar10_files(spec_reader& from, const read_options& /*options*/) {
   const auto split = split_of(from);
   return any_record_source(open_cifar10(path_of(from), split));
@@ -211,6 +223,8 @@ std::vector<known_source>& known_sources() {
         "a table of numbers as text, plain, .gz or .zst; a column is a name of the header or a number from 0"},
        open_csv},
       {{"idx", "IMAGES[,LABELS]", "", "MNIST and its kin, plain or compressed"}, open_array_files<open_idx>},
+      {{"mnist", "FOLDER", "split=train|test", "MNIST and its kin by their published names, plain or .gz"},
+       open_mnist_files},
       {{"cifar10", "FOLDER", "split=train|test", "CIFAR-10 in its binary form; also one of its files"},
        open_cifar10_files},
       {{"cifar100", "FOLDER", "split=train|test&labels=fine|coarse|both", "CIFAR-100 in its binary form"},

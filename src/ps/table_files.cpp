@@ -23,6 +23,7 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* manifest_name = "tables.json";
+constexpr int tables_format = 2;  // of the manifest and of the files that it names
 
 std::string read_all(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
@@ -124,7 +125,7 @@ void save_tables(job& of, group& workers, const std::string& into, const state_p
     std::vector<std::string> files;
     files.reserve(static_cast<std::size_t>(workers.size()));
     for (int rank = 0; rank < workers.size(); ++rank) files.push_back(name_of(number[0], rank));
-    const json head{{"format", 2},
+    const json head{{"format", tables_format},
                     {"clock", clock},
                     {"position", encode(where)},
                     {"tables", describe(of.layout())},
@@ -142,8 +143,12 @@ std::optional<saved_tables> load_tables(job& of, group& workers, const std::stri
     const auto manifest = folder / manifest_name;
     if (!std::filesystem::exists(manifest)) return;
     const auto read = json::parse(read_all(manifest), nullptr, false);
-    if (!read.is_object() || read.value("format", 0) != 2 || !read.contains("files"))
+    if (!read.is_object() || !read.contains("format") || !read.contains("files"))
       throw data_error({manifest.string()}, "is no manifest of tables (it is damaged); go back to an older checkpoint");
+    if (read["format"] != tables_format) {
+      throw data_error({manifest.string()}, "has another format (" + read["format"].dump() + "; this muster reads " +
+                                                std::to_string(tables_format) + "); use the muster that wrote it");
+    }
     if (read["tables"] != describe(of.layout())) {
       throw data_error({manifest.string()}, "is of other tables (" + read["tables"].dump() + ", not " +
                                                 describe(of.layout()).dump() + "); give the job those that were saved");

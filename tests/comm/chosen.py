@@ -73,7 +73,7 @@ assert log.count("is ignored") == 1 and f"MUSTER_ALGORITHM 'tree' is ignored (ra
 constants = {"latency": 1e-6, "per_byte": 1e-10, "reduce_per_byte": 1e-10}
 steps = [[n, "tree"] for n in range(1, 2000, 4)]
 choices = {"allreduce": [*steps, [None, "halving_doubling"]], "broadcast": [[None, "chain"]]}
-measured = {"transport": options.transport, "ranks": 2, "constants": constants, "choices": choices}
+measured = {"format": 1, "transport": options.transport, "ranks": 2, "constants": constants, "choices": choices}
 profile = {"MUSTER_PROFILE": file("two.json", json.dumps(measured))}
 log = agree("allreduce tree and halving_doubling, broadcast chain", profile, {"MUSTER_PROFILE": "/nowhere.json"})
 assert "warning" not in log, log

@@ -33,6 +33,23 @@ TEST_CASE("a specification that is none, or of an unknown kind, is refused with 
   CHECK_THROWS_WITH(muster::open_dataset("libsvn:a9a"), contains("did you mean 'libsvm'?"));
 }
 
+TEST_CASE("MNIST is opened by its folder, under the names of its files") {
+  const temporary_folder folder;
+  const auto images = [](char count) {
+    return std::string("\0\0\x08\x03\0\0\0", 7) + count + std::string("\0\0\0\x02\0\0\0\x01", 8);
+  };
+  const auto labels = [](char count) { return std::string("\0\0\x08\x01\0\0\0", 7) + count; };
+  folder.write("train-images-idx3-ubyte", images(3) + "abcdef");
+  folder.write("train-labels-idx1-ubyte", labels(3) + "\x05\x06\x07");
+  folder.write("t10k-images-idx3-ubyte", images(1) + "xy");
+  CHECK(muster::open_source("mnist:" + (folder / "")).size() == 3);
+  CHECK(muster::open_dataset("mnist:" + (folder / "")).label(2) == 7);
+  CHECK_THROWS_WITH(muster::open_source("mnist:" + (folder / "") + "?split=test"), contains("t10k-labels-idx1-ubyte"));
+  folder.write("t10k-labels-idx1-ubyte.gz", "no zlib stream");
+  CHECK_THROWS_WITH(muster::open_source("mnist:" + (folder / "") + "?split=test"),
+                    contains("t10k-labels-idx1-ubyte.gz"));
+}
+
 TEST_CASE("every source of the table is known") {
   for (const auto& source : muster::source_table()) {
     CHECK_THROWS_AS(muster::open_source(std::string(source.scheme) + ":/missing?shape=1"), muster::error);

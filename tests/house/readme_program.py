@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 """The README's program as its reader starts it: alone, on threads, under mpirun, and under muster-launch with a rank that is
-killed and one that joins in its place; on images drawn here.
+killed and one that joins in its place; on images drawn here. Its model records the samples of each committed step
+(recorded/mlp.hpp): however it is started, each step has the same.
 
 usage: readme_program.py --program PATH [--mpirun "WORDS"] [--launcher PATH]
 """
 import argparse
+import hashlib
 import os
+import pathlib
 import re
 import signal
 import subprocess
@@ -29,6 +32,17 @@ def epochs_of(what, text):
     if [int(line[0]) for line in lines] != list(range(1, EPOCHS + 1)) or any(line[2] != str(IMAGES) for line in lines):
         sys.exit(f"{what}: these are not {EPOCHS} epochs of {IMAGES} samples:\n{text}")
     return [line[1] for line in lines]
+
+
+def committed(folder):
+    """How many samples the committed steps used, and a digest of (epoch, position of the step's batch, sample)."""
+    used = []
+    for record in pathlib.Path(folder).glob("committed-*"):
+        for line in record.read_text().splitlines():
+            epoch, position, *ids = line.split()
+            used += [(int(epoch), int(position), int(one)) for one in ids]
+        record.unlink()
+    return len(used), hashlib.sha256(repr(sorted(used)).encode()).hexdigest()[:16]
 
 
 def start(folder, *words):
@@ -75,7 +89,7 @@ def told_to_end(folder):
 ways = {"alone": [options.program], "on threads": [options.program, "--ranks", "2"]}
 if options.mpirun:
     ways["under mpirun"] = [*options.mpirun.split(), "-n", "2", options.program]
-losses = {}
+losses, samples = {}, {}
 with tempfile.TemporaryDirectory(prefix="muster-readme-") as images:
     digits.draw(images, IMAGES)
     for what, words in ways.items():
@@ -83,11 +97,18 @@ with tempfile.TemporaryDirectory(prefix="muster-readme-") as images:
         again = run(what, images, *words)
         if "has ended, after" not in again:
             sys.exit(f"{what}: the same command once more says:\n{again}")
+        samples[what] = committed(images)
         subprocess.run(["rm", "-r", os.path.join(images, "checkpoints")], check=True)
     losses["told to end"] = epochs_of("told to end", told_to_end(images))
+    samples["told to end"] = committed(images)
     subprocess.run(["rm", "-r", os.path.join(images, "checkpoints")], check=True)
     if options.launcher:
         losses["with a rank killed"] = epochs_of("with a rank killed", killed(images))
+        samples["with a rank killed"] = committed(images)
+        if samples["with a rank killed"] != samples["alone"]:  # killed after a step committed, before its record of it?
+            subprocess.run(["rm", "-r", os.path.join(images, "checkpoints")], check=True)
+            losses["with a rank killed"] = epochs_of("with a rank killed", killed(images))
+            samples["with a rank killed"] = committed(images)
 if options.mpirun and losses["on threads"] != losses["under mpirun"]:
     sys.exit(f"threads and processes differ: {losses}")
 if losses["told to end"][-1] != losses["on threads"][-1]:
@@ -95,4 +116,7 @@ if losses["told to end"][-1] != losses["on threads"][-1]:
 last = {what: float(values[-1]) for what, values in losses.items()}
 if max(last.values()) - min(last.values()) > 1e-4 or max(last.values()) > 0.1:
     sys.exit(f"the last losses differ by more than 1e-4, or too little was learnt: {last}")
+if len(set(samples.values())) != 1 or samples["alone"][0] != EPOCHS * IMAGES:
+    sys.exit(f"the steps used different samples: {samples}")
 print(f"the last losses: {last}")
+print(f"samples of committed steps, and their digest: {samples}")

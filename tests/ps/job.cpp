@@ -423,15 +423,20 @@ TEST_CASE("tables come back from files on another number of servers, with what t
     bytes.put(static_cast<char>(byte ^ 4));
     break;
   }
-  run_job(over, 2, options(1), [&](ps::job& job, muster::group& workers) {
-    bool refused = false;
-    try {
-      (void)ps::load_tables(job, workers, folder);
-    } catch (const muster::data_error&) {
-      refused = true;
-    }
-    require(refused, "damaged");
-  });
+  const auto refused = [&](const std::string& why) {
+    run_job(over, 2, options(1), [&](ps::job& job, muster::group& workers) {
+      std::string said;
+      try {
+        (void)ps::load_tables(job, workers, folder);
+      } catch (const muster::data_error& refusal) {
+        said = refusal.what();
+      }
+      require(said.find(why) != std::string::npos, why);
+    });
+  };
+  refused("damaged");
+  std::ofstream(folder / "tables.json") << R"({"format": 1, "files": []})";
+  refused("has another format (1; this muster reads 2); use the muster that wrote it");
   std::filesystem::remove_all(folder);
 }
 

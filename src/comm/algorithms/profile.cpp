@@ -17,6 +17,8 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
+constexpr int format_version = 1;
+
 // Reads a profile and knows where it comes from, for its complaints.
 struct reader {
   const std::string& origin;
@@ -72,6 +74,9 @@ struct reader {
   [[nodiscard]] algorithm_profile read(std::string_view text) const {
     const auto whole = json::parse(text);
     if (!whole.is_object()) refuse("it is JSON, but not an object");
+    const auto& format = member(whole, "format", &json::is_number_integer, "a whole number");
+    if (format != format_version)
+      refuse("its format is " + format.dump() + ", and this muster reads " + std::to_string(format_version));
     algorithm_profile made;
     made.transport = member(whole, "transport", &json::is_string, "a name").get<std::string>();
     const auto& ranks = member(whole, "ranks", &json::is_number_integer, "a whole number");
@@ -145,6 +150,7 @@ std::string algorithm_profile::to_json() const {
     }
   }
   const json whole = {
+      {"format", format_version},
       {"muster", library_version()},
       {"transport", transport},
       {"ranks", ranks},

@@ -304,7 +304,7 @@ TEST_CASE("a profile is read back as it is written") {
 
 TEST_CASE("a broken profile is refused in one line with its file and what is wrong in it") {
   const std::string good =
-      R"({"transport": "local", "ranks": 2, "constants": {"latency": 1e-6, "per_byte": 1e-10, "reduce_per_byte": 0},)"
+      R"({"format": 1, "transport": "local", "ranks": 2, "constants": {"latency": 1e-6, "per_byte": 1e-10, "reduce_per_byte": 0},)"
       R"( "choices": {"allreduce": [[4096, "tree"], [null, "ring"]]}})";
   const auto with = [&](const std::string& from, const std::string& to) {
     auto text = good;
@@ -315,11 +315,13 @@ TEST_CASE("a broken profile is refused in one line with its file and what is wro
       {"", "unexpected end of input"},
       {good.substr(0, 60), "line 1"},
       {"[]", "not an object"},
-      {"{}", "it has no 'transport'"},
+      {"{}", "it has no 'format'"},
+      {R"({"format": 1})", "it has no 'transport'"},
       {with("\"local\"", "3"), "'transport' is not a name"},
       {with("2,", "\"2\","), "'ranks' is not a whole number"},
       {with("2,", "0,"), "'ranks' is not a number of ranks"},
       {with("1e-6", "-1e-6"), "'latency' is not 0 or more"},
+      {with("\"format\": 1", "\"format\": 2"), "its format is 2, and this muster reads 1"},
       {with("\"per_byte\"", "\"per_bite\""), "it has no 'per_byte'"},
       {with("allreduce", "allredue"), "no collective is named 'allredue', did you mean allreduce?"},
       {with("\"tree\"", "\"three\""), "no algorithm is named 'three', did you mean tree?"},

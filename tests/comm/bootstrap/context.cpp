@@ -60,7 +60,7 @@ TEST_CASE("the settings reach the groups") {
 
 TEST_CASE("rules and a profile reach the groups, those of threads too") {
   const std::string path = (std::filesystem::temp_directory_path() / "muster-context-profile.json").string();
-  std::ofstream(path) << R"({"transport": "local", "ranks": 3,
+  std::ofstream(path) << R"({"format": 1, "transport": "local", "ranks": 3,
     "constants": {"latency": 1e-6, "per_byte": 1e-10, "reduce_per_byte": 0},
     "choices": {"allreduce": [[1000, "tree"], [null, "ring"]], "broadcast": [[null, "chain"]]}})";
   test::command_line line(
