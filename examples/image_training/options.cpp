@@ -45,6 +45,7 @@ struct command_line {
 
   explicit command_line(const program& which) : app(which.about, which.name) {
     auto& o = chosen;
+    o.program = which.name;
     o.data = which.data;
     o.schedule = which.schedule;
     app.set_help_flag();  // run_main has it

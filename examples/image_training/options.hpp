@@ -19,6 +19,7 @@ class App;
 namespace images {
 
 struct options {
+  std::string program;
   std::string data = "cifar-like:5000";
   std::uint64_t limit = 0;  ///< training images; 0: all
   bool augment = true;

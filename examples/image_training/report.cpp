@@ -6,6 +6,8 @@
 
 #include <muster/core/error.hpp>
 
+#include "../job.hpp"
+
 namespace images {
 
 muster::epoch_metrics metrics_of(double loss, double images, const nn::totals& found, const options& chosen) {
@@ -62,8 +64,18 @@ void print_results(const muster::tracker& tracker, const options& chosen, double
   std::fflush(stdout);
 }
 
-void write_report(muster::tracker& tracker, const options& chosen, std::string_view data, double top5) {
+void write_report(muster::tracker& tracker, const muster::settings& settings, const options& chosen,
+                  std::string_view data, double top5) {
   if (chosen.json.empty()) return;
+  examples::annotate_settings(tracker, settings,
+                              {{"program", chosen.program},
+                               {"optimizer", chosen.optimizer},
+                               {"schedule", chosen.schedule},
+                               {"batch", std::to_string(chosen.batch)},
+                               {"epochs", std::to_string(chosen.epochs)},
+                               {"augment", chosen.augment ? "on" : "off"},
+                               {"sync_batch_norm", chosen.share_statistics ? "on" : "off"},
+                               {"seed", std::to_string(chosen.seed)}});
   tracker.annotate("data", std::string(data));
   tracker.annotate("model", chosen.model);
   tracker.annotate("options", describe(chosen));

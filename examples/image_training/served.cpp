@@ -40,9 +40,11 @@ void check(const options& chosen) {
 class served_run {
  public:
   /// `alone` is this worker by itself.
-  served_run(muster::group& workers, muster::group& alone, muster::ps::job& job, const image_data& data,
-             const model_description& what, nn::network<float>& net, muster::arena& arena, const options& chosen)
-      : workers_(workers),
+  served_run(const muster::settings& settings, muster::group& workers, muster::group& alone, muster::ps::job& job,
+             const image_data& data, const model_description& what, nn::network<float>& net, muster::arena& arena,
+             const options& chosen)
+      : settings_(settings),
+        workers_(workers),
         alone_(alone),
         job_(job),
         what_(what),
@@ -83,8 +85,8 @@ class served_run {
         save_model(chosen_.save, what_, net_);
       }
       print_results(tracker_, chosen_, accuracy_, top5_);
-      annotate();
-      write_report(tracker_, chosen_, loader_.name(), top5_);
+      tracker_.annotate("workers", std::to_string(workers_.size()));
+      write_report(tracker_, settings_, chosen_, loader_.name(), top5_);
     }
     job_.finish();
   }
@@ -141,11 +143,6 @@ class served_run {
     print_epoch(tracker_, loader_.epoch() + 1, top5_);
   }
 
-  void annotate() {
-    tracker_.annotate("mode", "ps");
-    tracker_.annotate("workers", std::to_string(workers_.size()));
-  }
-
   void print_start() {
     const auto servers = job_.tables().servers();
     print_header(chosen_, net_, loader_.name(),
@@ -153,6 +150,7 @@ class served_run {
                      std::string(workers_.abilities().name) + "); losses, seconds and images of the first worker");
   }
 
+  const muster::settings& settings_;
   muster::group& workers_;
   muster::group& alone_;
   muster::ps::job& job_;
@@ -186,7 +184,7 @@ void train_served(muster::context& context, muster::group& world, const image_da
   auto workers = world.split(job.is_server() ? 1 : 0);
   auto alone = world.split(world.rank());
   if (job.is_server()) return job.serve();
-  served_run(workers, alone, job, data, what, *net, arena, chosen).train();
+  served_run(context.configuration(), workers, alone, job, data, what, *net, arena, chosen).train();
 }
 
 }  // namespace images

@@ -22,7 +22,8 @@ namespace {
 class run {
  public:
   run(muster::context& context, muster::group& world, const image_data& data, const options& chosen)
-      : chosen_(chosen),
+      : settings_(context.configuration()),
+        chosen_(chosen),
         data_(data),
         ranks_(examples::ranks_of(context)),
         started_as_(examples::describe_ranks(context, world)),
@@ -63,7 +64,7 @@ class run {
     const auto& epochs = training_->epochs();
     const auto last = epochs.empty() ? muster::epoch_summary() : epochs.back();
     print_results(tracker_, chosen_, last["val_accuracy"], last["top5"]);
-    write_report(tracker_, chosen_, loader_.name(), last["top5"]);
+    write_report(tracker_, settings_, chosen_, loader_.name(), last["top5"]);
   }
 
  private:
@@ -122,6 +123,7 @@ class run {
   }
 
   const nn::flush_denormals flush_;
+  const muster::settings& settings_;
   const options& chosen_;
   const image_data& data_;
   const int ranks_;  // to begin with

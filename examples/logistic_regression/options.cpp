@@ -111,6 +111,16 @@ std::string help_text() {
   return line.app.help();
 }
 
+std::string optimizer_of(const options& chosen) {
+  std::ostringstream text;
+  if (chosen.momentum == 0.0f)
+    text << "sgd";
+  else
+    text << "momentum:" << chosen.momentum;
+  if (chosen.l2 != 0.0f) text << ",decay=" << chosen.l2;
+  return text.str();
+}
+
 std::string describe(const options& chosen) {
   std::ostringstream text;
   text.precision(9);

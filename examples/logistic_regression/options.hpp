@@ -32,6 +32,9 @@ options parse_options(int argc, char** argv, int ranks);
 /// What --help prints.
 std::string help_text();
 
+/// The SGD that it trains with where no --optimizer is named: "sgd,decay=2.5e-06".
+std::string optimizer_of(const options& chosen);
+
 /// The options that decide the numbers of a run in one line, for the report and to compare ranks.
 std::string describe(const options& chosen);
 

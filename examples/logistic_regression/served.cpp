@@ -39,15 +39,7 @@ std::string update_of(const muster::settings& settings, const problem& data, con
         "workers push those of their own samples)",
         "leave it out, or use another mode");
   }
-  if (!own) return muster::served_update(settings.value(muster::setting::optimizer));
-  std::ostringstream text;
-  text.precision(9);
-  if (chosen.momentum == 0.0f)
-    text << "sgd";
-  else
-    text << "momentum:" << chosen.momentum;
-  if (chosen.l2 != 0.0f) text << ",decay=" << chosen.l2;
-  return muster::served_update(text.str());
+  return muster::served_update(own ? optimizer_of(chosen) : settings.value(muster::setting::optimizer));
 }
 
 muster::ps::table_spec table_of(const muster::settings& settings, const problem& data, const options& chosen) {
@@ -234,12 +226,9 @@ class served_run {
     };
     tracker_.annotate("accuracy of all workers", text_of(accuracy));
     tracker_.annotate("bytes pushed", std::to_string(job_.tables().bytes_pushed()));
-    tracker_.annotate("compress", settings_.value(muster::setting::compress));
-    tracker_.annotate("consistency", settings_.value(muster::setting::consistency));
-    tracker_.annotate("mode", "ps");
     tracker_.annotate("objective", text_of(objective));
     tracker_.annotate("options", describe(chosen_));
-    tracker_.annotate("servers", settings_.value(muster::setting::servers));
+    annotate_resolved(tracker_, settings_, chosen_);
     tracker_.annotate("test", data_.test.data.name());
     tracker_.annotate("train", data_.train.data.name());
     tracker_.annotate("workers", std::to_string(workers_.size()));

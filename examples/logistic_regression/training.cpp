@@ -66,7 +66,7 @@ class run {
         speaks_first_(world.rank() == 0 && context.launcher().rank == 0),
         ranks_(examples::ranks_of(context)),
         started_as_(examples::describe_ranks(context, world)),
-        compress_(context.configuration().value(muster::setting::compress)) {}
+        settings_(context.configuration()) {}
 
   void train() {
     if (speaks_first_) print_header(data_, chosen_, started_as_);
@@ -91,10 +91,9 @@ class run {
     char objective[32];
     std::snprintf(objective, sizeof objective, "%.9g", objective_);
     tracker_.annotate("bytes sent", std::to_string(bytes_sent_ + training_.sync().bytes_sent()));
-    tracker_.annotate("compress", compress_);
-    tracker_.annotate("mode", muster::to_string(training_.sync().options().mode));
     tracker_.annotate("objective", objective);
     tracker_.annotate("options", describe(chosen_));
+    annotate_resolved(tracker_, settings_, chosen_);
     tracker_.annotate("test", data_.test.data.name());
     tracker_.annotate("train", data_.train.data.name());
     tracker_.write(chosen_.json);
@@ -141,7 +140,7 @@ class run {
   bool speaks_first_;  // before there is a group
   int ranks_;          // to begin with
   std::string started_as_;
-  std::string compress_;
+  const muster::settings& settings_;
   std::uint64_t bytes_sent_ = 0;  // of gradients or weights by this rank
   double objective_ = 0;
 };

@@ -1,5 +1,6 @@
 """The presets that are shipped, and what keeps the closed ones closed."""
 import json
+import sys
 import unittest
 
 from bench import PLATFORM, Case
@@ -26,6 +27,12 @@ class Shipped(Case):
         self.assertEqual(closed, locked(), "muster-bench lock presets/*.yaml > presets/closed.json, in muster_bench")
         self.assertEqual({"mlbench-0a", "mlbench-1a", "mlbench-2a", "cluster-vgg16"}, set(closed))
 
+    def test_what_is_closed_has_the_settings_of_its_program(self):
+        for file in map(read_file, ALL):
+            if file.division == "closed":
+                for experiment in file.experiments:
+                    self.assertIn("program", experiment.template.settings, f"{file.name}, {experiment.template.name}")
+
 
 class OtherPrograms(Case):
     def test_a_pytorch_script(self):
@@ -40,11 +47,58 @@ class OtherPrograms(Case):
                 self.assertLessEqual(float(row["accuracy"]), 1)
 
 
+# A program that says what its variables and its caller make of its settings, as those of muster do.
+TELLING = r'''#!{python}
+import json, os, sys
+ranks = int(os.environ.get("OMPI_COMM_WORLD_SIZE", 1))
+said = dict(program="vgg16", mode=os.environ.get("MUSTER_MODE", "allreduce"), compress=os.environ.get("MUSTER_COMPRESS", "none"),
+            elastic="off", optimizer="nesterov:0.9,decay=1e-4")
+said.update({changed})
+if os.environ.get("OMPI_COMM_WORLD_RANK", "0") == "0":
+    with open(sys.argv[sys.argv.index("--json") + 1], "w") as file:
+        json.dump(dict(format=1, world_size=ranks, transport="shm", epochs=[], annotations=said), file)
+'''
+
+
 class Divisions(Case):
     def setUp(self):
         super().setUp()
-        self.write("build/examples/vgg16", "#!/bin/sh\n").chmod(0o755)
+        self.program()
         self.place = ["--place", f"build={self.folder}/build"]
+
+    def program(self, changed=""):
+        self.write("build/examples/vgg16", TELLING.format(python=sys.executable, changed=changed)).chmod(0o755)
+
+    def test_closed_begins_with_a_clean_environment(self):
+        strange = {"MUSTER_COMPRESS": "powersgd:2", "MUSTER_MODE": "local-sgd:8", "OMPI_MCA_btl": "nothing"}
+        words = ["run", "cluster-vgg16", "--only", "batch=32", "--only", "ranks=1", *self.place, "--out"]
+        self.assertIn("2 of 2 runs ended well", self.bench(*words, "closed", **strange).stdout)
+        kept = json.loads((self.folder / "closed" / "results.json").read_text())["runs"]
+        self.assertEqual({run["settings"]["compress"] for run in kept}, {"none"})
+        self.assertEqual({len(run["program"]) for run in kept}, {64})
+        del strange["OMPI_MCA_btl"]
+        done = self.bench(*words, "open", "--division", "open", status=1, **strange)
+        self.assertIn("it ran with mode 'local-sgd:8' (this task has allreduce)", done.stderr)
+
+    def test_another_program_is_not_closed(self):
+        words = ["run", "cluster-vgg16", "--only", "batch=32", "--only", "ranks=1", *self.place, "--out"]
+        for number, (changed, says) in enumerate((
+                ("compress='topk:0.01'", "it ran with compress 'topk:0.01' (this task has none)"),
+                ("optimizer='adam'", "it ran with optimizer 'adam'"), ("program='other'", "it ran with program 'other'"))):
+            self.program(changed)
+            self.bench(*words, f"out{number}", status=1)
+            for row in self.results(folder=f"out{number}"):
+                self.assertEqual(row["status"], "differs")
+                self.assertIn(says, row["why"])
+        self.write("build/examples/vgg16", "#!/bin/sh\nwhile [ $1 != --json ]; do shift; done\n"
+                   "echo '{\"format\": 1, \"world_size\": 1, \"epochs\": []}' > $2\n").chmod(0o755)
+        self.bench(*words, "silent", status=1)
+        self.assertIn("the program does not say its 'program' (this task has vgg16)", self.results(folder="silent")[0]["why"])
+
+    def test_a_part_of_a_closed_preset(self):
+        done = self.bench("run", "cluster-vgg16", "--dry-run", "--only", "batch=[64, 128]", *self.place)
+        self.assertIn("4 runs, closed division", done.stdout)
+        self.refused("run", "cluster-vgg16", "--dry-run", "--only", "batch=7", *self.place, says=["no run", "--only batch=7"])
 
     def test_closed_as_published(self):
         done = self.bench("run", "cluster-vgg16", "--dry-run", *self.place)

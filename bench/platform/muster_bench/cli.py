@@ -73,6 +73,8 @@ def _file_arguments(command):
     command.add_argument("file", metavar="FILE", help="an experiment in YAML, or the name of a preset")
     command.add_argument("--set", action="append", default=[], metavar="NAME=VALUE",
                          help="give a parameter another value, or a list [1, 2]")
+    command.add_argument("--only", action="append", default=[], metavar="NAME=VALUE",
+                         help="of all runs, those with this value of a parameter, or one of [1, 2]; a closed preset stays closed")
     command.add_argument("--place", action="append", default=[], metavar="NAME=PATH",
                          help="where something lies on this machine, such as build=build/release")
     command.add_argument("--division", choices=("open", "closed"), help="open: a changed preset may run")

@@ -20,6 +20,7 @@ class Run:
     key: str
     id: str
     places: dict
+    program: str = ""   # the digest of what runs
 
     @property
     def template(self):
@@ -47,24 +48,34 @@ def built_in(run, folder, attempt):
             "here": run.places["here"]}
 
 
-def make_plan(file, digests, most=MOST_RUNS):
-    """All runs in the order of the file. Refused when a program or its data is not there; without `digests` they need
-    not be: then nothing can be run."""
+def make_plan(file, digests, most=MOST_RUNS, only=None):
+    """All runs in the order of the file, or those whose parameters are among the values of `only`. Refused when a program
+    or its data is not there; without `digests` they need not be: then nothing can be run."""
     places = {**file.places, "here": str(file.path.parent)}
     runs, total = [], 0
     for experiment in file.experiments:
         for parameters, repeat, seed in experiment.runs(most):
+            if not _chosen(parameters, only or {}):
+                continue
             runs.append(_run(experiment, parameters, repeat, seed, places, digests))
         total = len(runs)
         if total > most:
             raise Refusal(f"'{file.path.name}' expands to {total:,} runs and more (at most {most:,}); sweep less, "
                           "or raise --most-runs")
+    if not runs:
+        raise Refusal(f"no run of '{file.path.name}' is left (--only {' --only '.join(f'{name}={value_text(value)}' for name, value in only.items())} "
+                      "matches none); choose values that are there")
     seen = {}
     for run in runs:
         if run.id in seen:
             raise Refusal(f"'{file.path.name}' has two runs that are the same ({run.id}); take one of them away")
         seen[run.id] = run
     return runs
+
+
+def _chosen(parameters, only):
+    return all(name in parameters and value_text(parameters[name]) in map(value_text, wanted if isinstance(wanted, list) else [wanted])
+               for name, wanted in only.items())
 
 
 def _run(experiment, parameters, repeat, seed, places, digests):
@@ -80,14 +91,15 @@ def _run(experiment, parameters, repeat, seed, places, digests):
     key = digest_of({
         "command": template.command, "launcher": dataclasses.asdict(template.launcher),
         "resources": dataclasses.asdict(template.resources), "environment": template.environment,
-        "steps": [template.before, template.after, template.clean],
+        "steps": [template.before, template.after, template.clean], **({"settings": template.settings} if template.settings else {}),
         "read": [dataclasses.asdict(reader) for reader in template.read],
         "parameters": {name: value_text(value) for name, value in parameters.items()}, "repeat": repeat, "seed": seed,
         "read_from": [[digests.of_path(path) for path in paths] for paths in ([program], inputs, data)] if digests else ""})
+    digest = digests.of_path(program) if digests else ""
     swept = [f"{name}={value_text(parameters[name])}" for name in experiment.swept]
     words = [experiment.name, *swept, *([f"r{repeat}"] if experiment.repeats > 1 else [])]
     name = slug("-".join(words))[:120]
-    return dataclasses.replace(bare, key=key, id=f"{name}-{key[:8]}")
+    return dataclasses.replace(bare, key=key, id=f"{name}-{key[:8]}", program=digest)
 
 
 def program_of(run):

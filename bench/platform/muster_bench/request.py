@@ -28,7 +28,8 @@ def planned(chosen, to_run=True):
     settings = settings_of(chosen)
     file = read_file(find_file(chosen.file), settings, assignments(chosen.place, "--place"))
     division = division_of(file, settings, chosen.division)
-    return file, make_plan(file, Digests() if to_run else None, chosen.most_runs), division
+    only = {name: document.parse(value) for name, value in assignments(chosen.only, "--only").items()}
+    return file, make_plan(file, Digests() if to_run else None, chosen.most_runs, only), division
 
 
 def find_file(name):

@@ -54,6 +54,12 @@ class Case(unittest.TestCase):
 
 
 class Together(Case):
+    def test_the_settings_that_were_resolved_are_in_the_report(self):
+        said = self.report("resnet", [*small(epochs=1), "--depth", "8", "--optimizer", "adam", "--mode", "gossip"], 2)[0]["annotations"]
+        expected = {"program": "resnet", "model": "resnet8-v1-B", "mode": "gossip", "compress": "none", "optimizer": "adam",
+                    "schedule": "constant:0.02", "batch": "24", "epochs": "1", "augment": "on", "sync_batch_norm": "off"}
+        self.assertEqual({name: said[name] for name in expected}, expected)
+
     def test_ranks_train_as_one_with_shared_statistics(self):
         arguments = [*small(schedule="constant:0.005"), "--depth", "8", "--sync-batch-norm"]
         alone, _ = self.report("resnet", arguments)
