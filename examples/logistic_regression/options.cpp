@@ -38,7 +38,7 @@ struct command_line {
     app.add_option(
            "--synthetic", o.synthetic,
            "instead of files: dense rows of 2,000 features that stand in for the epsilon data set, or rows of 30 "
-           "features out of ten million (clicks), and a fifth as many to test on")
+           "features out of ten million (clicks), and a quarter or a fifth as many to test on")
         ->type_name("epsilon[:ROWS]|clicks[:ROWS]")
         ->excludes(train)
         ->excludes(test);

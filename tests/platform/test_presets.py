@@ -1,5 +1,7 @@
 """The presets that are shipped, and what keeps the closed ones closed."""
+import bz2
 import json
+import subprocess
 import sys
 import unittest
 
@@ -32,6 +34,43 @@ class Shipped(Case):
             if file.division == "closed":
                 for experiment in file.experiments:
                     self.assertIn("program", experiment.template.settings, f"{file.name}, {experiment.template.name}")
+
+
+class ToTheLetter(Case):
+    """What the authors of a task publish of it."""
+
+    def commands(self, preset, *words):
+        for name in ("logistic_regression", "resnet", "vgg16"):
+            self.write(f"build/examples/{name}", "#!/bin/sh\n").chmod(0o755)
+        return [line for line in self.bench("run", preset, "--dry-run", *words, "--place", f"build={self.folder}/build").stdout.splitlines()
+                if line.startswith("  ")]
+
+    def test_logistic_regression(self):
+        file = read_file(PRESETS / "mlbench-2a.yaml")
+        self.assertEqual([(goal.metric, goal.value) for goal in file.experiments[0].goals], [("accuracy", 0.89), ("val_loss", 0.2828)])
+        for ranks, alpha in {1: 200, 2: 400, 4: 600, 8: 700, 16: 800, 32: 800, 64: 800}.items():
+            lines = self.commands("mlbench-2a", "--only", f"ranks={ranks}")
+            self.assertEqual(len(lines), 9 if ranks == 1 else 6)
+            for line in lines:
+                self.assertIn(f"--batch-per-rank 100 --l2 2.5e-6 --schedule inverse-sqrt:{alpha} ", line)
+                self.assertTrue(f"-n {ranks} " in line or line.endswith(f"--ranks {ranks}"), line)
+        self.assertEqual(sum("--synthetic epsilon:400000 " in line for line in lines), 3)
+
+    def test_epsilon_as_published_is_unpacked_once_and_skipped_where_it_is_not(self):
+        script, folder = PRESETS / "epsilon.sh", self.folder / "epsilon"
+        folder.mkdir()
+
+        def said(*words):
+            done = subprocess.run(["sh", script, *words], capture_output=True, text=True)
+            return done.returncode, done.stdout.strip()
+        self.assertEqual(said("files", folder), (1, f"there is no {folder}/epsilon_normalized.bz2"))
+        for name in ("epsilon_normalized", "epsilon_normalized.t"):
+            (folder / f"{name}.bz2").write_bytes(bz2.compress(b"1 1:0.5\n"))
+        self.assertEqual((said("files", folder)[0], said("unpack", folder)[0]), (0, 0))
+        self.assertEqual((folder / "epsilon_normalized.t").read_text(), "1 1:0.5\n")
+        self.assertEqual(said("memory", "1000000")[0], 1)
+        self.assertIn("1000000 ranks need", said("memory", "1000000")[1])
+        self.assertEqual(said("memory", "0"), (0, ""))
 
 
 class OtherPrograms(Case):

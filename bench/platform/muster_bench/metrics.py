@@ -4,11 +4,11 @@ import statistics
 from .text import value_text
 
 # What is derived, in the order in which tables have it; what programs report themselves comes behind, by its name.
-DERIVED = ("throughput", "train_seconds", "time_to_accuracy", "accuracy", "best_accuracy", "train_loss", "val_loss",
+DERIVED = ("throughput", "train_seconds", "time_to_accuracy", "time_to_val_loss", "time_to_train_loss", "accuracy", "best_accuracy", "train_loss", "val_loss",
            "communication_share", "computation_share", "data_wait_share", "bytes_sent", "staleness_mean", "staleness_max",
            "cost")
 # Of these a smaller number is better.
-LESS_IS_BETTER = {"train_seconds", "time_to_accuracy", "seconds", "cost", "train_loss", "val_loss", "communication_share",
+LESS_IS_BETTER = {"train_seconds", "time_to_accuracy", "time_to_val_loss", "time_to_train_loss", "seconds", "cost", "train_loss", "val_loss", "communication_share",
                   "data_wait_share", "bytes_sent", "staleness_mean", "staleness_max", "price_index"}
 SHORT = 1.0     # seconds: what starts and ends a training is no small part of less
 # By what a speed-up is taken, the first that a group has.
@@ -33,6 +33,8 @@ def derive(file, run, found):
         throughput = raw["samples"] / train
     put("throughput", throughput)
     put("time_to_accuracy", _time_to_goal(run.experiment.goal, raw, series))
+    for goal in run.experiment.goals[1:]:
+        put(f"time_to_{goal.metric}", _time_to_goal(goal, {}, series))
     accuracies = [epoch["val_accuracy"] for epoch in series if "val_accuracy" in epoch]
     put("accuracy", raw.get("accuracy", accuracies[-1] if accuracies else None))
     put("best_accuracy", max(accuracies, default=raw.get("accuracy")))

@@ -3,16 +3,18 @@ import pathlib
 import re
 
 from . import figures, headline, html, metrics
+from .experiment import GOALS
 from .files import read_json, write_whole
 from .text import value_text
 
 # What a table calls a measure, its unit, and what a value is multiplied by for that.
 MEASURES = {"throughput": ("throughput", "samples/s", 1.0), "seconds": ("time", "s", 1.0), "time_to_accuracy": ("time to the goal", "s", 1.0),
+            "time_to_val_loss": ("time to the validation loss", "s", 1.0), "time_to_train_loss": ("time to the training loss", "s", 1.0),
             "accuracy": ("accuracy", "", 1.0), "train_seconds": ("training", "s", 1.0), "train_loss": ("training loss", "", 1.0),
             "val_loss": ("validation loss", "", 1.0), "communication_share": ("communicating", "%", 100.0),
             "bytes_sent": ("sent", "MB", 1e-6), "staleness_mean": ("staleness", "updates", 1.0), "cost": ("cost", "", 1.0)}
 TIME_LOSSES = (("train_loss", "training loss"), ("val_loss", "validation loss"))
-SUMMARY = ("throughput", "seconds", "time_to_accuracy", "accuracy", "train_seconds", "train_loss", "val_loss",
+SUMMARY = ("throughput", "seconds", "time_to_accuracy", "time_to_val_loss", "time_to_train_loss", "accuracy", "train_seconds", "train_loss", "val_loss",
            "communication_share", "bytes_sent", "staleness_mean", "cost")
 EXTRA = {"speedup_rank": "S, one rank", "efficiency_rank": "E", "speedup_plain": "S, plain", "efficiency_plain": "E, plain",
          "speedup_time_rank": "S by time to accuracy", "efficiency_time_rank": "E by time", "speedup_time_plain": "S by time, plain",
@@ -144,7 +146,7 @@ def _pictures(file, experiment, groups):
 
 
 def _times(experiment, groups, varying, ranked):
-    goal = experiment.goal
+    targets = {GOALS[goal.metric]: goal.value for goal in experiment.goals}
     for column, name in (*TIME_LOSSES, ("val_accuracy", "validation accuracy")):
         lines = {}
         for group in groups[:LINES]:
@@ -153,8 +155,7 @@ def _times(experiment, groups, varying, ranked):
                 if len(points) > 1:
                     lines.setdefault(_label(group, varying, ranked), []).append(points)
         if lines:
-            target = goal.value if goal is not None and {"accuracy": "val_accuracy"}.get(goal.metric, goal.metric) == column else None
-            yield figures.over_time(lines, name, target), f"{experiment.name}: {name} over time{_of(groups, LINES)}"
+            yield figures.over_time(lines, name, targets.get(column)), f"{experiment.name}: {name} over time{_of(groups, LINES)}"
 
 
 def _speed_ups(experiment, groups, varying):
@@ -216,8 +217,9 @@ def _summary(experiment, groups, file):
     if not measures:  # a program with numbers of its own
         measures = metrics.columns(file, [entry for group in groups for entry in group.entries])[:8]
     extra = [name for name in EXTRA if any(name in group.extra for group in groups)]
-    if experiment.goal and any(group.good() for group in groups):
-        measures = [name for name in SUMMARY if name in measures or name == "time_to_accuracy"] + [name for name in measures if name not in SUMMARY]
+    times = [_time_to(goal, experiment) for goal in experiment.goals]
+    if any(group.good() for group in groups):
+        measures = [name for name in SUMMARY if name in measures or name in times] + [name for name in measures if name not in SUMMARY]
     first = [*(["row"] if rows_named else []), *varying, "ranks"]
     rows, gains = [], []
     for group in groups:
@@ -225,7 +227,7 @@ def _summary(experiment, groups, file):
                  html.number(group.ranks)]
         rows.append([*names, _runs_of(group), *[_cell(group, name, experiment) for name in measures]])
         gains.append([*names, *[html.number(group.extra.get(name)) for name in extra]])
-    goal = f", goal {experiment.goal.metric} {experiment.goal.value:g}" if experiment.goal else ""
+    goal = ", goal " + " and ".join(f"{goal.metric} {goal.value:g}" for goal in experiment.goals) if experiment.goals else ""
     table = html.table([*first, "runs", *[_titled(name, file) for name in measures]], rows,
                        f"<b>{html.escape(experiment.name)}</b>, template {html.escape(experiment.template.name)}, launcher "
                        f"{html.escape(experiment.template.launcher.kind)}{goal}; {_repeated(experiment)}")
@@ -253,13 +255,18 @@ def _titled(name, file):
     return f"{text}, {unit}" if unit else text
 
 
+def _time_to(goal, experiment):
+    return "time_to_accuracy" if goal == experiment.goal else f"time_to_{goal.metric}"
+
+
 def _cell(group, name, experiment):
     found = group.spread(name)
     made = html.spread(found, MEASURES.get(name, ("", "", 1.0))[2])
-    if experiment.goal and name in ("time_to_accuracy", "cost") and any(entry["series"] for entry in group.good()):
+    times = [_time_to(goal, experiment) for goal in experiment.goals]
+    if experiment.goal and name in (*times, "cost") and any(entry["series"] for entry in group.good()):
         reached = 0 if found is None else found["n"]
         if reached == 0:
-            return "goal not reached" if name == "time_to_accuracy" else ""
+            return "goal not reached" if name != "cost" else ""
         if reached < len(group.good()):
             return f"{made}<small>goal not reached by {len(group.good()) - reached} of {len(group.good())}</small>"
     return made

@@ -32,7 +32,7 @@ class Run:
 
     def values(self, folder, attempt=1):
         """What the placeholders stand for; `folder` is the run's own, absolute."""
-        return {**self.places, **self.parameters, **built_in(self, folder, attempt)}
+        return {**self.places, **self.parameters, **self.experiment.following(self.parameters), **built_in(self, folder, attempt)}
 
     def words(self, words, folder, attempt=1):
         return fill_words(words, self.values(folder, attempt), f"template '{self.template.name}'")
@@ -92,6 +92,7 @@ def _run(experiment, parameters, repeat, seed, places, digests):
         "command": template.command, "launcher": dataclasses.asdict(template.launcher),
         "resources": dataclasses.asdict(template.resources), "environment": template.environment,
         "steps": [template.before, template.after, template.clean], **({"settings": template.settings} if template.settings else {}),
+        **({"follows": experiment.following(parameters)} if experiment.follows else {}),
         "read": [dataclasses.asdict(reader) for reader in template.read],
         "parameters": {name: value_text(value) for name, value in parameters.items()}, "repeat": repeat, "seed": seed,
         "read_from": [[digests.of_path(path) for path in paths] for paths in ([program], inputs, data)] if digests else ""})
