@@ -61,6 +61,7 @@ struct command_line {
         ->capture_default_str();
     muster::add_number(app, "--epochs", o.epochs, examples::some_epochs, "passes over the training images");
     muster::add_number(app, "--steps", o.steps, examples::some_steps, "end after so many steps [no limit]");
+    examples::add_time_flag(app, o.max_train_seconds);
     auto* batch = muster::add_number(app, "--batch", o.batch, examples::some_samples, "images a step, over all ranks");
     muster::add_number(
         app, "--batch-per-rank", o.batch_per_rank, examples::some_samples,

@@ -26,6 +26,7 @@ struct options {
   std::string model;  ///< a model_description's name
   std::uint64_t epochs = 3;
   std::uint64_t steps = 0;           ///< 0: no limit
+  double max_train_seconds = 0;      ///< 0: no limit
   std::uint64_t batch = 128;         ///< over all ranks, as the job starts
   std::uint64_t batch_per_rank = 0;  ///< 0: `batch` stays when ranks come or go; else this does
   std::string schedule;

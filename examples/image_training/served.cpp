@@ -29,8 +29,10 @@ void check(const options& chosen) {
         "layer)",
         "leave it out, or use another mode");
   }
-  if (chosen.stop_at_goal || chosen.schedule.starts_with("plateau")) {
-    examples::refuse(std::string(chosen.stop_at_goal ? "--stop-at-goal" : "--schedule " + chosen.schedule) +
+  if (chosen.stop_at_goal || chosen.max_train_seconds > 0 || chosen.schedule.starts_with("plateau")) {
+    examples::refuse(std::string(chosen.stop_at_goal            ? "--stop-at-goal"
+                                 : chosen.max_train_seconds > 0 ? "--max-train-seconds"
+                                                                : "--schedule " + chosen.schedule) +
                          " cannot be used with --mode ps (one worker alone sees the accuracy, and the others do not "
                          "wait for it)",
                      "leave it out, or use another mode");

@@ -49,6 +49,7 @@ class run {
     if (speaks_first_) print_header(chosen_, *net_, loader_.name(), started_as_);
     training_->run({.epochs = chosen_.epochs,
                     .steps = chosen_.steps,
+                    .max_seconds = chosen_.max_train_seconds,
                     .stop = [this](const auto&) { return chosen_.stop_at_goal && tracker_.time_to_goal(); },
                     .checkpoint = chosen_.checkpoint,
                     .resume = chosen_.resume,

@@ -45,6 +45,7 @@ struct command_line {
     train->needs(test);
     test->needs(train);
     muster::add_number(app, "--epochs", o.epochs, examples::some_epochs, "passes over the training set");
+    examples::add_time_flag(app, o.max_train_seconds);
     auto* batch = muster::add_number(app, "--batch", o.batch, examples::some_samples, "samples a step, over all ranks");
     muster::add_number(
         app, "--batch-per-rank", o.batch_per_rank, examples::some_samples,

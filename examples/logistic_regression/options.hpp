@@ -14,6 +14,7 @@ struct options {
   std::string test;       ///< specification of the test set
   std::string synthetic;  ///< "epsilon" or "epsilon:ROWS"; empty with files
   std::uint64_t epochs = 10;
+  double max_train_seconds = 0;      ///< 0: no limit
   std::uint64_t batch = 100;         ///< over all ranks, as the job starts
   std::uint64_t batch_per_rank = 0;  ///< 0: `batch` stays when ranks come or go; else this does
   std::string schedule;

@@ -28,6 +28,12 @@ namespace {
 /// What the servers do with a gradient.
 std::string update_of(const muster::settings& settings, const problem& data, const options& chosen) {
   const bool own = settings.is_default(muster::setting::optimizer);
+  if (chosen.max_train_seconds > 0) {
+    examples::refuse(
+        "--max-train-seconds cannot be used with --mode ps (each worker has a clock of its own, and the others do not "
+        "wait for it)",
+        "leave it out, or use another mode");
+  }
   if (!own && (chosen.momentum != 0.0f || chosen.l2 != 0.0f)) {
     examples::refuse("--momentum and --l2 cannot be used with " + settings.origin(muster::setting::optimizer) +
                          " (they are of the SGD that it replaces)",

@@ -71,6 +71,7 @@ class run {
   void train() {
     if (speaks_first_) print_header(data_, chosen_, started_as_);
     training_.run({.epochs = chosen_.epochs,
+                   .max_seconds = chosen_.max_train_seconds,
                    .each_epoch = [this](muster::training_step& step) { validate(step); },
                    .each_group = [this](muster::group& ranks, bool) { require_same_everywhere(ranks, data_, chosen_); },
                    .print = [this](const auto&) { print_epoch(tracker_); }},

@@ -56,6 +56,19 @@ class ToTheLetter(Case):
                 self.assertTrue(f"-n {ranks} " in line or line.endswith(f"--ranks {ranks}"), line)
         self.assertEqual(sum("--synthetic epsilon:400000 " in line for line in lines), 3)
 
+    def test_image_classification(self):
+        self.write("data/cifar10/data_batch_1.bin", "")
+        place = ["--place", f"data={self.folder}/data"]
+        lines = self.commands("mlbench-1a", *place)
+        self.assertEqual(len(lines), 2 * 4 * 6)
+        for line in lines:
+            self.assertIn("--max-train-seconds 7200 ", line)
+            self.assertNotIn("--stop-at-goal", line)
+        one, = self.commands("mlbench-1a", *place, "--only", "variant=v2", "--only", "depth=56", "--only", "ranks=32")
+        self.assertRegex(one, r"-n 32 .*--variant v2 --depth 56 --preset mlbench-1a-2019 ")
+        file = read_file(PRESETS / "mlbench-1a.yaml")
+        self.assertEqual(file.accuracy_after, (7200,))
+
     def test_epsilon_as_published_is_unpacked_once_and_skipped_where_it_is_not(self):
         script, folder = PRESETS / "epsilon.sh", self.folder / "epsilon"
         folder.mkdir()

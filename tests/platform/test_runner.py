@@ -57,14 +57,14 @@ class Results(Case):
             {"name": "a/4", "real_time": 2.0, "time_unit": "us", "bus_GB/s": 3.0, "cpu_time": 1}, {"name": "b/4", "real_time": 5, "time_unit": "ms"}]}))
         read = f"read: [{{tracker: '{self.folder}/t.json'}}, {{benchmark: '{self.folder}/b.json', rows: '^a'}}]"
         path = self.experiment(["true"], sweep="{ranks: [2]}", template=read + "\n    resources: {cpus-per-rank: 2}",
-                               top="goal: {metric: accuracy, value: 0.7}\naccuracy-after: [1, 2, 10]\n"
+                               top="goal: {metric: accuracy, value: 0.7}\naccuracy-after: [1, 2, 3.97, 10]\n"
                                "prices: {currency: EUR, cpu-hour: 0.9}")
         self.run_file(path)
         row, = self.results()
         expected = {"row": "a/4", "seconds": "2e-06", "bus_GB/s": "3.0", "throughput": "25.0", "time_to_accuracy": "4.0",
                     "accuracy": "0.8", "communication_share": "0.2", "computation_share": "0.75", "data_wait_share": "0.05",
                     "bytes_sent": "4096", "staleness_mean": "1.5", "accuracy_after_1s": "", "accuracy_after_2s": "0.6",
-                    "accuracy_after_10s": "0.8", "cost": repr(4.0 / 3600 * 2 * 2 * 0.9)}
+                    "accuracy_after_3.97s": "0.8", "accuracy_after_10s": "0.8", "cost": repr(4.0 / 3600 * 2 * 2 * 0.9)}
         self.assertEqual({name: row[name] for name in expected}, expected)
 
     def test_several_goals(self):

@@ -67,8 +67,12 @@ def _time_to_goal(goal, raw, series):
     return raw.get("time_to_accuracy", raw.get("time_to_goal_seconds"))
 
 
+AT_ITS_END = 1.01   # of a limit: a training that is ended by it ends within about a second
+
+
 def _accuracy_after(series, limit):
-    seen = [epoch["val_accuracy"] for epoch in series if "val_accuracy" in epoch and epoch.get("seconds", limit + 1) <= limit]
+    seen = [epoch["val_accuracy"] for epoch in series
+            if "val_accuracy" in epoch and epoch.get("seconds", 2 * limit) <= limit * AT_ITS_END]
     return seen[-1] if seen else None
 
 

@@ -54,6 +54,13 @@ class Case(unittest.TestCase):
 
 
 class Together(Case):
+    def test_a_limit_of_seconds_ends_a_training_that_has_not_reached_its_goal(self):
+        arguments = [*small(epochs=100000), "--depth", "8", "--goal", "accuracy=1", "--max-train-seconds", "0.5"]
+        report, said = self.report("resnet", arguments, 2)
+        self.assertGreaterEqual(report["train_seconds"], 0.5)
+        self.assertIn("top-1 accuracy", said)
+        self.assertIsNotNone(report["epochs"][-1]["val_accuracy"])
+
     def test_the_settings_that_were_resolved_are_in_the_report(self):
         said = self.report("resnet", [*small(epochs=1), "--depth", "8", "--optimizer", "adam", "--mode", "gossip"], 2)[0]["annotations"]
         expected = {"program": "resnet", "model": "resnet8-v1-B", "mode": "gossip", "compress": "none", "optimizer": "adam",
