@@ -11,7 +11,8 @@ from bench import PROGRAM, Case
 
 TRACKER = {"format": 1, "world_size": 2, "transport": "shm", "goal": None, "time_to_goal_seconds": 2.5, "samples": 100,
            "train_seconds": 4.0, "samples_per_second": 25.0, "compute_seconds": 3.0, "communication_seconds": 0.8,
-           "communication_bytes": 4096, "data_wait_seconds": 0.2, "phases": {"forward": {"max_seconds": 1.0, "mean_seconds": 0.9}},
+           "communication_bytes": 4096, "data_wait_seconds": 0.2, "mean_train_seconds": 4.0, "mean_compute_seconds": 2.0,
+           "mean_communication_seconds": 1.0, "mean_data_wait_seconds": 0.2, "mean_other_seconds": 0.8, "phases": {"forward": {"max_seconds": 1.0, "mean_seconds": 0.9}},
            "epochs": [{"epoch": 1, "train_loss": 0.5, "val_loss": None, "val_accuracy": 0.6, "train_seconds": 1.5},
                       {"epoch": 2, "train_loss": 0.25, "val_loss": None, "val_accuracy": 0.8, "train_seconds": 2.5}],
            "annotations": {"seed": "7", "staleness_mean": "1.5", "data": "made"}}
@@ -62,10 +63,18 @@ class Results(Case):
         self.run_file(path)
         row, = self.results()
         expected = {"row": "a/4", "seconds": "2e-06", "bus_GB/s": "3.0", "throughput": "25.0", "time_to_accuracy": "4.0",
-                    "accuracy": "0.8", "communication_share": "0.2", "computation_share": "0.75", "data_wait_share": "0.05",
+                    "accuracy": "0.8", "communication_share": "0.25", "computation_share": "0.5", "data_wait_share": "0.05",
+                    "other_share": "0.19999999999999996",
                     "bytes_sent": "4096", "staleness_mean": "1.5", "accuracy_after_1s": "", "accuracy_after_2s": "0.6",
                     "accuracy_after_3.97s": "0.8", "accuracy_after_10s": "0.8", "cost": repr(4.0 / 3600 * 2 * 2 * 0.9)}
         self.assertEqual({name: row[name] for name in expected}, expected)
+
+    def test_the_largest_times_of_different_ranks_are_no_shares(self):
+        for ranks, expected in ((2, ""), (1, "0.2")):
+            self.write("t.json", json.dumps({name: value for name, value in {**TRACKER, "world_size": ranks}.items() if "mean" not in name}))
+            path = self.experiment(["true", str(ranks)], sweep="{n: [1]}", template=f"read: [{{tracker: '{self.folder}/t.json'}}]")
+            self.run_file(path)
+            self.assertEqual(self.results()[0].get("communication_share", ""), expected)
 
     def test_several_goals(self):
         epochs = [{"epoch": n, "val_accuracy": 0.5 + n / 10, "val_loss": 1 / n, "train_loss": 1 / n, "train_seconds": 2.0} for n in (1, 2, 3)]

@@ -5,7 +5,7 @@ from .text import value_text
 
 # What is derived, in the order in which tables have it; what programs report themselves comes behind, by its name.
 DERIVED = ("throughput", "train_seconds", "time_to_accuracy", "time_to_val_loss", "time_to_train_loss", "accuracy", "best_accuracy", "train_loss", "val_loss",
-           "communication_share", "computation_share", "data_wait_share", "bytes_sent", "staleness_mean", "staleness_max",
+           "communication_share", "computation_share", "data_wait_share", "other_share", "bytes_sent", "staleness_mean", "staleness_max",
            "cost")
 # Of these a smaller number is better.
 LESS_IS_BETTER = {"train_seconds", "time_to_accuracy", "time_to_val_loss", "time_to_train_loss", "seconds", "cost", "train_loss", "val_loss", "communication_share",
@@ -41,10 +41,8 @@ def derive(file, run, found):
     for name in ("train_loss", "val_loss"):
         values = [epoch[name] for epoch in series if name in epoch]
         put(name, raw.get(name, values[-1] if values else None))
-    for name, of in (("communication_share", "communication_seconds"), ("computation_share", "compute_seconds"),
-                     ("data_wait_share", "data_wait_seconds")):
-        if train and raw.get(of) is not None:
-            put(name, raw[of] / train)
+    for name, share in _shares(raw, train).items():
+        put(name, share)
     put("bytes_sent", raw.get("bytes_sent", raw.get("communication_bytes")))
     for name in ("staleness_mean", "staleness_max"):
         put(name, raw.get(name))
@@ -54,6 +52,23 @@ def derive(file, run, found):
     paid = None if missed else made.get("time_to_accuracy", train)  # what does not get to the goal has no price for it
     if file.prices.given() and paid is not None:
         put("cost", file.prices.of(paid, run.ranks, run.template.resources.cpus_per_rank))
+    return made
+
+
+PARTS = (("computation_share", "compute_seconds"), ("communication_share", "communication_seconds"),
+         ("data_wait_share", "data_wait_seconds"))
+
+
+def _shares(raw, train):
+    """Of the training time: the means over the ranks, each with times of its own, which add up to 1 with the rest. What a
+    program that is no tracker of ranks says is taken as it is."""
+    mean = "mean_" if "mean_train_seconds" in raw else ""
+    whole = raw["mean_train_seconds"] if mean else train
+    if not whole or (not mean and "world_size" in raw):  # the largest of different ranks are no parts of one whole
+        return {}
+    made = {name: raw[mean + of] / whole for name, of in PARTS if mean + of in raw}
+    if len(made) == len(PARTS):
+        made["other_share"] = max(0.0, 1 - sum(made.values()))
     return made
 
 

@@ -129,11 +129,11 @@ def _pictures(file, experiment, groups):
     yield from _throughputs(experiment, plain, varying)
     bars = [(_label(group, varying, ranked), {part: group.median(f"{metric}_share") for part, metric in
                                       (("computation", "computation"), ("communication", "communication"),
-                                       ("waiting", "data_wait")) if group.median(f"{metric}_share") is not None})
+                                       ("waiting for data", "data_wait"), ("the rest", "other")) if group.median(f"{metric}_share") is not None})
             for group in plain]
     bars = [(label, parts) for label, parts in bars if parts]
     if bars:
-        yield (figures.shares(bars[:BARS]), f"{experiment.name}: where the time goes, each at the rank that spends most on it (they need not add up to 100 %)"
+        yield (figures.shares(bars[:BARS]), f"{experiment.name}: where the time goes, the mean over the ranks"
                + _of(bars, BARS))
     costs = [(_label(group, varying, ranked), group.spread("cost")) for group in plain if group.spread("cost")]
     if costs:

@@ -102,10 +102,15 @@ def _tracker(text, path, found):
     if report.get("format") != 1 or not isinstance(report.get("epochs"), list):
         raise Unreadable(f"'{path.name}' is no report of a tracker that is known (format {report.get('format')})")
     metrics = found["metrics"]
-    for name in ("world_size", "time_to_goal_seconds", "samples", "train_seconds", "samples_per_second", "compute_seconds",
-                 "communication_seconds", "communication_bytes", "data_wait_seconds"):
+    shares = ("train_seconds", "compute_seconds", "communication_seconds", "data_wait_seconds")
+    for name in ("world_size", "time_to_goal_seconds", "samples", "samples_per_second", "communication_bytes", *shares,
+                 *[f"mean_{name}" for name in shares]):
         if _number(report.get(name)) is not None:
             metrics[name] = report[name]
+    if report.get("world_size") == 1:  # the mean is its own, whoever wrote the report
+        for name in shares:
+            if name in metrics:
+                metrics.setdefault(f"mean_{name}", metrics[name])
     for name, phase in report.get("phases", {}).items():
         if isinstance(phase, dict) and _number(phase.get("max_seconds")) is not None:
             metrics[f"phase_{name}_seconds"] = phase["max_seconds"]

@@ -54,6 +54,13 @@ class Case(unittest.TestCase):
 
 
 class Together(Case):
+    def check_shares(self, report):
+        """Each moment is counted once, also where layers communicate within a phase."""
+        for each in (report, *report["epochs"]):
+            parts = [each[f"mean_{part}_seconds"] for part in ("compute", "communication", "data_wait", "other")]
+            self.assertGreaterEqual(min(parts), -1e-9, each)
+            self.assertAlmostEqual(sum(parts), each["mean_train_seconds"])
+
     def test_a_limit_of_seconds_ends_a_training_that_has_not_reached_its_goal(self):
         arguments = [*small(epochs=100000), "--depth", "8", "--goal", "accuracy=1", "--max-train-seconds", "0.5"]
         report, said = self.report("resnet", arguments, 2)
@@ -70,9 +77,11 @@ class Together(Case):
     def test_ranks_train_as_one_with_shared_statistics(self):
         arguments = [*small(schedule="constant:0.005"), "--depth", "8", "--sync-batch-norm"]
         alone, _ = self.report("resnet", arguments)
+        self.check_shares(alone)
         for ranks, kind in [(3, "local")] + ([(2, "shm")] if MPIRUN else []):
             together, _ = self.report("resnet", arguments, ranks, kind)
             self.assertEqual(together["world_size"], ranks)
+            self.check_shares(together)
             for one, other in zip(alone["epochs"], together["epochs"]):
                 self.assertAlmostEqual(one["train_loss"], other["train_loss"], delta=1e-3 * one["train_loss"])
 
