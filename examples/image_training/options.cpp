@@ -71,7 +71,8 @@ struct command_line {
     app.add_option("--schedule", o.schedule, "learning rate: see muster's schedules (docs/optimizers.md)")
         ->type_name("SPEC")
         ->capture_default_str();
-    app.add_option("--goal", goal, "report when it is reached: accuracy=0.80, val_loss=0.6 or train_loss=0.5")
+    app.add_option("--goal", goal,
+                   "report when it is reached: accuracy=0.80, val_loss=0.6, train_loss=0.5 or train_accuracy=0.9")
         ->type_name("METRIC=VALUE");
     app.add_flag("--stop-at-goal", o.stop_at_goal, "end with the epoch that reaches the goal");
     muster::add_number(app, "--seed", o.seed, examples::any_seed,

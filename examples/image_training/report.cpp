@@ -10,11 +10,13 @@
 
 namespace images {
 
-muster::epoch_metrics metrics_of(double loss, double images, const nn::totals& found, const options& chosen) {
+muster::epoch_metrics metrics_of(const nn::totals& seen, const nn::totals& found, const options& chosen) {
+  const double trained = static_cast<double>(std::max<std::uint64_t>(seen.images, 1));
   const double tested = static_cast<double>(std::max<std::uint64_t>(found.images, 1));
-  const muster::epoch_metrics metrics{.train_loss = loss / std::max(1.0, images),
+  const muster::epoch_metrics metrics{.train_loss = seen.loss / trained,
                                       .val_loss = found.loss / tested,
-                                      .val_accuracy = static_cast<double>(found.top1) / tested};
+                                      .val_accuracy = static_cast<double>(found.top1) / tested,
+                                      .train_accuracy = static_cast<double>(seen.top1) / trained};
   if (std::isfinite(metrics.train_loss + metrics.val_loss)) return metrics;
   throw muster::training_error("the training diverged (the loss is not finite any more with schedule " +
                                chosen.schedule + "); lower the learning rate");

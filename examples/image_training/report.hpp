@@ -13,9 +13,8 @@
 
 namespace images {
 
-/// Of an epoch whose training images added up to that loss. Throws muster::training_error when it is not finite.
-[[nodiscard]] muster::epoch_metrics metrics_of(double loss, double images, const nn::totals& found,
-                                               const options& chosen);
+/// Of an epoch whose training images added up to `seen`. Throws muster::training_error when it is not finite.
+[[nodiscard]] muster::epoch_metrics metrics_of(const nn::totals& seen, const nn::totals& found, const options& chosen);
 /// The share of images whose class is among the five likeliest.
 [[nodiscard]] double top5_of(const nn::totals& found);
 

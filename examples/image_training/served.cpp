@@ -138,7 +138,7 @@ class served_run {
       served_.pull();
       found = evaluate(alone_, net_, test_);
     });
-    const auto metrics = metrics_of(seen_.loss, static_cast<double>(seen_.images), found, chosen_);
+    const auto metrics = metrics_of(seen_, found, chosen_);
     accuracy_ = metrics.val_accuracy;
     top5_ = top5_of(found);
     tracker_.end_epoch(alone_, metrics);

@@ -104,6 +104,7 @@ class run {
     });
     step.update(optimizer_, schedule_(step) * (chosen_.batch_per_rank != 0 ? examples::growth(step, ranks_) : 1.0));
     step.report_sum("loss", sums.loss, static_cast<double>(sums.images));
+    step.report_sum("train_accuracy", static_cast<double>(sums.top1), static_cast<double>(sums.images));
   }
 
   void validate(muster::training_step& step) {

@@ -57,7 +57,8 @@ struct command_line {
                                "cosine:RATE,epochs=E and others (docs/optimizers.md) [") +
                        default_file_schedule + ", or " + default_synthetic_schedule + " with --synthetic]")
         ->type_name("SPEC");
-    app.add_option("--goal", goal, "report when it is reached: accuracy=0.85, val_loss=0.33 or train_loss=0.33")
+    app.add_option("--goal", goal,
+                   "report when it is reached: accuracy=0.85, val_loss=0.33, train_loss=0.33 or train_accuracy=0.85")
         ->type_name("METRIC=VALUE");
     muster::add_number(app, "--seed", o.seed, examples::any_seed, "of the order of samples and of synthetic data");
     muster::add_number(app, "--l2", o.l2, {0, 1000}, "the loss has l2 / 2 * |weights and bias|^2 added");

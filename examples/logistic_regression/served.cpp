@@ -194,7 +194,8 @@ class served_run {
     const muster::epoch_metrics metrics{
         .train_loss = seen.loss / static_cast<double>(std::max<std::size_t>(samples_, 1)),
         .val_loss = found.loss / test_size,
-        .val_accuracy = static_cast<double>(found.correct) / test_size};
+        .val_accuracy = static_cast<double>(found.correct) / test_size,
+        .train_accuracy = static_cast<double>(seen.correct) / static_cast<double>(std::max<std::size_t>(samples_, 1))};
     require_finite(metrics.val_loss, loader_.epoch(), chosen_);
     tracker_.end_epoch(alone_, metrics);
     print_epoch(tracker_);

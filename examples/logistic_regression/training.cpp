@@ -117,6 +117,7 @@ class run {
     });
     step.update(optimizer_, schedule_(step) * (chosen_.batch_per_rank != 0 ? examples::growth(step, ranks_) : 1.0));
     step.report_sum("loss", mine.loss, static_cast<double>(batch.samples.size()));
+    step.report_sum("train_accuracy", static_cast<double>(mine.correct), static_cast<double>(batch.samples.size()));
   }
 
   void validate(muster::training_step& step) {

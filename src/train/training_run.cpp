@@ -276,8 +276,10 @@ void training::one_run::end_epoch(step& now) {
                               R"(metric, such as "loss down")");
   }
   if (of.tracker_ != nullptr) {
-    (void)of.tracker_->end_epoch(
-        now.group(), {.train_loss = made["loss"], .val_loss = made["val_loss"], .val_accuracy = made["val_accuracy"]});
+    (void)of.tracker_->end_epoch(now.group(), {.train_loss = made["loss"],
+                                               .val_loss = made["val_loss"],
+                                               .val_accuracy = made["val_accuracy"],
+                                               .train_accuracy = made["train_accuracy"]});
   }
   of.here_ = {};
   of.epochs_.push_back(std::move(made));

@@ -77,18 +77,21 @@ class Results(Case):
             self.assertEqual(self.results()[0].get("communication_share", ""), expected)
 
     def test_several_goals(self):
-        epochs = [{"epoch": n, "val_accuracy": 0.5 + n / 10, "val_loss": 1 / n, "train_loss": 1 / n, "train_seconds": 2.0} for n in (1, 2, 3)]
+        epochs = [{"epoch": n, "val_accuracy": 0.5 + n / 10, "train_accuracy": 0.6 + n / 10, "val_loss": 1 / n, "train_loss": 1 / n, "train_seconds": 2.0} for n in (1, 2, 3)]
         self.write("t.json", json.dumps({**TRACKER, "epochs": epochs}))
         path = self.experiment(["true"], sweep="{n: [1]}", template=f"read: [{{tracker: '{self.folder}/t.json'}}]",
-                               top="goal: [{metric: accuracy, value: 0.6}, {metric: val_loss, value: 0.4}, {metric: train_loss, value: 0.1}]")
+                               top="goal: [{metric: accuracy, value: 0.6}, {metric: val_loss, value: 0.4}, {metric: train_loss, value: 0.1},"
+                                   " {metric: train_accuracy, value: 0.8}]")
         self.run_file(path)
         row, = self.results()
-        self.assertEqual((row["time_to_accuracy"], row["time_to_val_loss"]), ("2.0", "6.0"))
+        self.assertEqual((row["time_to_accuracy"], row["time_to_val_loss"], row["time_to_train_accuracy"]), ("2.0", "6.0", "4.0"))
+        self.assertAlmostEqual(float(row["train_accuracy"]), 0.9)
         self.assertNotIn("time_to_train_loss", row)   # nobody got there
         page = (self.folder / "out" / "report.html").read_text()
-        self.assertIn("goal accuracy 0.6 and val_loss 0.4 and train_loss 0.1", page)
+        self.assertIn("goal accuracy 0.6 and val_loss 0.4 and train_loss 0.1 and train_accuracy 0.8", page)
         self.assertIn("time to the validation loss, s", page)
         self.assertIn("time to the training loss, s", page)
+        self.assertIn("only: training accuracy over time", page)
         self.assertEqual(page.count("goal not reached"), 1)
 
     def test_speed_ups_against_both_baselines(self):

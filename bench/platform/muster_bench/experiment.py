@@ -11,7 +11,7 @@ from .text import value_text
 
 FORMAT = 1
 DIVISIONS = ("open", "closed")
-GOALS = {"accuracy": "val_accuracy", "val_loss": "val_loss", "train_loss": "train_loss"}
+GOALS = {"accuracy": "val_accuracy", "val_loss": "val_loss", "train_loss": "train_loss", "train_accuracy": "train_accuracy"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Goal:
         number = epoch.get(GOALS[self.metric])
         if number is None:
             return False
-        return number >= self.value if self.metric == "accuracy" else number <= self.value
+        return number >= self.value if self.metric.endswith("accuracy") else number <= self.value
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,11 +4,12 @@ import statistics
 from .text import value_text
 
 # What is derived, in the order in which tables have it; what programs report themselves comes behind, by its name.
-DERIVED = ("throughput", "train_seconds", "time_to_accuracy", "time_to_val_loss", "time_to_train_loss", "accuracy", "best_accuracy", "train_loss", "val_loss",
+DERIVED = ("throughput", "train_seconds", "time_to_accuracy", "time_to_val_loss", "time_to_train_loss",
+           "time_to_train_accuracy", "accuracy", "best_accuracy", "train_accuracy", "train_loss", "val_loss",
            "communication_share", "computation_share", "data_wait_share", "other_share", "bytes_sent", "staleness_mean", "staleness_max",
            "cost")
 # Of these a smaller number is better.
-LESS_IS_BETTER = {"train_seconds", "time_to_accuracy", "time_to_val_loss", "time_to_train_loss", "seconds", "cost", "train_loss", "val_loss", "communication_share",
+LESS_IS_BETTER = {"train_seconds", "time_to_accuracy", "time_to_val_loss", "time_to_train_loss", "time_to_train_accuracy", "seconds", "cost", "train_loss", "val_loss", "communication_share",
                   "data_wait_share", "bytes_sent", "staleness_mean", "staleness_max", "price_index"}
 SHORT = 1.0     # seconds: what starts and ends a training is no small part of less
 # By what a speed-up is taken, the first that a group has.
@@ -38,7 +39,7 @@ def derive(file, run, found):
     accuracies = [epoch["val_accuracy"] for epoch in series if "val_accuracy" in epoch]
     put("accuracy", raw.get("accuracy", accuracies[-1] if accuracies else None))
     put("best_accuracy", max(accuracies, default=raw.get("accuracy")))
-    for name in ("train_loss", "val_loss"):
+    for name in ("train_accuracy", "train_loss", "val_loss"):
         values = [epoch[name] for epoch in series if name in epoch]
         put(name, raw.get(name, values[-1] if values else None))
     for name, share in _shares(raw, train).items():

@@ -10,11 +10,12 @@ from .text import value_text
 # What a table calls a measure, its unit, and what a value is multiplied by for that.
 MEASURES = {"throughput": ("throughput", "samples/s", 1.0), "seconds": ("time", "s", 1.0), "time_to_accuracy": ("time to the goal", "s", 1.0),
             "time_to_val_loss": ("time to the validation loss", "s", 1.0), "time_to_train_loss": ("time to the training loss", "s", 1.0),
+            "time_to_train_accuracy": ("time to the training accuracy", "s", 1.0), "train_accuracy": ("training accuracy", "", 1.0),
             "accuracy": ("accuracy", "", 1.0), "train_seconds": ("training", "s", 1.0), "train_loss": ("training loss", "", 1.0),
             "val_loss": ("validation loss", "", 1.0), "communication_share": ("communicating", "%", 100.0),
             "bytes_sent": ("sent", "MB", 1e-6), "staleness_mean": ("staleness", "updates", 1.0), "cost": ("cost", "", 1.0)}
 TIME_LOSSES = (("train_loss", "training loss"), ("val_loss", "validation loss"))
-SUMMARY = ("throughput", "seconds", "time_to_accuracy", "time_to_val_loss", "time_to_train_loss", "accuracy", "train_seconds", "train_loss", "val_loss",
+SUMMARY = ("throughput", "seconds", "time_to_accuracy", "time_to_val_loss", "time_to_train_loss", "time_to_train_accuracy", "accuracy", "train_accuracy", "train_seconds", "train_loss", "val_loss",
            "communication_share", "bytes_sent", "staleness_mean", "cost")
 EXTRA = {"speedup_rank": "S, one rank", "efficiency_rank": "E", "speedup_plain": "S, plain", "efficiency_plain": "E, plain",
          "speedup_time_rank": "S by time to accuracy", "efficiency_time_rank": "E by time", "speedup_time_plain": "S by time, plain",
@@ -147,7 +148,7 @@ def _pictures(file, experiment, groups):
 
 def _times(experiment, groups, varying, ranked):
     targets = {GOALS[goal.metric]: goal.value for goal in experiment.goals}
-    for column, name in (*TIME_LOSSES, ("val_accuracy", "validation accuracy")):
+    for column, name in (*TIME_LOSSES, ("val_accuracy", "validation accuracy"), ("train_accuracy", "training accuracy")):
         lines = {}
         for group in groups[:LINES]:
             for entry in group.good():
