@@ -69,6 +69,26 @@ class ToTheLetter(Case):
         file = read_file(PRESETS / "mlbench-1a.yaml")
         self.assertEqual(file.accuracy_after, (7200,))
 
+    def test_the_cluster_benchmark(self):
+        self.write("data/cifar10/data_batch_1.bin", "")
+        lines = self.commands("cluster-vgg16", "--place", f"data={self.folder}/data")
+        for mode in ("bulk", "async"):
+            for servers, trainers, batches in [(40, 100, (32, 64, 128, 256)), *[(servers, 100, (64,)) for servers in (10, 20, 40, 60)],
+                                               *[(20, trainers, (64,)) for trainers in (1, *range(10, 101, 10))]]:
+                for batch in batches:
+                    words = f"--mode ps --servers {servers} --consistency {mode} --batch-per-rank {batch} "
+                    self.assertTrue(any(f"-n {servers + trainers} " in line and words in line for line in lines), words)
+        self.assertEqual(len(lines), 2 * (4 + 4 + 11))
+        for name in ("cluster-vgg16", "simulated-cluster"):
+            file = read_file(PRESETS / f"{name}.yaml")
+            self.assertEqual([(form.columns, form.unit, form.per, form.speed_up) for form in file.forms[:3]],
+                             [("batch", "mini-batches / s", "batch", False), ("servers", "mini-batches / s", "batch", False),
+                              ("trainers", "mini-batches / s", "batch", True)])
+            for experiment in file.experiments:
+                self.assertEqual((experiment.template.resources.cpus_per_rank, experiment.template.resources.memory), (10, 5 << 30))
+                for parameters, _, _ in experiment.runs():
+                    self.assertEqual(parameters["ranks"], parameters["servers"] + parameters["trainers"])
+
     def test_epsilon_as_published_is_unpacked_once_and_skipped_where_it_is_not(self):
         script, folder = PRESETS / "epsilon.sh", self.folder / "epsilon"
         folder.mkdir()
@@ -103,71 +123,73 @@ class OtherPrograms(Case):
 TELLING = r'''#!{python}
 import json, os, sys
 ranks = int(os.environ.get("OMPI_COMM_WORLD_SIZE", 1))
-said = dict(program="vgg16", mode=os.environ.get("MUSTER_MODE", "allreduce"), compress=os.environ.get("MUSTER_COMPRESS", "none"),
-            elastic="off", optimizer="nesterov:0.9,decay=1e-4")
+said = dict(program="resnet", model="resnet20-v1-B", mode=os.environ.get("MUSTER_MODE", "allreduce"), batch=str(32 * ranks),
+            compress=os.environ.get("MUSTER_COMPRESS", "none"), elastic="off", optimizer="nesterov:0.9,decay=1e-4", augment="on",
+            schedule=f"step:0.0125,epochs=82+109,factor=0.1,warmup=5,scale={{ranks}}", sync_batch_norm="off", epochs="164")
 said.update({changed})
 if os.environ.get("OMPI_COMM_WORLD_RANK", "0") == "0":
     with open(sys.argv[sys.argv.index("--json") + 1], "w") as file:
         json.dump(dict(format=1, world_size=ranks, transport="shm", epochs=[], annotations=said), file)
 '''
+ONE = ["--only", "variant=v1", "--only", "depth=20", "--only", "ranks=1"]
 
 
 class Divisions(Case):
     def setUp(self):
         super().setUp()
         self.program()
-        self.place = ["--place", f"build={self.folder}/build"]
+        self.write("data/cifar10/data_batch_1.bin", "")
+        self.place = ["--place", f"build={self.folder}/build", "--place", f"data={self.folder}/data"]
 
     def program(self, changed=""):
-        self.write("build/examples/vgg16", TELLING.format(python=sys.executable, changed=changed)).chmod(0o755)
+        self.write("build/examples/resnet", TELLING.format(python=sys.executable, changed=changed)).chmod(0o755)
 
     def test_closed_begins_with_a_clean_environment(self):
         strange = {"MUSTER_COMPRESS": "powersgd:2", "MUSTER_MODE": "local-sgd:8", "OMPI_MCA_btl": "nothing"}
-        words = ["run", "cluster-vgg16", "--only", "batch=32", "--only", "ranks=1", *self.place, "--out"]
-        self.assertIn("2 of 2 runs ended well", self.bench(*words, "closed", **strange).stdout)
-        kept = json.loads((self.folder / "closed" / "results.json").read_text())["runs"]
-        self.assertEqual({run["settings"]["compress"] for run in kept}, {"none"})
-        self.assertEqual({len(run["program"]) for run in kept}, {64})
+        words = ["run", "mlbench-1a", *ONE, *self.place, "--out"]
+        self.assertIn("1 of 1 runs ended well", self.bench(*words, "closed", **strange).stdout)
+        kept, = json.loads((self.folder / "closed" / "results.json").read_text())["runs"]
+        self.assertEqual((kept["settings"]["compress"], kept["settings"]["transport"]), ("none", "shm"))
+        self.assertEqual(len(kept["program"]), 64)
         del strange["OMPI_MCA_btl"]
         done = self.bench(*words, "open", "--division", "open", status=1, **strange)
         self.assertIn("it ran with mode 'local-sgd:8' (this task has allreduce)", done.stderr)
 
     def test_another_program_is_not_closed(self):
-        words = ["run", "cluster-vgg16", "--only", "batch=32", "--only", "ranks=1", *self.place, "--out"]
+        words = ["run", "mlbench-1a", *ONE, *self.place, "--out"]
         for number, (changed, says) in enumerate((
                 ("compress='topk:0.01'", "it ran with compress 'topk:0.01' (this task has none)"),
                 ("optimizer='adam'", "it ran with optimizer 'adam'"), ("program='other'", "it ran with program 'other'"))):
             self.program(changed)
             self.bench(*words, f"out{number}", status=1)
-            for row in self.results(folder=f"out{number}"):
-                self.assertEqual(row["status"], "differs")
-                self.assertIn(says, row["why"])
-        self.write("build/examples/vgg16", "#!/bin/sh\nwhile [ $1 != --json ]; do shift; done\n"
+            row, = self.results(folder=f"out{number}")
+            self.assertEqual(row["status"], "differs")
+            self.assertIn(says, row["why"])
+        self.write("build/examples/resnet", "#!/bin/sh\nwhile [ $1 != --json ]; do shift; done\n"
                    "echo '{\"format\": 1, \"world_size\": 1, \"epochs\": []}' > $2\n").chmod(0o755)
         self.bench(*words, "silent", status=1)
-        self.assertIn("the program does not say its 'program' (this task has vgg16)", self.results(folder="silent")[0]["why"])
+        self.assertIn("the program does not say its 'program' (this task has resnet)", self.results(folder="silent")[0]["why"])
 
     def test_a_part_of_a_closed_preset(self):
-        done = self.bench("run", "cluster-vgg16", "--dry-run", "--only", "batch=[64, 128]", *self.place)
+        done = self.bench("run", "mlbench-1a", "--dry-run", "--only", "depth=[20, 56]", "--only", "ranks=2", *self.place)
         self.assertIn("4 runs, closed division", done.stdout)
-        self.refused("run", "cluster-vgg16", "--dry-run", "--only", "batch=7", *self.place, says=["no run", "--only batch=7"])
+        self.refused("run", "mlbench-1a", "--dry-run", "--only", "depth=7", *self.place, says=["no run", "--only depth=7"])
 
     def test_closed_as_published(self):
-        done = self.bench("run", "cluster-vgg16", "--dry-run", *self.place)
-        self.assertIn("12 runs, closed division", done.stdout)
-        self.assertIn("--data cifar-like:1024 --batch-per-rank 256 --steps 4", done.stdout)
+        done = self.bench("run", "mlbench-1a", "--dry-run", *self.place)
+        self.assertIn("48 runs, closed division", done.stdout)
 
     def test_an_override_is_refused_or_open(self):
-        self.refused("run", "cluster-vgg16", "--dry-run", "--set", "steps=1", *self.place,
+        self.refused("run", "mlbench-1a", "--dry-run", "--set", "depth=8", *self.place,
                      says=["would change the closed preset", "--division open"])
-        done = self.bench("run", "cluster-vgg16", "--dry-run", "--set", "steps=1", "--division", "open", *self.place)
+        done = self.bench("run", "mlbench-1a", "--dry-run", "--set", "depth=8", "--division", "open", *self.place)
         self.assertIn("12 runs, open division", done.stdout)
 
     def test_a_changed_copy_is_not_closed(self):
-        text = (PRESETS / "cluster-vgg16.yaml").read_text()
-        same = self.write("cluster-vgg16.yaml", text.replace("build/release", "elsewhere").replace("0.05", "0.07") + "# a comment\n")
+        text = (PRESETS / "mlbench-1a.yaml").read_text()
+        same = self.write("mlbench-1a.yaml", text.replace("build/release", "elsewhere").replace("0.05", "0.07") + "# a comment\n")
         self.assertIn("closed division", self.bench("run", same, "--dry-run", *self.place).stdout)
-        for old, new in (("1024", "1000"), ("timeout: 1800", "timeout: 9000"), ("name: cluster-vgg16", "name: mlbench-1a")):
+        for old, new in (("seconds 7200", "seconds 900"), ("compress: none", "compress: [none, qsgd8]"), ("name: mlbench-1a", "name: mlbench-2a")):
             copy = self.write("copy.yaml", text.replace(old, new))
             self.refused("run", copy, "--dry-run", *self.place, says="is not what was published")
 

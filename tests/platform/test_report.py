@@ -124,6 +124,30 @@ class Report(Made):
         parts = [float(four[f"{part}_share_median"]) for part in ("computation", "communication", "data_wait", "other")]
         self.assertAlmostEqual(sum(parts), 1)
 
+    def test_tables_as_published(self):
+        """Mini-batches a second of all trainers, servers being none of them; on the page and on the terminal."""
+        path = self.experiment(["sh", "-c", "echo rate=$(({trainers} * {batch} * (12 - {trainers}) * {k}))"],
+                               sweep="{mode: [fast, slow], trainers: [1, 2, 10]}", template="read: [{log: {throughput: 'rate=(\\S+)'}}]",
+                               experiment="parameters: {batch: 32, ranks: 3}\n    follows: {k: {mode: {fast: 2, slow: 1}}}", top="""
+tables:
+  - {title: Efficiency, about: 20 servers, experiment: only, unit: mini-batches / s, per: batch, columns: trainers, rows: [mode], speed-up: true,
+     published: {theirs: {1: 5, 10: 7.5}}}""")
+        done = self.run_file(path)
+        lines = [line.split("  ") for line in done.stdout.splitlines()]
+        self.assertIn(["Efficiency (20 servers; mini-batches / s)"], lines)
+        told = "\n".join(" ".join(line.split()) for line in done.stdout.splitlines())
+        for line in ("trainers 1 2 10", "fast 22 40 40", "fast, S = T1 / TN 1 1.818 1.818", "fast, E = S / N 1 0.9091 0.1818",
+                     "slow 11 20 20", "theirs 5 - 7.5"):
+            self.assertIn(line, told)
+        page = self.told()
+        for line in ("Efficiency (20 servers; mini-batches / s)", "fast, E = S / N 1 0.9091 0.1818", "theirs 5 - 7.5"):
+            self.assertIn(line, page)
+        for wrong, says in (("columns: trainer,", "did you mean 'trainers'"), ("experiment: onli,", "did you mean 'only'"), ("rows: [modes]", "did you mean 'mode'")):
+            key = wrong.split(":")[0]
+            text = path.read_text()
+            broken = self.write("broken.yaml", re.sub(key + r": (\[mode\]|\w+,)", wrong, text[:text.index("templates:")]) + text[text.index("templates:"):])
+            self.refused("run", broken, "--dry-run", says=["table 1", says])
+
     def told(self):
         """What the page says, without its tags and figures."""
         text = (self.folder / "out" / "report.html").read_text()

@@ -5,6 +5,7 @@ import pathlib
 from . import document
 from .document import Section
 from .errors import Refusal, closest, listed
+from .forms import read_forms
 from .sweep import MOST_RUNS, checked_cases, expand
 from .template import BUILT_IN, Template, read_template
 from .text import value_text
@@ -95,6 +96,7 @@ class File:
     experiments: tuple
     accuracy_after: tuple = ()
     prices: Prices = Prices()
+    forms: tuple = ()       # tables as a benchmark publishes them
     plain: dict = None      # which runs are the plain baseline: {"experiment": ..., and parameters}
 
 
@@ -117,7 +119,7 @@ def read_file(path, settings=None, places=None):
     made = File(path=path, content=content, name=name, title=top.get("title", "a text", name),
                 about=top.get("about", "a text", ""), division=division, places=where_to, experiments=experiments,
                 accuracy_after=_times(top), prices=_prices(top.section("prices")),
-                plain=_plain(top, experiments))
+                plain=_plain(top, experiments), forms=read_forms(top.get("tables", "a list", []), experiments, f"'{path.name}'"))
     top.done()
     return made
 

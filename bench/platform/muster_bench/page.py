@@ -2,7 +2,7 @@
 import pathlib
 import re
 
-from . import figures, headline, html, metrics
+from . import figures, forms, headline, html, metrics
 from .experiment import GOALS
 from .files import read_json, write_whole
 from .text import value_text
@@ -53,7 +53,7 @@ def page(file, plan, division, entries, groups, environments):
                  f"1 is ideal. Runs are noisy where they trained for less than {metrics.SHORT:g} s or E is above 1.</p>\n")
     parts += [_summary(experiment, [group for group in groups if group.experiment == experiment.name], file)
               for experiment in file.experiments]
-    parts.append(_pivots(file, groups))
+    parts.append(_forms(file, groups))
     parts.append(_environment(environments))
     parts.append(_runs(entries))
     parts.append("<footer>Made by muster-bench. The same figures are in results.csv, summary.csv and results.json beside this "
@@ -273,22 +273,14 @@ def _cell(group, name, experiment):
     return made
 
 
-def _pivots(file, groups):
-    """The cluster benchmark's form: samples a second, one line, a column for each value of what is swept."""
+def _forms(file, groups):
     parts = []
-    for experiment in file.experiments:
-        mine = [group for group in groups if group.experiment == experiment.name and not group.row and group.spread("throughput")]
-        axes = [name for name in experiment.swept if len({value_text(group.parameters.get(name)) for group in mine}) > 1]
-        if len(axes) != 1 or len(mine) < 2:
-            continue
-        header = [axes[0], *[value_text(group.parameters[axes[0]]) for group in mine]]
-        rows = [["samples a second", *[html.number(group.median("throughput")) for group in mine]]]
-        for name, key in (("speed-up, one rank", "speedup_rank"), ("efficiency", "efficiency_rank"),
-                          ("speed-up, plain", "speedup_plain"), ("efficiency, plain", "efficiency_plain")):
-            if all(key in group.extra for group in mine):
-                rows.append([name, *[html.number(group.extra[key]) for group in mine]])
-        parts.append(html.table(header, rows, f"<b>{html.escape(experiment.name)}</b>, over {html.escape(axes[0])}"))
-    return "<h2>In the form of the cluster benchmark</h2>\n" + "".join(parts) if parts else ""
+    for form in file.forms:
+        if made := forms.table(form, groups):
+            header, lines = made
+            parts.append(html.table(header, [[html.escape(line[0]), *map(forms.number, line[1:])] for line in lines],
+                                    html.escape(forms.caption(form))))
+    return "<h2>As published</h2>\n" + "".join(parts) if parts else ""
 
 
 def _environment(environments):

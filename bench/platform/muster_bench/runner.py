@@ -48,7 +48,7 @@ class Runner:
                 self._take_in(run, progress)
             entries, groups = self._report(progress)
             failed = {entry["id"]: entry["why"] for entry in entries if entry["status"] not in ("ok", "skipped")}
-            progress.end(groups, failed, self.folder)
+            progress.end(groups, failed, self.folder, self.file.forms)
             return FAILED_RUNS if failed or len({entry["id"] for entry in entries}) < len(self.plan) else FINISHED
         finally:
             held.release()
@@ -122,7 +122,7 @@ class Runner:
             progress.interrupted()
             return INTERRUPTED
         failed = {entry["id"]: entry["why"] for entry in entries if entry["status"] not in ("ok", "skipped")}
-        progress.end(groups, failed, self.folder)
+        progress.end(groups, failed, self.folder, self.file.forms)
         return FAILED_RUNS if failed else FINISHED
 
     def _report(self, progress):
