@@ -89,6 +89,10 @@ class ToTheLetter(Case):
                 for parameters, _, _ in experiment.runs():
                     self.assertEqual(parameters["ranks"], parameters["servers"] + parameters["trainers"])
 
+    def test_a_simulated_step_has_the_samples_of_its_task(self):
+        experiments = {each.name: each for each in read_file(PRESETS / "simulated-mlbench.yaml").experiments}
+        self.assertEqual((experiments["logistic"].parameters["batch"], experiments["resnet20"].parameters["batch"]), (100, 32))
+
     def test_epsilon_as_published_is_unpacked_once_and_skipped_where_it_is_not(self):
         script, folder = PRESETS / "epsilon.sh", self.folder / "epsilon"
         folder.mkdir()
