@@ -45,7 +45,7 @@ def built_in(run, folder, attempt):
     folder = pathlib.Path(folder)
     return {"seed": run.seed, "repeat": run.repeat, "id": run.id, "config": str(folder / "config"),
             "output": str(folder / "output" / str(attempt)), "scratch": str(folder / "scratch"),
-            "here": run.places["here"]}
+            "here": run.places["here"], "platform": str(pathlib.Path(__file__).resolve().parent.parent)}
 
 
 def make_plan(file, digests, most=MOST_RUNS, only=None):

@@ -12,7 +12,7 @@ TAKES = ("last", "first", "max", "min", "mean", "sum", "count")
 DEFAULT_TIMEOUT = 3600.0
 
 # What the runner gives every command beside the parameters of its experiment.
-BUILT_IN = ("ranks", "seed", "repeat", "id", "config", "output", "scratch", "here")
+BUILT_IN = ("ranks", "seed", "repeat", "id", "config", "output", "scratch", "here", "platform")
 
 
 @dataclasses.dataclass(frozen=True)
