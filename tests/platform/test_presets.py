@@ -55,6 +55,9 @@ class ToTheLetter(Case):
                 self.assertIn(f"--batch-per-rank 100 --l2 2.5e-6 --schedule inverse-sqrt:{alpha} ", line)
                 self.assertTrue(f"-n {ranks} " in line or line.endswith(f"--ranks {ranks}"), line)
         self.assertEqual(sum("--synthetic epsilon:400000 " in line for line in lines), 3)
+        published = {each.name: each for each in file.experiments}["published"].template   # a program names its data as its command does
+        self.assertEqual([published.settings[name] for name in ("train", "test")],
+                         [(published.command[published.command.index(f"--{name}") + 1],) for name in ("train", "test")])
 
     def test_image_classification(self):
         self.write("data/cifar10/data_batch_1.bin", "")
