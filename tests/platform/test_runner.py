@@ -68,6 +68,10 @@ class Results(Case):
                     "bytes_sent": "4096", "staleness_mean": "1.5", "accuracy_after_1s": "", "accuracy_after_2s": "0.6",
                     "accuracy_after_3.97s": "0.8", "accuracy_after_10s": "0.8", "cost": repr(4.0 / 3600 * 2 * 2 * 0.9)}
         self.assertEqual({name: row[name] for name in expected}, expected)
+        header = (self.folder / "out" / "results.csv").read_text().splitlines()[0].split(",")
+        self.assertEqual(len(header), len(set(header)), "the program's seed is no measure")
+        kept, = json.loads((self.folder / "out" / "results.json").read_text())["runs"]
+        self.assertEqual(kept["settings"], {"ranks": "2", "transport": "shm", "seed": "7"})
 
     def test_the_largest_times_of_different_ranks_are_no_shares(self):
         for ranks, expected in ((2, ""), (1, "0.2")):

@@ -7,6 +7,9 @@ import statistics
 
 MOST_BYTES = 256 << 20
 TIME_UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
+# Of what a program annotates, how it ran: kept with each result, and no measure where it is a number.
+SETTINGS = ("program", "muster", "mode", "compress", "optimizer", "schedule", "ranks", "batch", "transport", "algorithm", "elastic", "epochs",
+            "seed", "servers", "workers", "consistency")
 PLAIN = re.compile(r"[^A-Za-z0-9_.%/-]+")
 
 
@@ -40,6 +43,7 @@ def read_results(run, folder, attempt, log):
 
 def _check_settings(run, folder, attempt, found):
     """The first setting that is not what the template has for it is named."""
+    found["settings"] = {name: found["annotations"][name] for name in SETTINGS if name in found["annotations"]}
     for name, texts in run.template.settings.items():
         wanted = [run.text(text, folder, attempt) for text in texts]
         said = found["annotations"].get(name)
@@ -127,6 +131,8 @@ def _tracker(text, path, found):
     annotations = report.get("annotations", {})
     for name, value in annotations.items() if isinstance(annotations, dict) else ():
         found["annotations"][name] = str(value)
+        if name in SETTINGS:
+            continue
         try:
             number = _number(float(value))
         except (TypeError, ValueError):
