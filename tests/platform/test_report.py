@@ -267,6 +267,8 @@ class Compared(Made):
         old, new = (sorted((run["began"], run["repeat"]) for run in json.loads((folder / "results.json").read_text())["runs"])
                     for folder in sorted((self.folder / "both").glob("results-*")))
         self.assertTrue(all(max(old[2 * k + 1], new[2 * k + 1]) < min(old[2 * k + 2], new[2 * k + 2]) for k in range(4)))
+        done = self.bench("revisions", path, "HEAD~1", "HEAD", "--out", "part", "--build", "true", "--only", "n=2")
+        self.assertNotIn("n 1,", done.stdout)
         self.refused("revisions", path, "HEAD~1", "nothing", "--out", "both", "--build", "true", says="no revision 'nothing'")
         self.refused("revisions", path, "HEAD~1", "HEAD", "--out", "other", "--build", "false", says="was not built")
 

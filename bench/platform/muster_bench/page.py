@@ -207,7 +207,8 @@ def _summary(experiment, groups, file):
         return ""
     rows_named = any(group.row for group in groups)
     varying = [name for name in experiment.swept if name != "ranks"]
-    measures = [name for name in SUMMARY if any(group.spread(name) for group in groups)]
+    aimed_at = [goal.metric for goal in experiment.goals]   # a training accuracy that is no goal is in results.csv alone
+    measures = [name for name in SUMMARY if any(group.spread(name) for group in groups) and (name != "train_accuracy" or name in aimed_at)]
     measures += [name for name in metrics.columns(file, [entry for group in groups for entry in group.entries])
                  if name.startswith("accuracy_after")]
     measures += [name for name in metrics.own_measures(file) if any(group.spread(name) for group in groups)]
