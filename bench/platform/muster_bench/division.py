@@ -13,7 +13,7 @@ def locked():
     return read_json(PRESETS / "closed.json") or {}
 
 
-# What a closed run has of the environment beside what its template says: where things are, who runs it, and what a launcher
+# What a closed run has of the environment beside what its template says: where things are, the user, and what a launcher
 # tells its ranks. No setting of muster's, of MPI's or of a library's number of threads.
 KEPT = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR", "TERM", "LD_LIBRARY_PATH", "XDG_RUNTIME_DIR")
 KEPT_GROUPS = ("LC_", "SLURM_", "PMI_", "PMIX_")

@@ -111,7 +111,7 @@ def _tracker(text, path, found):
                  *[f"mean_{name}" for name in shares]):
         if _number(report.get(name)) is not None:
             metrics[name] = report[name]
-    if report.get("world_size") == 1:  # the mean is its own, whoever wrote the report
+    if report.get("world_size") == 1:  # the mean is its own
         for name in shares:
             if name in metrics:
                 metrics.setdefault(f"mean_{name}", metrics[name])

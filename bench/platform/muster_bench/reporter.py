@@ -21,7 +21,7 @@ MAPPINGS = ("parameters", "settings", "metrics")   # as JSON
 COLUMNS = (*TEXTS, *MAPPINGS)
 KEY = ("host", "folder", "id", "row", "began")     # a run that was done again began at another time
 TABLE = "muster_bench_results"
-PATIENCE = 60       # seconds for others who write
+PATIENCE = 60       # seconds, while other runners write
 SHOWN = ("throughput", "seconds", "time_to_accuracy", "accuracy", "train_seconds", "val_loss", "cost")
 
 
