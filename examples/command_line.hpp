@@ -23,6 +23,12 @@ constexpr muster::number_range<std::uint64_t> some_epochs{1, 1'000'000}, some_st
 constexpr muster::number_range<std::uint64_t> some_samples{1, 1'000'000'000};
 constexpr muster::number_range<std::uint64_t> any_seed{0, std::numeric_limits<std::uint64_t>::max()};
 
+/// --max-train-seconds, as `train_options::max_seconds` is meant.
+inline void add_time_flag(CLI::App& app, double& to) {
+  muster::add_number(app, "--max-train-seconds", to, {0, 1e9},
+                     "end when it has trained for so long, whatever it has reached [no limit]");
+}
+
 /// As CLI11 parses it; the flags of muster have been taken out by the context. Throws muster::configuration_error.
 inline void parse(CLI::App& app, int argc, char** argv) {
   try {

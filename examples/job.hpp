@@ -1,11 +1,18 @@
 // The ranks of an example: those it was started with, or ranks that come and go.
 #pragma once
 
+#include <initializer_list>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include <muster/comm/context.hpp>
+#include <muster/comm/settings.hpp>
+#include <muster/elastic/settings.hpp>
 #include <muster/elastic/step.hpp>
+#include <muster/ps/settings.hpp>
+#include <muster/train/settings.hpp>
+#include <muster/train/tracker.hpp>
 
 namespace examples {
 
@@ -23,6 +30,17 @@ inline std::string count_of(int count, std::string_view what) {
 inline std::string describe_ranks(const muster::context& context, const muster::group& world) {
   return count_of(ranks_of(context), "rank") + " (" +
          (context.elastic() ? "elastic" : std::string(world.abilities().name)) + ")";
+}
+
+/// What decides the numbers of a run, in its report: muster's settings as they were resolved, and the program's `own`,
+/// which win. A closed task has them compared (docs/platform.md).
+inline void annotate_settings(muster::tracker& report, const muster::settings& resolved,
+                              std::initializer_list<std::pair<std::string_view, std::string>> own) {
+  using namespace muster::setting;
+  report.annotate("muster", muster::library_version());
+  for (const auto* each : {&mode, &compress, &optimizer, &elastic, &algorithm, &servers, &consistency})
+    report.annotate(std::string(each->name), resolved.value(*each));
+  for (const auto& [name, text] : own) report.annotate(std::string(name), text);
 }
 
 /// What the learning rate is multiplied by where each rank keeps its batch and there are more or fewer than `at_start`

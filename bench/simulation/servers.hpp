@@ -3,6 +3,7 @@
 #pragma once
 
 #include <mpi.h>
+#include <simgrid/engine.h>
 #include <smpi/smpi.h>
 
 #include <memory>
@@ -111,8 +112,10 @@ inline void serve(muster::transport& over, const service& how, int server, int t
 
 }  // namespace detail
 
-/// The ranks below `servers` serve, the others train, `steps` steps each.
-inline void serve_or_train(muster::group& world, const service& how, int steps) {
+/// The ranks below `servers` serve, the others train, `steps` steps each; returns how long a trainer's took, 0 of a
+/// server. Asynchronous trainers begin one after another, spread over the time that one computes: nothing keeps them
+/// together.
+inline double serve_or_train(muster::group& world, const service& how, int steps) {
   using namespace detail;
   auto& over = world.transport();
   const int trainers = world.size() - how.servers;
@@ -123,8 +126,10 @@ inline void serve_or_train(muster::group& world, const service& how, int steps) 
   const folded memory(how.bytes);
   if (world.rank() < how.servers) {
     serve(over, how, world.rank(), trainers, steps, memory.data());
-    return;
+    return 0;
   }
+  if (how.asynchronous) smpi_execute(how.compute * (world.rank() - how.servers) / trainers);
+  const double begin = simgrid_get_clock();
   for (int step = 0; step < steps; ++step) {
     smpi_execute(how.compute);
     std::vector<std::unique_ptr<muster::request>> messages;
@@ -139,6 +144,7 @@ inline void serve_or_train(muster::group& world, const service& how, int steps) 
     }
     finish(over, messages);
   }
+  return simgrid_get_clock() - begin;
 }
 
 }  // namespace simulation

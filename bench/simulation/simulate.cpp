@@ -142,8 +142,15 @@ void servers(muster::group& world, const words& said) {
   std::size_t values = 0;
   for (const auto& shape : simulation::tensors_of(said.at("model"))) values += shape.size();
   const simulation::service how{count, values * sizeof(float), number(said, "compute"), said.contains("asynchronous")};
-  constexpr int steps = 1;  // they are all alike
-  const double time = timed(world, [&] { simulation::serve_or_train(world, how, steps); });
+  // Those of synchronous trainers are all alike. Asynchronous ones are never at the same place: each has a rate of its
+  // own.
+  const int steps = how.asynchronous ? 4 : 1;
+  double own = 0;
+  double time = timed(world, [&] { own = simulation::serve_or_train(world, how, steps); });
+  if (how.asynchronous) {
+    const double rate = muster::allreduce(world, own > 0 ? steps / own : 0.0, muster::sum);
+    time = (world.size() - count) / rate;
+  }
   if (world.rank() == 0) {
     const int trainers = world.size() - count;
     std::printf("servers %d trainers %d bytes %zu compute %.9g seconds %.9g throughput %.9g\n", count, trainers,

@@ -16,7 +16,8 @@ int main(int argc, char** argv) {
       .mlbench = false,
       .add_flags = [](CLI::App& app) -> std::function<std::string()> {
         auto variant = std::make_shared<std::string>("plain");
-        app.add_option("--variant", *variant, "plain, dropout (before the dense layers) or batch-norm")
+        app.add_option("--variant", *variant,
+                       "plain, dropout (before the third convolution) or batch-norm (behind each ReLU)")
             ->check(CLI::IsMember({"plain", "dropout", "batch-norm"}))
             ->capture_default_str();
         return [variant] { return *variant == "plain" ? std::string("cnn") : "cnn-" + *variant; };

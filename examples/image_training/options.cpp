@@ -45,6 +45,7 @@ struct command_line {
 
   explicit command_line(const program& which) : app(which.about, which.name) {
     auto& o = chosen;
+    o.program = which.name;
     o.data = which.data;
     o.schedule = which.schedule;
     app.set_help_flag();  // run_main has it
@@ -60,6 +61,7 @@ struct command_line {
         ->capture_default_str();
     muster::add_number(app, "--epochs", o.epochs, examples::some_epochs, "passes over the training images");
     muster::add_number(app, "--steps", o.steps, examples::some_steps, "end after so many steps [no limit]");
+    examples::add_time_flag(app, o.max_train_seconds);
     auto* batch = muster::add_number(app, "--batch", o.batch, examples::some_samples, "images a step, over all ranks");
     muster::add_number(
         app, "--batch-per-rank", o.batch_per_rank, examples::some_samples,
@@ -69,7 +71,8 @@ struct command_line {
     app.add_option("--schedule", o.schedule, "learning rate: see muster's schedules (docs/optimizers.md)")
         ->type_name("SPEC")
         ->capture_default_str();
-    app.add_option("--goal", goal, "report when it is reached: accuracy=0.80, val_loss=0.6 or train_loss=0.5")
+    app.add_option("--goal", goal,
+                   "report when it is reached: accuracy=0.80, val_loss=0.6, train_loss=0.5 or train_accuracy=0.9")
         ->type_name("METRIC=VALUE");
     app.add_flag("--stop-at-goal", o.stop_at_goal, "end with the epoch that reaches the goal");
     muster::add_number(app, "--seed", o.seed, examples::any_seed,

@@ -19,12 +19,14 @@ class App;
 namespace images {
 
 struct options {
+  std::string program;
   std::string data = "cifar-like:5000";
   std::uint64_t limit = 0;  ///< training images; 0: all
   bool augment = true;
   std::string model;  ///< a model_description's name
   std::uint64_t epochs = 3;
   std::uint64_t steps = 0;           ///< 0: no limit
+  double max_train_seconds = 0;      ///< 0: no limit
   std::uint64_t batch = 128;         ///< over all ranks, as the job starts
   std::uint64_t batch_per_rank = 0;  ///< 0: `batch` stays when ranks come or go; else this does
   std::string schedule;

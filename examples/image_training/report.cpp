@@ -6,13 +6,17 @@
 
 #include <muster/core/error.hpp>
 
+#include "../job.hpp"
+
 namespace images {
 
-muster::epoch_metrics metrics_of(double loss, double images, const nn::totals& found, const options& chosen) {
+muster::epoch_metrics metrics_of(const nn::totals& seen, const nn::totals& found, const options& chosen) {
+  const double trained = static_cast<double>(std::max<std::uint64_t>(seen.images, 1));
   const double tested = static_cast<double>(std::max<std::uint64_t>(found.images, 1));
-  const muster::epoch_metrics metrics{.train_loss = loss / std::max(1.0, images),
+  const muster::epoch_metrics metrics{.train_loss = seen.loss / trained,
                                       .val_loss = found.loss / tested,
-                                      .val_accuracy = static_cast<double>(found.top1) / tested};
+                                      .val_accuracy = static_cast<double>(found.top1) / tested,
+                                      .train_accuracy = static_cast<double>(seen.top1) / trained};
   if (std::isfinite(metrics.train_loss + metrics.val_loss)) return metrics;
   throw muster::training_error("the training diverged (the loss is not finite any more with schedule " +
                                chosen.schedule + "); lower the learning rate");
@@ -62,8 +66,18 @@ void print_results(const muster::tracker& tracker, const options& chosen, double
   std::fflush(stdout);
 }
 
-void write_report(muster::tracker& tracker, const options& chosen, std::string_view data, double top5) {
+void write_report(muster::tracker& tracker, const muster::settings& settings, const options& chosen,
+                  std::string_view data, double top5) {
   if (chosen.json.empty()) return;
+  examples::annotate_settings(tracker, settings,
+                              {{"program", chosen.program},
+                               {"optimizer", chosen.optimizer},
+                               {"schedule", chosen.schedule},
+                               {"batch", std::to_string(chosen.batch)},
+                               {"epochs", std::to_string(chosen.epochs)},
+                               {"augment", chosen.augment ? "on" : "off"},
+                               {"sync_batch_norm", chosen.share_statistics ? "on" : "off"},
+                               {"seed", std::to_string(chosen.seed)}});
   tracker.annotate("data", std::string(data));
   tracker.annotate("model", chosen.model);
   tracker.annotate("options", describe(chosen));

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include <muster/core/env.hpp>
 #include <muster/train/tracker.hpp>
 
 #include "loss.hpp"
@@ -12,9 +13,8 @@
 
 namespace images {
 
-/// Of an epoch whose training images added up to that loss. Throws muster::training_error when it is not finite.
-[[nodiscard]] muster::epoch_metrics metrics_of(double loss, double images, const nn::totals& found,
-                                               const options& chosen);
+/// Of an epoch whose training images added up to `seen`. Throws muster::training_error when it is not finite.
+[[nodiscard]] muster::epoch_metrics metrics_of(const nn::totals& seen, const nn::totals& found, const options& chosen);
 /// The share of images whose class is among the five likeliest.
 [[nodiscard]] double top5_of(const nn::totals& found);
 
@@ -25,6 +25,7 @@ void print_epoch(const muster::tracker& tracker, std::uint64_t epoch, double top
 /// What came of it all.
 void print_results(const muster::tracker& tracker, const options& chosen, double accuracy, double top5);
 /// The tracker's report, if one is wanted.
-void write_report(muster::tracker& tracker, const options& chosen, std::string_view data, double top5);
+void write_report(muster::tracker& tracker, const muster::settings& settings, const options& chosen,
+                  std::string_view data, double top5);
 
 }  // namespace images

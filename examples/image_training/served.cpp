@@ -29,8 +29,10 @@ void check(const options& chosen) {
         "layer)",
         "leave it out, or use another mode");
   }
-  if (chosen.stop_at_goal || chosen.schedule.starts_with("plateau")) {
-    examples::refuse(std::string(chosen.stop_at_goal ? "--stop-at-goal" : "--schedule " + chosen.schedule) +
+  if (chosen.stop_at_goal || chosen.max_train_seconds > 0 || chosen.schedule.starts_with("plateau")) {
+    examples::refuse(std::string(chosen.stop_at_goal            ? "--stop-at-goal"
+                                 : chosen.max_train_seconds > 0 ? "--max-train-seconds"
+                                                                : "--schedule " + chosen.schedule) +
                          " cannot be used with --mode ps (one worker alone sees the accuracy, and the others do not "
                          "wait for it)",
                      "leave it out, or use another mode");
@@ -40,9 +42,11 @@ void check(const options& chosen) {
 class served_run {
  public:
   /// `alone` is this worker by itself.
-  served_run(muster::group& workers, muster::group& alone, muster::ps::job& job, const image_data& data,
-             const model_description& what, nn::network<float>& net, muster::arena& arena, const options& chosen)
-      : workers_(workers),
+  served_run(const muster::settings& settings, muster::group& workers, muster::group& alone, muster::ps::job& job,
+             const image_data& data, const model_description& what, nn::network<float>& net, muster::arena& arena,
+             const options& chosen)
+      : settings_(settings),
+        workers_(workers),
         alone_(alone),
         job_(job),
         what_(what),
@@ -83,8 +87,8 @@ class served_run {
         save_model(chosen_.save, what_, net_);
       }
       print_results(tracker_, chosen_, accuracy_, top5_);
-      annotate();
-      write_report(tracker_, chosen_, loader_.name(), top5_);
+      tracker_.annotate("workers", std::to_string(workers_.size()));
+      write_report(tracker_, settings_, chosen_, loader_.name(), top5_);
     }
     job_.finish();
   }
@@ -134,16 +138,11 @@ class served_run {
       served_.pull();
       found = evaluate(alone_, net_, test_);
     });
-    const auto metrics = metrics_of(seen_.loss, static_cast<double>(seen_.images), found, chosen_);
+    const auto metrics = metrics_of(seen_, found, chosen_);
     accuracy_ = metrics.val_accuracy;
     top5_ = top5_of(found);
     tracker_.end_epoch(alone_, metrics);
     print_epoch(tracker_, loader_.epoch() + 1, top5_);
-  }
-
-  void annotate() {
-    tracker_.annotate("mode", "ps");
-    tracker_.annotate("workers", std::to_string(workers_.size()));
   }
 
   void print_start() {
@@ -153,6 +152,7 @@ class served_run {
                      std::string(workers_.abilities().name) + "); losses, seconds and images of the first worker");
   }
 
+  const muster::settings& settings_;
   muster::group& workers_;
   muster::group& alone_;
   muster::ps::job& job_;
@@ -186,7 +186,7 @@ void train_served(muster::context& context, muster::group& world, const image_da
   auto workers = world.split(job.is_server() ? 1 : 0);
   auto alone = world.split(world.rank());
   if (job.is_server()) return job.serve();
-  served_run(workers, alone, job, data, what, *net, arena, chosen).train();
+  served_run(context.configuration(), workers, alone, job, data, what, *net, arena, chosen).train();
 }
 
 }  // namespace images

@@ -22,7 +22,8 @@ namespace {
 class run {
  public:
   run(muster::context& context, muster::group& world, const image_data& data, const options& chosen)
-      : chosen_(chosen),
+      : settings_(context.configuration()),
+        chosen_(chosen),
         data_(data),
         ranks_(examples::ranks_of(context)),
         started_as_(examples::describe_ranks(context, world)),
@@ -48,6 +49,7 @@ class run {
     if (speaks_first_) print_header(chosen_, *net_, loader_.name(), started_as_);
     training_->run({.epochs = chosen_.epochs,
                     .steps = chosen_.steps,
+                    .max_seconds = chosen_.max_train_seconds,
                     .stop = [this](const auto&) { return chosen_.stop_at_goal && tracker_.time_to_goal(); },
                     .checkpoint = chosen_.checkpoint,
                     .resume = chosen_.resume,
@@ -63,7 +65,7 @@ class run {
     const auto& epochs = training_->epochs();
     const auto last = epochs.empty() ? muster::epoch_summary() : epochs.back();
     print_results(tracker_, chosen_, last["val_accuracy"], last["top5"]);
-    write_report(tracker_, chosen_, loader_.name(), last["top5"]);
+    write_report(tracker_, settings_, chosen_, loader_.name(), last["top5"]);
   }
 
  private:
@@ -102,6 +104,7 @@ class run {
     });
     step.update(optimizer_, schedule_(step) * (chosen_.batch_per_rank != 0 ? examples::growth(step, ranks_) : 1.0));
     step.report_sum("loss", sums.loss, static_cast<double>(sums.images));
+    step.report_sum("train_accuracy", static_cast<double>(sums.top1), static_cast<double>(sums.images));
   }
 
   void validate(muster::training_step& step) {
@@ -122,6 +125,7 @@ class run {
   }
 
   const nn::flush_denormals flush_;
+  const muster::settings& settings_;
   const options& chosen_;
   const image_data& data_;
   const int ranks_;  // to begin with

@@ -38,13 +38,14 @@ struct command_line {
     app.add_option(
            "--synthetic", o.synthetic,
            "instead of files: dense rows of 2,000 features that stand in for the epsilon data set, or rows of 30 "
-           "features out of ten million (clicks), and a fifth as many to test on")
+           "features out of ten million (clicks), and a quarter or a fifth as many to test on")
         ->type_name("epsilon[:ROWS]|clicks[:ROWS]")
         ->excludes(train)
         ->excludes(test);
     train->needs(test);
     test->needs(train);
     muster::add_number(app, "--epochs", o.epochs, examples::some_epochs, "passes over the training set");
+    examples::add_time_flag(app, o.max_train_seconds);
     auto* batch = muster::add_number(app, "--batch", o.batch, examples::some_samples, "samples a step, over all ranks");
     muster::add_number(
         app, "--batch-per-rank", o.batch_per_rank, examples::some_samples,
@@ -56,7 +57,8 @@ struct command_line {
                                "cosine:RATE,epochs=E and others (docs/optimizers.md) [") +
                        default_file_schedule + ", or " + default_synthetic_schedule + " with --synthetic]")
         ->type_name("SPEC");
-    app.add_option("--goal", goal, "report when it is reached: accuracy=0.85, val_loss=0.33 or train_loss=0.33")
+    app.add_option("--goal", goal,
+                   "report when it is reached: accuracy=0.85, val_loss=0.33, train_loss=0.33 or train_accuracy=0.85")
         ->type_name("METRIC=VALUE");
     muster::add_number(app, "--seed", o.seed, examples::any_seed, "of the order of samples and of synthetic data");
     muster::add_number(app, "--l2", o.l2, {0, 1000}, "the loss has l2 / 2 * |weights and bias|^2 added");
@@ -109,6 +111,16 @@ options parse_options(int argc, char** argv, int ranks) {
 std::string help_text() {
   const command_line line;
   return line.app.help();
+}
+
+std::string optimizer_of(const options& chosen) {
+  std::ostringstream text;
+  if (chosen.momentum == 0.0f)
+    text << "sgd";
+  else
+    text << "momentum:" << chosen.momentum;
+  if (chosen.l2 != 0.0f) text << ",decay=" << chosen.l2;
+  return text.str();
 }
 
 std::string describe(const options& chosen) {

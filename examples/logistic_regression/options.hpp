@@ -14,6 +14,7 @@ struct options {
   std::string test;       ///< specification of the test set
   std::string synthetic;  ///< "epsilon" or "epsilon:ROWS"; empty with files
   std::uint64_t epochs = 10;
+  double max_train_seconds = 0;      ///< 0: no limit
   std::uint64_t batch = 100;         ///< over all ranks, as the job starts
   std::uint64_t batch_per_rank = 0;  ///< 0: `batch` stays when ranks come or go; else this does
   std::string schedule;
@@ -31,6 +32,9 @@ options parse_options(int argc, char** argv, int ranks);
 
 /// What --help prints.
 std::string help_text();
+
+/// The SGD that it trains with where no --optimizer is named: "sgd,decay=2.5e-06".
+std::string optimizer_of(const options& chosen);
 
 /// The options that decide the numbers of a run in one line, for the report and to compare ranks.
 std::string describe(const options& chosen);

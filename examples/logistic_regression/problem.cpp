@@ -121,7 +121,7 @@ problem open_problem(const options& chosen) {
   if (chosen.synthetic.starts_with("clicks"))
     return make_problem(synthetic_clicks(rows, chosen.seed), synthetic_clicks(rows / 5, chosen.seed, rows));
   return make_problem(muster::synthetic_epsilon(rows, chosen.seed),
-                      muster::synthetic_epsilon(rows / 5, chosen.seed, {.first_row = rows}));
+                      muster::synthetic_epsilon(rows / 4, chosen.seed, {.first_row = rows}));  // as of the real set
 }
 
 void require_same_everywhere(muster::group& world, const problem& data, const options& chosen) {

@@ -6,6 +6,8 @@
 
 #include <muster/core/error.hpp>
 
+#include "../job.hpp"
+
 namespace logistic {
 
 void require_finite(double loss, std::uint64_t epoch, const options& chosen) {
@@ -28,6 +30,17 @@ void print_epoch(const muster::tracker& tracker) {
   std::printf("%5zu  %10.6g  %10.6g  %8.4f  %8.3f  %10.3g\n", tracker.epochs().size(), report.metrics.train_loss,
               report.metrics.val_loss, report.metrics.val_accuracy, report.train_seconds, report.samples_per_second());
   std::fflush(stdout);
+}
+
+void annotate_resolved(muster::tracker& report, const muster::settings& settings, const options& chosen) {
+  const bool own = settings.is_default(muster::setting::optimizer);
+  examples::annotate_settings(report, settings,
+                              {{"program", "logistic_regression"},
+                               {"optimizer", own ? optimizer_of(chosen) : settings.value(muster::setting::optimizer)},
+                               {"schedule", chosen.schedule},
+                               {"batch", std::to_string(chosen.batch)},
+                               {"epochs", std::to_string(chosen.epochs)},
+                               {"seed", std::to_string(chosen.seed)}});
 }
 
 void print_results(const muster::tracker& tracker, const options& chosen, double objective) {

@@ -3,6 +3,7 @@
 
 #include <string_view>
 
+#include <muster/core/env.hpp>
 #include <muster/train/tracker.hpp>
 
 #include "options.hpp"
@@ -16,6 +17,8 @@ void print_header(const problem& data, const options& chosen, std::string_view r
 void print_epoch(const muster::tracker& tracker);
 /// What came of it all.
 void print_results(const muster::tracker& tracker, const options& chosen, double objective);
+/// What decided the numbers, for the report.
+void annotate_resolved(muster::tracker& report, const muster::settings& settings, const options& chosen);
 
 /// Throws muster::training_error when a loss is not finite any more.
 void require_finite(double loss, std::uint64_t epoch, const options& chosen);

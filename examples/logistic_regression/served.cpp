@@ -28,6 +28,12 @@ namespace {
 /// What the servers do with a gradient.
 std::string update_of(const muster::settings& settings, const problem& data, const options& chosen) {
   const bool own = settings.is_default(muster::setting::optimizer);
+  if (chosen.max_train_seconds > 0) {
+    examples::refuse(
+        "--max-train-seconds cannot be used with --mode ps (each worker has a clock of its own, and the others do not "
+        "wait for it)",
+        "leave it out, or use another mode");
+  }
   if (!own && (chosen.momentum != 0.0f || chosen.l2 != 0.0f)) {
     examples::refuse("--momentum and --l2 cannot be used with " + settings.origin(muster::setting::optimizer) +
                          " (they are of the SGD that it replaces)",
@@ -39,15 +45,7 @@ std::string update_of(const muster::settings& settings, const problem& data, con
         "workers push those of their own samples)",
         "leave it out, or use another mode");
   }
-  if (!own) return muster::served_update(settings.value(muster::setting::optimizer));
-  std::ostringstream text;
-  text.precision(9);
-  if (chosen.momentum == 0.0f)
-    text << "sgd";
-  else
-    text << "momentum:" << chosen.momentum;
-  if (chosen.l2 != 0.0f) text << ",decay=" << chosen.l2;
-  return muster::served_update(text.str());
+  return muster::served_update(own ? optimizer_of(chosen) : settings.value(muster::setting::optimizer));
 }
 
 muster::ps::table_spec table_of(const muster::settings& settings, const problem& data, const options& chosen) {
@@ -196,7 +194,8 @@ class served_run {
     const muster::epoch_metrics metrics{
         .train_loss = seen.loss / static_cast<double>(std::max<std::size_t>(samples_, 1)),
         .val_loss = found.loss / test_size,
-        .val_accuracy = static_cast<double>(found.correct) / test_size};
+        .val_accuracy = static_cast<double>(found.correct) / test_size,
+        .train_accuracy = static_cast<double>(seen.correct) / static_cast<double>(std::max<std::size_t>(samples_, 1))};
     require_finite(metrics.val_loss, loader_.epoch(), chosen_);
     tracker_.end_epoch(alone_, metrics);
     print_epoch(tracker_);
@@ -234,12 +233,9 @@ class served_run {
     };
     tracker_.annotate("accuracy of all workers", text_of(accuracy));
     tracker_.annotate("bytes pushed", std::to_string(job_.tables().bytes_pushed()));
-    tracker_.annotate("compress", settings_.value(muster::setting::compress));
-    tracker_.annotate("consistency", settings_.value(muster::setting::consistency));
-    tracker_.annotate("mode", "ps");
     tracker_.annotate("objective", text_of(objective));
     tracker_.annotate("options", describe(chosen_));
-    tracker_.annotate("servers", settings_.value(muster::setting::servers));
+    annotate_resolved(tracker_, settings_, chosen_);
     tracker_.annotate("test", data_.test.data.name());
     tracker_.annotate("train", data_.train.data.name());
     tracker_.annotate("workers", std::to_string(workers_.size()));

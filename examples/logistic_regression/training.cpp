@@ -66,11 +66,12 @@ class run {
         speaks_first_(world.rank() == 0 && context.launcher().rank == 0),
         ranks_(examples::ranks_of(context)),
         started_as_(examples::describe_ranks(context, world)),
-        compress_(context.configuration().value(muster::setting::compress)) {}
+        settings_(context.configuration()) {}
 
   void train() {
     if (speaks_first_) print_header(data_, chosen_, started_as_);
     training_.run({.epochs = chosen_.epochs,
+                   .max_seconds = chosen_.max_train_seconds,
                    .each_epoch = [this](muster::training_step& step) { validate(step); },
                    .each_group = [this](muster::group& ranks, bool) { require_same_everywhere(ranks, data_, chosen_); },
                    .print = [this](const auto&) { print_epoch(tracker_); }},
@@ -91,10 +92,9 @@ class run {
     char objective[32];
     std::snprintf(objective, sizeof objective, "%.9g", objective_);
     tracker_.annotate("bytes sent", std::to_string(bytes_sent_ + training_.sync().bytes_sent()));
-    tracker_.annotate("compress", compress_);
-    tracker_.annotate("mode", muster::to_string(training_.sync().options().mode));
     tracker_.annotate("objective", objective);
     tracker_.annotate("options", describe(chosen_));
+    annotate_resolved(tracker_, settings_, chosen_);
     tracker_.annotate("test", data_.test.data.name());
     tracker_.annotate("train", data_.train.data.name());
     tracker_.write(chosen_.json);
@@ -117,6 +117,7 @@ class run {
     });
     step.update(optimizer_, schedule_(step) * (chosen_.batch_per_rank != 0 ? examples::growth(step, ranks_) : 1.0));
     step.report_sum("loss", mine.loss, static_cast<double>(batch.samples.size()));
+    step.report_sum("train_accuracy", static_cast<double>(mine.correct), static_cast<double>(batch.samples.size()));
   }
 
   void validate(muster::training_step& step) {
@@ -141,7 +142,7 @@ class run {
   bool speaks_first_;  // before there is a group
   int ranks_;          // to begin with
   std::string started_as_;
-  std::string compress_;
+  const muster::settings& settings_;
   std::uint64_t bytes_sent_ = 0;  // of gradients or weights by this rank
   double objective_ = 0;
 };

@@ -125,17 +125,14 @@ std::unique_ptr<network<T>> make_cnn(cnn_variant variant, std::size_t classes, c
   auto made = std::make_unique<network<T>>(input, how);
   auto& net = *made;
   const auto convolve = [&](activation<T>& in, std::size_t channels) -> activation<T>& {
-    auto& out = net.convolve(in, {.channels = channels, .kernel = 3, .bias = true});
-    return net.relu(variant == cnn_variant::batch_norm ? net.normalise(out) : out);
-  };
-  const auto drop = [&](activation<T>& in, double probability) -> activation<T>& {
-    return variant == cnn_variant::dropout ? net.drop(in, probability) : in;
+    auto& out = net.relu(net.convolve(in, {.channels = channels, .kernel = 3, .bias = true}));
+    // What is normalised behind a ReLU is stored rectified: a copy, by a dropout of nothing.
+    return variant == cnn_variant::batch_norm ? net.normalise(net.drop(out, 0.0)) : out;
   };
   auto& first = net.max(convolve(net.input(), 32), {});
   auto& second = net.max(convolve(first, 64), {});
-  auto& third = convolve(second, 64);
-  auto& hidden = net.relu(net.dense(drop(third, 0.25), 64));
-  net.finish(net.dense(drop(hidden, 0.5), classes));
+  auto& third = convolve(variant == cnn_variant::dropout ? net.drop(second, 0.5) : second, 64);
+  net.finish(net.dense(net.relu(net.dense(third, 64)), classes));
   return made;
 }
 

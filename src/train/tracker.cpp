@@ -17,12 +17,17 @@ namespace {
 
 constexpr std::array<std::string_view, phase_count> phase_names = {"batch_load", "forward",        "loss",   "backward",
                                                                    "aggregate",  "optimizer_step", "metrics"};
-const std::vector<std::string> goal_metrics{"accuracy", "val_loss", "train_loss"};
+const std::vector<std::string> goal_metrics{"accuracy", "val_loss", "train_loss", "train_accuracy"};
+
+bool is_computation(phase which) {
+  return which == phase::forward || which == phase::loss || which == phase::backward || which == phase::optimizer_step;
+}
 
 void check_metric(const std::string& metric) {
   if (std::find(goal_metrics.begin(), goal_metrics.end(), metric) != goal_metrics.end()) return;
   const auto meant = closest(metric, goal_metrics);
-  throw configuration_error("no goal is named '" + metric + "' (known: accuracy, val_loss, train_loss)" +
+  throw configuration_error("no goal is named '" + metric +
+                            "' (known: accuracy, val_loss, train_loss, train_accuracy)" +
                             (meant ? "; did you mean '" + *meant + "'?" : "; write such as accuracy=0.85"));
 }
 
@@ -45,10 +50,10 @@ goal parse_goal(std::string_view text) {
                               "' is not a number); write a metric and its value, such as accuracy=0.85");
   }
   parsed.value = *value;
-  if (parsed.metric == "accuracy" && !(parsed.value > 0.0 && parsed.value <= 1.0)) {
+  if (parsed.metric.ends_with("accuracy") && !(parsed.value > 0.0 && parsed.value <= 1.0)) {
     throw configuration_error("goal '" + std::string(text) +
-                              "' cannot be used (an accuracy is a share, above 0 and at most 1); write such as "
-                              "accuracy=0.85");
+                              "' cannot be used (an accuracy is a share, above 0 and at most 1); write such as " +
+                              parsed.metric + "=0.85");
   }
   return parsed;
 }
@@ -68,7 +73,12 @@ void tracker::record(const event& event) noexcept {
   const auto add_to = [&](muster::phase which) { here_.phases[static_cast<std::size_t>(which)] += span; };
   if (event.what == activity::phase) {
     const auto found = std::ranges::find(phase_names, event.name);
-    if (found != phase_names.end()) add_to(static_cast<muster::phase>(found - phase_names.begin()));
+    if (found != phase_names.end()) {
+      const auto which = static_cast<muster::phase>(found - phase_names.begin());
+      add_to(which);
+      if (in_batches_ && is_computation(which))
+        here_.compute_seconds += std::max(0.0, span - (waited() - waited_before_phase_));
+    }
   }
   if (!in_batches_) return;
   switch (event.what) {
@@ -88,6 +98,7 @@ void tracker::record(const event& event) noexcept {
       break;
     case activity::update:
       add_to(phase::optimizer_step);
+      here_.compute_seconds += span;
       break;
     case activity::transfer:  // the part of it that was waited for is told by itself
       break;
@@ -113,8 +124,11 @@ const epoch_report& tracker::end_epoch(group& world, const epoch_metrics& metric
                                                  seconds_in(phase::forward) + seconds_in(phase::loss) +
                                                      seconds_in(phase::backward) + seconds_in(phase::optimizer_step)};
   std::copy(here_.phases.begin(), here_.phases.end(), slowest.begin() + 4);
-  std::array<double, 2 + phase_count> total = {here_.samples, here_.bytes};  // exact below 2^53
-  std::copy(here_.phases.begin(), here_.phases.end(), total.begin() + 2);
+  constexpr std::size_t own = 6;
+  std::array<double, own + phase_count> total = {
+      here_.samples,       here_.bytes,  // exact below 2^53
+      here_.train_seconds, here_.compute_seconds, here_.communication_seconds, here_.data_wait_seconds};
+  std::copy(here_.phases.begin(), here_.phases.end(), total.begin() + own);
   std::array<double, histogram::buckets + 1> ages{};
   std::copy(here_.push_ages.counts.begin(), here_.push_ages.counts.end(), ages.begin());
   ages.back() = here_.push_ages.total;
@@ -129,16 +143,18 @@ const epoch_report& tracker::end_epoch(group& world, const epoch_metrics& metric
   pushed.total = ages.back();
   push_ages_ += pushed;
 
-  epochs_.push_back({.metrics = metrics,
-                     .samples = static_cast<std::uint64_t>(total[0]),
-                     .train_seconds = slowest[0],
-                     .compute_seconds = slowest[3],
-                     .communication_seconds = slowest[1],
-                     .data_wait_seconds = slowest[2],
-                     .communication_bytes = static_cast<std::uint64_t>(total[1])});
+  epochs_.push_back(
+      {.metrics = metrics,
+       .samples = static_cast<std::uint64_t>(total[0]),
+       .train_seconds = slowest[0],
+       .compute_seconds = slowest[3],
+       .communication_seconds = slowest[1],
+       .data_wait_seconds = slowest[2],
+       .communication_bytes = static_cast<std::uint64_t>(total[1]),
+       .mean = {total[2] / world.size(), total[3] / world.size(), total[4] / world.size(), total[5] / world.size()}});
   for (std::size_t i = 0; i < phase_count; ++i) {
     phases_[i].slowest += slowest[4 + i];
-    phases_[i].mean += total[2 + i] / world.size();
+    phases_[i].mean += total[own + i] / world.size();
   }
   if (!time_to_goal_ && reaches_goal(metrics)) {
     time_to_goal_ = 0.0;
@@ -194,6 +210,7 @@ bool tracker::reaches_goal(const epoch_metrics& metrics) const noexcept {
   const goal& wanted = options_.goal;
   if (wanted.metric.empty()) return false;
   if (wanted.metric == "accuracy") return metrics.val_accuracy >= wanted.value;
+  if (wanted.metric == "train_accuracy") return metrics.train_accuracy >= wanted.value;
   return (wanted.metric == "val_loss" ? metrics.val_loss : metrics.train_loss) <= wanted.value;
 }
 
@@ -206,7 +223,12 @@ nlohmann::ordered_json figures_of(const epoch_report& of) {
           {"compute_seconds", of.compute_seconds},
           {"communication_seconds", of.communication_seconds},
           {"communication_bytes", of.communication_bytes},
-          {"data_wait_seconds", of.data_wait_seconds}};
+          {"data_wait_seconds", of.data_wait_seconds},
+          {"mean_train_seconds", of.mean.train},
+          {"mean_compute_seconds", of.mean.compute},
+          {"mean_communication_seconds", of.mean.communication},
+          {"mean_data_wait_seconds", of.mean.data_wait},
+          {"mean_other_seconds", of.mean.other()}};
 }
 
 }  // namespace
@@ -219,7 +241,8 @@ std::string tracker::json() const {
     epochs.push_back({{"epoch", epochs.size() + 1},
                       {"train_loss", epoch.metrics.train_loss},
                       {"val_loss", epoch.metrics.val_loss},
-                      {"val_accuracy", epoch.metrics.val_accuracy}});
+                      {"val_accuracy", epoch.metrics.val_accuracy},
+                      {"train_accuracy", epoch.metrics.train_accuracy}});
     epochs.back().update(figures_of(epoch));
     all.samples += epoch.samples;
     all.train_seconds += epoch.train_seconds;
@@ -227,6 +250,10 @@ std::string tracker::json() const {
     all.communication_seconds += epoch.communication_seconds;
     all.communication_bytes += epoch.communication_bytes;
     all.data_wait_seconds += epoch.data_wait_seconds;
+    all.mean.train += epoch.mean.train;
+    all.mean.compute += epoch.mean.compute;
+    all.mean.communication += epoch.mean.communication;
+    all.mean.data_wait += epoch.mean.data_wait;
   }
   ordered_json phases = ordered_json::object();
   for (std::size_t i = 0; i < phase_count; ++i) {

@@ -204,12 +204,19 @@ struct training::one_run {
   [[nodiscard]] bool is_out_of_patience() const { return options.patience != 0 && since_best() >= options.patience; }
   // By what the last epoch came to: like all that ends a training, a function of the state.
   [[nodiscard]] bool is_stopped() const {
-    return !of.epochs_.empty() && (is_out_of_patience() || (options.stop && options.stop(of.epochs_.back())));
+    return !of.epochs_.empty() &&
+           (is_out_of_patience() || (options.max_seconds > 0 && seconds_of_epochs() >= options.max_seconds) ||
+            (options.stop && options.stop(of.epochs_.back())));
   }
   [[nodiscard]] bool is_over() const {
     const auto here = of.state_.position();
     return (limits.steps != 0 && here.steps >= limits.steps) ||
            (limits.epochs != 0 && of.state_.epoch_is_over() && here.at.epoch + 1 >= limits.epochs) || is_stopped();
+  }
+  [[nodiscard]] double seconds_of_epochs() const {
+    double all = 0;
+    for (const auto& epoch : of.epochs_) all += epoch.seconds;
+    return all;
   }
   [[nodiscard]] double goodness() const {
     return of.epochs_.empty() ? std::numeric_limits<double>::quiet_NaN() : of.epochs_.back()[metric.name];
@@ -269,8 +276,10 @@ void training::one_run::end_epoch(step& now) {
                               R"(metric, such as "loss down")");
   }
   if (of.tracker_ != nullptr) {
-    (void)of.tracker_->end_epoch(
-        now.group(), {.train_loss = made["loss"], .val_loss = made["val_loss"], .val_accuracy = made["val_accuracy"]});
+    (void)of.tracker_->end_epoch(now.group(), {.train_loss = made["loss"],
+                                               .val_loss = made["val_loss"],
+                                               .val_accuracy = made["val_accuracy"],
+                                               .train_accuracy = made["train_accuracy"]});
   }
   of.here_ = {};
   of.epochs_.push_back(std::move(made));
@@ -286,6 +295,11 @@ void training::one_run::end_epoch(step& now) {
 void training::one_run::agree_to_end(step& now) {
   if (of.context_.elastic()) return;
   ends = allreduce(now.group(), std::uint64_t{told_to_end ? 1u : 0u}, muster::max);
+  if (options.max_seconds > 0) {
+    double trained = of.here_.seconds + seconds_of_epochs();
+    broadcast(now.group(), trained, 0);
+    if (trained >= options.max_seconds) limits.steps = of.state_.steps();
+  }
   const auto steps = static_cast<double>(of.state_.steps() - began_with);
   auto next = static_cast<std::uint64_t>(std::clamp(steps * between_agreements / std::max(took, 1e-6), 1.0, 1e6));
   broadcast(now.group(), next, 0);
@@ -307,8 +321,7 @@ bool training::one_run::is_due(step& now) {
 seconds training::one_run::between_saves() const {
   if (every.unit == interval::minutes) return std::chrono::minutes(every.count);
   if (save_cost.count() == 0) return {};
-  seconds trained{of.here_.seconds};
-  for (const auto& epoch : of.epochs_) trained += seconds(epoch.seconds);
+  const seconds trained{of.here_.seconds + seconds_of_epochs()};
   return checkpoint_interval(save_cost, (first_failure_within + trained) / (1.0 + static_cast<double>(of.failures_)));
 }
 

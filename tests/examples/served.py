@@ -158,6 +158,8 @@ class Refused(Case):
         self.check("logistic_regression", [*EPSILON, "--consistency", "loose"], 3, "loose")
         self.check("cnn", [*CNN, "--sync-batch-norm"], 3, "--sync-batch-norm cannot be used")
         self.check("cnn", [*CNN, "--schedule", "plateau:0.1"], 3, "plateau")
+        self.check("cnn", [*CNN, "--max-train-seconds", "9"], 3, "--max-train-seconds cannot be used")
+        self.check("logistic_regression", [*EPSILON, "--max-train-seconds", "9"], 3, "--max-train-seconds cannot be used")
 
 
 if __name__ == "__main__":

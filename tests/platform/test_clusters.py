@@ -29,10 +29,11 @@ def check(document):
         return
     others = json.loads((SCHEMAS / "kubernetes.json").read_text())["definitions"]
     jsonschema.validate(document, others[document["kind"]])
-    if document["kind"] == "StatefulSet":
+    if document["kind"] in ("StatefulSet", "Job"):
         spec = document["spec"]
         pod = job["properties"]["spec"]["properties"]["mpiReplicaSpecs"]["additionalProperties"]["properties"]["template"]
         jsonschema.validate(spec["template"], pod)
+    if document["kind"] == "StatefulSet":
         assert spec["selector"]["matchLabels"].items() <= spec["template"]["metadata"]["labels"].items()
 
 
@@ -109,11 +110,32 @@ class Manifests(Case):
         for line in ("#SBATCH --ntasks=4", "#SBATCH --cpus-per-task=2", "#SBATCH --time=2", "#SBATCH --mem-per-cpu=1024M"):
             self.assertIn(line, text)
 
+    def test_what_starts_its_own_ranks_is_started_once(self):
+        file = self.experiment(["sh", "-c", "echo started >> {here}/count"], sweep="{ranks: [4]}", template="resources: {cpus-per-rank: 2, memory: 1G}")
+        slurm, ssh = (self.folder / line for line in self.bench("manifests", file, "--out", "made", "--results", self.folder / "shared").stdout.split())
+        for line in ("--ntasks=1", "--cpus-per-task=8", "--mem-per-cpu=512M"):
+            self.assertIn(f"#SBATCH {line}\n", slurm.read_text())
+        for name in ("srun", "mpirun"):  # each would start as many as it is told to
+            self.write(f"bin/{name}", '#!/bin/sh\nfor n in 1 2 3 4; do sh -c "echo started" >> ' + f"{self.folder}/count; done\n").chmod(0o755)
+        for number, script in enumerate((slurm, ssh), 1):
+            subprocess.run(["sh", script], check=True, env={"PATH": f"{self.folder}/bin:/usr/bin:/bin"}, cwd=self.folder)
+            self.assertEqual((self.folder / "count").read_text().count("started"), number)
+        self.refused("manifests", file, "--out", "made", "--elastic", says=["starts its own ranks", "leave --elastic out"])
+        if jsonschema is not None:
+            job, = documents(self.folder / self.bench("manifests", file, "--out", "made", "--kind", "kubernetes", "--image", "i").stdout.strip())
+            check(job)
+            self.assertEqual(job["kind"], "Job")
+            self.assertEqual(job["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"], {"cpu": "8", "memory": "4096Mi"})
+        for preset in ("pytorch", "resnet-modes"):
+            for line in self.bench("manifests", preset, "--out", preset).stdout.split():
+                self.assertNotRegex((self.folder / line).read_text(), "(?m)^(srun|mpirun) ", line)
+
     def test_run_by_their_script_and_collected(self):
         """What the script for Slurm does, with a srun that starts one process; then the results are taken in."""
         srun = self.write("bin/srun", '#!/bin/sh\nwhile [ "${1#--}" != "$1" ]; do shift; done\nexec "$@"\n')
         srun.chmod(0o755)
-        file = self.experiment(["sh", "-c", "echo rate={n}5"], template="read: [{log: {throughput: 'rate=(\\d+)'}}]", sweep="{n: [1, 2, 3]}")
+        file = self.experiment(["sh", "-c", "echo rate={n}5"], sweep="{n: [1, 2, 3]}",
+                               template="launcher: srun\n    read: [{log: {throughput: 'rate=(\\d+)'}}]")
         scripts = self.bench("manifests", file, "--out", "made", "--kind", "slurm", "--results", self.folder / "shared").stdout.split()
         for script in scripts[:2]:
             subprocess.run(["sh", self.folder / script], check=True, env={"PATH": f"{self.folder}/bin:/usr/bin:/bin"})

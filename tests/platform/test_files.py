@@ -92,7 +92,13 @@ class Documents(Case):
                 (good.replace("template: t", "template: t, repeats: 0"), "repeats cannot be 0"),
                 (good.replace("template: t", "template: t, sweep: {seed: [1]}"), "a parameter cannot be called 'seed'"),
                 (good.replace("template: t", "template: t, sweep: {a: {from: 1, to: 1000000}}"), "1,000,000 values"),
-                (good.replace("template: t", "template: t, sweep: {a: []}"), "no run at all")]:
+                (good.replace("template: t", "template: t, sweep: {a: []}"), "no run at all"),
+                (good.replace("template: t", "template: t, sweep: {ranks: [1, 2]}, follows: {b: {ranks: {1: 3}}}"), "'b' does not follow from ranks 2"),
+                (good.replace("template: t", "template: t, follows: {b: {rank: {1: 3}}}"), ["unknown parameter 'rank'", "did you mean 'ranks'"]),
+                (good.replace("template: t", "template: t, follows: {b: 3}"), "such as {ranks: {1: 200"),
+                (good.replace("template: t", "template: t, sweep: {b: [1]}, follows: {b: {ranks: {1: 3}}}"), "'b' follows and is there besides"),
+                (good + "goal: [{metric: accuracy, value: 1}, {metric: accuracy, value: 0.5}]\n", "has accuracy twice"),
+                (good + "goal: {metric: acuracy, value: 1}\n", "did you mean 'accuracy'")]:
             with self.subTest(text=text):
                 self.refused("run", self.write("x.yaml", text), "--dry-run", says=says)
         self.refused("run", self.folder / "absent.yaml", "--dry-run", says="cannot read")
@@ -108,6 +114,14 @@ class Documents(Case):
         done = self.bench("run", path, "--dry-run", "--set", "n=[7, 8]", "--place", "tree=/tmp")
         self.assertIn("echo 7 /tmp", done.stdout)
         self.assertIn("2 runs, open division", done.stdout)
+
+    def test_what_follows_from_a_parameter_tells_no_configurations_apart(self):
+        path = self.experiment(["sh", "-c", "echo rate=$(({ranks} * 10)) alpha={alpha}"], sweep="{ranks: [1, 2]}",
+                               experiment="follows: {alpha: {ranks: {1: 200, 2: 400}}}",
+                               template="read: [{log: {throughput: 'rate=(\\d+)', alpha: 'alpha=(\\d+)'}}]")
+        self.run_file(path)
+        self.assertEqual([(row["alpha"], row["throughput"]) for row in self.results()], [("200", "10"), ("400", "20")])
+        self.assertEqual([row["speedup_rank"] for row in self.results("summary.csv")], ["1.0", "2.0"])
 
     def test_included_templates(self):
         self.write("shared.yaml", "templates: {t: {command: 'echo {n}'}}")

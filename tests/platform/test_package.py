@@ -26,8 +26,8 @@ class Started(Case):
         self.assertIn("exit status", self.ended_well(program, "--help", **variables))
         path = self.experiment([sys.executable, "-c", "print('v=1')"], template="read: [{log: {v: 'v=(\\d)'}}]")
         self.assertIn("2 of 2 runs ended well", self.ended_well(program, "run", path, "--out", "out", **variables))
-        self.write("build/examples/vgg16", "#!/bin/sh\n").chmod(0o755)
-        self.assertIn("closed division", self.ended_well(program, "run", "cluster-vgg16", "--dry-run", "--place", "build=build", **variables))
+        self.write("build/examples/logistic_regression", "#!/bin/sh\n").chmod(0o755)
+        self.assertIn("closed division", self.ended_well(program, "run", "mlbench-2a", "--dry-run", "--place", "build=build", **variables))
 
     def test_the_launcher_does_not_take_the_first_python_of_the_path(self):
         launcher = os.environ.get("MUSTER_TEST_BENCH")

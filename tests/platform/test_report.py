@@ -17,7 +17,8 @@ rate = 100 * ranks ** 0.8 * (1 + 0.01 * seed) * float(sys.argv[5])
 epochs = [dict(epoch=n, train_loss=2 / n, val_loss=2.2 / n, val_accuracy=1 - 0.6 / n, samples=1000, train_seconds=1000 / rate) for n in range(1, 8)]
 total = 7000 / rate
 json.dump(dict(format=1, world_size=ranks, samples=7000, train_seconds=total, samples_per_second=rate, compute_seconds=0.7 * total / ranks ** 0.1,
-               communication_seconds=0.05 * ranks * total, communication_bytes=1000 * ranks, data_wait_seconds=0.03 * total, phases={},
+               mean_train_seconds=total, mean_compute_seconds=0.7 * total / ranks ** 0.1, mean_communication_seconds=0.05 * ranks * total,
+               mean_data_wait_seconds=0.03 * total, communication_seconds=0.9 * total, communication_bytes=1000 * ranks, data_wait_seconds=0.03 * total, phases={},
                epochs=epochs, annotations={}), open(out, "w"))
 '''
 
@@ -102,7 +103,7 @@ class Report(Made):
         self.assertNotRegex(text, "#0a0[bc]")
         captions = re.findall("<figcaption>(.*?)</figcaption>", text)
         for wanted in ("scaling: training loss over time", "scaling: validation accuracy over time",
-                       "scaling: speed-up of the time to accuracy, against one rank", "scaling: where the time goes, each at the rank that spends most on it (they need not add up to 100 %)",
+                       "scaling: speed-up of the time to accuracy, against one rank", "scaling: where the time goes, the mean over the ranks",
                        "scaling: cost to the goal, least to most", "batches: throughput over batch", "sizes: allreduce, time over size, 2 ranks"):
             self.assertIn(wanted, captions)
         self.assertIn("goal 0.85", text)
@@ -120,6 +121,32 @@ class Report(Made):
         self.assertAlmostEqual(float(four["cost_median"]), 4000 / (100 * 4 ** 0.8 * 1.03) / 3600 * 4 * 0.05)
         self.assertAlmostEqual(float(four["throughput_min"]), 100 * 4 ** 0.8 * 1.01)
         self.assertEqual(four["communication_share_median"], "0.2")
+        parts = [float(four[f"{part}_share_median"]) for part in ("computation", "communication", "data_wait", "other")]
+        self.assertAlmostEqual(sum(parts), 1)
+
+    def test_tables_as_published(self):
+        """Mini-batches a second of all trainers, servers being none of them; on the page and on the terminal."""
+        path = self.experiment(["sh", "-c", "echo rate=$(({trainers} * {batch} * (12 - {trainers}) * {k}))"],
+                               sweep="{mode: [fast, slow], trainers: [1, 2, 10]}", template="read: [{log: {throughput: 'rate=(\\S+)'}}]",
+                               experiment="parameters: {batch: 32, ranks: 3}\n    follows: {k: {mode: {fast: 2, slow: 1}}}", top="""
+tables:
+  - {title: Efficiency, about: 20 servers, experiment: only, unit: mini-batches / s, per: batch, columns: trainers, rows: [mode], speed-up: true,
+     published: {theirs: {1: 5, 10: 7.5}}}""")
+        done = self.run_file(path)
+        lines = [line.split("  ") for line in done.stdout.splitlines()]
+        self.assertIn(["Efficiency (20 servers; mini-batches / s)"], lines)
+        told = "\n".join(" ".join(line.split()) for line in done.stdout.splitlines())
+        for line in ("trainers 1 2 10", "fast 22 40 40", "fast, S = T1 / TN 1 1.818 1.818", "fast, E = S / N 1 0.9091 0.1818",
+                     "slow 11 20 20", "theirs 5 - 7.5"):
+            self.assertIn(line, told)
+        page = self.told()
+        for line in ("Efficiency (20 servers; mini-batches / s)", "fast, E = S / N 1 0.9091 0.1818", "theirs 5 - 7.5"):
+            self.assertIn(line, page)
+        for wrong, says in (("columns: trainer,", "did you mean 'trainers'"), ("experiment: onli,", "did you mean 'only'"), ("rows: [modes]", "did you mean 'mode'")):
+            key = wrong.split(":")[0]
+            text = path.read_text()
+            broken = self.write("broken.yaml", re.sub(key + r": (\[mode\]|\w+,)", wrong, text[:text.index("templates:")]) + text[text.index("templates:"):])
+            self.refused("run", broken, "--dry-run", says=["table 1", says])
 
     def told(self):
         """What the page says, without its tags and figures."""
@@ -240,6 +267,8 @@ class Compared(Made):
         old, new = (sorted((run["began"], run["repeat"]) for run in json.loads((folder / "results.json").read_text())["runs"])
                     for folder in sorted((self.folder / "both").glob("results-*")))
         self.assertTrue(all(max(old[2 * k + 1], new[2 * k + 1]) < min(old[2 * k + 2], new[2 * k + 2]) for k in range(4)))
+        done = self.bench("revisions", path, "HEAD~1", "HEAD", "--out", "part", "--build", "true", "--only", "n=2")
+        self.assertNotIn("n 1,", done.stdout)
         self.refused("revisions", path, "HEAD~1", "nothing", "--out", "both", "--build", "true", says="no revision 'nothing'")
         self.refused("revisions", path, "HEAD~1", "HEAD", "--out", "other", "--build", "false", says="was not built")
 

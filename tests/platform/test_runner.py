@@ -11,7 +11,8 @@ from bench import PROGRAM, Case
 
 TRACKER = {"format": 1, "world_size": 2, "transport": "shm", "goal": None, "time_to_goal_seconds": 2.5, "samples": 100,
            "train_seconds": 4.0, "samples_per_second": 25.0, "compute_seconds": 3.0, "communication_seconds": 0.8,
-           "communication_bytes": 4096, "data_wait_seconds": 0.2, "phases": {"forward": {"max_seconds": 1.0, "mean_seconds": 0.9}},
+           "communication_bytes": 4096, "data_wait_seconds": 0.2, "mean_train_seconds": 4.0, "mean_compute_seconds": 2.0,
+           "mean_communication_seconds": 1.0, "mean_data_wait_seconds": 0.2, "mean_other_seconds": 0.8, "phases": {"forward": {"max_seconds": 1.0, "mean_seconds": 0.9}},
            "epochs": [{"epoch": 1, "train_loss": 0.5, "val_loss": None, "val_accuracy": 0.6, "train_seconds": 1.5},
                       {"epoch": 2, "train_loss": 0.25, "val_loss": None, "val_accuracy": 0.8, "train_seconds": 2.5}],
            "annotations": {"seed": "7", "staleness_mean": "1.5", "data": "made"}}
@@ -57,15 +58,45 @@ class Results(Case):
             {"name": "a/4", "real_time": 2.0, "time_unit": "us", "bus_GB/s": 3.0, "cpu_time": 1}, {"name": "b/4", "real_time": 5, "time_unit": "ms"}]}))
         read = f"read: [{{tracker: '{self.folder}/t.json'}}, {{benchmark: '{self.folder}/b.json', rows: '^a'}}]"
         path = self.experiment(["true"], sweep="{ranks: [2]}", template=read + "\n    resources: {cpus-per-rank: 2}",
-                               top="goal: {metric: accuracy, value: 0.7}\naccuracy-after: [1, 2, 10]\n"
+                               top="goal: {metric: accuracy, value: 0.7}\naccuracy-after: [1, 2, 3.97, 10]\n"
                                "prices: {currency: EUR, cpu-hour: 0.9}")
         self.run_file(path)
         row, = self.results()
         expected = {"row": "a/4", "seconds": "2e-06", "bus_GB/s": "3.0", "throughput": "25.0", "time_to_accuracy": "4.0",
-                    "accuracy": "0.8", "communication_share": "0.2", "computation_share": "0.75", "data_wait_share": "0.05",
+                    "accuracy": "0.8", "communication_share": "0.25", "computation_share": "0.5", "data_wait_share": "0.05",
+                    "other_share": "0.19999999999999996",
                     "bytes_sent": "4096", "staleness_mean": "1.5", "accuracy_after_1s": "", "accuracy_after_2s": "0.6",
-                    "accuracy_after_10s": "0.8", "cost": repr(4.0 / 3600 * 2 * 2 * 0.9)}
+                    "accuracy_after_3.97s": "0.8", "accuracy_after_10s": "0.8", "cost": repr(4.0 / 3600 * 2 * 2 * 0.9)}
         self.assertEqual({name: row[name] for name in expected}, expected)
+        header = (self.folder / "out" / "results.csv").read_text().splitlines()[0].split(",")
+        self.assertEqual(len(header), len(set(header)), "the program's seed is no measure")
+        kept, = json.loads((self.folder / "out" / "results.json").read_text())["runs"]
+        self.assertEqual(kept["settings"], {"ranks": "2", "transport": "shm", "seed": "7"})
+
+    def test_the_largest_times_of_different_ranks_are_no_shares(self):
+        for ranks, expected in ((2, ""), (1, "0.2")):
+            self.write("t.json", json.dumps({name: value for name, value in {**TRACKER, "world_size": ranks}.items() if "mean" not in name}))
+            path = self.experiment(["true", str(ranks)], sweep="{n: [1]}", template=f"read: [{{tracker: '{self.folder}/t.json'}}]")
+            self.run_file(path)
+            self.assertEqual(self.results()[0].get("communication_share", ""), expected)
+
+    def test_several_goals(self):
+        epochs = [{"epoch": n, "val_accuracy": 0.5 + n / 10, "train_accuracy": 0.6 + n / 10, "val_loss": 1 / n, "train_loss": 1 / n, "train_seconds": 2.0} for n in (1, 2, 3)]
+        self.write("t.json", json.dumps({**TRACKER, "epochs": epochs}))
+        path = self.experiment(["true"], sweep="{n: [1]}", template=f"read: [{{tracker: '{self.folder}/t.json'}}]",
+                               top="goal: [{metric: accuracy, value: 0.6}, {metric: val_loss, value: 0.4}, {metric: train_loss, value: 0.1},"
+                                   " {metric: train_accuracy, value: 0.8}]")
+        self.run_file(path)
+        row, = self.results()
+        self.assertEqual((row["time_to_accuracy"], row["time_to_val_loss"], row["time_to_train_accuracy"]), ("2.0", "6.0", "4.0"))
+        self.assertAlmostEqual(float(row["train_accuracy"]), 0.9)
+        self.assertNotIn("time_to_train_loss", row)   # nobody got there
+        page = (self.folder / "out" / "report.html").read_text()
+        self.assertIn("goal accuracy 0.6 and val_loss 0.4 and train_loss 0.1 and train_accuracy 0.8", page)
+        self.assertIn("time to the validation loss, s", page)
+        self.assertIn("time to the training loss, s", page)
+        self.assertIn("only: training accuracy over time", page)
+        self.assertEqual(page.count("goal not reached"), 1)
 
     def test_speed_ups_against_both_baselines(self):
         path = self.write("e.yaml", """

@@ -101,15 +101,63 @@ TEST_CASE("a tracker adds up what the ranks measured and takes the time of the s
   }
 }
 
+TEST_CASE("times of a rank are counted once, and their means over the ranks add up to the batch time") {
+  const auto all = at_all_ranks(2, [](muster::group& world) {
+    muster::tracker tracker(world);
+    const double alone = world.rank() == 0 ? 1.0 : 3.0;
+    {
+      auto batches = tracker.batches();
+      say(muster::activity::communication, 1e-4 * alone, 0);
+      say(muster::activity::data_wait, 2e-4, 0);
+      {
+        auto phase = tracker.phase(muster::phase::forward);
+        pass_time();
+      }
+      {  // as a batch normalisation over all ranks does: it is communication, and no computation
+        auto phase = tracker.phase(muster::phase::backward);
+        pass_time();
+        const auto begin = muster::clock::now();
+        pass_time();
+        muster::current_event_sink()->record({muster::activity::communication, "test", begin, muster::clock::now(), 0});
+      }
+      say(muster::activity::update, 3e-4, 0);
+      for (int k = 0; k < 8; ++k) pass_time();  // what was said above took no time
+    }
+    {
+      auto phase = tracker.phase(muster::phase::forward);
+      pass_time();
+    }  // of no step
+    tracker.end_epoch(world, {});
+    return seen{tracker.epochs(), {}, tracker.json()};
+  });
+  const auto& epoch = all[0].epochs.front();
+  CHECK(epoch.mean.communication >= 2e-4 + 2e-4);
+  CHECK(epoch.mean.communication < epoch.communication_seconds);
+  CHECK(epoch.mean.data_wait == Approx(2e-4));
+  CHECK(epoch.mean.compute >= 2 * 2e-4 + 3e-4);
+  CHECK(epoch.compute_seconds >= epoch.mean.compute + 2e-4 + 2e-4);  // the phases, with all that was in them
+  CHECK(epoch.mean.train <= epoch.train_seconds);
+  CHECK(epoch.mean.other() >= 0);
+  const auto report = nlohmann::json::parse(all[1].json);
+  double sum = 0;
+  for (const char* part : {"compute", "communication", "data_wait", "other"})
+    sum += report["mean_" + std::string(part) + "_seconds"].get<double>();
+  CHECK(sum == Approx(report["mean_train_seconds"].get<double>()));
+  CHECK(report["epochs"][0]["mean_compute_seconds"] == report["mean_compute_seconds"]);
+}
+
 TEST_CASE("the goal is reached at the end of the first epoch that meets it, by the same clock at every rank") {
-  const auto& [text, when_reached] = GENERATE(table<const char*, std::size_t>(
-      {{"accuracy=0.7", 2}, {"val_loss=0.4", 3}, {"train_loss=0.65", 1}, {"accuracy=0.9", 0}}));
+  const auto& [text, when_reached] = GENERATE(table<const char*, std::size_t>({{"accuracy=0.7", 2},
+                                                                               {"val_loss=0.4", 3},
+                                                                               {"train_loss=0.65", 1},
+                                                                               {"accuracy=0.9", 0},
+                                                                               {"train_accuracy=0.8", 4}}));
   CAPTURE(text);
   const muster::goal goal = muster::parse_goal(text);
   const auto all = at_all_ranks(2, [&](muster::group& world) {
     muster::tracker tracker(world, {.goal = goal});
     const std::array<muster::epoch_metrics, 4> course = {
-        {{0.6, 0.6, 0.5}, {0.7, 0.5, 0.7}, {0.5, 0.4, 0.8}, {0.4, 0.3, 0.6}}};
+        {{0.6, 0.6, 0.5, 0.5}, {0.7, 0.5, 0.7, 0.6}, {0.5, 0.4, 0.8, 0.7}, {0.4, 0.3, 0.6, 0.8}}};
     seen here;
     for (const auto& metrics : course) {
       {
@@ -169,12 +217,13 @@ TEST_CASE("rank 0 writes the report and what was not measured is null") {
   CHECK(report["epochs"][0]["epoch"] == 1);
   CHECK(report["epochs"][0]["train_loss"] == 0.25);
   CHECK(report["epochs"][0]["val_accuracy"].is_null());
+  CHECK(report["epochs"][0]["train_accuracy"].is_null());
   CHECK(report["samples_per_second"] == 0.0);
 }
 
 TEST_CASE("a goal that cannot be read is refused with a way out") {
-  const auto text = GENERATE("", "accuracy", "=0.5", "accuracy=", "accuracy=high", "accuracy=0", "accuracy=1.5",
-                             "accuracy=nan", "acuracy=0.5", "loss=0.3");
+  const auto text = GENERATE("", "train_accuracy=2", "accuracy", "=0.5", "accuracy=", "accuracy=high", "accuracy=0",
+                             "accuracy=1.5", "accuracy=nan", "acuracy=0.5", "loss=0.3");
   CAPTURE(text);
   CHECK_THROWS_AS(muster::parse_goal(text), muster::configuration_error);
   CHECK(muster::parse_goal("accuracy=0.85").value == 0.85);

@@ -299,6 +299,25 @@ void run_with(trained& here, muster::train_options options, const std::vector<do
 
 }  // namespace
 
+TEST_CASE("a training ends when it has trained for so long, and the epoch that this cuts off is summed up") {
+  std::mutex mutex;
+  std::vector<std::vector<muster::epoch_summary>> all;
+  for (const double limit : {1e-9, 1e9}) {
+    as_ranks(2, [&](muster::context& context, muster::group&) {
+      trained one(context);
+      one.run({.epochs = 3, .max_seconds = limit, .log = nullptr});
+      const std::lock_guard lock(mutex);
+      all.push_back(one.training.epochs());
+    });
+  }
+  REQUIRE(all.size() == 4);
+  for (const std::size_t k : {0u, 1u}) {  // after the first look, which is after the first step
+    REQUIRE(all[k].size() == 1);
+    CHECK(all[k][0].samples == 8);
+  }
+  for (const std::size_t k : {2u, 3u}) CHECK(all[k].size() == 3);
+}
+
 TEST_CASE("a training ends when its metric no longer improves, and keeps the best checkpoint") {
   const bool up = GENERATE(true, false);
   const std::string metric = up ? "val_accuracy up" : "val_accuracy down";

@@ -5,10 +5,11 @@ import os
 import pathlib
 import sys
 
-from . import clusters, compare, revisions
+from . import clusters, compare, html, reporter, revisions
 from .division import digest
 from .errors import FINISHED, SLOWER, Refusal
 from .experiment import read_file
+from .files import write_whole
 from .launchers import cores_here, launched, shown
 from .request import planned
 from .runner import Runner
@@ -33,6 +34,13 @@ def parser():
     run.add_argument("--dry-run", action="store_true", help="print the commands and write nothing")
     run.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at a time (their times then disturb each other)")
     run.add_argument("--retry-failed", action="store_true", help="run those again that failed before")
+    run.add_argument("--report", metavar="PLACE", help="append the results to one report of many experiments: a folder, sqlite:FILE or "
+                     "postgresql://...")
+    report = commands.add_parser("report", help="show one report of many experiments, after appending the results of folders")
+    report.set_defaults(call=report_command)
+    report.add_argument("place", metavar="PLACE", help="a folder, sqlite:FILE or postgresql://...")
+    report.add_argument("folders", nargs="*", metavar="DIR", help="folders of results to append")
+    report.add_argument("--html", metavar="FILE", help="write a page too")
     manifests = commands.add_parser("manifests", help="write the files that start the runs on a cluster")
     manifests.set_defaults(call=manifests_command)
     _file_arguments(manifests)
@@ -73,6 +81,8 @@ def _file_arguments(command):
     command.add_argument("file", metavar="FILE", help="an experiment in YAML, or the name of a preset")
     command.add_argument("--set", action="append", default=[], metavar="NAME=VALUE",
                          help="give a parameter another value, or a list [1, 2]")
+    command.add_argument("--only", action="append", default=[], metavar="NAME=VALUE",
+                         help="of all runs, those with this value of a parameter, or one of [1, 2]; a closed preset stays closed")
     command.add_argument("--place", action="append", default=[], metavar="NAME=PATH",
                          help="where something lies on this machine, such as build=build/release")
     command.add_argument("--division", choices=("open", "closed"), help="open: a changed preset may run")
@@ -96,7 +106,27 @@ def run_command(chosen):
     if chosen.jobs * busiest > cores_here():
         print(f"muster-bench: up to {chosen.jobs * busiest} ranks at a time share {cores_here()} cores: look at no times",
               file=sys.stderr)
-    return Runner(file, plan, chosen.out, division, chosen.jobs, chosen.retry_failed).run()
+    place = reporter.open_place(chosen.report) if chosen.report else None
+    if place is not None:
+        place.append([])  # what cannot be written is said before hours of runs
+    status = Runner(file, plan, chosen.out, division, chosen.jobs, chosen.retry_failed).run()
+    if place is not None:
+        place.append(list(reporter.rows_of(chosen.out, compare.load(chosen.out))))
+    return status
+
+
+def report_command(chosen):
+    place = reporter.open_place(chosen.place)
+    for folder in chosen.folders:
+        place.append(list(reporter.rows_of(folder, compare.load(folder))))
+    header, lines = reporter.summary(place.rows())
+    if chosen.html:
+        cells = [list(map(html.escape, line)) for line in lines]
+        write_whole(chosen.html, html.document(f"Report in {chosen.place}", f"<h1>Report in {html.escape(chosen.place)}</h1>\n" +
+                                               html.table(header, cells, "Medians of the runs that ended well")))
+    widths = [max(map(len, column)) for column in zip(header, *lines)]
+    print("\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in [header, *lines]))
+    return FINISHED
 
 
 def manifests_command(chosen):

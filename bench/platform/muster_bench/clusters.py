@@ -37,6 +37,9 @@ def write(out, plan, kinds, image, elastic=False, results="/results"):
     for run in plan:
         if run.template.launcher.kind == "simgrid":
             raise Refusal(f"template '{run.template.name}' is simulated (a cluster has hosts of its own); leave it out")
+        if elastic and _starts_its_own(run):
+            raise Refusal(f"template '{run.template.name}' starts its own ranks (its launcher is local), which a cluster cannot let come and "
+                          "go; leave --elastic out, or give it the launcher mpirun")
         for kind in kinds:
             folder = make_folder(out / kind)
             for name, text in FORMS[kind](run, pathlib.Path(results), image, elastic):
@@ -53,12 +56,22 @@ def _command(run, results):
     return words, {name: run.text(text, home) for name, text in run.template.environment.items()}, home / "output" / "1"
 
 
+def _starts_its_own(run):
+    """Whether the command starts its ranks itself, on one machine."""
+    return run.template.launcher.kind == "local"
+
+
+def _cpus(run):
+    """Of what is started once."""
+    return run.template.resources.cpus_per_rank * (run.ranks if _starts_its_own(run) else 1)
+
+
 def _minutes(run):
     return max(1, -(-int(run.template.timeout) // 60))
 
 
 def _megabytes(run):
-    return run.template.resources.memory >> 20
+    return (run.template.resources.memory >> 20) * (run.ranks if _starts_its_own(run) else 1)
 
 
 def _sh(words, variables, output):
@@ -69,10 +82,11 @@ def _sh(words, variables, output):
 # ---- Slurm ----
 
 def slurm(run, results, _, elastic):
-    """A batch script. srun speaks PMIx, by which ranks find each other; those of an elastic job live on when one dies."""
+    """A batch script. srun speaks PMIx, by which ranks find each other; those of an elastic job live on when one dies. What
+    starts its own ranks is one task."""
     words, variables, output = _command(run, results)
-    cpus = run.template.resources.cpus_per_rank
-    lines = ["#!/bin/sh", f"#SBATCH --job-name={run.id[:60]}", f"#SBATCH --ntasks={run.ranks}", f"#SBATCH --cpus-per-task={cpus}",
+    cpus, tasks = _cpus(run), 1 if _starts_its_own(run) else run.ranks
+    lines = ["#!/bin/sh", f"#SBATCH --job-name={run.id[:60]}", f"#SBATCH --ntasks={tasks}", f"#SBATCH --cpus-per-task={cpus}",
              f"#SBATCH --time={_minutes(run)}"]
     if _megabytes(run):
         lines.append(f"#SBATCH --mem-per-cpu={_megabytes(run) // cpus}M")
@@ -81,7 +95,7 @@ def slurm(run, results, _, elastic):
         lines.append("#SBATCH --no-kill")
         alive = ["--no-kill", "--kill-on-bad-exit=0"]
         variables["MUSTER_ELASTIC"] = "on"
-    launch = ["srun", *alive, "--mpi=pmix", *words]
+    launch = words if _starts_its_own(run) else ["srun", *alive, "--mpi=pmix", *words]
     yield f"{run.id}.sbatch", "\n".join(lines) + "\nset -e\n" + _sh(launch, variables, output)
 
 
@@ -90,6 +104,9 @@ def slurm(run, results, _, elastic):
 def ssh(run, results, _, __):
     """A script for a machine that reaches all hosts of `hosts` by ssh without a password."""
     words, variables, output = _command(run, results)
+    if _starts_its_own(run):
+        yield f"{run.id}.sh", f"#!/bin/sh\n# usage: {run.id}.sh   (on the host of all ranks)\nset -e\n{_sh(words, variables, output)}"
+        return
     passed = [word for name in variables for word in ("-x", name)]
     launch = ["mpirun", "-n", str(run.ranks), "--hostfile", "HOSTS", "--map-by", f"slot:PE={run.template.resources.cpus_per_rank}",
               *passed, *words]
@@ -103,7 +120,8 @@ def ssh(run, results, _, __):
 def kubernetes(run, results, image, elastic):
     if not image:
         raise Refusal("pods need an image (--image is left out); build one with bench/platform/Dockerfile and name it")
-    documents = _elastic(run, results, image) if elastic else [_mpi_job(run, results, image)]
+    documents = (_elastic(run, results, image) if elastic else
+                 [(_job if _starts_its_own(run) else _mpi_job)(run, results, image)])
     yield f"{run.id}.yaml", _documents(documents)
     if elastic:
         yield "etcd.yaml", _documents(_etcd())
@@ -117,7 +135,7 @@ def name_of(run):
 
 
 def _resources(run):
-    limits = {"cpu": str(run.template.resources.cpus_per_rank)}
+    limits = {"cpu": str(_cpus(run))}
     if _megabytes(run):
         limits["memory"] = f"{_megabytes(run)}Mi"
     return {"requests": limits, "limits": limits}
@@ -150,6 +168,15 @@ def _mpi_job(run, results, image):
                              "containers": [launcher], "volumes": _volumes()}}},
                          "Worker": {"replicas": run.ranks, "template": {"spec": {
                              "containers": [worker], "volumes": _volumes()}}}}}}
+
+
+def _job(run, results, image):
+    """One pod, in which the command starts its ranks."""
+    words, variables, output = _command(run, results)
+    container = _container(run, image, ["sh", "-ec", _sh(words, variables, output)], results, name="ranks")
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name_of(run)},
+            "spec": {"backoffLimit": run.template.retries.attempts - 1, "activeDeadlineSeconds": int(run.template.timeout),
+                     "template": {"spec": {"restartPolicy": "Never", "containers": [container], "volumes": _volumes()}}}}
 
 
 def _elastic(run, results, image):

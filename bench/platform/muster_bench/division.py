@@ -1,4 +1,5 @@
 """Closed and open, as MLBench means them: what is compared in the closed division was run as it was published."""
+import os
 import pathlib
 
 from .errors import Refusal
@@ -10,6 +11,19 @@ PRESETS = pathlib.Path(__file__).with_name("presets")
 def locked():
     """Name of each closed preset -> digest of what it says."""
     return read_json(PRESETS / "closed.json") or {}
+
+
+# What a closed run has of the environment beside what its template says: where things are, the user, and what a launcher
+# tells its ranks. No setting of muster's, of MPI's or of a library's number of threads.
+KEPT = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR", "TERM", "LD_LIBRARY_PATH", "XDG_RUNTIME_DIR")
+KEPT_GROUPS = ("LC_", "SLURM_", "PMI_", "PMIX_")
+
+
+def environment_of(division):
+    """The variables that a command is started with, before those of its template."""
+    if division == "open":
+        return dict(os.environ)
+    return {name: value for name, value in os.environ.items() if name in KEPT or name.startswith(KEPT_GROUPS)}
 
 
 def digest(content):

@@ -5,12 +5,14 @@ import pathlib
 from . import document
 from .document import Section
 from .errors import Refusal, closest, listed
+from .forms import read_forms
 from .sweep import MOST_RUNS, checked_cases, expand
 from .template import BUILT_IN, Template, read_template
+from .text import value_text
 
 FORMAT = 1
 DIVISIONS = ("open", "closed")
-GOALS = {"accuracy": "val_accuracy", "val_loss": "val_loss", "train_loss": "train_loss"}
+GOALS = {"accuracy": "val_accuracy", "val_loss": "val_loss", "train_loss": "train_loss", "train_accuracy": "train_accuracy"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +25,7 @@ class Goal:
         number = epoch.get(GOALS[self.metric])
         if number is None:
             return False
-        return number >= self.value if self.metric == "accuracy" else number <= self.value
+        return number >= self.value if self.metric.endswith("accuracy") else number <= self.value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,8 +51,24 @@ class Experiment:
     exclude: list
     repeats: int
     seed: int
-    goal: Goal = None     # its own, else that of the file
+    goals: tuple = ()     # its own, else those of the file
     cases: tuple = ()     # parameters that change together
+    follows: dict = dataclasses.field(default_factory=dict)  # what follows from a parameter: name -> (parameter, {value: result})
+
+    @property
+    def goal(self):
+        """The one that decides, or None."""
+        return self.goals[0] if self.goals else None
+
+    def following(self, parameters):
+        """The values that follow from those of a run: placeholders, by which configurations are not told apart."""
+        made = {}
+        for name, (by, results) in self.follows.items():
+            text = value_text(parameters[by])
+            if text not in results:
+                raise Refusal(f"experiment '{self.name}': '{name}' does not follow from {by} {text} (known: {listed(results)}); add it")
+            made[name] = results[text]
+        return made
 
     @property
     def swept(self):
@@ -78,6 +96,7 @@ class File:
     experiments: tuple
     accuracy_after: tuple = ()
     prices: Prices = Prices()
+    forms: tuple = ()       # tables as a benchmark publishes them
     plain: dict = None      # which runs are the plain baseline: {"experiment": ..., and parameters}
 
 
@@ -100,7 +119,7 @@ def read_file(path, settings=None, places=None):
     made = File(path=path, content=content, name=name, title=top.get("title", "a text", name),
                 about=top.get("about", "a text", ""), division=division, places=where_to, experiments=experiments,
                 accuracy_after=_times(top), prices=_prices(top.section("prices")),
-                plain=_plain(top, experiments))
+                plain=_plain(top, experiments), forms=read_forms(top.get("tables", "a list", []), experiments, f"'{path.name}'"))
     top.done()
     return made
 
@@ -151,12 +170,16 @@ def _experiments(top, templates, places, settings, path):
             if isinstance(given, (list, dict)):
                 raise Refusal(f"{section.where}: the parameter '{key}' has several values; put it under sweep")
         template = templates[which]
-        template.check_placeholders([*BUILT_IN, *places, *parameters, *cases[0], *sweep])
+        follows = _follows(section, ["ranks", *parameters, *cases[0], *sweep])
+        for key in follows:
+            if key in (*places, *BUILT_IN, *parameters, *cases[0], *sweep):
+                raise Refusal(f"{section.where}: '{key}' follows and is there besides (one of them would win); take one away")
+        template.check_placeholders([*BUILT_IN, *places, *parameters, *cases[0], *sweep, *follows])
         experiment = Experiment(name=name, template=template, parameters=parameters, sweep=sweep,
                                 exclude=section.get("exclude", "a list", []),
                                 repeats=section.get("repeats", "a whole number", 1),
-                                seed=section.get("seed", "a whole number", 1), goal=_goal(section) or _goal(top),
-                                cases=tuple(case for case in cases if case))
+                                seed=section.get("seed", "a whole number", 1), goals=_goals(section) or _goals(top),
+                                cases=tuple(case for case in cases if case), follows=follows)
         section.done()
         if experiment.repeats < 1:
             raise Refusal(f"{section.where}: repeats cannot be {experiment.repeats} (it is 1 or more); change it")
@@ -171,18 +194,34 @@ def _experiments(top, templates, places, settings, path):
     return tuple(made)
 
 
-def _goal(top):
-    section = top.section("goal")
-    metric = section.get("metric", "a text", "")
-    if not metric:
-        section.done()
-        return None
-    if metric not in GOALS:
-        raise Refusal(f"{section.where} has the unknown metric '{metric}' (known: {listed(GOALS)}); "
-                      f"{closest(metric, GOALS, 'use one of these')}")
-    made = Goal(metric, float(section.get("value", "a number")))
-    section.done()
+def _follows(section, known):
+    made = {}
+    for name, value in section.free("follows").items():
+        if not isinstance(value, dict) or len(value) != 1 or not all(isinstance(results, dict) for results in value.values()):
+            raise Refusal(f"{section.where}: what '{name}' follows from cannot be '{value}' (it is one parameter, and a result for each of "
+                          "its values); write such as {ranks: {1: 200, 2: 400}}")
+        (by, results), = value.items()
+        if by not in known:
+            raise Refusal(f"{section.where}: '{name}' follows from the unknown parameter '{by}' (known: {listed(known)}); "
+                          f"{closest(by, known, 'take one of these')}")
+        made[name] = by, {value_text(given): result for given, result in results.items()}
     return made
+
+
+def _goals(top):
+    value = top.get("goal", "a mapping or a list", [])
+    made = []
+    for entry in value if isinstance(value, list) else [value]:
+        section = Section(entry, f"{top.where}, goal")
+        metric = section.get("metric", "a text")
+        if metric not in GOALS:
+            raise Refusal(f"{section.where} has the unknown metric '{metric}' (known: {listed(GOALS)}); "
+                          f"{closest(metric, GOALS, 'use one of these')}")
+        if metric in [goal.metric for goal in made]:
+            raise Refusal(f"{section.where} has {metric} twice (one value of a metric is the goal); take one away")
+        made.append(Goal(metric, float(section.get("value", "a number"))))
+        section.done()
+    return tuple(made)
 
 
 def _times(top):

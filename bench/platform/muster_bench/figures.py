@@ -108,21 +108,21 @@ def speed_up(lines, what):
 
 
 def shares(bars):
-    """bars: [(label, {part: share})], side by side: each is that of the rank that has most of it, so they are no parts of one
-    whole."""
-    picture = Picture("", "", height=max(2.2, 1.2 + 0.5 * len(bars)))
-    parts = ["computation", "communication", "waiting"]
+    """bars: [(label, {part: share})], the parts of each behind one another."""
+    picture = Picture("", "", height=max(2.0, 1.0 + 0.36 * len(bars)))
     with picture as axes:
-        for index, part in enumerate(parts):
-            at = [row + (index - 1) * 0.26 for row in range(len(bars))]
-            axes.barh(at, [100 * values.get(part, 0.0) for _, values in bars], label=part, color=SERIES[index], height=0.24,
-                      hatch=["", "///", "..."][index], edgecolor="none" if index == 0 else FAINT)
+        ends = [0.0] * len(bars)
+        for index, part in enumerate(dict.fromkeys(part for _, values in bars for part in values)):
+            widths = [100 * values.get(part, 0.0) for _, values in bars]
+            axes.barh(range(len(bars)), widths, left=ends, label=part, color=SERIES[index], height=0.62,
+                      hatch=["", "///", "...", "xx"][index], edgecolor="none" if index == 0 else FAINT)
+            ends = [end + width for end, width in zip(ends, widths)]
         axes.set_yticks(range(len(bars)), [label for label, _ in bars])
         axes.set_xlabel("% of the training time")
         axes.set_xlim(0, 100)
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)
-        axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncol=3, columnspacing=1.0, handlelength=1.2)
+        axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncol=4, columnspacing=1.0, handlelength=1.2)
     return picture.svg
 
 

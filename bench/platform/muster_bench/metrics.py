@@ -4,11 +4,12 @@ import statistics
 from .text import value_text
 
 # What is derived, in the order in which tables have it; what programs report themselves comes behind, by its name.
-DERIVED = ("throughput", "train_seconds", "time_to_accuracy", "accuracy", "best_accuracy", "train_loss", "val_loss",
-           "communication_share", "computation_share", "data_wait_share", "bytes_sent", "staleness_mean", "staleness_max",
+DERIVED = ("throughput", "train_seconds", "time_to_accuracy", "time_to_val_loss", "time_to_train_loss",
+           "time_to_train_accuracy", "accuracy", "best_accuracy", "train_accuracy", "train_loss", "val_loss",
+           "communication_share", "computation_share", "data_wait_share", "other_share", "bytes_sent", "staleness_mean", "staleness_max",
            "cost")
 # Of these a smaller number is better.
-LESS_IS_BETTER = {"train_seconds", "time_to_accuracy", "seconds", "cost", "train_loss", "val_loss", "communication_share",
+LESS_IS_BETTER = {"train_seconds", "time_to_accuracy", "time_to_val_loss", "time_to_train_loss", "time_to_train_accuracy", "seconds", "cost", "train_loss", "val_loss", "communication_share",
                   "data_wait_share", "bytes_sent", "staleness_mean", "staleness_max", "price_index"}
 SHORT = 1.0     # seconds: what starts and ends a training is no small part of less
 # By what a speed-up is taken, the first that a group has.
@@ -33,16 +34,16 @@ def derive(file, run, found):
         throughput = raw["samples"] / train
     put("throughput", throughput)
     put("time_to_accuracy", _time_to_goal(run.experiment.goal, raw, series))
+    for goal in run.experiment.goals[1:]:
+        put(f"time_to_{goal.metric}", _time_to_goal(goal, {}, series))
     accuracies = [epoch["val_accuracy"] for epoch in series if "val_accuracy" in epoch]
     put("accuracy", raw.get("accuracy", accuracies[-1] if accuracies else None))
     put("best_accuracy", max(accuracies, default=raw.get("accuracy")))
-    for name in ("train_loss", "val_loss"):
+    for name in ("train_accuracy", "train_loss", "val_loss"):
         values = [epoch[name] for epoch in series if name in epoch]
         put(name, raw.get(name, values[-1] if values else None))
-    for name, of in (("communication_share", "communication_seconds"), ("computation_share", "compute_seconds"),
-                     ("data_wait_share", "data_wait_seconds")):
-        if train and raw.get(of) is not None:
-            put(name, raw[of] / train)
+    for name, share in _shares(raw, train).items():
+        put(name, share)
     put("bytes_sent", raw.get("bytes_sent", raw.get("communication_bytes")))
     for name in ("staleness_mean", "staleness_max"):
         put(name, raw.get(name))
@@ -52,6 +53,23 @@ def derive(file, run, found):
     paid = None if missed else made.get("time_to_accuracy", train)  # what does not get to the goal has no price for it
     if file.prices.given() and paid is not None:
         put("cost", file.prices.of(paid, run.ranks, run.template.resources.cpus_per_rank))
+    return made
+
+
+PARTS = (("computation_share", "compute_seconds"), ("communication_share", "communication_seconds"),
+         ("data_wait_share", "data_wait_seconds"))
+
+
+def _shares(raw, train):
+    """Of the training time: the means over the ranks, each with times of its own, which add up to 1 with the rest. What a
+    program that is no tracker of ranks says is taken as it is."""
+    mean = "mean_" if "mean_train_seconds" in raw else ""
+    whole = raw["mean_train_seconds"] if mean else train
+    if not whole or (not mean and "world_size" in raw):  # the largest of different ranks are no parts of one whole
+        return {}
+    made = {name: raw[mean + of] / whole for name, of in PARTS if mean + of in raw}
+    if len(made) == len(PARTS):
+        made["other_share"] = max(0.0, 1 - sum(made.values()))
     return made
 
 
@@ -65,8 +83,12 @@ def _time_to_goal(goal, raw, series):
     return raw.get("time_to_accuracy", raw.get("time_to_goal_seconds"))
 
 
+AT_ITS_END = 1.01   # of a limit: a training that is ended by it ends within about a second
+
+
 def _accuracy_after(series, limit):
-    seen = [epoch["val_accuracy"] for epoch in series if "val_accuracy" in epoch and epoch.get("seconds", limit + 1) <= limit]
+    seen = [epoch["val_accuracy"] for epoch in series
+            if "val_accuracy" in epoch and epoch.get("seconds", 2 * limit) <= limit * AT_ITS_END]
     return seen[-1] if seen else None
 
 

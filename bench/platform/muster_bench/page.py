@@ -2,17 +2,20 @@
 import pathlib
 import re
 
-from . import figures, headline, html, metrics
+from . import figures, forms, headline, html, metrics
+from .experiment import GOALS
 from .files import read_json, write_whole
 from .text import value_text
 
 # What a table calls a measure, its unit, and what a value is multiplied by for that.
 MEASURES = {"throughput": ("throughput", "samples/s", 1.0), "seconds": ("time", "s", 1.0), "time_to_accuracy": ("time to the goal", "s", 1.0),
+            "time_to_val_loss": ("time to the validation loss", "s", 1.0), "time_to_train_loss": ("time to the training loss", "s", 1.0),
+            "time_to_train_accuracy": ("time to the training accuracy", "s", 1.0), "train_accuracy": ("training accuracy", "", 1.0),
             "accuracy": ("accuracy", "", 1.0), "train_seconds": ("training", "s", 1.0), "train_loss": ("training loss", "", 1.0),
             "val_loss": ("validation loss", "", 1.0), "communication_share": ("communicating", "%", 100.0),
             "bytes_sent": ("sent", "MB", 1e-6), "staleness_mean": ("staleness", "updates", 1.0), "cost": ("cost", "", 1.0)}
 TIME_LOSSES = (("train_loss", "training loss"), ("val_loss", "validation loss"))
-SUMMARY = ("throughput", "seconds", "time_to_accuracy", "accuracy", "train_seconds", "train_loss", "val_loss",
+SUMMARY = ("throughput", "seconds", "time_to_accuracy", "time_to_val_loss", "time_to_train_loss", "time_to_train_accuracy", "accuracy", "train_accuracy", "train_seconds", "train_loss", "val_loss",
            "communication_share", "bytes_sent", "staleness_mean", "cost")
 EXTRA = {"speedup_rank": "S, one rank", "efficiency_rank": "E", "speedup_plain": "S, plain", "efficiency_plain": "E, plain",
          "speedup_time_rank": "S by time to accuracy", "efficiency_time_rank": "E by time", "speedup_time_plain": "S by time, plain",
@@ -50,7 +53,7 @@ def page(file, plan, division, entries, groups, environments):
                  f"1 is ideal. Runs are noisy where they trained for less than {metrics.SHORT:g} s or E is above 1.</p>\n")
     parts += [_summary(experiment, [group for group in groups if group.experiment == experiment.name], file)
               for experiment in file.experiments]
-    parts.append(_pivots(file, groups))
+    parts.append(_forms(file, groups))
     parts.append(_environment(environments))
     parts.append(_runs(entries))
     parts.append("<footer>Made by muster-bench. The same figures are in results.csv, summary.csv and results.json beside this "
@@ -127,11 +130,11 @@ def _pictures(file, experiment, groups):
     yield from _throughputs(experiment, plain, varying)
     bars = [(_label(group, varying, ranked), {part: group.median(f"{metric}_share") for part, metric in
                                       (("computation", "computation"), ("communication", "communication"),
-                                       ("waiting", "data_wait")) if group.median(f"{metric}_share") is not None})
+                                       ("waiting for data", "data_wait"), ("the rest", "other")) if group.median(f"{metric}_share") is not None})
             for group in plain]
     bars = [(label, parts) for label, parts in bars if parts]
     if bars:
-        yield (figures.shares(bars[:BARS]), f"{experiment.name}: where the time goes, each at the rank that spends most on it (they need not add up to 100 %)"
+        yield (figures.shares(bars[:BARS]), f"{experiment.name}: where the time goes, the mean over the ranks"
                + _of(bars, BARS))
     costs = [(_label(group, varying, ranked), group.spread("cost")) for group in plain if group.spread("cost")]
     if costs:
@@ -144,8 +147,8 @@ def _pictures(file, experiment, groups):
 
 
 def _times(experiment, groups, varying, ranked):
-    goal = experiment.goal
-    for column, name in (*TIME_LOSSES, ("val_accuracy", "validation accuracy")):
+    targets = {GOALS[goal.metric]: goal.value for goal in experiment.goals}
+    for column, name in (*TIME_LOSSES, ("val_accuracy", "validation accuracy"), ("train_accuracy", "training accuracy")):
         lines = {}
         for group in groups[:LINES]:
             for entry in group.good():
@@ -153,8 +156,7 @@ def _times(experiment, groups, varying, ranked):
                 if len(points) > 1:
                     lines.setdefault(_label(group, varying, ranked), []).append(points)
         if lines:
-            target = goal.value if goal is not None and {"accuracy": "val_accuracy"}.get(goal.metric, goal.metric) == column else None
-            yield figures.over_time(lines, name, target), f"{experiment.name}: {name} over time{_of(groups, LINES)}"
+            yield figures.over_time(lines, name, targets.get(column)), f"{experiment.name}: {name} over time{_of(groups, LINES)}"
 
 
 def _speed_ups(experiment, groups, varying):
@@ -205,7 +207,8 @@ def _summary(experiment, groups, file):
         return ""
     rows_named = any(group.row for group in groups)
     varying = [name for name in experiment.swept if name != "ranks"]
-    measures = [name for name in SUMMARY if any(group.spread(name) for group in groups)]
+    aimed_at = [goal.metric for goal in experiment.goals]   # a training accuracy that is no goal is in results.csv alone
+    measures = [name for name in SUMMARY if any(group.spread(name) for group in groups) and (name != "train_accuracy" or name in aimed_at)]
     measures += [name for name in metrics.columns(file, [entry for group in groups for entry in group.entries])
                  if name.startswith("accuracy_after")]
     measures += [name for name in metrics.own_measures(file) if any(group.spread(name) for group in groups)]
@@ -216,8 +219,9 @@ def _summary(experiment, groups, file):
     if not measures:  # a program with numbers of its own
         measures = metrics.columns(file, [entry for group in groups for entry in group.entries])[:8]
     extra = [name for name in EXTRA if any(name in group.extra for group in groups)]
-    if experiment.goal and any(group.good() for group in groups):
-        measures = [name for name in SUMMARY if name in measures or name == "time_to_accuracy"] + [name for name in measures if name not in SUMMARY]
+    times = [_time_to(goal, experiment) for goal in experiment.goals]
+    if any(group.good() for group in groups):
+        measures = [name for name in SUMMARY if name in measures or name in times] + [name for name in measures if name not in SUMMARY]
     first = [*(["row"] if rows_named else []), *varying, "ranks"]
     rows, gains = [], []
     for group in groups:
@@ -225,7 +229,7 @@ def _summary(experiment, groups, file):
                  html.number(group.ranks)]
         rows.append([*names, _runs_of(group), *[_cell(group, name, experiment) for name in measures]])
         gains.append([*names, *[html.number(group.extra.get(name)) for name in extra]])
-    goal = f", goal {experiment.goal.metric} {experiment.goal.value:g}" if experiment.goal else ""
+    goal = ", goal " + " and ".join(f"{goal.metric} {goal.value:g}" for goal in experiment.goals) if experiment.goals else ""
     table = html.table([*first, "runs", *[_titled(name, file) for name in measures]], rows,
                        f"<b>{html.escape(experiment.name)}</b>, template {html.escape(experiment.template.name)}, launcher "
                        f"{html.escape(experiment.template.launcher.kind)}{goal}; {_repeated(experiment)}")
@@ -253,34 +257,31 @@ def _titled(name, file):
     return f"{text}, {unit}" if unit else text
 
 
+def _time_to(goal, experiment):
+    return "time_to_accuracy" if goal == experiment.goal else f"time_to_{goal.metric}"
+
+
 def _cell(group, name, experiment):
     found = group.spread(name)
     made = html.spread(found, MEASURES.get(name, ("", "", 1.0))[2])
-    if experiment.goal and name in ("time_to_accuracy", "cost") and any(entry["series"] for entry in group.good()):
+    times = [_time_to(goal, experiment) for goal in experiment.goals]
+    if experiment.goal and name in (*times, "cost") and any(entry["series"] for entry in group.good()):
         reached = 0 if found is None else found["n"]
         if reached == 0:
-            return "goal not reached" if name == "time_to_accuracy" else ""
+            return "goal not reached" if name != "cost" else ""
         if reached < len(group.good()):
             return f"{made}<small>goal not reached by {len(group.good()) - reached} of {len(group.good())}</small>"
     return made
 
 
-def _pivots(file, groups):
-    """The cluster benchmark's form: samples a second, one line, a column for each value of what is swept."""
+def _forms(file, groups):
     parts = []
-    for experiment in file.experiments:
-        mine = [group for group in groups if group.experiment == experiment.name and not group.row and group.spread("throughput")]
-        axes = [name for name in experiment.swept if len({value_text(group.parameters.get(name)) for group in mine}) > 1]
-        if len(axes) != 1 or len(mine) < 2:
-            continue
-        header = [axes[0], *[value_text(group.parameters[axes[0]]) for group in mine]]
-        rows = [["samples a second", *[html.number(group.median("throughput")) for group in mine]]]
-        for name, key in (("speed-up, one rank", "speedup_rank"), ("efficiency", "efficiency_rank"),
-                          ("speed-up, plain", "speedup_plain"), ("efficiency, plain", "efficiency_plain")):
-            if all(key in group.extra for group in mine):
-                rows.append([name, *[html.number(group.extra[key]) for group in mine]])
-        parts.append(html.table(header, rows, f"<b>{html.escape(experiment.name)}</b>, over {html.escape(axes[0])}"))
-    return "<h2>In the form of the cluster benchmark</h2>\n" + "".join(parts) if parts else ""
+    for form in file.forms:
+        if made := forms.table(form, groups):
+            header, lines = made
+            parts.append(html.table(header, [[html.escape(line[0]), *map(forms.number, line[1:])] for line in lines],
+                                    html.escape(forms.caption(form))))
+    return "<h2>As published</h2>\n" + "".join(parts) if parts else ""
 
 
 def _environment(environments):

@@ -20,6 +20,7 @@ class Run:
     key: str
     id: str
     places: dict
+    program: str = ""   # the digest of what runs
 
     @property
     def template(self):
@@ -31,7 +32,7 @@ class Run:
 
     def values(self, folder, attempt=1):
         """What the placeholders stand for; `folder` is the run's own, absolute."""
-        return {**self.places, **self.parameters, **built_in(self, folder, attempt)}
+        return {**self.places, **self.parameters, **self.experiment.following(self.parameters), **built_in(self, folder, attempt)}
 
     def words(self, words, folder, attempt=1):
         return fill_words(words, self.values(folder, attempt), f"template '{self.template.name}'")
@@ -44,27 +45,37 @@ def built_in(run, folder, attempt):
     folder = pathlib.Path(folder)
     return {"seed": run.seed, "repeat": run.repeat, "id": run.id, "config": str(folder / "config"),
             "output": str(folder / "output" / str(attempt)), "scratch": str(folder / "scratch"),
-            "here": run.places["here"]}
+            "here": run.places["here"], "platform": str(pathlib.Path(__file__).resolve().parent.parent)}
 
 
-def make_plan(file, digests, most=MOST_RUNS):
-    """All runs in the order of the file. Refused when a program or its data is not there; without `digests` they need
-    not be: then nothing can be run."""
+def make_plan(file, digests, most=MOST_RUNS, only=None):
+    """All runs in the order of the file, or those whose parameters are among the values of `only`. Refused when a program
+    or its data is not there; without `digests` they need not be: then nothing can be run."""
     places = {**file.places, "here": str(file.path.parent)}
     runs, total = [], 0
     for experiment in file.experiments:
         for parameters, repeat, seed in experiment.runs(most):
+            if not _chosen(parameters, only or {}):
+                continue
             runs.append(_run(experiment, parameters, repeat, seed, places, digests))
         total = len(runs)
         if total > most:
             raise Refusal(f"'{file.path.name}' expands to {total:,} runs and more (at most {most:,}); sweep less, "
                           "or raise --most-runs")
+    if not runs:
+        raise Refusal(f"no run of '{file.path.name}' is left (--only {' --only '.join(f'{name}={value_text(value)}' for name, value in only.items())} "
+                      "matches none); choose values that are there")
     seen = {}
     for run in runs:
         if run.id in seen:
             raise Refusal(f"'{file.path.name}' has two runs that are the same ({run.id}); take one of them away")
         seen[run.id] = run
     return runs
+
+
+def _chosen(parameters, only):
+    return all(name in parameters and value_text(parameters[name]) in map(value_text, wanted if isinstance(wanted, list) else [wanted])
+               for name, wanted in only.items())
 
 
 def _run(experiment, parameters, repeat, seed, places, digests):
@@ -80,14 +91,16 @@ def _run(experiment, parameters, repeat, seed, places, digests):
     key = digest_of({
         "command": template.command, "launcher": dataclasses.asdict(template.launcher),
         "resources": dataclasses.asdict(template.resources), "environment": template.environment,
-        "steps": [template.before, template.after, template.clean],
+        "steps": [template.before, template.after, template.clean], **({"settings": template.settings} if template.settings else {}),
+        **({"follows": experiment.following(parameters)} if experiment.follows else {}),
         "read": [dataclasses.asdict(reader) for reader in template.read],
         "parameters": {name: value_text(value) for name, value in parameters.items()}, "repeat": repeat, "seed": seed,
         "read_from": [[digests.of_path(path) for path in paths] for paths in ([program], inputs, data)] if digests else ""})
+    digest = digests.of_path(program) if digests else ""
     swept = [f"{name}={value_text(parameters[name])}" for name in experiment.swept]
     words = [experiment.name, *swept, *([f"r{repeat}"] if experiment.repeats > 1 else [])]
     name = slug("-".join(words))[:120]
-    return dataclasses.replace(bare, key=key, id=f"{name}-{key[:8]}")
+    return dataclasses.replace(bare, key=key, id=f"{name}-{key[:8]}", program=digest)
 
 
 def program_of(run):

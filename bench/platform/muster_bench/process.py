@@ -28,10 +28,9 @@ class Outcome:
     seconds: float = 0.0
 
 
-def run(words, variables, folder, log, limits, timeout, stop):
-    """Runs until it ends, or is ended: past its time, its room, or when `stop` is set. `folder` is where it works, what
-    it prints goes to `log`, cut at the limit."""
-    environment = {**os.environ, **variables}
+def run(words, environment, folder, log, limits, timeout, stop):
+    """Runs until it ends, or is ended: past its time, its room, or when `stop` is set. `environment` is all that there is;
+    `folder` is where it works, what it prints goes to `log`, cut at the limit."""
     if shutil.which(words[0], path=environment.get("PATH")) is None:
         return Outcome("missing", f"there is no program '{words[0]}'")
     words = [sys.executable, "-I", "-S", str(OWNER), str(os.getpid()), *words]

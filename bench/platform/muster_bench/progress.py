@@ -3,6 +3,7 @@ import statistics
 import sys
 import threading
 
+from .forms import as_text
 from .metrics import SPEEDUPS
 from .text import human_seconds
 
@@ -57,10 +58,10 @@ class Progress:
     def interrupted(self):
         self.say(f"stopped: {len(self._waiting)} runs are left; the same command goes on")
 
-    def end(self, groups, failed, folder):
+    def end(self, groups, failed, folder, forms):
         for id_, why in failed.items():
             self.say(f"failed: {id_}: {why}")
-        if table := scaling_table(groups):
+        if table := as_text(forms, groups) or scaling_table(groups):
             print(table)
         skipped = len({entry["id"] for group in groups for entry in group.skipped()})
         print(f"{self._planned - len(failed) - skipped} of {self._planned} runs ended well"

@@ -7,16 +7,25 @@ import statistics
 
 MOST_BYTES = 256 << 20
 TIME_UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
+# Of what a program annotates, how it ran: kept with each result, and no measure where it is a number.
+SETTINGS = ("program", "muster", "mode", "compress", "optimizer", "schedule", "ranks", "batch", "transport", "algorithm", "elastic", "epochs",
+            "seed", "servers", "workers", "consistency")
 PLAIN = re.compile(r"[^A-Za-z0-9_.%/-]+")
 
 
 class Unreadable(Exception):
     """The program ended well but its results cannot be read; the text says what and why."""
+    status = "unreadable"
+
+
+class Differs(Unreadable):
+    """It ran with other settings than its template has for it."""
+    status = "differs"
 
 
 def read_results(run, folder, attempt, log):
     """All readers of the template, one after the other; later ones add to what is there."""
-    found = {"metrics": {}, "series": [], "rows": [], "annotations": {}}
+    found = {"metrics": {}, "series": [], "rows": [], "annotations": {}, "settings": {}}
     for reader in run.template.read:
         path = pathlib.Path(run.text(reader.file, folder, attempt)) if reader.file else log
         if not path.is_absolute():
@@ -28,7 +37,28 @@ def read_results(run, folder, attempt, log):
             _benchmark(text, path, reader, found)
         else:
             _log(text, path, reader, found)
+    _check_settings(run, folder, attempt, found)
     return found
+
+
+def _check_settings(run, folder, attempt, found):
+    """The first setting that is not what the template has for it is named."""
+    found["settings"] = {name: found["annotations"][name] for name in SETTINGS if name in found["annotations"]}
+    for name, texts in run.template.settings.items():
+        wanted = [run.text(text, folder, attempt) for text in texts]
+        said = found["annotations"].get(name)
+        found["settings"][name] = said
+        if said is None:
+            raise Differs(f"the program does not say its '{name}' (this task has {' or '.join(wanted)})")
+        if not any(_same(said, text) for text in wanted):
+            raise Differs(f"it ran with {name} '{said}' (this task has {' or '.join(wanted)})")
+
+
+def _same(said, wanted):
+    try:
+        return said == wanted or float(said) == float(wanted)
+    except ValueError:
+        return False
 
 
 def _text_of(path):
@@ -52,7 +82,7 @@ def _json(text, path, what):
 
 
 def _embedded(text, path, key):
-    """The list under a key of the JSON object that a program printed, whatever else it said before and after."""
+    """The JSON object with a list under this key that a program printed, whatever else it said before and after."""
     decoder = json.JSONDecoder()
     for start in re.finditer(r"^\{", text, re.MULTILINE):
         try:
@@ -60,7 +90,7 @@ def _embedded(text, path, key):
         except ValueError:
             continue
         if isinstance(value, dict) and isinstance(value.get(key), list):
-            return value[key]
+            return value
     raise Unreadable(f"'{path.name}' has no JSON object with a list '{key}' (a report of Google Benchmark has one)")
 
 
@@ -76,10 +106,15 @@ def _tracker(text, path, found):
     if report.get("format") != 1 or not isinstance(report.get("epochs"), list):
         raise Unreadable(f"'{path.name}' is no report of a tracker that is known (format {report.get('format')})")
     metrics = found["metrics"]
-    for name in ("world_size", "time_to_goal_seconds", "samples", "train_seconds", "samples_per_second", "compute_seconds",
-                 "communication_seconds", "communication_bytes", "data_wait_seconds"):
+    shares = ("train_seconds", "compute_seconds", "communication_seconds", "data_wait_seconds")
+    for name in ("world_size", "time_to_goal_seconds", "samples", "samples_per_second", "communication_bytes", *shares,
+                 *[f"mean_{name}" for name in shares]):
         if _number(report.get(name)) is not None:
             metrics[name] = report[name]
+    if report.get("world_size") == 1:  # the mean is its own
+        for name in shares:
+            if name in metrics:
+                metrics.setdefault(f"mean_{name}", metrics[name])
     for name, phase in report.get("phases", {}).items():
         if isinstance(phase, dict) and _number(phase.get("max_seconds")) is not None:
             metrics[f"phase_{name}_seconds"] = phase["max_seconds"]
@@ -90,9 +125,14 @@ def _tracker(text, path, found):
         row = {name: _number(value) for name, value in epoch.items() if _number(value) is not None}
         passed += row.get("train_seconds", 0.0)
         found["series"].append({**row, "seconds": passed})
+    for name, said in (("ranks", report.get("world_size")), ("transport", report.get("transport"))):
+        if said is not None:
+            found["annotations"][name] = str(said)
     annotations = report.get("annotations", {})
     for name, value in annotations.items() if isinstance(annotations, dict) else ():
         found["annotations"][name] = str(value)
+        if name in SETTINGS:
+            continue
         try:
             number = _number(float(value))
         except (TypeError, ValueError):
@@ -102,8 +142,11 @@ def _tracker(text, path, found):
 
 
 def _benchmark(text, path, reader, found):
-    rows = _embedded(text, path, "benchmarks")
-    for row in rows:
+    report = _embedded(text, path, "benchmarks")
+    context = report.get("context")
+    if isinstance(context, dict) and isinstance(context.get("executable"), str):
+        found["annotations"]["program"] = pathlib.Path(context["executable"]).name
+    for row in report["benchmarks"]:
         name = row.get("name") if isinstance(row, dict) else None
         if not isinstance(name, str):
             raise Unreadable(f"'{path.name}' has a row without a name")

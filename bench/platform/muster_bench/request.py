@@ -23,12 +23,16 @@ def settings_of(chosen):
     return {name: document.parse(value) for name, value in assignments(chosen.set, "--set").items()}
 
 
+def only_of(chosen):
+    return {name: document.parse(value) for name, value in assignments(chosen.only, "--only").items()}
+
+
 def planned(chosen, to_run=True):
     """(file, plan, division) of a command line; without `to_run` programs and data need not be here."""
     settings = settings_of(chosen)
     file = read_file(find_file(chosen.file), settings, assignments(chosen.place, "--place"))
     division = division_of(file, settings, chosen.division)
-    return file, make_plan(file, Digests() if to_run else None, chosen.most_runs), division
+    return file, make_plan(file, Digests() if to_run else None, chosen.most_runs, only_of(chosen)), division
 
 
 def find_file(name):

@@ -8,7 +8,7 @@ from .errors import FAILED_RUNS, FINISHED, Refusal
 from .experiment import read_file
 from .files import Digests, make_folder
 from .plan import make_plan
-from .request import find_file, settings_of
+from .request import find_file, only_of, settings_of
 from .runner import Runner, run_side_by_side
 
 
@@ -41,7 +41,7 @@ def _runner(chosen, revision):
               and (tree / str(place)).exists()}
     file = read_file(path, settings, places)
     folder = out / f"results-{commit[:12]}"
-    return Runner(file, make_plan(file, Digests(), chosen.most_runs), folder, division_of(file, settings, chosen.division))
+    return Runner(file, make_plan(file, Digests(), chosen.most_runs, only_of(chosen)), folder, division_of(file, settings, chosen.division))
 
 
 def _git(*words, why):

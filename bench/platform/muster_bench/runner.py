@@ -7,6 +7,7 @@ import threading
 import time
 
 from . import files, launchers, machine, process, tables
+from .division import environment_of
 from .errors import FAILED_RUNS, FINISHED, INTERRUPTED, NoRoom, Refusal
 from .plan import program_of
 from .progress import Progress
@@ -22,6 +23,7 @@ class Runner:
 
     def __init__(self, file, plan, folder, division, jobs=1, retry_failed=False):
         self.file, self.plan, self.division, self.jobs = file, plan, division, jobs
+        self._environment = environment_of(division)
         self.retry_failed = retry_failed
         self.folder = pathlib.Path(folder).absolute()
         self.stop = threading.Event()
@@ -46,7 +48,7 @@ class Runner:
                 self._take_in(run, progress)
             entries, groups = self._report(progress)
             failed = {entry["id"]: entry["why"] for entry in entries if entry["status"] not in ("ok", "skipped")}
-            progress.end(groups, failed, self.folder)
+            progress.end(groups, failed, self.folder, self.file.forms)
             return FAILED_RUNS if failed or len({entry["id"] for entry in entries}) < len(self.plan) else FINISHED
         finally:
             held.release()
@@ -58,12 +60,12 @@ class Runner:
             progress.say(f"{run.id}: nothing was left of it: not run yet")
             return
         try:
-            found, why = read_results(run, home, 1, log), ""
+            found, status, why = read_results(run, home, 1, log), "ok", ""
         except Unreadable as error:
-            found, why = None, str(error)
+            found, status, why = None, error.status, str(error)
         files.make_folder(home / "result")
-        self._keep(run, home, [{"status": "unreadable" if why else "ok", "why": why, "seconds": None}], found, 0.0)
-        progress.end_run(run, "unreadable" if why else "ok", why, 0.0)
+        self._keep(run, home, [{"status": status, "why": why, "seconds": None}], found, 0.0)
+        progress.end_run(run, status, why, 0.0)
 
     def _mark(self):
         files.write_json(self.folder / MARKER, {"format": 1, "name": self.file.name, "division": self.division,
@@ -120,7 +122,7 @@ class Runner:
             progress.interrupted()
             return INTERRUPTED
         failed = {entry["id"]: entry["why"] for entry in entries if entry["status"] not in ("ok", "skipped")}
-        progress.end(groups, failed, self.folder)
+        progress.end(groups, failed, self.folder, self.file.forms)
         return FAILED_RUNS if failed else FINISHED
 
     def _report(self, progress):
@@ -181,7 +183,7 @@ class Runner:
         files.write_json(home / "config" / "run.json", self._description(run, words, variables))
         files.write_whole(home / "config" / "command.sh", f"#!/bin/sh\n{launchers.shown(words, variables)}\n")
         progress.step("run", run)
-        ended = process.run(words, variables, output, log, run.template.limits, run.template.timeout, self.stop)
+        ended = process.run(words, {**self._environment, **variables}, output, log, run.template.limits, run.template.timeout, self.stop)
         if ended.status != "ok":
             return ended.status, _with_last_line(ended.why, log), ended.seconds, None
         progress.step("post-process", run)
@@ -191,14 +193,14 @@ class Runner:
         try:
             found = read_results(run, home, number, log)
         except Unreadable as error:
-            return "unreadable", str(error), ended.seconds, None
+            return error.status, str(error), ended.seconds, None
         return "ok", "", ended.seconds, found
 
     def _commands(self, run, home, number, commands, log):
         """The first that did not end well, or None."""
         for command in commands:
             words = run.words(command, home, number)
-            variables = {name: run.text(text, home, number) for name, text in run.template.environment.items()}
+            variables = {**self._environment, **{name: run.text(text, home, number) for name, text in run.template.environment.items()}}
             ended = process.run(words, variables, log.parent, log, run.template.limits, run.template.timeout, self.stop)
             if ended.status != "ok":
                 ended.why = _with_last_line(f"{words[0]}: {ended.why}", log)
@@ -219,10 +221,10 @@ class Runner:
                 "environment": variables, "timeout": run.template.timeout}
 
     def _keep(self, run, home, attempts, found, seconds, quiet=None):
-        found = found or {"metrics": {}, "series": [], "rows": [], "annotations": {}}
+        found = found or {"metrics": {}, "series": [], "rows": [], "annotations": {}, "settings": {}}
         last = attempts[-1]
         files.write_json(home / "result" / "result.json", {
-            "format": 1, "id": run.id, "key": run.key, "status": last["status"], "why": last["why"], "attempts": attempts,
+            "format": 1, "id": run.id, "key": run.key, "program": run.program, "status": last["status"], "why": last["why"], "attempts": attempts,
             "wall_seconds": round(seconds, 3), "machine_seconds": quiet, "began": time.time() - seconds, "environment": len(files.read_json(self.folder / "environment.json") or []) - 1,
             **found})
 

@@ -28,7 +28,8 @@ def entries_of(folder, file, plan, division):
         common = {"id": run.id, "experiment": run.experiment.name, "template": run.template.name,
                   "launcher": run.template.launcher.kind, "division": division, "ranks": run.ranks, "repeat": run.repeat,
                   "seed": run.seed, "status": result["status"], "why": result["why"], "attempts": len(result["attempts"]),
-                  "parameters": run.parameters, "series": result["series"],
+                  "parameters": run.parameters, "series": result["series"], "program": result.get("program", ""),
+                  "settings": result.get("settings", {}),
                   "machine_seconds": result.get("machine_seconds"), "began": result.get("began")}
         measured = {**result["metrics"], **metrics.derive(file, run, result)}
         rows = result["rows"] or [{"row": "", "metrics": {}}]

@@ -7,12 +7,12 @@ from .errors import Refusal, closest, listed
 from .text import bytes_of, fill, value_text, words_of
 
 LAUNCHERS = ("local", "mpirun", "srun", "simgrid")
-FAILURES = ("crash", "timeout", "unreadable", "missing", "disk")
+FAILURES = ("crash", "timeout", "unreadable", "differs", "missing", "disk")
 TAKES = ("last", "first", "max", "min", "mean", "sum", "count")
 DEFAULT_TIMEOUT = 3600.0
 
 # What the runner gives every command beside the parameters of its experiment.
-BUILT_IN = ("ranks", "seed", "repeat", "id", "config", "output", "scratch", "here")
+BUILT_IN = ("ranks", "seed", "repeat", "id", "config", "output", "scratch", "here", "platform")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +73,7 @@ class Template:
     timeout: float
     environment: dict
     read: tuple
+    settings: dict        # what the program is to say of its own settings: name -> texts, of which it has to be one
     needs: tuple          # commands that end well where this can run at all; elsewhere a run is skipped
     before: tuple         # commands of the step configure
     after: tuple          # of post-process
@@ -88,6 +89,7 @@ class Template:
         yield from ((text, "data") for text in self.data)
         yield from ((text, f"environment, {name}") for name, text in self.environment.items())
         yield from ((reader.file, "read") for reader in self.read)
+        yield from ((text, f"settings, {name}") for name, texts in self.settings.items() for text in texts)
         yield from ((word, "launcher") for word in (*self.launcher.options, self.launcher.network, self.launcher.bandwidth,
                                                     self.launcher.latency))
         for step, commands in (("needs", self.needs), ("configure", self.before), ("post-process", self.after), ("clean-up", self.clean)):
@@ -111,6 +113,8 @@ def read_template(name, value):
         timeout=float(section.get("timeout", "a number", DEFAULT_TIMEOUT)),
         environment={key: value_text(text) for key, text in section.free("environment").items()},
         read=tuple(_readers(section)),
+        settings={name: tuple(map(value_text, texts if isinstance(texts, list) else [texts]))
+                  for name, texts in section.free("settings").items()},
         needs=_commands(section, "needs"),
         before=_commands(section, "configure"),
         after=_commands(section, "post-process"),

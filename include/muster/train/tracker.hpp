@@ -27,7 +27,7 @@ inline constexpr std::size_t phase_count = 7;
 [[nodiscard]] std::string_view to_string(phase which) noexcept;
 
 /// What the training is to reach: a metric and its value. "accuracy" is the val_accuracy of an epoch and must be at
-/// least the value, "val_loss" and "train_loss" must be at most.
+/// least the value, as "train_accuracy" must; "val_loss" and "train_loss" must be at most.
 struct goal {
   std::string metric;  ///< empty: there is no goal
   double value = 0.0;
@@ -45,7 +45,18 @@ struct tracker_options {
 struct epoch_metrics {
   double train_loss = std::numeric_limits<double>::quiet_NaN();
   double val_loss = std::numeric_limits<double>::quiet_NaN();
-  double val_accuracy = std::numeric_limits<double>::quiet_NaN();  ///< in [0, 1]
+  double val_accuracy = std::numeric_limits<double>::quiet_NaN();    ///< in [0, 1]
+  double train_accuracy = std::numeric_limits<double>::quiet_NaN();  ///< in [0, 1]
+};
+
+/// Where the batch clock of a rank went, in seconds, each of them counted once: the mean over the ranks.
+struct time_shares {
+  double train = 0;          ///< on the batch clock
+  double compute = 0;        ///< in the phases of computation, less what they communicated or waited for data in them
+  double communication = 0;  ///< in collectives
+  double data_wait = 0;      ///< waiting for the loader
+  /// What is left.
+  [[nodiscard]] double other() const noexcept { return train - compute - communication - data_wait; }
 };
 
 /// One epoch of all ranks. Seconds are those of the slowest rank, each figure by itself.
@@ -57,6 +68,7 @@ struct epoch_report {
   double communication_seconds = 0;       ///< in collectives while the batch clock ran
   double data_wait_seconds = 0;           ///< waiting for the loader while the batch clock ran
   std::uint64_t communication_bytes = 0;  ///< payloads of all ranks in these collectives
+  time_shares mean;                       ///< over the ranks, each with times of its own
 
   /// samples / train_seconds; 0 when no time passed.
   [[nodiscard]] double samples_per_second() const noexcept;
@@ -105,7 +117,10 @@ class tracker final : public event_sink {
   /// Counts the life of the result as `which`, for what the program does itself: the loader (batch_load), the sums of
   /// gradients (aggregate) and the optimizer are heard of. Phases do not nest. A program whose kernel does several at
   /// once counts the kernel as the last of them.
-  [[nodiscard]] scoped_event phase(muster::phase which) noexcept { return {activity::phase, to_string(which), 0}; }
+  [[nodiscard]] scoped_event phase(muster::phase which) noexcept {
+    waited_before_phase_ = waited();
+    return {activity::phase, to_string(which), 0};
+  }
   /// Counts samples that this rank took a step with.
   void add_samples(std::uint64_t count) noexcept { here_.samples += static_cast<double>(count); }
 
@@ -137,6 +152,7 @@ class tracker final : public event_sink {
   // What this rank measured since the last epoch ended.
   struct measured {
     double train_seconds = 0;
+    double compute_seconds = 0;  // without what was communicated or waited for meanwhile
     double communication_seconds = 0;
     double data_wait_seconds = 0;
     double samples = 0;
@@ -150,6 +166,7 @@ class tracker final : public event_sink {
   };
 
   [[nodiscard]] bool reaches_goal(const epoch_metrics& metrics) const noexcept;
+  [[nodiscard]] double waited() const noexcept { return here_.communication_seconds + here_.data_wait_seconds; }
 
   int rank_;
   int world_size_;
@@ -157,6 +174,7 @@ class tracker final : public event_sink {
   tracker_options options_;
   measured here_;
   bool in_batches_ = false;
+  double waited_before_phase_ = 0;
   std::array<phase_seconds, phase_count> phases_{};
   histogram push_ages_;  // of epochs that ended
   std::vector<epoch_report> epochs_;

@@ -104,6 +104,9 @@ struct epoch_summary {
 struct train_options {
   std::uint64_t epochs = 0;  ///< ends with so many; 0: `steps` says
   std::uint64_t steps = 0;   ///< ends with so many; 0: `epochs` says. An epoch that it cuts off is summed up too
+  /// Ends when it has trained for so long at rank 0, evaluations and checkpoints left out, which is looked at once a
+  /// second; in an elastic job after the epoch. 0: no limit.
+  double max_seconds = 0;
   /// The report that says how good an epoch was, and where it is to go, "up" or "down": the best checkpoint is one of
   /// those that stay, a schedule among the owners observes it, and `patience` waits for it.
   std::string metric = "val_accuracy up";

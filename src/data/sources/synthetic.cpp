@@ -46,9 +46,11 @@ struct model {
       scales[j] = static_cast<float>(scale_of(j));
       signal += weights[j] * weights[j] * scale_of(j) * scale_of(j) * near_normal_variance;
     }
-    // Two jointly normal numbers with this ratio between noise and signal, tan(pi / 10), differ in sign in one case of
-    // ten (Sheppard 1899, https://doi.org/10.1098/rsta.1899.0003).
-    noise = 0.32491969623290632616 * std::sqrt(signal / near_normal_variance);
+    // Two jointly normal numbers with this ratio between noise and signal, tan(pi * share), differ in sign in that
+    // share of cases (Sheppard 1899, https://doi.org/10.1098/rsta.1899.0003): here in 7 of 96, which with one label in
+    // fifty turned over makes nine of a hundred. What is turned over far from the border costs loss, as on the real
+    // set: a linear model has 0.89 and a loss of 0.2828, MLBench's targets for it, at about the same time.
+    noise = 0.23316729717019838 * std::sqrt(signal / near_normal_variance);
   }
 
   // Fills `row` and returns its label.
@@ -73,7 +75,9 @@ struct model {
     }
     const auto shrink = static_cast<float>(1 / std::sqrt(square));
     for (float& value : row) value *= shrink;
-    return product + noise * near_normal(random()) > 0 ? 1.0f : -1.0f;
+    const bool above = product + noise * near_normal(random()) > 0;
+    const bool turned = random.below(50) == 0;
+    return above != turned ? 1.0f : -1.0f;
   }
 
   std::uint64_t key;

@@ -64,18 +64,18 @@ TEST_CASE("epsilon looks like epsilon: dense rows of unit length, two classes of
   CHECK(std::fabs(labels / 4000) < 0.06);
 }
 
-TEST_CASE("the model behind epsilon is right in nine cases of ten, on training and test rows, and fits no other seed") {
+TEST_CASE("the model behind epsilon is right in 91 cases of 100, on training and test rows, and fits no other seed") {
   const auto train = muster::synthetic_epsilon(8000, 1);
   const auto test = muster::synthetic_epsilon(8000, 1, {.first_row = 8000});
   const auto model = muster::epsilon_model(1);
-  CHECK(accuracy(train, model) == Approx(0.9).margin(0.01));
-  CHECK(accuracy(test, model) == Approx(0.9).margin(0.01));
+  CHECK(accuracy(train, model) == Approx(0.91).margin(0.01));
+  CHECK(accuracy(test, model) == Approx(0.91).margin(0.01));
   CHECK(accuracy(train, muster::epsilon_model(2)) < 0.75);
 }
 
 TEST_CASE("epsilon has the same bits everywhere") {
   const auto data = muster::synthetic_epsilon(1000, 1);
-  CHECK(data.digest() == 0xa7ba30b23c094113);
+  CHECK(data.digest() == 0x0dacf618f0ee06c8);
   CHECK(std::bit_cast<std::uint32_t>(data.row(0)[0]) == 0xbefd7525);
   CHECK(std::bit_cast<std::uint32_t>(data.row(999)[1999]) == 0x3ac2fe0c);
 }

@@ -54,12 +54,34 @@ class Case(unittest.TestCase):
 
 
 class Together(Case):
+    def check_shares(self, report):
+        """Each moment is counted once, also where layers communicate within a phase."""
+        for each in (report, *report["epochs"]):
+            parts = [each[f"mean_{part}_seconds"] for part in ("compute", "communication", "data_wait", "other")]
+            self.assertGreaterEqual(min(parts), -1e-9, each)
+            self.assertAlmostEqual(sum(parts), each["mean_train_seconds"])
+
+    def test_a_limit_of_seconds_ends_a_training_that_has_not_reached_its_goal(self):
+        arguments = [*small(epochs=100000), "--depth", "8", "--goal", "accuracy=1", "--max-train-seconds", "0.5"]
+        report, said = self.report("resnet", arguments, 2)
+        self.assertGreaterEqual(report["train_seconds"], 0.5)
+        self.assertIn("top-1 accuracy", said)
+        self.assertIsNotNone(report["epochs"][-1]["val_accuracy"])
+
+    def test_the_settings_that_were_resolved_are_in_the_report(self):
+        said = self.report("resnet", [*small(epochs=1), "--depth", "8", "--optimizer", "adam", "--mode", "gossip"], 2)[0]["annotations"]
+        expected = {"program": "resnet", "model": "resnet8-v1-B", "mode": "gossip", "compress": "none", "optimizer": "adam",
+                    "schedule": "constant:0.02", "batch": "24", "epochs": "1", "augment": "on", "sync_batch_norm": "off"}
+        self.assertEqual({name: said[name] for name in expected}, expected)
+
     def test_ranks_train_as_one_with_shared_statistics(self):
         arguments = [*small(schedule="constant:0.005"), "--depth", "8", "--sync-batch-norm"]
         alone, _ = self.report("resnet", arguments)
+        self.check_shares(alone)
         for ranks, kind in [(3, "local")] + ([(2, "shm")] if MPIRUN else []):
             together, _ = self.report("resnet", arguments, ranks, kind)
             self.assertEqual(together["world_size"], ranks)
+            self.check_shares(together)
             for one, other in zip(alone["epochs"], together["epochs"]):
                 self.assertAlmostEqual(one["train_loss"], other["train_loss"], delta=1e-3 * one["train_loss"])
 

@@ -170,6 +170,13 @@ class Report(Case):
             for name in ("backward", "aggregate", "batch_load", "optimizer_step", "metrics"):
                 self.assertGreater(report["phases"][name]["max_seconds"], 0)
 
+    def test_the_settings_that_were_resolved_are_in_it(self):
+        said = self.report(["--synthetic", "epsilon:500", "--epochs", "1", "--preset", "mlbench-2a", "--compress", "qsgd8"], 2)["annotations"]
+        expected = {"program": "logistic_regression", "mode": "allreduce", "compress": "qsgd8", "optimizer": "sgd,decay=2.5e-06",
+                    "schedule": "inverse-sqrt:400", "batch": "200", "epochs": "1", "elastic": "off", "train": "epsilon:500",
+                    "test": "epsilon:125@500"}
+        self.assertEqual({name: said[name] for name in expected}, expected)
+
     def test_without_a_goal(self):
         report = self.report(["--synthetic", "epsilon:500", "--epochs", "1"])
         self.assertEqual(self.check(report), {"goal.metric", "goal.value"})

@@ -1,0 +1,101 @@
+"""Tables in the form in which a benchmark publishes its results: a line for each way of running it, a column for each size."""
+import dataclasses
+
+from .document import Section
+from .errors import Refusal, closest, listed
+from .text import value_text
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    title: str
+    about: str            # its settings
+    experiment: str
+    unit: str
+    measure: str
+    per: str              # the parameter that the measure is divided by, or none
+    times: str            # and that it is multiplied by
+    columns: str          # the parameter that has one a value
+    rows: tuple           # the parameters that name a line
+    speed_up: bool        # S = T1 / TN and E = S / N over the columns
+    published: dict       # other lines: name -> a number, or none, for each column
+
+
+def read_forms(entries, experiments, where):
+    """Checked against the experiments that they are of."""
+    made = []
+    for number, entry in enumerate(entries, 1):
+        section = Section(entry, f"{where}, table {number}")
+        name = section.get("experiment", "a text")
+        known = {each.name: each for each in experiments}
+        if name not in known:
+            raise Refusal(f"{section.where} is of the unknown experiment '{name}' (known: {listed(known)}); "
+                          f"{closest(name, known, 'name one that is there')}")
+        form = Form(section.get("title", "a text", name), section.get("about", "a text", ""), name, section.get("unit", "a text", ""),
+                    section.get("measure", "a text", "throughput"), section.get("per", "a text", ""), section.get("times", "a text", ""),
+                    section.get("columns", "a text"), tuple(section.get("rows", "a list", [])),
+                    section.get("speed-up", "true or false", False), section.free("published"))
+        section.done()
+        there = ["ranks", *known[name].parameters, *known[name].swept]
+        for parameter in (form.columns, *form.rows, *filter(None, (form.per, form.times))):
+            if parameter not in there:
+                raise Refusal(f"{section.where} has the unknown parameter '{parameter}' (known: {listed(there)}); "
+                              f"{closest(parameter, there, 'use one of these')}")
+        made.append(form)
+    return tuple(made)
+
+
+def table(form, groups):
+    """(header, lines) of texts and numbers; None where nothing of it was measured."""
+    found = {}     # line -> {column: number}
+    for group in groups:
+        value = group.median(form.measure)
+        if group.experiment != form.experiment or group.row or value is None:
+            continue
+        if form.per:
+            value /= group.parameters[form.per]
+        if form.times:
+            value *= group.parameters[form.times]
+        line = ", ".join(value_text(group.parameters[name]) for name in form.rows) or form.experiment
+        found.setdefault(line, {})[group.parameters[form.columns]] = value
+    columns = list(dict.fromkeys(column for line in found.values() for column in line))
+    if not columns:
+        return None
+    lines = []
+    for line, values in found.items():
+        lines.append([line, *[values.get(column) for column in columns]])
+        if form.speed_up and values.get(1):
+            gains = {column: value / values[1] for column, value in values.items()}
+            lines.append([f"{line}, S = T1 / TN", *[gains.get(column) for column in columns]])
+            lines.append([f"{line}, E = S / N", *[gains[column] / column if column in gains else None for column in columns]])
+    lines += [[name, *[numbers.get(value_text(column)) for column in columns]] for name, numbers in _by_column(form)]
+    return [form.columns, *map(value_text, columns)], lines
+
+
+def _by_column(form):
+    for name, numbers in form.published.items():
+        yield name, {value_text(column): number for column, number in numbers.items()}
+
+
+def caption(form):
+    said = [text for text in (form.about, form.unit) if text]
+    return form.title + (f" ({'; '.join(said)})" if said else "")
+
+
+def as_text(forms, groups):
+    """All that there are, for a terminal."""
+    parts = []
+    for form in forms:
+        made = table(form, groups)
+        if made is None:
+            continue
+        header, lines = made
+        cells = [header, *[[line[0], *[number(value) for value in line[1:]]] for line in lines]]
+        widths = [max(map(len, column)) for column in zip(*cells)]
+        parts.append("\n".join([caption(form), *["  ".join([line[0].ljust(widths[0]), *[cell.rjust(width) for cell, width in
+                                                                                      zip(line[1:], widths[1:])]]) for line in cells]]))
+    return "\n\n".join(parts)
+
+
+def number(value):
+    return "-" if value is None else f"{value:.4g}" if abs(value) < 1000 else f"{value:,.0f}"

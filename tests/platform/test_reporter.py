@@ -1,0 +1,113 @@
+"""One report of many experiments: appended by many at once, in each kind of place, and what happens where it cannot be."""
+import contextlib
+import csv
+import json
+import os
+import pathlib
+import shutil
+import sqlite3
+import subprocess
+import unittest
+
+from bench import PROGRAM, Case
+
+RUNNERS, RUNS = 6, 4
+
+
+def postgres_programs():
+    for version in sorted(pathlib.Path("/usr/lib/postgresql").glob("*/bin/initdb"), reverse=True):
+        return version.parent
+    return None
+
+
+class Reports(Case):
+    def file(self, name="sweep", top=""):
+        path = self.experiment(["sh", "-c", "echo rate={n}5"], sweep=f"{{n: {{from: 1, to: {RUNS}}}}}", top=top,
+                               template="read: [{log: {throughput: 'rate=(\\d+)'}}]")
+        return path.rename(self.folder / f"{name}.yaml")
+
+    def many_at_once(self, place, rows):
+        """`rows` gives all that there are. Each runner has a folder of its own, and appends what it measured."""
+        path = self.file()
+        runners = [subprocess.Popen([*PROGRAM, "run", path, "--out", self.folder / f"out{number}", "--report", place], stdout=subprocess.PIPE,
+                                    stderr=subprocess.STDOUT, text=True, cwd=self.folder) for number in range(RUNNERS)]
+        for runner in runners:
+            said = runner.communicate(timeout=200)[0]
+            self.assertEqual(runner.returncode, 0, said)
+        expected = sorted((str(self.folder / f"out{number}"), str(n), 10 * n + 5) for number in range(RUNNERS) for n in range(1, RUNS + 1))
+
+        def found():
+            return sorted((row["folder"], str(json.loads(row["parameters"])["n"]), json.loads(row["metrics"])["throughput"]) for row in rows())
+        self.assertEqual(found(), expected)
+        self.bench("run", path, "--out", "out0", "--report", place)     # nothing new
+        self.bench("report", place, "out1", "out2")
+        self.assertEqual(found(), expected)
+        done = self.bench("report", place, "--html", "all.html")
+        self.assertRegex(done.stdout, rf"of the test +open +only n=2 ranks=1 +{RUNNERS} +0 +25\b")
+        self.assertIn("only n=4 ranks=1", (self.folder / "all.html").read_text())
+
+    def test_a_folder(self):
+        def rows():
+            with open(self.folder / "all" / "report.csv", newline="") as file:
+                return list(csv.DictReader(file))
+        self.many_at_once("all", rows)
+        with open(self.folder / "all" / "rows.jsonl", "a") as file:
+            file.write('{"name": "of a runner that was kil')          # its line is no row, the next one is
+        self.bench("run", self.file(), "--out", "later", "--report", "all")
+        self.assertEqual(len(rows()), (RUNNERS + 1) * RUNS)
+
+    def test_sqlite(self):
+        def rows():
+            with contextlib.closing(sqlite3.connect(self.folder / "all.db")) as database:
+                database.row_factory = sqlite3.Row
+                return database.execute("SELECT * FROM muster_bench_results").fetchall()
+        self.many_at_once("sqlite:all.db", rows)
+
+    def test_postgresql(self):
+        programs = postgres_programs()
+        if programs is None or shutil.which("psql") is None:
+            self.skipTest("SKIPPED: no PostgreSQL is installed")
+        as_user = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
+        data = pathlib.Path(f"/tmp/muster-reporter-{os.getpid()}")
+        self.addCleanup(shutil.rmtree, data, ignore_errors=True)
+
+        def run(*words):
+            return subprocess.run([*as_user, *map(str, words)], capture_output=True, text=True, cwd="/", timeout=100)
+        if run(programs / "initdb", "-D", data, "-A", "trust", "-N", "-U", "muster").returncode != 0:
+            self.skipTest("SKIPPED: no database can be made here")
+        self.assertEqual(subprocess.run([*as_user, programs / "pg_ctl", "-D", data, "-w", "-t", "60", "-l", data / "log", "-o",
+                                         f"-k {data} -h '' -F", "start"], stdout=subprocess.DEVNULL, cwd="/", timeout=100).returncode, 0)
+        self.addCleanup(run, programs / "pg_ctl", "-D", data, "-m", "immediate", "stop")
+        place = f"postgresql:///postgres?host={data}&user=muster"
+
+        def rows():
+            done = subprocess.run(["psql", "-X", "-d", place, "-c", "COPY muster_bench_results TO STDOUT WITH (FORMAT csv, HEADER)"],
+                                  capture_output=True, text=True, check=True)
+            return list(csv.DictReader(done.stdout.splitlines()))
+        self.many_at_once(place, rows)
+        run(programs / "pg_ctl", "-D", data, "-m", "immediate", "stop")
+        self.refused("run", self.file(), "--out", "none", "--report", place, says=["the report in", "cannot be used"], status=4)
+        self.assertFalse((self.folder / "none").exists())
+
+    def test_a_place_that_goes_away_costs_no_result(self):
+        for place, gone in (("sqlite:all.db", "rm -rf {here}/all.db && mkdir -p {here}/all.db"),
+                            ("all", "rm -rf {here}/all && touch {here}/all")):
+            path = self.experiment(["sh", "-c", f"echo rate=7; {gone}"], template="read: [{log: {throughput: 'rate=(\\d+)'}}]")
+            self.bench("run", path, "--out", f"out-{place[:3]}", "--report", place, status=4)
+            done = self.bench("run", path, "--out", f"out-{place[:3]}", status=0)
+            self.assertIn("2 runs, 2 of them finished before", done.stderr)
+            self.assertEqual([row["throughput"] for row in self.results(folder=f"out-{place[:3]}")], ["7", "7"])
+            self.bench("report", "later", f"out-{place[:3]}")
+        with open(self.folder / "later" / "report.csv", newline="") as file:
+            self.assertEqual(len(list(csv.DictReader(file))), 4)
+
+    def test_refused(self):
+        path = self.file()
+        self.refused("run", path, "--out", "out", "--report", "mysql:x", says="is no place of a report")
+        self.refused("run", path, "--out", "out", "--report", "/proc/nothing", says="cannot write", status=4)
+        self.refused("report", "all", "nowhere", says="has no results")
+        self.assertFalse((self.folder / "out").exists())
+
+
+if __name__ == "__main__":
+    unittest.main()
