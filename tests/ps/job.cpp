@@ -431,7 +431,7 @@ TEST_CASE("tables come back from files on another number of servers, with what t
       } catch (const muster::data_error& refusal) {
         said = refusal.what();
       }
-      require(said.find(why) != std::string::npos, why);
+      require(said.find(why) != std::string::npos, why.c_str());
     });
   };
   refused("damaged");

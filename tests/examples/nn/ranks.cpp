@@ -7,7 +7,7 @@
 #include <muster/comm/collectives/allreduce.hpp>
 #include <muster/comm/group.hpp>
 #include <muster/comm/transports/local.hpp>
-#include <muster/data/slice.hpp>
+#include <muster/data/batch_shard.hpp>
 #include <muster/train/optimizers/sgd.hpp>
 
 #include "catch.hpp"
