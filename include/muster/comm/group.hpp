@@ -57,6 +57,7 @@ class group {
   group& operator=(group&&) noexcept;
   ~group();
 
+  /// This rank's number in the group, from 0, and the number of ranks. Both stay as they are while the group lives.
   [[nodiscard]] int rank() const noexcept;
   [[nodiscard]] int size() const noexcept;
 

@@ -115,6 +115,7 @@ class reduction {
     return made;
   }
 
+  /// The element's type (none for a type of the user), the operation (`user` for one of the user), bytes an element.
   [[nodiscard]] dtype type() const noexcept { return type_; }
   [[nodiscard]] operation code() const noexcept { return code_; }
   [[nodiscard]] std::size_t element_size() const noexcept { return element_size_; }

@@ -50,6 +50,7 @@ struct control_message {
   collective_signature signature;
   char text[456] = {};  ///< one line, cut to fit, zero at its end
 
+  /// Copies as much of `line` as fits.
   void set_text(std::string_view line) noexcept {
     const std::size_t n = line.size() < sizeof text - 1 ? line.size() : sizeof text - 1;
     std::memcpy(text, line.data(), n);
@@ -114,27 +115,28 @@ class request {
   const reduction* combine = nullptr;  ///< a receive combines with `data` instead of overwriting it
   bool incoming_first = false;         ///< the order of that combination
 
-  // What came, valid when done.
-  int source = 0;
-  std::size_t received = 0;
+  // Of a receive, valid when done.
+  int source = 0;            ///< rank of the sender
+  std::size_t received = 0;  ///< bytes of the message
 
-  // The transport's. `owner` is set while the transport may touch the request.
-  transport* owner = nullptr;
-  request* next = nullptr;
-  int state = 0;
-  alignas(16) std::byte room[96];
+  // The transport's.
+  transport* owner = nullptr;      ///< set while the transport may touch the request; null: done, or never started
+  request* next = nullptr;         ///< the next of the transport's list that the request is in
+  int state = 0;                   ///< as the transport defines it
+  alignas(16) std::byte room[96];  ///< the transport's own data of the request; not initialised
 };
 
 /// One call of a collective, with its element type erased: the signature says what is done, the rest with what.
 struct collective_call : collective_signature {
   collective_call() = default;
-  // Not an aggregate: that would be cleared as a whole first, a tenth of the shortest call.
+  /// The signature, input, output, bytes an element, reduction, and deadline in seconds. Not an aggregate: that would
+  /// be cleared as a whole first, a tenth of the shortest call.
   collective_call(const collective_signature& what, const std::byte* from, std::byte* to, std::size_t size,
                   reduction&& by, seconds limit)
       : collective_signature(what), in(from), out(to), element_size(size), reduce(std::move(by)), timeout(limit) {}
 
-  const std::byte* in = nullptr;
-  std::byte* out = nullptr;  ///< equal to `in` for a call in place
+  const std::byte* in = nullptr;  ///< the caller's; null where this rank gives nothing
+  std::byte* out = nullptr;       ///< equal to `in` for a call in place
   std::size_t element_size = 1;
   reduction reduce;
   seconds timeout{0};                             ///< 0: the group's
@@ -163,6 +165,7 @@ class transport {
   transport& operator=(const transport&) = delete;
   virtual ~transport() = default;
 
+  /// This rank's number in the group, from 0, the number of ranks, and what the transport can do; constant.
   [[nodiscard]] virtual int rank() const = 0;
   [[nodiscard]] virtual int size() const = 0;
   [[nodiscard]] virtual transport_abilities abilities() const = 0;
@@ -217,6 +220,7 @@ inline request::~request() {
 /// are groups made from it, unless `subgroup` is overridden.
 class transport_decorator : public transport {
  public:
+  /// Owns `inner`, which is not null.
   explicit transport_decorator(std::unique_ptr<transport> inner) noexcept : inner_(std::move(inner)) {}
 
   [[nodiscard]] int rank() const override { return inner_->rank(); }

@@ -26,11 +26,12 @@ class algorithm_rules {
   /// The upper end of a rule without one: "inf".
   static constexpr std::size_t no_limit = std::numeric_limits<std::size_t>::max();
 
+  /// One entry of the list. Sizes are bytes of the whole buffer.
   struct rule {
-    collective kind = collective::none;  ///< none: every collective that has the algorithm
-    std::size_t low = 0;                 ///< bytes, included
-    std::size_t high = no_limit;         ///< bytes, not included
-    muster::algorithm algorithm = muster::algorithm::automatic;
+    collective kind = collective::none;                          ///< none: every collective that has the algorithm
+    std::size_t low = 0;                                         ///< bytes, included
+    std::size_t high = no_limit;                                 ///< bytes, not included
+    muster::algorithm algorithm = muster::algorithm::automatic;  ///< automatic: the library's choice
 
     bool operator==(const rule&) const = default;
   };
@@ -42,15 +43,16 @@ class algorithm_rules {
   algorithm_rules(algorithm how);  // NOLINT(google-explicit-constructor)
 
   /// Reads the form above. Throws configuration_error that begins with `origin` ("--algorithm") and names the rule:
-  /// no such collective or algorithm, a collective without that algorithm, a size or range that is none.
+  /// an unknown collective or algorithm, a collective without that algorithm, a malformed size, an empty range.
   [[nodiscard]] static algorithm_rules parse(std::string_view text, std::string_view origin = "the algorithm rules");
 
   /// The form above, "auto" when there are no rules; parse gives back an equal list.
   [[nodiscard]] std::string to_string() const;
 
-  /// What the last rule that speaks of this call says; `automatic` when none does.
+  /// The algorithm of the last rule that matches; `automatic` when none does. `bytes` is the size of the whole buffer.
   [[nodiscard]] algorithm at(collective kind, std::size_t bytes) const noexcept;
 
+  /// In the order of the text; valid until the list changes or is destroyed.
   [[nodiscard]] std::span<const rule> rules() const noexcept { return rules_; }
 
   bool operator==(const algorithm_rules&) const = default;

@@ -21,6 +21,7 @@ struct algorithm_profile {
   transport_costs costs;
   std::map<collective, std::vector<choices::row>> chosen;  ///< each list as `choices::rows` has it
 
+  /// Whether it was measured on this transport with this number of ranks; the chooser ignores any other profile.
   [[nodiscard]] bool fits(const transport_abilities& used, int used_ranks) const noexcept {
     return transport == used.name && ranks == used_ranks;
   }

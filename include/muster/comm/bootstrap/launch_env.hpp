@@ -8,17 +8,18 @@
 
 namespace muster::inline v0 {
 
-/// What the launcher says.
+/// The start of this process, as its launcher describes it in environment variables.
 struct launch_env {
+  /// The launcher, by the variables that were found; generic: RANK and WORLD_SIZE, as torchrun sets them.
   enum class launcher { none, open_mpi, pmix, pmi, slurm, generic };
 
-  launcher kind = launcher::none;
-  int rank = 0;
-  int size = 1;
-  int local_rank = 0;
-  int local_size = 0;  ///< ranks on this host; 0 where the launcher does not say
-  std::string job;     ///< what all processes of this start have in common and no other start has; empty: nothing
-  std::string why;     ///< the variables that told, for `muster-info` and errors: "OMPI_COMM_WORLD_RANK=0, ..."
+  launcher kind = launcher::none;  ///< none: rank 0 of 1
+  int rank = 0;                    ///< in the world
+  int size = 1;                    ///< of the world
+  int local_rank = 0;              ///< among the ranks of this host; 0 too where the launcher does not give it
+  int local_size = 0;              ///< ranks on this host; 0 where the launcher does not give it
+  std::string job;                 ///< identifies this start on the host; the same at all its processes; empty: unknown
+  std::string why;                 ///< the variables found, for `muster-info` and errors: "OMPI_COMM_WORLD_RANK=0, ..."
 
   /// Whether all ranks are on this host, as far as the launcher says.
   [[nodiscard]] bool on_one_host() const noexcept { return local_size == size; }

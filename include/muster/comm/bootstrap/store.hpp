@@ -32,10 +32,11 @@ struct store_swap {
   store_entry now;
 };
 
-/// The store was begun anew while this process was cut off from it: it has no part any more in what the others agree
-/// on. Every call fails like this from then on.
+/// The store was restarted empty, or with an older table, while this process was not connected: what the other
+/// processes agree on is lost to this one. Every later call throws it too.
 class store_left_behind : public peer_failure {
  public:
+  /// An error without ranks; `text` names the store.
   explicit store_left_behind(const std::string& text) : peer_failure({}, text) {}
 };
 

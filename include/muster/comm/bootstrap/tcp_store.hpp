@@ -12,6 +12,7 @@ namespace muster::inline v0 {
 /// A store cannot be served at an address because another socket listens there already.
 class store_address_taken : public configuration_error {
  public:
+  /// From the text of the error.
   using configuration_error::configuration_error;
 };
 

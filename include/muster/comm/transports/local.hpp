@@ -49,6 +49,7 @@ class local_hub {
 /// One rank of a local group. Used by the thread that is that rank; the peers' threads reach it through the hub only.
 class local_transport final : public transport {
  public:
+  /// The transport of one rank of the group; the hub is shared with the transports of the others.
   local_transport(std::shared_ptr<local_hub> hub, int rank) : hub_(std::move(hub)), rank_(rank) {}
 
   [[nodiscard]] int rank() const override { return rank_; }

@@ -24,6 +24,7 @@ class nccl_state;
 
 namespace nccl {
 
+/// What a communicator is made with.
 struct communicator_options {
   /// Of connecting, and of each collective from its start on a stream to its end there; 0: the group's, or 30 s
   /// without.
@@ -66,10 +67,12 @@ class [[nodiscard]] work {
   clock::time_point deadline_{};
 };
 
-/// Memory that NCCL was told of, so that it need not copy through buffers of its own; until this is destroyed.
+/// Keeps memory registered with NCCL, which then does not copy through buffers of its own, until this is destroyed.
+/// Made by `communicator::register_memory`; does not own the memory.
 class registration {
  public:
   registration() noexcept = default;
+  /// Owns NCCL's `handle`; null: nothing is registered.
   registration(std::shared_ptr<detail::nccl_state> of, void* handle) noexcept;
   registration(registration&&) noexcept;
   registration& operator=(registration&&) noexcept;
@@ -110,6 +113,7 @@ class communicator {
   /// Ends in order when nothing has failed and every work is done; otherwise aborts.
   ~communicator();
 
+  /// As of the group; and whether every further call throws, because one failed, timed out or was aborted.
   [[nodiscard]] int rank() const noexcept;
   [[nodiscard]] int size() const noexcept;
   [[nodiscard]] bool failed() const noexcept;
@@ -120,7 +124,7 @@ class communicator {
   /// before are void. What an elastic session calls in `on_rebuild`.
   void rebuild(group& ranks);
 
-  /// Tells NCCL of memory that will be used again and again. `values` outlives what is returned.
+  /// Registers memory that many calls use. `values` outlives the result.
   template <device_element T>
   [[nodiscard]] registration register_memory(device_span<T> values) {
     return register_bytes(values.data(), values.size_bytes());
