@@ -56,6 +56,7 @@ class buffer {
   [[nodiscard]] const T* end() const noexcept { return data() + size_; }
   T& operator[](std::size_t i) noexcept { return data()[i]; }
   const T& operator[](std::size_t i) const noexcept { return data()[i]; }
+  /// All elements; dangles after the buffer.
   [[nodiscard]] std::span<T> span() noexcept { return {data(), size_}; }
   [[nodiscard]] std::span<const T> span() const noexcept { return {data(), size_}; }
 

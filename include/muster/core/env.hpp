@@ -70,6 +70,7 @@ class settings {
   enum class question { none, help, help_all, version };
   [[nodiscard]] question asks() const noexcept { return asks_; }
 
+  /// The text as given, not checked; valid as long as this object. `which` is one of `setting_table()`.
   [[nodiscard]] const std::string& value(const setting_info& which) const;
   /// Where the value came from, for errors and for `muster-info`: "--ranks", "MUSTER_RANKS" or "default".
   [[nodiscard]] std::string origin(const setting_info& which) const;

@@ -23,9 +23,10 @@ enum class error_kind : int {
   training = 7        ///< a training diverged: a value that it reports is not finite
 };
 
-/// The base of everything muster throws on purpose.
+/// The base of all exceptions that muster throws on purpose.
 class error : public std::runtime_error {
  public:
+  /// `text` is one line: problem (why) suggestion.
   error(error_kind kind, const std::string& text) : std::runtime_error(text), kind_(kind) {}
 
   /// The kind, to switch on without a chain of catch clauses.
@@ -41,6 +42,7 @@ class error : public std::runtime_error {
 /// Something the user wrote (flag, variable, argument) cannot be used.
 class configuration_error : public error {
  public:
+  /// `text` names the flag, variable or argument.
   explicit configuration_error(const std::string& text) : error(error_kind::configuration, text) {}
 };
 
@@ -59,6 +61,7 @@ struct data_location {
 /// A file or a record cannot be read; the text begins with where that is.
 class data_error : public error {
  public:
+  /// `what()` is the location followed by `text`.
   data_error(data_location where, const std::string& text);
 
   /// The text without the place that it begins with.
@@ -81,6 +84,7 @@ class peer_failure : public error {
   peer_failure(std::vector<int> ranks, const std::string& text,
                int status = static_cast<int>(error_kind::peer_failure));
 
+  /// The ranks that failed, as far as they are known; empty for a failure outside of a group, such as a store's.
   [[nodiscard]] const std::vector<int>& ranks() const noexcept { return ranks_; }
   [[nodiscard]] int exit_status() const noexcept override { return status_; }
 
@@ -98,6 +102,7 @@ class timeout_error : public error {
   /// One outside of collectives, in words of its own.
   timeout_error(std::string operation, std::vector<int> missing, const std::string& text);
 
+  /// As the constructors have them; outside of collectives the sequence number is 0.
   [[nodiscard]] const std::string& operation() const noexcept { return operation_; }
   [[nodiscard]] std::uint64_t sequence() const noexcept { return sequence_; }
   [[nodiscard]] const std::vector<int>& missing() const noexcept { return missing_; }
@@ -111,12 +116,14 @@ class timeout_error : public error {
 /// The ranks of a group disagree about the collective they are in: operation, count, type or root.
 class mismatch_error : public error {
  public:
+  /// `text` names what differs, and at which ranks.
   explicit mismatch_error(const std::string& text) : error(error_kind::mismatch, text) {}
 };
 
 /// A training diverged: a loss, or another value that it reports, is not finite. The text names step and rank.
 class training_error : public error {
  public:
+  /// `text` names the value, the step and the rank.
   explicit training_error(const std::string& text) : error(error_kind::training, text) {}
 };
 

@@ -53,6 +53,7 @@ class event_sink {
 /// Installs a sink on the calling thread for the life of this object and puts the former one back after.
 class scoped_event_sink {
  public:
+  /// `sink` outlives this object.
   explicit scoped_event_sink(event_sink& sink) noexcept : former_(current_event_sink()) {
     current_event_sink() = &sink;
   }
@@ -70,6 +71,7 @@ class scoped_event_sink {
 /// Measures its own life and tells the thread's sink; costs one branch when there is none.
 class scoped_event {
  public:
+  /// `name` outlives this object; `bytes` is what the activity handles, 0 where that has no meaning.
   scoped_event(activity what, std::string_view name, std::uint64_t bytes) noexcept
       : sink_(current_event_sink()), event_{what, name, {}, {}, bytes} {
     if (sink_ != nullptr) event_.begin = clock::now();

@@ -15,6 +15,7 @@ struct float16 {
   constexpr explicit(false) float16(float value) noexcept : bits(encode(value)) {}
   constexpr operator float() const noexcept { return decode(bits); }  // NOLINT: reads as the number it is
 
+  /// The number with this bit pattern, NaN payloads included.
   static constexpr float16 from_bits(std::uint16_t bits) noexcept {
     float16 value;
     value.bits = bits;
@@ -59,6 +60,7 @@ struct bfloat16 {
     return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
   }
 
+  /// The number with this bit pattern, NaN payloads included.
   static constexpr bfloat16 from_bits(std::uint16_t bits) noexcept {
     bfloat16 value;
     value.bits = bits;

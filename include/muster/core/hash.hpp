@@ -23,11 +23,13 @@ namespace muster::inline v0 {
 /// order. Two different inputs agree with probability 2^-64; an attacker can make them agree.
 class digest {
  public:
+  /// Appends a word.
   digest& add(std::uint64_t word) noexcept {
     state_ = mix(state_ ^ word) + 0x9e3779b97f4a7c15ULL;
     return *this;
   }
 
+  /// Appends the length and the bytes, so that two spans differ from one that joins them. O(size).
   digest& add(std::span<const std::byte> bytes) noexcept {
     add(std::uint64_t{bytes.size()});
     while (!bytes.empty()) {
@@ -40,8 +42,10 @@ class digest {
     return *this;
   }
 
+  /// Appends the text as bytes.
   digest& add(std::string_view text) noexcept { return add(std::as_bytes(std::span(text))); }
 
+  /// Of all that was added so far; more may be added after.
   [[nodiscard]] std::uint64_t value() const noexcept { return mix(state_); }
 
  private:

@@ -16,6 +16,7 @@ struct histogram {
   std::array<double, buckets> counts{};
   double total = 0;  ///< of the numbers
 
+  /// Counts a number, or all of another histogram. O(1) and O(buckets).
   void add(std::uint64_t number) noexcept {
     ++counts[static_cast<std::size_t>(std::bit_width(number))];
     total += static_cast<double>(number);

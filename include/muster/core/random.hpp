@@ -13,11 +13,13 @@ namespace muster::inline v0 {
 /// overlap and any of them can be entered in the middle. Models std::uniform_random_bit_generator.
 class random_stream {
  public:
-  using result_type = std::uint64_t;
+  using result_type = std::uint64_t;  ///< of std::uniform_random_bit_generator, as min() and max() are
 
+  /// At number 0 of that stream of the seed. Streams of one seed are independent.
   explicit constexpr random_stream(std::uint64_t seed, std::uint64_t stream = 0) noexcept
       : key_(mix(seed + 0x9e3779b97f4a7c15ULL) ^ mix(mix(stream + 0xd1b54a32d192ed03ULL))) {}
 
+  /// The next number; all 64-bit values are equally likely.
   static constexpr result_type min() noexcept { return 0; }
   static constexpr result_type max() noexcept { return ~result_type{0}; }
   constexpr result_type operator()() noexcept { return mix(key_ + 0x9e3779b97f4a7c15ULL * ++counter_); }

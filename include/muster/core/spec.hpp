@@ -32,6 +32,7 @@ class spec_reader {
   /// an ampersand, and so on.
   [[nodiscard]] static spec_reader of_source(std::string_view text);
 
+  /// The whole text as given.
   [[nodiscard]] const std::string& text() const noexcept { return text_; }
 
   /// The name, which must be one of `names`; `example` is what errors suggest.

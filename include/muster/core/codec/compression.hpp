@@ -67,7 +67,7 @@ struct codec_traits {
   bool is_biased = true;
 };
 
-/// Any codec of spans as one value; what its functions do is what those of the one it holds do.
+/// Any codec of spans, chosen at run time, as one value: calls the codec that it holds by one virtual call.
 class any_codec {
  public:
   /// The plain one.
@@ -88,6 +88,7 @@ class any_codec {
   [[nodiscard]] bool shares_draw() const noexcept { return traits_.shares_draw; }
   [[nodiscard]] bool is_biased() const noexcept { return traits_.is_biased; }
 
+  /// As the concept `codec` defines them, errors included.
   [[nodiscard]] std::size_t encoded_bytes(std::size_t count) const { return held_->encoded_bytes(count); }
   void encode(std::span<const float> values, std::uint64_t draw, std::span<std::byte> encoded) const {
     held_->encode(values, draw, encoded);

@@ -11,8 +11,9 @@ namespace muster::inline v0 {
 struct low_rank_shape {
   std::size_t rows = 0;
   std::size_t columns = 0;
-  std::size_t rank = 0;  ///< as asked for; `used()` never exceeds the sides of the matrix
+  std::size_t rank = 0;  ///< as the user asks for; may exceed the sides of the matrix
 
+  /// Columns of P and of Q: `rank`, limited to the smaller side of the matrix.
   [[nodiscard]] constexpr std::size_t used() const noexcept {
     const std::size_t side = rows < columns ? rows : columns;
     return rank < side ? rank : side;

@@ -15,6 +15,7 @@ struct qsgd8_codec {
   static constexpr std::size_t group = 512;  ///< values that share a scale
   static constexpr int levels = 127;
 
+  /// As the concept `codec` defines them, errors included; O(count).
   [[nodiscard]] std::size_t encoded_bytes(std::size_t count) const noexcept {
     return (count + group - 1) / group * sizeof(float) + (count + 3) / 4 * 4;
   }

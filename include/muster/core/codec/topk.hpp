@@ -16,6 +16,7 @@ class topk_codec {
   /// Throws configuration_error unless 0 < share <= 1.
   explicit topk_codec(double share);
 
+  /// As the concept `codec` defines them, errors included; for k = share * count rounded up, at least 1.
   [[nodiscard]] std::size_t encoded_bytes(std::size_t count) const {
     return elements_of_share(share_, count) * (sizeof(std::uint32_t) + sizeof(float));
   }

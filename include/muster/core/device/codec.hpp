@@ -7,9 +7,9 @@
 
 namespace muster::inline v0 {
 
-// As core/convert.hpp, put on a stream: to the bits of float16's and bfloat16's own conversions. Spans of different
-// lengths throw configuration_error.
-
+/// Converts each element on a stream and does not wait: to the bits of float16's and bfloat16's own conversions. Throws
+/// configuration_error when the lengths differ. The spans do not overlap, and live until the stream has passed the
+/// call.
 void convert(device_span<const float> from, device_span<float16> to, device_stream_ref stream);
 void convert(device_span<const float16> from, device_span<float> to, device_stream_ref stream);
 void convert(device_span<const float> from, device_span<bfloat16> to, device_stream_ref stream);

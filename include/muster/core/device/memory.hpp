@@ -31,10 +31,12 @@ class device_buffer {
 
  public:
   device_buffer() = default;
+  /// Throws muster::error with CUDA's own text when the device has not enough memory; none is allocated for 0.
   explicit device_buffer(std::size_t size)
       : memory_(size == 0 ? nullptr : detail::allocate_on_device(size * sizeof(T))), size_(size) {}
 
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
+  /// All elements; dangles after the buffer.
   [[nodiscard]] device_span<T> span() noexcept { return {static_cast<T*>(memory_.get()), size_}; }
   [[nodiscard]] device_span<const T> span() const noexcept { return {static_cast<const T*>(memory_.get()), size_}; }
 

@@ -16,8 +16,9 @@ template <class T>
 class device_span {
  public:
   constexpr device_span() noexcept = default;
+  /// `first` is an address in a device's memory; null for no elements.
   constexpr device_span(T* first, std::size_t size) noexcept : first_(first), size_(size) {}
-  /// A view to read is made of one to write.
+  /// A view of constant elements from one of mutable elements.
   template <class U>
   requires std::same_as<T, const U>
   constexpr device_span(device_span<U> other) noexcept  // NOLINT: converts as std::span does
@@ -25,6 +26,7 @@ class device_span {
 
   [[nodiscard]] constexpr T* data() const noexcept { return first_; }
   [[nodiscard]] constexpr std::size_t size() const noexcept { return size_; }
+  /// As of std::span; nothing is checked.
   [[nodiscard]] constexpr std::size_t size_bytes() const noexcept { return size_ * sizeof(T); }
   [[nodiscard]] constexpr bool empty() const noexcept { return size_ == 0; }
   [[nodiscard]] constexpr device_span subspan(std::size_t first, std::size_t count) const noexcept {

@@ -29,6 +29,7 @@ class device_stream {
  public:
   device_stream();
 
+  /// Valid as long as the stream.
   operator device_stream_ref() const noexcept { return {handle_.get()}; }  // NOLINT: is used as the stream it is
   /// Waits until all that is on it is done, no longer than the deadline: then timeout_error.
   void wait(clock::time_point until) const;

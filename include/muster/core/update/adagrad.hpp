@@ -19,6 +19,7 @@ struct adagrad_step {
   T epsilon = T(1e-10);  ///< added to the root
   T decay{};             ///< adds decay * parameter to the gradient
 
+  /// As `update_step` has them: arrays of state, and the loop, over arrays that do not overlap.
   [[nodiscard]] constexpr std::size_t states() const noexcept { return 1; }
   constexpr void run(std::size_t size, T* __restrict__ parameters, const T* __restrict__ gradients,
                      T* __restrict__ squares, T*) const {

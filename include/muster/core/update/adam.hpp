@@ -52,8 +52,9 @@ struct adam_step {
   double decay = 0;         ///< weight decay
   bool decoupled = true;    ///< AdamW: parameters shrink by learning_rate * decay; false adds decay * parameter to the
                             ///< gradient, as Adam does
-  std::uint64_t count = 1;  ///< the how-manyth step it is, from 1: the means begin as zeros and are corrected for it
+  std::uint64_t count = 1;  ///< number of the step, from 1: corrects the means for their start at zero
 
+  /// As `update_step` has them: two arrays of state (the means), and the loop with its factors worked out once.
   [[nodiscard]] constexpr std::size_t states() const noexcept { return 2; }
   [[nodiscard]] detail::adam_factors<T> loop() const {
     return {.beta1 = static_cast<T>(beta1),

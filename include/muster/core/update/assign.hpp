@@ -13,6 +13,7 @@ template <std::floating_point T>
 struct assign_step {
   using value = T;
 
+  /// As `update_step` has them: arrays of state, and the loop, over arrays that do not overlap.
   [[nodiscard]] constexpr std::size_t states() const noexcept { return 0; }
   constexpr void run(std::size_t size, T* __restrict__ parameters, const T* __restrict__ values, T*, T*) const {
     for (std::size_t i = 0; i < size; ++i) parameters[i] = values[i];
@@ -26,6 +27,7 @@ struct add_step {
   using value = T;
   T weight{1};
 
+  /// As `update_step` has them: arrays of state, and the loop, over arrays that do not overlap.
   [[nodiscard]] constexpr std::size_t states() const noexcept { return 0; }
   constexpr void run(std::size_t size, T* __restrict__ parameters, const T* __restrict__ values, T*, T*) const {
     const T by = weight;  // no element can be it

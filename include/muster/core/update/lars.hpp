@@ -47,6 +47,7 @@ struct lars_step {
   T decay{};            ///< weight decay
   T trust = T(0.001);   ///< the paper's eta: by how much of its norm a layer may change; 0: no scaling
 
+  /// As `update_step` has them: arrays of state, and the loop, over arrays that do not overlap.
   [[nodiscard]] constexpr std::size_t states() const noexcept { return 1; }
   void run(std::size_t size, T* __restrict__ parameters, const T* __restrict__ gradients, T* __restrict__ velocities,
            T*) const {

@@ -24,6 +24,7 @@ struct sgd_step {
   T decay{};              ///< adds decay * parameter to the gradient, the gradient of decay / 2 * |parameters|^2
   bool nesterov = false;  ///< steps along gradient + momentum * velocity instead of along the velocity
 
+  /// As `update_step` has them: arrays of state, and the loop, over arrays that do not overlap.
   [[nodiscard]] constexpr std::size_t states() const noexcept { return momentum == T{0} ? 0 : 1; }
   /// The choices are made once outside the loops, so that these have no branch and compilers vectorise them. constexpr
   /// lets the kernels of devices call it too, an element at a time.
