@@ -21,9 +21,11 @@ enum class exit_reason : int {
 /// This process' part in the job is over, though the job may go on.
 class departure : public error {
  public:
+  /// `text` is one line: problem (why) suggestion; `is_first`: of the members that are left, this one saves.
   departure(exit_reason why, const std::string& text, bool is_first = false)
       : error(error_kind::peer_failure, text), why_(why), is_first_(is_first) {}
 
+  /// The reason; its number is the exit status.
   [[nodiscard]] exit_reason why() const noexcept { return why_; }
   /// Whether the whole job ends here for want of members, and this is the one of those that are left that saves the
   /// state: it is that of the last step that this process committed, and the context's world is this process alone.

@@ -70,6 +70,7 @@ class session_backend {
 /// `elastic::session(context)`, whose ranks may die and join. Used by the thread that is the rank.
 class session {
  public:
+  /// Owns the backend that makes and rebuilds the group; programs call the functions above instead.
   explicit session(std::unique_ptr<detail::session_backend> by) noexcept : by_(std::move(by)) {}
 
   /// Calls `f(step)` for one batch after another, to the end of the epoch or a limit; a step commits when `f` returns

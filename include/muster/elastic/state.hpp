@@ -102,8 +102,10 @@ struct shadowed_values {
   std::span<T> values;
   state_kind kind = state_kind::replicated;
 
+  /// Adds the values under `name`, as state_owner has it.
   void describe(state_parts& parts) { parts.add(name, values, kind); }
 };
+/// The element type is that of the span.
 template <class T>
 shadowed_values(std::string, std::span<T>, state_kind = state_kind::replicated) -> shadowed_values<T>;
 static_assert(state_owner<shadowed_values<float>>);
@@ -134,6 +136,7 @@ static_assert(std::has_unique_object_representations_v<state_position>, "checkpo
 /// Used by the thread that is the rank.
 class state {
  public:
+  /// Of at least one owner. Throws configuration_error when two parts have one name.
   template <class... Owners>
   requires(sizeof...(Owners) > 0 && (state_owner<Owners> && ...) &&
            !(std::same_as<std::remove_cvref_t<Owners>, state> || ...)) explicit state(Owners&&... owners) {

@@ -13,6 +13,7 @@ namespace muster::inline v0 {
 /// attempt after a failure gets another, perhaps with other ranks.
 class step {
  public:
+  /// Made by a session for each attempt; `ranks` outlives it.
   step(muster::group& ranks, std::uint64_t generation, std::uint64_t number, const training_position& at) noexcept
       : ranks_(&ranks), generation_(generation), number_(number), at_(at) {}
   step(const step&) = delete;
