@@ -23,7 +23,7 @@ struct open_pull;
 /// destroyed unfinished: a pull then writes nothing any more; a push goes on from a copy.
 class [[nodiscard]] pending {
  public:
-  pending();
+  pending();  ///< done
   pending(pending&&) noexcept;
   pending& operator=(pending&&) noexcept;
   ~pending();
@@ -66,9 +66,11 @@ struct push_options {
 /// spans that do not fit the table.
 class client {
  public:
+  /// Made by a job (`job::tables`) and valid as long as it; owns nothing.
   explicit client(detail::worker_process& of) noexcept : of_(&of) {}
 
-  // Dense tables: a slice of one, or all of it.
+  /// Of a dense table: `values` are the elements from the offset on (`push_options`, or `offset` of a pull, in
+  /// elements).
   void push(std::uint32_t table, std::span<const float> values, const push_options& how = {}) {
     push_async(table, values, how).wait();
   }
@@ -76,12 +78,13 @@ class client {
   /// The values become these, whatever the table's update function is, and what it remembers of them stays: how a
   /// table gets what it begins with. Waits.
   void assign(std::uint32_t table, std::span<const float> values, std::size_t offset = 0);
+  /// Of a dense table: reads `values.size()` elements from `offset` on, as fresh as the job's consistency has it.
   void pull(std::uint32_t table, std::span<float> values, std::size_t offset = 0) {
     pull_async(table, values, offset).wait();
   }
   [[nodiscard]] pending pull_async(std::uint32_t table, std::span<float> values, std::size_t offset = 0);
 
-  // Sparse tables: rows under keys, one behind the other in the order of the keys. A key may come twice.
+  /// Of a sparse table: row k of `rows`, `width` floats each, is of keys[k]. A key may come twice.
   void push(std::uint32_t table, std::span<const std::uint64_t> keys, std::span<const float> rows,
             const push_options& how = {}) {
     push_async(table, keys, rows, how).wait();

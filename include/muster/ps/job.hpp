@@ -26,7 +26,8 @@ namespace muster::inline v0::ps {
 /// it saved last (`load_tables`). Its exit status tells a launcher so.
 class tables_lost : public peer_failure {
  public:
-  static constexpr int status = 16;
+  static constexpr int status = 16;  ///< the exit status
+  /// Names the table and the range.
   tables_lost(const table_layout& layout, range_id range);
 };
 

@@ -3,9 +3,9 @@
 
 #include <muster/core/env.hpp>
 
-/// What parameter servers read, and the compression of gradients, which are pushed too. `--help` describes each.
 namespace muster::inline v0::setting {
 
+/// Parameter servers, and the compression of gradients and of pushes. `--help-all` describes each.
 extern const setting_info servers, standby, replicas, consistency, compress;
 
 }  // namespace muster::inline v0::setting

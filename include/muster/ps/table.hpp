@@ -77,6 +77,8 @@ class table_layout {
   /// configuration_error for tables that cannot be.
   table_layout(std::vector<table_spec> tables, std::size_t servers);
 
+  /// The tables in their order, the number of ranges of all tables, one range, and the table that it is part of. Ids
+  /// are below ranges(), which is not checked.
   [[nodiscard]] const std::vector<table_spec>& tables() const noexcept { return tables_; }
   [[nodiscard]] std::size_t ranges() const noexcept { return ranges_.size(); }
   [[nodiscard]] const table_range& range(range_id id) const noexcept { return ranges_[id]; }
