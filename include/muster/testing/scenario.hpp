@@ -17,8 +17,9 @@
 
 namespace muster::inline v0::testing {
 
+/// One call of a collective on random values, with all that may change its course; the same at every rank.
 struct scenario {
-  std::uint64_t seed = 0;  // of the values
+  std::uint64_t seed = 0;  ///< of the values
   collective kind = collective::allreduce;
   muster::algorithm algorithm = muster::algorithm::automatic;
   dtype type = dtype::float32;
@@ -27,11 +28,12 @@ struct scenario {
   int root = 0;
   bool in_place = false;
   bool async = false;
-  int misaligned = 0;                // elements by which the buffers are off their alignment
-  std::uint32_t registered_in = 0;   // bit r: rank r's input is memory that the transport gave
-  std::uint32_t registered_out = 0;  // and its output
-  bool naps = false;                 // some ranks come late
+  int misaligned = 0;                ///< elements by which the buffers are off their alignment
+  std::uint32_t registered_in = 0;   ///< bit r: rank r's input is registered memory
+  std::uint32_t registered_out = 0;  ///< bit r: rank r's output is
+  bool naps = false;                 ///< some ranks make the call late
 
+  /// One line to repeat a failure by.
   [[nodiscard]] std::string describe(int ranks) const;
 };
 
