@@ -101,7 +101,7 @@ class arena_base {
 template <class Values, class Array>
 class arena_in : public arena_base {
  public:
-  using values = Values;
+  using values = Values;  ///< the view of floats
   /// Elements in front of the gradients, for what is reduced with the first of them.
   static constexpr std::size_t head = buffer_alignment / sizeof(float);
 

@@ -3,9 +3,9 @@
 
 #include <muster/core/env.hpp>
 
-/// What optimizers and timelines read. `--help` describes each.
 namespace muster::inline v0::setting {
 
+/// Optimizers and timelines. `--help-all` describes each.
 extern const setting_info optimizer, trace;
 
 }  // namespace muster::inline v0::setting

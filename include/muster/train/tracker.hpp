@@ -101,6 +101,7 @@ class tracker final : public event_sink {
   /// Runs the batch clock for its life: everything a step needs, nothing of validation.
   class [[nodiscard]] batch_clock {
    public:
+    /// Starts the clock; `of` outlives it.
     explicit batch_clock(tracker& of) noexcept : of_(&of), begin_(clock::now()) { of_->in_batches_ = true; }
     batch_clock(const batch_clock&) = delete;
     batch_clock& operator=(const batch_clock&) = delete;
@@ -113,6 +114,7 @@ class tracker final : public event_sink {
     tracker* of_;
     clock::time_point begin_;
   };
+  /// Starts the batch clock; it stops when the result is destroyed. One at a time.
   [[nodiscard]] batch_clock batches() noexcept { return batch_clock(*this); }
   /// Counts the life of the result as `which`, for what the program does itself: the loader (batch_load), the sums of
   /// gradients (aggregate) and the optimizer are heard of. Phases do not nest. A program whose kernel does several at

@@ -246,7 +246,8 @@ class training {
   bool goes_on_ = false;  // a checkpoint is being written that is not at an end: to go on from it is another failure
   sums here_;             // of committed steps since the last epoch ended
   sums of_step_;          // of the attempt under way
-  struct {                // updates of the user's own that wait for the commit
+  /// Updates of the user's own that wait for the commit.
+  struct {
     std::vector<float> before, after;
     bool wait = false;
   } own_updates_;

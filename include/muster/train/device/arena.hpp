@@ -19,6 +19,7 @@ class device_arena final : public arena_in<device_span<float>, device_buffer<flo
   /// `shapes` are in the order of the layers. Throws as arena; muster::error when the device has not enough memory.
   device_arena(std::vector<tensor_shape> shapes, device_stream_ref stream);
 
+  /// As given to the constructor, not owned.
   [[nodiscard]] device_stream_ref stream() const noexcept { return stream_; }
 
   /// The parameters of an arena on the host come here, or go there, and the processor waits for it, to the deadline.

@@ -16,10 +16,11 @@
 
 namespace muster::inline v0 {
 
-/// The same rate always.
+/// The same rate always. Like every schedule below, a function from a position in the training to the learning rate.
 struct constant_rate {
   double rate;
 
+  /// The rate.
   double operator()(const training_position&) const noexcept { return rate; }
 };
 
@@ -30,6 +31,7 @@ struct step_rate {
   std::vector<double> milestones;  ///< in epochs, ascending
   double factor = 0.1;
 
+  /// The rate at a position; O(milestones).
   double operator()(const training_position& at) const noexcept;
 };
 
@@ -48,6 +50,7 @@ struct cosine_rate {
   training_length length;
   double last = 0.0;
 
+  /// The rate at a position; `last` from the end of `length` on.
   double operator()(const training_position& at) const noexcept;
 };
 
@@ -58,6 +61,7 @@ struct polynomial_rate {
   double power = 1.0;
   double last = 0.0;
 
+  /// The rate at a position; `last` from the end of `length` on.
   double operator()(const training_position& at) const noexcept;
 };
 
@@ -67,6 +71,7 @@ struct exponential_rate {
   double factor;
   double every = 1.0;  ///< epochs
 
+  /// The rate at a position.
   double operator()(const training_position& at) const noexcept;
 };
 
@@ -74,6 +79,7 @@ struct exponential_rate {
 struct inverse_sqrt_rate {
   double alpha;
 
+  /// The rate at a position.
   double operator()(const training_position& at) const noexcept;
 };
 
@@ -99,7 +105,10 @@ struct plateau_rate {
   };
   memory seen{};
 
+  /// The rate after the last observation; the position does not matter.
   double operator()(const training_position&) const noexcept { return seen.falls == 0 ? rate : seen.now; }
+  /// A new value of what is watched, such as the loss of a validation. All ranks observe the same ones, or their rates
+  /// differ.
   void observe(double value) noexcept;
 };
 
@@ -107,6 +116,7 @@ struct plateau_rate {
 /// observations) it gives the same rate: ranks agree on it without talking.
 class schedule {
  public:
+  /// Owns a copy of the function; a copy of a schedule has its own.
   template <class Function>
   requires(!std::same_as<std::remove_cvref_t<Function>, schedule> &&
            std::is_invocable_r_v<double, const std::remove_cvref_t<Function>&, const training_position&>)
@@ -173,6 +183,7 @@ struct warmed_up {
   double scale = 1.0;
   double from = 1.0;
 
+  /// As of `after`, its rate times the factor; observations and state are those of `after`.
   double operator()(const training_position& at) const;
   void observe(double value) { after.observe(value); }
   void describe(state_parts& parts) { after.describe(parts); }

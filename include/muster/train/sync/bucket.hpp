@@ -54,6 +54,7 @@ class bucket_reducer {
 class bucket_codec {
  public:
   bucket_codec() noexcept = default;
+  /// Shares the reducer, which is for one gradient_sync.
   template <std::derived_from<bucket_reducer> Reducer>
   bucket_codec(std::shared_ptr<Reducer> reducer) noexcept : reducer_(std::move(reducer)) {}  // NOLINT: converts
 
@@ -63,6 +64,7 @@ class bucket_codec {
  private:
   std::shared_ptr<bucket_reducer> reducer_;
 };
+/// Buckets are summed uncompressed.
 inline const bucket_codec no_codec{};
 
 }  // namespace muster::inline v0

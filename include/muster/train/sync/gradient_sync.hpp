@@ -103,6 +103,7 @@ class backward_pass {
 /// Used by the thread that is the rank.
 class gradient_sync {
  public:
+  /// Of an arena on the host, which outlives it. Throws configuration_error for options that contradict each other.
   explicit gradient_sync(arena& of, const sync_options& options = {});
   /// Of gradients that lie elsewhere, as those of a device: see `gradients_on`. Throws configuration_error for a codec
   /// or a mode that exchanges weights.
@@ -123,6 +124,7 @@ class gradient_sync {
   /// The step counts. A session does that.
   void commit() noexcept;
 
+  /// As given, and the buckets in the order in which they are started.
   [[nodiscard]] const sync_options& options() const noexcept { return options_; }
   [[nodiscard]] const std::vector<gradient_bucket>& buckets() const noexcept { return buckets_; }
   /// Bytes of gradients or weights that the last step of this rank put into collectives.
