@@ -30,6 +30,7 @@ enum class bad_record_policy {
   quarantine  ///< leave them out, up to a limit, and write each into a file
 };
 
+/// The policy for bad records, and its limits.
 struct bad_record_options {
   bad_record_policy policy = bad_record_policy::fail;
   /// So many different records may be left out; one more ends the run.

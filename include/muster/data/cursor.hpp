@@ -33,7 +33,7 @@ struct cursor {
   /// The version of the functions from (seed, epoch, position) to a sample; a change of these is a new version.
   static constexpr std::uint32_t current_version = 2;
 
-  std::uint32_t version = current_version;
+  std::uint32_t version = current_version;  ///< of the functions; a loader refuses a cursor of another one
   sample_order order = sample_order::sequential;
   std::uint64_t dataset = 0;    ///< digest
   std::uint64_t size = 0;       ///< samples of an epoch

@@ -93,7 +93,9 @@ class image_converter {
 /// {height, width, channels}, become normalised float32. For data that is evaluated and not trained on.
 class normalise : public detail::image_converter {
  public:
+  /// Mean and deviation are of channel values in [0, 1].
   constexpr explicit normalise(const image_options& options = {}) noexcept : image_converter(options) {}
+  /// As record_transform has them: a digest of the options, and the conversion of one record.
   [[nodiscard]] std::uint64_t version() const noexcept;
   void operator()(std::span<const std::byte> from, std::span<std::byte> to) const noexcept;
 };
@@ -102,8 +104,10 @@ static_assert(record_transform<normalise>);
 /// A function for augment(): the same with a random crop, flip and cutout.
 class image_augmentation : public detail::image_converter {
  public:
+  /// What is random about it, and the normalisation after that.
   constexpr explicit image_augmentation(const augment_options& chance, const image_options& options = {}) noexcept
       : image_converter(options), chance_(chance) {}
+  /// As record_augmentation has it.
   void operator()(std::span<const std::byte> from, std::span<std::byte> to, random_stream& random) const noexcept;
 
  private:

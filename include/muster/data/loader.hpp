@@ -202,20 +202,24 @@ class loader {
   std::unique_ptr<engine> engine_;
 };
 
+/// Orders the samples; the source is kept by value.
 template <sample_source Source>
 [[nodiscard]] shuffled_source operator|(Source source, shuffle step) {
   return {detail::loader_source(std::move(source)), step};
 }
 
+/// Batches in the source's own order. Throws configuration_error for a batch of 0.
 template <sample_source Source>
 [[nodiscard]] loader operator|(Source source, batch step) {
   return {detail::loader_source(std::move(source)), std::nullopt, step};
 }
 
+/// Batches in shuffled order. Throws configuration_error for a batch of 0.
 [[nodiscard]] inline loader operator|(shuffled_source from, batch step) {
   return {std::move(from.source), from.step, step};
 }
 
+/// The loader with one more step. Throws configuration_error where that step is not possible at this place.
 [[nodiscard]] loader operator|(loader from, cache step);
 [[nodiscard]] loader operator|(loader from, prefetch step);
 [[nodiscard]] loader operator|(loader from, on_bad_records step);

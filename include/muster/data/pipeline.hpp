@@ -24,11 +24,13 @@ struct augment {
   explicit augment(G g) : function(std::move(g)) {}
 };
 
+/// The loader with one more step, as `loader::with`, whose errors it throws.
 template <record_transform F>
 [[nodiscard]] loader operator|(loader from, map<F> step) {
   return std::move(from).with(std::make_unique<detail::function_step<F, false>>(std::move(step.function)));
 }
 
+/// The same.
 template <record_augmentation G>
 [[nodiscard]] loader operator|(loader from, augment<G> step) {
   return std::move(from).with(std::make_unique<detail::function_step<G, true>>(std::move(step.function)));

@@ -15,6 +15,7 @@ enum class placement_kind : std::uint8_t {
   hash         ///< by their number alone: when parts or machines come, few parts move
 };
 
+/// How the data is spread over machines; the same at all of them.
 struct placement_options {
   placement_kind kind = placement_kind::contiguous;
   /// How much each machine takes, against the others; empty: all the same. Not negative, and not all 0.

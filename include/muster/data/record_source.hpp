@@ -65,12 +65,14 @@ concept mapped_record_source = record_source<T> && requires(const T& source, sam
 /// Any record_source, chosen at run time: one virtual call a batch, not one a record. Cheap to copy.
 class any_record_source {
  public:
-  // In this order: whether it is itself a source must not depend on whether it is one.
+  /// Owns the source; copies share it. The order of the requirements matters: whether this class is a source must not
+  /// depend on whether it is one.
   template <class Source>
   requires(!std::same_as<Source, any_record_source> && record_source<Source>)
       any_record_source(Source source)  // NOLINT: meant to convert
       : source_(std::make_shared<const model<Source>>(std::move(source))) {}
 
+  /// As record_source has them. Name and schema are valid as long as a copy of this.
   [[nodiscard]] std::string_view name() const noexcept { return source_->name; }
   [[nodiscard]] std::uint64_t size() const noexcept { return source_->size; }
   [[nodiscard]] std::uint64_t digest() const noexcept { return source_->digest; }

@@ -47,9 +47,11 @@ concept record_augmentation = std::copy_constructible<G> &&
 template <element From, element To, class F>
 class typed_transform {
  public:
+  /// `shape` is of a record of the output; `version` as record_transform has it.
   typed_transform(std::vector<std::uint64_t> shape, F f, std::uint64_t version)
       : shape_(std::move(shape)), f_(std::move(f)), version_(version) {}
 
+  /// As record_transform has them.
   [[nodiscard]] record_schema output(const record_schema& in) const {
     if (in.form != record_form::fixed || in.fields.size() != 1 || in.fields[0].type != dtype_of<From>()) {
       throw configuration_error("cannot map records of " + to_string(in) + " (the function takes one field of " +
@@ -59,6 +61,7 @@ class typed_transform {
   }
   [[nodiscard]] std::uint64_t version() const noexcept { return version_; }
 
+  /// Calls `f` with both spans typed.
   void operator()(std::span<const std::byte> from, std::span<std::byte> to)
       const requires std::invocable<const F&, std::span<const From>, std::span<To>> {
     f_(typed(from), typed(to));

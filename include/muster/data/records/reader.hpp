@@ -16,6 +16,7 @@ namespace muster::inline v0 {
 /// Whether reading a record compares it with its checksum.
 enum class record_checks { every_read, never };
 
+/// How record files are read.
 struct record_read_options {
   record_checks checks = record_checks::every_read;
   /// Of compressed files: so many bytes of decompressed blocks are kept for the next reads.
@@ -49,6 +50,7 @@ class record_files {
   /// means; configuration_error for compressed blocks in a program without muster::zstd.
   explicit record_files(const std::string& path, const record_read_options& options = {});
 
+  /// As mapped_record_source has them.
   [[nodiscard]] const std::string& name() const noexcept;
   [[nodiscard]] std::uint64_t size() const noexcept;
   [[nodiscard]] std::uint64_t digest() const noexcept;

@@ -22,9 +22,10 @@ enum class csv_header {
 enum class missing_values {
   fail,  ///< an error, or a bad record with read_options::keep_bad_records
   zero,
-  nan  ///< a quiet NaN, for the user to deal with
+  nan  ///< a quiet NaN, which the model sees
 };
 
+/// How a table of text is read.
 struct csv_options {
   char delimiter = ',';  ///< also ';', a tab, a blank or '|'
   csv_header header = csv_header::automatic;

@@ -73,6 +73,7 @@ class fixed_records {
   fixed_records(std::string name, record_schema schema, std::vector<record_stretch> records,
                 std::vector<label_column> labels = {}, int threads = 0);
 
+  /// As mapped_record_source has them.
   [[nodiscard]] const std::string& name() const noexcept { return state_->name; }
   [[nodiscard]] std::uint64_t size() const noexcept { return state_->records.size(); }
   [[nodiscard]] std::uint64_t digest() const noexcept { return state_->digest; }

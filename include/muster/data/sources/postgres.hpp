@@ -10,6 +10,7 @@
 
 namespace muster::inline v0 {
 
+/// How the rows of a query are read.
 struct postgres_options {
   std::string label = {};                ///< the column with the labels, by name; empty for none (labels are 0 then)
   std::vector<std::string> ignore = {};  ///< columns that are no features

@@ -13,6 +13,7 @@
 
 namespace muster::inline v0 {
 
+/// How TFRecord files are read.
 struct tfrecord_options {
   /// Whether files are TFRecord files compressed as a whole, with gzip or Zstandard; decompressed into memory then.
   bool compressed = false;
@@ -33,6 +34,7 @@ class tfrecord_files {
   /// Throws data_error with the byte at which a file stops being one of TFRecord.
   explicit tfrecord_files(const std::vector<std::string>& paths, const tfrecord_options& options = {});
 
+  /// As mapped_record_source has them.
   [[nodiscard]] const std::string& name() const noexcept { return state_->name; }
   [[nodiscard]] std::uint64_t size() const noexcept { return state_->size; }
   [[nodiscard]] std::uint64_t digest() const noexcept { return state_->digest; }
