@@ -62,7 +62,7 @@ class turns {
     turn told;
     words >> what >> told.who >> told.bytes;
     const auto known = std::find_if(std::begin(all_ops), std::end(all_ops), [&](op o) { return to_string(o) == what; });
-    if (!words || known == std::end(all_ops)) throw std::runtime_error("cannot make sense of the turn '" + line + "'");
+    if (!words || known == std::end(all_ops)) throw std::runtime_error("malformed turn '" + line + "'");
     told.what = *known;
     check(told);
     return told;

@@ -70,7 +70,7 @@ struct trim_codec {
   }
   void decode_add(std::span<const std::byte> encoded, std::uint64_t, float weight, std::span<float> sums) const {
     if (encoded.size() != encoded_bytes(sums.size()))
-      throw muster::data_error({.file = "trimmed values"}, "there are too few or too many; use one model at all ranks");
+      throw muster::data_error({.file = "trimmed values"}, "the number of values is wrong; use one model at all ranks");
     for (std::size_t k = 0; k < sums.size(); ++k) {
       float value = 0;
       std::memcpy(reinterpret_cast<std::byte*>(&value) + sizeof value - kept, encoded.data() + k * kept, kept);

@@ -23,7 +23,7 @@ struct loopback {
     auto* const address = reinterpret_cast<sockaddr*>(&at);
     if (door < 0 || ::bind(door, address, size) != 0 || ::listen(door, 1) != 0 ||
         ::getsockname(door, address, &size) != 0)
-      fail_with_errno("no door on 127.0.0.1");
+      fail_with_errno("no listener on 127.0.0.1");
     ends[0] = ::socket(AF_INET, SOCK_STREAM, 0);
     if (ends[0] < 0 || ::connect(ends[0], address, size) != 0) fail_with_errno("connect to 127.0.0.1");
     ends[1] = ::accept(door, nullptr, nullptr);

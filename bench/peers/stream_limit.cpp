@@ -116,7 +116,7 @@ int main(int argc, char** argv) {
   try {
     const std::string what = argc > 1 ? argv[1] : "";
     if (what != "ring" && what != "socket")
-      throw std::runtime_error("no way is named (there are ring and socket); name one");
+      throw std::runtime_error("no method is named (there are ring and socket); name one");
     const double seconds = argc > 2 ? std::stod(argv[2]) : 0.3;
     const int turns = argc > 3 ? std::stoi(argv[3]) : 5;
     auto& node_id = *new (bench::share_with_children(sizeof(bench::meeting))) bench::meeting(bench::limit_ranks, false);

@@ -10,7 +10,7 @@
 int main(int argc, char** argv) {
   const images::program which{
       .name = "cnn",
-      .about = "The small convolutional network of the textbooks, for MNIST and its kin.",
+      .about = "A small convolutional network for MNIST and similar data.",
       .data = "cifar-like:2000",
       .schedule = "step:0.03,epochs=2,factor=0.1",  // nothing is normalised: 0.1 diverges
       .mlbench = false,

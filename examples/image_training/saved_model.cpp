@@ -92,7 +92,7 @@ loaded_model load_model(const std::string& path, const nn::execution& how) {
   std::size_t parameters = 0, statistics = 0;
   try {
     const auto head = nlohmann::json::parse(all.substr(0, line));
-    if (head.at("format") != format) throw refuse("its format is another");
+    if (head.at("format") != format) throw refuse("its format is unknown");
     made.what.name = head.at("model").get<std::string>();
     const auto& input = head.at("input");
     made.what.input = {input.at(0).get<std::size_t>(), input.at(1).get<std::size_t>(), input.at(2).get<std::size_t>()};
@@ -100,7 +100,7 @@ loaded_model load_model(const std::string& path, const nn::execution& how) {
     parameters = head.at("parameters").get<std::size_t>();
     statistics = head.at("statistics").get<std::size_t>();
   } catch (const nlohmann::json::exception&) {
-    throw refuse("its first line is not what it should be");
+    throw refuse("its first line is malformed");
   }
   const std::size_t body = all.size() - line - 1;
   if (parameters > body / 4 || statistics > body / 4 || body != 4 * (parameters + statistics + 1)) {
@@ -109,7 +109,7 @@ loaded_model load_model(const std::string& path, const nn::execution& how) {
   std::uint32_t checksum = 0;
   std::memcpy(&checksum, all.data() + all.size() - 4, 4);
   if (muster::crc32c(std::as_bytes(std::span(all).first(all.size() - 4))) != checksum) {
-    throw refuse("its checksum does not fit: it is damaged");
+    throw refuse("its checksum does not match: it is damaged");
   }
   made.net = make_model(made.what, how);
   if (made.net->parameter_count() != parameters || made.net->statistics().size() != statistics) {

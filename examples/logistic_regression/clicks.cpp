@@ -31,7 +31,8 @@ std::int64_t weight_of(std::uint64_t seed, std::uint32_t feature) {
 }  // namespace
 
 muster::dataset synthetic_clicks(std::size_t rows, std::uint64_t seed, std::uint64_t first_row) {
-  if (rows == 0) throw muster::configuration_error("no rows of clicks cannot be made (they are none); ask for some");
+  if (rows == 0)
+    throw muster::configuration_error("cannot make 0 rows of clicks (training needs samples); ask for at least 1");
   std::vector<std::uint64_t> offsets = {0};
   std::vector<std::uint32_t> indices;
   std::vector<float> labels;

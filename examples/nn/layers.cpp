@@ -257,7 +257,7 @@ template <class Keep>
 void dropout<T>::over_elements(const pass& now, std::size_t image, const Keep& keep) const {
   if (now.samples.size() < now.images) {
     throw muster::configuration_error(
-        "dropout was not told the samples of the batch (what drops out is a function of them); set pass::samples");
+        "dropout needs the samples of the batch (they seed its choice); set pass::samples");
   }
   muster::random_stream random(muster::mix(now.key) + number_, now.samples[image]);
   const T factor = static_cast<T>(1 / (1 - probability_));

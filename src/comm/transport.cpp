@@ -26,7 +26,7 @@ int subgroup_call::place_of(int rank) const {
   const auto found = std::find(members.begin(), members.end(), rank);
   if (found != members.end()) return static_cast<int>(found - members.begin());
   throw configuration_error("rank " + std::to_string(rank) +
-                            " is not a member of the group it asks for (programming error)");
+                            " is not a member of the group that it asks for (programming error)");
 }
 
 namespace detail {

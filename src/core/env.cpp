@@ -12,7 +12,7 @@
 namespace muster::inline v0 {
 namespace setting {
 constexpr setting_info log_level{"log-level", "LEVEL", "warning", "debug, info, warning, error, off"};
-constexpr setting_info log_ranks{"log-ranks", "WHO", "0", "0 or all: which ranks may log"};
+constexpr setting_info log_ranks{"log-ranks", "RANKS", "0", "ranks that log: 0 or all"};
 }  // namespace setting
 
 namespace {
@@ -179,7 +179,7 @@ std::string settings_help(bool all) {
           left + std::string(row->help) + range + " [" + std::string(row->fallback) + ", " + row->variable() + "]\n";
     }
   }
-  if (!all) text += "--help-all lists all of them, --version says which muster it is\n";
+  if (!all) text += "--help-all lists all flags, --version prints the version of muster\n";
   return text;
 }
 

@@ -18,7 +18,7 @@ namespace muster::inline v0::detail {
 inline void fill_random(std::span<std::byte> bytes) {
   if (::getrandom(bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size())) return;
   throw error(error_kind::other, "the system gives no random bytes (" + std::string(std::strerror(errno)) +
-                                     "); see what keeps this process from getrandom(2)");
+                                     "); check what denies this process getrandom(2)");
 }
 
 /// 256 random bits in hexadecimal digits.

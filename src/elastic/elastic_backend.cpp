@@ -92,16 +92,14 @@ elastic_backend::elastic_backend(context& of, elastic::session_options options)
     : context_(of), options_(std::move(options)), for_groups_(of.world().settings()) {
   if (!of.elastic()) {
     throw configuration_error(
-        "an elastic session needs a context whose ranks may come and go (--elastic is off); set --elastic on, start "
-        "the "
-        "job by muster-launch, or use muster::fixed_session");
+        "an elastic session needs an elastic job (--elastic is off); set --elastic on, start the job by muster-launch, "
+        "or use muster::fixed_session");
   }
   const auto& mode = of.configuration().value(setting::mode);
   if (mode.starts_with("local-sgd") || mode.starts_with("gossip")) {
-    throw configuration_error(
-        of.configuration().origin(setting::mode) + " asks for " + mode +
-        " (its ranks differ between exchanges, so what a dead one knew is lost); use allreduce, or "
-        "--elastic off");
+    throw configuration_error(of.configuration().origin(setting::mode) + " asks for " + mode +
+                              " (the parameters of ranks differ between exchanges, so the death of a rank loses "
+                              "updates); use allreduce, or --elastic off");
   }
   site_.configuration = &of.configuration();
   site_.memory = of.shared_memory();
@@ -121,7 +119,7 @@ void elastic_backend::join_job() {
   const auto until = deadline_after(seconds(configuration.positive(setting::timeout)));
   const auto policy = policy_of(configuration, launch);
   const std::shared_ptr<any_store> store = open_store(configuration, launch);
-  log(log_level::debug, "the members meet at the store " + store->where());
+  log(log_level::debug, "the members use the store " + store->where());
   site_.token = common_token(*store, configuration, until);
   auto words = std::make_unique<datagram_socket>(interface_of(configuration, launch),
                                                  configuration.origin(setting::interface), site_.token);
@@ -185,7 +183,7 @@ void elastic_backend::prepare(state& of) {
       return;
     } catch (const peer_failure&) {  // and once more, with those that are left
     } catch (const timeout_error& late) {
-      suspect_missing(late, "it did not come: ");
+      suspect_missing(late, "it did not connect: ");
     }
     if (!revocation_->revoked()) log(log_level::warning, "a generation could not be formed; its members try again");
   }

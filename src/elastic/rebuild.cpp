@@ -63,7 +63,7 @@ std::unique_ptr<transport> over_tcp(const transport_config& config, const elasti
   auto mesh =
       make_mesh(plan, rank, endpoints, std::move(listeners), config.token + "/" + std::to_string(group.generation));
   for (;;) {
-    if (given_up()) throw peer_failure({}, "the connections were given up (not all members live any more)");
+    if (given_up()) throw peer_failure({}, "connecting was aborted (a member has ended)");
     try {
       constexpr std::chrono::milliseconds slice{5};
       mesh->await_all(std::min(until, clock::now() + slice));
@@ -110,8 +110,8 @@ std::string transport_between(const elastic::generation_record& group, const set
   const std::string origin = configuration.origin(setting::transport);
   if (asked == 4 && surviving_mpi() == nullptr) {
     throw configuration_error(origin +
-                              " asks for transport mpi (the MPI of this program does not go on when ranks die, as Open "
-                              "MPI 5 does); use auto, tcp, shm or hierarchical");
+                              " asks for transport mpi (the MPI of this program ends the job when a rank dies; Open "
+                              "MPI 5 with ULFM does not); use auto, tcp, shm or hierarchical");
   }
   if (asked == 1 || asked == 2) {
     throw configuration_error(origin + " asks for transport " + configuration.value(setting::transport) +

@@ -2,20 +2,20 @@
 
 namespace muster::inline v0::setting {
 
-constexpr setting_info min_ranks{"min-ranks", "N", "1", "elastic: with fewer ranks the job waits for more",
+constexpr setting_info min_ranks{"min-ranks", "N", "1", "elastic: with fewer ranks the job waits until more join",
                                  detail::from(1, most_ranks)};
-constexpr setting_info max_ranks{"max-ranks", "N", "4096", "elastic: more are not taken in",
+constexpr setting_info max_ranks{"max-ranks", "N", "4096", "elastic: most ranks of the job; more are not admitted",
                                  detail::from(1, most_ranks)};
 constexpr setting_info slow_ranks{
     "slow-ranks", "WHAT", "report",
-    "elastic: ranks that take much longer for their part of a step: ignore, report, or remove them"};
+    "elastic: stragglers, ranks that take much longer for their part of a step: ignore, report, or remove them"};
 constexpr setting_info slow_factor{"slow-factor",
                                    "K",
                                    "3",
-                                   "elastic: slow is who takes longer than K times what the median rank takes",
+                                   "elastic: a straggler takes longer than K times the median of the ranks",
                                    detail::from(1, 1000000),
                                    true};
-constexpr setting_info slow_steps{"slow-steps", "N", "20", "elastic: and does so in each of N steps",
+constexpr setting_info slow_steps{"slow-steps", "N", "20", "elastic: in each of N successive steps",
                                   detail::from(1, 100000)};
 constexpr setting_info mode{
     "mode", "NAME", "allreduce",

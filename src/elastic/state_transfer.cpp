@@ -70,16 +70,16 @@ class transfer {
     const auto& there = all[static_cast<std::size_t>(holders_.front())];
     if (there.names != mine.names) {
       throw configuration_error(
-          "the state of this rank has other parts than that of the others (every rank makes its state of the same "
-          "owners in the same order); look at how it is made");
+          "the state of this rank has other parts than that of the other ranks (every rank makes its state of the same "
+          "owners in the same order); check how it is made");
     }
     const bool holds = std::find(holders_.begin(), holders_.end(), static_cast<int>(rank_)) != holders_.end();
     measure(holds, part.in_place);
     move_all();
     if (digest_at_holder() != bytes_.value()) {
       throw error(error_kind::other,
-                  "the state that came from the others is not what they hold (its digest is another); this is a fault "
-                  "of the memory or of the network: start this rank again");
+                  "the received state differs from that of its sender (their digests differ, by a fault of the memory "
+                  "or of the network); start this rank again");
     }
     if (!holds) adopt(there);
     return !holds;
@@ -93,7 +93,7 @@ class transfer {
     }
     if (furthest == nullptr) {
       throw error(error_kind::other,
-                  "no member of the group holds the state of the training any more (all that did are gone); start from "
+                  "no member of the group has the state of the training (every member that had it died); start from "
                   "the last checkpoint");
     }
     const auto is_furthest = [&](const standing& one) { return one.may_hold != 0 && one.at == furthest->at; };
@@ -112,9 +112,9 @@ class transfer {
         holders_.push_back(static_cast<int>(r));
       } else if (r == rank_) {
         log(log_level::error,
-            "the replicated state of this rank differs from that of most ranks at the same step (a part was changed "
-            "by a step that did not commit, or ranks compute differently); it copies theirs: look at what the step "
-            "changes that is declared settled");
+            "the replicated state of this rank differs from that of most ranks at the same step (a part was changed by "
+            "a step that did not commit, or ranks compute differently); it copies theirs: check the parts that are "
+            "declared settled and that a step changes");
       }
     }
   }

@@ -28,12 +28,12 @@ namespace {
 
 constexpr const char* usage =
     "usage: muster-info [--json] [--calibrate [--save FILE]] [flags of muster]\n\n"
-    "Prints the version, what was built in, the launcher found, the transports with their costs, which algorithm the\n"
-    "launched world (or --ranks N) would choose at which size, and the settings with where each comes from.\n"
+    "Prints the version, the parts that were built in, the launcher, the transports with their costs, the algorithm\n"
+    "that the launched world (or --ranks N) would choose at each size, and the settings with the origin of each.\n"
     "  --calibrate    under mpirun or with --ranks N: measures all algorithms in this world and prints a profile\n"
     "  --save FILE    also writes the profile, for --profile FILE / MUSTER_PROFILE\n"
-    "  --json         the same as one JSON object\n"
-    "  --help         this\n";
+    "  --json         prints one JSON object\n"
+    "  --help         prints this text\n";
 
 struct arguments {
   bool as_json = false;
@@ -213,7 +213,7 @@ int describe_all(int argc, char** argv) {
 void measure(muster::context& context, const arguments& chosen) {
   if (context.ranks() == 1) {
     throw muster::configuration_error(
-        "--calibrate has nothing to measure (one rank talks to nobody); start it with mpirun, or add --ranks N");
+        "--calibrate has nothing to measure (one rank sends no messages); start it with mpirun, or add --ranks N");
   }
   context.run([&](muster::group& world) {
     if (world.rank() == 0 && !chosen.save.empty()) muster::require_writable(chosen.save);

@@ -34,33 +34,33 @@ constexpr int tables_lost = muster::ps::tables_lost::status;
 std::string usage() {
   const auto within = [](const auto& range) { return " (" + to_string(range) + ") "; };
   return "usage: muster-launch [options] program [arguments]\n"
-         "  -n N            ranks to start with" +
+         "  -n N            ranks to start" +
          within(ranks) +
          "[1]\n"
-         "  --min N         with fewer the job waits for more" +
+         "  --min N         with fewer ranks the job waits until more join" +
          within(ranks) +
          "[1]\n"
-         "  --max N         more are not taken in" +
+         "  --max N         most ranks of the job; more are not admitted" +
          within(ranks) +
          "[N of -n]\n"
-         "  --restart N     so many ranks that died are started again" +
+         "  --restart N     how many ranks that died are restarted" +
          within(restarts) +
          "[0]\n"
-         "  --elastic WHEN  on, or off: the ranks meet once, and --restart is for the whole job, when it ends with " +
+         "  --elastic WHEN  on, or off: ranks connect once, and --restart is for the whole job, when it ends with " +
          std::to_string(tables_lost) +
          "\n"
          "                  (a parameter server has lost tables) [on]\n"
-         "  --grace SECONDS after a SIGTERM to this program, before the ranks are killed" +
+         "  --grace SECONDS from a SIGTERM to this program until the ranks are killed" +
          within(grace) +
          "[10]\n"
-         "  --quiet         says nothing of ranks that die or are started again\n"
-         "  --version       of muster\n"
+         "  --quiet         prints nothing about ranks that die or are restarted\n"
+         "  --version       prints the version of muster\n"
          "\n"
          "Sets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MUSTER_ELASTIC, MUSTER_JOB, MUSTER_MIN_RANKS,\n"
-         "MUSTER_MAX_RANKS for each, and serves the store of the job unless MUSTER_RENDEZVOUS is set. SIGUSR2 starts\n"
-         "one rank more; SIGTERM and SIGINT go to all ranks.\n"
-         "Ends with 0 when the job came to its end: a rank ended with 0 and none is left; else with the status of the\n"
-         "last rank that ended, 128 + the signal where that was one. With --elastic off rank 0 counts alone.\n";
+         "MUSTER_MAX_RANKS for each rank, and serves the store of the job unless MUSTER_RENDEZVOUS is set. SIGUSR2\n"
+         "starts one more rank; SIGTERM and SIGINT go to all ranks.\n"
+         "Exit status: 0 when the job is complete (a rank ended with 0, and none is left), else that of the last rank\n"
+         "that ended (128 + signal if a signal killed it). With --elastic off only the status of rank 0 counts.\n";
 }
 
 struct plan {
@@ -208,7 +208,7 @@ class launcher {
   // name then: what the ranks before left in the store is none of theirs.
   bool begin_again() {
     if (!lost_ || ending_ || plan_.restarts == 0) return false;
-    say("the job has lost tables; it is started again");
+    say("the job has lost tables; it is restarted");
     --plan_.restarts;
     lost_ = finished_ = false;
     common_["MUSTER_JOB"] = job_ + "-" + std::to_string(++again_);
@@ -225,7 +225,8 @@ class launcher {
     const auto parent = ::getpid();
     const auto child = ::fork();
     if (child < 0)
-      refuse("no process can be started (" + std::string(std::strerror(errno)) + "); see what is allowed here");
+      refuse("no process can be started (" + std::string(std::strerror(errno)) +
+             "); check the limit of processes (ulimit -u)");
     if (child == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // nothing is left behind when this program is killed
       if (::getppid() != parent) ::_exit(1);
@@ -260,7 +261,7 @@ class launcher {
       say("process " + std::to_string(child) + " (started as rank " + std::to_string(rank) + ") " +
           (WIFSIGNALED(status) ? std::string("was killed by signal ") + std::to_string(WTERMSIG(status))
                                : "ended with " + std::to_string(ended)) +
-          (again ? "; it is started again" : ""));
+          (again ? "; it is restarted" : ""));
       if (!again) continue;
       --plan_.restarts;
       start(rank);

@@ -14,13 +14,13 @@ namespace {
 
 constexpr const char* usage =
     "usage: muster-store --listen ADDRESS [--data FOLDER] [--file FILE] [--unused SECONDS]\n"
-    "  --listen ADDRESS  a number and a port: 10.0.0.1:29500, :29500 (all addresses), 127.0.0.1:0 (a free port)\n"
-    "  --data FOLDER     keeps what it has there: killed and started again, it goes on where it was\n"
-    "  --file FILE       says there, for this user alone, where it listens, and the token; removed at its end\n"
-    "  --unused SECONDS  ends without a client for so long (0 to 1000000); 0, the default: never\n"
+    "  --listen ADDRESS  address and port: 10.0.0.1:29500, :29500 (all interfaces), 127.0.0.1:0 (a free port)\n"
+    "  --data FOLDER     keeps the table in this folder, and continues with it after a restart\n"
+    "  --file FILE       writes its address and token to this file, for this user alone; removes it at the end\n"
+    "  --unused SECONDS  ends after so long without a client (0 to 1000000); 0, the default: never\n"
     "\n"
-    "Ranks find it by --rendezvous tcp://HOST:PORT. MUSTER_TOKEN, where it is set, is the same for it and for them.\n"
-    "It says where it listens, and ends with 0 after SIGTERM or SIGINT.\n";
+    "Ranks connect with --rendezvous tcp://HOST:PORT. MUSTER_TOKEN, if set, is the same at the store and the ranks.\n"
+    "It prints the address at which it listens, and ends with 0 after SIGTERM or SIGINT.\n";
 
 constexpr muster::number_range<double> unused{0, 1e6};
 

@@ -44,8 +44,8 @@ void require_rows(const table_layout& layout, std::uint32_t table, std::size_t k
 
 void require_scale(float scale) {
   if (std::isfinite(scale)) return;
-  throw configuration_error("a push cannot be taken times " + std::to_string(scale) +
-                            " (its scale is no number); give a finite one");
+  throw configuration_error("a push cannot be scaled by " + std::to_string(scale) +
+                            " (the scale is not finite); give a finite one");
 }
 
 // The parts of a slice, range by range: part(range, offset in it, count, offset in the slice).
@@ -230,8 +230,8 @@ void client::restore(std::uint32_t table, std::span<const std::byte> saved) {
   muster::detail::wire_reader in(saved);
   const auto refuse = [&] {
     throw data_error({"table " + spec.name},
-                     "a part of a checkpoint is not of it (its length is wrong); restore it "
-                     "into the table that was saved");
+                     "a part of a checkpoint does not belong to this table (its length is wrong); restore it into the "
+                     "table that was saved");
   };
   std::vector<pending> made;
   if (spec.size != 0) {

@@ -60,7 +60,7 @@ void check(const compression& how, const std::vector<table_spec>& tables) {
     if (one.size != 0) continue;
     throw configuration_error(
         "--compress " + to_string(how) + " cannot be used with the sparse table '" + one.name +
-        "' (what it leaves out of a row has no place to wait in); use float16, bfloat16 or qsgd8");
+        "' (sparse tables have no residuals for what the codec leaves out); use float16, bfloat16 or qsgd8");
   }
 }
 
@@ -70,7 +70,7 @@ void check(group& ranks, const job_options& options, const table_layout& layout)
   if (!options.colocated && (options.servers < 1 || options.standby < 0 || nobody_works)) {
     throw configuration_error("of " + std::to_string(ranks.size()) + " ranks " +
                               std::to_string(options.servers + options.standby) +
-                              " cannot serve (one at least serves, and one works); " +
+                              " cannot serve (at least one rank serves and one works); " +
                               (ranks.size() < 2 ? "start two ranks or more"
                                                 : "choose --servers from 1 to " + std::to_string(ranks.size() - 1)));
   }
@@ -84,10 +84,9 @@ void check(group& ranks, const job_options& options, const table_layout& layout)
   allgather(ranks, mine, all);
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank] != all[0]) {
-      throw mismatch_error(
-          "ranks 0 and " + std::to_string(rank) +
-          " were given different tables, servers, replicas, consistency or compression (all ranks must have the "
-          "same); start them alike");
+      throw mismatch_error("ranks 0 and " + std::to_string(rank) +
+                           " were given different tables, servers, replicas, consistency or compression (all ranks "
+                           "must have the same); start all with the same options");
     }
   }
 }
@@ -95,9 +94,10 @@ void check(group& ranks, const job_options& options, const table_layout& layout)
 void check_remote(const settings& chosen, const job_options& options) {
   const auto remote = chosen.integer(setting::remote_servers);
   if (remote == 0 || (!options.colocated && remote <= options.servers + options.standby)) return;
-  throw configuration_error(chosen.origin(setting::remote_servers) + " is " + std::to_string(remote) + " (of " +
-                            (options.colocated ? "co-located servers" : "the servers and those that stand by") +
-                            " so many cannot be started on their own); choose --servers " + std::to_string(remote));
+  throw configuration_error(chosen.origin(setting::remote_servers) + " is " + std::to_string(remote) + " (" +
+                            (options.colocated ? "co-located servers are in the processes of the workers"
+                                               : "there are fewer servers and hot spares") +
+                            "); choose --servers " + std::to_string(remote));
 }
 
 // Under which the job keeps its map: new for every job in a store.
@@ -112,8 +112,8 @@ std::string name_of_job(group& ranks) {
 std::shared_ptr<any_store> store_for(context& of, group& ranks) {
   if (of.elastic()) {
     throw configuration_error(of.configuration().origin(setting::elastic) +
-                              " makes an elastic job, which a parameter server cannot be (its ranks meet once); start "
-                              "it with muster-launch --elastic off, or by mpirun");
+                              " makes an elastic job, which cannot have a parameter server (its ranks connect once); "
+                              "start it with muster-launch --elastic off, or by mpirun");
   }
   const std::string transport = of.transport_name();
   if (transport != "local" && transport != "self") return open_store(of.configuration(), of.launcher());

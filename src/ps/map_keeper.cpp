@@ -21,9 +21,9 @@ store_entry map_keeper::leave(const shard_map& first, clock::time_point until) {
 shard_map map_keeper::read(const std::string& text) const {
   auto map = shard_map::decode(text);
   if (map) return std::move(*map);
-  throw data_error({store_->where()}, "what the store has under '" + key_ +
-                                          "' is no map of ranges (it is of another version of muster, or of another "
-                                          "program); give each job a store of its own");
+  throw data_error({store_->where()}, "the value of '" + key_ +
+                                          "' in the store is no shard map (another version of muster or another "
+                                          "program wrote it); give each job its own store");
 }
 
 std::optional<shard_map> map_keeper::take() {

@@ -24,7 +24,7 @@ table_layout::table_layout(std::vector<table_spec> tables, std::size_t servers) 
     if (same != 1) refuse(one, "another has its name", "give each table a name of its own");
     if (one.width == 0) refuse(one, "its rows have no elements", "choose a width from 1");
     if (one.size != 0 && (one.most_rows != 0 || one.most_age != 0))
-      refuse(one, "a dense table has all its elements for ever", "bound sparse tables alone");
+      refuse(one, "a dense table keeps all its elements", "bound only sparse tables");
     (void)make_update(one.update);
     first_.push_back(static_cast<range_id>(ranges_.size()));
     const std::size_t spread = std::max<std::size_t>(1, servers) * ranges_a_server;

@@ -83,7 +83,7 @@ void together(group& workers, const std::filesystem::path& folder, const std::fu
   allreduce(workers, std::span(failures), sum);
   if (own) std::rethrow_exception(own);
   if (failures[0] > 0)
-    throw data_error({folder.string()}, "was not saved or loaded (another worker failed in it); see what it says");
+    throw data_error({folder.string()}, "was not saved or loaded (another worker failed); see its error");
 }
 
 // As it lies in memory: it has no padding.

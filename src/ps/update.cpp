@@ -46,7 +46,8 @@ made_update make_sgd(spec_reader& spec) {
   sgd_step<float> step{.learning_rate = rate_of(spec), .nesterov = spec.name() == "nesterov"};
   if (spec.name() != "sgd") {
     step.momentum = static_cast<float>(spec.number("momentum", 0.0, false));
-    if (step.momentum >= 1) spec.refuse("a momentum of 1 or more never forgets", "write such as momentum:0.1,0.9");
+    if (step.momentum >= 1)
+      spec.refuse("with a momentum of 1 or more velocities grow without bound", "write such as momentum:0.1,0.9");
   }
   step.decay = decay_of(spec);
   return function_of(step);

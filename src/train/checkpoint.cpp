@@ -106,7 +106,7 @@ void require_fit(const checkpoint_image& image, const std::vector<state_part>& p
                  const std::string& path) {
   const auto refuse = [&](const std::string& what) {
     throw data_error({.file = path},
-                     "this checkpoint is of something else (" + what + "); give it the model it was made with");
+                     "this checkpoint does not fit this state (" + what + "); give it the model it was made with");
   };
   std::size_t at = 0;
   for (const auto& part : parts) {
@@ -188,7 +188,7 @@ checkpoint::checkpoint(std::string folder, const checkpoint_options& options)
     : folder_(std::move(folder)), options_(options) {
   if (options.keep == 0) {
     throw configuration_error(
-        "a store of checkpoints cannot keep none (the last one is what a run goes on from); keep at least 1");
+        "a store of checkpoints cannot keep none (a run resumes from the last one); keep at least 1");
   }
   std::error_code trouble;
   std::filesystem::create_directories(folder_, trouble);
@@ -329,8 +329,8 @@ std::optional<checkpoint::content> checkpoint::read(group& ranks, state& of) con
     if (ranks.rank() == 0) log(log_level::warning, "a checkpoint is left out: " + why);
     if (first.empty()) first = why;
   }
-  throw data_error({.file = folder_},
-                   "no checkpoint of this folder can be used (the newest: " + first + "); remove them to begin anew");
+  throw data_error({.file = folder_}, "no checkpoint of this folder can be used (the newest: " + first +
+                                          "); remove them to start from the beginning");
 }
 
 /// Says what is wrong with it at the first rank where something is.
@@ -353,7 +353,7 @@ std::string checkpoint::read_one(group& ranks, state& of, std::uint64_t steps, s
     to.image = detail::parse_checkpoint(to.file, path);
     const auto& head = to.image.head;
     if (head.id != id || head.rank != checkpoint_head::replicated) {
-      throw data_error({.file = path}, "this checkpoint was renamed (it is another one inside); give it its name back");
+      throw data_error({.file = path}, "this checkpoint was renamed (its content has another step); restore its name");
     }
     require_fit(to.image, parts, state_kind::replicated, path);
     const state_position before = of.position();

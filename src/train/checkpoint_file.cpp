@@ -114,7 +114,7 @@ fixed_head parse_fixed_head(std::span<const std::byte> begin, std::uint64_t size
   const std::size_t there = std::min(begin.size(), sizeof first);
   if (there > 0) std::memcpy(&first, begin.data(), there);
   if (there < checkpoint_magic.size() || first.magic != checkpoint_magic) {
-    refuse_file(name, 0, "this is no checkpoint (it does not begin as one); look whether the folder is the right one");
+    refuse_file(name, 0, "this is no checkpoint (it does not begin with the magic number); check the folder");
   }
   const std::string torn = "this checkpoint is cut off (it has " + std::to_string(size) + " bytes";
   if (there < sizeof first) refuse_file(name, there, torn + ", less than its head); use another one");
@@ -149,8 +149,8 @@ std::span<const std::byte> checked_table(std::span<const std::byte> bytes, const
 void require_whole(bool whole, const std::string& name) {
   if (whole) return;
   throw data_error({.file = name},
-                   "the table of this checkpoint makes no sense (its checksum is right, so it was written so); use "
-                   "another checkpoint");
+                   "the table of this checkpoint is malformed (its checksum is right, so it was written like this); "
+                   "use another checkpoint");
 }
 
 /// What stands in front of the parts.
@@ -178,7 +178,7 @@ checkpoint_image parse_checkpoint(std::span<const std::byte> file, const std::st
   const auto require_zeros = [&](std::size_t begin) {  // what lies between parts has no checksum
     const auto gap = file.subspan(begin, std::min(round_up(begin, alignment) - begin, file.size() - begin));
     if (std::ranges::any_of(gap, [](std::byte byte) { return byte != std::byte{0}; }))
-      refuse_file(name, begin, "this checkpoint is damaged (there is something between its parts); use another one");
+      refuse_file(name, begin, "this checkpoint is damaged (there are bytes between its parts); use another one");
   };
   require_zeros(sizeof first + table_bytes.size());
 
@@ -204,7 +204,7 @@ checkpoint_image parse_checkpoint(std::span<const std::byte> file, const std::st
   }
   require_whole(table.whole(), name);
   if (at != file.size())
-    refuse_file(name, at, "this checkpoint is damaged (something follows its parts); use another one");
+    refuse_file(name, at, "this checkpoint is damaged (there are bytes behind its parts); use another one");
   return image;
 }
 

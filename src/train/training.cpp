@@ -66,8 +66,7 @@ void training_step::update(const std::function<void()>& by) {
   put_back();
   if (watch.called) {
     throw configuration_error(
-        "an update called a collective (it is each rank's own, when all have the same gradients); call it in the step, "
-        "before the update");
+        "an update called a collective (each rank updates alone); call it in the step, before the update");
   }
   if (std::exchange(own.wait, true)) return;
   of_->arena_.update([&own, parameters] {

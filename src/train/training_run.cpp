@@ -272,7 +272,7 @@ void training::one_run::end_epoch(step& now) {
   const double value = made[metric.name];
   if (options.patience != 0 && std::isnan(value)) {
     throw configuration_error("the training waits for '" + metric.name +
-                              "' to become better (the epoch reported no such thing); report it, or name another "
+                              "' to become better (the epoch did not report it); report it, or name another "
                               R"(metric, such as "loss down")");
   }
   if (of.tracker_ != nullptr) {
@@ -351,7 +351,7 @@ void training::one_run::show_progress(const step& now) {
 
 void training::one_run::resume() {
   if (!store || !options.resume || !store->load(of.session_, of.state_) || is_over() || !speaks()) return;
-  std::fprintf(options.log, "goes on after step %" PRIu64 ", in epoch %" PRIu64 "\n", of.state_.steps(),
+  std::fprintf(options.log, "resumes after step %" PRIu64 ", in epoch %" PRIu64 "\n", of.state_.steps(),
                of.state_.position().at.epoch + 1);
 }
 
@@ -390,10 +390,10 @@ void training::one_run::train() {
     if (store) save();
     if (ends != 0 && !is_over()) {
       throw elastic::departure(elastic::exit_reason::left,
-                               "the training was told to end by SIGTERM, after " + std::to_string(of.state_.steps()) +
+                               "the training was stopped by SIGTERM, after " + std::to_string(of.state_.steps()) +
                                    " steps (" +
                                    (store ? "they are saved in '" + options.checkpoint + "'" : "nothing was saved") +
-                                   "); start the same command to go on");
+                                   "); start the same command to resume");
     }
   }
   if (!speaks()) return;
@@ -413,7 +413,7 @@ void training::one_run::save_what_is_left() {
     store->save(alone, of.state_, goodness());
     set_log_rank(0);  // alone now, and heard
     log(log_level::warning, "saved after step " + std::to_string(of.state_.steps()) + " in " + store->folder() +
-                                "; the same command goes on from there");
+                                "; the same command resumes from there");
   } catch (const std::exception& failed) {  // no reason to hide why the job ended
     log(log_level::error, std::string("the state could not be saved: ") + failed.what());
   }

@@ -78,7 +78,7 @@ profile = {"MUSTER_PROFILE": file("two.json", json.dumps(measured))}
 log = agree("allreduce tree and halving_doubling, broadcast chain", profile, {"MUSTER_PROFILE": "/nowhere.json"})
 assert "warning" not in log, log
 log = agree(f"allreduce ring and ring, broadcast {other}", {**profile, "MUSTER_ALGORITHM": "allreduce:ring"}, {}, profile)
-unfit = f"the profile is not used (it is of 2 ranks over {options.transport}, and these are 3 over {options.transport})"
+unfit = f"the profile is not used (it was measured with 2 ranks over {options.transport}, and the group has 3 over {options.transport})"
 assert log.count(unfit) == 1, log
 
 # What cannot be used ends all ranks alike, wherever it stands.

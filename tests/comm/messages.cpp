@@ -264,9 +264,9 @@ TEST_CASE("over shm a peer whose words do not fit what was said before is named"
     std::uint64_t more;  // bytes that are claimed beyond them
   };
   const std::vector<way> ways = {{"was not announced", {say(cts, 0)}, 0},
-                                 {"not asked for", {say(data, 100)}, 0},
-                                 {"another message", {say(rts, 100), say(data, 900)}, 0},
-                                 {"more bytes than", {}, std::uint64_t{1} << 40}};
+                                 {"without a clear-to-send", {say(data, 100)}, 0},
+                                 {"another size than its request-to-send", {say(rts, 100), say(data, 900)}, 0},
+                                 {"beyond its size", {}, std::uint64_t{1} << 40}};
   for (const auto& way : ways) {
     const auto hosts = test::make_hosts(2);
     const std::uint64_t lanes[] = {shm::shm_group::allocate_slot(hosts[0]->own(), 2),

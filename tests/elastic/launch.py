@@ -47,12 +47,12 @@ Run("-n", "3", options.program, *JOB).end(0, done=3)
 
 killed = Run("-n", "3", "--restart", "2", options.program, *JOB)
 os.kill(killed.ranks(3)[1], signal.SIGKILL)
-killed.end(0, "was killed by signal 9; it is started again", "4 processes were started, 1 died, and the job is done", done=3)
+killed.end(0, "was killed by signal 9; it is restarted", "4 processes were started, 1 died, and the job is done", done=3)
 
 # One that is stopped is killed by the others of its host, and comes back as somebody new.
 stopped = Run("-n", "3", "--restart", "2", options.program, *JOB, "--epochs", "25")
 os.kill(stopped.ranks(3)[1], signal.SIGSTOP)
-stopped.end(0, "was killed by signal 9; it is started again", "4 processes were started, 1 died, and the job is done", done=3)
+stopped.end(0, "was killed by signal 9; it is restarted", "4 processes were started, 1 died, and the job is done", done=3)
 
 left = Run("-n", "3", options.program, *JOB)
 os.kill(left.ranks(3)[0], signal.SIGKILL)
@@ -91,8 +91,8 @@ Run("-n", "2", options.program, "--transport", "mpi").end(2, "asks for transport
 for rank, words, status, says, more in (
         (1, ["--heartbeat", "none"], 2, "--heartbeat cannot be 'none'", {}),
         (0, ["--transport", "mpi"], 2, "mpirun did not start this process", {"PMIX_RANK": "0"}),  # by prun
-        (1, ["--timeout", "1"], 5, "see whether rank 0 runs", {}),
-        (0, ["--quorum-timeout", "1", "--min-ranks", "2"], 13, "1 of 2 came", {})):
+        (1, ["--timeout", "1"], 5, "check that rank 0 runs", {}),
+        (0, ["--quorum-timeout", "1", "--min-ranks", "2"], 13, "1 of 2 joined", {})):
     with tempfile.TemporaryDirectory() as folder:
         place = dict(RANK=str(rank), WORLD_SIZE="2", MUSTER_ELASTIC="on", MUSTER_JOB="late", MUSTER_RENDEZVOUS=f"file:{folder}", **more)
         late = subprocess.run([options.program, *words, *JOB], env=os.environ | place, capture_output=True, text=True,

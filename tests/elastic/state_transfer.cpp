@@ -149,7 +149,7 @@ TEST_CASE("a state that was damaged on its way is refused, and that of before st
   const bool other_stays = become(1);
   holder.join();
   REQUIRE(refused);
-  CHECK_THAT(muster::describe(refused), Catch::Matchers::Contains("its digest is another"));
+  CHECK_THAT(muster::describe(refused), Catch::Matchers::Contains("their digests differ"));
   CHECK(holder_stays);
   CHECK(other_stays);
 }

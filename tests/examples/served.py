@@ -136,7 +136,7 @@ class Restarted(Case):
                     os.kill(int(child), signal.SIGKILL)
             said = job.communicate(timeout=HANG)[1]
             self.assertEqual(job.returncode, 0, said)
-            self.assertIn("the job has lost tables; it is started again", said)
+            self.assertIn("the job has lost tables; it is restarted", said)
             epochs = json.loads(path.read_text())["epochs"]
         self.assertLess(len(epochs), 20, "it went on from what was saved")
         self.assertAlmostEqual(epochs[-1]["train_loss"], calm["epochs"][-1]["train_loss"],

@@ -81,7 +81,7 @@ def told_to_end(folder):
         said.append(line)
         if line.startswith("epoch 1:"):
             job.send_signal(signal.SIGTERM)
-    if job.wait() != 143 or "told to end by SIGTERM" not in said[-1]:
+    if job.wait() != 143 or "stopped by SIGTERM" not in said[-1]:
         sys.exit(f"after SIGTERM it ends with {job.returncode}:\n{''.join(said)}")
     return "".join(said) + run("after SIGTERM", folder, options.program, "--ranks", "2")
 

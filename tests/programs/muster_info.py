@@ -89,7 +89,7 @@ for arguments, variables, expected in [
     ([], {"RANK": "0"}, "WORLD_SIZE"),
     (["--save"], {}, "--save needs a value"),
     (["--save", "x.json"], {}, "add --calibrate"),
-    (["--calibrate"], {}, "one rank talks to nobody"),
+    (["--calibrate"], {}, "one rank sends no messages"),
     (["--calibrate", "--ranks", "2", "--sav", "x.json"], {}, "did you mean --save?"),
     (["--calibrate", "--ranks", "2", "--save", "/nowhere/x.json"], {}, "/nowhere"),
 ]:

@@ -450,7 +450,7 @@ TEST_CASE("what cannot be is refused in words") {
   CHECK_THROWS_WITH(refused({.tables = {{.name = "a", .size = 1, .update = "addd"}}}), contains("did you mean 'add'?"));
   CHECK_THROWS_WITH(refused({.tables = {{.name = "a", .size = 1, .update = "sgd:x"}}}),
                     contains("rate 'x' is not a number"));
-  CHECK_THROWS_WITH(refused({.tables = {{.name = "a", .size = 9, .most_rows = 1}}}), contains("bound sparse tables"));
+  CHECK_THROWS_WITH(refused({.tables = {{.name = "a", .size = 9, .most_rows = 1}}}), contains("bound only sparse tables"));
   CHECK_THROWS_WITH(refused({.tables = {{.name = "a"}}, .compress = muster::parse_compression("topk:0.1")}),
                     contains("use float16, bfloat16 or qsgd8"));
   CHECK_THROWS_WITH(

@@ -88,7 +88,7 @@ with tempfile.TemporaryDirectory(prefix="muster-ps-") as folder:
         job.fail(f"it ends with {status}")
     if len(went_on) != 2 * WORKERS or went_on[0] != went_on[1] or went_on[2] != went_on[3] or not 0 < went_on[0] < went_on[2]:
         job.fail(f"it went on at steps {went_on}")
-    if sum("it is started again" in line for line in job.said) != 2:
+    if sum("it is restarted" in line for line in job.said) != 2:
         job.fail("it was not started again twice")
 
 # Without a start more the status says why it ended.

@@ -350,7 +350,7 @@ TEST_CASE("a training ends when its metric no longer improves, and keeps the bes
         require(muster::checkpoint(at).steps() == std::vector<std::uint64_t>{10, 20}, "the best, and the last");
       if (world.rank() != 0) return;
       if (patience == 0)
-        require(said.starts_with("goes on after step 20, in epoch 4\nepoch 5: "), "it goes on without patience");
+        require(said.starts_with("resumes after step 20, in epoch 4\nepoch 5: "), "it goes on without patience");
       else if (before.empty())
         require(said.ends_with("ends: val_accuracy was best in epoch 2\n"), "it says why it ends");
       else
@@ -441,7 +441,7 @@ TEST_CASE("options of a training that cannot be used are refused") {
     }
     CHECK(here.training.state().steps() == 0);
     CHECK_THROWS_WITH(here.run({.epochs = 1, .metric = "los down", .patience = 1, .log = nullptr}),
-                      "the training waits for 'los' to become better (the epoch reported no such thing); report it, or "
+                      "the training waits for 'los' to become better (the epoch did not report it); report it, or "
                       "name another metric, such as \"loss down\"");
   });
 }

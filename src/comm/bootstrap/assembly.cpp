@@ -43,9 +43,9 @@ struct announcement {
     made.servers = in.number<std::int32_t>();
     made.job = in.text();
     if (in.whole() && made.ranks > 0 && made.servers > 0) return made;
-    throw configuration_error("what the store " + where +
-                              " has of the job cannot be read (is it of another version of muster?); start all with "
-                              "the same build");
+    throw configuration_error(
+        "the record of the job in the store " + where +
+        " cannot be read (another version of muster may have written it); start all processes with the same build");
   }
 };
 
@@ -57,34 +57,34 @@ void check(const settings& configuration, const std::string& origin) {
   const auto& transport = configuration.value(setting::transport);
   if (transport == "mpi" || transport == "self" || transport == "local")
     refuse(setting::transport,
-           "it does not reach processes that were started apart); use auto, tcp, shm or hierarchical");
+           "it does not connect processes of different launches); use auto, tcp, shm or hierarchical");
   if (configuration.value(setting::elastic) == "on")
-    refuse(setting::elastic, "an elastic job is met otherwise); leave one of them out");
+    refuse(setting::elastic, "an elastic job has no separately launched servers); leave one of the two out");
   if (configuration.integer(setting::ranks) > 1)
-    refuse(setting::ranks, "ranks that are threads cannot be joined from elsewhere); use a launcher");
+    refuse(setting::ranks, "processes cannot join ranks that are threads); start the workers with a launcher");
   const auto& where = configuration.value(setting::rendezvous);
   if (where == "auto")
     refuse(setting::rendezvous,
-           "processes that were started apart have no launcher in common that tells them where to meet); set "
-           "--rendezvous tcp://HOST:PORT, HOST being rank 0's, or file:/FOLDER");
+           "processes of different launches have no common launcher to find each other by); set --rendezvous "
+           "tcp://HOST:PORT, HOST being rank 0's, or file:/FOLDER");
   if (!where.starts_with("tcp://") && configuration.value(setting::job) == "auto")
-    refuse(setting::job, "it is the launcher's name of its own start, and " + where +
-                             " tells jobs apart by it); set --job to the same for all");
+    refuse(setting::job, "auto is the name of one launch, and the ranks find the job at " + where +
+                             " by its name); set the same --job for all processes");
 }
 
 void announce(any_store& store, const announcement& what, clock::time_point until) {
   if (!store.compare_and_swap(key_of_launch, 0, what.text(), until, passing).swapped) {
     throw configuration_error("another job waits for its servers at " + store.where() +
-                              " (two jobs use one store); give each job one of its own, or a --job");
+                              " (two jobs use one store); give each job its own store, or its own --job");
   }
 }
 
 announcement hear(any_store& store, clock::time_point until) {
   const auto found = store.watch(key_of_launch, 0, until);
   if (found && found->value == begun) {
-    throw configuration_error("the job at " + store.where() +
-                              " has begun already (it has all the servers that it waited for); start it with more "
-                              "--remote-servers");
+    throw configuration_error(
+        "the job at " + store.where() +
+        " has started already (all its remote servers have joined); start it with more --remote-servers");
   }
   if (found && *found) return announcement::read(found->value, store.where());
   throw timeout_error("start", {0},
@@ -98,9 +98,9 @@ int take_number(any_store& store, const announcement& job, clock::time_point unt
   for (int number = 0; number < job.servers; ++number) {
     if (store.compare_and_swap(key_of_server(number), 0, "here", until, passing).swapped) return number;
   }
-  throw configuration_error("the job at " + store.where() + " has all the " + std::to_string(job.servers) +
-                            " servers that it waits for (one more was started than its --remote-servers); start it "
-                            "with more");
+  throw configuration_error(
+      "the job at " + store.where() + " has all the " + std::to_string(job.servers) +
+      " remote servers that it waits for (one more was started); start the job with more --remote-servers");
 }
 
 }  // namespace
@@ -134,7 +134,7 @@ assembled_launch assemble_launch(const settings& configuration, const launch_env
   const auto& here = hosts[static_cast<std::size_t>(launch.rank)];
   launch.local_size = static_cast<int>(std::count(hosts.begin(), hosts.end(), here));
   launch.local_rank = static_cast<int>(std::count(hosts.begin(), hosts.begin() + launch.rank, here));
-  launch.why = std::to_string(job.ranks) + " of a launcher, " + std::to_string(job.servers) + " on their own";
+  launch.why = std::to_string(job.ranks) + " of a launcher, " + std::to_string(job.servers) + " launched separately";
   if (launch.rank == 0) {
     (void)store.compare_and_swap(key_of_launch, store.get(key_of_launch, until).version, begun, until, passing);
   }

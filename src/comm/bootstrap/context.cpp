@@ -27,7 +27,9 @@ class sole_context {
  public:
   sole_context() {
     if (lives.exchange(true))
-      refuse("a second context beside one that lives (a process is one place); pass on the first");
+      refuse(
+          "cannot make a second context (a process has one at a time, and the first one still exists); pass the first "
+          "one on");
   }
   sole_context(const sole_context&) = delete;
   sole_context& operator=(const sole_context&) = delete;
@@ -67,8 +69,9 @@ struct context::implementation {
       adopt(detail::connect_processes(chosen, configuration, launch));
       const int size = process_world->size();
       if (launch.kind != launch_env::launcher::none && size != launch.size) {
-        refuse("the launcher says " + launch.why + " and " + chosen.name + " connects " + std::to_string(size) +
-               " ranks (the program and mpirun are of different MPIs, or the variables are left over); use one MPI");
+        refuse("the launcher set " + launch.why + " and " + chosen.name + " connects " + std::to_string(size) +
+               " ranks (the program and mpirun belong to different MPI libraries, or the variables are from an earlier "
+               "launch); use one MPI library");
       }
     } else if (chosen.name == "self") {
       adopt(make_self_transport());
@@ -120,7 +123,7 @@ context::context(std::unique_ptr<transport> transport, settings chosen)
   apply_log_settings(self_->configuration);
   self_->launch = detect_launch();
   self_->for_groups = detail::settings_for_groups(self_->configuration, transport->rank(), self_->launch.local_size);
-  self_->chosen = {std::string(transport->abilities().name), {}, 1, "the program brought it"};
+  self_->chosen = {std::string(transport->abilities().name), {}, 1, "given by the program"};
   self_->adopt(std::move(transport));
 }
 
@@ -132,8 +135,9 @@ context::~context() {
 group& context::world() {
   if (group* const world = detail::rank_of_thread::world()) return *world;
   if (self_->process_world) return *self_->process_world;
-  throw configuration_error("context.world() outside of context.run (" + std::to_string(self_->chosen.threads) +
-                            " ranks are threads: here there is no rank to speak for); move the work into context.run");
+  throw configuration_error(
+      "context.world() was called outside of context.run (" + std::to_string(self_->chosen.threads) +
+      " ranks are threads, and the calling thread is none of them); move the call into context.run");
 }
 
 int context::ranks() const noexcept {

@@ -102,7 +102,7 @@ std::vector<std::unique_ptr<transport>> connect_ends(const settings& configurati
     if (one.name == wanted && one.connect_ends != nullptr) return one.connect_ends(configuration, ranks, count);
   }
   throw configuration_error("transport " + name +
-                            " cannot connect a process several times (it knows one rank a process); use shm or tcp");
+                            " cannot give a process several endpoints (it has one rank a process); use shm or tcp");
 }
 
 }  // namespace muster::inline v0::detail

@@ -18,10 +18,9 @@ class meeting {
   std::vector<std::string> hold(std::string_view mine) {
     const auto left = store_.compare_and_swap(key_of(rank_), 0, mine, until_);
     if (!left.swapped) {
-      throw configuration_error("rank " + std::to_string(rank_) + " is at '" + prefix_ + "' of the store " +
-                                store_.where() +
-                                " already (it was started twice, or two jobs use one store); give each job one of its "
-                                "own");
+      throw configuration_error(
+          "rank " + std::to_string(rank_) + " has already written to '" + prefix_ + "' of the store " + store_.where() +
+          " (the rank was started twice, or two jobs use one store); give each job its own store");
     }
     auto words = rank_ == 0 ? collect(mine) : receive();
     store_.compare_and_swap(key_of(rank_), left.now.version, std::nullopt, until_);
@@ -36,7 +35,7 @@ class meeting {
     words[0] = mine;
     for (int from = 1; from < size_; ++from) {
       auto came = store_.watch(key_of(from), 0, until_);
-      if (!came) give_up("did not all come");
+      if (!came) give_up("did not all arrive");
       versions_[static_cast<std::size_t>(from)] = came->version;
       words[static_cast<std::size_t>(from)] = std::move(came->value);
     }
@@ -52,7 +51,7 @@ class meeting {
 
   std::vector<std::string> receive() {
     const auto published = store_.watch(prefix_ + "/all", 0, until_);
-    if (!published) give_up("did not all come");
+    if (!published) give_up("did not all arrive");
     const auto pieces = parse_number<std::size_t>(published->value).value_or(0);
     std::string all;
     for (std::size_t i = 0; i < pieces; ++i) all += store_.get(piece(i), until_).value;
@@ -60,8 +59,8 @@ class meeting {
     std::vector<std::string> words;
     for (detail::wire_reader in(all); !in.rest().empty();) words.emplace_back(in.text());
     if (words.size() != static_cast<std::size_t>(size_)) {
-      throw configuration_error("rank 0 brought the words of " + std::to_string(words.size()) + " ranks to '" +
-                                prefix_ + "', and this rank is one of " + std::to_string(size_) +
+      throw configuration_error("rank 0 has written the values of " + std::to_string(words.size()) + " ranks to '" +
+                                prefix_ + "', and this rank belongs to a job of " + std::to_string(size_) +
                                 " (two jobs use one store); give each job one of its own");
     }
     return words;
@@ -70,7 +69,7 @@ class meeting {
   void await_readers() {
     for (int from = 1; from < size_; ++from) {
       const auto version = versions_[static_cast<std::size_t>(from)];
-      if (!store_.watch(key_of(from), version, until_)) give_up("did not all read the words of the others", true);
+      if (!store_.watch(key_of(from), version, until_)) give_up("did not all read the values of the others", true);
     }
     for (std::size_t i = 0; i < pieces_; ++i) take_back(piece(i));
     take_back(prefix_ + "/all");
@@ -96,7 +95,7 @@ class meeting {
       }
     } catch (const timeout_error&) {  // the store is as silent as they are
     }
-    const std::string who = missing.empty() ? "none is known to be missing; " + store_.where() + " is slow"
+    const std::string who = missing.empty() ? "no rank is known to be missing; " + store_.where() + " is slow"
                                             : "missing: rank " + format_ranks(missing);
     throw timeout_error("exchange", missing,
                         "the ranks " + what + " at '" + prefix_ + "' in time (" + who +

@@ -13,7 +13,7 @@ void finish(group& world) {
   try {
     run(world, collective_call({.kind = collective::finish}, nullptr, nullptr, 1, {}, exit_timing::success_agreement));
   } catch (const timeout_error&) {
-    log(log_level::warning, "other ranks have not ended their run in 600 s; this one ends without them");
+    log(log_level::warning, "other ranks have not finished within 600 s; this rank exits without them");
   }
 }
 

@@ -36,8 +36,8 @@ void take_from_rank_zero(group_state& state, std::span<std::byte> bytes, clock::
     if (state.failed()) std::rethrow_exception(state.failure());
     if (clock::now() >= until) {
       throw error(error_kind::timeout,
-                  "not all ranks took part in the exchange of settings (its time is over); look at what the others do, "
-                  "or raise --timeout / MUSTER_TIMEOUT");
+                  "not all ranks took part in the exchange of settings before the deadline (some did not start or are "
+                  "busy); look at the other ranks, or raise --timeout / MUSTER_TIMEOUT");
     }
     state.transport->pause(until);
   }
@@ -47,7 +47,7 @@ void take_from_rank_zero(group_state& state, std::span<std::byte> bytes, clock::
 void tell_difference(const settings& configuration, const setting_info& which, const std::string& of_rank_zero) {
   if (configuration.value(which) == of_rank_zero) return;
   log(log_level::info, configuration.origin(which) + " '" + configuration.value(which) + "' is ignored (rank 0 has '" +
-                           of_rank_zero + "', and its choice is everyone's)");
+                           of_rank_zero + "', and all ranks use the value of rank 0)");
 }
 
 }  // namespace
@@ -110,9 +110,10 @@ void check_for_groups(const group_settings& wanted, const transport_abilities& t
   (void)choices(transport, ranks, wanted.algorithm, wanted.profile.get());
   const auto* const measured = wanted.profile.get();
   if (measured == nullptr || ranks == 1 || measured->fits(transport, ranks) || log_rank() > 0) return;
-  log(log_level::warning, "the profile is not used (it is of " + std::to_string(measured->ranks) + " ranks over " +
-                              measured->transport + ", and these are " + std::to_string(ranks) + " over " +
-                              std::string(transport.name) + "); measure them with muster-info --calibrate --save FILE");
+  log(log_level::warning, "the profile is not used (it was measured with " + std::to_string(measured->ranks) +
+                              " ranks over " + measured->transport + ", and the group has " + std::to_string(ranks) +
+                              " over " + std::string(transport.name) +
+                              "); measure them with muster-info --calibrate --save FILE");
 }
 
 transport_abilities local_abilities() { return local_transport(std::make_shared<local_hub>(1), 0).abilities(); }

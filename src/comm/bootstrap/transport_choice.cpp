@@ -63,11 +63,11 @@ void check_request(const settings& configuration, const launch_env& launch, cons
   if (threads > 1 && asked != "auto" && asked != "local") {
     throw configuration_error(configuration.origin(setting::ranks) + " asks for " + std::to_string(threads) +
                               " ranks as threads and " + origin + " for transport " + asked +
-                              " (threads talk over local); drop one of them");
+                              " (threads use transport local); drop one of them");
   }
   if (names_host(configuration) && (asked == "shm" || asked == "local" || threads > 1)) {
     throw configuration_error(
-        configuration.origin(setting::host) + " says on which host this rank is (and " +
+        configuration.origin(setting::host) + " gives the host of this rank (and " +
         (asked == "shm" ? origin + " for transport shm that all are on one" : "threads are on one") +
         "); use auto or hierarchical, or leave it out");
   }
@@ -103,10 +103,9 @@ std::string across_hosts(const launch_env& launch, const std::string& asked, con
         launched_by(launch) +
         " (this program was linked without muster::mpi); link muster::muster from a build with MPI");
   }
-  throw configuration_error(
-      launched_by(launch) +
-      " (on how many hosts it does not say, and this program was linked without muster::tcp); --transport shm if it "
-      "is one, mpirun, or --ranks N");
+  throw configuration_error(launched_by(launch) +
+                            " (the number of hosts is not known, and this program was linked without muster::tcp); use "
+                            "--transport shm if all ranks are on one host, mpirun, or --ranks N");
 }
 
 }  // namespace
@@ -140,7 +139,7 @@ transport_choice choose_transport(const settings& configuration, const launch_en
     const std::string origin_between = configuration.origin(setting::between);
     return {"hierarchical", across_hosts(launch, known[between], origin_between), 1,
             !is_auto ? why
-            : named  ? why + ", " + configuration.origin(setting::host) + " says on which host each is"
+            : named  ? why + ", " + configuration.origin(setting::host) + " gives the host of each rank"
                      : why + ", on several hosts"};
   }
   if (is_of_program(asked)) return {asked, {}, 1, why};

@@ -87,7 +87,7 @@ void failure_protocol::fail(std::exception_ptr cause, bool follows) noexcept {
   try {
     tell_all(what, status, describe(failure_));
   } catch (const std::bad_alloc&) {
-    tell_all(what, status, "no memory is left to say why");
+    tell_all(what, status, "out of memory");
   }
 }
 

@@ -13,7 +13,7 @@ constexpr int quick_turns = 256;  // before a call is made into one that can wai
 void require_timeout(seconds asked, bool zero_is_the_groups) {
   if (asked > seconds(0) || (zero_is_the_groups && asked == seconds(0))) return;
   throw configuration_error("a timeout cannot be " + std::to_string(asked.count()) +
-                            " s (every wait has an end, and not at once); give a number of seconds above 0");
+                            " s (a deadline is after the start of the call); give a number of seconds above 0");
 }
 
 }  // namespace

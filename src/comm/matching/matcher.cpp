@@ -185,9 +185,9 @@ bool matcher::match(int source, const envelope& head, bool must_pass, arrival& t
 const char* matcher::match_body(int source, const envelope& head, arrival& to) {
   auto& cleared = peers_[static_cast<std::size_t>(source)].cleared;
   const auto found = cleared.find(head.number);
-  if (found == cleared.end()) return "it sent a message that it was not asked for";
+  if (found == cleared.end()) return "it sent data without a clear-to-send";
   request* const r = found->second;
-  if (r != nullptr && r->received != head.total) return "it sent another message than it announced";
+  if (r != nullptr && r->received != head.total) return "it sent data of another size than its request-to-send";
   cleared.erase(found);
   to = {.to = r, .aside = nullptr};
   if (head.total == 0) came(to, 0);

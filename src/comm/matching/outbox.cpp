@@ -11,7 +11,7 @@ void outbox::announce(std::uint64_t number) {
 
 const char* outbox::clear(std::uint64_t number) {
   const auto found = announced_.find(number);
-  if (found == announced_.end()) return "it asks for a message that was not announced";
+  if (found == announced_.end()) return "it sent a clear-to-send for a message that was not announced";
   push(*found->second);
   announced_.erase(found);
   return nullptr;

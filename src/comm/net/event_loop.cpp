@@ -21,7 +21,7 @@ bool control(const descriptor& epoll, int how, int file, std::uint32_t events, s
 
 [[noreturn]] void refuse() {
   throw error(error_kind::other, "connections cannot be served (epoll: " + std::string(std::strerror(errno)) +
-                                     "); see how many files this process may have open");
+                                     "); check the limit of open files (ulimit -n)");
 }
 
 }  // namespace

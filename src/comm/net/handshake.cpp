@@ -23,7 +23,7 @@ constexpr std::size_t hello_bytes = protocol_name.size() + sizeof(introduction) 
 constexpr std::size_t mac_bytes = job_secret::mac_bytes;
 
 [[noreturn]] void refuse_openssl(const char* what) {
-  throw error(error_kind::other, std::string("OpenSSL cannot ") + what + " (is it installed whole?)");
+  throw error(error_kind::other, std::string("OpenSSL cannot ") + what + " (an incomplete installation?)");
 }
 
 std::string draw_nonce() {

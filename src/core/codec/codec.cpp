@@ -23,7 +23,7 @@ namespace {
 void require_alignment(std::string_view codec, std::span<const std::byte> encoded) {
   if (reinterpret_cast<std::uintptr_t>(encoded.data()) % 4 == 0) return;
   throw configuration_error("the encoded form of " + std::string(codec) +
-                            " is at an odd place (it is made of words of 4 bytes); align its buffer");
+                            " is not aligned (it has words of 4 bytes); align its buffer");
 }
 }  // namespace
 
@@ -46,7 +46,7 @@ void require_encoded(std::string_view codec, std::span<const std::byte> encoded,
 
 void require_zeros(std::string_view codec, std::span<const std::byte> encoded, std::size_t begin) {
   for (std::size_t i = begin; i < encoded.size(); ++i) {
-    if (encoded[i] != std::byte{0}) refuse_encoded(codec, i, "there is no zero where nothing is meant");
+    if (encoded[i] != std::byte{0}) refuse_encoded(codec, i, "the padding is not zero");
   }
 }
 

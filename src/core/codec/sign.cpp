@@ -155,7 +155,8 @@ void majority_vote(std::span<const std::byte> encoded, std::size_t voters, std::
 
 void majority_vote(std::span<const std::byte> encoded, std::size_t voters, std::size_t stride, std::span<float> voted) {
   const std::size_t bytes = sign_codec().encoded_bytes(voted.size());
-  if (voters == 0) throw configuration_error("there is nobody to vote (0 voters); give the forms of one rank at least");
+  if (voters == 0)
+    throw configuration_error("a majority needs voters (there are 0); give the encoded signs of at least one rank");
   if (stride < bytes || stride % 4 != 0) {
     throw configuration_error("signs cannot be " + std::to_string(stride) + " bytes apart (those of " +
                               std::to_string(voted.size()) + " values take " + std::to_string(bytes) +

@@ -28,8 +28,8 @@ datagram_socket::datagram_socket(std::string_view chosen, const std::string& ori
   socklen_t length = family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
   if (!file_ || ::bind(file_.get(), reinterpret_cast<const sockaddr*>(&any), length) != 0 ||
       ::getsockname(file_.get(), reinterpret_cast<sockaddr*>(&any), &length) != 0) {
-    throw error(error_kind::other, "the members of this job cannot hear each other (no datagram socket: " +
-                                       std::string(std::strerror(errno)) + "); see what this host allows");
+    throw error(error_kind::other, "the members of this job cannot exchange heartbeats (no datagram socket: " +
+                                       std::string(std::strerror(errno)) + "); check the limits of this host");
   }
   const auto port = address(reinterpret_cast<const sockaddr*>(&any), length).port();
   for (const auto& one : addresses) {

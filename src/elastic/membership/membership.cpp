@@ -80,9 +80,9 @@ void membership::learn(clock::time_point now, std::uint64_t version, const gener
     adopt(record);
     if (const auto slow = slow_.find(self_.id); leaving_ && policy_.slow_ones_leave && slow != slow_.end())
       return finish(exit_reason::too_slow, "it left the job (" + slow->second + ")");
-    if (leaving_) return finish(exit_reason::left, "it left as it was asked to");
-    return finish(exit_reason::fenced, begun_anew ? "the job was begun anew without it"
-                                                  : "the others went on without it (" + record.why + ")");
+    if (leaving_) return finish(exit_reason::left, "it left on request");
+    return finish(exit_reason::fenced, begun_anew ? "the job was restarted without it"
+                                                  : "the other members continued without it (" + record.why + ")");
   } else {
     adopt(record);
   }
@@ -136,7 +136,7 @@ void membership::stopped(clock::time_point now) {
 void membership::leave(clock::time_point now) {
   if (ended_ || leaving_) return;
   leaving_ = true;
-  if (!is_member()) return finish(exit_reason::left, "it left before it was taken in");
+  if (!is_member()) return finish(exit_reason::left, "it left before it joined");
   say(now);
   look(now);
 }
@@ -155,7 +155,7 @@ void membership::announce(clock::time_point now) {
   if (now - began_ > policy_.quorum_timeout && nobody_answers) {
     return finish(exit_reason::never_started,
                   record_.generation == 0
-                      ? std::to_string(record_.waiting.size()) + " of " + std::to_string(policy_.initial) + " came"
+                      ? std::to_string(record_.waiting.size()) + " of " + std::to_string(policy_.initial) + " joined"
                       : "no member of the group answers");
   }
   if (waits || swapping_ || now < swap_after_) return;
@@ -239,8 +239,9 @@ void membership::find_silent_members(clock::time_point now) {
     if (!is_silent && !is_given_up(one)) return;
     silent_.insert(one.id);
     const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(limit).count();
-    suspect(now, one.id,
-            is_silent ? "no heartbeat for " + std::to_string(milliseconds) + " ms" : "its monitors do not hear it");
+    suspect(
+        now, one.id,
+        is_silent ? "no heartbeat for " + std::to_string(milliseconds) + " ms" : "its monitors receive no heartbeat");
   };
   if (must_stop_) {
     for (const auto& one : record_.members) judge(one);
@@ -249,8 +250,7 @@ void membership::find_silent_members(clock::time_point now) {
   }
   if (!stopped_ || now - change_began_ <= policy_.quorum_timeout / 2) return;
   for (const auto& one : record_.members) {  // its heart beats, and it hangs
-    if (one.id != self_.id && !heartbeat_of(one.id).stopped)
-      suspect(now, one.id, "it does not come back from its step");
+    if (one.id != self_.id && !heartbeat_of(one.id).stopped) suspect(now, one.id, "it did not return from its step");
   }
 }
 
@@ -267,9 +267,9 @@ void membership::look(clock::time_point now) {
   const auto lost = dead_.size() + suspects_.size();
   if (record_.members.size() - lost < static_cast<std::size_t>(policy_.min)) {
     return finish(exit_reason::too_few, std::to_string(record_.members.size() - lost) + " of at least " +
-                                            std::to_string(policy_.min) + " are left, and nobody joined");
+                                            std::to_string(policy_.min) + " are left, and none joined");
   }
-  finish(exit_reason::no_majority, "no majority of the members could be reached, or not the store");
+  finish(exit_reason::no_majority, "a majority of the members or the store could not be reached");
 }
 
 void membership::need_stop(clock::time_point now, const std::string& why) {
@@ -338,7 +338,7 @@ void membership::adopt_suspicions(clock::time_point now) {
     const auto& said = heartbeat_of(one.id);
     if (!said.stopped || said.suspects.empty()) continue;
     for (const auto id : std::vector<member_id>(said.suspects)) {
-      suspect(now, id, name(one.id) + " does not hear it");
+      suspect(now, id, name(one.id) + " receives no heartbeat of it");
     }
     return;
   }

@@ -28,7 +28,7 @@ void membership::propose(clock::time_point now) {
   if (first != self_.id || !most_agree(*found)) return;
   // All that can be heard leave: whether the others go on is theirs to say.
   if (found->staying.empty() && !found->accused.empty())
-    return finish(exit_reason::left, "it left; nobody else could be heard");
+    return finish(exit_reason::left, "it left; no other member answered");
 
   generation_record next;
   next.generation = record_.generation + 1;
@@ -152,7 +152,7 @@ std::string membership::describe_change(const std::vector<member_id>& leavers, s
     if (dead_.contains(one.id)) {
       parts.push_back(name(one.id) + " died: proof");
     } else if (const auto found = suspects_.find(one.id); found != suspects_.end()) {
-      parts.push_back(name(one.id) + " left behind, suspicion: " + found->second);
+      parts.push_back(name(one.id) + " fenced, suspicion: " + found->second);
     } else if (contains(leavers, one.id)) {
       const auto slow = slow_.find(one.id);
       parts.push_back(name(one.id) + " left" + (slow == slow_.end() ? "" : " (" + slow->second + ")"));

@@ -83,8 +83,8 @@ generation_record generation_record::decode(std::string_view text) {
   read.why = in.text();
   if (known && in.whole()) return read;
   throw error(error_kind::other,
-              "the membership in the store cannot be read (it is of another version of muster, or of another program); "
-              "give each job a store of its own");
+              "the membership in the store cannot be read (another version of muster or another program wrote it); "
+              "give each job its own store");
 }
 
 std::string heartbeat::encode() const {

@@ -27,8 +27,9 @@ membership_service::membership_service(std::shared_ptr<any_store> store, std::un
       sorted_(steps_watched),
       protocol_(std::move(self), policy, clock::now()),
       record_(std::move(store), "elastic/record",
-              {log_level::warning, "the membership", "training goes on, and cannot survive a failure until it can"}, {},
-              [this] { ring(); }) {
+              {log_level::warning, "the membership",
+               "training continues, and failures are handled when the store answers again"},
+              {}, [this] { ring(); }) {
   thread_ = std::jthread([this](const std::stop_token& stop) {
     try {
       run(stop);
@@ -127,7 +128,7 @@ void membership_service::look_at_lives(clock::time_point now) {
     if (its.ended()) {
       protocol_.prove_dead(now, id);
     } else if (protocol_.is_silent(now, id) && !protocol_.is_suspect(id) && its.is_stopped()) {
-      protocol_.suspect(now, id, "it was stopped");
+      protocol_.suspect(now, id, "its process is stopped");
     }
   }
 }

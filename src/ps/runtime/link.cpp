@@ -269,7 +269,7 @@ void frame_link::find_lost(clock::duration patience, const std::function<void(no
     const bool may_return =
         word.what == control_message::kind::gone && over_.renew(word.origin, clock::now() + patience);
     if (may_return)
-      log(log_level::info, std::string(word.text) + ": it is connected again if it lives");
+      log(log_level::info, std::string(word.text) + ": it will be connected again if it lives");
     else
       forget(origin);
     tell(origin, may_return);

@@ -102,8 +102,8 @@ void server_process::end_if_deserted(clock::time_point now) {
     deserted_since_ = now;
   } else if (now - deserted_since_ > protocol_.worker_silence) {
     throw peer_failure({}, "server " + to_string(core_->self()) +
-                               " is left alone (all workers are gone, and the store of the job does not answer); what "
-                               "they had not loaded or saved is lost, start the job again");
+                               " ends (all workers have ended, and the store of the job does not answer); start the "
+                               "job again from its last saved tables");
   }
 }
 
@@ -113,13 +113,13 @@ void server_process::stand_by() {
   if (std::exchange(serves_, false)) {
     if (!goes_ && own == nullptr) {  // else it was given up and named again, and begins with nothing
       throw peer_failure({}, "server " + to_string(core_->self()) +
-                                 " was given up by the others of its job (they did not hear it, or its connections "
-                                 "broke); its ranges are served by them now");
+                                 " was fenced by the other servers of its job (they received no messages of it, or its "
+                                 "connections broke); they serve its ranges now");
     }
-    log(log_level::info, "server " + to_string(core_->self()) + " serves no more");
+    log(log_level::info, "server " + to_string(core_->self()) + " has stopped serving");
   }
   if (own == nullptr || own->leaving) return;
-  log(log_level::info, "server " + to_string(own->who) + " begins to serve");
+  log(log_level::info, "server " + to_string(own->who) + " starts serving");
   goes_ = false;
   serves_ = true;
   core_.emplace(own->who, protocol_, values_, *this, newest_);

@@ -70,7 +70,7 @@ std::string tables::problem_with(range_id range, const message& asked) const {
   const bool encodes = pushes && asked.flags == encoded;
   const bool all_arrays = pushes && asked.flags == restores;
   if (asked.flags != 0 && !encodes && !all_arrays && !(pushes && dense && asked.flags == assigns))
-    return "table '" + table.name + "' knows no flags " + std::to_string(asked.flags) + " of it";
+    return "table '" + table.name + "' does not support the flags " + std::to_string(asked.flags) + " of it";
   if (dense && (asked.offset > where.size || asked.count > where.size - asked.offset)) {
     return "the range has elements 0 to " + std::to_string(where.size) + ", not " + std::to_string(asked.offset) +
            " to " + std::to_string(std::uint64_t{asked.offset} + asked.count);

@@ -204,9 +204,10 @@ void worker_process::release(pending& one) noexcept {
 
 void worker_process::give_up(std::string_view what) {
   if (core_.is_fenced()) {
-    throw peer_failure({}, "this worker was given up by the servers of its job (they did not hear it for longer than " +
-                               std::to_string(seconds(protocol_.worker_silence).count()) +
-                               " s, or its connections broke); start it again");
+    throw peer_failure(
+        {}, "this worker was fenced by the servers of its job (they received no messages of it for longer than " +
+                std::to_string(seconds(protocol_.worker_silence).count()) +
+                " s, or its connections broke); start it again");
   }
   std::vector<int> silent;
   for (const auto& one : core_.silent(now_, std::chrono::duration_cast<clock::duration>(options_.silence)))
@@ -214,8 +215,8 @@ void worker_process::give_up(std::string_view what) {
   throw timeout_error(std::string(what), silent,
                       "a " + std::string(what) + " has not ended within " + std::to_string(options_.timeout.count()) +
                           " s (" +
-                          (silent.empty() ? "all servers answer; a slower worker may be waited for"
-                                          : "not heard: rank " + format_ranks(silent)) +
+                          (silent.empty() ? "all servers answer; they may wait for a slower worker"
+                                          : "no answer from rank " + format_ranks(silent)) +
                           "); look at what they do, or raise the timeout");
 }
 

@@ -30,9 +30,7 @@ void require_positive(const char* name, double value, const char* why) {
                             "); choose a positive number");
 }
 
-void require_epsilon(double epsilon) {
-  require_positive("epsilon", epsilon, "it keeps roots of 0 from being divided by");
-}
+void require_epsilon(double epsilon) { require_positive("epsilon", epsilon, "it prevents a division by 0"); }
 
 void require_share(const char* name, double beta) {
   if (beta >= 0.0 && beta < 1.0) return;

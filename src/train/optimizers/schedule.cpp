@@ -30,7 +30,7 @@ training_length read_length(spec_reader& spec, const std::string& name) {
   const training_length length{.epochs = spec.number_of("epochs", 0.0, 0.0, true),
                                .steps = spec.number_of("steps", 0.0, 0.0, true)};
   if ((length.epochs == 0.0) == (length.steps == 0.0)) {
-    spec.refuse(length.epochs == 0.0 ? "it does not say how long it lasts" : "it lasts for epochs and for steps",
+    spec.refuse(length.epochs == 0.0 ? "its length is missing" : "its length is given in epochs and in steps",
                 "write such as " + name + ":0.1,epochs=90");
   }
   return length;
@@ -73,8 +73,7 @@ schedule read_plain(spec_reader& spec, const std::string& name, double rate) {
   }
   if (name == "exponential") {
     exponential_rate made{.rate = rate, .factor = spec.number_of("factor", 0.0, 0.0, true)};
-    if (made.factor == 0.0)
-      spec.refuse("it does not say by what it falls", "write such as exponential:0.1,factor=0.95");
+    if (made.factor == 0.0) spec.refuse("its factor is missing", "write such as exponential:0.1,factor=0.95");
     made.every = spec.number_of("every", made.every, 0.0, true);
     return made;
   }
@@ -147,7 +146,8 @@ schedule parse_schedule(std::string_view text) {
   const double scale = spec.number_of("scale", 1.0, 0.0, true);
   const double from = spec.number_of("from", 1.0, 0.0, false);
   spec.finish("step:0.1,epochs=82+109,factor=0.1,warmup=5,scale=8");
-  if (from != 1.0 && warmup == 0.0) spec.refuse("it warms up from somewhere for no time", "give warmup=EPOCHS too");
+  if (from != 1.0 && warmup == 0.0)
+    spec.refuse("the start of its warm-up is given without the length", "give warmup=EPOCHS too");
   if (warmup == 0.0 && scale == 1.0) return made;
   return warmed_up{.after = std::move(made), .epochs = warmup, .scale = scale, .from = from};
 }

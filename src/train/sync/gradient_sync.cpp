@@ -49,8 +49,8 @@ void backward_pass::clear() { sync_->on_host().clear_gradients(); }
 void backward_pass::add_samples(std::uint64_t count) {
   if (sync_->next_start_ > 0) {
     throw configuration_error(
-        "samples are counted too late (the first gradients have left, and their number with them); call add_samples "
-        "before a pass writes its gradients, and begin() with the number of passes");
+        "samples are counted too late (the first bucket has started with the count before); call add_samples before a "
+        "pass writes its gradients, and begin() with the number of passes");
   }
   sync_->samples_here_ += count;
   sync_->counted_ = true;
@@ -80,8 +80,8 @@ gradient_sync::gradient_sync(std::unique_ptr<gradient_backend> gradients, arena*
   }
   if (options.mode.what == sync_mode::kind::parameter_server) {
     throw configuration_error(
-        "mode ps cannot be had from a gradient_sync (it reduces among ranks that all train); push and "
-        "pull through a ps::worker, or use another mode");
+        "mode ps cannot be used by a gradient_sync (it reduces among workers); push and pull through a ps::worker, or "
+        "use another mode");
   }
   const auto& reducer = options_.codec.reducer();
   if (!exchanges_gradients() && reducer != nullptr) {
@@ -117,7 +117,7 @@ gradient_sync::~gradient_sync() {
 arena& gradient_sync::on_host() {
   if (arena_ != nullptr) return *arena_;
   throw configuration_error(
-      "codecs, exchanges of weights and views of gradients are not for those of a device (they are in its memory); use "
+      "codecs, exchanges of weights and views of gradients need gradients on the host (these are on a device); use "
       "mode allreduce, no codec, and the views of the device_arena");
 }
 
@@ -254,7 +254,7 @@ void gradient_sync::wait() {
   if (reducer) bytes_sent_ = reducer->bytes_sent();
   if (samples_ == 0 && !counted_ && std::ranges::any_of(written_, [](int times) { return times > 0; })) {
     throw configuration_error(
-        "the gradients cannot be divided by the number of samples (nobody counted any); call add_samples in the "
+        "the gradients cannot be divided by the number of samples (no sample was counted); call add_samples in the "
         "backward pass");
   }
   if (const double norm = std::sqrt(squares_); options_.clip > 0 && norm > double{options_.clip}) {

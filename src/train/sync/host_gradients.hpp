@@ -21,7 +21,7 @@ class host_gradients final : public gradient_backend {
   void begin(group* ranks) override {
     if (ranks == nullptr) {
       throw configuration_error(
-          "a backward pass on the host cannot begin (it was not said which ranks sum its gradients); call "
+          "a backward pass on the host cannot begin (the group that sums its gradients is not known); call "
           "begin(step.group())");
     }
     ranks_ = ranks;

@@ -146,9 +146,9 @@ TEST_CASE("a name of the host has its effect or is refused") {
   };
   CHECK(planned({}) == "shm");
   CHECK(planned({"--host", "a"}) == "hierarchical");
-  CHECK(planned({"--host", "a", "--transport", "shm"}).starts_with("--host says on which host this rank is"));
+  CHECK(planned({"--host", "a", "--transport", "shm"}).starts_with("--host gives the host of this rank"));
   launch = {};
-  CHECK(planned({"--host", "a", "--ranks", "2"}).starts_with("--host says on which host this rank is"));
+  CHECK(planned({"--host", "a", "--ranks", "2"}).starts_with("--host gives the host of this rank"));
   CHECK(planned({"--host", "a"}) == "self");  // one rank is alone on any host
 }
 

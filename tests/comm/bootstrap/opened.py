@@ -102,7 +102,7 @@ if with_tcp:
     started = [subprocess.Popen([program, "--timeout", "3", "--rendezvous", f"tcp://127.0.0.1:{port}", "--token", token],
                                 env={"RANK": str(rank), "WORLD_SIZE": "2"}, stderr=subprocess.PIPE, text=True)
                for rank, token in enumerate(("one", "another"))]
-    for rank, (status, says) in enumerate(((5, "(missing: rank 1)"), (2, "does not know this job's token"))):
+    for rank, (status, says) in enumerate(((5, "(missing: rank 1)"), (2, "does not have this job's token"))):
         err = started[rank].communicate(timeout=60)[1]
         if started[rank].returncode != status or says not in err:
             failures.append(f"with another token: rank {rank} ended with {started[rank].returncode} and said {err}")

@@ -81,7 +81,7 @@ TEST_CASE("a client waits for the file, and passes over one of a store that is g
   CHECK_THROWS_AS(tcp_store(file.where(), "", shortly()), muster::timeout_error);
   CHECK_THROWS_WITH(tcp_store(file.where(), "", shortly()),
                     contains("no store at " + file.where() + " answered in time (") && contains("No such file") &&
-                        contains("remove the file where its job is over"));
+                        contains("remove the file if its job has ended"));
   const store_server of_another("127.0.0.1:0", "another");
   std::string refused;
   { refused = store_server("127.0.0.1:0", "").address(); }
@@ -153,21 +153,21 @@ TEST_CASE("what is no file of a store, or another's, is neither believed nor wai
         "muster-store-2 127.0.0.1:1 token\n", "muster-store-1 127.0.0.1:1 token"}) {
     CAPTURE(text);
     std::ofstream(file.path()) << text;
-    refuse("does not say where a store is");
+    refuse("has no address of a store");
   }
   std::ofstream(file.path()) << std::string(100000, 'x');
-  refuse("does not say where a store is");
+  refuse("has no address of a store");
   REQUIRE(::mkfifo(file.path().c_str(), 0600) == 0);
-  refuse("no file of this user's own");
+  refuse("not a regular file that only this user can write");
   std::ofstream(file.path()) << "muster-store-1 127.0.0.1:1 token\n";
   REQUIRE(::chmod(file.path().c_str(), 0666) == 0);
-  refuse("no file of this user's own");
+  refuse("not a regular file that only this user can write");
   fs::create_symlink("/etc/hostname", file.path());
   refuse("symbolic links");
   if (::geteuid() == 0) {
     std::ofstream(file.path()) << "muster-store-1 127.0.0.1:1 token\n";
     REQUIRE(::chown(file.path().c_str(), 12345, 12345) == 0);
-    refuse("no file of this user's own");
+    refuse("not a regular file that only this user can write");
   }
   fs::create_directory(file.path());
   store_server server("127.0.0.1:0", "");

@@ -198,7 +198,7 @@ TEST_CASE("who does not know the token is told, dropped and counted") {
   for (const std::string token : {"", "a secre", "another", "a secret "}) {
     CAPTURE(token);
     CHECK_THROWS_AS(tcp_store(server.address(), token, soon()), muster::configuration_error);
-    CHECK_THROWS_WITH(tcp_store(server.address(), token, soon()), contains("does not know this job's token"));
+    CHECK_THROWS_WITH(tcp_store(server.address(), token, soon()), contains("does not have this job's token"));
   }
   CHECK(serves(server, "a secret"));
   constexpr int tries = 8 * muster::detail::closings_of_a_stranger;
@@ -334,7 +334,7 @@ TEST_CASE("a store that is full says so, and goes on when there is room") {
     try {
       versions.push_back(store.compare_and_swap("key " + std::to_string(i), 0, large, soon()).now.version);
     } catch (const muster::error& refused) {
-      CHECK_THAT(refused.what(), contains("takes no more"));
+      CHECK_THAT(refused.what(), contains("is full"));
       full = true;
     }
   }

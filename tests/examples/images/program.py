@@ -161,7 +161,7 @@ class Saved(Case):
         self.assertGreaterEqual(saved, 5)
         rest = run("resnet", [*small(epochs=4000), "--depth", "8", "--checkpoint", store, "--resume", "--steps", saved + 3])
         self.assertEqual(rest.returncode, 0, rest.stderr)
-        self.assertIn(f"goes on after step {saved},", rest.stdout)
+        self.assertIn(f"resumes after step {saved},", rest.stdout)
 
     def test_who_cannot_save_at_the_end_says_so_and_why_it_ends(self):
         store = self.folder / "checkpoints"

@@ -204,7 +204,7 @@ TEST_CASE("a pass on a device that is used wrongly says so") {
       RANK_CHECK(refused([&] { pass.ready(4); }, "written once more"));
       RANK_CHECK(refused([&] { pass.ready(99); }, "no tensor has index 99"));
       RANK_CHECK(refused([&] { pass.add_samples(1); }, "too late"));
-      RANK_CHECK(refused([&] { pass.wait(); }, "nobody counted"));
+      RANK_CHECK(refused([&] { pass.wait(); }, "no sample was counted"));
     }
     auto pass = sync.begin();  // and goes on
     pass.add_samples(1);

@@ -56,7 +56,7 @@ std::unique_ptr<any_store> open_automatically(detail::store_opening asked) {
   if (launch.on_one_host() || launch.size == 1) return here();
   throw configuration_error(
       "the ranks cannot find each other (" + why_not +
-      ", and neither MASTER_ADDR and MASTER_PORT nor a place to meet is set); set --rendezvous tcp://HOST:PORT, HOST "
+      ", and neither MASTER_ADDR and MASTER_PORT nor --rendezvous is set); set --rendezvous tcp://HOST:PORT, HOST "
       "being rank 0's, or --rendezvous file:/FOLDER on a file system of all hosts");
 }
 
@@ -94,8 +94,8 @@ std::string detail::job_name(const settings& configuration, const launch_env& la
   const auto& place = configuration.value(setting::rendezvous);
   if (place.starts_with("tcp://")) return place;
   throw configuration_error(launch.why +
-                            " do not name the job (another that is started by hand would meet with it); set "
-                            "MUSTER_JOB=NAME, the same at all its ranks, or MASTER_ADDR and MASTER_PORT");
+                            " do not name the job (a second job on this host would use the same store); set "
+                            "MUSTER_JOB=NAME, the same at all ranks, or MASTER_ADDR and MASTER_PORT");
 }
 
 std::string detail::store_opening::name() const {

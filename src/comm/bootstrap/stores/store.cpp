@@ -24,13 +24,13 @@ void check_store_value(std::optional<std::string_view> value, const std::string&
   if (!value || value->size() <= store_value_limit) return;
   throw configuration_error("the store " + where + " does not take a value of " + std::to_string(value->size()) +
                             " bytes (it has at most " + std::to_string(store_value_limit) +
-                            "); send what is large between the ranks");
+                            "); send large data between the ranks instead");
 }
 
 void store_timed_out(const char* call, std::string_view key, const std::string& where) {
   throw timeout_error(std::string(call) + " at the store", {},
                       std::string(call) + (key.empty() ? "" : " of " + printed(key)) + " at the store " + where +
-                          " did not finish in time (whoever keeps the store does not answer); see whether that host is "
+                          " did not finish in time (the server of the store does not answer); check that its host is "
                           "up and not overloaded");
 }
 

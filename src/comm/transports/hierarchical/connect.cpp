@@ -25,8 +25,9 @@ void run(transport& transport, executor& f, task body, seconds timeout) {
       throw peer_failure({word.origin}, word.text);
     if (clock::now() >= until) {
       throw timeout_error("telling hosts", {},
-                          "the ranks did not tell each other their hosts in " + std::to_string(timeout.count()) +
-                              " s (some have not come, or chose another transport); look at their logs");
+                          "the ranks did not exchange the names of their hosts within " +
+                              std::to_string(timeout.count()) +
+                              " s (some did not start, or use another transport); look at their logs");
     }
     transport.pause(until);
   }

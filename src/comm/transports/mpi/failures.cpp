@@ -61,8 +61,8 @@ void check_mpi(int code, const char* call, MPI_Comm communicator) {
   if (code == MPI_SUCCESS) return;
   if (!is_about_a_death(code)) check_mpi(code, call);
   auto ranks = ended_ranks(communicator);
-  const std::string text = ranks.empty() ? "the group was given up (MPI says so of " + std::string(call) +
-                                               "); see the messages of other ranks"
+  const std::string text = ranks.empty() ? "the group was aborted (MPI reports a revoked communicator in " +
+                                               std::string(call) + "); see the messages of other ranks"
                                          : text_of_end(communicator, ranks.front());
   throw peer_failure(std::move(ranks), text);
 }

@@ -139,8 +139,8 @@ MPI_Comm await(std::future<MPI_Comm> meeting_of_all, const attempt& mine, double
     if (clock::now() < until) continue;
     library()->abandon();
     const std::string text = "the survivors of generation " + std::to_string(mine.generation) +
-                             " did not come together in " + std::to_string(limit) +
-                             " s (MPI_Comm_shrink waits for all that live); the job goes on without MPI";
+                             " were not connected within " + std::to_string(limit) +
+                             " s (MPI_Comm_shrink waits for every rank that lives); MPI is not used any more";
     log(log_level::warning, text);
     throw timeout_error("connecting the survivors", {}, text);
   }
@@ -153,10 +153,11 @@ bool can_connect_survivors() { return !library()->abandoned(); }
 
 std::unique_ptr<transport> connect_survivors(const settings& configuration, std::span<const std::uint64_t> members,
                                              int self, std::uint64_t generation) {
-  if (library()->abandoned()) throw peer_failure({}, "an earlier attempt to connect the survivors over MPI is stuck");
+  if (library()->abandoned())
+    throw peer_failure({}, "MPI is not used any more (an earlier MPI_Comm_shrink did not return)");
   if (!mpi_survives_deaths()) {
     throw configuration_error(
-        "an elastic job cannot use transport mpi here (this MPI does not go on when a rank dies); start it with mpirun "
+        "an elastic job cannot use transport mpi here (this MPI ends the job when a rank dies); start it with mpirun "
         "--with-ft ulfm, or use --transport tcp");
   }
   const attempt mine{{members.begin(), members.end()}, members[static_cast<std::size_t>(self)], generation};
@@ -166,7 +167,7 @@ std::unique_ptr<transport> connect_survivors(const settings& configuration, std:
   std::thread(std::move(task)).detach();
   const MPI_Comm made = await(std::move(later), mine, configuration.positive(setting::timeout));
   if (made == MPI_COMM_NULL)
-    throw peer_failure({}, "the survivors were not connected (other ranks live than the generation has)");
+    throw peer_failure({}, "the survivors were not connected (the ranks that live are not those of the generation)");
   const bool oversubscribed = members.size() > std::thread::hardware_concurrency();
   return std::make_unique<mpi_transport>(library(), made, oversubscribed);
 }

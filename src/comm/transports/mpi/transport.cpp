@@ -93,7 +93,7 @@ mpi_transport::progress& mpi_transport::begin(request& r, progress::kind what) {
   library_->check_thread();
   if (library_->abandoned()) {
     throw error(error_kind::other,
-                "MPI is not used any more (an earlier failure left an operation that cannot end); end the program");
+                "MPI cannot be used any more (an operation of an earlier failure cannot complete); end the program");
   }
   slot* held = nullptr;
   if (what != progress::kind::native) {

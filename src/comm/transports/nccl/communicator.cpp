@@ -38,8 +38,8 @@ std::shared_ptr<detail::nccl_state> connect(any_store& store, std::string_view k
   for (std::size_t from = 0; from < words.size(); ++from) {
     if (words[from].size() != sizeof(detail::nccl_card)) {
       throw configuration_error("rank " + std::to_string(from) +
-                                " says of its device what this rank cannot read (it is another version of muster); "
-                                "install one version on all hosts");
+                                " sent a description of its device that this rank cannot read (another version of "
+                                "muster); install one version on all hosts");
     }
     std::memcpy(&endpoints[from], words[from].data(), sizeof(detail::nccl_card));
   }
@@ -168,7 +168,7 @@ void communicator::abort(std::string_view reason) noexcept {
 }
 
 void communicator::rebuild(group& ranks) {
-  abort("its ranks are others now");
+  abort("it is rebuilt with other ranks");
   state_ = connect(ranks, options_.timeout);
 }
 

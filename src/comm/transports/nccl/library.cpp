@@ -67,7 +67,7 @@ std::exception_ptr nccl_failure(ncclResult_t answer, const std::string& what, nc
                                                          "); every rank needs a device of its own and the same calls"));
     default:
       return std::make_exception_ptr(
-          error(error_kind::other, what + " failed (NCCL says: " + why + "); NCCL_DEBUG=INFO has it say more"));
+          error(error_kind::other, what + " failed (NCCL says: " + why + "); set NCCL_DEBUG=INFO for details"));
   }
 }
 

@@ -48,7 +48,7 @@ void check_cards(std::span<const nccl_card> endpoints) {
     if (endpoints[rank].version != endpoints[0].version) {
       throw configuration_error("rank 0 runs with NCCL " + std::to_string(endpoints[0].version) + " and rank " +
                                 std::to_string(rank) + " with " + std::to_string(endpoints[rank].version) +
-                                " (they would not understand each other); install one version on all hosts");
+                                " (different versions do not work together); install one version on all hosts");
     }
     for (std::size_t other = 0; other < rank; ++other) {
       if (endpoints[other].host != endpoints[rank].host ||
@@ -56,7 +56,7 @@ void check_cards(std::span<const nccl_card> endpoints) {
         continue;
       throw configuration_error("ranks " + std::to_string(other) + " and " + std::to_string(rank) +
                                 " have the same device, " + endpoints[rank].device +
-                                " (NCCL wants one for each rank); call use_device with the rank on the host");
+                                " (NCCL needs one device for each rank); call use_device with the local rank");
     }
   }
 }
@@ -99,7 +99,8 @@ void nccl_state::enter() {
   if (failure_) std::rethrow_exception(failure_);
   if (const int device = current_device(); device != device_) {
     throw configuration_error("a communicator of device " + std::to_string(device_) + " was called with device " +
-                              std::to_string(device) + " current (its streams are the other's); call use_device first");
+                              std::to_string(device) +
+                              " current (its streams belong to its own device); call use_device first");
   }
 }
 

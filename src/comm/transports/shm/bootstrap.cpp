@@ -43,8 +43,8 @@ struct peer_info {
 };
 
 [[noreturn]] void fail(const std::string& what) {
-  throw error(error_kind::other,
-              "the ranks of this host cannot meet (" + what + ": " + std::strerror(errno) + "); use another transport");
+  throw error(error_kind::other, "the ranks of this host cannot connect (" + what + ": " + std::strerror(errno) +
+                                     "); use another transport");
 }
 
 // A name that an address has no room for ends in its hash: two jobs whose names begin alike do not meet.
@@ -126,7 +126,7 @@ using question = std::function<bool()>;
 
 // How long a wait may last before it asks whether it still has a point.
 int milliseconds_left(clock::time_point until, const question& given_up) {
-  if (given_up && given_up()) throw peer_failure({}, "the meeting was given up (not all of its ranks live any more)");
+  if (given_up && given_up()) throw peer_failure({}, "the bootstrap was aborted (a rank has ended)");
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - clock::now()).count();
   return static_cast<int>(std::clamp<long long>(left, 0, given_up ? shm_timing::bootstrap_poll.count() : 1000));
 }
@@ -151,8 +151,8 @@ uid_t user_of(int connection) {
 void require_own(int connection, const std::string& name) {
   const uid_t holder = user_of(connection);
   if (holder == ::getuid()) return;
-  throw configuration_error("the ranks of this host cannot meet at '" + name + "' (user " + std::to_string(holder) +
-                            " holds that name); give the job another: --job or MUSTER_JOB");
+  throw configuration_error("the ranks of this host cannot connect at '" + name + "' (user " + std::to_string(holder) +
+                            " owns that socket name); choose another --job or MUSTER_JOB");
 }
 
 // What rank 0 does: a connection belongs to no rank until it has said one.
@@ -168,8 +168,8 @@ class bootstrap_acceptor {
         const descriptor holder = open_socket(SOCK_NONBLOCK);
         if (::connect(holder.get(), reinterpret_cast<const sockaddr*>(&address), length) == 0)
           require_own(holder.get(), name);
-        throw configuration_error("the ranks of this host cannot meet at '" + name +
-                                  "' (another job meets there); give each job a MUSTER_JOB of its own");
+        throw configuration_error("the ranks of this host cannot connect at '" + name +
+                                  "' (another job uses that name); give each job its own MUSTER_JOB");
       }
       fail("bind");
     }
@@ -209,10 +209,10 @@ class bootstrap_acceptor {
     if (!receive_introduction(here.get(), came)) return false;
     const int rank = came.said.rank;
     if (came.said.size != size_ || rank < 1 || rank >= size_ || connections_[static_cast<std::size_t>(rank)]) {
-      throw configuration_error("rank " + std::to_string(rank) + " of " + std::to_string(came.said.size) +
-                                " came to a meeting of " + std::to_string(size_) +
-                                " (two jobs meet under one name, or a rank was started twice); give each job a "
-                                "MUSTER_JOB of its own");
+      throw configuration_error(
+          "rank " + std::to_string(rank) + " of " + std::to_string(came.said.size) + " tried to join a job of " +
+          std::to_string(size_) +
+          " (two jobs have one name, or a rank was started twice); give each job its own MUSTER_JOB");
     }
     connections_[static_cast<std::size_t>(rank)] = std::move(here);
     infos_[static_cast<std::size_t>(rank)] = std::move(came);
@@ -292,12 +292,12 @@ std::vector<peer_info> connect_to_rank_0(const std::string& name, const introduc
     if (!wait_readable(to.get(), until, given_up)) throw timeout_error("meeting", 0, {}, timeout.count());
     peer_info came;
     if (!receive_introduction(to.get(), came))
-      throw peer_failure({0}, "rank 0 gave up before all ranks had met; see its own message");
+      throw peer_failure({0}, "rank 0 gave up before all ranks were connected; see its own message");
     const int rank = came.said.rank;
     if (rank < 0 || rank >= mine.size || rank == mine.rank || infos[static_cast<std::size_t>(rank)].memory) {
-      throw configuration_error("rank 0 of the meeting at '" + name + "' announces a rank " + std::to_string(rank) +
-                                " of " + std::to_string(mine.size) +
-                                " (another program answers there); give each job a MUSTER_JOB of its own");
+      throw configuration_error("rank 0 at '" + name + "' announces a rank " + std::to_string(rank) + " of " +
+                                std::to_string(mine.size) +
+                                " (another program listens there); give each job its own MUSTER_JOB");
     }
     infos[static_cast<std::size_t>(rank)] = std::move(came);
   }
@@ -307,7 +307,7 @@ std::vector<peer_info> connect_to_rank_0(const std::string& name, const introduc
 }  // namespace
 
 void fail_bootstrap_without(int rank) {
-  throw peer_failure({rank}, "rank " + std::to_string(rank) + " ended before all ranks had met");
+  throw peer_failure({rank}, "rank " + std::to_string(rank) + " ended before all ranks were connected");
 }
 
 std::shared_ptr<shm_host> meet(const std::string& name, int rank, int size, std::shared_ptr<segment> own,

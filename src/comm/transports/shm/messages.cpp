@@ -123,8 +123,8 @@ void shm_messages::sever(int peer) noexcept {
 
 void shm_messages::break_off(int peer, const char* what) const {
   const int rank = shm_.name_of(peer);
-  throw peer_failure(
-      {rank}, "the messages of rank " + std::to_string(rank) + " broke off (" + what + "); see what it says itself");
+  throw peer_failure({rank},
+                     "the messages of rank " + std::to_string(rank) + " ended (" + what + "); see its own message");
 }
 
 void shm_messages::require(int peer, const char* fault) const {
@@ -135,9 +135,9 @@ void shm_messages::require(int peer, const char* fault) const {
 std::uint64_t shm_messages::unread(int peer) {
   fifo& ring = shm_.messages(peer, shm_.rank());
   const std::uint64_t head = ring.head.load(std::memory_order_acquire);
-  if (head == fifo::severed) break_off(peer, "it had no memory left");
+  if (head == fifo::severed) break_off(peer, "it is out of memory");
   const std::uint64_t there = head - ring.tail.load(std::memory_order_relaxed);
-  if (there > shm_.layout().fifo_bytes) break_off(peer, "it counts more bytes than its ring has");
+  if (there > shm_.layout().fifo_bytes) break_off(peer, "its ring's head is beyond its size");
   return there;
 }
 

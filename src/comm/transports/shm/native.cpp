@@ -166,10 +166,10 @@ void shm_native::disagree(int peer) {
   request wanted;
   wanted.signature = call_->signature();
   check_arrival(wanted, shm_.name_of(peer), shm_.slot(peer).signatures[turn()], 0);
-  throw mismatch_error("the ranks disagree about collective " + std::to_string(call_->signature().sequence) +
-                       " of the group (rank " + std::to_string(shm_.name_of(peer)) +
-                       " is in the same, but called something else before); every rank must make the same calls in "
-                       "the same order");
+  throw mismatch_error(
+      "the ranks disagree about collective " + std::to_string(call_->signature().sequence) + " of the group (rank " +
+      std::to_string(shm_.name_of(peer)) +
+      " is in the same, but made another call before); every rank must make the same calls in the same order");
 }
 
 void shm_native::finish() noexcept {

@@ -85,7 +85,7 @@ void shm_transport::tell_gone(int peer, control_message& message) const {
   message.status = static_cast<int>(error_kind::peer_failure);
   const auto process = std::to_string(shm_.host().process(shm_.host_rank(peer)));
   message.set_text("rank " + std::to_string(shm_.name_of(peer)) + " is gone (its process " + process +
-                   " ended and did not finish what this group does); see what its launcher says of it");
+                   " ended before it finished the group's collectives); see the output of its launcher");
 }
 
 // Whether that rank's last words, read or not, were why it gives up.

@@ -80,10 +80,10 @@ tcp_peer read_endpoints(const std::string& endpoints, int rank) {
     if (const auto one = address::parse(in.text()); !one.empty()) read.addresses.push_back(one);
   }
   if (!known || !in.whole() || read.addresses.empty()) {
-    throw error(error_kind::other,
-                "what rank " + std::to_string(rank) +
-                    " says of itself cannot be read (is it of another version of muster?); start all "
-                    "ranks with the same build");
+    throw error(
+        error_kind::other,
+        "the description of rank " + std::to_string(rank) +
+            " cannot be read (another version of muster may have sent it); start all ranks with the same build");
   }
   return read;
 }

@@ -123,7 +123,7 @@ void connection_manager::run(const std::stop_token& stop) {
       const std::lock_guard lock(controls_mutex_);
       for (auto& one : controls_) one.ready.want(EPOLLIN | (one.over.unsent() > 0 ? EPOLLOUT : 0U));
     } catch (const std::exception& trouble) {
-      log(log_level::error, std::string("the thread that watches the peers met: ") + trouble.what());
+      log(log_level::error, std::string("an error in the thread of the heartbeats: ") + trouble.what());
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
   }
@@ -192,7 +192,7 @@ void connection_manager::listen(int peer) {
         frame head;
         const auto fault = decode(left.first<frame_bytes>(), head);
         if (fault != frame_fault::none || head.kind < frame_kind::goodbye)
-          return lose(peer, "it sent what is no frame of muster: " + std::string(to_string(fault)));
+          return lose(peer, "it sent a malformed frame: " + std::string(to_string(fault)));
         const auto bytes = static_cast<std::size_t>(head.bytes);
         if (left.size() < frame_bytes + bytes) break;
         hear(peer, head, left.subspan(frame_bytes, bytes));

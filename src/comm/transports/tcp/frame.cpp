@@ -65,12 +65,12 @@ bool lengths_fit(const frame& f) noexcept {
 
 std::string_view to_string(frame_fault fault) noexcept {
   constexpr std::string_view texts[] = {"nothing",
-                                        "it does not begin as frames do",
+                                        "it does not begin with the magic number",
                                         "it is of another version of muster",
                                         "its checksum is wrong",
                                         "its kind is unknown",
                                         "its flags are unknown",
-                                        "its lengths are beyond what there can be"};
+                                        "its lengths are out of range"};
   return texts[static_cast<std::size_t>(fault)];
 }
 

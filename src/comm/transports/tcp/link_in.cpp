@@ -153,14 +153,14 @@ bool tcp_link::begin_payload(tcp_stream& stream) {
       break;
     case frame_kind::credit:
       if (head.number() > limits_.credit - std::min<std::uint64_t>(credit_, limits_.credit))
-        throw stream_broken{"it gives more credit than it was asked for"};
+        throw stream_broken{"it gives more credit than this rank asked for"};
       credit_ += head.number();
       break;
     case frame_kind::goodbye:
       stream.goodbye = true;
       break;
     default:
-      throw stream_broken{"it sent a frame of control among data"};
+      throw stream_broken{"it sent a control frame on a data stream"};
   }
   stream.consume(frame_bytes + head.lead);
   stream.next_in += streams_.size();
@@ -180,7 +180,7 @@ bool tcp_link::begin_message(tcp_stream& stream, const frame& head) {
     if (head.kind != assembling_head_.kind || head.tag != assembling_head_.tag ||
         head.generation != assembling_head_.generation || head.total != assembling_head_.total ||
         head.bytes > head.total - assembled_)
-      throw stream_broken{"the parts of a message do not fit together"};
+      throw stream_broken{"the parts of a message do not match"};
     stream.to = assembling_;
     stream.offset = assembled_;
     if (head.kind == frame_kind::message) stream.owed = head.bytes;
@@ -211,7 +211,7 @@ bool tcp_link::begin_message(tcp_stream& stream, const frame& head) {
 // ---- messages that ask first ----
 
 void tcp_link::handle_announce(const frame& head) {
-  if (announced_ >= most_announced) throw stream_broken{"it announces messages without end"};
+  if (announced_ >= most_announced) throw stream_broken{"it announces too many messages"};
   ++announced_;
   matcher::arrival nowhere;  // nothing of it comes yet
   (void)messages_.match(peer_, envelope_of(head), true, nowhere);

@@ -105,13 +105,13 @@ void tcp_mesh::await_all(clock::time_point until) {
   if (lost != found.end()) {
     throw peer_failure({*lost}, "rank " + std::to_string(*lost) + " cannot be reached over tcp (" +
                                     lost_[static_cast<std::size_t>(*lost)] +
-                                    "); check that it runs, and the way to it (--interface, firewalls, the token)");
+                                    "); check that it runs, the route to it (--interface, firewalls) and the token");
   }
   const std::string trouble = manager_.trouble_with(found.front());
   throw timeout_error("connecting", found,
                       "not all ranks are connected over tcp in time (missing: rank " + format_ranks(found) +
                           (trouble.empty() ? "" : "; " + trouble) +
-                          "); check that they run, and the way to them (--interface, firewalls, the token)");
+                          "); check that they run, the route to them (--interface, firewalls) and the token");
 }
 
 // ---- groups ----
@@ -314,7 +314,7 @@ void tcp_mesh::tell_gone(matching_group& group, int peer, const std::string& wha
   message.status = static_cast<int>(error_kind::peer_failure);
   const auto& who = manager_.peer(peer);
   message.set_text("rank " + std::to_string(member) + " is gone (" + what + "; it is process " +
-                   std::to_string(who.process) + " on " + who.name + "); see what its launcher says of it");
+                   std::to_string(who.process) + " on " + who.name + "); see the output of its launcher");
   group.tell(message);
 }
 
@@ -383,7 +383,7 @@ void tcp_mesh::tick() {
   for (const auto& one : leavers_) {
     matching_group* const group = messages_.find(one.generation);
     if (group != nullptr && now >= one.until && one.called < group->called)
-      tell_gone(*group, one.peer, "it left and did not finish what this group does");
+      tell_gone(*group, one.peer, "it left before it finished the group's collectives");
   }
   for (auto& one : links_) {
     if (one->is_urgent()) one->pump_out();

@@ -75,7 +75,7 @@ void connection_manager::advance(pending_connection& one) {
     talk(one);
   } catch (const socket_error& failed) {
     const bool hung_up = failed.closed() && !one.connecting;
-    drop(one, failed.what() + std::string(hung_up ? "; is it of another job, or has it another token?" : ""),
+    drop(one, failed.what() + std::string(hung_up ? "; it may belong to another job, or have another token" : ""),
          failed.code() == ECONNREFUSED);
   }
 }
@@ -89,11 +89,11 @@ void connection_manager::talk(pending_connection& one) {
     one.ready = {};
     keep(one.peer, one.stream, std::move(one.socket), stage::dialing);
   } else if (one.talk.now() == state::refused) {
-    if (connections_to(one.peer).again) return drop(one, "it has not seen its connection end");
+    if (connections_to(one.peer).again) return drop(one, "it has not seen the end of its earlier connection");
     one.over = true;  // it connects to us, or it has: so we wait for it
     if (connections_to(one.peer).now == stage::dialing) abandon(one.peer, stage::answering);
   } else if (one.talk.now() == state::stranger) {
-    drop(one, "who listens at " + one.socket.peer().to_string() + " does not know the secret of this job");
+    drop(one, "the process that listens at " + one.socket.peer().to_string() + " does not have the token of this job");
   }
 }
 

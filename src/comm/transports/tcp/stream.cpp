@@ -135,8 +135,7 @@ std::size_t tcp_stream::receive(std::span<iovec> pieces) {
 bool tcp_stream::peek(frame& head) {
   if (end_ - begin_ < frame_bytes) return false;
   const frame_fault fault = decode(std::span<const std::byte, frame_bytes>(buffer_.data() + begin_, frame_bytes), head);
-  if (fault != frame_fault::none)
-    throw stream_broken{"it sent what is no frame of muster: " + std::string(to_string(fault))};
+  if (fault != frame_fault::none) throw stream_broken{"it sent a malformed frame: " + std::string(to_string(fault))};
   return end_ - begin_ >= frame_bytes + head.lead;
 }
 

@@ -285,7 +285,7 @@ TEST_CASE("a name that another user holds is refused at once, by rank 0 and by t
   ::close(ready[0]);
   ::close(ready[1]);
   INFO(refused);
-  CHECK(refused.find("user 65534 holds that name") != std::string::npos);
+  CHECK(refused.find("user 65534 owns that socket name") != std::string::npos);
   CHECK(refused.find("MUSTER_JOB") != std::string::npos);
 }
 

@@ -439,7 +439,7 @@ TEST_CASE("a rank that leaves a group is reported gone where others need it, and
       } catch (const muster::peer_failure& gone) {
         told = gone.what();
       }
-      require(told.find("left and did not finish") != std::string::npos, "rank 1 is gone from the other: " + told);
+      require(told.find("left before it finished") != std::string::npos, "rank 1 is gone from the other: " + told);
       for (muster::control_message message; finished->transport().poll(message);)
         require(message.what != muster::control_message::kind::gone, std::string("it is not gone: ") + message.text);
     }
@@ -552,12 +552,12 @@ TEST_CASE("a peer that breaks the rules is lost, and the notice says what was se
   const std::vector<way> ways = {
       {"its connection ended", [](impostor& other) { other.stream = {}; }},
       {"its connection", [](impostor& other) { other.control = {}; }},
-      {"no frame of muster",
+      {"a malformed frame",
        [](impostor& other) {
          const std::vector<std::byte> zeroes(1000);
          other.stream.write_exactly(zeroes, impostor::until());
        }},
-      {"no frame of muster",
+      {"a malformed frame",
        [](impostor& other) {
          const std::vector<std::byte> zeroes(1000);
          other.control.write_exactly(zeroes, impostor::until());
@@ -587,7 +587,7 @@ TEST_CASE("a peer that breaks the rules is lost, and the notice says what was se
          const std::vector<std::byte> some(64);
          other.send(other.stream, head, some);
        }},
-      {"not asked for",
+      {"without a clear-to-send",
        [](impostor& other) {
          auto head = message_of(0);
          head.kind = tcp::frame_kind::data;
@@ -621,7 +621,7 @@ TEST_CASE("a peer that breaks the rules is lost, and the notice says what was se
          } catch (const tcp::socket_error&) {  // it is lost before the last has gone
          }
        }},
-      {"another message than it announced",
+      {"another size than its request-to-send",
        [](impostor& other) {
          auto head = message_of(100000);
          head.kind = tcp::frame_kind::rts;
@@ -634,7 +634,7 @@ TEST_CASE("a peer that breaks the rules is lost, and the notice says what was se
          head.set_number(0);
          other.send(other.stream, head);
        }},
-      {"frame of control among data",
+      {"control frame on a data stream",
        [](impostor& other) {
          auto head = message_of(0);
          head.kind = tcp::frame_kind::beat;

@@ -52,7 +52,7 @@ std::size_t take_lines(char* data, std::size_t one, std::size_t count, void* who
 
 CURL* make_handle() {
   CURL* const easy = ::curl_easy_init();
-  if (easy == nullptr) throw error(error_kind::other, "libcurl gives no handle (no memory)");
+  if (easy == nullptr) throw error(error_kind::other, "libcurl cannot make a handle (out of memory); free memory");
   ::curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
   ::curl_easy_setopt(easy, CURLOPT_NOPROXY, "*");  // a store of the cluster's own
   ::curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, 3000L);
@@ -82,13 +82,15 @@ etcd_client::etcd_client(std::string_view endpoints, std::string_view scheme)
   for (auto rest = endpoints;;) {
     const auto comma = rest.find(',');
     const auto one = rest.substr(0, comma);
-    if (one.empty()) throw configuration_error("'" + where_ + "' is no etcd (it is host:port,host:port); write it so");
+    if (one.empty())
+      throw configuration_error("'" + where_ +
+                                "' cannot be the address of an etcd (an endpoint is empty); write host:port,host:port");
     endpoints_.push_back(std::string(scheme) + "://" + std::string(one));
     if (comma == std::string_view::npos) break;
     rest.remove_prefix(comma + 1);
   }
   static const CURLcode begun = ::curl_global_init(CURL_GLOBAL_DEFAULT);  // once a process, and never ended
-  if (begun != CURLE_OK) throw error(error_kind::other, "libcurl cannot begin; use another store");
+  if (begun != CURLE_OK) throw error(error_kind::other, "libcurl cannot be initialised; use another store");
   headers_.reset(::curl_slist_append(nullptr, "Content-Type: application/json"));
   ::curl_slist_append(static_cast<curl_slist*>(headers_.get()), "Expect:");
 }
@@ -138,12 +140,12 @@ json etcd_client::ask(const char* call, std::string_view key, std::string_view p
     const int code = said.is_object() ? said.value("code", 0) : code_unavailable;
     if (code == code_not_found) {
       throw peer_failure({}, "the store " + where_ +
-                                 " counts this process as gone (it was cut off for longer than its lease lives); begin "
-                                 "anew");
+                                 " has expired the lease of this process (it was disconnected for longer than the "
+                                 "lease's time-to-live); start the process again");
     }
     if (code != code_unavailable && code != code_deadline) {
       throw configuration_error("the store " + where_ + " refuses (" + said.value("message", said.dump()) +
-                                "); see how that etcd is set up");
+                                "); check the configuration of that etcd");
     }
     if (then == when_lost::give_up && came.sent) store_timed_out(call, key, where_);
     if (clock::now() + nap >= until) store_timed_out(call, key, where_);
@@ -166,7 +168,7 @@ void etcd_client::follow(json range, std::uint64_t revision, const std::stop_tok
   ::curl_easy_setopt(easy.get(), CURLOPT_WRITEDATA, &heard);
   // Not `perform` as above, which nothing wakes.
   const std::unique_ptr<CURLM, decltype(&::curl_multi_cleanup)> multi(::curl_multi_init(), &::curl_multi_cleanup);
-  if (!multi) throw error(error_kind::other, "libcurl gives no handle (no memory)");
+  if (!multi) throw error(error_kind::other, "libcurl cannot make a handle (out of memory); free memory");
   ::curl_multi_add_handle(multi.get(), easy.get());
   const std::stop_callback wakes(stop, [&] { ::curl_multi_wakeup(multi.get()); });
   for (int running = 1; running > 0 && !stop.stop_requested();) {

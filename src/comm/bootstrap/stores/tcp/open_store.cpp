@@ -109,8 +109,8 @@ std::uint16_t opening::serve(const std::string& listen, const std::string& file)
 detail::address opening::start_store(const std::string& listen, const std::string& file) const {
   const auto refuse = [](const std::string& why) {
     throw configuration_error("the store of this elastic job cannot be started (" + why +
-                              "); put muster-store of this muster into PATH, or start it by hand and set --rendezvous "
-                              "tcp://HOST:PORT");
+                              "); put the muster-store of this version into PATH, or start one separately and set "
+                              "--rendezvous tcp://HOST:PORT");
   };
   std::vector<std::string> words{"muster-store", "--listen", listen, "--unused",
                                  asked_.configuration.value(setting::quorum_timeout)};
@@ -144,7 +144,7 @@ detail::address opening::start_store(const std::string& listen, const std::strin
   }
   constexpr std::string_view begin = "muster-store listens at ";
   said = said.substr(0, said.find('\n'));
-  if (!said.starts_with(begin)) refuse(said.empty() ? "muster-store says nothing" : said);
+  if (!said.starts_with(begin)) refuse(said.empty() ? "muster-store printed no address" : said);
   log(log_level::info, said + ", and outlives rank 0");
   return detail::address::parse(said.substr(begin.size()));
 }
@@ -189,7 +189,7 @@ std::unique_ptr<any_store> opening::by_pmix(std::string& why_not) {
   auto* const session = detail::pmix_session::open(why_not);
   if (session == nullptr) return nullptr;
   if (const int rank = session->rank(); rank != asked_.launch.rank) {
-    why_not = "PMIx calls this rank " + std::to_string(rank) + ", the launcher " + std::to_string(asked_.launch.rank);
+    why_not = "PMIx numbers this rank " + std::to_string(rank) + ", the launcher " + std::to_string(asked_.launch.rank);
     return nullptr;
   }
   std::string told;
@@ -205,7 +205,8 @@ std::unique_ptr<any_store> opening::by_pmix(std::string& why_not) {
   told = session->share(told, asked_.until);
   const auto space = told.find(' ');
   const std::string rest = space == std::string::npos ? "" : told.substr(space + 1);
-  if (!told.starts_with("at ")) throw configuration_error(told.starts_with("error ") ? rest : "rank 0 told nonsense");
+  if (!told.starts_with("at "))
+    throw configuration_error(told.starts_with("error ") ? rest : "malformed bootstrap message from rank 0");
   const auto end = std::min(rest.find(' '), rest.size());
   if (end + 1 < rest.size()) token_ = rest.substr(end + 1);
   return connect(rest.substr(0, end));

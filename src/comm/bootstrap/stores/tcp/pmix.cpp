@@ -114,7 +114,7 @@ class real_session final : public pmix_session {
  private:
   void check(pmix_status_t status, const char* what) const {
     if (status == PMIX_SUCCESS) return;
-    throw error(error_kind::other, std::string("the launcher's PMIx does not serve (") + what + ": " +
+    throw error(error_kind::other, std::string("a call of the launcher's PMIx failed (") + what + ": " +
                                        pmix_.explain(status) + "); set --rendezvous tcp://HOST:PORT");
   }
 
@@ -129,9 +129,9 @@ class real_session final : public pmix_session {
     const auto status = done->await(until);
     if (!status) {
       throw timeout_error(what, {},
-                          std::string("the ranks did not all come to ") + what +
-                              " in time (the launcher does not say who is missing); look at what the other "
-                              "ranks do, or raise --timeout / MUSTER_TIMEOUT");
+                          std::string("not all ranks called ") + what +
+                              " in time (PMIx does not name the missing ranks); look at the other ranks, or raise "
+                              "--timeout / MUSTER_TIMEOUT");
     }
     check(*status, what);
     return done->text;

@@ -58,12 +58,11 @@ connected connect(std::string_view where, std::string_view token, clock::time_po
         const bool here = store_server::listens_here(made.peer().port()) && detail::is_own(made.peer());
         return {std::make_shared<detail::store_client>(std::move(made), name), here};
       }
-      failure = made.peer().to_string() + " does not know the token";
+      failure = made.peer().to_string() + " has another token";
       if (++turned_away >= detail::closings_of_a_stranger && !by_file) {
-        throw configuration_error(
-            "whoever serves at " + name +
-            " does not know this job's token (it is the store of another job, or no store of muster); "
-            "give all ranks the same MUSTER_TOKEN, or choose another port");
+        throw configuration_error("the server at " + name +
+                                  " does not have this job's token (it serves the store of another job, or is no store "
+                                  "of muster); give all ranks the same MUSTER_TOKEN, or choose another port");
       }
     } catch (const socket_error& failed) {
       failure = failed.what();
@@ -72,8 +71,8 @@ connected connect(std::string_view where, std::string_view token, clock::time_po
     if (clock::now() + nap >= until) {
       throw timeout_error(
           "opening the store", {},
-          "no store at " + name + " answered in time (" + failure + "); see whether rank 0 runs and serves there, " +
-              (by_file ? "remove the file where its job is over, " : "") + "or raise --timeout / MUSTER_TIMEOUT");
+          "no store at " + name + " answered in time (" + failure + "); check that rank 0 runs and serves there, " +
+              (by_file ? "remove the file if its job has ended, " : "") + "or raise --timeout / MUSTER_TIMEOUT");
     }
     std::this_thread::sleep_for(nap);
     nap = std::min(2 * nap, std::chrono::milliseconds(200));
@@ -101,8 +100,8 @@ struct tcp_store::connection {
       if (!is_another) return calls = std::move(made);
     }
     throw store_left_behind("the store " + name_of(where) +
-                            " was begun anew without what it had (its server was started again, and kept no file); "
-                            "begin the job anew, and keep the store: muster-store --data FOLDER");
+                            " lost its contents (its server was restarted and had no file); restart the job, with "
+                            "muster-store --data FOLDER as the store");
   }
 
   // As the lock of a mutex with a deadline; ThreadSanitizer of GCC 12 does not know that of std::timed_mutex.
@@ -122,10 +121,9 @@ struct tcp_store::connection {
     connection& of;
   };
   [[noreturn]] void throw_late() const {
-    throw timeout_error("opening the store", {},
-                        "the store " + name_of(where) +
-                            " is away (another call waits for it too); see what became of "
-                            "its server");
+    throw timeout_error(
+        "opening the store", {},
+        "the store " + name_of(where) + " does not answer (another call waits for it too); check that its server runs");
   }
 
   std::string where;

@@ -79,7 +79,7 @@ std::optional<store_entry> store_client::watch(std::string_view key, std::uint64
   if (!came) return std::nullopt;
   if (came->status == store_status::full) {
     throw error(error_kind::other,
-                "the store " + where_ + " takes no more watches of this client; wait for fewer keys");
+                "the store " + where_ + " refuses the watch (4096 of this client are open); watch fewer keys");
   }
   return store_entry{came->number, std::move(came->value)};
 }
@@ -88,9 +88,7 @@ store_client::answer store_client::call(const char* name, const store_request& a
   auto came = wait_for(asked, until);
   if (!came) store_timed_out(name, asked.key, where_);
   if (came->status == store_status::full) {
-    throw error(error_kind::other, "the store " + where_ +
-                                       " takes no more (256 MiB in all; 4096 watches of a client); "
-                                       "remove what is not needed");
+    throw error(error_kind::other, "the store " + where_ + " is full (it holds 256 MiB); remove keys");
   }
   return std::move(*came);
 }
@@ -123,7 +121,7 @@ void store_client::lose(const std::string& why) {
 }
 
 void store_client::fail() const {
-  throw peer_failure({}, "the store " + where_ + " is lost (" + lost_ + "); see what became of whoever served it");
+  throw peer_failure({}, "the store " + where_ + " is lost (" + lost_ + "); check that its server runs");
 }
 
 void store_client::send(const store_request& asked) {
@@ -170,7 +168,7 @@ void store_client::run() noexcept {
 
 void store_client::ping(clock::time_point now) {
   if (now < next_knock_) return;
-  if (knocks_ == most_knocks) throw socket_error(ETIMEDOUT, "the server is silent");
+  if (knocks_ == most_knocks) throw socket_error(ETIMEDOUT, "the server does not answer");
   send({.what = store_call::get, .id = of_knocks, .key = store_identity_key});
   ++knocks_;
   next_knock_ = deadline_after(store_timing::ping_interval);
@@ -185,7 +183,7 @@ void store_client::read_answers() {
     const auto frame = first_frame(server_.received().substr(used));
     if (frame.what == store_frame::state::part) break;
     const auto said = frame.what == store_frame::state::whole ? parse_reply(frame.body) : std::optional<store_reply>();
-    if (!said) throw socket_error(EPROTO, "the server talks garbage");
+    if (!said) throw socket_error(EPROTO, "malformed reply of the server");
     const std::lock_guard held(mutex_);
     take(*said);
     used += frame.bytes;

@@ -39,7 +39,7 @@ store_place read_store_file(const std::string& path) {
   struct stat status {};
   const bool ours = ::fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode) && status.st_uid == ::geteuid() &&
                     (status.st_mode & 0022) == 0;
-  if (!ours) throw socket_error(EACCES, path + ": it is no file of this user's own");
+  if (!ours) throw socket_error(EACCES, path + ": not a regular file that only this user can write");
   std::array<char, longest> room;
   const ssize_t got = ::read(file.get(), room.data(), room.size());
   std::string_view text(room.data(), got > 0 ? static_cast<std::size_t>(got) : 0);
@@ -54,7 +54,7 @@ store_place read_store_file(const std::string& path) {
       list.remove_prefix(std::min(comma + 1, list.size()));
     }
   }
-  if (found.addresses.empty()) throw socket_error(EINVAL, path + ": it does not say where a store is");
+  if (found.addresses.empty()) throw socket_error(EINVAL, path + ": it has no address of a store");
   return found;
 }
 

@@ -68,7 +68,7 @@ store_journal::store_journal(const std::string& folder, store_table& into) : pat
   std::ifstream old(path_, std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(old), {}};
   if (!text.empty()) {
-    if (!text.starts_with(magic)) refuse("its file 'store' is of something else, or of another version of muster");
+    if (!text.starts_with(magic)) refuse("its file 'store' is not a journal of this version of muster");
     replay(std::string_view(text).substr(magic.size()), into);
   }
   // Written anew, without what has been overwritten since and without a record that was cut off.
@@ -95,7 +95,7 @@ void store_journal::record(std::string_view key, std::uint64_t version, std::opt
 
 void store_journal::fail() const {
   throw error(error_kind::other, "the store cannot be kept in '" + path_ + "' (" + std::strerror(errno) +
-                                     "); make room there and start it again");
+                                     "); free disk space and restart the store");
 }
 
 }  // namespace muster::inline v0::detail
