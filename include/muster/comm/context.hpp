@@ -23,11 +23,11 @@ namespace detail {
 class segment;
 }
 
-/// Finds out the rank of this process, connects it to the others, and owns what that takes. One a process at a time:
-/// a second is a configuration_error.
+/// Detects the rank of this process, connects it to the other ranks, and owns the connections and shared memory. One a
+/// process at a time: a second is a configuration_error.
 ///
-/// Which transport: `--transport` or MUSTER_TRANSPORT if given; else shm where the launcher says that all ranks are on
-/// one host, mpi under a launcher that speaks it if muster::mpi is linked, tcp under any other; local (threads) for
+/// The transport: `--transport` or MUSTER_TRANSPORT if given; else shm where the launcher says that all ranks are on
+/// one host, mpi under an MPI launcher if muster::mpi is linked, tcp under any other; local (threads) for
 /// `--ranks N` above 1; self for one rank alone.
 class context {
  public:
@@ -36,24 +36,24 @@ class context {
   /// Also takes muster's own flags (`settings_help()` lists them) out of the command line: what is left is the
   /// program's.
   context(int& argc, char** argv);
-  /// From settings that were read already.
+  /// From settings that the program has read.
   explicit context(settings chosen);
-  /// Over a transport that is there already, such as `adopt_mpi(communicator)` of
+  /// Over a transport that the program made, such as `adopt_mpi(communicator)` of
   /// <muster/comm/transports/mpi/adopt.hpp>.
   explicit context(std::unique_ptr<transport> transport, settings chosen = {});
   context(const context&) = delete;
   context& operator=(const context&) = delete;
-  /// Leaves. When an exception is on its way out, the other ranks are told that this one gave up.
+  /// Leaves the job. During stack unwinding by an exception it aborts the world first.
   ~context();
 
-  /// The group of all ranks. With ranks as threads each thread has its own, inside `run` only: elsewhere there is no
-  /// rank to speak for, and this throws configuration_error.
+  /// The group of all ranks. With ranks as threads each thread has its own, inside `run` only;
+  /// elsewhere this throws configuration_error.
   [[nodiscard]] group& world();
-  /// How many ranks the world has; can be asked anywhere.
+  /// The world size; may be called anywhere.
   [[nodiscard]] int ranks() const noexcept;
   /// The name of the transport in use: "self", "local", "mpi".
   [[nodiscard]] std::string transport_name() const;
-  /// What was chosen and why, one line.
+  /// The choice of the transport and its reason, one line.
   [[nodiscard]] const std::string& why() const noexcept;
   [[nodiscard]] const launch_env& launcher() const noexcept;
   [[nodiscard]] const settings& configuration() const noexcept;
@@ -62,29 +62,29 @@ class context {
   [[nodiscard]] bool elastic() const noexcept;
 
   /// Runs `body` as every rank of this process: once, or on N threads with `--ranks N`, and returns when all are done.
-  /// A thread that is done while others wait for it in a collective is a mismatch_error at them. A body that throws
-  /// gives up for its rank: the others that wait for it are woken, and when all have ended the exception of the lowest
-  /// rank that had a reason of its own is thrown here.
+  /// If a thread returns while others wait for it in a collective, they get a mismatch_error. A body that throws aborts
+  /// the group: ranks that wait in it get an error, and when all have returned, `run` throws the exception of the
+  /// lowest rank that failed by itself.
   void run(const std::function<void(group& world)>& body);
 
   /// `n` zeroed elements of T, 64-byte aligned, in memory that the ranks of this host reach without a copy where the
-  /// transport can do that (shm): collectives on it are several times as fast. Thread safe. They are the caller's and
-  /// must not outlive the context.
+  /// transport can do that (shm): collectives on it are several times as fast. Thread safe. The caller owns them;
+  /// they must not outlive the context.
   template <class T>
   [[nodiscard]] buffer<T> allocate(std::size_t n) {
     return buffer<T>(n, memory());
   }
-  /// Where that memory comes from, for std::pmr containers; null when any memory is as good.
+  /// The source of that memory, for std::pmr containers; null when no memory is better than any other.
   [[nodiscard]] std::pmr::memory_resource* memory() const noexcept;
 
-  /// How a run ended, agreed among the ranks.
+  /// How a run ended, as all ranks agree.
   struct outcome {
     int status = 0;        ///< what every rank should exit with
-    bool speaker = false;  ///< whether this rank is the one to say why
-    std::string text;      ///< why, one line; empty after success
+    bool speaker = false;  ///< whether this rank prints the reason
+    std::string text;      ///< the reason, one line; empty after success
   };
-  /// Collective over processes, once, at the end: tells the others how this process ended (null: well) and learns how
-  /// they did. Waits for ranks that are still at work; never throws. `run_main` calls it.
+  /// Collective over processes, once, at the end: exchanges how each process ended (null: successfully). Waits for
+  /// ranks that are still running; never throws. `run_main` calls it.
   [[nodiscard]] outcome settle(std::exception_ptr failure) noexcept;
 
   /// For elastic sessions: the memory that outlives every group; null unless `elastic`.
@@ -95,9 +95,9 @@ class context {
   std::unique_ptr<implementation> self_;
 };
 
-/// What `run_main` is to know of a program.
+/// Options of `run_main`.
 struct main_options {
-  /// The program's own part of `--help`: stands above muster's flags. Empty for a program without flags of its own.
+  /// The program's own part of `--help`, printed above muster's flags. Empty for a program without own flags.
   std::function<std::string()> help{};
 };
 
@@ -106,13 +106,13 @@ int run_main(int& argc, char** argv, const main_options& how, bool has_own_words
              const std::function<int(context&)>& body) noexcept;
 }
 
-/// The whole of a well-behaved `main`: makes a context, runs `body(context)` (which returns the exit status, or
-/// nothing), and turns what it throws into one line on stderr, from one rank, and the same exit status at every rank
-/// (`error_kind` lists them). As the context does, it takes muster's flags out of argc and argv. `--help`, `--help-all`
-/// and `--version` end with 0 before `body` is called.
+/// Everything that `main` needs: makes a context, runs `body(context)` (which returns the exit status, or nothing), and
+/// turns an exception into one line on stderr, from one rank, and the same exit status at every rank (`error_kind`
+/// lists them). As the context does, it takes muster's flags out of argc and argv. `--help`, `--help-all` and
+/// `--version` end with 0 before `body` is called.
 ///
 /// `body(context, world)` runs once a rank, process or thread, as by `context.run`, and returns nothing. Without a
-/// `help` such a program has no words of its own: what is left on the command line is refused.
+/// `help` such a program has no own arguments: others than muster's flags are refused.
 template <class Body>
 requires std::invocable<Body&, context&> || std::invocable<Body&, context&, group&>
 int run_main(int& argc, char** argv, Body body, const main_options& how = {}) {
@@ -135,13 +135,12 @@ int run_main(int& argc, char** argv, Body body, const main_options& how = {}) {
 /// processes; throws within `--timeout`.
 using transport_factory = std::unique_ptr<transport> (*)(const settings& configuration, const launch_env& launch);
 
-/// Makes `--transport NAME` a transport of the program's: at every process, before the first context. Throws
+/// Registers a transport of the program as `--transport NAME`: at every process, before the first context. Throws
 /// configuration_error for a name that is taken.
 void register_transport(std::string_view name, transport_factory connect);
 
-/// Connects this process by one of the library's transports of processes ("shm", "tcp", "mpi"), or a registered one:
-/// what a transport_decorator of the program's stands around. Throws configuration_error where there is none of that
-/// name.
+/// Connects this process by one of the library's transports of processes ("shm", "tcp", "mpi") or a registered one, for
+/// the program to wrap in a transport_decorator. Throws configuration_error for an unknown name.
 [[nodiscard]] std::unique_ptr<transport> connect_transport(std::string_view name, const settings& configuration,
                                                            const launch_env& launch);
 

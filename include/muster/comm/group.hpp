@@ -19,7 +19,7 @@ namespace detail {
 class group_state;
 }
 
-/// How one call is done; the last argument of every collective.
+/// Options of one call; the last argument of every collective.
 struct options {
   /// Which algorithm; `automatic` leaves it to the group's choice.
   muster::algorithm algorithm = muster::algorithm::automatic;
@@ -27,30 +27,30 @@ struct options {
   seconds timeout{0};
 };
 
-/// What all calls on a group have in common.
+/// Settings of a group, for all calls on it.
 struct group_settings {
   seconds timeout{30};
-  /// What runs by what; one algorithm is for every collective that has it. Where no rule speaks, the group chooses.
+  /// The algorithms; a single one is for every collective that has it. The group chooses where no rule applies.
   algorithm_rules algorithm{};
   /// Compare the arguments of all ranks before each native collective too, at the price of a barrier. The library's own
   /// algorithms compare them in every message, at no price.
   bool check_full = false;
-  /// A thread of the group's own moves `_async` collectives on while this rank computes; it starts with the first of
-  /// them. Operations of one's own then run on that thread. Only over transports with `concurrent_groups`; the
-  /// transport itself is not to be used while collectives are under way then.
+  /// A progress thread of the group advances `_async` collectives while this rank computes; it starts with the first of
+  /// them, and runs user-defined operations too. Only over transports with `concurrent_groups`; the program does not
+  /// use the transport itself while collectives are outstanding then.
   bool progress_thread = false;
-  /// What was measured for this transport and number of ranks, to choose by; where it does not fit, or is null, the
-  /// group goes by the constants of the transport.
+  /// Measured choices of algorithms for this transport and number of ranks; where it does not fit, or is null, the
+  /// group chooses by the constants of the transport.
   std::shared_ptr<const algorithm_profile> profile{};
 };
 
 /// Ranks that call collectives together: all of them, each the same calls in the same order. A handle: copies are not
-/// made, moves are cheap, and the group lives until the handle and every `work` on it are gone.
+/// made, moves are cheap, and the group lives until the handle and every `work` on it are destroyed.
 ///
 /// Used by one thread at a time. After an error every further call on the group, at every rank, throws the first cause.
 class group {
  public:
-  /// A group over a transport of one's own; the world of a context comes from `context::world`. Throws
+  /// A group over a transport that the program made; the world of a context is `context::world`. Throws
   /// configuration_error when the settings ask for native and the transport has none.
   explicit group(std::unique_ptr<muster::transport> transport, const group_settings& settings = {});
   group(group&&) noexcept;
@@ -65,21 +65,21 @@ class group {
   /// one that gives a negative color gets a group of itself alone. Inherits the settings. When this group fails, so
   /// does it.
   [[nodiscard]] group split(int color, int key = 0);
-  /// Collective. The same ranks again with an order of calls of its own, so that two parts of a program do not have to
-  /// agree on one.
+  /// Collective. A group of the same ranks with its own order of calls, for a part of a program that makes its calls
+  /// independently of the others.
   [[nodiscard]] group duplicate();
 
-  /// How many collectives were started on it: the number the next one gets.
+  /// Collectives started on this group so far, which is the sequence number of the next one.
   [[nodiscard]] std::uint64_t sequence() const noexcept;
   [[nodiscard]] const group_settings& settings() const noexcept;
   /// Applies to later calls; the same at every rank. Throws as the constructor does, and then changes nothing.
   void set_settings(const group_settings& settings);
   [[nodiscard]] transport_abilities abilities() const;
-  /// What a call over so many bytes (of the whole buffer) would run by.
+  /// The algorithm of a call whose whole buffer has this size.
   [[nodiscard]] algorithm chosen(collective kind, std::size_t bytes) const;
 
-  /// Gives up: wakes every rank that waits in this group with a peer_failure that names this rank and the reason, and
-  /// refuses all further calls. `status` is the exit status that goes with it. Does not wait; safe to call twice.
+  /// Aborts the group: every rank that waits in it gets a peer_failure that names this rank and the reason, and all
+  /// further calls throw it. `status` is the exit status of that error. Does not wait; safe to call twice.
   void abort(std::string_view reason, int status = 1) noexcept;
   /// Whether an error has ended this group.
   [[nodiscard]] bool failed() const noexcept;

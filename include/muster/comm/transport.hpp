@@ -1,4 +1,4 @@
-// The one seam for transports: messages between the ranks of a group, started and tested, never blocking.
+// The interface of transports: messages between the ranks of a group, started and tested, never blocking.
 #pragma once
 
 #include <atomic>
@@ -18,8 +18,8 @@
 
 namespace muster::inline v0 {
 
-/// Which collective a message belongs to. Every message carries it and the receiver compares: that is how ranks that
-/// disagree find out.
+/// The collective that a message belongs to. Every message carries it, and the receiver compares it with its own call,
+/// which detects ranks that disagree.
 struct collective_signature {
   std::uint64_t sequence = 0;  ///< number of the collective in its group
   std::uint64_t count = 0;     ///< elements, as the collective counts them
@@ -35,18 +35,18 @@ struct collective_signature {
 /// "allreduce of 1024 float32, sum, by ring": how errors write a signature.
 [[nodiscard]] std::string describe(const collective_signature& signature);
 
-/// A short message outside the order of collectives, by which ranks tell each other of trouble.
+/// A control message: short, outside the order of collectives, about failures and progress.
 struct control_message {
   enum class kind : std::uint8_t {
     abort = 1,        ///< the sender gave up because of `text`
     acknowledge = 2,  ///< the sender gave up because another rank did
     position = 3,     ///< the sender waits, in the collective of `mark`
-    gone = 4          ///< the transport's own word: the rank `origin` has ended, which `text` explains
+    gone = 4          ///< from the transport: the rank `origin` has ended; `text` has the reason
   };
   kind what = kind::position;
   std::int32_t origin = 0;    ///< rank in the group of the transport it came by
   std::int32_t status = 0;    ///< the exit status the sender is about to end with
-  std::int32_t witness = -1;  ///< of `gone`: the rank that says so, which may be cut off itself; -1: it was seen here
+  std::int32_t witness = -1;  ///< of `gone`: the rank that reports it, which may itself be disconnected; -1: this rank
   collective_signature signature;
   char text[456] = {};  ///< one line, cut to fit, zero at its end
 
@@ -64,26 +64,27 @@ struct transport_costs {
   double per_byte = 1e-10;
   double reduce_per_byte = 1e-10;
   double next_message = 1;  ///< what each of several messages to several peers at once adds, in latencies
-  double ranks_a_core = 1;  ///< beyond one, what different ranks do at the same time hardly overlaps
+  double ranks_a_core = 1;  ///< beyond one, the work of different ranks hardly overlaps
 };
 
 /// What a transport can do; asked for, never assumed.
 struct transport_abilities {
   std::string_view name;            ///< "self", "local", "mpi": a literal
   bool native_collectives = false;  ///< `native` may say yes
-  bool native_first = false;       ///< its own collectives compare signatures, can be taken back and beat the library's
+  bool native_first =
+      false;  ///< its own collectives compare signatures, can be cancelled and are faster than the library's
   bool any_source = false;         ///< `request::peer` of a receive may be `any_source`
-  bool detects_death = false;      ///< a dead peer is found out before the deadline
+  bool detects_death = false;      ///< the death of a peer is detected before the deadline
   bool moves_buffers = false;      ///< `transport::move_buffer` says yes
   bool concurrent_groups = false;  ///< different groups may be used by different threads at the same time
   transport_costs costs;
 };
 
-/// In `request::peer` of a receive: from whichever rank sends first. For tagged messages only. Where the sender is lost
-/// amid its message a transport may end the receive with nothing: `received` is 0.
+/// In `request::peer` of a receive: from any rank, whichever sends first. For tagged messages only. If the sender fails
+/// in the middle of its message, a transport may complete the receive with `received` 0.
 inline constexpr int any_source = -1;
 
-/// Tags from this one on are the library's, those below it the program's.
+/// Tags from this one on are reserved for the library.
 inline constexpr std::uint32_t first_library_tag = 16000;
 
 /// Bytes of the larger buffer of a native collective, see `transport::native`.
@@ -91,9 +92,9 @@ inline constexpr std::size_t native_copied_up_to = 65536;
 
 class transport;
 
-/// One send, receive or native collective: what is asked for, what came of it, and room for the transport's own
-/// bookkeeping, so that starting one allocates nothing. Lives where it is made (it does not move) and takes itself back
-/// when it is destroyed unfinished. The buffer is the caller's and stays alive and untouched until the request is done.
+/// One send, receive or native collective: its arguments, its result, and memory for the transport, so that starting
+/// one allocates nothing. It does not move, and is cancelled when it is destroyed unfinished. The caller owns the
+/// buffer, which stays alive and untouched until the request is done.
 class request {
  public:
   request() = default;
@@ -106,7 +107,7 @@ class request {
     return std::atomic_ref<transport*>(const_cast<transport*&>(owner)).load(std::memory_order_acquire);
   }
 
-  // What is asked for.
+  // The arguments.
   std::byte* data = nullptr;  ///< read by a send, written by a receive
   std::size_t bytes = 0;      ///< of a send; what a receive of a collective must be, and a tagged one may be at most
   int peer = 0;
@@ -173,42 +174,42 @@ class transport {
   [[nodiscard]] virtual std::pmr::memory_resource* memory() const { return nullptr; }
   /// Whether there are more ranks than cores here.
   [[nodiscard]] virtual bool oversubscribed() const = 0;
-  /// Crowded, and the rank that is waited for may need this very core: do not spin.
+  /// Oversubscribed, and the rank that this one waits for may need this core: yield instead of polling.
   [[nodiscard]] virtual bool should_yield() const { return oversubscribed(); }
 
-  /// These start a request whose fields say what.
+  /// Start a send or receive; the fields of the request are its arguments.
   virtual void send(request& r) = 0;
   virtual void receive(request& r) = 0;
-  /// Starts a collective that the transport does whole. The call lives until the request is done. False: there is none
-  /// for this collective, type or operation, at every rank alike; then nothing was started.
+  /// Starts a native collective. The call lives until the request is done. False at every rank alike: the transport has
+  /// none for this collective, type or operation, and nothing was started.
   ///
-  /// Without `native_first`, one that was started cannot be taken back, for a peer that does not come it may never end,
-  /// and it may write until it does. So the transport copies what is small into memory of its own, and before what is
-  /// larger than `native_copied_up_to` the group has a barrier: then all ranks are known to be there.
+  /// Without `native_first` a started collective cannot be cancelled: if a peer does not take part it may never end,
+  /// and may write to the buffer until then. So the transport copies small buffers into its own memory, and the group
+  /// has a barrier before a collective of more than `native_copied_up_to` bytes, which shows that all ranks take part.
   virtual bool native(const collective_call& /*call*/, request& /*r*/) { return false; }
-  /// Makes progress and says whether a request is done; a message that does not fit its receive is a mismatch_error.
+  /// Makes progress; true when the request is done. Throws mismatch_error for a message that does not fit its receive.
   virtual bool test(request& r) = 0;
-  /// Afterwards neither transport nor peer uses the request or its buffer; waits for a peer that is just using it.
+  /// Cancels a request: afterwards neither transport nor peers use it or its buffer. Waits for a peer that is using it.
   virtual void cancel(request& r) noexcept = 0;
-  /// The buffer of a send or receive that is not done is `to` from now on, and neither transport nor peer uses the old
-  /// one any more. A send's bytes are there already; what had come of a receive stays behind. For transports whose
-  /// abilities have `moves_buffers`; with others, and where the request is done by now, false, and nothing has changed.
+  /// Replaces the buffer of an unfinished send or receive by `to`; neither transport nor peers use the old one any
+  /// more. A send's bytes are in `to` already; received bytes are not copied. For transports whose abilities have
+  /// `moves_buffers`; returns false without a change for others and for a request that is done.
   [[nodiscard]] virtual bool move_buffer(request& /*r*/, std::byte* /*to*/) noexcept { return false; }
 
-  /// Control messages go beside the messages.
+  /// Send and receive control messages, which are independent of the others; `poll` returns false when there is none.
   virtual void notify(int peer, const control_message& message) = 0;
   virtual bool poll(control_message& message) = 0;
-  /// Gives the processor away until something may have happened, at the latest until the time given.
+  /// Yields the core, or sleeps until there may be progress, no longer than `until`.
   virtual void pause(clock::time_point until) = 0;
-  /// After a control message that a rank is gone, whose connection alone may have broken: begins to connect to it
-  /// again. Nothing of before comes any more, so what is under way between the two is to be taken back. If it is not
-  /// connected by `until`, or nothing listens at its addresses, there is another such control message. False where this
-  /// transport cannot connect again, or has tried.
+  /// After a control message that a rank has ended, of which only the connection may have broken: starts to connect to
+  /// it again. Earlier messages are lost, so the caller cancels the requests between the two. If the connection is not
+  /// made by `until`, or nothing listens at its addresses, there is another such message. False where this transport
+  /// cannot connect again, or has tried already.
   [[nodiscard]] virtual bool renew(int /*peer*/, clock::time_point /*until*/) { return false; }
 
-  /// Called by each member of a group that is to be, before `subgroup`: all members get the results of all.
+  /// Called by each member of a new group before `subgroup`, which gets the results of all members.
   [[nodiscard]] virtual std::uint64_t prepare(std::span<const int> /*members*/) { return 0; }
-  /// Called by all members at once.
+  /// Collective over the members: makes the transport of the new group.
   [[nodiscard]] virtual std::unique_ptr<transport> subgroup(const subgroup_call& some) = 0;
 };
 
@@ -216,8 +217,8 @@ inline request::~request() {
   if (auto* const held = held_by(); held != nullptr) held->cancel(*this);
 }
 
-/// A transport that is another one, but for what a class derived from it overrides. Requests are the inner one's; so
-/// are groups made from it, unless `subgroup` is overridden.
+/// A transport that forwards every call to another one, for derived classes to override some. Requests belong to the
+/// inner transport; so do groups that are split from it, unless `subgroup` is overridden.
 class transport_decorator : public transport {
  public:
   /// Owns `inner`, which is not null.

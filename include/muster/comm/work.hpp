@@ -1,4 +1,4 @@
-// A collective under way.
+// An outstanding collective.
 #pragma once
 
 #include <memory>
@@ -15,13 +15,13 @@ struct operation_release {
 };
 }  // namespace detail
 
-/// What an `_async` collective returns. The buffers of the call are its alone until it is done: neither read nor write
-/// them before. Collectives of one group run in the order they were started, any number of them may be under way, and
-/// they make progress whenever this rank tests or waits for any of them or makes another call on the group, and by
-/// themselves where the group has a progress thread.
+/// The handle of an outstanding collective, which an `_async` call returns. Do not read or write the buffers of the
+/// call until it is done. Collectives of one group run in the order they were started; any number may be outstanding.
+/// They make progress when this rank tests or waits for any of them or makes another call on the group, and without
+/// that where the group has a progress thread.
 ///
-/// Used by the thread that uses the group. Destroying one that is not done waits for it, since its buffer may still be
-/// touched; an error then stays in the group, where the next call throws it.
+/// Used by the thread that uses the group. Destroying an unfinished one waits for it, since peers may still use its
+/// buffer; the next call on the group throws an error of it.
 class [[nodiscard]] work {
  public:
   work() noexcept = default;  ///< done
@@ -31,12 +31,12 @@ class [[nodiscard]] work {
   work& operator=(work&&) noexcept;
   ~work();
 
-  /// Makes progress without waiting; true when done. Throws what the collective failed with.
+  /// Makes progress without waiting; true when done. Throws the error of the collective.
   bool test();
-  /// Waits until it is done. Throws what it failed with, timeout_error and peer_failure among it; the buffer is free
-  /// then in any case, and its content is not defined after an error.
+  /// Waits until it is done. Throws its error, such as timeout_error or peer_failure. Afterwards the buffer is the
+  /// caller's again in any case; its content is undefined after an error.
   void wait();
-  /// Waits no longer than `limit`; true when done, false when it goes on (that is no failure).
+  /// Waits no longer than `limit`; true when done, false when it is still outstanding, which is no error.
   bool wait_for(seconds limit);
 
  private:

@@ -9,9 +9,9 @@
 
 namespace muster::inline v0 {
 
-/// Collective over `size` ranks: returns the words of all, by rank. `prefix` begins the keys it uses and is the same at
-/// all ranks and new: it may be used again only when all have returned. Rank 0 returns last, so that it may close a
-/// store that it serves; nothing is left in the store. Words are any bytes, up to 1 MiB each. Takes O(size) calls at
+/// Collective over `size` ranks: returns the values of all, by rank. `prefix` begins the keys it uses and is the same
+/// at all ranks and new: it may be used again only when all have returned. Rank 0 returns last, so that it may close a
+/// store that it serves; nothing is left in the store. Values are any bytes, up to 1 MiB each. Takes O(size) calls at
 /// rank 0 and a few elsewhere.
 ///
 /// Throws timeout_error, whose `missing` are the ranks that did not come, at most a second after `until`;

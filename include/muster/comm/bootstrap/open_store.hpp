@@ -1,4 +1,4 @@
-// Opening the store of a job as the settings and the launcher say.
+// Opens the store of a job, by the settings and the launcher's environment.
 #pragma once
 
 #include <memory>
@@ -12,30 +12,30 @@
 
 namespace muster::inline v0 {
 
-/// Opens the store in which the ranks of this job meet, by `--rendezvous` or MUSTER_RENDEZVOUS:
+/// Opens the store through which the ranks of this job find each other, by `--rendezvous` or MUSTER_RENDEZVOUS:
 ///
-///   file:/folder       over TCP, at a free port that a file in that folder tells, named by user and job (`--job`).
+///   file:/folder       over TCP, at a free port, which is in a file of that folder, named by user and job (`--job`).
 ///                      Rank 0 serves and writes the file; in an elastic job it starts muster-store, which outlives it,
-///                      unless the file has one that lives. Needs muster::tcp
+///                      unless the store of the file still runs. Needs muster::tcp
 ///   tcp://host:port    over TCP. Rank 0 serves there if the host is its own and no process serves yet; the others, and
 ///                      rank 0 if not, connect, and try again until the deadline while none does. In an elastic job the
 ///                      store is to outlive rank 0: muster-store serves it, which rank 0 starts under mpirun and srun,
 ///                      and the user otherwise. Needs muster::tcp
 ///   etcd://host:port   an etcd, or several of a cluster with commas between them, by muster::etcd; etcds:// over TLS.
 ///                      The job needs a name: its launcher's, or `--job`
-///   auto               the first of these that is there: PMIx (mpirun of Open MPI, srun --mpi=pmix), by which rank 0
-///                      tells the others where it serves and a secret for this start; MASTER_ADDR and MASTER_PORT, as
-///                      tcp://; and where all ranks are on one host, as file:/ in the folder of temporary files. For
-///                      elastic jobs of one host that comes first: no rank waits there for others than rank 0. A
-///                      process that is alone keeps its store in memory
+///   auto               the first of these that is available: PMIx (mpirun of Open MPI, srun --mpi=pmix), by which
+///                      rank 0 sends the others its address and a secret for this start; MASTER_ADDR and MASTER_PORT,
+///                      as tcp://; and where all ranks are on one host, as file:/ in the folder of temporary files. For
+///                      elastic jobs of one host the last comes first: there ranks wait for rank 0 only. A process
+///                      that is the only rank keeps its store in memory
 ///
-/// All ranks open it, by the deadline `--timeout` sets. Throws configuration_error when it cannot be, with what to set
+/// All ranks open it, within `--timeout`. Throws configuration_error when that is not possible, with what to set
 /// instead, and timeout_error when no process serves it in time. Rank 0 closes it last where it serves it: an
 /// `exchange` makes sure of that.
 [[nodiscard]] std::unique_ptr<any_store> open_store(const settings& configuration, const launch_env& launch);
 
-/// The secret by which the processes of this job know each other: `--token` or MUSTER_TOKEN where it is not auto; else
-/// random bytes in the store, which the first process to ask draws. Every process that can read the store knows it.
+/// The secret by which the processes of this job authenticate: `--token` or MUSTER_TOKEN where it is not auto; else
+/// random bytes in the store, drawn by the first process that asks. Every process that can read the store can read it.
 [[nodiscard]] std::string common_token(any_store& store, const settings& configuration, clock::time_point until);
 
 namespace detail {

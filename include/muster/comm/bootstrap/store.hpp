@@ -1,4 +1,4 @@
-// What every store is: where ranks that are not connected yet leave word for each other, and agree.
+// The interface of stores: linearizable key-value tables by which ranks find each other and agree.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@ namespace muster::inline v0 {
 inline constexpr std::size_t store_key_limit = 1024;
 inline constexpr std::size_t store_value_limit = std::size_t{1} << 20;
 
-/// What a store has under a key. The version is that of the last write, greater than that of every write before it, to
-/// this or any other key; 0 where there is nothing.
+/// The value of a key. Its version is that of the last write, greater than that of every earlier write to any key; 0
+/// where there is no value.
 struct store_entry {
   std::uint64_t version = 0;
   std::string value;
@@ -26,7 +26,7 @@ struct store_entry {
   bool operator==(const store_entry&) const = default;
 };
 
-/// What became of a compare_and_swap, and what is there now: after success the value that was written is not repeated.
+/// The result of a compare_and_swap, and the entry after it; after success without the value.
 struct store_swap {
   bool swapped = false;
   store_entry now;
@@ -40,24 +40,23 @@ class store_left_behind : public peer_failure {
   explicit store_left_behind(const std::string& text) : peer_failure({}, text) {}
 };
 
-/// How long a key stays where it is not removed.
+/// How long a key stays if it is not removed.
 enum class store_life : std::uint8_t {
   of_store,  ///< as long as the store
   of_client  ///< until the client that wrote it closes the store, dies or is cut off from it
 };
 
-/// A small set of keys and values that all processes of a job see alike. It lives as long as a process has it open, and
-/// is closed when this is destroyed.
+/// A small table of keys and values that all processes of a job share. It exists as long as a process has it open;
+/// destroying this object closes it.
 ///
 /// Every call is linearizable: it takes effect at one moment between its start and its return, for all processes. Calls
-/// may be made by many threads at once, and take a deadline: `timeout_error` when it passes (a swap may then have
-/// happened or not: `get` tells), `peer_failure` as soon as the store itself is gone, after which every call fails the
-/// same way.
+/// may be made by many threads at once, and take a deadline: `timeout_error` when it passes (a swap may have
+/// happened or not: `get` shows it), `peer_failure` as soon as the store is lost, after which every call throws it.
 class any_store {
  public:
   virtual ~any_store() = default;
 
-  /// What is there.
+  /// The entry of a key; version 0 where there is none.
   [[nodiscard]] virtual store_entry get(std::string_view key, clock::time_point until) = 0;
   /// Writes `value`, or removes the key when it is nothing, if the key's version is still `expected` (0: if nothing is
   /// there).

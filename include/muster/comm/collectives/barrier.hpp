@@ -1,4 +1,4 @@
-// Barrier: no rank goes on before all have come.
+// Barrier: no rank leaves it before all ranks have entered it.
 #pragma once
 
 #include <muster/comm/collectives/call.hpp>
