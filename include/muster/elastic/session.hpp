@@ -1,4 +1,4 @@
-// A training as a row of steps that commit or did not happen, whichever processes the ranks are.
+// A training as a sequence of steps, each of which commits or did not happen.
 #pragma once
 
 #include <concepts>
@@ -13,18 +13,18 @@
 
 namespace muster::inline v0 {
 
-/// Where `session::run` ends. Numbers count from the start of the training, so that a rank that joins in the middle
-/// ends where the others do; 0 is no limit. It also ends with every epoch.
+/// The end of a `session::run`. Numbers count from the start of the training, so that a rank that joins later ends with
+/// the others; 0: no limit. A run also ends with the epoch.
 struct run_limits {
-  std::uint64_t epochs = 0;  ///< not beyond the end of so many epochs
-  std::uint64_t steps = 0;   ///< not beyond so many steps
-  std::uint64_t every = 0;   ///< whenever the number of steps is a multiple of it: to save, to measure
+  std::uint64_t epochs = 0;  ///< ends with this epoch
+  std::uint64_t steps = 0;   ///< ends with this step
+  std::uint64_t every = 0;   ///< ends when the number of steps is a multiple of it: to save, to evaluate
 };
 
 namespace detail {
 
-/// What decides for a session which ranks train together, and what happens when one of them fails. This is the seam
-/// between sessions and membership: one of these is behind each session, called by the thread that is the rank.
+/// Decides which ranks train together, and what happens when one of them fails: the interface between a session, which
+/// owns one of these, and the membership. Called by the thread that is the rank.
 ///
 ///     for (;;) {                                     // session::run
 ///       session_backend.prepare(state);                    // group() and generation() are those of the next attempt
@@ -46,19 +46,19 @@ class session_backend {
   virtual ~session_backend() = default;
 
   /// Before each attempt at a step or an evaluation, and once more before a run ends: makes sure that there is a group
-  /// and that all its members have one state. Where ranks come or go this forms the next generation, and gives the
-  /// state of the one that is furthest (`state_position::is_beyond`) to those that are behind: replicated parts are
-  /// overwritten, rank-local ones stay, then `state::move_to`. Members can come here from different calls (one from the
-  /// step that failed, another from the one behind it or from an evaluation): nothing but positions is compared, and
-  /// each goes on where its new one says.
+  /// and that all its members have one state. When ranks join, leave or fail this forms the next generation, and copies
+  /// the state of the furthest member (`state_position::is_beyond`) to those that are behind: replicated parts are
+  /// overwritten, rank-local ones stay, then `state::move_to`. Members may call it from different places (one from the
+  /// failed step, another from the next step or an evaluation): only positions are compared, and each member continues
+  /// at its new position.
   virtual void prepare(state& of) = 0;
-  /// The present group: valid from `prepare` to the next `prepare` or `recover`.
+  /// The current group: valid from `prepare` to the next `prepare` or `recover`.
   [[nodiscard]] virtual group& ranks() = 0;
   [[nodiscard]] virtual std::uint64_t generation() const noexcept = 0;
-  /// Runs the function of one attempt: what it throws goes through.
+  /// Runs the function of one attempt, and lets its exceptions pass.
   virtual void attempt(const std::function<void()>& f) { f(); }
-  /// An attempt threw; the state is as it was before. Returns when it may be tried again, or throws what ends the run:
-  /// `why` itself unless it is about ranks that can be done without.
+  /// After an attempt that threw; the state is restored. Returns if the attempt may be repeated without the failed
+  /// ranks; else throws `why`, which ends the run.
   virtual void recover(state& of, std::exception_ptr why) = 0;
   /// A step was committed.
   virtual void committed(const state& of) noexcept = 0;
@@ -66,50 +66,49 @@ class session_backend {
 
 }  // namespace detail
 
-/// Runs steps. Made by `fixed_session(context)`, whose ranks are those it began with, or by
-/// `elastic::session(context)`, whose ranks may die and join. Used by the thread that is the rank.
+/// Runs steps. Made by `fixed_session(context)`, which keeps its ranks, or by `elastic::session(context)`, in which
+/// ranks leave, fail and join. Used by the thread that is the rank.
 class session {
  public:
-  /// Owns the backend that makes and rebuilds the group; programs call the functions above instead.
+  /// Owns the backend that makes and rebuilds the group; programs call fixed_session or elastic::session.
   explicit session(std::unique_ptr<detail::session_backend> by) noexcept : by_(std::move(by)) {}
 
   /// Calls `f(step)` for one batch after another, to the end of the epoch or a limit; a step commits when `f` returns
   /// and the ranks have exchanged what they average in a step (`sync_mode`).
-  /// A cursor at the end of an epoch goes to the next one first. False when the limits leave nothing to do:
+  /// A cursor at the end of an epoch moves to the next epoch first. False when a limit was reached before:
   ///
   ///     while (session.run(state, train, {.epochs = 90})) {
   ///       session.evaluate(state, measure);
   ///       store.save(session, state);  // `checkpoint`
   ///     }
   ///
-  /// `f` may throw at any point; the state is then as before the step. In an elastic session a failure of other ranks
-  /// makes it run the step again, with those that are left; what `f` changes beside the state it must be able to do
-  /// twice. What other failures throw ends the run. All ranks run with the same limits; those on epochs and `every`
-  /// need no data to be left out, but without a cursor in the state there must be a limit on steps. Throws
-  /// configuration_error when it could not end or the data has no batch.
+  /// `f` may throw at any point; the state is then as before the step. In an elastic session the step is repeated after
+  /// a failure of other ranks, with those that are left, so `f` may change other things than the state only in ways
+  /// that may happen twice. Other exceptions end the run. All ranks pass the same limits; without a cursor in the state
+  /// there must be a limit on steps. Throws configuration_error when the run could not end or the data has no batch.
   ///
-  /// A process that joins begins its program at the start: runs and evaluations that the others have behind them
-  /// return at once, true and false, until it is in the call that they are in. So which calls follow one another, and
-  /// what one leaves to the next, must be a function of what `run` returned and of the state.
+  /// A process that joins starts its program from the beginning: the runs and evaluations that the others have finished
+  /// return at once, with true and false, until it reaches the call that the others are in. So the sequence of calls,
+  /// and what one passes to the next, must be a function of the results of `run` and of the state.
   template <std::invocable<step&> F>
   bool run(state& of, F&& f, const run_limits& limits = {}) {
     return run_steps(
         of, [&f](step& now) { f(now); }, limits);
   }
 
-  /// Calls `f(step)` once as a step that changes nothing: an evaluation, with a shard and a group as in `run`, again
-  /// after a failure that an elastic session survives. What it does to state that is restored on failure is undone.
-  /// False when the others had finished it and gone on when this rank failed in it, or joined: then there is nothing to
-  /// do any more. Whatever is collective between steps is one of these. What `f` leaves in parts that are not restored
-  /// on failure (the epochs of a tracker) stays, and so is the last that it does, after what may fail.
+  /// Calls `f(step)` once as a step that changes nothing: an evaluation, with a shard and a group as in `run`, repeated
+  /// after a failure that an elastic session survives. Changes of state that is restored on failure are undone. False
+  /// when the others had finished it before this rank failed in it or joined: then this rank skips it. Use it for
+  /// everything collective between steps. Changes of parts that are not restored on failure (the epochs of a tracker)
+  /// stay, so `f` makes them last, after everything that may fail.
   template <std::invocable<step&> F>
   bool evaluate(state& of, F&& f) {
     return evaluate_once(of, [&f](step& now) { f(now); });
   }
 
-  /// The ranks as they are between two steps.
+  /// The current group, between two steps.
   [[nodiscard]] muster::group& group() { return by_->ranks(); }
-  /// Of that group; see step.
+  /// The generation of that group; see step.
   [[nodiscard]] std::uint64_t generation() const noexcept { return by_->generation(); }
 
  private:
@@ -118,7 +117,7 @@ class session {
   bool attempt(state& of, const std::function<void(step&)>& f, bool commits);
   void prepare(state& of);
 
-  /// Calls that the others have behind them and this rank has not: it leaves them out.
+  /// Calls that the others have finished and this rank skips.
   struct backlog {
     std::uint32_t runs = 0;
     std::uint32_t evaluations = 0;
@@ -128,10 +127,10 @@ class session {
   backlog behind_;
 };
 
-/// A session of the ranks that there are: a failure of any of them ends its run, with the state as it was before the
-/// step. The context (or group) must outlive it.
+/// A session without changes of membership: a failure of any rank ends the run, with the state as it was before the
+/// step. The context (or group) outlives it.
 [[nodiscard]] session fixed_session(group& ranks);
-/// The same of a context's world; inside `context.run` where ranks are threads.
+/// The same for the world of a context; call it inside `context.run` where ranks are threads.
 [[nodiscard]] session fixed_session(context& of);
 
 }  // namespace muster::inline v0

@@ -1,4 +1,4 @@
-// What a training must not lose: the parts of its state, what a step may change of them, and when that counts.
+// The state of a training: its parts, and how a step changes them and commits.
 #pragma once
 
 #include <concepts>
@@ -23,19 +23,18 @@ class group;
 
 /// The ranks that a part of the state belongs to.
 enum class state_kind : std::uint8_t {
-  replicated = 0,  ///< the same bytes at every rank after every step: one rank's copy serves all
-  rank_local = 1   ///< each rank's own; gone with its rank, and as it was made in one that joins
+  replicated = 0,  ///< the same bytes at every rank after every step
+  rank_local = 1   ///< each rank's own: lost when the rank dies, and in its initial state at a rank that joins
 };
 
-/// What becomes of a part when a step fails after it has changed it.
+/// How a part is restored when a step that changed it fails.
 enum class in_step : std::uint8_t {
-  restore_on_failure,  ///< the state copies it before each step and puts the copy back when the step fails
-  keep_on_failure      ///< its owner changes it when the step commits, not before, or takes changes back
-                       ///< (`state_parts::hook`)
+  restore_on_failure,  ///< the state copies it before each step and restores the copy when the step fails
+  keep_on_failure      ///< its owner changes it only when the step commits, or undoes changes (`state_parts::hook`)
 };
 
-/// One named part of a state: bytes that lie somewhere for as long as the state lives, or, where `save` is given,
-/// something of no fixed size that writes itself as bytes and reads them again.
+/// One named part of a state: bytes at a fixed place for the life of the state, or, where `save` is given, something of
+/// variable size that is serialised by `save` and `load`.
 struct state_part {
   std::string name;
   state_kind kind = state_kind::replicated;
@@ -45,33 +44,33 @@ struct state_part {
   std::function<void(std::span<const std::byte>)> load{};
 };
 
-/// What an owner of state says of itself; see `state_owner`.
+/// Collects the parts of an owner of state; see `state_owner`.
 class state_parts {
  public:
-  /// Values that lie at one place while the state lives. They are hashed, sent and saved as bytes. A step may change
-  /// them at any point; large ones whose owner defers its changes to the commit are `keep_on_failure` and not copied.
+  /// Values at a fixed place for the life of the state, which are hashed, sent and saved as bytes. A step may change
+  /// them at any point; large values whose owner defers changes to the commit are `keep_on_failure` and not copied.
   template <class T>
   requires std::is_trivially_copyable_v<T>
   void add(std::string name, std::span<T> values, state_kind kind = state_kind::replicated,
            in_step change = in_step::restore_on_failure) {
     parts_.push_back({std::move(name), kind, change, std::as_writable_bytes(values), {}, {}});
   }
-  /// Something of no fixed size. `load` gets what `save` gave, perhaps in another process; it throws
-  /// configuration_error when it cannot use that, and is as it was then.
+  /// A part of variable size. `load` gets the bytes of a `save`, perhaps of another process; if they do not fit it
+  /// throws configuration_error and changes nothing.
   void add(std::string name, state_kind kind, std::function<std::vector<std::byte>()> save,
            std::function<void(std::span<const std::byte>)> load) {
     parts_.push_back({std::move(name), kind, in_step::keep_on_failure, {}, std::move(save), std::move(load)});
   }
-  /// For owners that keep what a step changes apart until it counts: `adopt` is called when a step commits, `discard`
-  /// when it failed, or before it is run again, `begin` before it starts. None throws. Each may be empty.
+  /// For owners that keep the changes of a step apart until it commits: `begin` is called before a step starts, `adopt`
+  /// when it commits, `discard` when it failed or before it is repeated. None throws. Each may be empty.
   void hook(std::function<void()> adopt, std::function<void()> discard, std::function<void()> begin = {}) {
     hooks_.push_back({std::move(begin), std::move(adopt), std::move(discard)});
   }
-  /// For owners whose ranks exchange what a step has changed, such as averages of weights: called when the function of
-  /// the step has returned, before it commits, at all ranks. Collective; may throw, and then the step fails. What it
-  /// changes is restored on failure.
+  /// For owners whose ranks exchange changes of a step, such as averages of weights: called at all ranks after the
+  /// function of the step and before the commit. Collective; if it throws, the step fails. The parts that it changes
+  /// are restored on failure.
   void exchange(std::function<void(group&)> among) { exchanges_.push_back(std::move(among)); }
-  /// Where the training is in its data. Throws configuration_error when there is one already.
+  /// The position in the data. Throws configuration_error when the state has one already.
   void add(const live_cursor& at);
 
  private:
@@ -87,15 +86,15 @@ class state_parts {
   std::optional<live_cursor> cursor_;
 };
 
-/// Something that a `state` is made of: says in `describe` which parts it has, the same parts in the same order
-/// whenever it is asked. A new part may come with use (an optimizer's array); none goes.
+/// A member of a `state`: adds its parts in `describe`, the same parts in the same order at every call. Parts may be
+/// added with use (an optimizer's arrays), but none disappears.
 template <class T>
 concept state_owner = std::same_as<std::remove_cvref_t<T>, live_cursor> || requires(T& owner, state_parts& parts) {
   owner.describe(parts);
 };
 
-/// A state_owner for values that a step changes on its way, such as the running mean and variance of batch
-/// normalisation, which is what a model's `batch_norm()` may return.
+/// A state_owner for values that a step changes before it commits, such as the running mean and variance of batch
+/// normalisation; a model's `batch_norm()` may return one.
 template <class T>
 struct shadowed_values {
   std::string name;
@@ -110,15 +109,15 @@ template <class T>
 shadowed_values(std::string, std::span<T>, state_kind = state_kind::replicated) -> shadowed_values<T>;
 static_assert(state_owner<shadowed_values<float>>);
 
-/// How far a state is: what survivors compare, and what checkpoints begin with.
+/// The progress of a state: survivors compare it, and checkpoints begin with it.
 struct state_position {
-  std::uint64_t steps = 0;        ///< committed ones
-  std::uint32_t evaluations = 0;  ///< `session::evaluate` that were finished since the program began
-  std::uint32_t runs = 0;         ///< `session::run` that came to their end since then
-  cursor at{};                    ///< of the data; as it is made where there are none
+  std::uint64_t steps = 0;        ///< committed steps
+  std::uint32_t evaluations = 0;  ///< calls of `session::evaluate` finished since the program started
+  std::uint32_t runs = 0;         ///< calls of `session::run` finished since then
+  cursor at{};                    ///< in the data; default-constructed without data
 
   friend bool operator==(const state_position&, const state_position&) = default;
-  /// Whether a rank that is here has done something that one that is there has not.
+  /// Whether a rank at this position is further than one at `there`.
   [[nodiscard]] bool is_beyond(const state_position& there) const noexcept {
     return std::tie(steps, evaluations, runs, at.epoch, at.position) >
            std::tie(there.steps, there.evaluations, there.runs, there.at.epoch, there.at.position);
@@ -127,13 +126,13 @@ struct state_position {
 static_assert(std::is_trivially_copyable_v<state_position>);
 static_assert(std::has_unique_object_representations_v<state_position>, "checkpoints have its bytes");
 
-/// Everything that must survive a failed step, a death or a new start:
+/// Everything that must survive a failed step, the death of a rank or a restart:
 ///
 ///     muster::state state{arena, optimizer, model.batch_norm(), loader.cursor()};
 ///
-/// Owners that are given by name are referred to and must outlive it; temporaries, such as the last two, are kept.
-/// A step either commits (the cursor moves, what was kept apart is adopted) or did not happen (shadows are put back).
-/// Used by the thread that is the rank.
+/// Owners that are lvalues are referenced and must outlive it; temporaries, such as the last two, are stored in it.
+/// A step either commits (the cursor moves, owners adopt changes) or did not happen (restored on failure parts are
+/// restored). Used by the thread that is the rank.
 class state {
  public:
   /// Of at least one owner. Throws configuration_error when two parts have one name.
@@ -146,11 +145,11 @@ class state {
   state(const state&) = delete;
   state& operator=(const state&) = delete;
 
-  /// The parts, in the order of the owners, asked of them anew. Throws configuration_error when two have one name.
+  /// The parts, in the order of the owners, whose `describe` is called. Throws configuration_error for equal names.
   [[nodiscard]] const std::vector<state_part>& parts();
-  /// As they were when they were last asked for.
+  /// The parts of the last such call.
   [[nodiscard]] const std::vector<state_part>& parts() const noexcept { return parts_; }
-  /// Of all replicated parts, the steps and the cursor: equal at ranks that may go on together. Reads all bytes.
+  /// Of all replicated parts, the steps and the cursor: equal at all ranks of a training. Reads all bytes.
   [[nodiscard]] std::uint64_t digest();
 
   /// Steps committed.
