@@ -96,32 +96,32 @@ class client {
   }
   [[nodiscard]] pending pull_async(std::uint32_t table, std::span<const std::uint64_t> keys, std::span<float> rows);
 
-  /// All that there is of a range, what its update function remembers too: of a checkpoint (`save_tables`). Waits.
+  /// All bytes of a range, with the state of its update function, for a checkpoint (`save_tables`). Waits.
   [[nodiscard]] std::vector<std::byte> save(range_id range);
-  /// The elements or rows of a table that `save` gave, of this layout or another, become what they were. Waits. Throws
-  /// data_error for what cannot be of such a table.
+  /// Restores the elements or rows of a table from the bytes of a `save`, of this layout or another. Waits. Throws
+  /// data_error for bytes that do not belong to such a table.
   void restore(std::uint32_t table, std::span<const std::byte> saved);
 
-  /// Waits until all pushes count.
+  /// Waits until all pushes of this worker are committed.
   void flush();
-  /// One step is done: see `consistency`.
+  /// Ends a clock of this worker; may wait for slower workers, see `consistency`.
   void next_clock();
   [[nodiscard]] std::uint64_t clock_now() const noexcept;
-  /// Waits until no other worker is at work: all have finished, or are gone. Throws timeout_error when no server was
-  /// heard for as long as calls may take.
+  /// Waits until every other worker has finished or is fenced. Throws timeout_error when no server answers for as long
+  /// as calls may take.
   void wait_for_others();
-  /// So many servers are wanted from now on, of those that serve and those that stand by: ranges move to servers that
-  /// come, and from those that go, while pushes and pulls go on. Waits until that is written, not until all have moved:
-  /// `servers` tells when those that go hold nothing. Throws configuration_error when so many are not there,
-  /// timeout_error without the store.
+  /// Changes the number of servers, among the servers and hot spares: ranges move to added servers and from removed
+  /// ones, while pushes and pulls continue. Waits until the change is in the store, not until the ranges have moved:
+  /// `servers` counts removed ones until then. Throws configuration_error for more than the ranks that live,
+  /// timeout_error when the store does not answer.
   void serve_by(std::size_t servers);
   /// Makes progress once, without waiting.
   void progress();
-  /// Bytes of values and keys that were pushed so far, as they are sent: encoded, and each once.
+  /// Bytes of values and keys that were pushed so far, encoded, without repeated sends.
   [[nodiscard]] std::uint64_t bytes_pushed() const noexcept;
-  /// Servers of the job, as this worker knows it: those that go are among them until their ranges have moved.
+  /// Servers by this worker's shard map, with removed ones until their ranges have moved.
   [[nodiscard]] std::size_t servers() const noexcept;
-  /// Workers that have not finished and are not gone.
+  /// Workers that have not finished and are not fenced.
   [[nodiscard]] std::size_t workers() const noexcept;
 
  private:

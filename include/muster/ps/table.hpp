@@ -1,4 +1,4 @@
-// Tables of parameters: what a job's servers keep, and how it is cut into ranges.
+// Tables of parameters, and their partition into ranges.
 #pragma once
 
 #include <cstddef>
@@ -15,35 +15,35 @@
 
 namespace muster::inline v0::ps {
 
-/// Ranges of all tables count through.
+/// The number of a range, counted through all tables.
 using range_id = std::uint32_t;
 inline constexpr std::size_t most_ranges = 65536;
 
-/// What a server does with a push. Stateless itself: what it remembers of each parameter are arrays beside it.
+/// Applies pushes at a server. Stateless itself: the state of each parameter is in arrays that the server keeps.
 class update_function {
  public:
   virtual ~update_function() = default;
 
-  /// How many floats it remembers of each parameter.
+  /// Floats of state for each parameter.
   [[nodiscard]] virtual std::size_t states() const { return 0; }
-  /// One update: `pushed` is what came, `state` one array after the other, each of the length of `values`, zeros in the
-  /// beginning; `count` is the how-manyth update of these parameters it is, from 1; `scale` times its learning rate, or
-  /// times what it adds. The same bits at every server.
+  /// One update by the values of a push. `state` has the arrays one after the other, each as long as `values`,
+  /// initially zeros; `count` is the number of this update of these parameters, from 1; `scale` multiplies the learning
+  /// rate, or the values that are added. The same bits at every server.
   virtual void apply(std::span<float> values, std::span<const float> pushed, std::span<float> state,
                      std::uint64_t count, float scale) const = 0;
 };
 
-/// The function of a name:
+/// The update function of a name:
 ///
 ///     assign | add
 ///     sgd:RATE | momentum:RATE,MOMENTUM | nesterov:RATE,MOMENTUM | adagrad:RATE | adam:RATE | adamw:RATE   [,decay=D]
 ///
-/// or one that was registered. Throws configuration_error saying what is wrong and what is known.
+/// or a registered one. Throws configuration_error that names the mistake and the known functions.
 [[nodiscard]] std::shared_ptr<const update_function> make_update(std::string_view text);
 
-/// Makes `name` known to `make_update` in this process; every process of a job has to. `make` takes its values and keys
-/// from the reader, and what it leaves there is refused. Thread safe. A name that is known already is a
-/// configuration_error.
+/// Registers `name` for `make_update` in this process; every process of a job must. `make` takes its values and keys
+/// from the reader; those that it leaves are an error. Thread safe. Throws configuration_error for a name that is
+/// taken.
 void register_update(const std::string& name, std::function<std::shared_ptr<const update_function>(spec_reader&)> make);
 
 /// One table; the same at every process of a job.
@@ -52,29 +52,30 @@ struct table_spec {
   std::size_t size = 0;        ///< dense: its elements. 0: sparse, rows under 64-bit keys
   std::size_t width = 1;       ///< sparse: elements of a row
   std::string update = "add";  ///< see `make_update`
-  float initial = 0;           ///< what each element is before the first update
-  std::size_t ranges = 0;      ///< 0: as many as suit it
+  float initial = 0;           ///< value of each element before the first update
+  std::size_t ranges = 0;      ///< 0: chosen by its size and the servers
 
-  // Bounds of a sparse table; what goes is forgotten, and begins anew when it is pushed to again.
-  std::size_t most_rows = 0;   ///< 0: any number. Each range has its share; those that were pushed to least recently go
-  std::uint64_t most_age = 0;  ///< pushes to its range after which a row that none of them was to goes. 0: never
+  // Bounds of a sparse table; a removed row is initialised again by the next push to it.
+  std::size_t most_rows =
+      0;  ///< 0: any number. Each range has its share, and removes the rows that were pushed to least recently
+  std::uint64_t most_age = 0;  ///< pushes to its range without one to a row, after which the row is removed. 0: never
 };
 
-/// Where in a table a range lies.
+/// The part of a table that a range is.
 struct table_range {
   std::uint32_t table = 0;
   std::size_t begin = 0;  ///< dense: the first element
   std::size_t size = 0;   ///< dense: elements. 0: sparse
 };
 
-/// How tables are cut. A plain value, a function of its arguments alone.
+/// The partition of tables into ranges. A plain value, a function of its arguments alone.
 class table_layout {
  public:
   /// No dense range is larger, so that a range's values are one message.
   static constexpr std::size_t largest_range = 256 * 1024;  // elements
 
-  /// Ranges for `servers` of them: many a server, so that the load of one that dies spreads over all. Throws
-  /// configuration_error for tables that cannot be.
+  /// Makes several ranges for each of `servers`, so that the load of a server that dies spreads over all others. Throws
+  /// configuration_error for invalid tables.
   table_layout(std::vector<table_spec> tables, std::size_t servers);
 
   /// The tables in their order, the number of ranges of all tables, one range, and the table that it is part of. Ids
@@ -96,7 +97,7 @@ class table_layout {
     return static_cast<range_id>(first_[table] +
                                  (mix(key + 0x9e3779b97f4a7c15ULL) >> 32) * count / (std::uint64_t{1} << 32));
   }
-  /// A digest of all that has to be the same everywhere.
+  /// A digest of everything that must be the same at every rank.
   [[nodiscard]] std::uint64_t digest() const noexcept;
 
  private:
