@@ -1,4 +1,4 @@
-// A state on disk, from which a training goes on.
+// A state on disk, from which a training resumes.
 #pragma once
 
 #include <cstddef>
@@ -13,16 +13,16 @@
 
 namespace muster::inline v0 {
 
-/// Which checkpoints stay.
+/// Which checkpoints are kept.
 struct checkpoint_options {
-  std::size_t keep = 3;            ///< the last so many, at least 1
-  bool smaller_is_better = false;  ///< of the metric; the best one stays too
+  std::size_t keep = 3;            ///< how many of the last ones, at least 1
+  bool smaller_is_better = false;  ///< direction of the metric; the best checkpoint is kept too
 };
 
 /// Writes the whole of a state into a folder and reads it again (docs/checkpoints.md describes the files).
 ///
 ///     muster::checkpoint store("checkpoints", {.keep = 3});
-///     store.load(session, state);                               // goes on, if there is something to go on from
+///     store.load(session, state);                               // resumes, if there is a checkpoint
 ///     while (session.run(state, train, {.epochs = 90})) {
 ///       session.evaluate(state, [&](muster::step& now) {
 ///         ...
@@ -31,34 +31,34 @@ struct checkpoint_options {
 ///       store.save(session, state, tracker.epochs().back().metrics.val_accuracy);
 ///     }
 ///
-/// Rank 0 writes what is replicated, each rank what is its own. A checkpoint is there whole or not at all: its last
-/// file is renamed into place when all others are on the disk, and each has checksums. Killed at any moment, a writer
-/// leaves the checkpoints that were there before. Where ranks are on several hosts, the folder is one they share.
+/// Rank 0 writes the replicated parts, each rank its rank-local parts. A checkpoint is complete or does not exist: its
+/// last file is renamed into place when all others are on the disk, and each has checksums, so a writer that is killed
+/// at any moment leaves the earlier checkpoints valid. Ranks on several hosts need a shared folder.
 ///
-/// Both calls are evaluations of the session: collective, between steps, and done again without ranks that failed
-/// meanwhile, or left out by one that joined since. Used by the thread that is the rank.
+/// Both calls are evaluations of the session: collective, between steps, repeated by the survivors after a failure, and
+/// skipped by a rank that joins later. Used by the thread that is the rank.
 class checkpoint {
  public:
-  /// Makes the folder if there is none. Throws configuration_error when it cannot be written to, or keep is 0.
+  /// Makes the folder if it is missing. Throws configuration_error when it is not writable, or keep is 0.
   explicit checkpoint(std::string folder, const checkpoint_options& options = {});
 
-  /// Saves, and then removes what is neither one of the last nor the best. `metric` says how good the state is; NaN,
-  /// that it is not known. Rank 0's counts, so it comes from the state, which a rank that joined has too. Throws
-  /// configuration_error, at all ranks, when one of them cannot write; the checkpoints before stay then.
-  /// Where `due` is given, it is asked first, in the same evaluation, and nothing is written where it says false, as it
-  /// must at all ranks or at none.
+  /// Saves, and then removes checkpoints that are neither among the last nor the best. `metric` measures the state;
+  /// NaN: unknown. The value of rank 0 is used, so take it from the state, which ranks that joined have too. Throws
+  /// configuration_error, at all ranks, when one of them cannot write; the earlier checkpoints stay.
+  /// If `due` is given it is called first, in the same evaluation; nothing is written where it returns false, which it
+  /// does at all ranks or at none.
   void save(session& by, state& of, double metric = std::numeric_limits<double>::quiet_NaN(),
             const std::function<bool(step& now)>& due = {});
 
-  /// Before the first step: goes to the newest checkpoint that is whole and of such a state. True when the state has
-  /// steps behind it then; nothing has changed when the folder has none at all. A checkpoint that is torn, damaged
-  /// or of something else is logged with what is wrong with it and left out; when no other is left, throws data_error
-  /// with that, and nothing has changed. In a world of as many ranks as saved it all is bit for bit as it was; in
-  /// another, rank-local parts stay as they are, and the cursor sees to it that the data goes on at its place. Takes
-  /// memory for the replicated parts once more.
+  /// Before the first step: loads the newest checkpoint that is complete and fits the state. True when the state has
+  /// committed steps afterwards; without any checkpoint nothing changes. A checkpoint that is incomplete, damaged or of
+  /// another state is logged with the reason and skipped; if all are, throws data_error with the reason, and nothing
+  /// changes. With the same number of ranks as at the save the state is the same bit for bit; with another number
+  /// rank-local parts keep their values, and the data continues at the cursor. Needs memory for a second copy of the
+  /// replicated parts.
   bool load(session& by, state& of);
 
-  /// Steps of the checkpoints in the folder, ascending, whole or not. Not collective.
+  /// Steps of the checkpoints in the folder, ascending, complete or not. Not collective.
   [[nodiscard]] std::vector<std::uint64_t> steps() const;
   [[nodiscard]] const std::string& folder() const noexcept { return folder_; }
 

@@ -1,4 +1,4 @@
-// Where the time of a training goes and how good the model gets, for people and for programs.
+// Measures the time and accuracy of a training, and reports them as JSON.
 #pragma once
 
 #include <array>
@@ -19,29 +19,29 @@
 
 namespace muster::inline v0 {
 
-/// What a step of training spends its time on.
+/// The phases of a training step.
 enum class phase : std::uint8_t { batch_load, forward, loss, backward, aggregate, optimizer_step, metrics };
 inline constexpr std::size_t phase_count = 7;
 
 /// "batch_load", as reports write it.
 [[nodiscard]] std::string_view to_string(phase which) noexcept;
 
-/// What the training is to reach: a metric and its value. "accuracy" is the val_accuracy of an epoch and must be at
-/// least the value, as "train_accuracy" must; "val_loss" and "train_loss" must be at most.
+/// The goal of a training: a metric and its value. "accuracy" is the val_accuracy of an epoch and must be at least the
+/// value, as "train_accuracy" must; "val_loss" and "train_loss" must be at most.
 struct goal {
   std::string metric;  ///< empty: there is no goal
   double value = 0.0;
 };
 
-/// Reads "accuracy=0.85". Throws configuration_error saying what is wrong and what is known.
+/// Reads "accuracy=0.85". Throws configuration_error that names the mistake and the known metrics.
 [[nodiscard]] goal parse_goal(std::string_view text);
 
-/// What a tracker is told at its start.
+/// Options of a tracker.
 struct tracker_options {
   muster::goal goal{};
 };
 
-/// How good the model was after an epoch; NaN for what was not measured.
+/// Metrics of the model after an epoch; NaN where not measured.
 struct epoch_metrics {
   double train_loss = std::numeric_limits<double>::quiet_NaN();
   double val_loss = std::numeric_limits<double>::quiet_NaN();
@@ -74,8 +74,8 @@ struct epoch_report {
   [[nodiscard]] double samples_per_second() const noexcept;
 };
 
-/// Times the phases of training on every rank, listens to what the library says of its own work (core/events.hpp), and
-/// reports the whole as JSON (docs/tracker.md).
+/// Times the phases of training on every rank, records the events of the library (core/events.hpp), and reports both as
+/// JSON (docs/tracker.md).
 ///
 ///     muster::tracker tracker(world, {.goal = {"accuracy", 0.85}});
 ///     for (;;) {                                          // an epoch
@@ -91,11 +91,11 @@ struct epoch_report {
 ///     }
 ///     tracker.write("out.json");
 ///
-/// Belongs to the thread that made it: every rank has one, and it is used and destroyed there, for it is that thread's
-/// event sink while it lives. Costs two readings of the clock a phase and allocates nothing between epochs.
+/// Every rank has its own, made, used and destroyed by the thread that is the rank: it is the event sink of that thread
+/// while it lives. Costs two readings of the clock a phase and allocates nothing between epochs.
 class tracker final : public event_sink {
  public:
-  /// `world` is asked for its size, rank and transport only. Throws configuration_error for a goal of unknown metric.
+  /// Reads only size, rank and transport of `world`. Throws configuration_error for a goal of unknown metric.
   explicit tracker(const group& world, tracker_options options = {});
 
   /// Runs the batch clock for its life: everything a step needs, nothing of validation.
@@ -116,38 +116,38 @@ class tracker final : public event_sink {
   };
   /// Starts the batch clock; it stops when the result is destroyed. One at a time.
   [[nodiscard]] batch_clock batches() noexcept { return batch_clock(*this); }
-  /// Counts the life of the result as `which`, for what the program does itself: the loader (batch_load), the sums of
-  /// gradients (aggregate) and the optimizer are heard of. Phases do not nest. A program whose kernel does several at
-  /// once counts the kernel as the last of them.
+  /// Counts the life of the result as `which`, for the program's own phases: the loader (batch_load), the reduction of
+  /// gradients (aggregate) and the optimizer send events themselves. Phases do not nest. A kernel that does several
+  /// phases counts as the last of them.
   [[nodiscard]] scoped_event phase(muster::phase which) noexcept {
     waited_before_phase_ = waited();
     return {activity::phase, to_string(which), 0};
   }
-  /// Counts samples that this rank took a step with.
+  /// Counts samples of this rank's steps.
   void add_samples(std::uint64_t count) noexcept { here_.samples += static_cast<double>(count); }
 
-  /// Collective: ends an epoch, adds up what the ranks measured and returns it. `metrics` are those of all ranks, the
-  /// same at each. In a program with a session it is the last word of an evaluation.
+  /// Collective: ends an epoch, and returns the combined measurements of the ranks. `metrics` are of all ranks, and
+  /// equal at each. In a program with a session, make it the last call of an evaluation.
   const epoch_report& end_epoch(group& world, const epoch_metrics& metrics);
 
   /// The epochs that ended, in order; the same at every rank.
   [[nodiscard]] const std::vector<epoch_report>& epochs() const noexcept { return epochs_; }
-  /// On the batch clock, when the first epoch ended that reached the goal; nothing before, or without a goal. The same
-  /// at every rank.
+  /// Time on the batch clock at the end of the first epoch that reached the goal; nothing before that or without a
+  /// goal. The same at every rank.
   [[nodiscard]] std::optional<double> time_to_goal() const noexcept { return time_to_goal_; }
 
-  /// Adds something that the report should say of the run: a seed, a data set. The last text for a key stays.
+  /// Adds a property of the run to the report: a seed, a data set. The last text for a key stays.
   void annotate(const std::string& key, const std::string& text) { annotations_[key] = text; }
   /// The report; its format is described in docs/tracker.md and only ever gains fields.
   [[nodiscard]] std::string json() const;
   /// Writes the report on rank 0, whole or not at all, and does nothing on others. Throws configuration_error when the
-  /// file cannot be written; `require_writable` tells that before the training.
+  /// file cannot be written; `require_writable` checks that before the training.
   void write(const std::string& path) const;
 
-  /// Tells what was the thread's sink before it too, such as a timeline.
+  /// Passes the event on to the thread's former sink, such as a timeline.
   void record(const event& event) noexcept override;
 
-  /// As an owner of state: the epochs that ended, replicated.
+  /// As an owner of state: the finished epochs, replicated.
   void describe(state_parts& parts);
 
  private:

@@ -36,13 +36,14 @@ class training_step : public step {
 
   /// Calls `f(batch, pass)`, which computes the gradients of the batch from `pass.parameter(t)` into `pass.gradient(t)`
   /// (see `backward_pass`), and waits until they are the mean over the global batch, at every rank. The samples of the
-  /// batch are counted here. Gradients leave when `f` says that they are `ready`, or else when it returns.
+  /// batch are counted here. The reduction of a gradient starts at its
+  /// `ready`, or else when `f` returns.
   template <class F>
   void backward(const minibatch& batch, F&& f) {
     backward(std::span(&batch, 1), std::forward<F>(f));
   }
-  /// The same of micro-batches, as `batch.split(4)` makes them: their gradients are added up (`pass.adds(t)`), and
-  /// leave in the last one.
+  /// The same for micro-batches, as `batch.split(4)` makes them: their gradients are added up (`pass.adds(t)`) and
+  /// reduced in the last one.
   template <class F>
   void backward(std::span<const minibatch> batches, F&& f) {
     auto pass = sync().begin(group(), static_cast<int>(batches.size()));
@@ -55,7 +56,7 @@ class training_step : public step {
     count(pass);
   }
 
-  /// The optimizer's step: counts, and shows in the parameters, when the step commits, at every rank or at none.
+  /// The optimizer's step: takes effect when the step commits, at every rank or at none.
   template <optimizer O>
   void update(O& by, double learning_rate) {
     by.apply(learning_rate);
@@ -64,19 +65,19 @@ class training_step : public step {
   void update(O& by, const schedule& rate) {
     by.apply(rate(*this));
   }
-  /// A step of the user's own, such as that of LibTorch's optimizer: calls `by`, which reads the gradients and changes
-  /// parameters of the arena. That shows, and counts, when the step commits; state of its own it must be able to leave
-  /// as it is when the step fails. Throws configuration_error when it called a collective, and what it throws.
+  /// A user-defined update, such as that of LibTorch's optimizer: calls `by`, which reads the gradients and changes
+  /// parameters of the arena. The parameters change when the step commits; other state that `by` changes is not
+  /// restored when the step fails. Throws configuration_error if `by` called a collective, and the exceptions of `by`.
   void update(const std::function<void()>& by);
 
-  /// Counts `value` with that weight: what an epoch reports under this name is the weighted mean over its steps and
-  /// ranks; nothing when the weight is 0. What a step reports that is run again counts once. Throws training_error
-  /// when the value is not finite, naming step and rank: the training has diverged.
+  /// Adds `value` with a weight to the report of the epoch under this name, the weighted mean over steps and ranks; 0
+  /// adds nothing. The reports of a repeated step count once. Throws training_error, with step and rank, when the value
+  /// is not finite: the training has diverged.
   void report(std::string_view name, double value, double weight = 1.0);
   void report(std::string_view name, double value, std::integral auto samples) {
     report(name, value, static_cast<double>(samples));
   }
-  /// The same of values that are added up already, as a loss over so many samples.
+  /// The same for a sum of values, such as a loss summed over samples, and their number.
   void report_sum(std::string_view name, double sum, double weight);
 
  private:
@@ -89,54 +90,53 @@ class training_step : public step {
   training* of_;
 };
 
-/// What came of an epoch, the same at every rank.
+/// The results of an epoch, the same at every rank.
 struct epoch_summary {
   std::uint64_t epoch = 0;                                ///< from 1
-  std::uint64_t samples = 0;                              ///< that steps were made with, of all ranks
+  std::uint64_t samples = 0;                              ///< of committed steps, over all ranks
   double seconds = 0;                                     ///< at rank 0, evaluation and checkpoints left out
   std::vector<std::pair<std::string, double>> reports{};  ///< by name, in alphabetical order
 
-  /// The mean of what was reported under that name; NaN when nothing was.
+  /// The mean of the values reported under that name; NaN without any.
   [[nodiscard]] double operator[](std::string_view name) const noexcept;
 };
 
-/// How long a training lasts, and what goes with it. Limits count from the start of the training, not of the process.
+/// Options of `training::run`. Limits count from the start of the training, not of the process.
 struct train_options {
-  std::uint64_t epochs = 0;  ///< ends with so many; 0: `steps` says
-  std::uint64_t steps = 0;   ///< ends with so many; 0: `epochs` says. An epoch that it cuts off is summed up too
-  /// Ends when it has trained for so long at rank 0, evaluations and checkpoints left out, which is looked at once a
-  /// second; in an elastic job after the epoch. 0: no limit.
+  std::uint64_t epochs = 0;  ///< limit; 0: by `steps`
+  std::uint64_t steps = 0;   ///< limit; 0: by `epochs`. An incomplete last epoch is reported too
+  /// Limit of the training time of rank 0, evaluations and checkpoints left out, checked once a second; in an elastic
+  /// job after each epoch. 0: none.
   double max_seconds = 0;
-  /// The report that says how good an epoch was, and where it is to go, "up" or "down": the best checkpoint is one of
-  /// those that stay, a schedule among the owners observes it, and `patience` waits for it.
+  /// The report that measures an epoch, and its direction, "val_accuracy up" or "loss down": the best checkpoint is
+  /// kept, a schedule among the owners observes it, and `patience` refers to it.
   std::string metric = "val_accuracy up";
-  std::uint64_t patience = 0;  ///< ends when so many epochs in a row were not better than the best; 0: never
-  /// Ends the training when it is true of the last epoch: the same at every rank, whenever it is asked.
+  std::uint64_t patience = 0;  ///< ends after so many epochs without a new best; 0: never
+  /// Ends the training when it returns true for the last epoch: a function of the epoch, equal at every rank.
   std::function<bool(const epoch_summary&)> stop{};
   std::string checkpoint{};  ///< folder of checkpoints, see muster/train/checkpoint.hpp; empty: none are written
-  /// How often: "epoch", "5 epochs", "1000 steps", "10 minutes" (looked at every 100 steps), or "auto": what
-  /// `checkpoint_interval` makes of the last save's cost and the failures so far. And always at the end.
+  /// The interval of checkpoints: "epoch", "5 epochs", "1000 steps", "10 minutes" (checked every 100 steps), or "auto":
+  /// `checkpoint_interval` of the last save's cost and the failures so far. The last one is at the end.
   std::string checkpoint_every = "epoch";
-  std::size_t keep = 3;  ///< the last so many checkpoints stay
-  bool resume = true;    ///< goes on from the newest checkpoint, if there is one
+  std::size_t keep = 3;  ///< how many of the last checkpoints stay
+  bool resume = true;    ///< resumes from the newest checkpoint, if there is one
   /// After each epoch, as an evaluation: with collectives over the step's group, and reports that belong to the epoch.
-  /// Where ranks have weights of their own (`sync_mode`), they have their mean in it.
+  /// Where ranks have different weights (`sync_mode`), it runs with their mean.
   std::function<void(training_step&)> each_epoch{};
-  /// Collective: what ranks do when they meet, at the start and whenever some came or went, such as to compare their
-  /// data. `joined` says that this rank came to a training under way. Kept until the next run.
+  /// Collective: called at the start and after each change of the membership, for example to compare the data of the
+  /// ranks. `joined`: this rank has joined a running training. Kept until the next run.
   std::function<void(group& ranks, bool joined)> each_group{};
-  /// Rank 0 writes there how the training goes, and a line an epoch; null: nothing. A terminal at stderr shows the
+  /// Rank 0 writes start, end and a line for each epoch to it; null: nothing. If stderr is a terminal it shows the
   /// progress within an epoch.
   std::FILE* log = stdout;
   std::function<void(const epoch_summary&)> print{};  ///< of rank 0, instead of that line
 };
 
-/// Trains a model on a loader's data, over the ranks that there are or, where the job is elastic, over those that come
-/// and go:
+/// Trains a model on a loader's data, over fixed ranks or, in an elastic job, over ranks that leave, fail and join:
 ///
 ///     muster::arena arena(context, model.shapes());
 ///     muster::sgd optimizer(arena, {.momentum = 0.9f});
-///     muster::training training(context, arena, optimizer, loader);  // without one where updates are the user's own
+///     muster::training training(context, arena, optimizer, loader);  // no optimizer for user-defined updates
 ///     training.run({.epochs = 10, .checkpoint = "checkpoints"}, [&](muster::training_step& step) {
 ///       const auto batch = step.next(loader);
 ///       step.backward(batch, [&](const auto& part, auto& pass) { model.forward_backward(part, pass); });
@@ -144,21 +144,21 @@ struct train_options {
 ///       step.report("loss", model.loss());
 ///     });
 ///
-/// It owns the state (what is given, and its own reports), the session and the gradient_sync, which is that of the job:
-/// `--mode`, `--compress`. A tracker among the owners is told of batches and epochs, a schedule of the metric. All that
-/// is given is referred to and must outlive it, but for temporaries. One rank's; made and used by the thread that is
-/// the rank.
+/// Owns the state (of the arguments and its own reports), the session, and the gradient_sync by `--mode` and
+/// `--compress`. It passes batches and epochs to a tracker among the owners, and the metric to a schedule. Arguments
+/// are referenced and must outlive it, except for temporaries. Each rank makes its own, and uses it on the thread that
+/// is the rank.
 class training {
  public:
-  /// `others` are further owners of state: batch norms, random streams, a tracker, one's own. Throws
-  /// configuration_error for a mode without gradients of all ranks (ps), or parts of one name.
+  /// `others` are further owners of state: batch norms, random streams, a tracker, user-defined ones. Throws
+  /// configuration_error for mode ps and for parts with equal names.
   template <optimizer O, class... Others>
   training(context& of, arena& values, O& by, loader& data, Others&&... others)
       : training(of, sync_of_job(of), values, data, by, std::forward<Others>(others)...) {}
   template <class... Others>
   training(context& of, arena& values, loader& data, Others&&... others)
       : training(of, sync_of_job(of), values, data, std::forward<Others>(others)...) {}
-  /// With other options of the gradient_sync; `sync_of_job` is where to begin from.
+  /// With other options of the gradient_sync, made from those of `sync_of_job`.
   template <optimizer O, class... Others>
   training(context& of, const sync_options& how, arena& values, O& by, loader& data, Others&&... others)
       : training(of, how, values, data, by, std::forward<Others>(others)...) {}
@@ -175,11 +175,11 @@ class training {
   training(const training&) = delete;
   training& operator=(const training&) = delete;
 
-  /// Calls `f(step)` for batch after batch, to the end that the options say: see `session::run` for what `f` may do.
-  /// Goes on from a checkpoint; where that is at the end already, says so and returns. SIGTERM to any rank, within
-  /// about a second, has all ranks finish a step, save, and throw `elastic::departure` (exit status 143); in an elastic
-  /// job the rank leaves and the others go on; where too few are left, one of them saves (`departure::should_save`).
-  /// Throws configuration_error for options that it cannot use, and what `f`, the session and checkpoints throw.
+  /// Calls `f(step)` for each batch until a limit of the options; `session::run` says what `f` may do. Resumes from a
+  /// checkpoint; if that is at the end, prints so and returns. After SIGTERM to any rank all ranks finish a step within
+  /// about a second, save, and throw `elastic::departure` (exit status 143). In an elastic job only that rank leaves;
+  /// if too few ranks are left, one of them saves (`departure::should_save`). Throws configuration_error for invalid
+  /// options, and the exceptions of `f`, the session and checkpoints.
   void run(const train_options& options, const std::function<void(training_step&)>& f);
   /// Runs `f(step)` once between steps, as `session::evaluate` does.
   template <std::invocable<step&> F>
@@ -187,17 +187,17 @@ class training {
     return session_.evaluate(state_, std::forward<F>(f));
   }
 
-  /// Of the epochs that ended, also before this process began.
+  /// The finished epochs, including those before this process started.
   [[nodiscard]] const std::vector<epoch_summary>& epochs() const noexcept { return epochs_; }
-  /// How often it went on from a checkpoint that was not written at an end: what came after that was lost.
+  /// How often the training resumed from a checkpoint that was not its end, so that later steps were lost.
   [[nodiscard]] std::uint64_t failures() const noexcept { return failures_; }
   [[nodiscard]] muster::state& state() noexcept { return state_; }
   [[nodiscard]] muster::session& session() noexcept { return session_; }
   [[nodiscard]] gradient_sync& sync() noexcept { return sync_; }
 
-  /// As `--mode` and `--compress` say.
+  /// The options by `--mode` and `--compress`.
   [[nodiscard]] static sync_options sync_of_job(const context& of);
-  /// As an owner of state: its epochs, and what the ranks have reported since the last one.
+  /// As an owner of state: the finished epochs, and the reports of the ranks since then.
   void describe(state_parts& parts);
 
  private:

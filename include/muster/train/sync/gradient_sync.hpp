@@ -1,4 +1,4 @@
-// From a backward pass to an optimizer's step: gradients of all ranks become one, while they are still being made.
+// From a backward pass to an optimizer's step: reduces gradients over the ranks during the backward pass.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@
 
 namespace muster::inline v0 {
 
-/// How a gradient_sync works.
+/// Options of a gradient_sync.
 struct sync_options {
   std::size_t bucket = 4_MiB;  ///< bytes of gradients that are reduced together; a larger tensor is one bucket, and the
                                ///< last ones are smaller
@@ -31,45 +31,42 @@ struct sync_options {
 
 class gradient_sync;
 
-/// One backward pass, or several that are added up, under way; what the model tells which gradients are written. Lives
-/// in one step and is waited for there. Leaving it otherwise, by an exception, waits until no collective touches
-/// the gradients.
+/// One backward pass, or several that are added up; the model reports through it which gradients it has written. Lives
+/// in one step, which waits for it. Its destructor, after an exception, waits until no collective uses the gradients.
 class backward_pass {
  public:
   backward_pass(const backward_pass&) = delete;
   backward_pass& operator=(const backward_pass&) = delete;
   ~backward_pass();
 
-  /// What the model computes with, so that it need not know the arena; of devices it has to, and these throw
-  /// configuration_error.
+  /// The parameters, for models that do not know the arena. Throws configuration_error for an arena on a device.
   [[nodiscard]] std::span<const float> parameter(std::size_t tensor) const;
-  /// Where a tensor's gradient goes, and whether it is to be added to what is there (a pass before has written it) or
-  /// to replace it, as `adds` says.
+  /// The place of a tensor's gradient; `adds` says whether the model adds to it, since an earlier pass has written it,
+  /// or overwrites it.
   [[nodiscard]] std::span<float> gradient(std::size_t tensor);
   [[nodiscard]] bool adds(std::size_t tensor) const;
-  /// For models that only ever add: zeros in all gradients, before the first pass.
+  /// Zeroes all gradients, before the first pass, for models that always add.
   void clear();
 
   /// Counts samples whose gradients this rank adds: in every pass, before its last gradients are written. The gradients
   /// of a step are divided by the sum of these over all ranks; a rank without samples counts 0 or nothing.
   void add_samples(std::uint64_t count);
-  /// Says that the model has divided its gradients by `divisor`, the same at every rank: by batch.global_size, which
-  /// costs nothing where the loss is made and saves a pass over all gradients here. What records left out make
-  /// different is made up for.
+  /// Declares that the model has divided its gradients by `divisor`, the same at every rank: batch.global_size, for
+  /// which the loss is the cheapest place, and which saves a pass over all gradients here. If bad records were left
+  /// out, the difference is corrected.
   void divided_by(double divisor);
 
-  /// Says that this pass has written the gradient of a tensor: once a pass, in any order. When it was the last of its
-  /// bucket, and all buckets before it have left, the bucket leaves. Throws what collectives throw; configuration_error
-  /// for a tensor that was written before.
+  /// Declares that this pass has written the gradient of a tensor: once a pass, in any order. The last tensor of a
+  /// bucket starts its reduction, after all earlier buckets have started. Throws the errors of collectives, and
+  /// configuration_error for a tensor that was declared before.
   void ready(std::size_t tensor);
-  /// Says that the pass is over, and it of every gradient that `gradient` gave in the pass and that was not said of
-  /// yet.
+  /// Declares the end of the pass, and `ready` for every gradient that `gradient` returned in it.
   void end_pass();
 
   /// Waits until all gradients are those of the whole batch: summed over ranks and passes, divided by the number of
   /// samples, clipped. A gradient that no pass wrote counts as zeros. The same bits at every rank, except in modes that
-  /// exchange weights: there it divides this rank's own by this rank's samples. Throws what collectives throw, and
-  /// then nothing of the gradients may be used.
+  /// exchange weights: there it divides this rank's gradients by this rank's samples. Throws the errors of collectives,
+  /// after which the gradients are undefined.
   void wait();
 
   /// After wait(): samples of the step, over all ranks.
@@ -93,35 +90,35 @@ class backward_pass {
 ///       optimizer.apply(schedule(step));
 ///     });
 ///
-/// Buckets leave in one order at every rank, whatever the order in which gradients are ready. Reduction goes on while
-/// the model computes, at each `ready` or, with a progress thread, by itself.
+/// Buckets start in the same order at every rank, whatever the order in which gradients are ready. The reduction makes
+/// progress while the model computes, at each `ready` or on a progress thread.
 ///
-/// Is part of its arena's state: what codecs keep, when weights are averaged next, and in modes other than allreduce
-/// that parameters are each rank's own and shadowed. In these modes the session has ranks average or mix their weights
-/// after the update and before the step commits, in proportion to the samples that they were trained with. Without a
-/// session, which only mode allreduce can do, call `commit` after each step. One an arena; both stay where they are.
-/// Used by the thread that is the rank.
+/// Adds to its arena's state the residuals of codecs and the steps until the next average; in modes other than
+/// allreduce the parameters are rank-local and shadowed. In these modes the ranks average or mix their weights after
+/// the update and before the step commits, weighted by the samples that they were trained with. Without a session,
+/// which only mode allreduce allows, call `commit` after each step. One for each arena; neither moves. Used by the
+/// thread that is the rank.
 class gradient_sync {
  public:
   /// Of an arena on the host, which outlives it. Throws configuration_error for options that contradict each other.
   explicit gradient_sync(arena& of, const sync_options& options = {});
-  /// Of gradients that lie elsewhere, as those of a device: see `gradients_on`. Throws configuration_error for a codec
+  /// Of gradients in other memory, such as a device's: see `gradients_on`. Throws configuration_error for a codec
   /// or a mode that exchanges weights.
   explicit gradient_sync(std::unique_ptr<gradient_backend> gradients, const sync_options& options = {});
   gradient_sync(const gradient_sync&) = delete;
   gradient_sync& operator=(const gradient_sync&) = delete;
   ~gradient_sync();
 
-  /// Begins a step of so many passes (micro-batches), whose gradients are added up before anything is sent. Throws
-  /// configuration_error while another is under way.
+  /// Begins a step of one or more passes (micro-batches), whose gradients are added up before they are reduced. Throws
+  /// configuration_error while another backward pass is unfinished.
   [[nodiscard]] backward_pass begin(group& ranks, int passes = 1);
   /// The same for gradients on devices, whose communicator knows the ranks.
   [[nodiscard]] backward_pass begin(int passes = 1);
 
-  /// Collective: the parameters become the mean over the ranks, whatever the mode: before they are evaluated or saved.
+  /// Collective: replaces the parameters by their mean over the ranks, in any mode, for an evaluation or a save.
   void average(group& ranks);
 
-  /// The step counts. A session does that.
+  /// Commits the step; a session calls it.
   void commit() noexcept;
 
   /// As given, and the buckets in the order in which they are started.
