@@ -31,12 +31,13 @@ cursor start_of(const detail::loader_source& source, const std::optional<shuffle
   // Too many to count on them being in memory. Never a matter of how much memory this machine has: the order would be
   // another one elsewhere.
   constexpr std::uint64_t warm = std::uint64_t{4} << 30;
-  const bool cold = record != 0 && source.size > warm / record;
+  const std::uint64_t together = source.ids_alone ? 0 : source.records->block_records();
+  const bool cold = together != 0 || (record != 0 && source.size > warm / record);
   start.order = order->options.order.value_or(cold ? sample_order::block_window : sample_order::shuffled);
   if (start.order == sample_order::block_window) {
     constexpr std::uint64_t block_bytes = std::uint64_t{4} << 20;
     constexpr std::uint64_t block_of_unknown_size = 4096;
-    const std::uint64_t fitting = record == 0 ? block_of_unknown_size : block_bytes / record;
+    const std::uint64_t fitting = together != 0 ? together : record == 0 ? block_of_unknown_size : block_bytes / record;
     start.block = order->options.block != 0 ? order->options.block : std::max<std::uint64_t>(fitting, 1);
     start.window = order->options.window != 0 ? order->options.window : 16;
   }

@@ -55,7 +55,9 @@ opened_source open_libsvm(spec_reader& from, const read_options& given) {
   options.layout =
       from.choice_of("layout", options.layout,
                      {{"automatic", layout::automatic}, {"dense", layout::dense}, {"sparse", layout::sparse}});
-  return read_libsvm(path_of(from), options);
+  const std::string path = path_of(from);
+  if (options.on_demand) return libsvm_source(path, options);
+  return read_libsvm(path, options);
 }
 
 char delimiter_of(spec_reader& from) {
@@ -97,7 +99,9 @@ opened_source open_csv(spec_reader& from, const read_options& given) {
   csv.ignore = words_of(from.take("ignore").value_or(""));
   csv.missing = missing_of(from);
   const read_options options = with_text_options(from, given);
-  return read_csv(path_of(from), csv, options);
+  const std::string path = path_of(from);
+  if (options.on_demand) return csv_source(path, csv, options);
+  return read_csv(path, csv, options);
 }
 
 // open_idx() and open_npy().
@@ -281,8 +285,9 @@ void register_source(const source_info& info, source_opener open) {
 }
 
 any_record_source open_source(std::string_view specification, const read_options& options) {
-  return std::visit([](auto&& opened) { return any_record_source(std::move(opened)); },
-                    open_any(specification, options));
+  read_options asked = options;
+  asked.on_demand = true;
+  return std::visit([](auto&& opened) { return any_record_source(std::move(opened)); }, open_any(specification, asked));
 }
 
 dataset open_dataset(std::string_view specification, const read_options& options) {

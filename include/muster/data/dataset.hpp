@@ -33,6 +33,9 @@ struct read_options {
   /// whose values and label are zero, of which dataset::read() tells. Only such lines: a file that has no lines at all
   /// is an error either way.
   bool keep_bad_records = false;
+  /// Whether records that are parsed when they are read will do, for text that is large. What open_source() asks for;
+  /// readers of datasets do not look at it.
+  bool on_demand = false;
 };
 
 /// The non-zero features of one sample: `values[k]` belongs to feature `indices[k]`. Indices count from 0 and ascend.

@@ -85,6 +85,10 @@ class any_record_source {
   /// How many records cannot be used, where that is known without reading any: of text, which was read as a whole.
   [[nodiscard]] std::optional<std::uint64_t> known_bad() const noexcept { return source_->known_bad; }
 
+  /// For records that are read in blocks, as text is parsed: so many neighbours are best read one soon after another.
+  /// 0: none are.
+  [[nodiscard]] std::uint64_t block_records() const noexcept { return source_->block_records; }
+
   /// Whether views() works: records lie in memory as they are.
   [[nodiscard]] bool mapped() const noexcept { return source_->mapped; }
   /// The view of each record of a mapped source, out.size() == ids.size(). A record that cannot be used is appended to
@@ -107,6 +111,7 @@ class any_record_source {
     std::uint64_t digest = 0;
     record_schema schema;
     std::optional<std::uint64_t> known_bad;
+    std::uint64_t block_records = 0;
     bool mapped = false;
   };
 
@@ -118,6 +123,7 @@ class any_record_source {
       digest = source.digest();
       schema = source.schema();
       if constexpr (requires { source.bad().size(); }) known_bad = source.bad().size();
+      if constexpr (requires { source.block_records(); }) block_records = source.block_records();
       if constexpr (mapped_record_source<Source>) mapped = source.mapped();
     }
     void sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const override { source.sizes(ids, out); }

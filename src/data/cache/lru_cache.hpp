@@ -12,13 +12,14 @@
 
 namespace muster::inline v0::detail {
 
-/// Blocks by number, up to so many bytes: the least recently used go. Any thread may call any function; a block stays
-/// for as long as a caller holds it.
-class lru_cache {
+/// Blocks by number, up to so many bytes (their size()): the least recently used go. Any thread may call any function;
+/// a block stays for as long as a caller holds it.
+template <class Block>
+class lru_cache_of {
  public:
-  using block = std::shared_ptr<const std::vector<std::byte>>;
+  using block = std::shared_ptr<const Block>;
 
-  explicit lru_cache(std::size_t budget) : budget_(budget) {}
+  explicit lru_cache_of(std::size_t budget) : budget_(budget) {}
 
   /// Null when it is not here.
   [[nodiscard]] block get(std::uint64_t key) {
@@ -63,7 +64,9 @@ class lru_cache {
   std::mutex mutex_;
   std::size_t bytes_ = 0;
   std::list<entry> by_use_;  // the last used first
-  std::unordered_map<std::uint64_t, std::list<entry>::iterator> places_;
+  std::unordered_map<std::uint64_t, typename std::list<entry>::iterator> places_;
 };
+
+using lru_cache = lru_cache_of<std::vector<std::byte>>;
 
 }  // namespace muster::inline v0::detail

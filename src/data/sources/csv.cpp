@@ -3,13 +3,17 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <memory>
+#include <span>
 #include <utility>
 
 #include <muster/core/error.hpp>
+#include <muster/core/hash.hpp>
 #include <muster/data/dataset_builder.hpp>
 #include "csv_fields.hpp"
 #include "decimal.hpp"
 #include "scan.hpp"
+#include "text_records.hpp"
 
 // The text is cut into pieces at the ends of rows, the rows of each are counted, and the pieces are parsed right into
 // the result, at the same time. A newline between quotes ends no row; where there are quotes, those before a place say
@@ -24,19 +28,12 @@ using detail::label_place;
 
 constexpr std::string_view byte_order_mark = "\xef\xbb\xbf";
 
-// As cut_lines(), but not at newlines between quotes.
-std::vector<std::string_view> cut_rows(std::string_view text, std::size_t piece_bytes) {
-  if (text.find('"') == std::string_view::npos) return detail::cut_lines(text, piece_bytes);
-  std::vector<std::string_view> pieces;
-  while (!text.empty()) {
-    bool open = detail::count_byte(text.substr(0, std::min(piece_bytes, text.size()) - 1), '"') % 2 != 0;
-    std::size_t size = std::min(piece_bytes, text.size()) - 1;
-    while (size < text.size() && (open || text[size] != '\n')) open ^= text[size++] == '"';
-    size = std::min(size + 1, text.size());
-    pieces.push_back(text.substr(0, size));
-    text.remove_prefix(size);
-  }
-  return pieces;
+// As first_lines(), but not up to a newline between quotes.
+std::size_t first_rows(std::string_view text, std::size_t piece_bytes) {
+  std::size_t size = std::min(piece_bytes, text.size()) - 1;
+  bool open = detail::count_byte(text.substr(0, size), '"') % 2 != 0;
+  while (size < text.size() && (open || text[size] != '\n')) open ^= text[size++] == '"';
+  return std::min(size + 1, text.size());
 }
 
 bool is_missing(std::string_view word) {
@@ -158,20 +155,50 @@ detail::text_survey look_over(const table_plan& plan, std::string_view piece) {
   detail::text_survey found;
   for (csv_row row{}; rows.next(row);) found.rows += plan.blank(row) ? 0 : 1;
   found.lines = rows.lines();
+  found.quotes = rows.quotes();
   return found;
+}
+
+// Parses the rows of a piece that `before` comes before to where place(row number) says, a row of floats and a label.
+// Bad rows are zeros, and noted in `bad`; without it (null) they are errors.
+template <class Place>
+void parse_rows(const table_plan& plan, const std::string& file, std::string_view piece,
+                const detail::text_survey& before, std::vector<bad_record>* bad, const Place& place) {
+  row_reader rows(piece, before.lines);
+  std::uint64_t number = before.rows;
+  for (csv_row row{}; rows.next(row);) {
+    if (plan.blank(row)) continue;
+    const std::pair<std::span<float>, float*> to = place(number);
+    try {
+      parse_row(plan, file, row, [&](std::size_t column, float value) {
+        (column == label_place ? *to.second : to.first[column]) = value;
+      });
+    } catch (const data_error& error) {
+      if (bad == nullptr) throw;
+      *to.second = 0;
+      std::fill(to.first.begin(), to.first.end(), 0.0f);
+      bad->push_back({number, error.where(), error.problem()});
+    }
+    ++number;
+  }
+}
+
+void require_dense(const read_options& options, const std::string& file) {
+  if (options.layout != layout::sparse) return;
+  throw configuration_error("a table is dense (" + file + " cannot be read with the sparse layout); leave the layout");
 }
 
 }  // namespace
 
 dataset detail::parse_csv(std::string_view text, const std::string& file, std::string name, const csv_options& csv,
                           const read_options& options, std::size_t piece_bytes) {
-  if (options.layout == layout::sparse) {
-    throw configuration_error("a table is dense (" + file +
-                              " cannot be read with the sparse layout); leave the layout");
-  }
+  require_dense(options, file);
   const beginning start = read_beginning(text, file, csv);
   const table_plan& plan = start.plan;
-  const auto pieces = cut_rows(text.substr(start.bytes), piece_bytes);
+  const bool quotes = text.find('"') != std::string_view::npos;
+  const auto pieces = cut_text(text.substr(start.bytes), [&](std::string_view rest) {
+    return quotes ? first_rows(rest, piece_bytes) : first_lines(rest, piece_bytes);
+  });
   std::vector<text_survey> before;
   const text_survey total = look_over_pieces(pieces.size(), options.threads, before, {.lines = start.lines},
                                              [&](std::size_t i) { return look_over(plan, pieces[i]); });
@@ -181,33 +208,49 @@ dataset detail::parse_csv(std::string_view text, const std::string& file, std::s
   dataset_builder builder = make_builder(std::move(name), file, total, features, true);
   std::vector<std::vector<bad_record>> bad(pieces.size());
   parallel_for(pieces.size(), options.threads, [&](std::size_t i) {
-    row_reader rows(pieces[i], before[i].lines);
-    std::uint64_t number = before[i].rows;
-    for (csv_row row{}; rows.next(row);) {
-      if (plan.blank(row)) continue;
-      const std::span<float> values = builder.row(number);
-      float& label = builder.labels()[number];
-      try {
-        parse_row(plan, file, row, [&](std::size_t place, float value) {
-          if (place == label_place) {
-            label = value;
-          } else {
-            values[place] = value;
-          }
-        });
-      } catch (const data_error& error) {
-        if (!options.keep_bad_records) throw;
-        label = 0;
-        std::fill(values.begin(), values.end(), 0.0f);
-        bad[i].push_back({number, error.where(), error.problem()});
-      }
-      ++number;
-    }
+    parse_rows(plan, file, pieces[i], before[i], options.keep_bad_records ? &bad[i] : nullptr,
+               [&](std::uint64_t row) { return std::pair(builder.row(row), &builder.labels()[row]); });
   });
   std::vector<bad_record> all;
   for (auto& piece : bad) std::move(piece.begin(), piece.end(), std::back_inserter(all));
   builder.set_bad(std::move(all));
   return builder.finish(options.threads);
+}
+
+any_record_source detail::csv_records(std::shared_ptr<const mapped_file> text, const std::string& file,
+                                      const csv_options& csv, const read_options& options, const text_limits& limits) {
+  require_dense(options, file);
+  beginning start = read_beginning(text->text(), file, csv);
+  const auto plan = std::make_shared<const table_plan>(std::move(start.plan));
+  digest way;
+  for (const std::size_t place : plan->places) way.add(std::uint64_t{place});
+  text_format format;
+  format.name = "csv:" + file;
+  format.file = file;
+  format.begin = start.bytes;
+  format.start.lines = start.lines;
+  format.way = way.add(static_cast<std::uint64_t>(plan->missing)).value();
+  format.first_piece = [](std::string_view rest, std::size_t bytes, bool quotes) {
+    return quotes ? first_rows(rest, bytes) : first_lines(rest, bytes);
+  };
+  format.look_over = [plan](std::string_view piece) { return look_over(*plan, piece); };
+  format.schema = [file, width = std::max(plan->features, options.min_features)](const text_survey& total) {
+    if (total.rows == 0) throw data_error({file}, "has no rows but the header; check how it was made");
+    return dense_schema(width);
+  };
+  format.parse = [plan, file](std::string_view piece, const text_survey& before, text_block& to) {
+    parse_rows(*plan, file, piece, before, &to.bad,
+               [&](std::uint64_t row) { return std::pair(to.row(row - before.rows), &to.labels[row - before.rows]); });
+  };
+  return any_record_source(text_records(std::move(text), std::move(format), options, limits));
+}
+
+any_record_source csv_source(const std::string& path, const csv_options& csv, const read_options& options) {
+  auto file = std::make_shared<const mapped_file>(path);
+  if (file->text().size() > detail::most_text_in_memory)
+    return detail::csv_records(std::move(file), path, csv, options, {});
+  return any_record_source(
+      detail::parse_csv(file->text(), path, "csv:" + path, csv, options, detail::text_piece_bytes));
 }
 
 dataset read_csv(const std::string& path, const csv_options& csv, const read_options& options) {

@@ -50,6 +50,8 @@ class row_reader {
   }
   // Lines so far.
   std::uint64_t lines() const { return line_ - 1; }
+  // Whether there are any in the text.
+  bool quotes() const { return quotes_; }
 
  private:
   const char* newline(const char* from) const {

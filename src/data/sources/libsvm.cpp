@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include <muster/core/error.hpp>
@@ -10,6 +12,7 @@
 #include "decimal.hpp"
 #include "libsvm_lines.hpp"
 #include "scan.hpp"
+#include "text_records.hpp"
 
 // The text is gone over twice. A survey finds what each piece holds (lines, samples, entries, the largest index)
 // without looking at numbers, which runs at the speed of memory; then the result has a place for everything and the
@@ -144,25 +147,61 @@ void parse_piece(std::string_view piece, const std::string& file, const text_sur
   });
 }
 
-bool mostly_given(const text_survey& total, std::size_t features) { return features <= 2 * total.entries / total.rows; }
+// The features of the data, and whether they are dense.
+std::pair<std::size_t, bool> shape_of(const text_survey& total, const read_options& options, const std::string& file) {
+  if (total.rows == 0) {
+    throw data_error({file}, "has no samples (blank lines and comments are all there is); check how it was made");
+  }
+  const std::size_t features = std::max<std::size_t>(total.largest, options.min_features);
+  const bool mostly_given = features <= 2 * total.entries / total.rows;
+  return {features, options.layout == layout::dense || (options.layout == layout::automatic && mostly_given)};
+}
+
+[[noreturn]] void refuse_without_features(const std::string& file) {
+  throw data_error({file}, "has no features (every line is a label alone); check how it was made");
+}
+
+// Parses a piece of `features` that are dense, or sparse (0).
+void parse_block(std::string_view piece, const std::string& file, const text_survey& before, std::size_t features,
+                 detail::text_block& to) {
+  std::size_t entries = 0;
+  for_each_sample(piece, file, before, [&](line_of_text line, const complaint& complaint, std::uint64_t row) {
+    const std::size_t at = row - before.rows;
+    const std::size_t first = entries;
+    try {
+      if (features == 0) {
+        parse_line(line, complaint, to.labels[at], [&](std::uint32_t index, float value) {
+          const sparse_entry entry{index, value};
+          const std::size_t place = entries++ * sizeof entry;
+          // A bad line may have more than is left: there is room for those of the others.
+          if (place < to.bytes.size()) std::memcpy(to.bytes.data() + place, &entry, sizeof entry);
+        });
+      } else {
+        parse_line(line, complaint, to.labels[at], [values = to.row(at)](std::uint32_t index, float value) {
+          if (index < values.size()) values[index] = value;  // else a later index of the line is lower, and refused
+        });
+      }
+    } catch (const data_error& error) {
+      entries = first;
+      if (features != 0) std::ranges::fill(to.row(at), 0.0f);
+      to.labels[at] = 0;
+      to.bad.push_back({row, error.where(), error.problem()});
+    }
+    if (features == 0) to.ends[at] = entries * sizeof(sparse_entry);
+  });
+}
 
 }  // namespace
 
 dataset detail::parse_libsvm(std::string_view text, const std::string& file, std::string name,
                              const read_options& options, std::size_t piece_bytes) {
-  const auto pieces = cut_lines(text, piece_bytes);
+  const auto pieces = cut_text(text, [&](std::string_view rest) { return first_lines(rest, piece_bytes); });
   std::vector<text_survey> before;
   std::vector<std::vector<bad_record>> bad(pieces.size());
   const text_survey total = look_over_pieces(pieces.size(), options.threads, before, {}, [&](std::size_t i) {
     return options.keep_bad_records ? look_for_bad(pieces[i], file, bad[i]) : look_over(pieces[i]);
   });
-  if (total.rows == 0) {
-    throw data_error({file}, "has no samples (blank lines and comments are all there is); check how it was made");
-  }
-  const std::size_t features = std::max<std::size_t>(total.largest, options.min_features);
-
-  const bool dense =
-      options.layout == layout::dense || (options.layout == layout::automatic && mostly_given(total, features));
+  const auto [features, dense] = shape_of(total, options, file);
   dataset_builder builder = make_builder(std::move(name), file, total, features, dense);
   std::vector<bad_record> all;
   for (std::size_t i = 0; i < pieces.size(); ++i) {
@@ -176,10 +215,41 @@ dataset detail::parse_libsvm(std::string_view text, const std::string& file, std
                [&](std::size_t i) { parse_piece(pieces[i], file, before[i], bad[i], builder); });
   if (features == 0) {
     if (!all.empty()) throw data_error(all.front().where, all.front().problem);
-    throw data_error({file}, "has no features (every line is a label alone); check how it was made");
+    refuse_without_features(file);
   }
   builder.set_bad(std::move(all));
   return builder.finish(options.threads);
+}
+
+any_record_source detail::libsvm_records(std::shared_ptr<const mapped_file> text, const std::string& file,
+                                         const read_options& options, const text_limits& limits) {
+  text_format format;
+  format.name = "libsvm:" + file;
+  format.file = file;
+  format.first_piece = [](std::string_view rest, std::size_t bytes, bool /*quotes*/) {
+    return first_lines(rest, bytes);
+  };
+  format.look_over = [file, keep = options.keep_bad_records](std::string_view piece) {
+    std::vector<bad_record> bad;
+    return keep ? look_for_bad(piece, file, bad) : look_over(piece);
+  };
+  format.schema = [file, options](const text_survey& total) {
+    const auto [features, dense] = shape_of(total, options, file);
+    if (features == 0) refuse_without_features(file);
+    return dense ? dense_schema(features) : record_schema{record_form::sparse, {}, features, {"label"}};
+  };
+  format.parse = [file](std::string_view piece, const text_survey& before, text_block& to) {
+    parse_block(piece, file, before, to.width, to);
+  };
+  return any_record_source(text_records(std::move(text), std::move(format), options, limits));
+}
+
+any_record_source libsvm_source(const std::string& path, const read_options& options) {
+  auto file = std::make_shared<const mapped_file>(path);
+  if (file->text().size() > detail::most_text_in_memory)
+    return detail::libsvm_records(std::move(file), path, options, {});
+  return any_record_source(
+      detail::parse_libsvm(file->text(), path, "libsvm:" + path, options, detail::text_piece_bytes));
 }
 
 dataset read_libsvm(const std::string& path, const read_options& options) {

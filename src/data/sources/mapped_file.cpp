@@ -10,9 +10,12 @@
 #include <cerrno>
 #include <system_error>
 
+#include <muster/core/atomic_file.hpp>
 #include <muster/core/error.hpp>
 
 #include "../../core/descriptor.hpp"
+#include "../../core/round_up.hpp"
+#include "../cache/locked_file.hpp"
 
 namespace muster::inline v0 {
 namespace {
@@ -24,19 +27,46 @@ constinit std::atomic<detail::text_decoder> zstd_decoder{nullptr};
   throw data_error({path}, problem + " (" + std::generic_category().message(code) + "); " + suggestion);
 }
 
-std::vector<char> read_to_end(int file, const std::string& path) {
-  std::vector<char> bytes;
+// What a decoder or a pipe gives: in memory, or, once it is more than that should hold, in a file without a name.
+class decoded_text {
+ public:
+  std::vector<char> memory;
+  detail::descriptor file;
   std::size_t size = 0;
+
+  void add(std::span<const char> piece) {
+    if (!file && size + piece.size() > detail::most_text_in_memory) {
+      const std::string folder = temporary_folder();
+      file = detail::descriptor(::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+      if (!file) {  // a file system that cannot: one with a name, for a moment
+        std::string name = folder + "/muster-text-XXXXXX";
+        file = detail::descriptor(::mkostemp(name.data(), O_CLOEXEC));
+        if (file) ::unlink(name.c_str());
+      }
+      write(memory, 0);
+      memory = std::vector<char>();  // ={} would keep what it has
+    }
+    file ? write(piece, size) : static_cast<void>(memory.insert(memory.end(), piece.begin(), piece.end()));
+    size += piece.size();
+  }
+
+ private:
+  void write(std::span<const char> piece, std::size_t at) const {
+    if (file && detail::write_at(file.get(), std::as_bytes(piece), at)) return;
+    throw configuration_error("cannot write text to '" + temporary_folder() + "' (" +
+                              std::generic_category().message(errno) + "); set TMPDIR to a folder with more room");
+  }
+};
+
+void read_to_end(int file, const std::string& path, decoded_text& to) {
+  std::vector<char> piece(detail::decoded_piece_bytes);
   for (;;) {
-    bytes.resize(size + std::max<std::size_t>(size, std::size_t{1} << 16));
-    const ssize_t got = ::read(file, bytes.data() + size, bytes.size() - size);
+    const ssize_t got = ::read(file, piece.data(), piece.size());
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) refuse(path, "cannot be read", errno, "check the file and the disk");
-    if (got == 0) break;
-    size += static_cast<std::size_t>(got);
+    if (got == 0) return;
+    to.add(std::span(piece).first(static_cast<std::size_t>(got)));
   }
-  bytes.resize(size);
-  return bytes;
 }
 
 }  // namespace
@@ -55,12 +85,12 @@ mapped_file::mapped_file(const std::string& path, compressed_files how) {
     throw data_error({path}, "is a directory (a file is needed); name one of the files in it");
   }
   if (!S_ISREG(status.st_mode)) {
-    read_ = read_to_end(file.get(), path);
+    decoded_text piped;
+    read_to_end(file.get(), path, piped);
+    if (piped.file) map(piped.file.get(), piped.size, path);
+    read_ = std::move(piped.memory);
   } else if (status.st_size > 0) {
-    const auto size = static_cast<std::size_t>(status.st_size);
-    void* memory = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
-    if (memory == MAP_FAILED) refuse(path, "cannot be mapped into memory", errno, "check the file and free memory");
-    mapped_ = {static_cast<const char*>(memory), unmap{size}};
+    map(file.get(), static_cast<std::size_t>(status.st_size), path);
   }
   if (text().empty()) throw data_error({path}, "is empty (it has no bytes); check how it was made");
   if (how == compressed_files::as_they_are) return;
@@ -74,9 +104,34 @@ mapped_file::mapped_file(const std::string& path, compressed_files how) {
                                  " (this program was built without muster's " + part +
                                  " component); link muster::" + part + " or decompress the file");
   }
-  read_ = decode(text(), path);
+  decoded_text plain;
+  constexpr std::size_t decoded_between = std::size_t{16} << 20;  // seldom against what forgetting takes
+  std::size_t told = 0;
+  decode(text(), path, [&](std::span<const char> piece) {
+    plain.add(piece);
+    if (plain.size - told < decoded_between) return;
+    told = plain.size;
+    forget(text());
+  });
+  if (plain.size == 0) throw data_error({path}, "is empty once decompressed (it has no bytes); check how it was made");
   mapped_.reset();
-  if (read_.empty()) throw data_error({path}, "is empty once decompressed (it has no bytes); check how it was made");
+  read_ = std::move(plain.memory);
+  if (plain.file) map(plain.file.get(), plain.size, path);
+}
+
+void mapped_file::map(int file, std::size_t size, const std::string& path) {
+  void* memory = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file, 0);
+  if (memory == MAP_FAILED) refuse(path, "cannot be mapped into memory", errno, "check the file and free memory");
+  mapped_ = {static_cast<const char*>(memory), unmap{size}};
+}
+
+void mapped_file::forget(std::string_view part) const noexcept {
+  if (!mapped_) return;
+  static const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  const char* const begin = mapped_.get();  // of a page
+  const auto first = static_cast<std::size_t>(part.data() - begin) / page * page;
+  const auto last = detail::round_up(static_cast<std::size_t>(part.data() - begin) + part.size(), page);
+  (void)::madvise(const_cast<char*>(begin) + first, last - first, MADV_DONTNEED);  // what changes nothing of its bytes
 }
 
 void mapped_file::unmap::operator()(const char* memory) const noexcept {

@@ -42,15 +42,17 @@ inline std::uint64_t count_byte(std::string_view text, char byte) noexcept {
 /// Text is parsed in pieces of about this size: many for the threads, each long beside what starting it takes.
 inline constexpr std::size_t text_piece_bytes = std::size_t{1} << 20;
 
-/// Cuts the text behind newlines, into pieces of about the wanted size.
-inline std::vector<std::string_view> cut_lines(std::string_view text, std::size_t piece_bytes) {
+/// How long a first piece of the text is: of about the wanted size, and up to behind a newline.
+inline std::size_t first_lines(std::string_view text, std::size_t piece_bytes) {
+  if (text.size() <= piece_bytes) return text.size();
+  return std::min(text.find('\n', piece_bytes - 1), text.size() - 1) + 1;
+}
+
+/// Cuts the text into pieces, each as long as first(what is left) says.
+template <class First>
+std::vector<std::string_view> cut_text(std::string_view text, const First& first) {
   std::vector<std::string_view> pieces;
-  while (!text.empty()) {
-    std::size_t size = text.size();
-    if (size > piece_bytes) size = std::min(text.find('\n', piece_bytes - 1), size - 1) + 1;
-    pieces.push_back(text.substr(0, size));
-    text.remove_prefix(size);
-  }
+  for (; !text.empty(); text.remove_prefix(pieces.back().size())) pieces.push_back(text.substr(0, first(text)));
   return pieces;
 }
 
@@ -60,12 +62,14 @@ struct text_survey {
   std::uint64_t rows = 0;
   std::uint64_t entries = 0;
   std::uint64_t largest = 0;  // index, as written
+  bool quotes = false;        // whether rows may hold newlines
 
   text_survey& operator+=(const text_survey& other) {
     lines += other.lines;
     rows += other.rows;
     entries += other.entries;
     largest = std::max(largest, other.largest);
+    quotes = quotes || other.quotes;
     return *this;
   }
 };

@@ -1,8 +1,9 @@
 // The gzip decoder of mapped_file, a library of its own so that the core does not need zlib.
 #include <algorithm>
-#include <cstdint>
 #include <cstring>
 #include <limits>
+#include <span>
+#include <vector>
 
 #include <zlib.h>
 
@@ -24,37 +25,22 @@ struct inflater {
   z_stream stream{};
 };
 
-// What the last four bytes of a gzip file claim its size to be, modulo 2^32; no more than deflate can pack into so many
-// bytes, so that a file that lies does not make us ask for memory it cannot fill.
-std::size_t size_hint(std::string_view compressed) {
-  constexpr std::size_t best_ratio = 1032;
-  if (compressed.size() < 18) return 0;  // header and trailer alone
-  std::uint32_t claimed = 0;
-  for (int i = 1; i <= 4; ++i) {
-    claimed = claimed << 8 | static_cast<std::uint8_t>(compressed[compressed.size() - static_cast<std::size_t>(i)]);
-  }
-  return std::min<std::size_t>(claimed, compressed.size() * best_ratio);
-}
-
 // A gzip file is one member or several, one after the other (as bgzip and `cat a.gz b.gz` make them).
-std::vector<char> decode_gzip(std::string_view compressed, const std::string& path) {
+void decode_gzip(std::string_view compressed, const std::string& path, const detail::text_sink& sink) {
   constexpr std::size_t most = std::numeric_limits<uInt>::max();
   inflater zlib(path);
   z_stream& stream = zlib.stream;
-  std::vector<char> plain(std::max<std::size_t>(size_hint(compressed), std::size_t{1} << 16));
-  std::size_t size = 0;
+  std::vector<char> plain(detail::decoded_piece_bytes);
   const char* next = compressed.data();
   const char* const end = next + compressed.size();
   for (;;) {
-    if (size == plain.size()) plain.resize(size + size / 2);
     stream.next_in =
         reinterpret_cast<Bytef*>(const_cast<char*>(next));  // zlib reads it only; its C type predates const
     stream.avail_in = static_cast<uInt>(std::min<std::size_t>(static_cast<std::size_t>(end - next), most));
-    stream.next_out = reinterpret_cast<Bytef*>(plain.data() + size);
-    stream.avail_out = static_cast<uInt>(std::min(plain.size() - size, most));
-    const uInt room = stream.avail_out;
+    stream.next_out = reinterpret_cast<Bytef*>(plain.data());
+    stream.avail_out = static_cast<uInt>(plain.size());
     const int code = inflate(&stream, Z_NO_FLUSH);
-    size += room - stream.avail_out;
+    if (code == Z_OK || code == Z_STREAM_END) sink(std::span(plain).first(plain.size() - stream.avail_out));
     next = reinterpret_cast<const char*>(stream.next_in);
     if (code == Z_STREAM_END) {
       if (std::all_of(next, end, [](char c) { return c == '\0'; })) break;  // some tools pad with zeros
@@ -67,8 +53,6 @@ std::vector<char> decode_gzip(std::string_view compressed, const std::string& pa
                                    std::to_string(next - compressed.data()) + "); copy or download it again");
     }
   }
-  plain.resize(size);
-  return plain;
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // Zstandard for files and for the blocks of records, a library of its own so that the core does not need libzstd.
-#include <algorithm>
-#include <limits>
 #include <memory>
+#include <span>
+#include <vector>
 
 #include <zstd.h>
 
@@ -17,36 +17,26 @@ struct free_context {
 };
 
 // A file is one frame or several, one after the other (as pzstd and `cat a.zst b.zst` make them).
-std::vector<char> decode_zstd(std::string_view compressed, const std::string& path) {
+void decode_zstd(std::string_view compressed, const std::string& path, const detail::text_sink& sink) {
   const std::unique_ptr<ZSTD_DCtx, free_context> context(ZSTD_createDCtx());
   if (context == nullptr) {
     throw data_error({path}, "cannot be decompressed (libzstd did not start); check free memory");
   }
-  // What the first frame says its size to be is a hint, and only believed as far as the format can pack.
-  constexpr unsigned long long best_ratio = 1 << 10;
-  unsigned long long hint = ZSTD_getFrameContentSize(compressed.data(), compressed.size());
-  if (hint == ZSTD_CONTENTSIZE_UNKNOWN || hint == ZSTD_CONTENTSIZE_ERROR) hint = 0;
-  hint = std::min(hint, best_ratio * compressed.size());
-  std::vector<char> plain(std::max<std::size_t>(hint, std::size_t{1} << 16));
+  std::vector<char> plain(detail::decoded_piece_bytes);
   ZSTD_inBuffer in{compressed.data(), compressed.size(), 0};
-  std::size_t size = 0;
   std::size_t wanted = 0;  // 0 when a frame has ended
-  for (;;) {
-    if (size == plain.size()) plain.resize(size + size / 2);
-    ZSTD_outBuffer out{plain.data(), plain.size(), size};
+  for (ZSTD_outBuffer out{plain.data(), plain.size(), 0};; out.pos = 0) {
     wanted = ZSTD_decompressStream(context.get(), &out, &in);
-    size = out.pos;
     if (ZSTD_isError(wanted) != 0) {
       throw data_error({path, 0, 0, in.pos}, "is not valid Zstandard data (" + std::string(ZSTD_getErrorName(wanted)) +
                                                  "); copy or download it again");
     }
+    sink(std::span(plain).first(out.pos));
     if (in.pos == in.size && (wanted == 0 || out.pos < out.size)) break;
   }
   if (wanted != 0) {
     throw data_error({path}, "ends in the middle of its Zstandard data (it was cut short); copy or download it again");
   }
-  plain.resize(size);
-  return plain;
 }
 
 std::vector<std::byte> compress(std::span<const std::byte> raw, int level) {

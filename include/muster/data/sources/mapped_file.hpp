@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -13,8 +14,25 @@ namespace muster::inline v0 {
 
 namespace detail {
 
+/// Takes plain bytes, piece after piece.
+using text_sink = std::function<void(std::span<const char> plain)>;
 /// Makes compressed bytes plain; `path` is for its data_error.
-using text_decoder = std::vector<char> (*)(std::string_view compressed, const std::string& path);
+using text_decoder = void (*)(std::string_view compressed, const std::string& path, const text_sink& sink);
+/// Decoders hand on pieces of at most so many bytes.
+inline constexpr std::size_t decoded_piece_bytes = std::size_t{1} << 18;
+
+/// Text of up to so many bytes is held in memory, with what is parsed of it; what is larger is parsed as it is read,
+/// and when it was compressed lies in a temporary file. A constant, and not a part of this machine's memory: the order
+/// of samples depends on it.
+inline constexpr std::size_t most_text_in_memory = std::size_t{64} << 20;
+
+/// What is held of text that is parsed as it is read.
+struct text_limits {
+  /// Of text in a block, which is parsed at once.
+  std::size_t piece_bytes = std::size_t{128} << 10;
+  /// Of parsed blocks: more than the 64 MiB that a window of block_window order has.
+  std::size_t cache_bytes = std::size_t{80} << 20;
+};
 
 /// Sets what reads gzip, null for nothing, and returns what did before. Thread safe.
 text_decoder set_gzip_decoder(text_decoder decoder) noexcept;
@@ -42,12 +60,14 @@ enum class compressed_files { decoded, as_they_are };
 
 /// The bytes of a file. A plain file is mapped into memory and costs nothing until it is read; a pipe is read to its
 /// end; a compressed file, known by its first bytes and not by its name, is decompressed when muster was built with
-/// zlib (gzip) or libzstd (Zstandard).
+/// zlib (gzip) or libzstd (Zstandard), into memory up to 64 MiB, else into a file of the folder for temporary ones that
+/// has no name and goes away with this object.
 ///
 /// The file must not be shortened while it is mapped: reading what is gone ends the process (SIGBUS).
 class mapped_file {
  public:
-  /// Throws data_error for a path that is missing, a directory, empty, not readable or not properly compressed.
+  /// Throws data_error for a path that is missing, a directory, empty, not readable or not properly compressed, and
+  /// configuration_error where the folder for temporary files has no room for a large one.
   explicit mapped_file(const std::string& path, compressed_files how = compressed_files::decoded);
 
   /// Bytes that are in memory already, for readers that had to change what the file has.
@@ -61,11 +81,17 @@ class mapped_file {
   /// The same, for formats that are no text.
   [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return std::as_bytes(std::span(text())); }
 
+  /// Gives back the memory that a part of text() takes of this process, where it is mapped: reading it again maps it
+  /// again, from the page cache or the disk.
+  void forget(std::string_view part) const noexcept;
+
  private:
   struct unmap {
     std::size_t size;
     void operator()(const char* memory) const noexcept;
   };
+
+  void map(int file, std::size_t size, const std::string& path);
 
   std::unique_ptr<const char, unmap> mapped_;
   std::vector<char> read_;

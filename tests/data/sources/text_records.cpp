@@ -1,0 +1,193 @@
+// Text that is parsed as it is read, against the same text in memory.
+#include <numeric>
+#include <thread>
+
+#include <muster/core/error.hpp>
+#include <muster/core/random.hpp>
+#include <muster/data/open.hpp>
+#include <muster/data/pipeline.hpp>
+#include <muster/data/sources/csv.hpp>
+#include <muster/data/sources/libsvm.hpp>
+#include "../files.hpp"
+#include "catch.hpp"
+
+namespace {
+
+// What read() and sizes() say about some records.
+struct what_is_read {
+  std::vector<std::uint64_t> sizes;
+  std::vector<std::byte> bytes;
+  std::vector<float> labels;
+  std::vector<std::pair<muster::sample_id, std::string>> bad;
+  friend bool operator==(const what_is_read&, const what_is_read&) = default;
+};
+
+what_is_read read(const muster::any_record_source& source, const std::vector<muster::sample_id>& ids) {
+  what_is_read found;
+  found.sizes.resize(ids.size());
+  source.sizes(ids, found.sizes);
+  found.bytes.resize(std::accumulate(found.sizes.begin(), found.sizes.end(), std::size_t{0}));
+  found.labels.resize(ids.size());
+  std::vector<muster::bad_record> bad;
+  source.read(ids, {found.bytes, found.labels}, &bad);
+  for (const auto& one : bad) {
+    found.bad.emplace_back(one.id,
+                           std::to_string(one.where.line) + ":" + std::to_string(one.where.column) + one.problem);
+  }
+  return found;
+}
+
+std::shared_ptr<const muster::mapped_file> file_of(const std::string& text) {
+  return std::make_shared<const muster::mapped_file>(std::vector<char>(text.begin(), text.end()));
+}
+
+std::string random_table(muster::random_stream& random) {
+  const bool quotes = random.below(2) == 0;
+  std::string text = random.below(2) == 0 ? "a,b,label\n" : "";
+  const auto rows = 1 + random.below(200);
+  for (std::uint64_t row = 0; row < rows; ++row) {
+    if (random.below(9) == 0) text += random.below(2) == 0 ? "\n" : " \r\n";
+    if (row != 0 && random.below(11) == 0) {  // bad, some of them within quotes
+      text += quotes && random.below(2) == 0 ? "1,\"no\n\nnumber\",2\n" : "1,2\n";
+      continue;
+    }
+    for (int column = 0; column < 3; ++column) {
+      const std::string number = std::to_string(random.below(1000)) + ".5";
+      text += quotes && random.below(3) == 0 ? "\"" + number + "\"" : number;
+      text += column != 2 ? "," : random.below(5) == 0 ? "\r\n" : "\n";
+    }
+  }
+  if (random.below(2) == 0) text.pop_back();
+  return text;
+}
+
+std::string random_sparse(muster::random_stream& random) {
+  std::string text;
+  const auto rows = 1 + random.below(200);
+  for (std::uint64_t row = 0; row < rows; ++row) {
+    if (random.below(9) == 0) text += random.below(2) == 0 ? "\n" : "# nothing 3:4\n";
+    if (row != 0 && random.below(11) == 0) {
+      text += random.below(2) == 0 ? "1 3:1 2:1\n" : "x 1:1 4294967295:2 3:1\n";
+      continue;
+    }
+    text += random.below(2) == 0 ? "+1" : "-1";
+    for (std::uint64_t index = 0; index < 12;) {
+      index += 1 + random.below(4);
+      text += " " + std::to_string(index) + ":" + std::to_string(random.below(100)) + ".25";
+    }
+    text += random.below(7) == 0 ? " # 5:6\n" : "\n";
+  }
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("records of text are the same parsed as they are read as in memory, whatever the blocks and threads") {
+  muster::random_stream random(11);
+  for (int repeat = 0; repeat < 150; ++repeat) {
+    const bool table = random.below(2) == 0;
+    const std::string text = table ? random_table(random) : random_sparse(random);
+    const muster::read_options options{
+        .layout = table || random.below(2) == 0 ? muster::layout::automatic : muster::layout::dense,
+        .min_features = random.below(2) * 20,
+        .threads = 2,
+        .keep_bad_records = true};
+    const muster::detail::text_limits limits{.piece_bytes = 1 + random.below(500),
+                                             .cache_bytes = 1 + random.below(20000)};
+    CAPTURE(repeat);
+    CAPTURE(text);
+    CAPTURE(limits.piece_bytes);
+    CAPTURE(limits.cache_bytes);
+    const muster::csv_options csv{.label = "2", .missing = muster::missing_values::nan};
+    const muster::any_record_source whole =
+        table ? muster::parse_csv(text, "t", csv, options) : muster::parse_libsvm(text, "t", options);
+    const auto parts = table ? muster::detail::csv_records(file_of(text), "t", csv, options, limits)
+                             : muster::detail::libsvm_records(file_of(text), "t", options, limits);
+    REQUIRE(parts.schema() == whole.schema());
+    REQUIRE(parts.size() == whole.size());
+    CHECK_FALSE(parts.mapped());
+    std::vector<muster::sample_id> ids(whole.size());
+    std::iota(ids.begin(), ids.end(), muster::sample_id{0});
+    const what_is_read expected = read(whole, ids);
+    what_is_read found = read(parts, ids);
+    if (whole.schema().form == muster::record_form::sparse) {
+      // A bad line has the room that its colons ask for, and nothing in it.
+      for (const auto& [id, problem] : expected.bad) REQUIRE(found.sizes[id] == 0);
+    }
+    REQUIRE(found == expected);
+    for (auto& id : ids) id = random.below(whole.size());
+    const what_is_read mixed = read(whole, ids);
+    std::vector<std::jthread> threads;
+    std::array<bool, 3> same{};
+    for (bool& one : same) threads.emplace_back([&] { one = read(parts, ids) == mixed; });
+    threads.clear();
+    REQUIRE(same == std::array{true, true, true});
+  }
+}
+
+TEST_CASE("a bad line of text that is parsed as it is read ends the reading, unless bad ones are kept") {
+  const std::string text = "1 1:1\n1 2:1 1:1\n";
+  const auto strict = muster::detail::libsvm_records(file_of(text), "t", {}, {.piece_bytes = 8});
+  std::vector<std::byte> bytes(64);
+  std::vector<muster::bad_record> bad;
+  const muster::sample_id first = 0, second = 1;
+  strict.read({&first, 1}, {bytes, {}}, &bad);
+  CHECK_THROWS_WITH(strict.read({&second, 1}, {bytes, {}}, &bad), contains("t:2:7: index 1 in '1:1' is out of order"));
+  const auto lenient = muster::detail::libsvm_records(file_of(text), "t", {.keep_bad_records = true}, {});
+  CHECK_THROWS_AS(lenient.read({&second, 1}, {bytes, {}}, nullptr), muster::data_error);
+  for (const char* none : {"\n# a:1\n", "1\n2\n"}) {
+    CHECK_THROWS_AS(muster::detail::libsvm_records(file_of(none), "t", {}, {}), muster::data_error);
+  }
+  CHECK_THROWS_AS(muster::detail::csv_records(file_of("a,b\n\n"), "t", {}, {}, {}), muster::data_error);
+}
+
+TEST_CASE("the digest of text that is parsed as it is read is of the text and of how it is read") {
+  const std::string text = "a,b\n1,2\n3,4\n";
+  const auto digest = [&](const std::string& of, const muster::csv_options& csv, int threads) {
+    return muster::detail::csv_records(file_of(of), "name", csv, {.threads = threads}, {.piece_bytes = 4}).digest();
+  };
+  const auto one = digest(text, {.label = "b"}, 1);
+  CHECK(digest(text, {.label = "b"}, 3) == one);
+  CHECK(digest(text, {.label = "1"}, 1) == one);
+  CHECK(digest(text, {.label = "a"}, 1) != one);
+  CHECK(digest(text, {.ignore = {"b"}}, 1) != one);
+  CHECK(digest(text, {.label = "b", .missing = muster::missing_values::zero}, 1) != one);
+  CHECK(digest("a,b\n1,2\n3,5\n", {.label = "b"}, 1) != one);
+}
+
+TEST_CASE("text that is parsed as it is read is shuffled in blocks, and read once an epoch") {
+  std::string text;
+  for (int i = 0; i < 5000; ++i) text += std::to_string(i) + "," + std::to_string(i % 2) + "\n";
+  auto loader = muster::detail::csv_records(file_of(text), "t", {.label = "1"}, {}, {.piece_bytes = 300}) |
+                muster::shuffle(3) | muster::batch(64) | muster::prefetch(2);
+  CHECK(loader.cursor().order == muster::sample_order::block_window);
+  std::vector<int> seen(5000);
+  while (const auto batch = loader.next({})) {
+    for (std::size_t k = 0; k < batch.samples.size(); ++k) {
+      const float value = batch.values<float>()[k];
+      REQUIRE(value == static_cast<float>(batch.samples[k]));
+      ++seen[batch.samples[k]];
+    }
+    loader.commit();
+  }
+  CHECK(seen == std::vector<int>(5000, 1));
+}
+
+TEST_CASE("open_source() holds small text, and parses large text as it is read; open_dataset() holds any") {
+  const temporary_folder folder;
+  std::string text;
+  for (int i = 0; i < 100; ++i) text += std::to_string(i) + ",0.25\n";
+  const auto small = muster::open_source("csv:" + folder.write("small", text));
+  CHECK(small.mapped());
+  CHECK(small.known_bad() == 0);
+  std::string large = text;
+  while (large.size() <= muster::detail::most_text_in_memory) large += large;
+  const auto streamed = muster::open_source("csv:" + folder.write("large", large));
+  CHECK_FALSE(streamed.mapped());
+  CHECK(streamed.block_records() != 0);
+  CHECK_FALSE(streamed.known_bad().has_value());
+  const muster::sample_id id = streamed.size() - 1;
+  float values[2] = {};
+  streamed.read({&id, 1}, {std::as_writable_bytes(std::span(values)), {}});
+  CHECK(values[0] == 99);
+}
