@@ -2,13 +2,17 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <deque>
 #include <filesystem>
 #include <functional>
+#include <future>
 #include <numeric>
 #include <optional>
+#include <thread>
 
 #include <muster/core/clock.hpp>
 #include <muster/core/error.hpp>
+#include <muster/core/hash.hpp>
 #include <muster/core/progress.hpp>
 #include <muster/core/spec.hpp>
 #include <muster/data/batch_shard.hpp>
@@ -40,43 +44,86 @@ struct run_of_records {
   std::vector<muster::bad_record> bad;
 };
 
-// Reads all records of a source from first to last, a few megabytes at a time.
-void for_each_run(const muster::any_record_source& source, const char* verb,
+// So many records of a source as have about two megabytes: large against what it takes to hand them to a thread.
+std::uint64_t records_of_run(const muster::any_record_source& source) {
+  constexpr std::uint64_t looked_at = 64;
+  constexpr std::uint64_t run_bytes = std::uint64_t{2} << 20;
+  constexpr std::uint64_t most = 1 << 16;
+  std::vector<muster::sample_id> ids(std::min(looked_at, source.size()));
+  std::iota(ids.begin(), ids.end(), muster::sample_id{0});
+  std::vector<std::uint64_t> sizes(ids.size());
+  source.sizes(ids, sizes);
+  const std::uint64_t sum = std::accumulate(sizes.begin(), sizes.end(), std::uint64_t{0});
+  return std::clamp<std::uint64_t>(run_bytes * ids.size() / std::max<std::uint64_t>(sum, 1), 1, most);
+}
+
+run_of_records read_run(const muster::any_record_source& source, muster::sample_id first, std::uint64_t count) {
+  run_of_records run;
+  run.first = first;
+  std::vector<muster::sample_id> ids(count);
+  std::iota(ids.begin(), ids.end(), first);
+  run.sizes.resize(count);
+  source.sizes(ids, run.sizes);
+  run.bytes.resize(std::accumulate(run.sizes.begin(), run.sizes.end(), std::size_t{0}));
+  run.labels.resize(count * source.schema().labels.size());
+  source.read(ids, {run.bytes, run.labels}, &run.bad);
+  return run;
+}
+
+// Reads the records of a source from `first` on, some runs ahead on `threads` threads (0: all there are), and hands
+// them to `use` in order.
+void for_each_run(const muster::any_record_source& source, const char* verb, int threads, muster::sample_id first,
                   const std::function<void(const run_of_records&)>& use) {
-  constexpr std::uint64_t most_records = 1024;
-  constexpr std::uint64_t most_bytes = std::uint64_t{8} << 20;
-  const std::size_t labels_each = source.schema().labels.size();
+  const std::size_t most =
+      threads > 0 ? static_cast<std::size_t>(threads) : std::max(std::thread::hardware_concurrency(), 1u);
+  const std::uint64_t each = records_of_run(source);
+  const auto start = muster::clock::now();
   muster::progress_line progress;
-  run_of_records run{};
-  std::vector<muster::sample_id> ids;
-  for (run.first = 0; run.first < source.size(); run.first += ids.size()) {
-    ids.resize(std::min(most_records, source.size() - run.first));
-    std::iota(ids.begin(), ids.end(), run.first);
-    run.sizes.resize(ids.size());
-    source.sizes(ids, run.sizes);
-    std::uint64_t total = 0;
-    std::size_t count = 0;
-    while (count < ids.size() && (count == 0 || total + run.sizes[count] <= most_bytes)) total += run.sizes[count++];
-    ids.resize(count);
-    run.sizes.resize(count);
-    run.bytes.resize(total);
-    run.labels.resize(count * labels_each);
-    run.bad.clear();
-    source.read(ids, {run.bytes, run.labels}, &run.bad);
-    use(run);
-    if (progress.active()) {
-      progress.update(std::string(verb) + " " + std::to_string(run.first + count) + " of " +
-                      std::to_string(source.size()) + " records");
+  std::uint64_t bytes = 0;
+  std::deque<std::future<run_of_records>> ahead;
+  for (muster::sample_id next = first;;) {
+    for (; next < source.size() && ahead.size() < most; next += std::min(each, source.size() - next)) {
+      ahead.push_back(std::async(std::launch::async | std::launch::deferred, read_run, std::cref(source), next,
+                                 std::min(each, source.size() - next)));
     }
+    if (ahead.empty()) return;
+    const run_of_records run = ahead.front().get();
+    ahead.pop_front();
+    use(run);
+    bytes += run.bytes.size();
+    if (!progress.active()) continue;
+    const double seconds = muster::seconds_since(start);
+    const auto done = static_cast<double>(run.first + run.sizes.size() - first);
+    const auto left = static_cast<double>(source.size() - run.first - run.sizes.size());
+    char line[160];
+    std::snprintf(line, sizeof line, "%s %.0f of %llu records, %.1f MB/s, %.0f s to go", verb, double(first) + done,
+                  static_cast<unsigned long long>(source.size()), double(bytes) / 1e6 / seconds, left * seconds / done);
+    progress.update(line);
   }
 }
 
 bool is_one_file(const std::string& path) { return path.ends_with(".muster"); }
 
+// What makes one copy another: a copy that was killed goes on only with the same.
+std::uint64_t work_of(const copy_request& request, const muster::any_record_source& source) {
+  return muster::digest()
+      .add(source.digest())
+      .add(source.size())
+      .add(to_string(source.schema()))
+      .add(request.file_bytes)
+      .add(request.files)
+      .add(std::uint64_t{request.layout.alignment})
+      .add(std::uint64_t{request.layout.block_bytes})
+      .add(static_cast<std::uint64_t>(request.layout.level))
+      .add(static_cast<std::uint64_t>(request.bad.policy))
+      .value();
+}
+
 // One file, or a folder of them, as asked.
 class output {
  public:
-  output(const copy_request& request, const muster::record_schema& schema) : path_(request.to) {
+  output(const copy_request& request, const muster::any_record_source& source) : path_(request.to) {
+    const muster::record_schema& schema = source.schema();
     namespace fs = std::filesystem;
     std::error_code ignored;
     if (is_one_file(path_)) {
@@ -87,12 +134,21 @@ class output {
       file_.emplace(path_, schema, request.layout);
       return;
     }
-    if (!request.append && fs::exists(fs::path(path_) / std::string(muster::manifest_name), ignored)) {
+    const std::uint64_t work = work_of(request, source);
+    if (!request.append && fs::exists(fs::path(path_) / std::string(muster::manifest_name), ignored) &&
+        !muster::record_set_writer::is_unfinished(path_, work)) {
       throw muster::configuration_error("'" + path_ +
                                         "' has records already (nothing is overwritten); choose another folder, or add "
                                         "to it with --append");
     }
     folder_.emplace(path_, schema, request.layout, request.files != 0 ? ~std::uint64_t{0} : request.file_bytes);
+    begin_ = folder_->resume(work);
+  }
+  // The first record that is not there yet, and how many of those before it are.
+  std::uint64_t begin() const { return begin_; }
+  std::uint64_t resumed() const { return folder_ ? folder_->resumed() : 0; }
+  void reached(std::uint64_t record) {
+    if (folder_) folder_->reached(record);
   }
   void append(std::span<const std::byte> record, std::span<const float> labels) {
     file_ ? file_->append(record, labels) : folder_->append(record, labels);
@@ -113,6 +169,7 @@ class output {
   std::string path_;
   std::optional<muster::record_file_writer> file_;
   std::optional<muster::record_set_writer> folder_;
+  std::uint64_t begin_ = 0;
 };
 
 muster::read_options options_for(bool keep_bad_records, int threads) {
@@ -132,20 +189,28 @@ json copy_records(const copy_request& request) {
   const std::string specification = as_specification(request.from);
   const bool keep = request.bad.policy != muster::bad_record_policy::fail;
   const auto source = muster::open_source(specification, options_for(keep, request.threads));
-  muster::bad_record_log log(request.bad);
-  output out(request, source.schema());
+  output out(request, source);
+  const std::uint64_t left_out_before = out.begin() - out.resumed();
+  muster::bad_record_options bad_options = request.bad;
+  bad_options.limit -= std::min(bad_options.limit, left_out_before);
+  muster::bad_record_log log(bad_options);
   const std::size_t labels_each = source.schema().labels.size();
+  const auto end_of = [&](std::uint64_t file) {
+    if (request.files == 0) return source.size();
+    return muster::part_of(source.size(), {static_cast<int>(file), static_cast<int>(request.files)}).last;
+  };
   std::uint64_t file = 0;
-  std::uint64_t end_of_file =
-      request.files != 0 ? muster::part_of(source.size(), {0, static_cast<int>(request.files)}).last : source.size();
-  for_each_run(source, "written", [&](const run_of_records& run) {
+  while (file + 1 < request.files && end_of(file) < out.begin()) ++file;
+  std::uint64_t end_of_file = end_of(file);
+  for_each_run(source, "written", request.threads, out.begin(), [&](const run_of_records& run) {
     log.note(source.name(), run.bad);
     auto bad = run.bad.begin();
     std::size_t at = 0;
     for (std::size_t k = 0; k < run.sizes.size(); at += run.sizes[k++]) {
+      out.reached(run.first + k);
       if (run.first + k == end_of_file) {
         out.next_file();
-        end_of_file = muster::part_of(source.size(), {static_cast<int>(++file), static_cast<int>(request.files)}).last;
+        end_of_file = end_of(++file);
       }
       if (bad != run.bad.end() && bad->id == run.first + k) {
         ++bad;  // left out
@@ -154,6 +219,7 @@ json copy_records(const copy_request& request) {
                    std::span(run.labels).subspan(k * labels_each, labels_each));
       }
     }
+    out.reached(run.first + run.sizes.size());
   });
   const auto files = out.commit();
   json report = {{"source", specification}, {"to", request.to}, {"schema", to_string(source.schema())}};
@@ -163,7 +229,8 @@ json copy_records(const copy_request& request) {
     bytes += entry.bytes;
   }
   report["records"] = records;
-  report["left_out"] = log.count();
+  report["left_out"] = left_out_before + log.count();
+  if (out.begin() != 0) report["resumed_at"] = out.begin();
   report["files"] = files.size();
   report["bytes"] = bytes;
   report["digest"] = hex(muster::record_files(request.to).digest());
@@ -200,7 +267,7 @@ verification verify_source(const std::string& specification, std::uint64_t most_
   muster::bad_record_log log({.policy = muster::bad_record_policy::skip});
   verification found;
   std::uint64_t bytes = 0;
-  for_each_run(source, "checked", [&](const run_of_records& run) {
+  for_each_run(source, "checked", threads, 0, [&](const run_of_records& run) {
     log.note(source.name(), run.bad);
     bytes += run.bytes.size();
     for (const auto& bad : run.bad) {

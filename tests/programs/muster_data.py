@@ -1,7 +1,10 @@
 """muster-data from the outside: what it writes can be read, what is damaged is found, and the exit status tells.
 usage: muster_data.py MUSTER_DATA"""
+import gzip
 import json
 import pathlib
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -17,6 +20,25 @@ def run(*arguments, status=0):
     else:
         assert done.stderr == "", done.stderr  # no progress where there is no terminal
     return done
+
+
+peak = "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True, timeout=600); " \
+    "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
+
+
+def gzipped(path):
+    with path.open("rb") as plain, gzip.open(str(path) + ".gz", "wb", compresslevel=1) as packed:
+        shutil.copyfileobj(plain, packed)
+    return str(path) + ".gz"
+
+
+def sparse_of(path):
+    made = path.with_suffix(".svm")
+    block = "".join(f"{i % 2} 3:{i} {7 + i % 100}:1 1000:{i / 9}\n" for i in range(10000))
+    with made.open("w") as file:
+        while file.tell() < 200 << 20:
+            file.write(block)
+    return made
 
 
 def report(*arguments, status=0):
@@ -76,6 +98,43 @@ with tempfile.TemporaryDirectory() as name:
     infinite.write_text("1 1:inf\n")
     for command in [["inspect"], ["verify"]]:
         assert "infinite.svm:1:5: value 'inf'" in run(*command, f"libsvm:{infinite}", status=3).stderr
+
+    # A conversion that is killed goes on where it was, and what it writes is the same.
+    rows = folder / "rows.csv"
+    rows.write_text("a,b\n" + "".join(f"{i},{'x' if i % 1000 == 7 else i % 13}\n" for i in range(20000)))
+    bounds = ["--file-bytes", "1KiB", "--bad", "skip", "--threads", 2]
+    command = [program, "convert", f"csv:{rows}?label=b&bad=keep", folder / "killed", *map(str, bounds)]
+    for kills in (1, 2):
+        begun = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        notes = []
+        while begun.poll() is None and not (notes and notes[0].read_text().count("\n") > 10 * kills):
+            notes = list((folder / "killed").glob(".unfinished-*"))
+        begun.kill()
+        assert begun.wait() == -signal.SIGKILL, "it ended before it was killed"
+        assert not (folder / "killed" / "MANIFEST").exists()
+    whole = report("convert", f"csv:{rows}?label=b&bad=keep", folder / "whole2", *bounds)
+    resumed = report(*command[1:])
+    assert whole["left_out"] == resumed["left_out"] == 20 and "resumed_at" not in whole, resumed
+    assert resumed["resumed_at"] >= 10 * 256 and resumed["digest"] == whole["digest"], (whole, resumed)
+    assert not list((folder / "killed").glob(".unfinished-*"))
+    run(*command[1:], status=2)  # it has ended: nothing is overwritten
+    # What another conversion left unfinished is removed by the next one.
+    stale = folder / "whole2" / ".unfinished-0123456789abcdef"
+    stale.write_bytes((folder / "whole2" / "MANIFEST").read_bytes())
+    report("convert", f"csv:{rows}?label=b&bad=keep", folder / "whole2", "--append", *bounds)
+    assert not stale.exists() and report("verify", folder / "whole2")["records"] == 2 * 19980
+
+    # Memory does not grow with what is converted, plain or compressed, dense or sparse.
+    large = folder / "large.csv"
+    with large.open("w") as file:
+        block = "".join(f"{i},{i / 7},{i % 3}\n" for i in range(10000))
+        while file.tell() < 200 << 20:
+            file.write(block)
+    for given in [f"csv:{large}?label=2", f"csv:{gzipped(large)}?label=2", f"libsvm:{sparse_of(large)}"]:
+        limited = subprocess.run([sys.executable, "-c", peak, program, "convert", given, folder / "bounded"],
+                                 capture_output=True, text=True, check=True)
+        assert int(limited.stdout.split()[-1]) < 256 << 10, (given, limited.stdout)
+        shutil.rmtree(folder / "bounded")
 
     run(status=2)
     run("convert", source, status=2)

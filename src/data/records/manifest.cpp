@@ -17,8 +17,8 @@
 #include <muster/core/atomic_file.hpp>
 #include <muster/core/crc32c.hpp>
 #include <muster/core/error.hpp>
-#include "../../core/descriptor.hpp"
 #include "../cache/locked_file.hpp"
+#include "manifest_file.hpp"
 
 // A line is "CRC FILE RECORDS BYTES DIGEST MORE", the first one "CRC muster-records VERSION": words with one blank
 // between them, CRC being the CRC32C of what follows its blank, it and DIGEST in hexadecimal, and MORE the lines that
@@ -134,33 +134,46 @@ std::vector<manifest_entry> read_manifest(const std::string& folder) {
   return entries;
 }
 
-void append_to_manifest(const std::string& folder, std::span<const manifest_entry> entries) {
-  for (const manifest_entry& entry : entries) {
-    if (usable_name(entry.file) && entry.file.find_first_of(" \n") == std::string::npos) continue;
-    throw configuration_error("'" + entry.file +
-                              "' cannot be a file of a manifest (its name begins with a dot, or has a blank or a "
-                              "slash); choose another name");
+detail::manifest_file::manifest_file(std::string path, bool wait) : path_(std::move(path)) {
+  file_ = descriptor(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+  if (file_ && !wait && ::flock(file_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    throw configuration_error("another process does the same work ('" + path_ + "' is locked); wait for it");
   }
-  const std::string path = path_of(folder);
-  const auto require = [&](bool done) {
-    if (done) return;
-    throw configuration_error("cannot write '" + path + "' (" + std::strerror(errno) +
-                              "); choose a folder that may be written");
-  };
-  const detail::descriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
-  require(file && detail::lock_file(file.get()));
-  const auto text = text_of(path);
+  require(file_ && (!wait || lock_file(file_.get())));
+  const auto text = text_of(path_);
   require(text.has_value());
-  const std::size_t whole = parse(*text, path).bytes;
-  std::string added = whole == 0 ? with_crc(std::string(heading)) : "";
+  manifest_content content = parse(*text, path_);
+  entries_ = std::move(content.entries);
+  whole_ = content.bytes;
+}
+
+void detail::manifest_file::require(bool done) const {
+  if (done) return;
+  throw configuration_error("cannot write '" + path_ + "' (" + std::strerror(errno) +
+                            "); choose a folder that may be written");
+}
+
+void detail::manifest_file::append(std::span<const manifest_entry> entries) {
+  std::string added = whole_ == 0 ? with_crc(std::string(heading)) : "";
   for (std::size_t k = 0; k < entries.size(); ++k) {
     const manifest_entry& entry = entries[k];
+    if (!usable_name(entry.file) || entry.file.find_first_of(" \n") != std::string::npos) {
+      throw configuration_error("'" + entry.file +
+                                "' cannot be a file of a manifest (its name begins with a dot, or has a blank or a "
+                                "slash); choose another name");
+    }
     added += with_crc(entry.file + ' ' + std::to_string(entry.records) + ' ' + std::to_string(entry.bytes) + ' ' +
                       hex(entry.digest, 16) + ' ' + std::to_string(entries.size() - k - 1));
   }
-  require(::ftruncate(file.get(), static_cast<off_t>(whole)) == 0 &&
-          detail::write_at(file.get(), std::as_bytes(std::span(added)), whole) && ::fsync(file.get()) == 0);
-  if (whole == 0) detail::flush_folder(path);
+  require(::ftruncate(file_.get(), static_cast<off_t>(whole_)) == 0 &&
+          write_at(file_.get(), std::as_bytes(std::span(added)), whole_) && ::fsync(file_.get()) == 0);
+  if (whole_ == 0) flush_folder(path_);
+  whole_ += added.size();
+  entries_.insert(entries_.end(), entries.begin(), entries.end());
+}
+
+void append_to_manifest(const std::string& folder, std::span<const manifest_entry> entries) {
+  detail::manifest_file(path_of(folder), true).append(entries);
 }
 
 }  // namespace muster::inline v0

@@ -40,8 +40,12 @@ struct record_files::state {
       for (const auto& entry : entries) paths.push_back((fs::path(path) / entry.file).string());
     }
     shards.resize(paths.size());
-    detail::parallel_for(paths.size(), options.threads,
-                         [&](std::size_t i) { shards[i].shard = std::make_unique<format::shard>(paths[i]); });
+    // Opening looks at all of the tables, which need not stay mapped.
+    const auto forget = [&](std::size_t i) { shards[i].shard->file.forget(shards[i].shard->file.text()); };
+    detail::parallel_for(paths.size(), options.threads, [&](std::size_t i) {
+      shards[i].shard = std::make_unique<format::shard>(paths[i]);
+      forget(i);
+    });
     for (std::size_t i = 0; i < shards.size(); ++i) {
       const format::shard& shard = *shards[i].shard;
       if (!entries.empty()) check_entry(entries[i], shard);
@@ -61,6 +65,7 @@ struct record_files::state {
       for (std::uint64_t k = 0; k < shard.footer.records; ++k) {
         sums[i] += format::digest_term(shards[i].first + k, shard.crcs[k]);
       }
+      forget(i);
     });
     std::uint64_t sum = 0;
     for (const std::uint64_t part : sums) sum += part;

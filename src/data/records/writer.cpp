@@ -1,9 +1,12 @@
 #include <muster/data/records/writer.hpp>
 
+#include <algorithm>
+#include <array>
 #include <bit>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 #include <random>
 #include <utility>
 #include <vector>
@@ -15,6 +18,7 @@
 #include <muster/data/records/manifest.hpp>
 #include "layout.hpp"
 #include "magic.hpp"
+#include "manifest_file.hpp"
 
 namespace muster::inline v0 {
 namespace {
@@ -169,6 +173,9 @@ void record_file_writer::append(std::span<const std::byte> record, std::span<con
   state_->append(record, labels);
 }
 std::uint64_t record_file_writer::bytes() const noexcept { return state_->bytes; }
+std::uint64_t record_file_writer::table_bytes() const noexcept {
+  return bytes_of(state_->labels).size() + bytes_of(state_->crcs).size() + bytes_of(state_->ends).size();
+}
 record_file_summary record_file_writer::commit() { return state_->commit(); }
 
 namespace {
@@ -179,6 +186,17 @@ std::string fresh_name() {
   char name[64];
   std::snprintf(name, sizeof name, "records-%08x%08x.muster", random(), random());
   return name;
+}
+
+// Where a work that is to be resumed is noted: lines as of a manifest, each file followed by an entry whose records say
+// how far it reaches.
+constexpr const char* notes_prefix = ".unfinished-";
+constexpr const char* place_entry = "place";
+
+std::string name_of_notes(std::uint64_t work) {
+  char digits[17];
+  std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(work));
+  return std::string(notes_prefix) + digits;
 }
 
 std::string path_in(const std::string& folder, const std::string& file) {
@@ -204,13 +222,55 @@ record_set_writer::record_set_writer(std::string folder, record_schema schema, c
                                   to_string(schema_) + "); write them into a folder of their own");
 }
 record_set_writer::~record_set_writer() {
+  if (notes_) return;  // the next writer of the same work goes on with these
   std::error_code ignored;
   for (const manifest_entry& entry : pending_) std::filesystem::remove(path_in(folder_, entry.file), ignored);
 }
 record_set_writer::record_set_writer(record_set_writer&&) noexcept = default;
 
+bool record_set_writer::is_unfinished(const std::string& folder, std::uint64_t work) {
+  std::error_code ignored;
+  return std::filesystem::exists(path_in(folder, name_of_notes(work)), ignored);
+}
+
+std::uint64_t record_set_writer::resume(std::uint64_t work) {
+  namespace fs = std::filesystem;
+  const std::string name = name_of_notes(work);
+  notes_ = std::make_unique<detail::manifest_file>(path_in(folder_, name), false);
+  const auto committed = detail::find_manifest(folder_);
+  std::error_code ignored;
+  for (const fs::directory_entry& other : fs::directory_iterator(folder_, ignored)) {
+    if (!other.path().filename().string().starts_with(notes_prefix) || other.path().filename() == name) continue;
+    try {
+      const detail::manifest_file left(other.path().string(), false);
+      for (const manifest_entry& entry : left.entries()) {
+        if (entry.file == place_entry || std::ranges::find(committed, entry) != committed.end()) continue;
+        fs::remove(path_in(folder_, entry.file), ignored);
+      }
+      fs::remove(other.path(), ignored);
+    } catch (const error&) {  // a process is at it, or it is damaged: not ours
+    }
+  }
+  for (const manifest_entry& entry : notes_->entries()) {
+    if (entry.file == place_entry) {
+      place_ = entry.records;
+    } else {
+      pending_.push_back(entry);
+      resumed_ += entry.records;
+    }
+  }
+  // Killed between the manifest and the removal of the notes: all of it is done.
+  if (!pending_.empty() && std::ranges::find(committed, pending_.front()) != committed.end()) {
+    committed_ = std::exchange(pending_, {});
+  }
+  return place_;
+}
+
 void record_set_writer::append(std::span<const std::byte> record, std::span<const float> labels) {
-  if (writer_ && writer_->bytes() >= file_bytes_) next_file();
+  constexpr std::uint64_t most_table_bytes = std::uint64_t{16} << 20;
+  const bool by_size = file_bytes_ != std::numeric_limits<std::uint64_t>::max();
+  if (writer_ && by_size && (writer_->bytes() >= file_bytes_ || writer_->table_bytes() >= most_table_bytes))
+    next_file();
   if (!writer_) {
     name_ = fresh_name();
     writer_.emplace(path_in(folder_, name_), schema_, options_);
@@ -222,11 +282,20 @@ void record_set_writer::next_file() {
   const record_file_summary summary = writer_->commit();
   writer_.reset();
   pending_.push_back({name_, summary.records, summary.bytes, summary.digest});
+  if (notes_) notes_->append(std::array{pending_.back(), manifest_entry{place_entry, place_}});
 }
 void record_set_writer::commit() {
   next_file();
-  if (!pending_.empty()) append_to_manifest(folder_, pending_);
-  committed_ = std::exchange(pending_, {});
+  if (!pending_.empty()) {
+    append_to_manifest(folder_, pending_);
+    committed_ = std::exchange(pending_, {});
+  } else if (!notes_) {
+    committed_.clear();
+  }
+  if (!notes_) return;
+  std::error_code ignored;
+  std::filesystem::remove(notes_->path(), ignored);
+  notes_.reset();
 }
 
 }  // namespace muster::inline v0

@@ -14,6 +14,10 @@
 
 namespace muster::inline v0 {
 
+namespace detail {
+class manifest_file;
+}
+
 /// How records are laid into files.
 struct record_file_options {
   /// Every record starts at a multiple of so many bytes of the file, a power of two up to 4096, so that a mapped record
@@ -52,6 +56,8 @@ class record_file_writer {
 
   /// Bytes of records appended so far, before compression.
   [[nodiscard]] std::uint64_t bytes() const noexcept;
+  /// Bytes of memory that are held for the tables behind them.
+  [[nodiscard]] std::uint64_t table_bytes() const noexcept;
 
   /// Ends the file. Throws configuration_error without records, and when the disk is full: then there is no file.
   record_file_summary commit();
@@ -67,19 +73,33 @@ class record_file_writer {
 /// at once.
 class record_set_writer {
  public:
-  /// A new file is begun after about `file_bytes` bytes of records. Throws data_error when the folder has records of
-  /// another schema, and configuration_error when it cannot be written.
+  /// A new file is begun after about `file_bytes` bytes of records, and unless that is the largest number also when
+  /// their tables take 16 MiB of memory. Throws data_error when the folder has records of another schema, and
+  /// configuration_error when it cannot be written.
   record_set_writer(std::string folder, record_schema schema, const record_file_options& options = {},
                     std::uint64_t file_bytes = std::uint64_t{256} << 20);
   ~record_set_writer();
   record_set_writer(record_set_writer&&) noexcept;
   record_set_writer& operator=(record_set_writer&&) = delete;
 
+  /// Before the first append(): goes on with the work of this number, of which a writer that was killed left whole
+  /// files here; they become part of the next commit(). Returns how far they reach, as that writer's reached() said; 0:
+  /// there are none. From now on each file is noted in the folder when it is whole, until commit(); what other works
+  /// left is removed. Throws configuration_error while another process does the same work.
+  [[nodiscard]] std::uint64_t resume(std::uint64_t work);
+  /// Whether resume(work) would find any there.
+  [[nodiscard]] static bool is_unfinished(const std::string& folder, std::uint64_t work);
+  /// Records in the files that resume() found.
+  [[nodiscard]] std::uint64_t resumed() const noexcept { return resumed_; }
+  /// How much of the work has become records by now: the next append() begins behind it.
+  void reached(std::uint64_t place) noexcept { place_ = place; }
+
   /// As of record_file_writer.
   void append(std::span<const std::byte> record, std::span<const float> labels);
   /// What follows goes into another file.
   void next_file();
-  /// Puts all that was appended since the last commit() into the manifest. Without it, that is lost.
+  /// Puts all that was appended since the last commit() into the manifest. Without it, that is lost, unless resume()
+  /// began it.
   void commit();
   /// The files of the last commit().
   [[nodiscard]] const std::vector<manifest_entry>& committed() const noexcept { return committed_; }
@@ -93,6 +113,10 @@ class record_set_writer {
   std::optional<record_file_writer> writer_;
   std::vector<manifest_entry> pending_;    // files that are whole, and not yet in the manifest
   std::vector<manifest_entry> committed_;  // by the last commit()
+  std::unique_ptr<detail::manifest_file>
+      notes_;  // of the work that is to be resumed, each file with how far it reaches
+  std::uint64_t place_ = 0;
+  std::uint64_t resumed_ = 0;
 };
 
 }  // namespace muster::inline v0
