@@ -113,6 +113,8 @@
 #include <muster/data/sources/raw.hpp>
 #include <muster/data/sources/synthetic.hpp>
 #include <muster/data/sources/tfrecord.hpp>
+#include <muster/data/standardise.hpp>
+#include <muster/data/statistics.hpp>
 #include <muster/elastic/departure.hpp>
 #include <muster/elastic/elastic.hpp>
 #include <muster/elastic/session.hpp>
@@ -136,6 +138,7 @@
 #include <muster/train/optimizers/sgd.hpp>
 #include <muster/train/ps_parameters.hpp>
 #include <muster/train/settings.hpp>
+#include <muster/train/statistics.hpp>
 #include <muster/train/sync/bucket.hpp>
 #include <muster/train/sync/compress.hpp>
 #include <muster/train/sync/gossip.hpp>

@@ -262,25 +262,31 @@ void convert_image(const image_shape& shape, image_layout output, const std::arr
   convert_image_plainly(shape, output, scale, shift, choice, from, to);
 }
 
+std::optional<image_shape> shape_of_image(const record_schema& in) {
+  if (in.form != record_form::fixed || in.fields.size() != 1 || in.fields[0].type != dtype::uint8) return std::nullopt;
+  const auto& extents = in.fields[0].shape;
+  const auto is_channels = [](std::uint64_t extent) { return extent == 1 || extent == 3; };
+  image_shape shape;
+  if (extents.size() == 2) {
+    shape = {1, extents[0], extents[1], image_layout::chw};
+  } else if (extents.size() == 3 && is_channels(extents[0])) {
+    shape = {extents[0], extents[1], extents[2], image_layout::chw};
+  } else if (extents.size() == 3 && is_channels(extents[2])) {
+    shape = {extents[2], extents[0], extents[1], image_layout::hwc};
+  } else {
+    return std::nullopt;
+  }
+  return shape.height > 32767 || shape.width > 32767 ? std::nullopt : std::optional(shape);
+}
+
 record_schema image_converter::output(const record_schema& in) {
-  const auto refuse = [&] {
+  const auto shape = shape_of_image(in);
+  if (!shape) {
     throw configuration_error(
         "cannot take records of " + to_string(in) + " for images (they have one field of uint8, " +
         "{height, width} with 1 or 3 channels before or behind); choose another source or function");
-  };
-  if (in.form != record_form::fixed || in.fields.size() != 1 || in.fields[0].type != dtype::uint8) refuse();
-  const auto& extents = in.fields[0].shape;
-  const auto is_channels = [](std::uint64_t extent) { return extent == 1 || extent == 3; };
-  if (extents.size() == 2) {
-    shape_ = {1, extents[0], extents[1], image_layout::chw};
-  } else if (extents.size() == 3 && is_channels(extents[0])) {
-    shape_ = {extents[0], extents[1], extents[2], image_layout::chw};
-  } else if (extents.size() == 3 && is_channels(extents[2])) {
-    shape_ = {extents[2], extents[0], extents[1], image_layout::hwc};
-  } else {
-    refuse();
   }
-  if (shape_.height > 32767 || shape_.width > 32767) refuse();
+  shape_ = *shape;
   std::vector<std::uint64_t> made = {shape_.height, shape_.width, shape_.channels};
   if (layout_ == image_layout::chw) made = {shape_.channels, shape_.height, shape_.width};
   return {record_form::fixed, {{in.fields[0].name, dtype::float32, std::move(made)}}, 0, in.labels};

@@ -241,6 +241,10 @@ const record_schema& loader::schema() const noexcept {
   static const record_schema none;
   return engine_->last ? engine_->last->schema() : none;
 }
+const any_record_source& loader::source() const {
+  if (!engine_->last) refuse_without_records();
+  return engine_->last->source();
+}
 std::string_view loader::name() const noexcept {
   return engine_->last ? engine_->last->source().name() : std::string_view();
 }

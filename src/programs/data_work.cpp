@@ -261,6 +261,34 @@ json describe_source(const std::string& specification, int threads) {
   return report;
 }
 
+json describe_statistics(const std::string& specification, int threads) {
+  const auto start = muster::clock::now();
+  const auto source = muster::open_source(specification, options_for(true, threads));
+  const auto known = source.known_statistics();
+  const auto found = muster::statistics(source, threads);
+  bool kept = false;
+  if (specification.starts_with("records:")) {
+    const std::string path = muster::spec_reader::of_source(specification).value("path");
+    kept = std::filesystem::is_directory(path);
+    if (kept && known != found) muster::keep_statistics(path, found);
+  }
+  const auto describe = [](const muster::column_statistics& of) {
+    return json{{"count", of.count},
+                {"mean", of.mean},
+                {"deviation", of.deviation()},
+                {"least", of.least},
+                {"greatest", of.greatest}};
+  };
+  json report = {{"source", specification}, {"records", found.records}, {"left_out", found.left_out}, {"kept", kept}};
+  report["columns"] = json::array();
+  for (const auto& column : found.columns) report["columns"].push_back(describe(column));
+  if (found.label.count != 0) report["label"] = json::array({describe(found.label)});
+  report["histogram"] = json::object();
+  for (const auto& [label, count] : found.histogram) report["histogram"][json(label).dump()] = count;
+  report["seconds"] = muster::seconds_since(start);
+  return report;
+}
+
 verification verify_source(const std::string& specification, std::uint64_t most_shown, int threads) {
   const auto start = muster::clock::now();
   const auto source = muster::open_source(specification, options_for(true, threads));

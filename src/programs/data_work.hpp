@@ -32,6 +32,9 @@ json copy_records(const copy_request& request);
 /// What a source is, without reading its records.
 json describe_source(const std::string& specification, int threads);
 
+/// The statistics of a source; a folder of records keeps them.
+json describe_statistics(const std::string& specification, int threads);
+
 struct verification {
   json report;
   std::vector<muster::bad_record> bad;  // the first ones

@@ -48,17 +48,22 @@ struct command_line {
   CLI::App* inspect = app.add_subcommand(
       "inspect", "say what a source is, without reading its records; of text, which is read, also how many are bad");
   CLI::App* verify = app.add_subcommand("verify", "read every record of a source");
+  CLI::App* stats = app.add_subcommand(
+      "stats",
+      "count, mean, deviation and range of a source's columns, and how often each label is there; a folder of "
+      "records keeps them in its manifest");
   CLI::App* reshard = app.add_subcommand("reshard", "write records into files of another size or number");
 
   command_line() {
     app.require_subcommand(1);
     app.set_version_flag("--version", "muster " + muster::library_version(), "of muster");
     app.footer(sources_help());
-    for (CLI::App* command : {convert, inspect, verify, reshard}) {
+    for (CLI::App* command : {convert, inspect, verify, stats, reshard}) {
       command->add_flag("--json", as_json, "print one JSON object");
-      muster::add_number(*command, "--threads", copy.threads, {0, 4096}, "threads to read text with; 0: all there are");
+      muster::add_number(*command, "--threads", copy.threads, {0, 4096}, "threads to read with; 0: all there are");
     }
-    for (CLI::App* command : {inspect, verify}) command->add_option("SOURCE", source, "what to look at")->required();
+    for (CLI::App* command : {inspect, verify, stats})
+      command->add_option("SOURCE", source, "what to look at")->required();
     muster::add_number(*verify, "--show", shown, any_number, "so many bad records are listed");
     for (CLI::App* command : {convert, reshard}) {
       command->add_option("SOURCE", copy.from, "what to read")->required();
@@ -142,6 +147,10 @@ int run(command_line& chosen) {
     const auto report = describe_source(specification, chosen.copy.threads);
     show(report, chosen.as_json);
     return report.value("bad", 0) == 0 || report["bad"] != report["records"] ? 0 : bad_data;
+  }
+  if (*chosen.stats) {
+    show(describe_statistics(specification, chosen.copy.threads), chosen.as_json);
+    return 0;
   }
   const auto found = verify_source(specification, chosen.shown, chosen.copy.threads);
   show(found.report, chosen.as_json);

@@ -73,12 +73,15 @@ void two() {
 void pipeline(const std::string& dir, std::uint64_t seed, int rank, int world, const muster::normalise& f) {
 #include "data_2.inc"
 }
-void caches() {
+void standardised() {
 #include "data_3.inc"
+}
+void caches() {
+#include "data_4.inc"
 }
 void builders(std::size_t rows, std::size_t features, float (*label)(std::size_t),
               std::vector<float> (*features_of)(std::size_t)) {
-#include "data_4.inc"
+#include "data_5.inc"
 }
 }  // namespace data
 

@@ -136,6 +136,17 @@ with tempfile.TemporaryDirectory() as name:
         assert int(limited.stdout.split()[-1]) < 256 << 10, (given, limited.stdout)
         shutil.rmtree(folder / "bounded")
 
+    # Statistics of a folder are computed once, and then known.
+    found = report("stats", folder / "killed")
+    assert found["records"] == 19980 and found["left_out"] == 0 and found["kept"], found
+    assert found["columns"][0]["least"] == 0 and found["columns"][0]["greatest"] == 19999, found
+    assert sum(found["histogram"].values()) == 19980 and found["histogram"]["12.0"] > 1000, found
+    manifest = (folder / "killed" / "MANIFEST").read_bytes()
+    again = report("stats", folder / "killed")
+    assert {**again, "seconds": 0} == {**found, "seconds": 0}
+    assert (folder / "killed" / "MANIFEST").read_bytes() == manifest
+    assert "mean" in run("stats", source).stdout and not report("stats", source)["kept"]
+
     run(status=2)
     run("convert", source, status=2)
     run("inspect", "csv:", status=2)

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include <muster/core/random.hpp>
@@ -49,6 +50,9 @@ struct image_shape {
   std::size_t channels = 0, height = 0, width = 0;
   image_layout layout = image_layout::chw;
 };
+
+/// The image that a record of this schema is; nothing where it is none that the functions below take.
+[[nodiscard]] std::optional<image_shape> shape_of_image(const record_schema& schema);
 
 /// What the random numbers of a sample say.
 struct image_choice {

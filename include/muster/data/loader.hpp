@@ -180,6 +180,8 @@ class loader {
   [[nodiscard]] std::uint64_t batch_size() const noexcept { return cursor().batch; }
   /// What records are behind all steps; of nothing for a source without records.
   [[nodiscard]] const record_schema& schema() const noexcept;
+  /// What its records come from. Throws configuration_error for a source without records.
+  [[nodiscard]] const any_record_source& source() const;
   /// What the source was opened from; empty for a source without records.
   [[nodiscard]] std::string_view name() const noexcept;
   /// The bad records that were left out of the batches given so far.

@@ -16,6 +16,7 @@
 #include <muster/data/bad_records.hpp>
 #include <muster/data/cursor.hpp>  // sample_id
 #include <muster/data/record_schema.hpp>
+#include <muster/data/statistics.hpp>
 
 namespace muster::inline v0 {
 
@@ -85,6 +86,9 @@ class any_record_source {
   /// How many records cannot be used, where that is known without reading any: of text, which was read as a whole.
   [[nodiscard]] std::optional<std::uint64_t> known_bad() const noexcept { return source_->known_bad; }
 
+  /// Statistics of the first records, where the source has them without reading any; see statistics().
+  [[nodiscard]] std::optional<source_statistics> known_statistics() const { return source_->known_statistics(); }
+
   /// For records that are read in blocks, as text is parsed: so many neighbours are best read one soon after another.
   /// 0: none are.
   [[nodiscard]] std::uint64_t block_records() const noexcept { return source_->block_records; }
@@ -105,6 +109,7 @@ class any_record_source {
     virtual void read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad) const = 0;
     virtual void views(std::span<const sample_id> ids, std::span<std::span<const std::byte>> out,
                        std::vector<bad_record>* bad) const = 0;
+    [[nodiscard]] virtual std::optional<source_statistics> known_statistics() const = 0;
     // What stays for the life of a source.
     std::string name;
     std::uint64_t size = 0;
@@ -129,6 +134,10 @@ class any_record_source {
     void sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const override { source.sizes(ids, out); }
     void read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad) const override {
       source.read(ids, rows, bad);
+    }
+    std::optional<source_statistics> known_statistics() const override {
+      if constexpr (requires { source.known_statistics(); }) return source.known_statistics();
+      return std::nullopt;
     }
     void views(std::span<const sample_id> ids, std::span<std::span<const std::byte>> out,
                std::vector<bad_record>* bad) const override {

@@ -64,18 +64,8 @@ std::optional<std::string> text_of(const std::string& path) {
   return file ? std::optional(std::move(text)) : std::nullopt;
 }
 
-std::string path_of(const std::string& folder) {
-  return (std::filesystem::path(folder) / std::string(manifest_name)).string();
-}
-
-// What a text says, and how long it is up to the end of its last whole group.
-struct manifest_content {
-  std::vector<manifest_entry> entries;
-  std::size_t bytes = 0;
-};
-
-manifest_content parse(std::string_view text, const std::string& path) {
-  manifest_content content;
+detail::manifest_content parse(std::string_view text, const std::string& path) {
+  detail::manifest_content content;
   std::size_t whole_entries = 0;
   std::uint64_t number_of_line = 0;
   std::size_t at = 0;
@@ -98,6 +88,12 @@ manifest_content parse(std::string_view text, const std::string& path) {
       content.bytes = at;
       continue;
     }
+    if (line.starts_with('.') && content.entries.size() == whole_entries) {
+      const std::string_view known = detail::statistics_note;
+      if (line.starts_with(known)) content.statistics = line.substr(known.size());
+      content.bytes = at;
+      continue;
+    }
     manifest_entry entry;
     entry.file = take_word(line);
     const std::uint64_t expected = more != 0 ? more - 1 : 0;
@@ -116,23 +112,29 @@ manifest_content parse(std::string_view text, const std::string& path) {
 
 }  // namespace
 
+std::string detail::path_of_manifest(const std::string& folder) {
+  return (std::filesystem::path(folder) / std::string(manifest_name)).string();
+}
+
 std::vector<manifest_entry> parse_manifest(std::string_view text, const std::string& path) {
   return parse(text, path).entries;
 }
 
 std::vector<manifest_entry> detail::find_manifest(const std::string& folder) {
-  const std::string path = path_of(folder);
+  const std::string path = path_of_manifest(folder);
   return parse_manifest(text_of(path).value_or(""), path);
 }
 
-std::vector<manifest_entry> read_manifest(const std::string& folder) {
-  const std::string path = path_of(folder);
+detail::manifest_content detail::read_contents(const std::string& folder) {
+  const std::string path = path_of_manifest(folder);
   const auto text = text_of(path);
   if (!text) throw data_error({path}, "cannot be read (is this a folder of records?); check the path");
-  auto entries = parse_manifest(*text, path);
-  if (entries.empty()) throw data_error({path}, "names no files yet; write records into the folder");
-  return entries;
+  manifest_content content = parse(*text, path);
+  if (content.entries.empty()) throw data_error({path}, "names no files yet; write records into the folder");
+  return content;
 }
+
+std::vector<manifest_entry> read_manifest(const std::string& folder) { return detail::read_contents(folder).entries; }
 
 detail::manifest_file::manifest_file(std::string path, bool wait) : path_(std::move(path)) {
   file_ = descriptor(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
@@ -154,7 +156,7 @@ void detail::manifest_file::require(bool done) const {
 }
 
 void detail::manifest_file::append(std::span<const manifest_entry> entries) {
-  std::string added = whole_ == 0 ? with_crc(std::string(heading)) : "";
+  std::string added;
   for (std::size_t k = 0; k < entries.size(); ++k) {
     const manifest_entry& entry = entries[k];
     if (!usable_name(entry.file) || entry.file.find_first_of(" \n") != std::string::npos) {
@@ -165,15 +167,22 @@ void detail::manifest_file::append(std::span<const manifest_entry> entries) {
     added += with_crc(entry.file + ' ' + std::to_string(entry.records) + ' ' + std::to_string(entry.bytes) + ' ' +
                       hex(entry.digest, 16) + ' ' + std::to_string(entries.size() - k - 1));
   }
+  write(added);
+  entries_.insert(entries_.end(), entries.begin(), entries.end());
+}
+
+void detail::manifest_file::note(const std::string& text) { write(with_crc(text)); }
+
+void detail::manifest_file::write(const std::string& lines) {
+  const std::string added = (whole_ == 0 ? with_crc(std::string(heading)) : "") + lines;
   require(::ftruncate(file_.get(), static_cast<off_t>(whole_)) == 0 &&
           write_at(file_.get(), std::as_bytes(std::span(added)), whole_) && ::fsync(file_.get()) == 0);
   if (whole_ == 0) flush_folder(path_);
   whole_ += added.size();
-  entries_.insert(entries_.end(), entries.begin(), entries.end());
 }
 
 void append_to_manifest(const std::string& folder, std::span<const manifest_entry> entries) {
-  detail::manifest_file(path_of(folder), true).append(entries);
+  detail::manifest_file(detail::path_of_manifest(folder), true).append(entries);
 }
 
 }  // namespace muster::inline v0

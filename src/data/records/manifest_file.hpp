@@ -11,6 +11,20 @@
 
 namespace muster::inline v0::detail {
 
+/// What the text of a manifest says, and how long it is up to the end of its last whole group.
+struct manifest_content {
+  std::vector<manifest_entry> entries;
+  std::size_t bytes = 0;
+  std::string statistics;  ///< of the newest note of them; empty: there is none
+};
+
+/// A line that is no file of the folder, but a note about it, begins with a dot; those that are not known are skipped.
+inline constexpr const char* statistics_note = ".statistics ";
+
+[[nodiscard]] std::string path_of_manifest(const std::string& folder);
+/// The manifest of a folder, as it is now. Throws data_error for none, one without files, and a damaged one.
+[[nodiscard]] manifest_content read_contents(const std::string& folder);
+
 /// Made if it is missing, and locked against other writers as long as this object is there.
 class manifest_file {
  public:
@@ -23,8 +37,11 @@ class manifest_file {
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
   /// Appends entries, all or none of which readers will see, and flushes them to the disk.
   void append(std::span<const manifest_entry> entries);
+  /// The same of a note, which has no line end.
+  void note(const std::string& text);
 
  private:
+  void write(const std::string& lines);
   void require(bool done) const;
 
   std::string path_;

@@ -11,6 +11,7 @@
 #include "../cache/lru_cache.hpp"
 #include "../parallel.hpp"
 #include "layout.hpp"
+#include "manifest_file.hpp"
 
 namespace muster::inline v0 {
 namespace {
@@ -35,7 +36,9 @@ struct record_files::state {
     std::vector<manifest_entry> entries;
     std::vector<std::string> paths = {path};
     if (fs::is_directory(path, ignored)) {
-      entries = read_manifest(path);
+      detail::manifest_content content = detail::read_contents(path);
+      entries = std::move(content.entries);
+      statistics = std::move(content.statistics);
       paths.clear();
       for (const auto& entry : entries) paths.push_back((fs::path(path) / entry.file).string());
     }
@@ -150,6 +153,7 @@ struct record_files::state {
   std::vector<opened> shards;
   std::uint64_t size = 0;
   std::uint64_t digest = 0;
+  std::string statistics;  // the manifest's note of them
   bool compressed = false;
   const format::block_codec* codec = nullptr;
   mutable detail::lru_cache cache;
@@ -162,6 +166,11 @@ const std::string& record_files::name() const noexcept { return state_->name; }
 std::uint64_t record_files::size() const noexcept { return state_->size; }
 std::uint64_t record_files::digest() const noexcept { return state_->digest; }
 const record_schema& record_files::schema() const noexcept { return state_->shards.front().shard->schema; }
+std::optional<source_statistics> record_files::known_statistics() const {
+  if (state_->statistics.empty()) return std::nullopt;
+  auto found = detail::statistics_from_text(state_->statistics, state_->name);
+  return found.records + found.left_out <= size() ? std::optional(std::move(found)) : std::nullopt;
+}
 bool record_files::mapped() const noexcept { return !state_->compressed; }
 
 void record_files::sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const noexcept {

@@ -222,8 +222,11 @@ record_set_writer::record_set_writer(std::string folder, record_schema schema, c
                                   to_string(schema_) + "); write them into a folder of their own");
 }
 record_set_writer::~record_set_writer() {
-  if (notes_) return;  // the next writer of the same work goes on with these
   std::error_code ignored;
+  if (notes_) {  // the next writer of the same work goes on with the files, if there are any
+    if (pending_.empty()) std::filesystem::remove(notes_->path(), ignored);
+    return;
+  }
   for (const manifest_entry& entry : pending_) std::filesystem::remove(path_in(folder_, entry.file), ignored);
 }
 record_set_writer::record_set_writer(record_set_writer&&) noexcept = default;

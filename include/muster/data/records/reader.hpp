@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -57,6 +58,8 @@ class record_files {
   [[nodiscard]] const record_schema& schema() const noexcept;
   void sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const noexcept;
   void read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad = nullptr) const;
+  /// Those that keep_statistics() put into the manifest, of all or the first of the records.
+  [[nodiscard]] std::optional<source_statistics> known_statistics() const;
   [[nodiscard]] bool mapped() const noexcept;
   [[nodiscard]] std::span<const std::byte> view(sample_id id) const;
 

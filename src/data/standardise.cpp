@@ -1,0 +1,58 @@
+#include <muster/data/standardise.hpp>
+
+#include <string>
+#include <utility>
+
+#include <muster/core/error.hpp>
+#include <muster/core/hash.hpp>
+#include <muster/data/pipeline.hpp>
+
+namespace muster::inline v0 {
+
+record_schema standardise::output(const record_schema& in) {
+  const auto& columns = statistics_.columns;
+  const auto refuse = [&](const std::string& why) {
+    throw configuration_error("cannot standardise records of " + to_string(in) + " (" + why +
+                              "); give it the statistics of this source");
+  };
+  const auto deviation_of = [](const column_statistics& of) { return of.deviation() > 0 ? of.deviation() : 1.0; };
+  if (const auto shape = detail::shape_of_image(in)) {
+    if (columns.size() != shape->channels) refuse("the statistics have " + std::to_string(columns.size()) + " columns");
+    image_options options{.output = layout_};
+    for (std::size_t channel = 0; channel < columns.size(); ++channel) {
+      options.mean[channel] = static_cast<float>(columns[channel].mean / 255);
+      options.deviation[channel] = static_cast<float>(deviation_of(columns[channel]) / 255);
+    }
+    image_.emplace(options);
+    return image_->output(in);
+  }
+  if (in.form != record_form::fixed || in.fields.size() != 1 || in.fields[0].type != dtype::float32 ||
+      in.fields[0].shape.size() != 1 || in.fields[0].elements() != columns.size()) {
+    refuse("it takes images of bytes, or one row of float32 with a column of statistics for each");
+  }
+  for (const column_statistics& column : columns) {
+    mean_.push_back(static_cast<float>(column.mean));
+    scale_.push_back(static_cast<float>(1 / deviation_of(column)));
+  }
+  return in;
+}
+
+std::uint64_t standardise::version() const noexcept {
+  if (image_) return image_->version();
+  constexpr std::uint64_t current = 1;
+  return digest().add(current).add(std::as_bytes(std::span(mean_))).add(std::as_bytes(std::span(scale_))).value();
+}
+
+void standardise::operator()(std::span<const std::byte> from, std::span<std::byte> to) const noexcept {
+  if (image_) return (*image_)(from, to);
+  const auto* const in = reinterpret_cast<const float*>(from.data());
+  auto* const out = reinterpret_cast<float*>(to.data());
+  for (std::size_t k = 0; k < mean_.size(); ++k) out[k] = (in[k] - mean_[k]) * scale_[k];
+}
+
+loader operator|(loader from, standardise_by_source step) {
+  source_statistics found = statistics(from, step.threads);
+  return std::move(from) | map(standardise(std::move(found), step.output));
+}
+
+}  // namespace muster::inline v0

@@ -1,0 +1,222 @@
+#include <muster/data/statistics.hpp>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <optional>
+#include <span>
+
+#include <nlohmann/json.hpp>
+
+#include <muster/core/error.hpp>
+#include <muster/data/batch_shard.hpp>
+#include <muster/data/image.hpp>
+#include <muster/data/loader.hpp>
+#include <muster/data/record_source.hpp>
+#include <muster/data/sources/fixed_records.hpp>
+#include "parallel.hpp"
+#include "records/manifest_file.hpp"
+
+namespace muster::inline v0 {
+namespace {
+
+constexpr std::uint64_t most_columns = 1 << 16;
+constexpr std::size_t most_labels = 4096;
+
+// Which column an element of a field is in: `alternate` columns follow each other, each for `repeat` elements.
+struct field_columns {
+  std::size_t first = 0;
+  std::uint64_t alternate = 1;
+  std::uint64_t repeat = 1;
+};
+
+struct column_plan {
+  std::vector<field_columns> fields;  // none of sparse records
+  std::uint64_t columns = 0;
+};
+
+column_plan plan_of(const any_record_source& source) {
+  const record_schema& schema = source.schema();
+  if (schema.form == record_form::bytes) {
+    throw configuration_error("the records of " + std::string(source.name()) +
+                              " have no statistics (they are bytes that only their user can read); convert them into "
+                              "records with fields");
+  }
+  if (schema.form == record_form::sparse) return {{}, schema.features <= most_columns ? schema.features : 1};
+  column_plan plan;
+  const auto image = detail::shape_of_image(schema);
+  for (const record_field& field : schema.fields) {
+    field_columns columns{.first = plan.columns, .repeat = field.elements()};
+    if (image) {
+      columns.alternate = image->channels;
+      columns.repeat = image->layout == image_layout::chw ? image->height * image->width : 1;
+    } else if (field.shape.size() == 1 && field.elements() <= most_columns) {
+      columns.alternate = field.elements();
+      columns.repeat = 1;
+    }
+    plan.fields.push_back(columns);
+    plan.columns += columns.alternate;
+  }
+  return plan;
+}
+
+// Adds the numbers of a record of fields.
+void add_fields(const record_schema& schema, const column_plan& plan, const std::byte* from,
+                std::vector<column_statistics>& to) {
+  for (std::size_t k = 0; k < schema.fields.size(); ++k) {
+    const auto convert = detail::float_reader(schema.fields[k].type);
+    const std::size_t size = size_of(schema.fields[k].type);
+    const field_columns& columns = plan.fields[k];
+    for (std::uint64_t left = schema.fields[k].elements(); left != 0; left -= columns.alternate * columns.repeat) {
+      for (std::uint64_t column = 0; column < columns.alternate; ++column) {
+        for (std::uint64_t n = 0; n < columns.repeat; ++n, from += size)
+          to[columns.first + column].add(double{convert(from)});
+      }
+    }
+  }
+}
+
+void note_label(source_statistics& of, float label, std::uint64_t count, bool& many) {
+  if (!many) of.histogram[label] += count;
+  many = many || of.histogram.size() > most_labels;
+}
+
+}  // namespace
+
+void column_statistics::add(double value) noexcept {
+  if (!std::isfinite(value)) return;
+  least = count == 0 ? value : std::min(least, value);
+  greatest = count == 0 ? value : std::max(greatest, value);
+  const double apart = value - mean;
+  mean += apart / static_cast<double>(++count);
+  squares += apart * (value - mean);
+}
+
+void column_statistics::merge(const column_statistics& others) noexcept {
+  if (others.count == 0) return;
+  if (count == 0) return static_cast<void>(*this = others);
+  least = std::min(least, others.least);
+  greatest = std::max(greatest, others.greatest);
+  const double apart = others.mean - mean;
+  const auto mine = static_cast<double>(count);
+  const auto theirs = static_cast<double>(others.count);
+  mean += apart * (theirs / (mine + theirs));
+  squares += others.squares + apart * apart * (mine * theirs / (mine + theirs));
+  count += others.count;
+}
+
+void source_statistics::merge(const source_statistics& others) {
+  bool many = (label.count != 0 && histogram.empty()) || (others.label.count != 0 && others.histogram.empty());
+  records += others.records;
+  left_out += others.left_out;
+  if (columns.empty()) columns.resize(others.columns.size());
+  for (std::size_t k = 0; k < others.columns.size(); ++k) columns[k].merge(others.columns[k]);
+  label.merge(others.label);
+  for (const auto& [value, count] : others.histogram) note_label(*this, value, count, many);
+  if (many) histogram.clear();
+}
+
+source_statistics detail::statistics_of_part(const any_record_source& source, std::uint64_t first, int part) {
+  constexpr std::uint64_t run_bytes = std::uint64_t{1} << 20;
+  constexpr std::uint64_t most_records = 1024;
+  const record_schema& schema = source.schema();
+  const column_plan plan = plan_of(source);
+  const index_range range = part_of(source.size() - first, {part, statistics_parts});
+  const std::size_t width = schema.labels.size();
+  const std::uint64_t record = schema.record_bytes();
+  const std::uint64_t each = std::clamp<std::uint64_t>(run_bytes / std::max<std::uint64_t>(record, 1), 1, most_records);
+  source_statistics found;
+  found.columns.resize(plan.columns);
+  bool many = false;
+  std::vector<sample_id> ids;
+  std::vector<std::uint64_t> sizes;
+  std::vector<std::byte> bytes;
+  std::vector<float> labels;
+  std::vector<bad_record> bad;
+  for (std::uint64_t at = first + range.first; at < first + range.last; at += ids.size()) {
+    ids.resize(std::min(each, first + range.last - at));
+    std::iota(ids.begin(), ids.end(), at);
+    sizes.resize(ids.size());
+    source.sizes(ids, sizes);
+    bytes.resize(std::accumulate(sizes.begin(), sizes.end(), std::size_t{0}));
+    labels.resize(ids.size() * width);
+    bad.clear();
+    source.read(ids, {bytes, labels}, &bad);
+    const std::byte* from = bytes.data();
+    for (std::size_t k = 0; k < ids.size(); from += sizes[k++]) {
+      if (std::ranges::find(bad, ids[k], &bad_record::id) != bad.end()) {
+        ++found.left_out;
+        continue;
+      }
+      ++found.records;
+      if (width != 0) {
+        found.label.add(double{labels[k * width]});
+        if (std::isfinite(labels[k * width])) note_label(found, labels[k * width], 1, many);
+      }
+      if (schema.form == record_form::fixed) {
+        add_fields(schema, plan, from, found.columns);
+        continue;
+      }
+      for (std::size_t n = 0; n < sizes[k] / sizeof(sparse_entry); ++n) {
+        sparse_entry entry;
+        std::memcpy(&entry, from + n * sizeof entry, sizeof entry);
+        found.columns[plan.columns == 1 ? 0 : entry.index].add(double{entry.value});
+      }
+    }
+  }
+  if (schema.form == record_form::sparse) {  // what is not given is zero
+    const std::uint64_t values = found.records * (plan.columns == 1 ? schema.features : 1);
+    for (column_statistics& column : found.columns) column.merge({.count = values - std::min(values, column.count)});
+  }
+  if (many) found.histogram.clear();
+  return found;
+}
+
+source_statistics statistics(const any_record_source& source, int threads) {
+  source_statistics all = source.known_statistics().value_or(source_statistics());
+  const std::uint64_t first = all.records + all.left_out;
+  if (first == source.size()) return all;
+  std::vector<source_statistics> parts(detail::statistics_parts);
+  detail::parallel_for(parts.size(), threads, [&](std::size_t part) {
+    parts[part] = detail::statistics_of_part(source, first, static_cast<int>(part));
+  });
+  for (const source_statistics& part : parts) all.merge(part);
+  return all;
+}
+
+source_statistics statistics(const loader& of, int threads) { return statistics(of.source(), threads); }
+
+void keep_statistics(const std::string& folder, const source_statistics& of) {
+  detail::manifest_file(detail::path_of_manifest(folder), true).note(detail::statistics_note + detail::to_text(of));
+}
+
+std::string detail::to_text(const source_statistics& of) {
+  const auto column = [](const column_statistics& one) {
+    return nlohmann::ordered_json::array({one.count, one.mean, one.squares, one.least, one.greatest});
+  };
+  nlohmann::ordered_json text = {{"records", of.records}, {"left_out", of.left_out}, {"label", column(of.label)}};
+  text["columns"] = nlohmann::ordered_json::array();
+  for (const column_statistics& one : of.columns) text["columns"].push_back(column(one));
+  text["histogram"] = nlohmann::ordered_json::array();
+  for (const auto& [value, count] : of.histogram)
+    text["histogram"].push_back(nlohmann::ordered_json::array({value, count}));
+  return text.dump();
+}
+
+source_statistics detail::statistics_from_text(std::string_view text, const std::string& path) {
+  try {
+    const auto read = nlohmann::json::parse(text);
+    const auto column = [](const nlohmann::json& from) {
+      return column_statistics{from.at(0), from.at(1), from.at(2), from.at(3), from.at(4)};
+    };
+    source_statistics found{.records = read.at("records"), .left_out = read.at("left_out")};
+    found.label = column(read.at("label"));
+    for (const auto& one : read.at("columns")) found.columns.push_back(column(one));
+    for (const auto& one : read.at("histogram")) found.histogram[one.at(0)] = one.at(1);
+    return found;
+  } catch (const nlohmann::json::exception&) {
+    throw data_error({path}, "has statistics that cannot be read (they are of another version); run muster-data stats");
+  }
+}
+
+}  // namespace muster::inline v0
