@@ -117,6 +117,7 @@
 #include <muster/data/statistics.hpp>
 #include <muster/elastic/departure.hpp>
 #include <muster/elastic/elastic.hpp>
+#include <muster/elastic/followed_data.hpp>
 #include <muster/elastic/session.hpp>
 #include <muster/elastic/settings.hpp>
 #include <muster/elastic/state.hpp>

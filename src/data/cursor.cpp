@@ -12,7 +12,7 @@ const cursor& live_cursor::now() const noexcept { return plan_->cursor(); }
 bool live_cursor::epoch_is_over() const noexcept { return detail::batch_sampler::batch_size(now()) == 0; }
 void live_cursor::open(const cursor& there) const { plan_->open(there); }
 void live_cursor::commit() const { plan_->commit(); }
-void live_cursor::next_epoch() const noexcept { plan_->next_epoch(); }
+void live_cursor::next_epoch() const { plan_->next_epoch(); }
 
 std::string_view to_string(sample_order order) noexcept {
   constexpr std::string_view names[] = {"sequential", "shuffled", "feistel", "block_window"};

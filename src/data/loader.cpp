@@ -87,7 +87,21 @@ void leave_out_bad(detail::batch_slot& slot) {
 struct loader::engine {
   engine(detail::loader_source source, const muster::cursor& start) : plan(start), reads(!source.ids_alone) {
     if (source.records) last = detail::make_source_step(*std::move(source.records));
+    if (last && last->source().newest() != 0) plan.follow([this](std::uint64_t size) { return open_version(size); });
     reserve_ids();
+  }
+
+  /// Has the chain begin with another version of its source.
+  std::uint64_t open_version(std::uint64_t size) {
+    any_record_source version = last->source().version(size);
+    const std::uint64_t digest = version.digest();
+    replace(std::move(version));
+    return digest;
+  }
+  void replace(any_record_source source) {
+    ring.reset();
+    last->replace(std::move(source));
+    told_of_cache = {};  // it is another one
   }
 
   void reserve_ids() {
@@ -232,7 +246,11 @@ loader operator|(loader from, on_bad_records step) {
 
 void loader::open(const muster::cursor& there) { engine_->plan.open(there); }
 void loader::commit() { engine_->plan.commit(); }
-void loader::next_epoch() noexcept { engine_->plan.next_epoch(); }
+void loader::next_epoch() { engine_->plan.next_epoch(); }
+std::uint64_t loader::newest() const { return engine_->last ? engine_->last->source().newest() : 0; }
+bool loader::follows() const noexcept { return engine_->plan.follows(); }
+void loader::grow_to(std::uint64_t records) noexcept { engine_->plan.grow_to(records); }
+bool loader::at_last_batch() const noexcept { return engine_->plan.at_last_batch(); }
 const muster::cursor& loader::cursor() const noexcept { return engine_->plan.cursor(); }
 live_cursor loader::cursor() noexcept { return live_cursor(engine_->plan); }
 std::uint64_t loader::step() const noexcept { return engine_->plan.step(); }
@@ -253,11 +271,9 @@ cache_statistics loader::cache() const { return engine_->last ? engine_->last->c
 
 void loader::replace(detail::loader_source source) {
   engine& e = *engine_;
-  e.ring.reset();
   if (e.last) {
     if (!source.records) refuse_without_records();
-    e.last->replace(*std::move(source.records));
-    e.told_of_cache = {};  // it is another one
+    e.replace(*std::move(source.records));
   }
   e.plan.next_epoch(source.size, source.digest);
   e.reserve_ids();

@@ -187,7 +187,13 @@ opened_source open_tfrecord_files(spec_reader& from, const read_options& options
 opened_source open_record_files(spec_reader& from, const read_options& options) {
   record_read_options chosen{.threads = options.threads};
   if (!flag(from, "check", true)) chosen.checks = record_checks::never;
-  return any_record_source(record_files(path_of(from), chosen));
+  chosen.follow = flag(from, "follow", false);
+  std::string path = path_of(from);
+  if (constexpr std::string_view alone = "?follow"; path.ends_with(alone)) {  // without a '=' it is part of the path
+    chosen.follow = true;
+    path.resize(path.size() - alone.size());
+  }
+  return any_record_source(record_files(path, chosen));
 }
 
 opened_source open_query(spec_reader& from, const read_options& given) {
@@ -240,7 +246,9 @@ std::vector<known_source>& known_sources() {
        open_raw_files},
       {{"tfrecord", "PATH[,PATH...]", "compressed=0|1&check=1|0", "payloads of TFRecord files, as bytes"},
        open_tfrecord_files},
-      {{"records", "PATH", "check=1|0", "muster's own format: a file, or a folder with a manifest"}, open_record_files},
+      {{"records", "PATH", "check=1|0&follow=0|1",
+        "muster's own format: a file, or a folder with a manifest, which may grow meanwhile (follow)"},
+       open_record_files},
       {{"postgres", "CONNECTION",
         "query=SELECT...&label=COLUMN&ignore=COLUMN,COLUMN&missing=fail|zero|nan&features=N&bad=fail|keep",
         "rows of a PostgreSQL query; a connection is \"host=db dbname=training\" or \"postgresql://db/training\""},

@@ -67,7 +67,7 @@ class live_cursor : public cursor {
   /// As the loader's functions of these names.
   void open(const cursor& there) const;
   void commit() const;
-  void next_epoch() const noexcept;
+  void next_epoch() const;
 
  private:
   detail::batch_sampler* plan_;

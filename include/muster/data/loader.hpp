@@ -157,14 +157,26 @@ class loader {
   /// Moves the cursor past its batch: the step has used it. Throws configuration_error at the end of an epoch.
   void commit();
 
-  /// Goes to the start of the next epoch, also when this one is not over.
-  void next_epoch() noexcept;
+  /// Goes to the start of the next epoch, also when this one is not over. Throws, and stays, where a version that
+  /// grow_to() named cannot be opened.
+  void next_epoch();
   /// The same with a source that has grown: an epoch keeps the samples it began with, and the next one has all. What
   /// was made ahead of it is dropped. Throws configuration_error for one without records where steps want them.
   template <sample_source Source>
   void next_epoch(Source grown) {
     replace(detail::loader_source(std::move(grown)));
   }
+
+  /// Whether its source is followed (`records:FOLDER?follow`): others may add to it meanwhile.
+  [[nodiscard]] bool follows() const noexcept;
+  /// Of a source that is followed: the records of its newest version, as it is now; 0 of others.
+  /// Ranks agree on one of them and call grow_to(), before the epoch ends; a training does. open() takes cursors of
+  /// every version.
+  [[nodiscard]] std::uint64_t newest() const;
+  /// From the next epoch on, the version of so many records; what an epoch has begun with stays. Nothing is opened yet.
+  void grow_to(std::uint64_t records) noexcept;
+  /// Whether the batch at the cursor is the last one of its epoch, of as many ranks as next() last dealt to.
+  [[nodiscard]] bool at_last_batch() const noexcept;
 
   /// Where it is: save it, send it, open() it elsewhere.
   [[nodiscard]] const muster::cursor& cursor() const noexcept;

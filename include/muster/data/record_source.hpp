@@ -89,6 +89,12 @@ class any_record_source {
   /// Statistics of the first records, where the source has them without reading any; see statistics().
   [[nodiscard]] std::optional<source_statistics> known_statistics() const { return source_->known_statistics(); }
 
+  /// Records in the newest version of a source that others add to and that was opened to follow them, as it is now;
+  /// 0: it is not followed. Throws what looking for it throws.
+  [[nodiscard]] std::uint64_t newest() const { return source_->newest(); }
+  /// The version of a followed source that has so many records, which are its first ones in every later version.
+  [[nodiscard]] any_record_source version(std::uint64_t records) const { return source_->version(records); }
+
   /// For records that are read in blocks, as text is parsed: so many neighbours are best read one soon after another.
   /// 0: none are.
   [[nodiscard]] std::uint64_t block_records() const noexcept { return source_->block_records; }
@@ -110,6 +116,8 @@ class any_record_source {
     virtual void views(std::span<const sample_id> ids, std::span<std::span<const std::byte>> out,
                        std::vector<bad_record>* bad) const = 0;
     [[nodiscard]] virtual std::optional<source_statistics> known_statistics() const = 0;
+    [[nodiscard]] virtual std::uint64_t newest() const = 0;
+    [[nodiscard]] virtual any_record_source version(std::uint64_t records) const = 0;
     // What stays for the life of a source.
     std::string name;
     std::uint64_t size = 0;
@@ -138,6 +146,15 @@ class any_record_source {
     std::optional<source_statistics> known_statistics() const override {
       if constexpr (requires { source.known_statistics(); }) return source.known_statistics();
       return std::nullopt;
+    }
+    std::uint64_t newest() const override {
+      if constexpr (requires { source.newest(); }) return source.newest();
+      return 0;
+    }
+    any_record_source version(std::uint64_t records) const override {
+      if constexpr (requires { source.version(records); }) return source.version(records);
+      throw configuration_error("there is one version of " + this->name +
+                                " alone (it is not followed); open it with follow=1");
     }
     void views(std::span<const sample_id> ids, std::span<std::span<const std::byte>> out,
                std::vector<bad_record>* bad) const override {

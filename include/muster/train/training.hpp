@@ -17,6 +17,7 @@
 #ifdef MUSTER_HAS_TCP  // which elastic sessions are a part of
 #include <muster/elastic/elastic.hpp>
 #endif
+#include <muster/elastic/followed_data.hpp>
 #include <muster/elastic/session.hpp>
 #include <muster/train/arena.hpp>
 #include <muster/train/optimizers/optimizer.hpp>
@@ -169,7 +170,7 @@ class training {
         data_(data),
         arena_(values),
         sync_(values, how),
-        state_(values, std::forward<Others>(others)..., *this, data.cursor()) {
+        state_(values, std::forward<Others>(others)..., followed_data(data), *this, data.cursor()) {
     (note(others), ...);
   }
   training(const training&) = delete;

@@ -35,14 +35,30 @@ std::uint64_t batch_sampler::steps(std::uint64_t samples) const noexcept {
 }
 
 void batch_sampler::open(const muster::cursor& there) {
-  if (const std::string difference = detail::difference(there, at_); !difference.empty()) {
-    throw configuration_error("cannot go on from this cursor (" + difference +
-                              "); open it with the data and settings it was made with");
+  const auto compare = [&](const muster::cursor& here) {
+    if (const std::string difference = detail::difference(there, here); !difference.empty()) {
+      throw configuration_error("cannot go on from this cursor (" + difference +
+                                "); open it with the data and settings it was made with");
+    }
+  };
+  muster::cursor here = at_;
+  const bool another_version = open_version_ && there.size != at_.size;
+  if (another_version) {
+    here.size = there.size;
+    here.dataset = there.dataset;
   }
+  compare(here);
   if (there.position > end(there) || (there.position % there.batch != 0 && there.position != end(there))) {
     throw configuration_error("cannot go on from this cursor (position " + std::to_string(there.position) +
                               " is not between two batches of " + std::to_string(there.batch) + " of " +
                               std::to_string(there.size) + " samples); it was damaged or made by hand");
+  }
+  if (another_version) {
+    here.dataset = open_version_(there.size);
+    if (here.dataset != there.dataset) {
+      (void)open_version_(at_.size);
+      compare(here);
+    }
   }
   at_ = there;
 }

@@ -3,7 +3,9 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <span>
+#include <utility>
 
 #include <muster/data/cursor.hpp>
 #include "sampler.hpp"
@@ -26,8 +28,17 @@ class batch_sampler {
   /// Moves the cursor past its batch: the step has used it. Throws configuration_error at the end of an epoch.
   void commit();
 
-  /// Goes to the start of the next epoch, also when this one is not over.
-  void next_epoch() noexcept {
+  /// The data grow, and have versions: `open` makes one of so many samples the loader's, and returns its digest; it
+  /// changes nothing when it throws. A cursor of another version can be opened then.
+  void follow(std::function<std::uint64_t(std::uint64_t size)> open) { open_version_ = std::move(open); }
+  [[nodiscard]] bool follows() const noexcept { return static_cast<bool>(open_version_); }
+  /// From the next epoch on, the version of so many samples.
+  void grow_to(std::uint64_t size) noexcept { grown_ = size; }
+
+  /// Goes to the start of the next epoch, also when this one is not over. Throws what opening another version throws,
+  /// and stays.
+  void next_epoch() {
+    if (open_version_ && grown_ != 0 && grown_ != at_.size) return next_epoch(grown_, open_version_(grown_));
     ++at_.epoch;
     at_.position = 0;
   }
@@ -37,10 +48,13 @@ class batch_sampler {
   void next_epoch(std::uint64_t size, std::uint64_t digest) noexcept {
     at_.size = size;
     at_.dataset = digest;
-    next_epoch();
+    ++at_.epoch;
+    at_.position = 0;
   }
 
   [[nodiscard]] const muster::cursor& cursor() const noexcept { return at_; }
+  /// Whether the batch at the cursor is the last one of its epoch.
+  [[nodiscard]] bool at_last_batch() const noexcept { return after(at_, world_).epoch != at_.epoch; }
   /// Committed steps of the current epoch; of batches `per_rank`, as if the ranks had been as many in all of it.
   [[nodiscard]] std::uint64_t step() const noexcept { return steps(at_.position); }
   /// Batches of an epoch, the last one perhaps smaller; of batches `per_rank`, of as many ranks as there are now.
@@ -59,6 +73,8 @@ class batch_sampler {
 
   muster::cursor at_;
   int world_ = 1;
+  std::function<std::uint64_t(std::uint64_t size)> open_version_;
+  std::uint64_t grown_ = 0;
   std::array<sampler, 2> orders_;  // of the epoch of the cursor, and of another: batches are made ahead
 };
 

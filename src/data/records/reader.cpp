@@ -1,11 +1,14 @@
 #include <muster/data/records/reader.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <optional>
+#include <thread>
 #include <utility>
 
+#include <muster/core/clock.hpp>
 #include <muster/core/error.hpp>
 #include <muster/data/records/manifest.hpp>
 #include "../cache/lru_cache.hpp"
@@ -25,28 +28,28 @@ constexpr const char* damaged =
 
 struct record_files::state {
   struct opened {
-    std::unique_ptr<const format::shard> shard;
+    std::shared_ptr<const format::shard> shard;
     sample_id first = 0;
   };
 
-  state(const std::string& path, const record_read_options& chosen)
-      : name("records:" + path), options(chosen), cache(chosen.block_cache_bytes) {
-    namespace fs = std::filesystem;
-    std::error_code ignored;
-    std::vector<manifest_entry> entries;
-    std::vector<std::string> paths = {path};
-    if (fs::is_directory(path, ignored)) {
-      detail::manifest_content content = detail::read_contents(path);
-      entries = std::move(content.entries);
-      statistics = std::move(content.statistics);
-      paths.clear();
-      for (const auto& entry : entries) paths.push_back((fs::path(path) / entry.file).string());
-    }
+  // The files of a manifest (none: the one at `path`); those that `before` has open are taken from there.
+  state(const std::string& where, const record_read_options& chosen, detail::manifest_content content,
+        const state* before = nullptr)
+      : path(where),
+        name("records:" + where),
+        options(chosen),
+        statistics(std::move(content.statistics)),
+        cache(chosen.block_cache_bytes) {
+    const std::vector<manifest_entry>& entries = content.entries;
+    std::vector<std::string> paths;
+    for (const auto& entry : entries) paths.push_back((std::filesystem::path(path) / entry.file).string());
+    if (paths.empty()) paths.push_back(path);
     shards.resize(paths.size());
     // Opening looks at all of the tables, which need not stay mapped.
     const auto forget = [&](std::size_t i) { shards[i].shard->file.forget(shards[i].shard->file.text()); };
     detail::parallel_for(paths.size(), options.threads, [&](std::size_t i) {
-      shards[i].shard = std::make_unique<format::shard>(paths[i]);
+      const bool is_open = before != nullptr && i < before->shards.size();
+      shards[i].shard = is_open ? before->shards[i].shard : std::make_shared<const format::shard>(paths[i]);
       forget(i);
     });
     for (std::size_t i = 0; i < shards.size(); ++i) {
@@ -148,6 +151,7 @@ struct record_files::state {
     return {at.first + record, {shard.path, 0, 0, offset}, "record " + std::to_string(record) + " " + damaged};
   }
 
+  std::string path;
   std::string name;
   record_read_options options;
   std::vector<opened> shards;
@@ -159,8 +163,47 @@ struct record_files::state {
   mutable detail::lru_cache cache;
 };
 
-record_files::record_files(const std::string& path, const record_read_options& options)
-    : state_(std::make_shared<const state>(path, options)) {}
+record_files::record_files(const std::string& path, const record_read_options& options) {
+  std::error_code ignored;
+  const bool folder = std::filesystem::is_directory(path, ignored);
+  if (options.follow && !folder) {
+    throw configuration_error("'" + path +
+                              "' cannot be followed (it is no folder of records, and a file never grows); "
+                              "leave out follow");
+  }
+  state_ =
+      std::make_shared<const state>(path, options, folder ? detail::read_contents(path) : detail::manifest_content());
+}
+
+std::uint64_t record_files::newest() const {
+  if (!state_->options.follow) return 0;
+  std::uint64_t records = 0;
+  for (const manifest_entry& entry : read_manifest(state_->path)) records += entry.records;
+  return records;
+}
+
+record_files record_files::version(std::uint64_t records) const {
+  constexpr seconds patience{10};
+  constexpr std::chrono::milliseconds between_looks{100};
+  const auto start = clock::now();
+  for (;;) {
+    detail::manifest_content content = detail::read_contents(state_->path);
+    std::uint64_t sum = 0;
+    std::size_t count = 0;
+    while (count < content.entries.size() && sum < records) sum += content.entries[count++].records;
+    if (sum == records) {
+      content.entries.resize(count);
+      return record_files(
+          std::make_shared<const state>(state_->path, state_->options, std::move(content), state_.get()));
+    }
+    if (sum > records || seconds_since(start) > patience.count()) {
+      throw data_error({state_->path}, "has no version of " + std::to_string(records) + " records (its first " +
+                                           std::to_string(count) + " files have " + std::to_string(sum) +
+                                           "); it is another folder, or was cut: restore it from a copy");
+    }
+    std::this_thread::sleep_for(between_looks);
+  }
+}
 
 const std::string& record_files::name() const noexcept { return state_->name; }
 std::uint64_t record_files::size() const noexcept { return state_->size; }

@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <muster/data/record_source.hpp>
@@ -24,6 +25,8 @@ struct record_read_options {
   std::size_t block_cache_bytes = std::size_t{64} << 20;
   /// Threads to open files with; 0 means as many as this process may use.
   int threads = 0;
+  /// Of a folder: files that enter the manifest later can be opened by newest() and version().
+  bool follow = false;
 };
 
 /// One file of an open record_files.
@@ -58,6 +61,11 @@ class record_files {
   [[nodiscard]] const record_schema& schema() const noexcept;
   void sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const noexcept;
   void read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad = nullptr) const;
+  /// Records that the manifest of a folder that is followed has now; 0: it is not followed. Throws data_error.
+  [[nodiscard]] std::uint64_t newest() const;
+  /// The first files of the folder, which have so many records together. Files that are open stay so. Waits up to ten
+  /// seconds for the manifest to have them, which a file system of another host may show late; throws data_error then.
+  [[nodiscard]] record_files version(std::uint64_t records) const;
   /// Those that keep_statistics() put into the manifest, of all or the first of the records.
   [[nodiscard]] std::optional<source_statistics> known_statistics() const;
   [[nodiscard]] bool mapped() const noexcept;
@@ -68,6 +76,7 @@ class record_files {
 
  private:
   struct state;
+  explicit record_files(std::shared_ptr<const state> opened) noexcept : state_(std::move(opened)) {}
   std::shared_ptr<const state> state_;
 };
 static_assert(mapped_record_source<record_files>);
