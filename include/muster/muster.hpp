@@ -93,6 +93,7 @@
 #include <muster/data/load.hpp>
 #include <muster/data/loader.hpp>
 #include <muster/data/minibatch.hpp>
+#include <muster/data/mixture.hpp>
 #include <muster/data/open.hpp>
 #include <muster/data/pipeline.hpp>
 #include <muster/data/placement.hpp>

@@ -87,6 +87,7 @@ void leave_out_bad(detail::batch_slot& slot) {
 struct loader::engine {
   engine(detail::loader_source source, const muster::cursor& start) : plan(start), reads(!source.ids_alone) {
     if (source.records) last = detail::make_source_step(*std::move(source.records));
+    if (last) plan.set_mixture(last->source().mixture_order());
     if (last && last->source().newest() != 0) plan.follow([this](std::uint64_t size) { return open_version(size); });
     reserve_ids();
   }
@@ -101,6 +102,7 @@ struct loader::engine {
   void replace(any_record_source source) {
     ring.reset();
     last->replace(std::move(source));
+    plan.set_mixture(last->source().mixture_order());
     told_of_cache = {};  // it is another one
   }
 

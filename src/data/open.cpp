@@ -10,6 +10,7 @@
 #include <utility>
 
 #include <muster/data/load.hpp>
+#include <muster/data/mixture.hpp>
 #include <muster/data/records/reader.hpp>
 #include <muster/data/sources/cifar.hpp>
 #include <muster/data/sources/csv.hpp>
@@ -249,6 +250,9 @@ std::vector<known_source>& known_sources() {
       {{"records", "PATH", "check=1|0&follow=0|1",
         "muster's own format: a file, or a folder with a manifest, which may grow meanwhile (follow)"},
        open_record_files},
+      {{"mix", "SOURCE=WEIGHT[,SOURCE=WEIGHT...]", "",
+        "several sources, each with its proportion of every batch; a comma within a source is %2C"},
+       nullptr},  // open_any() opens it
       {{"postgres", "CONNECTION",
         "query=SELECT...&label=COLUMN&ignore=COLUMN,COLUMN&missing=fail|zero|nan&features=N&bad=fail|keep",
         "rows of a PostgreSQL query; a connection is \"host=db dbname=training\" or \"postgresql://db/training\""},
@@ -257,7 +261,27 @@ std::vector<known_source>& known_sources() {
   return table;
 }
 
+// What follows "mix:", where sources have options of their own: SOURCE=WEIGHT,SOURCE=WEIGHT, a comma being %2C.
+any_record_source open_mixture(std::string_view text, const read_options& options) {
+  std::vector<mixture_part> parts;
+  for (const std::string& word : words_of(text)) {
+    const auto weight_at = word.rfind('=');
+    const auto weight =
+        parse_number<double>(weight_at == std::string::npos ? "" : std::string_view(word).substr(weight_at + 1));
+    if (!weight) {
+      throw configuration_error("source 'mix:" + std::string(text) + "' cannot be used ('" + word +
+                                "' has no weight); write such as mix:records:a=0.7,records:b=0.3");
+    }
+    std::string name = word.substr(0, weight_at);
+    for (auto at = name.find("%2C"); at != std::string::npos; at = name.find("%2C", at + 1)) name.replace(at, 3, ",");
+    parts.push_back({open_source(name, options), *weight});
+  }
+  return any_record_source(mixture(std::move(parts)));
+}
+
 opened_source open_any(std::string_view specification, const read_options& options) {
+  constexpr std::string_view mix = "mix:";
+  if (specification.starts_with(mix)) return open_mixture(specification.substr(mix.size()), options);
   auto from = spec_reader::of_source(specification);
   const known_source found = [&] {
     std::vector<std::pair<std::string, const known_source*>> known;

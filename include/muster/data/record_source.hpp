@@ -20,6 +20,10 @@
 
 namespace muster::inline v0 {
 
+namespace detail {
+class proportions;
+}
+
 /// Where a batch of records goes. Either part may be empty, and then is not read.
 struct record_rows {
   std::span<std::byte> bytes;  ///< one record behind another, without a gap
@@ -95,6 +99,11 @@ class any_record_source {
   /// The version of a followed source that has so many records, which are its first ones in every later version.
   [[nodiscard]] any_record_source version(std::uint64_t records) const { return source_->version(records); }
 
+  /// Of a mixture: the order of its sources.
+  [[nodiscard]] const std::shared_ptr<const detail::proportions>& mixture_order() const noexcept {
+    return source_->mixture_order;
+  }
+
   /// For records that are read in blocks, as text is parsed: so many neighbours are best read one soon after another.
   /// 0: none are.
   [[nodiscard]] std::uint64_t block_records() const noexcept { return source_->block_records; }
@@ -125,6 +134,7 @@ class any_record_source {
     record_schema schema;
     std::optional<std::uint64_t> known_bad;
     std::uint64_t block_records = 0;
+    std::shared_ptr<const detail::proportions> mixture_order;
     bool mapped = false;
   };
 
@@ -137,6 +147,7 @@ class any_record_source {
       schema = source.schema();
       if constexpr (requires { source.bad().size(); }) known_bad = source.bad().size();
       if constexpr (requires { source.block_records(); }) block_records = source.block_records();
+      if constexpr (requires { source.mixture_order(); }) mixture_order = source.mixture_order();
       if constexpr (mapped_record_source<Source>) mapped = source.mapped();
     }
     void sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const override { source.sizes(ids, out); }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <muster/core/error.hpp>
+#include <muster/core/hash.hpp>
 
 namespace muster::inline v0::detail {
 
@@ -74,11 +75,45 @@ void batch_sampler::commit() {
 
 void batch_sampler::ids(const muster::cursor& where, std::uint64_t first, std::span<sample_id> ids) {
   if (ids.empty()) return;
+  if (mixture_) return ids_of_mixture(where, first, ids);
   const bool ahead = where.epoch != at_.epoch;
   if (!ahead && orders_[1].is_of(where)) std::swap(orders_[0], orders_[1]);
   sampler& order = orders_[ahead ? 1 : 0];
   order.assign(where);
   order.fill(first, ids);
+}
+
+// The positions of a part that are asked for are neighbours in its own row of epochs: they are found together, and then
+// put where the pattern has them.
+void batch_sampler::ids_of_mixture(const muster::cursor& where, std::uint64_t first, std::span<sample_id> ids) {
+  sample_id begin = 0;  // of the part
+  for (std::size_t part = 0; part < mixture_->parts(); begin += mixture_->size(part++)) {
+    const std::uint64_t size = mixture_->size(part);
+    of_part_.clear();
+    std::uint64_t drawn = 0;  // of the part, before the first of these
+    for (std::uint64_t k = 0; k < ids.size(); ++k) {
+      const auto [of, before] = mixture_->at(first + k);
+      if (of != part) continue;
+      if (of_part_.empty()) drawn = where.epoch * mixture_->count(part, where.size) + before;
+      of_part_.push_back(0);
+    }
+    for (std::size_t done = 0; done < of_part_.size();) {
+      muster::cursor own = where;
+      own.epoch = (drawn + done) / size;
+      own.size = size;
+      own.seed = where.order == sample_order::sequential ? 0 : mix(where.seed + part);
+      const std::uint64_t from = (drawn + done) % size;
+      const auto count = std::min<std::size_t>(of_part_.size() - done, size - from);
+      sampler& order = orders_of_parts_[part][own.epoch % 2];
+      order.assign(own);
+      order.fill(from, std::span(of_part_).subspan(done, count));
+      done += count;
+    }
+    auto next = of_part_.begin();
+    for (std::uint64_t k = 0; k < ids.size(); ++k) {
+      if (mixture_->at(first + k).part == part) ids[k] = begin + *next++;
+    }
+  }
 }
 
 }  // namespace muster::inline v0::detail

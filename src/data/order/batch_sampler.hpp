@@ -4,10 +4,13 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include <muster/data/cursor.hpp>
+#include "proportions.hpp"
 #include "sampler.hpp"
 
 namespace muster::inline v0::detail {
@@ -27,6 +30,14 @@ class batch_sampler {
 
   /// Moves the cursor past its batch: the step has used it. Throws configuration_error at the end of an epoch.
   void commit();
+
+  /// The data are a mixture: in each epoch every part goes on where it was in the one before, through epochs of its
+  /// own.
+  void set_mixture(std::shared_ptr<const proportions> by) {
+    mixture_ = std::move(by);
+    orders_of_parts_.clear();
+    if (mixture_) orders_of_parts_.resize(mixture_->parts());
+  }
 
   /// The data grow, and have versions: `open` makes one of so many samples the loader's, and returns its digest; it
   /// changes nothing when it throws. A cursor of another version can be opened then.
@@ -70,11 +81,15 @@ class batch_sampler {
  private:
   [[nodiscard]] static std::uint64_t end(const muster::cursor& of) noexcept;
   [[nodiscard]] std::uint64_t steps(std::uint64_t samples) const noexcept;
+  void ids_of_mixture(const muster::cursor& where, std::uint64_t first, std::span<sample_id> ids);
 
   muster::cursor at_;
   int world_ = 1;
   std::function<std::uint64_t(std::uint64_t size)> open_version_;
   std::uint64_t grown_ = 0;
+  std::shared_ptr<const proportions> mixture_;
+  std::vector<std::array<sampler, 2>> orders_of_parts_;  // each of even and odd epochs of its own
+  std::vector<sample_id> of_part_;
   std::array<sampler, 2> orders_;  // of the epoch of the cursor, and of another: batches are made ahead
 };
 

@@ -1,0 +1,170 @@
+#include <muster/data/mixture.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include <muster/core/error.hpp>
+#include <muster/core/hash.hpp>
+#include <muster/core/number.hpp>
+#include "order/proportions.hpp"
+
+namespace muster::inline v0 {
+namespace {
+
+[[noreturn]] void refuse(const std::string& why, const std::string& suggestion) {
+  throw configuration_error("the sources cannot be mixed (" + why + "); " + suggestion);
+}
+
+// Whole numbers in the proportions of the weights, as small as they can be.
+std::vector<std::uint64_t> whole_weights(const std::vector<mixture_part>& parts) {
+  constexpr double fineness = 1e6;
+  constexpr std::uint64_t most = std::uint64_t{1} << 20;  // the pattern has 8 bytes for each
+  std::vector<std::uint64_t> weights;
+  std::uint64_t measure = 0;
+  for (const mixture_part& part : parts) {
+    const double scaled = std::round(part.weight * fineness);
+    if (!(scaled >= 1) || scaled > 1e15) {
+      refuse("the weight of " + std::string(part.source.name()) + " is " + std::to_string(part.weight),
+             "give each a number from 0.000001 to 1000000000");
+    }
+    weights.push_back(static_cast<std::uint64_t>(scaled));
+    measure = std::gcd(measure, weights.back());
+  }
+  std::uint64_t sum = 0;
+  for (std::uint64_t& weight : weights) sum += weight /= measure;
+  if (sum > most) {
+    refuse("their weights are too far apart: the smallest batch that has all proportions is " + std::to_string(sum),
+           "round them, such as to 0.7 and 0.3");
+  }
+  return weights;
+}
+
+}  // namespace
+
+struct mixture::state {
+  explicit state(std::vector<mixture_part> all) : parts(std::move(all)) {
+    if (parts.empty()) refuse("there are none", "name some, such as mix:a=0.7,b=0.3");
+    const auto weights = whole_weights(parts);
+    muster::digest content;
+    std::vector<std::uint64_t> counts;
+    name = "mix:";
+    for (std::size_t k = 0; k < parts.size(); ++k) {
+      const any_record_source& source = parts[k].source;
+      if (source.schema() != parts[0].source.schema()) {
+        refuse(std::string(source.name()) + " has records of " + to_string(source.schema()) + ", and " +
+                   std::string(parts[0].source.name()) + " of " + to_string(parts[0].source.schema()),
+               "convert one of them");
+      }
+      if (source.size() == 0) refuse(std::string(source.name()) + " has no records", "leave it out");
+      firsts.push_back(size);
+      size += source.size();
+      counts.push_back(source.size());
+      content.add(source.digest()).add(weights[k]);
+      name += (k == 0 ? "" : ",") + std::string(source.name()) + "=" + std::to_string(weights[k]);
+      mapped = mapped && source.mapped();
+      block_records = std::max(block_records, source.block_records());
+    }
+    digest = content.value();
+    order = std::make_shared<const detail::proportions>(std::move(counts), weights);
+  }
+
+  [[nodiscard]] std::size_t part_of(sample_id id) const noexcept {
+    return static_cast<std::size_t>(std::upper_bound(firsts.begin(), firsts.end(), id) - firsts.begin()) - 1;
+  }
+
+  std::vector<mixture_part> parts;
+  std::vector<sample_id> firsts;
+  std::string name;
+  std::uint64_t size = 0;
+  std::uint64_t digest = 0;
+  std::uint64_t block_records = 0;
+  bool mapped = true;
+  std::shared_ptr<const detail::proportions> order;
+};
+
+mixture::mixture(std::vector<mixture_part> parts) : state_(std::make_shared<const state>(std::move(parts))) {}
+
+const std::string& mixture::name() const noexcept { return state_->name; }
+std::uint64_t mixture::size() const noexcept { return state_->size; }
+std::uint64_t mixture::digest() const noexcept { return state_->digest; }
+const record_schema& mixture::schema() const noexcept { return state_->parts[0].source.schema(); }
+std::uint64_t mixture::block_records() const noexcept { return state_->block_records; }
+bool mixture::mapped() const noexcept { return state_->mapped; }
+const std::shared_ptr<const detail::proportions>& mixture::mixture_order() const noexcept { return state_->order; }
+
+void mixture::sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const {
+  for (std::size_t k = 0; k < ids.size(); ++k) {
+    const std::size_t part = state_->part_of(ids[k]);
+    const sample_id own = ids[k] - state_->firsts[part];
+    state_->parts[part].source.sizes({&own, 1}, out.subspan(k, 1));
+  }
+}
+
+std::span<const std::byte> mixture::view(sample_id id) const {
+  const std::size_t part = state_->part_of(id);
+  const sample_id own = id - state_->firsts[part];
+  std::span<const std::byte> found;
+  state_->parts[part].source.views({&own, 1}, {&found, 1});
+  return found;
+}
+
+void mixture::read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad) const {
+  // Of the calling thread, so that batch after batch needs no memory.
+  struct scratch {
+    std::vector<sample_id> ids;
+    std::vector<std::size_t> places;
+    std::vector<std::uint64_t> sizes, ends;
+    std::vector<std::byte> bytes;
+    std::vector<float> labels;
+  };
+  thread_local scratch mine;
+  const std::size_t width = rows.labels.empty() ? 0 : schema().labels.size();
+  if (!rows.bytes.empty()) {
+    mine.ends.resize(ids.size());
+    sizes(ids, mine.ends);
+    std::partial_sum(mine.ends.begin(), mine.ends.end(), mine.ends.begin());
+  }
+  std::vector<std::pair<std::size_t, bad_record>> found;  // with its place in `ids`
+  for (std::size_t part = 0; part < state_->parts.size(); ++part) {
+    mine.ids.clear();
+    mine.places.clear();
+    for (std::size_t k = 0; k < ids.size(); ++k) {
+      if (state_->part_of(ids[k]) != part) continue;
+      mine.ids.push_back(ids[k] - state_->firsts[part]);
+      mine.places.push_back(k);
+    }
+    if (mine.ids.empty()) continue;
+    const any_record_source& source = state_->parts[part].source;
+    if (!rows.bytes.empty()) {
+      mine.sizes.resize(mine.ids.size());
+      source.sizes(mine.ids, mine.sizes);
+      mine.bytes.resize(std::accumulate(mine.sizes.begin(), mine.sizes.end(), std::size_t{0}));
+    }
+    mine.labels.resize(mine.ids.size() * width);
+    std::vector<bad_record> of_part;
+    source.read(mine.ids, {rows.bytes.empty() ? std::span<std::byte>() : std::span(mine.bytes), mine.labels},
+                bad != nullptr ? &of_part : nullptr);
+    const std::byte* from = mine.bytes.data();
+    auto next_bad = of_part.begin();
+    for (std::size_t j = 0; j < mine.ids.size(); ++j) {
+      const std::size_t k = mine.places[j];
+      if (!rows.bytes.empty()) {
+        if (mine.sizes[j] != 0) std::memcpy(rows.bytes.data() + mine.ends[k] - mine.sizes[j], from, mine.sizes[j]);
+        from += mine.sizes[j];
+      }
+      std::copy_n(mine.labels.begin() + static_cast<std::ptrdiff_t>(j * width), width,
+                  rows.labels.begin() + static_cast<std::ptrdiff_t>(k * width));
+      if (next_bad == of_part.end() || next_bad->id != mine.ids[j]) continue;
+      found.emplace_back(k, std::move(*next_bad++));
+      found.back().second.id += state_->firsts[part];
+    }
+  }
+  if (bad == nullptr) return;
+  std::ranges::sort(found, {}, &std::pair<std::size_t, bad_record>::first);
+  for (auto& [place, record] : found) bad->push_back(std::move(record));
+}
+
+}  // namespace muster::inline v0

@@ -1,0 +1,196 @@
+// Mixtures: each source with its proportion of every batch.
+#include <muster/data/mixture.hpp>
+
+#include <cmath>
+#include <map>
+#include <numeric>
+
+#include <muster/core/error.hpp>
+#include <muster/core/random.hpp>
+#include <muster/data/open.hpp>
+#include <muster/data/pipeline.hpp>
+#include <muster/data/records/writer.hpp>
+#include <muster/data/sources/csv.hpp>
+#include <muster/data/sources/libsvm.hpp>
+#include "catch.hpp"
+#include "files.hpp"
+#include "records.hpp"
+
+namespace {
+
+// Rows of their number and `of`, labelled with `of`.
+muster::any_record_source table(std::size_t rows, int of) {
+  std::string text;
+  for (std::size_t k = 0; k < rows; ++k) text += std::to_string(k) + "," + std::to_string(of) + "\n";
+  return muster::parse_csv(text, "table " + std::to_string(of), {.label = "1"});
+}
+
+muster::any_record_source mix(const std::vector<std::size_t>& rows, const std::vector<double>& weights) {
+  std::vector<muster::mixture_part> parts;
+  for (std::size_t k = 0; k < rows.size(); ++k) parts.push_back({table(rows[k], static_cast<int>(k)), weights[k]});
+  return muster::mixture(std::move(parts));
+}
+
+struct drawn {
+  std::size_t part;
+  std::size_t row;
+  friend bool operator==(const drawn&, const drawn&) = default;
+};
+
+// What all ranks of a world see in a batch, in the order of the global batch.
+std::vector<drawn> batch_of_world(muster::loader& loader, int world) {
+  std::vector<drawn> seen;
+  for (int rank = 0; rank < world; ++rank) {
+    const auto batch = loader.next({rank, world});
+    const auto values = batch.values<float>();
+    for (std::size_t k = 0; k < batch.samples.size(); ++k)
+      seen.push_back({static_cast<std::size_t>(batch.labels[k]), static_cast<std::size_t>(values[k])});
+  }
+  return seen;
+}
+
+}  // namespace
+
+TEST_CASE("up to any position each source is less than a sample off its proportion, and exact where that is whole") {
+  muster::random_stream random(5);
+  for (int repeat = 0; repeat < 40; ++repeat) {
+    std::vector<std::size_t> rows;
+    std::vector<double> weights;
+    for (std::uint64_t parts = 1 + random.below(4); parts > 0; --parts) {
+      rows.push_back(1 + random.below(60));
+      weights.push_back(static_cast<double>(1 + random.below(20)) / 10);
+    }
+    const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+    const auto order = random.below(2) == 0 ? muster::sample_order::shuffled : muster::sample_order::feistel;
+    auto loader = mix(rows, weights) | muster::shuffle(repeat, {.order = order}) | muster::batch(1 + random.below(30));
+    auto next = std::move(loader) | muster::prefetch(2);
+    std::vector<std::size_t> counts(rows.size());
+    std::size_t position = 0;
+    while (next.next({})) {
+      for (const drawn& one : batch_of_world(next, 1)) {
+        ++counts[one.part];
+        ++position;
+        for (std::size_t part = 0; part < rows.size(); ++part) {
+          const double ideal = static_cast<double>(position) * weights[part] / sum;
+          REQUIRE(std::abs(static_cast<double>(counts[part]) - ideal) < 1 + 1e-9);
+          if (std::abs(ideal - std::round(ideal)) < 1e-9 && repeat % 4 == 0 && rows.size() <= 2)
+            REQUIRE(static_cast<double>(counts[part]) == std::round(ideal));
+        }
+      }
+      next.commit();
+    }
+    REQUIRE(position == std::accumulate(rows.begin(), rows.end(), std::size_t{0}));
+  }
+}
+
+TEST_CASE("a batch that has all proportions has exactly these, every time") {
+  auto loader = mix({500, 90}, {0.7, 0.3}) | muster::shuffle(1) | muster::batch(20);
+  for (; loader.epoch() < 3; loader.next_epoch()) {
+    while (loader.next({}).global_size == 20) {
+      std::map<std::size_t, int> counts;
+      for (const drawn& one : batch_of_world(loader, 3)) ++counts[one.part];
+      REQUIRE(counts == std::map<std::size_t, int>{{0, 14}, {1, 6}});
+      loader.commit();
+    }
+  }
+}
+
+TEST_CASE("a source of a mixture is used up before any of its records is used again, across epochs") {
+  for (const auto order : {muster::sample_order::sequential, muster::sample_order::shuffled,
+                           muster::sample_order::feistel, muster::sample_order::block_window}) {
+    const std::vector<std::size_t> rows = {40, 7, 110};
+    const auto source = mix(rows, {3, 2, 1});
+    auto loader = order == muster::sample_order::sequential
+                      ? source | muster::batch(13)
+                      : source | muster::shuffle(2, {.order = order, .block = 4, .window = 3}) | muster::batch(13);
+    std::vector<std::vector<std::size_t>> seen(3);
+    for (; loader.epoch() < 5; loader.next_epoch()) {
+      while (loader.next({})) {
+        for (const drawn& one : batch_of_world(loader, 2)) seen[one.part].push_back(one.row);
+        loader.commit();
+      }
+    }
+    for (std::size_t part = 0; part < rows.size(); ++part) {
+      for (std::size_t first = 0; first + rows[part] <= seen[part].size(); first += rows[part]) {
+        std::vector<bool> used(rows[part]);
+        for (std::size_t k = first; k < first + rows[part]; ++k) used[seen[part][k]] = true;
+        REQUIRE(std::ranges::count(used, true) == static_cast<std::ptrdiff_t>(rows[part]));
+      }
+      if (order != muster::sample_order::sequential && part == 0)  // shuffled anew
+        CHECK_FALSE(std::equal(seen[part].begin(), seen[part].begin() + 40, seen[part].begin() + 40));
+    }
+  }
+}
+
+TEST_CASE("what a mixture gives does not depend on world, prefetching or where it was resumed") {
+  const auto source = mix({64, 31, 5}, {0.5, 0.3, 0.2});
+  const auto make = [&] { return source | muster::shuffle(8) | muster::batch(12); };
+  auto reference = make();
+  std::vector<std::vector<drawn>> expected;
+  std::vector<muster::cursor> places;
+  for (; reference.epoch() < 3; reference.next_epoch()) {
+    while (reference.next({})) {
+      places.push_back(reference.cursor());
+      expected.push_back(batch_of_world(reference, 1));
+      reference.commit();
+    }
+  }
+  muster::random_stream random(3);
+  for (int repeat = 0; repeat < 60; ++repeat) {
+    const auto at = random.below(places.size());
+    auto resumed = make() | muster::prefetch(random.below(4));
+    resumed.open(places[at]);
+    for (std::size_t k = at; k < std::min<std::size_t>(at + 12, places.size()); ++k) {
+      if (!resumed.next({})) resumed.next_epoch();
+      REQUIRE(batch_of_world(resumed, static_cast<int>(1 + random.below(5))) == expected[k]);
+      resumed.commit();
+    }
+  }
+  auto other = mix({64, 31, 5}, {0.5, 0.2, 0.3}) | muster::shuffle(8) | muster::batch(12);
+  CHECK_THROWS_AS(other.open(places[0]), muster::configuration_error);  // the proportions are a part of the data
+}
+
+TEST_CASE("a mixture is a source like others, of records of any form, bad ones too") {
+  const muster::any_record_source sparse = muster::parse_libsvm(
+      "1 1:1 3:2\n2\nx 1:1\n3 2:4\n", "a", {.layout = muster::layout::sparse, .keep_bad_records = true});
+  const muster::any_record_source other =
+      muster::parse_libsvm("5 3:1\n6 1:7 2:8\n", "b", {.layout = muster::layout::sparse});
+  const muster::any_record_source mixed = muster::mixture({{sparse, 1}, {other, 2}});
+  std::vector<expected_record> expected;
+  for (const auto* source : {&sparse, &other}) {
+    for (muster::sample_id id = 0; id < source->size(); ++id) {
+      expected_record one;
+      std::uint64_t size = 0;
+      source->sizes({&id, 1}, {&size, 1});
+      one.bytes.resize(size);
+      one.labels.resize(1);
+      std::vector<muster::bad_record> bad;
+      source->read({&id, 1}, {one.bytes, one.labels}, &bad);
+      one.bad = !bad.empty();
+      expected.push_back(one);
+    }
+  }
+  check_source(mixed, expected, 4);
+  CHECK_FALSE(mixed.mapped());
+  CHECK(mix({3, 4}, {1, 1}).mapped());
+}
+
+TEST_CASE("mix: opens its sources with their options, and tells what is wrong with it") {
+  const temporary_folder folder;
+  const std::string a = "csv:" + folder.write("a", "1,2,3\n4,5,6\n") + "?ignore=0%2C1&label=0";
+  const std::string b = "csv:" + folder.write("b", "x;7\ny;8\nz;9\n") + "?delimiter=;&header=1&ignore=x";
+  const auto mixed = muster::open_source("mix:" + a + "=0.25," + b + "=0.75");
+  CHECK(mixed.size() == 4);
+  CHECK(mixed.schema().record_bytes() == 4);
+  CHECK(mixed.name() == "mix:csv:" + (folder / "a") + "=1,csv:" + (folder / "b") + "=3");
+  CHECK(muster::open_dataset("mix:" + b + "=1").size() == 2);
+  for (const std::string& wrong :
+       {std::string("mix:"), "mix:" + a, "mix:" + a + "=0", "mix:" + a + "=-1," + b + "=2", "mix:" + a + "=nan",
+        "mix:" + a + "=1000000.5," + b + "=1.000001", "mix:" + a + "=1,nothing=2"}) {
+    CAPTURE(wrong);
+    CHECK_THROWS_AS(muster::open_source(wrong), muster::configuration_error);
+  }
+  const std::string wide = "csv:" + folder.write("wide", "1,2\n");
+  CHECK_THROWS_WITH(muster::open_source("mix:" + b + "=1," + wide + "=1"), contains("has records of"));
+  CHECK_THROWS_WITH(muster::open_source("mix:" + b), contains("has no weight"));
+}
