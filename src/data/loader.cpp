@@ -250,6 +250,7 @@ void loader::open(const muster::cursor& there) { engine_->plan.open(there); }
 void loader::commit() { engine_->plan.commit(); }
 void loader::next_epoch() { engine_->plan.next_epoch(); }
 std::uint64_t loader::newest() const { return engine_->last ? engine_->last->source().newest() : 0; }
+source_statistics statistics(const loader& of, int threads) { return statistics(of.source(), threads); }
 bool loader::follows() const noexcept { return engine_->plan.follows(); }
 void loader::grow_to(std::uint64_t records) noexcept { engine_->plan.grow_to(records); }
 bool loader::at_last_batch() const noexcept { return engine_->plan.at_last_batch(); }

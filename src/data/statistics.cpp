@@ -11,7 +11,6 @@
 #include <muster/core/error.hpp>
 #include <muster/data/batch_shard.hpp>
 #include <muster/data/image.hpp>
-#include <muster/data/loader.hpp>
 #include <muster/data/record_source.hpp>
 #include <muster/data/sources/fixed_records.hpp>
 #include "parallel.hpp"
@@ -183,8 +182,6 @@ source_statistics statistics(const any_record_source& source, int threads) {
   for (const source_statistics& part : parts) all.merge(part);
   return all;
 }
-
-source_statistics statistics(const loader& of, int threads) { return statistics(of.source(), threads); }
 
 void keep_statistics(const std::string& folder, const source_statistics& of) {
   detail::manifest_file(detail::path_of_manifest(folder), true).note(detail::statistics_note + detail::to_text(of));

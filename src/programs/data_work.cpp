@@ -35,6 +35,13 @@ json describe_bad(const muster::bad_record& bad) {
   return entry;
 }
 
+// The path of muster's own records; empty for another source.
+std::string path_of_records(const std::string& specification) {
+  if (!specification.starts_with("records:")) return {};
+  const std::string path = muster::spec_reader::of_source(specification).value("path");
+  return path.substr(0, path.ends_with("?follow") ? path.size() - std::string_view("?follow").size() : path.size());
+}
+
 // Some records in order, as they were read.
 struct run_of_records {
   muster::sample_id first;
@@ -246,8 +253,8 @@ json describe_source(const std::string& specification, int threads) {
                  {"labels", schema.labels},       {"mapped", source.mapped()},
                  {"digest", hex(source.digest())}};
   if (const auto bad = source.known_bad()) report["bad"] = *bad;
-  if (!specification.starts_with("records:")) return report;
-  const std::string path = muster::spec_reader::of_source(specification).value("path");
+  const std::string path = path_of_records(specification);
+  if (path.empty()) return report;
   report["files"] = json::array();
   for (const auto& file : muster::record_files(path).files()) {
     report["files"].push_back({{"path", file.path},
@@ -266,12 +273,9 @@ json describe_statistics(const std::string& specification, int threads) {
   const auto source = muster::open_source(specification, options_for(true, threads));
   const auto known = source.known_statistics();
   const auto found = muster::statistics(source, threads);
-  bool kept = false;
-  if (specification.starts_with("records:")) {
-    const std::string path = muster::spec_reader::of_source(specification).value("path");
-    kept = std::filesystem::is_directory(path);
-    if (kept && known != found) muster::keep_statistics(path, found);
-  }
+  const std::string path = path_of_records(specification);
+  const bool kept = std::filesystem::is_directory(path);
+  if (kept && known != found) muster::keep_statistics(path, found);
   const auto describe = [](const muster::column_statistics& of) {
     return json{{"count", of.count},
                 {"mean", of.mean},

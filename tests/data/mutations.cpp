@@ -134,6 +134,11 @@ TEST_CASE("no bytes make the readers of IDX, NPY, TFRecord and manifests crash, 
   const temporary_folder folder;
   for (std::uint64_t k = 0; k < 3; ++k)
     muster::append_to_manifest(folder / "", std::vector<muster::manifest_entry>{{"file", k, k, k}});
+  CHECK(try_mutations(fuzz::check_statistics,
+                      {R"({"records":2,"left_out":1,"label":[2,0.5,0.5,0.0,1.0],"columns":[[2,3.25,0.125,3.0,3.5]],)"
+                       R"("histogram":[[0.0,1],[1.0,1]]})"},
+                      {",", "[", "null"}, 3000)
+            .accepted > 0);
   const auto manifest = try_mutations(fuzz::check_manifest, {content_of(folder / "MANIFEST")}, {"\n", " "}, 3000);
   CHECK(manifest.accepted > 10);
   CHECK(manifest.rejected > 1000);

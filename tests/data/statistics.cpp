@@ -188,6 +188,14 @@ TEST_CASE("standardise makes columns of mean 0 and deviation 1, of tables and of
     CHECK(std::abs(found.mean) < 1e-5);
     CHECK(found.deviation() == Approx(1).epsilon(1e-5));
   }
+  const auto by_first = muster::statistics(table);
+  auto growing = table | muster::batch(600) | muster::map(muster::standardise(by_first));
+  growing.next_epoch(random_table(50, 4, 1));  // the numbers stay, of data that have grown
+  const auto grown = growing.next({});
+  REQUIRE(grown.samples.size() == 50);
+  const double first = double{random_table(50, 4, 1).row(49)[3]};
+  const auto& column = by_first.columns[3];
+  CHECK(grown.values<float>()[199] == Approx((first - column.mean) / column.deviation()).margin(2e-3));
   CHECK_THROWS_AS(table | muster::batch(1) | muster::map(muster::standardise(muster::statistics(constant))),
                   muster::configuration_error);
   const auto sparse = muster::parse_libsvm("1 1:2\n0 9:4\n", "s", {.layout = muster::layout::sparse});

@@ -13,6 +13,7 @@
 #include <muster/data/records/manifest.hpp>
 #include <muster/data/records/reader.hpp>
 #include <muster/data/sources/tfrecord.hpp>
+#include <muster/data/statistics.hpp>
 #include "../../src/data/sources/array_file.hpp"
 #include "text.hpp"
 
@@ -73,6 +74,20 @@ inline bool check_manifest(std::string_view text) {
       require(!entry.file.empty() && entry.file.find('/') == std::string::npos, "an entry leaves its folder");
     }
   });
+}
+
+/// What a note of a manifest has.
+inline bool check_statistics(std::string_view text) {
+  try {
+    const auto found = muster::detail::statistics_from_text(text, "input");
+    const std::string again = muster::detail::to_text(found);
+    require(muster::detail::to_text(muster::detail::statistics_from_text(again, "input")) == again,
+            "statistics change when they are written and read");
+    return true;
+  } catch (const muster::data_error& rejected) {
+    require(rejected.file() == "input", "the rejection names another file");
+    return false;
+  }
 }
 
 /// `path` is a file with the bytes.

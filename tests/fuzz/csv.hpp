@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string_view>
+#include <utility>
 
 #include <muster/data/sources/csv.hpp>
 #include "text.hpp"
@@ -17,6 +18,13 @@ inline bool check_csv(std::string_view text) {
       return muster::detail::parse_csv(text, "input", "input", csv, {.threads = threads, .keep_bad_records = keep},
                                        piece_bytes);
     });
+    const muster::read_options options{.threads = 1, .keep_bad_records = true};
+    check_on_demand(
+        text, [&] { return muster::detail::parse_csv(text, "input", "input", csv, options, 1 << 20); },
+        [&](auto file) {
+          return muster::detail::csv_records(std::move(file), "input", csv, options,
+                                             {.piece_bytes = 7, .cache_bytes = 999});
+        });
   }
   return accepted;
 }

@@ -6,5 +6,6 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {  // NOLINT: the name it looks for
   fuzz::check_manifest({reinterpret_cast<const char*>(data), size});
+  fuzz::check_statistics({reinterpret_cast<const char*>(data), size});
   return 0;
 }

@@ -86,7 +86,9 @@ SEEDS = {
     "ps": [ps_frame((1, 0, 1, bytes(8)), (3, 0, 5, b""), (4, 2, 9, b"")),
            struct.pack("<QQIQIIIBQQQIIQI", 0x6D75737465720301, 4, 1, 1, 2, 1, 1, 0, 0, 1, 3, 2**32 - 1, 2**32 - 1, 1, 2)],
     "tfrecord": [tfrecord(b"") + tfrecord(b"abc") + tfrecord(bytes(300))],
-    "manifest": [(heading + line("file 1 2 3 1") + line("other 4 5 6 0")).encode(), heading.encode()],
+    "manifest": [(heading + line("file 1 2 3 1") + line("other 4 5 6 0")).encode(), heading.encode(),
+                 (heading + line("file 1 2 3 0") + line(".statistics {}") + line(".other note")).encode(),
+                 b'{"records":2,"left_out":1,"label":[2,0.5,0.5,0.0,1.0],"columns":[[2,3.25,0.125,3.0,3.5]],"histogram":[[0.0,1],[1.0,1]]}'],
     "store": [bytes(8)],
     "records": [tables(0, [b"abc", b"def"]), tables(1, [b"", b"12345678", b"1234567812345678"])],
 }

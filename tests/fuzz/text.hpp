@@ -3,13 +3,18 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <muster/core/error.hpp>
 #include <muster/data/dataset.hpp>
+#include <muster/data/sources/mapped_file.hpp>
 
 namespace fuzz {
 
@@ -42,6 +47,46 @@ inline void check_dataset(const muster::dataset& read, std::string_view text) {
     const auto values = read.is_sparse() ? read.sparse(i).values : read.row(i);
     for (const float value : values) require(std::isfinite(value), "a value is not finite");
   }
+}
+
+/// What a record is: its bytes, its label, and whether it is bad.
+struct read_record {
+  std::vector<std::byte> bytes;
+  float label = 0;
+  bool bad = false;
+  friend bool operator==(const read_record&, const read_record&) = default;
+};
+
+inline read_record read_one(const muster::any_record_source& source, muster::sample_id id) {
+  read_record one;
+  std::uint64_t size = 0;
+  source.sizes({&id, 1}, {&size, 1});
+  one.bytes.resize(size);
+  std::vector<muster::bad_record> bad;
+  source.read({&id, 1}, {one.bytes, {&one.label, 1}}, &bad);
+  one.bad = !bad.empty();
+  return one;
+}
+
+/// Reads records of the text as it is parsed on demand, by open(text), and compares them with those in memory, by
+/// parse().
+template <class Parse, class Open>
+void check_on_demand(std::string_view text, const Parse& parse, const Open& open) {
+  std::optional<muster::any_record_source> whole, parts;
+  try {
+    whole.emplace(parse());
+  } catch (const muster::data_error&) {
+  }
+  try {
+    parts.emplace(open(std::make_shared<const muster::mapped_file>(std::vector<char>(text.begin(), text.end()))));
+  } catch (const muster::data_error& rejected) {
+    check_rejection(rejected, text);
+  }
+  require(whole.has_value() == parts.has_value(), "text on demand is refused where it is not in memory, or otherwise");
+  if (!whole) return;
+  require(whole->schema() == parts->schema() && whole->size() == parts->size(), "text on demand is other data");
+  for (muster::sample_id id = 0; id < whole->size(); ++id)
+    require(read_one(*whole, id) == read_one(*parts, id), "a record on demand is another one");
 }
 
 /// Parses the text whole and in small pieces, by parse(piece_bytes, threads, keep_bad_records), and compares. Throws

@@ -145,6 +145,7 @@ with tempfile.TemporaryDirectory() as name:
     again = report("stats", folder / "killed")
     assert {**again, "seconds": 0} == {**found, "seconds": 0}
     assert (folder / "killed" / "MANIFEST").read_bytes() == manifest
+    assert report("inspect", f"records:{folder}/killed?follow")["records"] == 19980
     assert "mean" in run("stats", source).stdout and not report("stats", source)["kept"]
 
     run(status=2)

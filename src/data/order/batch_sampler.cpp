@@ -94,7 +94,7 @@ void batch_sampler::ids_of_mixture(const muster::cursor& where, std::uint64_t fi
     for (std::uint64_t k = 0; k < ids.size(); ++k) {
       const auto [of, before] = mixture_->at(first + k);
       if (of != part) continue;
-      if (of_part_.empty()) drawn = where.epoch * mixture_->count(part, where.size) + before;
+      if (of_part_.empty()) drawn = where.epoch * mixture_->in_epoch(part) + before;
       of_part_.push_back(0);
     }
     for (std::size_t done = 0; done < of_part_.size();) {

@@ -1,8 +1,10 @@
 // Which source of a mixture each position of an epoch is of; private to mixtures and to the order of samples.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 namespace muster::inline v0::detail {
@@ -32,6 +34,9 @@ class proportions {
       }
       pattern_.push_back({static_cast<std::uint32_t>(chosen), static_cast<std::uint32_t>(counts[chosen]++)});
     }
+    const std::uint64_t all = std::accumulate(sizes_.begin(), sizes_.end(), std::uint64_t{0});
+    for (const std::uint64_t weight : weights_) in_epoch_.push_back(all / period_ * weight);
+    for (std::uint64_t position = 0; position < all % period_; ++position) ++in_epoch_[pattern_[position].part];
   }
 
   [[nodiscard]] std::size_t parts() const noexcept { return sizes_.size(); }
@@ -48,19 +53,15 @@ class proportions {
     const auto [part, before] = pattern_[position % period_];
     return {part, position / period_ * weights_[part] + before};
   }
-  /// How many of the positions before this one are of a part. O(period).
-  [[nodiscard]] std::uint64_t count(std::size_t part, std::uint64_t position) const noexcept {
-    std::uint64_t count = position / period_ * weights_[part];
-    for (std::uint64_t k = 0; k < position % period_; ++k) count += pattern_[k].part == part ? 1 : 0;
-    return count;
-  }
+  /// How many positions of an epoch are of a part; an epoch has as many as there are records.
+  [[nodiscard]] std::uint64_t in_epoch(std::size_t part) const noexcept { return in_epoch_[part]; }
 
  private:
   struct entry {
     std::uint32_t part;
     std::uint32_t before;  // in this period
   };
-  std::vector<std::uint64_t> sizes_, weights_;
+  std::vector<std::uint64_t> sizes_, weights_, in_epoch_;
   std::uint64_t period_;
   std::vector<entry> pattern_;
 };
