@@ -25,6 +25,7 @@ namespace muster::inline v0 {
 namespace {
 
 constinit std::atomic<detail::query_reader> reader_of_queries{nullptr};
+constinit std::atomic<detail::query_source> source_of_queries{nullptr};
 
 constexpr std::size_t any_number = std::numeric_limits<std::size_t>::max() - 1;
 
@@ -203,6 +204,8 @@ opened_source open_query(spec_reader& from, const read_options& given) {
   how.label = from.take("label").value_or("");
   how.ignore = words_of(from.take("ignore").value_or(""));
   how.missing = missing_of(from);
+  how.key = from.take("key").value_or("");
+  how.timeout = seconds(from.number_of("timeout", how.timeout.count(), 0, false));
   const read_options options = with_text_options(from, given);
   const auto connection = path_of(from);
   if (query.empty()) from.refuse("it has no query, and a database has many tables", "add ?query=SELECT...");
@@ -212,7 +215,8 @@ opened_source open_query(spec_reader& from, const read_options& given) {
         "postgres: cannot be read (this program was built without muster's postgres component); "
         "link muster::postgres");
   }
-  return read(connection, query, how, options);
+  if (how.key.empty()) return read(connection, query, how, options);
+  return source_of_queries.load()(connection, query, how, options);
 }
 
 struct known_source {
@@ -254,7 +258,8 @@ std::vector<known_source>& known_sources() {
         "several sources, each with its proportion of every batch; a comma within a source is %2C"},
        nullptr},  // open_any() opens it
       {{"postgres", "CONNECTION",
-        "query=SELECT...&label=COLUMN&ignore=COLUMN,COLUMN&missing=fail|zero|nan&features=N&bad=fail|keep",
+        "query=SELECT...&label=COLUMN&ignore=COLUMN,COLUMN&missing=fail|zero|nan&features=N&bad=fail|keep&key=COLUMN&"
+        "timeout=SECONDS",
         "rows of a PostgreSQL query; a connection is \"host=db dbname=training\" or \"postgresql://db/training\""},
        open_query},
   };
@@ -297,6 +302,7 @@ opened_source open_any(std::string_view specification, const read_options& optio
 }  // namespace
 
 void detail::set_query_reader(query_reader reader) noexcept { reader_of_queries = reader; }
+void detail::set_query_source(query_source source) noexcept { source_of_queries = source; }
 
 std::vector<source_info> source_table() {
   std::vector<source_info> rows;

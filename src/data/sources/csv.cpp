@@ -238,11 +238,11 @@ any_record_source detail::csv_records(std::shared_ptr<const mapped_file> text, c
     if (total.rows == 0) throw data_error({file}, "has no rows but the header; check how it was made");
     return dense_schema(width);
   };
-  format.parse = [plan, file](std::string_view piece, const text_survey& before, text_block& to) {
+  format.parse = [plan, file](std::string_view piece, const text_survey& before, record_block& to) {
     parse_rows(*plan, file, piece, before, &to.bad,
                [&](std::uint64_t row) { return std::pair(to.row(row - before.rows), &to.labels[row - before.rows]); });
   };
-  return any_record_source(text_records(std::move(text), std::move(format), options, limits));
+  return any_record_source(records_of_text(std::move(text), std::move(format), options, limits));
 }
 
 any_record_source csv_source(const std::string& path, const csv_options& csv, const read_options& options) {

@@ -163,7 +163,7 @@ std::pair<std::size_t, bool> shape_of(const text_survey& total, const read_optio
 
 // Parses a piece of `features` that are dense, or sparse (0).
 void parse_block(std::string_view piece, const std::string& file, const text_survey& before, std::size_t features,
-                 detail::text_block& to) {
+                 detail::record_block& to) {
   std::size_t entries = 0;
   for_each_sample(piece, file, before, [&](line_of_text line, const complaint& complaint, std::uint64_t row) {
     const std::size_t at = row - before.rows;
@@ -238,10 +238,10 @@ any_record_source detail::libsvm_records(std::shared_ptr<const mapped_file> text
     if (features == 0) refuse_without_features(file);
     return dense ? dense_schema(features) : record_schema{record_form::sparse, {}, features, {"label"}};
   };
-  format.parse = [file](std::string_view piece, const text_survey& before, text_block& to) {
+  format.parse = [file](std::string_view piece, const text_survey& before, record_block& to) {
     parse_block(piece, file, before, to.width, to);
   };
-  return any_record_source(text_records(std::move(text), std::move(format), options, limits));
+  return any_record_source(records_of_text(std::move(text), std::move(format), options, limits));
 }
 
 any_record_source libsvm_source(const std::string& path, const read_options& options) {

@@ -7,57 +7,18 @@
 #include <string_view>
 #include <utility>
 
-#include <libpq-fe.h>
-
 #include <muster/core/error.hpp>
 #include <muster/data/dataset_builder.hpp>
 #include <muster/data/open.hpp>
 #include "decimal.hpp"
+#include "postgres_session.hpp"
 #include "table_columns.hpp"
 
 namespace muster::inline v0 {
 namespace {
 
-struct close_connection {
-  void operator()(PGconn* connection) const noexcept { PQfinish(connection); }
-};
-struct free_result {
-  void operator()(PGresult* result) const noexcept { PQclear(result); }
-};
-using result_ptr = std::unique_ptr<PGresult, free_result>;
-
-// A message of the server in one line, without its line end.
-std::string one_line(const char* message) {
-  std::string text = message;
-  while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.pop_back();
-  std::replace(text.begin(), text.end(), '\n', ' ');
-  return text;
-}
-
-class session {
- public:
-  explicit session(const std::string& connection) : connection_(PQconnectdb(connection.c_str())) {
-    if (connection_ == nullptr || PQstatus(connection_.get()) != CONNECTION_OK) {
-      throw configuration_error("cannot connect to the database (" +
-                                one_line(connection_ ? PQerrorMessage(connection_.get()) : "out of memory") +
-                                "); check the connection");
-    }
-  }
-  // One command; several in one text are refused by the server.
-  result_ptr run(const std::string& command) const {
-    result_ptr result(PQexecParams(connection_.get(), command.c_str(), 0, nullptr, nullptr, nullptr, nullptr, 0));
-    const auto status = PQresultStatus(result.get());
-    if (status != PGRES_COMMAND_OK && status != PGRES_TUPLES_OK) {
-      throw configuration_error("the database refuses the query (" + one_line(PQerrorMessage(connection_.get())) +
-                                "); correct it");
-    }
-    return result;
-  }
-  std::string database() const { return PQdb(connection_.get()); }
-
- private:
-  std::unique_ptr<PGconn, close_connection> connection_;
-};
+using detail::session;
+using result_ptr = detail::query_result;
 
 using detail::ignored;
 using detail::label_place;
@@ -142,6 +103,7 @@ dataset read_postgres(const std::string& connection, const std::string& query, c
 
 bool detail::register_postgres() noexcept {
   set_query_reader(read_postgres);
+  set_query_source(postgres_source);
   return true;
 }
 

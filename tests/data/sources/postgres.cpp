@@ -7,9 +7,13 @@
 
 #include <unistd.h>
 
+#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
+#include <numeric>
+#include <thread>
+#include <utility>
 
 #include <muster/core/error.hpp>
 #include <muster/data/sources/postgres.hpp>
@@ -37,12 +41,16 @@ class server {
       std::filesystem::permissions(folder_ / "", std::filesystem::perms::all);
     }
     const std::string data = folder_ / "data";
-    started_ = run("initdb -D " + data + " -A trust -N -U muster") &&
-               run("pg_ctl -D " + data + " -w -t 60 -l " + data + "/log -o \"-k " + data + " -h '' -F\" start");
+    started_ = run("initdb -D " + data + " -A trust -N -U muster") && start();
   }
   ~server() {
-    if (started_) run("pg_ctl -D " + (folder_ / "data") + " -m immediate stop");
+    if (started_) stop();
   }
+  bool start() const {
+    const std::string data = folder_ / "data";
+    return run("pg_ctl -D " + data + " -w -t 60 -l " + data + "/log -o \"-k " + data + " -h '' -F\" start");
+  }
+  void stop() const { run("pg_ctl -D " + (folder_ / "data") + " -m immediate stop"); }
   server(const server&) = delete;
   server& operator=(const server&) = delete;
 
@@ -112,6 +120,91 @@ TEST_CASE("the rows of a query of PostgreSQL are read as its server prints them"
   CHECK_THROWS_AS(muster::open_dataset("postgres:" + from), configuration_error);
   CHECK_THROWS_WITH(muster::read_postgres("host=/nowhere password=secret", "SELECT 1"),
                     contains("cannot connect") && !contains("secret"));
+}
+
+TEST_CASE("rows of PostgreSQL by ranges of a key are those of the query, also when connections are lost on the way") {
+  const std::string programs = server_programs();
+  if (programs.empty()) {
+    std::cout << "SKIPPED: no PostgreSQL server is installed (Debian: postgresql-15)\n";
+    return;
+  }
+  const server postgres(programs);
+  if (!postgres.started()) {
+    std::cout << "SKIPPED: a PostgreSQL server cannot be started here\n";
+    return;
+  }
+  const std::string from = postgres.connection();
+  const std::string query =
+      "SELECT i % 3 AS y, i / 7.0::float8 AS a, (i * 0.001)::numeric AS b, i % 2 = 0 AS c, (-i)::bigint AS d, "
+      "CASE WHEN i % 1000 = 5 THEN NULL ELSE i::real / 3 END AS e, i * 2 AS id FROM generate_series(1, 40000) AS i";
+  muster::postgres_options how{.label = "y", .missing = muster::missing_values::zero, .key = "id"};
+  const auto whole =
+      muster::read_postgres(from, query + " ORDER BY i", {.label = "y", .ignore = {"id"}, .missing = how.missing});
+  const auto ranges = muster::postgres_source(from, query, how);
+  REQUIRE(ranges.size() == whole.size());
+  REQUIRE(ranges.schema() == whole.schema());
+  CHECK_FALSE(ranges.mapped());
+  CHECK(ranges.name() == "postgres:postgres");
+  CHECK(muster::postgres_source(from, query, how).digest() == ranges.digest());
+
+  const auto read = [](const muster::any_record_source& source, std::vector<muster::sample_id> ids) {
+    std::vector<std::byte> bytes(ids.size() * source.schema().record_bytes());
+    std::vector<float> labels(ids.size());
+    source.read(ids, {bytes, labels});
+    return std::pair(bytes, labels);
+  };
+  std::vector<muster::sample_id> all(whole.size());
+  std::iota(all.begin(), all.end(), muster::sample_id{0});
+  const auto expected = read(whole, all);
+  CHECK(read(ranges, all) == expected);
+  const std::string terminate =
+      "SELECT pg_terminate_backend(pid)::int FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND "
+      "backend_type = 'client backend'";
+  {
+    const auto fresh = muster::postgres_source(from, query, how);
+    (void)read(fresh, {0});  // there is a connection now
+    (void)muster::read_postgres(from, terminate);
+    CHECK(read(fresh, all) == expected);
+    std::vector<std::jthread> readers;
+    std::array<bool, 3> same{};
+    const auto parallel = muster::postgres_source(from, query, how);
+    for (bool& one : same) readers.emplace_back([&] { one = read(parallel, all) == expected; });
+    readers.clear();
+    CHECK(same == std::array{true, true, true});
+  }
+  {
+    const auto fresh = muster::open_source("postgres:" + from + "?query=" + query + "&label=y&missing=zero&key=id");
+    postgres.stop();
+    std::jthread later([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(500));
+      (void)postgres.start();
+    });
+    CHECK(read(fresh, all) == expected);
+  }
+  how.missing = muster::missing_values::fail;
+  const auto strict = muster::postgres_source(from, query, how);
+  CHECK_THROWS_WITH(read(strict, all), contains("postgres:postgres:5:6: a value is missing (NULL or NaN) in column e"));
+  const auto kept = muster::postgres_source(from, query, how, {.keep_bad_records = true});
+  std::vector<muster::bad_record> bad;
+  std::vector<float> labels(all.size());
+  kept.read(all, {{}, labels}, &bad);
+  CHECK(bad.size() == 40);
+  CHECK(labels[4] == 0);
+
+  how.label = "";
+  CHECK_THROWS_WITH(
+      read(muster::postgres_source(from, "SELECT i / 2 AS id, i AS a FROM generate_series(1, 40000) AS i", how), all),
+      contains("has other rows from id"));
+  CHECK_THROWS_WITH(muster::postgres_source(from, "SELECT NULL::int AS id, 1 AS a", how),
+                    contains("is missing in 1 rows"));
+  CHECK_THROWS_AS(muster::postgres_source(from, "SELECT 1 AS id, 1 AS a WHERE false", how), muster::data_error);
+  how.key = "idd";
+  CHECK_THROWS_WITH(muster::postgres_source(from, query, how), contains("did you mean 'id'?"));
+  how.key = "id";
+  how.timeout = muster::seconds(0.3);
+  const auto gone = muster::postgres_source(from, "SELECT i AS id, i AS a FROM generate_series(1, 10) AS i", how);
+  postgres.stop();
+  CHECK_THROWS_WITH(read(gone, {3}), contains("postgres:postgres: cannot be read, and has been tried again"));
 }
 
 #endif

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include <muster/core/clock.hpp>
 #include <muster/data/dataset.hpp>
 #include <muster/data/sources/csv.hpp>  // missing_values
 
@@ -16,6 +17,11 @@ struct postgres_options {
   std::vector<std::string> ignore = {};  ///< columns that are no features
   missing_values missing = missing_values::fail;  ///< what becomes of NULL and NaN
   std::size_t fetch = 10'000;                     ///< rows that the server sends at a time
+  /// A column with another value in every row, which is no feature: rows are read by ranges of it when they are wanted.
+  std::string key = {};
+  /// Of these ranges: a server that sends nothing for so long is lost, and a lost one is tried again for so long, with
+  /// pauses that grow.
+  seconds timeout{60};
 };
 
 /// Reads what a query selects into a dense dataset: a feature for each column that is neither label nor ignored. The
@@ -31,5 +37,26 @@ struct postgres_options {
 /// cannot be reached, refuses the query or lacks a column, data_error with the row for a value that is no number.
 [[nodiscard]] dataset read_postgres(const std::string& connection, const std::string& query,
                                     const postgres_options& how = {}, const read_options& options = {});
+
+/// The same as records that are not held, in the order of `how.key`: an index of ranges of the key is, and the ranges
+/// that were read last, less than 256 MiB in all. Opening looks at the key alone, in one state of the database. Each
+/// range is read by binary COPY, on a connection of the thread that wants it, in a transaction of its own: the rows
+/// must not change meanwhile, but others with greater keys may come. A connection that is lost is made again, and the
+/// range read again. The digest is of the query, the number of rows and the keys where ranges begin. Numbers of type
+/// real, integer and boolean are rounded by the server, others come as double precision. Throws what read_postgres()
+/// throws, and configuration_error without a key; reading throws data_error when the server could not be reached for
+/// `how.timeout`, with the reason, and when a range has other rows than at opening.
+[[nodiscard]] any_record_source postgres_source(const std::string& connection, const std::string& query,
+                                                const postgres_options& how, const read_options& options = {});
+
+namespace detail {
+
+/// postgres_source(), where it is linked.
+using query_source = any_record_source (*)(const std::string& connection, const std::string& query,
+                                           const postgres_options& how, const read_options& options);
+/// Sets what opens "postgres:" with a key. Thread safe.
+void set_query_source(query_source source) noexcept;
+
+}  // namespace detail
 
 }  // namespace muster::inline v0
