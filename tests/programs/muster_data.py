@@ -36,7 +36,7 @@ def sparse_of(path):
     made = path.with_suffix(".svm")
     block = "".join(f"{i % 2} 3:{i} {7 + i % 100}:1 1000:{i / 9}\n" for i in range(10000))
     with made.open("w") as file:
-        while file.tell() < 200 << 20:
+        while file.tell() < 320 << 20:
             file.write(block)
     return made
 
@@ -128,7 +128,7 @@ with tempfile.TemporaryDirectory() as name:
     large = folder / "large.csv"
     with large.open("w") as file:
         block = "".join(f"{i},{i / 7},{i % 3}\n" for i in range(10000))
-        while file.tell() < 200 << 20:
+        while file.tell() < 320 << 20:
             file.write(block)
     for given in [f"csv:{large}?label=2", f"csv:{gzipped(large)}?label=2", f"libsvm:{sparse_of(large)}"]:
         limited = subprocess.run([sys.executable, "-c", peak, program, "convert", given, folder / "bounded"],

@@ -121,11 +121,21 @@ beginning read_beginning(std::string_view text, const std::string& file, const c
   beginning found{{{}, csv.delimiter, csv.missing}, 0, 0};
   if (text.starts_with(byte_order_mark)) found.bytes = byte_order_mark.size();
   const std::string_view rest = text.substr(found.bytes);
-  row_reader rows(rest, 0);
   csv_row row{};
-  do {
-    if (!rows.next(row)) throw data_error({file}, "has no rows (blank lines are all there is); check how it was made");
-  } while (found.plan.blank(row));
+  std::uint64_t lines = 0;
+  // Of large text only as much is looked at as the first row takes.
+  for (std::size_t looked_at = std::size_t{1} << 20;; looked_at *= 2) {
+    const std::string_view part = rest.substr(0, looked_at);
+    row_reader rows(part, 0);
+    bool there = true;
+    do {
+      there = rows.next(row);
+    } while (there && found.plan.blank(row));
+    lines = rows.lines();
+    const bool whole = part.size() == rest.size();
+    if (there && (whole || row.end + 1 < part.data() + part.size())) break;
+    if (whole) throw data_error({file}, "has no rows (blank lines are all there is); check how it was made");
+  }
 
   std::vector<std::string> fields;
   bool words = false;
@@ -143,7 +153,7 @@ beginning read_beginning(std::string_view text, const std::string& file, const c
   if (header) {
     const char* const behind = row.end + (row.end != rest.data() + rest.size() && *row.end == '\r' ? 1 : 0);
     found.bytes = std::min(text.size(), static_cast<std::size_t>(behind - text.data()) + 1);
-    found.lines = rows.lines();
+    found.lines = lines;
   }
   static_cast<detail::table_columns&>(found.plan) =
       detail::plan_columns(header ? fields : std::vector<std::string>(), fields.size(), csv.label, csv.ignore, file);

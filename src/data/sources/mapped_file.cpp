@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cstdint>
 #include <system_error>
 
 #include <muster/core/atomic_file.hpp>
@@ -126,12 +127,14 @@ void mapped_file::map(int file, std::size_t size, const std::string& path) {
 }
 
 void mapped_file::forget(std::string_view part) const noexcept {
+  // Linux maps so many bytes around a page that is read, those of neighbours too: these are forgotten with it.
+  constexpr std::uintptr_t mapped_at_once = std::uintptr_t{64} << 10;
   if (!mapped_) return;
-  static const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-  const char* const begin = mapped_.get();  // of a page
-  const auto first = static_cast<std::size_t>(part.data() - begin) / page * page;
-  const auto last = detail::round_up(static_cast<std::size_t>(part.data() - begin) + part.size(), page);
-  (void)::madvise(const_cast<char*>(begin) + first, last - first, MADV_DONTNEED);  // what changes nothing of its bytes
+  const auto begin = reinterpret_cast<std::uintptr_t>(mapped_.get());
+  const auto from = reinterpret_cast<std::uintptr_t>(part.data());
+  const std::uintptr_t first = std::max(from / mapped_at_once * mapped_at_once, begin);
+  const std::uintptr_t last = std::min(detail::round_up(from + part.size(), mapped_at_once), begin + text().size());
+  (void)::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);  // which changes nothing of its bytes
 }
 
 void mapped_file::unmap::operator()(const char* memory) const noexcept {

@@ -143,6 +143,19 @@ TEST_CASE("rows that are wrong can be kept as bad records") {
   CHECK(read.digest() != parse_csv("1,2\n0,0\n0,0\n5,6\n", "t", {.label = "1"}).digest());
 }
 
+TEST_CASE("a first row may be longer than what is looked at to find it") {
+  constexpr std::size_t columns = 200'000;
+  std::string text = "\n \n\"a name\nin two lines\"";
+  for (std::size_t k = 1; k < columns; ++k) text += ",column " + std::to_string(k);
+  text += "\r\n1";
+  for (std::size_t k = 1; k < columns; ++k) text += ",2";
+  const auto read = parse_csv(text, "t", {.label = "column 199999"});
+  CHECK(read.size() == 1);
+  CHECK(read.features() == columns - 1);
+  CHECK(read.label(0) == 2);
+  CHECK_THROWS_WITH(parse_csv(text + "\n3,4\n", "t"), contains("t:6:4: the row ends after 2 fields"));
+}
+
 TEST_CASE("a CSV file is read by its path") {
   const temporary_folder folder;
   const auto read = muster::read_csv(folder.write("table.csv", "1,2\n3,4\n"));
