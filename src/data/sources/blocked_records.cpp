@@ -12,7 +12,7 @@ blocked_records::blocked_records(block_index index, std::size_t cache_bytes)
     : state_(std::make_shared<const state>(std::move(index), cache_bytes)) {}
 
 std::uint64_t blocked_records::block_records() const noexcept {
-  constexpr std::uint64_t bytes = std::uint64_t{4} << 20;  // as in start_of() of a loader
+  constexpr std::uint64_t bytes = std::uint64_t{3} << 20;  // of which 16 are mixed: less than caches hold
   return std::max<std::uint64_t>(bytes / state_->index.mean_bytes, 1);
 }
 

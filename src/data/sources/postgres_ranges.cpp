@@ -25,7 +25,7 @@ namespace {
 // Of rows in a range: a read of the server is large against what it takes to ask for it.
 constexpr std::uint64_t range_bytes = std::uint64_t{1} << 20;
 constexpr std::uint64_t most_rows_of_range = 1 << 14;
-constexpr std::size_t cache_bytes = std::size_t{80} << 20;
+constexpr std::size_t cache_bytes = std::size_t{64} << 20;
 
 // Of PostgreSQL's catalogue of types.
 constexpr Oid bool_type = 16, int8_type = 20, int2_type = 21, int4_type = 23, float4_type = 700;

@@ -30,8 +30,8 @@ inline constexpr std::size_t most_text_in_memory = std::size_t{64} << 20;
 struct text_limits {
   /// Of text in a block, which is parsed at once.
   std::size_t piece_bytes = std::size_t{128} << 10;
-  /// Of parsed blocks: more than the 64 MiB that a window of block_window order has.
-  std::size_t cache_bytes = std::size_t{80} << 20;
+  /// Of parsed blocks: more than the 48 MiB that a window of block_window order has.
+  std::size_t cache_bytes = std::size_t{64} << 20;
 };
 
 /// Sets what reads gzip, null for nothing, and returns what did before. Thread safe.
