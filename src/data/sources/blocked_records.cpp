@@ -13,7 +13,8 @@ blocked_records::blocked_records(block_index index, std::size_t cache_bytes)
 
 std::uint64_t blocked_records::block_records() const noexcept {
   constexpr std::uint64_t bytes = std::uint64_t{3} << 20;  // of which 16 are mixed: less than caches hold
-  return std::max<std::uint64_t>(bytes / state_->index.mean_bytes, 1);
+  const std::uint64_t beside = sizeof(float) + (state_->record_bytes == 0 ? sizeof(std::uint64_t) : 0);
+  return std::max<std::uint64_t>(bytes / (state_->index.mean_bytes + beside), 1);
 }
 
 std::size_t blocked_records::block_of(sample_id id) const noexcept {

@@ -185,6 +185,9 @@ TEST_CASE("open_source() holds small text, and parses large text as it is read; 
   const auto streamed = muster::open_source("csv:" + folder.write("large", large));
   CHECK_FALSE(streamed.mapped());
   CHECK(streamed.block_records() != 0);
+  // A window of the default order, records and labels, fits into the cache: else each record would parse its block.
+  CHECK(16 * streamed.block_records() * (streamed.schema().record_bytes() + sizeof(float)) <
+        muster::detail::text_limits{}.cache_bytes);
   CHECK_FALSE(streamed.known_bad().has_value());
   const muster::sample_id id = streamed.size() - 1;
   float values[2] = {};
