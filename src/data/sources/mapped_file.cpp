@@ -36,6 +36,8 @@ class decoded_text {
   std::size_t size = 0;
 
   void add(std::span<const char> piece) {
+    // At once: what is not used of it takes no memory, and growing would leave some to the allocator.
+    if (size == 0) memory.reserve(detail::most_text_in_memory);
     if (!file && size + piece.size() > detail::most_text_in_memory) {
       const std::string folder = temporary_folder();
       file = detail::descriptor(::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
