@@ -57,9 +57,9 @@ constexpr setting_info checksum{"checksum", "WHEN", "off",
 constexpr setting_info elastic{
     "elastic", "WHEN", "off",
     "on or off: ranks may leave, fail and join; the program trains in muster::elastic::session"};
-constexpr setting_info patience{
-    "patience",   "SECONDS", "30", "elastic: how long to wait for enough ranks, or for a majority of the members",
-    some_seconds, true};
+constexpr setting_info quorum_timeout{
+    "quorum-timeout", "SECONDS", "30", "elastic: how long to wait for enough ranks, or for a majority of the members",
+    some_seconds,     true};
 constexpr setting_info remote_servers{
     "remote-servers", "N", "0",
     "ps: servers and hot spares that are launched separately, with --role server, and join at --rendezvous",

@@ -13,7 +13,7 @@ namespace muster::inline v0::detail {
 namespace {
 
 // The index has some 50 bytes a block: in larger texts blocks are larger.
-constexpr std::size_t most_blocks = std::size_t{1} << 18;
+constexpr std::size_t most_text_blocks = std::size_t{1} << 18;
 // What a block may be once it is parsed: several are held, and one is parsed by each thread.
 constexpr std::uint64_t most_block_bytes = std::uint64_t{4} << 20;
 // The text that may be mapped while it is cut, which touches a page here and there.
@@ -87,7 +87,7 @@ blocked_records records_of_text(std::shared_ptr<const mapped_file> text, text_fo
   block_index index;
   index.name = indexed->format.name;
   index.keep_bad = options.keep_bad_records;
-  std::size_t piece = std::max(limits.piece_bytes, indexed->text->text().size() / most_blocks);
+  std::size_t piece = std::max(limits.piece_bytes, indexed->text->text().size() / most_text_blocks);
   for (bool quotes = false;;) {
     const text_survey total = indexed->look_over(piece, quotes, options.threads);
     if (total.quotes && !quotes) {  // then newlines may be within rows, where it was cut
