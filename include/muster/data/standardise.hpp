@@ -20,11 +20,14 @@ namespace muster::inline v0 {
 /// field of float32 with one extent, each feature.
 class standardise {
  public:
+  /// `by` are of the same columns; of images, `output` is the layout of the result.
   explicit standardise(source_statistics by, image_layout output = image_layout::hwc)
       : statistics_(std::move(by)), layout_(output) {}
+  /// As record_transform has them. `output` throws configuration_error for records of other columns than the
+  /// statistics.
   [[nodiscard]] record_schema output(const record_schema& in);
-  [[nodiscard]] std::uint64_t version() const noexcept;
-  void operator()(std::span<const std::byte> from, std::span<std::byte> to) const noexcept;
+  [[nodiscard]] std::uint64_t version() const noexcept;  ///< depends on the statistics: a cache knows others
+  void operator()(std::span<const std::byte> from, std::span<std::byte> to) const noexcept;  ///< thread safe
 
  private:
   source_statistics statistics_;

@@ -14,8 +14,9 @@ namespace muster::inline v0 {
 /// that joins. Of other sources it is nothing. Refers to the loader.
 class followed_data {
  public:
+  /// `data` must outlive it.
   explicit followed_data(loader& data) noexcept : data_(&data) {}
-  void describe(state_parts& parts);
+  void describe(state_parts& parts);  ///< as a state_owner
 
  private:
   loader* data_;
