@@ -71,7 +71,7 @@ void go_to(muster::state& of, std::uint64_t steps) { of.move_to({.steps = steps}
 
 }  // namespace
 
-TEST_CASE("those that are behind get the state of the furthest, and nobody else's is touched") {
+TEST_CASE("ranks that are behind receive the state of the furthest rank, and no other state changes") {
   const char* const text = std::getenv("MUSTER_TEST_SEED");
   const std::uint64_t first = text == nullptr ? 20261122 : std::strtoull(text, nullptr, 10);
   for (std::uint64_t seed = first; seed < first + 12; ++seed) {

@@ -127,7 +127,7 @@ TEST_CASE("what was lent and given back goes on from a copy") {
 }
 
 // Values come to the place that is named for them, until it is left.
-TEST_CASE("a large payload comes to its place, and nobody writes there when that was left") {
+TEST_CASE("a large payload is received in place, and no peer writes there after the receive was left") {
   constexpr std::size_t size = 5 * ps::detail::frame_link::frame_limit;
   constexpr std::uint64_t count = 30;
   for (const auto over : fabrics()) {
@@ -175,7 +175,7 @@ TEST_CASE("a large payload comes to its place, and nobody writes there when that
   }
 }
 
-TEST_CASE("nobody sleeps beside a frame that has come") {
+TEST_CASE("no receiver sleeps while a frame has arrived") {
   constexpr int frames = 100;  // more than are looked at in a turn, and so few bytes that all fit on their way
   constexpr std::size_t size = 200;
   for (const auto over : fabrics()) {

@@ -60,7 +60,8 @@ simulation::world any_world(muster::random_stream& draw) {
 
 }  // namespace
 
-TEST_CASE("with a replica no acknowledged push is lost, none applied twice, nobody waits for ever", "[simulation]") {
+TEST_CASE("with a replica no acknowledged push is lost, none applied twice, and no worker waits for ever",
+          "[simulation]") {
   const auto seen = simulate(1200, [](muster::random_stream& draw) {
     auto of = any_world(draw);
     of.replicas = 1;

@@ -239,7 +239,7 @@ TEST_CASE("pushes of one bulk-synchronous clock have one scale: another is refus
 
 // What a server finds when it comes back from a stop is that others have ended their connections with it. It gave up
 // those that were the first to do so, as long as these were less than half of all, and they had to leave.
-TEST_CASE("a server that was stopped gives nobody up before the others could give up it") {
+TEST_CASE("a server that was stopped gives no peer up before the others could give up the server") {
   const bool stops = GENERATE(true, false);
   CAPTURE(stops);
   bare_server server({.tables = {{.name = "w", .size = 8}}}, 2, 2);  // servers 0 to 2, workers 3 and 4

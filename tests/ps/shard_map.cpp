@@ -186,7 +186,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("who stands by comes while fewer serve than are wanted") {
+TEST_CASE("standby servers serve while there are fewer servers than wanted") {
   auto map = ps::first_map(servers_of(2), {}, 16, 1);
   CHECK(map.wanted == 2);
   CHECK_FALSE(ps::with_standby(map, 2));

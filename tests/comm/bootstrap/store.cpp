@@ -120,7 +120,7 @@ TEST_CASE("keys and values are any bytes up to the limits, and different keys st
   });
 }
 
-TEST_CASE("no addition is lost or made twice, whoever adds: threads, objects, processes") {
+TEST_CASE("no addition by threads, objects or processes is lost or made twice") {
   over_all([](const place& at) {
     constexpr int threads = 4;
     constexpr int each = 100;
@@ -273,7 +273,7 @@ TEST_CASE("a key of a client vanishes when that is killed: at once, where the sy
   });
 }
 
-TEST_CASE("whoever is killed at whatever moment, the store stays whole") {
+TEST_CASE("the store stays whole whichever process is killed at any moment") {
   const auto seed = static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
   CAPTURE(seed);
   muster::random_stream random(seed);

@@ -128,7 +128,7 @@ TEST_CASE("a store that is stopped is silent, and not gone") {
   CHECK(look_for_store({{address::parse("127.0.0.1:1"), stopped}, "t"}) == store_presence::serves);
 }
 
-TEST_CASE("who connects again through the file finds that another store was begun instead") {
+TEST_CASE("a client that connects again through the file finds that another store was begun instead") {
   const temporary_file file;
   std::optional<store_server> server(std::in_place, "127.0.0.1:0", "first");
   server->announce(file.path());

@@ -161,7 +161,7 @@ TEST_CASE("a server that is started again with its folder goes on where the last
   std::filesystem::remove_all(folder);
 }
 
-TEST_CASE("who connects again finds that the server has nothing of what it had", "[kept]") {
+TEST_CASE("a client that connects again finds that the server has lost its values", "[kept]") {
   std::optional<store_server> server(std::in_place, "127.0.0.1:0", "t");
   const auto where = server->address();
   tcp_store store(where, "t", soon(), nullptr, muster::when_lost::connect_again);
@@ -174,7 +174,7 @@ TEST_CASE("who connects again finds that the server has nothing of what it had",
   CHECK_THROWS_AS(store.compare_and_swap("key", 0, "x", soon()), muster::store_left_behind);
 }
 
-TEST_CASE("a store opens as soon as somebody serves, and not at all where nobody does") {
+TEST_CASE("a store opens as soon as a server listens, and not at all where none does") {
   std::string where;
   { where = store_server("127.0.0.1:0", "t").address(); }
   CHECK_THROWS_AS(tcp_store(where, "t", shortly()), muster::timeout_error);
@@ -193,7 +193,7 @@ TEST_CASE("a store opens as soon as somebody serves, and not at all where nobody
   CHECK_THROWS_AS(tcp_store("no-such-host.invalid:1", "t", soon()), muster::configuration_error);
 }
 
-TEST_CASE("who does not know the token is told, dropped and counted") {
+TEST_CASE("a client that does not know the token is told, dropped and counted") {
   const store_server server("127.0.0.1:0", "a secret");
   for (const std::string token : {"", "a secre", "another", "a secret "}) {
     CAPTURE(token);
@@ -207,7 +207,7 @@ TEST_CASE("who does not know the token is told, dropped and counted") {
   CHECK(server.met().offenders == 0);
 }
 
-TEST_CASE("who was talking to a server that died is not of another job, and finds the next at its place") {
+TEST_CASE("a client of a server that died is not of another job, and finds the next server at its address") {
   const dying_server first;
   auto opened = std::async(std::launch::async, [&] { return tcp_store(first.where(), "a secret", soon()); });
   std::optional<store_server> next;
@@ -221,7 +221,7 @@ TEST_CASE("who was talking to a server that died is not of another job, and find
   CHECK_FALSE(opened.get().get("key", soon()));
 }
 
-TEST_CASE("strangers that talk garbage, leave or are silent hold up nobody") {
+TEST_CASE("connections that send garbage, leave or are silent hold up no client") {
   const auto seed = static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
   CAPTURE(seed);
   muster::random_stream random(seed);
@@ -306,7 +306,7 @@ TEST_CASE("a frame that comes byte by byte is understood, and one that is cut sh
   CHECK_FALSE(store.get("never", soon()));
 }
 
-TEST_CASE("a client that asks for much and takes nothing holds up nobody and does not fill the memory") {
+TEST_CASE("a client that asks for much and receives nothing holds up no other client and does not fill the memory") {
   using namespace muster::detail;
   const store_server server("127.0.0.1:0", "t");
   tcp_store store(server.address(), "t", soon());

@@ -222,7 +222,7 @@ TEST_CASE("split ends at the deadline of the group where a rank goes only half o
   }
 }
 
-TEST_CASE("a rank that gives up wakes all who wait, with its reason and its status, in groups made from it too") {
+TEST_CASE("a rank that gives up wakes all waiting ranks, with its reason and its status, in groups made from it too") {
   const auto over = any_fabric();
   const auto start = muster::clock::now();
   const auto thrown = test::outcomes(over, 4, [](muster::group& world) {
@@ -283,7 +283,7 @@ TEST_CASE("a rank that leaves its host is named by its number in the group") {
 }
 
 // The buffer of a work that ended in an error is free at once: the address sanitizer sees any write to it.
-TEST_CASE("after an error nobody touches the buffers any more") {
+TEST_CASE("after an error no rank touches the buffers any more") {
   const auto over = any_fabric();
   for (int round = 0; round < 50; ++round) {
     test::outcomes(over, 4, [&](muster::group& world) {
@@ -313,7 +313,7 @@ TEST_CASE("a work that is dropped is waited for") {
 }
 
 // In registered memory a rank that waits folds the blocks that no rank has begun, where ranks share cores.
-TEST_CASE("over shm, where ranks share cores, a rank that has come holds nobody up, whatever it does then") {
+TEST_CASE("over shm, where ranks share cores, a rank that has called holds no other up, whatever it does then") {
   const int ranks = static_cast<int>(std::max(1u, std::thread::hardware_concurrency())) + 1;
   const std::size_t count = 100'003;
   std::atomic<bool> go{false};

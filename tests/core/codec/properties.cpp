@@ -250,7 +250,7 @@ TEST_CASE("with error feedback all that is decoded and the last residual sum to 
                   muster::configuration_error);
 }
 
-TEST_CASE("a value that is not finite is not finite for whoever decodes it") {
+TEST_CASE("a value that is not finite is decoded as not finite") {
   const float bad = GENERATE(std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity());
   for (const std::string name : {"none", "float16", "bfloat16", "qsgd8", "sign", "topk:0.1"}) {
     CAPTURE(name, bad);

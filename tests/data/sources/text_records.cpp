@@ -173,7 +173,7 @@ TEST_CASE("text that is parsed as it is read is shuffled in blocks, and read onc
   CHECK(seen == std::vector<int>(5000, 1));
 }
 
-TEST_CASE("open_source() holds small text, and parses large text as it is read; open_dataset() holds any") {
+TEST_CASE("open_source() holds small text, and parses large text as it is read, open_dataset() holds any") {
   const temporary_folder folder;
   std::string text;
   for (int i = 0; i < 100; ++i) text += std::to_string(i) + ",0.25\n";

@@ -214,7 +214,7 @@ TEST_CASE("the first member halts the others after a step that the furthest has 
   CHECK(halt == 10);
 }
 
-TEST_CASE("who finds that its job was begun anew, as by those to whom the store was empty, is fenced") {
+TEST_CASE("a process that finds its job begun anew by processes that saw an empty store is fenced") {
   const muster::clock::time_point start{};
   muster::elastic::generation_record record;
   record.generation = 2;
@@ -237,7 +237,7 @@ TEST_CASE("who finds that its job was begun anew, as by those to whom the store 
 }
 
 // It waited for the rest of its two seconds, and so did the others for it.
-TEST_CASE("who is at its end goes when all are, or when another waits for a group without it") {
+TEST_CASE("a member at its end leaves when all are at theirs, or when another member waits for a group without it") {
   const muster::elastic::membership_policy policy;
   const muster::clock::time_point start{};
   muster::elastic::generation_record record;

@@ -139,7 +139,7 @@ TEST_CASE("the other collectives on devices give what the oracle gives, for any 
   }
 }
 
-TEST_CASE("messages between devices reach whom they are for") {
+TEST_CASE("messages between devices reach their receivers") {
   MUSTER_NEEDS_DEVICE();
   for (const int ranks : devices::worlds()) {
     devices::run(ranks, [&](communicator& all, device_stream_ref stream) {
@@ -222,7 +222,7 @@ TEST_CASE("a list of buckets is one group call, and gives each its sum") {
 #endif
 }
 
-TEST_CASE("memory is registered for as long as somebody holds it so") {
+TEST_CASE("memory stays registered while any registration of it is held") {
   MUSTER_NEEDS_DEVICE();
   for (const int ranks : devices::worlds()) {
     devices::run(ranks, [&](communicator& all, device_stream_ref stream) {

@@ -203,7 +203,7 @@ TEST_CASE("what a group knows ends a wait for devices: a rank that gave up is na
   }
 }
 
-TEST_CASE("a work that nobody waited for leaves its buffer in peace, and its error to the next call") {
+TEST_CASE("a work that was never waited for leaves its buffer alone, and its error to the next call") {
   const auto thrown = failures(2, seconds(0.3), [](communicator& all, device_stream_ref stream) {
     if (all.rank() == 1) {
       std::this_thread::sleep_for(std::chrono::seconds(1));

@@ -123,7 +123,7 @@ TEST_CASE("the pages of long runs go back to the system, and come again as zeros
   CHECK(std::all_of(again.begin(), again.end(), [](char x) { return x == 0; }));
 }
 
-TEST_CASE("any order of taking and giving back: nobody gets what another has, and contents stay") {
+TEST_CASE("any order of allocations and releases: no two hold the same memory, and contents stay") {
   segment own(reserve);
   const auto peer = as_peer(own);
   muster::random_stream random(20261121);
@@ -197,7 +197,7 @@ TEST_CASE("a memory file cannot shrink under a peer that reads it") {
 }
 
 // It said that the ranks cannot meet, which is no lost rank, and a process of an elastic job ended by that.
-TEST_CASE("whoever meets a rank that goes away in that very moment has lost that rank") {
+TEST_CASE("a rank that leaves during the bootstrap is lost to the others") {
   muster::random_stream draw(20261122);
   for (int round = 0; round < 300; ++round) {
     const std::string name = "muster-test-meeting." + std::to_string(::getpid()) + "." + std::to_string(round);

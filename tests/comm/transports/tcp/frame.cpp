@@ -124,7 +124,7 @@ TEST_CASE("a notice is read as it was written") {
   }
 }
 
-TEST_CASE("two that know the secret come together, and know who the other is") {
+TEST_CASE("two peers that know the secret connect, and know each other's rank") {
   for (const bool wanted : {true, false}) {
     auto caller = handshake::connect(secret("s"), {3, 5, 1, 2});
     auto callee = handshake::answer(secret("s"), 5);
@@ -143,7 +143,7 @@ TEST_CASE("two that know the secret come together, and know who the other is") {
   }
 }
 
-TEST_CASE("who does not know the secret, or asks for another rank, is a stranger") {
+TEST_CASE("a peer that does not know the secret, or asks for another rank, is refused") {
   auto caller = handshake::connect(secret("right"), {3, 5, 0, 2});
   auto callee = handshake::answer(secret("wrong"), 5);
   talk(caller, callee);

@@ -274,7 +274,7 @@ TEST_CASE("a group is closed after a message of its that came in parts before it
 }
 
 // More tagged messages than there is credit for, of all sizes, and no receive for them: collectives pass.
-TEST_CASE("collectives do not wait behind tagged messages that nobody takes", "[tcp]") {
+TEST_CASE("collectives do not wait behind tagged messages that have no receive", "[tcp]") {
   auto plan = test::tcp_job::busy_plan();
   plan.limits.eager = 1000;
   plan.limits.credit = 8000;
@@ -649,7 +649,7 @@ TEST_CASE("a peer that breaks the rules is lost, and the notice says what was se
   }
 }
 
-TEST_CASE("what a lost rank had only begun to send is nobody's message, what it had sent is", "[tcp]") {
+TEST_CASE("a message that a lost rank had only begun to send is dropped, one that it had sent arrives", "[tcp]") {
   const bool waits = GENERATE(false, true);  // a receive, when it begins
   auto begun = message_of(100);
   begun.tag = 9;
