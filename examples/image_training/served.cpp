@@ -57,7 +57,7 @@ class served_run {
         loader_(training_loader(data, chosen.seed, batches_of(chosen), chosen.augment, chosen.stages)),
         test_(test_loader(data, muster::batch(128))),
         tracker_(alone, {.goal = chosen.goal}),
-        state_{muster::shadowed_values{"batch_norm", net.statistics(), muster::state_kind::rank_local},
+        state_{muster::restored_values{"batch_norm", net.statistics(), muster::state_kind::rank_local},
                loader_.cursor()} {}
 
   void train() {

@@ -42,7 +42,7 @@ class run {
     // Statistics of a rank's own are its own state; shared ones are the same everywhere.
     const auto kind = chosen.share_statistics ? muster::state_kind::replicated : muster::state_kind::rank_local;
     training_.emplace(context, arena_, optimizer_, loader_, schedule_, tracker_,
-                      muster::shadowed_values{"batch_norm", net_->statistics(), kind});
+                      muster::restored_values{"batch_norm", net_->statistics(), kind});
   }
 
   void train() {

@@ -15,7 +15,7 @@
 #include <muster/core/log.hpp>
 #include <muster/ps/settings.hpp>
 
-#include "../comm/bootstrap/ends.hpp"
+#include "../comm/bootstrap/endpoints.hpp"
 #include "runtime/server_process.hpp"
 #include "runtime/worker_process.hpp"
 
@@ -176,7 +176,7 @@ struct job::implementation {
       return detail::seat{{at, 1}, options, protocol, layout, over, store, name, first};
     };
     if (options.colocated) {
-      for (auto& end : muster::detail::connect_ends(configuration, ranks, 2))
+      for (auto& end : muster::detail::connect_endpoints(configuration, ranks, 2))
         ends.emplace_back(std::move(end), ranks.settings());
       worker = std::make_unique<detail::worker_process>(seat_of(self, ends[0].transport()), who.can_serve);
       server = std::make_unique<detail::server_process>(seat_of(size + self, ends[1].transport()));
@@ -280,7 +280,7 @@ client& job::tables() {
 
 group job::connect_workers() {
   if (!self_->worker) throw configuration_error("this rank is a server (it is not among the workers); call serve()");
-  auto made = muster::detail::connect_ends(self_->configuration, self_->working, 1);
+  auto made = muster::detail::connect_endpoints(self_->configuration, self_->working, 1);
   return group(std::move(made.front()), self_->ranks.settings());
 }
 

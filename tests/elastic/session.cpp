@@ -134,7 +134,7 @@ TEST_CASE("in a fixed session a failed step leaves the state as it was and ends 
   test::run_ranks(1, [](muster::group& world) {
     auto loader = numbers{100} | muster::batch(10);
     std::vector<float> mean(4, 1.0f);
-    muster::state state{muster::shadowed_values{"mean", std::span(mean)}, loader.cursor()};
+    muster::state state{muster::restored_values{"mean", std::span(mean)}, loader.cursor()};
     auto session = muster::fixed_session(world);
     const auto fails_at = [&](std::uint64_t number) {
       return [&mean, number](muster::step& step) {
@@ -157,7 +157,7 @@ TEST_CASE("a session_backend that recovers has each step committed once, however
   test::run_ranks(1, [](muster::group& world) {
     auto loader = numbers{1000} | muster::shuffle(4) | muster::batch(7);
     std::vector<double> sum(1, 0.0);
-    muster::state state{muster::shadowed_values{"sum", std::span(sum)}, loader.cursor()};
+    muster::state state{muster::restored_values{"sum", std::span(sum)}, loader.cursor()};
     auto owned = std::make_unique<patient>(world);
     auto& session_backend = *owned;
     muster::session session(std::move(owned));

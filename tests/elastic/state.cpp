@@ -52,7 +52,7 @@ TEST_CASE("a step commits or did not happen") {
   std::vector<float> mean(5, 2.0f);
   apart feedback;
   weights model;
-  muster::state state{model, muster::shadowed_values{"mean", std::span(mean)}, feedback, loader.cursor()};
+  muster::state state{model, muster::restored_values{"mean", std::span(mean)}, feedback, loader.cursor()};
 
   const auto step = [&] {
     state.begin_step();
@@ -124,7 +124,7 @@ TEST_CASE("a state goes where another was") {
 TEST_CASE("parts have names of their own, and come with use") {
   weights one, two;
   CHECK_THROWS_WITH((muster::state{one, two}), contains("two parts of the state are named 'weights'"));
-  CHECK_THROWS_AS((muster::state{muster::shadowed_values{"", std::span(one.values)}}), muster::configuration_error);
+  CHECK_THROWS_AS((muster::state{muster::restored_values{"", std::span(one.values)}}), muster::configuration_error);
   auto loader = numbers{100} | muster::batch(30);
   CHECK_THROWS_WITH((muster::state{loader.cursor(), loader.cursor()}), contains("two cursors"));
 

@@ -24,7 +24,7 @@ int main(int argc, char** argv) {
     muster::gradient_sync sync(arena, {.bucket = 256u << 10});
     muster::sgd optimizer(arena, {.momentum = 0.5f});
     std::vector<float> statistics(100);
-    muster::state state{arena, optimizer, muster::shadowed_values{"statistics", std::span(statistics)}};
+    muster::state state{arena, optimizer, muster::restored_values{"statistics", std::span(statistics)}};
     auto session = muster::fixed_session(world);
     std::uint64_t committed = state.digest();
     try {

@@ -68,8 +68,8 @@ struct training {
         sync(arena, {.first_bucket = 64, .mode = mode}),
         optimizer(arena, {.momentum = 0.75f}),
         loader(numbers{samples} | muster::shuffle(17) | muster::batch(10)),
-        state{arena, optimizer, muster::shadowed_values{"mean", std::span(mean), muster::state_kind::rank_local},
-              muster::shadowed_values{"dropout", std::span(&chance, 1), muster::state_kind::rank_local},
+        state{arena, optimizer, muster::restored_values{"mean", std::span(mean), muster::state_kind::rank_local},
+              muster::restored_values{"dropout", std::span(&chance, 1), muster::state_kind::rank_local},
               loader.cursor()} {}
 
   void run_to(muster::group& world, std::uint64_t steps) {

@@ -28,7 +28,7 @@ class small_model {
             {"second.bias", {classes_}}};
   }
   /// Shadowed: a step that fails has not changed them.
-  [[nodiscard]] muster::shadowed_values<float> batch_norm() { return {"running mean", std::span(mean_), {}}; }
+  [[nodiscard]] muster::restored_values<float> batch_norm() { return {"running mean", std::span(mean_), {}}; }
 
   void initialise(muster::arena& arena, std::uint64_t seed) const {
     muster::random_stream random(seed);

@@ -152,10 +152,10 @@ struct process_transport {
   std::unique_ptr<transport> (*connect)(const settings& configuration, const launch_env& launch);
   /// As they are before any rank is connected, for `muster-info`, with so many ranks for each core.
   transport_abilities (*abilities)(double ranks_a_core);
-  /// Collective: connects each rank of a group so many times, see src/comm/bootstrap/ends.hpp; null where that cannot
-  /// be.
-  std::vector<std::unique_ptr<transport>> (*connect_ends)(const settings& configuration, group& ranks,
-                                                          int count) = nullptr;
+  /// Collective: connects each rank of a group so many times, see src/comm/bootstrap/endpoints.hpp; null where that
+  /// cannot be.
+  std::vector<std::unique_ptr<transport>> (*connect_endpoints)(const settings& configuration, group& ranks,
+                                                               int count) = nullptr;
   /// For elastic sessions, collective among the members of a generation, given by rank: connects them, which are all
   /// that are left of the launcher's processes. Throws peer_failure where other processes are left, or an earlier
   /// attempt is stuck; timeout_error by `--timeout`; configuration_error where that cannot be. Null: not by this

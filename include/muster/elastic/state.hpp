@@ -96,7 +96,7 @@ concept state_owner = std::same_as<std::remove_cvref_t<T>, live_cursor> || requi
 /// A state_owner for values that a step changes before it commits, such as the running mean and variance of batch
 /// normalisation; a model's `batch_norm()` may return one.
 template <class T>
-struct shadowed_values {
+struct restored_values {
   std::string name;
   std::span<T> values;
   state_kind kind = state_kind::replicated;
@@ -106,8 +106,8 @@ struct shadowed_values {
 };
 /// The element type is that of the span.
 template <class T>
-shadowed_values(std::string, std::span<T>, state_kind = state_kind::replicated) -> shadowed_values<T>;
-static_assert(state_owner<shadowed_values<float>>);
+restored_values(std::string, std::span<T>, state_kind = state_kind::replicated) -> restored_values<T>;
+static_assert(state_owner<restored_values<float>>);
 
 /// The progress of a state: survivors compare it, and checkpoints begin with it.
 struct state_position {

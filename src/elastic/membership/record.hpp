@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "../../comm/bootstrap/life.hpp"
+#include "../../comm/bootstrap/processes.hpp"
 
 namespace muster::inline v0::elastic {
 

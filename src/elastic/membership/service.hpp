@@ -15,7 +15,7 @@
 
 #include <muster/comm/bootstrap/store.hpp>
 
-#include "../../comm/bootstrap/life.hpp"
+#include "../../comm/bootstrap/processes.hpp"
 #include "../../comm/bootstrap/stores/watched_record.hpp"
 #include "../revocation.hpp"
 #include "datagrams.hpp"

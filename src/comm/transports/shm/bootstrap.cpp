@@ -310,8 +310,8 @@ void fail_bootstrap_without(int rank) {
   throw peer_failure({rank}, "rank " + std::to_string(rank) + " ended before all ranks were connected");
 }
 
-std::shared_ptr<shm_host> meet(const std::string& name, int rank, int size, std::shared_ptr<segment> own,
-                               seconds timeout, std::uint64_t slot, const question& given_up) {
+std::shared_ptr<shm_host> bootstrap_host(const std::string& name, int rank, int size, std::shared_ptr<segment> own,
+                                         seconds timeout, std::uint64_t slot, const question& given_up) {
   const auto until = deadline_after(timeout);
   const descriptor process_handle(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));  // none before Linux 5.3
   introduction mine = introduce(rank, size, static_cast<bool>(process_handle));

@@ -35,7 +35,7 @@ std::unique_ptr<shm_transport> connect_anew(const std::string& name, int rank, i
                                             cma_wish pulls, seconds timeout, const std::function<bool()>& given_up) {
   const auto slot = shm_group::allocate_slot(*own, size);
   // A slot of a bootstrap that failed is never used again: others may have seen it.
-  auto host = meet(name, rank, size, std::move(own), timeout, slot, given_up);
+  auto host = bootstrap_host(name, rank, size, std::move(own), timeout, slot, given_up);
   std::vector<int> all;
   std::vector<std::uint64_t> slots;
   for (int r = 0; r < size; ++r) {

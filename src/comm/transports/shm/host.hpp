@@ -89,8 +89,9 @@ class shm_host {
 /// name, which lives in no file system. Processes of another user or program are refused. Throws
 /// timeout_error naming the ranks that did not come, peer_failure when one dies on the way, or when `given_up`, which
 /// is asked every few milliseconds, says so. `slot` is what the others find under `shm_host::slot`.
-[[nodiscard]] std::shared_ptr<shm_host> meet(const std::string& name, int rank, int size, std::shared_ptr<segment> own,
-                                             seconds timeout, std::uint64_t slot = 0,
-                                             const std::function<bool()>& given_up = {});
+[[nodiscard]] std::shared_ptr<shm_host> bootstrap_host(const std::string& name, int rank, int size,
+                                                       std::shared_ptr<segment> own, seconds timeout,
+                                                       std::uint64_t slot = 0,
+                                                       const std::function<bool()>& given_up = {});
 
 }  // namespace muster::inline v0::detail

@@ -15,7 +15,7 @@
 
 #include "../../../core/random_bytes.hpp"
 #include "../../../core/wire.hpp"
-#include "../../bootstrap/ends.hpp"
+#include "../../bootstrap/endpoints.hpp"
 #include "transport.hpp"
 
 namespace muster::inline v0::detail {
@@ -128,7 +128,7 @@ std::unique_ptr<transport> connect_tcp(const settings& configuration, const laun
   return std::make_unique<tcp_transport>(std::move(mesh), std::move(all), launch.rank, 0);
 }
 
-std::vector<std::unique_ptr<transport>> connect_tcp_ends(const settings& configuration, group& ranks, int count) {
+std::vector<std::unique_ptr<transport>> connect_tcp_endpoints(const settings& configuration, group& ranks, int count) {
   const tcp_plan plan = plan_of(configuration);
   std::vector<tcp_listeners> listeners;
   std::vector<std::string> endpoints;
@@ -154,8 +154,8 @@ std::vector<std::unique_ptr<transport>> connect_tcp_ends(const settings& configu
 bool link_tcp_store() noexcept;
 
 bool link_tcp() noexcept {  // and the stores, which the ranks of a context may meet at
-  static const bool done =
-      link_tcp_store() && register_process_transport({"tcp", &connect_tcp, &tcp_abilities_with, &connect_tcp_ends});
+  static const bool done = link_tcp_store() && register_process_transport(
+                                                   {"tcp", &connect_tcp, &tcp_abilities_with, &connect_tcp_endpoints});
   return done;
 }
 

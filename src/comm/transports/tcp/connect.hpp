@@ -76,8 +76,8 @@ class tcp_listeners {
 /// `tcp_mesh::await_all` throw.
 [[nodiscard]] std::unique_ptr<transport> connect_tcp(const settings& configuration, const launch_env& launch);
 
-/// See `connect_ends` of comm/ends.hpp. They find each other through the group.
-[[nodiscard]] std::vector<std::unique_ptr<transport>> connect_tcp_ends(const settings& configuration, group& ranks,
-                                                                       int count);
+/// See `connect_endpoints` of comm/bootstrap/endpoints.hpp. They find each other through the group.
+[[nodiscard]] std::vector<std::unique_ptr<transport>> connect_tcp_endpoints(const settings& configuration, group& ranks,
+                                                                            int count);
 
 }  // namespace muster::inline v0::detail

@@ -205,16 +205,16 @@ TEST_CASE("a rank that leaves during the bootstrap is lost to the others") {
     std::exception_ptr second_met;
     std::thread first([&] {  // of three; the third never comes
       try {
-        (void)muster::detail::meet(name, 0, 3, std::make_shared<segment>(reserve), muster::seconds(10), 0,
-                                   [&] { return first_goes.load(); });
+        (void)muster::detail::bootstrap_host(name, 0, 3, std::make_shared<segment>(reserve), muster::seconds(10), 0,
+                                             [&] { return first_goes.load(); });
       } catch (const muster::peer_failure&) {
         first_was_alone = true;
       }
     });
     std::thread second([&] {
       try {
-        (void)muster::detail::meet(name, 1, 3, std::make_shared<segment>(reserve), muster::seconds(10), 0,
-                                   [&] { return second_goes.load(); });
+        (void)muster::detail::bootstrap_host(name, 1, 3, std::make_shared<segment>(reserve), muster::seconds(10), 0,
+                                             [&] { return second_goes.load(); });
       } catch (...) {
         second_met = std::current_exception();
       }
@@ -238,7 +238,8 @@ TEST_CASE("jobs whose long names differ at their end do not meet") {
     for (const int rank : {0, 1}) {
       ranks.emplace_back([&, rank, here = name + job] {
         try {
-          (void)muster::detail::meet(here, rank, 2, std::make_shared<segment>(reserve), muster::seconds(10), 0, {});
+          (void)muster::detail::bootstrap_host(here, rank, 2, std::make_shared<segment>(reserve), muster::seconds(10),
+                                               0, {});
           ++met;
         } catch (const std::exception&) {
         }
@@ -276,7 +277,7 @@ TEST_CASE("a name that another user holds is refused at once, by rank 0 and by t
   REQUIRE(::read(ready[0], &said, 1) == 1);
   std::string refused;
   try {
-    (void)muster::detail::meet(name, rank, 2, std::make_shared<segment>(reserve), muster::seconds(5), 0, {});
+    (void)muster::detail::bootstrap_host(name, rank, 2, std::make_shared<segment>(reserve), muster::seconds(5), 0, {});
   } catch (const std::exception& failed) {
     refused = failed.what();
   }
@@ -303,7 +304,7 @@ TEST_CASE("a rank that rank 0 announces and that cannot be is refused") {
   std::exception_ptr thrown;
   std::thread guest([&] {
     try {
-      (void)muster::detail::meet(name, 1, 3, std::make_shared<segment>(reserve), muster::seconds(10), 0, {});
+      (void)muster::detail::bootstrap_host(name, 1, 3, std::make_shared<segment>(reserve), muster::seconds(10), 0, {});
     } catch (...) {
       thrown = std::current_exception();
     }

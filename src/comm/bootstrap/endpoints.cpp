@@ -1,4 +1,4 @@
-#include "ends.hpp"
+#include "endpoints.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -93,13 +93,14 @@ std::vector<std::string> words_of_all(group& ranks, const std::string& mine) {
   return words;
 }
 
-std::vector<std::unique_ptr<transport>> connect_ends(const settings& configuration, group& ranks, int count) {
+std::vector<std::unique_ptr<transport>> connect_endpoints(const settings& configuration, group& ranks, int count) {
   const std::string name(ranks.abilities().name);
   if (name == "local" || name == "self") return over_local(ranks, count);
   if (name == "shm") return over_memory(configuration, ranks, count);
   const std::string wanted = name == "hierarchical" ? "tcp" : name;
   for (const auto& one : registered_transports()) {
-    if (one.name == wanted && one.connect_ends != nullptr) return one.connect_ends(configuration, ranks, count);
+    if (one.name == wanted && one.connect_endpoints != nullptr)
+      return one.connect_endpoints(configuration, ranks, count);
   }
   throw configuration_error("transport " + name +
                             " cannot give a process several endpoints (it has one rank a process); use shm or tcp");

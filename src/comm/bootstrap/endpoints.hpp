@@ -15,8 +15,8 @@ namespace muster::inline v0::detail {
 /// Collective over the group: connects each of its ranks so many times to all others and itself, by what the group is
 /// connected by (`hierarchical`: by tcp). The k-th of what it returns at rank r is rank k * size + r of `count` * size.
 /// Throws configuration_error where the transport cannot do that, timeout_error, and what connecting throws.
-[[nodiscard]] std::vector<std::unique_ptr<transport>> connect_ends(const settings& configuration, group& ranks,
-                                                                   int count);
+[[nodiscard]] std::vector<std::unique_ptr<transport>> connect_endpoints(const settings& configuration, group& ranks,
+                                                                        int count);
 
 /// Calls `connect` with each number below `count`, in threads of their own: each end may wait for the others. Throws
 /// what the first that failed threw.

@@ -1,4 +1,4 @@
-#include "life.hpp"
+#include "processes.hpp"
 
 #include <poll.h>
 #include <sys/stat.h>
