@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -424,6 +425,7 @@ TEST_CASE("tables come back from files on another number of servers, with what t
     break;
   }
   const auto refused = [&](const std::string& why) {
+    std::atomic<bool> heard = false;  // from the worker that found it; the others go on with it no more
     run_job(over, 2, options(1), [&](ps::job& job, muster::group& workers) {
       std::string said;
       try {
@@ -431,8 +433,10 @@ TEST_CASE("tables come back from files on another number of servers, with what t
       } catch (const muster::data_error& refusal) {
         said = refusal.what();
       }
-      require(said.find(why) != std::string::npos, why.c_str());
+      require(!said.empty(), "it was loaded all the same");
+      if (said.find(why) != std::string::npos) heard = true;
     });
+    CHECK(heard);
   };
   refused("damaged");
   std::ofstream(folder / "tables.json") << R"({"format": 1, "files": []})";
@@ -450,7 +454,8 @@ TEST_CASE("what cannot be is refused in words") {
   CHECK_THROWS_WITH(refused({.tables = {{.name = "a", .size = 1, .update = "addd"}}}), contains("did you mean 'add'?"));
   CHECK_THROWS_WITH(refused({.tables = {{.name = "a", .size = 1, .update = "sgd:x"}}}),
                     contains("rate 'x' is not a number"));
-  CHECK_THROWS_WITH(refused({.tables = {{.name = "a", .size = 9, .most_rows = 1}}}), contains("bound only sparse tables"));
+  CHECK_THROWS_WITH(refused({.tables = {{.name = "a", .size = 9, .most_rows = 1}}}),
+                    contains("bound only sparse tables"));
   CHECK_THROWS_WITH(refused({.tables = {{.name = "a"}}, .compress = muster::parse_compression("topk:0.1")}),
                     contains("use float16, bfloat16 or qsgd8"));
   CHECK_THROWS_WITH(
