@@ -103,10 +103,10 @@ double median(std::vector<double> values) {
 /// Milliseconds until both are through with it.
 template <class Call>
 double timed(const connection& between, Call call) {
-  between.each_group();
+  between.meet();
   const auto begin = std::chrono::steady_clock::now();
   call();
-  between.each_group();
+  between.meet();
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
 }
 

@@ -102,10 +102,10 @@ double stream(const way& by, bench::meeting& node_id, int rank, std::size_t size
   once();
   // As many as take about so long at a speed that no machine of today has less of.
   const auto times = std::max<std::size_t>(3, static_cast<std::size_t>(seconds * 4e9 / static_cast<double>(size)));
-  node_id.each_group();
+  node_id.meet();
   const auto begin = std::chrono::steady_clock::now();
   for (std::size_t i = 0; i < times; ++i) once();
-  node_id.each_group();
+  node_id.meet();
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
   return static_cast<double>(size * times) / took.count() / 1e9;
 }
