@@ -85,7 +85,7 @@ struct store_timing {
   static constexpr seconds ping_interval{5};
   /// Between two looks of the server for clients that take nothing.
   static constexpr seconds tick{0.5};
-  /// A client whose connection was cut, or was to a server that was killed, has so long to connect again before the
+  /// A client that lost its connection, or its server, has so long to connect again before the
   /// table is begun anew for later clients; as long as one of an etcd, whose lease it is.
   static constexpr std::chrono::seconds lease{10};
   /// A client that takes nothing of what it is owed is given up.

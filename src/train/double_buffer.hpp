@@ -48,7 +48,7 @@ class double_buffer {
   buffer<float> next_;
 };
 
-/// A reducer whose steps leave memories to those behind them. A step's count when it commits: sessions say so; without
+/// A reducer with memory that a step leaves to the next one. A step's count when it commits: sessions say so; without
 /// one it counts when a step with another number begins.
 class remembering_reducer : public bucket_reducer {
  public:

@@ -317,7 +317,7 @@ bool training::one_run::is_due(step& now) {
   return due != 0;
 }
 
-// One whose cost is not known yet is written to know it.
+// A first one is written to know its cost.
 seconds training::one_run::between_saves() const {
   if (every.unit == interval::minutes) return std::chrono::minutes(every.count);
   if (save_cost.count() == 0) return {};

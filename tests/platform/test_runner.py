@@ -90,7 +90,7 @@ class Results(Case):
         row, = self.results()
         self.assertEqual((row["time_to_accuracy"], row["time_to_val_loss"], row["time_to_train_accuracy"]), ("2.0", "6.0", "4.0"))
         self.assertAlmostEqual(float(row["train_accuracy"]), 0.9)
-        self.assertNotIn("time_to_train_loss", row)   # nobody got there
+        self.assertNotIn("time_to_train_loss", row)   # no run reached the goal
         page = (self.folder / "out" / "report.html").read_text()
         self.assertIn("goal accuracy 0.6 and val_loss 0.4 and train_loss 0.1 and train_accuracy 0.8", page)
         self.assertIn("time to the validation loss, s", page)

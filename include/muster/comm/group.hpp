@@ -75,7 +75,7 @@ class group {
   /// Applies to later calls; the same at every rank. Throws as the constructor does, and then changes nothing.
   void set_settings(const group_settings& settings);
   [[nodiscard]] transport_abilities abilities() const;
-  /// The algorithm of a call whose whole buffer has this size.
+  /// The algorithm of a call with a whole buffer of this size.
   [[nodiscard]] algorithm chosen(collective kind, std::size_t bytes) const;
 
   /// Aborts the group: every rank that waits in it gets a peer_failure that names this rank and the reason, and all

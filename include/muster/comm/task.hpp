@@ -69,7 +69,7 @@ class frame_pool {
   std::array<std::vector<void*>, 32> free_;
 };
 
-/// Drives a coroutine and those that it awaits, whose frames come from a pool.
+/// Drives a coroutine and those that it awaits; their frames come from a pool.
 class driver {
  public:
   explicit driver(frame_pool& pool) noexcept : pool_(pool) {}

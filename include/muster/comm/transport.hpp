@@ -192,7 +192,7 @@ class transport {
   /// Cancels a request: afterwards neither transport nor peers use it or its buffer. Waits for a peer that is using it.
   virtual void cancel(request& r) noexcept = 0;
   /// Replaces the buffer of an unfinished send or receive by `to`; neither transport nor peers use the old one any
-  /// more. A send's bytes are in `to` already; received bytes are not copied. For transports whose abilities have
+  /// more. A send's bytes are in `to` already; received bytes are not copied. For transports with the ability
   /// `moves_buffers`; returns false without a change for others and for a request that is done.
   [[nodiscard]] virtual bool move_buffer(request& /*r*/, std::byte* /*to*/) noexcept { return false; }
 

@@ -7,7 +7,7 @@
 
 namespace muster::inline v0 {
 
-/// The CRC32C (Castagnoli's polynomial; RFC 3720, B.4) of `bytes` behind those whose CRC32C is `before`: finds every
+/// The CRC32C (Castagnoli's polynomial; RFC 3720, B.4) of `bytes` behind those with the CRC32C `before`: finds every
 /// error of up to three bits, every burst of up to 32, and any other but one in 2^32. By the processor's own
 /// instruction where it has one (x86 with SSE4.2), three chains at a time, else by tables; the same result everywhere.
 /// Not cryptographic.

@@ -19,7 +19,7 @@ enum class activity : std::uint8_t {
   aggregate,      ///< waiting until gradients, or parameters that servers have, are those of all ranks
   update,         ///< updates of the parameters of an arena, where they were not deferred, or when the step committed
   rebuild,        ///< a change of the ranks, from when this one stopped to the group of the generation in `bytes`
-  step,           ///< an attempt at a step, whose number is in `bytes`
+  step,           ///< an attempt at a step; its number is in `bytes`
   push_age,       ///< no time: a push to a parameter server counts, and was as many updates old as `bytes` says
   bucket  ///< a bucket of gradients from when it left to when this rank saw it reduced; other work goes on in it
 };

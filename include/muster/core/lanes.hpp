@@ -1,4 +1,4 @@
-// Numbers side by side, as vectors of the machine: for sums, whose order compilers may not change by themselves.
+// Numbers side by side, as vectors of the machine: for sums in an order that compilers may not change.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// A small random generator whose numbers are the same on every platform, unlike those of <random>'s distributions.
+// A small random generator with the same numbers on every platform, unlike those of <random>'s distributions.
 #pragma once
 
 #include <cmath>

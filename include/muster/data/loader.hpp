@@ -128,7 +128,7 @@ struct shuffled_source {
 /// once an epoch, whatever the world and however it changes; the last batch of an epoch is smaller when the batch does
 /// not divide the samples. What is in a record after map() and augment() does not depend on threads, ranks or shards.
 ///
-/// From a `dataset`, whose samples are in memory, and from a source without records it gives ids alone, until one
+/// From a `dataset`, which has its samples in memory, and from a source without records it gives ids alone, until one
 /// more step wants the records.
 ///
 /// Owns the memory of its batches; allocates nothing in the steady state, except for records of unlike sizes that

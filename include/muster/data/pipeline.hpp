@@ -24,7 +24,7 @@ struct augment {
   explicit augment(G g) : function(std::move(g)) {}
 };
 
-/// The loader with one more step, as `loader::with`, whose errors it throws.
+/// The loader with one more step, as `loader::with`; throws the same errors.
 template <record_transform F>
 [[nodiscard]] loader operator|(loader from, map<F> step) {
   return std::move(from).with(std::make_unique<detail::function_step<F, false>>(std::move(step.function)));

@@ -57,10 +57,10 @@ concept record_source = std::copyable<T> &&
   source.read(ids, rows, bad);
 };
 
-/// A source whose records lie in memory as they are, if mapped() says so (the same for all of its life: a compressed
-/// file says no). Then view(id) is the record itself, valid as long as a copy of the source is, or a data_error that
-/// names file and place if it cannot be used. Views are aligned to the elements only where the format is: muster's own
-/// is; CIFAR's records of 3,073 bytes hold uint8 and need no alignment.
+/// A source with records that lie in memory as they are, if mapped() says so (the same for all of its life: a
+/// compressed file says no). Then view(id) is the record itself, valid as long as a copy of the source is, or a
+/// data_error that names file and place if it cannot be used. Views are aligned to the elements only where the format
+/// is: muster's own is; CIFAR's records of 3,073 bytes hold uint8 and need no alignment.
 template <class T>
 concept mapped_record_source = record_source<T> && requires(const T& source, sample_id id) {
   { source.mapped() } -> std::same_as<bool>;

@@ -42,7 +42,7 @@ struct session_options {
   bool handle_signals = true;
 };
 
-/// A session whose ranks may die, hang, leave and join, for a context with `elastic()`: `--elastic on`, which
+/// A session of ranks that may die, hang, leave and join, for a context with `elastic()`: `--elastic on`, which
 /// muster-launch sets. Members are found through the job's store (`--rendezvous`); `--min-ranks`, `--max-ranks`,
 /// `--quorum-timeout`, `--heartbeat` and `--missed-heartbeats` say what the job allows.
 ///

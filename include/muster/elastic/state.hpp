@@ -48,7 +48,8 @@ struct state_part {
 class state_parts {
  public:
   /// Values at a fixed place for the life of the state, which are hashed, sent and saved as bytes. A step may change
-  /// them at any point; large values whose owner defers changes to the commit are `keep_on_failure` and not copied.
+  /// them at any point; large values are, if their owner defers changes to the commit, `keep_on_failure` and not
+  /// copied.
   template <class T>
   requires std::is_trivially_copyable_v<T>
   void add(std::string name, std::span<T> values, state_kind kind = state_kind::replicated,
@@ -66,9 +67,9 @@ class state_parts {
   void hook(std::function<void()> adopt, std::function<void()> discard, std::function<void()> begin = {}) {
     hooks_.push_back({std::move(begin), std::move(adopt), std::move(discard)});
   }
-  /// For owners whose ranks exchange changes of a step, such as averages of weights: called at all ranks after the
-  /// function of the step and before the commit. Collective; if it throws, the step fails. The parts that it changes
-  /// are restored on failure.
+  /// For owners that exchange changes of a step between ranks, such as averages of weights: called at all ranks after
+  /// the function of the step and before the commit. Collective; if it throws, the step fails. The parts that it
+  /// changes are restored on failure.
   void exchange(std::function<void(group&)> among) { exchanges_.push_back(std::move(among)); }
   /// The position in the data. Throws configuration_error when the state has one already.
   void add(const live_cursor& at);
@@ -145,7 +146,7 @@ class state {
   state(const state&) = delete;
   state& operator=(const state&) = delete;
 
-  /// The parts, in the order of the owners, whose `describe` is called. Throws configuration_error for equal names.
+  /// The parts, in the order of the owners; calls `describe` of each. Throws configuration_error for equal names.
   [[nodiscard]] const std::vector<state_part>& parts();
   /// The parts of the last such call.
   [[nodiscard]] const std::vector<state_part>& parts() const noexcept { return parts_; }

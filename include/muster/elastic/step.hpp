@@ -27,7 +27,7 @@ class step {
   [[nodiscard]] std::uint64_t number() const noexcept { return number_; }
   /// The epoch, from 0.
   [[nodiscard]] std::uint64_t epoch() const noexcept { return static_cast<std::uint64_t>(at_.epoch); }
-  /// Which group of ranks this is, in the order in which they were formed; 0 in a session whose ranks do not change.
+  /// Which group of ranks this is, in the order in which they were formed; 0 in a session of fixed ranks.
   [[nodiscard]] std::uint64_t generation() const noexcept { return generation_; }
 
   /// How far the training is, so that `schedule(step)` is the learning rate.

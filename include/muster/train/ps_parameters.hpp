@@ -1,4 +1,4 @@
-// A model whose parameters are on servers: what a worker of a parameter server's job trains with.
+// A model with its parameters on servers: what a worker of a parameter server's job trains with.
 #pragma once
 
 #include <cstddef>
@@ -63,7 +63,7 @@ class ps_parameters {
   std::uint32_t table_;
   float rate_ = 0;
   std::vector<bool> written_;  // by tensor
-  std::size_t next_ = 0;       // tensors, from the last on, whose gradients are all written
+  std::size_t next_ = 0;       // tensors, from the last on, with all gradients written
   std::size_t pushed_ = 0;     // elements
   std::vector<ps::pending> under_way_;
 };

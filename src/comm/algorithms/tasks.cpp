@@ -9,11 +9,11 @@
 namespace muster::inline v0::detail {
 namespace {
 
-// No rank to send to: a group of one, whose work is done by the copy before.
+// A group of one has no rank to send to: the copy before has done its work.
 task nothing(executor&) { co_return; }
 
 task by_native(executor& f, const collective_call& what, bool check_full) {
-  // What compares signatures itself and can be taken back needs no barrier, whose messages carry the signature.
+  // What compares signatures itself and can be taken back needs no barrier with messages that carry the signature.
   const bool large = payload_bytes(what, f.size()) > native_copied_up_to;
   if ((large || check_full) && !f.abilities().native_first) co_await dissemination_barrier(f);
   request r;

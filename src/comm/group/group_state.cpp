@@ -79,7 +79,7 @@ algorithm group_state::check_for(collective kind, algorithm asked) const {
 
 void group_state::enter(seconds timeout) {
   require_timeout(timeout, true);
-  // A transport whose collectives never get far ahead needs no look at the control messages in between: a waiting
+  // A transport with collectives that never get far ahead needs no look at the control messages in between: a waiting
   // caller looks.
   if (!failed() && !abilities.native_first) poll_notices();
   if (failed()) std::rethrow_exception(failure());

@@ -41,7 +41,7 @@ struct message_progress {
   std::uint64_t number = 0;      // under which it was announced
   std::uint32_t connection = 0;  // of a send: the number of that which it was given to (tcp)
   bool announces = false;        // a send that asks first
-  bool has_head = false;         // a send whose header the receiver has (shm)
+  bool has_head = false;         // a send: the receiver has its header (shm)
   bool receives = false;
 };
 static_assert(sizeof(message_progress) <= sizeof(request::room));
@@ -78,7 +78,7 @@ class matcher {
     [[nodiscard]] bool announced() const noexcept { return head.kind == message_kind::rts; }
     [[nodiscard]] bool complete() const noexcept { return !announced() && come == head.total; }
   };
-  /// Where a message goes that is coming: neither of the two for one whose receive was taken back.
+  /// Where a message goes that is coming: neither of the two after its receive was taken back.
   struct arrival {
     request* to = nullptr;
     unexpected* aside = nullptr;

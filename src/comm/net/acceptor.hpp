@@ -28,7 +28,7 @@ class acceptor {
   acceptor(const acceptor&) = delete;
   acceptor& operator=(const acceptor&) = delete;
 
-  /// Drops pending connections whose time is over, and listens again where it could not. To be called at `next` at the
+  /// Drops pending connections after their time, and listens again where it could not. To be called at `next` at the
   /// latest.
   void tick(clock::time_point now);
   [[nodiscard]] clock::time_point next() const noexcept;

@@ -75,7 +75,7 @@ struct interface_address {
 /// Under which of its addresses this host is to be reached. `chosen` is "auto" (all that reach beyond this host; the
 /// loopback where there are no others), "here" (the loopback, for a job of one host), or a comma-separated list of
 /// interfaces by name ("eth0"), of subnets
-/// ("10.0.0.0/8", "2001:db8::/32") and of single addresses, whose order is kept. Throws configuration_error, which
+/// ("10.0.0.0/8", "2001:db8::/32") and of single addresses; keeps their order. Throws configuration_error, which
 /// begins with `origin` and lists what there is, when a part of the list is none of this host's.
 [[nodiscard]] std::vector<address> own_addresses(std::string_view chosen, const std::string& origin);
 

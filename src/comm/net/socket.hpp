@@ -69,7 +69,7 @@ class tcp_socket {
 
   /// Small messages leave at once (TCP_NODELAY).
   void set_no_delay() const;
-  /// The system tells of a peer whose host is silent: when nothing came for `idle`, it is asked six times within
+  /// The system tells of a peer on a silent host: when nothing came for `idle`, it is asked six times within
   /// `silent` and does not answer. Seconds, rounded up.
   void set_liveness(seconds idle, seconds silent) const;
   /// And when nothing that was sent was taken for so long (TCP_USER_TIMEOUT). For peers that always read what comes:

@@ -73,7 +73,7 @@ class disk_cache {
   shape shape_;
   descriptor file_;
   const std::byte* mapped_ = nullptr;
-  mutable std::vector<std::atomic<bool>> checked_;  // records whose checksum this process has compared
+  mutable std::vector<std::atomic<bool>> checked_;  // records: this process has compared the checksum
   std::atomic<bool> writable_{false};
 };
 

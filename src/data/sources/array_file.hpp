@@ -19,7 +19,7 @@ struct array_header {
   std::uint64_t bytes = 0;           ///< of the header: where the numbers begin
 };
 
-/// Reads the header of an IDX file whose bytes are given and checks that all it promises is there. `path` is for
+/// Reads the header of an IDX file from its bytes and checks that all it promises is there. `path` is for
 /// errors. Throws data_error with the byte at which something is wrong. Its numbers are big-endian.
 [[nodiscard]] array_header read_idx_header(std::span<const std::byte> bytes, const std::string& path);
 /// The same of an NPY file (of version 1, 2 or 3); refuses also arrays that this reader does not take: of Python

@@ -1,4 +1,5 @@
-// What becomes of a group whose members have stopped: which of them stay, which may decide, and the next generation.
+// What becomes of a group after its members have stopped: which of them stay, which may decide, and the next
+// generation.
 #include <algorithm>
 #include <utility>
 

@@ -35,7 +35,7 @@ struct generation_record {
   std::vector<member> members;           ///< by rank: survivors keep their order, joiners come after them
   std::uint64_t step = 0;                ///< committed steps of the furthest member at formation
   std::uint64_t cursor = 0;              ///< global samples that these steps used
-  std::vector<member_id> state_sources;  ///< members whose state is that of `step`; the others copy it from them
+  std::vector<member_id> state_sources;  ///< members with the state of `step`; the others copy it from them
   std::vector<member> waiting;           ///< announced, and not taken in yet
   std::string why;                       ///< what changed, for people: "rank 2 died"
 

@@ -92,7 +92,7 @@ struct log_entry {
   enum class kind : std::uint8_t {
     push = 0,  ///< of `from`, to be applied with `weight`
     fold = 1,  ///< bulk-synchronous: the sum of all pushes of `clock` becomes one update
-    late = 2   ///< bulk-synchronous: a push of a clock whose sum is applied already: an update by itself
+    late = 2   ///< bulk-synchronous: a push of a clock after its sum was applied: an update by itself
   };
   kind what = kind::push;
   std::uint8_t flags = 0;  ///< this and the next two as in the push
@@ -129,7 +129,7 @@ inline void encode(const frame_head& head, std::byte* to) noexcept { std::memcpy
 inline void encode_head(const log_entry& entry, std::byte* to) noexcept {
   std::memcpy(to, &entry, log_entry_head_bytes);
 }
-/// Writes the head of a message whose payload, of `payload` bytes, goes behind it.
+/// Writes the head of a message; its payload, of `payload` bytes, goes behind it.
 inline void encode_head(message what, std::size_t payload, std::byte* to) noexcept {
   what.bytes = static_cast<std::uint32_t>(payload);
   std::memcpy(to, &what, message_head_bytes);
@@ -169,7 +169,7 @@ class message_reader {
   explicit message_reader(std::span<const std::byte> behind_head, std::span<const std::byte> apart = {}) noexcept
       : rest_(behind_head), apart_(apart) {}
 
-  /// The next message, whose payload points into the frame; false at the end, or where there is none.
+  /// The next message; its payload points into the frame; false at the end, or where there is none.
   [[nodiscard]] bool next(message& into) noexcept {
     if (rest_.size() < message_head_bytes) return false;
     const auto head = decode_message(rest_.first<message_head_bytes>());

@@ -140,7 +140,7 @@ class server {
     std::uint64_t sent = 0;
     std::uint64_t applied = 0;
     std::uint64_t committed = 0;
-    std::uint64_t folded = 0;    // bulk: clocks whose sums were applied; pushes of the next are summed
+    std::uint64_t folded = 0;    // bulk: clocks with an applied sum; pushes of the next are summed
     std::optional<float> scale;  // of these, if there were any
     std::size_t kept_bytes = 0;
     clock::time_point said{};             // to the one behind, last
@@ -205,7 +205,7 @@ class server {
   std::uint64_t fastest_ = 0;  // of some worker, perhaps one that is gone
   std::vector<held_range> ranges_;
   std::vector<parked_pull> parked_;
-  std::vector<std::pair<range_id, node_id>> acknowledge_;  // workers; `nobody`: the one before in the chain
+  std::vector<std::pair<range_id, node_id>> acknowledge_;  // workers; `no_node`: the predecessor in the chain
   clock::time_point suspected_at_{};                       // when one more was missed
   clock::time_point back_at_{};                            // from when it was itself stopped
   clock::time_point pulsed_{};

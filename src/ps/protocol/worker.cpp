@@ -51,7 +51,7 @@ void worker::next_clock() {
   say_pulse();
 }
 
-// Steps whose pushes are all acknowledged are done for all servers.
+// Steps are done for all servers when all their pushes are acknowledged.
 void worker::close_clocks() {
   while (open_of_clock_.size() > 1 && open_of_clock_.front() == 0) {
     open_of_clock_.pop_front();

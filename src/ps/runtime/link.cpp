@@ -170,7 +170,7 @@ std::unique_ptr<frame_link::incoming> frame_link::take_posted(std::size_t at) {
   return one;
 }
 
-// The frame without the head of a message whose payload comes by itself.
+// The frame without the head of a message: the payload comes by itself.
 std::span<const std::byte> frame_link::announced(const incoming& one) {
   const std::span<const std::byte> frame(one.data.data(), one.r.received);
   const auto head = decode_head(frame);

@@ -10,7 +10,7 @@ namespace muster::inline v0::ps::detail {
 namespace {
 
 constexpr int spins = 2000;
-// Workers whose farewell was answered may not have heard that: so long the last messages are repeated.
+// Workers may not have heard the answer to their farewell: so long the last messages are repeated.
 constexpr std::chrono::milliseconds for_last_words{300};
 
 }  // namespace

@@ -19,7 +19,7 @@
 namespace muster::inline v0::ps::detail {
 
 /// See `range_storage`. In messages, a dense push or pull is of `count` elements from the `offset`-th of its range on;
-/// a sparse one of `count` keys, whose rows follow them in a push. Values and keys are as they lie in memory. Those
+/// a sparse one of `count` keys; their rows follow them in a push. Values and keys are as they lie in memory. Those
 /// that `saves` or `restores` have all that there is.
 class tables final : public range_storage {
  public:

@@ -16,7 +16,7 @@
 namespace muster::inline v0 {
 namespace {
 
-// The number of samples travels as two floats, whose sums over ranks stay exact.
+// The number of samples travels as two floats: their sums over ranks stay exact.
 constexpr std::uint64_t count_base = 4096;
 
 }  // namespace

@@ -14,7 +14,7 @@ namespace muster::inline v0 {
 /// store that it serves; nothing is left in the store. Values are any bytes, up to 1 MiB each. Takes O(size) calls at
 /// rank 0 and a few elsewhere.
 ///
-/// Throws timeout_error, whose `missing` are the ranks that did not come, at most a second after `until`;
+/// Throws timeout_error (`missing`: the ranks that did not come), at most a second after `until`;
 /// configuration_error when a rank is there twice; and what the store throws.
 [[nodiscard]] std::vector<std::string> exchange(any_store& store, std::string_view prefix, int rank, int size,
                                                 std::string_view mine, clock::time_point until);

@@ -38,7 +38,7 @@ namespace detail {
 ///
 /// The norms are over the spans, which therefore are one tensor. Where either norm is 0, or `trust` is, the rate is the
 /// learning rate: that is how biases and batch normalisation are stepped, with a decay of 0. A diverged gradient shows:
-/// NaN in is NaN out. Two passes. Its state is v. Not for devices, whose threads have an element each.
+/// NaN in is NaN out. Two passes. Its state is v. Not for devices: their threads have an element each.
 template <std::floating_point T>
 struct lars_step {
   using value = T;

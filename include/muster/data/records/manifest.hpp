@@ -23,7 +23,7 @@ struct manifest_entry {
 inline constexpr std::string_view manifest_name = "MANIFEST";
 
 /// The entries of a manifest's text, in order; `path` is for errors. Entries come in groups that were appended
-/// together; a group whose last line is not whole is what a killed writer left, and does not count. Throws data_error
+/// together; a group with an incomplete last line is what a killed writer left, and does not count. Throws data_error
 /// with the line for anything else.
 [[nodiscard]] std::vector<manifest_entry> parse_manifest(std::string_view text, const std::string& path);
 

@@ -50,7 +50,7 @@ struct record_file_info {
 class record_files {
  public:
   /// Opens a file or a folder with a manifest. Throws data_error with the byte, or the manifest's line, at which
-  /// something is wrong: a file that is cut short, whose tables are damaged, or that is not the one that the manifest
+  /// something is wrong: a file that is cut short, that has damaged tables, or that is not the one that the manifest
   /// means; configuration_error for compressed blocks in a program without muster::zstd.
   explicit record_files(const std::string& path, const record_read_options& options = {});
 

@@ -27,7 +27,7 @@ struct raw_layout {
 };
 
 /// Opens one or more raw files of the same layout, their records in the order of the paths. The files are mapped.
-/// Throws configuration_error for a layout that does not fit into its record, and data_error for a file whose size is
+/// Throws configuration_error for a layout that does not fit into its record, and data_error for a file if its size is
 /// no whole number of records.
 [[nodiscard]] fixed_records open_raw(const std::vector<std::string>& paths, const raw_layout& layout);
 

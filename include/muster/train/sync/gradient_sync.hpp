@@ -48,8 +48,8 @@ class backward_pass {
   /// Zeroes all gradients, before the first pass, for models that always add.
   void clear();
 
-  /// Counts samples whose gradients this rank adds: in every pass, before its last gradients are written. The gradients
-  /// of a step are divided by the sum of these over all ranks; a rank without samples counts 0 or nothing.
+  /// Counts the samples of the gradients that this rank adds: in every pass, before its last gradients are written. The
+  /// gradients of a step are divided by the sum of these over all ranks; a rank without samples counts 0 or nothing.
   void add_samples(std::uint64_t count);
   /// Declares that the model has divided its gradients by `divisor`, the same at every rank: batch.global_size, for
   /// which the loss is the cheapest place, and which saves a pass over all gradients here. If bad records were left
@@ -109,10 +109,10 @@ class gradient_sync {
   gradient_sync& operator=(const gradient_sync&) = delete;
   ~gradient_sync();
 
-  /// Begins a step of one or more passes (micro-batches), whose gradients are added up before they are reduced. Throws
+  /// Begins a step of one or more passes (micro-batches); their gradients are added up before they are reduced. Throws
   /// configuration_error while another backward pass is unfinished.
   [[nodiscard]] backward_pass begin(group& ranks, int passes = 1);
-  /// The same for gradients on devices, whose communicator knows the ranks.
+  /// The same for gradients on devices: their communicator knows the ranks.
   [[nodiscard]] backward_pass begin(int passes = 1);
 
   /// Collective: replaces the parameters by their mean over the ranks, in any mode, for an evaluation or a save.
@@ -185,7 +185,7 @@ class gradient_sync {
   };
   progress now_;
   progress next_;
-  bool began_ = false;  // a backward pass in this step, whose weights are to be exchanged
+  bool began_ = false;  // a backward pass in this step; its weights are to be exchanged
   std::uint64_t bytes_sent_ = 0;
   std::vector<float> scratch_;
 };

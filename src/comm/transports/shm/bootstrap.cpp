@@ -47,7 +47,7 @@ struct peer_info {
                                      "); use another transport");
 }
 
-// A name that an address has no room for ends in its hash: two jobs whose names begin alike do not meet.
+// A name that an address has no room for ends in its hash: two jobs with names that begin alike do not meet.
 sockaddr_un address_of(std::string name, socklen_t& length) {
   sockaddr_un address{};
   constexpr std::size_t room = sizeof address.sun_path - 1;

@@ -1,4 +1,4 @@
-// What the ranks of one group share: a slot each, in the memory of the rank whose slot it is.
+// What the ranks of one group share: a slot each, in the memory of its rank.
 #pragma once
 
 #include <atomic>
@@ -68,7 +68,7 @@ struct fifo {
   [[nodiscard]] std::byte* bytes() noexcept { return reinterpret_cast<std::byte*>(this + 1); }
 };
 
-/// The fixed part of a slot. Each line is written by the rank whose slot it is, but for the wakeup word, and for
+/// The fixed part of a slot. Each line is written by the slot's rank, but for the wakeup word, and for
 /// `folded` and `claimed` where ranks fold blocks of others.
 struct slot_head {
   // By turns: a rank may be so many collectives ahead of those that still read, as the root of broadcasts is.

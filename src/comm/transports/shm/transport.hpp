@@ -13,7 +13,7 @@ namespace muster::inline v0::detail {
 /// at every rank.
 enum class cma_wish { where_faster, wherever_allowed, never };
 
-/// One rank of a group whose members are processes of one host.
+/// One rank of a group of processes of one host.
 class shm_transport final : public transport {
  public:
   shm_transport(std::shared_ptr<shm_host> host, std::vector<int> members, int rank,

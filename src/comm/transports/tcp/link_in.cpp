@@ -9,7 +9,7 @@
 namespace muster::inline v0::detail {
 namespace {
 
-// Read ahead of what may be a large message, whose place is elsewhere.
+// Read ahead of what may be a large message: its place is elsewhere.
 constexpr std::size_t a_little = 8192;
 
 constexpr std::size_t most_announced = std::size_t{1} << 20;

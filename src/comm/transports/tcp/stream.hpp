@@ -22,7 +22,7 @@ struct outgoing_frame {
   std::array<std::byte, 2 * frame_bytes> foot{};  // the checksum, and what fills the last line
   std::size_t foot_bytes = 0;
   std::uint64_t sent = 0;    // of all three
-  request* of = nullptr;     // whose payload it is, if any
+  request* of = nullptr;     // the payload's, if any
   bool checked = false;      // a checksum follows
   std::uint64_t summed = 0;  // bytes of the payload that `sum` is of
   std::uint32_t sum = 0;

@@ -101,7 +101,7 @@ class registration {
 /// at each call (configuration_error). Used by one thread at a time; its group by the same.
 class communicator {
  public:
-  /// Collective over the ranks of `ranks`, whose numbers it takes over and which must live as long. Two ranks cannot
+  /// Collective over the ranks of `ranks`, which must live as long; takes over their numbers. Two ranks cannot
   /// have the same device, nor different versions of NCCL: configuration_error, naming them. timeout_error when NCCL
   /// does not connect in time; what the group throws where a rank does not come at all.
   explicit communicator(group& ranks, const communicator_options& options = {});

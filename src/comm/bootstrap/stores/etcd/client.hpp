@@ -36,7 +36,7 @@ class etcd_client {
   [[nodiscard]] const std::string& where() const noexcept { return where_; }
 
  private:
-  // A CURL*, whose type is libcurl's business.
+  // A CURL*: the type is libcurl's business.
   using handle = std::unique_ptr<void, void (*)(void*)>;
   struct answer {
     long status = 0;  // 0: none came by the deadline
