@@ -1,6 +1,7 @@
 #include <muster/data/statistics.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <numeric>
 #include <optional>
@@ -81,6 +82,10 @@ void note_label(source_statistics& of, float label, std::uint64_t count, bool& m
 }
 
 }  // namespace
+
+double column_statistics::deviation() const noexcept {
+  return count == 0 ? 0 : std::sqrt(squares / static_cast<double>(count));
+}
 
 void column_statistics::add(double value) noexcept {
   if (!std::isfinite(value)) return;

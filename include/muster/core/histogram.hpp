@@ -1,7 +1,6 @@
 // How often whole numbers of a wide range came, to within a factor of two.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstddef>
@@ -32,7 +31,7 @@ struct histogram {
     for (const double one : counts) all += one;
     return all;
   }
-  [[nodiscard]] double mean() const noexcept { return total / std::max(1.0, count()); }
+  [[nodiscard]] double mean() const noexcept { return total == 0 ? 0 : total / count(); }
   /// A number that this share of those that came is not above, within a factor of two: the largest of its bucket.
   [[nodiscard]] double at_most(double share) const noexcept {
     const double wanted = share * count();

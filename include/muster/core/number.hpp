@@ -1,9 +1,7 @@
 // Numbers as people write them on command lines, in variables and in specifications: one reader for all.
 #pragma once
 
-#include <algorithm>
 #include <charconv>
-#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -25,14 +23,15 @@ template <class T>
   const auto [end, code] = std::from_chars(text.data(), last, value);
   if (code != std::errc() || end != last) return std::nullopt;
   if constexpr (std::is_floating_point_v<T>) {
-    if (!std::isfinite(value)) return std::nullopt;
+    if (value - value != 0) return std::nullopt;  // infinite, or none
   }
   return value;
 }
 
 /// As parse_number, with a unit of 1024 behind it or none: "512", "4k", "4Ki", "4KiB", "4kb"; also m, g and t.
 [[nodiscard]] inline std::optional<std::uint64_t> parse_size(std::string_view text) noexcept {
-  const auto end = std::min(text.find_first_not_of("0123456789"), text.size());
+  auto end = text.find_first_not_of("0123456789");
+  if (end == std::string_view::npos) end = text.size();
   const auto value = parse_number<std::uint64_t>(text.substr(0, end));
   if (!value || end == text.size()) return value;
   const auto letter = std::string_view("kKmMgGtT").find(text[end]);

@@ -1,9 +1,7 @@
 // A small random generator with the same numbers on every platform, unlike those of <random>'s distributions.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
-#include <numbers>
 
 #include <muster/core/hash.hpp>
 
@@ -39,10 +37,7 @@ class random_stream {
 
   /// A number of the standard normal distribution (Box-Muller; the second of the pair is not kept, so that the position
   /// in the stream says everything).
-  double normal() noexcept {
-    const double radius = std::sqrt(-2.0 * std::log(1.0 - uniform()));
-    return radius * std::cos(2.0 * std::numbers::pi * uniform());
-  }
+  double normal() noexcept;
 
  private:
   __extension__ using wide = unsigned __int128;

@@ -1,7 +1,6 @@
 // What the numbers of a source are like: how many there are, their mean, deviation and range, and how often each label.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -22,9 +21,7 @@ struct column_statistics {
   double greatest = 0;  ///< the same
 
   /// The standard deviation of these numbers, which are all there are and no sample of more.
-  [[nodiscard]] double deviation() const noexcept {
-    return count == 0 ? 0 : std::sqrt(squares / static_cast<double>(count));
-  }
+  [[nodiscard]] double deviation() const noexcept;
   /// One more (Welford 1962, https://doi.org/10.1080/00401706.1962.10490022).
   void add(double value) noexcept;
   /// These and others (Chan, Golub and LeVeque 1979).

@@ -1,7 +1,6 @@
 // What a lossy code leaves out is not lost: it is added to what is encoded next.
 #pragma once
 
-#include <algorithm>
 #include <string>
 
 #include <muster/core/codec/codec.hpp>
