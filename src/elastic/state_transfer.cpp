@@ -23,9 +23,8 @@ constexpr std::size_t at_once = 2;  // chunks
 
 struct standing {
   state_position at;
-  state::run_start run;
-  std::uint64_t in_run;
-  std::uint64_t may_hold;
+  std::optional<state::run_start> run;
+  bool may_hold;
   std::uint64_t digest;  // of the replicated parts, where they may count
   std::uint64_t names;   // a digest of those of the parts, and of their kinds
 };
@@ -56,12 +55,7 @@ class transfer {
   }
 
   bool run(const transfer_part& part) {
-    const auto& run = of_.run();
-    standing mine{of_.position(),
-                  run.value_or(state::run_start{}),
-                  run ? 1u : 0u,
-                  part.may_hold ? 1u : 0u,
-                  part.may_hold ? digest_of_replicated() : 0u,
+    standing mine{of_.position(), of_.run(), part.may_hold, part.may_hold ? digest_of_replicated() : 0u,
                   digest_of_names()};
     std::vector<standing> all(static_cast<std::size_t>(ranks_.size()));
     allgather(ranks_, numbers(std::span(&mine, 1)), numbers(std::span(all)));
@@ -73,7 +67,7 @@ class transfer {
           "the state of this rank has other parts than that of the other ranks (every rank makes its state of the same "
           "owners in the same order); check how it is made");
     }
-    const bool holds = std::find(holders_.begin(), holders_.end(), static_cast<int>(rank_)) != holders_.end();
+    const bool holds = std::ranges::count(holders_, static_cast<int>(rank_)) > 0;
     measure(holds, part.in_place);
     move_all();
     if (digest_at_holder() != bytes_.value()) {
@@ -89,14 +83,14 @@ class transfer {
   void find_state_sources(const std::vector<standing>& all) {
     const standing* furthest = nullptr;
     for (const auto& one : all) {
-      if (one.may_hold != 0 && (furthest == nullptr || one.at.is_beyond(furthest->at))) furthest = &one;
+      if (one.may_hold && (furthest == nullptr || one.at.is_beyond(furthest->at))) furthest = &one;
     }
     if (furthest == nullptr) {
       throw error(error_kind::other,
                   "no member of the group has the state of the training (every member that had it died); start from "
                   "the last checkpoint");
     }
-    const auto is_furthest = [&](const standing& one) { return one.may_hold != 0 && one.at == furthest->at; };
+    const auto is_furthest = [&](const standing& one) { return one.may_hold && one.at == furthest->at; };
     // Ranks at one position have the same bytes. Should they not, what most of them have counts, of equally many what
     // the lowest rank has, and the others copy it: no two replicas train on with different parameters.
     const auto count = [&](std::uint64_t of) {
@@ -159,23 +153,17 @@ class transfer {
   // One after the other: the next of the holders sends each. While one travels, the one before is added to the
   // digest.
   void move_all() {
-    struct moving {
-      std::span<std::byte> piece;
-      work going;
-    };
-    std::deque<moving> under_way;  // gone before the bytes are, whatever happens
-    const auto settle_first = [&] {
-      under_way.front().going.wait();
-      bytes_.add(crc32c(under_way.front().piece));
-      under_way.pop_front();
-    };
-    std::size_t turn = 0;
-    for (const auto& one : chunks_) {
-      if (under_way.size() == at_once) settle_first();
-      const int from = holders_[turn++ % holders_.size()];
-      under_way.push_back({one, broadcast_async(ranks_, numbers(one), from)});
+    std::deque<work> under_way;  // gone before the bytes are, whatever happens
+    for (std::size_t next = 0; next < chunks_.size() || !under_way.empty();) {
+      if (next < chunks_.size() && under_way.size() < at_once) {
+        under_way.push_back(broadcast_async(ranks_, numbers(chunks_[next]), holders_[next % holders_.size()]));
+        ++next;
+      } else {
+        under_way.front().wait();
+        bytes_.add(crc32c(chunks_[next - under_way.size()]));
+        under_way.pop_front();
+      }
     }
-    while (!under_way.empty()) settle_first();
   }
 
   std::uint64_t digest_at_holder() {
@@ -192,7 +180,7 @@ class transfer {
         std::copy(room_[i].begin(), room_[i].end(), wanted_[i]->bytes.begin());
     }
     of_.move_to(there.at);
-    of_.follow_run(there.in_run != 0 ? std::optional(there.run) : std::nullopt);
+    of_.follow_run(there.run);
   }
 
   group& ranks_;

@@ -22,7 +22,7 @@ std::string list_of(const std::vector<std::string>& parts) {
 
 // The first of those that stay writes the next generation down, once no member left behind may still commit.
 void membership::propose(clock::time_point now) {
-  if (!stopped_ || ended_ || swapping_ || now < swap_after_) return;
+  if (!own_.stopped || ended_ || swapping_ || now < swap_after_) return;
   auto found = parted();
   if (!found || !keep_the_state(*found)) return;
   const member_id first = !found->staying.empty() ? found->staying.front().id : found->leaving.front();
@@ -34,7 +34,7 @@ void membership::propose(clock::time_point now) {
   generation_record next;
   next.generation = record_.generation + 1;
   next.members = found->staying;
-  for (auto& one : next.members) one.endpoints = one.id == self_.id ? self_.endpoints : heartbeat_of(one.id).endpoints;
+  for (auto& one : next.members) one.endpoints = heartbeat_of(one.id).endpoints;
   find_state_sources(*found, next);
   if (next.state_sources.empty() || next.step + 1 < record_.step) {
     return finish(exit_reason::state_lost,
@@ -53,13 +53,11 @@ std::optional<membership::parting> membership::parted() const {
     if (dead_.contains(one.id)) continue;
     ++found.alive;
     const auto& said = heartbeat_of(one.id);
-    const bool me = one.id == self_.id;
     if (suspects_.contains(one.id)) {
       found.accused.push_back(one.id);
-      continue;
-    }
-    if (!me && !said.stopped) return std::nullopt;
-    if (me ? leaving_ : said.leaving) {
+    } else if (!said.stopped) {
+      return std::nullopt;
+    } else if (said.leaving) {
       found.leaving.push_back(one.id);
     } else {
       found.staying.push_back(one);
@@ -73,8 +71,8 @@ std::optional<membership::parting> membership::parted() const {
 // now.
 bool membership::keep_the_state(parting& of) const {
   const auto has = [&](member_id id) {
-    const bool me = id == self_.id;
-    return !(me ? needs_state_ : heartbeat_of(id).needs_state) && (me ? step_ : heartbeat_of(id).step) >= record_.step;
+    const auto& said = heartbeat_of(id);
+    return !said.needs_state && said.step >= record_.step;
   };
   if (of.staying.empty() ||
       std::any_of(of.staying.begin(), of.staying.end(), [&](const member& one) { return has(one.id); }))
@@ -122,13 +120,11 @@ void membership::find_state_sources(const parting& of, generation_record& next) 
   for (const auto& one : record_.members) {
     if (dead_.contains(one.id) || suspects_.contains(one.id)) continue;
     if (!of.staying.empty() && contains(of.leaving, one.id)) continue;  // its state leaves with it
-    const bool me = one.id == self_.id;
-    if (me ? needs_state_ : heartbeat_of(one.id).needs_state) continue;
-    const auto step = me ? step_ : heartbeat_of(one.id).step;
-    if (step > next.step) next.state_sources.clear();
-    if (step < next.step) continue;
-    next.step = step;
-    next.cursor = me ? cursor_ : heartbeat_of(one.id).cursor;
+    const auto& said = heartbeat_of(one.id);
+    if (said.needs_state || said.step < next.step) continue;
+    if (said.step > next.step) next.state_sources.clear();
+    next.step = said.step;
+    next.cursor = said.cursor;
     next.state_sources.push_back(one.id);
   }
 }
