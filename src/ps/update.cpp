@@ -1,4 +1,5 @@
 // The update functions that are known by name.
+#include <algorithm>
 #include <array>
 #include <map>
 #include <mutex>
@@ -16,14 +17,14 @@ class step_function final : public update_function {
  public:
   explicit step_function(const Step& step) : step_(step) {}
   std::size_t states() const override { return step_.states(); }
-  void apply(std::span<float> values, std::span<const float> pushed, std::span<float> state, std::uint64_t count,
-             float scale) const override {
+  void apply(std::span<float> values, std::span<const float> pushed, std::span<const std::span<float>> state,
+             std::uint64_t count, float scale) const override {
     auto step = step_;
     if constexpr (requires { step.learning_rate; }) step.learning_rate *= decltype(step.learning_rate){scale};
     if constexpr (requires { step.weight; }) step.weight = scale;
     if constexpr (requires { step.count; }) step.count = count;
     std::array<std::span<float>, 2> states;
-    for (std::size_t k = 0; k < step.states(); ++k) states[k] = state.subspan(k * values.size(), values.size());
+    std::ranges::copy(state, states.begin());
     update(step, values, pushed, states);
   }
 

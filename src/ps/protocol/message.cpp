@@ -17,10 +17,10 @@ std::optional<log_entry> decode_entry(std::span<const std::byte> body) noexcept 
   log_entry read;
   if (body.size() < log_entry_head_bytes) return std::nullopt;
   std::memcpy(static_cast<void*>(&read), body.data(), log_entry_head_bytes);
-  read.payload = body.subspan(log_entry_head_bytes);
+  read.push.payload = body.subspan(log_entry_head_bytes);
   const bool folds = read.what == log_entry::kind::fold;
-  if (read.what > log_entry::kind::late || read.zero != 0 || read.zero_too != 0 || !std::isfinite(read.weight) ||
-      !std::isfinite(read.scale) || (folds ? !read.payload.empty() : read.from.at >= most_nodes))
+  if (read.what > log_entry::kind::late || read.push.zero != 0 || !std::isfinite(read.weight) ||
+      !std::isfinite(read.push.scale) || (folds ? !read.push.payload.empty() : read.from.at >= most_nodes))
     return std::nullopt;
   return read;
 }

@@ -87,33 +87,25 @@ struct frame_head {
   std::uint64_t clock = 0;        ///< of a worker, as in a pulse
 };
 
-/// What the log of a range consists of, and what goes down its chain; as it lies there but for the payload.
+/// What the log of a range consists of, and what goes down its chain; as it lies there but for the push's payload.
 struct log_entry {
-  enum class kind : std::uint8_t {
+  enum class kind : std::uint32_t {
     push = 0,  ///< of `from`, to be applied with `weight`
-    fold = 1,  ///< bulk-synchronous: the sum of all pushes of `clock` becomes one update
+    fold = 1,  ///< bulk-synchronous: the sum of all pushes of a clock becomes one update
     late = 2   ///< bulk-synchronous: a push of a clock after its sum was applied: an update by itself
   };
   kind what = kind::push;
-  std::uint8_t flags = 0;  ///< this and the next two as in the push
-  std::uint16_t zero = 0;
-  std::uint32_t offset = 0;
-  std::uint32_t count = 0;
   float weight = 1;  ///< 0: it was too old, and is only remembered
   member from{};
-  std::uint64_t sequence = 0;
-  std::uint64_t clock = 0;
-  float scale = 1;
-  std::uint32_t zero_too = 0;
-  std::span<const std::byte> payload{};
+  message push{};  ///< as it came; of a fold, its clock and scale
 };
 
 // Little-endian, as all machines that muster runs on are.
 inline constexpr std::size_t frame_head_bytes = 32;
 inline constexpr std::size_t message_head_bytes = 48;
-inline constexpr std::size_t log_entry_head_bytes = 48;
+inline constexpr std::size_t log_entry_head_bytes = 64;
 static_assert(sizeof(frame_head) == frame_head_bytes && offsetof(message, payload) == message_head_bytes &&
-              offsetof(log_entry, payload) == log_entry_head_bytes);
+              offsetof(log_entry, push) + message_head_bytes == log_entry_head_bytes);
 inline constexpr std::size_t most_payload = std::size_t{1} << 30;
 /// Payloads lie on such a boundary when their frame does, and end on one.
 inline constexpr std::size_t payload_alignment = 16;

@@ -49,10 +49,7 @@ void server::take_place(range_id id, held_range& range, clock::time_point now) {
   } else if (!entry.chain.empty()) {
     range.predecessor = entry.chain.back();
   }
-  if (range.successor == no_node) {
-    range.kept.clear();
-    range.kept_bytes = 0;
-  }
+  if (range.successor == no_node) range.drop_kept();
   if (range.is_head()) {  // what is not acknowledged yet is when the chain, as it is now, has it
     for (node_id worker = 0; worker < range.workers.size(); ++worker) {
       const auto& its = range.workers[worker];
@@ -61,10 +58,7 @@ void server::take_place(range_id id, held_range& range, clock::time_point now) {
     commit(id, range, range.committed);  // perhaps it has
   }
   settle(id, range);
-  if (range.predecessor != no_node && range.has_state) {
-    range.to_acknowledge = true;
-    acknowledge_.emplace_back(id, no_node);
-  }
+  if (range.predecessor != no_node && range.has_state) acknowledge_to(id, range, no_node);
   if (range.successor != no_node) offer(id, range, now);
 }
 

@@ -27,6 +27,8 @@ struct seat {
 
 /// How often both sides of the protocol are told the time.
 inline constexpr int ticks_a_retry = 10;
+/// Looks in vain for something to hear before the processor is given away.
+inline constexpr int spins_before_pause = 2000;
 
 class process {
  protected:
