@@ -146,7 +146,7 @@ void membership::wait_at(std::string endpoints) { self_.endpoints = own_.endpoin
 void membership::announce(clock::time_point now) {
   const bool waits = record_.is_waiting(self_.id);
   if (record_.generation == 0 && waits) form_first(now);
-  const bool nobody_answers = std::none_of(record_.members.begin(), record_.members.end(), [&](const member& one) {
+  const bool nobody_answers = std::ranges::none_of(record_.members, [&](const member& one) {
     const auto seen = views_.find(one.id);
     return seen != views_.end() && now - seen->second.heard <= policy_.quorum_timeout;
   });
@@ -171,15 +171,16 @@ void membership::form_first(clock::time_point now) {
   generation_record next;
   next.generation = 1;
   next.members = record_.waiting;
-  std::sort(next.members.begin(), next.members.end(),
-            [](const member& a, const member& b) { return a.order != b.order ? a.order < b.order : a.id < b.id; });
+  std::ranges::sort(next.members, [](const member& a, const member& b) {
+    return a.order != b.order ? a.order < b.order : a.id < b.id;
+  });
   if (next.members.size() > static_cast<std::size_t>(policy_.max)) {
     next.waiting.assign(next.members.begin() + policy_.max, next.members.end());
     next.members.resize(static_cast<std::size_t>(policy_.max));
   }
   // The others begin with a copy of its state, so that all begin with the same.
-  const auto furthest = std::max_element(next.members.begin(), next.members.end(),
-                                         [](const member& a, const member& b) { return a.step < b.step; });
+  const auto furthest =
+      std::ranges::max_element(next.members, [](const member& a, const member& b) { return a.step < b.step; });
   next.step = furthest->step;
   next.state_sources = {furthest->id};
   next.why = "the job began";
@@ -290,8 +291,8 @@ void membership::begin_change(clock::time_point now) {
 void membership::plan_reconfiguration(clock::time_point now) {
   if (must_stop_ || own_.halt != 0 || rank_ != 0) return;
   const bool has_room = record_.members.size() < static_cast<std::size_t>(policy_.max);
-  const bool joins = has_room && std::any_of(record_.waiting.begin(), record_.waiting.end(),
-                                             [&](const member& one) { return is_heard(now, one.id); });
+  const bool joins =
+      has_room && std::ranges::any_of(record_.waiting, [&](const member& one) { return is_heard(now, one.id); });
   if (!joins && !own_.leaving && !wish_) return;
   own_.halt = std::max(own_.step, furthest_) + 2;
   out_.halt(own_.halt);
@@ -395,9 +396,8 @@ std::string membership::name(member_id who) const {
 void membership::finish(exit_reason why, const std::string& text) {
   if (ended_) return;
   ended_ = true;
-  const auto first = std::find_if(record_.members.begin(), record_.members.end(), [this](const member& one) {
-    return !dead_.contains(one.id) && !suspects_.contains(one.id);
-  });
+  const auto first = std::ranges::find_if(
+      record_.members, [this](const member& one) { return !dead_.contains(one.id) && !suspects_.contains(one.id); });
   out_.end(why, text, first != record_.members.end() && first->id == self_.id);
 }
 

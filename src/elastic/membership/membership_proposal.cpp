@@ -8,9 +8,7 @@
 namespace muster::inline v0::elastic {
 namespace {
 
-bool contains(const std::vector<member_id>& ids, member_id id) {
-  return std::find(ids.begin(), ids.end(), id) != ids.end();
-}
+bool contains(const std::vector<member_id>& ids, member_id id) { return std::ranges::find(ids, id) != ids.end(); }
 
 std::string list_of(const std::vector<std::string>& parts) {
   std::string text;
@@ -74,10 +72,9 @@ bool membership::keep_the_state(parting& of) const {
     const auto& said = heartbeat_of(id);
     return !said.needs_state && said.step >= record_.step;
   };
-  if (of.staying.empty() ||
-      std::any_of(of.staying.begin(), of.staying.end(), [&](const member& one) { return has(one.id); }))
+  if (of.staying.empty() || std::ranges::any_of(of.staying, [&](const member& one) { return has(one.id); }))
     return true;
-  if (std::any_of(of.leaving.begin(), of.leaving.end(), has)) {
+  if (std::ranges::any_of(of.leaving, has)) {
     of.staying.clear();
     for (const auto& one : record_.members) {
       if (!dead_.contains(one.id) && !suspects_.contains(one.id)) of.staying.push_back(one);
@@ -95,8 +92,7 @@ bool membership::most_agree(const parting& of) const {
     if (dead_.contains(one.id) || suspects_.contains(one.id)) continue;
     for (const auto id : one.id == self_.id ? of.accused : heartbeat_of(one.id).suspects) ++agree[id];
   }
-  return of.alive == 2 ||
-         std::all_of(of.accused.begin(), of.accused.end(), [&](member_id id) { return 2 * agree[id] > of.alive; });
+  return of.alive == 2 || std::ranges::all_of(of.accused, [&](member_id id) { return 2 * agree[id] > of.alive; });
 }
 
 // In a change, of a member that was not watched before and is not heard since: whether most of its monitors suspect it.

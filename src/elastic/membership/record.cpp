@@ -48,13 +48,13 @@ std::vector<member> read_members(wire_reader& in) {
 }  // namespace
 
 std::optional<int> generation_record::rank_of(member_id id) const noexcept {
-  const auto at = std::find_if(members.begin(), members.end(), [&](const member& one) { return one.id == id; });
+  const auto at = std::ranges::find_if(members, [&](const member& one) { return one.id == id; });
   if (at == members.end()) return std::nullopt;
   return static_cast<int>(at - members.begin());
 }
 
 bool generation_record::is_waiting(member_id id) const noexcept {
-  return std::any_of(waiting.begin(), waiting.end(), [&](const member& one) { return one.id == id; });
+  return std::ranges::any_of(waiting, [&](const member& one) { return one.id == id; });
 }
 
 std::string generation_record::encode() const {

@@ -1,6 +1,7 @@
 // What servers and workers say to each other: messages, many of them in a frame.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -8,7 +9,6 @@
 #include <span>
 
 #include "../../core/copy.hpp"
-#include "member.hpp"
 #include "shard_map.hpp"
 
 namespace muster::inline v0::ps {
@@ -141,8 +141,26 @@ inline void encode(const message& what, std::byte* to) noexcept {
 }
 
 // These read any bytes whatever.
-[[nodiscard]] std::optional<frame_head> decode_head(std::span<const std::byte> frame) noexcept;
-[[nodiscard]] std::optional<log_entry> decode_entry(std::span<const std::byte> body) noexcept;
+[[nodiscard]] inline std::optional<frame_head> decode_head(std::span<const std::byte> frame) noexcept {
+  frame_head read;
+  const auto magic = read.magic;
+  if (frame.size() < frame_head_bytes) return std::nullopt;
+  std::memcpy(&read, frame.data(), frame_head_bytes);
+  if (read.magic != magic || read.from.at >= most_nodes) return std::nullopt;
+  return read;
+}
+
+[[nodiscard]] inline std::optional<log_entry> decode_entry(std::span<const std::byte> body) noexcept {
+  log_entry read;
+  if (body.size() < log_entry_head_bytes) return std::nullopt;
+  std::memcpy(static_cast<void*>(&read), body.data(), log_entry_head_bytes);
+  read.push.payload = body.subspan(log_entry_head_bytes);
+  const bool folds = read.what == log_entry::kind::fold;
+  if (read.what > log_entry::kind::late || read.push.zero != 0 || !std::isfinite(read.weight) ||
+      !std::isfinite(read.push.scale) || (folds ? !read.push.payload.empty() : read.from.at >= most_nodes))
+    return std::nullopt;
+  return read;
+}
 /// The head of a message, with the length of its payload.
 [[nodiscard]] inline std::optional<message> decode_message(
     std::span<const std::byte, message_head_bytes> head) noexcept {

@@ -106,7 +106,7 @@ void server::refuse(const member& to, const message& asked, const std::string& w
 void server::hear_pull(const member& from, const message& said) {
   if (const auto why = values_.problem_with(said.range, said); !why.empty()) return refuse(from, said, why);
   if (is_ready(from, said) && out_.has_room(from)) return send_values(from, said);
-  const bool known = std::any_of(parked_.begin(), parked_.end(), [&](const parked_pull& one) {
+  const bool known = std::ranges::any_of(parked_, [&](const parked_pull& one) {
     return one.from == from && one.what.range == said.range && one.what.number == said.number;
   });
   if (known || parked_.size() >= most_parked) return;
@@ -135,16 +135,6 @@ void server::send_values(const member& to, const message& pull) {
                  .version = ranges_[pull.range].applied,
                  .clock = slowest_,
                  .payload = values_.read(pull.range, pull)});
-}
-
-void server::retry_parked() {
-  std::erase_if(parked_, [&](parked_pull& one) {
-    if (peers_.find(one.from) == nullptr || !ranges_[one.what.range].is_last()) return true;
-    if (!is_ready(one.from, one.what) || !out_.has_room(one.from)) return false;
-    one.what.payload = one.payload;
-    send_values(one.from, one.what);
-    return true;
-  });
 }
 
 void server::hear_pulse(const member& from, const message& said) {
@@ -247,7 +237,13 @@ void server::acknowledge_to(range_id id, held_range& range, node_id worker) {
 }
 
 void server::flush() {
-  if (!parked_.empty()) retry_parked();
+  std::erase_if(parked_, [&](parked_pull& one) {
+    if (peers_.find(one.from) == nullptr || !ranges_[one.what.range].is_last()) return true;
+    if (!is_ready(one.from, one.what) || !out_.has_room(one.from)) return false;
+    one.what.payload = one.payload;
+    send_values(one.from, one.what);
+    return true;
+  });
   for (const auto& [id, to] : acknowledge_) {
     auto& range = ranges_[id];
     if (to == no_node) {
@@ -274,8 +270,8 @@ void server::flush() {
 // ---- time ----
 
 bool server::is_done() const noexcept {
-  return std::all_of(peers_.all.begin(), peers_.all.end(),
-                     [](const auto& one) { return !one.second.is_worker || one.second.said_goodbye; });
+  return std::ranges::all_of(peers_.all,
+                             [](const auto& one) { return !one.second.is_worker || one.second.said_goodbye; });
 }
 
 bool server::has_left(const member& worker) const noexcept {

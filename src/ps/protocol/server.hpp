@@ -184,8 +184,6 @@ class server {
   void send_entries(range_id id, held_range& range, clock::time_point now);
   void send_copy(range_id id, held_range& range, clock::time_point now);
   void offer(range_id id, held_range& range, clock::time_point now);
-  [[nodiscard]] std::string state_of(range_id id, const held_range& range) const;
-  [[nodiscard]] bool take_state(range_id id, held_range& range, std::span<const std::byte> state, std::uint64_t index);
   void send_values(const member& to, const message& pull);
   void ask_again(range_id id, const held_range& range, const member& worker, std::uint64_t from);
   void refuse(const member& to, const message& asked, const std::string& why,
@@ -195,7 +193,6 @@ class server {
     return settings_.how.what == consistency::kind::bulk && (push.flags & (assigns | restores)) == 0;
   }
   void clocks_moved(clock::time_point now);
-  void retry_parked();
   void tell_server(node_id to, const message& what);
   void govern(clock::time_point now);
   [[nodiscard]] bool gives_up_suspects(clock::time_point now);

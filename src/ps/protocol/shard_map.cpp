@@ -28,7 +28,7 @@ bool is_serving(const server_entry& one) { return !one.leaving; }
 std::map<node_id, load> loads_of(const shard_map& map) {
   std::map<node_id, load> loads;
   // Where all want to leave none can: they hold what there is until others come.
-  const bool all_leave = std::none_of(map.servers.begin(), map.servers.end(), is_serving);
+  const bool all_leave = std::ranges::none_of(map.servers, is_serving);
   for (const auto& one : map.servers) {
     if (!one.leaving || all_leave) loads[one.who.at] = {};
   }
@@ -73,7 +73,7 @@ server_entry newcomer(const shard_map& map, node_id at) { return {{at, static_ca
 }  // namespace
 
 const server_entry* shard_map::server(node_id at) const noexcept {
-  const auto found = std::find_if(servers.begin(), servers.end(), [&](const auto& one) { return one.who.at == at; });
+  const auto found = std::ranges::find_if(servers, [&](const auto& one) { return one.who.at == at; });
   return found == servers.end() ? nullptr : &*found;
 }
 
@@ -83,11 +83,11 @@ bool shard_map::has_server(const member& who) const noexcept {
 }
 
 bool shard_map::has_worker(const member& who) const noexcept {
-  return std::find(workers.begin(), workers.end(), who) != workers.end();
+  return std::ranges::find(workers, who) != workers.end();
 }
 
 std::optional<range_id> shard_map::lost_range() const noexcept {
-  const auto found = std::find_if(ranges.begin(), ranges.end(), [](const auto& range) { return range.chain.empty(); });
+  const auto found = std::ranges::find_if(ranges, [](const auto& range) { return range.chain.empty(); });
   return found == ranges.end() ? std::nullopt : std::optional(static_cast<range_id>(found - ranges.begin()));
 }
 
@@ -183,9 +183,9 @@ std::optional<shard_map> without_servers(const shard_map& map, std::span<const m
   // The last holder of a range is not given up for a suspicion.
   for (const auto& one : suspects) {
     if (!next.has_server(one) || out.contains(one.at)) continue;
-    const bool last = std::any_of(next.ranges.begin(), next.ranges.end(), [&](const shard_range& range) {
-      return range.holds(one.at) && std::all_of(range.chain.begin(), range.chain.end(),
-                                                [&](node_id other) { return other == one.at || out.contains(other); });
+    const bool last = std::ranges::any_of(next.ranges, [&](const shard_range& range) {
+      return range.holds(one.at) &&
+             std::ranges::all_of(range.chain, [&](node_id other) { return other == one.at || out.contains(other); });
     });
     if (!last) out.insert(one.at);
   }
@@ -215,7 +215,7 @@ std::optional<shard_map> scaled_to(const shard_map& map, std::span<const node_id
         " that live, and one at least serves); choose from 1 to " + std::to_string(candidates.size()));
   }
   std::vector<node_id> order(candidates.begin(), candidates.end());
-  std::stable_partition(order.begin(), order.end(), [&](node_id who) {
+  std::ranges::stable_partition(order, [&](node_id who) {
     const auto* const entry = map.server(who);
     return entry != nullptr && is_serving(*entry);
   });
@@ -223,8 +223,8 @@ std::optional<shard_map> scaled_to(const shard_map& map, std::span<const node_id
   next.wanted = static_cast<std::uint32_t>(servers);
   for (std::size_t i = 0; i < order.size(); ++i) {
     const bool wanted = i < servers;
-    const auto own = std::find_if(next.servers.begin(), next.servers.end(),
-                                  [&](const server_entry& one) { return one.who.at == order[i]; });
+    const auto own =
+        std::ranges::find_if(next.servers, [&](const server_entry& one) { return one.who.at == order[i]; });
     if (own != next.servers.end()) {
       own->leaving = !wanted;
     } else if (wanted) {
@@ -235,7 +235,7 @@ std::optional<shard_map> scaled_to(const shard_map& map, std::span<const node_id
 }
 
 std::optional<shard_map> with_standby(const shard_map& map, node_id who) {
-  const auto serving = std::count_if(map.servers.begin(), map.servers.end(), is_serving);
+  const auto serving = std::ranges::count_if(map.servers, is_serving);
   if (map.server(who) != nullptr || std::cmp_greater_equal(serving, map.wanted)) return std::nullopt;
   shard_map next = map;
   next.servers.push_back(newcomer(map, who));
@@ -258,10 +258,9 @@ std::optional<shard_map> rebalanced(const shard_map& map, std::size_t at_once) {
   for (auto& range : next.ranges) {
     if (moving >= at_once) break;
     if (range.chain.empty() || range.learner != no_node || range.leaver != no_node) continue;
-    const auto stays = static_cast<std::size_t>(
-        std::count_if(range.chain.begin(), range.chain.end(), [&](node_id who) { return loads.contains(who); }));
-    const auto goes =
-        std::find_if(range.chain.begin(), range.chain.end(), [&](node_id who) { return !loads.contains(who); });
+    const auto stays =
+        static_cast<std::size_t>(std::ranges::count_if(range.chain, [&](node_id who) { return loads.contains(who); }));
+    const auto goes = std::ranges::find_if(range.chain, [&](node_id who) { return !loads.contains(who); });
     const auto to = least_loaded(loads, range);
     if (stays < copies_wanted && to != no_node) {
       teach(range, to, goes == range.chain.end() ? no_node : *goes);
@@ -287,8 +286,8 @@ std::optional<shard_map> rebalanced(const shard_map& map, std::size_t at_once) {
     teach(*best, low, high);
   }
   const auto holds_nothing = [&](node_id who) {
-    return std::none_of(next.ranges.begin(), next.ranges.end(),
-                        [&](const shard_range& range) { return range.holds(who) || range.learner == who; });
+    return std::ranges::none_of(next.ranges,
+                                [&](const shard_range& range) { return range.holds(who) || range.learner == who; });
   };
   std::erase_if(next.servers, [&](const server_entry& one) { return one.leaving && holds_nothing(one.who.at); });
   return changed(map, std::move(next));

@@ -149,7 +149,8 @@ class frame_link {
       }
       any = true;
       --most;
-      auto one = take_posted(i);
+      auto one = std::move(posted_[i]);
+      posted_.erase(posted_.begin() + static_cast<std::ptrdiff_t>(i));
       const auto frame = announced(*one);
       if (frame.size() > frame_head_bytes) hear(frame, std::span<const std::byte>());
       post(std::move(one));
@@ -302,12 +303,6 @@ class frame_link {
     one->r.bytes = one->data.size();
     over_.receive(one->r);
     posted_.push_back(std::move(one));
-  }
-
-  [[nodiscard]] std::unique_ptr<incoming> take_posted(std::size_t at) {
-    auto one = std::move(posted_[at]);
-    posted_.erase(posted_.begin() + static_cast<std::ptrdiff_t>(at));
-    return one;
   }
 
   // The frame without the head of a message: the payload comes by itself.

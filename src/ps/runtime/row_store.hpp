@@ -98,7 +98,7 @@ class row_store {
     }
     const auto all = std::span(values_).subspan(at * shape.stride, shape.stride);
     if (fresh || is_old(shape, at)) {
-      std::fill(all.begin(), all.end(), 0.0f);
+      std::ranges::fill(all, 0.0f);
       std::fill_n(all.begin(), shape.width, shape.initial);
       times_[at] = 0;
     }
@@ -155,7 +155,7 @@ class row_store {
     in.read_all(std::span(times_));
     in.read_all(std::span(touched_));
     in.read_all(std::span(values_));
-    return in.good() && std::all_of(touched_.begin(), touched_.end(), [&](auto one) { return one <= pushes_; });
+    return in.good() && std::ranges::all_of(touched_, [&](auto one) { return one <= pushes_; });
   }
 
  private:

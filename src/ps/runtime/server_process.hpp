@@ -155,8 +155,7 @@ class server_process final : process, public server_outlet {
   }
 
   [[nodiscard]] bool is_over() const {
-    return std::all_of(newest_.workers.begin(), newest_.workers.end(),
-                       [&](const member& who) { return left_.contains(who.at); });
+    return std::ranges::all_of(newest_.workers, [&](const member& who) { return left_.contains(who.at); });
   }
 
   detail::tables values_;
