@@ -32,12 +32,13 @@ class wire_writer {
   wire_writer() = default;
   explicit wire_writer(std::string begin) noexcept : text_(std::move(begin)) {}
 
-  template <wire_value T>
-  void add(const T& value) {
+  template <wire_value T, wire_value... More>
+  void add(const T& value, const More&... more) {
     std::byte bytes[sizeof(T)];
     std::memcpy(bytes, &value, sizeof value);
     turn_to_wire<T>(bytes);
     add_bytes(bytes);
+    (add(more), ...);
   }
   void add_bytes(std::span<const std::byte> bytes) {
     text_.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
@@ -70,6 +71,17 @@ class wire_reader {
     turn_to_wire<T>(read);
     std::memcpy(&value, read, sizeof(T));
     return value;
+  }
+  /// Numbers one after the other.
+  template <wire_value... T>
+  void read(T&... into) noexcept {
+    ((into = number<T>()), ...);
+  }
+  /// As many numbers as there is room for, as they lie in memory.
+  template <wire_value T>
+  void read_all(std::span<T> into) noexcept {
+    const auto from = bytes(into.size_bytes());
+    if (!from.empty()) std::memcpy(into.data(), from.data(), from.size());
   }
   /// So many bytes, or none.
   [[nodiscard]] std::span<const std::byte> bytes(std::uint64_t n) noexcept {

@@ -1,7 +1,6 @@
 #include "rebuild.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <functional>
 #include <numeric>
 #include <string_view>
@@ -15,11 +14,10 @@
 #include "../comm/transports/hierarchical/transport.hpp"
 #include "../comm/transports/shm/connect.hpp"
 #include "../comm/transports/tcp/transport.hpp"
+#include "timing.hpp"
 
 namespace muster::inline v0::detail {
 namespace {
-
-using given_up_question = std::function<bool()>;
 
 host_map hosts_of(const elastic::generation_record& group) {
   std::vector<std::uint64_t> hosts;
@@ -27,46 +25,32 @@ host_map hosts_of(const elastic::generation_record& group) {
   return host_map(hosts);
 }
 
-std::string hexadecimal(std::uint64_t number) {
-  char digits[16];
-  return {digits, std::to_chars(digits, digits + sizeof digits, number, 16).ptr};
-}
-
-// The token tells jobs apart.
-std::string job_name(const transport_config& config) { return hexadecimal(digest().add(config.token).value()); }
-
 std::unique_ptr<shm_transport> over_memory(const transport_config& config, const elastic::generation_record& group,
-                                           std::uint64_t host, int rank, int size, const given_up_question& given_up) {
-  // The generation tells one meeting from the next.
-  const std::string name =
-      "muster-elastic." + job_name(config) + "." + std::to_string(group.generation) + "." + hexadecimal(host);
+                                           std::uint64_t host, int rank, int size,
+                                           const std::function<bool()>& given_up) {
+  // The token tells jobs apart, and the generation one meeting from the next.
+  const std::string name = "muster-elastic." + std::to_string(digest().add(config.token).value()) + "." +
+                           std::to_string(group.generation) + "." + std::to_string(host);
   const auto pulls = static_cast<cma_wish>(config.configuration->choice(setting::cma, {"auto", "on", "off"}));
   return connect_anew(name, rank, size, config.memory, pulls, seconds(config.configuration->positive(setting::timeout)),
                       given_up);
 }
 
+// What a member says of MPI, behind where it waits.
 constexpr std::string_view without_mpi = " no-mpi";
 
-// Where it waits, without what it says of MPI.
-std::string doors_of(const elastic::member& one) {
-  const std::string_view endpoints = one.endpoints;
-  return std::string(endpoints.ends_with(without_mpi) ? endpoints.substr(0, endpoints.size() - without_mpi.size())
-                                                      : endpoints);
-}
-
 std::unique_ptr<transport> over_tcp(const transport_config& config, const elastic::generation_record& group, int rank,
-                                    tcp_listeners listeners, const given_up_question& given_up) {
+                                    tcp_listeners listeners, const std::function<bool()>& given_up) {
   const tcp_plan plan = plan_of(*config.configuration);
   const auto until = deadline_after(plan.patience);
   std::vector<std::string> endpoints;
-  for (const auto& one : group.members) endpoints.push_back(doors_of(one));
+  for (const auto& one : group.members) endpoints.push_back(one.endpoints.substr(0, one.endpoints.find(without_mpi)));
   auto mesh =
       make_mesh(plan, rank, endpoints, std::move(listeners), config.token + "/" + std::to_string(group.generation));
   for (;;) {
     if (given_up()) throw peer_failure({}, "connecting was aborted (a member has ended)");
     try {
-      constexpr std::chrono::milliseconds slice{5};
-      mesh->await_all(std::min(until, clock::now() + slice));
+      mesh->await_all(std::min(until, clock::now() + elastic_timing::connect_slice));
       break;
     } catch (const timeout_error&) {
       if (clock::now() >= until) throw;
@@ -75,11 +59,6 @@ std::unique_ptr<transport> over_tcp(const transport_config& config, const elasti
   std::vector<int> all(group.members.size());
   std::iota(all.begin(), all.end(), 0);
   return std::make_unique<tcp_transport>(std::move(mesh), std::move(all), rank, 0);
-}
-
-bool has_lost_mpi(const elastic::generation_record& group) {
-  return std::any_of(group.members.begin(), group.members.end(),
-                     [](const elastic::member& one) { return one.endpoints.ends_with(without_mpi); });
 }
 
 // Null where the MPI of this program does not go on when ranks die, or there is none.
@@ -96,6 +75,35 @@ std::unique_ptr<transport> over_mpi(const transport_config& config, const elasti
   return surviving_mpi()->connect_survivors(*config.configuration, members, rank, group.generation);
 }
 
+// Which transport joins members of these hosts.
+std::string transport_between(const elastic::generation_record& group, const settings& configuration) {
+  const auto hosts = hosts_of(group);
+  (void)configuration.choice(setting::transport, {"auto", "self", "local", "shm", "mpi", "tcp", "hierarchical"});
+  const auto& asked = configuration.value(setting::transport);
+  const auto refuse = [&](const std::string& why) {
+    throw configuration_error(configuration.origin(setting::transport) + " asks for transport " + asked + " (" + why);
+  };
+  if (asked == "mpi" && surviving_mpi() == nullptr) {
+    refuse(
+        "the MPI of this program ends the job when a rank dies; Open MPI 5 with ULFM does not); use auto, tcp, shm or "
+        "hierarchical");
+  }
+  if (asked == "self" || asked == "local")
+    refuse("ranks that die and join are connected by shm, tcp or hierarchical); choose one of these or auto");
+  const bool has_lost_mpi =
+      std::ranges::any_of(group.members, [](const auto& one) { return one.endpoints.ends_with(without_mpi); });
+  if (asked == "mpi" && !has_lost_mpi)
+    return "mpi";  // also for one that is left: the others of its world may not have ended yet
+  if (group.members.size() == 1) return "self";
+  if (asked == "shm" && !hosts.one_host()) {
+    refuse("the members of this job are on " + std::to_string(hosts.hosts.size()) +
+           " hosts); use auto, hierarchical or tcp");
+  }
+  if (asked == "tcp") return "tcp";
+  if (hosts.one_host()) return "shm";
+  return hosts.all_alone() ? "tcp" : "hierarchical";
+}
+
 }  // namespace
 
 std::string listener_endpoints(const tcp_listeners& listeners, const settings& configuration) {
@@ -103,35 +111,8 @@ std::string listener_endpoints(const tcp_listeners& listeners, const settings& c
   return listeners.endpoints() + std::string(by_mpi != nullptr && !by_mpi->can_connect_survivors() ? without_mpi : "");
 }
 
-std::string transport_between(const elastic::generation_record& group, const settings& configuration) {
-  const auto hosts = hosts_of(group);
-  const auto asked =
-      configuration.choice(setting::transport, {"auto", "self", "local", "shm", "mpi", "tcp", "hierarchical"});
-  const std::string origin = configuration.origin(setting::transport);
-  if (asked == 4 && surviving_mpi() == nullptr) {
-    throw configuration_error(origin +
-                              " asks for transport mpi (the MPI of this program ends the job when a rank dies; Open "
-                              "MPI 5 with ULFM does not); use auto, tcp, shm or hierarchical");
-  }
-  if (asked == 1 || asked == 2) {
-    throw configuration_error(origin + " asks for transport " + configuration.value(setting::transport) +
-                              " (ranks that die and join are connected by shm, tcp or hierarchical); choose one of "
-                              "these or auto");
-  }
-  if (asked == 4 && !has_lost_mpi(group))
-    return "mpi";  // also for one that is left: the others of its world may not have ended yet
-  if (group.members.size() == 1) return "self";
-  if (asked == 3 && !hosts.one_host()) {
-    throw configuration_error(origin + " asks for transport shm (the members of this job are on " +
-                              std::to_string(hosts.hosts.size()) + " hosts); use auto, hierarchical or tcp");
-  }
-  if (asked == 5) return "tcp";
-  if (hosts.one_host()) return "shm";
-  return hosts.all_alone() ? "tcp" : "hierarchical";
-}
-
 built_group connect_members(const transport_config& config, const elastic::generation_record& group, int rank,
-                            tcp_listeners listeners, const given_up_question& given_up) {
+                            tcp_listeners listeners, const std::function<bool()>& given_up) {
   const std::string how = transport_between(group, *config.configuration);
   const int size = static_cast<int>(group.members.size());
   built_group made;

@@ -30,11 +30,9 @@ struct built_group {
 /// asked for, can still connect it. One that it cannot has all of them use another transport.
 [[nodiscard]] std::string listener_endpoints(const tcp_listeners& listeners, const settings& configuration);
 
-/// Which transport joins members of these hosts; throws configuration_error for one that cannot.
-[[nodiscard]] std::string transport_between(const elastic::generation_record& group, const settings& configuration);
-
 /// Connects the members of the record, of which this is one of that rank; `listeners` are those that the record knows.
-/// Gives up when `given_up` says so: with peer_failure, or timeout_error by `--timeout`.
+/// Gives up when `given_up` says so: with peer_failure, or timeout_error by `--timeout`. Throws configuration_error for
+/// a transport that cannot join members of these hosts.
 [[nodiscard]] built_group connect_members(const transport_config& config, const elastic::generation_record& group,
                                           int rank, tcp_listeners listeners, const std::function<bool()>& given_up);
 

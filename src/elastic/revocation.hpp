@@ -10,6 +10,8 @@
 
 #include <muster/comm/transport.hpp>
 
+#include "timing.hpp"
+
 namespace muster::inline v0::detail {
 
 /// The end of a generation, as all its groups hear of it. Thread safe.
@@ -18,26 +20,23 @@ class revocation {
   /// What a transport itself found out about a rank of the generation.
   using witness = std::function<void(int rank, const std::string& why)>;
 
-  explicit revocation(witness tell) : tell_(std::move(tell)) {}
+  explicit revocation(witness tell) : saw_end_of(std::move(tell)) {}
 
-  /// Every wait in the group and in those made from it ends soon, with that text.
+  /// Every wait in the group and in those made from it ends soon, with the text of the first call.
   void revoke(const std::string& why) {
-    {
-      const std::lock_guard held(mutex_);
-      if (why_.empty()) why_ = why;
-    }
-    revoked_.store(true, std::memory_order_release);
+    std::call_once(once_, [&] {
+      why_ = why;
+      revoked_.store(true, std::memory_order_release);
+    });
   }
   [[nodiscard]] bool revoked() const noexcept { return revoked_.load(std::memory_order_acquire); }
-  [[nodiscard]] std::string why() const {
-    const std::lock_guard held(mutex_);
-    return why_;
-  }
-  void saw_end_of(int rank, const std::string& why) const { tell_(rank, why); }
+  /// Once it is revoked.
+  [[nodiscard]] const std::string& why() const noexcept { return why_; }
+
+  const witness saw_end_of;
 
  private:
-  witness tell_;
-  mutable std::mutex mutex_;
+  std::once_flag once_;
   std::string why_;
   std::atomic<bool> revoked_{false};
 };
@@ -65,10 +64,8 @@ class revocable_transport final : public transport_decorator {
     return true;
   }
 
-  // Nothing in the transport wakes a thread that waits for the word: so none sleeps long.
   void pause(clock::time_point until) override {
-    constexpr std::chrono::milliseconds longest{1};
-    if (!by_->revoked()) inner().pause(std::min(until, clock::now() + longest));
+    if (!by_->revoked()) inner().pause(std::min(until, clock::now() + elastic_timing::longest_pause));
   }
 
   [[nodiscard]] std::unique_ptr<transport> subgroup(const subgroup_call& some) override {

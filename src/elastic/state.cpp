@@ -1,6 +1,6 @@
 #include <muster/elastic/state.hpp>
 
-#include <cstring>
+#include <algorithm>
 #include <set>
 #include <string_view>
 
@@ -19,7 +19,7 @@ void state_parts::add(const live_cursor& at) {
 
 const std::vector<state_part>& state::parts() {
   state_parts asked;
-  for (const auto& one : owners_) one->describe(asked);
+  for (const auto& describe : owners_) describe(asked);
   std::set<std::string_view> names;
   for (const auto& part : asked.parts_) {
     if (part.name.empty()) {
@@ -75,16 +75,10 @@ void state::next_epoch() {
 }
 
 void state::begin_step() {
-  std::size_t bytes = 0;
-  for (const auto& part : parts_) {
-    if (part.change == in_step::restore_on_failure) bytes += part.bytes.size();
-  }
-  shadow_.resize(bytes);
-  std::size_t at = 0;
-  for (const auto& part : parts_) {
-    if (part.change != in_step::restore_on_failure || part.bytes.empty()) continue;
-    std::memcpy(shadow_.data() + at, part.bytes.data(), part.bytes.size());
-    at += part.bytes.size();
+  shadow_.resize(parts_.size());
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    const auto& part = parts_[i];
+    if (part.change == in_step::restore_on_failure) shadow_[i].assign(part.bytes.begin(), part.bytes.end());
   }
   for (const auto& hook : hooks_) {
     if (hook.begin) hook.begin();
@@ -113,11 +107,8 @@ void state::finish_evaluation() noexcept {
 void state::roll_back() noexcept {
   if (!in_step_) return;
   in_step_ = false;
-  std::size_t at = 0;
-  for (const auto& part : parts_) {
-    if (part.change != in_step::restore_on_failure || part.bytes.empty()) continue;
-    std::memcpy(part.bytes.data(), shadow_.data() + at, part.bytes.size());
-    at += part.bytes.size();
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    if (parts_[i].change == in_step::restore_on_failure) std::ranges::copy(shadow_[i], parts_[i].bytes.begin());
   }
   for (const auto& hook : hooks_) {
     if (hook.discard) hook.discard();

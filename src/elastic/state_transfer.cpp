@@ -23,9 +23,8 @@ constexpr std::size_t at_once = 2;  // chunks
 
 struct standing {
   state_position at;
-  state::run_start run;
-  std::uint64_t in_run;
-  std::uint64_t may_hold;
+  std::optional<state::run_start> run;
+  bool may_hold;
   std::uint64_t digest;  // of the replicated parts, where they may count
   std::uint64_t names;   // a digest of those of the parts, and of their kinds
 };
@@ -48,21 +47,16 @@ std::uint64_t digest_of(std::span<const std::byte> bytes) {
 
 class transfer {
  public:
-  transfer(group& ranks, state& of)
-      : ranks_(ranks), of_(of), parts_(of.parts()), rank_(static_cast<std::size_t>(ranks.rank())) {
-    for (const auto& part : parts_) {
-      if (part.kind == state_kind::replicated) wanted_.push_back(&part);
+  transfer(group& ranks, state& of) : ranks_(ranks), of_(of), rank_(static_cast<std::size_t>(ranks.rank())) {
+    for (const auto& part : of.parts()) {
+      names_.add(part.name).add(static_cast<std::uint64_t>(part.kind));
+      if (part.kind == state_kind::replicated) wanted_.push_back(part);
     }
   }
 
   bool run(const transfer_part& part) {
-    const auto& run = of_.run();
-    standing mine{of_.position(),
-                  run.value_or(state::run_start{}),
-                  run ? 1u : 0u,
-                  part.may_hold ? 1u : 0u,
-                  part.may_hold ? digest_of_replicated() : 0u,
-                  digest_of_names()};
+    standing mine{of_.position(), of_.run(), part.may_hold, part.may_hold ? digest_of_replicated() : 0u,
+                  names_.value()};
     std::vector<standing> all(static_cast<std::size_t>(ranks_.size()));
     allgather(ranks_, numbers(std::span(&mine, 1)), numbers(std::span(all)));
     find_state_sources(all);
@@ -73,10 +67,12 @@ class transfer {
           "the state of this rank has other parts than that of the other ranks (every rank makes its state of the same "
           "owners in the same order); check how it is made");
     }
-    const bool holds = std::find(holders_.begin(), holders_.end(), static_cast<int>(rank_)) != holders_.end();
+    const bool holds = std::ranges::count(holders_, static_cast<int>(rank_)) > 0;
     measure(holds, part.in_place);
     move_all();
-    if (digest_at_holder() != bytes_.value()) {
+    std::uint64_t sent = bytes_.value();
+    broadcast(ranks_, std::span(&sent, 1), holders_.front());
+    if (sent != bytes_.value()) {
       throw error(error_kind::other,
                   "the received state differs from that of its sender (their digests differ, by a fault of the memory "
                   "or of the network); start this rank again");
@@ -89,18 +85,18 @@ class transfer {
   void find_state_sources(const std::vector<standing>& all) {
     const standing* furthest = nullptr;
     for (const auto& one : all) {
-      if (one.may_hold != 0 && (furthest == nullptr || one.at.is_beyond(furthest->at))) furthest = &one;
+      if (one.may_hold && (furthest == nullptr || one.at.is_beyond(furthest->at))) furthest = &one;
     }
     if (furthest == nullptr) {
       throw error(error_kind::other,
                   "no member of the group has the state of the training (every member that had it died); start from "
                   "the last checkpoint");
     }
-    const auto is_furthest = [&](const standing& one) { return one.may_hold != 0 && one.at == furthest->at; };
+    const auto is_furthest = [&](const standing& one) { return one.may_hold && one.at == furthest->at; };
     // Ranks at one position have the same bytes. Should they not, what most of them have counts, of equally many what
     // the lowest rank has, and the others copy it: no two replicas train on with different parameters.
     const auto count = [&](std::uint64_t of) {
-      return std::count_if(all.begin(), all.end(), [&](auto& one) { return is_furthest(one) && one.digest == of; });
+      return std::ranges::count_if(all, [&](auto& one) { return is_furthest(one) && one.digest == of; });
     };
     std::uint64_t chosen = furthest->digest;
     for (const auto& one : all) {
@@ -121,14 +117,8 @@ class transfer {
 
   std::uint64_t digest_of_replicated() const {
     digest all;
-    for (const auto* part : wanted_) all.add(part->save ? digest_of(part->save()) : digest_of(part->bytes));
+    for (const auto& part : wanted_) all.add(part.save ? digest_of(part.save()) : digest_of(part.bytes));
     return all.value();
-  }
-
-  std::uint64_t digest_of_names() const {
-    digest names;
-    for (const auto& part : parts_) names.add(part.name).add(static_cast<std::uint64_t>(part.kind));
-    return names.value();
   }
 
   // Where every chunk lies here, or goes first. Another holder's copy is the same, byte for byte: it does no harm that
@@ -137,12 +127,12 @@ class transfer {
     std::vector<std::uint64_t> sizes(wanted_.size());
     room_.resize(wanted_.size());
     for (std::size_t i = 0; i < wanted_.size(); ++i) {
-      if (holds && wanted_[i]->save) room_[i] = wanted_[i]->save();
-      sizes[i] = wanted_[i]->save ? room_[i].size() : wanted_[i]->bytes.size();
+      if (holds && wanted_[i].save) room_[i] = wanted_[i].save();
+      sizes[i] = wanted_[i].save ? room_[i].size() : wanted_[i].bytes.size();
     }
-    broadcast(ranks_, numbers(std::span(sizes)), holders_.front());
+    broadcast(ranks_, std::span(sizes), holders_.front());
     for (std::size_t i = 0; i < wanted_.size(); ++i) {
-      const auto& part = *wanted_[i];
+      const auto& part = wanted_[i];
       if (!part.save && sizes[i] != part.bytes.size()) {
         throw configuration_error("part '" + part.name + "' of the state has " + std::to_string(part.bytes.size()) +
                                   " bytes here (and " + std::to_string(sizes[i]) +
@@ -159,48 +149,36 @@ class transfer {
   // One after the other: the next of the holders sends each. While one travels, the one before is added to the
   // digest.
   void move_all() {
-    struct moving {
-      std::span<std::byte> piece;
-      work going;
-    };
-    std::deque<moving> under_way;  // gone before the bytes are, whatever happens
-    const auto settle_first = [&] {
-      under_way.front().going.wait();
-      bytes_.add(crc32c(under_way.front().piece));
-      under_way.pop_front();
-    };
-    std::size_t turn = 0;
-    for (const auto& one : chunks_) {
-      if (under_way.size() == at_once) settle_first();
-      const int from = holders_[turn++ % holders_.size()];
-      under_way.push_back({one, broadcast_async(ranks_, numbers(one), from)});
+    std::deque<work> under_way;  // gone before the bytes are, whatever happens
+    for (std::size_t next = 0; next < chunks_.size() || !under_way.empty();) {
+      if (next < chunks_.size() && under_way.size() < at_once) {
+        under_way.push_back(broadcast_async(ranks_, numbers(chunks_[next]), holders_[next % holders_.size()]));
+        ++next;
+      } else {
+        under_way.front().wait();
+        bytes_.add(crc32c(chunks_[next - under_way.size()]));
+        under_way.pop_front();
+      }
     }
-    while (!under_way.empty()) settle_first();
-  }
-
-  std::uint64_t digest_at_holder() {
-    std::uint64_t value = bytes_.value();
-    broadcast(ranks_, numbers(std::span(&value, 1)), holders_.front());
-    return value;
   }
 
   void adopt(const standing& there) {
     for (std::size_t i = 0; i < wanted_.size(); ++i) {
-      if (wanted_[i]->save)
-        wanted_[i]->load(room_[i]);
+      if (wanted_[i].save)
+        wanted_[i].load(room_[i]);
       else  // of none where it was received in place
-        std::copy(room_[i].begin(), room_[i].end(), wanted_[i]->bytes.begin());
+        std::ranges::copy(room_[i], wanted_[i].bytes.begin());
     }
     of_.move_to(there.at);
-    of_.follow_run(there.in_run != 0 ? std::optional(there.run) : std::nullopt);
+    of_.follow_run(there.run);
   }
 
   group& ranks_;
   state& of_;
-  const std::vector<state_part> parts_;  // a copy: the state replaces its own when it is asked again
   std::size_t rank_;
   std::vector<int> holders_;
-  std::vector<const state_part*> wanted_;     // of the parts: the replicated ones
+  digest names_;                              // of all parts, and of their kinds
+  std::vector<state_part> wanted_;            // the replicated ones
   std::vector<std::vector<std::byte>> room_;  // by wanted part: for what has no place of its own yet
   std::vector<std::span<std::byte>> chunks_;
   digest bytes_;  // of all chunks

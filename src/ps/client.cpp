@@ -236,9 +236,8 @@ void client::restore(std::uint32_t table, std::span<const std::byte> saved) {
   std::vector<pending> made;
   if (spec.size != 0) {
     do {
-      const auto begin = in.number<std::uint64_t>();
-      const auto count = in.number<std::uint64_t>();
-      const auto updates = in.number<std::uint64_t>();
+      std::uint64_t begin = 0, count = 0, updates = 0;
+      in.read(begin, count, updates);
       if (begin > spec.size || count > spec.size - begin) refuse();
       const auto values = in.bytes(count * arrays * sizeof(float));
       if (!in.good()) refuse();

@@ -1,6 +1,7 @@
 #include <muster/ps/job.hpp>
 
 #include <algorithm>
+#include <numeric>
 #include <random>
 #include <thread>
 
@@ -25,13 +26,12 @@ namespace {
 clock::duration span_of(seconds span) { return std::chrono::duration_cast<clock::duration>(span); }
 
 protocol_settings protocol_of(const job_options& options, const settings& chosen) {
-  protocol_settings made;
-  made.how = options.how;
-  made.retry = span_of(options.retry);
-  made.silence = span_of(options.silence);
-  made.worker_silence = span_of(options.timeout);
   const auto unheard =
       chosen.positive(setting::heartbeat) * static_cast<double>(chosen.integer(setting::missed_heartbeats));
+  protocol_settings made{.how = options.how,
+                         .retry = span_of(options.retry),
+                         .silence = span_of(options.silence),
+                         .worker_silence = span_of(options.timeout)};
   made.one_sided = std::max(made.one_sided, span_of(seconds(unheard)));
   return made;
 }
@@ -82,13 +82,11 @@ void check(group& ranks, const job_options& options, const table_layout& layout)
   const std::uint64_t mine[] = {digest_of(options, layout)};
   std::vector<std::uint64_t> all(static_cast<std::size_t>(ranks.size()));
   allgather(ranks, mine, all);
-  for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    if (all[rank] != all[0]) {
-      throw mismatch_error("ranks 0 and " + std::to_string(rank) +
-                           " were given different tables, servers, replicas, consistency or compression (all ranks "
-                           "must have the same); start all with the same options");
-    }
-  }
+  const auto other = std::ranges::find_if(all, [&](std::uint64_t its) { return its != all[0]; });
+  if (other == all.end()) return;
+  throw mismatch_error("ranks 0 and " + std::to_string(other - all.begin()) +
+                       " were given different tables, servers, replicas, consistency or compression (all ranks must "
+                       "have the same); start all with the same options");
 }
 
 void check_remote(const settings& chosen, const job_options& options) {
@@ -129,31 +127,9 @@ std::shared_ptr<any_store> store_for(context& of, group& ranks) {
   return store;
 }
 
-struct roles {
-  std::vector<server_entry> serving;
-  std::vector<node_id> can_serve;
-  std::vector<member> working;
-};
-
-// Places are ranks; where every rank has two, those of its server lie behind those of all workers.
-roles roles_of(const job_options& options, node_id ranks) {
-  const auto standby = options.colocated ? 0 : static_cast<node_id>(options.standby);
-  const auto places = options.colocated ? 2 * ranks : ranks;
-  const auto servers = options.colocated ? ranks : static_cast<node_id>(options.servers) + standby;
-  roles made;
-  for (node_id at = 0; at < places; ++at) {
-    if (at + servers < places) {
-      made.working.push_back({at, 1});
-      continue;
-    }
-    made.can_serve.push_back(at);
-    if (at + standby < places) made.serving.push_back({{at, 1}});
-  }
-  return made;
-}
-
-std::size_t most_servers(const job_options& options, const group& ranks) {
-  return static_cast<std::size_t>(options.colocated ? ranks.size() : options.servers + options.standby);
+// Servers and hot spares, or as many servers as ranks.
+int servers_of(const job_options& options, const group& ranks) {
+  return options.colocated ? ranks.size() : options.servers + options.standby;
 }
 
 }  // namespace
@@ -163,13 +139,21 @@ struct job::implementation {
       : options(given),
         configuration(chosen),
         serves_store(store->is_served_here()),
-        layout(given.tables, most_servers(given, all)),
+        layout(given.tables, static_cast<std::size_t>(servers_of(given, all))),
         ranks(checked(all)),
         working(ranks.split(is_worker() ? 0 : 1)) {
+    // Places are ranks; where every rank has two, those of its server lie behind those of all workers.
     const auto size = static_cast<node_id>(ranks.size());
     const auto self = static_cast<node_id>(ranks.rank());
-    const auto who = roles_of(options, size);
-    const auto first = first_map(who.serving, who.working, layout.ranges(), options.replicas);
+    const auto workers = options.colocated ? size : size - static_cast<node_id>(servers_of(options, ranks));
+    std::vector<member> working_ones;
+    for (node_id at = 0; at < workers; ++at) working_ones.push_back({at, 1});
+    std::vector<node_id> can_serve(static_cast<std::size_t>(servers_of(options, ranks)));
+    std::iota(can_serve.begin(), can_serve.end(), workers);
+    std::vector<server_entry> serving_ones;
+    for (const auto at : can_serve) serving_ones.push_back({{at, 1}});
+    if (!options.colocated) serving_ones.resize(static_cast<std::size_t>(options.servers));
+    const auto first = first_map(serving_ones, working_ones, layout.ranges(), options.replicas);
     const auto name = name_of_job(ranks);
     const auto protocol = protocol_of(options, configuration);
     const auto seat_of = [&](node_id at, transport& over) {
@@ -178,11 +162,11 @@ struct job::implementation {
     if (options.colocated) {
       for (auto& end : muster::detail::connect_endpoints(configuration, ranks, 2))
         ends.emplace_back(std::move(end), ranks.settings());
-      worker = std::make_unique<detail::worker_process>(seat_of(self, ends[0].transport()), who.can_serve);
+      worker = std::make_unique<detail::worker_process>(seat_of(self, ends[0].transport()), can_serve);
       server = std::make_unique<detail::server_process>(seat_of(size + self, ends[1].transport()));
       serving = std::jthread([this, rank = log_rank()] { serve_beside(rank); });
     } else if (is_worker()) {
-      worker = std::make_unique<detail::worker_process>(seat_of(self, ranks.transport()), who.can_serve);
+      worker = std::make_unique<detail::worker_process>(seat_of(self, ranks.transport()), can_serve);
     } else {
       server = std::make_unique<detail::server_process>(seat_of(self, ranks.transport()));
     }
@@ -210,7 +194,7 @@ struct job::implementation {
     }
   }
   [[nodiscard]] bool is_worker() const {
-    return options.colocated || ranks.rank() < ranks.size() - options.servers - options.standby;
+    return options.colocated || ranks.rank() < ranks.size() - servers_of(options, ranks);
   }
   group checked(group& all) {
     check(all, options, layout);
@@ -260,8 +244,7 @@ job::~job() = default;
 
 bool job::is_server() const noexcept { return self_->worker == nullptr; }
 int job::workers() const noexcept {
-  const auto& options = self_->options;
-  return self_->ranks.size() - (options.colocated ? 0 : options.servers + options.standby);
+  return self_->ranks.size() - (self_->options.colocated ? 0 : servers_of(self_->options, self_->ranks));
 }
 int job::worker() const noexcept { return self_->ranks.rank(); }
 const table_layout& job::layout() const noexcept { return self_->layout; }

@@ -134,7 +134,7 @@ class run {
     after(draw(0, 3), id,
           [this, id, version = version_, record = record_] { find(id)->protocol.learn(now_, version, record); });
   }
-  void swap(process& one, const elastic::act::swap& wanted) {
+  void swap(process& one, const act::swap& wanted) {
     const auto id = one.id;
     if (!store_hears(one)) {
       after(milliseconds(150), id, [this, id] { find(id)->protocol.store_failed(now_); });
@@ -163,12 +163,12 @@ class run {
   // ---- what the protocol wants ----
   void carry_out(process& one) {
     for (;;) {
-      const auto actions = one.protocol.take();
+      const auto actions = one.wanted.take();
       if (actions.empty() || !one.alive) return;
       for (const auto& what : actions) std::visit([&](const auto& a) { perform(one, a); }, what);
     }
   }
-  void perform(process& one, const elastic::act::say& a) {
+  void perform(process& one, const act::say& a) {
     for (const auto id : a.to) {
       send(one, id, false, [this, said = a.what](process& other) {
         other.protocol.hear(now_, said);
@@ -176,11 +176,11 @@ class run {
       });
     }
   }
-  void perform(process& one, const elastic::act::swap& a) {
+  void perform(process& one, const act::swap& a) {
     ledger_.proposes(now_, one, a.next);
     swap(one, a);
   }
-  void perform(process& one, const elastic::act::stop& a) {
+  void perform(process& one, const act::stop& a) {
     tell(std::to_string(one.id) + " is to stop: " + a.why);
     // Computing, it sees that late; now and then very late.
     const auto late = chance(0.02) ? draw(100, 1500) : draw(0, 8);
@@ -189,12 +189,12 @@ class run {
       if (self.generation == g) stop_session(self);
     });
   }
-  void perform(process& one, const elastic::act::halt& a) { one.halt = a.step; }
-  void perform(process&, const elastic::act::kill& a) {
+  void perform(process& one, const act::halt& a) { one.halt = a.step; }
+  void perform(process&, const act::kill& a) {
     at(now_ + draw(0, 2), 0, [this, id = a.who.id] { crash(id); });
   }
-  void perform(process&, const elastic::act::note&) {}
-  void perform(process& one, const elastic::act::form& a) {
+  void perform(process&, const act::note&) {}
+  void perform(process& one, const act::form& a) {
     ++one.attempt;
     one.generation = a.group.generation;
     one.group = a.group;
@@ -206,7 +206,7 @@ class run {
     greet(one);
     give_up_later(one, draw(350, 400));
   }
-  void perform(process& one, const elastic::act::end& a) {
+  void perform(process& one, const act::end& a) {
     one.ended = true;
     ledger_.ends(now_, one, a);
     crash(one.id);

@@ -24,7 +24,7 @@ inline int check_ps(std::span<const std::uint8_t> data) {
   if (const auto map = ps::shard_map::decode(text))
     require(map->encode() == text, "a map is not written as it was read");
   if (const auto entry = ps::decode_entry(bytes))
-    require(entry->payload.size() + ps::log_entry_head_bytes == bytes.size(), "an entry has another size");
+    require(entry->push.payload.size() + ps::log_entry_head_bytes == bytes.size(), "an entry has another size");
   if (!ps::decode_head(bytes)) return 0;
   int messages = 0;
   ps::message said;

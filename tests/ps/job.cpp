@@ -156,7 +156,8 @@ TEST_CASE("a server's update functions are the library's") {
     muster::random_stream draw(13);
     for (std::uint64_t step = 1; step <= 4; ++step) {
       for (auto& value : pushed) value = static_cast<float>(draw.normal());
-      by->apply(values, pushed, std::span(state).first(by->states() * size), step, 0.5f);
+      const std::vector<std::span<float>> arrays = {std::span(state).first(size), std::span(state).last(size)};
+      by->apply(values, pushed, std::span(arrays).first(by->states()), step, 0.5f);
       auto sent = tables.push_async(0, pushed, {.scale = 0.5f});
       tables.pull(0, found);  // with that push
       sent.wait();
@@ -189,7 +190,8 @@ TEST_CASE("each element counts its own updates, however pushes are cut, also beh
       for (std::size_t i = 0; i < pushed.size(); ++i) {
         auto& its = expected[offset + i];
         pushed[i] = static_cast<float>(draw.normal());
-        by->apply(std::span(&its.value, 1), std::span(&pushed[i], 1), its.state, ++its.count, 1);
+        const std::span<float> arrays[] = {std::span(its.state).first(1), std::span(its.state).last(1)};
+        by->apply(std::span(&its.value, 1), std::span(&pushed[i], 1), arrays, ++its.count, 1);
       }
       tables.push(0, pushed, {.offset = offset});
     };

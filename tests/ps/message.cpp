@@ -100,24 +100,18 @@ TEST_CASE("no bytes are taken for more than they are") {
 }
 
 TEST_CASE("an entry of the log comes back as it was") {
-  ps::log_entry entry;
-  entry.from = {3, 4};
-  entry.sequence = 5;
-  entry.clock = 6;
-  entry.offset = 7;
-  entry.count = 8;
-  entry.weight = 0.25f;
-  entry.scale = 3.0f;
+  const ps::log_entry entry{
+      .weight = 0.25f, .from = {3, 4}, .push = {.offset = 7, .count = 8, .number = 5, .clock = 6, .scale = 3.0f}};
   std::vector<std::byte> body(ps::log_entry_head_bytes + 9);
   ps::encode_head(entry, body.data());
   const auto read = ps::decode_entry(body);
   REQUIRE(read);
   CHECK(read->from == entry.from);
-  CHECK(read->sequence == 5);
-  CHECK(read->clock == 6);
-  CHECK(read->offset == 7);
-  CHECK(read->count == 8);
+  CHECK(read->push.number == 5);
+  CHECK(read->push.clock == 6);
+  CHECK(read->push.offset == 7);
+  CHECK(read->push.count == 8);
   CHECK(read->weight == 0.25f);
-  CHECK(read->scale == 3.0f);
-  CHECK(read->payload.size() == 9);
+  CHECK(read->push.scale == 3.0f);
+  CHECK(read->push.payload.size() == 9);
 }

@@ -136,7 +136,7 @@ namespace {
 /// Half of what was there, and what is pushed, which is not to begin with a negative number.
 class halving final : public ps::update_function {
  public:
-  void apply(std::span<float> values, std::span<const float> pushed, std::span<float>, std::uint64_t,
+  void apply(std::span<float> values, std::span<const float> pushed, std::span<const std::span<float>>, std::uint64_t,
              float) const override {
     if (pushed[0] < 0) throw std::invalid_argument("a negative push");
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = values[i] / 2 + pushed[i];

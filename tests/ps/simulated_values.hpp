@@ -76,15 +76,15 @@ class ledgers final : public ps::range_storage {
     ledger& to = all_[range];
     if (entry.what == ps::log_entry::kind::fold) {
       for (const auto& one : to.rows) {
-        if (one.clock == entry.clock) to.folded.push_back(one);
+        if (one.clock == entry.push.clock) to.folded.push_back(one);
       }
-      to.open = entry.clock + 1;
+      to.open = entry.push.clock + 1;
       return;
     }
     std::uint64_t sequence = 0;
-    std::memcpy(&sequence, entry.payload.data(), sizeof sequence);
-    if (sequence != entry.sequence) throw violation("a push has the values of another");
-    if (bulk_ && entry.what == ps::log_entry::kind::push && entry.clock != to.open)
+    std::memcpy(&sequence, entry.push.payload.data(), sizeof sequence);
+    if (sequence != entry.push.number) throw violation("a push has the values of another");
+    if (bulk_ && entry.what == ps::log_entry::kind::push && entry.push.clock != to.open)
       throw violation("the pushes of a second clock are kept");
     std::uint64_t before = 0;
     for (const auto& one : to.rows) {
@@ -92,7 +92,7 @@ class ledgers final : public ps::range_storage {
     }
     if (sequence <= before) throw violation("a push is applied twice");
     if (sequence != before + 1) throw violation("a push is applied before an earlier one");
-    to.rows.push_back({entry.from, sequence, entry.clock});
+    to.rows.push_back({entry.from, sequence, entry.push.clock});
     if (entry.what == ps::log_entry::kind::late) to.folded.push_back(to.rows.back());
   }
   std::span<const std::byte> read(ps::range_id range, const ps::message&) override {

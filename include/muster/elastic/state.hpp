@@ -140,7 +140,7 @@ class state {
   template <class... Owners>
   requires(sizeof...(Owners) > 0 && (state_owner<Owners> && ...) &&
            !(std::same_as<std::remove_cvref_t<Owners>, state> || ...)) explicit state(Owners&&... owners) {
-    (owners_.push_back(make_owner(std::forward<Owners>(owners))), ...);
+    (owners_.push_back(describer(std::forward<Owners>(owners))), ...);
     (void)parts();
   }
   state(const state&) = delete;
@@ -194,35 +194,27 @@ class state {
   [[nodiscard]] std::optional<run_start> followed_run() noexcept { return std::exchange(followed_, std::nullopt); }
 
  private:
-  struct owner {
-    owner() = default;
-    owner(const owner&) = delete;
-    owner& operator=(const owner&) = delete;
-    virtual ~owner() = default;
-    virtual void describe(state_parts& parts) = 0;
-  };
-  template <class T>  // T& or T
-  struct owner_of final : owner {
-    explicit owner_of(T&& given) : kept(std::forward<T>(given)) {}
-    void describe(state_parts& parts) override {
-      if constexpr (std::same_as<std::remove_cvref_t<T>, live_cursor>)
-        parts.add(kept);
-      else
-        kept.describe(parts);
-    }
-    T kept;
-  };
+  // What adds the parts of an owner, which is referenced or stored.
   template <class T>
-  static std::unique_ptr<owner> make_owner(T&& given) {
-    return std::make_unique<owner_of<T>>(std::forward<T>(given));
+  static std::function<void(state_parts&)> describer(T&& given) {
+    const auto describe = [](auto& owner, state_parts& parts) {
+      if constexpr (std::same_as<std::remove_cvref_t<T>, live_cursor>)
+        parts.add(owner);
+      else
+        owner.describe(parts);
+    };
+    if constexpr (std::is_lvalue_reference_v<T>)
+      return [&given, describe](state_parts& parts) { describe(given, parts); };
+    else
+      return [kept = std::make_shared<T>(std::move(given)), describe](state_parts& parts) { describe(*kept, parts); };
   }
 
-  std::vector<std::unique_ptr<owner>> owners_;
+  std::vector<std::function<void(state_parts&)>> owners_;
   std::vector<state_part> parts_;
   std::vector<state_parts::hooks> hooks_;
   std::vector<std::function<void(group&)>> exchanges_;
   std::optional<live_cursor> at_;
-  std::vector<std::byte> shadow_;  // of the parts that are restored on failure, one behind another
+  std::vector<std::vector<std::byte>> shadow_;  // by part: the copy of one that is restored on failure
   bool in_step_ = false;
   std::uint64_t steps_ = 0;
   std::uint32_t evaluations_ = 0;

@@ -42,7 +42,7 @@ class [[nodiscard]] pending {
   friend class detail::worker_process;
   struct part {
     range_id range;
-    std::uint64_t sequence;
+    std::uint64_t number;  // of the push or pull
   };
   void swap(pending& other) noexcept;
 

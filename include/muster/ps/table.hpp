@@ -26,10 +26,10 @@ class update_function {
 
   /// Floats of state for each parameter.
   [[nodiscard]] virtual std::size_t states() const { return 0; }
-  /// One update by the values of a push. `state` has the arrays one after the other, each as long as `values`,
-  /// initially zeros; `count` is the number of this update of these parameters, from 1; `scale` multiplies the learning
-  /// rate, or the values that are added. The same bits at every server.
-  virtual void apply(std::span<float> values, std::span<const float> pushed, std::span<float> state,
+  /// One update by the values of a push. `state` has the arrays, each as long as `values`, initially zeros; `count` is
+  /// the number of this update of these parameters, from 1; `scale` multiplies the learning rate, or the values that
+  /// are added. The same bits at every server.
+  virtual void apply(std::span<float> values, std::span<const float> pushed, std::span<const std::span<float>> state,
                      std::uint64_t count, float scale) const = 0;
 };
 

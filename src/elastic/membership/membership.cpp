@@ -11,10 +11,12 @@ constexpr std::size_t told_in_turn = 4;
 
 }  // namespace
 
-membership::membership(member self, membership_policy policy, clock::time_point now)
-    : self_(std::move(self)), policy_(policy), step_(self_.step), began_(now), ticked_(now) {}
-
-std::vector<action> membership::take() { return std::exchange(actions_, {}); }
+membership::membership(member self, membership_policy policy, membership_outlet& out, clock::time_point now)
+    : self_(std::move(self)), policy_(policy), out_(out), began_(now), ticked_(now) {
+  own_.from = self_.id;
+  own_.step = self_.step;
+  own_.endpoints = self_.endpoints;
+}
 
 // ---- events ----
 
@@ -60,9 +62,9 @@ void membership::read(clock::time_point now, const heartbeat& said) {
   if (said.leaving && !wish_) find_slow_members(now);  // that may be why
   wish_ = wish_ || said.leaving;
   furthest_ = std::max(furthest_, said.step);
-  if (must_stop_ || halt_ != 0 || said.halt == 0) return;
-  halt_ = said.halt;
-  actions_.emplace_back(act::halt{halt_});
+  if (must_stop_ || own_.halt != 0 || said.halt == 0) return;
+  own_.halt = said.halt;
+  out_.halt(own_.halt);
 }
 
 void membership::learn(clock::time_point now, std::uint64_t version, const generation_record& record) {
@@ -78,9 +80,9 @@ void membership::learn(clock::time_point now, std::uint64_t version, const gener
     enter(now, record);
   } else if (begun_anew || (was_member && !record.rank_of(self_.id))) {
     adopt(record);
-    if (const auto slow = slow_.find(self_.id); leaving_ && policy_.slow_ones_leave && slow != slow_.end())
+    if (const auto slow = slow_.find(self_.id); own_.leaving && policy_.slow_ones_leave && slow != slow_.end())
       return finish(exit_reason::too_slow, "it left the job (" + slow->second + ")");
-    if (leaving_) return finish(exit_reason::left, "it left on request");
+    if (own_.leaving) return finish(exit_reason::left, "it left on request");
     return finish(exit_reason::fenced, begun_anew ? "the job was restarted without it"
                                                   : "the other members continued without it (" + record.why + ")");
   } else {
@@ -107,48 +109,44 @@ void membership::suspect(clock::time_point now, member_id who, const std::string
   const auto rank = ranks_.find(who);
   if (rank == ranks_.end() || !suspects_.emplace(who, why).second) return;
   const auto& suspected = record_.members[rank->second];
-  if (suspected.host == self_.host) actions_.emplace_back(act::kill{suspected});
+  if (suspected.host == self_.host) out_.kill(suspected);
   look(now);
 }
 
 void membership::committed(std::uint64_t step, std::uint64_t cursor) {
-  step_ = step;
-  cursor_ = cursor;
-  if (step >= record_.step) needs_state_ = false;
+  own_.step = step;
+  own_.cursor = cursor;
+  if (step >= record_.step) own_.needs_state = false;
 }
 
-void membership::worked(clock::duration usual, clock::duration least) {
-  const auto in_microseconds = [](clock::duration span) {
-    return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(span).count());
-  };
-  usual_work_ = in_microseconds(usual);
-  least_work_ = in_microseconds(least);
+void membership::worked(clock::duration least) {
+  own_.work = static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(least).count());
 }
 
 void membership::stopped(clock::time_point now) {
-  if (ended_ || stopped_ || !is_member()) return;
+  if (ended_ || own_.stopped || !is_member()) return;
   if (!must_stop_) begin_change(now);
-  stopped_ = true;
+  own_.stopped = true;
   say(now);
   look(now);
 }
 
 void membership::leave(clock::time_point now) {
-  if (ended_ || leaving_) return;
-  leaving_ = true;
+  if (ended_ || own_.leaving) return;
+  own_.leaving = true;
   if (!is_member()) return finish(exit_reason::left, "it left before it joined");
   say(now);
   look(now);
 }
 
-void membership::wait_at(std::string endpoints) { self_.endpoints = std::move(endpoints); }
+void membership::wait_at(std::string endpoints) { self_.endpoints = own_.endpoints = std::move(endpoints); }
 
 // ---- before it is in ----
 
 void membership::announce(clock::time_point now) {
   const bool waits = record_.is_waiting(self_.id);
   if (record_.generation == 0 && waits) form_first(now);
-  const bool nobody_answers = std::none_of(record_.members.begin(), record_.members.end(), [&](const member& one) {
+  const bool nobody_answers = std::ranges::none_of(record_.members, [&](const member& one) {
     const auto seen = views_.find(one.id);
     return seen != views_.end() && now - seen->second.heard <= policy_.quorum_timeout;
   });
@@ -173,15 +171,16 @@ void membership::form_first(clock::time_point now) {
   generation_record next;
   next.generation = 1;
   next.members = record_.waiting;
-  std::sort(next.members.begin(), next.members.end(),
-            [](const member& a, const member& b) { return a.order != b.order ? a.order < b.order : a.id < b.id; });
+  std::ranges::sort(next.members, [](const member& a, const member& b) {
+    return a.order != b.order ? a.order < b.order : a.id < b.id;
+  });
   if (next.members.size() > static_cast<std::size_t>(policy_.max)) {
     next.waiting.assign(next.members.begin() + policy_.max, next.members.end());
     next.members.resize(static_cast<std::size_t>(policy_.max));
   }
   // The others begin with a copy of its state, so that all begin with the same.
-  const auto furthest = std::max_element(next.members.begin(), next.members.end(),
-                                         [](const member& a, const member& b) { return a.step < b.step; });
+  const auto furthest =
+      std::ranges::max_element(next.members, [](const member& a, const member& b) { return a.step < b.step; });
   next.step = furthest->step;
   next.state_sources = {furthest->id};
   next.why = "the job began";
@@ -190,7 +189,7 @@ void membership::form_first(clock::time_point now) {
 
 void membership::enter(clock::time_point now, const generation_record& next) {
   const auto before = std::move(record_.members);
-  if (!is_member()) needs_state_ = step_ < next.step;
+  if (!is_member()) own_.needs_state = own_.step < next.step;
   adopt(next);
   for (const auto& one : before) {
     if (!is_in(one.id)) gone_.insert(one.id);
@@ -199,10 +198,9 @@ void membership::enter(clock::time_point now, const generation_record& next) {
   suspects_.clear();
   silent_.clear();
   slow_.clear();
-  usual_work_ = least_work_ = 0;
-  must_stop_ = stopped_ = wish_ = false;
-  halt_ = furthest_ = 0;
-  actions_.emplace_back(act::form{next});
+  own_.stopped = must_stop_ = wish_ = false;
+  own_.work = own_.halt = furthest_ = 0;
+  out_.form(next);
   say(now);
   for (const auto& one : next.members) views_[one.id].heard = now;
 }
@@ -219,6 +217,7 @@ void membership::adopt(const generation_record& record) {
   for (std::size_t rank = 0; rank < size; ++rank) ranks_.emplace(record.members[rank].id, rank);
   const auto found = ranks_.find(self_.id);
   rank_ = found == ranks_.end() ? std::nullopt : std::optional(found->second);
+  own_.generation = rank_ ? record.generation : 0;
   const auto id_of = [&](std::size_t place) { return record.members[place % size].id; };
   for (std::size_t i = 0; i < size - (rank_ ? 1 : 0); ++i) {
     const bool near = i < static_cast<std::size_t>(policy_.monitors);
@@ -248,9 +247,9 @@ void membership::find_silent_members(clock::time_point now) {
   } else {
     for (const auto id : watched_) judge(record_.members[ranks_.at(id)]);
   }
-  if (!stopped_ || now - change_began_ <= policy_.quorum_timeout / 2) return;
+  if (!own_.stopped || now - change_began_ <= policy_.quorum_timeout / 2) return;
   for (const auto& one : record_.members) {  // its heart beats, and it hangs
-    if (one.id != self_.id && !heartbeat_of(one.id).stopped) suspect(now, one.id, "it did not return from its step");
+    if (!heartbeat_of(one.id).stopped) suspect(now, one.id, "it did not return from its step");
   }
 }
 
@@ -260,7 +259,7 @@ void membership::look(clock::time_point now) {
   if (!must_stop_ && !suspects_.empty())
     need_stop(now, name(suspects_.begin()->first) + " is suspect: " + suspects_.begin()->second);
   plan_reconfiguration(now);
-  if (!stopped_) return;
+  if (!own_.stopped) return;
   adopt_suspicions(now);
   propose(now);
   if (ended_ || now - change_began_ <= policy_.quorum_timeout) return;
@@ -275,7 +274,7 @@ void membership::look(clock::time_point now) {
 void membership::need_stop(clock::time_point now, const std::string& why) {
   if (must_stop_) return;
   begin_change(now);
-  actions_.emplace_back(act::stop{why});
+  out_.stop(why);
   say(now);
 }
 
@@ -290,41 +289,36 @@ void membership::begin_change(clock::time_point now) {
 
 // Joiners and leavers: nothing is wrong, so the group goes on to a step that all can reach before they stop.
 void membership::plan_reconfiguration(clock::time_point now) {
-  if (must_stop_ || halt_ != 0 || rank_ != 0) return;
+  if (must_stop_ || own_.halt != 0 || rank_ != 0) return;
   const bool has_room = record_.members.size() < static_cast<std::size_t>(policy_.max);
-  const bool joins = has_room && std::any_of(record_.waiting.begin(), record_.waiting.end(),
-                                             [&](const member& one) { return is_heard(now, one.id); });
-  if (!joins && !leaving_ && !wish_) return;
-  halt_ = std::max(step_, furthest_) + 2;
-  actions_.emplace_back(act::halt{halt_});
+  const bool joins =
+      has_room && std::ranges::any_of(record_.waiting, [&](const member& one) { return is_heard(now, one.id); });
+  if (!joins && !own_.leaving && !wish_) return;
+  own_.halt = std::max(own_.step, furthest_) + 2;
+  out_.halt(own_.halt);
   say(now);
 }
 
 // All see the same heartbeats, and so the slow one too: it leaves as one that wants to, and no step is lost by it.
 void membership::find_slow_members(clock::time_point now) {
-  if (policy_.slow_factor <= 0 || must_stop_ || halt_ != 0) return;
-  std::vector<std::uint64_t> usual;
-  for (const auto& one : record_.members) {
-    usual.push_back(one.id == self_.id ? usual_work_ : heartbeat_of(one.id).usual_work);
-    if (usual.back() == 0) return;  // until all have done some steps
-  }
-  const auto middle = usual.begin() + static_cast<std::ptrdiff_t>((usual.size() - 1) / 2);
-  std::nth_element(usual.begin(), middle, usual.end());
+  if (policy_.slow_factor <= 0 || must_stop_ || own_.halt != 0) return;
+  const auto work_of = [this](const member& one) { return heartbeat_of(one.id).work; };
+  std::vector<std::uint64_t> all;
+  std::ranges::transform(record_.members, std::back_inserter(all), work_of);
+  if (std::ranges::count(all, 0u) > 0) return;  // until all have done some steps
+  const auto middle = all.begin() + static_cast<std::ptrdiff_t>((all.size() - 1) / 2);
+  std::ranges::nth_element(all, middle);
   constexpr double of_no_matter = 1000;  // microseconds
   const double limit = policy_.slow_factor * static_cast<double>(*middle) + of_no_matter;
-  member_id slowest = 0;
-  std::uint64_t longest = 0;
   for (const auto& one : record_.members) {
-    const auto least = one.id == self_.id ? least_work_ : heartbeat_of(one.id).least_work;
-    if (static_cast<double>(least) <= limit) continue;
-    if (least > longest) slowest = one.id;
-    longest = std::max(longest, least);
-    const auto text = "slow: " + std::to_string(least / 1000) + " ms of a step or more, the median of the ranks " +
-                      std::to_string(*middle / 1000) + " ms";
-    if (slow_.emplace(one.id, text).second) actions_.emplace_back(act::note{name(one.id) + " is " + text});
+    if (static_cast<double>(work_of(one)) <= limit) continue;
+    const auto text = "slow: " + std::to_string(work_of(one) / 1000) +
+                      " ms of a step or more, the median of the ranks " + std::to_string(*middle / 1000) + " ms";
+    if (slow_.emplace(one.id, text).second) out_.note(name(one.id) + " is " + text);
   }
+  const bool is_slowest = std::ranges::max_element(record_.members, {}, work_of)->id == self_.id;
   const bool can_be_spared = record_.members.size() > static_cast<std::size_t>(std::max(policy_.min, 1));
-  if (slowest == self_.id && policy_.slow_ones_leave && can_be_spared) leave(now);
+  if (is_slowest && static_cast<double>(own_.work) > limit && policy_.slow_ones_leave && can_be_spared) leave(now);
 }
 
 void membership::adopt_suspicions(clock::time_point now) {
@@ -348,40 +342,26 @@ void membership::adopt_suspicions(clock::time_point now) {
 
 void membership::swap(const generation_record& next) {
   swapping_ = true;
-  actions_.emplace_back(act::swap{version_, next});
+  out_.swap(version_, next);
 }
 
 void membership::say(clock::time_point now) {
   said_ = now;
   auto to = monitors_;
-  const bool tells_all = must_stop_ || halt_ != 0 || leaving_;
+  const bool tells_all = must_stop_ || own_.halt != 0 || own_.leaving;
   for (auto n = tells_all ? others_.size() : std::min(told_in_turn, others_.size()); n > 0; --n)
     to.push_back(others_[turn_++ % others_.size()]);
-  actions_.emplace_back(act::say{own_heartbeat(), std::move(to)});
-}
-
-heartbeat membership::own_heartbeat() {
-  heartbeat mine;
-  mine.from = self_.id;
-  mine.number = ++number_;
-  mine.generation = is_member() ? record_.generation : 0;
-  mine.stopped = stopped_;
-  mine.leaving = leaving_;
-  mine.needs_state = needs_state_;
-  mine.step = step_;
-  mine.cursor = cursor_;
-  mine.halt = halt_;
-  mine.usual_work = usual_work_;
-  mine.least_work = least_work_;
-  mine.endpoints = self_.endpoints;
-  mine.dead.assign(dead_.begin(), dead_.end());
-  for (const auto& [id, why] : suspects_) mine.suspects.push_back(id);
-  return mine;
+  ++own_.number;
+  own_.dead.assign(dead_.begin(), dead_.end());
+  own_.suspects.clear();
+  for (const auto& [id, why] : suspects_) own_.suspects.push_back(id);
+  out_.say(own_, to);
 }
 
 // Empty when what it said last is of another generation.
 const heartbeat& membership::heartbeat_of(member_id who) const {
   static const heartbeat nothing;
+  if (who == self_.id) return own_;
   const auto seen = views_.find(who);
   return seen != views_.end() && seen->second.last.generation == record_.generation ? seen->second.last : nothing;
 }
@@ -392,10 +372,10 @@ bool membership::is_heard(clock::time_point now, member_id who) const {
 }
 
 bool membership::may_go() const {
-  if (!leaving_) return false;
+  if (!own_.leaving) return false;
   bool all_leave = true;
   for (const auto& one : record_.members) {
-    if (one.id == self_.id || dead_.contains(one.id) || heartbeat_of(one.id).leaving) continue;
+    if (dead_.contains(one.id) || heartbeat_of(one.id).leaving) continue;
     if (heartbeat_of(one.id).stopped) return true;
     all_leave = false;
   }
@@ -416,10 +396,9 @@ std::string membership::name(member_id who) const {
 void membership::finish(exit_reason why, const std::string& text) {
   if (ended_) return;
   ended_ = true;
-  const auto first = std::find_if(record_.members.begin(), record_.members.end(), [this](const member& one) {
-    return !dead_.contains(one.id) && !suspects_.contains(one.id);
-  });
-  actions_.emplace_back(act::end{why, text, first != record_.members.end() && first->id == self_.id});
+  const auto first = std::ranges::find_if(
+      record_.members, [this](const member& one) { return !dead_.contains(one.id) && !suspects_.contains(one.id); });
+  out_.end(why, text, first != record_.members.end() && first->id == self_.id);
 }
 
 }  // namespace muster::inline v0::elastic

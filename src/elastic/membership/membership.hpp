@@ -8,7 +8,6 @@
 #include <set>
 #include <string>
 #include <unordered_map>
-#include <variant>
 #include <vector>
 
 #include <muster/core/clock.hpp>
@@ -41,49 +40,32 @@ struct membership_policy {
   }
 };
 
-/// What the protocol wants done; see `membership`.
-namespace act {
-/// To these of the record, members and waiting.
-struct say {
-  heartbeat what;
-  std::vector<member_id> to;
-};
-/// The store's record, if its version still is `expected`. Whatever comes of it is told by `learn`, or `store_failed`.
-struct swap {
-  std::uint64_t expected;
-  generation_record next;
-};
-/// Take no more part in this generation, at once: abort the group, wake every wait. Then `stopped`.
-struct stop {
-  std::string why;
-};
-/// Stop after that step, or after the first later one that is complete.
-struct halt {
-  std::uint64_t step;
-};
-/// A suspect of this very host.
-struct kill {
-  member who;
-};
-/// Tell people.
-struct note {
-  std::string text;
-};
-/// Build the group of that generation.
-struct form {
-  generation_record group;
-};
-/// Nothing more is to come.
-struct end {
-  exit_reason why;
-  std::string text;
-  bool first = false;  ///< of those that end alike, as far as this member knows: one of them
-};
-}  // namespace act
-using action = std::variant<act::say, act::swap, act::stop, act::halt, act::kill, act::note, act::form, act::end>;
+/// What the protocol wants done; see `membership`. Called during its events, which the outlet starts none of by itself.
+class membership_outlet {
+ public:
+  virtual ~membership_outlet() = default;
 
-/// One member's side of the protocol: events in, actions out. Time is what the caller says it is; nothing waits, so the
-/// same code runs in a process and in a simulation.
+  /// To these of the record, members and waiting.
+  virtual void say(const heartbeat& what, const std::vector<member_id>& to) = 0;
+  /// The store's record becomes `next`, if its version still is `expected`. Whatever comes of it is told by `learn`, or
+  /// `store_failed`.
+  virtual void swap(std::uint64_t expected, const generation_record& next) = 0;
+  /// Take no more part in this generation, at once: abort the group, wake every wait. Then `stopped`.
+  virtual void stop(const std::string& why) = 0;
+  /// Stop after that step, or after the first later one that is complete.
+  virtual void halt(std::uint64_t step) = 0;
+  /// A suspect of this very host.
+  virtual void kill(const member& who) = 0;
+  /// Tell people.
+  virtual void note(const std::string& text) = 0;
+  /// Build the group of that generation.
+  virtual void form(const generation_record& group) = 0;
+  /// Nothing more is to come. `is_first`: of those that end alike, as far as this member knows, it is one.
+  virtual void end(exit_reason why, const std::string& text, bool is_first) = 0;
+};
+
+/// One member's side of the protocol: events in, calls of its outlet out. Time is what the caller says it is; nothing
+/// waits, so the same code runs in a process and in a simulation.
 ///
 /// A generation ends for a member when it says `stopped`: a promise to take no more part in it, kept whatever happens.
 /// A step commits somewhere only when every member took part, so from the first such heartbeat on no further step of
@@ -108,7 +90,7 @@ using action = std::variant<act::say, act::swap, act::stop, act::halt, act::kill
 /// O(members).
 class membership {
  public:
-  membership(member self, membership_policy policy, clock::time_point now);
+  membership(member self, membership_policy policy, membership_outlet& out, clock::time_point now);
 
   // ---- events ----
   /// First of the events of one turn: a turn that comes late (this process was stopped, or its host suspended) does not
@@ -128,8 +110,8 @@ class membership {
   void suspect(clock::time_point now, member_id who, const std::string& why);
   /// This member's state is now complete after so many steps.
   void committed(std::uint64_t step, std::uint64_t cursor);
-  /// How long its own part of a step takes, without waiting for others: usually, and at least, in the last steps.
-  void worked(clock::duration usual, clock::duration least);
+  /// How long its own part of a step took at least in the last steps, without waiting for others.
+  void worked(clock::duration least);
   /// It takes no more part in the present generation; its step is final. Also without having been asked.
   void stopped(clock::time_point now);
   /// It wants to leave at the next boundary.
@@ -138,14 +120,11 @@ class membership {
   /// Where it waits for the members of the next generation; what it says from now on tells them.
   void wait_at(std::string endpoints);
 
-  /// What is to be done since the last call, in this order.
-  [[nodiscard]] std::vector<action> take();
-
   // ---- what it knows ----
   [[nodiscard]] const generation_record& record() const noexcept { return record_; }
   [[nodiscard]] bool is_member() const noexcept { return rank_.has_value(); }
   [[nodiscard]] bool is_in(member_id who) const { return ranks_.contains(who); }
-  [[nodiscard]] bool has_stopped() const noexcept { return stopped_; }
+  [[nodiscard]] bool has_stopped() const noexcept { return own_.stopped; }
   [[nodiscard]] bool has_ended() const noexcept { return ended_; }
   [[nodiscard]] bool is_dead(member_id who) const { return dead_.contains(who); }
   [[nodiscard]] bool is_suspect(member_id who) const { return suspects_.contains(who); }
@@ -197,7 +176,6 @@ class membership {
   void swap(const generation_record& next);
   void say(clock::time_point now);
   void finish(exit_reason why, const std::string& text);
-  [[nodiscard]] heartbeat own_heartbeat();
   [[nodiscard]] const heartbeat& heartbeat_of(member_id who) const;
   [[nodiscard]] bool is_heard(clock::time_point now, member_id who) const;
   [[nodiscard]] std::string name(member_id who) const;
@@ -205,7 +183,7 @@ class membership {
 
   member self_;
   membership_policy policy_;
-  std::vector<action> actions_;
+  membership_outlet& out_;
 
   std::uint64_t version_ = 0;
   generation_record record_;
@@ -224,21 +202,13 @@ class membership {
   std::map<member_id, std::string> suspects_;
   std::set<member_id> silent_;  // suspects for that alone
   std::map<member_id, std::string> slow_;
-  std::uint64_t usual_work_ = 0;
-  std::uint64_t least_work_ = 0;
+  heartbeat own_;  // what it says next: its dead and suspects are filled in then
   bool must_stop_ = false;
-  bool stopped_ = false;
-  bool leaving_ = false;
   bool ended_ = false;
-  bool needs_state_ = false;  // it joined, and its state is not that of the others yet
-  bool wish_ = false;         // a member wants to leave
-  std::uint64_t halt_ = 0;
+  bool wish_ = false;           // a member wants to leave
   std::uint64_t furthest_ = 0;  // of the steps that members told of
-  std::uint64_t step_ = 0;
-  std::uint64_t cursor_ = 0;
   clock::time_point change_began_{};
 
-  std::uint64_t number_ = 0;
   std::size_t turn_ = 0;  // among the others
   clock::time_point began_;
   clock::time_point ticked_;

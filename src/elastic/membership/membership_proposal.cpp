@@ -8,9 +8,7 @@
 namespace muster::inline v0::elastic {
 namespace {
 
-bool contains(const std::vector<member_id>& ids, member_id id) {
-  return std::find(ids.begin(), ids.end(), id) != ids.end();
-}
+bool contains(const std::vector<member_id>& ids, member_id id) { return std::ranges::find(ids, id) != ids.end(); }
 
 std::string list_of(const std::vector<std::string>& parts) {
   std::string text;
@@ -22,7 +20,7 @@ std::string list_of(const std::vector<std::string>& parts) {
 
 // The first of those that stay writes the next generation down, once no member left behind may still commit.
 void membership::propose(clock::time_point now) {
-  if (!stopped_ || ended_ || swapping_ || now < swap_after_) return;
+  if (!own_.stopped || ended_ || swapping_ || now < swap_after_) return;
   auto found = parted();
   if (!found || !keep_the_state(*found)) return;
   const member_id first = !found->staying.empty() ? found->staying.front().id : found->leaving.front();
@@ -34,7 +32,7 @@ void membership::propose(clock::time_point now) {
   generation_record next;
   next.generation = record_.generation + 1;
   next.members = found->staying;
-  for (auto& one : next.members) one.endpoints = one.id == self_.id ? self_.endpoints : heartbeat_of(one.id).endpoints;
+  for (auto& one : next.members) one.endpoints = heartbeat_of(one.id).endpoints;
   find_state_sources(*found, next);
   if (next.state_sources.empty() || next.step + 1 < record_.step) {
     return finish(exit_reason::state_lost,
@@ -53,13 +51,11 @@ std::optional<membership::parting> membership::parted() const {
     if (dead_.contains(one.id)) continue;
     ++found.alive;
     const auto& said = heartbeat_of(one.id);
-    const bool me = one.id == self_.id;
     if (suspects_.contains(one.id)) {
       found.accused.push_back(one.id);
-      continue;
-    }
-    if (!me && !said.stopped) return std::nullopt;
-    if (me ? leaving_ : said.leaving) {
+    } else if (!said.stopped) {
+      return std::nullopt;
+    } else if (said.leaving) {
       found.leaving.push_back(one.id);
     } else {
       found.staying.push_back(one);
@@ -73,13 +69,12 @@ std::optional<membership::parting> membership::parted() const {
 // now.
 bool membership::keep_the_state(parting& of) const {
   const auto has = [&](member_id id) {
-    const bool me = id == self_.id;
-    return !(me ? needs_state_ : heartbeat_of(id).needs_state) && (me ? step_ : heartbeat_of(id).step) >= record_.step;
+    const auto& said = heartbeat_of(id);
+    return !said.needs_state && said.step >= record_.step;
   };
-  if (of.staying.empty() ||
-      std::any_of(of.staying.begin(), of.staying.end(), [&](const member& one) { return has(one.id); }))
+  if (of.staying.empty() || std::ranges::any_of(of.staying, [&](const member& one) { return has(one.id); }))
     return true;
-  if (std::any_of(of.leaving.begin(), of.leaving.end(), has)) {
+  if (std::ranges::any_of(of.leaving, has)) {
     of.staying.clear();
     for (const auto& one : record_.members) {
       if (!dead_.contains(one.id) && !suspects_.contains(one.id)) of.staying.push_back(one);
@@ -97,8 +92,7 @@ bool membership::most_agree(const parting& of) const {
     if (dead_.contains(one.id) || suspects_.contains(one.id)) continue;
     for (const auto id : one.id == self_.id ? of.accused : heartbeat_of(one.id).suspects) ++agree[id];
   }
-  return of.alive == 2 ||
-         std::all_of(of.accused.begin(), of.accused.end(), [&](member_id id) { return 2 * agree[id] > of.alive; });
+  return of.alive == 2 || std::ranges::all_of(of.accused, [&](member_id id) { return 2 * agree[id] > of.alive; });
 }
 
 // In a change, of a member that was not watched before and is not heard since: whether most of its monitors suspect it.
@@ -122,13 +116,11 @@ void membership::find_state_sources(const parting& of, generation_record& next) 
   for (const auto& one : record_.members) {
     if (dead_.contains(one.id) || suspects_.contains(one.id)) continue;
     if (!of.staying.empty() && contains(of.leaving, one.id)) continue;  // its state leaves with it
-    const bool me = one.id == self_.id;
-    if (me ? needs_state_ : heartbeat_of(one.id).needs_state) continue;
-    const auto step = me ? step_ : heartbeat_of(one.id).step;
-    if (step > next.step) next.state_sources.clear();
-    if (step < next.step) continue;
-    next.step = step;
-    next.cursor = me ? cursor_ : heartbeat_of(one.id).cursor;
+    const auto& said = heartbeat_of(one.id);
+    if (said.needs_state || said.step < next.step) continue;
+    if (said.step > next.step) next.state_sources.clear();
+    next.step = said.step;
+    next.cursor = said.cursor;
     next.state_sources.push_back(one.id);
   }
 }

@@ -9,22 +9,21 @@
 namespace muster::inline v0::elastic {
 namespace {
 
-constexpr std::uint64_t record_magic = 0x6d7573746572'0103;
-constexpr std::uint64_t word_magic = 0x6d7573746572'0205;
+constexpr std::uint64_t record_magic = 0x6d7573746572'0104;
+constexpr std::uint64_t word_magic = 0x6d7573746572'0206;
 
 using detail::wire_reader;
 using detail::wire_writer;
 
 void add(wire_writer& out, const std::vector<member_id>& ids) {
   out.add(std::uint64_t{ids.size()});
-  for (const auto id : ids) out.add(id);
+  out.add_bytes(std::as_bytes(std::span(ids)));
 }
 
 void add(wire_writer& out, const std::vector<member>& members) {
   out.add(std::uint64_t{members.size()});
   for (const auto& one : members) {
-    const auto process = static_cast<std::uint64_t>(one.process.process);
-    for (const auto number : {one.id, one.host, one.order, one.step, process, one.process.started}) out.add(number);
+    out.add(one.id, one.host, one.order, one.step, one.process.process, one.process.started);
     out.add_text(one.words);
     out.add_text(one.endpoints);
   }
@@ -32,16 +31,14 @@ void add(wire_writer& out, const std::vector<member>& members) {
 
 std::vector<member_id> read_ids(wire_reader& in) {
   std::vector<member_id> read(in.count(sizeof(member_id)));
-  for (auto& id : read) id = in.number();
+  in.read_all(std::span(read));
   return read;
 }
 
 std::vector<member> read_members(wire_reader& in) {
-  std::vector<member> read(in.count(8 * sizeof(std::uint64_t)));
+  std::vector<member> read(in.count(7 * sizeof(std::uint64_t)));
   for (auto& one : read) {
-    for (auto* field : {&one.id, &one.host, &one.order, &one.step}) *field = in.number();
-    one.process.process = static_cast<pid_t>(in.number());
-    one.process.started = in.number();
+    in.read(one.id, one.host, one.order, one.step, one.process.process, one.process.started);
     one.words = in.text();
     one.endpoints = in.text();
   }
@@ -51,18 +48,18 @@ std::vector<member> read_members(wire_reader& in) {
 }  // namespace
 
 std::optional<int> generation_record::rank_of(member_id id) const noexcept {
-  const auto at = std::find_if(members.begin(), members.end(), [&](const member& one) { return one.id == id; });
+  const auto at = std::ranges::find_if(members, [&](const member& one) { return one.id == id; });
   if (at == members.end()) return std::nullopt;
   return static_cast<int>(at - members.begin());
 }
 
 bool generation_record::is_waiting(member_id id) const noexcept {
-  return std::any_of(waiting.begin(), waiting.end(), [&](const member& one) { return one.id == id; });
+  return std::ranges::any_of(waiting, [&](const member& one) { return one.id == id; });
 }
 
 std::string generation_record::encode() const {
   wire_writer out;
-  for (const auto number : {record_magic, generation, step, cursor}) out.add(number);
+  out.add(record_magic, generation, step, cursor);
   add(out, members);
   add(out, state_sources);
   add(out, waiting);
@@ -74,9 +71,7 @@ generation_record generation_record::decode(std::string_view text) {
   wire_reader in(text);
   generation_record read;
   const bool known = in.number() == record_magic;
-  read.generation = in.number();
-  read.step = in.number();
-  read.cursor = in.number();
+  in.read(read.generation, read.step, read.cursor);
   read.members = read_members(in);
   read.state_sources = read_ids(in);
   read.waiting = read_members(in);
@@ -89,9 +84,8 @@ generation_record generation_record::decode(std::string_view text) {
 
 std::string heartbeat::encode() const {
   wire_writer out;
-  for (const auto field : {word_magic, from, number, generation}) out.add(field);
-  for (const bool flag : {stopped, leaving, needs_state}) out.add(std::uint64_t{flag});
-  for (const auto field : {step, cursor, halt, usual_work, least_work}) out.add(field);
+  out.add(word_magic, from, number, generation, step, cursor, halt, work);
+  out.add(std::uint8_t{stopped}, std::uint8_t{leaving}, std::uint8_t{needs_state});
   add(out, dead);
   add(out, suspects);
   out.add_text(endpoints);
@@ -102,11 +96,8 @@ std::optional<heartbeat> heartbeat::decode(std::string_view text) {
   wire_reader in(text);
   heartbeat read;
   const bool known = in.number() == word_magic;
-  for (auto* field : {&read.from, &read.number, &read.generation}) *field = in.number();
-  read.stopped = in.number() != 0;
-  read.leaving = in.number() != 0;
-  read.needs_state = in.number() != 0;
-  for (auto* field : {&read.step, &read.cursor, &read.halt, &read.usual_work, &read.least_work}) *field = in.number();
+  in.read(read.from, read.number, read.generation, read.step, read.cursor, read.halt, read.work);
+  for (bool* flag : {&read.stopped, &read.leaving, &read.needs_state}) *flag = in.number<std::uint8_t>() != 0;
   read.dead = read_ids(in);
   read.suspects = read_ids(in);
   read.endpoints = in.text();

@@ -62,9 +62,9 @@ struct heartbeat {
   bool needs_state = false;  ///< it joined, and has not copied the state of the others yet
   std::uint64_t step = 0;
   std::uint64_t cursor = 0;
-  std::uint64_t halt = 0;        ///< after this step the group is to stop and change; 0: no wish
-  std::uint64_t usual_work = 0;  ///< microseconds of its own in a step, without waiting for others; 0: not known yet
-  std::uint64_t least_work = 0;  ///< the least of the last steps: it has been as slow as that in all of them
+  std::uint64_t halt = 0;  ///< after this step the group is to stop and change; 0: no wish
+  std::uint64_t work = 0;  ///< microseconds of its own in a step, without waiting for others, in the shortest of its
+                           ///< last ones: it has been as slow as that in all of them; 0: not known yet
   std::vector<member_id> dead;
   std::vector<member_id> suspects;
   std::string endpoints;

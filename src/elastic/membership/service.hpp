@@ -2,6 +2,10 @@
 // does.
 #pragma once
 
+#include <poll.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <exception>
@@ -14,26 +18,62 @@
 #include <vector>
 
 #include <muster/comm/bootstrap/store.hpp>
+#include <muster/core/error.hpp>
+#include <muster/core/log.hpp>
+#include <muster/elastic/departure.hpp>
 
 #include "../../comm/bootstrap/processes.hpp"
 #include "../../comm/bootstrap/stores/watched_record.hpp"
 #include "../revocation.hpp"
+#include "../timing.hpp"
 #include "datagrams.hpp"
 #include "membership.hpp"
 
 namespace muster::inline v0::detail {
 
+/// What SIGTERM and SIGUSR1 leave, until a service looks.
+struct signals_seen {
+  std::atomic<bool> leave{false};
+  std::atomic<bool> describe{false};
+};
+inline constinit signals_seen signals;
+
 /// One process' part in an elastic job. There is one state machine, `membership`: the rank and the record tell it what
 /// happens, under one lock, and one thread does what it wants done. That thread has nothing else to do, so that its
 /// heart beats however busy the rank is.
-class membership_service {
+class membership_service final : elastic::membership_outlet {
  public:
   /// The rest is the rank's thread's.
   membership_service(std::shared_ptr<any_store> store, std::unique_ptr<datagram_socket> words, elastic::member self,
-                     const elastic::membership_policy& policy, std::size_t steps_watched);
+                     const elastic::membership_policy& policy, std::size_t steps_watched)
+      : words_(std::move(words)),
+        self_(self),
+        policy_(policy),
+        bell_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
+        works_(steps_watched),
+        protocol_(std::move(self), policy, *this, clock::now()),
+        record_(std::move(store), "elastic/record",
+                {log_level::warning, "the membership",
+                 "training continues, and failures are handled when the store answers again"},
+                {}, [this] { ring(); }) {
+    thread_ = std::jthread([this](const std::stop_token& stop) {
+      try {
+        run(stop);
+      } catch (...) {  // the rank ends with the reason, and the others go on without it
+        const std::lock_guard held(mutex_);
+        over_ = std::current_exception();
+        end_generation("the membership of this rank failed");
+      }
+    });
+  }
+
   membership_service(const membership_service&) = delete;
   membership_service& operator=(const membership_service&) = delete;
-  ~membership_service();
+
+  ~membership_service() override {
+    thread_.request_stop();
+    ring();
+  }
 
   // ---- quick, for every step ----
   /// Whether the present generation is over, or over after so many steps.
@@ -47,7 +87,11 @@ class membership_service {
     steps_.store(steps, std::memory_order_release);
   }
   /// How long the rank's own part of a step took.
-  void worked(clock::duration work) noexcept;
+  void worked(clock::duration work) noexcept {
+    works_[works_seen_++ % works_.size()] = work;
+    if (works_seen_ < works_.size()) return;
+    least_work_.store(std::ranges::min(works_), std::memory_order_relaxed);
+  }
 
   // ---- changes ----
   /// A generation that is to be formed, and its end, which comes as soon as it is over. Both may have come already.
@@ -56,40 +100,194 @@ class membership_service {
     std::shared_ptr<revocation> end;
   };
   /// Nothing when the deadline comes first. Throws departure when this member's part is over.
-  [[nodiscard]] std::optional<next_generation> next(clock::time_point until);
-  /// This rank takes no more part in the present generation.
-  void stopped();
-  void suspect(elastic::member_id who, const std::string& why);
-  void leave();
-  void wait_at(const std::string& endpoints);
+  [[nodiscard]] std::optional<next_generation> next(clock::time_point until) {
+    std::unique_lock held(mutex_);
+    changed_.wait_until(held, until, [this] { return to_form_ || over_; });
+    if (over_) std::rethrow_exception(over_);
+    if (to_form_) {
+      works_seen_ = 0;
+      least_work_ = clock::duration{};
+    }
+    return std::exchange(to_form_, std::nullopt);
+  }
+
+  /// Something happened to this rank: `event(protocol, now)` tells the protocol, which acts at once.
+  template <class Event>
+  auto tell(const Event& event) {
+    const std::lock_guard held(mutex_);
+    const auto now = begin_turn();
+    return event(protocol_, now);
+  }
   /// Waits until all other members leave too, or are gone, or wait for a group without this one, or something else ends
   /// this member's part.
-  void await_others_leaving(clock::time_point until);
+  void await_others_leaving(clock::time_point until) {
+    std::unique_lock held(mutex_);
+    while (!over_ && !protocol_.may_go() && clock::now() < until)
+      changed_.wait_for(held, elastic_timing::farewell_poll);
+  }
+
   /// Waits until no process of this host that was in the last generation and is not in this one lives any more.
   void await_ends(const elastic::generation_record& before, const elastic::generation_record& now,
-                  clock::time_point until);
-  /// When the change that is under way began here.
-  [[nodiscard]] clock::time_point change_began() const;
+                  clock::time_point until) {
+    for (const auto& one : before.members) {
+      if (now.rank_of(one.id) || one.host != self_.host || one.id == self_.id) continue;
+      for (;;) {
+        {
+          const std::lock_guard held(mutex_);
+          const auto* const its = life_of(one);
+          if (its == nullptr || its->ended() || clock::now() >= until) break;
+        }
+        std::this_thread::sleep_for(elastic_timing::end_poll);
+      }
+    }
+  }
 
  private:
-  void run(const std::stop_token& stop);
-  [[nodiscard]] clock::time_point begin_turn();
-  template <class Event>
-  void tell(const Event& event);
-  void look_at_record(clock::time_point now);
-  void look_at_lives(clock::time_point now);
-  void look_at_signals(clock::time_point now);
-  void perform(const elastic::act::say& a);
-  void perform(const elastic::act::swap& a);
-  void perform(const elastic::act::stop& a);
-  void perform(const elastic::act::halt& a);
-  void perform(const elastic::act::kill& a);
-  void perform(const elastic::act::note& a);
-  void perform(const elastic::act::form& a);
-  void perform(const elastic::act::end& a);
-  void end_generation(const std::string& why);
-  [[nodiscard]] const life* life_of(const elastic::member& who);
-  void ring() const noexcept;
+  void run(const std::stop_token& stop) {
+    const auto turn = std::chrono::duration_cast<std::chrono::milliseconds>(policy_.beat / 4);
+    std::vector<pollfd> watched;
+    while (!stop.stop_requested()) {
+      watched.assign({{bell_.get(), POLLIN, 0}, {words_->file(), POLLIN, 0}});
+      {
+        const std::lock_guard held(mutex_);
+        for (const auto& [id, its] : lives_) {
+          if (protocol_.is_in(id) && !protocol_.is_dead(id) && its.file() >= 0)
+            watched.push_back({its.file(), POLLIN, 0});
+        }
+      }
+      (void)::poll(watched.data(), watched.size(), static_cast<int>(std::max<long long>(turn.count(), 1)));
+      std::uint64_t rung = 0;
+      (void)!::read(bell_.get(), &rung, sizeof rung);
+
+      const std::lock_guard held(mutex_);
+      const auto now = begin_turn();
+      look_at_record(now);
+      while (const auto text = words_->receive()) {
+        if (const auto said = elastic::heartbeat::decode(*text)) protocol_.hear(now, *said);
+      }
+      look_at_lives(now);
+      look_at_signals(now);
+      protocol_.tick(now);
+    }
+  }
+
+  // Before any event: what the rank has done since the last one.
+  [[nodiscard]] clock::time_point begin_turn() {
+    const auto now = clock::now();
+    protocol_.wake(now);
+    const auto steps = steps_.load(std::memory_order_acquire);
+    if (!protocol_.has_stopped()) protocol_.committed(steps, cursor_.load(std::memory_order_relaxed));
+    protocol_.worked(least_work_.load(std::memory_order_relaxed));
+    return now;
+  }
+
+  void look_at_record(clock::time_point now) {
+    if (const auto entry = record_.take())
+      protocol_.learn(now, entry->version, elastic::generation_record::decode(entry->value));
+    if (record_.take_failure()) protocol_.store_failed(now);
+    try {
+      record_.check();
+    } catch (const store_left_behind& left) {
+      protocol_.left_behind(left.what());
+    }
+  }
+
+  void look_at_lives(clock::time_point now) {
+    for (const auto& [id, its] : lives_) {
+      if (!protocol_.is_in(id) || protocol_.is_dead(id)) continue;
+      if (its.ended()) {
+        protocol_.prove_dead(now, id);
+      } else if (protocol_.is_silent(now, id) && !protocol_.is_suspect(id) && its.is_stopped()) {
+        protocol_.suspect(now, id, "its process is stopped");
+      }
+    }
+  }
+
+  void look_at_signals(clock::time_point now) {
+    if (signals.leave.exchange(false)) protocol_.leave(now);
+    if (!signals.describe.exchange(false)) return;
+    std::string text = "generation " + std::to_string(protocol_.record().generation) + " at step " +
+                       std::to_string(steps_.load()) + ":";
+    int rank = 0;
+    for (const auto& one : protocol_.record().members) {
+      const auto reason = protocol_.reason_for(one.id);
+      text += " rank " + std::to_string(rank++) + " is process " + std::to_string(one.process.process) +
+              (one.id == self_.id ? " (this one)" : "") + (reason.empty() ? "" : " (" + reason + ")") + ";";
+    }
+    text += " " + std::to_string(protocol_.record().waiting.size()) + " wait to join";
+    log(log_level::error, text);  // at whatever level: a signal asked for it
+  }
+
+  void say(const elastic::heartbeat& what, const std::vector<elastic::member_id>& to) override {
+    const auto learn = [&](const elastic::member& one) {
+      if (!places_.contains(one.id)) places_.emplace(one.id, words_->read_place(one.words, one.host == self_.host));
+    };
+    std::vector<address> places;
+    for (const auto id : to) {
+      auto found = places_.find(id);
+      if (found == places_.end()) {  // a new record
+        std::ranges::for_each(protocol_.record().members, learn);
+        std::ranges::for_each(protocol_.record().waiting, learn);
+        found = places_.find(id);
+      }
+      if (found != places_.end()) places.insert(places.end(), found->second.begin(), found->second.end());
+    }
+    words_->send(what.encode(), places);
+  }
+
+  void swap(std::uint64_t expected, const elastic::generation_record& next) override {
+    record_.swap(expected, next.encode());
+  }
+
+  void stop(const std::string& why) override {
+    end_generation("generation " + std::to_string(protocol_.record().generation) + " is over (" + why + ")");
+  }
+
+  void halt(std::uint64_t step) override { halt_.store(step, std::memory_order_release); }
+
+  void kill(const elastic::member& who) override {
+    log(log_level::warning, "process " + std::to_string(who.process.process) + " of this host is killed (" +
+                                protocol_.reason_for(who.id) + ")");
+    if (const auto* const its = life_of(who)) its->kill();
+  }
+
+  void note(const std::string& text) override { log(log_level::warning, text); }
+
+  void form(const elastic::generation_record& group) override {
+    present_ = std::make_shared<revocation>([this, members = group.members](int rank, const std::string& why) {
+      const auto& who = members[static_cast<std::size_t>(rank)];
+      if (who.host == self_.host) return;  // of this host there is proof, or none
+      tell([&](auto& protocol, clock::time_point now) { protocol.suspect(now, who.id, why); });
+    });
+    to_form_ = {group, present_};
+    stop_.store(false, std::memory_order_release);
+    halt_.store(0, std::memory_order_release);
+    for (const auto& one : group.members) (void)life_of(one);
+    changed_.notify_all();
+  }
+
+  void end(elastic::exit_reason why, const std::string& text, bool is_first) override {
+    over_ = std::make_exception_ptr(elastic::departure(why, text, is_first));
+    end_generation(text);
+  }
+
+  void end_generation(const std::string& why) {
+    stop_.store(true, std::memory_order_release);
+    if (present_) present_->revoke(why);
+    changed_.notify_all();
+  }
+
+  [[nodiscard]] const life* life_of(const elastic::member& who) {
+    if (who.host != self_.host || who.id == self_.id) return nullptr;
+    auto found = lives_.find(who.id);
+    if (found == lives_.end()) found = lives_.emplace(who.id, life(who.process)).first;
+    return &found->second;
+  }
+
+  void ring() const noexcept {
+    const std::uint64_t one = 1;
+    (void)!::write(bell_.get(), &one, sizeof one);
+  }
 
   std::unique_ptr<datagram_socket> words_;
   elastic::member self_;
@@ -100,15 +298,13 @@ class membership_service {
   std::atomic<std::uint64_t> halt_{0};
   std::atomic<std::uint64_t> steps_{0};
   std::atomic<std::uint64_t> cursor_{0};
-  std::atomic<clock::duration> usual_work_{};
   std::atomic<clock::duration> least_work_{};
 
-  // The rank's thread's: the last steps of this generation, and room to sort them.
+  // The rank's thread's: the last steps of this generation.
   std::vector<clock::duration> works_;
-  std::vector<clock::duration> sorted_;
   std::size_t works_seen_ = 0;
 
-  mutable std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // of what follows
   std::condition_variable changed_;
   elastic::membership protocol_;
   std::map<elastic::member_id, life> lives_;
@@ -120,12 +316,5 @@ class membership_service {
   watched_record record_;
   std::jthread thread_;
 };
-
-/// What SIGTERM and SIGUSR1 leave, until a service looks.
-struct signals_seen {
-  std::atomic<bool> leave{false};
-  std::atomic<bool> describe{false};
-};
-[[nodiscard]] signals_seen& signals() noexcept;
 
 }  // namespace muster::inline v0::detail

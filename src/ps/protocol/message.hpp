@@ -1,6 +1,7 @@
 // What servers and workers say to each other: messages, many of them in a frame.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -8,7 +9,6 @@
 #include <span>
 
 #include "../../core/copy.hpp"
-#include "member.hpp"
 #include "shard_map.hpp"
 
 namespace muster::inline v0::ps {
@@ -87,33 +87,25 @@ struct frame_head {
   std::uint64_t clock = 0;        ///< of a worker, as in a pulse
 };
 
-/// What the log of a range consists of, and what goes down its chain; as it lies there but for the payload.
+/// What the log of a range consists of, and what goes down its chain; as it lies there but for the push's payload.
 struct log_entry {
-  enum class kind : std::uint8_t {
+  enum class kind : std::uint32_t {
     push = 0,  ///< of `from`, to be applied with `weight`
-    fold = 1,  ///< bulk-synchronous: the sum of all pushes of `clock` becomes one update
+    fold = 1,  ///< bulk-synchronous: the sum of all pushes of a clock becomes one update
     late = 2   ///< bulk-synchronous: a push of a clock after its sum was applied: an update by itself
   };
   kind what = kind::push;
-  std::uint8_t flags = 0;  ///< this and the next two as in the push
-  std::uint16_t zero = 0;
-  std::uint32_t offset = 0;
-  std::uint32_t count = 0;
   float weight = 1;  ///< 0: it was too old, and is only remembered
   member from{};
-  std::uint64_t sequence = 0;
-  std::uint64_t clock = 0;
-  float scale = 1;
-  std::uint32_t zero_too = 0;
-  std::span<const std::byte> payload{};
+  message push{};  ///< as it came; of a fold, its clock and scale
 };
 
 // Little-endian, as all machines that muster runs on are.
 inline constexpr std::size_t frame_head_bytes = 32;
 inline constexpr std::size_t message_head_bytes = 48;
-inline constexpr std::size_t log_entry_head_bytes = 48;
+inline constexpr std::size_t log_entry_head_bytes = 64;
 static_assert(sizeof(frame_head) == frame_head_bytes && offsetof(message, payload) == message_head_bytes &&
-              offsetof(log_entry, payload) == log_entry_head_bytes);
+              offsetof(log_entry, push) + message_head_bytes == log_entry_head_bytes);
 inline constexpr std::size_t most_payload = std::size_t{1} << 30;
 /// Payloads lie on such a boundary when their frame does, and end on one.
 inline constexpr std::size_t payload_alignment = 16;
@@ -149,8 +141,26 @@ inline void encode(const message& what, std::byte* to) noexcept {
 }
 
 // These read any bytes whatever.
-[[nodiscard]] std::optional<frame_head> decode_head(std::span<const std::byte> frame) noexcept;
-[[nodiscard]] std::optional<log_entry> decode_entry(std::span<const std::byte> body) noexcept;
+[[nodiscard]] inline std::optional<frame_head> decode_head(std::span<const std::byte> frame) noexcept {
+  frame_head read;
+  const auto magic = read.magic;
+  if (frame.size() < frame_head_bytes) return std::nullopt;
+  std::memcpy(&read, frame.data(), frame_head_bytes);
+  if (read.magic != magic || read.from.at >= most_nodes) return std::nullopt;
+  return read;
+}
+
+[[nodiscard]] inline std::optional<log_entry> decode_entry(std::span<const std::byte> body) noexcept {
+  log_entry read;
+  if (body.size() < log_entry_head_bytes) return std::nullopt;
+  std::memcpy(static_cast<void*>(&read), body.data(), log_entry_head_bytes);
+  read.push.payload = body.subspan(log_entry_head_bytes);
+  const bool folds = read.what == log_entry::kind::fold;
+  if (read.what > log_entry::kind::late || read.push.zero != 0 || !std::isfinite(read.weight) ||
+      !std::isfinite(read.push.scale) || (folds ? !read.push.payload.empty() : read.from.at >= most_nodes))
+    return std::nullopt;
+  return read;
+}
 /// The head of a message, with the length of its payload.
 [[nodiscard]] inline std::optional<message> decode_message(
     std::span<const std::byte, message_head_bytes> head) noexcept {

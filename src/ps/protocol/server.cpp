@@ -67,7 +67,7 @@ void server::hear_push(const member& from, const message& said, held_range& rang
     if (first_of_it || its.early == 0) ask_again(said.range, range, from, expected);
     return;
   }
-  const bool sums = settings_.how.what == consistency::kind::bulk && (said.flags & (assigns | restores)) == 0;
+  const bool sums = is_summed(said);
   if (sums && said.clock > range.folded) {  // it stays at its worker: here there is one clock's sum and no more
     if (first_of_it) its = {from.incarnation, its.to_acknowledge, its.age};
     its.early = said.clock;
@@ -82,15 +82,7 @@ void server::hear_push(const member& from, const message& said, held_range& rang
                       std::to_string(said.clock) + " is " + std::to_string(*range.scale),
                   "their sum is one update, so push all of a clock with one scale");
   }
-  log_entry entry{.what = late ? log_entry::kind::late : log_entry::kind::push,
-                  .flags = said.flags,
-                  .offset = said.offset,
-                  .count = said.count,
-                  .from = from,
-                  .sequence = said.number,
-                  .clock = said.clock,
-                  .scale = said.scale,
-                  .payload = said.payload};
+  log_entry entry{.what = late ? log_entry::kind::late : log_entry::kind::push, .from = from, .push = said};
   const auto age = range.applied - std::min(range.applied, said.version);
   if (settings_.how.old_pushes != consistency::policy::keep) entry.weight = settings_.how.weight_of(age);
   its.age = static_cast<std::uint32_t>(std::min<std::uint64_t>(age, std::numeric_limits<std::uint32_t>::max()));
@@ -114,7 +106,7 @@ void server::refuse(const member& to, const message& asked, const std::string& w
 void server::hear_pull(const member& from, const message& said) {
   if (const auto why = values_.problem_with(said.range, said); !why.empty()) return refuse(from, said, why);
   if (is_ready(from, said) && out_.has_room(from)) return send_values(from, said);
-  const bool known = std::any_of(parked_.begin(), parked_.end(), [&](const parked_pull& one) {
+  const bool known = std::ranges::any_of(parked_, [&](const parked_pull& one) {
     return one.from == from && one.what.range == said.range && one.what.number == said.number;
   });
   if (known || parked_.size() >= most_parked) return;
@@ -145,16 +137,6 @@ void server::send_values(const member& to, const message& pull) {
                  .payload = values_.read(pull.range, pull)});
 }
 
-void server::retry_parked() {
-  std::erase_if(parked_, [&](parked_pull& one) {
-    if (peers_.find(one.from) == nullptr || !ranges_[one.what.range].is_last()) return true;
-    if (!is_ready(one.from, one.what) || !out_.has_room(one.from)) return false;
-    one.what.payload = one.payload;
-    send_values(one.from, one.what);
-    return true;
-  });
-}
-
 void server::hear_pulse(const member& from, const message& said) {
   const bool leaves = (said.flags & says_goodbye) != 0;
   if (leaves) peers_.find(from)->dead = peers_.find(from)->said_goodbye = true;  // no worker needs to wait for it
@@ -174,7 +156,7 @@ void server::apply(range_id id, held_range& range, const log_entry& entry) {
   ++range.applied;
   if (range.successor == no_node) range.committed = range.applied;  // no other server is to have it
   if (entry.what == log_entry::kind::fold) {
-    range.folded = entry.clock + 1;
+    range.folded = entry.push.clock + 1;
     range.scale.reset();
     fastest_ = std::max(fastest_, range.folded);
     values_.apply(id, entry);
@@ -188,9 +170,8 @@ void server::apply(range_id id, held_range& range, const log_entry& entry) {
   }
   auto& its = watermark_of(range, entry.from.at);
   if (its.incarnation != entry.from.incarnation) its = {entry.from.incarnation, its.to_acknowledge, its.age};
-  its.applied = entry.sequence;
-  const bool sums = settings_.how.what == consistency::kind::bulk && (entry.flags & (assigns | restores)) == 0;
-  if (sums && entry.what == log_entry::kind::push) range.scale = entry.scale;
+  its.applied = entry.push.number;
+  if (is_summed(entry.push) && entry.what == log_entry::kind::push) range.scale = entry.push.scale;
   if (entry.weight != 0) values_.apply(id, entry);
 }
 
@@ -206,17 +187,16 @@ void server::append(range_id id, held_range& range, const log_entry& entry, cloc
     return;
   }
   // The server behind may have to be told again, so the entry is kept: one allocation, which is the price of a copy.
-  kept_entry kept{range.applied, std::vector<std::byte>(log_entry_head_bytes + entry.payload.size())};
+  const auto payload = entry.push.payload;
+  kept_entry kept{range.applied, std::vector<std::byte>(log_entry_head_bytes + payload.size())};
   encode_head(entry, kept.body.data());
-  std::copy(entry.payload.begin(), entry.payload.end(), kept.body.begin() + log_entry_head_bytes);
+  std::ranges::copy(payload, kept.body.begin() + log_entry_head_bytes);
   range.kept_bytes += kept.body.size();
   range.kept.push_back(std::move(kept));
   if (range.is_head() && entry.what != log_entry::kind::fold)
-    range.waiting.push_back({range.applied, entry.from, entry.sequence});
-  if (range.successor_is_learner && !range.successor_counts && range.kept_bytes > settings_.window) {
-    range.kept.clear();  // it will be given a copy
-    range.kept_bytes = 0;
-  }
+    range.waiting.push_back({range.applied, entry.from, entry.push.number});
+  if (range.successor_is_learner && !range.successor_counts && range.kept_bytes > settings_.window)
+    range.drop_kept();  // it will be given a copy
   settle(id, range);
   send_entries(id, range, now);
 }
@@ -247,21 +227,23 @@ void server::commit(range_id id, held_range& range, std::uint64_t up_to) {
     range.kept_bytes -= range.kept.front().body.size();
     range.kept.pop_front();
   }
-  if (range.predecessor != no_node && !range.to_acknowledge) {
-    range.to_acknowledge = true;
-    acknowledge_.emplace_back(id, no_node);
-  }
+  if (range.predecessor != no_node) acknowledge_to(id, range, no_node);
 }
 
+// `no_node`: to the predecessor.
 void server::acknowledge_to(range_id id, held_range& range, node_id worker) {
-  auto& its = range.workers[worker];
-  if (its.to_acknowledge) return;
-  its.to_acknowledge = true;
-  acknowledge_.emplace_back(id, worker);
+  bool& is_noted = worker == no_node ? range.to_acknowledge : range.workers[worker].to_acknowledge;
+  if (!std::exchange(is_noted, true)) acknowledge_.emplace_back(id, worker);
 }
 
 void server::flush() {
-  if (!parked_.empty()) retry_parked();
+  std::erase_if(parked_, [&](parked_pull& one) {
+    if (peers_.find(one.from) == nullptr || !ranges_[one.what.range].is_last()) return true;
+    if (!is_ready(one.from, one.what) || !out_.has_room(one.from)) return false;
+    one.what.payload = one.payload;
+    send_values(one.from, one.what);
+    return true;
+  });
   for (const auto& [id, to] : acknowledge_) {
     auto& range = ranges_[id];
     if (to == no_node) {
@@ -288,8 +270,8 @@ void server::flush() {
 // ---- time ----
 
 bool server::is_done() const noexcept {
-  return std::all_of(peers_.all.begin(), peers_.all.end(),
-                     [](const auto& one) { return !one.second.is_worker || one.second.said_goodbye; });
+  return std::ranges::all_of(peers_.all,
+                             [](const auto& one) { return !one.second.is_worker || one.second.said_goodbye; });
 }
 
 bool server::has_left(const member& worker) const noexcept {
@@ -310,8 +292,8 @@ void server::clocks_moved(clock::time_point now) {
   for (range_id id = 0; id < ranges_.size(); ++id) {
     auto& range = ranges_[id];
     while (range.serves() && range.folded < slowest_) {
-      append(id, range, {.what = log_entry::kind::fold, .clock = range.folded, .scale = range.scale.value_or(1.0f)},
-             now);
+      const message sum{.clock = range.folded, .scale = range.scale.value_or(1.0f)};
+      append(id, range, {.what = log_entry::kind::fold, .push = sum}, now);
     }
   }
 }

@@ -148,6 +148,10 @@ class server {
     std::deque<pending> waiting;          // at the head
     std::vector<push_watermark> workers;  // by place
 
+    void drop_kept() {
+      kept.clear();
+      kept_bytes = 0;
+    }
     [[nodiscard]] bool is_head() const noexcept { return as == role::holder && predecessor == no_node; }
     [[nodiscard]] bool serves() const noexcept { return is_head() && has_state && !stopped; }
     // The last of the chain answers pulls, while all that it has is for good: what was read is at every server of it.
@@ -180,15 +184,15 @@ class server {
   void send_entries(range_id id, held_range& range, clock::time_point now);
   void send_copy(range_id id, held_range& range, clock::time_point now);
   void offer(range_id id, held_range& range, clock::time_point now);
-  [[nodiscard]] std::string state_of(range_id id, const held_range& range) const;
-  [[nodiscard]] bool take_state(range_id id, held_range& range, std::span<const std::byte> state, std::uint64_t index);
   void send_values(const member& to, const message& pull);
   void ask_again(range_id id, const held_range& range, const member& worker, std::uint64_t from);
   void refuse(const member& to, const message& asked, const std::string& why,
               const char* suggestion = "start all ranks with the same tables and the same build");
   [[nodiscard]] bool is_ready(const member& from, const message& pull) const;
+  [[nodiscard]] bool is_summed(const message& push) const noexcept {
+    return settings_.how.what == consistency::kind::bulk && (push.flags & (assigns | restores)) == 0;
+  }
   void clocks_moved(clock::time_point now);
-  void retry_parked();
   void tell_server(node_id to, const message& what);
   void govern(clock::time_point now);
   [[nodiscard]] bool gives_up_suspects(clock::time_point now);

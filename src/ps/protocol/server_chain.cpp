@@ -49,8 +49,7 @@ void server::hear_entry(node_id from, const message& said, held_range& range, cl
     if (!entry) return;
     append(said.range, range, *entry, now);
   }
-  if (std::exchange(range.to_acknowledge, true)) return;
-  acknowledge_.emplace_back(said.range, no_node);
+  acknowledge_to(said.range, range, no_node);
 }
 
 // How far the one behind is: the answer to an offer, or a learner's acknowledgement.
@@ -97,59 +96,40 @@ void server::send_entries(range_id id, held_range& range, clock::time_point now)
 }
 
 // The values, and with them the table of the pushes that they contain.
-std::string server::state_of(range_id id, const held_range& range) const {
-  muster::detail::wire_writer all;
-  all.add(range.folded);
-  all.add(std::uint8_t{range.scale.has_value()});
-  all.add(range.scale.value_or(1.0f));
-  all.add(std::uint64_t{range.workers.size()});
-  for (const auto& its : range.workers) {
-    all.add(its.incarnation);
-    all.add(its.applied);
-  }
-  values_.save(id, all);
-  return all.take();
-}
-
-bool server::take_state(range_id id, held_range& range, std::span<const std::byte> state, std::uint64_t index) {
-  muster::detail::wire_reader in(state);
-  const auto folded = in.number<std::uint64_t>();
-  const bool has_scale = in.number<std::uint8_t>() != 0;
-  const auto scale = in.number<float>();
-  std::vector<push_watermark> workers(in.count(sizeof(std::uint32_t) + sizeof(std::uint64_t), most_nodes));
-  for (auto& its : workers) {
-    its.incarnation = in.number<std::uint32_t>();
-    its.applied = in.number<std::uint64_t>();
-  }
-  if (!in.good() || !values_.load(id, in.rest())) return false;
-  range.has_state = true;
-  range.folded = folded;
-  if (has_scale) range.scale = scale;
-  fastest_ = std::max(fastest_, folded);
-  range.workers = std::move(workers);
-  range.applied = range.committed = index;
-  return true;
-}
-
 void server::send_copy(range_id id, held_range& range, clock::time_point now) {
-  const std::string all = state_of(id, range);
-  range.kept.clear();
-  range.kept_bytes = 0;
+  muster::detail::wire_writer all;
+  all.add(range.folded, std::uint8_t{range.scale.has_value()}, range.scale.value_or(1.0f));
+  all.add(std::uint64_t{range.workers.size()});
+  for (const auto& its : range.workers) all.add(its.incarnation, its.applied);
+  values_.save(id, all);
+  const std::string text = all.take();
+  range.drop_kept();
   range.said = now;
   tell_server(range.successor, {.what = message_kind::copy,
                                 .range = id,
                                 .number = range.applied,
                                 .clock = range.epoch,
-                                .payload = std::as_bytes(std::span(all))});
+                                .payload = std::as_bytes(std::span(text))});
 }
 
 void server::hear_copy(node_id from, const message& said, held_range& range) {
   if (from != range.predecessor || range.as != role::learner) return;
   if (!range.has_state || said.number > range.applied) {
-    if (!take_state(said.range, range, said.payload, said.number)) return;
+    muster::detail::wire_reader in(said.payload);
+    const auto folded = in.number<std::uint64_t>();
+    const bool has_scale = in.number<std::uint8_t>() != 0;
+    const auto scale = in.number<float>();
+    std::vector<push_watermark> workers(in.count(sizeof(std::uint32_t) + sizeof(std::uint64_t), most_nodes));
+    for (auto& its : workers) in.read(its.incarnation, its.applied);
+    if (!in.good() || !values_.load(said.range, in.rest())) return;
+    range.has_state = true;
+    range.folded = folded;
+    if (has_scale) range.scale = scale;
+    fastest_ = std::max(fastest_, folded);
+    range.workers = std::move(workers);
+    range.applied = range.committed = said.number;
   }
-  if (std::exchange(range.to_acknowledge, true)) return;
-  acknowledge_.emplace_back(said.range, no_node);
+  acknowledge_to(said.range, range, no_node);
 }
 
 }  // namespace muster::inline v0::ps

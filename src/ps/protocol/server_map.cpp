@@ -38,7 +38,7 @@ void server::take_place(range_id id, held_range& range, clock::time_point now) {
   range.behind_has = range.sent = 0;
   range.waiting.clear();
   if (holds) {
-    const auto at = std::find(entry.chain.begin(), entry.chain.end(), self_.at);
+    const auto at = std::ranges::find(entry.chain, self_.at);
     if (at != entry.chain.begin()) range.predecessor = *(at - 1);
     if (at + 1 != entry.chain.end()) {
       range.successor = *(at + 1);
@@ -49,10 +49,7 @@ void server::take_place(range_id id, held_range& range, clock::time_point now) {
   } else if (!entry.chain.empty()) {
     range.predecessor = entry.chain.back();
   }
-  if (range.successor == no_node) {
-    range.kept.clear();
-    range.kept_bytes = 0;
-  }
+  if (range.successor == no_node) range.drop_kept();
   if (range.is_head()) {  // what is not acknowledged yet is when the chain, as it is now, has it
     for (node_id worker = 0; worker < range.workers.size(); ++worker) {
       const auto& its = range.workers[worker];
@@ -61,10 +58,7 @@ void server::take_place(range_id id, held_range& range, clock::time_point now) {
     commit(id, range, range.committed);  // perhaps it has
   }
   settle(id, range);
-  if (range.predecessor != no_node && range.has_state) {
-    range.to_acknowledge = true;
-    acknowledge_.emplace_back(id, no_node);
-  }
+  if (range.predecessor != no_node && range.has_state) acknowledge_to(id, range, no_node);
   if (range.successor != no_node) offer(id, range, now);
 }
 
@@ -122,8 +116,8 @@ void server::govern(clock::time_point now) {
       take(without_leaver(next, id));
     }
   }
-  const auto plans = std::find_if(next.servers.begin(), next.servers.end(),
-                                  [&](const server_entry& one) { return !peers_.find(one.who)->suspect; });
+  const auto plans =
+      std::ranges::find_if(next.servers, [&](const server_entry& one) { return !peers_.find(one.who)->suspect; });
   if (plans != next.servers.end() && plans->who == self_) take(rebalanced(next, settings_.moves_at_once));
   if (!changed) return;
   swapping_ = true;

@@ -15,6 +15,9 @@ struct protocol_settings {
   clock::duration silence = std::chrono::milliseconds(1000);  ///< after which a server that was not heard is suspect
   clock::duration worker_silence = std::chrono::seconds(30);  ///< and a worker, which may compute for long
   clock::duration one_sided = std::chrono::seconds(1);  ///< for so long one end alone may know of a broken connection
+  /// Workers may not have heard the answer to their farewell: so long a server repeats it, and twice as long where what
+  /// it sends is not taken.
+  clock::duration last_words = std::chrono::milliseconds(300);
   std::size_t window = std::size_t{64} << 20;  ///< bytes that a learner may lag behind before it is given a fresh copy
   std::size_t moves_at_once = 8;               ///< ranges
 };

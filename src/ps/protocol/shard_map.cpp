@@ -14,10 +14,13 @@ namespace {
 constexpr std::uint64_t map_magic = 0x6d7573746572'0403;
 constexpr std::size_t longest_chain = 64;
 
-// How many ranges each server holds a copy of, or is about to, and how many it is the head of.
+// How many ranges each server holds a copy of, or is about to, and how many it is the head of; in the order in which
+// servers get one more.
 struct load {
   std::size_t copies = 0;
   std::size_t heads = 0;
+
+  auto operator<=>(const load&) const = default;
 };
 
 bool is_serving(const server_entry& one) { return !one.leaving; }
@@ -25,7 +28,7 @@ bool is_serving(const server_entry& one) { return !one.leaving; }
 std::map<node_id, load> loads_of(const shard_map& map) {
   std::map<node_id, load> loads;
   // Where all want to leave none can: they hold what there is until others come.
-  const bool all_leave = std::none_of(map.servers.begin(), map.servers.end(), is_serving);
+  const bool all_leave = std::ranges::none_of(map.servers, is_serving);
   for (const auto& one : map.servers) {
     if (!one.leaving || all_leave) loads[one.who.at] = {};
   }
@@ -45,16 +48,11 @@ std::map<node_id, load> loads_of(const shard_map& map) {
   return loads;
 }
 
-// Whether one more for `a` is better than for `b`.
-bool less_loaded(const load& a, const load& b) {
-  return a.copies != b.copies ? a.copies < b.copies : a.heads < b.heads;
-}
-
-template <class Allowed>
-node_id least_loaded(const std::map<node_id, load>& loads, const Allowed& allowed) {
+// The server with the least among those that do not hold the range.
+node_id least_loaded(const std::map<node_id, load>& loads, const shard_range& range) {
   node_id best = no_node;
   for (const auto& [who, its] : loads) {
-    if (allowed(who) && (best == no_node || less_loaded(its, loads.at(best)))) best = who;
+    if (!range.holds(who) && (best == no_node || its < loads.at(best))) best = who;
   }
   return best;
 }
@@ -75,7 +73,7 @@ server_entry newcomer(const shard_map& map, node_id at) { return {{at, static_ca
 }  // namespace
 
 const server_entry* shard_map::server(node_id at) const noexcept {
-  const auto found = std::find_if(servers.begin(), servers.end(), [&](const auto& one) { return one.who.at == at; });
+  const auto found = std::ranges::find_if(servers, [&](const auto& one) { return one.who.at == at; });
   return found == servers.end() ? nullptr : &*found;
 }
 
@@ -85,33 +83,23 @@ bool shard_map::has_server(const member& who) const noexcept {
 }
 
 bool shard_map::has_worker(const member& who) const noexcept {
-  return std::find(workers.begin(), workers.end(), who) != workers.end();
+  return std::ranges::find(workers, who) != workers.end();
 }
 
 std::optional<range_id> shard_map::lost_range() const noexcept {
-  const auto found = std::find_if(ranges.begin(), ranges.end(), [](const auto& range) { return range.chain.empty(); });
+  const auto found = std::ranges::find_if(ranges, [](const auto& range) { return range.chain.empty(); });
   return found == ranges.end() ? std::nullopt : std::optional(static_cast<range_id>(found - ranges.begin()));
 }
 
 std::string shard_map::encode() const {
   muster::detail::wire_writer out;
-  out.add(map_magic);
-  out.add(version);
-  out.add(replicas);
-  out.add(wanted);
-  out.add(std::uint64_t{servers.size()});
-  for (const auto& one : servers) {
-    out.add(one.who);
-    out.add(std::uint8_t{one.leaving});
-  }
+  out.add(map_magic, version, replicas, wanted, std::uint64_t{servers.size()});
+  for (const auto& one : servers) out.add(one.who, std::uint8_t{one.leaving});
   out.add(std::uint64_t{workers.size()});
   for (const auto& one : workers) out.add(one);
   out.add(std::uint64_t{ranges.size()});
   for (const auto& one : ranges) {
-    out.add(one.epoch);
-    out.add(one.learner);
-    out.add(one.leaver);
-    out.add(std::uint64_t{one.chain.size()});
+    out.add(one.epoch, one.learner, one.leaver, std::uint64_t{one.chain.size()});
     for (const auto who : one.chain) out.add(who);
   }
   return out.take();
@@ -121,9 +109,7 @@ std::optional<shard_map> shard_map::decode(std::string_view text) {
   muster::detail::wire_reader in(text);
   shard_map read;
   const bool known = in.number<std::uint64_t>() == map_magic;
-  read.version = in.number<std::uint64_t>();
-  read.replicas = in.number<std::uint32_t>();
-  read.wanted = in.number<std::uint32_t>();
+  in.read(read.version, read.replicas, read.wanted);
   read.servers.resize(known ? in.count(9, most_nodes) : 0);
   for (auto& one : read.servers) {
     one.who = in.number<member>();
@@ -138,9 +124,7 @@ std::optional<shard_map> shard_map::decode(std::string_view text) {
   }
   read.ranges.resize(known ? in.count(24, most_ranges) : 0);
   for (auto& one : read.ranges) {
-    one.epoch = in.number<std::uint64_t>();
-    one.learner = in.number<node_id>();
-    one.leaver = in.number<node_id>();
+    in.read(one.epoch, one.learner, one.leaver);
     one.chain.resize(in.count(sizeof(node_id), longest_chain));
     for (auto& who : one.chain) {
       who = in.number<node_id>();
@@ -169,30 +153,21 @@ shard_map first_map(std::vector<server_entry> servers, std::vector<member> worke
   map.servers = std::move(servers);
   map.workers = std::move(workers);
   map.ranges.resize(ranges);
-  // Heads first: then the copies, the next of each server's ranges to the next of the others.
-  std::map<node_id, load> heads = loads_of(map);
-  for (auto& range : map.ranges) {
-    const auto who = least_loaded(heads, [](node_id) { return true; });
-    ++heads[who].copies;
-    range.chain.push_back(who);
-    range.epoch = map.version;
-  }
+  // Heads in turn. Of the next range of each, the copies begin one server further: among those with the fewest ranges.
+  const std::size_t count = map.servers.size();
+  const auto place = [&](std::size_t index) { return map.servers[index % count].who.at; };
+  for (std::size_t id = 0; id < ranges; ++id) map.ranges[id] = {.epoch = map.version, .chain = {place(id)}};
   auto loads = loads_of(map);
-  std::map<std::pair<node_id, node_id>, std::size_t> shared;  // ranges of the first that the second has a copy of
-  for (std::uint32_t copy = 0; copy < replicas && copy + 1 < loads.size(); ++copy) {
-    for (auto& range : map.ranges) {
-      const auto better = [&](node_id a, node_id b) {
-        const auto left = shared[{range.head(), a}];
-        const auto right = shared[{range.head(), b}];
-        return left != right ? left < right : less_loaded(loads[a], loads[b]);
-      };
+  for (std::size_t copy = 1; copy <= replicas && copy < count; ++copy) {
+    for (std::size_t id = 0; id < ranges; ++id) {
+      auto& range = map.ranges[id];
       node_id best = no_node;
-      for (const auto& [who, its] : loads) {
-        if (!range.holds(who) && (best == no_node || better(who, best))) best = who;
+      for (std::size_t step = 0; step + 1 < count; ++step) {
+        const node_id who = place(id + 1 + (id / count + copy + step) % (count - 1));
+        if (!range.holds(who) && (best == no_node || loads[who].copies < loads[best].copies)) best = who;
       }
       range.chain.push_back(best);
       ++loads[best].copies;
-      ++shared[{range.head(), best}];
     }
   }
   return map;
@@ -208,9 +183,9 @@ std::optional<shard_map> without_servers(const shard_map& map, std::span<const m
   // The last holder of a range is not given up for a suspicion.
   for (const auto& one : suspects) {
     if (!next.has_server(one) || out.contains(one.at)) continue;
-    const bool last = std::any_of(next.ranges.begin(), next.ranges.end(), [&](const shard_range& range) {
-      return range.holds(one.at) && std::all_of(range.chain.begin(), range.chain.end(),
-                                                [&](node_id other) { return other == one.at || out.contains(other); });
+    const bool last = std::ranges::any_of(next.ranges, [&](const shard_range& range) {
+      return range.holds(one.at) &&
+             std::ranges::all_of(range.chain, [&](node_id other) { return other == one.at || out.contains(other); });
     });
     if (!last) out.insert(one.at);
   }
@@ -240,7 +215,7 @@ std::optional<shard_map> scaled_to(const shard_map& map, std::span<const node_id
         " that live, and one at least serves); choose from 1 to " + std::to_string(candidates.size()));
   }
   std::vector<node_id> order(candidates.begin(), candidates.end());
-  std::stable_partition(order.begin(), order.end(), [&](node_id who) {
+  std::ranges::stable_partition(order, [&](node_id who) {
     const auto* const entry = map.server(who);
     return entry != nullptr && is_serving(*entry);
   });
@@ -248,8 +223,8 @@ std::optional<shard_map> scaled_to(const shard_map& map, std::span<const node_id
   next.wanted = static_cast<std::uint32_t>(servers);
   for (std::size_t i = 0; i < order.size(); ++i) {
     const bool wanted = i < servers;
-    const auto own = std::find_if(next.servers.begin(), next.servers.end(),
-                                  [&](const server_entry& one) { return one.who.at == order[i]; });
+    const auto own =
+        std::ranges::find_if(next.servers, [&](const server_entry& one) { return one.who.at == order[i]; });
     if (own != next.servers.end()) {
       own->leaving = !wanted;
     } else if (wanted) {
@@ -260,7 +235,7 @@ std::optional<shard_map> scaled_to(const shard_map& map, std::span<const node_id
 }
 
 std::optional<shard_map> with_standby(const shard_map& map, node_id who) {
-  const auto serving = std::count_if(map.servers.begin(), map.servers.end(), is_serving);
+  const auto serving = std::ranges::count_if(map.servers, is_serving);
   if (map.server(who) != nullptr || std::cmp_greater_equal(serving, map.wanted)) return std::nullopt;
   shard_map next = map;
   next.servers.push_back(newcomer(map, who));
@@ -270,8 +245,8 @@ std::optional<shard_map> with_standby(const shard_map& map, node_id who) {
 std::optional<shard_map> rebalanced(const shard_map& map, std::size_t at_once) {
   shard_map next = map;
   auto loads = loads_of(next);
-  std::size_t moving = 0;
-  for (const auto& range : next.ranges) moving += range.learner != no_node ? 1 : 0;
+  auto moving = static_cast<std::size_t>(
+      std::ranges::count_if(next.ranges, [](const shard_range& range) { return range.learner != no_node; }));
   const auto copies_wanted = std::min<std::size_t>(next.replicas + 1, loads.size());
   const auto teach = [&](shard_range& range, node_id learner, node_id leaver) {
     range.learner = learner;
@@ -283,11 +258,10 @@ std::optional<shard_map> rebalanced(const shard_map& map, std::size_t at_once) {
   for (auto& range : next.ranges) {
     if (moving >= at_once) break;
     if (range.chain.empty() || range.learner != no_node || range.leaver != no_node) continue;
-    const auto stays = static_cast<std::size_t>(
-        std::count_if(range.chain.begin(), range.chain.end(), [&](node_id who) { return loads.contains(who); }));
-    const auto goes =
-        std::find_if(range.chain.begin(), range.chain.end(), [&](node_id who) { return !loads.contains(who); });
-    const auto to = least_loaded(loads, [&](node_id who) { return !range.holds(who); });
+    const auto stays =
+        static_cast<std::size_t>(std::ranges::count_if(range.chain, [&](node_id who) { return loads.contains(who); }));
+    const auto goes = std::ranges::find_if(range.chain, [&](node_id who) { return !loads.contains(who); });
+    const auto to = least_loaded(loads, range);
     if (stays < copies_wanted && to != no_node) {
       teach(range, to, goes == range.chain.end() ? no_node : *goes);
     } else if (range.chain.size() > 1 && (goes != range.chain.end() || stays > copies_wanted)) {
@@ -296,15 +270,11 @@ std::optional<shard_map> rebalanced(const shard_map& map, std::size_t at_once) {
   }
   // Then from the fullest server to the emptiest, while that makes them more alike.
   while (moving < at_once && loads.size() > 1) {
-    node_id low = no_node;
-    node_id high = no_node;
-    for (const auto& [who, its] : loads) {
-      if (low == no_node || its.copies < loads[low].copies) low = who;
-      if (high == no_node || its.copies > loads[high].copies) high = who;
-    }
-    const auto& full = loads[high];
-    const auto& empty = loads[low];
-    if (low == high || empty.copies + 1 > full.copies - 1) break;
+    const auto [least, most] =
+        std::ranges::minmax_element(loads, {}, [](const auto& one) { return one.second.copies; });
+    const auto [low, empty] = *least;
+    const auto [high, full] = *most;
+    if (empty.copies + 2 > full.copies) break;
     const bool heads_first = full.heads > empty.heads;
     shard_range* best = nullptr;
     for (auto& range : next.ranges) {
@@ -316,8 +286,8 @@ std::optional<shard_map> rebalanced(const shard_map& map, std::size_t at_once) {
     teach(*best, low, high);
   }
   const auto holds_nothing = [&](node_id who) {
-    return std::none_of(next.ranges.begin(), next.ranges.end(),
-                        [&](const shard_range& range) { return range.holds(who) || range.learner == who; });
+    return std::ranges::none_of(next.ranges,
+                                [&](const shard_range& range) { return range.holds(who) || range.learner == who; });
   };
   std::erase_if(next.servers, [&](const server_entry& one) { return one.leaving && holds_nothing(one.who.at); });
   return changed(map, std::move(next));

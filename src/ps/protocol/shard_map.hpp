@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -13,9 +14,27 @@
 
 #include <muster/ps/table.hpp>
 
-#include "member.hpp"
-
 namespace muster::inline v0::ps {
+
+/// Places are small numbers: the rank in a group that was launched together.
+using node_id = std::uint32_t;
+inline constexpr node_id no_node = 0xffffffff;
+/// No place is as high: what a message says is not believed beyond it.
+inline constexpr node_id most_nodes = 65536;
+
+/// A server or a worker. A process that takes the place of one that died counts its incarnation up, so that what the
+/// dead one said is not taken for its own.
+struct member {
+  node_id at = no_node;
+  std::uint32_t incarnation = 0;
+
+  friend auto operator<=>(const member&, const member&) = default;
+};
+
+/// "3", or "3.2" for a later incarnation than the first.
+[[nodiscard]] inline std::string to_string(const member& who) {
+  return std::to_string(who.at) + (who.incarnation > 1 ? "." + std::to_string(who.incarnation) : "");
+}
 
 /// A server that is not fenced.
 struct server_entry {
@@ -34,9 +53,7 @@ struct shard_range {
   node_id leaver = no_node;    ///< leaves the chain when the learner is in it
 
   [[nodiscard]] node_id head() const noexcept { return chain.empty() ? no_node : chain.front(); }
-  [[nodiscard]] bool holds(node_id who) const noexcept {
-    return std::find(chain.begin(), chain.end(), who) != chain.end();
-  }
+  [[nodiscard]] bool holds(node_id who) const noexcept { return std::ranges::find(chain, who) != chain.end(); }
   friend bool operator==(const shard_range&, const shard_range&) = default;
 };
 

@@ -2,7 +2,9 @@
 // themselves.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -12,7 +14,9 @@
 
 #include <muster/comm/transport.hpp>
 #include <muster/core/buffer.hpp>
+#include <muster/core/log.hpp>
 
+#include "../../core/copy.hpp"
 #include "../protocol/message.hpp"
 
 namespace muster::inline v0::ps::detail {
@@ -35,26 +39,97 @@ class frame_link {
   /// No frame is larger, in bytes: transports send as much unasked.
   static constexpr std::size_t frame_limit = 65536;
 
-  explicit frame_link(transport& over);
+  explicit frame_link(transport& over)
+      : over_(over), peers_(static_cast<std::size_t>(over.size())), lends_(over.abilities().moves_buffers) {
+    for (int i = 0; i < posted_at_once; ++i) post(std::make_unique<incoming>());
+  }
+
   frame_link(const frame_link&) = delete;
   frame_link& operator=(const frame_link&) = delete;
 
   /// What frames say of their sender from now on.
   void introduce(const frame_head& head) noexcept { head_ = head; }
   /// The payload is taken before it returns, or `lent`: then it stays where it is until it is given back.
-  void send(const member& to, const message& what, bool lent = false);
+  void send(const member& who, const message& what, bool lent = false) {
+    const node_id to = who.at;
+    if (to >= peers_.size() || peers_[to].gone) return;
+    auto& peer = peers_[to];
+    const std::size_t whole = encoded_bytes(what.payload.size());
+    const bool large = whole > frame_limit - frame_head_bytes;
+    const std::size_t size = large ? message_head_bytes : whole;
+    if (peer.open && (peer.open->used + size > frame_limit || peer.incarnation != who.incarnation)) ship(to);
+    peer.incarnation = who.incarnation;
+    if (!peer.open && !free_.empty()) {
+      peer.open = std::move(free_.back());
+      free_.pop_back();
+    }
+    if (!peer.open) peer.open = std::make_unique<outgoing>();
+    auto& frame = *peer.open;
+    if (frame.used == 0) frame.used = frame_head_bytes;  // the head is written when it leaves
+    std::byte* const at = frame.data.data() + frame.used;
+    frame.used += size;
+    ++frame.words;
+    if (!large) return encode(what, at);
+    encode_head(what, what.payload.size(), at);
+    attach(frame, to, what, lent && lends_);
+    ship(to);
+  }
+
   /// Lent payloads of that range, up to that number, are their owner's again: what still goes of them goes from a copy.
-  void give_back(range_id range, std::uint64_t number);
+  void give_back(range_id range, std::uint64_t number) {
+    if (lent_ == 0) return;
+    for (auto& peer : peers_) {
+      for (auto& one : peer.flying) {
+        if (!one->lent || one->range != range || one->number > number) continue;
+        one->lent = false;
+        --lent_;
+        request& r = one->body;
+        if (over_.test(r)) continue;
+        one->own = room_for(r.bytes);
+        muster::detail::copy_bytes(one->own.data(), r.data, r.bytes);
+        // It can, else nothing is lent; unless the message has gone meanwhile.
+        if (auto* const held = r.held_by(); held != nullptr) (void)held->move_buffer(r, one->own.data());
+      }
+    }
+  }
+
   /// Nothing is sent or comes any more: all memory is its owners'.
-  void close() noexcept;
+  void close() noexcept {
+    peers_.clear();
+    posted_.clear();
+  }
+
   /// Asked, when a large payload is about to come, where it belongs; null: anywhere.
   using placing = std::function<std::byte*(const message&)>;
   void place_by(placing where) { where_ = std::move(where); }
   /// What still comes there goes elsewhere: the memory is its owner's again.
-  void leave(const std::byte* node_id);
+  void leave(const std::byte* place) {
+    for (auto& peer : peers_) {
+      for (auto& one : peer.arriving) {
+        auto* const held = one->r.held_by();
+        if (!one->begun || one->r.data != place || held == nullptr) continue;
+        one->own = room_for(one->r.bytes);
+        // It can, else nothing has a place; unless all of the message has come there meanwhile.
+        if (!held->move_buffer(one->r, one->own.data())) keep(std::move(one->own));
+      }
+    }
+  }
+
   /// Sends what waits for that place, or for all.
-  void ship(node_id to);
-  void ship();
+  void ship(node_id to) {
+    auto& peer = peers_[to];
+    if (!peer.open) return;
+    head_.to = peer.incarnation;
+    head_.apart = peer.open->large ? static_cast<std::uint16_t>(peer.open->body.tag - payload_tag) : std::uint16_t{0};
+    encode(head_, peer.open->data.data());
+    start(peer.open->r, to, frame_tag, peer.open->data.data(), peer.open->used);
+    peer.flying.push_back(std::move(peer.open));
+  }
+
+  void ship() {
+    for (node_id to = 0; to < peers_.size(); ++to) ship(to);
+  }
+
   /// Bytes that wait for that place in the frame to come, and frames that are not yet taken by the transport.
   [[nodiscard]] std::size_t waiting(node_id to) const noexcept { return peers_[to].open ? peers_[to].open->used : 0; }
   [[nodiscard]] std::uint32_t words(node_id to) const noexcept { return peers_[to].open ? peers_[to].open->words : 0; }
@@ -74,7 +149,8 @@ class frame_link {
       }
       any = true;
       --most;
-      auto one = take_posted(i);
+      auto one = std::move(posted_[i]);
+      posted_.erase(posted_.begin() + static_cast<std::ptrdiff_t>(i));
       const auto frame = announced(*one);
       if (frame.size() > frame_head_bytes) hear(frame, std::span<const std::byte>());
       post(std::move(one));
@@ -94,11 +170,42 @@ class frame_link {
   /// Calls tell(place, may_return) for each that was found since the last call to be gone, or the connection to it
   /// broken: then another is tried for `patience` before it is called gone, and what was under way between the two is
   /// lost, no more.
-  void find_lost(clock::duration patience, const std::function<void(node_id, bool)>& tell);
+  void find_lost(clock::duration patience, const std::function<void(node_id, bool)>& tell) {
+    control_message word;
+    while (over_.poll(word)) {
+      // A rank that says so of another may be cut off itself: its word ends nothing here.
+      const bool ended =
+          (word.what == control_message::kind::gone && word.witness < 0) || word.what == control_message::kind::abort;
+      const auto origin = static_cast<node_id>(word.origin);
+      if (!ended || origin >= peers_.size() || peers_[origin].gone) continue;
+      cut(origin);
+      const bool may_return =
+          word.what == control_message::kind::gone && over_.renew(word.origin, clock::now() + patience);
+      if (may_return)
+        log(log_level::info, std::string(word.text) + ": it will be connected again if it lives");
+      else
+        forget(origin);
+      tell(origin, may_return);
+    }
+  }
+
   /// Sends nothing to it any more.
-  void forget(node_id gone);
+  void forget(node_id gone) {
+    cut(gone);
+    auto& peer = peers_[gone];
+    peer.gone = true;
+    peer.open.reset();
+    // A receive may be in the middle of what the dead one was sending, and stay so. None is taken back: what others
+    // have begun would be lost with it, and payloads follow their frames. So there is one more.
+    ++stuck_;
+    post(std::make_unique<incoming>());
+  }
+
   /// Whether all that was sent is out of this process' hands.
-  [[nodiscard]] bool is_idle();
+  [[nodiscard]] bool is_idle() {
+    advance();
+    return std::ranges::all_of(peers_, [](const neighbour& peer) { return peer.flying.empty(); });
+  }
 
  private:
   // A frame, and the payload of its last message if that is large.
@@ -134,25 +241,164 @@ class frame_link {
     std::deque<std::unique_ptr<arrival>> arriving;  // as they were announced, which is how they come
   };
 
-  void advance();
-  [[nodiscard]] bool has_news() const noexcept;
-  void start(request& r, node_id to, std::uint32_t tag, std::byte* data, std::size_t bytes);
-  void attach(outgoing& frame, node_id to, const message& what, bool lent);
-  void recycle(std::unique_ptr<outgoing> frame);
-  void post(std::unique_ptr<incoming> one);
-  [[nodiscard]] std::unique_ptr<incoming> take_posted(std::size_t at);
-  [[nodiscard]] std::span<const std::byte> announced(const incoming& one);
-  void begin_arrivals(neighbour& from, node_id at);
-  [[nodiscard]] std::unique_ptr<arrival> take_arrival();
-  void cut(node_id other);
-  buffer<std::byte> room_for(std::size_t bytes);
-  void keep(buffer<std::byte> memory);
+  void advance() {
+    for (auto& peer : peers_) {
+      while (!peer.flying.empty() && over_.test(peer.flying.front()->r) &&
+             (!peer.flying.front()->large || over_.test(peer.flying.front()->body))) {
+        recycle(std::move(peer.flying.front()));
+        peer.flying.pop_front();
+      }
+    }
+  }
+
+  // Whether something is done that this link has not looked at: a test of one request moves all, and the transport does
+  // not know which of them its caller has in mind when it sleeps.
+  [[nodiscard]] bool has_news() const noexcept {
+    const auto done = [](const request& r) { return r.held_by() == nullptr; };
+    const auto changed = [&](const neighbour& peer) {
+      const auto* const leaves = peer.flying.empty() ? nullptr : peer.flying.front().get();
+      return (leaves != nullptr && done(leaves->r) && (!leaves->large || done(leaves->body))) ||
+             (!peer.arriving.empty() && done(peer.arriving.front()->r));
+    };
+    return std::any_of(posted_.begin(), posted_.begin() + static_cast<std::ptrdiff_t>(stuck_ + 1),
+                       [&](const auto& one) { return done(one->r); }) ||
+           std::ranges::any_of(peers_, changed);
+  }
+
+  void start(request& r, node_id to, std::uint32_t tag, std::byte* data, std::size_t bytes) {
+    r.data = data;
+    r.bytes = bytes;
+    r.peer = static_cast<int>(to);
+    r.tag = tag;
+    over_.send(r);
+  }
+
+  void attach(outgoing& frame, node_id to, const message& what, bool lent) {
+    frame.large = true;
+    frame.lent = lent;
+    lent_ += lent ? 1 : 0;
+    frame.range = what.range;
+    frame.number = what.number;
+    if (!lent) {
+      frame.own = room_for(what.payload.size());
+      muster::detail::copy_bytes(frame.own.data(), what.payload.data(), what.payload.size());
+    }
+    // A send only reads, though requests are made for both.
+    start(frame.body, to, payload_tag + 1 + peers_[to].large++ % payload_numbers,
+          lent ? const_cast<std::byte*>(what.payload.data()) : frame.own.data(), what.payload.size());
+  }
+
+  void recycle(std::unique_ptr<outgoing> frame) {
+    lent_ -= std::exchange(frame->lent, false) ? 1 : 0;
+    if (std::exchange(frame->large, false)) keep(std::move(frame->own));
+    frame->used = 0;
+    frame->words = 0;
+    if (free_.size() < most_free) free_.push_back(std::move(frame));
+  }
+
+  void post(std::unique_ptr<incoming> one) {
+    one->r.tag = frame_tag;
+    one->r.peer = any_source;
+    one->r.data = one->data.data();
+    one->r.bytes = one->data.size();
+    over_.receive(one->r);
+    posted_.push_back(std::move(one));
+  }
+
+  // The frame without the head of a message: the payload comes by itself.
+  [[nodiscard]] std::span<const std::byte> announced(const incoming& one) {
+    const std::span<const std::byte> frame(one.data.data(), one.r.received);
+    const auto head = decode_head(frame);
+    if (!head || head->apart == 0 || frame.size() < frame_head_bytes + message_head_bytes) return frame;
+    const auto last = frame.last<message_head_bytes>();
+    const auto said = decode_message(last);
+    const auto from = static_cast<node_id>(one.r.source);
+    auto& peer = peers_[from];
+    if (said && !peer.gone) {
+      auto made = std::make_unique<arrival>();
+      std::ranges::copy(frame.first<frame_head_bytes>(), made->head.begin());
+      std::ranges::copy(last, made->head.begin() + frame_head_bytes);
+      made->r.bytes = said->bytes;
+      made->r.tag = payload_tag + head->apart;
+      peer.arriving.push_back(std::move(made));
+      begin_arrivals(peer, from);
+    }
+    return frame.first(frame.size() - message_head_bytes);
+  }
+
+  // The next of them may come now.
+  void begin_arrivals(neighbour& from, node_id at) {
+    std::size_t bytes = 0;
+    for (std::size_t i = 0; i < from.arriving.size(); ++i) {
+      arrival& one = *from.arriving[i];
+      bytes += one.r.bytes;
+      if (i >= arrivals_at_once && bytes > arriving_bytes) return;
+      if (std::exchange(one.begun, true)) continue;
+      if (lends_ && where_) one.r.data = where_(*decode_message(std::span(one.head).last<message_head_bytes>()));
+      if (one.r.data == nullptr) {
+        one.own = room_for(one.r.bytes);
+        one.r.data = one.own.data();
+      }
+      one.r.peer = static_cast<int>(at);
+      over_.receive(one.r);
+    }
+  }
+
+  // One that is there, which leaves the list.
+  [[nodiscard]] std::unique_ptr<arrival> take_arrival() {
+    for (node_id from = 0; from < peers_.size(); ++from) {
+      auto& peer = peers_[from];
+      if (peer.arriving.empty() || !over_.test(peer.arriving.front()->r)) continue;
+      auto come = std::move(peer.arriving.front());
+      peer.arriving.pop_front();
+      begin_arrivals(peer, from);
+      return come;
+    }
+    return nullptr;
+  }
+
+  // Nothing of what was under way between the two comes any more.
+  void cut(node_id other) {
+    auto& peer = peers_[other];
+    lent_ -= static_cast<std::size_t>(std::ranges::count_if(peer.flying, [](const auto& one) { return one->lent; }));
+    peer.flying.clear();
+    peer.arriving.clear();
+    for (auto& one : posted_) {  // nor the payload of what has come
+      if (one->r.held_by() != nullptr || one->r.source != static_cast<int>(other)) continue;
+      const auto head = decode_head(std::span<const std::byte>(one->data.data(), one->r.received));
+      if (head && head->apart != 0) one->r.received = 0;
+    }
+  }
+
+  // Some that was used is taken again: the system's is filled with zeros a page at a time.
+  buffer<std::byte> room_for(std::size_t bytes) {
+    const auto fits = [&](const auto& one) { return one.size() >= bytes; };
+    const auto found = std::ranges::find_if(spare_, fits);
+    if (found == spare_.end()) return buffer<std::byte>(std::bit_ceil(bytes));
+    auto made = std::move(*found);
+    spare_.erase(found);
+    return made;
+  }
+
+  void keep(buffer<std::byte> memory) {
+    if (memory.size() == 0) return;
+    const auto larger = [&](const auto& one) { return one.size() > memory.size(); };
+    spare_.insert(std::ranges::find_if(spare_, larger), std::move(memory));  // the smallest first
+    if (spare_.size() > most_spare) spare_.erase(spare_.begin());
+  }
+
+  static constexpr int posted_at_once = 8;
+  // From one place: one is worked on while another comes, and small ones come without a pause between them.
+  static constexpr std::size_t arrivals_at_once = 2;
+  static constexpr std::size_t arriving_bytes = std::size_t{1} << 20;
+  // More than are ever under way between two: none is taken for another.
+  static constexpr std::uint32_t payload_numbers = 64;
+  static constexpr std::size_t most_free = 64;
+  static constexpr std::size_t most_spare = 4;
 
   transport& over_;
   frame_head head_;
   std::vector<neighbour> peers_;
-  std::vector<node_id> flying_to_;
-  std::vector<node_id> arriving_from_;
   std::size_t lent_ = 0;  // payloads under way
   bool lends_;            // the transport can give back what it was lent
   placing where_;

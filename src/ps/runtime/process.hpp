@@ -1,17 +1,81 @@
-// What a process of a job has, whether it works or serves.
+// What a process of a job has, whether it works or serves: its view of the shard map in the store, and its link.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include <muster/comm/bootstrap/store.hpp>
+#include <muster/core/error.hpp>
 #include <muster/ps/job.hpp>
 
-#include "../map_keeper.hpp"
+#include "../../comm/bootstrap/stores/watched_record.hpp"
 #include "../protocol/settings.hpp"
+#include "../protocol/shard_map.hpp"
 #include "link.hpp"
 
 namespace muster::inline v0::ps::detail {
+
+/// One process' view of the map. `swap`, `take` and `take_failure` are its owner's thread's and do not block.
+class map_keeper {
+ public:
+  /// Leaves `first` in the store under `key` unless a map is there, and begins with what is there. Throws
+  /// timeout_error, and data_error for what is no map.
+  map_keeper(std::shared_ptr<any_store> store, std::string key, const shard_map& first, clock::time_point until)
+      : store_(std::move(store)),
+        key_(std::move(key)),
+        record_(store_, key_, {log_level::debug, "the shard map", "pushes and pulls go on, and no range moves"},
+                leave(first, until)) {}
+
+  /// A map that was not taken yet.
+  [[nodiscard]] std::optional<shard_map> take() {
+    const auto entry = record_.take();
+    if (!entry) return std::nullopt;
+    auto map = read(entry->value);
+    version_ = entry->version;
+    map_version_ = map.version;
+    return map;
+  }
+  /// The map becomes `next` if it is of that version; then `take` gives what came of it, or `take_failure` says that
+  /// nothing is known.
+  void swap(std::uint64_t expected, const shard_map& next) {
+    constexpr std::uint64_t nothing_there = 0;  // never so: another was faster, and `take` gives that map
+    record_.swap(map_version_ == expected ? version_ : nothing_there, next.encode());
+  }
+  [[nodiscard]] bool take_failure() noexcept { return record_.take_failure(); }
+  /// Blocks: writes what `change` makes of the newest map, if it makes anything, until it succeeds.
+  template <class Change>
+  void change(const Change& change, clock::time_point until) {
+    for (;;) {
+      const auto before = store_->get(key_, until);
+      const std::optional<shard_map> next = change(read(before.value));
+      if (!next || store_->compare_and_swap(key_, before.version, next->encode(), until).swapped) return;
+    }
+  }
+
+ private:
+  [[nodiscard]] shard_map read(const std::string& text) const {
+    auto map = shard_map::decode(text);
+    if (map) return std::move(*map);
+    throw data_error({store_->where()}, "the value of '" + key_ +
+                                            "' in the store is no shard map (another version of muster or another "
+                                            "program wrote it); give each job its own store");
+  }
+  [[nodiscard]] store_entry leave(const shard_map& first, clock::time_point until) {
+    auto left = store_->compare_and_swap(key_, 0, first.encode(), until);
+    if (left.swapped) left.now.value = first.encode();
+    (void)read(left.now.value);  // throws for what is no map
+    return std::move(left.now);
+  }
+
+  std::shared_ptr<any_store> store_;
+  std::string key_;
+  // Of the map that was taken last: the store's version, and its own.
+  std::uint64_t version_ = 0;
+  std::uint64_t map_version_ = 0;
+  muster::detail::watched_record record_;
+};
 
 /// With what it begins.
 struct seat {
@@ -27,6 +91,8 @@ struct seat {
 
 /// How often both sides of the protocol are told the time.
 inline constexpr int ticks_a_retry = 10;
+/// Looks in vain for something to hear before the processor is given away.
+inline constexpr int spins_before_pause = 2000;
 
 class process {
  protected:

@@ -7,7 +7,6 @@
 #include <muster/core/codec/compression.hpp>
 #include <muster/core/hash.hpp>
 
-#include "../protocol/member.hpp"
 #include "../protocol/shard_map.hpp"
 
 namespace muster::inline v0::ps::detail {

@@ -1,9 +1,14 @@
 // A server in a job: the protocol's state machine, its values and its connections.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <optional>
 #include <set>
+#include <utility>
+
+#include <muster/core/error.hpp>
+#include <muster/core/log.hpp>
 
 #include "../protocol/server.hpp"
 #include "process.hpp"
@@ -13,13 +18,55 @@ namespace muster::inline v0::ps::detail {
 
 class server_process final : process, public server_outlet {
  public:
-  explicit server_process(const seat& at);
+  explicit server_process(const seat& at)
+      : process(at), values_(at.layout, at.options.how, at.options.compress), newest_(at.first), self_(at.self.at) {
+    values_.before_change([this](range_id range) { link_.give_back(range, ~std::uint64_t{0}); });
+    core_.emplace(at.self, protocol_, values_, *this, at.first);
+    serves_ = !core_->is_fenced();
+  }
+
   server_process(const server_process&) = delete;
   server_process& operator=(const server_process&) = delete;
-  ~server_process() override;
+
+  // Its tables go.
+  ~server_process() override { link_.close(); }
 
   /// Serves as long as the map names it, and stands by else; until the job is over.
-  void serve();
+  void serve() {
+    clock::time_point next_tick{};
+    clock::time_point done_since{};
+    deserted_since_ = clock::now();
+    for (int idle = 0; !stopped_; ++idle) {
+      const auto now = clock::now();
+      const bool heard = link_.poll([&](auto frame, auto apart) { core_->hear(frame, now, apart); });
+      if (now >= next_tick) {
+        next_tick = now + protocol_.retry / ticks_a_retry;
+        tick(now);
+      }
+      link_.introduce({.from = core_->self(), .map_version = core_->map().version});
+      core_->flush();
+      link_.ship();
+      for (const auto& who : newest_.workers) {
+        if (core_->has_left(who)) left_.insert(who.at);
+      }
+      if (heard) idle = 0;
+      if (core_->is_fenced()) {
+        stand_by();
+        if (is_over()) return;
+        idle = spins_before_pause;
+      }
+      if (!core_->is_done() || core_->is_fenced()) {
+        done_since = {};
+      } else if (done_since == clock::time_point{}) {
+        done_since = now;
+      } else if (now - done_since > protocol_.last_words &&
+                 (link_.is_idle() || now - done_since > 2 * protocol_.last_words)) {
+        return;  // a worker that heard one farewell does not wait for the next: what is under way to it is never taken
+      }
+      if (idle >= spins_before_pause || link_.should_yield()) link_.pause(next_tick);
+    }
+  }
+
   /// From any thread: it serves no more, and tells no other process.
   void stop() noexcept { stopped_ = true; }
 
@@ -31,12 +78,85 @@ class server_process final : process, public server_outlet {
   }
   [[nodiscard]] bool has_room(const member& to) const override { return link_.under_way(to.at) < frames_at_once; }
   void swap(std::uint64_t expected, const shard_map& next) override { keeper_.swap(expected, next); }
-  void tick(clock::time_point now);
-  void learn(const shard_map& map, clock::time_point now);
-  void stand_by();
-  void offer_itself(bool again);
-  void end_if_deserted(clock::time_point now);
-  [[nodiscard]] bool is_over() const;
+
+  void tick(clock::time_point now) {
+    link_.find_lost(protocol_.silence, [&](node_id at, bool may_return) {
+      if (!may_return) {
+        log(log_level::info, "rank " + std::to_string(at) + " is gone from the parameter server's job");
+        left_.insert(at);
+      }
+      // What the transport says of an end may be a broken connection: the last holder of a range is kept in hope.
+      const auto tell = [&](const member& who) { may_return ? core_->doubt(who, now) : core_->suspect(who, false); };
+      const auto& map = core_->map();
+      if (const auto* const server = map.server(at)) tell(server->who);
+      for (const auto& worker : map.workers) {
+        if (worker.at == at) tell(worker);
+      }
+    });
+    if (const auto map = keeper_.take()) learn(*map, now);
+    const bool failed = keeper_.take_failure();
+    if (!serves_) return offer_itself(failed);
+    end_if_deserted(now);
+    if (failed) core_->swap_failed();
+    core_->tick(now);
+  }
+
+  // What the map makes of this server, which begins, leaves or is fenced.
+  void learn(const shard_map& map, clock::time_point now) {
+    newest_ = map;
+    if (const auto lost = map.lost_range()) throw tables_lost(layout_, *lost);
+    if (serves_) {
+      const auto* const own = map.server(self_);
+      const bool holds_some = std::any_of(core_->map().ranges.begin(), core_->map().ranges.end(),
+                                          [&](const shard_range& range) { return range.holds(self_); });
+      // An entry of a later incarnation is for the next process to serve here: of several maps only the last may be
+      // seen.
+      goes_ = own != nullptr && own->who == core_->self() ? own->leaving : goes_ || !holds_some;
+    }
+    core_->learn(map, now);
+  }
+
+  // Holds nothing, and waits to be named.
+  void stand_by() {
+    const auto* const own = newest_.server(self_);
+    if (std::exchange(serves_, false)) {
+      if (!goes_ && own == nullptr) {  // else it was given up and named again, and begins with nothing
+        throw peer_failure({},
+                           "server " + to_string(core_->self()) +
+                               " was fenced by the other servers of its job (they received no messages of it, or its "
+                               "connections broke); they serve its ranges now");
+      }
+      log(log_level::info, "server " + to_string(core_->self()) + " has stopped serving");
+    }
+    if (own == nullptr || own->leaving) return;
+    log(log_level::info, "server " + to_string(own->who) + " starts serving");
+    goes_ = false;
+    serves_ = true;
+    core_.emplace(own->who, protocol_, values_, *this, newest_);
+  }
+
+  // A server that serves may have died. The fastest standby takes its place; the others learn that from the map.
+  void offer_itself(bool again) {
+    if (newest_.version == offered_at_ && !again) return;
+    offered_at_ = newest_.version;
+    if (const auto next = with_standby(newest_, self_)) keeper_.swap(newest_.version, *next);
+  }
+
+  // All workers are gone, and for as long as a call may take no server could write that into the map: the store went
+  // with one of them.
+  void end_if_deserted(clock::time_point now) {
+    if (!is_over() || core_->is_done()) {
+      deserted_since_ = now;
+    } else if (now - deserted_since_ > protocol_.worker_silence) {
+      throw peer_failure({}, "server " + to_string(core_->self()) +
+                                 " ends (all workers have ended, and the store of the job does not answer); start the "
+                                 "job again from its last saved tables");
+    }
+  }
+
+  [[nodiscard]] bool is_over() const {
+    return std::ranges::all_of(newest_.workers, [&](const member& who) { return left_.contains(who.at); });
+  }
 
   detail::tables values_;
   shard_map newest_;

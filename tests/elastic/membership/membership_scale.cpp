@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "../actions.hpp"
 #include "catch.hpp"
 
 namespace {
@@ -83,10 +84,10 @@ class job {
  private:
   struct process {
     elastic::member self;
+    std::unique_ptr<recorded_actions> wanted = std::make_unique<recorded_actions>();
     std::unique_ptr<elastic::membership> protocol;
     clock::duration work = of_a_step / 5;
     std::vector<std::shared_ptr<const elastic::heartbeat>> inbox;
-    std::vector<elastic::action> wanted;
     std::string note;
     std::uint64_t known = 0;       // version of the record
     std::uint64_t generation = 0;  // that it works in
@@ -101,7 +102,7 @@ class job {
     auto& made = processes_.back();
     made.self = {
         id, (id - 1) / on_a_host, id, 0, {}, std::string(100, 'c'), std::string(60, 'd')};  // as long as real ones
-    made.protocol = std::make_unique<elastic::membership>(made.self, policy_, now_);
+    made.protocol = std::make_unique<elastic::membership>(made.self, policy_, *made.wanted, now_);
     return made.self;
   }
 
@@ -119,7 +120,7 @@ class job {
     }
     cpu_ += processor_time() - began;
     for (auto& one : processes_) {
-      for (const auto& what : std::exchange(one.wanted, {})) {
+      for (const auto& what : one.wanted->take()) {
         std::visit([&](const auto& a) { perform(one, a); }, what);
       }
     }
@@ -127,7 +128,7 @@ class job {
   }
   void take_turn(process& one) {
     one.protocol->wake(now_);
-    one.protocol->worked(one.work, one.work);
+    one.protocol->worked(one.work);
     // The first record is learned in turn, so that not all members say all their words at the same time.
     const bool knows_first = clock::duration((one.self.id * 7) % 10 * turn) < now_.time_since_epoch();
     if (one.known < version_ && knows_first) {
@@ -138,7 +139,6 @@ class job {
     if (one.is_to_stop) one.protocol->stopped(now_);
     one.is_to_stop = false;
     one.protocol->tick(now_);
-    one.wanted = one.protocol->take();
   }
   // All that the present record has, as long as none of them has stopped.
   void take_step() {
@@ -155,7 +155,7 @@ class job {
     }
   }
 
-  void perform(process&, const elastic::act::say& a) {
+  void perform(process&, const act::say& a) {
     const auto said = std::make_shared<const elastic::heartbeat>(a.what);
     said_ += a.to.size();
     for (const auto id : a.to) {
@@ -164,7 +164,7 @@ class job {
       ++heard_;
     }
   }
-  void perform(process& one, const elastic::act::swap& a) {
+  void perform(process& one, const act::swap& a) {
     if (a.expected == version_) {
       ++version_;
       record_ = a.next;
@@ -172,17 +172,17 @@ class job {
       one.known = 0;
     }
   }
-  void perform(process& one, const elastic::act::stop&) { one.is_to_stop = true; }
-  void perform(process& one, const elastic::act::halt& a) { one.halt = a.step; }
-  void perform(process& one, const elastic::act::form& a) {
+  void perform(process& one, const act::stop&) { one.is_to_stop = true; }
+  void perform(process& one, const act::halt& a) { one.halt = a.step; }
+  void perform(process& one, const act::form& a) {
     one.generation = a.group.generation;
     one.halt = 0;
     one.is_to_stop = false;
     one.protocol->committed(std::max(step_, a.group.step), step_);  // its state is copied in no time
   }
-  void perform(process& one, const elastic::act::note& a) { one.note = a.text; }
-  void perform(process& one, const elastic::act::end&) { one.lives = false; }
-  void perform(process&, const elastic::act::kill& a) { kill(a.who.id); }
+  void perform(process& one, const act::note& a) { one.note = a.text; }
+  void perform(process& one, const act::end&) { one.lives = false; }
+  void perform(process&, const act::kill& a) { kill(a.who.id); }
 
   elastic::membership_policy policy_;
   clock::time_point now_{};

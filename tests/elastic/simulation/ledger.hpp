@@ -106,7 +106,7 @@ class ledger {
   }
 
   void leaves(member_id who) { leavers_.insert(who); }
-  void ends(time now, const process& one, const elastic::act::end& a) {
+  void ends(time now, const process& one, const act::end& a) {
     ++endings_;
     tell(now, std::to_string(one.id) + " is told: " + a.text);
     if (a.why == elastic::exit_reason::fenced && one.protocol.record().rank_of(one.id))

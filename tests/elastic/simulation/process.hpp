@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "../actions.hpp"
 #include "elastic/membership/membership.hpp"
 
 namespace simulation {
@@ -51,9 +52,10 @@ struct outcome {
 /// One member: the protocol as it is, and a session that computes with the others.
 struct process {
   process(elastic::member self, const elastic::membership_policy& policy, time now)
-      : id(self.id), host(self.host), protocol(std::move(self), policy, now) {}
+      : id(self.id), host(self.host), protocol(std::move(self), policy, wanted, now) {}
   member_id id;
   std::uint64_t host;
+  recorded_actions wanted;
   elastic::membership protocol;
   bool alive = true;
   bool ended = false;

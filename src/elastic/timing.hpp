@@ -1,0 +1,25 @@
+// How long things take, and are given, in elastic, beside what the settings say (`membership_policy`).
+#pragma once
+
+#include <chrono>
+
+#include <muster/core/clock.hpp>
+
+namespace muster::inline v0::detail {
+
+struct elastic_timing {
+  /// A member that is done waits so long for the others to be done too, and looks this often whether they are.
+  static constexpr seconds farewell{2.0};
+  static constexpr std::chrono::milliseconds farewell_poll{2};
+  /// Killed processes of this host have so long to end before memory that they write is used again.
+  static constexpr seconds end_of_killed{2.0};
+  static constexpr std::chrono::microseconds end_poll{200};
+  /// Between two looks whether this rank's state is still that of its last stop, while no generation forms.
+  static constexpr std::chrono::seconds next_generation{1};
+  /// While connections are made: so soon is it seen that the generation is over.
+  static constexpr std::chrono::milliseconds connect_slice{5};
+  /// A rank that waits in a group sleeps no longer: nothing in its transport wakes it when the generation is over.
+  static constexpr std::chrono::milliseconds longest_pause{1};
+};
+
+}  // namespace muster::inline v0::detail

@@ -1,0 +1,66 @@
+// What a membership wants done, kept until a test does it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "elastic/membership/membership.hpp"
+
+/// A call of `membership_outlet` each.
+namespace act {
+struct say {
+  muster::elastic::heartbeat what;
+  std::vector<muster::elastic::member_id> to;
+};
+struct swap {
+  std::uint64_t expected;
+  muster::elastic::generation_record next;
+};
+struct stop {
+  std::string why;
+};
+struct halt {
+  std::uint64_t step;
+};
+struct kill {
+  muster::elastic::member who;
+};
+struct note {
+  std::string text;
+};
+struct form {
+  muster::elastic::generation_record group;
+};
+struct end {
+  muster::elastic::exit_reason why;
+  std::string text;
+};
+}  // namespace act
+using action = std::variant<act::say, act::swap, act::stop, act::halt, act::kill, act::note, act::form, act::end>;
+
+class recorded_actions final : public muster::elastic::membership_outlet {
+ public:
+  /// All since the last call, in their order.
+  [[nodiscard]] std::vector<action> take() { return std::exchange(all_, {}); }
+
+  void say(const muster::elastic::heartbeat& what, const std::vector<muster::elastic::member_id>& to) override {
+    all_.emplace_back(act::say{what, to});
+  }
+  void swap(std::uint64_t expected, const muster::elastic::generation_record& next) override {
+    all_.emplace_back(act::swap{expected, next});
+  }
+  void stop(const std::string& why) override { all_.emplace_back(act::stop{why}); }
+  void halt(std::uint64_t step) override { all_.emplace_back(act::halt{step}); }
+  void kill(const muster::elastic::member& who) override { all_.emplace_back(act::kill{who}); }
+  void note(const std::string& text) override { all_.emplace_back(act::note{text}); }
+  void form(const muster::elastic::generation_record& group) override { all_.emplace_back(act::form{group}); }
+  void end(muster::elastic::exit_reason why, const std::string& text, bool) override {
+    all_.emplace_back(act::end{why, text});
+  }
+
+ private:
+  std::vector<action> all_;
+};
