@@ -96,7 +96,6 @@
 #include <muster/data/mixture.hpp>
 #include <muster/data/open.hpp>
 #include <muster/data/pipeline.hpp>
-#include <muster/data/placement.hpp>
 #include <muster/data/record_schema.hpp>
 #include <muster/data/record_source.hpp>
 #include <muster/data/record_step.hpp>
