@@ -90,7 +90,6 @@
 #include <muster/data/dataset.hpp>
 #include <muster/data/dataset_builder.hpp>
 #include <muster/data/image.hpp>
-#include <muster/data/load.hpp>
 #include <muster/data/loader.hpp>
 #include <muster/data/minibatch.hpp>
 #include <muster/data/mixture.hpp>
